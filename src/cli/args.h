@@ -53,7 +53,7 @@ typedef struct msgl_args {
     // tokenize
     int decode;
     // help
-    int help, markdown, matrix, man;
+    int help, markdown, http, matrix, man;
     const char *completion;
     const char *sub;              // second word of `bench`
     bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag or variable

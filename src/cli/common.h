@@ -54,6 +54,8 @@ void msgl__cli_catch_interrupt(void);
 
 const char *msgl__cli_finish_name(int finish); // "stop", "length", "abort", "error"
 
+// http_reference.c: the endpoints and their fields, as Markdown.
+void msgl__help_http(FILE *out);
 // matrix.c: what each attention backend can, as Markdown.
 void msgl__help_matrix(FILE *out);
 

@@ -42,9 +42,9 @@ static const msgl_command COMMANDS[] = {
      msgl__cmd_template},
     {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf] [--revision NAME]",
      "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
-    {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --matrix]",
-     "Show this overview, or write the manual page, completion for a shell, docs/cli.md or the "
-     "matrix of attention backends.",
+    {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --http | --matrix]",
+     "Show this overview, or write the manual page, completion for a shell, docs/cli.md, "
+     "docs/http.md or the matrix of attention backends.",
      cmd_help},
 };
 
@@ -60,7 +60,9 @@ static void overview(FILE *out)
 
 static int cmd_help(const msgl_args *a)
 {
-    if (a->matrix) {
+    if (a->http) {
+        msgl__help_http(stdout);
+    } else if (a->matrix) {
         msgl__help_matrix(stdout);
     } else if (a->man) {
         msgl__help_man(COMMANDS, (int)MSGL_COUNT(COMMANDS), msgl_version(), stdout);

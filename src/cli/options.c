@@ -686,6 +686,13 @@ static const msgl_setting ROWS[] = {
         .help = "print docs/cli.md",
     },
     {
+        .name = "http",
+        MSGL_FLAG(msgl_args, http),
+        .commands = MSGL_CMD_HELP,
+        .group = "help",
+        .help = "print docs/http.md",
+    },
+    {
         .name = "matrix",
         MSGL_FLAG(msgl_args, matrix),
         .commands = MSGL_CMD_HELP,

@@ -15,14 +15,59 @@ enum {
     PREFILL_BYTES = 4096,
 };
 
+static const char bad_request[] = "invalid_request_error", ours[] = "server_error";
+const msgl_api_status msgl__api_statuses[] = {
+    {400, bad_request, MSGL_AT_BODY | MSGL_AT_PARSE,
+     "what the request has is wrong; the message names it and what is allowed"},
+    {401, bad_request, MSGL_AT_KEY, "the key is missing or wrong (`--api-key`)"},
+    {403, bad_request, MSGL_AT_ANY,
+     "the host or the web page is a foreign one (`--allowed-hosts`)"},
+    {404, "not_found_error", MSGL_AT_PARSE | MSGL_AT_NAME,
+     "there is no such path, model or object"},
+    {405, bad_request, MSGL_AT_ANY, "the path takes other methods, which `Allow` names"},
+    {408, bad_request, MSGL_AT_ANY, "the request did not arrive in time"},
+    {413, bad_request, MSGL_AT_BODY, "the body, or what it asks for, takes too much memory"},
+    {414, bad_request, MSGL_AT_ANY, "the path is too long"},
+    {415, bad_request, MSGL_AT_BODY, "the body is of another type, or compressed"},
+    {417, bad_request, MSGL_AT_ANY, "another expectation than `100-continue`"},
+    {429, "rate_limit_error", MSGL_AT_BODY,
+     "too much is under way; `Retry-After` says when to come back"},
+    {431, bad_request, MSGL_AT_ANY, "the headers are too many or too large"},
+    {500, ours, MSGL_AT_BODY | MSGL_AT_ENGINE, "the server failed"},
+    {501, ours, MSGL_AT_BATCH, "the server was started without it"},
+    {503, "service_unavailable_error", MSGL_AT_ENGINE,
+     "no engine is ready, or the server ends; `Retry-After` says when to come back"},
+    {505, ours, MSGL_AT_ANY, "another version than HTTP/1.0 and 1.1"},
+    {0},
+};
+
+const msgl_api_code msgl__api_codes[] = {
+    {"invalid_json", "the body is no JSON object"},
+    {"invalid_type", "a field has another type"},
+    {"invalid_value", "a field has a value that is not allowed"},
+    {"missing_required_parameter", "a field must be given"},
+    {"unknown_parameter", "a field is not known; the message may say what was meant"},
+    {"unsupported_parameter", "a field is known, but not supported with this value"},
+    {"context_length_exceeded", "prompt and `max_tokens` are more than the context has"},
+    {"invalid_api_key", "the key is missing or wrong"},
+    {"foreign_host", "`Host` is none of this server's names"},
+    {"foreign_origin", "the web page that asks is not of this server"},
+    {"model_not_found", "the server has another model"},
+    {"not_json", "a web page's body is not `application/json`"},
+    {"request_too_large", "the body, or what it asks for, takes too much memory"},
+    {"queue_full", "too much is under way"},
+    {"batches_off", "there is no `--batch-dir`"},
+    {"engine_not_ready", "no engine is ready"},
+    {"engine_stopped", "the engine ended while it answered"},
+    {"server_stopping", "the server ends"},
+    {0},
+};
+
 static const char *error_type(int status)
 {
-    switch (status) {
-    case 404: return "not_found_error";
-    case 429: return "rate_limit_error";
-    case 503: return "service_unavailable_error";
-    default: return status >= 500 ? "server_error" : "invalid_request_error";
-    }
+    const msgl_api_status *s = msgl__api_statuses;
+    while (s->status != 0 && s->status != status) s++;
+    return s->status != 0 ? s->type : status >= 500 ? ours : bad_request;
 }
 
 int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,

@@ -47,9 +47,9 @@
     X(RADIX_TREE, radix_tree)                                                                      \
     X(PAGE, page)                                                                                  \
     X(FILES, files)                                                                                \
-    X(FILE, file)                                                                                  \
     X(BATCHES, batches)                                                                            \
-    X(BATCH, batch)
+    X(BATCH, batch)                                                                                \
+    X(FILE, file)
 
 typedef enum msgl_api_kind {
 #define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,
@@ -72,6 +72,33 @@ typedef struct msgl_api_error {
     char param[64];   // empty: null
     char message[400];
 } msgl_api_error;
+
+// Where a status may come from; a row of the table has several.
+typedef enum msgl_api_place {
+    MSGL_AT_ANY = 1,     // any path
+    MSGL_AT_KEY = 2,     // those that need a key
+    MSGL_AT_BODY = 4,    // those with a body
+    MSGL_AT_PARSE = 8,   // those that read fields of one
+    MSGL_AT_NAME = 16,   // those that have a name behind their path
+    MSGL_AT_ENGINE = 32, // those that wait for an engine
+    MSGL_AT_BATCH = 64,  // those of --batch-dir
+} msgl_api_place;
+
+// Every status that says no, with the type of its error object and what it means.
+typedef struct msgl_api_status {
+    int status; // 0: behind the last one
+    const char *type;
+    unsigned places;
+    const char *help;
+} msgl_api_status;
+extern const msgl_api_status msgl__api_statuses[];
+
+// Every code of an error object.
+typedef struct msgl_api_code {
+    const char *code; // NULL: behind the last one
+    const char *help;
+} msgl_api_code;
+extern const msgl_api_code msgl__api_codes[];
 
 // Fills *e (type from the status); returns MSGL_EINVAL. param and code may be NULL.
 int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,

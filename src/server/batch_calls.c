@@ -81,11 +81,59 @@ void msgl__batch_calls_done(msgl_front *f)
     }
 }
 
+static const msgl_fields *const file_objects[] = {&msgl__file_fields, NULL};
+static const msgl_fields *const batch_objects[] = {&msgl__batch_fields, NULL};
+static const msgl_example files_examples[] = {
+    {"Stores a file; FILE is the `id`", MSGL_HTTP_POST, .form = true,
+     .body = "-F purpose=batch -F file=@requests.jsonl", .has = "id object bytes filename purpose"},
+    {"The files", MSGL_HTTP_GET, .has = "object data"},
+    {0},
+};
+static const msgl_example file_examples[] = {
+    {"What is known of a file", MSGL_HTTP_GET, .rest = "$FILE", .has = "id object bytes"},
+    {"What is in it", MSGL_HTTP_GET, .rest = "$FILE/content", .type = "application/octet-stream"},
+    {"Deletes it", MSGL_HTTP_DELETE, .rest = "$FILE", .has = "id object deleted"},
+    {0},
+};
+static const msgl_example batches_examples[] = {
+    {"Begins a batch; BATCH is the `id`", MSGL_HTTP_POST,
+     .body = "{\"input_file_id\": \"$FILE\", \"endpoint\": \"/v1/completions\", "
+             "\"completion_window\": \"24h\"}",
+     .has = "id object endpoint status request_counts"},
+    {"The batches", MSGL_HTTP_GET, .has = "object data"},
+    {0},
+};
+static const msgl_example batch_examples[] = {
+    {"How far it is", MSGL_HTTP_GET, .rest = "$BATCH", .has = "id object status request_counts"},
+    {"Ends it; 400 where it has ended already", MSGL_HTTP_POST, .rest = "$BATCH/cancel",
+     .has = "id object status"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_files = {
-    .path = "/v1/files", .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};
-const msgl_endpoint msgl__endpoint_file = {
-    .path = "/v1/files/", .prefix = true, .method = MSGL_HTTP_GET | MSGL_HTTP_DELETE, .take = take};
+    .path = "/v1/files",
+    .help = "OpenAI's files, which batches read and write ([batch.md](batch.md)); 501 without "
+            "`--batch-dir`.",
+    .examples = files_examples,
+    .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
+    .objects = file_objects,
+    .take = take};
+const msgl_endpoint msgl__endpoint_file = {.path = "/v1/files/",
+                                           .help = "One of the files.",
+                                           .examples = file_examples,
+                                           .prefix = true,
+                                           .method = MSGL_HTTP_GET | MSGL_HTTP_DELETE,
+                                           .take = take};
 const msgl_endpoint msgl__endpoint_batches = {
-    .path = "/v1/batches", .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};
-const msgl_endpoint msgl__endpoint_batch = {
-    .path = "/v1/batches/", .prefix = true, .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};
+    .path = "/v1/batches",
+    .help = "OpenAI's batches: the requests of a file, answered in the background.",
+    .examples = batches_examples,
+    .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
+    .objects = batch_objects,
+    .take = take};
+const msgl_endpoint msgl__endpoint_batch = {.path = "/v1/batches/",
+                                            .help = "One of the batches.",
+                                            .examples = batch_examples,
+                                            .prefix = true,
+                                            .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
+                                            .take = take};

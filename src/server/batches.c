@@ -115,6 +115,20 @@ static void reply_no_such(msgl_batch_call *c)
 
 // --- files ---
 
+enum { FORM_PURPOSE, FORM_FILE };
+static const msgl_field_row form_rows[] = {
+    [FORM_PURPOSE] = {"purpose", MSGL_FIELD_STRING, .required = true, .help = "only `batch`"},
+    [FORM_FILE] = {"file", MSGL_FIELD_STRING, .required = true,
+                   .help = "a request a line ([batch.md](batch.md))"},
+    {0},
+};
+const msgl_fields msgl__file_fields = {.title = "A form, multipart/form-data", .read = form_rows};
+
+static bool is_called(const msgl_multipart_field *f, const msgl_field_row *row)
+{
+    return f->name_len == strlen(row->name) && memcmp(f->name, row->name, f->name_len) == 0;
+}
+
 // The form's fields; false: the call is answered.
 static bool read_form(msgl_batch_call *c, msgl_multipart_field *file, bool *for_batch)
 {
@@ -131,8 +145,8 @@ static bool read_form(msgl_batch_call *c, msgl_multipart_field *file, bool *for_
     }
     while ((rc = msgl__multipart_next(msgl__strbuf_str(&c->body), c->body.len, c->boundary, &at,
                                       &f)) > 0) {
-        if (f.name_len == 4 && memcmp(f.name, "file", 4) == 0) *file = f;
-        if (f.name_len == 7 && memcmp(f.name, "purpose", 7) == 0) {
+        if (is_called(&f, &form_rows[FORM_FILE])) *file = f;
+        if (is_called(&f, &form_rows[FORM_PURPOSE])) {
             purpose = true;
             *for_batch = f.len == 5 && memcmp(f.value, "batch", 5) == 0;
         }
@@ -269,6 +283,19 @@ static void call_files(msgl_batches *b, msgl_batch_call *c)
 
 // --- batches ---
 
+enum { METADATA_MAX = 16 };
+static const msgl_field_row batch_rows[] = {
+    {"input_file_id", MSGL_FIELD_STRING, .required = true, .help = "the `id` of a file"},
+    {"endpoint", MSGL_FIELD_STRING, .required = true,
+     .help = "`/v1/chat/completions` or `/v1/completions`"},
+    {"completion_window", MSGL_FIELD_STRING, .required = true,
+     .help = "any; a batch is answered as soon as may be"},
+    {"metadata", MSGL_FIELD_OBJECT, .max_items = METADATA_MAX,
+     .help = "strings of up to 512 bytes, names of up to 64, which the batch's object repeats"},
+    {0},
+};
+const msgl_fields msgl__batch_fields = {.read = batch_rows};
+
 static const char *string_field(msgl_batch_call *c, const json_t *o, const char *name)
 {
     const char *s = json_string_value(json_object_get(o, name));
@@ -284,7 +311,7 @@ static bool is_metadata(const json_t *m)
     const char *key;
     json_t *v;
     if (m == NULL || json_is_null(m)) return true;
-    if (!json_is_object(m) || json_object_size(m) > 16) return false;
+    if (!json_is_object(m) || json_object_size(m) > METADATA_MAX) return false;
     json_object_foreach((json_t *)(uintptr_t)m, key, v)
     {
         if (!json_is_string(v) || strlen(key) > 64 || json_string_length(v) > 512) return false;
@@ -295,10 +322,12 @@ static bool is_metadata(const json_t *m)
 // What a batch is made of, checked; false: the call is answered.
 static bool check_batch(msgl_batches *b, msgl_batch_call *c, const json_t *o)
 {
+    for (const msgl_field_row *row = batch_rows; row->name != NULL; row++) {
+        if (row->required) (void)string_field(c, o, row->name);
+    }
+    if (c->status != 200) return false;
     const char *input = string_field(c, o, "input_file_id"),
                *endpoint = string_field(c, o, "endpoint");
-    (void)string_field(c, o, "completion_window");
-    if (c->status != 200) return false;
     json_t *file =
         msgl__store_is_id(input, MSGL_STORE_FILE) ? msgl__store_get(&b->store, input) : NULL;
     if (file == NULL) {

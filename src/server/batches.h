@@ -9,10 +9,14 @@
 
 #include "server/api.h"
 #include "server/http_parse.h"
+#include "server/known_fields.h"
 #include "server/multipart.h"
 #include "utils/log.h"
 
 typedef struct msgl_batches msgl_batches;
+
+// What POST reads: a form's parts, a JSON object.
+extern const msgl_fields msgl__file_fields, msgl__batch_fields;
 
 typedef enum msgl_batch_object { MSGL_BATCH_FILES, MSGL_BATCH_BATCHES } msgl_batch_object;
 

@@ -11,19 +11,42 @@
 #include "server/final_message.h"
 #include "server/json.h"
 
-static const char *const conversation_names[] = {"messages",
-                                                 "tools",
-                                                 "chat_template_kwargs",
-                                                 "add_generation_prompt",
-                                                 "continue_final_message",
-                                                 "reasoning_effort",
-                                                 NULL};
-const msgl_fields msgl__conversation_fields = {.read = conversation_names};
-static const char *const names[] = {
-    "max_completion_tokens", "logprobs",           "top_logprobs",     "tool_choice",
-    "parallel_tool_calls",   "separate_reasoning", "return_token_ids", NULL};
-static const msgl_fields asked = {.read = names, .also = &msgl__request_fields};
-static const msgl_fields fields = {.read = conversation_names, .also = &asked};
+static const msgl_field_row conversation_rows[] = {
+    {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
+     .help = "objects with `role` (system, developer, user, assistant, tool, function) and "
+             "`content`, a string or an array of text parts; `tool_calls` of the assistant"},
+    {"tools", MSGL_FIELD_ARRAY, .help = "functions that the model may call ([tools.md](tools.md))"},
+    {"chat_template_kwargs", MSGL_FIELD_OBJECT,
+     .help = "further variables of the chat template, such as `enable_thinking`"},
+    {"add_generation_prompt", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "the prompt ends where the assistant begins"},
+    {"continue_final_message", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer goes on in the last message, which is the assistant's"},
+    {"reasoning_effort", MSGL_FIELD_STRING, .help = "a variable of the chat template"},
+    {0},
+};
+const msgl_fields msgl__conversation_fields = {.title = "Fields of a conversation",
+                                               .read = conversation_rows};
+static const msgl_field_row rows[] = {
+    {"max_completion_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+     .help = "the newer name of `max_tokens`, which wins"},
+    {"logprobs", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer has its tokens' log-probabilities"},
+    {"top_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS, .preset = "0",
+     .help = "only with `logprobs`: and those of so many that were likelier"},
+    {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
+     .help = "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"function\": "
+             "{\"name\": ...}}`"},
+    {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "an answer may have several calls"},
+    {"separate_reasoning", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "SGLang's: thoughts are in `reasoning_content`, not in `content`"},
+    {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer has `prompt_token_ids` and `token_ids`"},
+    {0},
+};
+static const msgl_fields asked = {.read = rows, .also = &msgl__request_fields};
+static const msgl_fields fields = {.read = conversation_rows, .also = &asked};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 static int message_fail(msgl_api_error *e, size_t i, const char *field, const char *text)
@@ -270,13 +293,14 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
                               msgl__json_type_name(kwargs));
     }
     bool prompt = true;
-    int rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
+    const char *effort = NULL;
+    int rc = msgl__field_str(o, "reasoning_effort", &effort, e);
+    if (rc >= 0) rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
     if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
     if (rc < 0) return rc;
     if (out->continue_final) prompt = false;
     json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
     out->chat_vars = vars;
-    const char *effort = json_string_value(json_object_get(o, "reasoning_effort"));
     int bad = vars == NULL;
     bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));
     bad |= tools != NULL ? json_object_set(vars, "tools", tools)
@@ -303,7 +327,7 @@ static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error
     bool want = false;
     int64_t top = 0;
     int rc = msgl__field_bool(o, "logprobs", &want, e);
-    if (rc >= 0) rc = msgl__field_int(o, "top_logprobs", 0, MSGL_MAX_LOGPROBS, &top, e);
+    if (rc >= 0) rc = msgl__field_int_of(o, &fields, "top_logprobs", &top, e);
     if (rc < 0) return rc;
     if (rc > 0 && top > 0 && !want) {
         return msgl__api_fail(e, 400, "top_logprobs", "invalid_value",
@@ -323,7 +347,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc < 0) return rc;
     // The newer name wins where both are given.
     int64_t num;
-    rc = msgl__field_int(o, "max_completion_tokens", 1, INT32_MAX, &num, e);
+    rc = msgl__field_int_of(o, &fields, "max_completion_tokens", &num, e);
     if (rc < 0) return rc;
     if (rc > 0) out->max_tokens = (int32_t)num;
     json_t *tools = NULL;
@@ -334,8 +358,24 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
 }
 
+static const msgl_example examples[] = {
+    {"An answer", MSGL_HTTP_POST,
+     .body = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}], "
+             "\"max_tokens\": 40}",
+     .has = "id object created model choices usage"},
+    {"A stream", MSGL_HTTP_POST,
+     .body = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}], "
+             "\"max_tokens\": 40, \"stream\": true}",
+     .type = "text/event-stream", .has = "id object created model choices", .end = "data: [DONE]"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_chat = {
     .path = "/v1/chat/completions",
+    .help =
+        "OpenAI's chat completions: the assistant's next message. `max_tokens` left out is what "
+        "the context leaves.",
+    .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = msgl__chat_parse,
     .objects = objects,

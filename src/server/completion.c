@@ -8,9 +8,21 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-static const char *const names[] = {"prompt",   "best_of",          "echo",
-                                    "logprobs", "return_token_ids", NULL};
-static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
+static const msgl_field_row rows[] = {
+    {"prompt", MSGL_FIELD_ANY, .required = true, .max_items = MSGL_API_MAX_PROMPTS,
+     .help = "a string, an array of token ids, or an array of either"},
+    {"best_of", MSGL_FIELD_INT, .min = 1, .max = MSGL_API_MAX_N, .preset = "`n`",
+     .help = "at most `n`: all answers are shown"},
+    {"echo", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the prompt is shown in front of the answer; `max_tokens` may then be 0, and "
+             "`logprobs` are the prompt's, too"},
+    {"logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
+     .help = "log-probabilities of the tokens, and of so many that were likelier"},
+    {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer has `prompt_token_ids` and `token_ids`"},
+    {0},
+};
+static const msgl_fields fields = {.read = rows, .also = &msgl__request_fields};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 static int add_text(const json_t *v, const char *name, msgl_gen_request *out, msgl_api_error *e)
@@ -86,7 +98,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
-    rc = msgl__field_int(o, "logprobs", 0, MSGL_MAX_LOGPROBS, &num, e);
+    rc = msgl__field_int_of(o, &fields, "logprobs", &num, e);
     if (rc > 0) {
         out->sampling.logprobs = (int32_t)num;
         if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
@@ -139,8 +151,23 @@ static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completio
     return msgl__reply_stream_end(r, object, cached, completion, out);
 }
 
+static const msgl_example examples[] = {
+    {"A completion", MSGL_HTTP_POST, .body = "{\"prompt\": \"Count: 1, 2,\", \"max_tokens\": 8}",
+     .has = "id object created model choices usage"},
+    {"A stream", MSGL_HTTP_POST,
+     .body = "{\"prompt\": \"Count: 1, 2,\", \"max_tokens\": 8, \"stream\": true}",
+     .type = "text/event-stream", .has = "id object created model choices", .end = "data: [DONE]"},
+    {"Log-probabilities of a text", MSGL_HTTP_POST,
+     .body = "{\"prompt\": \"One, two\", \"max_tokens\": 0, \"echo\": true, \"logprobs\": 1}",
+     .has = "choices usage"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_completion = {
     .path = "/v1/completions",
+    .help = "OpenAI's completions: goes on where a prompt, or each of several, ends. `max_tokens` "
+            "left out is 16.",
+    .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = parse,
     .objects = objects,

@@ -29,10 +29,24 @@ typedef struct msgl_replica_stats {
     msgl_msg_tree tree; // its runs are owned
 } msgl_replica_stats;
 
+// A call that docs/http.md shows as a curl line, which a test runs against models/demo.
+typedef struct msgl_example {
+    const char *help; // what it does; NULL: behind the last one
+    msgl_http_method method;
+    const char *rest; // of the path, behind a prefix; $FILE and $BATCH are ids of earlier answers
+    const char *body; // JSON, or with `form` arguments of curl; NULL: none
+    bool form;
+    const char *type; // of the answer; NULL: the endpoint's
+    const char *has;  // members of its object (in a stream, of the first event), by blanks; or NULL
+    const char *end;  // of a stream's last line
+} msgl_example;
+
 // All put_ functions append to *out and return 0 or the buffer's failure, which the client gets as
 // an error instead.
 typedef struct msgl_endpoint {
     const char *path;
+    const char *help; // what it does, a sentence of docs/http.md
+    const msgl_example *examples;
     bool prefix;         // path and at least one character behind it
     bool open;           // needs no API key
     int method;          // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
@@ -61,7 +75,8 @@ typedef struct msgl_endpoint {
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e);
-    // Kinds of object in its bodies, a NULL behind them: names that are not typing errors.
+    // Kinds of object in its bodies, a NULL behind them: names that are not typing errors. Those of
+    // a `take` that reads JSON are here, too.
     const msgl_fields *const *objects;
     msgl_prompt_source prompt;
     const char *prompt_field; // what errors about the prompt name

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -59,6 +60,34 @@ int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, i
     return 1;
 }
 
+const msgl_field_row *msgl__field_row(const msgl_fields *f, const char *name)
+{
+    for (; f != NULL; f = f->also) {
+        for (const msgl_field_row *row = f->read; row->name != NULL; row++) {
+            if (strcmp(row->name, name) == 0) return row;
+        }
+    }
+    return NULL;
+}
+
+const msgl_setting *msgl__field_setting(const msgl_field_row *row)
+{
+    const char *field = row->setting != NULL ? row->setting : row->name;
+    for (int i = 0; row->type == MSGL_FIELD_SETTING && i < msgl__sampling_settings.count; i++) {
+        const msgl_setting *s = &msgl__sampling_settings.rows[i];
+        if (strcmp(s->field, field) == 0) return s;
+    }
+    return NULL;
+}
+
+int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, int64_t *out,
+                       msgl_api_error *e)
+{
+    const msgl_field_row *row = msgl__field_row(f, name);
+    const bool any = row == NULL || (row->min == 0 && row->max == 0);
+    return msgl__field_int(o, name, any ? INT64_MIN : row->min, any ? INT64_MAX : row->max, out, e);
+}
+
 int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
                      msgl_api_error *e)
 {
@@ -86,6 +115,19 @@ int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_ap
 int msgl__field_bad(msgl_api_error *e, const char *param, const char *what)
 {
     return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
+}
+
+void msgl__field_rename(msgl_api_error *e, const char *from, const char *to)
+{
+    const size_t n = strlen(from);
+    const char *is = e->message[0] == '\'' ? e->message + 1 : "";
+    const bool named = strncmp(e->param, from, n) == 0 && strchr(".[", e->param[n]) != NULL;
+    if (strncmp(is, from, n) != 0 || strchr("'.[", is[n]) == NULL) return;
+    char message[sizeof e->message], param[sizeof e->param];
+    const char *rest = strchr(is, '\'');
+    (void)snprintf(message, sizeof message, "'%s%s", to, rest == NULL ? "'" : rest);
+    (void)snprintf(param, sizeof param, "%s", named ? to : e->param);
+    (void)msgl__api_fail(e, e->status, param, e->code, "%s", message);
 }
 
 bool msgl__field_is_type(const json_t *o, const char *type)

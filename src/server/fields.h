@@ -5,6 +5,7 @@
 #ifndef MSGL_SERVER_FIELDS_H
 #define MSGL_SERVER_FIELDS_H
 
+#include "core/settings.h"
 #include "server/api.h"
 #include "server/known_fields.h"
 
@@ -15,12 +16,22 @@ json_t *msgl__field(const json_t *o, const char *name);
 int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_error *e);
 int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, int64_t *out,
                     msgl_api_error *e);
+// The same within the limits of the row that f has of it.
+int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, int64_t *out,
+                       msgl_api_error *e);
 int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
                      msgl_api_error *e);
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);
 
+// The row that f, or what it takes over, has of a field; NULL: none.
+const msgl_field_row *msgl__field_row(const msgl_fields *f, const char *name);
+// The setting that is a field's, if it is one.
+const msgl_setting *msgl__field_setting(const msgl_field_row *row);
+
 // 400: 'param' and what is wrong with it, such as "must be a string".
 int msgl__field_bad(msgl_api_error *e, const char *param, const char *what);
+// An error about `from`, or what is in it, is about `to`, as the client has called it.
+void msgl__field_rename(msgl_api_error *e, const char *from, const char *to);
 // Whether o is an object whose "type" is this.
 bool msgl__field_is_type(const json_t *o, const char *type);
 

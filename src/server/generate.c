@@ -10,7 +10,17 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-static const char *const both_names[] = {"prompt", "text", "input_ids", "sampling_params", NULL};
+static const msgl_field_row both_rows[] = {
+    {"text", MSGL_FIELD_ANY,
+     .help = "the prompt: a string or an array of token ids; with `sampling_params` also an array "
+             "of either"},
+    {"prompt", MSGL_FIELD_ANY, .help = "Mini-SGLang's name of `text`; one of the two is required"},
+    {"input_ids", MSGL_FIELD_ANY,
+     .help = "the prompt as an array of token ids, or an array of such; makes it SGLang's form"},
+    {"sampling_params", MSGL_FIELD_OBJECT,
+     .help = "what is asked of the answers; makes it SGLang's form"},
+    {0},
+};
 static const msgl_refused_field both_refused[] = {
     {"return_logprob", MSGL_NEUTRAL_OFF},
     {"top_logprobs_num", MSGL_NEUTRAL_OFF},
@@ -24,25 +34,48 @@ static const msgl_refused_field both_refused[] = {
     {"session_params", MSGL_NEUTRAL_OFF},
     {NULL, MSGL_NEUTRAL_NULL},
 };
-static const char *const sglang_names[] = {"model", "stream", NULL};
-static const char *const params_names[] = {"max_new_tokens", "min_new_tokens", "sampling_seed",
-                                           "no_stop_trim", NULL};
+static const msgl_field_row sglang_rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"stream", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer comes as server-sent events"},
+    {0},
+};
+static const msgl_field_row params_rows[] = {
+    {"max_new_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .preset = "128",
+     .help = "of each answer"},
+    {"min_new_tokens", MSGL_FIELD_INT, .min = 0, .max = INT32_MAX, .preset = "0",
+     .help = "as `min_tokens`"},
+    {"sampling_seed", MSGL_FIELD_INT, .preset = "random", .help = "as `seed`"},
+    {"no_stop_trim", MSGL_FIELD_BOOL, .preset = "false", .help = "as `include_stop_str_in_output`"},
+    {0},
+};
 static const msgl_refused_field params_refused[] = {
     {"structural_tag", MSGL_NEUTRAL_OFF},
     {"stop_regex", MSGL_NEUTRAL_OFF},
     {"custom_params", MSGL_NEUTRAL_OFF},
     {NULL, MSGL_NEUTRAL_NULL},
 };
-static const char *const old_names[] = {"max_tokens", NULL}; // of max_new_tokens
+static const msgl_field_row old_rows[] = {{.name = "max_tokens", .type = MSGL_FIELD_INT},
+                                          {0}}; // max_new_tokens
 
 static const msgl_fields plain = {
-    .read = both_names, .refused = both_refused, .also = &msgl__request_fields};
-static const msgl_fields params = {
-    .read = params_names, .refused = params_refused, .also = &msgl__sampling_fields};
+    .title = "Mini-SGLang's form: greedy and a stream of plain text; `max_tokens` left out is 16",
+    .read = both_rows,
+    .refused = both_refused,
+    .also = &msgl__request_fields};
+static const msgl_fields params = {.member = "sampling_params",
+                                   .read = params_rows,
+                                   .refused = params_refused,
+                                   .also = &msgl__sampling_fields};
 // Meant for the params, most likely, where it stands beside them.
-static const msgl_fields misplaced = {.read = old_names, .also = &params};
-static const msgl_fields both = {.read = both_names, .refused = both_refused};
-static const msgl_fields sglang = {.read = sglang_names, .also = &both, .inside = &misplaced};
+static const msgl_fields misplaced = {.read = old_rows, .also = &params};
+static const msgl_fields both = {.read = both_rows, .refused = both_refused};
+static const msgl_fields sglang = {
+    .title = "SGLang's form: the model's sampling defaults, and an object",
+    .read = sglang_rows,
+    .also = &both,
+    .inside = &misplaced};
 static const msgl_fields *const objects[] = {&plain, &sglang, &params, NULL};
 
 static bool is_sglang(const json_t *o)
@@ -81,10 +114,10 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
 static int check_places(const json_t *o, msgl_api_error *e)
 {
     for (const msgl_fields *f = &misplaced; f != NULL; f = f->also) {
-        for (const char *const *name = f->read; *name != NULL; name++) {
-            if (msgl__field(o, *name) == NULL) continue;
-            return msgl__api_fail(e, 400, *name, "invalid_value",
-                                  "'%s' must stand in 'sampling_params' here%s.", *name,
+        for (const msgl_field_row *row = f->read; row->name != NULL; row++) {
+            if (msgl__field(o, row->name) == NULL) continue;
+            return msgl__api_fail(e, 400, row->name, "invalid_value",
+                                  "'%s' must stand in 'sampling_params' here%s.", row->name,
                                   f == &misplaced ? ", as 'max_new_tokens'" : "");
         }
     }
@@ -97,7 +130,8 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
     int rc = msgl__check_fields(p, &params, true, NULL, e);
     // Read under their own names first, which errors have.
     int64_t num = 0;
-    if (rc == 0) rc = msgl__field_int(p, "min_new_tokens", 0, INT32_MAX, &num, e);
+    if (rc == 0) rc = msgl__field_int_of(p, &params, "min_new_tokens", &num, e);
+    if (rc >= 0) rc = msgl__field_int_of(p, &params, "sampling_seed", &num, e);
     if (rc < 0) return rc;
     json_t *seed = msgl__field(p, "sampling_seed"), *least = msgl__field(p, "min_new_tokens");
     if ((seed != NULL && json_object_set(p, "seed", seed) != 0) ||
@@ -107,7 +141,7 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
     rc = msgl__parse_sampling(p, cfg, out, e);
     if (rc == 0) rc = msgl__field_bool(p, "no_stop_trim", &out->keep_stop, e);
     num = 128; // SGLang's default
-    if (rc >= 0) rc = msgl__field_int(p, "max_new_tokens", 1, INT32_MAX, &num, e);
+    if (rc >= 0) rc = msgl__field_int_of(p, &params, "max_new_tokens", &num, e);
     out->max_tokens = (int32_t)num;
     return rc < 0 ? rc : 0;
 }
@@ -234,8 +268,20 @@ static int put_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_s
     return rc == 0 ? msgl__reply_stream_error(r, e, out) : rc;
 }
 
+static const msgl_example examples[] = {
+    {"Mini-SGLang's form: a stream of texts", MSGL_HTTP_POST,
+     .body = "{\"prompt\": \"Count: 1, 2,\"}", .type = "text/event-stream", .end = "data: [DONE]"},
+    {"SGLang's form", MSGL_HTTP_POST,
+     .body = "{\"text\": \"Count: 1, 2,\", \"sampling_params\": {\"max_new_tokens\": 8}}",
+     .has = "text meta_info"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_generate = {
     .path = "/generate",
+    .help = "The completions of Mini-SGLang and of SGLang, told apart by `sampling_params` and "
+            "`input_ids`.",
+    .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = parse,
     .objects = objects,

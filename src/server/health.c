@@ -41,8 +41,34 @@ static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbu
     return msgl__strbuf_adds(out, "{\"status\":\"ok\"}");
 }
 
+static const msgl_example health_examples[] = {
+    {"Its state", MSGL_HTTP_GET, .has = "status"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_health = {
-    .path = "/health", .open = true, .method = MSGL_HTTP_GET, .put_now = put_health};
+    .path = "/health",
+    .help = "Whether requests can be served now; 503 if not. Needs no key.",
+    .examples = health_examples,
+    .open = true,
+    .method = MSGL_HTTP_GET,
+    .put_now = put_health};
+static const msgl_example ready_examples[] = {
+    {"Its state", MSGL_HTTP_GET, .has = "status"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_ready = {
-    .path = "/ready", .open = true, .method = MSGL_HTTP_GET, .put_now = put_ready};
-const msgl_endpoint msgl__endpoint_v1 = {.path = "/v1", .method = MSGL_HTTP_GET, .put_now = put_v1};
+    .path = "/ready",
+    .help = "Whether one more request would be taken now; 503 if not. Needs no key.",
+    .examples = ready_examples,
+    .open = true,
+    .method = MSGL_HTTP_GET,
+    .put_now = put_ready};
+static const msgl_example v1_examples[] = {
+    {"Its state", MSGL_HTTP_GET, .has = "status"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_v1 = {.path = "/v1",
+                                         .help = "Whether anybody listens.",
+                                         .examples = v1_examples,
+                                         .method = MSGL_HTTP_GET,
+                                         .put_now = put_v1};

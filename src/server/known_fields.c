@@ -12,8 +12,7 @@ enum {
     MAX_UNKNOWN = 64, // names looked at in one request
 };
 
-// Refused wherever they stand and are not read.
-static const msgl_refused_field everywhere[] = {
+const msgl_refused_field msgl__refused_fields[] = {
     {"typical_p", MSGL_NEUTRAL_ONE},
     {"suffix", MSGL_NEUTRAL_EMPTY},
     {"use_beam_search", MSGL_NEUTRAL_FALSE},
@@ -39,16 +38,27 @@ static const msgl_refused_field everywhere[] = {
     {NULL, MSGL_NEUTRAL_NULL},
 };
 
-// Other servers' fields that do not change the answer: read over without a word.
-static const char *const harmless[] = {
-    "id_slot",          "log_metrics", "logprob_start_len",       "metadata", "prediction",
-    "prompt_cache_key", "request_id",  "return_text_in_logprobs", "rid",      "safety_identifier",
-    "service_tier",     "store",       "sse_ping_interval",       "user",     "verbosity",
+const char *const msgl__harmless_fields[] = {
+    "id_slot",
+    "log_metrics",
+    "logprob_start_len",
+    "metadata",
+    "prediction",
+    "prompt_cache_key",
+    "request_id",
+    "return_text_in_logprobs",
+    "rid",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "sse_ping_interval",
+    "user",
+    "verbosity",
+    NULL,
 };
 
-// Other servers' fields that are ignored here although they may change the answer. Named in the log
-// (or refused), and never taken for a near miss of one of ours.
-static const char *const foreign[] = {
+// Never taken for a near miss of one of ours.
+const char *const msgl__foreign_fields[] = {
     // llama-server
     "adaptive_decay",
     "adaptive_target",
@@ -152,21 +162,20 @@ static const char *const foreign[] = {
     "top_a",
     "transforms",
     "usage",
+    NULL,
 };
 
-static bool in_list(const char *const *list, size_t n, const char *name)
+static bool in_list(const char *const *list, const char *name)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(list[i], name) == 0) return true;
-    }
-    return false;
+    while (*list != NULL && strcmp(*list, name) != 0) list++;
+    return *list != NULL;
 }
 
 static bool is_read(const msgl_fields *f, const char *name)
 {
     for (; f != NULL; f = f->also) {
-        for (const char *const *read = f->read; *read != NULL; read++) {
-            if (strcmp(*read, name) == 0) return true;
+        for (const msgl_field_row *row = f->read; row->name != NULL; row++) {
+            if (strcmp(row->name, name) == 0) return true;
         }
     }
     return false;
@@ -197,7 +206,7 @@ static bool known(const char *name)
             if (decided(*o, name)) return true;
         }
     }
-    return in_list(foreign, sizeof foreign / sizeof foreign[0], name);
+    return in_list(msgl__foreign_fields, name);
 }
 
 static bool is_neutral(const json_t *v, msgl_neutral kind)
@@ -299,7 +308,7 @@ static void look_near(nearest *n, const char *name)
 static void look_near_read(nearest *n, const msgl_fields *f)
 {
     for (; f != NULL; f = f->also) {
-        for (const char *const *read = f->read; *read != NULL; read++) look_near(n, *read);
+        for (const msgl_field_row *row = f->read; row->name != NULL; row++) look_near(n, row->name);
     }
 }
 
@@ -317,7 +326,7 @@ static const char *near_miss(const char *name, const msgl_fields *f)
     if (n.len == 0) return NULL;
     look_near_read(&n, f);
     look_near_read(&n, f->inside);
-    look_near_refused(&n, everywhere);
+    look_near_refused(&n, msgl__refused_fields);
     for (; f != NULL; f = f->also) look_near_refused(&n, f->refused);
     return n.found;
 }
@@ -341,8 +350,9 @@ static int check_names(const json_t *o, const msgl_fields *f, bool refuse, msgl_
     int left = MAX_UNKNOWN;
     json_object_foreach((json_t *)o, name, value)
     {
-        if (json_is_null(value) || decided(f, name) || in_refused(everywhere, name)) continue;
-        if (in_list(harmless, sizeof harmless / sizeof harmless[0], name)) continue;
+        if (json_is_null(value) || decided(f, name) || in_refused(msgl__refused_fields, name))
+            continue;
+        if (in_list(msgl__harmless_fields, name)) continue;
         const bool elsewhere = known(name);
         const char *meant = elsewhere ? NULL : near_miss(name, f);
         if (meant != NULL) {
@@ -364,7 +374,7 @@ static int check_names(const json_t *o, const msgl_fields *f, bool refuse, msgl_
 int msgl__check_fields(const json_t *o, const msgl_fields *f, bool refuse, msgl_strbuf *unknown,
                        msgl_api_error *e)
 {
-    int rc = check_values(o, f, everywhere, e);
+    int rc = check_values(o, f, msgl__refused_fields, e);
     for (const msgl_fields *more = f; more != NULL && rc == 0; more = more->also) {
         rc = check_values(o, f, more->refused, e);
     }

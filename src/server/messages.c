@@ -11,18 +11,42 @@
 #include "server/json.h"
 #include "server/messages_answer.h"
 
-static const char *const names[] = {"model",    "max_tokens",     "messages", "system",
-                                    "stream",   "stop_sequences", "tools",    "tool_choice",
-                                    "thinking", "output_config",  NULL};
+static const msgl_field_row rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+     .help = "of the answer; /v1/messages must have it"},
+    {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
+     .help = "objects with `role` (user, assistant) and `content`, a string or an array of blocks"},
+    {"system", MSGL_FIELD_ANY, .help = "a string, or an array of text blocks"},
+    {"stream", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer comes as server-sent events"},
+    {"stop_sequences", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_STOPS,
+     .max_bytes = MSGL_MAX_STOP_BYTES, .help = "any of them ends the answer"},
+    {"tools", MSGL_FIELD_ARRAY, .help = "the client's own tools"},
+    {"tool_choice", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"auto\"}",
+     .help = "of type auto, any, tool or none; `disable_parallel_tool_use` (boolean)"},
+    {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
+    {"output_config", MSGL_FIELD_OBJECT,
+     .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
+    {0},
+};
 // Of Anthropic's service: nothing here depends on them.
-static const char *const service_names[] = {"metadata",        "cache_control", "service_tier",
-                                            "inference_geo",   "speed",         "diagnostics",
-                                            "user_profile_id", "workspace_id",  NULL};
+#define UNUSED(name)                                                                               \
+    {                                                                                              \
+        name, MSGL_FIELD_ANY, .help = "changes nothing: of Anthropic's service"                    \
+    }
+static const msgl_field_row service_rows[] = {
+    UNUSED("metadata"),        UNUSED("cache_control"), UNUSED("service_tier"),
+    UNUSED("inference_geo"),   UNUSED("speed"),         UNUSED("diagnostics"),
+    UNUSED("user_profile_id"), UNUSED("workspace_id"),  {0},
+};
+#undef UNUSED
 static const msgl_refused_field refused[] = {{"container", MSGL_NEUTRAL_NULL},
                                              {"mcp_servers", MSGL_NEUTRAL_EMPTY},
                                              {NULL, MSGL_NEUTRAL_NULL}};
-static const msgl_fields passed = {.read = service_names, .also = &msgl__sampling_fields};
-static const msgl_fields fields = {.read = names, .refused = refused, .also = &passed};
+static const msgl_fields passed = {.read = service_rows, .also = &msgl__sampling_fields};
+static const msgl_fields fields = {.read = rows, .refused = refused, .also = &passed};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 // A string, or text blocks as one, into *out.
@@ -311,8 +335,8 @@ static int convert(const json_t *o, json_t *chat, msgl_api_error *e)
     static const char *const own[] = {"system",      "stop_sequences", "thinking",      "tools",
                                       "tool_choice", "messages",       "output_config", NULL};
     for (const char *const *name = own; *name != NULL; name++) (void)json_object_del(chat, *name);
-    for (const char *const *name = service_names; *name != NULL; name++) {
-        (void)json_object_del(chat, *name);
+    for (const msgl_field_row *row = service_rows; row->name != NULL; row++) {
+        (void)json_object_del(chat, row->name);
     }
     json_t *stops = msgl__field(o, "stop_sequences");
     if (stops != NULL && !json_is_array(stops)) {
@@ -335,7 +359,12 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     json_t *chat = json_copy((json_t *)o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, e);
-    if (rc == 0) rc = msgl__chat_parse(chat, cfg, out, e);
+    if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {
+        const bool config = msgl__field(o, "output_config") != NULL;
+        if (config) msgl__field_rename(e, "response_format", "output_config.format");
+        if (msgl__field(o, "stop_sequences") != NULL)
+            msgl__field_rename(e, "stop", "stop_sequences");
+    }
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a message is one answer");
     if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
     return rc;
@@ -351,8 +380,24 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     return parse_any(o, cfg, out, e);
 }
 
+static const msgl_example examples[] = {
+    {"A message", MSGL_HTTP_POST,
+     .body = "{\"max_tokens\": 40, "
+             "\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}]}",
+     .has = "id type role model content stop_reason usage"},
+    {"A stream", MSGL_HTTP_POST,
+     .body = "{\"max_tokens\": 40, "
+             "\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}], "
+             "\"stream\": true}",
+     .type = "text/event-stream", .has = "type message",
+     .end = "data: {\"type\":\"message_stop\"}"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_messages = {
     .path = "/v1/messages",
+    .help = "Anthropic's Messages ([messages.md](messages.md)). Errors have Anthropic's form.",
+    .examples = examples,
     .method = MSGL_HTTP_POST,
     .put_error = msgl__messages_put_error,
     .parse = parse,
@@ -374,8 +419,17 @@ static int put_count(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *ou
     return msgl__strbuf_addf(out, "{\"input_tokens\":%zu}", j->ids[0].len);
 }
 
+static const msgl_example count_examples[] = {
+    {"The tokens of a question", MSGL_HTTP_POST,
+     .body = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}]}",
+     .has = "input_tokens"},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_count_tokens = {
     .path = "/v1/messages/count_tokens",
+    .help = "How many tokens the prompt of such a message has.",
+    .examples = count_examples,
     .method = MSGL_HTTP_POST,
     .put_error = msgl__messages_put_error,
     .parse = parse_any,

@@ -331,7 +331,14 @@ static int put_metrics(const msgl_front *f, const char *rest, int *status, msgl_
     return p.rc;
 }
 
-const msgl_endpoint msgl__endpoint_metrics = {.path = "/metrics",
-                                              .method = MSGL_HTTP_GET,
-                                              .type = "text/plain; version=0.0.4; charset=utf-8",
-                                              .put_now = put_metrics};
+static const msgl_example examples[] = {
+    {.help = "All of them", .method = MSGL_HTTP_GET},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_metrics = {
+    .path = "/metrics",
+    .help = "Counters in Prometheus' text form ([metrics.md](metrics.md)).",
+    .examples = examples,
+    .method = MSGL_HTTP_GET,
+    .type = "text/plain; version=0.0.4; charset=utf-8",
+    .put_now = put_metrics};

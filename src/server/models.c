@@ -69,13 +69,52 @@ static int put_version(const msgl_front *f, const char *rest, int *status, msgl_
     return msgl__strbuf_adds(out, "{\"version\":\"" MSGL_VERSION "\"}");
 }
 
-const msgl_endpoint msgl__endpoint_version = {
-    .path = "/version", .method = MSGL_HTTP_GET, .put_now = put_version};
-const msgl_endpoint msgl__endpoint_get_model_info = {
-    .path = "/get_model_info", .method = MSGL_HTTP_GET, .put_now = put_info};
-const msgl_endpoint msgl__endpoint_model_info = {
-    .path = "/model_info", .method = MSGL_HTTP_GET, .put_now = put_info};
-const msgl_endpoint msgl__endpoint_models = {
-    .path = "/v1/models", .method = MSGL_HTTP_GET, .put_now = put_models};
-const msgl_endpoint msgl__endpoint_model = {
-    .path = "/v1/models/", .prefix = true, .method = MSGL_HTTP_GET, .put_now = put_named};
+static const msgl_example version_examples[] = {
+    {"The version", MSGL_HTTP_GET, .has = "version"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_version = {.path = "/version",
+                                              .help = "The server's version.",
+                                              .examples = version_examples,
+                                              .method = MSGL_HTTP_GET,
+                                              .put_now = put_version};
+static const msgl_example get_model_info_examples[] = {
+    {"The model", MSGL_HTTP_GET,
+     .has = "model_path tokenizer_path served_model_name is_generation"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_get_model_info = {.path = "/get_model_info",
+                                                     .help = "The model, as SGLang has it.",
+                                                     .examples = get_model_info_examples,
+                                                     .method = MSGL_HTTP_GET,
+                                                     .put_now = put_info};
+static const msgl_example model_info_examples[] = {
+    {"The model", MSGL_HTTP_GET,
+     .has = "model_path tokenizer_path served_model_name is_generation"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_model_info = {.path = "/model_info",
+                                                 .help = "The same by SGLang's newer name.",
+                                                 .examples = model_info_examples,
+                                                 .method = MSGL_HTTP_GET,
+                                                 .put_now = put_info};
+static const msgl_example models_examples[] = {
+    {"The list", MSGL_HTTP_GET, .has = "object data"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_models = {.path = "/v1/models",
+                                             .help = "The model, by each of its served names.",
+                                             .examples = models_examples,
+                                             .method = MSGL_HTTP_GET,
+                                             .put_now = put_models};
+static const msgl_example model_examples[] = {
+    {"One model", MSGL_HTTP_GET, .rest = "demo", .has = "id object created owned_by max_model_len"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_model = {.path = "/v1/models/",
+                                            .help =
+                                                "The model by one of its names; 404 for another.",
+                                            .examples = model_examples,
+                                            .prefix = true,
+                                            .method = MSGL_HTTP_GET,
+                                            .put_now = put_named};

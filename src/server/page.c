@@ -12,10 +12,18 @@ static int put_page(const msgl_front *f, const char *rest, int *status, msgl_str
     return msgl__strbuf_add(out, msgl__page_text, msgl__page_len);
 }
 
-const msgl_endpoint msgl__endpoint_page = {.path = "/",
-                                           .open = true,
-                                           .method = MSGL_HTTP_GET,
-                                           .type = "text/html; charset=utf-8",
-                                           .headers = msgl__page_headers,
-                                           .etag = msgl__page_etag,
-                                           .put_now = put_page};
+static const msgl_example examples[] = {
+    {.help = "The page", .method = MSGL_HTTP_GET},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_page = {
+    .path = "/",
+    .help =
+        "A page to chat with the model and to watch the server ([page.md](page.md)). Needs no key.",
+    .examples = examples,
+    .open = true,
+    .method = MSGL_HTTP_GET,
+    .type = "text/html; charset=utf-8",
+    .headers = msgl__page_headers,
+    .etag = msgl__page_etag,
+    .put_now = put_page};

@@ -31,7 +31,13 @@ static int put_tree(const msgl_front *f, const msgl_replica_stats *all, msgl_str
     return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
 }
 
+static const msgl_example examples[] = {
+    {"The tree", MSGL_HTTP_GET, .has = "replicas"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_radix_tree = {.path = "/radix_tree",
+                                                 .help = "The shape of each engine's prefix cache.",
+                                                 .examples = examples,
                                                  .method = MSGL_HTTP_GET,
                                                  .ask = MSGL_MSG_GET_TREE,
                                                  .put_stats = put_tree};

@@ -12,65 +12,82 @@
 
 enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
 
-static const char *const names[] = {"model",
-                                    "input",
-                                    "instructions",
-                                    "max_output_tokens",
-                                    "stream",
-                                    "tools",
-                                    "tool_choice",
-                                    "parallel_tool_calls",
-                                    "text",
-                                    "reasoning",
-                                    "metadata",
-                                    "truncation",
-                                    "include",
-                                    "chat_template_kwargs",
-                                    "previous_response_id",
-                                    "conversation",
-                                    "prompt",
-                                    "background",
-                                    "context_management",
-                                    "top_logprobs",
-                                    "moderation",
-                                    "image",
-                                    "response_format",
-                                    "max_tool_calls",
-                                    NULL};
-// Of OpenAI's service: nothing here depends on them.
-static const char *const service_names[] = {"store",
-                                            "user",
-                                            "safety_identifier",
-                                            "prompt_cache_key",
-                                            "prompt_cache_retention",
-                                            "prompt_cache_options",
-                                            "service_tier",
-                                            "stream_options",
-                                            "access_programs",
-                                            "background_options",
-                                            NULL};
-static const char *const text_names[] = {"format", "verbosity", NULL};
-static const char *const reasoning_names[] = {"effort", "summary", "generate_summary", NULL};
-static const msgl_fields passed = {.read = service_names, .also = &msgl__sampling_fields};
-static const msgl_fields fields = {.read = names, .also = &passed};
-static const msgl_fields text_fields = {.read = text_names};
-static const msgl_fields reasoning_fields = {.read = reasoning_names};
-static const msgl_fields *const objects[] = {&fields, &text_fields, &reasoning_fields, NULL};
-
-// What would change the answer, and what there is in its place.
-static const struct {
-    const char *name, *allowed;
-} unsupported[] = {
-    {"previous_response_id", "null, with the whole conversation in 'input': nothing is stored"},
-    {"conversation", "null, with the whole conversation in 'input': nothing is stored"},
-    {"prompt", "null, with its text in 'instructions' and 'input': nothing is stored"},
-    {"background", "false: an answer comes with its request, whole or as a stream"},
-    {"context_management", "null"},
-    {"top_logprobs", "0; /v1/chat/completions has log-probabilities"},
-    {"moderation", "null"},
-    {"image", "null: this model reads text only"},
-    {"response_format", "null: it is called 'text.format' here"},
+static const msgl_field_row rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"input", MSGL_FIELD_ANY, .required = true,
+     .help = "a string, or an array of items: messages, calls, their results, reasoning"},
+    {"instructions", MSGL_FIELD_STRING, .help = "the system's message"},
+    {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+     .preset = "what the context leaves", .help = "of the answer"},
+    {"stream", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer comes as server-sent events"},
+    {"tools", MSGL_FIELD_ARRAY, .help = "of type function"},
+    {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
+     .help =
+         "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"name\": ...}`"},
+    {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "an answer may have several calls"},
+    {"text", MSGL_FIELD_OBJECT, .help = "the form of the answer"},
+    {"reasoning", MSGL_FIELD_OBJECT, .help = "how much is thought"},
+    {"metadata", MSGL_FIELD_OBJECT, .help = "strings, which the answer repeats"},
+    {"truncation", MSGL_FIELD_STRING, .preset = "\"disabled\"", .help = "only `\"disabled\"`"},
+    {"include", MSGL_FIELD_STRINGS,
+     .help = "read over, but for `message.output_text.logprobs`, which is refused"},
+    {"chat_template_kwargs", MSGL_FIELD_OBJECT, .help = "further variables of the chat template"},
+    {"max_tool_calls", MSGL_FIELD_ANY,
+     .help = "changes nothing: of tools that OpenAI's servers run"},
+    {"previous_response_id", MSGL_FIELD_ANY,
+     .only = "null, with the whole conversation in 'input': nothing is stored"},
+    {"conversation", MSGL_FIELD_ANY,
+     .only = "null, with the whole conversation in 'input': nothing is stored"},
+    {"prompt", MSGL_FIELD_ANY,
+     .only = "null, with its text in 'instructions' and 'input': nothing is stored"},
+    {"background", MSGL_FIELD_ANY,
+     .only = "false: an answer comes with its request, whole or as a stream"},
+    {"context_management", MSGL_FIELD_ANY, .only = "null"},
+    {"top_logprobs", MSGL_FIELD_ANY, .only = "0; /v1/chat/completions has log-probabilities"},
+    {"moderation", MSGL_FIELD_ANY, .only = "null"},
+    {"image", MSGL_FIELD_ANY, .only = "null: this model reads text only"},
+    {"response_format", MSGL_FIELD_ANY, .only = "null: it is called 'text.format' here"},
+    {0},
 };
+// Of OpenAI's service: nothing here depends on them.
+#define UNUSED(name)                                                                               \
+    {                                                                                              \
+        name, MSGL_FIELD_ANY, .help = "changes nothing: of OpenAI's service"                       \
+    }
+static const msgl_field_row service_rows[] = {
+    UNUSED("store"),
+    UNUSED("user"),
+    UNUSED("safety_identifier"),
+    UNUSED("prompt_cache_key"),
+    UNUSED("prompt_cache_retention"),
+    UNUSED("prompt_cache_options"),
+    UNUSED("service_tier"),
+    UNUSED("stream_options"),
+    UNUSED("access_programs"),
+    UNUSED("background_options"),
+    {0},
+};
+#undef UNUSED
+static const msgl_field_row text_rows[] = {
+    {"format", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"text\"}",
+     .help = "of type text, json_object or json_schema, with a schema"},
+    {"verbosity", MSGL_FIELD_ANY, .help = "changes nothing"},
+    {0},
+};
+static const msgl_field_row reasoning_rows[] = {
+    {"effort", MSGL_FIELD_STRING, .help = "a variable of the chat template"},
+    {"summary", MSGL_FIELD_ANY, .help = "changes nothing: thoughts are shown whole"},
+    {"generate_summary", MSGL_FIELD_ANY, .help = "changes nothing"},
+    {0},
+};
+static const msgl_fields passed = {.read = service_rows, .also = &msgl__sampling_fields};
+static const msgl_fields fields = {.read = rows, .also = &passed};
+static const msgl_fields text_fields = {.member = "text", .read = text_rows};
+static const msgl_fields reasoning_fields = {.member = "reasoning", .read = reasoning_rows};
+static const msgl_fields *const objects[] = {&fields, &text_fields, &reasoning_fields, NULL};
 
 // As if it were not there.
 static bool is_off(const json_t *v)
@@ -88,12 +105,11 @@ static bool is_off(const json_t *v)
 
 static int check_supported(const json_t *o, msgl_api_error *e)
 {
-    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
-        const char *name = unsupported[i].name;
-        if (is_off(json_object_get(o, name))) continue;
-        return msgl__api_fail(e, 400, name, "unsupported_parameter",
-                              "'%s' is not supported by this server; allowed: %s.", name,
-                              unsupported[i].allowed);
+    for (const msgl_field_row *row = rows; row->name != NULL; row++) {
+        if (row->only == NULL || is_off(json_object_get(o, row->name))) continue;
+        return msgl__api_fail(e, 400, row->name, "unsupported_parameter",
+                              "'%s' is not supported by this server; allowed: %s.", row->name,
+                              row->only);
     }
     const json_t *truncation = msgl__field(o, "truncation"), *include = msgl__field(o, "include");
     const char *word = json_string_value(truncation);
@@ -307,19 +323,23 @@ static int check_metadata(const json_t *o, msgl_api_error *e)
     return 0;
 }
 
+static int copy_field(const json_t *o, const char *name, json_t *chat)
+{
+    json_t *v = msgl__field(o, name);
+    return v == NULL ? 0 : json_object_set(chat, name, v);
+}
+
 // The body as a chat's. Fields that the chat has and this API does not have are not passed on.
 static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, bool refuse,
                    msgl_api_error *e)
 {
     static const char *const same[] = {"stream", "parallel_tool_calls", "chat_template_kwargs",
                                        NULL};
-    const char *const *const lists[] = {same, msgl__sampling_fields.read};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        for (const char *const *name = lists[i]; *name != NULL; name++) {
-            json_t *v = msgl__field(o, *name);
-            if (v != NULL && json_object_set(chat, *name, v) != 0) return msgl__api_oom(e);
-        }
-    }
+    int bad = 0;
+    for (const char *const *name = same; *name != NULL; name++) bad |= copy_field(o, *name, chat);
+    const msgl_field_row *row = msgl__sampling_fields.read;
+    for (; row->name != NULL; row++) bad |= copy_field(o, row->name, chat);
+    if (bad != 0) return msgl__api_oom(e);
     int rc = check_metadata(o, e);
     if (rc == 0) rc = msgl__responses_put_input(o, chat, e);
     if (rc == 0) rc = put_tools(o, chat, e);
@@ -328,31 +348,20 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, bool re
     return rc == 0 ? put_reasoning(o, chat, out, refuse, e) : rc;
 }
 
-// An error of the chat about a field that the client has called something else.
-static int rename_error(msgl_api_error *e)
-{
-    static const char chat[] = "'response_format", own[] = "text.format";
-    const bool named = strncmp(e->param, chat + 1, sizeof chat - 2) == 0;
-    if (strncmp(e->message, chat, sizeof chat - 1) != 0) return MSGL_EINVAL;
-    char message[sizeof e->message], param[sizeof e->param];
-    const char *rest = strchr(e->message + 1, '\'');
-    (void)snprintf(message, sizeof message, "'%s%s", own, rest == NULL ? "'" : rest);
-    (void)snprintf(param, sizeof param, "%s", named ? own : e->param);
-    return msgl__api_fail(e, e->status, param, e->code, "%s", message);
-}
-
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e)
 {
     int64_t most = 0;
     int rc = check_supported(o, e);
     if (rc == 0) rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
-    if (rc == 0) rc = msgl__field_int(o, "max_output_tokens", 1, INT32_MAX, &most, e);
+    if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, cfg->refuse_unknown, e);
-    if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) rc = rename_error(e);
+    if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {
+        msgl__field_rename(e, "response_format", "text.format");
+    }
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a response is one answer");
     if (rc == 0 && most > 0) out->max_tokens = (int32_t)most;
     if (rc == 0) rc = repeat(o, out, e);
@@ -361,8 +370,20 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     return rc;
 }
 
+static const msgl_example examples[] = {
+    {"A response", MSGL_HTTP_POST,
+     .body = "{\"input\": \"What is 27 + 58?\", \"max_output_tokens\": 40}",
+     .has = "id object status model output usage"},
+    {"A stream", MSGL_HTTP_POST,
+     .body = "{\"input\": \"What is 27 + 58?\", \"max_output_tokens\": 40, \"stream\": true}",
+     .type = "text/event-stream", .has = "type response", .end = "\"response.completed\""},
+    {0},
+};
+
 const msgl_endpoint msgl__endpoint_responses = {
     .path = "/v1/responses",
+    .help = "OpenAI's Responses without their storage ([responses.md](responses.md)).",
+    .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = parse,
     .objects = objects,

@@ -11,40 +11,74 @@
 #include "server/logit_bias.h"
 #include "text/bad_words.h"
 
-static const char *const sampling_names[] = {"temperature",
-                                             "top_p",
-                                             "top_k",
-                                             "min_p",
-                                             "frequency_penalty",
-                                             "presence_penalty",
-                                             "repetition_penalty",
-                                             "repeat_penalty",
-                                             "logit_bias",
-                                             "allowed_token_ids",
-                                             "bad_words",
-                                             "seed",
-                                             "n",
-                                             "stop",
-                                             "stop_token_ids",
-                                             "include_stop_str_in_output",
-                                             "ignore_eos",
-                                             "min_tokens",
-                                             "skip_special_tokens",
-                                             "response_format",
-                                             "structured_outputs",
-                                             "guided_json",
-                                             "guided_regex",
-                                             "guided_choice",
-                                             "guided_grammar",
-                                             "json_schema",
-                                             "regex",
-                                             "ebnf",
-                                             "grammar",
-                                             NULL};
-static const char *const request_names[] = {
-    "model", "stream", "stream_options", "max_tokens", "truncate_prompt_tokens", NULL};
-const msgl_fields msgl__sampling_fields = {.read = sampling_names};
-const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__sampling_fields};
+#define SETTING(name_)                                                                             \
+    {                                                                                              \
+        .name = name_, .type = MSGL_FIELD_SETTING                                                  \
+    }
+// Two spellings of one setting: the later row wins where both are given.
+static const msgl_field_row sampling_rows[] = {
+    {"temperature", MSGL_FIELD_SETTING, .preset = "the model's generation_config.json, else 1"},
+    SETTING("top_p"),
+    SETTING("top_k"),
+    SETTING("min_p"),
+    SETTING("frequency_penalty"),
+    SETTING("presence_penalty"),
+    {"repeat_penalty", MSGL_FIELD_SETTING, .setting = "repetition_penalty",
+     .help = "llama-server's name of `repetition_penalty`"},
+    SETTING("repetition_penalty"),
+    {"logit_bias", MSGL_FIELD_ANY, .max_items = MSGL_MAX_LOGIT_BIAS,
+     .help = "an object from token ids to numbers from -100 to 100, or an array of pairs of them: "
+             "what is added to these tokens' logits"},
+    {"allowed_token_ids", MSGL_FIELD_IDS, .max_items = MSGL_MAX_ALLOWED_TOKENS,
+     .help = "the only tokens that an answer may have"},
+    {"bad_words", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_BAD_WORDS,
+     .max_bytes = MSGL_MAX_BAD_WORD_BYTES, .help = "what an answer must not have"},
+    {"seed", MSGL_FIELD_INT, .preset = "random", .help = "of the choices that are drawn"},
+    {"n", MSGL_FIELD_INT, .min = 1, .max = MSGL_API_MAX_N, .preset = "1",
+     .help = "answers to each prompt"},
+    {"stop", MSGL_FIELD_ANY, .max_items = MSGL_MAX_STOPS, .max_bytes = MSGL_MAX_STOP_BYTES,
+     .help = "a string or an array of strings, any of which ends an answer"},
+    {"stop_token_ids", MSGL_FIELD_IDS, .max_items = MSGL_MAX_STOP_IDS,
+     .help = "tokens that end an answer, beside the model's own"},
+    {"include_stop_str_in_output", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the stop string that ended an answer is part of it"},
+    SETTING("ignore_eos"),
+    SETTING("min_tokens"),
+    {"skip_special_tokens", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "special tokens are not shown as text"},
+    {"response_format", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"text\"}",
+     .help = "`json_object`, or `json_schema` with a schema: the form that the answer has "
+             "([structured.md](structured.md)); one of the fields from here on"},
+    {"structured_outputs", MSGL_FIELD_OBJECT,
+     .help = "vLLM's: one of `json`, `regex`, `choice`, `grammar`, `json_object`"},
+    {"guided_json", MSGL_FIELD_ANY, .help = "vLLM's: a JSON schema, or one as a string"},
+    {"guided_regex", MSGL_FIELD_STRING, .help = "vLLM's: a regular expression"},
+    {"guided_choice", MSGL_FIELD_STRINGS, .help = "vLLM's: the answer is one of these"},
+    {"guided_grammar", MSGL_FIELD_STRING, .help = "vLLM's: a grammar in GBNF or Lark's form"},
+    {"json_schema", MSGL_FIELD_ANY, .help = "SGLang's and llama-server's: as `guided_json`"},
+    {"regex", MSGL_FIELD_STRING, .help = "SGLang's: as `guided_regex`"},
+    {"ebnf", MSGL_FIELD_STRING, .help = "SGLang's: as `guided_grammar`"},
+    {"grammar", MSGL_FIELD_STRING, .help = "llama-server's: as `guided_grammar`"},
+    {0},
+};
+#undef SETTING
+static const msgl_field_row request_rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"stream", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "the answer comes as server-sent events"},
+    {"stream_options", MSGL_FIELD_OBJECT,
+     .help = "only with `stream`: `include_usage` (boolean): the last event has `usage`; "
+             "`continuous_usage_stats` (boolean): with it, each event has it"},
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .help = "of each answer"},
+    {"truncate_prompt_tokens", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
+     .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
+             "0"},
+    {0},
+};
+const msgl_fields msgl__sampling_fields = {.title = "Fields of sampling", .read = sampling_rows};
+const msgl_fields msgl__request_fields = {
+    .title = "Fields of generation", .read = request_rows, .also = &msgl__sampling_fields};
 
 // Below this a softmax of logits / temperature is a one-hot vector in float32 anyway; dividing by
 // less would overflow.
@@ -128,13 +162,9 @@ static int parse_setting(const json_t *o, const char *name, const msgl_setting *
 static int parse_settings(const json_t *o, msgl_sampling_params *out, msgl_api_error *e)
 {
     int rc = 0;
-    for (int i = 0; rc >= 0 && i < msgl__sampling_settings.count; i++) {
-        const msgl_setting *s = &msgl__sampling_settings.rows[i];
-        // llama-server's name; the other wins where both are given.
-        if (strcmp(s->field, "repetition_penalty") == 0) {
-            rc = parse_setting(o, "repeat_penalty", s, out, e);
-        }
-        if (rc >= 0) rc = parse_setting(o, s->field, s, out, e);
+    for (const msgl_field_row *row = sampling_rows; rc >= 0 && row->name != NULL; row++) {
+        const msgl_setting *s = msgl__field_setting(row);
+        if (s != NULL) rc = parse_setting(o, row->name, s, out, e);
     }
     if (out->temperature < min_temperature) out->temperature = 0;
     return rc < 0 ? rc : 0;
@@ -144,11 +174,11 @@ static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error 
 {
     msgl_sampling_params *p = &out->sampling;
     int64_t num;
-    int rc = msgl__field_int(o, "seed", INT64_MIN, INT64_MAX, &num, e);
+    int rc = msgl__field_int_of(o, &msgl__sampling_fields, "seed", &num, e);
     if (rc > 0) p->seed = (uint64_t)num;
     if (rc == 0 && getrandom(&p->seed, sizeof p->seed, 0) != sizeof p->seed) p->seed = 0;
     if (rc >= 0) rc = msgl__field_bool(o, "skip_special_tokens", &out->skip_special, e);
-    if (rc >= 0 && (rc = msgl__field_int(o, "n", 1, MSGL_API_MAX_N, &num, e)) > 0) {
+    if (rc >= 0 && (rc = msgl__field_int_of(o, &msgl__sampling_fields, "n", &num, e)) > 0) {
         out->n = (int)num;
     }
     return rc < 0 ? rc : 0;
@@ -266,7 +296,7 @@ static int parse_truncate(const json_t *o, msgl_gen_request *out, msgl_api_error
 {
     static const char name[] = "truncate_prompt_tokens";
     int64_t num = 0;
-    const int rc = msgl__field_int(o, name, -1, INT32_MAX, &num, e);
+    const int rc = msgl__field_int_of(o, &msgl__request_fields, name, &num, e);
     if (rc <= 0) return rc;
     if (num == 0 || out->echo) {
         return msgl__api_fail(e, 400, name, "invalid_value",
@@ -290,7 +320,9 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc >= 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
     if (rc < 0) return rc;
-    rc = msgl__field_int(o, "max_tokens", out->echo ? 0 : 1, INT32_MAX, &num, e);
+    // With an echo, 0 asks for nothing else.
+    rc = out->echo ? msgl__field_int(o, "max_tokens", 0, INT32_MAX, &num, e)
+                   : msgl__field_int_of(o, &msgl__request_fields, "max_tokens", &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;
     if (rc >= 0) rc = parse_truncate(o, out, e);
     if (out->max_tokens == 0) {

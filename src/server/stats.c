@@ -219,15 +219,44 @@ static int put_load(const msgl_front *f, const msgl_replica_stats *all, msgl_str
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
-#define INFO(where)                                                                                \
-    {                                                                                              \
-        .path = where, .method = MSGL_HTTP_GET, .ask = MSGL_MSG_GET_STATS, .put_stats = put_info   \
-    }
-const msgl_endpoint msgl__endpoint_get_server_info = INFO("/get_server_info");
-const msgl_endpoint msgl__endpoint_server_info = INFO("/server_info");
+static const msgl_example info_examples[] = {
+    {"All of it", MSGL_HTTP_GET, .has = "version model max_seq_len config stats"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_get_server_info = {
+    .path = "/get_server_info",
+    .help = "Version, model, settings, and the engines' counters.",
+    .examples = info_examples,
+    .method = MSGL_HTTP_GET,
+    .ask = MSGL_MSG_GET_STATS,
+    .put_stats = put_info};
+const msgl_endpoint msgl__endpoint_server_info = {.path = "/server_info",
+                                                  .help = "The same by SGLang's newer name.",
+                                                  .examples = info_examples,
+                                                  .method = MSGL_HTTP_GET,
+                                                  .ask = MSGL_MSG_GET_STATS,
+                                                  .put_stats = put_info};
+static const msgl_example get_load_examples[] = {
+    {.help = "The load", .method = MSGL_HTTP_GET},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_get_load = {
-    .path = "/get_load", .method = MSGL_HTTP_GET, .ask = MSGL_MSG_GET_STATS, .put_stats = put_load};
-const msgl_endpoint msgl__endpoint_flush_cache = {.path = "/flush_cache",
-                                                  .method = MSGL_HTTP_POST,
-                                                  .ask = MSGL_MSG_FLUSH,
-                                                  .put_stats = put_stats};
+    .path = "/get_load",
+    .help = "What each engine has to do: an array of objects with `dp_rank`, `num_reqs`, "
+            "`num_waiting_reqs` and `num_tokens`.",
+    .examples = get_load_examples,
+    .method = MSGL_HTTP_GET,
+    .ask = MSGL_MSG_GET_STATS,
+    .put_stats = put_load};
+static const msgl_example flush_cache_examples[] = {
+    {.help = "The caches are emptied", .method = MSGL_HTTP_POST},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_flush_cache = {
+    .path = "/flush_cache",
+    .help = "Empties the prefix caches, when nothing runs and nothing waits; else they stay. The "
+            "answer has the engines' counters.",
+    .examples = flush_cache_examples,
+    .method = MSGL_HTTP_POST,
+    .ask = MSGL_MSG_FLUSH,
+    .put_stats = put_stats};

@@ -13,14 +13,28 @@
 
 // --- /tokenize ---
 
-static const char *const names[] = {
-    "model",       "prompt",        "content",     "add_special_tokens",
-    "add_special", "parse_special", "with_pieces", NULL};
+static const msgl_field_row rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"prompt", MSGL_FIELD_ANY, .max_items = MSGL_API_MAX_PROMPTS,
+     .help =
+         "a string or an array of strings; one of `prompt`, `content` and `messages` is required"},
+    {"content", MSGL_FIELD_ANY, .max_items = MSGL_API_MAX_PROMPTS,
+     .help = "llama-server's name of `prompt`; `add_special` is then false unless given"},
+    {"add_special_tokens", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "the tokens that begin a prompt are added"},
+    {"add_special", MSGL_FIELD_BOOL, .preset = "true", .help = "llama-server's name of it"},
+    {"parse_special", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "special tokens that the text spells are tokens"},
+    {"with_pieces", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "`tokens` are objects with `id` and `piece`"},
+    {0},
+};
 static const msgl_refused_field refused[] = {{"return_token_strs", MSGL_NEUTRAL_FALSE},
                                              {"return_tokens_as_token_ids", MSGL_NEUTRAL_FALSE},
                                              {NULL, MSGL_NEUTRAL_NULL}};
 static const msgl_fields fields = {
-    .read = names, .refused = refused, .also = &msgl__conversation_fields};
+    .read = rows, .refused = refused, .also = &msgl__conversation_fields};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 // A text or several, which may be empty.
@@ -145,8 +159,18 @@ static int put_tokenized(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf
     return rc == 0 ? msgl__strbuf_addf(out, ",\"max_model_len\":%d}", j->max_seq_len) : rc;
 }
 
+static const msgl_example tokenize_examples[] = {
+    {"A text", MSGL_HTTP_POST, .body = "{\"prompt\": \"Hello\"}",
+     .has = "tokens count max_model_len"},
+    {"A conversation", MSGL_HTTP_POST,
+     .body = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}]}",
+     .has = "tokens count max_model_len"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_tokenize = {
     .path = "/tokenize",
+    .help = "The tokens of a text, of several, or of a conversation ([tokenize.md](tokenize.md)).",
+    .examples = tokenize_examples,
     .method = MSGL_HTTP_POST,
     .parse = parse_tokenize,
     .objects = objects,
@@ -157,8 +181,16 @@ const msgl_endpoint msgl__endpoint_tokenize = {
 
 // --- /detokenize ---
 
-static const char *const id_names[] = {"model", "tokens", "skip_special_tokens", NULL};
-static const msgl_fields id_fields = {.read = id_names};
+static const msgl_field_row id_rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {"tokens", MSGL_FIELD_ANY, .required = true, .max_items = MSGL_API_MAX_PROMPTS,
+     .help = "an array of token ids, or an array of such"},
+    {"skip_special_tokens", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "special tokens are not shown as text"},
+    {0},
+};
+static const msgl_fields id_fields = {.read = id_rows};
 static const msgl_fields *const id_objects[] = {&id_fields, NULL};
 
 static int parse_detokenize(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -224,8 +256,15 @@ static int put_detokenized(const msgl_job *j, const msgl_tokenizer *t, msgl_strb
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
+static const msgl_example detokenize_examples[] = {
+    {"The text of three tokens", MSGL_HTTP_POST, .body = "{\"tokens\": [72, 101, 108]}",
+     .has = "prompt content text"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_detokenize = {
     .path = "/detokenize",
+    .help = "The text of tokens.",
+    .examples = detokenize_examples,
     .method = MSGL_HTTP_POST,
     .parse = parse_detokenize,
     .objects = id_objects,
@@ -236,8 +275,12 @@ const msgl_endpoint msgl__endpoint_detokenize = {
 
 // --- /apply-template ---
 
-static const char *const chat_names[] = {"model", NULL};
-static const msgl_fields chat_fields = {.read = chat_names, .also = &msgl__conversation_fields};
+static const msgl_field_row chat_rows[] = {
+    {"model", MSGL_FIELD_STRING, .preset = "the served model",
+     .help = "one of the served names, or the model's path"},
+    {0},
+};
+static const msgl_fields chat_fields = {.read = chat_rows, .also = &msgl__conversation_fields};
 static const msgl_fields *const chat_objects[] = {&chat_fields, NULL};
 
 static int parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -255,8 +298,16 @@ static int put_rendered(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf 
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
+static const msgl_example apply_template_examples[] = {
+    {"The prompt of a question", MSGL_HTTP_POST,
+     .body = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 27 + 58?\"}]}",
+     .has = "prompt"},
+    {0},
+};
 const msgl_endpoint msgl__endpoint_apply_template = {
     .path = "/apply-template",
+    .help = "The prompt that the chat template makes of a conversation.",
+    .examples = apply_template_examples,
     .method = MSGL_HTTP_POST,
     .parse = parse_conversation,
     .objects = chat_objects,

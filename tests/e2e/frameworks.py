@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Frameworks over the openai client, unchanged, against `minisgl serve`: litellm, langchain-openai.
+"""Clients that others have written, unchanged, against `minisgl serve`: litellm, langchain-openai (clients.txt), and
+instructor, llama-index, lm-eval, guidellm (clients-openai2.txt, which do not go with the former).
 
     frameworks.py MINISGL MODEL
 
-Each is left out where its package is not there; exits 77 (skipped) if all are. `make check` runs it; .ci/run installs
-them.
+Each is left out where its package is not there; exits 77 (skipped) if all are. `make check` runs it with the Python of
+either list; .ci/run installs both.
 """
+import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import typing
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # of the package, not of a network
 os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 MODEL = "demo"
 QUESTION = [{"role": "user", "content": "What is 27 + 58?"}]
@@ -74,16 +80,134 @@ def with_langchain(base):
     check(all(m.content == "27 + 58 = 85." for m in many), "langchain: a batch")
 
 
-CLIENTS = (with_litellm, "litellm"), (with_langchain, "langchain_openai")
+def sums_class():
+    from pydantic import BaseModel
+
+    class Sum(BaseModel, extra="forbid"):  # finite, so that the demo model finds an end
+        """The sum of two numbers."""
+        result: typing.Literal[84, 85, 86]
+        sure: bool
+
+    return Sum
+
+
+def with_instructor(base):
+    import instructor
+    import openai
+    from instructor.core.exceptions import InstructorRetryException
+    Sum = sums_class()
+    ask = dict(model=MODEL, response_model=Sum, max_retries=0, max_tokens=200, temperature=0, messages=QUESTION)
+
+    def client(mode):
+        return instructor.from_openai(openai.OpenAI(base_url=base, api_key="none"), mode=mode)
+
+    by_schema = client(instructor.Mode.JSON_SCHEMA)
+    said, raw = by_schema.chat.completions.create_with_completion(**ask)
+    check(isinstance(said, Sum) and raw.usage.completion_tokens > 0, "instructor: an object by JSON schema")
+    last = list(by_schema.chat.completions.create_partial(**ask))[-1]
+    check((last.result, last.sure) == (said.result, said.sure), "instructor: the same as a stream of parts")
+    # The call is forced, its arguments are an object; that they fit the schema is not (docs/tools.md).
+    try:
+        _, raw = client(instructor.Mode.TOOLS).chat.completions.create_with_completion(**ask)
+    except InstructorRetryException as e:
+        raw = e.last_completion
+    call = raw.choices[0].message.tool_calls[0].function
+    check(call.name == "Sum" and isinstance(json.loads(call.arguments), dict), "instructor: a call")
+
+
+def with_llama_index(base):
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.prompts import PromptTemplate
+    from llama_index.llms.openai_like import OpenAILike
+    Sum = sums_class()
+    ask = dict(model=MODEL, api_base=base, api_key="none", temperature=0, max_tokens=64, context_window=2048)
+    chat = OpenAILike(is_chat_model=True, should_use_structured_outputs=True, **ask)
+    question = [ChatMessage(role="user", content=QUESTION[0]["content"])]
+    r = chat.chat(question)
+    check(r.message.content == "27 + 58 = 85." and r.raw.usage.completion_tokens > 0, "llama-index: a chat")
+    text = "".join(c.delta or "" for c in chat.stream_chat(question))
+    check(text == "27 + 58 = 85.", "llama-index: a stream")
+    said = chat.structured_predict(Sum, PromptTemplate(QUESTION[0]["content"]))
+    check(isinstance(said, Sum), "llama-index: structured_predict")
+    plain = OpenAILike(is_chat_model=False, **ask)
+    whole = plain.complete("Count: 1, 2,").text
+    parts = [c.delta or "" for c in plain.stream_complete("Count: 1, 2,")]
+    check(whole and "".join(parts) == whole, "llama-index: a completion, whole and as a stream")
+
+
+# lm-eval's own form of a task: one scores given answers (echo with log-probabilities), one answers itself.
+TASKS = {"sums_choice": {
+    "output_type": "multiple_choice", "doc_to_choice": "{{[right, wrong]}}", "doc_to_target": 0,
+    "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+}, "sums_generate": {
+    "output_type": "generate_until", "doc_to_target": "{{right}}",
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 40, "do_sample": False, "temperature": 0},
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+}}
+SUMS = [{"question": "What is %d + %d?" % s, "right": "%d + %d = %d." % (*s, sum(s)),
+         "wrong": "%d + %d = %d." % (*s, sum(s) - 10)} for s in ((27, 58), (12, 30), (41, 25))]
+
+
+def with_lm_eval(base):
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HF_DATASETS_CACHE"] = folder + "/cache"
+        with open(folder + "/sums.jsonl", "w") as f:
+            f.writelines(json.dumps(s) + "\n" for s in SUMS)
+        for name, task in TASKS.items():
+            common = {"task": name, "dataset_path": "json", "test_split": "test", "doc_to_text": "{{question}}",
+                      "dataset_kwargs": {"data_files": {"test": folder + "/sums.jsonl"}}}
+            with open(folder + "/%s.yaml" % name, "w") as f:
+                json.dump({**common, **task}, f)  # which is YAML, too
+        ask = dict(task_manager=TaskManager(include_path=folder, include_defaults=False), apply_chat_template=True,
+                   log_samples=True, bootstrap_iters=0)
+        r = lm_eval.simple_evaluate(
+            model="local-completions", tasks=["sums_choice"],
+            model_args=dict(base_url=base + "/completions", model=MODEL, tokenizer=os.path.abspath(sys.argv[2]),
+                            tokenizer_backend="huggingface", num_concurrent=4), **ask)
+        likely = [[one[0] for one in s["resps"]] for s in r["samples"]["sums_choice"]]
+        check(r["results"]["sums_choice"]["acc,none"] == 1 and len(likely) == len(SUMS), "lm-eval: log-likelihoods choose")
+        check(all(right[1] and not wrong[1] and right[0] > wrong[0] for right, wrong in likely), "lm-eval: greedy or not")
+        r = lm_eval.simple_evaluate(
+            model="local-chat-completions", tasks=["sums_generate"],
+            model_args=dict(base_url=base + "/chat/completions", model=MODEL, num_concurrent=4), **ask)
+        check(r["results"]["sums_generate"]["exact_match,none"] == 1, "lm-eval: answers")
+
+
+def with_guidellm(base):
+    import transformers
+    with tempfile.TemporaryDirectory() as folder:
+        report = folder + "/report.json"
+        out = subprocess.run([sys.executable, "-m", "guidellm", "benchmark", "--target", base.removesuffix("/v1"),
+                              "--model", MODEL, "--processor", os.path.abspath(sys.argv[2]), "--rate-type", "concurrent",
+                              "--rate", "4", "--max-requests", "12", "--output-path", report, "--disable-console-outputs",
+                              "--data", '{"prompt_tokens": 32, "output_tokens": 16}'],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        check(out.returncode == 0, "guidellm: a benchmark runs" if out.returncode == 0 else out.stdout)
+        with open(report) as f:
+            found = json.load(f)["benchmarks"][0]
+    totals = {k: found["request_totals"][k] for k in ("successful", "errored", "incomplete")}
+    check(totals == {"successful": 12, "errored": 0, "incomplete": 0}, "guidellm: %s" % totals)
+    requests = found["requests"]["successful"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.abspath(sys.argv[2]))
+    counts = [(r["prompt_tokens"], r["output_tokens"]) for r in requests]
+    check(counts == [(len(tokenizer(r["prompt"])["input_ids"]), 16) for r in requests], "guidellm: tokens are counted")
+    check(all(r["start_time"] < r["first_token_time"] <= r["last_token_time"] for r in requests), "guidellm: tokens are timed")
+
+
+CLIENTS = ((with_litellm, "litellm"), (with_langchain, "langchain_openai"), (with_instructor, "instructor"),
+           (with_llama_index, "llama_index.llms.openai_like"), (with_lm_eval, "lm_eval"), (with_guidellm, "guidellm"))
 
 
 def available(name):
     try:
-        __import__(name)
-    except ImportError:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError: # of the package that it would be in
+        found = False
+    if not found:
         print("left out: %s is not installed" % name)
-        return False
-    return True
+    return found
 
 
 def main():

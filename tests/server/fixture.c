@@ -459,6 +459,12 @@ void expect_error(response *r, int status, const char *code)
     if (code != NULL && (given == NULL || strcmp(given, code) != 0)) {
         fail_msg("the code is not %s: %.300s", code, r->body);
     }
+    const msgl_api_code *row = msgl__api_codes; // what docs/http.md has of it
+    while (given != NULL && row->code != NULL && strcmp(row->code, given) != 0) row++;
+    if (row->code == NULL) fail_msg("msgl__api_codes has no row of it: %.300s", r->body);
+    const msgl_api_status *known = msgl__api_statuses;
+    while (known->status != 0 && known->status != status) known++;
+    if (known->status == 0) fail_msg("msgl__api_statuses has no row of %d", status);
     json_decref(j);
     char buf[256];
     const bool later = status == 429 || status == 503;

@@ -33,8 +33,9 @@ enum {
 
 // --- four endpoints, as their files would have them ---
 
-static const char *const prompt_names[] = {"model", "prompt", NULL};
-static const msgl_fields prompt_fields = {.read = prompt_names};
+static const msgl_field_row prompt_rows[] = {
+    {.name = "model", .type = MSGL_FIELD_STRING}, {.name = "prompt", .type = MSGL_FIELD_ANY}, {0}};
+static const msgl_fields prompt_fields = {.read = prompt_rows};
 static const msgl_fields *const prompt_objects[] = {&prompt_fields, NULL};
 
 static int parse_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -74,8 +75,9 @@ static const msgl_endpoint ids = {.path = "/test/ids",
                                   .prompt_field = "prompt",
                                   .put_job = put_ids};
 
-static const char *const question_names[] = {"question", NULL};
-static const msgl_fields question_fields = {.read = question_names};
+static const msgl_field_row question_rows[] = {{.name = "question", .type = MSGL_FIELD_STRING},
+                                               {0}};
+static const msgl_fields question_fields = {.read = question_rows};
 static const msgl_fields *const question_objects[] = {&question_fields, NULL};
 
 static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -221,8 +223,11 @@ static void test_complete(void **state)
             assert_true(ep->ask == MSGL_MSG_GET_STATS || ep->ask == MSGL_MSG_FLUSH ||
                         ep->ask == MSGL_MSG_GET_TREE);
         }
+        const bool own = strncmp(ep->path, "/test", 5) != 0; // of the server, in docs/http.md
+        assert_int_equal(own,
+                         ep->help != NULL && ep->examples != NULL && ep->examples[0].help != NULL);
         const bool job = ep->parse != NULL, engine = job && ep->put_job == NULL;
-        assert_int_equal(job, ep->objects != NULL && ep->objects[0] != NULL);
+        assert_true(ep->take != NULL || job == (ep->objects != NULL && ep->objects[0] != NULL));
         assert_int_equal(job, ep->prompt_field != NULL);
         if (job) assert_int_equal(ep->method, MSGL_HTTP_POST);
         assert_true(job || ep->put_job == NULL);

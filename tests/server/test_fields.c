@@ -3,6 +3,7 @@
 // Names of fields: typing errors are refused with the name that was meant, other servers' fields
 // are not taken for them, whatever is not read is told. And SGLang's form of /generate.
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,8 @@
 
 #include "core/mem.h"
 #include "core/attributes.h"
+#include "server/endpoint.h"
+#include "server/fields.h"
 #include "server/fixture.h"
 
 static const char *const basic[] = {"\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
@@ -471,6 +474,117 @@ static void test_truncate(void **state)
     server_close(&s);
 }
 
+// --- what docs/http.md says of fields is so ---
+
+// Of another type than the row's.
+static const char *wrong_type(const msgl_field_row *row)
+{
+    switch (row->type) {
+    case MSGL_FIELD_BOOL:
+    case MSGL_FIELD_INT:
+    case MSGL_FIELD_REAL:
+    case MSGL_FIELD_SETTING: return "\"x\"";
+    case MSGL_FIELD_STRINGS:
+    case MSGL_FIELD_IDS: return "[[]]";
+    case MSGL_FIELD_STRING:
+    case MSGL_FIELD_ARRAY:
+    case MSGL_FIELD_OBJECT: return "7";
+    case MSGL_FIELD_ANY: break;
+    }
+    return NULL;
+}
+
+// The example with `name` (in f's member) as `value` of JSON; NULL: without it. What the error says
+// is wrong, or NULL.
+static const char *error_with(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+                              const char *name, const char *value, char param[96])
+{
+    msgl_gen_request r;
+    msgl_api_error e;
+    json_t *o = json_loads(x->body, 0, NULL);
+    assert_non_null(o);
+    if (f->member != NULL && json_object_get(o, f->member) == NULL) {
+        json_object_set_new(o, f->member, json_object());
+    }
+    json_t *in = f->member == NULL ? o : json_object_get(o, f->member);
+    if (value == NULL) json_object_del(in, name);
+    if (value != NULL) json_object_set_new(in, name, json_loads(value, JSON_DECODE_ANY, NULL));
+    char *body = json_dumps(o, 0);
+    const int rc = parse(kind, false, body, &r, &e);
+    msgl__free(body);
+    json_decref(o);
+    if (rc == 0) {
+        msgl__gen_request_free(&r);
+        return NULL;
+    }
+    (void)snprintf(param, 96, "%s %d", e.param, e.status);
+    return param;
+}
+
+static void expect_wrong(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+                         const char *name, const char *value)
+{
+    char param[96];
+    const char *at = error_with(kind, x, f, name, value, param);
+    if (at == NULL || strstr(at, name) == NULL || strstr(at, " 400") == NULL) {
+        fail_msg("%s: %s = %s: %s", msgl__endpoint(kind)->path, name, value == NULL ? "" : value,
+                 at == NULL ? "taken" : at);
+    }
+}
+
+static void check_row(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+                      const msgl_field_row *row)
+{
+    char value[64], param[96];
+    // A prompt may have another form than the example has.
+    const bool given = strstr(x->body, row->name) != NULL;
+    if (row->required && given) {
+        assert_non_null(error_with(kind, x, f, row->name, NULL, param));
+    }
+    if (row->only != NULL) expect_wrong(kind, x, f, row->name, "true");
+    const char *wrong = wrong_type(row);
+    if (wrong == NULL) return;
+    expect_wrong(kind, x, f, row->name, wrong);
+    const msgl_setting *s = msgl__field_setting(row);
+    assert_true(row->type != MSGL_FIELD_SETTING || s != NULL);
+    const double min = s != NULL ? s->min : (double)row->min;
+    const double max = s != NULL ? s->max : (double)row->max;
+    if (max != min) { // the setting is a number, or there are limits
+        (void)snprintf(value, sizeof value, "%.0f", floor(min) - 1);
+        expect_wrong(kind, x, f, row->name, value);
+        (void)snprintf(value, sizeof value, "%.0f", max + 1);
+        expect_wrong(kind, x, f, row->name, value);
+    }
+    if (row->type == MSGL_FIELD_BOOL) { // of the right type
+        const char *at = error_with(kind, x, f, row->name, "false", param);
+        if (at != NULL) fail_msg("%s: %s: %s", msgl__endpoint(kind)->path, row->name, at);
+    }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    const msgl_endpoint *ep;
+    int rows = 0;
+    for (int i = 0; (ep = msgl__endpoint((msgl_api_kind)i)) != NULL; i++) {
+        if (ep->parse == NULL) continue;
+        const msgl_example *x = ep->examples;
+        for (const msgl_fields *const *o = ep->objects; *o != NULL; o++) {
+            for (const msgl_fields *f = *o; f != NULL; f = f->also) {
+                msgl_fields in = *f;
+                in.member = (*o)->member;
+                const msgl_example *use = x; // /tokenize reads these of a conversation only
+                while (f->read == msgl__conversation_fields.read && use[1].help != NULL) use++;
+                for (const msgl_field_row *row = f->read; row->name != NULL; row++, rows++) {
+                    check_row((msgl_api_kind)i, use, &in, row);
+                }
+            }
+            if (o[1] != NULL && o[1]->member == NULL) x++; // an example for each form of a request
+        }
+    }
+    assert_true(rows > 200);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -482,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),
         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

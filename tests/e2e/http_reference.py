@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The curl lines of docs/http.md, run as they stand there, from top to bottom, against `minisgl serve`: the status, the
+type and the members of each answer are what the page says.
+
+    http_reference.py MINISGL MODEL PAGE
+
+Exits 77 (skipped) if there is no curl. FILE and BATCH of the page are the ids of what was stored and begun.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+ADDRESS = "http://127.0.0.1:1919"
+# Long enough that the batch has not ended when the page cancels it.
+REQUESTS = [{"custom_id": "r%d" % i, "method": "POST", "url": "/v1/completions",
+             "body": {"prompt": "Count: ", "max_tokens": 400, "ignore_eos": True}} for i in range(200)]
+ANSWER = re.compile(r"Answer: (\d+), `([^`]*)`(?: with ((?:`\w+`(?:, )?)+))?(?:; its end has `(.*)`)?\.$")
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def examples(page):
+    """(title of the endpoint, curl line, match of what its answer is) of each example."""
+    title = line = None
+    for text in open(page, encoding="utf-8"):
+        text = text.rstrip("\n")
+        if text.startswith("## "):
+            check(line is None, "%s: no answer to %s" % (title, line))
+            title = text[3:]
+        elif text.startswith("    curl "):
+            line = text.strip()
+        elif text.startswith("Answer: "):
+            says = ANSWER.match(text)
+            check(line is not None and says is not None, "%s: %s" % (title, text))
+            yield title, line, says
+            line = None
+
+
+def events(body):
+    """The data of a stream's events that are JSON."""
+    found = []
+    for line in body.splitlines():
+        check(line == "" or line.startswith(("data: ", "event: ", ":")), "not a stream: %r" % line)
+        if line.startswith("data: {"):
+            found.append(json.loads(line[6:]))
+    return found
+
+
+def run(line, base, variables, folder):
+    line = line.replace(ADDRESS, base) + " -w '\\n%{http_code} %{content_type}' --max-time 120"
+    out = subprocess.run(["sh", "-euc", line], cwd=folder, env=dict(os.environ, **variables), capture_output=True, timeout=180)
+    check(out.returncode == 0, "curl ended with %d: %s" % (out.returncode, line))
+    body, _, last = out.stdout.decode().rpartition("\n")
+    status, _, kind = last.partition(" ")
+    return body, status, kind
+
+
+def check_answer(body, status, kind, says):
+    names = re.findall(r"`(\w+)`", says.group(3) or "")
+    check((status, kind) == says.group(1, 2), "%s %s: %.300s" % (status, kind, body))
+    stream = kind == "text/event-stream"
+    answer = None
+    if stream:
+        found = events(body)
+        answer = found[0] if found else None
+        check(says.group(4) in body.rstrip().splitlines()[-1], "the end of the stream: %r" % body[-200:])
+    elif kind == "application/json":
+        answer = json.loads(body)
+    check(all(name in answer for name in names), "%s of %.300s" % (names, body))
+    return answer
+
+
+def run_all(page, base, folder):
+    variables, count, titles = {}, 0, set()
+    for title, line, says in examples(page):
+        try:
+            answer = check_answer(*run(line, base, variables, folder), says)
+        except AssertionError as e:
+            raise AssertionError("%s\n%s\n%s" % (title, line, e))
+        if line.startswith("curl") and (" -d " in line or " -F " in line) and title.endswith(("/v1/files", "/v1/batches")):
+            variables["FILE" if "files" in title else "BATCH"] = answer["id"]
+        count += 1
+        titles.add(title)
+    print("ok: %d lines of %d endpoints" % (count, len(titles)), flush=True)
+    check(set(variables) == {"FILE", "BATCH"} and count > len(titles), "lines are missing: %s" % sorted(titles))
+
+
+def main():
+    if shutil.which("curl") is None:
+        print("left out: there is no curl")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/requests.jsonl", "w") as f:
+            f.writelines(json.dumps(r) + "\n" for r in REQUESTS)
+        os.mkdir(folder + "/batches")
+        server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
+                                   "--device", "cpu", "--batch-dir", folder + "/batches"], stdout=subprocess.PIPE, text=True)
+        try:
+            line = server.stdout.readline()
+            start = line.find("http://")
+            check(start >= 0, "no address in %r" % line)
+            run_all(os.path.abspath(sys.argv[3]), line[start:].split()[0].removesuffix("/v1"), folder)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            code = server.wait(60)
+        check(code == 0, "the server ends with 0")
+
+
+main()
