@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GET /health: whether requests can be served now. GET /ready: whether one more would be taken now.
-// GET /v1: whether anybody listens.
+// Both go on telling while the server stops. GET /v1: whether anybody listens.
 #include "server/front_impl.h"
 
 static int put_health(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
@@ -30,7 +30,7 @@ static int put_health(const msgl_front *f, const char *rest, int *status, msgl_s
 
 static int put_ready(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
-    if (f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
+    if (f->stopping || f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
     *status = 503;
     return msgl__strbuf_adds(out, "{\"status\":\"queue full\"}");
 }
@@ -42,7 +42,7 @@ static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbu
 }
 
 const msgl_endpoint msgl__endpoint_health = {
-    .path = "/health", .open = true, .method = MSGL_HTTP_GET, .put_now = put_health};
+    .path = "/health", .open = true, .probe = true, .method = MSGL_HTTP_GET, .put_now = put_health};
 const msgl_endpoint msgl__endpoint_ready = {
-    .path = "/ready", .open = true, .method = MSGL_HTTP_GET, .put_now = put_ready};
+    .path = "/ready", .open = true, .probe = true, .method = MSGL_HTTP_GET, .put_now = put_ready};
 const msgl_endpoint msgl__endpoint_v1 = {.path = "/v1", .method = MSGL_HTTP_GET, .put_now = put_v1};

@@ -630,6 +630,7 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     close_fd(&s->control[0]);
     if (s->stopping) { // it told the engines to exit, if it could
         end_engines(s);
+        close_fd(&s->listen_fd); // clients would wait for nobody
         return 0;
     }
     if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);

@@ -5,7 +5,8 @@
     operators.py MINISGL MODEL
 
 The front is killed while answers stream and a batch runs: the port stays bound, the engines stay up with their caches
-and forget what was asked, the next request is answered and the batch is finished.
+and forget what was asked, the next request is answered and the batch is finished. SIGTERM while answers stream: probes
+are told until the last one has ended, others are refused.
 """
 import http.client
 import json
@@ -17,12 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 program, model = sys.argv[1:3]
 LIMIT_S = 60
-LONG = {"prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": True, "stream": True}
+LONG = {"prompt": [1, 2, 3], "ignore_eos": True, "stream": True}
 servers = []
 
 
@@ -86,10 +86,10 @@ class Server:
         *engines, front = self.children()
         return [p for e in engines for p in [e, *self.children(e)]], front
 
-    def stream(self):
+    def stream(self, tokens=2000):
         """A stream whose first tokens have come."""
         c = self.connect()
-        c.request("POST", "/v1/completions", json.dumps(LONG))
+        c.request("POST", "/v1/completions", json.dumps(dict(LONG, max_tokens=tokens)))
         r = c.getresponse()
         check(r.status == 200 and r.readline().startswith(b"data: "), "an answer streams")
         return r
@@ -175,12 +175,57 @@ def check_batch():
     shutil.rmtree(folder)
 
 
+# ---- SIGTERM ----
+
+
+def check_drain(name, more, replicas):
+    s = Server("--shutdown-timeout", str(LIMIT_S), *more)
+    streams = [s.stream(200) for _ in range(2 * replicas)]
+    check(s.call("/ready")[0] == 200, "%s: ready before" % name)
+    engines = s.processes()[0]
+    for e in engines:
+        os.kill(e, signal.SIGSTOP)  # the answers do not end before they have been looked at
+    s.process.terminate()
+    until("%s: /ready turns" % name, lambda: s.call("/ready") == (503, '{"status":"stopping"}'
+                                                                  if replicas == 1 else
+                                                                  '{"status":"stopping","replicas":2,"serving":2}'))
+    for path in ("/v1/models", "/metrics", "/v1/completions"):
+        c = s.connect()
+        c.request("GET" if path != "/v1/completions" else "POST", path, None if path != "/v1/completions" else "{}")
+        r = c.getresponse()
+        refused = json.loads(r.read())["error"]
+        check((r.status, refused["code"], r.headers["Connection"]) == (503, "server_stopping", "close"),
+              "%s: %s is refused meanwhile" % (name, path))
+        c.close()
+    check(s.call("/health")[0] == 503, "%s: /health is answered meanwhile" % name)
+    for e in engines:
+        os.kill(e, signal.SIGCONT)
+    texts = [r.read() for r in streams]
+    check(all(b'"finish_reason":"length"' in t and t.endswith(b"data: [DONE]\n\n") for t in texts),
+          "%s: all streams are whole" % name)
+    check(s.process.wait(LIMIT_S) == 0, "%s: it ends with status 0" % name)
+
+
+def check_drain_limit():
+    s = Server("--shutdown-timeout", "1")
+    stream = s.stream()
+    os.kill(s.processes()[0][0], signal.SIGSTOP)  # so that it cannot end in time
+    s.process.terminate()
+    text = stream.read()
+    check(b'"code":"server_stopping"' in text and text.endswith(b"data: [DONE]\n\n"),
+          "a stream that is left after --shutdown-timeout ends with an error")
+    check(s.process.wait(LIMIT_S) == 0, "and the server with status 0")
+
+
 def main():
     try:
         check_front_killed("one engine", [], 1)
         check_front_killed("two replicas", ["--dp-size", "2", "--load-balance-method", "round_robin"], 2)
         check_front_killed("two ranks", ["--tp-size", "2"], 1)
         check_batch()
+        check_drain("one engine", [], 1)
+        check_drain("two replicas", ["--dp-size", "2"], 2)
+        check_drain_limit()
     finally:
         for s in servers:
             s.process.kill()
