@@ -672,6 +672,16 @@ static const msgl_setting ROWS[] = {
     },
 
     {
+        .name = "config",
+        MSGL_TEXT(msgl_args, config_file),
+        .commands = MSGL_CMD_ALL & ~(unsigned)MSGL_CMD_HELP,
+        .group = "help",
+        .metavar = "FILE",
+        .help = "options that are neither flags nor variables, as YAML: a line NAME: VALUE each, "
+                "true or false for a flag, [VALUE, VALUE] where several are allowed "
+                "(docs/operations.md)",
+    },
+    {
         .name = "help",
         MSGL_FLAG(msgl_args, help),
         .commands = MSGL_CMD_ALL,
