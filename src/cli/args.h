@@ -31,7 +31,7 @@ typedef struct msgl_args {
     // engine
     const char *prefill_attention, *decode_attention;
     // server
-    const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
+    const char *host, *uds, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
         *api_key_file, *log_format, *batch_dir;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing

@@ -14,7 +14,7 @@
 
 struct serve {
     const msgl_options *options;
-    const char *model_name;
+    const char *model_name, *uds;
     msgl_log log;
 };
 
@@ -68,11 +68,17 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     const struct serve *s = ctx;
     msgl__cli_bar_clear();
     const bool v6 = strchr(host, ':') != NULL; // an address that URLs put into brackets
-    char replicas[32] = "";
+    char at[320], replicas[32] = "";
     const int n = s->options->dp_size;
     if (n > 1) (void)snprintf(replicas, sizeof replicas, "%d replicas, each ", n);
-    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (%sattention %s, %s)\n", v6 ? "[" : "",
-           host, v6 ? "]" : "", port, s->model_name, replicas, ready->attention, ready->device);
+    if (s->uds != NULL) {
+        (void)snprintf(at, sizeof at, "unix:%s", s->uds);
+    } else {
+        (void)snprintf(at, sizeof at, "http://%s%.255s%s:%d/v1", v6 ? "[" : "", host, v6 ? "]" : "",
+                       port);
+    }
+    printf("minisgl is ready: %s serves %s (%sattention %s, %s)\n", at, s->model_name, replicas,
+           ready->attention, ready->device);
     fflush(stdout);
 }
 
@@ -188,6 +194,7 @@ int msgl__cmd_serve(const msgl_args *a)
     char *json = info_json(&options);
     cfg.host = a->host;
     cfg.port = a->port;
+    cfg.uds = s.uds = a->uds;
     cfg.insecure = a->insecure != 0;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;

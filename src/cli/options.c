@@ -63,6 +63,15 @@ static const msgl_setting ROWS[] = {
         .help = "address to listen on",
     },
     {
+        .name = "uds",
+        MSGL_TEXT(msgl_args, uds),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "PATH",
+        .help = "listen at a Unix socket instead, which only this user may connect to; --host and "
+                "--port are not used then (docs/operations.md)",
+    },
+    {
         .name = "port",
         MSGL_INT(msgl_args, port),
         .max = 65535,

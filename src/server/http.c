@@ -584,6 +584,7 @@ static void put_peer(const peer *p, char *out, size_t size)
     char at[INET6_ADDRSTRLEN] = "";
     const bool v6 = p->any.sa_family == AF_INET6;
     const void *addr = v6 ? (const void *)&p->v6.sin6_addr : &p->v4.sin_addr;
+    if (p->any.sa_family == AF_UNIX) (void)snprintf(out, size, "unix");
     if (!v6 && p->any.sa_family != AF_INET) return;
     (void)inet_ntop(p->any.sa_family, addr, at, sizeof at);
     (void)snprintf(out, size, v6 ? "[%s]:%d" : "%s:%d", at,

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/unix_socket.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
@@ -277,8 +278,9 @@ typedef struct supervisor {
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
     msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
     bool announced;                                      // all of them were ready once
-    int listen_fd, port;                                 // kept for the next front
-    int control[2]; // [0] ours, -1 without a front; [1] the front's until it has it
+    msgl_unix_socket unix_socket;
+    int listen_fd, port; // kept for the next front
+    int control[2];      // [0] ours, -1 without a front; [1] the front's until it has it
     int signals;
     sigset_t old_mask;
     bool stopping;
@@ -753,6 +755,7 @@ static int check_reach(const supervisor *s, msgl_err *err)
 {
     const msgl_guard *g = &s->cfg->front.guard;
     const char *host = s->cfg->host;
+    if (s->cfg->uds != NULL) return 0; // its file lets in none but its owner
     if (msgl__guard_is_local(s->listen_fd) || g->keys.count > 0) return 0;
     if (!s->cfg->insecure) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -797,7 +800,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
+    int rc = cfg->uds != NULL ? msgl__unix_listen(cfg->uds, &s.unix_socket, &s.listen_fd, err)
+                              : msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
     if (rc != 0) return rc;
     rc = check_reach(&s, err);
     if (rc != 0) {
@@ -821,6 +825,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         close_fd(&s.engines[i].front_fd);
         close_fd(&s.engines[i].line);
     }
+    msgl__unix_remove(&s.unix_socket);
     close_fd(&s.listen_fd);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);

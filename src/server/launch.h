@@ -15,6 +15,7 @@
 typedef struct msgl_serve_config {
     const char *host;
     int port;              // 0: any free one
+    const char *uds;       // a path to listen at instead; NULL: none
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     bool insecure; // serve everybody who can reach a host beyond loopback, without keys

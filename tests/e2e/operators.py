@@ -6,7 +6,8 @@
 
 The front is killed while answers stream and a batch runs: the port stays bound, the engines stay up with their caches
 and forget what was asked, the next request is answered and the batch is finished. SIGTERM while answers stream: probes
-are told until the last one has ended, others are refused.
+are told until the last one has ended, others are refused. A Unix socket: who may connect, through a front that is killed
+as well, and that nothing is left.
 """
 import http.client
 import json
@@ -217,6 +218,49 @@ def check_drain_limit():
     check(s.process.wait(LIMIT_S) == 0, "and the server with status 0")
 
 
+# ---- a Unix socket ----
+
+
+class Local(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("site.example", timeout=LIMIT_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(self.path)
+
+
+class LocalServer(Server):
+    def __init__(self, path, *more):
+        self.path = path
+        super().__init__("--uds", path, *more)
+
+    def connect(self):
+        return Local(self.path)
+
+
+def check_unix_socket():
+    folder = tempfile.mkdtemp()
+    path = os.path.join(folder, "minisgl.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)  # whose file stays
+    s = LocalServer(path, "--access-log")
+    check(s.line.startswith("minisgl is ready: unix:%s serves " % path), "it says where it listens")
+    check(os.stat(path).st_mode & 0o777 == 0o600, "none but its user may connect")
+    check(s.call("/health") == (200, '{"status":"ok"}'), "it answers, whatever the Host, without a key")
+    second = subprocess.run([program, "serve", model, "--uds", path], text=True, capture_output=True)
+    check(second.returncode == 1 and second.stderr.strip().endswith("minisgl.sock: a server listens there"),
+          "a second server is refused: " + second.stderr.strip())
+    stream = s.stream()
+    os.kill(s.processes()[1], signal.SIGKILL)
+    check(s.call("/v1/models")[0] == 200 and cut(stream), "it is there while the front is killed")
+    s.process.terminate()
+    check(s.process.wait(LIMIT_S) == 0 and os.listdir(folder) == [], "nothing is left of it")
+    os.rmdir(folder)
+
+
 def main():
     try:
         check_front_killed("one engine", [], 1)
@@ -226,6 +270,7 @@ def main():
         check_drain("one engine", [], 1)
         check_drain("two replicas", ["--dp-size", "2"], 2)
         check_drain_limit()
+        check_unix_socket()
     finally:
         for s in servers:
             s.process.kill()
