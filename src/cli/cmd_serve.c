@@ -102,6 +102,25 @@ static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
     return rc == 0 && a->api_key_file != NULL ? msgl__keys_read(keys, a->api_key_file, err) : rc;
 }
 
+// "/llm" of "/llm/"; NULL: none.
+static int read_root(const char *text, char out[128], const char **root, msgl_err *err)
+{
+    *root = NULL;
+    if (text == NULL) return 0;
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '/') n--;
+    if (n >= 128 || text[0] != '/' || strcspn(text, "%?# \t\r\n") < n) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--root-path is \"%.100s\"; allowed: a path such as /llm, without %%, "
+                             "? and #, of at most 127 bytes",
+                             text);
+    }
+    memcpy(out, text, n);
+    out[n] = '\0';
+    if (n > 0) *root = out;
+    return 0;
+}
+
 static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
 {
     if (s->type == MSGL_SETTING_TEXT) return json_string(msgl__setting_text(s, o));
@@ -172,9 +191,11 @@ int msgl__cmd_serve(const msgl_args *a)
     if (a->shell) return msgl__cmd_chat(a);
     msgl_err err;
     msgl_options options;
-    char *dir = NULL, attention[128];
+    char *dir = NULL, attention[128], root[128];
     msgl_serve_config cfg = msgl__serve_config_default();
-    int rc = msgl__cli_options(a, &options, &dir, attention, &err);
+    int rc = read_root(a->root_path, root, &cfg.front.http.limits.root_path, &err);
+    if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc != 0) {

@@ -83,6 +83,15 @@ static const msgl_setting ROWS[] = {
         .help = "port to listen on; 0 takes a free one and prints it",
     },
     {
+        .name = "root-path",
+        MSGL_TEXT(msgl_args, root_path),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "PATH",
+        .help = "the path below which a proxy serves this server, such as /llm; requests may have "
+                "it in front of theirs or not",
+    },
+    {
         .name = "allowed-hosts",
         MSGL_TEXT(msgl_args, allowed_hosts),
         .by_default = ": on a local --host those of this machine, else any",

@@ -261,6 +261,18 @@ def check_unix_socket():
     os.rmdir(folder)
 
 
+# ---- below a path ----
+
+
+def check_root_path():
+    s = Server("--root-path", "/llm/")
+    check(all(s.call(p)[0] == 200 for p in ("/llm/health", "/health", "/llm", "/llm/", "/")), "below a path, and without it")
+    check(s.call("/llmx/health")[0] == 404, "another path is another one")
+    check(s.end() == 0, "below a path it ends with status 0")
+    bad = subprocess.run([program, "serve", model, "--root-path", "llm"], text=True, capture_output=True)
+    check(bad.returncode == 2 and '--root-path is "llm"' in bad.stderr, "a root path that is none")
+
+
 def main():
     try:
         check_front_killed("one engine", [], 1)
@@ -271,6 +283,7 @@ def main():
         check_drain("two replicas", ["--dp-size", "2"], 2)
         check_drain_limit()
         check_unix_socket()
+        check_root_path()
     finally:
         for s in servers:
             s.process.kill()
