@@ -159,7 +159,7 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
         char env[64];
         msgl__option_env(o, env);
         const char *value = getenv(env);
-        if (value == NULL || *value == '\0') continue;
+        if (out->given[i] || value == NULL || *value == '\0') continue;
         if (is_service_link(o, value)) {
             fprintf(stderr,
                     "minisgl: warning: %s=%.100s is the address of a service called minisgl (set "
@@ -242,14 +242,10 @@ static int take_word(const msgl_command *cmd, const char *word, const struct own
                          word, cmd->name);
 }
 
-int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
+static int read_command_line(const msgl_command *cmd, int argc, char **argv, msgl_args *out,
+                             msgl_err *err)
 {
-    *out = (msgl_args){0};
-    for (size_t t = 0; t < MSGL_COUNT(TABLES); t++) {
-        msgl__settings_default(TABLES[t].table, (char *)out + TABLES[t].values);
-    }
-    int rc = read_environment(cmd, out, err);
-    bool lists_from_argv = false;
+    int rc = 0;
     struct own_options own = {0};
     const char *word = NULL, *flagged = NULL; // the model without and with its flag
     for (int i = 0; rc == 0 && i < argc; i++) {
@@ -275,12 +271,6 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
             }
             value = argv[++i];
         }
-        if (o->type == MSGL_SETTING_LIST &&
-            !lists_from_argv) { // flags replace a list from the environment
-            out->prompts.count = out->stop.count = out->api_keys.count = 0;
-            out->served_names.count = out->cors_origins.count = 0;
-            lists_from_argv = true;
-        }
         rc = store(at, name, value, out, err);
         if (rc == 0 && strcmp(o->name, "model") == 0) flagged = value;
         if (rc == 0) rc = add_option(&own, o, out->sub, err);
@@ -290,4 +280,99 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
                            "two models: \"%.80s\" and --model %.80s; allowed: one", word, flagged);
     }
     return rc;
+}
+
+// ---- the file of --config ----
+
+// What a boolean is called in YAML, in any case; else the text as it is.
+static const char *lower_boolean(const char *value, char out[8])
+{
+    size_t n = 0;
+    for (; value[n] != '\0' && n < 7; n++) out[n] = (char)tolower((unsigned char)value[n]);
+    out[n] = '\0';
+    return value[n] == '\0' ? out : value;
+}
+
+// The option of an entry; -1 with *err.
+static int find_entry(const msgl_command *cmd, const msgl_file_option *e, msgl_err *err)
+{
+    char name[64];
+    const int n = snprintf(name, sizeof name, "--%s", e->key);
+    if (n >= (int)sizeof name) {
+        msgl__err_set(err, MSGL_EINVAL, "unknown option --%.40s...", e->key);
+        return -1;
+    }
+    for (char *p = name; (p = strchr(p, '_')) != NULL;) *p = '-';
+    const int at = find(name, cmd->bit);
+    if (at < 0) {
+        (void)unknown(cmd, name, err);
+        return -1;
+    }
+    const msgl_setting *o = msgl__option(at);
+    if (strcmp(o->name, "help") == 0 || strcmp(o->name, "config") == 0) {
+        msgl__err_set(err, MSGL_EINVAL, "%s cannot stand in a file", name);
+        return -1;
+    }
+    return at;
+}
+
+// given: by flag or variable, which goes first.
+static int take_entry(int at, const msgl_file_option *e, bool given, msgl_args *out, msgl_err *err)
+{
+    const msgl_setting *o = msgl__option(at);
+    char word[8];
+    if (e->value == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s has no value (%s)", e->key,
+                             o->metavar == NULL ? "true or false" : o->metavar);
+    }
+    if (e->index >= 0 && o->type != MSGL_SETTING_LIST) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s is a list; allowed: one value", e->key);
+    }
+    const bool checks = out->sub != NULL && benchmarks_of(o) != NULL;
+    const int rc = check_benchmark(checks ? o : NULL, out->sub, err);
+    if (rc != 0 || given) return rc;
+    const bool flag = o->type == MSGL_SETTING_FLAG;
+    return store(at, e->key, flag ? lower_boolean(e->value, word) : e->value, out, err);
+}
+
+static int read_config(const msgl_command *cmd, msgl_args *out, msgl_err *err)
+{
+    const char *path = out->config_file;
+    int rc = msgl__options_file_read(path, &out->config, err);
+    if (rc != 0) return rc;
+    bool given[MSGL_MAX_OPTIONS];
+    int line[MSGL_MAX_OPTIONS] = {0}; // where each stands
+    memcpy(given, out->given, sizeof given);
+    for (int i = 0; i < out->config.count; i++) {
+        const msgl_file_option *e = &out->config.entries[i];
+        const int at = find_entry(cmd, e, err);
+        if (at < 0) return msgl__options_file_at(path, e->line, err);
+        if (e->index <= 0 && line[at] != 0) {
+            msgl__err_set(err, MSGL_EINVAL, "%s is given twice, first in line %d", e->key,
+                          line[at]);
+            return msgl__options_file_at(path, e->line, err);
+        }
+        if (line[at] == 0) line[at] = e->line;
+        rc = take_entry(at, e, given[at], out, err);
+        if (rc != 0) return msgl__options_file_at(path, e->line, err);
+    }
+    return 0;
+}
+
+int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
+{
+    *out = (msgl_args){0};
+    for (size_t t = 0; t < MSGL_COUNT(TABLES); t++) {
+        msgl__settings_default(TABLES[t].table, (char *)out + TABLES[t].values);
+    }
+    int rc = read_command_line(cmd, argc, argv, out, err);
+    if (rc == 0) rc = read_environment(cmd, out, err);
+    if (rc == 0 && out->config_file != NULL) rc = read_config(cmd, out, err);
+    if (rc != 0) msgl__args_free(out);
+    return rc;
+}
+
+void msgl__args_free(msgl_args *a)
+{
+    msgl__options_file_free(&a->config);
 }

@@ -2,8 +2,8 @@
 //
 // The command line. The tables of the engine's settings (core/engine_settings.c), of sampling
 // (core/sampling_params.c) and of the rest (options.c) feed parsing, --help, the MINISGL_
-// environment names and docs/cli.md; a value comes from its flag, else from its variable, else it
-// is the default.
+// environment names, what --config reads and docs/cli.md; a value comes from its flag, else from
+// its variable, else from the file, else it is the default.
 #ifndef MSGL_CLI_ARGS_H
 #define MSGL_CLI_ARGS_H
 
@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "cli/options_file.h"
 #include "core/sampling_params.h"
 #include "core/settings.h"
 
@@ -30,8 +31,8 @@ typedef struct msgl_args {
     // engine
     const char *prefill_attention, *decode_attention;
     // server
-    const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
-        *api_key_file, *log_format, *batch_dir;
+    const char *host, *uds, *root_path, *allowed_hosts, *unknown_fields, *routing_policy,
+        *metrics_compat, *api_key_file, *log_format, *batch_dir;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, access_log,
@@ -52,11 +53,13 @@ typedef struct msgl_args {
     double price;
     // tokenize
     int decode;
+    const char *config_file;
+    msgl_options_file config; // what config_file says; values point into it
     // help
     int help, markdown, http, matrix, man;
     const char *completion;
     const char *sub;              // second word of `bench`
-    bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag or variable
+    bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag, variable or file
 } msgl_args;
 
 typedef struct msgl_command {
@@ -77,11 +80,14 @@ const msgl_setting *msgl__option(int i);
 // Where in msgl_args the struct is that holds option i's value.
 size_t msgl__option_values(int i);
 
-// Reads variables, then argv[0, argc) (without program and command). A word that is no option is
-// the model, of commands that have one (of `bench` the second word). Errors name the flag or
-// variable, the value and what is allowed; an unknown flag gets the nearest known one.
+// Reads argv[0, argc) (without program and command), then variables, then the file of --config. A
+// word that is no option is the model, of commands that have one (of `bench` the second word).
+// Errors name the flag or variable, or the file's line, the value and what is allowed; an unknown
+// flag gets the nearest known one. Values may point into *out: msgl__args_free when they are not
+// needed any more, unless it failed.
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err);
-// Whether the option that is stored in this member of *a was given, by flag or variable.
+void msgl__args_free(msgl_args *a);
+// Whether the option that is stored in this member of *a was given, by flag, variable or file.
 bool msgl__args_given(const msgl_args *a, const void *member);
 // "MINISGL_MAX_RUNNING_REQUESTS" of "max-running-requests".
 void msgl__option_env(const msgl_setting *o, char out[64]);

@@ -14,7 +14,7 @@
 
 struct serve {
     const msgl_options *options;
-    const char *model_name;
+    const char *model_name, *uds;
     msgl_log log;
 };
 
@@ -68,11 +68,17 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     const struct serve *s = ctx;
     msgl__cli_bar_clear();
     const bool v6 = strchr(host, ':') != NULL; // an address that URLs put into brackets
-    char replicas[32] = "";
+    char at[320], replicas[32] = "";
     const int n = s->options->dp_size;
     if (n > 1) (void)snprintf(replicas, sizeof replicas, "%d replicas, each ", n);
-    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (%sattention %s, %s)\n", v6 ? "[" : "",
-           host, v6 ? "]" : "", port, s->model_name, replicas, ready->attention, ready->device);
+    if (s->uds != NULL) {
+        (void)snprintf(at, sizeof at, "unix:%s", s->uds);
+    } else {
+        (void)snprintf(at, sizeof at, "http://%s%.255s%s:%d/v1", v6 ? "[" : "", host, v6 ? "]" : "",
+                       port);
+    }
+    printf("minisgl is ready: %s serves %s (%sattention %s, %s)\n", at, s->model_name, replicas,
+           ready->attention, ready->device);
     fflush(stdout);
 }
 
@@ -94,6 +100,25 @@ static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
     return rc == 0 && a->api_key_file != NULL ? msgl__keys_read(keys, a->api_key_file, err) : rc;
+}
+
+// "/llm" of "/llm/"; NULL: none.
+static int read_root(const char *text, char out[128], const char **root, msgl_err *err)
+{
+    *root = NULL;
+    if (text == NULL) return 0;
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '/') n--;
+    if (n >= 128 || text[0] != '/' || strcspn(text, "%?# \t\r\n") < n) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--root-path is \"%.100s\"; allowed: a path such as /llm, without %%, "
+                             "? and #, of at most 127 bytes",
+                             text);
+    }
+    memcpy(out, text, n);
+    out[n] = '\0';
+    if (n > 0) *root = out;
+    return 0;
 }
 
 static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
@@ -166,9 +191,11 @@ int msgl__cmd_serve(const msgl_args *a)
     if (a->shell) return msgl__cmd_chat(a);
     msgl_err err;
     msgl_options options;
-    char *dir = NULL, attention[128];
+    char *dir = NULL, attention[128], root[128];
     msgl_serve_config cfg = msgl__serve_config_default();
-    int rc = msgl__cli_options(a, &options, &dir, attention, &err);
+    int rc = read_root(a->root_path, root, &cfg.front.http.limits.root_path, &err);
+    if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc != 0) {
@@ -188,6 +215,7 @@ int msgl__cmd_serve(const msgl_args *a)
     char *json = info_json(&options);
     cfg.host = a->host;
     cfg.port = a->port;
+    cfg.uds = s.uds = a->uds;
     cfg.insecure = a->insecure != 0;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;

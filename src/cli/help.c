@@ -85,8 +85,9 @@ void msgl__help_command(const msgl_command *cmd, FILE *out)
         fprintf(out, "  %s\n%6s", names, "");
         wrap(out, help, 6);
     }
-    fprintf(out,
-            "\nEach option can also be set by a variable: --max-tokens is MINISGL_MAX_TOKENS.\n");
+    fprintf(out, "\nEach option can also be set by a variable (--max-tokens is MINISGL_MAX_TOKENS) "
+                 "or in the "
+                 "file of --config.\n");
 }
 
 // What is read from the environment beside the options' own variables.
@@ -141,7 +142,7 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
             "# Command line\n\nWritten by `minisgl help --markdown` from the table that also "
             "parses the "
             "options and prints `--help`.\nA value comes from its flag, else from its variable, "
-            "else it is "
+            "else from the file of `--config`, else it is "
             "the default. Exit codes: 0 done, 1 failed, 2 wrong\narguments, 130 interrupted.\n");
     for (int c = 0; c < n; c++) {
         fprintf(out,
@@ -201,8 +202,9 @@ static void options_man(const msgl_command *commands, int n, FILE *out)
     const int num = in_order(MSGL_CMD_ALL, options);
     const char *group = "";
     fputs(".SH OPTIONS\n", out);
-    put_roff(out, "Each can also be set by a variable: --max-tokens is MINISGL_MAX_TOKENS. The "
-                  "commands that read an option stand behind it.");
+    put_roff(out,
+             "Each can also be set by a variable (--max-tokens is MINISGL_MAX_TOKENS) or in the "
+             "file of --config. The commands that read an option stand behind it.");
     for (int i = 0; i < num; i++) {
         const msgl_setting *o = options[i];
         char names[128], text[512], readers[128];

@@ -63,6 +63,15 @@ static const msgl_setting ROWS[] = {
         .help = "address to listen on",
     },
     {
+        .name = "uds",
+        MSGL_TEXT(msgl_args, uds),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "PATH",
+        .help = "listen at a Unix socket instead, which only this user may connect to; --host and "
+                "--port are not used then (docs/operations.md)",
+    },
+    {
         .name = "port",
         MSGL_INT(msgl_args, port),
         .max = 65535,
@@ -72,6 +81,15 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .metavar = "N",
         .help = "port to listen on; 0 takes a free one and prints it",
+    },
+    {
+        .name = "root-path",
+        MSGL_TEXT(msgl_args, root_path),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "PATH",
+        .help = "the path below which a proxy serves this server, such as /llm; requests may have "
+                "it in front of theirs or not",
     },
     {
         .name = "allowed-hosts",
@@ -671,6 +689,16 @@ static const msgl_setting ROWS[] = {
         .help = "the reverse: a JSON array of ids on standard input, text out",
     },
 
+    {
+        .name = "config",
+        MSGL_TEXT(msgl_args, config_file),
+        .commands = MSGL_CMD_ALL & ~(unsigned)MSGL_CMD_HELP,
+        .group = "help",
+        .metavar = "FILE",
+        .help = "options that are neither flags nor variables, as YAML: a line NAME: VALUE each, "
+                "true or false for a flag, [VALUE, VALUE] where several are allowed "
+                "(docs/operations.md)",
+    },
     {
         .name = "help",
         MSGL_FLAG(msgl_args, help),

@@ -22,6 +22,7 @@
 #include "core/mem.h"
 #include "message/codec.h"
 #include "utils/clock.h"
+#include "utils/packet.h"
 
 enum { HEADER = 4, READ_CHUNK = 64 * 1024, KEEP_CAPACITY = 1 << 20 };
 static const size_t rx_max = MSGL_MSG_FRAME_MAX * 4;
@@ -42,6 +43,7 @@ typedef struct local {
 
 struct msgl_channel {
     int fd;       // socket, or -1
+    int line;     // packet socket on which the next peers' sockets come, or -1
     local *pair;  // in-process pair, or NULL
     int side;     // of the pair
     int epoll_fd; // over fd and wake
@@ -78,6 +80,7 @@ static int channel_new(msgl_channel **out, int fd, msgl_err *err)
     msgl_channel *c = msgl__calloc(1, sizeof *c);
     if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "channel: out of memory");
     c->fd = fd;
+    c->line = -1;
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event ev = {.events = EPOLLIN};
@@ -98,13 +101,21 @@ static int channel_new(msgl_channel **out, int fd, msgl_err *err)
     return 0;
 }
 
-int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err)
+static bool set_nonblocking(int fd)
 {
     const int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
-        return msgl__err_set(err, MSGL_EIO, "channel: %s", strerror(errno));
-    }
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err)
+{
+    if (!set_nonblocking(fd)) return msgl__err_set(err, MSGL_EIO, "channel: %s", strerror(errno));
     return channel_new(out, fd, err);
+}
+
+void msgl__channel_set_line(msgl_channel *c, int line)
+{
+    c->line = line;
 }
 
 int msgl__channel_pair_local(msgl_channel **a, msgl_channel **b, msgl_err *err)
@@ -153,6 +164,7 @@ void msgl__channel_destroy(msgl_channel *c)
     if (c == NULL) return;
     if (c->pair != NULL) local_leave(c->pair, c->side);
     if (c->fd >= 0) close(c->fd);
+    if (c->line >= 0) close(c->line);
     close(c->epoll_fd);
     close(c->wake);
     pthread_mutex_destroy(&c->rx_lock);
@@ -378,4 +390,35 @@ int msgl__channel_send(msgl_channel *c, const msgl_msg *m)
         if (rc != 0) return rc;
     }
     return rc;
+}
+
+// --- the next peer ---
+
+// Goes on with this socket, without what was read and not yet written of the last one's.
+static int use_socket(msgl_channel *c, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    close(c->fd); // which takes it out of the epoll set
+    c->fd = fd;
+    msgl__strbuf_clear(&c->rx);
+    msgl__strbuf_clear(&c->tx);
+    c->rx_off = c->tx_off = 0;
+    c->rx_eof = c->broken = false;
+    rx_signal(c);
+    if (!set_nonblocking(fd) || epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+        return MSGL_EIO;
+    }
+    return 1;
+}
+
+int msgl__channel_renew(msgl_channel *c, int timeout_ms)
+{
+    if (c->line < 0) return MSGL_ECLOSED;
+    struct pollfd p = {.fd = c->line, .events = POLLIN};
+    if (poll(&p, 1, timeout_ms) < 0) return errno == EINTR ? 0 : MSGL_EIO;
+    char letter;
+    int fd;
+    const ssize_t n = msgl__packet_recv(c->line, &letter, sizeof letter, &fd);
+    if (n < 0) return MSGL_ECLOSED;
+    return fd < 0 ? 0 : use_socket(c, fd);
 }

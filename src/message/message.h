@@ -138,6 +138,13 @@ int msgl__channel_pair_local(msgl_channel **a, msgl_channel **b, msgl_err *err);
 // Over one end of a stream socketpair, which the channel owns from now on.
 int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err);
 void msgl__channel_destroy(msgl_channel *c); // the peer then receives MSGL_ECLOSED
+// The peer may be followed by others: the ends of their socketpairs come over the packet socket
+// `line`, one a packet, which the channel owns from now on.
+void msgl__channel_set_line(msgl_channel *c, int line);
+// When the peer is gone: 1 when the channel goes to the next one now, as if it were new; 0: none in
+// time (timeout_ms as below); MSGL_ECLOSED: none will come; MSGL_EIO. No other thread may use it
+// meanwhile.
+int msgl__channel_renew(msgl_channel *c, int timeout_ms);
 
 // 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message above the frame
 // limit. Blocks only while the socket is full, and keeps reading meanwhile, so that two ends that

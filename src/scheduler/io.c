@@ -18,8 +18,9 @@ typedef struct server {
     msgl_scheduler *scheduler;
     msgl_heartbeat *heartbeat;
     const msgl_runner *runner;
+    const msgl_msg_ready *ready;
     uint64_t report_at; // ns
-    int send_rc;        // of the first send that failed
+    int send_rc;        // of the first send that failed; nothing is sent behind it
 } server;
 
 static void send_message(server *v, const msgl_msg *m)
@@ -77,46 +78,79 @@ static bool handle_message(server *v, const msgl_msg *m)
     }
 }
 
-// 1: go on; 0: EXIT, or the peer is gone; negative: failed.
+static int step(server *v, msgl_err *err)
+{
+    const int rc = msgl__scheduler_step(v->scheduler);
+    if (rc >= 0) return 0;
+    const char *fault = v->runner->fault != NULL ? v->runner->fault(v->runner->ctx) : NULL;
+    return msgl__err_set(err, rc, "the engine has failed: %s",
+                         fault != NULL ? fault : msgl__status_text(rc));
+}
+
+// READY, and reports from then on.
+static void greet(server *v)
+{
+    send_message(v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *v->ready});
+    v->report_at = msgl__now_ns() + REPORT_NS;
+}
+
+// The front is gone, and nobody waits for what it asked; the next one numbers its requests anew, so
+// that no event of an old one may reach it. 1: it is here; 0: there is none; negative: failed.
+static int next_front(server *v, msgl_err *err)
+{
+    v->send_rc = MSGL_ECLOSED;
+    msgl__scheduler_abort_all(v->scheduler);
+    int rc = 0;
+    while (rc == 0) {
+        msgl__beat(v->heartbeat, MSGL_BEAT_SCHEDULER);
+        if (msgl__scheduler_has_work(v->scheduler)) {
+            rc = step(v, err);
+        } else {
+            rc = msgl__channel_renew(v->channel, IDLE_MS);
+            if (rc == MSGL_ECLOSED) return 0;
+            if (rc < 0) msgl__err_set(err, rc, "cannot take the channel to the next front");
+        }
+    }
+    if (rc < 0) return rc;
+    v->send_rc = 0;
+    greet(v);
+    return 1;
+}
+
+// 1: go on; 0: EXIT, or no front is left; negative: failed.
 static int turn(server *v, msgl_err *err)
 {
     msgl__beat(v->heartbeat, MSGL_BEAT_SCHEDULER);
     for (int i = 0; i < MAX_MESSAGES; i++) {
         msgl_msg m;
         const bool idle = i == 0 && !msgl__scheduler_has_work(v->scheduler);
-        const int rc = msgl__channel_recv(v->channel, idle ? IDLE_MS : 0, &m);
-        if (rc == MSGL_ECLOSED) return 0;
+        const int rc =
+            v->send_rc != 0 ? v->send_rc : msgl__channel_recv(v->channel, idle ? IDLE_MS : 0, &m);
+        if (rc == MSGL_ECLOSED) return next_front(v, err);
         if (rc < 0)
-            return msgl__err_set(err, rc, "message from the front: %s", msgl__status_text(rc));
+            return msgl__err_set(err, rc, "message from or to the front: %s",
+                                 msgl__status_text(rc));
         if (rc == 0) break;
         if (!handle_message(v, &m)) return 0;
     }
     report(v);
     if (!msgl__scheduler_has_work(v->scheduler)) return 1;
-    const int rc = msgl__scheduler_step(v->scheduler);
-    if (rc >= 0) return 1;
-    const char *fault = v->runner->fault != NULL ? v->runner->fault(v->runner->ctx) : NULL;
-    return msgl__err_set(err, rc, "the engine has failed: %s",
-                         fault != NULL ? fault : msgl__status_text(rc));
+    const int rc = step(v, err);
+    return rc == 0 ? 1 : rc;
 }
 
 int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cfg,
                           const msgl_runner *runner, const msgl_msg_ready *ready,
                           msgl_channel *channel, msgl_err *err)
 {
-    server v = {.channel = channel, .heartbeat = cfg->heartbeat, .runner = runner};
+    server v = {.channel = channel, .heartbeat = cfg->heartbeat, .runner = runner, .ready = ready};
     msgl_err own;
     int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {
-        send_message(&v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *ready});
-        v.report_at = msgl__now_ns() + REPORT_NS;
+        greet(&v);
         do {
             rc = turn(&v, &own);
-        } while (rc > 0 && v.send_rc == 0);
-        if (rc >= 0 && v.send_rc < 0 && v.send_rc != MSGL_ECLOSED) {
-            rc = msgl__err_set(&own, v.send_rc, "message to the front: %s",
-                               msgl__status_text(v.send_rc));
-        }
+        } while (rc > 0);
         msgl__scheduler_destroy(v.scheduler);
     }
     if (rc < 0) {

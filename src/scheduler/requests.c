@@ -187,3 +187,18 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     }
     msgl__sched_emit_end(s, uid, prompt_len, MSGL_FINISH_ABORT, 0, NULL);
 }
+
+static void abort_list(msgl_scheduler *s, const msgl_req_list *list)
+{
+    for (msgl_req *r = list->head, *next; r != NULL; r = next) {
+        next = r->next;
+        msgl__scheduler_abort(s, r->uid.id);
+    }
+}
+
+void msgl__scheduler_abort_all(msgl_scheduler *s)
+{
+    abort_list(s, &s->held);
+    abort_list(s, &s->waiting);
+    abort_list(s, &s->running);
+}

@@ -50,6 +50,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *r);
 // Ends a request in whatever phase; its pages are free after at most one more step. Unknown:
 // ignored.
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid);
+void msgl__scheduler_abort_all(msgl_scheduler *s);
 // Evicts all unlocked cached pages.
 void msgl__scheduler_flush(msgl_scheduler *s);
 bool msgl__scheduler_has_work(const msgl_scheduler *s);
@@ -64,10 +65,11 @@ void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out);
 // free + cached + used = total pages, lock counts, page table rows: 0 or MSGL_EINTERNAL.
 int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
 
-// io.c: serves a channel until EXIT or the peer is gone (both return 0): sends `ready` when nothing
-// can fail any more before requests are taken, receives, steps, sends tokens and stats. Steps in
-// flight have ended when it returns. An engine failure is reported by a FATAL message and returned;
-// so is a malformed stream.
+// io.c: serves a channel until EXIT or the peer is gone and none follows it (both return 0): sends
+// `ready` when nothing can fail any more before requests are taken, receives, steps, sends tokens
+// and stats. Requests of a peer that is gone are aborted; the next one (msgl__channel_renew) gets
+// `ready` when the last step for them has ended. Steps in flight have ended when it returns. An
+// engine failure is reported by a FATAL message and returned; so is a malformed stream.
 int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cfg,
                           const msgl_runner *runner, const msgl_msg_ready *ready,
                           msgl_channel *channel, msgl_err *err);

@@ -51,7 +51,8 @@ static void on_stop_timeout(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     msgl_front *f = arg;
     msgl_api_error e;
-    (void)msgl__api_fail(&e, 503, NULL, "server_stopping", "The server is stopping.");
+    (void)msgl__api_fail(&e, 503, NULL, "server_stopping",
+                         "The server is stopping: it had to end this request.");
     msgl__gen_fail_all(f, &e);
     msgl__front_idle_check(f);
     const struct timeval tv = {0, 500000};

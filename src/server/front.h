@@ -65,8 +65,8 @@ void msgl__front_destroy(msgl_front *f);
 int msgl__front_set_channel(msgl_front *f, int replica, msgl_channel *ch);
 // Runs until stopped. SIGPIPE is blocked in the calling thread.
 int msgl__front_run(msgl_front *f);
-// Graceful stop: no new connections, requests in flight end or are aborted after stop_timeout_ms,
-// the engines are told to exit, run returns. From any thread.
+// Graceful stop: no new requests but /health and /ready, those in flight end or are aborted after
+// stop_timeout_ms, the engines are told to exit, run returns. From any thread.
 void msgl__front_stop(msgl_front *f);
 struct event_base *msgl__front_base(msgl_front *f);
 

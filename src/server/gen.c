@@ -221,10 +221,9 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     const msgl_endpoint *ep = msgl__endpoint(kind);
     msgl_api_error e;
     gen *g = NULL;
-    if (f->stopping || msgl__front_num_serving(f) == 0) {
-        (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
-                             f->stopping ? "The server is stopping."
-                                         : "The engine is not ready; try again soon.");
+    if (msgl__front_num_serving(f) == 0) {
+        (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready",
+                             "The engine is not ready; try again soon.");
     } else if (queue_take(f, 1, 0, &e)) {
         g = gen_create(f, p, kind, &e);
         if (g == NULL) f->waiting--;

@@ -36,7 +36,7 @@ bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *an
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p);
 #define MSGL_GUARD_KEY_CODE "invalid_api_key"
 
-// Whether a listening socket can be reached from this machine only.
+// Whether a listening socket is one that browsers of this machine alone can reach, by an address.
 bool msgl__guard_is_local(int listen_fd);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GET /health: whether requests can be served now. GET /ready: whether one more would be taken now.
-// GET /v1: whether anybody listens.
+// Both go on telling while the server stops. GET /v1: whether anybody listens.
 #include "server/front_impl.h"
 
 static int put_health(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
@@ -30,7 +30,7 @@ static int put_health(const msgl_front *f, const char *rest, int *status, msgl_s
 
 static int put_ready(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
-    if (f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
+    if (f->stopping || f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
     *status = 503;
     return msgl__strbuf_adds(out, "{\"status\":\"queue full\"}");
 }
@@ -50,6 +50,7 @@ const msgl_endpoint msgl__endpoint_health = {
     .help = "Whether requests can be served now; 503 if not. Needs no key.",
     .examples = health_examples,
     .open = true,
+    .probe = true,
     .method = MSGL_HTTP_GET,
     .put_now = put_health};
 static const msgl_example ready_examples[] = {
@@ -61,6 +62,7 @@ const msgl_endpoint msgl__endpoint_ready = {
     .help = "Whether one more request would be taken now; 503 if not. Needs no key.",
     .examples = ready_examples,
     .open = true,
+    .probe = true,
     .method = MSGL_HTTP_GET,
     .put_now = put_ready};
 static const msgl_example v1_examples[] = {

@@ -584,6 +584,7 @@ static void put_peer(const peer *p, char *out, size_t size)
     char at[INET6_ADDRSTRLEN] = "";
     const bool v6 = p->any.sa_family == AF_INET6;
     const void *addr = v6 ? (const void *)&p->v6.sin6_addr : &p->v4.sin_addr;
+    if (p->any.sa_family == AF_UNIX) (void)snprintf(out, size, "unix");
     if (!v6 && p->any.sa_family != AF_INET) return;
     (void)inet_ntop(p->any.sa_family, addr, at, sizeof at);
     (void)snprintf(out, size, v6 ? "[%s]:%d" : "%s:%d", at,
@@ -655,7 +656,7 @@ static void on_accept_retry(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     msgl_http_server *s = arg;
-    if (!s->draining) event_add(s->accept_event, NULL);
+    event_add(s->accept_event, NULL);
 }
 
 static void on_accept(evutil_socket_t fd, short what, void *arg)
@@ -717,9 +718,6 @@ void msgl__http_server_destroy(msgl_http_server *s)
 void msgl__http_server_drain(msgl_http_server *s)
 {
     s->draining = true;
-    event_del(s->accept_event);
-    if (s->listen_fd >= 0) close(s->listen_fd);
-    s->listen_fd = -1;
     for (msgl_http_conn *c = s->conns, *next; c != NULL; c = next) {
         next = c->next;
         if (c->state == CONN_OPEN) c->keep_alive = c->streaming && c->keep_alive;

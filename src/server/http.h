@@ -74,7 +74,8 @@ int msgl__http_server_create(struct event_base *base, int listen_fd, const msgl_
                              msgl_err *err);
 // Closes everything at once; no handler is called.
 void msgl__http_server_destroy(msgl_http_server *s);
-// No new connections; those without an open request are closed, the others after their answer.
+// From now on a connection has no further request behind the one that it has open, or that comes in
+// on a new connection; those without one are closed.
 void msgl__http_server_drain(msgl_http_server *s);
 int msgl__http_server_connections(const msgl_http_server *s);
 // Serves a connection that the server itself has made, beyond max_connections. Takes fd over.

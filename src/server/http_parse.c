@@ -95,6 +95,22 @@ static int hex_digit(char c)
     return -1;
 }
 
+// A proxy that serves us below a path may leave it in or take it out.
+static void leave_root_out(msgl_http_parser *p)
+{
+    const char *root = p->limits.root_path;
+    const size_t n = root == NULL ? 0 : strlen(root);
+    msgl_strbuf *path = &p->path;
+    if (n == 0 || path->len < n || memcmp(path->data, root, n) != 0) return;
+    if (path->len == n) {
+        path->len = 1; // the root itself, which begins with its "/"
+        path->data[1] = '\0';
+    } else if (path->data[n] == '/') {
+        path->len -= n;
+        memmove(path->data, path->data + n, path->len + 1);
+    }
+}
+
 static int parse_target(msgl_http_parser *p, const char *s, size_t len)
 {
     if (len > p->limits.max_target) return bad(p, 414, "The request target is too long.");
@@ -130,6 +146,7 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
         }
         if (msgl__strbuf_addc(&p->path, c) != 0) return bad(p, 500, "Out of memory.");
     }
+    leave_root_out(p);
     return 0;
 }
 

@@ -18,10 +18,11 @@ typedef struct msgl_http_limits {
     size_t max_header_bytes; // request line and headers together
     int max_headers;
     size_t max_body;
-    msgl_budget *budget; // bodies are claimed from it as they arrive; NULL: not counted
+    const char *root_path; // that paths may begin with, such as "/llm": left out; NULL: none
+    msgl_budget *budget;   // bodies are claimed from it as they arrive; NULL: not counted
 } msgl_http_limits;
 
-msgl_http_limits msgl__http_limits_default(void); // 8 KiB, 16 KiB, 100, 32 MiB, NULL
+msgl_http_limits msgl__http_limits_default(void); // 8 KiB, 16 KiB, 100, 32 MiB
 
 typedef enum msgl_http_method {
     MSGL_HTTP_GET = 1,
@@ -56,7 +57,7 @@ typedef struct msgl_http_parser {
 
     // The request, from MSGL_HTTP_DONE until the next feed:
     msgl_http_method method;
-    msgl_strbuf path; // percent-decoded, without query; starts with "/" (or is "*")
+    msgl_strbuf path; // percent-decoded, without query and root_path; starts with "/" (or is "*")
     bool http10, keep_alive;
     msgl_http_value host, origin, content_type, authorization, api_key; // in `head`
     msgl_http_value if_none_match;                                      // of several the first

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Supervisor and front talk over a packet socket, one letter, a replica and a payload per packet:
-//   front -> supervisor   R  the replica's engine is ready
+//   front -> supervisor   S  the front serves
+//                         R  the replica's engine is ready
 //                         L  it is gone; text: its last words
 //                         X  the front cannot start; text: why
 //   supervisor -> front   C  here is the channel to a new engine (with the descriptor)
 //                         T  stop gracefully
+// Supervisor and engine have a packet socket, too, the engine's line: a packet is a descriptor, of
+// the channel to the next front when the last one has died.
 // Signals of a terminal reach the whole process group, so the children ignore SIGINT and SIGTERM
 // and hear of them from the supervisor only.
 #include "server/launch.h"
@@ -24,8 +27,10 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/unix_socket.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
+#include "utils/packet.h"
 
 enum {
     CHANNEL_FILES = 3,
@@ -50,57 +55,24 @@ msgl_serve_config msgl__serve_config_default(void)
 
 static int control_send(int fd, char letter, int replica, const char *text, int pass_fd)
 {
-    char head[2] = {letter, (char)replica};
-    struct iovec iov[2] = {{head, 2}, {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)}};
-    if (iov[1].iov_len > TEXT_MAX) iov[1].iov_len = TEXT_MAX;
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
-    if (pass_fd >= 0) {
-        msg.msg_control = control.buf;
-        msg.msg_controllen = sizeof control.buf;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &pass_fd, sizeof(int));
-    }
-    ssize_t n;
-    do {
-        n = sendmsg(fd, &msg, MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    return n < 0 ? MSGL_EIO : 0;
+    char packet[2 + TEXT_MAX] = {letter, (char)replica};
+    size_t n = text == NULL ? 0 : strlen(text);
+    if (n > TEXT_MAX) n = TEXT_MAX;
+    if (n > 0) memcpy(packet + 2, text, n);
+    return msgl__packet_send(fd, packet, 2 + n, pass_fd);
 }
 
 // The letter, or 0 when there is none now, or -1 at the end. text: TEXT_MAX + 1 bytes.
 static int control_recv(int fd, int *replica, char *text, int *passed_fd)
 {
-    char head[2] = {0};
-    struct iovec iov[2] = {{head, 2}, {text, TEXT_MAX}};
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr msg = {.msg_iov = iov,
-                         .msg_iovlen = 2,
-                         .msg_control = control.buf,
-                         .msg_controllen = sizeof control.buf};
-    *passed_fd = -1;
-    ssize_t n;
-    do {
-        n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+    char packet[2 + TEXT_MAX];
+    const ssize_t n = msgl__packet_recv(fd, packet, sizeof packet, passed_fd);
+    if (n <= 0) return (int)n;
     if (n < 2) return -1;
+    memcpy(text, packet + 2, (size_t)n - 2);
     text[n - 2] = '\0';
-    *replica = head[1];
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        memcpy(passed_fd, CMSG_DATA(c), sizeof(int));
-    }
-    return head[0];
+    *replica = packet[1];
+    return packet[0];
 }
 
 // --- the front process ---
@@ -239,7 +211,7 @@ static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_te
     return rc;
 }
 
-// Takes over listen_fd and the channels' descriptors.
+// Takes over listen_fd and the channels' descriptors; -1: of an engine that does not run now.
 static int front_serve(front_process *p, int listen_fd, const int *engine_fds, msgl_err *err)
 {
     msgl_tokenizer *tokenizer = NULL;
@@ -256,7 +228,7 @@ static int front_serve(front_process *p, int listen_fd, const int *engine_fds, m
     rc = msgl__front_create(&p->front_cfg, listen_fd, &p->front, err);
     if (rc != 0) goto out;
     for (int i = 0; i < p->front_cfg.num_replicas && rc == 0; i++) {
-        rc = use_engine(p, i, engine_fds[i], err);
+        if (engine_fds[i] >= 0) rc = use_engine(p, i, engine_fds[i], err);
     }
     if (rc != 0) goto out;
     control =
@@ -265,6 +237,7 @@ static int front_serve(front_process *p, int listen_fd, const int *engine_fds, m
         rc = msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the supervisor");
         goto out;
     }
+    (void)control_send(p->control, 'S', 0, NULL, -1);
     rc = msgl__front_run(p->front);
 out:
     if (control != NULL) event_free(control);
@@ -276,35 +249,43 @@ out:
 
 // --- the supervisor ---
 
-// An engine's process, and how its starts went.
-typedef struct engine_process {
-    int index;
-    pid_t pid;                 // 0: not running
-    int front_fd;              // the front's end of its channel until the front has it, or -1
-    msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
-    msgl_watchdog watchdog;
+// A process, and how its starts went.
+typedef struct child {
+    char name[16]; // "front", "engine", one of several "engine 3"
+    pid_t pid;     // 0: not running
     bool ready, ever_ready;
-    bool lost; // the front says so
     int failed_starts, delay_ms;
     uint64_t ready_at, restart_at; // ns; restart_at 0: none
     char last_words[TEXT_MAX + 1];
+} child;
+
+typedef struct engine_process {
+    child child;
+    int index;
+    int front_fd;              // the front's end of its channel until a front has it, or -1
+    int line;                  // our end of its line, or -1
+    msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
+    msgl_watchdog watchdog;
+    bool lost; // the front says so
 } engine_process;
 
 typedef struct supervisor {
     const msgl_serve_config *cfg;
     const msgl_log *log;
-    pid_t self, front; // 0: not running
+    pid_t self;
+    child front;
     int num_engines;
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
     msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
-    int listen_fd, port;
-    int control[2]; // [0] ours, [1] the front's
+    bool announced;                                      // all of them were ready once
+    msgl_unix_socket unix_socket;
+    int listen_fd, port; // kept for the next front
+    int control[2];      // [0] ours, -1 without a front; [1] the front's until it has it
     int signals;
     sigset_t old_mask;
     bool stopping;
-    bool control_closed; // the front is gone; its end comes as SIGCHLD, too
-    uint64_t deadline;   // ns; 0: none
-    msgl_err failure;    // why it is stopping, if not on request; code 0: none
+    uint64_t deadline; // ns; 0: none
+    msgl_err failure;  // why it is stopping, if not on request; code 0: none
 } supervisor;
 
 static uint64_t in_ms(int ms)
@@ -312,7 +293,8 @@ static uint64_t in_ms(int ms)
     return msgl__now_ns() + (uint64_t)ms * 1000000u;
 }
 
-// What both children do first. The parent may have died before prctl took effect.
+// What every child does first: what it shall not have is closed, so that the end of whoever has it
+// alone is seen. The parent may have died before prctl took effect.
 static void child_begin(supervisor *s)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -323,18 +305,21 @@ static void child_begin(supervisor *s)
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
     close_fd(&s->signals);
     close_fd(&s->control[0]);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
 }
 
-static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd)
+static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int line)
 {
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
-    // Else the front's death would not be seen.
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, NULL);
-    if (rc == 0) rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
+    if (rc == 0) {
+        msgl__channel_set_line(ch, line);
+        rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
+    }
     msgl__channel_destroy(ch);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
@@ -344,8 +329,11 @@ static _Noreturn void front_child(supervisor *s)
 {
     static front_process p; // too large for the stack
     child_begin(s);
-    p = (front_process){
-        .cfg = s->cfg, .front_cfg = s->cfg->front, .control = s->control[1], .port = s->port};
+    p = (front_process){.cfg = s->cfg,
+                        .front_cfg = s->cfg->front,
+                        .control = s->control[1],
+                        .port = s->port,
+                        .announced = s->announced};
     int fds[MSGL_FRONT_MAX_REPLICAS];
     for (int i = 0; i < s->num_engines; i++) {
         fds[i] = s->engines[i].front_fd;
@@ -362,23 +350,80 @@ static _Noreturn void front_child(supervisor *s)
     _exit(rc == 0 ? 0 : 1);
 }
 
+static int make_pair(int type, int fd[2], msgl_err *err)
+{
+    if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fd) == 0) return 0;
+    return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
+}
+
+static void begin_start(child *c)
+{
+    fflush(NULL); // what is buffered must not be written twice
+    c->ready = false;
+    c->restart_at = 0;
+    c->last_words[0] = '\0';
+}
+
 // Forks an engine; its front_fd is the front's end of its channel.
 static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
-    int fd[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) != 0) {
-        return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
+    int fd[2], line[2];
+    int rc = make_pair(SOCK_STREAM, fd, err);
+    if (rc != 0) return rc;
+    rc = make_pair(SOCK_SEQPACKET, line, err);
+    if (rc != 0) {
+        close(fd[0]);
+        close(fd[1]);
+        return rc;
     }
-    fflush(NULL); // what is buffered must not be written twice
-    e->ready = e->lost = false;
+    begin_start(&e->child);
+    e->lost = false;
     e->front_fd = fd[0];
+    e->line = line[0];
     msgl__heartbeat_reset(e->heartbeat);
-    e->pid = fork();
-    if (e->pid == 0) engine_child(s, e, fd[1]);
+    e->child.pid = fork();
+    if (e->child.pid == 0) engine_child(s, e, fd[1], line[1]);
     close(fd[1]);
-    if (e->pid < 0) {
-        e->pid = 0;
+    close(line[1]);
+    if (e->child.pid < 0) {
+        e->child.pid = 0;
         close_fd(&e->front_fd);
+        close_fd(&e->line);
+        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
+    }
+    return 0;
+}
+
+// A running engine whose channel a front had that has died gets a new one.
+static int renew_channel(engine_process *e, msgl_err *err)
+{
+    int fd[2];
+    const int rc = make_pair(SOCK_STREAM, fd, err);
+    if (rc != 0) return rc;
+    // If the engine has just died its channel is at its end, as the front will see.
+    (void)msgl__packet_send(e->line, "C", 1, fd[1]);
+    close(fd[1]);
+    e->front_fd = fd[0];
+    return 0;
+}
+
+// Forks the front. Engines that are started later reach it by 'C'.
+static int start_front(supervisor *s, msgl_err *err)
+{
+    close_fd(&s->control[0]); // of the last one
+    int rc = make_pair(SOCK_SEQPACKET, s->control, err);
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
+    }
+    if (rc != 0) return rc;
+    begin_start(&s->front);
+    s->front.pid = fork();
+    if (s->front.pid == 0) front_child(s);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
+    close_fd(&s->control[1]);
+    if (s->front.pid < 0) {
+        s->front.pid = 0;
         return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
     }
     return 0;
@@ -388,52 +433,54 @@ static int start_all(supervisor *s, msgl_err *err)
 {
     int rc = 0;
     for (int i = 0; i < s->num_engines && rc == 0; i++) rc = start_engine(s, &s->engines[i], err);
-    if (rc != 0) return rc;
-    s->front = fork();
-    if (s->front == 0) front_child(s);
-    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
-    close_fd(&s->control[1]);
-    close_fd(&s->listen_fd);
-    if (s->front < 0) {
-        s->front = 0;
-        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
-    }
-    return 0;
+    return rc == 0 ? start_front(s, err) : rc;
 }
 
-static void kill_child(pid_t pid)
+static void kill_child(const child *c)
 {
-    if (pid > 0) kill(pid, SIGKILL);
+    if (c->pid > 0) kill(c->pid, SIGKILL);
 }
 
 // Waits for one that was killed.
-static void end_child(pid_t *pid)
+static void end_child(child *c)
 {
-    while (*pid > 0 && waitpid(*pid, NULL, 0) < 0 && errno == EINTR) {
+    while (c->pid > 0 && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
     }
-    *pid = 0;
+    c->pid = 0;
 }
 
 // Kills and reaps whatever is left.
 static void end_children(supervisor *s)
 {
-    kill_child(s->front);
-    for (int i = 0; i < s->num_engines; i++) kill_child(s->engines[i].pid);
+    kill_child(&s->front);
+    for (int i = 0; i < s->num_engines; i++) kill_child(&s->engines[i].child);
     end_child(&s->front);
-    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].pid);
+    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
+}
+
+// While stopping, without a front: engines that it did not tell to exit see that none will follow.
+static void end_engines(supervisor *s)
+{
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
+    s->deadline = in_ms(ENGINE_EXIT_MS);
 }
 
 static void begin_stop(supervisor *s)
 {
     s->stopping = true;
     s->deadline = in_ms(s->cfg->front.stop_timeout_ms + ENGINE_EXIT_MS);
+    s->front.restart_at = 0;
     for (int i = 0; i < s->num_engines; i++) {
         engine_process *e = &s->engines[i];
-        e->restart_at = 0;
+        e->child.restart_at = 0;
         // An engine that is still loading listens to nobody, and has nothing in flight.
-        if (!e->ready) kill_child(e->pid);
+        if (!e->child.ready) kill_child(&e->child);
     }
-    if (control_send(s->control[0], 'T', 0, NULL, -1) != 0) kill_child(s->front);
+    if (s->front.pid == 0) {
+        end_engines(s);
+    } else if (control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
+        kill_child(&s->front);
+    }
 }
 
 // 0, or MSGL_EABORTED for the second signal.
@@ -450,26 +497,41 @@ static int on_signals(supervisor *s)
     return 0;
 }
 
-// 0, or why the server cannot start.
-static int on_packets(supervisor *s, msgl_err *err)
+// It is ready; again, perhaps, for another front.
+static void now_ready(child *c)
+{
+    if (!c->ready) c->ready_at = msgl__now_ns();
+    c->ready = c->ever_ready = true;
+}
+
+static void engine_is_ready(supervisor *s, engine_process *e)
+{
+    if (!e->child.ready) e->watchdog = (msgl_watchdog){0};
+    now_ready(&e->child);
+    bool all = true;
+    for (int i = 0; i < s->num_engines; i++) all = all && s->engines[i].child.ready;
+    s->announced = s->announced || all;
+}
+
+static void on_packets(supervisor *s)
 {
     char text[TEXT_MAX + 1];
-    int passed, kind, replica;
+    int passed, kind, replica = 0;
     while ((kind = control_recv(s->control[0], &replica, text, &passed)) > 0) {
+        if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
-        if (kind == 'R') {
-            e->ready = e->ever_ready = true;
-            e->ready_at = msgl__now_ns();
-            e->watchdog = (msgl_watchdog){0};
+        if (kind == 'S') {
+            now_ready(&s->front);
+        } else if (kind == 'R') {
+            engine_is_ready(s, e);
         } else if (kind == 'L') {
             e->lost = true;
-            memcpy(e->last_words, text, sizeof e->last_words);
+            memcpy(e->child.last_words, text, sizeof e->child.last_words);
         } else if (kind == 'X') {
-            return msgl__err_set(err, MSGL_EINTERNAL, "%s", text);
+            memcpy(s->front.last_words, text, sizeof s->front.last_words);
         }
     }
-    s->control_closed = s->control_closed || kind < 0;
-    return 0;
+    if (kind < 0) close_fd(&s->control[0]); // the front is gone; its end comes as SIGCHLD, too
 }
 
 static const char *how_it_ended(int status, char buf[64])
@@ -482,82 +544,99 @@ static const char *how_it_ended(int status, char buf[64])
     return buf;
 }
 
-// The engine's last words come by way of the front and may be later than its death. 0, or why the
-// front cannot start.
-static int await_last_words(supervisor *s, const engine_process *e, msgl_err *err)
+// The engine's last words come by way of the front and may be later than its death.
+static void await_last_words(supervisor *s, const engine_process *e)
 {
     const uint64_t until = in_ms(LAST_WORDS_MS);
-    while (!e->lost && s->front > 0 && !s->control_closed && msgl__now_ns() < until) {
+    while (!e->lost && s->control[0] >= 0 && msgl__now_ns() < until) {
         struct pollfd p = {.fd = s->control[0], .events = POLLIN};
         (void)poll(&p, 1, 50);
-        const int rc = on_packets(s, err);
-        if (rc != 0) return rc;
+        on_packets(s);
     }
-    return 0;
 }
 
-// Why the server ends with an engine that does not start.
-static int give_up(const engine_process *e, const char *how, msgl_err *err)
+// Why the server ends with a process that does not start.
+static int give_up(const child *c, const char *how, msgl_err *err)
 {
-    const char *words = e->last_words;
-    if (e->ever_ready) {
+    const char *words = c->last_words;
+    if (c->ever_ready) {
         return msgl__err_set(err, MSGL_EINTERNAL,
-                             "the engine ended %d times in a row soon after its start (%s)%s%s",
-                             e->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
+                             "the %s ended %d times in a row soon after its start (%s)%s%s",
+                             c->name, c->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
     }
     if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
-    return msgl__err_set(err, MSGL_EINTERNAL, "the engine ended while it started (%s)", how);
+    return msgl__err_set(err, MSGL_EINTERNAL, "the %s ended while it started (%s)", c->name, how);
 }
 
 // The end of an engine that is not started again. The front says so to whoever waits, and ends.
-static int end_with_engine(supervisor *s, engine_process *e, const char *how, msgl_err *err)
+static void end_with_engine(supervisor *s, engine_process *e, const char *how)
 {
-    const int rc = await_last_words(s, e, err);
-    if (rc != 0) return rc;
-    const bool told = e->last_words[0] != '\0';
+    await_last_words(s, e);
+    const bool told = e->child.last_words[0] != '\0';
     msgl__err_set(&s->failure, MSGL_EINTERNAL, "the engine ended (%s)%s%.180s", how,
-                  told ? ": " : "", e->last_words);
-    e->ready = false;
+                  told ? ": " : "", e->child.last_words);
+    e->child.ready = false;
     if (!s->stopping) begin_stop(s);
-    return 0;
 }
 
 static bool any_ready(const supervisor *s)
 {
     bool any = false;
-    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].ready;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].child.ready;
     return any;
+}
+
+// Whether this end of it is one of too many in a row.
+static bool failed_again(const supervisor *s, child *c)
+{
+    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
+    const bool lived = c->ready && msgl__now_ns() - c->ready_at >= least;
+    c->ready = false;
+    if (!lived) return ++c->failed_starts >= s->cfg->max_failed_starts;
+    c->failed_starts = 0;
+    c->delay_ms = s->cfg->restart_delay_ms;
+    return false;
+}
+
+static void start_later(const supervisor *s, child *c, const char *how)
+{
+    msgl__log(s->log, MSGL_LOG_ERROR, "%s ended (%s); starting it again in %d ms", c->name, how,
+              c->delay_ms);
+    c->restart_at = in_ms(c->delay_ms);
+    c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
 }
 
 static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
     const char *how = how_it_ended(status, buf);
-    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
-    e->pid = 0;
-    if (s->cfg->engine_once && status != 0 && e->ever_ready) {
-        return end_with_engine(s, e, how, err);
+    e->child.pid = 0;
+    close_fd(&e->line);
+    if (s->cfg->engine_once && status != 0 && e->child.ever_ready) {
+        end_with_engine(s, e, how);
+        return 0;
     }
     if (s->stopping) return 0;
-    if (!e->ready) { // or its READY is still under way
-        const int rc = await_last_words(s, e, err);
-        if (rc != 0) return rc;
+    if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
+    if (!e->child.ever_ready) return give_up(&e->child, how, err);
+    if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
+    start_later(s, &e->child, how);
+    return 0;
+}
+
+static int on_front_end(supervisor *s, int status, msgl_err *err)
+{
+    char buf[64];
+    const char *how = how_it_ended(status, buf);
+    s->front.pid = 0;
+    close_fd(&s->control[0]);
+    if (s->stopping) { // it told the engines to exit, if it could
+        end_engines(s);
+        close_fd(&s->listen_fd); // clients would wait for nobody
+        return 0;
     }
-    if (!e->ever_ready) return give_up(e, how, err);
-    const bool lived = e->ready && msgl__now_ns() - e->ready_at >= least;
-    e->ready = false;
-    if (lived) {
-        e->failed_starts = 0;
-        e->delay_ms = s->cfg->restart_delay_ms;
-    } else if (++e->failed_starts >= s->cfg->max_failed_starts && !any_ready(s)) {
-        return give_up(e, how, err);
-    }
-    char which[16] = "";
-    if (s->num_engines > 1) (void)snprintf(which, sizeof which, " %d", e->index);
-    msgl__log(s->log, MSGL_LOG_ERROR, "engine%s ended (%s); starting it again in %d ms", which, how,
-              e->delay_ms);
-    e->restart_at = in_ms(e->delay_ms);
-    e->delay_ms = 2 * e->delay_ms < RESTART_DELAY_MAX_MS ? 2 * e->delay_ms : RESTART_DELAY_MAX_MS;
+    if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);
+    start_later(s, &s->front, how);
     return 0;
 }
 
@@ -566,33 +645,24 @@ static int reap(supervisor *s, msgl_err *err)
     int status, rc = 0;
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        if (e->pid <= 0 || waitpid(e->pid, &status, WNOHANG) != e->pid) continue;
-        rc = on_packets(s, err); // a READY or last words that were sent before
-        if (rc == 0) rc = on_engine_end(s, e, status, err);
+        if (e->child.pid <= 0 || waitpid(e->child.pid, &status, WNOHANG) != e->child.pid) continue;
+        on_packets(s); // a READY or last words that were sent before
+        rc = on_engine_end(s, e, status, err);
     }
-    if (rc == 0 && s->front > 0 && waitpid(s->front, &status, WNOHANG) == s->front) {
-        s->front = 0;
-        rc = on_packets(s, err);
-        if (rc == 0 && !s->stopping) {
-            char buf[64];
-            rc = msgl__err_set(err, MSGL_EINTERNAL, "the front process ended (%s)",
-                               how_it_ended(status, buf));
-        }
-        // It told the engines to exit, and closed the channels; no long wait for that.
-        s->deadline = in_ms(ENGINE_EXIT_MS);
+    if (rc == 0 && s->front.pid > 0 && waitpid(s->front.pid, &status, WNOHANG) == s->front.pid) {
+        on_packets(s);
+        rc = on_front_end(s, status, err);
     }
     return rc;
 }
 
-static int restart(supervisor *s, engine_process *e, msgl_err *err)
+static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
-    e->restart_at = 0;
-    e->last_words[0] = '\0';
-    int rc = start_engine(s, e, err);
+    const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
-    rc = control_send(s->control[0], 'C', e->index, NULL, e->front_fd);
-    close_fd(&e->front_fd);
-    return rc == 0 ? 0 : msgl__err_set(err, rc, "the front process does not listen");
+    // Else it is kept for the next front.
+    if (control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0) close_fd(&e->front_fd);
+    return 0;
 }
 
 // Of a server that has stopped: 0, or why it did.
@@ -610,39 +680,45 @@ static bool watch_engines(supervisor *s)
     for (int i = 0; i < s->num_engines; i++) {
         engine_process *e = &s->engines[i];
         // An engine that is the only one is watched to its end: its job may end all others first.
-        if (!e->ready || (s->stopping && !s->cfg->engine_once)) continue;
+        if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
         watches = true;
         if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
                                  msgl__now_ns(), why)) {
             continue;
         }
-        char which[32] = "";
-        if (s->num_engines > 1) (void)snprintf(which, sizeof which, "engine %d: ", i);
-        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s: ending it", which, why);
-        kill_child(e->pid);
+        const char *which = s->num_engines > 1 ? e->child.name : "";
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s%s: ending it", which, *which == '\0' ? "" : ": ",
+                  why);
+        kill_child(&e->child);
         e->watchdog = (msgl_watchdog){0};
     }
     return watches;
 }
 
-// Starts the engines whose pause is over; *next: when the next one's is, or the stop's deadline, or
-// 0.
+// Whether its pause is over; else *next is not behind its end. 0: none.
+static bool is_due(const child *c, uint64_t now, uint64_t *next)
+{
+    if (c->restart_at == 0 || now >= c->restart_at) return c->restart_at != 0;
+    if (*next == 0 || c->restart_at < *next) *next = c->restart_at;
+    return false;
+}
+
+// Starts what has to start again now; *next: when the next one has, or the stop's deadline, or 0.
 static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *err)
 {
     int rc = 0;
     *next = s->stopping ? s->deadline : 0;
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        if (e->restart_at != 0 && now >= e->restart_at) rc = restart(s, e, err);
-        if (e->restart_at != 0 && (*next == 0 || e->restart_at < *next)) *next = e->restart_at;
+        if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
-    return rc;
+    return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
 static bool all_ended(const supervisor *s)
 {
-    bool any = s->front != 0;
-    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].pid != 0;
+    bool any = s->front.pid != 0;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].child.pid != 0;
     return !any;
 }
 
@@ -664,14 +740,13 @@ static int supervise(supervisor *s, msgl_err *err)
         const bool watches = watch_engines(s);
         if (watches && (wait < 0 || wait > MSGL_WATCHDOG_TICK_MS)) wait = MSGL_WATCHDOG_TICK_MS;
         struct pollfd p[2] = {{.fd = s->signals, .events = POLLIN},
-                              {.fd = s->control_closed ? -1 : s->control[0], .events = POLLIN}};
+                              {.fd = s->control[0], .events = POLLIN}};
         if (poll(p, 2, wait) < 0 && errno != EINTR) {
             return msgl__err_set(err, MSGL_EIO, "poll: %s", strerror(errno));
         }
         rc = on_signals(s);
         if (rc != 0) return msgl__err_set(err, rc, "stopped by a second signal");
-        rc = on_packets(s, err);
-        if (rc != 0) return rc;
+        on_packets(s);
     }
 }
 
@@ -680,6 +755,7 @@ static int check_reach(const supervisor *s, msgl_err *err)
 {
     const msgl_guard *g = &s->cfg->front.guard;
     const char *host = s->cfg->host;
+    if (s->cfg->uds != NULL) return 0; // its file lets in none but its owner
     if (msgl__guard_is_local(s->listen_fd) || g->keys.count > 0) return 0;
     if (!s->cfg->insecure) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -705,20 +781,27 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     supervisor s = {.cfg = cfg,
                     .log = cfg->front.log,
                     .self = getpid(),
+                    .front = {.name = "front", .delay_ms = cfg->restart_delay_ms},
                     .num_engines = num_engines,
                     .listen_fd = -1,
                     .control = {-1, -1},
                     .signals = -1};
     for (int i = 0; i < num_engines; i++) {
         s.engines[i] =
-            (engine_process){.index = i, .front_fd = -1, .delay_ms = cfg->restart_delay_ms};
+            (engine_process){.index = i,
+                             .front_fd = -1,
+                             .line = -1,
+                             .child = {.name = "engine", .delay_ms = cfg->restart_delay_ms}};
+        if (num_engines == 1) continue;
+        (void)snprintf(s.engines[i].child.name, sizeof s.engines[i].child.name, "engine %d", i);
     }
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
+    int rc = cfg->uds != NULL ? msgl__unix_listen(cfg->uds, &s.unix_socket, &s.listen_fd, err)
+                              : msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
     if (rc != 0) return rc;
     rc = check_reach(&s, err);
     if (rc != 0) {
@@ -727,7 +810,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     }
     sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
     s.signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (s.signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s.control) != 0) {
+    if (s.signals < 0) {
         rc = msgl__err_set(err, MSGL_EIO, "cannot set up the supervisor: %s", strerror(errno));
     }
     for (int i = 0; i < num_engines && rc == 0; i++) {
@@ -740,7 +823,9 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     for (int i = 0; i < num_engines; i++) {
         msgl__heartbeat_destroy(s.heartbeats[i]);
         close_fd(&s.engines[i].front_fd);
+        close_fd(&s.engines[i].line);
     }
+    msgl__unix_remove(&s.unix_socket);
     close_fd(&s.listen_fd);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);

@@ -2,9 +2,11 @@
 //
 // `minisgl serve` without its command line: three processes, or more with several replicas. The
 // caller's becomes the supervisor, which stays small and single-threaded, so that it can fork at
-// any time: it starts an engine for each replica and the front, starts an engine again when it
-// dies, passes signals on, and reaps. Engines are forked before any thread or device context
-// exists. All children die with the supervisor.
+// any time: it starts an engine for each replica and the front, starts each again when it dies,
+// passes signals on, and reaps. Engines are forked before any thread or device context exists. They
+// outlive a front: it takes its clients with it, the next one gets new channels to the same
+// engines, which have aborted what the last one asked; clients that connect meanwhile wait, as the
+// supervisor keeps the listening socket. All children die with the supervisor.
 #ifndef MSGL_SERVER_LAUNCH_H
 #define MSGL_SERVER_LAUNCH_H
 
@@ -13,6 +15,7 @@
 typedef struct msgl_serve_config {
     const char *host;
     int port;              // 0: any free one
+    const char *uds;       // a path to listen at instead; NULL: none
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     bool insecure; // serve everybody who can reach a host beyond loopback, without keys
@@ -25,10 +28,11 @@ typedef struct msgl_serve_config {
     void *ctx;
     // A step may take so long, s, or ten times what it is expected to (watchdog.h); 0: for ever.
     int watchdog_timeout_s;
-    // An engine that ends before it was ready for min_life_ms has failed to start, whatever it
-    // said. Each such end doubles the pause before the next start, from restart_delay_ms up to 30
-    // s, and that many in a row end the server unless another engine is ready: what starts it
-    // (systemd, Kubernetes) then sees it.
+    // An engine, or a front, that ends before it was ready for min_life_ms has failed to start,
+    // whatever it said. Each such end doubles the pause before the next start, from
+    // restart_delay_ms up to 30 s, and that many in a row end the server unless another engine is
+    // ready: what starts it (systemd, Kubernetes) then sees it. One that never was ready ends it at
+    // once.
     int restart_delay_ms, min_life_ms, max_failed_starts;
     // The engine cannot be started again (a process of an MPI job): when it ends, requests in
     // flight get their error, then the server ends with the engine's last words.

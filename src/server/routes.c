@@ -44,6 +44,7 @@ void msgl__route_write_error(void *front, int status, const char *reason, msgl_s
     const char *code = status == 401   ? MSGL_GUARD_KEY_CODE
                        : status == 413 ? "request_too_large"
                        : status == 429 ? "queue_full"
+                       : f->stopping   ? "server_stopping"
                                        : NULL;
     (void)msgl__api_fail(&e, status, NULL, code, "%s", reason);
     msgl__metrics_error(&f->metrics, &e);
@@ -139,6 +140,14 @@ static const char *lacks_key(const msgl_front *f, const msgl_endpoint *ep, const
     return msgl__guard_key(&f->cfg.guard, p);
 }
 
+// NULL: go on; else the server stops, and says no more than that it does.
+static const char *stops(const msgl_front *f, const msgl_endpoint *ep)
+{
+    return f->stopping && (ep == NULL || !ep->probe)
+               ? "The server is stopping: it takes no new requests."
+               : NULL;
+}
+
 // What the open request is, and whether a web page may read its answer.
 static const msgl_endpoint *find_endpoint(const msgl_front *f, msgl_http_conn *c,
                                           const msgl_http_parser *p, msgl_api_kind *kind,
@@ -159,8 +168,9 @@ const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_par
     msgl_api_kind kind;
     bool shares;
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
-    *status = 401;
-    return lacks_key(f, ep, c, p);
+    const char *lacks = lacks_key(f, ep, c, p);
+    *status = lacks != NULL ? 401 : 503;
+    return lacks != NULL ? lacks : stops(f, ep);
 }
 
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
@@ -171,12 +181,15 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     msgl_api_error e;
     bool shares;
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
-    const char *lacks;
+    const char *lacks, *why;
     const bool inner = msgl__http_conn_is_inner(c); // a batch's: who began it was let in
     if (!inner && msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
     } else if ((lacks = lacks_key(f, ep, c, p)) != NULL) {
         (void)msgl__api_fail(&e, 401, NULL, MSGL_GUARD_KEY_CODE, "%s", lacks);
+        msgl__front_reply_error(f, ep, c, &e);
+    } else if ((why = stops(f, ep)) != NULL) {
+        (void)msgl__api_fail(&e, 503, NULL, "server_stopping", "%s", why);
         msgl__front_reply_error(f, ep, c, &e);
     } else if (ep == NULL) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",

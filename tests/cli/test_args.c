@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <minisgl/minisgl.h>
@@ -25,6 +27,7 @@ static msgl_err err;
 
 static int parse(const msgl_command *cmd, const char *a, const char *b, const char *c)
 {
+    msgl__args_free(&args);
     char *argv[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, (char *)(uintptr_t)c};
     return msgl__args_parse(cmd,
                             a == NULL   ? 0
@@ -118,7 +121,40 @@ static void value_of(int i, char out[64])
     snprintf(out, 64, "%s", text);
 }
 
-// The smallest allowed value of every option, by flag, by alias, by --flag=value and by variable.
+static char folder[] = "/tmp/msgl-args-XXXXXX", file[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    (void)snprintf(file, sizeof file, "%s/options.yaml", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    msgl__args_free(&args);
+    (void)unlink(file);
+    return rmdir(folder);
+}
+
+// The file of --config.
+static void write_bytes(const char *text, size_t n)
+{
+    FILE *f = fopen(file, "we");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_file(const char *text)
+{
+    write_bytes(text, strlen(text));
+}
+
+// The smallest allowed value of every option, by flag, by alias, by --flag=value, by variable and
+// by file, with - and with _.
 static void test_every_option_every_way(void **state)
 {
     (void)state;
@@ -133,6 +169,9 @@ static void test_every_option_every_way(void **state)
         if (o->type == MSGL_SETTING_INT || o->type == MSGL_SETTING_REAL) {
             snprintf(value, sizeof value, "%g", o->min);
         }
+        const bool config = strcmp(o->name, "config") == 0;
+        if (config) snprintf(value, sizeof value, "%s", file);
+        write_file("");
         if (o->choices != NULL) {
             snprintf(value, sizeof value, "%.*s", (int)strcspn(o->choices, "|"), o->choices);
         }
@@ -160,6 +199,16 @@ static void test_every_option_every_way(void **state)
         unsetenv(env);
         assert_int_equal(parse(&cmd, NULL, NULL, NULL), 0);
         assert_false(args.given[i]);
+        for (int k = 0; k < 2 && !config && (o->commands & MSGL_CMD_HELP) == 0; k++) {
+            char line[160];
+            for (char *p = name; k == 1 && (p = strchr(p, '-')) != NULL;) *p = '_';
+            snprintf(line, sizeof line, "%s: %s\n", name + 2, value);
+            write_file(line);
+            assert_int_equal(parse(&cmd, "--config", file, NULL), 0);
+            value_of(i, got);
+            assert_string_equal(got, expected);
+            assert_true(args.given[i]);
+        }
     }
 }
 
@@ -322,6 +371,114 @@ static void test_model_without_flag(void **state)
     unsetenv("MINISGL_MODEL");
 }
 
+// A line of the file is weaker than a variable, which is weaker than a flag; a list is taken from
+// one of them as a whole.
+static void test_file_order(void **state)
+{
+    (void)state;
+    write_file("# of this machine\nport: 4000\nHOST: x\n");
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_EINVAL); // names are lower case
+    write_file("# of this machine\n"
+               "port: 4000\n"
+               "served-model-name: [a, \"b c\", 'd']\n"
+               "cors_origin: https://x.example\n"
+               "insecure: True\n"
+               "access_log: off\n"
+               "tensor-parallel-size: 2\n"
+               "model: org/name\n");
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), 0);
+    assert_int_equal(args.port, 4000);
+    assert_int_equal(args.served_names.count, 3);
+    assert_string_equal(args.served_names.items[1], "b c");
+    assert_int_equal(args.cors_origins.count, 1);
+    assert_int_equal(args.insecure, 1);
+    assert_int_equal(args.access_log, 0);
+    assert_int_equal(args.engine.tp_size, 2);
+    assert_string_equal(args.engine.model_dir, "org/name");
+    setenv("MINISGL_CONFIG", file, 1);
+    setenv("MINISGL_PORT", "3000", 1);
+    setenv("MINISGL_SERVED_MODEL_NAME", "env", 1);
+    assert_int_equal(parse(&SERVE, "--tp-size", "4", NULL), 0);
+    assert_int_equal(args.engine.tp_size, 4);
+    assert_int_equal(args.port, 3000);
+    assert_int_equal(args.served_names.count, 1);
+    assert_int_equal(args.cors_origins.count, 1); // each list for itself
+    assert_int_equal(parse(&SERVE, "--served-model-name=flag", "other", "--port=2000"), 0);
+    assert_int_equal(args.port, 2000);
+    assert_int_equal(args.served_names.count, 1);
+    assert_string_equal(args.served_names.items[0], "flag");
+    assert_string_equal(args.engine.model_dir, "other");
+    unsetenv("MINISGL_CONFIG");
+    unsetenv("MINISGL_PORT");
+    unsetenv("MINISGL_SERVED_MODEL_NAME");
+}
+
+// One error for all that is wrong with a file, with its line.
+static void test_bad_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"port: 1\nprot: 2\n", "options.yaml:2: unknown option --prot; did you mean --port?"},
+        {"port: 1\nmax_tokens: 2\n", "options.yaml:2: --max-tokens is not an option of `minisgl "
+                                     "serve`; see `minisgl serve --help`"},
+        {"port: 1\n\nport: 1\n", "options.yaml:3: port is given twice, first in line 1"},
+        {"tp-size: 1\ntensor_parallel_size: 1\n",
+         "options.yaml:2: tensor_parallel_size is given twice, first in line 1"},
+        {"port: many\n",
+         "options.yaml:1: port is \"many\"; allowed: a whole number from 0 to 65535"},
+        {"port: [1]\n", "options.yaml:1: port is a list; allowed: one value"},
+        {"port: {a: 1}\n", "options.yaml:1: options are not nested; allowed: NAME: VALUE, or NAME: "
+                           "[VALUE, ...]"},
+        {"served-model-name:\n  - a\n  - [b]\n",
+         "options.yaml:3: options are not nested; allowed: NAME: VALUE, or NAME: [VALUE, ...]"},
+        {"port:\n", "options.yaml:1: port has no value (N)"},
+        {"insecure: ~\n", "options.yaml:1: insecure has no value (true or false)"},
+        {"insecure: maybe\n", "options.yaml:1: insecure is \"maybe\"; allowed: 1 or 0"},
+        {"port: &p 1\nhost: *p\n",
+         "options.yaml:1: anchors (&) and tags (!) are not read; allowed: plain values"},
+        {"port: !!int 1\n",
+         "options.yaml:1: anchors (&) and tags (!) are not read; allowed: plain values"},
+        {"host: *p\n", "options.yaml:1: options are not nested; allowed: NAME: VALUE, or NAME: "
+                       "[VALUE, ...]"},
+        {"host: \"a\\0b\"\n", "options.yaml:1: a text has a NUL byte"},
+        {"config: x\n", "options.yaml:1: --config cannot stand in a file"},
+        {"help: true\n", "options.yaml:1: --help cannot stand in a file"},
+        {"- port\n", "options.yaml:1: no list of options; allowed: lines of NAME: VALUE"},
+        {"port\n", "options.yaml:1: no list of options; allowed: lines of NAME: VALUE"},
+        {"? [a]\n: b\n", "options.yaml:1: a key is no option's name"},
+        {"port: 1\n---\nport: 2\n", "options.yaml:2: a second document"},
+        {"a: b: c\n", "options.yaml:1: no YAML: mapping values are not allowed in this context"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        write_file(cases[i].text);
+        assert_int_not_equal(parse(&SERVE, "--config", file, NULL), 0);
+        assert_string_equal(err.text + strlen(folder) + 1, cases[i].error);
+    }
+    static char large[MSGL_OPTIONS_FILE_MAX + 1];
+    memset(large, '[', sizeof large);
+    write_bytes(large, sizeof large);
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_ELIMIT);
+    assert_non_null(strstr(err.text, "options.yaml: found 262145 bytes, allowed 262144"));
+    write_bytes(large, sizeof large - 1); // and no recursion
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_EFORMAT);
+    write_bytes("port: 1\n\0", 9);
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_EFORMAT);
+    write_file("backends: ref\n");
+    assert_int_equal(parse(&BENCH, "--config", file, "limits"), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "options.yaml:1: bench limits does not read --backends"));
+    (void)unlink(file);
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_ENOENT);
+    assert_int_equal(mkfifo(file, 0600), 0);
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_EIO);
+    assert_non_null(strstr(err.text, "options.yaml: not a regular file"));
+    (void)unlink(file);
+    assert_int_equal(parse(&SERVE, "--config", folder, NULL), MSGL_EIO);
+    write_file("# nothing\n");
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +489,8 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_model_without_flag),
         cmocka_unit_test(test_defaults_and_order),
+        cmocka_unit_test(test_file_order),
+        cmocka_unit_test(test_bad_files),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

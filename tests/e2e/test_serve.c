@@ -4,8 +4,6 @@
 // streamed; that clients who vanish in any phase leave nothing behind in the KV pool; that hostile
 // requests neither stop it nor change a neighbour's greedy answer by a byte; that it survives its
 // engine, or one of several; that it ends with status 0. argv: the program, the model folder.
-#include <dirent.h>
-#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -489,39 +487,6 @@ static void test_too_long(void **state)
     char text[1024];
     ask(s, text);
     expect_idle(s);
-}
-
-// The child of a process that was started first: of the server its engine, of that its second rank.
-// skip: that one aside. (Not every kernel lists children.)
-static pid_t first_child(pid_t of, pid_t skip)
-{
-    DIR *proc = opendir("/proc");
-    assert_non_null(proc);
-    unsigned long long first = ULLONG_MAX;
-    pid_t engine = 0;
-    for (const struct dirent *d = readdir(proc); d != NULL; d = readdir(proc)) {
-        char path[300], line[1024];
-        (void)snprintf(path, sizeof path, "/proc/%s/stat", d->d_name);
-        FILE *f = d->d_name[0] >= '1' && d->d_name[0] <= '9' ? fopen(path, "r") : NULL;
-        if (f == NULL) continue; // no process, or it has ended since
-        const size_t n = fread(line, 1, sizeof line - 1, f);
-        (void)fclose(f);
-        line[n] = '\0';
-        int parent = 0;
-        unsigned long long started = 0;
-        const char *end = strrchr(line, ')'); // of the name, which may hold anything
-        if (end != NULL &&
-            sscanf(end,
-                   ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
-                   "%llu",
-                   &parent, &started) == 2 &&
-            parent == of && started < first && atoi(d->d_name) != skip) {
-            first = started;
-            engine = (pid_t)atoi(d->d_name);
-        }
-    }
-    (void)closedir(proc);
-    return engine;
 }
 
 // The benchmark's clients that ask for all that the context leaves and hang up: more requests than

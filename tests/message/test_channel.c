@@ -16,6 +16,7 @@
 
 #include "core/mem.h"
 #include "message/codec.h"
+#include "utils/packet.h"
 
 typedef struct ends {
     msgl_channel *a, *b;
@@ -216,6 +217,56 @@ static void test_dribble(void **state)
     msgl__channel_destroy(c);
 }
 
+// A channel goes on with the next socket of its line, without a byte of the last one.
+static void test_renew(void **state)
+{
+    (void)state;
+    int fd[2], line[2], none;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+    msgl_channel *c;
+    msgl_msg m;
+    assert_int_equal(msgl__channel_from_fd(fd[1], &c, NULL), 0);
+    assert_int_equal(msgl__channel_renew(c, 0), MSGL_ECLOSED); // it has no line
+    msgl__channel_set_line(c, line[1]);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(write(fd[0], "\x04\x00\x00\x00\x93", 5), 5); // of a frame
+        assert_int_equal(msgl__channel_recv(c, 0, &m), 0);
+        close(fd[0]);
+        assert_int_equal(msgl__channel_recv(c, -1, &m), MSGL_ECLOSED);
+        const msgl_msg late = abort_msg(9);
+        (void)msgl__channel_post(c, &late);
+        assert_int_equal(msgl__channel_renew(c, 0), 0);
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+        assert_int_equal(msgl__packet_send(line[0], "C", 1, fd[1]), 0);
+        close(fd[1]);
+        assert_int_equal(msgl__channel_renew(c, -1), 1);
+        assert_int_equal(readable(c), 0);
+        assert_int_equal(write(fd[0], "\x04\x00\x00\x00\x93\x01\x02\x07", 8), 8);
+        assert_int_equal(msgl__channel_recv(c, -1, &m), 1);
+        assert_int_equal(m.u.abort_uid, 7);
+        const msgl_msg reply = abort_msg(1);
+        char got[64];
+        assert_int_equal(msgl__channel_send(c, &reply), 0);
+        assert_int_equal(read(fd[0], got, sizeof got), 8);
+        assert_int_equal(got[7], 1);
+    }
+    close(fd[0]);
+    close(line[0]);
+    assert_int_equal(msgl__channel_recv(c, -1, &m), MSGL_ECLOSED);
+    assert_int_equal(msgl__channel_renew(c, -1), MSGL_ECLOSED);
+    msgl__channel_destroy(c);
+    // A packet without a descriptor is none.
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+    assert_int_equal(msgl__packet_recv(line[1], &none, sizeof none, fd), 0);
+    assert_int_equal(msgl__packet_send(line[0], "C", 1, -1), 0);
+    assert_int_equal(msgl__packet_recv(line[1], &none, sizeof none, fd), 1);
+    assert_int_equal(fd[0], -1);
+    close(line[1]);
+    assert_int_equal(msgl__packet_send(line[0], "C", 1, -1), MSGL_EIO);
+    close(line[0]);
+}
+
 static void test_no_heap_when_warm(void **state)
 {
     (void)state;
@@ -243,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_post),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_dribble),
+        cmocka_unit_test(test_renew),
         cmocka_unit_test(test_no_heap_when_warm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 #include "fake_runner.h"
 #include "scheduler/scheduler.h"
 #include "utils/heartbeat.h"
+#include "utils/packet.h"
 
 enum { WAIT_MS = 60000 };
 
@@ -233,6 +234,50 @@ static void test_front_dies(void **state)
     }
 }
 
+// Another front follows one that died with work in flight: the next thing that it hears is READY,
+// nothing of the requests of the last one, whose uids it uses again, and their pages are free.
+static void test_next_front(void **state)
+{
+    (void)state;
+    served v;
+    int line[2];
+    msgl_err err;
+    start(&v, true);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+    msgl__channel_set_line(v.back, line[1]);
+    go(&v);
+    uint64_t aborted = 0;
+    for (int round = 0; round < 3; round++) {
+        for (uint64_t uid = 0; uid < 8; uid++) send_request(&v, uid, 100, 150);
+        receive(&v); // some run, others wait
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+        msgl__channel_destroy(v.front);
+        assert_int_equal(msgl__packet_send(line[0], "C", 1, fds[1]), 0);
+        close(fds[1]);
+        assert_int_equal(msgl__channel_from_fd(fds[0], &v.front, &err), 0);
+        assert_int_equal(receive_any(&v).type, MSGL_MSG_READY);
+        int32_t tokens[1] = {0};
+        msgl_finish ends[1] = {0};
+        send_request(&v, 0, 10, 5);
+        collect(&v, 1, tokens, ends);
+        assert_int_equal(tokens[0], 5);
+        assert_int_equal(ends[0], MSGL_FINISH_LENGTH);
+        post(&v, (msgl_msg){.type = MSGL_MSG_GET_STATS});
+        const msgl_msg m = receive(&v);
+        assert_int_equal(m.type, MSGL_MSG_STATS);
+        assert_int_equal(m.u.stats.used_pages, 0);
+        assert_int_equal(m.u.stats.requests_done, round + 1);
+        assert_true(m.u.stats.requests_aborted > aborted);
+        aborted = m.u.stats.requests_aborted;
+    }
+    msgl__channel_destroy(v.front);
+    v.front = NULL;
+    close(line[0]); // none follows
+    finish(&v);
+    assert_int_equal(v.rc, 0);
+}
+
 static void test_engine_failure(void **state)
 {
     (void)state;
@@ -349,11 +394,11 @@ static void test_steps_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),       cmocka_unit_test(test_report),
-        cmocka_unit_test(test_abort),          cmocka_unit_test(test_front_dies),
-        cmocka_unit_test(test_engine_failure), cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_idle_sleeps),    cmocka_unit_test(test_idle_beats),
-        cmocka_unit_test(test_steps_are_told),
+        cmocka_unit_test(test_requests),   cmocka_unit_test(test_report),
+        cmocka_unit_test(test_abort),      cmocka_unit_test(test_front_dies),
+        cmocka_unit_test(test_next_front), cmocka_unit_test(test_engine_failure),
+        cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_idle_beats), cmocka_unit_test(test_steps_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

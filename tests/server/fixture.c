@@ -2,6 +2,8 @@
 #include "server/fixture.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -482,4 +484,36 @@ void expect_alive(server_fixture *s)
     assert_non_null(strstr(r.body, "\"text\":\"y\""));
     response_free(&r);
     close(fd);
+}
+
+// Not every kernel lists children.
+pid_t first_child(pid_t of, pid_t skip)
+{
+    DIR *proc = opendir("/proc");
+    assert_non_null(proc);
+    unsigned long long first = ULLONG_MAX;
+    pid_t engine = 0;
+    for (const struct dirent *d = readdir(proc); d != NULL; d = readdir(proc)) {
+        char path[300], line[1024];
+        (void)snprintf(path, sizeof path, "/proc/%s/stat", d->d_name);
+        FILE *f = d->d_name[0] >= '1' && d->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (f == NULL) continue; // no process, or it has ended since
+        const size_t n = fread(line, 1, sizeof line - 1, f);
+        (void)fclose(f);
+        line[n] = '\0';
+        int parent = 0;
+        unsigned long long started = 0;
+        const char *end = strrchr(line, ')'); // of the name, which may hold anything
+        if (end != NULL &&
+            sscanf(end,
+                   ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                   "%llu",
+                   &parent, &started) == 2 &&
+            parent == of && started < first && atoi(d->d_name) != skip) {
+            first = started;
+            engine = (pid_t)atoi(d->d_name);
+        }
+    }
+    (void)closedir(proc);
+    return engine;
 }

@@ -80,4 +80,8 @@ void expect_error(response *r, int status, const char *code);
 // A plain request of another client is served.
 void expect_alive(server_fixture *s);
 
+// The child of a process that was started first, `skip` aside; 0: none. Of a server it is its
+// engine, of that its second rank.
+pid_t first_child(pid_t of, pid_t skip);
+
 #endif

@@ -298,12 +298,29 @@ static void test_queue_limit(void **state)
     server_close(&s);
 }
 
-// Stopping lets what runs finish, and refuses the rest.
+// One connection's request; the server closes behind the answer.
+static void expect_stopping(const server_fixture *s, const char *request, const char *text)
+{
+    char value[256];
+    const int fd = client_open(s);
+    client_send(fd, request);
+    response r = client_read(fd);
+    assert_int_equal(r.status, 503);
+    if (strstr(r.body, text) == NULL) fail_msg("%s", r.body);
+    assert_string_equal(header_of(&r, "Connection", value), "close");
+    assert_string_equal(header_of(&r, "Retry-After", value), "1");
+    response_free(&r);
+    assert_true(client_closed(fd));
+    close(fd);
+}
+
+// Stopping lets what runs finish, and refuses the rest; who asks whether the server is ready is
+// told that it is not until the last answer has ended.
 static void test_graceful_stop(void **state)
 {
     (void)state;
     msgl_front_config cfg = msgl__front_config_default();
-    cfg.stop_timeout_ms = 300;
+    cfg.stop_timeout_ms = 3000;
     server_fixture s;
     server_open(&s, &cfg, true);
     uint64_t uid;
@@ -312,6 +329,18 @@ static void test_graceful_stop(void **state)
     const int idle = client_open(&s);
     msgl__front_stop(s.front);
     assert_true(client_closed(idle));
+    static const char refused[] = "\"code\":\"server_stopping\"";
+    expect_stopping(&s, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n", "{\"status\":\"stopping\"}");
+    expect_stopping(&s, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "{\"status\":\"stopping\"}");
+    expect_stopping(&s, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", refused);
+    expect_stopping(&s, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", refused);
+    expect_stopping(&s,
+                    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n"
+                    "{\"prompt\":\"x\"}",
+                    refused);
+    // Without waiting for its body.
+    expect_stopping(&s, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+                    refused);
     engine_token(&s, uid, 'a', MSGL_FINISH_LENGTH);
     response r = client_read(ends);
     assert_int_equal(r.status, 200);

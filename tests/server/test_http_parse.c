@@ -296,12 +296,45 @@ static void test_budget(void **state)
     msgl__http_parser_free(&p);
 }
 
+// The path below which a proxy serves us is left out, whether the proxy did so or not.
+static void test_root_path(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"/llm/v1/models", "/v1/models"},
+        {"/v1/models", "/v1/models"},
+        {"/llm", "/"},
+        {"/llm/", "/"},
+        {"/", "/"},
+        {"/llm?x=1", "/"},
+        {"/llmx/v1", "/llmx/v1"},
+        {"/ll", "/ll"},
+        {"/llm//v1", "//v1"},
+        {"/%6clm/v1", "/v1"},
+        {"/llm/llm/v1", "/llm/v1"},
+        {"http://x/llm/v1", "/v1"},
+    };
+    msgl_http_limits limits = msgl__http_limits_default();
+    limits.root_path = "/llm";
+    msgl_strbuf got;
+    msgl__strbuf_init(&got, 1 << 16);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[128], want[64];
+        const int n = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" H "\r\n", cases[i][0]);
+        (void)snprintf(want, sizeof want, "1 %s 1 |", cases[i][1]);
+        transcript(text, (size_t)n, (size_t)n, &limits, &got);
+        assert_string_equal(msgl__strbuf_str(&got), want);
+    }
+    msgl__strbuf_free(&got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_bad_chunks),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_tiny_chunks), cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_root_path), cmocka_unit_test(test_good),
+        cmocka_unit_test(test_bad),       cmocka_unit_test(test_bad_chunks),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_tiny_chunks),
+        cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,23 @@ static void *beat(void *arg)
     return NULL;
 }
 
+static void say_ready(msgl_channel *ch)
+{
+    msgl_msg m = {.type = MSGL_MSG_READY};
+    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
+    (void)msgl__channel_send(ch, &m);
+}
+
+// As msgl__channel_recv for some milliseconds, over the end of a front.
+static int receive(msgl_channel *ch, msgl_msg *m)
+{
+    int rc = msgl__channel_recv(ch, 100, m);
+    if (rc != MSGL_ECLOSED) return rc;
+    rc = msgl__channel_renew(ch, 100);
+    if (rc == 1) say_ready(ch);
+    return rc < 0 ? rc : 0;
+}
+
 static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx)
 {
     const plan *p = ctx;
@@ -113,12 +130,11 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
         (void)msgl__channel_send(ch, &m);
         return MSGL_EFORMAT;
     }
-    msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
-    (void)msgl__channel_send(ch, &m);
+    say_ready(ch);
     if (p->how == ENDS_EARLY) return MSGL_EINTERNAL;
     int rc;
-    while ((rc = msgl__channel_recv(ch, 100, &m)) >= 0 && (rc == 0 || m.type != MSGL_MSG_EXIT)) {
+    msgl_msg m;
+    while ((rc = receive(ch, &m)) >= 0 && (rc == 0 || m.type != MSGL_MSG_EXIT)) {
         msgl__beat(heartbeat, MSGL_BEAT_SCHEDULER);
         if (rc == 0 || m.type != MSGL_MSG_REQUEST) continue;
         if (m.u.request.ids[0] == 'l') take_long(heartbeat);
@@ -355,16 +371,6 @@ static void test_engine_once(void **state)
     }
 }
 
-// The processes of two replicas' engines, in the order of replicas.
-static void expect_engines(running *r, int pid[2])
-{
-    for (int i = 0; i < 2; i++) {
-        const report rep = next_report(r);
-        assert_int_equal(rep.kind, 'E');
-        pid[rep.text[0] - '0'] = rep.value;
-    }
-}
-
 static void await_health(running *r, const char *text)
 {
     for (int i = 0;; i++) {
@@ -374,6 +380,96 @@ static void await_health(running *r, const char *text)
         response_free(&a);
         if (same) return;
         usleep(10000);
+    }
+}
+
+static pid_t front_of(const running *r, pid_t engine)
+{
+    const pid_t front = first_child(r->pid, engine);
+    assert_true(front > 0);
+    return front;
+}
+
+// The front dies: its clients see the end, others are not refused and get the answers of the next
+// one, which has the same engine.
+static void test_front_killed(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.min_life_ms = 0; // every front has lived
+    start_with(&r, ANSWERS, &cfg);
+    int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    pid_t last = 0;
+    for (int round = 0; round < 4; round++) {
+        const int fd = client_open(&r.client);
+        client_post(fd, "/v1/completions", "{\"prompt\":\"hang\"}");
+        expect_answer(&r);
+        const pid_t front = front_of(&r, engine);
+        assert_int_not_equal(front, last);
+        last = front;
+        kill(front, SIGKILL);
+        expect_answer(&r);
+        assert_true(client_closed(fd));
+        close(fd);
+    }
+    // Both of them, whichever comes first.
+    kill(engine, SIGKILL);
+    kill(front_of(&r, engine), SIGKILL);
+    engine = expect_report(&r, 'E'); // the first new report: none of the rounds had one
+    await_health(&r, "\"ok\"");
+    expect_answer(&r);
+    kill(front_of(&r, engine), SIGKILL);
+    kill(engine, SIGKILL);
+    (void)expect_report(&r, 'E');
+    await_health(&r, "\"ok\"");
+    expect_answer(&r);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+// One that dies again and again ends the server; a stop while there is none does not wait for it.
+static void test_front_dies_often(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.max_failed_starts = 3;
+    start_with(&r, ANSWERS, &cfg);
+    const int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    for (int i = 0; i < 3; i++) {
+        expect_answer(&r);
+        kill(front_of(&r, engine), SIGKILL);
+    }
+    report rep = next_report(&r);
+    assert_int_equal(rep.kind, 'X');
+    assert_int_equal(rep.value, MSGL_EINTERNAL);
+    assert_string_equal(
+        rep.text, "the front ended 3 times in a row soon after its start (killed by signal 9)");
+    finish(&r, false);
+
+    cfg.restart_delay_ms = 50000;
+    start_with(&r, ANSWERS, &cfg);
+    const pid_t other = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    const pid_t front = front_of(&r, other);
+    kill(front, SIGKILL);
+    while (first_child(r.pid, other) == front) usleep(1000);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+// The processes of two replicas' engines, in the order of replicas.
+static void expect_engines(running *r, int pid[2])
+{
+    for (int i = 0; i < 2; i++) {
+        const report rep = next_report(r);
+        assert_int_equal(rep.kind, 'E');
+        pid[rep.text[0] - '0'] = rep.value;
     }
 }
 
@@ -731,6 +827,8 @@ int main(void)
         cmocka_unit_test(test_foreign_pages),
         cmocka_unit_test(test_engine_killed),
         cmocka_unit_test(test_engine_once),
+        cmocka_unit_test(test_front_killed),
+        cmocka_unit_test(test_front_dies_often),
         cmocka_unit_test(test_failed_starts),
         cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_a_life_resets_the_count),

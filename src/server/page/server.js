@@ -11,13 +11,14 @@ class ServerError extends Error {
   }
 }
 
-// Paths are relative, so that the page also works behind a proxy that serves it below a path.
+// Paths are relative, so that the page also works behind a proxy that serves it below a path, with or
+// without a "/" at its end.
 async function ask(path, options = {}) {
   const headers = { ...(options.headers || {}) };
   if (store.key) headers.Authorization = 'Bearer ' + store.key;
   let response;
   try {
-    response = await fetch(path, { ...options, headers, credentials: 'same-origin', redirect: 'error' });
+    response = await fetch(location.pathname.replace(/\/?$/, '/') + path, { ...options, headers, credentials: 'same-origin', redirect: 'error' });
   } catch (e) {
     if (e.name === 'AbortError') throw e;
     throw new ServerError(0, 'No connection', 'The server does not answer. ' + e.message);
