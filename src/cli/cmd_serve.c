@@ -15,6 +15,7 @@
 struct serve {
     const msgl_options *options;
     const char *model_name;
+    bool https;
     msgl_log log;
 };
 
@@ -71,8 +72,9 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     char replicas[32] = "";
     const int n = s->options->dp_size;
     if (n > 1) (void)snprintf(replicas, sizeof replicas, "%d replicas, each ", n);
-    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (%sattention %s, %s)\n", v6 ? "[" : "",
-           host, v6 ? "]" : "", port, s->model_name, replicas, ready->attention, ready->device);
+    printf("minisgl is ready: %s://%s%s%s:%d/v1 serves %s (%sattention %s, %s)\n",
+           s->https ? "https" : "http", v6 ? "[" : "", host, v6 ? "]" : "", port, s->model_name,
+           replicas, ready->attention, ready->device);
     fflush(stdout);
 }
 
@@ -171,6 +173,9 @@ int msgl__cmd_serve(const msgl_args *a)
     int rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
+        rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl_free(dir);
@@ -189,6 +194,9 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.host = a->host;
     cfg.port = a->port;
     cfg.insecure = a->insecure != 0;
+    cfg.ssl_certfile = a->ssl_certfile;
+    cfg.ssl_keyfile = a->ssl_keyfile;
+    s.https = a->ssl_certfile != NULL;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;
     cfg.front.log = &s.log;

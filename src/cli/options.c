@@ -295,6 +295,25 @@ static const msgl_setting ROWS[] = {
         .help = "more such keys, one a line; lines that begin with # are comments",
     },
     {
+        .name = "ssl-certfile",
+        MSGL_TEXT(msgl_args, ssl_certfile),
+        .by_default = ": http",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "serve https: a PEM file with the certificate and those between it and its root",
+    },
+    {
+        .name = "ssl-keyfile",
+        MSGL_TEXT(msgl_args, ssl_keyfile),
+        .by_default = ": in --ssl-certfile",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "a PEM file with the certificate's private key, without a passphrase, which no "
+                "other user may read",
+    },
+    {
         .name = "insecure",
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/tls.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
 
@@ -298,6 +299,7 @@ typedef struct supervisor {
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
     msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
     int listen_fd, port;
+    msgl_tls *tls;  // the front's; NULL: none
     int control[2]; // [0] ours, [1] the front's
     int signals;
     sigset_t old_mask;
@@ -330,6 +332,7 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd)
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
+    msgl__tls_free(s->tls);
     // Else the front's death would not be seen.
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
@@ -355,6 +358,7 @@ static _Noreturn void front_child(supervisor *s)
     p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
     p.front_cfg.guard.host = s->cfg->host;
     p.front_cfg.heartbeats = s->heartbeats;
+    p.front_cfg.http.tls = s->tls;
     msgl_err err = {0};
     const int rc = front_serve(&p, s->listen_fd, fds, &err);
     if (rc != 0) (void)control_send(p.control, 'X', 0, err.text, -1);
@@ -695,6 +699,18 @@ static int check_reach(const supervisor *s, msgl_err *err)
     return 0;
 }
 
+// What the front serves on.
+static int open_port(supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    int rc = 0;
+    if (cfg->ssl_certfile != NULL) {
+        rc = msgl__tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &s->tls, err);
+    }
+    if (rc == 0) rc = msgl__http_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
+    return rc == 0 ? check_reach(s, err) : rc;
+}
+
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
 {
     const int num_engines = cfg->front.num_replicas;
@@ -718,11 +734,10 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
-    if (rc != 0) return rc;
-    rc = check_reach(&s, err);
+    int rc = open_port(&s, err);
     if (rc != 0) {
         close_fd(&s.listen_fd);
+        msgl__tls_free(s.tls);
         return rc;
     }
     sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
@@ -742,6 +757,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         close_fd(&s.engines[i].front_fd);
     }
     close_fd(&s.listen_fd);
+    msgl__tls_free(s.tls);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);
     close_fd(&s.signals);

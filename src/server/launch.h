@@ -15,6 +15,7 @@ typedef struct msgl_serve_config {
     int port;              // 0: any free one
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
+    const char *ssl_certfile, *ssl_keyfile; // PEM (tls.h); NULL: no TLS, key in certfile
     bool insecure; // serve everybody who can reach a host beyond loopback, without keys
     msgl_front_config front;
     // An engine process: serve the channel until it ends; the result is its exit status. Errors
