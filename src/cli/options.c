@@ -314,6 +314,26 @@ static const msgl_setting ROWS[] = {
                 "other user may read",
     },
     {
+        .name = "user",
+        MSGL_TEXT(msgl_args, user),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME[:GROUP]",
+        .help = "become this user, who has to be able to read the model, once the port is bound; "
+                "only root can",
+    },
+    {
+        .name = "seccomp",
+        MSGL_TEXT(msgl_args, seccomp),
+        .choices = "on|off",
+        .preset_text = "on",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "WHETHER",
+        .help = "limit the server's processes to the system calls that they need; with a GPU or "
+                "MPI it is off (docs/security.md)",
+    },
+    {
         .name = "insecure",
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,

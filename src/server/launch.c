@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/confine.h"
 #include "server/tls.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
@@ -333,6 +334,11 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd)
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
     msgl__tls_free(s->tls);
+    msgl_err err = {0};
+    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
+        _exit(1);
+    }
     // Else the front's death would not be seen.
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
@@ -341,6 +347,13 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd)
     msgl__channel_destroy(ch);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
+}
+
+static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
+{
+    const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
+    const int rc = msgl__no_new_privileges(err);
+    return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
 }
 
 static _Noreturn void front_child(supervisor *s)
@@ -360,7 +373,8 @@ static _Noreturn void front_child(supervisor *s)
     p.front_cfg.heartbeats = s->heartbeats;
     p.front_cfg.http.tls = s->tls;
     msgl_err err = {0};
-    const int rc = front_serve(&p, s->listen_fd, fds, &err);
+    int rc = confine_front(s->cfg, &err);
+    if (rc == 0) rc = front_serve(&p, s->listen_fd, fds, &err);
     if (rc != 0) (void)control_send(p.control, 'X', 0, err.text, -1);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
@@ -464,6 +478,7 @@ static int on_packets(supervisor *s, msgl_err *err)
         if (kind == 'R') {
             e->ready = e->ever_ready = true;
             e->ready_at = msgl__now_ns();
+            (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
             e->watchdog = (msgl_watchdog){0};
         } else if (kind == 'L') {
             e->lost = true;
@@ -711,6 +726,18 @@ static int open_port(supervisor *s, msgl_err *err)
     return rc == 0 ? check_reach(s, err) : rc;
 }
 
+// Before anything is started, which then has no more: the launcher's calls are those of all.
+static int give_up_rights(const supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    const unsigned parts =
+        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_parts;
+    int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
+    if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
+    if (rc != 0 || !cfg->seccomp) return rc;
+    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES), err);
+}
+
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
 {
     const int num_engines = cfg->front.num_replicas;
@@ -749,6 +776,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         rc = msgl__heartbeat_create(&s.heartbeats[i], err);
         s.engines[i].heartbeat = s.heartbeats[i];
     }
+    if (rc == 0) rc = give_up_rights(&s, err);
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
     end_children(&s);
