@@ -122,6 +122,8 @@ const char *msgl__http_status_text(int status)
 
 // --- life of a connection ---
 
+static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg);
+
 static void conn_free(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
@@ -130,7 +132,12 @@ static void conn_free(msgl_http_conn *c)
     if (s->conns == c) s->conns = c->next;
     s->count--;
     if (c->timer != NULL) event_free(c->timer);
-    if (c->bev != NULL) bufferevent_free(c->bev);
+    if (c->bev != NULL) {
+        // TLS's goes on to use its buffers when it has told of an end in the middle of a write.
+        (void)evbuffer_remove_cb(bufferevent_get_input(c->bev), on_buffered, c);
+        (void)evbuffer_remove_cb(bufferevent_get_output(c->bev), on_buffered, c);
+        bufferevent_free(c->bev);
+    }
     msgl__claim_free(&c->buffers);
     msgl__http_parser_free(&c->parser);
     msgl__free(c);
