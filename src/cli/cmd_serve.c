@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +11,13 @@
 #include "llm/llm.h"
 #include "models/config.h"
 #include "scheduler/scheduler.h"
+#include "server/confine.h"
 #include "server/launch.h"
 
 struct serve {
     const msgl_options *options;
     const char *model_name, *uds;
+    bool https;
     msgl_log log;
 };
 
@@ -45,6 +48,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
     msgl_err err;
     msgl_engine *engine = NULL;
     int rc = msgl__engine_create(&options, heartbeat, &engine, &err);
+    if (rc == 0) rc = msgl__no_new_privileges(&err); // that a GPU's driver might have needed
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
     const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
@@ -74,8 +78,8 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     if (s->uds != NULL) {
         (void)snprintf(at, sizeof at, "unix:%s", s->uds);
     } else {
-        (void)snprintf(at, sizeof at, "http://%s%.255s%s:%d/v1", v6 ? "[" : "", host, v6 ? "]" : "",
-                       port);
+        (void)snprintf(at, sizeof at, "%s://%s%.255s%s:%d/v1", s->https ? "https" : "http",
+                       v6 ? "[" : "", host, v6 ? "]" : "", port);
     }
     printf("minisgl is ready: %s serves %s (%sattention %s, %s)\n", at, s->model_name, replicas,
            ready->attention, ready->device);
@@ -186,6 +190,32 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->guard.num_cors = a->cors_origins.count;
 }
 
+// Whether engines may run on a GPU. Nothing here may find out that threads would come of.
+static bool gpu_possible(const char *device)
+{
+    if (device != NULL && strcmp(device, "auto") != 0) return strcmp(device, "cpu") != 0;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != NULL) dlclose(driver);
+    return driver != NULL;
+}
+
+// What the server's processes keep of what they may do.
+static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_config *cfg)
+{
+    const msgl_options *o = s->options;
+    const char *unable = msgl__confine_unable();
+    cfg->user = a->user;
+    cfg->gpu = gpu_possible(o->device);
+    if (cfg->gpu) unable = "engines may use a GPU, whose driver has calls of its own";
+    if (o->mpi) unable = "MPI's library has calls of its own";
+    cfg->seccomp = unable == NULL && strcmp(a->seccomp, "on") == 0;
+    cfg->engine_parts = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
+                        (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
+    if (unable != NULL && strcmp(a->seccomp, "on") == 0) {
+        msgl__log(&s->log, MSGL_LOG_INFO, "system calls are not limited (--seccomp): %s", unable);
+    }
+}
+
 int msgl__cmd_serve(const msgl_args *a)
 {
     if (a->shell) return msgl__cmd_chat(a);
@@ -198,6 +228,13 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
+        rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    if (rc == 0 && a->uds != NULL && a->user != NULL) { // who could not connect, nor remove it
+        rc = msgl__err_set(&err, MSGL_EINVAL,
+                           "--uds and --user do not go together: start the server as that user");
+    }
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl_free(dir);
@@ -217,6 +254,10 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.port = a->port;
     cfg.uds = s.uds = a->uds;
     cfg.insecure = a->insecure != 0;
+    set_rights(a, &s, &cfg);
+    cfg.ssl_certfile = a->ssl_certfile;
+    cfg.ssl_keyfile = a->ssl_keyfile;
+    s.https = a->ssl_certfile != NULL;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;
     cfg.front.log = &s.log;

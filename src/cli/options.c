@@ -313,6 +313,45 @@ static const msgl_setting ROWS[] = {
         .help = "more such keys, one a line; lines that begin with # are comments",
     },
     {
+        .name = "ssl-certfile",
+        MSGL_TEXT(msgl_args, ssl_certfile),
+        .by_default = ": http",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "serve https: a PEM file with the certificate and those between it and its root",
+    },
+    {
+        .name = "ssl-keyfile",
+        MSGL_TEXT(msgl_args, ssl_keyfile),
+        .by_default = ": in --ssl-certfile",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "a PEM file with the certificate's private key, without a passphrase, which no "
+                "other user may read",
+    },
+    {
+        .name = "user",
+        MSGL_TEXT(msgl_args, user),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME[:GROUP]",
+        .help = "become this user, who has to be able to read the model, once the port is bound; "
+                "only root can",
+    },
+    {
+        .name = "seccomp",
+        MSGL_TEXT(msgl_args, seccomp),
+        .choices = "on|off",
+        .preset_text = "on",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "WHETHER",
+        .help = "limit the server's processes to the system calls that they need; with a GPU or "
+                "MPI it is off (docs/security.md)",
+    },
+    {
         .name = "insecure",
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,

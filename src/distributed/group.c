@@ -177,6 +177,7 @@ static bool wait_tick(msgl_group_member *m, uint64_t until)
 static void *watch_main(void *arg)
 {
     msgl_group_member *m = arg;
+    pthread_setname_np(pthread_self(), "msgl-watch"); // any other's is a file to write
     uint64_t now = msgl__now_ns();
     do {
         msgl__watch_look(&m->watch, m->group, m->rank, now);
@@ -198,7 +199,6 @@ static int start_watch(msgl_group_member *m)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); // signals belong to the program's own threads
     const int rc = pthread_create(&m->thread, NULL, watch_main, m);
-    if (rc == 0) pthread_setname_np(m->thread, "msgl-watch");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
 }

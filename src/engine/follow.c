@@ -2,6 +2,7 @@
 //
 // A rank that follows rank 0: its engine does what the scheduler told rank 0's, in the same order.
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -164,6 +165,8 @@ int msgl__ranks_follow(const msgl_options *o, msgl_rank_place *place)
     follower f = {.place = place};
     msgl_err err = {0};
     int code = prepare(&f, o, &err);
+    // A GPU's driver might have needed them before.
+    if (place->forked) (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     err.code = code;
     msgl__wire_begin(&f.w, MSGL_WIRE_READY);
     msgl__wire_put(&f.w, &err, sizeof err);

@@ -40,6 +40,7 @@ static _Noreturn void become(const msgl_options *o, int32_t local_rank, const ch
                                    .size = o->tp_size,
                                    .local = local,
                                    .local_rank = local_rank,
+                                   .forked = true,
                                    .blamed = -1};
     out->code = msgl__meet_rank_0(&out->place, address, TOKEN, true, MEET_MS, o, &out->err);
     _exit(out->code == 0 ? 0 : 1);

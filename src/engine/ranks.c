@@ -45,6 +45,7 @@ static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *gr
                              .local = o->tp_size,
                              .local_rank = rank,
                              .group = group,
+                             .forked = true,
                              .fd = 3};
     _exit(msgl__ranks_follow(o, &place) == 0 ? 0 : 1);
 }

@@ -25,6 +25,7 @@ typedef struct msgl_ranks msgl_ranks;
 typedef struct msgl_rank_place {
     int32_t rank, size;
     int32_t local, local_rank; // ranks of this host, and which of them this is
+    bool forked;               // the process is ours, not a caller of the API
     msgl_group *group;
     msgl_ranks *others; // of rank 0
     int fd;             // of the others: to rank 0

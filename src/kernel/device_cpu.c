@@ -44,6 +44,7 @@ static bool queue_empty(cpu_device *d)
 static void *run_thread(void *arg)
 {
     cpu_device *d = arg;
+    pthread_setname_np(pthread_self(), "msgl-engine"); // any other's is a file to write
     for (;;) {
         for (const uint64_t end = msgl__now_ns() + SPIN_NS;
              queue_empty(d) && msgl__now_ns() < end;) {
@@ -181,7 +182,6 @@ int msgl__device_cpu_create(msgl_device **out, msgl_err *err)
         msgl__free(d);
         return msgl__err_set(err, MSGL_EINTERNAL, "engine: cannot start its thread");
     }
-    pthread_setname_np(d->thread, "msgl-engine");
     *out = &d->base;
     return 0;
 }

@@ -5,13 +5,14 @@
 
 #include "core/err.h"
 
-enum { TRIM_BYTES = 32 << 20 };
+enum { TRIM_BYTES = 32 << 20, LATE_TRIM_BYTES = 1 << 20, LATE_TRIM_SECONDS = 30 };
 
 void msgl__budget_init(msgl_budget *b, size_t limit)
 {
     b->limit = limit;
     atomic_init(&b->used, 0);
     atomic_init(&b->returned, 0);
+    b->seconds = 0;
 }
 
 size_t msgl__budget_share(const msgl_budget *b)
@@ -91,9 +92,21 @@ void msgl__claim_free(msgl_claim *c)
     msgl__claim_count(c, 0);
 }
 
-bool msgl__budget_trim_due(msgl_budget *b)
+static bool trim_from(msgl_budget *b, size_t bytes)
 {
     size_t n = atomic_load_explicit(&b->returned, memory_order_relaxed);
-    return n >= TRIM_BYTES && atomic_compare_exchange_strong_explicit(
-                                  &b->returned, &n, 0, memory_order_relaxed, memory_order_relaxed);
+    return n >= bytes && atomic_compare_exchange_strong_explicit(
+                             &b->returned, &n, 0, memory_order_relaxed, memory_order_relaxed);
+}
+
+bool msgl__budget_trim_due(msgl_budget *b)
+{
+    return trim_from(b, TRIM_BYTES);
+}
+
+bool msgl__budget_trim_second(msgl_budget *b)
+{
+    const bool late = ++b->seconds >= LATE_TRIM_SECONDS;
+    if (late) b->seconds = 0;
+    return trim_from(b, late ? LATE_TRIM_BYTES : TRIM_BYTES);
 }

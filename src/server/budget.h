@@ -17,6 +17,7 @@ typedef struct msgl_budget {
     size_t limit; // bytes
     atomic_size_t used;
     atomic_size_t returned; // bytes given back since the heap was last trimmed
+    int seconds;            // msgl__budget_trim_second's
 } msgl_budget;
 
 typedef enum msgl_budget_use {
@@ -52,5 +53,7 @@ void msgl__claim_free(msgl_claim *c);
 
 // True once after every 32 MiB that were given back: time to trim the heap.
 bool msgl__budget_trim_due(msgl_budget *b);
+// For one thread, once a second: the same, and true every 30 s if 1 MiB was given back.
+bool msgl__budget_trim_second(msgl_budget *b);
 
 #endif

@@ -123,7 +123,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg)
         msgl__replica_look_for_beats(&f->replicas[i]);
     }
     msgl__status_second(f);
-    if (msgl__budget_trim_due(&f->budget)) msgl__workers_trim(f->workers);
+    if (msgl__budget_trim_second(&f->budget)) msgl__workers_trim(f->workers);
 }
 
 static int front_events(msgl_front *f)

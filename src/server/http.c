@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/tls.h"
 #include "utils/clock.h"
 
 enum {
@@ -121,6 +122,8 @@ const char *msgl__http_status_text(int status)
 
 // --- life of a connection ---
 
+static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg);
+
 static void conn_free(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
@@ -129,7 +132,12 @@ static void conn_free(msgl_http_conn *c)
     if (s->conns == c) s->conns = c->next;
     s->count--;
     if (c->timer != NULL) event_free(c->timer);
-    if (c->bev != NULL) bufferevent_free(c->bev);
+    if (c->bev != NULL) {
+        // TLS's goes on to use its buffers when it has told of an end in the middle of a write.
+        (void)evbuffer_remove_cb(bufferevent_get_input(c->bev), on_buffered, c);
+        (void)evbuffer_remove_cb(bufferevent_get_output(c->bev), on_buffered, c);
+        bufferevent_free(c->bev);
+    }
     msgl__claim_free(&c->buffers);
     msgl__http_parser_free(&c->parser);
     msgl__free(c);
@@ -226,6 +234,7 @@ static void conn_look(msgl_http_conn *c)
 
 static void conn_linger(msgl_http_conn *c)
 {
+    msgl__tls_bye(c->bev);
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     c->state = CONN_LINGER;
     evbuffer_drain(bufferevent_get_input(c->bev), unread(c));
@@ -538,8 +547,9 @@ static void on_write(struct bufferevent *bev, void *arg)
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     msgl_http_conn *c = arg;
-    (void)bev;
+    if (what == BEV_EVENT_CONNECTED) return; // TLS; the first request is still to come
     if ((what & BEV_EVENT_EOF) != 0) {
+        bufferevent_enable(bev, EV_WRITE); // TLS stops that, too; the other end may be half open
         if (c->state == CONN_OPEN) {
             c->half_closed = true;
             conn_watch(c);
@@ -565,6 +575,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     } else if (c->state == CONN_READ && c->server->draining) {
         conn_finish(c);
     } else {
+        if (c->state == CONN_READ) msgl__tls_bye(c->bev);
         conn_gone(c);
     }
 }
@@ -611,7 +622,9 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
     if (c->next != NULL) c->next->prev = c;
     s->conns = c;
     s->count++;
-    c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    const bool tls = s->cfg.tls != NULL && !c->inner;
+    c->bev = tls ? msgl__tls_accept(s->cfg.tls, s->base, fd)
+                 : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->timer = event_new(s->base, -1, 0, on_timer, c);
     if (c->bev == NULL || c->timer == NULL) {
         if (c->bev == NULL) close(fd);
@@ -630,6 +643,10 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
                                (s->cfg.write_timeout_ms % 1000) * 1000};
     bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
     bufferevent_set_timeouts(c->bev, NULL, &wt);
+    if (s->count > s->cfg.max_connections && tls) {
+        conn_free(c); // an answer would need a handshake, which is work
+        return;
+    }
     if (s->count > s->cfg.max_connections && !c->inner) {
         conn_refuse(c, 503, "There are too many connections.");
         return;

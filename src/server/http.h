@@ -22,17 +22,20 @@
 #include "server/http_parse.h"
 
 struct evbuffer;
+struct msgl_tls;
 typedef struct msgl_http_server msgl_http_server;
 typedef struct msgl_http_conn msgl_http_conn;
 
 typedef struct msgl_http_config {
     msgl_http_limits limits;
-    int max_connections;   // further ones are answered 503 and closed
-    int header_timeout_ms; // from a request's first byte to the end of its headers: 408
+    int max_connections;   // further ones are answered 503 and closed; with TLS closed
+    int header_timeout_ms; // from a request's first byte to the end of its headers: 408; a
+                           // connection's first byte, after TLS's handshake, has as long: closed
     int body_timeout_ms;   // then to the end of its body: 408
     int idle_timeout_ms;   // between requests: closed
     int write_timeout_ms;  // a client that takes nothing for this long is gone
     size_t max_output;     // unsent bytes of a stream; a client that is further behind is gone
+    struct msgl_tls *tls;  // of all connections but the server's own; NULL: none
 } msgl_http_config;
 
 msgl_http_config msgl__http_config_default(void);

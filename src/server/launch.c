@@ -27,6 +27,8 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/confine.h"
+#include "server/tls.h"
 #include "server/unix_socket.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
@@ -280,6 +282,7 @@ typedef struct supervisor {
     bool announced;                                      // all of them were ready once
     msgl_unix_socket unix_socket;
     int listen_fd, port; // kept for the next front
+    msgl_tls *tls;       // the front's; NULL: none
     int control[2];      // [0] ours, -1 without a front; [1] the front's until it has it
     int signals;
     sigset_t old_mask;
@@ -313,6 +316,12 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
+    msgl__tls_free(s->tls);
+    msgl_err err = {0};
+    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
+        _exit(1);
+    }
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, NULL);
@@ -323,6 +332,13 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     msgl__channel_destroy(ch);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
+}
+
+static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
+{
+    const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
+    const int rc = msgl__no_new_privileges(err);
+    return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
 }
 
 static _Noreturn void front_child(supervisor *s)
@@ -343,8 +359,10 @@ static _Noreturn void front_child(supervisor *s)
     p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
     p.front_cfg.guard.host = s->cfg->host;
     p.front_cfg.heartbeats = s->heartbeats;
+    p.front_cfg.http.tls = s->tls;
     msgl_err err = {0};
-    const int rc = front_serve(&p, s->listen_fd, fds, &err);
+    int rc = confine_front(s->cfg, &err);
+    if (rc == 0) rc = front_serve(&p, s->listen_fd, fds, &err);
     if (rc != 0) (void)control_send(p.control, 'X', 0, err.text, -1);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
@@ -524,6 +542,7 @@ static void on_packets(supervisor *s)
             now_ready(&s->front);
         } else if (kind == 'R') {
             engine_is_ready(s, e);
+            (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
         } else if (kind == 'L') {
             e->lost = true;
             memcpy(e->child.last_words, text, sizeof e->child.last_words);
@@ -771,6 +790,34 @@ static int check_reach(const supervisor *s, msgl_err *err)
     return 0;
 }
 
+// What the front serves on.
+static int open_port(supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    int rc = 0;
+    if (cfg->ssl_certfile != NULL) {
+        rc = msgl__tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &s->tls, err);
+    }
+    if (rc == 0) {
+        rc = cfg->uds != NULL
+                 ? msgl__unix_listen(cfg->uds, &s->unix_socket, &s->listen_fd, err)
+                 : msgl__http_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
+    }
+    return rc == 0 ? check_reach(s, err) : rc;
+}
+
+// Before anything is started, which then has no more: the launcher's calls are those of all.
+static int give_up_rights(const supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    const unsigned parts =
+        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_parts;
+    int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
+    if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
+    if (rc != 0 || !cfg->seccomp) return rc;
+    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES), err);
+}
+
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
 {
     const int num_engines = cfg->front.num_replicas;
@@ -800,12 +847,10 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = cfg->uds != NULL ? msgl__unix_listen(cfg->uds, &s.unix_socket, &s.listen_fd, err)
-                              : msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
-    if (rc != 0) return rc;
-    rc = check_reach(&s, err);
+    int rc = open_port(&s, err);
     if (rc != 0) {
         close_fd(&s.listen_fd);
+        msgl__tls_free(s.tls);
         return rc;
     }
     sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
@@ -817,6 +862,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         rc = msgl__heartbeat_create(&s.heartbeats[i], err);
         s.engines[i].heartbeat = s.heartbeats[i];
     }
+    if (rc == 0) rc = give_up_rights(&s, err);
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
     end_children(&s);
@@ -827,6 +873,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     }
     msgl__unix_remove(&s.unix_socket);
     close_fd(&s.listen_fd);
+    msgl__tls_free(s.tls);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);
     close_fd(&s.signals);

@@ -96,6 +96,7 @@ static void *worker_main(void *arg)
 {
     const worker *w = arg;
     msgl_pool *p = w->pool;
+    pthread_setname_np(pthread_self(), "msgl-worker"); // any other's is a file to write
     for (;;) {
         // Read before looking for work: a run published after this changes it, and ends the wait.
         const unsigned seen = atomic_load_explicit(&p->run, memory_order_acquire);
@@ -137,7 +138,6 @@ int msgl__pool_create(int num_threads, msgl_pool **out, msgl_err *err)
         worker *w = &p->workers[started];
         *w = (worker){.pool = p, .index = started + 1};
         rc = pthread_create(&w->thread, NULL, worker_main, w);
-        if (rc == 0) pthread_setname_np(w->thread, "msgl-worker");
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0) {

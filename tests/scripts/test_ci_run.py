@@ -20,7 +20,7 @@ class CiRun(unittest.TestCase):
             (self.tree / name).parent.mkdir(parents=True)
             shutil.copy(ROOT / name, self.tree / name)
         for name in ("setup", "check-style", "check-headers", "check-portable", "check-symbols", "check-docs",
-                     "check-install", "check-examples"):
+                     "check-install", "check-deb", "check-examples"):
             self.stand_in("scripts/" + name)
         for name in ("cmake", "make", "ninja", "ctest", "python3"):
             self.stand_in("tools/" + name)
@@ -63,7 +63,7 @@ class CiRun(unittest.TestCase):
     def test_each_step_stops_it(self):
         for name in ("scripts/check-style", "scripts/check-headers", "scripts/check-portable", "scripts/check-symbols",
                      "scripts/check-docs", "tools/make", "tools/ninja", "tools/ctest", "scripts/check-install",
-                     "scripts/check-examples"):
+                     "scripts/check-deb", "scripts/check-examples"):
             self.stand_in(name, "exit 1")
             self.assertNotIn("all checks passed", self.run_ci(code=1))
             self.stand_in(name)

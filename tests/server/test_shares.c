@@ -491,10 +491,33 @@ static void test_shared_logprobs(void **state)
     server_close(&s);
 }
 
+// When the heap is trimmed, by what was given back and the seconds that have passed.
+static void test_trim(void **state)
+{
+    (void)state;
+    msgl_budget b;
+    msgl__budget_init(&b, (size_t)1 << 30);
+    msgl_claim c = {.budget = &b};
+    for (int i = 0; i < 100; i++) assert_false(msgl__budget_trim_second(&b));
+    msgl__claim_count(&c, 33 << 20);
+    assert_false(msgl__budget_trim_due(&b)); // it is held
+    msgl__claim_free(&c);
+    assert_true(msgl__budget_trim_due(&b));
+    assert_false(msgl__budget_trim_due(&b));
+    // Less than that within half a minute.
+    msgl__claim_count(&c, 2 << 20);
+    msgl__claim_free(&c);
+    int trims = 0;
+    for (int i = 0; i < 30; i++) trims += msgl__budget_trim_second(&b);
+    assert_int_equal(trims, 1);
+    for (int i = 0; i < 100; i++) assert_false(msgl__budget_trim_second(&b));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         // of memory
+        cmocka_unit_test(test_trim),
         cmocka_unit_test(test_arriving_bodies),
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_trees),
