@@ -84,8 +84,8 @@ struct msgl_scheduler {
     msgl_req_list held, waiting, running;
     msgl_constrainer *constrainer; // NULL: no request had a grammar yet
     msgl_uids uids, clients;
-    uint64_t chunks;  // of prompts, so far
-    msgl_req *cursor; // of a walk over `running` that requests may leave meanwhile: the next one
+    uint64_t chunks;    // of prompts, so far
+    msgl_req *cursor;   // of a walk over `running` that requests may leave meanwhile: the next one
     int32_t *free_rows; // stack
     int32_t num_free_rows;
     int32_t reserved;   // pages promised to running requests that they do not have yet

@@ -4,8 +4,8 @@
 // prompt and of an answer as long as answers have been, not of max_tokens, which most never need:
 // free + evictable pages of span 0 >= s->reserved holds after every call. An answer that outgrows
 // its promise takes what is free. When nothing is, the youngest request goes back to the queue; its
-// pages stay in the prefix cache as long as nobody needs them, and it continues from its tokens. The
-// oldest never leaves, and alone it always fits, so every request ends.
+// pages stay in the prefix cache as long as nobody needs them, and it continues from its tokens.
+// The oldest never leaves, and alone it always fits, so every request ends.
 //
 // Clients have a share each. A request leaves for another client's, too, when its own has at least
 // two rows more, or as many pages without it as the other would have: then the other has no reason

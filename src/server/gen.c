@@ -24,6 +24,13 @@ enum {
 
 // --- life ---
 
+// So many of its places in the queue are free again.
+static void queue_give(msgl_front *f, party *p, int n)
+{
+    f->waiting -= n;
+    p->waiting -= n;
+}
+
 // The engine is done with this choice (or is told to be).
 static void choice_leave(msgl_front *f, choice *c, bool abort_it)
 {
@@ -36,7 +43,7 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
     c->uid.id = 0;
     msgl__turn_left(f, c);
     msgl__router_ended(f->router, &c->route);
-    if (c->waiting) f->waiting--;
+    queue_give(f, c->owner->party, c->waiting);
     c->waiting = false;
     c->owner->num_left--;
 }
@@ -72,7 +79,7 @@ static void tell_batches(msgl_front *f)
 
 static void gen_free(msgl_front *f, gen *g)
 {
-    f->waiting -= g->num_choices - g->num_sent;
+    queue_give(f, g->party, g->num_choices - g->num_sent);
     for (int i = 0; i < f->cfg.num_replicas && g->parts != NULL; i++) {
         (void)part_empty(f, &g->parts[i]);
     }
@@ -86,6 +93,7 @@ static void gen_free(msgl_front *f, gen *g)
     if (g->prev != NULL) g->prev->next = g->next;
     if (g->next != NULL) g->next->prev = g->prev;
     if (f->gens == g) f->gens = g->next;
+    msgl__party_leave(f, g->party);
     f->num_gens--;
     f->num_inner -= g->inner;
     tell_batches(f);
@@ -176,15 +184,21 @@ void msgl__gen_gone(msgl_front *f, gen *g)
 // --- body to worker ---
 
 // Takes n more places in the queue for a request that has `own` there. A request alone in it may
-// pass the limit: it could never be served otherwise.
-static bool queue_take(msgl_front *f, int n, int own, msgl_api_error *e)
+// pass the limit: it could never be served otherwise. A party with more than one request waiting
+// leaves places for others.
+static bool queue_take(msgl_front *f, party *p, int n, int own, msgl_api_error *e)
 {
-    if (f->waiting > own && f->waiting + n > f->cfg.max_waiting) {
+    const int left = f->cfg.max_waiting - f->waiting - n;
+    const bool full = f->waiting > own && left < 0;
+    if (full || (p->waiting > own && p->waiting + n > SHARE * (int64_t)left)) {
         (void)msgl__api_fail(e, 429, NULL, "queue_full",
-                             "The server has %d requests waiting; try again later.", f->waiting);
+                             full ? "The server has %d requests waiting; try again later."
+                                  : "You have %d requests waiting; try again later.",
+                             full ? f->waiting : p->waiting);
         return false;
     }
     f->waiting += n;
+    p->waiting += n;
     return true;
 }
 
@@ -221,19 +235,24 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     const msgl_endpoint *ep = msgl__endpoint(kind);
     msgl_api_error e;
     gen *g = NULL;
+    party *from = NULL;
     if (f->stopping || msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
                              f->stopping ? "The server is stopping."
                                          : "The engine is not ready; try again soon.");
-    } else if (queue_take(f, 1, 0, &e)) {
+    } else if ((from = msgl__party_join(f, c, p)) == NULL) {
+        (void)msgl__api_oom(&e);
+    } else if (queue_take(f, from, 1, 0, &e)) {
         g = gen_create(f, p, kind, &e);
-        if (g == NULL) f->waiting--;
+        if (g == NULL) queue_give(f, from, 1);
     }
     if (g == NULL) {
+        if (from != NULL) msgl__party_leave(f, from);
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
     g->ep = ep;
+    g->party = from;
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
@@ -312,7 +331,7 @@ static int choice_start(msgl_front *f, part *p)
         if (copy > 0) rc = msgl__sequence_share_prompt(&c->seq, &(c - copy)->seq);
     }
     if (rc != 0) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         msgl__router_ended(f->router, &c->route);
         return rc;
     }
@@ -322,6 +341,7 @@ static int choice_start(msgl_front *f, part *p)
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
+                                     .client = g->party->number,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
                                      .sampling = req->sampling,
@@ -466,12 +486,12 @@ static void gen_start(msgl_front *f, gen *g)
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
     if (msgl__front_num_serving(f) == 0) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         gen_fail_status(f, g, MSGL_ECLOSED);
         return;
     }
-    if (!queue_take(f, n - 1, 1, &e)) {
-        f->waiting--;
+    if (!queue_take(f, g->party, n - 1, 1, &e)) {
+        queue_give(f, g->party, 1);
         gen_fail(f, g, &e);
         return;
     }
@@ -480,7 +500,8 @@ static void gen_start(msgl_front *f, gen *g)
     int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, bytes);
     if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
-        f->waiting -= n - g->num_choices; // freeing it gives the places of its choices back
+        queue_give(f, g->party,
+                   n - g->num_choices); // freeing it gives the places of its choices back
         gen_fail_status(f, g, rc);
         return;
     }
@@ -524,7 +545,7 @@ void msgl__gen_jobs_done(msgl_front *f)
             gen_start(f, g);
             continue;
         }
-        f->waiting--;
+        queue_give(f, g->party, 1);
         if (g->base.conn == NULL) {
             gen_free(f, g); // left, or was failed, in the meantime
         } else if (j->rc != 0) {
@@ -665,7 +686,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e, uint64_t now_n
     if (c == NULL) return; // aborted in the meantime
     gen *g = c->owner;
     if (c->waiting) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         msgl__turn_started(f, c);
         msgl__router_started(f->router, &c->route);
     }

@@ -51,6 +51,7 @@ struct msgl_http_conn {
     int status; // of its answer, 0: none yet
     char id[MSGL_HTTP_ID_MAX + 1];
     char client[INET6_ADDRSTRLEN + 16]; // address and port
+    msgl_http_source source;
     bool share_origin, share_any;
     size_t lingered;
     msgl_claim buffers; // what is in bev's
@@ -590,6 +591,19 @@ static void put_peer(const peer *p, char *out, size_t size)
                    ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
 }
 
+static msgl_http_source source_of(const peer *p)
+{
+    msgl_http_source s = {0};
+    if (p->any.sa_family == AF_INET) {
+        s.bytes[10] = s.bytes[11] = 0xff;
+        memcpy(s.bytes + 12, &p->v4.sin_addr, 4);
+    } else if (p->any.sa_family == AF_INET6) {
+        const bool v4 = IN6_IS_ADDR_V4MAPPED(&p->v6.sin6_addr);
+        memcpy(s.bytes, &p->v6.sin6_addr, v4 ? 16 : 8);
+    }
+    return s;
+}
+
 // p NULL: the server itself.
 static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
 {
@@ -602,8 +616,9 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
     c->inner = p == NULL;
     if (c->inner) {
         (void)snprintf(c->client, sizeof c->client, "batch");
-    } else if (s->handlers.on_done != NULL) {
-        put_peer(p, c->client, sizeof c->client);
+    } else {
+        c->source = source_of(p);
+        if (s->handlers.on_done != NULL) put_peer(p, c->client, sizeof c->client);
     }
     msgl__http_parser_init(&c->parser, &s->cfg.limits);
     c->next = s->conns;
@@ -649,6 +664,11 @@ void msgl__http_server_adopt(msgl_http_server *s, int fd)
 bool msgl__http_conn_is_inner(const msgl_http_conn *c)
 {
     return c->inner;
+}
+
+msgl_http_source msgl__http_conn_source(const msgl_http_conn *c)
+{
+    return c->source;
 }
 
 static void on_accept_retry(evutil_socket_t fd, short what, void *arg)

@@ -81,6 +81,13 @@ int msgl__http_server_connections(const msgl_http_server *s);
 void msgl__http_server_adopt(msgl_http_server *s, int fd);
 bool msgl__http_conn_is_inner(const msgl_http_conn *c);
 
+// Where a connection comes from: an IPv4 address as IPv6 has it, or the first half of an IPv6
+// address, since a host has all of the other.
+typedef struct msgl_http_source {
+    unsigned char bytes[16];
+} msgl_http_source;
+msgl_http_source msgl__http_conn_source(const msgl_http_conn *c); // inner: zero
+
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);
 // Of the open request: its answer lets the page of its Origin, or any page, read it.

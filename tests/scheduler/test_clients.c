@@ -158,9 +158,8 @@ static void test_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_newcomer), cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_many),     cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_newcomer), cmocka_unit_test(test_halves), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_pages),    cmocka_unit_test(test_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
