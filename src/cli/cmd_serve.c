@@ -93,7 +93,12 @@ static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
     for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
-    return rc == 0 && a->api_key_file != NULL ? msgl__keys_read(keys, a->api_key_file, err) : rc;
+    if (rc == 0 && a->api_key_file != NULL) rc = msgl__keys_read(keys, a->api_key_file, err);
+    if (rc == 0 && a->salt_by_key && keys->count == 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "--cache-salt-by-key needs keys: --api-key KEY or --api-key-file FILE");
+    }
+    return rc;
 }
 
 static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
@@ -142,6 +147,7 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->max_waiting = a->max_queued;
     f->stop_timeout_ms = 1000 * a->shutdown_timeout;
     f->http.max_connections = a->max_connections;
+    f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
     f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;

@@ -295,6 +295,14 @@ static const msgl_setting ROWS[] = {
         .help = "more such keys, one a line; lines that begin with # are comments",
     },
     {
+        .name = "cache-salt-by-key",
+        MSGL_FLAG(msgl_args, salt_by_key),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "requests share cached prefixes only with those of the same API key, as if the key "
+                "were in their cache_salt (docs/security.md)",
+    },
+    {
         .name = "insecure",
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,

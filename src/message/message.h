@@ -34,8 +34,9 @@ typedef enum msgl_msg_type {
 } msgl_msg_type;
 
 typedef struct msgl_msg_request {
-    uint64_t uid;    // unique among requests in flight; chosen by the front
-    uint64_t client; // whose it is: clients have a share each; any number
+    uint64_t uid;        // unique among requests in flight; chosen by the front
+    uint64_t client;     // whose it is: clients have a share each; any number
+    uint64_t cache_salt; // prefixes are shared with requests of the same; 0 as well
     int32_t num_ids;
     const int32_t *ids; // prompt, not empty
     msgl_sampling_params sampling;

@@ -35,6 +35,7 @@ typedef struct msgl_client {
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
     msgl_client *client;          //
+    uint64_t salt;                // of what it shares in the prefix cache
     struct msgl_req *prev, *next; // in `held`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;

@@ -189,6 +189,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     }
     *r = (msgl_req){.uid.id = q->uid,
                     .client = client,
+                    .salt = q->cache_salt,
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .extra = msgl__req_extra_ref(q->extra),

@@ -116,7 +116,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     // At least one token stays to be computed, for its logits; prompt_logprobs needs all rows.
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
-    const msgl_prefix p = msgl__cache_match(s->cache, r->ids, most, &pending);
+    const msgl_prefix p = msgl__cache_match(s->cache, r->salt, r->ids, most, &pending);
     if (pending >= SHARE_MIN) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {

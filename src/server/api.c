@@ -9,6 +9,7 @@
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/json.h"
+#include "utils/siphash.h"
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
@@ -156,6 +157,28 @@ static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_err
                           cfg->model_name);
 }
 
+// vLLM's field, and whose key the request has: one number, which no other two of these give.
+static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                      msgl_api_error *e)
+{
+    const char *text = NULL;
+    const int rc = msgl__field_str(o, "cache_salt", &text, e);
+    const size_t n = rc > 0 ? json_string_length(msgl__field(o, "cache_salt")) : 0;
+    if (rc < 0) return rc;
+    if (rc > 0 && (n == 0 || n > MSGL_API_MAX_SALT)) {
+        return msgl__api_fail(e, 400, "cache_salt", "invalid_value",
+                              "'cache_salt' has %zu bytes; allowed: 1 to %d.", n,
+                              MSGL_API_MAX_SALT);
+    }
+    if (rc == 0 && cfg->salt_of == 0) return 0;
+    char both[MSGL_API_MAX_SALT + 16];
+    const int own = snprintf(both, sizeof both, "%d ", cfg->salt_of);
+    if (n > 0) memcpy(both + own, text, n);
+    out->cache_salt = msgl__siphash(cfg->salt_key, both, (size_t)own + n);
+    if (out->cache_salt == 0) out->cache_salt = 1;
+    return 0;
+}
+
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
 {
     switch (err->code) {
@@ -182,6 +205,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
+    if (rc == 0) rc = parse_salt(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);
     return rc < 0 ? rc : 0;
 }

@@ -58,6 +58,7 @@ typedef enum msgl_api_kind {
 } msgl_api_kind;
 
 enum {
+    MSGL_API_MAX_SALT = 1024,     // bytes
     MSGL_API_MAX_N = 128,         // choices per prompt
     MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
     MSGL_API_MAX_CHOICES = 1024,  // their product
@@ -92,7 +93,9 @@ typedef struct msgl_api_config {
     int32_t vocab_size;                        // ids of a prompt and stop ids are below it
     const msgl_tool_form *tool_form;           // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
-    bool refuse_unknown; // fields that are not read here are refused, not noted
+    bool refuse_unknown;  // fields that are not read here are refused, not noted
+    uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
+    int salt_of;          // whose API key is part of the salt; 0: nobody's
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -120,6 +123,7 @@ typedef struct msgl_gen_request {
     int n;
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
+    uint64_t cache_salt; // 0: none
     msgl_sampling_params sampling;
     msgl_req_extra *extra;   // a reference, or NULL
     const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL

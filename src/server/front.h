@@ -39,6 +39,7 @@ typedef struct msgl_front_config {
     int max_silence_s;                 // without a beat: the engine gets no requests
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
+    bool salt_by_key; // requests share cached prefixes with those of the same key only
     msgl_http_config http;
     const char *batch_dir;    // of files and batches; NULL: there are none
     const char *info_json;    // an object for /get_server_info's "config", or NULL

@@ -216,6 +216,7 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     j->owner = g;
     j->kind = kind;
     j->config = f->api;
+    if (f->cfg.salt_by_key) j->config.salt_of = msgl__guard_whose(&f->cfg.guard, p);
     j->max_seq_len = msgl__front_engine(f)->max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
@@ -342,6 +343,7 @@ static int choice_start(msgl_front *f, part *p)
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
                                      .client = g->party->number,
+                                     .cache_salt = req->cache_salt,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
                                      .sampling = req->sampling,
@@ -365,9 +367,9 @@ void msgl__gen_turns(msgl_front *f)
     }
 }
 
-// Names of a prompt's blocks, in the front's scratch; NULL without memory, or for the only replica:
-// then they are not compared.
-static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids)
+// Names of a prompt's blocks, by its salt, in the front's scratch; NULL without memory, or for the
+// only replica: then they are not compared.
+static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids, uint64_t salt)
 {
     const size_t n = ids->len / ROUTE_BLOCK;
     if (f->cfg.num_replicas == 1) return NULL;
@@ -378,7 +380,7 @@ static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids)
         f->cap_route_keys = n;
     }
     if (n > 0) {
-        (void)msgl__router_keys(ids->data, (int32_t)ids->len, ROUTE_BLOCK, f->route_seed,
+        (void)msgl__router_keys(ids->data, (int32_t)ids->len, ROUTE_BLOCK, f->route_seed ^ salt,
                                 f->route_keys);
     }
     return f->route_keys;
@@ -422,7 +424,7 @@ static int gen_choices(msgl_front *f, gen *g, int n)
         choice *c = &g->choices[i];
         const msgl_ids *ids = &g->job->ids[i / req->n];
         const int32_t len = (int32_t)ids->len;
-        if (i % req->n == 0) keys = route_keys(f, ids);
+        if (i % req->n == 0) keys = route_keys(f, ids, req->cache_salt);
         c->owner = g;
         c->prompt = len;
         c->to_start = i % req->n == 0 || len < SHARED_TO_START ? len : SHARED_TO_START;
@@ -449,7 +451,9 @@ static void part_move(msgl_front *f, part *p)
     for (choice *c = part_empty(f, p), *next; c != NULL; c = next) {
         next = c->next;
         const int own = (int)(c - g->choices) / g->job->req.n;
-        if (own != prompt) keys = route_keys(f, &g->job->ids[prompt = own]);
+        if (own != prompt) {
+            keys = route_keys(f, &g->job->ids[prompt = own], g->job->req.cache_salt);
+        }
         (void)choice_route(f, c, keys);
     }
     gen_join(f, g);

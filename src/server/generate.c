@@ -24,7 +24,7 @@ static const msgl_refused_field both_refused[] = {
     {"session_params", MSGL_NEUTRAL_OFF},
     {NULL, MSGL_NEUTRAL_NULL},
 };
-static const char *const sglang_names[] = {"model", "stream", NULL};
+static const char *const sglang_names[] = {"model", "stream", "cache_salt", NULL};
 static const char *const params_names[] = {"max_new_tokens", "min_new_tokens", "sampling_seed",
                                            "no_stop_trim", NULL};
 static const msgl_refused_field params_refused[] = {

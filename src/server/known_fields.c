@@ -101,7 +101,6 @@ static const char *const foreign[] = {
     "xtc_threshold",
     // vLLM
     "add_special_tokens",
-    "cache_salt",
     "documents",
     "guided_decoding_backend",
     "guided_whitespace_pattern",

@@ -11,9 +11,9 @@
 #include "server/json.h"
 #include "server/messages_answer.h"
 
-static const char *const names[] = {"model",    "max_tokens",     "messages", "system",
-                                    "stream",   "stop_sequences", "tools",    "tool_choice",
-                                    "thinking", "output_config",  NULL};
+static const char *const names[] = {"model",    "max_tokens",     "messages",   "system",
+                                    "stream",   "stop_sequences", "tools",      "tool_choice",
+                                    "thinking", "output_config",  "cache_salt", NULL};
 // Of Anthropic's service: nothing here depends on them.
 static const char *const service_names[] = {"metadata",        "cache_control", "service_tier",
                                             "inference_geo",   "speed",         "diagnostics",

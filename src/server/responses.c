@@ -36,6 +36,7 @@ static const char *const names[] = {"model",
                                     "image",
                                     "response_format",
                                     "max_tool_calls",
+                                    "cache_salt",
                                     NULL};
 // Of OpenAI's service: nothing here depends on them.
 static const char *const service_names[] = {"store",

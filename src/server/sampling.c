@@ -42,7 +42,8 @@ static const char *const sampling_names[] = {"temperature",
                                              "grammar",
                                              NULL};
 static const char *const request_names[] = {
-    "model", "stream", "stream_options", "max_tokens", "truncate_prompt_tokens", NULL};
+    "model",      "stream", "stream_options", "max_tokens", "truncate_prompt_tokens",
+    "cache_salt", NULL};
 const msgl_fields msgl__sampling_fields = {.read = sampling_names};
 const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__sampling_fields};
 
