@@ -153,8 +153,20 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "N",
-        .help = "connections at once, as far as the limit of descriptors has room for them; "
-                "further ones are answered 503",
+        .help = "connections at once, as far as the limit of descriptors has room for them; a "
+                "further one takes the place of the one that is idle longest, and when all have a "
+                "request only /health and /ready are answered",
+    },
+    {
+        .name = "max-connections-per-address",
+        MSGL_INT(msgl_args, max_per_address),
+        .max = 1 << 20,
+        .by_default = ": no limit",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "N",
+        .help = "connections at once from one IPv4 address or the /64 of an IPv6 address; further "
+                "ones are answered 429. A proxy is one address",
     },
     {
         .name = "max-body-size",

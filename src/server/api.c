@@ -128,6 +128,23 @@ static size_t strip_slashes(const char *s)
     return n;
 }
 
+// The last part of path[0, *len), behind which there are slashes only.
+static const char *last_part(const char *path, size_t *len)
+{
+    const size_t n = strip_slashes(path);
+    const char *slash = n > 1 ? memrchr(path, '/', n) : NULL;
+    const char *last = slash == NULL ? path : slash + 1;
+    *len = n - (size_t)(last - path);
+    return last;
+}
+
+void msgl__api_put_path(const char *path, char *out, size_t size)
+{
+    size_t len = strlen(path);
+    const char *shown = path[0] == '/' ? last_part(path, &len) : path;
+    (void)snprintf(out, size, "%.*s", (int)(len < size ? len : size), shown);
+}
+
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
 {
     for (int i = 0; i < cfg->num_more_names; i++) {
@@ -136,9 +153,8 @@ bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t 
     }
     while (len > 1 && name[len - 1] == '/') len--;
     const size_t path_len = strip_slashes(cfg->model_path);
-    const char *base = memrchr(cfg->model_path, '/', path_len);
-    base = base == NULL || path_len == 1 ? cfg->model_path : base + 1;
-    const size_t base_len = path_len - (size_t)(base - cfg->model_path);
+    size_t base_len;
+    const char *base = last_part(cfg->model_path, &base_len);
     return (len == strlen(cfg->model_name) && memcmp(name, cfg->model_name, len) == 0) ||
            (len == path_len && memcmp(name, cfg->model_path, len) == 0) ||
            (len == base_len && memcmp(name, base, len) == 0);

@@ -157,6 +157,9 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
 // frees the body's tree. 0 or MSGL_ENOMEM.
 int msgl__gen_request_settle(msgl_gen_request *r);
 
+// What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
+// part of an absolute one.
+void msgl__api_put_path(const char *path, char *out, size_t size);
 // Whether `name` (not terminated) means the served model.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
 

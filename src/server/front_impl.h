@@ -145,6 +145,7 @@ typedef struct stats_wait {
 struct msgl_front {
     msgl_front_config cfg;
     msgl_api_config api;
+    char shown_path[256]; // of the model, for clients
     struct event_base *base;
     msgl_http_server *http;
     msgl_workers *workers;

@@ -2,7 +2,6 @@
 //
 // What one client may take from the others: of the memory that requests hold in the front, of the
 // queue, and of the engine.
-#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -455,16 +453,7 @@ static void test_round(void **state)
 static int open_as(const server_fixture *s, const char *key)
 {
     if (s->cfg.guard.keys.count > 0) return client_open(s);
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const struct sockaddr_in to = {.sin_family = AF_INET,
-                                   .sin_port = htons((uint16_t)s->port),
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_in from = to;
-    from.sin_port = 0;
-    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (uint32_t)(key[0] - '0'));
-    assert_int_equal(bind(fd, (const struct sockaddr *)&from, sizeof from), 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
-    return fd;
+    return client_open_from(s, key[0] - '0');
 }
 
 static int ask_as(const server_fixture *s, const char *key, const char *body)
