@@ -224,6 +224,15 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "added-tokens-from-text",
+        MSGL_FLAG(msgl_args, added_from_text),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "in chats, tokens such as <think> and <tool_call>, if the tokenizer does not call "
+                "them special, are formed from what anybody's messages spell, as transformers "
+                "does; else only from the template's text and the assistant's messages",
+    },
+    {
         .name = "batch-dir",
         MSGL_TEXT(msgl_args, batch_dir),
         .by_default = ": none",

@@ -96,6 +96,7 @@ typedef struct msgl_api_config {
     bool refuse_unknown;  // fields that are not read here are refused, not noted
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
+    bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
 } msgl_api_config;
 
 typedef struct msgl_prompt {

@@ -197,7 +197,8 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
-                               .refuse_unknown = cfg->refuse_unknown};
+                               .refuse_unknown = cfg->refuse_unknown,
+                               .added_from_text = cfg->added_from_text};
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->done_fd = f->stop_fd = f->batch_fd = -1;

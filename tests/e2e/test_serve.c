@@ -857,6 +857,48 @@ static void test_config(void **state)
     response_free(&r);
 }
 
+// Whether the tokens of this have the one of "<tool_call>", which the tokenizer does not call
+// special.
+static bool has_call(server *s, const char *body)
+{
+    json_t *one = post(s, "/tokenize", "{\"prompt\":\"<tool_call>\"}", 200);
+    json_t *all = post(s, "/tokenize", body, 200), *id;
+    assert_int_equal(json_array_size(json_object_get(one, "tokens")), 1);
+    bool found = false;
+    size_t i;
+    json_array_foreach(json_object_get(all, "tokens"), i, id)
+    {
+        found = found || json_equal(id, json_array_get(json_object_get(one, "tokens"), 0));
+    }
+    json_decref(one);
+    json_decref(all);
+    return found;
+}
+
+// Users and tools cannot write a token by its name; assistants and prompts of texts can, and with
+// the option everybody.
+static void test_added_tokens(void **state)
+{
+    static const struct {
+        const char *body;
+        bool always;
+    } cases[] = {
+        {"{\"prompt\":\"a<tool_call>\"}", true},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a<tool_call>\"}]}", false},
+        {"{\"messages\":[{\"role\":\"system\",\"content\":\"<tool_call>\"}]}", false},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+         "{\"role\":\"assistant\",\"content\":\"<tool_call>\"}]}",
+         true},
+    };
+    server *s = *state, own;
+    start(&own, (const char *const[]){"--added-tokens-from-text", NULL});
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (has_call(s, cases[i].body) != cases[i].always) fail_msg("%s", cases[i].body);
+        if (!has_call(&own, cases[i].body)) fail_msg("with the option: %s", cases[i].body);
+    }
+    stop(&own);
+}
+
 // A GGUF file is served as the folder that it was made from: template, tokens and weights.
 static void test_gguf(void **state)
 {
@@ -890,7 +932,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
         cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
         cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_replicas_cache),   cmocka_unit_test(test_replica_killed),
+        cmocka_unit_test(test_added_tokens),     cmocka_unit_test(test_replicas_cache),
+        cmocka_unit_test(test_replica_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
