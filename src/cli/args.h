@@ -36,8 +36,9 @@ typedef struct msgl_args {
         *batch_dir;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
-    int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, access_log,
-        log_stats_interval, max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
+    int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, salt_by_key,
+        added_from_text, max_per_address, access_log, log_stats_interval, max_queued,
+        max_connections, max_body, keep_alive, shutdown_timeout;
     // requests
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;

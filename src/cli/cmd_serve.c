@@ -103,7 +103,21 @@ static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
     for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
-    return rc == 0 && a->api_key_file != NULL ? msgl__keys_read(keys, a->api_key_file, err) : rc;
+    if (rc == 0 && a->api_key_file != NULL) rc = msgl__keys_read(keys, a->api_key_file, err);
+    if (rc == 0 && a->salt_by_key && keys->count == 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "--cache-salt-by-key needs keys: --api-key KEY or --api-key-file FILE");
+    }
+    return rc;
+}
+
+// A text of which, if it is an absolute path, only the last part is shown.
+static json_t *shown(const char *text)
+{
+    char out[1024];
+    if (text == NULL) return NULL;
+    msgl__api_put_path(text, out, sizeof out);
+    return json_string(out);
 }
 
 // "/llm" of "/llm/"; NULL: none.
@@ -127,7 +141,7 @@ static int read_root(const char *text, char out[128], const char **root, msgl_er
 
 static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
 {
-    if (s->type == MSGL_SETTING_TEXT) return json_string(msgl__setting_text(s, o));
+    if (s->type == MSGL_SETTING_TEXT) return shown(msgl__setting_text(s, o));
     const double v = msgl__setting_number(s, o);
     if (s->type == MSGL_SETTING_FLAG) return json_boolean(v != s->preset);
     return s->type == MSGL_SETTING_REAL ? json_real(v) : json_integer((json_int_t)v);
@@ -137,7 +151,7 @@ static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
 static char *info_json(const msgl_options *o)
 {
     json_t *j =
-        json_pack("{s:s,s:b}", "model_path", o->model_dir, "overlap_scheduling", o->overlap);
+        json_pack("{s:o,s:b}", "model_path", shown(o->model_dir), "overlap_scheduling", o->overlap);
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
         if (s->name == NULL) continue;
@@ -171,6 +185,9 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->max_waiting = a->max_queued;
     f->stop_timeout_ms = 1000 * a->shutdown_timeout;
     f->http.max_connections = a->max_connections;
+    f->http.max_per_source = a->max_per_address;
+    f->added_from_text = a->added_from_text != 0;
+    f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
     f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;

@@ -171,8 +171,20 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "N",
-        .help = "connections at once, as far as the limit of descriptors has room for them; "
-                "further ones are answered 503",
+        .help = "connections at once, as far as the limit of descriptors has room for them; a "
+                "further one takes the place of the one that is idle longest, and when all have a "
+                "request only /health and /ready are answered",
+    },
+    {
+        .name = "max-connections-per-address",
+        MSGL_INT(msgl_args, max_per_address),
+        .max = 1 << 20,
+        .by_default = ": no limit",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "N",
+        .help = "connections at once from one IPv4 address or the /64 of an IPv6 address; further "
+                "ones are answered 429. A proxy is one address",
     },
     {
         .name = "max-body-size",
@@ -228,6 +240,15 @@ static const msgl_setting ROWS[] = {
         .metavar = "WHAT",
         .help = "what happens to a request's field that is not read here: the log names it once, "
                 "or the request is answered 400; what looks like a typing error always is",
+    },
+    {
+        .name = "added-tokens-from-text",
+        MSGL_FLAG(msgl_args, added_from_text),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "in chats, tokens such as <think> and <tool_call>, if the tokenizer does not call "
+                "them special, are formed from what anybody's messages spell, as transformers "
+                "does; else only from the template's text and the assistant's messages",
     },
     {
         .name = "batch-dir",
@@ -350,6 +371,14 @@ static const msgl_setting ROWS[] = {
         .metavar = "WHETHER",
         .help = "limit the server's processes to the system calls that they need; with a GPU or "
                 "MPI it is off (docs/security.md)",
+    },
+    {
+        .name = "cache-salt-by-key",
+        MSGL_FLAG(msgl_args, salt_by_key),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "requests share cached prefixes only with those of the same API key, as if the key "
+                "were in their cache_salt (docs/security.md)",
     },
     {
         .name = "insecure",

@@ -119,10 +119,11 @@ void msgl__cache_next_step(msgl_cache *c)
     c->store.step++;
 }
 
-msgl_prefix msgl__cache_match(const msgl_cache *c, const int32_t *ids, int32_t n, int32_t *pending)
+msgl_prefix msgl__cache_match(const msgl_cache *c, uint64_t salt, const int32_t *ids, int32_t n,
+                              int32_t *pending)
 {
     int32_t unused;
-    return c->ops->match(c->impl, ids, n, pending != NULL ? pending : &unused);
+    return c->ops->match(c->impl, salt, ids, n, pending != NULL ? pending : &unused);
 }
 
 void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_hold *h)

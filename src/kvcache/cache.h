@@ -25,10 +25,12 @@ typedef enum msgl_cache_type { MSGL_CACHE_RADIX, MSGL_CACHE_NAIVE } msgl_cache_t
 
 #define MSGL_CACHE_ROOT (-1)
 
-// A cached prefix: its last page, and its length in tokens (a multiple of the page size).
+// A cached prefix: its last page, and its length in tokens (a multiple of the page size). Prefixes
+// with different salts have nothing in common, whatever their tokens.
 typedef struct msgl_prefix {
     int32_t node; // MSGL_CACHE_ROOT: the empty prefix
     int32_t len;
+    uint64_t salt;
 } msgl_prefix;
 
 // What a running request has, between msgl__cache_begin and msgl__cache_release or _discard.
@@ -63,9 +65,10 @@ msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span);
 // another request of the same step runs, so match does not return it.
 void msgl__cache_next_step(msgl_cache *c);
 
-// The longest cached prefix of ids[0, n) from which a request can go on. *pending (may be NULL):
-// how many more tokens would match if the step being built had run.
-msgl_prefix msgl__cache_match(const msgl_cache *c, const int32_t *ids, int32_t n, int32_t *pending);
+// The longest cached prefix with this salt of ids[0, n) from which a request can go on. *pending
+// (may be NULL): how many more tokens would match if the step being built had run.
+msgl_prefix msgl__cache_match(const msgl_cache *c, uint64_t salt, const int32_t *ids, int32_t n,
+                              int32_t *pending);
 
 // Begins a request that goes on from p, just matched: what it reads of p is not evicted. h->slots
 // is set; the rest is set here, and the rows get p's slots.

@@ -83,7 +83,8 @@ int msgl__units_check(const msgl_cache_store *s, int32_t span, msgl_err *err);
 typedef struct msgl_cache_ops {
     int (*create)(msgl_cache_store *store, void **impl, msgl_err *err);
     void (*destroy)(void *impl);
-    msgl_prefix (*match)(const void *impl, const int32_t *ids, int32_t n, int32_t *pending);
+    msgl_prefix (*match)(const void *impl, uint64_t salt, const int32_t *ids, int32_t n,
+                         int32_t *pending);
     void (*begin)(void *impl, msgl_cache_hold *h); // locks h->prefix, writes rows, sets h->first
     void (*extend)(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n);
     // All of span 0; of the others, only what the nodes of ids[0, keep) have not got yet becomes

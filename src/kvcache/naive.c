@@ -16,9 +16,10 @@ static void destroy(void *impl)
     (void)impl;
 }
 
-static msgl_prefix match(const void *impl, const int32_t *ids, int32_t n, int32_t *pending)
+static msgl_prefix match(const void *impl, uint64_t salt, const int32_t *ids, int32_t n,
+                         int32_t *pending)
 {
-    (void)impl, (void)ids, (void)n;
+    (void)impl, (void)salt, (void)ids, (void)n;
     *pending = 0;
     return (msgl_prefix){.node = MSGL_CACHE_ROOT};
 }

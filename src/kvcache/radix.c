@@ -6,7 +6,8 @@
 // no memory of its own: node number = page number, the key of the edge that leads to it is in
 // keys[page], and one slab sized by the pool holds everything. A child is found through a hash
 // table over (parent, tokens); candidates are compared token by token, so a hash collision can
-// never share a wrong page.
+// never share a wrong page. Below the root a prefix's salt is part of the key, so that each salt
+// has a tree of its own.
 //
 // A node is pinned while a lock sits on it or below it: pins = locks on it + pinned children. The
 // nodes that are not pinned form one list in order of last use. Whenever a path leaves the pinned
@@ -39,6 +40,7 @@ typedef struct radix {
     msgl_cache_store *store;
     node *nodes;      // [num_pages]
     int32_t *keys;    // [num_pages, page_size]
+    uint64_t *salts;  // [num_pages], of the root's children; else 0
     int32_t *buckets; // [mask + 1]
     uint32_t mask;
     uint64_t seed; // so that no client can prepare prompts that collide
@@ -52,6 +54,7 @@ static void destroy(void *impl)
     msgl__free(t->nodes);
     msgl__free(t->unpinned.links);
     msgl__free(t->keys);
+    msgl__free(t->salts);
     msgl__free(t->buckets);
     msgl__free(t);
 }
@@ -68,8 +71,10 @@ static int create(msgl_cache_store *store, void **impl, msgl_err *err)
     t->nodes = msgl__reallocarray(NULL, n, sizeof *t->nodes);
     t->unpinned.links = msgl__reallocarray(NULL, n, sizeof *t->unpinned.links);
     t->keys = msgl__reallocarray(NULL, n * page_size, sizeof *t->keys);
+    t->salts = msgl__reallocarray(NULL, n, sizeof *t->salts);
     t->buckets = msgl__reallocarray(NULL, (size_t)t->mask + 1, sizeof *t->buckets);
-    if (t->nodes == NULL || t->unpinned.links == NULL || t->keys == NULL || t->buckets == NULL) {
+    if (t->nodes == NULL || t->unpinned.links == NULL || t->keys == NULL || t->salts == NULL ||
+        t->buckets == NULL) {
         destroy(t);
         return msgl__err_set(err, MSGL_ENOMEM, "radix cache: no memory for %zu pages of %zu tokens",
                              n, page_size);
@@ -88,9 +93,14 @@ static int32_t page_size_of(const radix *t)
     return t->store->layout.page_size;
 }
 
-static int32_t *bucket_of(const radix *t, int32_t parent, const int32_t *ids)
+static uint64_t salt_below(int32_t parent, uint64_t salt)
 {
-    uint64_t h = t->seed ^ ((uint64_t)(uint32_t)parent << 32);
+    return parent == MSGL_CACHE_ROOT ? salt : 0;
+}
+
+static int32_t *bucket_of(const radix *t, int32_t parent, uint64_t salt, const int32_t *ids)
+{
+    uint64_t h = t->seed ^ ((uint64_t)(uint32_t)parent << 32) ^ salt;
     for (int32_t i = 0; i < page_size_of(t); i++) {
         h = (h ^ (uint32_t)ids[i]) * 0x9e3779b97f4a7c15u;
         h ^= h >> 29;
@@ -103,12 +113,14 @@ static const int32_t *key_of(const radix *t, int32_t page)
     return t->keys + (size_t)page * (size_t)page_size_of(t);
 }
 
-// The child of `parent` whose page holds ids[0, page_size), or -1.
-static int32_t find(const radix *t, int32_t parent, const int32_t *ids)
+// The child of `parent` with the salt whose page holds ids[0, page_size), or -1.
+static int32_t find(const radix *t, int32_t parent, uint64_t salt, const int32_t *ids)
 {
     const size_t bytes = (size_t)page_size_of(t) * sizeof *ids;
-    int32_t n = *bucket_of(t, parent, ids);
-    while (n >= 0 && (t->nodes[n].parent != parent || memcmp(key_of(t, n), ids, bytes) != 0)) {
+    const uint64_t here = salt_below(parent, salt);
+    int32_t n = *bucket_of(t, parent, here, ids);
+    while (n >= 0 && (t->nodes[n].parent != parent || t->salts[n] != here ||
+                      memcmp(key_of(t, n), ids, bytes) != 0)) {
         n = t->nodes[n].chain;
     }
     return n;
@@ -134,9 +146,10 @@ static void unlock(radix *t, int32_t n)
 
 // Makes `page` the child of `parent` for ids[0, page_size). The caller locks it, or an end below
 // it, before anything else happens, which puts it in its place in the list.
-static void add(radix *t, int32_t parent, const int32_t *ids, int32_t page)
+static void add(radix *t, int32_t parent, uint64_t salt, const int32_t *ids, int32_t page)
 {
-    int32_t *bucket = bucket_of(t, parent, ids);
+    t->salts[page] = salt_below(parent, salt);
+    int32_t *bucket = bucket_of(t, parent, t->salts[page], ids);
     const size_t page_size = (size_t)page_size_of(t);
     memcpy(t->keys + (size_t)page * page_size, ids, page_size * sizeof *ids);
     t->nodes[page] = (node){.parent = parent, .chain = *bucket, .born = t->store->step};
@@ -151,7 +164,7 @@ static void remove_leaf(radix *t, int32_t page)
 {
     node *x = &t->nodes[page];
     msgl__lru_remove(&t->unpinned, page);
-    int32_t *link = bucket_of(t, x->parent, key_of(t, page));
+    int32_t *link = bucket_of(t, x->parent, t->salts[page], key_of(t, page));
     while (*link != page) link = &t->nodes[*link].chain;
     *link = x->chain;
     if (x->parent != MSGL_CACHE_ROOT) t->nodes[x->parent].children--;
@@ -198,17 +211,18 @@ static bool goes_on(const radix *t, int32_t n, int32_t pages, bool pending,
     return ok && (pending || t->nodes[n].born != st->step);
 }
 
-static msgl_prefix match(const void *impl, const int32_t *ids, int32_t n, int32_t *pending)
+static msgl_prefix match(const void *impl, uint64_t salt, const int32_t *ids, int32_t n,
+                         int32_t *pending)
 {
     const radix *t = impl;
     const int32_t page_size = page_size_of(t);
-    msgl_prefix p = {.node = MSGL_CACHE_ROOT};
+    msgl_prefix p = {.node = MSGL_CACHE_ROOT, .salt = salt};
     int32_t run[MSGL_MAX_SPANS] = {0}, run_pending[MSGL_MAX_SPANS] = {0};
     int32_t at = MSGL_CACHE_ROOT, len = 0, with_pending = 0;
-    while (n - len >= page_size && (at = find(t, at, ids + len)) >= 0) {
+    while (n - len >= page_size && (at = find(t, at, salt, ids + len)) >= 0) {
         len += page_size;
         const int32_t pages = len / page_size;
-        if (goes_on(t, at, pages, false, run)) p = (msgl_prefix){.node = at, .len = len};
+        if (goes_on(t, at, pages, false, run)) p.node = at, p.len = len;
         if (goes_on(t, at, pages, true, run_pending)) with_pending = len;
     }
     *pending = with_pending - p.len;
@@ -257,15 +271,16 @@ static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n
     msgl_prefix p = h->prefix;
     while (n - p.len >= page_size) {
         const int32_t i = p.len / page_size;
-        int32_t next = find(t, p.node, ids + p.len);
+        int32_t next = find(t, p.node, p.salt, ids + p.len);
         if (next < 0) {
             next = msgl__page_of(t->store, h->slots[0], i);
-            add(t, p.node, ids + p.len, next);
+            add(t, p.node, p.salt, ids + p.len, next);
         } else if (t->nodes[next].pins == 0) {
             break;
         }
         give_windows(t, h, next, i, t->store->step);
-        p = (msgl_prefix){.node = next, .len = p.len + page_size};
+        p.node = next;
+        p.len += page_size;
     }
     lock(t, p.node);
     unlock(t, h->prefix.node);
@@ -291,16 +306,17 @@ static void release(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t 
             continue;
         }
         const int32_t *key = ids + (size_t)i * (size_t)page_size;
-        int32_t next = find(t, end.node, key);
+        int32_t next = find(t, end.node, end.salt, key);
         if (next >= 0) {
             msgl__free_push(&st->free[0], page);
         } else {
-            add(t, end.node, key, page);
+            add(t, end.node, end.salt, key, page);
             next = page;
         }
         // The steps that wrote these pages have run.
         give_windows(t, h, next, i, st->step - 1);
-        end = (msgl_prefix){.node = next, .len = end.len + page_size};
+        end.node = next;
+        end.len += page_size;
     }
     lock(t, end.node);
     unlock(t, h->prefix.node);
@@ -439,7 +455,7 @@ static int check(const void *impl, msgl_err *err)
                                      x->parent);
             }
         }
-        if (x->pins < 0 || find(t, x->parent, key_of(t, n)) != n) {
+        if (x->pins < 0 || find(t, x->parent, t->salts[n], key_of(t, n)) != n) {
             return msgl__err_set(err, MSGL_EINTERNAL, "radix: page %d has %d pins or is not found",
                                  n, x->pins);
         }

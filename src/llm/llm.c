@@ -434,7 +434,9 @@ int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params, m
     rc = msgl__render_chat(l->templates, json, true, &rendered, err);
     if (rc == 0) {
         const msgl_encode_opts opts = {.untrusted = rendered.untrusted,
-                                       .num_untrusted = rendered.num_untrusted};
+                                       .num_untrusted = rendered.num_untrusted,
+                                       .foreign = rendered.foreign,
+                                       .num_foreign = rendered.num_foreign};
         rc = msgl__tokenizer_encode(l->tokenizer, msgl__strbuf_str(&rendered.text),
                                     rendered.text.len, &opts, &ids, err);
     }

@@ -67,7 +67,7 @@ static int mem_get(msgl_msg_mem *m, size_t size, void **out)
     return 0;
 }
 
-enum { REQUEST_FIELDS = 12 }; // of its tuple, beside the settings of sampling
+enum { REQUEST_FIELDS = 14 }; // of its tuple, beside the settings of sampling
 
 // --- encoding ---
 
@@ -134,6 +134,8 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     const msgl_setting_table *settings = &msgl__sampling_settings;
     msgpack_pack_array(pk, REQUEST_FIELDS + (size_t)settings->count);
     msgpack_pack_uint64(pk, r->uid);
+    msgpack_pack_uint64(pk, r->client);
+    msgpack_pack_uint64(pk, r->cache_salt);
     put_ids(pk, r->ids, r->num_ids);
     for (int i = 0; i < settings->count; i++) put_setting(pk, &settings->rows[i], p);
     msgpack_pack_uint64(pk, p->seed);
@@ -558,6 +560,8 @@ static void rd_request(reader *r, msgl_msg_request *q)
     const msgl_setting_table *settings = &msgl__sampling_settings;
     rd_tuple(r, REQUEST_FIELDS + (size_t)settings->count, "request");
     q->uid = rd_u64(r, "request.uid");
+    q->client = rd_u64(r, "request.client");
+    q->cache_salt = rd_u64(r, "request.cache_salt");
     q->ids = rd_ids(r, INT32_MIN, &q->num_ids, "request.ids");
     if (r->rc == 0 && q->num_ids == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
     msgl_sampling_params *p = &q->sampling;

@@ -34,7 +34,9 @@ typedef enum msgl_msg_type {
 } msgl_msg_type;
 
 typedef struct msgl_msg_request {
-    uint64_t uid; // unique among requests in flight; chosen by the front
+    uint64_t uid;        // unique among requests in flight; chosen by the front
+    uint64_t client;     // whose it is: clients have a share each; any number
+    uint64_t cache_salt; // prefixes are shared with requests of the same; 0 as well
     int32_t num_ids;
     const int32_t *ids; // prompt, not empty
     msgl_sampling_params sampling;
@@ -79,7 +81,8 @@ typedef struct msgl_msg_stats {
     int32_t running, waiting;
     int32_t free_pages, cached_pages, used_pages, total_pages; // free + cached + used = total
     uint64_t prompt_tokens, generated_tokens, cached_tokens, requests_done, requests_aborted;
-    uint64_t requests_retracted; // sent back to the queue for want of pages; they continued later
+    // Sent back to the queue for want of pages, or for another client; they continued later.
+    uint64_t requests_retracted;
 } msgl_msg_stats;
 
 enum { MSGL_MAX_REPORT_GROUPS = 8 };

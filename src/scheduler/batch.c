@@ -5,9 +5,12 @@
 // that ride along use the arithmetic that would idle meanwhile (Agrawal et al. 2024,
 // Sarathi-Serve).
 //
-// Prompts are taken strictly in the order of arrival: first what the step before cut, then the
-// queue. Its head waits until it fits; since what can never fit is refused on arrival and the
-// oldest request always runs to its end, that is a finite wait, and nothing behind can starve it.
+// A client's prompts are taken strictly in the order of arrival: first what the step before cut,
+// then the queue. What is next waits until it fits; since what can never fit is refused on arrival
+// and the oldest request always runs to its end, that is a finite wait, and nothing behind can
+// starve it. Clients take turns: a row goes to the one that has fewest, and a step's prompt tokens
+// first to the one that had some longest ago, so that one long prompt, or very many, are no more
+// before another client's than one step's tokens.
 //
 // With overlap the results of the step before are not known yet; an answer that turns out to have
 // ended there computes one token too many, which is dropped. One that reaches its maximum length is
@@ -24,7 +27,9 @@ static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < end && r->device_len < r->prompt_len) {
         const int32_t next = r->echoed > r->device_len ? r->echoed - r->device_len : 0;
         if (next < from) from = next;
-        r->echoed = device_len < end ? device_len : end;
+        // Back from the queue it may compute again what was echoed.
+        const int32_t to = device_len < end ? device_len : end;
+        if (to > r->echoed) r->echoed = to;
     }
     return from;
 }
@@ -94,8 +99,9 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
 
 static void add_answers(msgl_scheduler *s, msgl_flight *f)
 {
-    for (msgl_req *r = s->running.head, *next; r != NULL; r = next) {
-        next = r->next; // r may leave
+    s->cursor = s->running.head;
+    for (msgl_req *r; (r = s->cursor) != NULL;) {
+        s->cursor = r->next; // r may leave, or that one
         if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
         if (r->inflight > 0 && looks_back(r)) continue;
         if (!msgl__sched_may_choose(r)) continue;
@@ -132,7 +138,13 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t
     // From the next step on others can share what this step computes: steps run in order.
     msgl__cache_extend(s->cache, &r->hold, r->ids, r->device_len);
     add_saves(s, f, r, r->device_len);
-    return r->state == MSGL_REQ_PREFILL ? 0 : budget - n;
+    r->client->served = ++s->chunks;
+    if (r->state != MSGL_REQ_PREFILL) return budget - n;
+    if (s->clients.count > 1) { // behind what others have begun
+        msgl__req_unlink(&s->running, r);
+        msgl__req_push(&s->running, r);
+    }
+    return 0;
 }
 
 // Prompt tokens that could be computed now, were there no limit to a step; *first: of the first.
@@ -154,8 +166,36 @@ static int64_t backlog(const msgl_scheduler *s, int32_t *first)
     return n;
 }
 
+// Whether what is next in the queue goes before the prompt that was cut.
+static bool goes_first(const msgl_scheduler *s)
+{
+    const msgl_req *w = msgl__sched_next(s), *cut = s->running.head;
+    if (s->clients.count == 1 || w == NULL) return false;
+    while (cut != NULL && cut->state != MSGL_REQ_PREFILL) cut = cut->next;
+    return cut != NULL && w->client->served < cut->client->served;
+}
+
+// A row and a chunk for what is next in the queue. 1: it has them; 0: not now; negative: the engine
+// failed.
+static int start_next(msgl_scheduler *s, msgl_flight *f, int32_t *budget)
+{
+    msgl_req *r = msgl__sched_next(s);
+    while (!msgl__sched_admit(s, r)) {
+        if (!msgl__sched_give_way(s, r)) return 0;
+    }
+    msgl__req_unlink(&s->waiting, r);
+    msgl__req_push(&s->running, r);
+    r->state = MSGL_REQ_PREFILL;
+    int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
+    if (rc == 0 && has_bias(r)) rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
+    if (rc < 0) return rc;
+    *budget = add_chunk(s, f, r, *budget);
+    return 1;
+}
+
 static int add_chunks(msgl_scheduler *s, msgl_flight *f)
 {
+    int rc = 1;
     // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
     int32_t budget = s->options.max_prefill_tokens;
     if (!s->options.prefill_first) {
@@ -164,24 +204,16 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
         budget =
             msgl__pace_budget(&s->pace, f->batch.num_decode, all, first, s->runner.tile, budget);
     }
-    for (msgl_req *r = s->running.head, *next; r != NULL && budget > 0; r = next) {
-        next = r->next;
+    if (goes_first(s)) rc = start_next(s, f, &budget);
+    if (rc < 0) return rc;
+    s->cursor = s->running.head;
+    for (msgl_req *r; (r = s->cursor) != NULL && budget > 0;) {
+        s->cursor = r->next;
         if (r->state == MSGL_REQ_PREFILL) budget = add_chunk(s, f, r, budget);
     }
-    while (budget > 0 && s->waiting.head != NULL) {
-        msgl_req *r = s->waiting.head;
-        if (!msgl__sched_admit(s, r)) break;
-        msgl__req_unlink(&s->waiting, r);
-        msgl__req_push(&s->running, r);
-        r->state = MSGL_REQ_PREFILL;
-        int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
-        if (rc == 0 && has_bias(r)) {
-            rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
-        }
-        if (rc < 0) return rc;
-        budget = add_chunk(s, f, r, budget);
-    }
-    return 0;
+    rc = 1;
+    while (rc > 0 && budget > 0 && s->waiting.head != NULL) rc = start_next(s, f, &budget);
+    return rc < 0 ? rc : 0;
 }
 
 int msgl__sched_build(msgl_scheduler *s, msgl_flight *f)

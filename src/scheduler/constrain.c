@@ -50,7 +50,7 @@ static void admit_held(msgl_scheduler *s)
             msgl__sched_emit_end(s, r->uid.id, r->prompt_len, MSGL_FINISH_STOP, 0, NULL);
             s->stats.requests_done++;
         }
-        msgl__req_free(r);
+        msgl__req_free(s, r);
     }
 }
 
@@ -74,7 +74,7 @@ static void end_answer(msgl_scheduler *s, msgl_req *r, bool ended)
     } else {
         msgl__req_unlink(&s->waiting, r);
         s->stuck = false;
-        msgl__req_free(r);
+        msgl__req_free(s, r);
     }
 }
 

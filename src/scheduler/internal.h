@@ -24,8 +24,18 @@ typedef enum msgl_req_state {
     MSGL_REQ_DONE,    // finished or aborted; keeps row and pages while a step in flight uses them
 } msgl_req_state;
 
+// Whose requests these are; there while there are any.
+typedef struct msgl_client {
+    msgl_uid id; // first, in `clients`
+    int32_t requests, rows;
+    int32_t pages;   // promised; scratch of table.c
+    uint64_t served; // when it had its last prompt chunk: `chunks` then; 0: never
+} msgl_client;
+
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
+    msgl_client *client;          //
+    uint64_t salt;                // of what it shares in the prefix cache
     struct msgl_req *prev, *next; // in `held`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
@@ -74,13 +84,15 @@ struct msgl_scheduler {
     msgl_cache *cache;
     msgl_req_list held, waiting, running;
     msgl_constrainer *constrainer; // NULL: no request had a grammar yet
-    msgl_uids uids;
+    msgl_uids uids, clients;
+    uint64_t chunks;    // of prompts, so far
+    msgl_req *cursor;   // of a walk over `running` that requests may leave meanwhile: the next one
     int32_t *free_rows; // stack
     int32_t num_free_rows;
     int32_t reserved;   // pages promised to running requests that they do not have yet
     int32_t answer_len; // expected of an answer, in 1/16 tokens: of those seen, smoothed
     uint64_t arrivals;
-    bool stuck;            // the head of the queue did not fit, and no pages have come back since
+    bool stuck;            // the next of the queue did not fit, and no pages have come back since
     bool stuck_in_windows; // but for want of these pages of windows, which come back by sliding
     int32_t lacks[MSGL_MAX_SPANS];
     msgl_flight flights[MSGL_MAX_FLIGHTS];
@@ -99,9 +111,11 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r);
 
 // requests.c
 void msgl__req_push(msgl_req_list *l, msgl_req *r);
-void msgl__req_push_front(msgl_req_list *l, msgl_req *r);
+void msgl__req_push_by_age(msgl_req_list *l, msgl_req *r);
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
-void msgl__req_free(msgl_req *r);
+void msgl__req_free(msgl_scheduler *s, msgl_req *r);
+// The one of `waiting` that is next: the oldest of the client with the fewest rows.
+msgl_req *msgl__sched_next(const msgl_scheduler *s);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text);
 
@@ -117,12 +131,15 @@ void msgl__sched_constraints(msgl_scheduler *s);
 // table.c: rows, pages, and what requests share.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r);
-// False: no page is left, and the youngest request is on its way out.
+// r, which is next, was not admitted: has a client that has more than its share give way. True: try
+// again now; else it may work out once the steps in flight are done.
+bool msgl__sched_give_way(msgl_scheduler *s, const msgl_req *r);
+// False: no page is left, and some request is on its way out.
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
 // What running requests have no use for any more once the steps before this one have run.
 void msgl__sched_slide(msgl_scheduler *s);
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r);
-// A request that no step in flight uses any more goes back to the head of the queue.
+// A request that no step in flight uses any more goes back to its place in the queue.
 void msgl__sched_leave(msgl_scheduler *s, msgl_req *r);
 // An answer has got `tokens` long; of one that has ended this was all.
 void msgl__sched_seen_answer(msgl_scheduler *s, int32_t tokens, bool ended);

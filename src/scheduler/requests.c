@@ -20,16 +20,22 @@ void msgl__req_push(msgl_req_list *l, msgl_req *r)
     l->count++;
 }
 
-void msgl__req_push_front(msgl_req_list *l, msgl_req *r)
+void msgl__req_push_by_age(msgl_req_list *l, msgl_req *r)
 {
-    r->prev = NULL;
-    r->next = l->head;
-    if (l->head != NULL) {
-        l->head->prev = r;
-    } else {
-        l->tail = r;
+    msgl_req *next = l->head;
+    while (next != NULL && next->arrival < r->arrival) next = next->next;
+    if (next == NULL) {
+        msgl__req_push(l, r);
+        return;
     }
-    l->head = r;
+    r->next = next;
+    r->prev = next->prev;
+    if (r->prev != NULL) {
+        r->prev->next = r;
+    } else {
+        l->head = r;
+    }
+    next->prev = r;
     l->count++;
 }
 
@@ -49,8 +55,46 @@ void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
     l->count--;
 }
 
-void msgl__req_free(msgl_req *r)
+static msgl_client *client_join(msgl_scheduler *s, uint64_t id)
 {
+    msgl_client *c = (msgl_client *)msgl__uids_find(&s->clients, id);
+    if (c == NULL) {
+        c = msgl__calloc(1, sizeof *c);
+        if (c == NULL) return NULL;
+        c->id.id = id;
+        msgl__uids_put(&s->clients, &c->id);
+    }
+    c->requests++;
+    return c;
+}
+
+static void client_leave(msgl_scheduler *s, msgl_client *c)
+{
+    if (--c->requests > 0) return;
+    msgl__uids_remove(&s->clients, &c->id);
+    msgl__free(c);
+}
+
+static bool less(const msgl_client *a, const msgl_client *b)
+{
+    return a->rows != b->rows ? a->rows < b->rows : a->served < b->served;
+}
+
+// Clients take turns by what they have, then by when they had something: with one of them this is
+// the head.
+msgl_req *msgl__sched_next(const msgl_scheduler *s)
+{
+    msgl_req *best = s->waiting.head;
+    if (best == NULL || s->clients.count == 1) return best;
+    for (msgl_req *r = best->next; r != NULL; r = r->next) {
+        if (less(r->client, best->client)) best = r;
+    }
+    return best;
+}
+
+void msgl__req_free(msgl_scheduler *s, msgl_req *r)
+{
+    client_leave(s, r->client);
     msgl__constraint_close(r->constraint);
     msgl__token_masks_destroy(r->masks);
     msgl__req_extra_unref(r->extra);
@@ -129,10 +173,13 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     int32_t max_tokens = 0;
     int rc = check_request(s, q, &max_tokens, &err);
     msgl_req *r = NULL;
+    msgl_client *client = NULL;
     if (rc == 0) {
         const size_t len = (size_t)q->num_ids + (size_t)max_tokens;
         r = msgl__malloc(sizeof *r + len * sizeof r->ids[0]);
-        if (r == NULL) {
+        if (r != NULL) client = client_join(s, q->client);
+        if (client == NULL) {
+            msgl__free(r);
             rc = msgl__err_set(&err, MSGL_ENOMEM, "no memory for a request of %zu tokens", len);
         }
     }
@@ -141,6 +188,8 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
         return;
     }
     *r = (msgl_req){.uid.id = q->uid,
+                    .client = client,
+                    .salt = q->cache_salt,
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .extra = msgl__req_extra_ref(q->extra),
@@ -158,11 +207,12 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                                       q->extra, &r->masks, &err);
     }
     if (rc != 0) {
-        msgl__req_free(r);
+        msgl__req_free(s, r);
         msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);
         return;
     }
     msgl__uids_put(&s->uids, &r->uid);
+    if (s->clients.count > 1) s->stuck = false; // it may be next
     if (r->constraint == NULL) r->state = MSGL_REQ_WAITING;
     msgl__req_push(r->constraint == NULL ? &s->waiting : &s->held, r);
 }
@@ -176,11 +226,11 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     msgl__uids_remove(&s->uids, &r->uid);
     if (r->state == MSGL_REQ_HELD) {
         msgl__req_unlink(&s->held, r);
-        msgl__req_free(r);
+        msgl__req_free(s, r);
     } else if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
         s->stuck = false;
-        msgl__req_free(r);
+        msgl__req_free(s, r);
     } else {
         r->state = MSGL_REQ_DONE;
         if (r->inflight == 0) msgl__sched_retire(s, r);

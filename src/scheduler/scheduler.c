@@ -72,7 +72,7 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
         ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL &&
              s->flights[i].saves != NULL;
     }
-    ok = msgl__uids_init(&s->uids) == 0 && ok;
+    ok = msgl__uids_init(&s->uids) == 0 && msgl__uids_init(&s->clients) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
     for (int32_t row = s->options.max_running - 1; row >= 0; row--) {
         s->free_rows[s->num_free_rows++] = row;
@@ -129,7 +129,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
         for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
             next = r->next;
-            msgl__req_free(r);
+            msgl__req_free(s, r);
         }
     }
     for (int32_t i = 0; i < MSGL_MAX_FLIGHTS; i++) {
@@ -140,6 +140,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     msgl__constrainer_destroy(s->constrainer);
     msgl__cache_destroy(s->cache);
     msgl__uids_free(&s->uids);
+    msgl__uids_free(&s->clients);
     msgl__free(s->marks);
     msgl__free(s->events);
     msgl__free(s->free_rows);
@@ -150,7 +151,7 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r)
 {
     msgl__sched_free_row(s, r);
     msgl__req_unlink(&s->running, r);
-    msgl__req_free(r);
+    msgl__req_free(s, r);
 }
 
 void msgl__scheduler_flush(msgl_scheduler *s)
@@ -231,7 +232,7 @@ static int break_down(msgl_scheduler *s, int code)
             msgl__sched_retire(s, r);
         } else {
             msgl__req_unlink(l, r);
-            msgl__req_free(r);
+            msgl__req_free(s, r);
         }
         if (!told) {
             msgl__sched_emit_error(s, uid, prompt_len, code, err.text);
@@ -300,7 +301,7 @@ static int turn(msgl_scheduler *s)
     const int started = start_step(s);
     if (started < 0) return break_down(s, started);
     // Something is always in flight while there is work, or answers wait for their masks: with
-    // nothing running, all pages are free or evictable, and the head of the queue fits.
+    // nothing running, all pages are free or evictable, and the next of the queue fits.
     if (s->num_flights == 0 && msgl__scheduler_has_work(s)) {
         assert(may_wait(s));
         if (s->constrainer != NULL) msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);

@@ -3,9 +3,14 @@
 // Rows of the page tables and the pages behind them. Admission promises a request the pages of its
 // prompt and of an answer as long as answers have been, not of max_tokens, which most never need:
 // free + evictable pages of span 0 >= s->reserved holds after every call. An answer that outgrows
-// its promise takes what is free. When nothing is, the youngest request goes back to the head of
-// the queue; its pages stay in the prefix cache as long as nobody needs them, and it continues from
-// its tokens. The oldest never leaves, and alone it always fits, so every request ends.
+// its promise takes what is free. When nothing is, the youngest request goes back to the queue; its
+// pages stay in the prefix cache as long as nobody needs them, and it continues from its tokens.
+// The oldest never leaves, and alone it always fits, so every request ends.
+//
+// Clients have a share each. A request leaves for another client's, too, when its own has at least
+// two rows more, or as many pages without it as the other would have: then the other has no reason
+// to leave for it. And for want of pages the youngest of the client that has most leaves, unless
+// every client has only one. With one client nothing of this happens.
 //
 // A request has pages of a window only as far as the window reaches, so what requests need of such
 // a span comes and goes, and what one gives back another may still hold. Admission leaves room for
@@ -111,7 +116,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     // At least one token stays to be computed, for its logits; prompt_logprobs needs all rows.
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
-    const msgl_prefix p = msgl__cache_match(s->cache, r->ids, most, &pending);
+    const msgl_prefix p = msgl__cache_match(s->cache, r->salt, r->ids, most, &pending);
     if (pending >= SHARE_MIN) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {
@@ -130,6 +135,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     s->reserved += pages - r->hold.num_pages;
     r->reserved = pages;
     r->row = row;
+    r->client->rows++;
     s->num_free_rows--;
     if (r->cached_tokens < 0) { // what it finds when it comes back is its own
         r->cached_tokens = p.len;
@@ -139,19 +145,67 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     return true;
 }
 
-// Sends the youngest request back. False when its pages come only with the results of a step in
-// flight, or when those of another are on their way already.
-static bool make_room(msgl_scheduler *s)
+// Sends a running request back. False: its pages come only with the results of a step in flight.
+static bool send_back(msgl_scheduler *s, msgl_req *r)
 {
-    msgl_req *youngest = s->running.head;
+    r->state = MSGL_REQ_LEAVING;
+    if (r->inflight > 0) return false;
+    msgl__sched_leave(s, r);
+    return true;
+}
+
+// Counts what clients with running requests have been promised. False: some of it is on its way
+// back already.
+static bool count_pages(msgl_scheduler *s)
+{
     for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
         if (r->state == MSGL_REQ_LEAVING || r->state == MSGL_REQ_DONE) return false;
-        if (r->arrival > youngest->arrival) youngest = r;
+        r->client->pages = 0;
     }
-    youngest->state = MSGL_REQ_LEAVING;
-    if (youngest->inflight > 0) return false;
-    msgl__sched_leave(s, youngest);
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) r->client->pages += r->reserved;
     return true;
+}
+
+// The youngest request that runs; of: of this client only, if not NULL.
+static msgl_req *youngest(const msgl_scheduler *s, const msgl_client *of)
+{
+    msgl_req *found = NULL;
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        if (of != NULL && r->client != of) continue;
+        if (found == NULL || r->arrival > found->arrival) found = r;
+    }
+    return found;
+}
+
+// False when the pages come only with the results of a step in flight.
+static bool make_room(msgl_scheduler *s)
+{
+    if (!count_pages(s)) return false;
+    const msgl_client *most = NULL;
+    for (const msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        const msgl_client *c = r->client;
+        if (c->rows > 1 && (most == NULL || c->pages > most->pages)) most = c;
+    }
+    return send_back(s, youngest(s, most));
+}
+
+bool msgl__sched_give_way(msgl_scheduler *s, const msgl_req *r)
+{
+    const bool rows = s->num_free_rows == 0;
+    // Without either it waits for what another request is just computing.
+    if (s->clients.count == 1 || (!rows && !s->stuck)) return false;
+    r->client->pages = 0; // it may have none that run
+    if (!count_pages(s)) return false;
+    const msgl_client *most = NULL;
+    for (const msgl_req *q = s->running.head; q != NULL; q = q->next) {
+        const msgl_client *c = q->client;
+        if (most == NULL || (rows ? c->rows > most->rows : c->pages > most->pages)) most = c;
+    }
+    if (most == NULL) return false;
+    msgl_req *q = youngest(s, most);
+    const bool more = rows ? most->rows >= r->client->rows + 2
+                           : most->pages - q->reserved >= r->client->pages + promise(s, r);
+    return more && send_back(s, q);
 }
 
 // Promises r room for `more` pages than it has. An answer longer than usual may well get longer
@@ -209,17 +263,19 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     }
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;
+    r->client->rows--;
     s->stuck = false;
 }
 
 void msgl__sched_leave(msgl_scheduler *s, msgl_req *r)
 {
     msgl__sched_free_row(s, r);
+    if (s->cursor == r) s->cursor = r->next;
     msgl__req_unlink(&s->running, r);
     r->reserved = r->device_len = 0;
     r->state = MSGL_REQ_WAITING;
     s->stats.requests_retracted++;
-    msgl__req_push_front(&s->waiting, r);
+    msgl__req_push_by_age(&s->waiting, r);
 }
 
 // An average over the last 16 or so; one that is still growing can only raise it.

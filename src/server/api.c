@@ -9,6 +9,7 @@
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/json.h"
+#include "utils/siphash.h"
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
@@ -172,6 +173,23 @@ static size_t strip_slashes(const char *s)
     return n;
 }
 
+// The last part of path[0, *len), behind which there are slashes only.
+static const char *last_part(const char *path, size_t *len)
+{
+    const size_t n = strip_slashes(path);
+    const char *slash = n > 1 ? memrchr(path, '/', n) : NULL;
+    const char *last = slash == NULL ? path : slash + 1;
+    *len = n - (size_t)(last - path);
+    return last;
+}
+
+void msgl__api_put_path(const char *path, char *out, size_t size)
+{
+    size_t len = strlen(path);
+    const char *shown = path[0] == '/' ? last_part(path, &len) : path;
+    (void)snprintf(out, size, "%.*s", (int)(len < size ? len : size), shown);
+}
+
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
 {
     for (int i = 0; i < cfg->num_more_names; i++) {
@@ -180,9 +198,8 @@ bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t 
     }
     while (len > 1 && name[len - 1] == '/') len--;
     const size_t path_len = strip_slashes(cfg->model_path);
-    const char *base = memrchr(cfg->model_path, '/', path_len);
-    base = base == NULL || path_len == 1 ? cfg->model_path : base + 1;
-    const size_t base_len = path_len - (size_t)(base - cfg->model_path);
+    size_t base_len;
+    const char *base = last_part(cfg->model_path, &base_len);
     return (len == strlen(cfg->model_name) && memcmp(name, cfg->model_name, len) == 0) ||
            (len == path_len && memcmp(name, cfg->model_path, len) == 0) ||
            (len == base_len && memcmp(name, base, len) == 0);
@@ -199,6 +216,28 @@ static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_err
     return msgl__api_fail(e, 404, "model", "model_not_found",
                           "The model '%.100s' does not exist; this server has '%.100s'.", model,
                           cfg->model_name);
+}
+
+// vLLM's field, and whose key the request has: one number, which no other two of these give.
+static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                      msgl_api_error *e)
+{
+    const char *text = NULL;
+    const int rc = msgl__field_str(o, "cache_salt", &text, e);
+    const size_t n = rc > 0 ? json_string_length(msgl__field(o, "cache_salt")) : 0;
+    if (rc < 0) return rc;
+    if (rc > 0 && (n == 0 || n > MSGL_API_MAX_SALT)) {
+        return msgl__api_fail(e, 400, "cache_salt", "invalid_value",
+                              "'cache_salt' has %zu bytes; allowed: 1 to %d.", n,
+                              MSGL_API_MAX_SALT);
+    }
+    if (rc == 0 && cfg->salt_of == 0) return 0;
+    char both[MSGL_API_MAX_SALT + 16];
+    const int own = snprintf(both, sizeof both, "%d ", cfg->salt_of);
+    if (n > 0) memcpy(both + own, text, n);
+    out->cache_salt = msgl__siphash(cfg->salt_key, both, (size_t)own + n);
+    if (out->cache_salt == 0) out->cache_salt = 1;
+    return 0;
 }
 
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
@@ -227,6 +266,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
+    if (rc == 0) rc = parse_salt(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);
     return rc < 0 ? rc : 0;
 }

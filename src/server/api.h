@@ -58,6 +58,7 @@ typedef enum msgl_api_kind {
 } msgl_api_kind;
 
 enum {
+    MSGL_API_MAX_SALT = 1024,     // bytes
     MSGL_API_MAX_N = 128,         // choices per prompt
     MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
     MSGL_API_MAX_CHOICES = 1024,  // their product
@@ -119,7 +120,10 @@ typedef struct msgl_api_config {
     int32_t vocab_size;                        // ids of a prompt and stop ids are below it
     const msgl_tool_form *tool_form;           // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
-    bool refuse_unknown; // fields that are not read here are refused, not noted
+    bool refuse_unknown;  // fields that are not read here are refused, not noted
+    uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
+    int salt_of;          // whose API key is part of the salt; 0: nobody's
+    bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -147,6 +151,7 @@ typedef struct msgl_gen_request {
     int n;
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
+    uint64_t cache_salt; // 0: none
     msgl_sampling_params sampling;
     msgl_req_extra *extra;   // a reference, or NULL
     const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
@@ -180,6 +185,9 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
 // frees the body's tree. 0 or MSGL_ENOMEM.
 int msgl__gen_request_settle(msgl_gen_request *r);
 
+// What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
+// part of an absolute one.
+void msgl__api_put_path(const char *path, char *out, size_t size);
 // Whether `name` (not terminated) means the served model.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
 

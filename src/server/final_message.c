@@ -54,6 +54,12 @@ static const char *find_last(const char *text, size_t len, const char *part, siz
     return NULL;
 }
 
+static void cut_spans(msgl_text_span *spans, size_t *n, size_t len)
+{
+    while (*n > 0 && spans[*n - 1].start >= len) --*n;
+    if (*n > 0 && spans[*n - 1].end > len) spans[*n - 1].end = len;
+}
+
 int msgl__final_message_cut(const json_t *messages, msgl_rendered *r)
 {
     const json_t *content = json_object_get(last_of(messages), "content");
@@ -71,11 +77,7 @@ int msgl__final_message_cut(const json_t *messages, msgl_rendered *r)
     const bool whole = r->text.len - from >= len && memcmp(at, text, len) == 0;
     r->text.len = from + (whole ? len : stripped);
     r->text.data[r->text.len] = '\0';
-    while (r->num_untrusted > 0 && r->untrusted[r->num_untrusted - 1].start >= r->text.len) {
-        r->num_untrusted--;
-    }
-    if (r->num_untrusted > 0 && r->untrusted[r->num_untrusted - 1].end > r->text.len) {
-        r->untrusted[r->num_untrusted - 1].end = r->text.len;
-    }
+    cut_spans(r->untrusted, &r->num_untrusted, r->text.len);
+    cut_spans(r->foreign, &r->num_foreign, r->text.len);
     return 0;
 }

@@ -198,13 +198,18 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
-                               .refuse_unknown = cfg->refuse_unknown};
+                               .refuse_unknown = cfg->refuse_unknown,
+                               .added_from_text = cfg->added_from_text};
+    msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->done_fd = f->stop_fd = f->batch_fd = -1;
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
     if (getrandom(&f->route_seed, sizeof f->route_seed, 0) < 0) f->route_seed = f->id_base;
+    if (getrandom(f->api.salt_key, sizeof f->api.salt_key, 0) < 0) {
+        f->api.salt_key[0] = f->route_seed; // salts can be found that share; only tests get here
+    }
     int rc = msgl__uids_init(&f->uids);
     if (rc == 0) rc = front_events(f);
     if (rc != 0) (void)msgl__err_set(err, rc, "front: cannot set up the event loop");

@@ -30,6 +30,7 @@ typedef struct msgl_front_config {
     int num_workers;                   // tokenizer threads, at least 1
     int max_waiting;                   // requests without a first token; beyond: 429
     size_t max_request_memory;         // bytes that all requests may hold here; beyond: 429
+    bool added_from_text;              // msgl_api_config has it
     bool refuse_unknown;               // fields: 400; else named in the log, once each
     int stop_timeout_ms;               // requests in flight may end for this long
     int num_replicas;                  // engines, 1 to MSGL_FRONT_MAX_REPLICAS
@@ -39,6 +40,7 @@ typedef struct msgl_front_config {
     int max_silence_s;                 // without a beat: the engine gets no requests
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
+    bool salt_by_key; // requests share cached prefixes with those of the same key only
     msgl_http_config http;
     const char *batch_dir;    // of files and batches; NULL: there are none
     const char *info_json;    // an object for /get_server_info's "config", or NULL

@@ -3,7 +3,7 @@
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
 // a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
 // (what the log says of them and of requests), batch_calls.c (files and batches), gen.c (requests
-// with a job), turn.c (whose choice an engine gets next).
+// with a job), party.c (who they come from), turn.c (whose choice an engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
@@ -13,6 +13,10 @@
 #include "utils/uids.h"
 
 enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
+
+// Of what is shared out, a party may hold so many times what is then left for others.
+enum { SHARE = 7 };
+enum { PARTY_BUCKETS = 256 };
 
 // What a connection's open request is, as its user pointer.
 typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_BATCH } client_kind;
@@ -44,15 +48,41 @@ struct choice {
     int64_t ahead;    // of its request there, its own included, when it was handed over
 };
 
+// Those who take turns are a ring; NULL and NULL: it is in none.
+typedef struct ring {
+    struct ring *prev, *next;
+} ring;
+
 // A request's choices of one replica.
 typedef struct part {
+    ring ring; // first: of its share, while there are any that wait
     gen *owner;
-    choice *first, *last;     // those that wait for their turn, in the request's order
-    struct part *prev, *next; // of the replica's ring, while there are any; else NULL
+    choice *first, *last; // those that wait for their turn, in the request's order
     // Of those in the engine:
     int in_engine;
     int64_t tokens, to_start;
 } part;
+
+// A party's requests of one replica.
+typedef struct share {
+    ring ring;      // first: of the replica, while there are any that wait
+    ring *turn;     // of its parts with choices that wait; the next one
+    int in_engine;  // choices
+    int64_t tokens; // that the engine is expected to keep for them
+} share;
+
+// Who requests come from, as far as shares go: an API key where keys are asked for, else an
+// address, or all batches together. There while it has requests.
+typedef struct party {
+    struct party *next; // of its bucket
+    enum { PARTY_KEY, PARTY_ADDRESS, PARTY_BATCHES } kind;
+    int key;
+    msgl_http_source source;
+    uint64_t number; // for engines; no other has or had it
+    int num_gens;
+    int waiting;    // of the front's `waiting`, its part
+    share shares[]; // [num_replicas]
+} party;
 
 // A request with a job, from its body to the last byte of its answer.
 struct gen {
@@ -64,6 +94,7 @@ struct gen {
     bool in_worker; // job belongs to a worker
     bool streaming; // the answer has begun
     bool inner;     // of a batch
+    party *party;   //
     msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
     int num_choices, num_left; // all, and those that have not ended
@@ -92,8 +123,9 @@ typedef struct replica {
     msgl_msg_report told;          // the one that the log's last line about it knew
     uint64_t reported_ns, told_ns; // when they came; before, when it was ready
     // What it has been given:
-    part *turn;            // ring of those with choices that wait for their turn; the next one
+    ring *turn;            // of shares with choices that wait for their turn; the next one
     int in_engine;         // choices
+    int parties;           // whose they are
     int64_t tokens;        // that the engine is expected to keep for them
     int64_t start_max;     // prompt tokens of one request that may be in the engine and not started
     int queued;            // choices that wait for their turn here
@@ -113,6 +145,7 @@ typedef struct stats_wait {
 struct msgl_front {
     msgl_front_config cfg;
     msgl_api_config api;
+    char shown_path[256]; // of the model, for clients
     struct event_base *base;
     msgl_http_server *http;
     msgl_workers *workers;
@@ -128,6 +161,8 @@ struct msgl_front {
 
     gen *gens, *dirty;
     int num_gens, num_inner; // all, and those of batches
+    party *parties[PARTY_BUCKETS];
+    uint64_t last_party;
     stats_wait *stats_first, **stats_last;
     msgl_uids uids; // choices in engines
     uint64_t last_uid;
@@ -196,6 +231,11 @@ void msgl__turn_left(msgl_front *f, choice *c);
 int32_t msgl__turn_usual_answer(const msgl_front *f);
 // The part whose first choice the engine may have now, moved to the end of the ring, or NULL.
 part *msgl__turn_next(replica *r);
+
+// party.c
+// The request's party, which has one request more; NULL: no memory.
+party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+void msgl__party_leave(msgl_front *f, party *p);
 
 // gen.c
 void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p);

@@ -24,6 +24,13 @@ enum {
 
 // --- life ---
 
+// So many of its places in the queue are free again.
+static void queue_give(msgl_front *f, party *p, int n)
+{
+    f->waiting -= n;
+    p->waiting -= n;
+}
+
 // The engine is done with this choice (or is told to be).
 static void choice_leave(msgl_front *f, choice *c, bool abort_it)
 {
@@ -36,7 +43,7 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
     c->uid.id = 0;
     msgl__turn_left(f, c);
     msgl__router_ended(f->router, &c->route);
-    if (c->waiting) f->waiting--;
+    queue_give(f, c->owner->party, c->waiting);
     c->waiting = false;
     c->owner->num_left--;
 }
@@ -72,7 +79,7 @@ static void tell_batches(msgl_front *f)
 
 static void gen_free(msgl_front *f, gen *g)
 {
-    f->waiting -= g->num_choices - g->num_sent;
+    queue_give(f, g->party, g->num_choices - g->num_sent);
     for (int i = 0; i < f->cfg.num_replicas && g->parts != NULL; i++) {
         (void)part_empty(f, &g->parts[i]);
     }
@@ -86,6 +93,7 @@ static void gen_free(msgl_front *f, gen *g)
     if (g->prev != NULL) g->prev->next = g->next;
     if (g->next != NULL) g->next->prev = g->prev;
     if (f->gens == g) f->gens = g->next;
+    msgl__party_leave(f, g->party);
     f->num_gens--;
     f->num_inner -= g->inner;
     tell_batches(f);
@@ -176,15 +184,21 @@ void msgl__gen_gone(msgl_front *f, gen *g)
 // --- body to worker ---
 
 // Takes n more places in the queue for a request that has `own` there. A request alone in it may
-// pass the limit: it could never be served otherwise.
-static bool queue_take(msgl_front *f, int n, int own, msgl_api_error *e)
+// pass the limit: it could never be served otherwise. A party with more than one request waiting
+// leaves places for others.
+static bool queue_take(msgl_front *f, party *p, int n, int own, msgl_api_error *e)
 {
-    if (f->waiting > own && f->waiting + n > f->cfg.max_waiting) {
+    const int left = f->cfg.max_waiting - f->waiting - n;
+    const bool full = f->waiting > own && left < 0;
+    if (full || (p->waiting > own && p->waiting + n > SHARE * (int64_t)left)) {
         (void)msgl__api_fail(e, 429, NULL, "queue_full",
-                             "The server has %d requests waiting; try again later.", f->waiting);
+                             full ? "The server has %d requests waiting; try again later."
+                                  : "You have %d requests waiting; try again later.",
+                             full ? f->waiting : p->waiting);
         return false;
     }
     f->waiting += n;
+    p->waiting += n;
     return true;
 }
 
@@ -202,6 +216,7 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     j->owner = g;
     j->kind = kind;
     j->config = f->api;
+    if (f->cfg.salt_by_key) j->config.salt_of = msgl__guard_whose(&f->cfg.guard, p);
     j->max_seq_len = msgl__front_engine(f)->max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
@@ -221,18 +236,23 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     const msgl_endpoint *ep = msgl__endpoint(kind);
     msgl_api_error e;
     gen *g = NULL;
+    party *from = NULL;
     if (msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready",
                              "The engine is not ready; try again soon.");
-    } else if (queue_take(f, 1, 0, &e)) {
+    } else if ((from = msgl__party_join(f, c, p)) == NULL) {
+        (void)msgl__api_oom(&e);
+    } else if (queue_take(f, from, 1, 0, &e)) {
         g = gen_create(f, p, kind, &e);
-        if (g == NULL) f->waiting--;
+        if (g == NULL) queue_give(f, from, 1);
     }
     if (g == NULL) {
+        if (from != NULL) msgl__party_leave(f, from);
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
     g->ep = ep;
+    g->party = from;
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
@@ -311,7 +331,7 @@ static int choice_start(msgl_front *f, part *p)
         if (copy > 0) rc = msgl__sequence_share_prompt(&c->seq, &(c - copy)->seq);
     }
     if (rc != 0) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         msgl__router_ended(f->router, &c->route);
         return rc;
     }
@@ -321,6 +341,8 @@ static int choice_start(msgl_front *f, part *p)
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
+                                     .client = g->party->number,
+                                     .cache_salt = req->cache_salt,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
                                      .sampling = req->sampling,
@@ -344,9 +366,9 @@ void msgl__gen_turns(msgl_front *f)
     }
 }
 
-// Names of a prompt's blocks, in the front's scratch; NULL without memory, or for the only replica:
-// then they are not compared.
-static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids)
+// Names of a prompt's blocks, by its salt, in the front's scratch; NULL without memory, or for the
+// only replica: then they are not compared.
+static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids, uint64_t salt)
 {
     const size_t n = ids->len / ROUTE_BLOCK;
     if (f->cfg.num_replicas == 1) return NULL;
@@ -357,7 +379,7 @@ static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids)
         f->cap_route_keys = n;
     }
     if (n > 0) {
-        (void)msgl__router_keys(ids->data, (int32_t)ids->len, ROUTE_BLOCK, f->route_seed,
+        (void)msgl__router_keys(ids->data, (int32_t)ids->len, ROUTE_BLOCK, f->route_seed ^ salt,
                                 f->route_keys);
     }
     return f->route_keys;
@@ -401,7 +423,7 @@ static int gen_choices(msgl_front *f, gen *g, int n)
         choice *c = &g->choices[i];
         const msgl_ids *ids = &g->job->ids[i / req->n];
         const int32_t len = (int32_t)ids->len;
-        if (i % req->n == 0) keys = route_keys(f, ids);
+        if (i % req->n == 0) keys = route_keys(f, ids, req->cache_salt);
         c->owner = g;
         c->prompt = len;
         c->to_start = i % req->n == 0 || len < SHARED_TO_START ? len : SHARED_TO_START;
@@ -428,7 +450,9 @@ static void part_move(msgl_front *f, part *p)
     for (choice *c = part_empty(f, p), *next; c != NULL; c = next) {
         next = c->next;
         const int own = (int)(c - g->choices) / g->job->req.n;
-        if (own != prompt) keys = route_keys(f, &g->job->ids[prompt = own]);
+        if (own != prompt) {
+            keys = route_keys(f, &g->job->ids[prompt = own], g->job->req.cache_salt);
+        }
         (void)choice_route(f, c, keys);
     }
     gen_join(f, g);
@@ -465,12 +489,12 @@ static void gen_start(msgl_front *f, gen *g)
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
     if (msgl__front_num_serving(f) == 0) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         gen_fail_status(f, g, MSGL_ECLOSED);
         return;
     }
-    if (!queue_take(f, n - 1, 1, &e)) {
-        f->waiting--;
+    if (!queue_take(f, g->party, n - 1, 1, &e)) {
+        queue_give(f, g->party, 1);
         gen_fail(f, g, &e);
         return;
     }
@@ -479,7 +503,8 @@ static void gen_start(msgl_front *f, gen *g)
     int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, bytes);
     if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
-        f->waiting -= n - g->num_choices; // freeing it gives the places of its choices back
+        queue_give(f, g->party,
+                   n - g->num_choices); // freeing it gives the places of its choices back
         gen_fail_status(f, g, rc);
         return;
     }
@@ -523,7 +548,7 @@ void msgl__gen_jobs_done(msgl_front *f)
             gen_start(f, g);
             continue;
         }
-        f->waiting--;
+        queue_give(f, g->party, 1);
         if (g->base.conn == NULL) {
             gen_free(f, g); // left, or was failed, in the meantime
         } else if (j->rc != 0) {
@@ -664,7 +689,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e, uint64_t now_n
     if (c == NULL) return; // aborted in the meantime
     gen *g = c->owner;
     if (c->waiting) {
-        f->waiting--;
+        queue_give(f, g->party, 1);
         msgl__turn_started(f, c);
         msgl__router_started(f->router, &c->route);
     }

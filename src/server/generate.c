@@ -39,6 +39,8 @@ static const msgl_field_row sglang_rows[] = {
      .help = "one of the served names, or the model's path"},
     {"stream", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer comes as server-sent events"},
+    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
+     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
     {0},
 };
 static const msgl_field_row params_rows[] = {

@@ -103,13 +103,17 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
     return 0;
 }
 
+int msgl__guard_whose(const msgl_guard *g, const msgl_http_parser *p)
+{
+    const msgl_http_value *a = &p->authorization, *key = &p->api_key;
+    const int bearer = msgl__keys_find_bearer(&g->keys, a->at, a->len);
+    return bearer > 0 ? bearer : msgl__keys_find(&g->keys, key->at, key->len);
+}
+
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p)
 {
     const msgl_http_value *a = &p->authorization, *key = &p->api_key;
-    if (g->keys.count == 0 || msgl__keys_accept(&g->keys, a->at, a->len) ||
-        msgl__keys_have(&g->keys, key->at, key->len)) {
-        return NULL;
-    }
+    if (g->keys.count == 0 || msgl__guard_whose(g, p) > 0) return NULL;
     return a->at == NULL && key->at == NULL
                ? "An API key is needed: 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."
                : "The API key is not valid; it is sent as 'Authorization: Bearer KEY' or "

@@ -34,6 +34,8 @@ bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *an
 
 // NULL, or why there is a 401: there are keys, and the request has none of them.
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p);
+// Whose request it is: the number of its key, from 1; 0 without one that is known.
+int msgl__guard_whose(const msgl_guard *g, const msgl_http_parser *p);
 #define MSGL_GUARD_KEY_CODE "invalid_api_key"
 
 // Whether a listening socket is one that browsers of this machine alone can reach, by an address.

@@ -28,7 +28,16 @@ enum {
     LINGER_MS = 2000,          // reading on after a refusal, so that the client gets to see it
     LINGER_MAX = 64 << 20,     // bytes read over in that time
     READ_STEP = 64 * 1024,
+    RESERVE = 16, // connections beyond the limit
+    SOURCE_BUCKETS = 256,
 };
+
+// Connections that have the same source.
+typedef struct source_count {
+    struct source_count *next; // of its bucket
+    msgl_http_source source;
+    int count;
+} source_count;
 
 typedef enum conn_state {
     CONN_READ,   // between requests, or a request is coming in
@@ -52,6 +61,11 @@ struct msgl_http_conn {
     int status; // of its answer, 0: none yet
     char id[MSGL_HTTP_ID_MAX + 1];
     char client[INET6_ADDRSTRLEN + 16]; // address and port
+    msgl_http_source source;
+    source_count *counted;             // NULL: not counted
+    msgl_http_conn *idler, *less_idle; // neighbours among the idle ones
+    bool idle; // it has no request, and what has come of one is not all of its head; or it lingers
+    bool reserve;
     bool share_origin, share_any;
     size_t lingered;
     msgl_claim buffers; // what is in bev's
@@ -75,6 +89,8 @@ struct msgl_http_server {
     msgl_http_handlers handlers;
     msgl_http_conn *conns;
     int count;
+    msgl_http_conn *most_idle, *least_idle;
+    source_count *sources[SOURCE_BUCKETS];
     bool draining;
     uint64_t id_base, last_id; // of requests that bring no id
 };
@@ -120,6 +136,64 @@ const char *msgl__http_status_text(int status)
     return "Unknown";
 }
 
+// --- who is idle, and where they come from ---
+
+static void idle_join(msgl_http_conn *c)
+{
+    msgl_http_server *s = c->server;
+    if (c->idle || c->inner) return;
+    c->idle = true;
+    c->idler = s->least_idle;
+    c->less_idle = NULL;
+    if (c->idler != NULL) c->idler->less_idle = c;
+    s->least_idle = c;
+    if (s->most_idle == NULL) s->most_idle = c;
+}
+
+static void idle_leave(msgl_http_conn *c)
+{
+    msgl_http_server *s = c->server;
+    if (!c->idle) return;
+    c->idle = false;
+    if (c->idler != NULL) c->idler->less_idle = c->less_idle;
+    if (c->less_idle != NULL) c->less_idle->idler = c->idler;
+    if (s->most_idle == c) s->most_idle = c->less_idle;
+    if (s->least_idle == c) s->least_idle = c->idler;
+}
+
+static source_count **source_bucket(msgl_http_server *s, const msgl_http_source *source)
+{
+    uint32_t h = 0;
+    for (size_t i = 0; i < sizeof source->bytes; i++) h = h * 31 + source->bytes[i];
+    return &s->sources[h % SOURCE_BUCKETS];
+}
+
+// Counts a connection by where it comes from. Without memory it is not counted.
+static void source_join(msgl_http_conn *c)
+{
+    source_count **first = source_bucket(c->server, &c->source), *found = *first;
+    while (found != NULL && memcmp(&found->source, &c->source, sizeof c->source) != 0) {
+        found = found->next;
+    }
+    if (found == NULL && (found = msgl__calloc(1, sizeof *found)) != NULL) {
+        found->source = c->source;
+        found->next = *first;
+        *first = found;
+    }
+    if (found != NULL) found->count++;
+    c->counted = found;
+}
+
+static void source_leave(msgl_http_conn *c)
+{
+    source_count *counted = c->counted;
+    if (counted == NULL || --counted->count > 0) return;
+    source_count **at = source_bucket(c->server, &c->source);
+    while (*at != counted) at = &(*at)->next;
+    *at = counted->next;
+    msgl__free(counted);
+}
+
 // --- life of a connection ---
 
 static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg);
@@ -127,6 +201,8 @@ static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, vo
 static void conn_free(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
+    idle_leave(c);
+    source_leave(c);
     if (c->prev != NULL) c->prev->next = c->next;
     if (c->next != NULL) c->next->prev = c->prev;
     if (s->conns == c) s->conns = c->next;
@@ -237,6 +313,7 @@ static void conn_linger(msgl_http_conn *c)
     msgl__tls_bye(c->bev);
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     c->state = CONN_LINGER;
+    idle_join(c);
     evbuffer_drain(bufferevent_get_input(c->bev), unread(c));
     bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
     bufferevent_enable(c->bev, EV_READ);
@@ -247,6 +324,7 @@ static void conn_linger(msgl_http_conn *c)
 static void conn_finish(msgl_http_conn *c)
 {
     c->state = CONN_FLUSH;
+    idle_leave(c);
     if (unsent(c) == 0) {
         conn_linger(c);
     } else {
@@ -331,6 +409,7 @@ static void answered(msgl_http_conn *c)
         return;
     }
     c->state = CONN_READ;
+    idle_join(c);
     msgl__http_parser_reset(&c->parser);
     bufferevent_enable(c->bev, EV_READ);
     if (!c->processing) conn_process(c);
@@ -439,6 +518,7 @@ static void begin(msgl_http_conn *c)
 static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
 {
     begin(c);
+    idle_leave(c);
     msgl_strbuf body;
     msgl__strbuf_init(&body, 4096);
     c->server->handlers.write_error(c->server->handlers.ctx, status, reason, &body);
@@ -473,8 +553,9 @@ static void conn_open_request(msgl_http_conn *c)
     c->head_deadline = c->body_deadline = c->head_seen = false;
     c->state = CONN_OPEN;
     begin(c);
+    idle_leave(c);
     c->head_only = c->parser.method == MSGL_HTTP_HEAD;
-    c->keep_alive = c->parser.keep_alive && !s->draining;
+    c->keep_alive = c->parser.keep_alive && !s->draining && !c->reserve;
     s->handlers.on_request(s->handlers.ctx, c, &c->parser);
 }
 
@@ -485,6 +566,7 @@ static bool refuse_head(msgl_http_conn *c)
     int status = 400;
     if (c->head_seen || h->on_head == NULL || !msgl__http_parser_in_body(&c->parser)) return false;
     c->head_seen = true;
+    idle_leave(c);
     const char *reason = h->on_head(h->ctx, c, &c->parser, &status);
     if (reason != NULL) conn_refuse(c, status, reason);
     return reason != NULL;
@@ -602,6 +684,46 @@ static void put_peer(const peer *p, char *out, size_t size)
                    ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
 }
 
+static msgl_http_source source_of(const peer *p)
+{
+    msgl_http_source s = {0};
+    if (p->any.sa_family == AF_INET) {
+        s.bytes[10] = s.bytes[11] = 0xff;
+        memcpy(s.bytes + 12, &p->v4.sin_addr, 4);
+    } else if (p->any.sa_family == AF_INET6) {
+        const bool v4 = IN6_IS_ADDR_V4MAPPED(&p->v6.sin6_addr);
+        memcpy(s.bytes, &p->v6.sin6_addr, v4 ? 16 : 8);
+    }
+    return s;
+}
+
+// One too many. With TLS it gets no answer, for which it would need a handshake, which is work.
+static void conn_turn_away(msgl_http_conn *c, int status, const char *why)
+{
+    if (c->server->cfg.tls != NULL) {
+        conn_free(c);
+    } else {
+        conn_refuse(c, status, why);
+    }
+}
+
+// Whether a new connection is within the limits; else it has been turned away.
+static bool conn_may_stay(msgl_http_conn *c)
+{
+    msgl_http_server *s = c->server;
+    const int most = s->cfg.max_per_source;
+    if (most > 0) source_join(c);
+    if (c->counted != NULL && c->counted->count > most) {
+        conn_turn_away(c, 429, "There are too many connections from this address.");
+        return false;
+    }
+    if (s->count > s->cfg.max_connections && s->most_idle != NULL) conn_free(s->most_idle);
+    c->reserve = s->count > s->cfg.max_connections;
+    if (s->count <= s->cfg.max_connections + RESERVE) return true;
+    conn_turn_away(c, 503, MSGL_HTTP_FULL);
+    return false;
+}
+
 // p NULL: the server itself.
 static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
 {
@@ -614,8 +736,9 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
     c->inner = p == NULL;
     if (c->inner) {
         (void)snprintf(c->client, sizeof c->client, "batch");
-    } else if (s->handlers.on_done != NULL) {
-        put_peer(p, c->client, sizeof c->client);
+    } else {
+        c->source = source_of(p);
+        if (s->handlers.on_done != NULL) put_peer(p, c->client, sizeof c->client);
     }
     msgl__http_parser_init(&c->parser, &s->cfg.limits);
     c->next = s->conns;
@@ -643,14 +766,8 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
                                (s->cfg.write_timeout_ms % 1000) * 1000};
     bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
     bufferevent_set_timeouts(c->bev, NULL, &wt);
-    if (s->count > s->cfg.max_connections && tls) {
-        conn_free(c); // an answer would need a handshake, which is work
-        return;
-    }
-    if (s->count > s->cfg.max_connections && !c->inner) {
-        conn_refuse(c, 503, "There are too many connections.");
-        return;
-    }
+    if (!c->inner && !conn_may_stay(c)) return;
+    idle_join(c);
     conn_timer(c, s->cfg.header_timeout_ms); // a new connection has to say something soon
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
 }
@@ -667,6 +784,16 @@ void msgl__http_server_adopt(msgl_http_server *s, int fd)
 bool msgl__http_conn_is_inner(const msgl_http_conn *c)
 {
     return c->inner;
+}
+
+bool msgl__http_conn_is_reserve(const msgl_http_conn *c)
+{
+    return c->reserve;
+}
+
+msgl_http_source msgl__http_conn_source(const msgl_http_conn *c)
+{
+    return c->source;
 }
 
 static void on_accept_retry(evutil_socket_t fd, short what, void *arg)

@@ -8,6 +8,11 @@
 // One request per connection is open at a time: from on_request until msgl__http_reply or
 // msgl__http_stream_end, or until on_gone. Everything runs on the loop's thread.
 //
+// A new connection never waits for those who hold one without asking anything: at the limit it
+// takes the place of the one that has been idle longest. Where all have an open request it is one
+// of the reserve, which whoever checks the server's health gets an answer by: on_request and
+// on_head see that it is, and refuse all else.
+//
 // A client that closes its sending half still gets its answer. TCP does not tell it from one that
 // has gone: only what the server sends does, because a closed socket answers with a reset. So an
 // answer that has not begun is preceded by an interim "100 Continue" then, which clients have to
@@ -28,7 +33,9 @@ typedef struct msgl_http_conn msgl_http_conn;
 
 typedef struct msgl_http_config {
     msgl_http_limits limits;
-    int max_connections;   // further ones are answered 503 and closed; with TLS closed
+    int max_connections;   // beyond them the one that is idle longest is closed; see reserve below
+    int max_per_source;    // of one msgl_http_source: further ones are answered 429, with TLS
+                           // closed; 0: no limit
     int header_timeout_ms; // from a request's first byte to the end of its headers: 408; a
                            // connection's first byte, after TLS's handshake, has as long: closed
     int body_timeout_ms;   // then to the end of its body: 408
@@ -84,6 +91,15 @@ int msgl__http_server_connections(const msgl_http_server *s);
 // Serves a connection that the server itself has made, beyond max_connections. Takes fd over.
 void msgl__http_server_adopt(msgl_http_server *s, int fd);
 bool msgl__http_conn_is_inner(const msgl_http_conn *c);
+bool msgl__http_conn_is_reserve(const msgl_http_conn *c); // closed after its request
+#define MSGL_HTTP_FULL "There are too many connections."
+
+// Where a connection comes from: an IPv4 address as IPv6 has it, or the first half of an IPv6
+// address, since a host has all of the other.
+typedef struct msgl_http_source {
+    unsigned char bytes[16];
+} msgl_http_source;
+msgl_http_source msgl__http_conn_source(const msgl_http_conn *c); // inner: zero
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);

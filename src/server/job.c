@@ -76,6 +76,15 @@ static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *para
     return rc == 0 ? 0 : text_fail(j, rc, param, &err);
 }
 
+static int add_span(msgl_text_span **spans, size_t *n, msgl_text_span one)
+{
+    msgl_text_span *more = msgl__reallocarray(*spans, *n + 1, sizeof *more);
+    if (more == NULL) return MSGL_ENOMEM;
+    *spans = more;
+    more[(*n)++] = one;
+    return 0;
+}
+
 // A call that is asked for is begun for the model: the prompt goes on with its first bytes, in
 // which the name is the client's.
 static int prefill(msgl_job *j, msgl_rendered *r)
@@ -92,11 +101,9 @@ static int prefill(msgl_job *j, msgl_rendered *r)
     const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
     if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
     if (rc != 0 || n == 0) return rc;
-    msgl_text_span *spans = msgl__reallocarray(r->untrusted, r->num_untrusted + 1, sizeof *spans);
-    if (spans == NULL) return MSGL_ENOMEM;
-    r->untrusted = spans;
-    spans[r->num_untrusted++] = (msgl_text_span){before + at, before + at + n};
-    return 0;
+    const msgl_text_span name = {before + at, before + at + n};
+    rc = add_span(&r->untrusted, &r->num_untrusted, name);
+    return rc == 0 ? add_span(&r->foreign, &r->num_foreign, name) : rc;
 }
 
 // What the prompt says of the answer: whether it has begun the thoughts (a client's text cannot).
@@ -153,8 +160,11 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     } else if ((rc = begin_answer(j, &r)) == 0) {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
-        const msgl_encode_opts opts = {
-            .untrusted = r.untrusted, .num_untrusted = r.num_untrusted, .max_ids = max_ids};
+        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+                                       .num_untrusted = r.num_untrusted,
+                                       .foreign = r.foreign,
+                                       .num_foreign = j->config.added_from_text ? 0 : r.num_foreign,
+                                       .max_ids = max_ids};
         rc = encode(j, tokenizer, field, msgl__strbuf_str(&r.text), r.text.len, &opts, &j->ids[0]);
     }
     msgl__rendered_free(&r);

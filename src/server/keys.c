@@ -73,24 +73,26 @@ static unsigned differs(const char *key, const char *given, size_t len)
     return diff;
 }
 
-bool msgl__keys_have(const msgl_keys *k, const char *given, size_t len)
+int msgl__keys_find(const msgl_keys *k, const char *given, size_t len)
 {
-    if (given == NULL || len > MSGL_KEY_MAX_LEN)
-        return false; // no key is, and each would be compared
+    if (given == NULL || len > MSGL_KEY_MAX_LEN) return 0; // no key is, and each would be compared
     unsigned found = 0;
-    for (int i = 0; i < k->count; i++) found |= differs(k->all[i], given, len) == 0;
-    return found != 0;
+    for (int i = 0; i < k->count; i++) {
+        const unsigned same = differs(k->all[i], given, len) == 0;
+        found = (found & (same - 1)) | ((0u - same) & (unsigned)(i + 1));
+    }
+    return (int)found;
 }
 
-bool msgl__keys_accept(const msgl_keys *k, const char *authorization, size_t len)
+int msgl__keys_find_bearer(const msgl_keys *k, const char *authorization, size_t len)
 {
     static const char scheme[] = "Bearer ";
     const size_t n = sizeof scheme - 1;
     if (authorization == NULL || len <= n || strncasecmp(authorization, scheme, n) != 0) {
-        return false;
+        return 0;
     }
     const char *given = authorization + n;
     len -= n;
     while (len > 0 && *given == ' ') given++, len--;
-    return msgl__keys_have(k, given, len);
+    return msgl__keys_find(k, given, len);
 }

@@ -24,10 +24,10 @@ int msgl__keys_add(msgl_keys *k, const char *key, size_t len, msgl_err *err);
 // without any is MSGL_EINVAL: it would leave the server open.
 int msgl__keys_read(msgl_keys *k, const char *path, msgl_err *err);
 
-// Whether the key is one of them; the value of an Authorization header, "Bearer KEY" with one of
-// them. NULL: no. How long that takes depends on the value's length, and the number of keys and
-// their lengths, not on what they are.
-bool msgl__keys_have(const msgl_keys *k, const char *given, size_t len);
-bool msgl__keys_accept(const msgl_keys *k, const char *authorization, size_t len);
+// Which of them the key is, from 1, or 0; the value of an Authorization header, "Bearer KEY" with
+// one of them. NULL: 0. How long that takes depends on the value's length, and the number of keys
+// and their lengths, not on what they are.
+int msgl__keys_find(const msgl_keys *k, const char *given, size_t len);
+int msgl__keys_find_bearer(const msgl_keys *k, const char *authorization, size_t len);
 
 #endif

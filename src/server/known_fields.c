@@ -111,7 +111,6 @@ const char *const msgl__foreign_fields[] = {
     "xtc_threshold",
     // vLLM
     "add_special_tokens",
-    "cache_salt",
     "documents",
     "guided_decoding_backend",
     "guided_whitespace_pattern",

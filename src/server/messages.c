@@ -29,6 +29,8 @@ static const msgl_field_row rows[] = {
     {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
     {"output_config", MSGL_FIELD_OBJECT,
      .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
+    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
+     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
     {0},
 };
 // Of Anthropic's service: nothing here depends on them.

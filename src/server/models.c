@@ -9,7 +9,7 @@
 
 static int put_model(const msgl_front *f, const char *name, msgl_strbuf *out)
 {
-    const char *path = f->cfg.model_path;
+    const char *path = f->shown_path;
     int rc = msgl__strbuf_adds(out, "{\"id\":");
     if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
     if (rc == 0) {
@@ -53,7 +53,7 @@ static int put_named(const msgl_front *f, const char *name, int *status, msgl_st
 static int put_info(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
     (void)rest, (void)status;
-    const char *name = f->cfg.model_name, *path = f->cfg.model_path;
+    const char *name = f->cfg.model_name, *path = f->shown_path;
     int rc = msgl__strbuf_adds(out, "{\"model_path\":");
     if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"tokenizer_path\":");

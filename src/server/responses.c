@@ -50,6 +50,8 @@ static const msgl_field_row rows[] = {
     {"moderation", MSGL_FIELD_ANY, .only = "null"},
     {"image", MSGL_FIELD_ANY, .only = "null: this model reads text only"},
     {"response_format", MSGL_FIELD_ANY, .only = "null: it is called 'text.format' here"},
+    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
+     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
     {0},
 };
 // Of OpenAI's service: nothing here depends on them.

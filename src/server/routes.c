@@ -162,12 +162,22 @@ static const msgl_endpoint *find_endpoint(const msgl_front *f, msgl_http_conn *c
     return ep;
 }
 
+// A connection of the reserve is for what is asked to see whether the server lives.
+static bool lacks_room(const msgl_endpoint *ep, const msgl_http_conn *c)
+{
+    return msgl__http_conn_is_reserve(c) && (ep == NULL || !ep->open);
+}
+
 const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_parser *p, int *status)
 {
     const msgl_front *f = front;
     msgl_api_kind kind;
     bool shares;
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
+    if (lacks_room(ep, c)) {
+        *status = 503;
+        return MSGL_HTTP_FULL;
+    }
     const char *lacks = lacks_key(f, ep, c, p);
     *status = lacks != NULL ? 401 : 503;
     return lacks != NULL ? lacks : stops(f, ep);
@@ -183,7 +193,10 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
     const char *lacks, *why;
     const bool inner = msgl__http_conn_is_inner(c); // a batch's: who began it was let in
-    if (!inner && msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
+    if (lacks_room(ep, c)) {
+        (void)msgl__api_fail(&e, 503, NULL, NULL, MSGL_HTTP_FULL);
+        msgl__front_reply_error(f, ep, c, &e);
+    } else if (!inner && msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
     } else if ((lacks = lacks_key(f, ep, c, p)) != NULL) {
         (void)msgl__api_fail(&e, 401, NULL, MSGL_GUARD_KEY_CODE, "%s", lacks);

@@ -74,6 +74,8 @@ static const msgl_field_row request_rows[] = {
     {"truncate_prompt_tokens", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
      .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
              "0"},
+    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
+     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
     {0},
 };
 const msgl_fields msgl__sampling_fields = {.title = "Fields of sampling", .read = sampling_rows};

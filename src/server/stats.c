@@ -183,7 +183,7 @@ static int put_info(const msgl_front *f, const msgl_replica_stats *all, msgl_str
     int rc = msgl__strbuf_addf(out, "{\"version\":\"%s\",", MSGL_VERSION);
     if (rc == 0) rc = put_str_field(out, "model", f->cfg.model_name);
     if (rc == 0) rc = put_str_field(out, "served_model_name", f->cfg.model_name);
-    if (rc == 0) rc = put_str_field(out, "model_path", f->cfg.model_path);
+    if (rc == 0) rc = put_str_field(out, "model_path", f->shown_path);
     if (rc == 0) rc = put_str_field(out, "attention", r->attention);
     if (rc == 0) rc = put_str_field(out, "device", r->device);
     if (rc == 0) {

@@ -61,6 +61,7 @@ void msgl__rendered_free(msgl_rendered *r)
 {
     msgl__strbuf_free(&r->text);
     msgl__free(r->untrusted);
+    msgl__free(r->foreign);
     *r = (msgl_rendered){0};
 }
 
@@ -73,41 +74,48 @@ void msgl__jclock_now(msgl_jclock *clock)
     clock->usec = now.tv_nsec / 1000;
 }
 
-static size_t count_spans(const msgl_jbuf *b)
+static bool has_bit(const msgl_jbuf *b, size_t i, msgl_jfrom bit)
 {
-    if (b->mask == NULL) return b->untrusted && b->len > 0;
+    return ((b->mask != NULL ? b->mask[i] : b->untrusted) & bit) != 0;
+}
+
+// The runs of bytes with this bit, in new memory. MSGL_ENOMEM.
+static int give_spans(const msgl_jbuf *b, msgl_jfrom bit, msgl_text_span **out, size_t *count)
+{
     size_t n = 0;
-    for (size_t i = 0; i < b->len; i++) n += b->mask[i] && (i == 0 || !b->mask[i - 1]);
-    return n;
+    for (size_t i = 0; i < b->len; i++)
+        n += has_bit(b, i, bit) && !(i > 0 && has_bit(b, i - 1, bit));
+    if (n == 0) return 0;
+    *out = msgl__reallocarray(NULL, n, sizeof **out);
+    if (*out == NULL) return MSGL_ENOMEM;
+    for (size_t i = 0; i < b->len; i++) {
+        if (!has_bit(b, i, bit)) continue;
+        if (i == 0 || !has_bit(b, i - 1, bit)) (*out)[(*count)++].start = i;
+        (*out)[*count - 1].end = i + 1;
+    }
+    return 0;
 }
 
 // Text and spans of the output buffer.
 static int give_result(const msgl_jctx *c, size_t max, msgl_rendered *out)
 {
     const msgl_jbuf *b = c->out;
-    const size_t n = count_spans(b);
     msgl_rendered r = {0};
     msgl__strbuf_init(&r.text, max + 1);
     int rc = msgl__strbuf_add(&r.text, b->len > 0 ? b->data : "", b->len);
-    if (rc == 0 && n > 0) {
-        r.untrusted = msgl__reallocarray(NULL, n, sizeof *r.untrusted);
-        if (r.untrusted == NULL) rc = MSGL_ENOMEM;
+    if (rc == 0) rc = give_spans(b, MSGL_JFROM_ANSWER, &r.untrusted, &r.num_untrusted);
+    if (rc == 0) {
+        rc = give_spans(b, MSGL_JFROM_OTHERS & ~MSGL_JFROM_ANSWER, &r.foreign, &r.num_foreign);
     }
     if (rc != 0) {
         msgl__rendered_free(&r);
         return msgl__err_set(c->err, rc, "no memory for the rendered chat template");
     }
-    if (b->mask == NULL && n > 0) r.untrusted[r.num_untrusted++] = (msgl_text_span){0, b->len};
-    for (size_t i = 0; b->mask != NULL && i < b->len; i++) {
-        if (!b->mask[i]) continue;
-        if (i == 0 || !b->mask[i - 1]) r.untrusted[r.num_untrusted++].start = i;
-        r.untrusted[r.num_untrusted - 1].end = i + 1;
-    }
     *out = r;
     return 0;
 }
 
-static int read_vars(msgl_jctx *c, json_t *vars, bool untrusted, msgl_jdict **out)
+static int read_vars(msgl_jctx *c, json_t *vars, msgl_jfrom untrusted, msgl_jdict **out)
 {
     msgl_jval v;
     *out = NULL;
@@ -118,6 +126,21 @@ static int read_vars(msgl_jctx *c, json_t *vars, bool untrusted, msgl_jdict **ou
     }
     MSGL_JTRY(msgl__jfrom_json(c, vars, untrusted, &v));
     *out = v.as.d;
+    return 0;
+}
+
+// Assistants' messages again, as what they are: the model's own words, in what the client says.
+static int read_answers(msgl_jctx *c, json_t *vars)
+{
+    json_t *messages = json_object_get(vars, "messages");
+    if (c->vars == NULL || !json_is_array(messages)) return 0;
+    msgl_jlist *l = msgl__jdict_gets(c->vars, "messages", 8)->as.l;
+    for (size_t i = 0; i < l->len; i++) {
+        json_t *m = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (role == NULL || strcmp(role, "assistant") != 0) continue;
+        MSGL_JTRY(msgl__jfrom_json(c, m, MSGL_JFROM_ANSWER, &l->items[i]));
+    }
     return 0;
 }
 
@@ -183,8 +206,9 @@ static int canonical_messages(msgl_jctx *c)
 static int render(msgl_jctx *c, json_t *vars, json_t *trusted)
 {
     msgl_jscope *root;
-    MSGL_JTRY(read_vars(c, vars, true, &c->vars));
-    MSGL_JTRY(read_vars(c, trusted, false, &c->trusted));
+    MSGL_JTRY(read_vars(c, vars, MSGL_JFROM_OTHERS, &c->vars));
+    MSGL_JTRY(read_answers(c, vars));
+    MSGL_JTRY(read_vars(c, trusted, MSGL_JFROM_TEMPLATE, &c->trusted));
     if (c->vars == NULL) MSGL_JTRY(msgl__jdict_new(c, 0, &c->vars));
     MSGL_JTRY(canonical_messages(c));
     MSGL_JTRY(msgl__jbuf_new(c, 4096, &c->out));

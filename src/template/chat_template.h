@@ -48,6 +48,8 @@ typedef struct msgl_rendered {
     msgl_strbuf text;
     msgl_text_span *untrusted; // spans of `text` that came from `vars`
     size_t num_untrusted;
+    msgl_text_span *foreign; // those of them that did not come from an assistant's messages
+    size_t num_foreign;
 } msgl_rendered;
 void msgl__rendered_free(msgl_rendered *r); // zero-initialised is empty
 

@@ -23,7 +23,7 @@ static bool is_known_role(const char *key, const char *s, size_t len)
     return false;
 }
 
-static int array_from_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *out)
+static int array_from_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *out)
 {
     msgl_jlist *l;
     MSGL_JTRY(msgl__jlist_new(c, json_array_size(j), &l));
@@ -35,7 +35,7 @@ static int array_from_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *o
     return 0;
 }
 
-static int object_from_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *out)
+static int object_from_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *out)
 {
     msgl_jdict *d;
     MSGL_JTRY(msgl__jdict_new(c, json_object_size(j), &d));
@@ -48,14 +48,14 @@ static int object_from_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *
         MSGL_JTRY(msgl__jstr_ref(c, key, strlen(key), untrusted, &k));
         const bool role = json_is_string(val) &&
                           is_known_role(key, json_string_value(val), json_string_length(val));
-        MSGL_JTRY(msgl__jfrom_json(c, val, untrusted && !role, &v));
+        MSGL_JTRY(msgl__jfrom_json(c, val, role ? MSGL_JFROM_TEMPLATE : untrusted, &v));
         MSGL_JTRY(msgl__jdict_set(c, d, msgl__jstrval(k), v));
     }
     *out = (msgl_jval){.type = MSGL_J_DICT, .as.d = d};
     return 0;
 }
 
-int msgl__jfrom_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *out)
+int msgl__jfrom_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *out)
 {
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     msgl_jstr *s;
@@ -89,9 +89,9 @@ typedef struct dumper {
     msgl_jstr *item_sep, *key_sep;
 } dumper;
 
-static int dump_value(dumper *d, const msgl_jval *v, bool untrusted, size_t level);
+static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_t level);
 
-static int dump_escape(dumper *d, int32_t cp, bool untrusted)
+static int dump_escape(dumper *d, int32_t cp, msgl_jfrom untrusted)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
     char esc[16];
@@ -108,9 +108,9 @@ static int dump_escape(dumper *d, int32_t cp, bool untrusted)
     return msgl__jbuf_add(d->b, esc, (size_t)n, untrusted);
 }
 
-static int dump_string(dumper *d, const msgl_jstr *s, bool untrusted)
+static int dump_string(dumper *d, const msgl_jstr *s, msgl_jfrom untrusted)
 {
-    const bool u = untrusted || msgl__jstr_any_untrusted(s);
+    const msgl_jfrom u = untrusted | msgl__jstr_any_untrusted(s);
     MSGL_JTRY(msgl__jbuf_add(d->b, "\"", 1, u));
     size_t run = 0;
     for (size_t i = 0; i < s->len;) {
@@ -129,14 +129,14 @@ static int dump_string(dumper *d, const msgl_jstr *s, bool untrusted)
     return msgl__jbuf_add(d->b, "\"", 1, u);
 }
 
-static int dump_newline(dumper *d, size_t level, bool untrusted)
+static int dump_newline(dumper *d, size_t level, msgl_jfrom untrusted)
 {
     if (!d->pretty) return 0;
     MSGL_JTRY(msgl__jbuf_add(d->b, "\n", 1, untrusted));
     return msgl__jbuf_add_repeat(d->b, d->indent, level);
 }
 
-static int dump_separator(dumper *d, size_t i, size_t level, bool untrusted)
+static int dump_separator(dumper *d, size_t i, size_t level, msgl_jfrom untrusted)
 {
     if (i > 0) {
         MSGL_JTRY(msgl__jbuf_add(d->b, d->item_sep->data, d->item_sep->len, untrusted));
@@ -146,7 +146,7 @@ static int dump_separator(dumper *d, size_t i, size_t level, bool untrusted)
 
 static int dump_list(dumper *d, const msgl_jlist *l, size_t level)
 {
-    const bool u = l->untrusted;
+    const msgl_jfrom u = l->untrusted;
     MSGL_JTRY(msgl__jbuf_add(d->b, "[", 1, u));
     for (size_t i = 0; i < l->len; i++) {
         MSGL_JTRY(dump_separator(d, i, level, u));
@@ -156,7 +156,7 @@ static int dump_list(dumper *d, const msgl_jlist *l, size_t level)
     return msgl__jbuf_add(d->b, "]", 1, u);
 }
 
-static int dump_number(dumper *d, const msgl_jval *v, bool untrusted)
+static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
 {
     char text[MSGL_JFLOAT_MAX];
     size_t n;
@@ -173,7 +173,7 @@ static int dump_number(dumper *d, const msgl_jval *v, bool untrusted)
     return msgl__jbuf_add(d->b, text, n, untrusted);
 }
 
-static int dump_key(dumper *d, const msgl_jval *k, bool untrusted)
+static int dump_key(dumper *d, const msgl_jval *k, msgl_jfrom untrusted)
 {
     if (k->type == MSGL_J_STR) return dump_string(d, k->as.s, untrusted);
     if (k->type != MSGL_J_INT && k->type != MSGL_J_FLOAT && k->type != MSGL_J_BOOL &&
@@ -216,7 +216,7 @@ static int sorted_order(dumper *d, const msgl_jdict *dict, size_t **out)
 
 static int dump_dict(dumper *d, const msgl_jdict *dict, size_t level)
 {
-    const bool u = dict->untrusted;
+    const msgl_jfrom u = dict->untrusted;
     size_t *order = NULL;
     if (d->sort && dict->len > 1) MSGL_JTRY(sorted_order(d, dict, &order));
     MSGL_JTRY(msgl__jbuf_add(d->b, "{", 1, u));
@@ -231,7 +231,7 @@ static int dump_dict(dumper *d, const msgl_jdict *dict, size_t level)
     return msgl__jbuf_add(d->b, "}", 1, u);
 }
 
-static int dump_value(dumper *d, const msgl_jval *v, bool untrusted, size_t level)
+static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_t level)
 {
     MSGL_JTRY(msgl__jctx_steps(d->c, 1));
     int rc;

@@ -47,7 +47,7 @@ static int load_escape(reader *r, msgl_jbuf *b)
     if (n == 0) {
         return fail(r, left > 0 && *letter == 'u' ? "Invalid \\uXXXX escape" : "Invalid \\escape");
     }
-    const bool untrusted = msgl__jstr_untrusted_at(r->s, r->at);
+    const msgl_jfrom untrusted = msgl__jstr_untrusted_at(r->s, r->at);
     r->at += 1 + used;
     return msgl__jbuf_add(b, bytes, n, untrusted);
 }

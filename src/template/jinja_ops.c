@@ -165,7 +165,7 @@ static int add_lists(msgl_jctx *c, const msgl_jval *a, const msgl_jval *b, msgl_
     MSGL_JTRY(msgl__jlist_new(c, n + m, &l));
     if (n > 0) memcpy(l->items, a->as.l->items, n * sizeof *l->items);
     if (m > 0) memcpy(l->items + n, b->as.l->items, m * sizeof *l->items);
-    l->untrusted = a->as.l->untrusted || b->as.l->untrusted;
+    l->untrusted = a->as.l->untrusted | b->as.l->untrusted;
     *out = (msgl_jval){.type = a->type, .as.l = l};
     return 0;
 }

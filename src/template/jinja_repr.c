@@ -57,7 +57,7 @@ size_t msgl__jfloat_repr(double f, char buf[MSGL_JFLOAT_MAX])
     return (size_t)(p - buf);
 }
 
-static int add_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted);
+static int add_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untrusted);
 
 static int add_str_repr(msgl_jbuf *b, const msgl_jstr *s)
 {
@@ -65,7 +65,7 @@ static int add_str_repr(msgl_jbuf *b, const msgl_jstr *s)
     const bool single = s->len > 0 && memchr(s->data, '\'', s->len) != NULL;
     const bool dbl = s->len > 0 && memchr(s->data, '"', s->len) != NULL;
     const char quote = single && !dbl ? '"' : '\'';
-    const bool u = msgl__jstr_any_untrusted(s);
+    const msgl_jfrom u = msgl__jstr_any_untrusted(s);
     MSGL_JTRY(msgl__jctx_chars(b->c, s->len));
     MSGL_JTRY(msgl__jbuf_add(b, &quote, 1, u));
     for (size_t i = 0; i < s->len;) {
@@ -106,7 +106,7 @@ static int add_items_repr(msgl_jbuf *b, const msgl_jlist *l, const char *open, c
 
 static int add_dict_repr(msgl_jbuf *b, const msgl_jdict *d)
 {
-    const bool u = d->untrusted;
+    const msgl_jfrom u = d->untrusted;
     MSGL_JTRY(msgl__jbuf_add(b, "{", 1, u));
     for (size_t i = 0; i < d->len; i++) {
         if (i > 0) MSGL_JTRY(msgl__jbuf_add(b, ", ", 2, u));
@@ -163,7 +163,7 @@ static int add_object_repr(msgl_jbuf *b, const msgl_jval *v)
     }
 }
 
-static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
+static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untrusted)
 {
     char text[MSGL_JFLOAT_MAX];
     const char *word = text;
@@ -180,7 +180,7 @@ static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
 }
 
 // `untrusted`: of the digits and words that carry no provenance of their own.
-static int add_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
+static int add_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untrusted)
 {
     msgl_jctx *c = b->c;
     MSGL_JTRY(msgl__jctx_steps(c, 1));

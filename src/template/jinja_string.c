@@ -42,7 +42,7 @@ static int reserve(msgl_jbuf *b, size_t extra)
 }
 
 // Room for len bytes of the given provenance, which the caller then writes and counts.
-static int prepare(msgl_jbuf *b, size_t len, bool untrusted)
+static int prepare(msgl_jbuf *b, size_t len, msgl_jfrom untrusted)
 {
     MSGL_JTRY(reserve(b, len));
     if (b->mask == NULL && b->len > 0 && b->untrusted != untrusted) {
@@ -58,7 +58,7 @@ static int prepare(msgl_jbuf *b, size_t len, bool untrusted)
     return 0;
 }
 
-int msgl__jbuf_add(msgl_jbuf *b, const char *data, size_t len, bool untrusted)
+int msgl__jbuf_add(msgl_jbuf *b, const char *data, size_t len, msgl_jfrom untrusted)
 {
     if (len == 0) return 0;
     MSGL_JTRY(prepare(b, len, untrusted));
@@ -75,12 +75,12 @@ int msgl__jbuf_adds(msgl_jbuf *b, const char *text)
 int msgl__jbuf_add_sub(msgl_jbuf *b, const msgl_jstr *s, size_t off, size_t len)
 {
     if (len == 0) return 0;
-    const bool first = msgl__jstr_untrusted_at(s, off);
+    const msgl_jfrom first = msgl__jstr_untrusted_at(s, off);
     MSGL_JTRY(prepare(b, len, first));
     if (s->mask != NULL) {
         if (b->mask == NULL) {
             // Only allocated when the run really is mixed.
-            if (memchr(s->mask + off, !first, len) != NULL) {
+            if (memcmp(s->mask + off, s->mask + off + 1, len - 1) != 0) {
                 b->mask = msgl__jctx_alloc(b->c, b->cap);
                 if (b->mask == NULL) return msgl__jctx_nomem(b->c, b->cap);
                 memset(b->mask, b->untrusted, b->len);
@@ -119,7 +119,7 @@ int msgl__jbuf_add_repeat(msgl_jbuf *b, const msgl_jstr *s, size_t n)
     return 0;
 }
 
-int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted)
+int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, msgl_jfrom untrusted)
 {
     // Loops over all characters of a text come here: the usual one needs no more than a store.
     if (cp < 0x80 && b->len < b->cap && b->len < b->c->max_string &&
@@ -132,7 +132,8 @@ int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted)
     return msgl__jbuf_add(b, utf8, msgl__utf8_put((uint32_t)cp, utf8), untrusted);
 }
 
-static int new_str(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out)
+static int new_str(msgl_jctx *c, const char *data, size_t len, msgl_jfrom untrusted,
+                   msgl_jstr **out)
 {
     msgl_jstr *s = msgl__jctx_alloc(c, sizeof *s);
     if (s == NULL) return msgl__jctx_nomem(c, sizeof *s);
@@ -150,7 +151,8 @@ int msgl__jbuf_finish(msgl_jbuf *b, msgl_jstr **out)
 }
 
 // --- strings ---
-int msgl__jstr_copy(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out)
+int msgl__jstr_copy(msgl_jctx *c, const char *data, size_t len, msgl_jfrom untrusted,
+                    msgl_jstr **out)
 {
     char *copy = msgl__jctx_alloc(c, len);
     if (copy == NULL) return msgl__jctx_nomem(c, len);
@@ -158,7 +160,8 @@ int msgl__jstr_copy(msgl_jctx *c, const char *data, size_t len, bool untrusted, 
     return new_str(c, copy, len, untrusted, out);
 }
 
-int msgl__jstr_ref(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out)
+int msgl__jstr_ref(msgl_jctx *c, const char *data, size_t len, msgl_jfrom untrusted,
+                   msgl_jstr **out)
 {
     return new_str(c, data, len, untrusted, out);
 }
@@ -226,10 +229,12 @@ bool msgl__jstr_is(const msgl_jstr *s, const char *text)
     return s->len == strlen(text) && memcmp(s->data, text, s->len) == 0;
 }
 
-bool msgl__jstr_any_untrusted(const msgl_jstr *s)
+msgl_jfrom msgl__jstr_any_untrusted(const msgl_jstr *s)
 {
-    if (s->mask == NULL) return s->untrusted && s->len > 0;
-    return s->len > 0 && memchr(s->mask, 1, s->len) != NULL;
+    if (s->mask == NULL) return s->len > 0 ? s->untrusted : MSGL_JFROM_TEMPLATE;
+    msgl_jfrom all = MSGL_JFROM_TEMPLATE;
+    for (size_t i = 0; i < s->len; i++) all |= s->mask[i];
+    return all;
 }
 
 size_t msgl__jstr_chars(msgl_jstr *s)

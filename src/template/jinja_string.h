@@ -14,32 +14,34 @@ typedef struct msgl_jbuf {
     char *data;
     uint8_t *mask; // NULL while all bytes have the same provenance
     size_t len, cap;
-    bool untrusted; // of all bytes, while mask is NULL
+    msgl_jfrom untrusted; // of all bytes, while mask is NULL
 } msgl_jbuf;
 
 // Lives in the arena. MSGL_ELIMIT once a string would pass the render's largest size.
 int msgl__jbuf_new(msgl_jctx *c, size_t cap, msgl_jbuf **out);
-int msgl__jbuf_add(msgl_jbuf *b, const char *data, size_t len, bool untrusted);
+int msgl__jbuf_add(msgl_jbuf *b, const char *data, size_t len, msgl_jfrom untrusted);
 int msgl__jbuf_adds(msgl_jbuf *b, const char *text); // trusted
 int msgl__jbuf_add_jstr(msgl_jbuf *b, const msgl_jstr *s);
 int msgl__jbuf_add_sub(msgl_jbuf *b, const msgl_jstr *s, size_t off, size_t len); // bytes
 // The same text `n` times.
 int msgl__jbuf_add_repeat(msgl_jbuf *b, const msgl_jstr *s, size_t n);
-int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted); // one code point
+int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, msgl_jfrom untrusted); // one code point
 int msgl__jbuf_finish(msgl_jbuf *b, msgl_jstr **out);
 
-int msgl__jstr_copy(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out);
+int msgl__jstr_copy(msgl_jctx *c, const char *data, size_t len, msgl_jfrom untrusted,
+                    msgl_jstr **out);
 // Bytes that outlive the render.
-int msgl__jstr_ref(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out);
+int msgl__jstr_ref(msgl_jctx *c, const char *data, size_t len, msgl_jfrom untrusted,
+                   msgl_jstr **out);
 int msgl__jstr_sub(msgl_jctx *c, const msgl_jstr *s, size_t off, size_t len, msgl_jstr **out);
 int msgl__jstr_concat(msgl_jctx *c, const msgl_jstr *a, const msgl_jstr *b, msgl_jstr **out);
 int msgl__jstr_escape(msgl_jctx *c, const msgl_jstr *s, msgl_jstr **out); // HTML, as markupsafe
 bool msgl__jstr_eq(const msgl_jstr *a, const msgl_jstr *b);
 bool msgl__jstr_is(const msgl_jstr *s, const char *text);
-bool msgl__jstr_any_untrusted(const msgl_jstr *s);
-static inline bool msgl__jstr_untrusted_at(const msgl_jstr *s, size_t i)
+msgl_jfrom msgl__jstr_any_untrusted(const msgl_jstr *s);
+static inline msgl_jfrom msgl__jstr_untrusted_at(const msgl_jstr *s, size_t i)
 {
-    return s->mask != NULL ? s->mask[i] != 0 : s->untrusted;
+    return s->mask != NULL ? s->mask[i] : s->untrusted;
 }
 size_t msgl__jstr_chars(msgl_jstr *s);                // code points
 size_t msgl__jstr_offset(msgl_jstr *s, size_t chars); // byte offset of a code point

@@ -69,20 +69,29 @@ typedef struct msgl_jval {
     } as;
 } msgl_jval;
 
+// Where bytes come from; what was made of several has the bits of all of them.
+typedef uint8_t msgl_jfrom;
+enum {
+    MSGL_JFROM_TEMPLATE = 0,
+    MSGL_JFROM_ANSWER = 1, // an assistant's message, which the model may have written
+    MSGL_JFROM_OTHERS = 3, // anything else that the client has sent
+};
+
 typedef struct msgl_jstr {
     const char *data;    // not NUL-terminated
-    const uint8_t *mask; // per byte: 1 = from the client; NULL: all bytes as `untrusted` says
+    const uint8_t *mask; // a msgl_jfrom for each byte; NULL: all bytes as `untrusted` says
     size_t len;
     size_t chars;            // code points; SIZE_MAX: not counted yet
     struct msgl_jbuf *store; // the buffer that the bytes lie in, when more can be appended there
-    bool untrusted;
+    msgl_jfrom untrusted;
     bool markup; // went through `safe` or `escape`: `+` escapes what is joined to it
 } msgl_jstr;
 
 typedef struct msgl_jlist {
     msgl_jval *items;
     size_t len;
-    bool untrusted; // came from the client: punctuation of its printed form counts as the client's
+    msgl_jfrom
+        untrusted; // came from the client: punctuation of its printed form counts as the client's
 } msgl_jlist;
 
 typedef struct msgl_jdict {
@@ -91,7 +100,7 @@ typedef struct msgl_jdict {
     uint32_t *index; // open addressing, entry + 1; NULL while the dict is small
     size_t index_cap;
     uint64_t seed;
-    bool untrusted;
+    msgl_jfrom untrusted;
 } msgl_jdict;
 
 typedef struct msgl_jundef {
@@ -274,7 +283,7 @@ int msgl__jbuf_add_str_of(struct msgl_jbuf *b, const msgl_jval *v);   // the sam
 int msgl__jbuf_add_repr(struct msgl_jbuf *b, const msgl_jval *v);     // Python's repr()
 enum { MSGL_JFLOAT_MAX = 40 };
 size_t msgl__jfloat_repr(double f, char buf[MSGL_JFLOAT_MAX]); // shortest text that reads back
-int msgl__jfrom_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *out);
+int msgl__jfrom_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *out);
 int msgl__jtojson(msgl_jctx *c, const msgl_jval *v, const msgl_jval *arg, msgl_jval *out);
 int msgl__jloads(msgl_jctx *c, const msgl_jstr *s, msgl_jval *out); // Python's json.loads
 

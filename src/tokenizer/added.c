@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Leftmost-longest matching over the sorted contents: from each position whose byte starts any
-// token, the range of tokens that share the bytes read so far is narrowed byte by byte. Special
-// tokens that would lie on untrusted bytes are no candidates at all, so what they would have hidden
-// still matches.
+// token, the range of tokens that share the bytes read so far is narrowed byte by byte. Tokens
+// that would lie on bytes where they are not trusted are no candidates at all, so what they would
+// have hidden still matches.
 #include "tokenizer/added.h"
 
 #include <stdlib.h>
@@ -64,20 +64,23 @@ void msgl__matcher_free(msgl_matcher *m)
     *m = (msgl_matcher){0};
 }
 
-static int trusted(const msgl_text *text, const msgl_trust *trust, size_t start, size_t end)
+static int trusted(const msgl_text *text, const msgl_trust *trust, int which, size_t start,
+                   size_t end)
 {
-    if (text->tags != NULL) return (msgl__text_tag(text, start, end) & 1) == 0;
-    size_t lo = 0, hi = trust->n;
+    if (text->tags != NULL) return (msgl__text_tag(text, start, end) & (1 << which)) == 0;
+    const msgl_text_span *spans = trust->spans[which];
+    const size_t n = trust->n[which];
+    size_t lo = 0, hi = n;
     while (lo < hi) { // the first span that ends behind `start`
         const size_t mid = lo + (hi - lo) / 2;
-        if (trust->spans[mid].end <= trust->base + start) {
+        if (spans[mid].end <= trust->base + start) {
             lo = mid + 1;
         } else {
             hi = mid;
         }
     }
-    while (lo < trust->n && trust->spans[lo].start == trust->spans[lo].end) lo++; // an empty one
-    return lo == trust->n || trust->spans[lo].start >= trust->base + end;
+    while (lo < n && spans[lo].start == spans[lo].end) lo++; // an empty one
+    return lo == n || spans[lo].start >= trust->base + end;
 }
 
 // First index in [lo, hi) whose byte `depth` is at least `b`; all of them are longer than `depth`.
@@ -104,7 +107,7 @@ static const msgl_added *longest(const msgl_matcher *m, const msgl_text *text,
     for (size_t depth = 1; lo < hi; depth++) {
         if (m->text[lo]->n == depth) {
             const msgl_added *a = m->sorted[lo++];
-            if (!a->special || trusted(text, trust, pos, pos + depth)) {
+            if (a->blank || trusted(text, trust, a->special ? 0 : 1, pos, pos + depth)) {
                 best = a;
                 *len = depth;
             }

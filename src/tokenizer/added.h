@@ -11,11 +11,11 @@
 int msgl__matcher_build(msgl_matcher *m, const msgl_added *added, size_t n, int normalized);
 void msgl__matcher_free(msgl_matcher *m);
 
-// Which bytes a special token may not lie on: spans of the original text (when the text is still
-// the original, at base), or tags.
+// Which bytes a token may not lie on, [0] a special one, [1] any other: spans of the original text
+// (when the text is still the original, at base), or tags, whose bits 0 and 1 say the same.
 typedef struct msgl_trust {
-    const msgl_text_span *spans; // sorted, disjoint
-    size_t n;
+    const msgl_text_span *spans[2]; // sorted, disjoint
+    size_t n[2];
     size_t base; // original offset of text[0]
 } msgl_trust;
 

@@ -246,14 +246,14 @@ static int is_whole(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size_t 
     return whole;
 }
 
-static int encode_piece(const msgl_bpe *bpe, msgl_tok_ws *ws, const unsigned char *special,
-                        const char *p, size_t n, int ignore_merges, msgl_ids *out)
+static int encode_piece(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size_t n,
+                        int ignore_merges, msgl_ids *out)
 {
     const uint64_t head = msgl__str_head(p, n), hash = msgl__str_hash(head, p, n);
     const msgl_strset *set = bpe->byte_mode ? &bpe->bytes : &bpe->vocab;
     const int32_t id = msgl__strset_find(set, p, n, head, hash);
     if (id >= 0) {
-        if (ignore_merges && !(ws->guard && special[id])) return push(ws, out, id);
+        if (ignore_merges && !(ws->guard != NULL && ws->guard[id])) return push(ws, out, id);
         if (is_whole(bpe, ws, p, n, id)) return push(ws, out, id);
     }
     if (n > MSGL_CACHE_KEY) return merge_piece(bpe, ws, p, n, out);
@@ -285,18 +285,17 @@ static size_t word_end(const char *p, size_t n, size_t i)
     return hit == NULL ? n : (size_t)(hit - p);
 }
 
-int msgl__bpe_encode(const msgl_bpe *bpe, msgl_tok_ws *ws, const unsigned char *special,
-                     const char *p, size_t n, msgl_ids *out)
+int msgl__bpe_encode(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size_t n, msgl_ids *out)
 {
-    if (!bpe->word_split) return encode_piece(bpe, ws, special, p, n, bpe->ignore_merges, out);
+    if (!bpe->word_split) return encode_piece(bpe, ws, p, n, bpe->ignore_merges, out);
     if (bpe->ignore_merges) {
         const int32_t id = msgl__strset_get(&bpe->vocab, p, n);
-        if (id >= 0 && !(ws->guard && special[id])) return push(ws, out, id);
+        if (id >= 0 && !(ws->guard != NULL && ws->guard[id])) return push(ws, out, id);
     }
     int rc = 0;
     for (size_t i = 0, end; i < n && rc == 0; i = end) {
         end = word_end(p, n, i);
-        rc = encode_piece(bpe, ws, special, p + i, end - i, 0, out);
+        rc = encode_piece(bpe, ws, p + i, end - i, 0, out);
     }
     return rc;
 }

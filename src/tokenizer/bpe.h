@@ -8,8 +8,7 @@
 
 // Appends the ids of one pre-token to *out: raw bytes in byte_mode, UTF-8 text otherwise. n > 0.
 // MSGL_ENOMEM, or MSGL_ELIMIT once out->len would pass ws->id_limit.
-int msgl__bpe_encode(const msgl_bpe *bpe, msgl_tok_ws *ws, const unsigned char *special,
-                     const char *p, size_t n, msgl_ids *out);
+int msgl__bpe_encode(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size_t n, msgl_ids *out);
 
 static inline uint64_t msgl__merge_key(int32_t left, int32_t right)
 {

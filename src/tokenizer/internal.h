@@ -67,6 +67,7 @@ typedef struct msgl_added {
     msgl_tok_str
         normed; // content after the normalizer, when `normalized` and different; else empty
     int single_word, lstrip, rstrip, normalized, special;
+    int blank; // not special, and nothing but blanks
 } msgl_added;
 
 // Added tokens sorted by the text that they match; the longest allowed one wins at each position.
@@ -170,7 +171,7 @@ typedef struct msgl_span {
 
 typedef struct msgl_tok_buf {
     char *data;
-    unsigned char *tags; // one per byte when the workspace uses tags: 1 = untrusted
+    unsigned char *tags; // one per byte when the workspace uses tags: bits of msgl_trust
     size_t len, cap;
 } msgl_tok_buf;
 
@@ -210,7 +211,8 @@ typedef struct msgl_tok_ws {
     size_t num_heap, cap_heap;
     msgl_cache_entry *cache;
     msgl_regex_ws *regex;
-    int guard;        // the call has untrusted spans: a whole piece may not become a special token
+    // Tokens that a whole piece may not become, because the call has untrusted spans; NULL: none.
+    const unsigned char *guard;
     size_t id_limit;  // out->len may not pass this
     size_t buf_limit; // bytes that rewriting may make of the text
 } msgl_tok_ws;
@@ -222,10 +224,11 @@ struct msgl_tokenizer {
     size_t num_added;
     int32_t *added_of;      // [vocab_size]: index into added, -1 for a token of the model
     unsigned char *special; // [vocab_size]: an added token with the flag
+    unsigned char *control; // [vocab_size]: one with it, or one that is not only blanks
     unsigned char *skip;    // [vocab_size]: left out by skip_special
     int32_t vocab_size;
-    msgl_matcher raw, normed; // over the text as given; over normalized text
-    int has_normed_special;
+    msgl_matcher raw, normed;                 // over the text as given; over normalized text
+    int has_normed_special, has_normed_plain; // among `normed`: special ones, and others
     msgl_norm *norms;
     size_t num_norms;
     msgl_pretok *pretoks;

@@ -142,6 +142,7 @@ static int normalize_added(msgl_tokenizer *t, msgl_err *err)
         msgl_added *a = &t->added[i];
         if (!a->normalized) continue;
         if (a->special) t->has_normed_special = 1;
+        if (!a->special) t->has_normed_plain = 1;
         msgl_text text = {a->content.p, NULL, a->content.n};
         ws->use_tags = 0;
         ws->held = NULL;
@@ -173,6 +174,17 @@ const char *msgl__tok_text(const msgl_tokenizer *t, int32_t id, size_t *n)
     return s->p;
 }
 
+// Runs of blanks, as some tokenizers have them: they may stand in any text.
+static int is_blank(const msgl_tok_str *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (memchr(" \t\n\r", s->p[i], 4) != NULL) continue;
+        if (s->n - i < 3 || memcmp(s->p + i, "\xe2\x96\x81", 3) != 0) return 0;
+        i += 2; // SentencePiece's space
+    }
+    return 1;
+}
+
 // Everything that is looked up by id. `tokenizers` leaves a token out of a decoded text when its
 // text, after the normalizer, is the content of a special token: the same rule here.
 static int index_ids(added_list *l, msgl_err *err)
@@ -185,11 +197,14 @@ static int index_ids(added_list *l, msgl_err *err)
     const size_t n = (size_t)t->vocab_size;
     t->added_of = msgl__malloc(n * sizeof(*t->added_of));
     t->special = msgl__calloc(n, 1);
+    t->control = msgl__calloc(n, 1);
     t->skip = msgl__calloc(n, 1);
-    if (t->added_of == NULL || t->special == NULL || t->skip == NULL) return msgl__j_enomem(err);
+    if (t->added_of == NULL || t->special == NULL || t->control == NULL || t->skip == NULL) {
+        return msgl__j_enomem(err);
+    }
     memset(t->added_of, 0xff, n * sizeof(*t->added_of));
     for (size_t i = 0; i < t->num_added; i++) {
-        const msgl_added *a = &t->added[i];
+        msgl_added *a = &t->added[i];
         if (t->added_of[a->id] >= 0) {
             return msgl__err_set(err, MSGL_EFORMAT,
                                  "added_tokens: id %d is both \"%.40s\" and \"%.40s\"", (int)a->id,
@@ -197,6 +212,8 @@ static int index_ids(added_list *l, msgl_err *err)
         }
         t->added_of[a->id] = (int32_t)i;
         t->special[a->id] = a->special != 0;
+        a->blank = !a->special && is_blank(&a->content);
+        t->control[a->id] = !a->blank;
     }
     for (int32_t id = 0; id < t->vocab_size; id++) {
         size_t len;
@@ -277,6 +294,7 @@ void msgl__tokenizer_free(msgl_tokenizer *t)
     msgl__free(t->added);
     msgl__free(t->added_of);
     msgl__free(t->special);
+    msgl__free(t->control);
     msgl__free(t->skip);
     msgl__free(t->post);
     msgl__free(t->uni);

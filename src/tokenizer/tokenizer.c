@@ -36,12 +36,24 @@ static int encode_plain(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
     if (text.n == 0) return 0;
     int list;
     int rc = msgl__pre_tokenize(t, ws, &text, &list);
-    const unsigned char *special = t->special;
     for (size_t i = 0; i < ws->num_pieces[list] && rc == 0; i++) {
         const msgl_tok_piece *piece = &ws->pieces[list][i];
-        rc = msgl__bpe_encode(&t->bpe, ws, special, text.p + piece->off, piece->len, out);
+        rc = msgl__bpe_encode(&t->bpe, ws, text.p + piece->off, piece->len, out);
     }
     return rc;
+}
+
+// The bit of the text's tags that says where tokens of this kind may not lie.
+static void paint(unsigned char *tags, size_t n, const msgl_trust *trust, int which)
+{
+    const size_t end = trust->base + n;
+    for (size_t i = 0; i < trust->n[which]; i++) {
+        const msgl_text_span *s = &trust->spans[which][i];
+        const size_t to = s->end < end ? s->end : end;
+        for (size_t k = s->start > trust->base ? s->start : trust->base; k < to; k++) {
+            tags[k - trust->base] |= (unsigned char)(1 << which);
+        }
+    }
 }
 
 // Text between the tokens that match the raw text: normalized, then cut at the tokens that match
@@ -57,13 +69,8 @@ static int encode_chunk(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
         msgl_tok_buf *b = msgl__ws_other(ws, &text);
         int rc = msgl__buf_put(ws, b, text.p, text.n, 0);
         if (rc != 0) return rc;
-        for (size_t i = 0; i < trust->n; i++) {
-            const size_t end = trust->base + text.n;
-            const size_t from =
-                trust->spans[i].start > trust->base ? trust->spans[i].start : trust->base;
-            const size_t to = trust->spans[i].end < end ? trust->spans[i].end : end;
-            if (from < to) memset(b->tags + (from - trust->base), 1, to - from);
-        }
+        paint(b->tags, text.n, trust, 0);
+        paint(b->tags, text.n, trust, 1);
         text = msgl__buf_text(ws, b);
     }
     int rc = msgl__normalize(t, ws, &text);
@@ -92,7 +99,8 @@ static int encode_text(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *tex
                        const msgl_encode_opts *opts, msgl_ids *out)
 {
     const msgl_text whole = {text, NULL, len};
-    msgl_trust trust = {opts->untrusted, opts->num_untrusted, 0};
+    msgl_trust trust = {.spans = {opts->untrusted, opts->foreign},
+                        .n = {opts->num_untrusted, opts->num_foreign}};
     msgl_match_iter it = {0};
     msgl_stretch s;
     int rc = 0;
@@ -101,7 +109,8 @@ static int encode_text(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *tex
         if (s.id >= 0) {
             rc = add_id(ws, out, s.id);
         } else {
-            const msgl_trust part = {opts->untrusted, opts->num_untrusted, s.start};
+            msgl_trust part = trust;
+            part.base = s.start;
             const msgl_text chunk = {text + s.start, NULL, s.end - s.start};
             rc = encode_chunk(t, ws, chunk, &part, out);
         }
@@ -139,6 +148,21 @@ static int post_process(const msgl_tokenizer *t, const msgl_tok_ws *ws, int add_
     return rc;
 }
 
+static int check_spans(const char *name, const msgl_text_span *spans, size_t n, size_t len,
+                       msgl_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const msgl_text_span *s = &spans[i];
+        if (s->start > s->end || s->end > len || (i > 0 && s->start < s[-1].end)) {
+            return msgl__err_set(
+                err, MSGL_EINVAL,
+                "%s span %zu [%zu, %zu) is out of order or outside the text of %zu bytes", name, i,
+                s->start, s->end, len);
+        }
+    }
+    return 0;
+}
+
 static int check_input(const char *text, size_t len, const msgl_encode_opts *opts, msgl_err *err)
 {
     if (len > MSGL_TOK_MAX_TEXT) {
@@ -149,17 +173,8 @@ static int check_input(const char *text, size_t len, const msgl_encode_opts *opt
     if (valid != len) {
         return msgl__err_set(err, MSGL_EFORMAT, "text is not valid UTF-8 at byte %zu", valid);
     }
-    for (size_t i = 0; i < opts->num_untrusted; i++) {
-        const msgl_text_span *s = &opts->untrusted[i];
-        if (s->start > s->end || s->end > len || (i > 0 && s->start < s[-1].end)) {
-            return msgl__err_set(
-                err, MSGL_EINVAL,
-                "untrusted span %zu [%zu, %zu) is out of order or outside the text "
-                "of %zu bytes",
-                i, s->start, s->end, len);
-        }
-    }
-    return 0;
+    const int rc = check_spans("untrusted", opts->untrusted, opts->num_untrusted, len, err);
+    return rc != 0 ? rc : check_spans("foreign", opts->foreign, opts->num_foreign, len, err);
 }
 
 int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len,
@@ -172,8 +187,9 @@ int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len
     msgl_tok_ws *ws = msgl__ws_take(t);
     if (ws == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const size_t start = out->len;
-    ws->guard = opts->num_untrusted > 0;
-    ws->use_tags = ws->guard && t->has_normed_special && t->num_norms > 0;
+    ws->guard = opts->num_foreign > 0 ? t->control : opts->num_untrusted > 0 ? t->special : NULL;
+    ws->use_tags = t->num_norms > 0 && ((opts->num_untrusted > 0 && t->has_normed_special) ||
+                                        (opts->num_foreign > 0 && t->has_normed_plain));
     ws->id_limit =
         opts->max_ids > 0 && opts->max_ids < SIZE_MAX - start ? start + opts->max_ids : SIZE_MAX;
     ws->buf_limit = msgl__ws_buf_limit(len);

@@ -33,10 +33,13 @@ void msgl__tokenizer_free(msgl_tokenizer *t);
 typedef struct msgl_encode_opts {
     int add_special; // run the post-processor (BOS and the like)
     // Spans of the text that did not come from the model's own template, sorted and disjoint. In
-    // them tokens flagged special are not recognised: one needs all of its bytes outside. Added
-    // tokens that are not special are recognised everywhere, as in HF.
+    // them tokens flagged special are not recognised: one needs all of its bytes outside.
     const msgl_text_span *untrusted;
     size_t num_untrusted;
+    // Spans, most likely of these, in which the other added tokens are not recognised either, but
+    // for those that are only blanks. Without any they are recognised everywhere, as in HF.
+    const msgl_text_span *foreign;
+    size_t num_foreign;
     size_t max_ids; // 0: no limit; else MSGL_ELIMIT once more ids would be made
 } msgl_encode_opts;
 

@@ -103,7 +103,7 @@ class SglangRouter:
         """What the router has found out about the servers, and asks them when it is asked."""
         for w in self.workers():
             check(w["model_id"] == json.loads(call(w["url"] + "/get_model_info"))["served_model_name"], "model_id")
-            check(w["metadata"]["model_path"] == model, "metadata.model_path")
+            check(w["metadata"]["model_path"] == pathlib.Path(model).name, "metadata.model_path")
         loads = json.loads(call(self.url + "/get_loads"))["workers"]
         check(len(loads) == 2 and all(w["load"] == 0 for w in loads), "get_loads: %s" % loads)
         check(json.loads(call(self.url + "/get_model_info"))["is_generation"] is True, "get_model_info")

@@ -804,14 +804,14 @@ static void test_config(void **state)
     server *s = *state;
     response r = client_request(&s->at, "GET", "/get_server_info", NULL);
     json_t *all = json_loadb(r.body, r.len, 0, NULL), *got = json_object_get(all, "config");
+    const char *name = strrchr(model, '/') + 1; // of an absolute path
     json_t *want = json_pack(
-        expected, "model", model, "model_path", model, "dtype", "auto", "dummy_weight", 0, "device",
+        expected, "model", name, "model_path", name, "dtype", "auto", "dummy_weight", 0, "device",
         "auto", "threads", 0, "attention_backend", "auto", "moe_backend", "auto", "cache_type",
         "radix", "page_size", 1, "num_pages", 6000, "memory_ratio", 0.0, "max_running_requests", 4,
         "max_seq_len_override", 0, "max_prefill_length", 256, "cuda_graph_max_bs", -1,
         "deterministic", 0, "disable_overlap_scheduling", 0, "overlap_scheduling", 1);
     assert_non_null(want);
-    const char *name;
     json_t *value;
     json_object_foreach(want, name, value)
     {
@@ -820,6 +820,48 @@ static void test_config(void **state)
     json_decref(want);
     json_decref(all);
     response_free(&r);
+}
+
+// Whether the tokens of this have the one of "<tool_call>", which the tokenizer does not call
+// special.
+static bool has_call(server *s, const char *body)
+{
+    json_t *one = post(s, "/tokenize", "{\"prompt\":\"<tool_call>\"}", 200);
+    json_t *all = post(s, "/tokenize", body, 200), *id;
+    assert_int_equal(json_array_size(json_object_get(one, "tokens")), 1);
+    bool found = false;
+    size_t i;
+    json_array_foreach(json_object_get(all, "tokens"), i, id)
+    {
+        found = found || json_equal(id, json_array_get(json_object_get(one, "tokens"), 0));
+    }
+    json_decref(one);
+    json_decref(all);
+    return found;
+}
+
+// Users and tools cannot write a token by its name; assistants and prompts of texts can, and with
+// the option everybody.
+static void test_added_tokens(void **state)
+{
+    static const struct {
+        const char *body;
+        bool always;
+    } cases[] = {
+        {"{\"prompt\":\"a<tool_call>\"}", true},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a<tool_call>\"}]}", false},
+        {"{\"messages\":[{\"role\":\"system\",\"content\":\"<tool_call>\"}]}", false},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+         "{\"role\":\"assistant\",\"content\":\"<tool_call>\"}]}",
+         true},
+    };
+    server *s = *state, own;
+    start(&own, (const char *const[]){"--added-tokens-from-text", NULL});
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (has_call(s, cases[i].body) != cases[i].always) fail_msg("%s", cases[i].body);
+        if (!has_call(&own, cases[i].body)) fail_msg("with the option: %s", cases[i].body);
+    }
+    stop(&own);
 }
 
 // A GGUF file is served as the folder that it was made from: template, tokens and weights.
@@ -855,7 +897,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
         cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
         cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_replicas_cache),   cmocka_unit_test(test_replica_killed),
+        cmocka_unit_test(test_added_tokens),     cmocka_unit_test(test_replicas_cache),
+        cmocka_unit_test(test_replica_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

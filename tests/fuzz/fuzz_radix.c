@@ -17,6 +17,7 @@ typedef struct seq {
     bool active;
     int32_t ids[MAX_SEQ_PAGES * MAX_PAGE], slots[MSGL_MAX_SPANS][MAX_SEQ_PAGES * MAX_PAGE];
     int32_t len, position;
+    uint64_t salt;
     msgl_cache_hold hold;
 } seq;
 
@@ -53,7 +54,7 @@ static bool is_state(const machine *m, int32_t span)
 // The hash of the first n whole pages.
 static uint64_t hash_prefix(const machine *m, const seq *s, int32_t pages)
 {
-    uint64_t h = 0;
+    uint64_t h = s->salt;
     for (int32_t i = 0; i < pages; i++) h = hash_page(h, s->ids + i * m->page_size, m->page_size);
     return h;
 }
@@ -95,8 +96,9 @@ static void start(machine *m, seq *s)
         const int byte = next(m);
         for (int32_t k = 0; k < 4 && i + k < s->len; k++) s->ids[i + k] = (byte >> (2 * k)) & 3;
     }
+    s->salt = next(m) & 1;
     int32_t pending;
-    const msgl_prefix p = msgl__cache_match(m->cache, s->ids, s->len, &pending);
+    const msgl_prefix p = msgl__cache_match(m->cache, s->salt, s->ids, s->len, &pending);
     require(p.len >= 0 && pending >= 0 && p.len + pending <= s->len);
     require(p.len % m->page_size == 0 && pending % m->page_size == 0);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];

@@ -229,7 +229,7 @@ static void begin(msgl_cache *c, seq *s, const char *text)
 {
     const int32_t n = to_ids(text, s->ids);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];
-    msgl__cache_begin(c, msgl__cache_match(c, s->ids, n, NULL), &s->hold);
+    msgl__cache_begin(c, msgl__cache_match(c, 0, s->ids, n, NULL), &s->hold);
     assert_true(msgl__cache_grow(c, &s->hold, (n + PAGE - 1) / PAGE));
 }
 
@@ -269,7 +269,7 @@ static int32_t matched(const msgl_cache *c, const char *text)
     int32_t ids[ROW];
     const int32_t n = (int32_t)strlen(text);
     for (int32_t i = 0; i < n; i++) ids[i] = text[i];
-    return msgl__cache_match(c, ids, n, NULL).len;
+    return msgl__cache_match(c, 0, ids, n, NULL).len;
 }
 
 static void test_share_and_branch(void **state)
@@ -347,10 +347,10 @@ static void test_pending_is_not_matched(void **state)
     msgl__cache_next_step(c);
     msgl__cache_extend(c, &a.hold, a.ids, 8);
     int32_t pending;
-    assert_int_equal(msgl__cache_match(c, a.ids, 8, &pending).len, 4);
+    assert_int_equal(msgl__cache_match(c, 0, a.ids, 8, &pending).len, 4);
     assert_int_equal(pending, 4);
     msgl__cache_next_step(c);
-    assert_int_equal(msgl__cache_match(c, a.ids, 8, &pending).len, 8);
+    assert_int_equal(msgl__cache_match(c, 0, a.ids, 8, &pending).len, 8);
     assert_int_equal(pending, 0);
     end(c, &a, 8);
     msgl__cache_destroy(c);
@@ -571,6 +571,41 @@ static void test_naive(void **state)
     msgl__cache_destroy(c);
 }
 
+// Each salt has prefixes of its own, and what one evicts or flushes is only pages.
+static void test_salts(void **state)
+{
+    (void)state;
+    msgl_cache *c = make(MSGL_CACHE_RADIX);
+    int32_t ids[8];
+    to_ids("aaaabbbb", ids);
+    seq s[3];
+    for (uint64_t salt = 0; salt < 3; salt++) {
+        seq *q = &s[salt];
+        to_ids("aaaabbbb", q->ids);
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->hold.slots[i] = q->slots[i];
+        const msgl_prefix p = msgl__cache_match(c, salt, ids, 8, NULL);
+        assert_int_equal(p.len, 0);
+        msgl__cache_begin(c, p, &q->hold);
+        assert_true(msgl__cache_grow(c, &q->hold, 2));
+        if (salt == 1) msgl__cache_extend(c, &q->hold, q->ids, 8);
+    }
+    msgl__cache_next_step(c);
+    assert_int_equal(msgl__cache_match(c, 0, ids, 8, NULL).len, 0);
+    assert_int_equal(msgl__cache_match(c, 1, ids, 8, NULL).len, 8);
+    assert_int_equal(msgl__cache_match(c, 2, ids, 8, NULL).len, 0);
+    end(c, &s[0], 4);
+    end(c, &s[1], 8);
+    end(c, &s[2], 0);
+    expect(c, 5, 3, 3);
+    msgl__cache_next_step(c);
+    assert_int_equal(msgl__cache_match(c, 0, ids, 8, NULL).len, 4);
+    assert_int_equal(msgl__cache_match(c, 1, ids, 8, NULL).len, 8);
+    assert_int_equal(msgl__cache_match(c, 2, ids, 8, NULL).len, 0);
+    assert_int_equal(msgl__cache_flush(c), 3);
+    assert_int_equal(msgl__cache_match(c, 1, ids, 8, NULL).len, 0);
+    msgl__cache_destroy(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -592,6 +627,7 @@ int main(void)
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_discarded_state),
         cmocka_unit_test(test_naive),
+        cmocka_unit_test(test_salts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,7 +295,7 @@ static void start(model *m, seq *s)
         if (goes_on(m, s->ids, len, true)) with_pending = len;
         if (goes_on(m, s->ids, len, false)) expected = len;
     }
-    const msgl_prefix p = msgl__cache_match(m->cache, s->ids, s->len, &pending);
+    const msgl_prefix p = msgl__cache_match(m->cache, 0, s->ids, s->len, &pending);
     assert_int_equal(p.len, expected);
     assert_int_equal(pending, with_pending - expected);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];

@@ -28,7 +28,8 @@ static msgl_strbuf enc(const msgl_msg *m)
 static msgl_msg request_message(const int32_t *ids, int32_t n)
 {
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
-    m.u.request = (msgl_msg_request){.uid = UINT64_MAX, .num_ids = n, .ids = ids};
+    m.u.request = (msgl_msg_request){
+        .uid = UINT64_MAX, .client = 7, .cache_salt = UINT64_MAX - 1, .num_ids = n, .ids = ids};
     m.u.request.sampling = (msgl_sampling_params){.temperature = 0.7f,
                                                   .top_p = 0.9f,
                                                   .min_p = 0.05f,
@@ -59,6 +60,7 @@ static void test_request(void **state)
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.type, MSGL_MSG_REQUEST);
     assert_true(d.u.request.uid == UINT64_MAX);
+    assert_true(d.u.request.client == 7 && d.u.request.cache_salt == UINT64_MAX - 1);
     assert_int_equal(d.u.request.num_ids, 18);
     assert_memory_equal(d.u.request.ids, ids, sizeof ids);
     const msgl_sampling_params *p = &d.u.request.sampling, *q = &m.u.request.sampling;

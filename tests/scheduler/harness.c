@@ -133,8 +133,9 @@ void harness_add(harness *h, uint64_t uid, const int32_t *ids, int32_t n,
     memcpy(r->prompt, ids, (size_t)n * sizeof *ids);
     r->prompt_len = n;
     r->sampling = *p;
-    msgl__scheduler_add(h->s,
-                        &(msgl_msg_request){.uid = uid, .num_ids = n, .ids = ids, .sampling = *p});
+    const msgl_msg_request q = {
+        .uid = uid, .client = h->client, .num_ids = n, .ids = ids, .sampling = *p};
+    msgl__scheduler_add(h->s, &q);
 }
 
 void harness_add_simple(harness *h, uint64_t uid, int32_t n, int32_t m, uint64_t seed)

@@ -29,6 +29,7 @@ typedef struct harness {
     msgl_scheduler_config cfg;
     msgl_scheduler *s;
     record *records;           // [HARNESS_REQUESTS]
+    uint64_t client;           // of requests that are added
     int32_t abort_in_callback; // uid to abort when its first token arrives; -1: none
 } harness;
 

@@ -2,7 +2,7 @@
 //
 // Random requests, aborts, flushes and steps against a naive model: the tokens of each request are
 // a pure function of its prompt (fake_generate), whatever page size, chunk size, pool, cache,
-// overlap and company it had. All invariants are checked after every operation.
+// overlap, clients and company it had. All invariants are checked after every operation.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,6 +33,7 @@ typedef struct model {
     int num_past, next_past;
     bool forgot; // more was computed than `past` holds
     int finished, aborted, hits;
+    uint64_t clients;
     bool long_answers; // among many short ones, which make the scheduler expect short ones
 } model;
 
@@ -72,6 +73,7 @@ static void add(model *m, uint64_t uid)
     p.prompt_logprobs = rnd(m, 12) == 0 ? rnd(m, 20) : -1;
     p.num_stop_ids = rnd(m, 3);
     for (int32_t i = 0; i < p.num_stop_ids; i++) p.stop_ids[i] = rnd(m, m->h.cfg.vocab_size);
+    m->h.client = uid % m->clients;
     harness_add(&m->h, uid, ids, n, &p);
     const int32_t room = m->h.cfg.max_seq_len - n;
     const int32_t len = n + (p.max_tokens < room ? p.max_tokens : room);
@@ -168,6 +170,7 @@ static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_
     assert_non_null(m);
     m->random = seed;
     m->long_answers = long_answers;
+    m->clients = 1 + seed % 4;
     harness_init(&m->h, o);
     m->h.fake.noise = seed + 1;
     // Times for which the pace gives chunks between its least and its most.

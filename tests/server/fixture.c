@@ -281,7 +281,7 @@ const char *header_of(const response *r, const char *name, char buf[256])
     return NULL;
 }
 
-int client_open(const server_fixture *s)
+int client_open_from(const server_fixture *s, int last)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
@@ -290,8 +290,17 @@ int client_open(const server_fixture *s)
     const struct sockaddr_in a = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)s->port),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in from = a;
+    from.sin_port = 0;
+    from.sin_addr.s_addr = htonl((INADDR_LOOPBACK & ~0xffu) | (uint32_t)last);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
     return fd;
+}
+
+int client_open(const server_fixture *s)
+{
+    return client_open_from(s, 1);
 }
 
 static void send_all(int fd, const char *data, size_t len)

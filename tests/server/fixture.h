@@ -62,6 +62,7 @@ void response_free(response *r);
 const char *header_of(const response *r, const char *name, char buf[256]); // NULL: none
 
 int client_open(const server_fixture *s);
+int client_open_from(const server_fixture *s, int last); // from 127.0.0.LAST
 void client_send(int fd, const char *text);
 void client_post(int fd, const char *path, const char *body);
 response client_read(int fd); // one whole response

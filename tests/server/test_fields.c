@@ -114,7 +114,6 @@ static void test_foreign_names(void **state)
         "spaces_between_special_tokens",
         "return_tokens_as_token_ids",
         "cache_prompt",
-        "cache_salt",
         "priority",
         "max_new_tokens",
         "n_probs",
@@ -425,6 +424,77 @@ static void test_sglang_answers(void **state)
 }
 
 // The end of a prompt is what the engine gets.
+// What the engine gets as the salt of a request with this key and these fields.
+static uint64_t salt_of(server_fixture *s, const char *key, const char *path, const char *body)
+{
+    const int fd = client_open(s);
+    char text[400];
+    (void)snprintf(text, sizeof text,
+                   "POST %s HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: %s\r\n"
+                   "Content-Length: %zu\r\n\r\n%s",
+                   path, key, strlen(body), body);
+    client_send(fd, text);
+    const uint64_t salt = engine_expect(s, MSGL_MSG_REQUEST).u.request.cache_salt;
+    close(fd);
+    (void)engine_expect(s, MSGL_MSG_ABORT);
+    return salt;
+}
+
+// cache_salt reaches the engine as a number, from each endpoint; with --cache-salt-by-key the key
+// is part of it.
+static void test_salts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+    } all[] = {
+        {"/v1/completions", "{\"prompt\":\"x\",\"cache_salt\":\"a\"}"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"cache_salt\":\"a\"}"},
+        {"/generate", "{\"prompt\":\"x\",\"cache_salt\":\"a\"}"},
+        {"/generate", "{\"text\":\"x\",\"sampling_params\":{},\"cache_salt\":\"a\"}"},
+        {"/v1/messages", "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+                         "\"cache_salt\":\"a\"}"},
+        {"/v1/responses", "{\"input\":\"x\",\"cache_salt\":\"a\"}"},
+    };
+    static const char path[] = "/v1/completions", none[] = "{\"prompt\":\"x\"}",
+                      b[] = "{\"prompt\":\"x\",\"cache_salt\":\"b\"}";
+    msgl_front_config cfg = msgl__front_config_default();
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "1", 1, NULL), 0);
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "2", 1, NULL), 0);
+    for (int by_key = 0; by_key < 2; by_key++) {
+        cfg.salt_by_key = by_key;
+        server_fixture s;
+        server_open(&s, &cfg, true);
+        const uint64_t a = salt_of(&s, "1", all[0].path, all[0].body);
+        assert_true(a != 0);
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+            assert_true(salt_of(&s, "1", all[i].path, all[i].body) == a);
+            assert_true((salt_of(&s, "2", all[i].path, all[i].body) == a) == !by_key);
+        }
+        assert_true(salt_of(&s, "1", path, b) != a && salt_of(&s, "1", path, b) != 0);
+        const uint64_t own = salt_of(&s, "1", path, none), other = salt_of(&s, "2", path, none);
+        assert_true(by_key ? own != 0 && own != a && own != other : own == 0 && other == 0);
+        server_close(&s);
+    }
+    msgl__keys_free(&cfg.guard.keys);
+    const msgl_api_config api = {.model_name = "m", .model_path = "m", .vocab_size = 99};
+    char longest[1100], body[1200];
+    memset(longest, 'x', sizeof longest);
+    longest[1025] = '\0';
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"x\",\"cache_salt\":\"%s\"}", longest);
+    const char *const bad[] = {"{\"prompt\":\"x\",\"cache_salt\":\"\"}",
+                               "{\"prompt\":\"x\",\"cache_salt\":5}", body};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        msgl_gen_request req;
+        msgl_api_error e;
+        assert_int_equal(
+            msgl__api_parse(MSGL_API_COMPLETION, bad[i], strlen(bad[i]), &api, NULL, &req, &e),
+            MSGL_EINVAL);
+        assert_string_equal(e.param, "cache_salt");
+    }
+}
+
 static void test_truncate(void **state)
 {
     static const struct {
@@ -595,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),
+        cmocka_unit_test(test_salts),
         cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_rows),
     };

@@ -132,17 +132,17 @@ static void test_keys(void **state)
                  {"sk-1", false},         {"Basic sk-1", false},      {"", false},
                  {"Bearer #", false},     {"Bearer sk-1,last", false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const bool yes = msgl__keys_accept(&g.keys, cases[i].value, strlen(cases[i].value));
+        const bool yes = msgl__keys_find_bearer(&g.keys, cases[i].value, strlen(cases[i].value));
         if (yes != cases[i].accepted) fail_msg("%s", cases[i].value);
     }
     // One as long as can be is accepted; what is longer is none, however it begins.
     char longest[8 + MSGL_KEY_MAX_LEN] = "Bearer ";
     memset(longest + 7, 'k', MSGL_KEY_MAX_LEN + 1);
     assert_int_equal(msgl__keys_add(&g.keys, longest + 7, MSGL_KEY_MAX_LEN, &err), 0);
-    assert_true(msgl__keys_accept(&g.keys, longest, sizeof longest - 1));
-    assert_false(msgl__keys_accept(&g.keys, longest, sizeof longest));
-    assert_false(msgl__keys_accept(&g.keys, NULL, 0));
-    assert_false(msgl__keys_accept(&g.keys, "Bearer sk-1\0", 12));
+    assert_true(msgl__keys_find_bearer(&g.keys, longest, sizeof longest - 1));
+    assert_false(msgl__keys_find_bearer(&g.keys, longest, sizeof longest));
+    assert_false(msgl__keys_find_bearer(&g.keys, NULL, 0));
+    assert_false(msgl__keys_find_bearer(&g.keys, "Bearer sk-1\0", 12));
     // Not valid, and never shown.
     static const char *const bad[] = {"", "sk secret", "sk\tsecret", "sk-secret\xc3\xa9"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -146,7 +146,8 @@ static void test_slow_reader(void **state)
     server_close(&s);
 }
 
-// More connections than allowed: the surplus is told so, and room comes back.
+// More connections than allowed: a new one takes the place of the one that is idle longest. When
+// none is, it is served if it asks for /health, and refused if it asks for anything else.
 static void test_connection_limit(void **state)
 {
     (void)state;
@@ -161,11 +162,81 @@ static void test_connection_limit(void **state)
         client_send(fd[i], "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
         expect_status(client_read(fd[i]), 200);
     }
-    const int extra = client_open(&s);
+    int extra = client_open(&s);
+    client_send(extra, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+    expect_status(client_read(extra), 200);
+    assert_true(client_closed(fd[0]));
+    close(fd[0]);
+    fd[0] = extra;
+    for (int i = 0; i < 5; i++) {
+        client_post(fd[i], "/v1/completions", "{\"prompt\":\"x\"}");
+        (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    }
+    enum { MORE = 40 }; // than the reserve, and each stays
+    int more[MORE];
+    for (int i = 0; i < MORE; i++) {
+        more[i] = client_open(&s);
+        client_send(more[i], i % 2 ? "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+                                   : "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n");
+        response r = client_read(more[i]);
+        char value[256];
+        assert_string_equal(header_of(&r, "Connection", value), "close");
+        expect_status(r, 200);
+    }
+    extra = client_open(&s);
+    client_send(extra, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
     expect_refusal(extra, 503);
+    extra = client_open(&s); // before its body
+    client_send(extra, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{");
+    expect_refusal(extra, 503);
+    for (int i = 0; i < MORE; i++) close(more[i]);
     for (int i = 0; i < 5; i++) close(fd[i]);
-    usleep(50000);
+    for (int i = 0; i < 5; i++) (void)engine_expect(&s, MSGL_MSG_ABORT);
     expect_alive(&s);
+    server_close(&s);
+}
+
+// So many connections from one address, and others are served meanwhile; what it gives back it may
+// have again.
+static void test_address_limit(void **state)
+{
+    (void)state;
+    enum { MOST = 3 };
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.http.max_per_source = MOST;
+    server_fixture s;
+    server_open(&s, &cfg, false);
+    int fd[MOST];
+    for (int i = 0; i < MOST; i++) {
+        fd[i] = client_open_from(&s, 2);
+        client_send(fd[i], "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+        expect_status(client_read(fd[i]), 503); // no engine yet; the connection stays
+    }
+    expect_refusal(client_open_from(&s, 2), 429);
+    const msgl_msg ready = {.type = MSGL_MSG_READY,
+                            .u.ready = {CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"}};
+    assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
+    for (int i = 0, status = 0; status != 200; i++) { // asked by others
+        assert_true(i < 2000);
+        const int other = client_open_from(&s, 3);
+        client_send(other, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        response r = client_read(other);
+        status = r.status;
+        response_free(&r);
+        assert_true(client_closed(other));
+        close(other);
+    }
+    for (int i = 0; i < MOST; i++) close(fd[i]);
+    for (int i = 0, status = 0; status != 200; i++) { // until the server has seen that
+        assert_true(i < 2000);
+        const int back = client_open_from(&s, 2);
+        client_send(back, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        response r = client_read(back);
+        status = r.status;
+        response_free(&r);
+        close(back);
+        if (status != 200) usleep(5000);
+    }
     server_close(&s);
 }
 
@@ -253,10 +324,10 @@ static void test_leave_while_tokenizing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals_close),         cmocka_unit_test(test_floods),
-        cmocka_unit_test(test_slow_clients),           cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_connection_limit),       cmocka_unit_test(test_odd_but_valid),
-        cmocka_unit_test(test_leave_while_tokenizing),
+        cmocka_unit_test(test_refusals_close),   cmocka_unit_test(test_floods),
+        cmocka_unit_test(test_slow_clients),     cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_connection_limit), cmocka_unit_test(test_address_limit),
+        cmocka_unit_test(test_odd_but_valid),    cmocka_unit_test(test_leave_while_tokenizing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

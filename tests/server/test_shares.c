@@ -18,21 +18,36 @@
 
 enum { MIB = 1 << 20 };
 
-// Bytes that requests hold, as the server counts them.
-static size_t held(server_fixture *s)
+// A number of /get_server_info.
+static size_t counted(server_fixture *s, const char *field)
 {
     const int fd = client_open(s);
-    client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: localhost\r\n"
+                    "Authorization: Bearer 1\r\n\r\n");
     (void)engine_expect(s, MSGL_MSG_GET_STATS);
     const msgl_msg stats = {.type = MSGL_MSG_STATS};
     assert_int_equal(msgl__channel_send(s->engine, &stats), 0);
     response r = client_read(fd);
-    const char *at = strstr(r.body, "\"request_memory\":");
+    const char *at = strstr(r.body, field);
     assert_non_null(at);
-    const size_t n = strtoul(at + 17, NULL, 10);
+    const size_t n = strtoul(at + strlen(field), NULL, 10);
     response_free(&r);
     close(fd);
     return n;
+}
+
+// Bytes that requests hold, as the server counts them.
+static size_t held(server_fixture *s)
+{
+    return counted(s, "\"request_memory\":");
+}
+
+static void wait_for_queue(server_fixture *s, size_t n)
+{
+    for (int i = 0; counted(s, "\"requests_waiting\":") != n; i++) {
+        assert_true(i < 2000);
+        usleep(5000);
+    }
 }
 
 // head, then `item` n times with commas between, then tail.
@@ -247,7 +262,7 @@ static void test_queue(void **state)
 {
     (void)state;
     msgl_front_config cfg = msgl__front_config_default();
-    cfg.max_waiting = 4;
+    cfg.max_waiting = 5;
     server_fixture s;
     server_open(&s, &cfg, true);
     const int a = client_ask(&s, "{\"prompt\":\"x\",\"n\":3}", NULL);
@@ -434,6 +449,85 @@ static void test_round(void **state)
     server_close(&s);
 }
 
+// A connection of the client with this key; of the one at 127.0.0.N, N its digit, without keys.
+static int open_as(const server_fixture *s, const char *key)
+{
+    if (s->cfg.guard.keys.count > 0) return client_open(s);
+    return client_open_from(s, key[0] - '0');
+}
+
+static int ask_as(const server_fixture *s, const char *key, const char *body)
+{
+    const int fd = open_as(s, key);
+    char text[400];
+    (void)snprintf(text, sizeof text,
+                   "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+                   "%s\r\nContent-Length: %zu\r\n\r\n%s",
+                   key, strlen(body), body);
+    client_send(fd, text);
+    return fd;
+}
+
+// Clients are keys, or addresses, however many connections they have: one alone has all rows of the
+// engine and some at hand, and there is room for the others, who are told apart there.
+static void test_parties(void **state)
+{
+    (void)state;
+    enum { ROWS = 16, ALONE = 19, MANY = 60 };
+    for (int keys = 0; keys < 2; keys++) {
+        msgl_front_config cfg = msgl__front_config_default();
+        for (int i = 1; i <= 4 && keys; i++) {
+            const char key = (char)('0' + i);
+            assert_int_equal(msgl__keys_add(&cfg.guard.keys, &key, 1, NULL), 0);
+        }
+        cfg.max_waiting = 80;
+        server_fixture s;
+        server_open(&s, &cfg, false);
+        msgl_msg m = {.type = MSGL_MSG_READY};
+        m.u.ready = (msgl_msg_ready){CONTEXT, ROWS, 1000, 16, VOCAB, "fa", "test"};
+        assert_int_equal(msgl__channel_send(s.engine, &m), 0);
+        usleep(50000);
+        int fd[MANY], others[3];
+        uint64_t uid[ALONE];
+        for (int i = 0; i < MANY; i++) fd[i] = ask_as(&s, "1", "{\"prompt\":\"x\"}");
+        uint64_t first = 0;
+        for (int i = 0; i < ALONE; i++) {
+            m = engine_expect(&s, MSGL_MSG_REQUEST);
+            uid[i] = m.u.request.uid;
+            if (i > 0) assert_true(m.u.request.client == first);
+            first = m.u.request.client;
+        }
+        wait_for_queue(&s, MANY);
+        uint64_t client[3];
+        for (int i = 0; i < 3; i++) {
+            others[i] = ask_as(&s, i == 0 ? "2" : i == 1 ? "3" : "4", "{\"prompt\":\"y\"}");
+            client[i] = engine_expect(&s, MSGL_MSG_REQUEST).u.request.client;
+            for (int k = 0; k < i; k++) assert_true(client[k] != client[i]);
+            assert_true(client[i] != first);
+        }
+        // The queue is the same: of 80 the first has at most 70, 59 wait or are in the engine now.
+        int refused = ask_as(&s, "1", "{\"prompt\":\"x\",\"n\":16}");
+        response r = client_read(refused);
+        expect_error(&r, 429, "queue_full");
+        close(refused);
+        const int n = ask_as(&s, "2", "{\"prompt\":\"z\",\"n\":4}");
+        wait_for_queue(&s, MANY + 3 + 4);
+        // What the first gives back is for those who have less, but for what others then find.
+        for (int i = 0; i < 4; i++) engine_token(&s, uid[i], 'a', MSGL_FINISH_LENGTH);
+        for (int i = 0; i < 2; i++) {
+            m = engine_expect(&s, MSGL_MSG_REQUEST);
+            if (m.u.request.client == first) fail_msg("choice %d is the first client's", i);
+        }
+        for (int i = 0; i < MANY; i++) close(fd[i]);
+        for (int i = 0; i < 3; i++) close(others[i]);
+        close(n);
+        while (msgl__channel_recv(s.engine, 200, &m) == 1) {
+        }
+        server_close(&s);
+        msgl__keys_free(&cfg.guard.keys);
+    }
+}
+
 // A prompt's log-probabilities are asked for once; every choice has them in its answer.
 static void test_shared_logprobs(void **state)
 {
@@ -529,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_round),
+        cmocka_unit_test(test_parties),
         cmocka_unit_test(test_shared_logprobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -328,7 +328,7 @@ static void test_source_depth(void **state)
 }
 
 // --- provenance: every byte from the client is in a span, every byte of the template is not ---
-static void expect_spans(const char *source, const char *vars, const char *marked)
+static void expect_marked(const char *source, const char *vars, const char *marked, bool foreign)
 {
     json_t *v = json_loads(vars, 0, NULL), *tokens = json_pack("{s:s}", "bos", "<s>");
     msgl_rendered r;
@@ -337,23 +337,52 @@ static void expect_spans(const char *source, const char *vars, const char *marke
     if (render(source, strlen(source), v, tokens, NULL, &r, &err) != 0) {
         fail_msg("%s: %s", source, err.text);
     }
-    // Untrusted bytes between braces.
+    const msgl_text_span *spans = foreign ? r.foreign : r.untrusted;
+    const size_t num = foreign ? r.num_foreign : r.num_untrusted;
+    // Their bytes between braces.
     char got[1024];
     size_t n = 0, span = 0;
     for (size_t i = 0; i <= r.text.len; i++) {
-        if (span < r.num_untrusted && r.untrusted[span].end == i) {
+        if (span < num && spans[span].end == i) {
             got[n++] = '}';
             span++;
         }
-        if (span < r.num_untrusted && r.untrusted[span].start == i) got[n++] = '{';
+        if (span < num && spans[span].start == i) got[n++] = '{';
         if (i < r.text.len) got[n++] = r.text.data[i];
     }
     got[n] = '\0';
-    assert_int_equal(span, r.num_untrusted);
+    assert_int_equal(span, num);
     if (strcmp(got, marked) != 0) fail_msg("%s:\ngot      %s\nexpected %s", source, got, marked);
     msgl__rendered_free(&r);
     json_decref(v);
     json_decref(tokens);
+}
+
+static void expect_spans(const char *source, const char *vars, const char *marked)
+{
+    expect_marked(source, vars, marked, false);
+}
+
+// What an assistant's messages bring is the model's own, whatever becomes of it; all else that
+// comes with a request is not, also where it only says so, nor what was made of both.
+static void test_foreign(void **state)
+{
+    (void)state;
+    static const char vars[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"ask\"},{\"role\":\"assistant\","
+        "\"content\":\"say\",\"tool_calls\":[{\"name\":\"f\",\"arguments\":{\"k\":\"v\"}}]},"
+        "{\"role\":\"tool\",\"content\":{\"role\":\"assistant\",\"content\":\"got\"}}],"
+        "\"tools\":[{\"role\":\"assistant\",\"content\":\"def\"}]}";
+    static const char all[] =
+        "{% for m in messages[:2] %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    expect_marked(all, vars, "<user>{ask}<assistant>say", true);
+    expect_marked(all, vars, "<user>{ask}<assistant>{say}", false);
+    expect_marked("{{ messages[1].tool_calls|tojson }}{{ messages[2].content.content }}"
+                  "{{ tools[0].content }}",
+                  vars, "[{\"name\": \"f\", \"arguments\": {\"k\": \"v\"}}]{gotdef}", true);
+    expect_marked("{{ messages[1].content|upper ~ messages[0].content|upper ~ 'x' }}", vars,
+                  "SAY{ASK}x", true);
+    expect_marked("{{ (messages[0:2]|tojson)[:16] }}", vars, "{[{\"role\": \"}user{\"}", true);
 }
 
 static void test_provenance(void **state)
@@ -625,13 +654,21 @@ static void test_long_conversation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),       cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_unsupported), cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_long_work),
-        cmocka_unit_test(test_cancelled),   cmocka_unit_test(test_source_depth),
-        cmocka_unit_test(test_provenance),  cmocka_unit_test(test_append_keeps_older_strings),
-        cmocka_unit_test(test_folders),     cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_long_conversation),
+        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_work),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_source_depth),
+        cmocka_unit_test(test_provenance),
+        cmocka_unit_test(test_append_keeps_older_strings),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_long_conversation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -444,6 +444,39 @@ static void test_untrusted_added(void **state)
     msgl__tokenizer_free(t);
 }
 
+// In foreign text it is not found, however little of it is foreign, nor by what the vocabulary has;
+// runs of blanks are.
+static void test_foreign(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t = vector_tokenizer("qwen2");
+    const int32_t call = msgl__tokenizer_id(t, "<tool_call>");
+    const char *text = "x<tool_call>y<tool_call>";
+    const size_t n = strlen(text);
+    for (size_t from = 0; from < 13; from++) {
+        const msgl_text_span span = {from, from + 1}, all = {0, n};
+        const msgl_encode_opts opts = {
+            .untrusted = &all, .num_untrusted = 1, .foreign = &span, .num_foreign = 1};
+        msgl_ids ids = encode(t, text, n, &opts);
+        int found = 0;
+        for (size_t i = 0; i < ids.len; i++) found += ids.data[i] == call;
+        assert_int_equal(found, from == 0 || from == 12 ? 2 : 1);
+        msgl_strbuf back;
+        msgl__strbuf_init(&back, 1 << 16);
+        assert_int_equal(msgl__tokenizer_decode(t, ids.data, ids.len, 0, &back, NULL), 0);
+        assert_string_equal(msgl__strbuf_str(&back), text);
+        msgl__strbuf_free(&back);
+        msgl__ids_free(&ids);
+    }
+    msgl_err err;
+    const msgl_text_span outside = {3, 99};
+    const msgl_encode_opts bad = {.foreign = &outside, .num_foreign = 1};
+    msgl_ids none = {0};
+    assert_int_equal(msgl__tokenizer_encode(t, text, n, &bad, &none, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "foreign span 0"));
+    msgl__tokenizer_free(t);
+}
+
 // With nothing trusted, no text gives a special token, and the ids still decode to the same text.
 static void test_untrusted_never_special(void **state)
 {
@@ -643,7 +676,8 @@ static void test_failing_allocations(void **state)
             msgl_ids ids = {0};
             msgl_strbuf out;
             const msgl_text_span span = {3, 5};
-            const msgl_encode_opts opts = {1, &span, 1, 0};
+            const msgl_encode_opts opts = {
+                .add_special = 1, .untrusted = &span, .num_untrusted = 1};
             msgl__strbuf_init(&out, 10000);
             msgl__mem_fail_from(nth);
             rc = msgl__tokenizer_load(dir, &t, NULL);
@@ -697,6 +731,7 @@ int main(void)
         cmocka_unit_test(test_byte_alphabet),
         cmocka_unit_test(test_untrusted_spans),
         cmocka_unit_test(test_untrusted_added),
+        cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_untrusted_never_special),
         cmocka_unit_test(test_max_ids),
         cmocka_unit_test(test_long_runs),
