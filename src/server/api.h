@@ -129,6 +129,7 @@ typedef struct msgl_gen_request {
     // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
     msgl_tool_set *tools;   // what split.known is; owned
+    bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with

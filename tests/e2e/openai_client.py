@@ -269,6 +269,24 @@ def responses_tools(choice, what):
           "the call and its output go back")
 
 
+def strict_tools():
+    """Arguments fit schemas that the question does not lead to."""
+    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "day": {"type": "boolean"}},
+              "required": ["city", "day"], "additionalProperties": False}
+    function = {"name": "get_weather", "parameters": schema, "strict": True}
+    kw = dict(model=MODEL, temperature=0)
+    for choice in ("auto", "required"):
+        r = client.chat.completions.create(messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+                                           tools=[{"type": "function", "function": function}], max_tokens=64,
+                                           tool_choice=choice, **kw)
+        text = r.choices[0].message.tool_calls[0].function.arguments
+        check(json.loads(text)["city"] in ("Oslo", "Rome"), "strict: arguments of a call fit their schema")
+    r = client.responses.create(input="What is the weather in Paris?", tools=[{"type": "function", **function}],
+                                max_output_tokens=64, **kw)
+    text = [i for i in r.output if i.type == "function_call"][0].arguments
+    check(isinstance(json.loads(text)["day"], bool), "responses: strict")
+
+
 def responses_refusals():
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]}]
     for kw, param in (
@@ -424,6 +442,7 @@ try:
     refusals()
     responses()
     responses_parse()
+    strict_tools()
     responses_tools("auto", "responses: the model calls a tool")
     responses_tools("required", "responses: a call that is required")
     responses_tools({"type": "function", "name": "get_weather"}, "responses: a named tool is called")
