@@ -43,6 +43,7 @@
     X(SERVER_INFO, server_info)                                                                    \
     X(GET_LOAD, get_load)                                                                          \
     X(FLUSH_CACHE, flush_cache)                                                                    \
+    X(ABORT_REQUEST, abort_request)                                                                \
     X(METRICS, metrics)                                                                            \
     X(RADIX_TREE, radix_tree)                                                                      \
     X(PAGE, page)                                                                                  \
@@ -62,6 +63,7 @@ enum {
     MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
     MSGL_API_MAX_CHOICES = 1024,  // their product
     MSGL_API_MAX_MESSAGES = 4096, // of a chat
+    MSGL_API_MAX_RID = 128,       // bytes
 };
 
 // OpenAI's error object, with the HTTP status that carries it.
@@ -104,6 +106,7 @@ typedef struct msgl_prompt {
 
 typedef struct msgl_gen_request {
     msgl_api_kind kind;
+    char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
     json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;

@@ -41,9 +41,20 @@ static const msgl_refused_field everywhere[] = {
 
 // Other servers' fields that do not change the answer: read over without a word.
 static const char *const harmless[] = {
-    "id_slot",          "log_metrics", "logprob_start_len",       "metadata", "prediction",
-    "prompt_cache_key", "request_id",  "return_text_in_logprobs", "rid",      "safety_identifier",
-    "service_tier",     "store",       "sse_ping_interval",       "user",     "verbosity",
+    "id_slot",
+    "log_metrics",
+    "logprob_start_len",
+    "metadata",
+    "prediction",
+    "prompt_cache_key",
+    "request_id",
+    "return_text_in_logprobs",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "sse_ping_interval",
+    "user",
+    "verbosity",
 };
 
 // Other servers' fields that are ignored here although they may change the answer. Named in the log

@@ -42,7 +42,7 @@ static const char *const sampling_names[] = {"temperature",
                                              "grammar",
                                              NULL};
 static const char *const request_names[] = {
-    "model", "stream", "stream_options", "max_tokens", "truncate_prompt_tokens", NULL};
+    "model", "rid", "stream", "stream_options", "max_tokens", "truncate_prompt_tokens", NULL};
 const msgl_fields msgl__sampling_fields = {.read = sampling_names};
 const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__sampling_fields};
 
@@ -278,6 +278,20 @@ static int parse_truncate(const json_t *o, msgl_gen_request *out, msgl_api_error
     return 0;
 }
 
+int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e)
+{
+    const char *name = NULL;
+    const int rc = msgl__field_str(o, "rid", &name, e);
+    if (rc <= 0) return rc;
+    const size_t n = strlen(name);
+    if (n == 0 || n > MSGL_API_MAX_RID) {
+        return msgl__api_fail(e, 400, "rid", "invalid_value",
+                              "'rid' has %zu bytes; allowed: 1 to %d.", n, MSGL_API_MAX_RID);
+    }
+    memcpy(rid, name, n + 1);
+    return 1;
+}
+
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e)
 {
@@ -289,6 +303,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = msgl__field_bool(o, "include_stop_str_in_output", &out->keep_stop, e);
     if (rc >= 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
+    if (rc == 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc < 0) return rc;
     rc = msgl__field_int(o, "max_tokens", out->echo ? 0 : 1, INT32_MAX, &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;

@@ -169,7 +169,9 @@ static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
     if (s->answer.stopped) {
         s->finish = "stop";
     } else if (t + 1 >= e->num_tokens && e->finish != MSGL_FINISH_NONE) {
-        s->finish = e->finish == MSGL_FINISH_LENGTH ? "length" : "stop";
+        s->finish = e->finish == MSGL_FINISH_LENGTH  ? "length"
+                    : e->finish == MSGL_FINISH_ABORT ? "abort"
+                                                     : "stop";
     }
     return rc;
 }
@@ -208,7 +210,9 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     }
     if (rc != 0) return rc;
     if (s->req->no_output) {
-        if (e->num_tokens > 0 || e->finish != MSGL_FINISH_NONE) s->finish = "length";
+        if (e->num_tokens > 0 || e->finish != MSGL_FINISH_NONE) {
+            s->finish = e->finish == MSGL_FINISH_ABORT ? "abort" : "length";
+        }
         return 0;
     }
     for (int32_t t = 0; (t == 0 || t < e->num_tokens) && s->finish == NULL && rc == 0; t++) {

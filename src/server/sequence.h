@@ -32,7 +32,7 @@ typedef struct msgl_sequence {
     int32_t cached_tokens, completion_tokens;
     int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come
-    const char *finish;             // "stop", "length", "tool_calls"; NULL: not finished
+    const char *finish;             // "stop", "length", "tool_calls", "abort"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told
     int32_t tokens_shown;           // the same: completion tokens that it has heard of
 
