@@ -110,17 +110,19 @@ typedef struct msgl_gen_request {
     json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
-    bool continuous_usage; // with include_usage: in every event, as far as the answer has come
-    bool sglang;           // /generate: in SGLang's form
-    bool keep_stop;        // the stop string that ends an answer is part of it
-    bool bare;             // prompts that are texts get no BOS and the like
-    bool literal;          // special tokens that they spell stay text
-    bool many;             // /tokenize and /detokenize: an array was given, whatever its length
-    bool pieces;           // /tokenize: tokens with their bytes
-    bool return_ids;       // of the prompt and the answer
-    bool continue_final;   // of a chat: in its last message
-    bool no_output;        // max_tokens 0 with echo: only the prompt is answered
+    bool continuous_usage;     // with include_usage: in every event, as far as the answer has come
+    bool sglang;               // /generate: in SGLang's form
+    bool keep_stop;            // the stop string that ends an answer is part of it
+    bool bare;                 // prompts that are texts get no BOS and the like
+    bool literal;              // special tokens that they spell stay text
+    bool many;                 // /tokenize and /detokenize: an array was given, whatever its length
+    bool pieces;               // /tokenize: tokens with their bytes
+    bool return_ids;           // of the prompt and the answer
+    bool continue_final;       // of a chat: in its last message
+    bool with_prompt_logprobs; // the answer has the prompt's in a list of their own
+    bool no_output;            // max_tokens 0 with echo: only the prompt is answered
     int n;
+    int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
     msgl_sampling_params sampling;

@@ -20,9 +20,15 @@ static const char *const conversation_names[] = {"messages",
                                                  "reasoning_effort",
                                                  NULL};
 const msgl_fields msgl__conversation_fields = {.read = conversation_names};
-static const char *const names[] = {
-    "max_completion_tokens", "logprobs",           "top_logprobs",     "tool_choice",
-    "parallel_tool_calls",   "separate_reasoning", "return_token_ids", NULL};
+static const char *const names[] = {"max_completion_tokens",
+                                    "logprobs",
+                                    "top_logprobs",
+                                    "tool_choice",
+                                    "parallel_tool_calls",
+                                    "separate_reasoning",
+                                    "prompt_logprobs",
+                                    "return_token_ids",
+                                    NULL};
 static const msgl_fields asked = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields fields = {.read = conversation_names, .also = &asked};
 static const msgl_fields *const objects[] = {&fields, NULL};
@@ -368,6 +374,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc >= 0) rc = parse_tools(o, cfg, &tools, out, e);
     if (rc == 0) rc = parse_reasoning(o, cfg, out, e);
     if (rc == 0) rc = parse_logprobs(o, out, e);
+    if (rc == 0) rc = msgl__parse_prompt_logprobs(o, out, e);
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
 }
 

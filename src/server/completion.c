@@ -8,8 +8,8 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-static const char *const names[] = {"prompt",   "best_of",          "echo",
-                                    "logprobs", "return_token_ids", NULL};
+static const char *const names[] = {"prompt",          "best_of",          "echo", "logprobs",
+                                    "prompt_logprobs", "return_token_ids", NULL};
 static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
@@ -91,6 +91,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
         out->sampling.logprobs = (int32_t)num;
         if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
     }
+    if (rc >= 0) rc = msgl__parse_prompt_logprobs(o, out, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_token_ids", &out->return_ids, e);
     if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
@@ -121,6 +122,7 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
     int rc = msgl__strbuf_addf(out, "%s{\"index\":%d", index == 0 ? "" : ",", index);
     if (rc == 0) rc = put_text(r, s, out);
     if (rc == 0) rc = msgl__reply_ids(r, s, out);
+    if (rc == 0) rc = msgl__reply_prompt_logprobs(s, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

@@ -48,6 +48,8 @@ int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_er
 // chat.c: a body of /v1/chat/completions.
 int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);
+// sampling.c: "prompt_logprobs", behind what asks for an echo's log-probabilities.
+int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
 // completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 

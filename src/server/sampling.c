@@ -292,6 +292,24 @@ int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_er
     return 1;
 }
 
+// Not in streams, as in vLLM: an answer has them as a whole.
+int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "prompt_logprobs";
+    int64_t num;
+    const int rc = msgl__field_int(o, name, 0, MSGL_MAX_LOGPROBS, &num, e);
+    if (rc <= 0) return rc;
+    if (out->stream) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' and 'stream' are both given; allowed: one of them.", name);
+    }
+    msgl_sampling_params *p = &out->sampling;
+    out->with_prompt_logprobs = true;
+    out->prompt_logprobs = (int32_t)num;
+    if (p->prompt_logprobs < out->prompt_logprobs) p->prompt_logprobs = out->prompt_logprobs;
+    return 0;
+}
+
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e)
 {

@@ -43,6 +43,7 @@ typedef struct msgl_sequence {
     int32_t prompt_rows; // tokens of the prompt that have their entry
     bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt
     msgl_logprobs prompt_entries;
+    msgl_logprobs prompt_logprobs; // with_prompt_logprobs: of the whole prompt
 } msgl_sequence;
 
 // All borrowed things must outlive *s. MSGL_ENOMEM, MSGL_EINVAL (an echoed id that has no text).
