@@ -94,6 +94,7 @@ typedef struct msgl_token_logprobs {
     int32_t position; // of the token that this row predicted
     int32_t token;    // the prompt's token at that position, or the sampled one
     float logprob;
+    int32_t rank; // of the token by the logits, 1: the first (ties: the lowest id is); 0: none
     int32_t num_top;
     int32_t top_ids[MSGL_MAX_LOGPROBS]; // most likely first
     float top_logprobs[MSGL_MAX_LOGPROBS];

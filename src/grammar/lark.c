@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The common part of Lark's grammars: rules and terminals, "text"i, /pattern/flags, "a".."z",
-// groups, [optional], | * + ? ~ n..m, -> alias, priorities, %ignore, %import of common terminals.
+// groups, [optional], | * + ? ~ n..m, -> alias, priorities, %ignore, %import of common terminals;
+// and llguidance's %json {...}, a schema, where a rule has a name.
 // What %ignore names may stand behind every terminal of a rule and before the first one: the
 // grammar works on characters, there is no lexer whose tokens could be told apart otherwise.
 // Templates, %declare, %override and imports from files are refused.
+#include <stdio.h>
 #include <string.h>
 
 #include "core/attributes.h"
@@ -12,6 +14,7 @@
 #include "grammar/compiled.h"
 #include "grammar/ebnf.h"
 #include "grammar/regex.h"
+#include "grammar/schema.h"
 #include "utils/utf8.h"
 
 typedef struct lark {
@@ -19,6 +22,8 @@ typedef struct lark {
     bool in_rule;    // not in a terminal
     int32_t ignored; // rule of what may be between terminals; -1: nothing
     msgl_gx_list ignores;
+    msgl_json_rules json;
+    char rule[40]; // being defined, for messages
 } lark;
 
 // Lark's common terminals as patterns.
@@ -147,9 +152,35 @@ static int32_t group(lark *l, const char *close)
     return x;
 }
 
+// The schema behind %json, up to the brace that ends it.
+static int32_t schema(lark *l)
+{
+    msgl_ebnf *e = &l->e;
+    blanks(e, true);
+    const size_t start = e->at;
+    int depth = 0;
+    bool quoted = false;
+    while (e->at < e->n) {
+        const char c = e->text[e->at++];
+        if (c == '\\' && quoted && e->at < e->n) {
+            e->at++;
+        } else if (c == '"') {
+            quoted = !quoted;
+        } else if (!quoted) {
+            depth += (c == '{') - (c == '}');
+        }
+        if (depth == 0) break;
+    }
+    if (depth != 0 || e->at == start || e->text[start] != '{') {
+        return msgl__ebnf_fail(e, MSGL_EFORMAT, "%json without a schema: {...}");
+    }
+    return msgl__schema_expr(e->b, &l->json, l->rule, e->text + start, e->at - start);
+}
+
 static int32_t atom(lark *l)
 {
     msgl_ebnf *e = &l->e;
+    if (msgl__ebnf_take(e, "%json")) return terminal(l, schema(l));
     if (msgl__ebnf_take(e, "\"")) return terminal(l, text(l));
     if (msgl__ebnf_take(e, "/")) return terminal(l, pattern(l));
     if (msgl__ebnf_take(e, "(")) return group(l, ")");
@@ -308,6 +339,7 @@ static void definition(lark *l)
         msgl__ebnf_fail(e, MSGL_EFORMAT, "expected a rule: name: ...");
         return;
     }
+    (void)snprintf(l->rule, sizeof l->rule, "%.*s", (int)(n < sizeof l->rule ? n : 30), name);
     const char first = name[0] == '_' && n > 1 ? name[1] : name[0];
     l->in_rule = !(first >= 'A' && first <= 'Z');
     msgl__ebnf_define(e, rule, alternatives(l));
@@ -336,6 +368,7 @@ int msgl__grammar_lark(const char *source, size_t n, const msgl_grammar_limits *
     lark l = {.e = {.b = &b, .what = "lark", .text = source, .n = n}, .ignored = -1};
     int32_t root = -1;
     if (msgl__grammar_begin(&b, n, limits, err) == 0) {
+        msgl__json_rules_init(&l.json);
         if (msgl__utf8_valid(source, n) != n) msgl__gx_fail(&b, MSGL_EFORMAT, "lark: not UTF-8");
         if (memmem(source, n, "%ignore", 7) != NULL)
             l.ignored = msgl__gx_rule_new(&b, "%ignore", 7);

@@ -633,25 +633,34 @@ int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int ind
     return msgl__gx_ref(s->b, rule);
 }
 
+int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char *place,
+                          const char *text, size_t n)
+{
+    msgl_err parse = {0};
+    msgl_schema s = {.b = b, .json = *rules};
+    (void)snprintf(s.place, sizeof s.place, "%s", place);
+    const int rc = msgl__json_parse("json_schema", text, n, JSON_DECODE_ANY, &s.root, &parse);
+    if (rc != 0) msgl__gx_fail(b, rc, "%s", parse.text);
+    s.made = json_array();
+    if (s.made == NULL) msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
+    const int32_t e = msgl__schema_at(&s, s.root, NULL, -1);
+    *rules = s.json;
+    json_decref(s.made);
+    json_decref(s.root);
+    msgl__free(s.rules);
+    return e;
+}
+
 int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_limits *limits,
                               msgl_grammar **out, msgl_err *err)
 {
     msgl_gx_builder b;
-    msgl_err parse = {0};
-    msgl_schema s = {.b = &b};
     int32_t root = -1;
     if (msgl__grammar_begin(&b, n, limits, err) == 0) {
-        msgl__json_rules_init(&s.json);
-        const int rc = msgl__json_parse("json_schema", text, n, JSON_DECODE_ANY, &s.root, &parse);
-        if (rc != 0) msgl__gx_fail(&b, rc, "%s", parse.text);
-        s.made = json_array();
-        if (s.made == NULL) msgl__gx_fail(&b, MSGL_ENOMEM, "out of memory for a grammar");
+        msgl_json_rules rules;
+        msgl__json_rules_init(&rules);
         root = msgl__gx_rule_new(&b, "json_schema", 11);
-        msgl__gx_rule_set(&b, root, msgl__schema_at(&s, s.root, NULL, -1));
+        msgl__gx_rule_set(&b, root, msgl__schema_expr(&b, &rules, "", text, n));
     }
-    const int rc = msgl__grammar_finish(&b, root, out);
-    json_decref(s.made);
-    json_decref(s.root);
-    msgl__free(s.rules);
-    return rc;
+    return msgl__grammar_finish(&b, root, out);
 }

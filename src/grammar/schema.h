@@ -43,7 +43,11 @@ enum {
     MSGL_T_ALL = 127,
 };
 
-// schema.c. The reference to a schema's rule; a boolean schema is allowed. `key` (and `index` when
+// schema.c. The expression of the schema in text[0, n); `place` is the root's in messages. rules:
+// those of JSON's own parts that b has already, which are added to.
+int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char *place,
+                          const char *text, size_t n);
+// The reference to a schema's rule; a boolean schema is allowed. `key` (and `index` when
 // key is NULL and it is not -1) is added to the place while it is compiled.
 int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int index);
 int32_t msgl__schema_fail(msgl_schema *s, int code, const char *keyword, const char *what);

@@ -110,8 +110,9 @@ typedef struct msgl_sample_kernels {
     // this rank's. NULL: not on this device.
     void (*draw)(msgl_exec *x, const msgl_sample_call *c);
     void (*pick)(msgl_exec *x, const msgl_sample_call *c, int parts);
-    // out[r].logprob of out[r].token and the out[r].num_top most likely (ties: lowest id first),
-    // from the raw logits; req and position are left alone. A NaN row gives NaN and num_top 0.
+    // out[r].logprob and rank of out[r].token and the out[r].num_top most likely (ties: lowest id
+    // first), from the raw logits; req and position are left alone. A NaN row gives NaN, rank 0 and
+    // num_top 0.
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                      msgl_token_logprobs *out);
     // out[r, t] = logits[r, t] (stride ld) where bit t of masks[r, 0..ceil(vocab / 32)) is set,

@@ -156,10 +156,11 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
 static int put_logprobs(msgpack_packer *pk, const msgl_token_logprobs *l)
 {
     if (l->num_top < 0 || l->num_top > MSGL_MAX_LOGPROBS) return MSGL_EINVAL;
-    msgpack_pack_array(pk, 5);
+    msgpack_pack_array(pk, 6);
     msgpack_pack_int32(pk, l->position);
     msgpack_pack_int32(pk, l->token);
     msgpack_pack_float(pk, l->logprob);
+    msgpack_pack_int32(pk, l->rank);
     msgpack_pack_array(pk, (size_t)l->num_top);
     for (int32_t i = 0; i < l->num_top; i++) msgpack_pack_int32(pk, l->top_ids[i]);
     msgpack_pack_array(pk, (size_t)l->num_top);
@@ -581,10 +582,11 @@ static void rd_logprobs(reader *r, msgl_token_logprobs *l)
 {
     static const char field[] = "tokens.logprobs";
     *l = (msgl_token_logprobs){0};
-    rd_tuple(r, 5, field);
+    rd_tuple(r, 6, field);
     l->position = rd_i32(r, 0, INT32_MAX, field);
     l->token = rd_i32(r, INT32_MIN, INT32_MAX, field);
     l->logprob = rd_f32(r, field);
+    l->rank = rd_i32(r, 0, INT32_MAX, field);
     const size_t n = rd_array(r, 1, MSGL_MAX_LOGPROBS, field);
     for (size_t i = 0; i < n; i++) l->top_ids[i] = rd_i32(r, INT32_MIN, INT32_MAX, field);
     if (rd_array(r, 1, MSGL_MAX_LOGPROBS, field) != n) {
@@ -605,7 +607,7 @@ static void rd_event(reader *r, msgl_token_event *e)
     e->cached_tokens = rd_i32(r, 0, INT32_MAX, "tokens.cached_tokens");
     e->status = rd_i32(r, INT32_MIN, INT32_MAX, "tokens.status");
     e->text = rd_str(r, true, "tokens.text");
-    const size_t n = rd_array(r, 6, INT32_MAX, "tokens.logprobs");
+    const size_t n = rd_array(r, 7, INT32_MAX, "tokens.logprobs");
     if (n == 0 || r->rc != 0) return;
     msgl_token_logprobs *rows = rd_alloc(r, n, sizeof *rows, "tokens.logprobs");
     for (size_t i = 0; i < n && r->rc == 0; i++) rd_logprobs(r, &rows[i]);

@@ -24,6 +24,7 @@ static const char *const MISTRAL_THINK_TOKENS[] = {"[THINK]", "[/THINK]", NULL};
 
 static const msgl_tool_form TOOLS[] = {
     {.name = "gpt-oss",
+     .json = true,
      .signs = SIGNS("<|channel|>"),
      .tokens = HARMONY_TOKENS,
      .whole = true,
@@ -33,6 +34,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = " <|constrain|>json<|message|>",
      .any = "<|channel|>commentary to=functions."},
     {.name = "deepseek_v3",
+     .json = true,
      .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .also = "```json",
      .tokens = DEEPSEEK_TOKENS,
@@ -42,6 +44,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\n```json\n",
      .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP},
     {.name = "deepseek_v31",
+     .json = true,
      .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .tokens = DEEPSEEK_TOKENS,
      .variant = 1,
@@ -76,6 +79,10 @@ static const msgl_tool_form TOOLS[] = {
      .finish = msgl__mistral_finish,
      .any = "[TOOL_CALLS]"},
     {.name = "hermes",
+     .json = true,
+     .mark = "<tool_call>",
+     .close = "}\n</tool_call>",
+     .next = "\n",
      .signs = SIGNS("<tool_call>"),
      .tokens = XML_TOKENS,
      .step = msgl__hermes_step,
@@ -93,6 +100,9 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "(",
      .any = "["},
     {.name = "llama3",
+     .json = true,
+     .close = "}",
+     .next = "; ",
      .signs = SIGNS("<|python_tag|>", "<|python_start|>", "{\"name\": function name"),
      .tokens = LLAMA_TOKENS,
      .start = 1,
@@ -192,6 +202,14 @@ int msgl__tool_form_opening(const msgl_tool_form *f, const char *name, msgl_strb
 bool msgl__tool_form_can_open(const msgl_tool_form *f)
 {
     return f->before != NULL;
+}
+
+bool msgl__tool_form_writing(const msgl_tool_form *f, msgl_tool_writing *out)
+{
+    if (!f->json) return false;
+    *out = (msgl_tool_writing){
+        .open = f->any, .mark = f->mark, .behind = f->behind, .close = f->close, .next = f->next};
+    return true;
 }
 
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len)

@@ -28,6 +28,7 @@ struct msgl_tool_form {
     const char *also;          // ... and with this one, too; NULL: any
     const char *const *tokens; // special tokens; NULL: none
     int id_len;                // 0: the usual one
+    bool json;                 // arguments are an object of JSON, right behind an opening
     bool whole;                // it takes the answer as it is: reasoning is its own
     int variant;               // the step's
     int start;                 // state that an answer begins in
@@ -36,6 +37,7 @@ struct msgl_tool_form {
     // An opening: before the name and behind it, NULL where models of the form differ; and without
     // a name.
     const char *before, *behind, *any;
+    const char *mark, *close, *next; // as in msgl_tool_writing
 };
 
 struct msgl_reasoning_form {

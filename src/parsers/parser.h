@@ -48,6 +48,18 @@ int msgl__tool_form_opening(const msgl_tool_form *f, const char *name, msgl_strb
 // Whether the form determines how a call of a given name begins.
 bool msgl__tool_form_can_open(const msgl_tool_form *f);
 
+// How calls are written whose arguments are an object of JSON.
+typedef struct msgl_tool_writing {
+    const char *open;   // before the name
+    const char *behind; // between name and arguments; blanks may follow
+    // What `open` begins with, and a text before a call does not have; NULL: not known.
+    const char *mark;
+    const char *close; // behind the arguments; NULL: the answer ends with them
+    const char *next;  // between a call and another one's `open`; NULL: none follows
+} msgl_tool_writing;
+// Whether calls of the form are written like this.
+bool msgl__tool_form_writing(const msgl_tool_form *f, msgl_tool_writing *out);
+
 // Whether a prompt with this end has the model think: it ends in the opening marker.
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len);
 // What ends thoughts: before an opening is prefilled to a prompt that has begun them. "": nothing.

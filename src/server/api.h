@@ -43,6 +43,7 @@
     X(SERVER_INFO, server_info)                                                                    \
     X(GET_LOAD, get_load)                                                                          \
     X(FLUSH_CACHE, flush_cache)                                                                    \
+    X(ABORT_REQUEST, abort_request)                                                                \
     X(METRICS, metrics)                                                                            \
     X(RADIX_TREE, radix_tree)                                                                      \
     X(PAGE, page)                                                                                  \
@@ -63,6 +64,7 @@ enum {
     MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
     MSGL_API_MAX_CHOICES = 1024,  // their product
     MSGL_API_MAX_MESSAGES = 4096, // of a chat
+    MSGL_API_MAX_RID = 128,       // bytes
 };
 
 // OpenAI's error object, with the HTTP status that carries it.
@@ -135,20 +137,23 @@ typedef struct msgl_prompt {
 
 typedef struct msgl_gen_request {
     msgl_api_kind kind;
+    char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
     json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
-    bool continuous_usage; // with include_usage: in every event, as far as the answer has come
-    bool sglang;           // /generate: in SGLang's form
-    bool keep_stop;        // the stop string that ends an answer is part of it
-    bool bare;             // prompts that are texts get no BOS and the like
-    bool literal;          // special tokens that they spell stay text
-    bool many;             // /tokenize and /detokenize: an array was given, whatever its length
-    bool pieces;           // /tokenize: tokens with their bytes
-    bool return_ids;       // of the prompt and the answer
-    bool continue_final;   // of a chat: in its last message
-    bool no_output;        // max_tokens 0 with echo: only the prompt is answered
+    bool continuous_usage;     // with include_usage: in every event, as far as the answer has come
+    bool sglang;               // /generate: in SGLang's form
+    bool keep_stop;            // the stop string that ends an answer is part of it
+    bool bare;                 // prompts that are texts get no BOS and the like
+    bool literal;              // special tokens that they spell stay text
+    bool many;                 // /tokenize and /detokenize: an array was given, whatever its length
+    bool pieces;               // /tokenize: tokens with their bytes
+    bool return_ids;           // of the prompt and the answer
+    bool continue_final;       // of a chat: in its last message
+    bool with_prompt_logprobs; // the answer has the prompt's in a list of their own
+    bool no_output;            // max_tokens 0 with echo: only the prompt is answered
     int n;
+    int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
     uint64_t cache_salt; // 0: none
@@ -161,6 +166,7 @@ typedef struct msgl_gen_request {
     // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
     msgl_tool_set *tools;   // what split.known is; owned
+    bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with

@@ -10,6 +10,7 @@
 #include "server/fields.h"
 #include "server/final_message.h"
 #include "server/json.h"
+#include "server/tool_grammar.h"
 
 static const msgl_field_row conversation_rows[] = {
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
@@ -41,6 +42,10 @@ static const msgl_field_row rows[] = {
      .help = "an answer may have several calls"},
     {"separate_reasoning", MSGL_FIELD_BOOL, .preset = "true",
      .help = "SGLang's: thoughts are in `reasoning_content`, not in `content`"},
+    {"prompt_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
+     .help =
+         "log-probabilities and ranks of the prompt's tokens, and of so many that were likelier; "
+         "not with `stream`"},
     {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer has `prompt_token_ids` and `token_ids`"},
     {0},
@@ -191,6 +196,12 @@ static int check_tools(const json_t *v, msgl_api_error *e)
                                   "{\"name\": string, ...}}.",
                                   i);
         }
+        const json_t *strict = msgl__field(json_object_get(tool, "function"), "strict");
+        if (strict != NULL && !json_is_boolean(strict)) {
+            return msgl__api_fail(e, 400, "tools", "invalid_type",
+                                  "'tools[%zu].function.strict' is %s; it must be a boolean.", i,
+                                  msgl__json_type_name(strict));
+        }
     }
     return 0;
 }
@@ -239,6 +250,36 @@ static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_
                           name != NULL && cfg->tool_form != NULL ? " of a given function" : "");
 }
 
+// Holds calls to the schemas of their tools, unless other fields say what the answer is made of.
+static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e)
+{
+    msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
+    const msgl_tool_use use = {.tools = tools,
+                               .form = cfg->tool_form,
+                               .forced = out->force_call,
+                               .name = out->force_name,
+                               .several = out->split.max_calls != 1};
+    if (cfg->tool_form == NULL || p.grammar_kind != MSGL_GRAMMAR_NONE || out->bad_words != NULL ||
+        p.num_allowed > 0 || out->sampling.min_tokens > 0) {
+        return 0;
+    }
+    msgl_constraint_text c;
+    msgl_req_extra *both = NULL;
+    msgl_err err;
+    int rc = msgl__tool_grammar(&use, &c, e);
+    if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
+    p.grammar_kind = c.kind;
+    p.grammar = c.text;
+    rc = msgl__req_extra_create_with(&p, INT32_MAX, &both, &err);
+    msgl__constraint_text_free(&c);
+    if (rc != 0) return msgl__api_oom(e);
+    msgl__req_extra_unref(out->extra);
+    out->extra = both;
+    out->text_first = !out->force_call;
+    return 0;
+}
+
 // *tools: borrowed, or NULL when there are none or they are not to be used.
 static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **tools,
                        msgl_gen_request *out, msgl_api_error *e)
@@ -269,7 +310,7 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     out->split.tools = cfg->tool_form;
     out->split.known = out->tools;
     out->split.max_calls = json_is_object(json_object_get(o, "tool_choice")) || !parallel ? 1 : 0;
-    return 0;
+    return constrain_calls(v, cfg, out, e);
 }
 
 // Thoughts are apart unless the client wants them in the content.
@@ -355,6 +396,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc >= 0) rc = parse_tools(o, cfg, &tools, out, e);
     if (rc == 0) rc = parse_reasoning(o, cfg, out, e);
     if (rc == 0) rc = parse_logprobs(o, out, e);
+    if (rc == 0) rc = msgl__parse_prompt_logprobs(o, out, e);
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
 }
 

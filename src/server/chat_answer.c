@@ -13,7 +13,9 @@ static const char chunk_object[] = "chat.completion.chunk";
 
 int msgl__chat_put_begin(const msgl_reply *r, msgl_strbuf *out)
 {
-    return msgl__reply_begin(r, "chat.completion", out);
+    int rc = msgl__reply_head(r, "chat.completion", out);
+    if (rc == 0) rc = msgl__reply_prompt_logprobs(r->first_choice, out);
+    return rc == 0 ? msgl__strbuf_adds(out, ",\"choices\":[") : rc;
 }
 
 int msgl__chat_put_call_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)

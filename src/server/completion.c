@@ -18,6 +18,10 @@ static const msgl_field_row rows[] = {
              "`logprobs` are the prompt's, too"},
     {"logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
      .help = "log-probabilities of the tokens, and of so many that were likelier"},
+    {"prompt_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
+     .help =
+         "log-probabilities and ranks of the prompt's tokens, and of so many that were likelier; "
+         "not with `stream`"},
     {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer has `prompt_token_ids` and `token_ids`"},
     {0},
@@ -103,6 +107,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
         out->sampling.logprobs = (int32_t)num;
         if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
     }
+    if (rc >= 0) rc = msgl__parse_prompt_logprobs(o, out, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_token_ids", &out->return_ids, e);
     if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
@@ -133,6 +138,7 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
     int rc = msgl__strbuf_addf(out, "%s{\"index\":%d", index == 0 ? "" : ",", index);
     if (rc == 0) rc = put_text(r, s, out);
     if (rc == 0) rc = msgl__reply_ids(r, s, out);
+    if (rc == 0) rc = msgl__reply_prompt_logprobs(s, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

@@ -47,6 +47,8 @@ int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, i
 // sampling.c: what all that generate share. Starts from out->sampling.
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e);
+// "rid", as msgl__field_str: 1 to MSGL_API_MAX_RID bytes.
+int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e);
 // completion.c
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
@@ -57,6 +59,8 @@ int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_er
 // chat.c: a body of /v1/chat/completions.
 int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);
+// sampling.c: "prompt_logprobs", behind what asks for an echo's log-probabilities.
+int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
 // completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 

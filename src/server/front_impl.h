@@ -2,8 +2,8 @@
 //
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
 // a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
-// (what the log says of them and of requests), batch_calls.c (files and batches), gen.c (requests
-// with a job), party.c (who they come from), turn.c (whose choice an engine gets next).
+// (what the log says of them and of requests), batch_calls.c (files and batches), abort.c, gen.c
+// (requests with a job), party.c (who they come from), turn.c (whose choice an engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
@@ -94,6 +94,7 @@ struct gen {
     bool in_worker; // job belongs to a worker
     bool streaming; // the answer has begun
     bool inner;     // of a batch
+    bool aborted;   // to be, when the worker has done with it
     party *party;   //
     msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
@@ -101,6 +102,7 @@ struct gen {
     int num_sent;              // choices that had their turn
     part *parts;               // [num_replicas]
     char id[48];
+    uint64_t number; // in the order of opening
     int64_t created;
     uint64_t arrived_ns;
     bool first_seen; // a token of it
@@ -171,7 +173,15 @@ struct msgl_front {
     int32_t answer_len; // of answers so far, smoothed, in 1/16 tokens
     msgl_strbuf out;    // scratch of one answer
     uint64_t id_base, next_id;
-    char *unknown[64]; // names of fields that the log has told of
+    uint64_t num_opened; // requests with a job
+    // Aborts whose request may still be with a worker, which reads its name: of those up to this
+    // number. The newest ones.
+    struct {
+        char rid[MSGL_API_MAX_RID + 1];
+        uint64_t up_to;
+    } late_aborts[64];
+    uint64_t num_late_aborts; // in all
+    char *unknown[64];        // names of fields that the log has told of
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
@@ -238,6 +248,10 @@ party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_
 void msgl__party_leave(msgl_front *f, party *p);
 
 // gen.c
+// Ends the requests of this name, or all but those of batches (NULL), with what they have answered
+// so far. A name is what the client gave as `rid`, or the answer's X-Request-Id, or its id. Returns
+// how many; those that a worker still reads count if their header has the name.
+int msgl__gen_abort(msgl_front *f, const char *rid);
 void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);

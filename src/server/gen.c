@@ -253,6 +253,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     }
     g->ep = ep;
     g->party = from;
+    g->number = ++f->num_opened;
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
@@ -483,6 +484,91 @@ void msgl__gen_replica_lost(replica *r, const msgl_api_error *e)
     msgl__gen_move(r);
 }
 
+static void gen_answer_whole(msgl_front *f, gen *g);
+static void gen_stream(msgl_front *f, gen *g);
+
+// Ends a choice with what there is of it.
+static int choice_abort(msgl_front *f, choice *c)
+{
+    gen *g = c->owner;
+    const msgl_gen_request *req = &g->job->req;
+    if (c->seq.finish != NULL) return 0;
+    if (c->sent) {
+        choice_leave(f, c, true);
+    } else {
+        const int prompt = (int)(c - g->choices) / req->n;
+        c->sent = true;
+        g->num_sent++;
+        g->num_left--;
+        f->waiting--;
+        const int rc =
+            msgl__sequence_init(&c->seq, req, prompt, &g->job->ids[prompt], f->cfg.tokenizer);
+        if (rc != 0) return rc;
+    }
+    const msgl_token_event e = {.finish = MSGL_FINISH_ABORT, .cached_tokens = c->seq.cached_tokens};
+    const int rc = msgl__sequence_event(&c->seq, &e);
+    return rc == 0 ? choice_claim(g, c) : rc;
+}
+
+// Its choices end, and so its answer does.
+static void gen_abort(msgl_front *f, gen *g)
+{
+    for (int i = 0; i < f->cfg.num_replicas; i++) (void)part_empty(f, &g->parts[i]);
+    int rc = 0;
+    for (int i = 0; i < g->num_choices && rc == 0; i++) rc = choice_abort(f, &g->choices[i]);
+    if (rc != 0) {
+        gen_fail_status(f, g, rc);
+    } else if (g->job->req.stream) {
+        gen_stream(f, g);
+    } else {
+        gen_answer_whole(f, g);
+    }
+}
+
+// Whether it was aborted by a name that only its worker knew.
+static bool aborted_late(const msgl_front *f, const gen *g)
+{
+    enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
+    for (uint64_t i = 0; i < f->num_late_aborts && i < MAX; i++) {
+        if (f->late_aborts[i].up_to >= g->number &&
+            strcmp(f->late_aborts[i].rid, g->job->req.rid) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_name(const gen *g, const char *rid)
+{
+    if (strcmp(g->id, rid) == 0 || strcmp(msgl__http_conn_id(g->base.conn), rid) == 0) return true;
+    return !g->in_worker && strcmp(g->job->req.rid, rid) == 0;
+}
+
+int msgl__gen_abort(msgl_front *f, const char *rid)
+{
+    enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
+    int n = 0;
+    bool late = false;
+    for (gen *g = f->gens, *next; g != NULL; g = next) {
+        next = g->next;
+        if (g->base.conn == NULL || g->ep->put_job != NULL || (rid == NULL && g->inner)) continue;
+        if (rid != NULL && !has_name(g, rid)) {
+            late |= g->in_worker;
+            continue;
+        }
+        n++;
+        g->aborted = true;
+        if (!g->in_worker) gen_abort(f, g);
+    }
+    if (late) {
+        const size_t at = f->num_late_aborts++ % MAX;
+        (void)snprintf(f->late_aborts[at].rid, sizeof f->late_aborts[at].rid, "%s", rid);
+        f->late_aborts[at].up_to = f->num_opened;
+    }
+    msgl__gen_turns(f);
+    return n;
+}
+
 // The request has one place in the queue, for the first of its choices.
 static void gen_start(msgl_front *f, gen *g)
 {
@@ -508,7 +594,11 @@ static void gen_start(msgl_front *f, gen *g)
         gen_fail_status(f, g, rc);
         return;
     }
-    gen_join(f, g);
+    if (g->aborted || aborted_late(f, g)) {
+        gen_abort(f, g);
+    } else {
+        gen_join(f, g);
+    }
 }
 
 // What the worker has written.

@@ -37,6 +37,8 @@ static const msgl_refused_field both_refused[] = {
 static const msgl_field_row sglang_rows[] = {
     {"model", MSGL_FIELD_STRING, .preset = "the served model",
      .help = "one of the served names, or the model's path"},
+    {"rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,
+     .help = "the request's name for /abort_request; not empty"},
     {"stream", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer comes as server-sent events"},
     {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
@@ -170,6 +172,7 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     }
     json_decref(none);
     if (rc == 0) rc = msgl__field_bool(o, "stream", &out->stream, e);
+    if (rc >= 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc < 0) return rc;
     const char *const names[] = {"text", "input_ids", "prompt"};
     const char *name = NULL;
@@ -201,16 +204,23 @@ static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, ms
     int rc = msgl__strbuf_adds(out, "{\"text\":");
     if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
     if (rc == 0) {
+        const char *id = r->req->rid[0] == '\0' ? r->id : r->req->rid;
+        rc = msgl__strbuf_adds(out, ",\"meta_info\":{\"id\":");
+        if (rc == 0) rc = msgl__json_put_str(out, id, strlen(id));
+    }
+    if (rc == 0) {
         rc = msgl__strbuf_addf(out,
-                               ",\"meta_info\":{\"id\":\"%s\",\"prompt_tokens\":%zu,"
-                               "\"completion_tokens\":%d,\"cached_tokens\":%d,\"finish_reason\":",
-                               r->id, s->prompt->len, s->completion_tokens, s->cached_tokens);
+                               ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,"
+                               "\"cached_tokens\":%d,\"finish_reason\":",
+                               s->prompt->len, s->completion_tokens, s->cached_tokens);
     }
     if (rc == 0 && s->finish == NULL) rc = msgl__strbuf_adds(out, "null");
     if (rc == 0 && s->finish != NULL) {
         rc = strcmp(s->finish, "length") == 0
                  ? msgl__strbuf_addf(out, "{\"type\":\"length\",\"length\":%d}",
                                      s->completion_tokens)
+             : strcmp(s->finish, "abort") == 0
+                 ? msgl__strbuf_adds(out, "{\"type\":\"abort\",\"message\":\"Aborted\"}")
                  : msgl__strbuf_addf(out, "{\"type\":\"%s\"}", s->finish);
     }
     return rc == 0 ? msgl__strbuf_addf(out, "},\"index\":%d}", index) : rc;

@@ -506,6 +506,11 @@ int msgl__http_conn_label(const msgl_http_conn *c)
     return c->label;
 }
 
+const char *msgl__http_conn_id(const msgl_http_conn *c)
+{
+    return c->id;
+}
+
 // --- reading ---
 
 // A request is to be answered from here on.

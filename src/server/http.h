@@ -108,6 +108,7 @@ void msgl__http_conn_share(msgl_http_conn *c, bool any);
 // What the open request is, for on_answer; 0: nobody has said.
 void msgl__http_conn_set_label(msgl_http_conn *c, int label);
 int msgl__http_conn_label(const msgl_http_conn *c);
+const char *msgl__http_conn_id(const msgl_http_conn *c); // X-Request-Id of its answer
 
 // Every answer has a header X-Request-Id: the request's own if that has 1 to MSGL_HTTP_ID_MAX
 // letters, digits, '.', '_', ':' and '-', else one made up here that no other answer has.

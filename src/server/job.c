@@ -115,7 +115,8 @@ static int begin_answer(msgl_job *j, msgl_rendered *r)
                                              r->text.len - from);
     // A grammar is of the answer, not of the thoughts before it: there are none.
     const msgl_req_extra *x = j->req.extra;
-    const bool constrained = x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE;
+    const bool constrained =
+        x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE && !j->req.text_first;
     const bool begins = j->req.force_call || (constrained && split->thinking);
     if (!begins || prefill(j, r) == 0) return 0;
     return msgl__api_oom(&j->error);

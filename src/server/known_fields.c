@@ -47,7 +47,6 @@ const char *const msgl__harmless_fields[] = {
     "prompt_cache_key",
     "request_id",
     "return_text_in_logprobs",
-    "rid",
     "safety_identifier",
     "service_tier",
     "store",

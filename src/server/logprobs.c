@@ -141,6 +141,39 @@ const msgl_logprobs_form msgl__logprobs_arrays = {
     .behind = "]}",
     .add = add_to_arrays};
 
+// "ID":{"logprob":...,"rank":...,"decoded_token":...}
+static int put_ranked(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, double logprob,
+                      int32_t rank)
+{
+    char buf[TOKEN_BYTES];
+    const size_t n = token_bytes(t, id, buf);
+    int rc = msgl__strbuf_addf(out, "\"%d\":{\"logprob\":", (int)id);
+    if (rc == 0) rc = msgl__json_put_logprob(out, logprob);
+    if (rc == 0) rc = msgl__strbuf_addf(out, ",\"rank\":%d,\"decoded_token\":", (int)rank);
+    if (rc == 0) rc = msgl__json_put_str(out, buf, n);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+// The token's own comes first, wherever it ranks.
+static int add_prompt(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                      int32_t token, size_t offset)
+{
+    (void)offset;
+    msgl_strbuf *out = &parts[0];
+    if (row == NULL) return msgl__strbuf_adds(out, "null");
+    int rc = msgl__strbuf_addc(out, '{');
+    if (rc == 0) rc = put_ranked(out, t, token, row->logprob, row->rank);
+    for (int32_t i = 0; i < row->num_top && rc == 0; i++) {
+        if (row->top_ids[i] == token) continue;
+        rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_ranked(out, t, row->top_ids[i], row->top_logprobs[i], i + 1);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+const msgl_logprobs_form msgl__logprobs_prompt = {
+    .num_parts = 1, .before = {"["}, .behind = "]", .add = add_prompt};
+
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset)
 {

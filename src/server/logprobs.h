@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Log-probabilities in the two forms of OpenAI's endpoints: the list "content" of chat completions
-// (token, logprob, bytes, top_logprobs), and the four parallel arrays of completions.
+// (token, logprob, bytes, top_logprobs), and the four parallel arrays of completions. And in vLLM's
+// form of a prompt's.
 #ifndef MSGL_SERVER_LOGPROBS_H
 #define MSGL_SERVER_LOGPROBS_H
 
@@ -14,6 +15,7 @@ enum { MSGL_LOGPROBS_PARTS = 4 }; // at most
 typedef struct msgl_logprobs_form msgl_logprobs_form;
 extern const msgl_logprobs_form msgl__logprobs_content; // {"content":[...],"refusal":null}
 extern const msgl_logprobs_form msgl__logprobs_arrays;  // {"tokens":[...],...,"text_offset":[...]}
+extern const msgl_logprobs_form msgl__logprobs_prompt;  // [null,{"ID":{...},...},...]
 
 // Entries formatted and not yet written; zero-initialise, then init.
 typedef struct msgl_logprobs {

@@ -249,7 +249,7 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
     for (size_t i = 0; i < json_array_size(in); i++) {
         const json_t *tool = json_array_get(in, i), *name = json_object_get(tool, "name");
         json_t *schema = json_object_get(tool, "input_schema");
-        json_t *about = msgl__field(tool, "description");
+        json_t *about = msgl__field(tool, "description"), *strict = msgl__field(tool, "strict");
         char param[64];
         (void)snprintf(param, sizeof param, "tools[%zu]", i);
         const bool own = msgl__field(tool, "type") == NULL || msgl__field_is_type(tool, "custom");
@@ -262,6 +262,9 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
         json_t *function = json_pack("{s:O,s:O}", "name", name, "parameters", schema);
         if (function != NULL && about != NULL) {
             (void)json_object_set(function, "description", about);
+        }
+        if (function != NULL && strict != NULL) {
+            (void)json_object_set(function, "strict", strict);
         }
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
         if (json_array_append_new(out, f) != 0) return msgl__api_oom(e);

@@ -47,9 +47,9 @@ static int put_stop(const msgl_sequence *s, msgl_strbuf *out)
         return rc == 0 ? msgl__json_put_str(out, stop, strlen(stop)) : rc;
     }
     return msgl__strbuf_addf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":null",
-                             strcmp(finish, "length") == 0       ? "max_tokens"
-                             : strcmp(finish, "tool_calls") == 0 ? "tool_use"
-                                                                 : "end_turn");
+                             strcmp(finish, "tool_calls") == 0 ? "tool_use"
+                             : strcmp(finish, "stop") == 0     ? "end_turn"
+                                                               : "max_tokens"); // cut
 }
 
 static int put_usage(int64_t prompt, int64_t cached, int64_t completion, msgl_strbuf *out)

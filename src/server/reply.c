@@ -73,12 +73,26 @@ int msgl__reply_prompt_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *o
     return msgl__reply_put_ids("prompt_token_ids", s->prompt, out);
 }
 
-int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out)
+int msgl__reply_prompt_logprobs(const msgl_sequence *s, msgl_strbuf *out)
+{
+    if (!s->req->with_prompt_logprobs) return 0;
+    const msgl_strbuf *list = &s->prompt_logprobs.parts[0];
+    int rc = msgl__strbuf_adds(out, ",\"prompt_logprobs\":[");
+    if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(list), list->len);
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+int msgl__reply_head(const msgl_reply *r, const char *object, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(
         out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", r->id, object,
         r->created);
-    if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
+    return rc == 0 ? msgl__json_put_str(out, r->model, strlen(r->model)) : rc;
+}
+
+int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out)
+{
+    const int rc = msgl__reply_head(r, object, out);
     return rc == 0 ? msgl__strbuf_adds(out, ",\"choices\":[") : rc;
 }
 

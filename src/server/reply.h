@@ -38,7 +38,12 @@ int msgl__reply_prompt_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *o
 // ,"NAME":[...]
 int msgl__reply_put_ids(const char *name, const msgl_ids *ids, msgl_strbuf *out);
 
-// OpenAI's objects, whose "object" is given. A whole one up to its choices, and from behind them.
+// With prompt_logprobs: ,"prompt_logprobs":[...] of s.
+int msgl__reply_prompt_logprobs(const msgl_sequence *s, msgl_strbuf *out);
+
+// OpenAI's objects, whose "object" is given. A whole one up to its model; up to its choices; and
+// from behind them.
+int msgl__reply_head(const msgl_reply *r, const char *object, msgl_strbuf *out);
 int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out);
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
 // The event with a part of choice `index`: up to its fields, and from behind them.

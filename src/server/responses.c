@@ -144,7 +144,8 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
     if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
     for (size_t i = 0; i < json_array_size(in); i++) {
         const json_t *tool = json_array_get(in, i), *name = json_object_get(tool, "name");
-        json_t *about = msgl__field(tool, "description"), *schema = msgl__field(tool, "parameters");
+        json_t *about = msgl__field(tool, "description"), *schema = msgl__field(tool, "parameters"),
+               *strict = msgl__field(tool, "strict");
         const char *type = json_string_value(json_object_get(tool, "type"));
         char param[64];
         (void)snprintf(param, sizeof param, "tools[%zu]", i);
@@ -164,6 +165,7 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
         int bad = function == NULL;
         if (about != NULL) bad |= json_object_set(function, "description", about);
         if (schema != NULL) bad |= json_object_set(function, "parameters", schema);
+        if (strict != NULL) bad |= json_object_set(function, "strict", strict);
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
         if (json_array_append_new(out, f) != 0 || bad != 0) return msgl__api_oom(e);
     }

@@ -65,12 +65,19 @@ static int put_item_rest(msgl_part_kind kind, const char *text, size_t len, cons
     return rc == 0 ? msgl__strbuf_addf(out, "%s,\"status\":\"%s\"}", call ? "" : "]", status) : rc;
 }
 
+// By a limit, or aborted.
+static bool was_cut(const msgl_sequence *s)
+{
+    return s->finish != NULL &&
+           (strcmp(s->finish, "length") == 0 || strcmp(s->finish, "abort") == 0);
+}
+
 // Of an item that ends here. last: there is nothing behind it. A call may be whole although the
 // answer was cut.
 static const char *status_of(const msgl_sequence *s, msgl_part_kind kind, bool last,
                              const char *text, size_t len)
 {
-    if (!last || s->finish == NULL || strcmp(s->finish, "length") != 0) return "completed";
+    if (!last || !was_cut(s)) return "completed";
     if (kind != MSGL_PART_CALL) return "incomplete";
     msgl_json_room room = {0};
     msgl_err err;
@@ -114,11 +121,6 @@ static int put_usage(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *o
         ",\"total_tokens\":%" PRId64 "}",
         r->prompt_tokens, s->cached_tokens, s->completion_tokens, s->reasoning_tokens,
         r->prompt_tokens + s->completion_tokens);
-}
-
-static bool was_cut(const msgl_sequence *s)
-{
-    return s->finish != NULL && strcmp(s->finish, "length") == 0;
 }
 
 // From behind its items. s: of an answer that is complete, or NULL. e: why it failed, or NULL.

@@ -65,6 +65,8 @@ static const msgl_field_row sampling_rows[] = {
 static const msgl_field_row request_rows[] = {
     {"model", MSGL_FIELD_STRING, .preset = "the served model",
      .help = "one of the served names, or the model's path"},
+    {"rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,
+     .help = "the request's name for /abort_request; not empty"},
     {"stream", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer comes as server-sent events"},
     {"stream_options", MSGL_FIELD_OBJECT,
@@ -310,6 +312,38 @@ static int parse_truncate(const json_t *o, msgl_gen_request *out, msgl_api_error
     return 0;
 }
 
+int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e)
+{
+    const char *name = NULL;
+    const int rc = msgl__field_str(o, "rid", &name, e);
+    if (rc <= 0) return rc;
+    const size_t n = strlen(name);
+    if (n == 0 || n > MSGL_API_MAX_RID) {
+        return msgl__api_fail(e, 400, "rid", "invalid_value",
+                              "'rid' has %zu bytes; allowed: 1 to %d.", n, MSGL_API_MAX_RID);
+    }
+    memcpy(rid, name, n + 1);
+    return 1;
+}
+
+// Not in streams, as in vLLM: an answer has them as a whole.
+int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "prompt_logprobs";
+    int64_t num;
+    const int rc = msgl__field_int(o, name, 0, MSGL_MAX_LOGPROBS, &num, e);
+    if (rc <= 0) return rc;
+    if (out->stream) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' and 'stream' are both given; allowed: one of them.", name);
+    }
+    msgl_sampling_params *p = &out->sampling;
+    out->with_prompt_logprobs = true;
+    out->prompt_logprobs = (int32_t)num;
+    if (p->prompt_logprobs < out->prompt_logprobs) p->prompt_logprobs = out->prompt_logprobs;
+    return 0;
+}
+
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e)
 {
@@ -321,6 +355,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = msgl__field_bool(o, "include_stop_str_in_output", &out->keep_stop, e);
     if (rc >= 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
+    if (rc == 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc < 0) return rc;
     // With an echo, 0 asks for nothing else.
     rc = out->echo ? msgl__field_int(o, "max_tokens", 0, INT32_MAX, &num, e)

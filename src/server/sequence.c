@@ -56,6 +56,7 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     const msgl_logprobs_form *form = msgl__endpoint(req->kind)->logprobs;
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
+    msgl__logprobs_init(&s->prompt_logprobs, &msgl__logprobs_prompt);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     msgl__text_stop_behind(&s->answer, req->sampling.min_tokens);
@@ -78,40 +79,72 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__strbuf_free(&s->blocks_shown);
     msgl__logprobs_free(&s->logprobs);
     msgl__logprobs_free(&s->prompt_entries);
+    msgl__logprobs_free(&s->prompt_logprobs);
     msgl__ids_free(&s->ids);
     msgl__free(s->pending);
     *s = (msgl_sequence){0};
 }
 
-// Entries of the echoed prompt: the first token has no prediction, the others come as rows in the
-// order of positions.
-static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
+// An entry of the echoed prompt.
+static int echo_row(msgl_sequence *s, const msgl_token_logprobs *row, int32_t id)
 {
-    const int32_t position = row == NULL ? 0 : row->position;
-    if (s->echoed.detok == NULL || position != s->prompt_rows ||
-        (size_t)position >= s->prompt->len) {
-        return 0;
-    }
-    const int32_t id = s->prompt->data[position];
     int rc = msgl__logprobs_add(&s->logprobs, s->tokenizer, row, id, s->echoed.chars);
     if (rc == 0 && s->keep_prompt) {
         rc = msgl__logprobs_add(&s->prompt_entries, s->tokenizer, row, id, s->echoed.chars);
     }
     if (rc != 0) return rc;
-    s->prompt_rows++;
     msgl__strbuf_clear(&s->echo_piece);
     return msgl__text_token(&s->echoed, id, &s->echo_piece);
 }
 
+// What a row has beyond `most` tokens was asked for by another field.
+static const msgl_token_logprobs *up_to(const msgl_token_logprobs *row, int32_t most,
+                                        msgl_token_logprobs *cut)
+{
+    if (row == NULL || row->num_top <= most) return row;
+    *cut = *row;
+    cut->num_top = most;
+    return cut;
+}
+
+static bool wants_prompt(const msgl_sequence *s)
+{
+    return s->echoed.detok != NULL || s->req->with_prompt_logprobs;
+}
+
+// Entries of the prompt: the first token has no prediction, the others come as rows in the order of
+// positions.
+static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
+{
+    const int32_t position = row == NULL ? 0 : row->position;
+    if (!wants_prompt(s) || position != s->prompt_rows || (size_t)position >= s->prompt->len) {
+        return 0;
+    }
+    const int32_t id = s->prompt->data[position];
+    msgl_token_logprobs cut;
+    int rc = 0;
+    if (s->echoed.detok != NULL) {
+        rc = echo_row(s, up_to(row, s->req->sampling.logprobs, &cut), id);
+    }
+    if (rc == 0 && s->req->with_prompt_logprobs) {
+        row = up_to(row, s->req->prompt_logprobs, &cut);
+        rc = msgl__logprobs_add(&s->prompt_logprobs, s->tokenizer, row, id, 0);
+    }
+    if (rc == 0) s->prompt_rows++;
+    return rc;
+}
+
 bool msgl__sequence_prompt_done(const msgl_sequence *s)
 {
-    return s->echoed.detok == NULL || (size_t)s->prompt_rows >= s->prompt->len;
+    return !wants_prompt(s) || (size_t)s->prompt_rows >= s->prompt->len;
 }
 
 int msgl__sequence_share_prompt(msgl_sequence *s, const msgl_sequence *first)
 {
     s->prompt_rows = first->prompt_rows;
-    return msgl__logprobs_append(&s->logprobs, &first->prompt_entries);
+    const bool once = s->req->kind == MSGL_API_CHAT; // in its answer, with the first choice's
+    const int rc = once ? 0 : msgl__logprobs_append(&s->prompt_logprobs, &first->prompt_logprobs);
+    return rc == 0 ? msgl__logprobs_append(&s->logprobs, &first->prompt_entries) : rc;
 }
 
 size_t msgl__sequence_bytes(const msgl_sequence *s)
@@ -120,8 +153,8 @@ size_t msgl__sequence_bytes(const msgl_sequence *s)
     return parser + msgl__parts_bytes(&s->parts) + s->text.cap + s->echo_piece.cap +
            s->block_text.cap + s->blocks_shown.cap + msgl__text_bytes(&s->answer) +
            msgl__text_bytes(&s->echoed) + msgl__logprobs_bytes(&s->logprobs) +
-           msgl__logprobs_bytes(&s->prompt_entries) + (size_t)s->cap_pending * sizeof *s->pending +
-           s->ids.cap * sizeof *s->ids.data;
+           msgl__logprobs_bytes(&s->prompt_entries) + msgl__logprobs_bytes(&s->prompt_logprobs) +
+           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -169,7 +202,9 @@ static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
     if (s->answer.stopped) {
         s->finish = "stop";
     } else if (t + 1 >= e->num_tokens && e->finish != MSGL_FINISH_NONE) {
-        s->finish = e->finish == MSGL_FINISH_LENGTH ? "length" : "stop";
+        s->finish = e->finish == MSGL_FINISH_LENGTH  ? "length"
+                    : e->finish == MSGL_FINISH_ABORT ? "abort"
+                                                     : "stop";
     }
     return rc;
 }
@@ -208,7 +243,9 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     }
     if (rc != 0) return rc;
     if (s->req->no_output) {
-        if (e->num_tokens > 0 || e->finish != MSGL_FINISH_NONE) s->finish = "length";
+        if (e->num_tokens > 0 || e->finish != MSGL_FINISH_NONE) {
+            s->finish = e->finish == MSGL_FINISH_ABORT ? "abort" : "length";
+        }
         return 0;
     }
     for (int32_t t = 0; (t == 0 || t < e->num_tokens) && s->finish == NULL && rc == 0; t++) {

@@ -32,7 +32,7 @@ typedef struct msgl_sequence {
     int32_t cached_tokens, completion_tokens;
     int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come
-    const char *finish;             // "stop", "length", "tool_calls"; NULL: not finished
+    const char *finish;             // "stop", "length", "tool_calls", "abort"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told
     int32_t tokens_shown;           // the same: completion tokens that it has heard of
 
@@ -43,6 +43,7 @@ typedef struct msgl_sequence {
     int32_t prompt_rows; // tokens of the prompt that have their entry
     bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt
     msgl_logprobs prompt_entries;
+    msgl_logprobs prompt_logprobs; // with_prompt_logprobs: of the whole prompt
 } msgl_sequence;
 
 // All borrowed things must outlive *s. MSGL_ENOMEM, MSGL_EINVAL (an echoed id that has no text).

@@ -125,6 +125,28 @@ def sampling():
     check(text == r.choices[0].message.content, "logprobs.bytes make up the text")
 
 
+def prompt_logprobs():
+    """vLLM's list has what an echo has, also when the prompt is in the cache, and true ranks."""
+    text = "The radix tree keeps the keys and values of every prompt. " * 30  # of more than one chunk
+    kw = dict(model=MODEL, prompt=text, max_tokens=1, temperature=0)
+    echo = client.completions.create(echo=True, logprobs=20, **kw).choices[0].logprobs
+    for _ in range(2):
+        r = client.completions.create(extra_body={"prompt_logprobs": 20, "return_token_ids": True}, **kw)
+        c = r.choices[0].model_dump()
+        rows, ids = c["prompt_logprobs"], c["prompt_token_ids"]
+        check(len(rows) == len(ids) and rows[0] is None, "prompt_logprobs: an entry for each token")
+        own = [row[str(i)] for row, i in zip(rows[1:], ids[1:])]
+        check(all(abs(t["logprob"] - e) < 1e-3 for t, e in zip(own, echo.token_logprobs[1:])), "they are an echo's")
+        ranked = all(sorted(t["rank"] for t in row.values())[:20] == list(range(1, 21)) for row in rows[1:])
+        alike = all(sum(t["logprob"] > o["logprob"] for t in row.values()) < o["rank"] and
+                    (o["rank"] > 20) == (len(row) == 21) for row, o in zip(rows[1:], own))
+        check(ranked and alike, "ranks are places among the most likely")
+    r = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hello!"}], max_tokens=1,
+                                       extra_body={"prompt_logprobs": 0})
+    rows = r.model_dump()["prompt_logprobs"]
+    check(len(rows) == r.usage.prompt_tokens and all(len(row) == 1 for row in rows[1:]), "a chat's prompt_logprobs")
+
+
 def completions():
     r = client.completions.create(model=MODEL, prompt="The sky is", max_tokens=8, temperature=0,
                                   echo=True, logprobs=2)
@@ -135,6 +157,7 @@ def completions():
           "echo logprobs")
     check(len(lp.tokens) == len(lp.token_logprobs) == len(lp.top_logprobs) == len(lp.text_offset),
           "logprobs arrays have one length")
+    prompt_logprobs()
     many = client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=4, n=2)
     check([x.index for x in many.choices] == [0, 1, 2, 3], "several prompts and choices")
     full = client.completions.create(model=MODEL, prompt="Count:", max_tokens=32, temperature=0)
@@ -267,6 +290,24 @@ def responses_tools(choice, what):
         *question, *r.output, {"type": "function_call_output", "call_id": calls[0].call_id, "output": "sunny"}])
     check(back.usage.output_tokens > 0 and back.usage.input_tokens > r.usage.input_tokens,
           "the call and its output go back")
+
+
+def strict_tools():
+    """Arguments fit schemas that the question does not lead to."""
+    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "day": {"type": "boolean"}},
+              "required": ["city", "day"], "additionalProperties": False}
+    function = {"name": "get_weather", "parameters": schema, "strict": True}
+    kw = dict(model=MODEL, temperature=0)
+    for choice in ("auto", "required"):
+        r = client.chat.completions.create(messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+                                           tools=[{"type": "function", "function": function}], max_tokens=64,
+                                           tool_choice=choice, **kw)
+        text = r.choices[0].message.tool_calls[0].function.arguments
+        check(json.loads(text)["city"] in ("Oslo", "Rome"), "strict: arguments of a call fit their schema")
+    r = client.responses.create(input="What is the weather in Paris?", tools=[{"type": "function", **function}],
+                                max_output_tokens=64, **kw)
+    text = [i for i in r.output if i.type == "function_call"][0].arguments
+    check(isinstance(json.loads(text)["day"], bool), "responses: strict")
 
 
 def responses_refusals():
@@ -424,6 +465,7 @@ try:
     refusals()
     responses()
     responses_parse()
+    strict_tools()
     responses_tools("auto", "responses: the model calls a tool")
     responses_tools("required", "responses: a call that is required")
     responses_tools({"type": "function", "name": "get_weather"}, "responses: a named tool is called")

@@ -307,6 +307,12 @@ static void test_logprobs(void **state)
         assert_int_equal(rec->num_top, sampled ? 2 : req == 0 ? 4 : 0);
         const float *row = harness_row(&h, req == 0 ? pos - 1 : 10 + 11 + pos - 1);
         assert_true(fabsf(rec->logprob - row[rec->token]) < 1e-5f);
+        int32_t better = 0, equal = 0; // after the rounding of `row`
+        for (int32_t t = 0; t < h.info->vocab_size; t++) {
+            better += row[t] > row[rec->token];
+            equal += row[t] == row[rec->token];
+        }
+        assert_true(rec->rank > better && rec->rank <= better + equal);
         for (int32_t t = 0; t < rec->num_top; t++) {
             assert_true(fabsf(rec->top_logprobs[t] - row[rec->top_ids[t]]) < 1e-5f);
         }

@@ -52,6 +52,11 @@ static const grammar_case LARK[] = {
      "common.DIGIT\n",
      {"qq1a", "xqq12b", "qq1234c"},
      {"q1a", "qqa", "qq1d"}},
+    {"start: \"f(\" arguments \")\" | %json {\"const\": \"}\\\"\"}\narguments: %json {\n \"type\": "
+     "\"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"additionalProperties\": "
+     "false\n}\n",
+     {"f({\"a\": 1})", "f({})", "\"}\\\"\""},
+     {"f({\"b\": 1})", "f(1)", "{}"}},
     {"!start: _X? /b.c/s\n_X: \"_\" \n", {"b\nc", "_bxc"}, {"bc", "__bxc"}},
 };
 
@@ -116,6 +121,10 @@ static const error_case ERRORS[] = {
     {msgl__grammar_gbnf, "root ::= \"x\"\nroot ::= \"y\"", MSGL_EFORMAT, "defined already"},
     {msgl__grammar_lark, "start: a{\"x\"}\na: \"x\"", MSGL_EUNSUPPORTED, "template"},
     {msgl__grammar_lark, "start: \"x\"\n%declare Y\n", MSGL_EUNSUPPORTED, "directive"},
+    {msgl__grammar_lark, "start: %json 1", MSGL_EFORMAT, "%json without a schema"},
+    {msgl__grammar_lark, "start: %json {\"a\": {}", MSGL_EFORMAT, "%json without a schema"},
+    {msgl__grammar_lark, "start: %json {\"type\": 1}", MSGL_EFORMAT, "\"type\" at \"start\""},
+    {msgl__grammar_lark, "start: %json {1}", MSGL_EFORMAT, "json_schema: line 1"},
     {msgl__grammar_lark, "start: /a(?=b)/", MSGL_EUNSUPPORTED, "look-around"},
     {msgl__grammar_lark, "%import python.X\nstart: X", MSGL_EUNSUPPORTED, "common"},
     {msgl__grammar_regex, "a(?=b)", MSGL_EUNSUPPORTED, "look-around"},

@@ -854,13 +854,20 @@ static void test_logprobs(void **state)
     l[4000] = l[123]; // ties may stand in the top list too
     FOR_LEVELS(f, k)
     {
-        msgl_token_logprobs out[ROWS] = {
-            {.token = 5, .num_top = 20}, {.token = 5000, .num_top = 0}, {.token = 0, .num_top = 1}};
+        msgl_token_logprobs out[ROWS] = {{.token = 4000, .num_top = 20},
+                                         {.token = 5000, .num_top = 0},
+                                         {.token = 0, .num_top = 1}};
         k->sample.logprobs(&f->exec, l, VOCAB, ROWS, VOCAB, out);
         for (int r = 0; r < ROWS; r++) {
             const float *row = l + r * VOCAB;
             const double lse = softmax(row, VOCAB, 1, p);
             assert_true(fabs((double)out[r].logprob - ((double)row[out[r].token] - lse)) < 1e-5);
+            int better = 0;
+            for (int j = 0; j < VOCAB; j++) {
+                const int own = out[r].token;
+                better += row[j] > row[own] || (row[j] == row[own] && j < own);
+            }
+            assert_int_equal(out[r].rank, better + 1);
             for (int i = 0; i < out[r].num_top; i++) {
                 const int id = out[r].top_ids[i];
                 int before = 0;

@@ -112,8 +112,11 @@ static void test_bias(void **state)
 
 static void fill_logprobs(msgl_token_logprobs *l, int32_t position, int32_t num_top)
 {
-    *l = (msgl_token_logprobs){
-        .position = position, .token = 7 + position, .logprob = -0.5f, .num_top = num_top};
+    *l = (msgl_token_logprobs){.position = position,
+                               .token = 7 + position,
+                               .logprob = -0.5f,
+                               .rank = 3 + position,
+                               .num_top = num_top};
     for (int32_t i = 0; i < num_top; i++) {
         l->top_ids[i] = 100 * i;
         l->top_logprobs[i] = i == 19 ? -INFINITY : -(float)i;

@@ -467,9 +467,15 @@ static void test_refused_fields_of_one(void **state)
         refused(MSGL_API_CHAT, body, 400, chat_only[i][1]);
     }
     static const char *const completion_only[][2] = {
-        {"\"logprobs\":true", "logprobs"},    {"\"logprobs\":21", "logprobs"},
-        {"\"logprobs\":-1", "logprobs"},      {"\"echo\":\"yes\"", "echo"},
+        {"\"logprobs\":true", "logprobs"},
+        {"\"logprobs\":21", "logprobs"},
+        {"\"logprobs\":-1", "logprobs"},
+        {"\"echo\":\"yes\"", "echo"},
         {"\"n\":2,\"best_of\":3", "best_of"},
+        {"\"prompt_logprobs\":21", "prompt_logprobs"},
+        {"\"prompt_logprobs\":true", "prompt_logprobs"},
+        {"\"prompt_logprobs\":-1", "prompt_logprobs"},
+        {"\"prompt_logprobs\":1,\"stream\":true", "prompt_logprobs"},
     };
     for (size_t i = 0; i < sizeof completion_only / sizeof completion_only[0]; i++) {
         char body[512];

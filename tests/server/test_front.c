@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
 
@@ -362,6 +363,84 @@ static void test_echo_logprobs(void **state)
     server_close(&s);
 }
 
+// vLLM's list of a prompt, with and without an echo that wants fewer tokens, for all choices; in a
+// chat once. The row of a chunk comes before the answer, and of each token its own comes first.
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    static const char list[] =
+        "\"prompt_logprobs\":[null,{\"98\":{\"logprob\":-3,\"rank\":7,\"decoded_token\":\"b\"},"
+        "\"113\":{\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\"q\"},"
+        "\"195\":{\"logprob\":-2,\"rank\":2,\"decoded_token\":\"\xef\xbf\xbd\"}},"
+        "{\"99\":{\"logprob\":-0.5,\"rank\":1,\"decoded_token\":\"c\"},"
+        "\"113\":{\"logprob\":-2,\"rank\":2,\"decoded_token\":\"q\"}}]";
+    static const struct {
+        const char *path, *body, *echo;
+        int most, lists;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":[97,98,99],\"prompt_logprobs\":2,\"n\":3}",
+         "\"logprobs\":null", 2, 3},
+        {"/v1/completions",
+         "{\"prompt\":[97,98,99],\"prompt_logprobs\":2,\"echo\":true,\"logprobs\":1}",
+         "\"top_logprobs\":[null,{\"q\":-0.25,\"b\":-3},{\"c\":-0.5},{\"x\":-1}]", 2, 1},
+        {"/v1/completions", "{\"prompt\":[97,98,99],\"echo\":true,\"logprobs\":2}",
+         "\"top_logprobs\":[null,{\"q\":-0.25,", 2, 0},
+        {"/v1/completions", "{\"prompt\":[97],\"prompt_logprobs\":2}", "", 2, -1},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"prompt_logprobs\":0,\"n\":2}",
+         "\"model\":\"test-model\",\"prompt_logprobs\":[null,{\"", 0, -1},
+    };
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (size_t c = 0; c < MSGL_COUNT(cases); c++) {
+        const int fd = client_open(&s);
+        client_post(fd, cases[c].path, cases[c].body);
+        for (int i = 0, n = 1; i < n; i++) {
+            const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+            const msgl_msg_request *q = &m.u.request;
+            const int32_t len = q->num_ids;
+            msgl_token_logprobs rows[2] = {
+                {.logprob = -3, .rank = 7, .num_top = 2, .top_ids = {'q', 195}},
+                {.logprob = -0.5f, .rank = 1, .num_top = 2, .top_ids = {'c', 'q'}}};
+            memcpy(rows[0].top_logprobs, (const float[]){-0.25f, -2}, 2 * sizeof(float));
+            memcpy(rows[1].top_logprobs, (const float[]){-0.5f, -2}, 2 * sizeof(float));
+            assert_int_equal(q->sampling.prompt_logprobs, i == 0 ? cases[c].most : -1);
+            for (int32_t p = 1; p < len && i == 0; p++) {
+                msgl_token_logprobs row = rows[p == 1 ? 0 : 1];
+                row.position = p;
+                row.token = q->ids[p];
+                if (row.num_top > cases[c].most) row.num_top = cases[c].most;
+                engine_send_event(
+                    &s, &(msgl_token_event){.uid = q->uid, .num_logprobs = 1, .logprobs = &row});
+            }
+            msgl_token_logprobs row = {.position = len, .token = 'x', .logprob = -1};
+            engine_send_event(&s, &(msgl_token_event){.uid = q->uid,
+                                                      .tokens = (const int32_t[]){'x'},
+                                                      .num_tokens = 1,
+                                                      .finish = MSGL_FINISH_LENGTH,
+                                                      .num_logprobs = q->sampling.logprobs >= 0,
+                                                      .logprobs = &row});
+            n = strstr(cases[c].body, "\"n\":3") != NULL   ? 3
+                : strstr(cases[c].body, "\"n\":2") != NULL ? 2
+                                                           : 1;
+        }
+        response r = client_read(fd);
+        int lists = 0;
+        for (const char *p = r.body; (p = strstr(p, list)) != NULL; p++) lists++;
+        if (r.status != 200 || strstr(r.body, cases[c].echo) == NULL ||
+            (cases[c].lists >= 0 && lists != cases[c].lists) ||
+            (cases[c].lists == 0) != (strstr(r.body, "prompt_logprobs") == NULL)) {
+            fail_msg("case %zu: %s", c, r.body);
+        }
+        if (c == 3) assert_non_null(strstr(r.body, "\"prompt_logprobs\":[null]"));
+        const char *first = strstr(r.body, "prompt_logprobs");
+        if (c == 4) assert_null(strstr(first + 1, "prompt_logprobs")); // once
+        response_free(&r);
+        close(fd);
+    }
+    server_close(&s);
+}
+
 static void test_chat_logprobs(void **state)
 {
     (void)state;
@@ -610,6 +689,7 @@ int main(void)
         cmocka_unit_test(test_stream_continuous_usage),
         cmocka_unit_test(test_stop_string),
         cmocka_unit_test(test_echo_logprobs),
+        cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_generate),

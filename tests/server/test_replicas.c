@@ -220,6 +220,40 @@ static void test_abort(void **state)
     server_close(&f.s);
 }
 
+// One that is aborted by name ends on every engine, and what waits for one ends unseen.
+static void test_abort_request(void **state)
+{
+    (void)state;
+    fleet f;
+    open_fleet(&f, msgl__front_config_default(), 1);
+    const int fd = client_open(&f.s);
+    client_post(fd, "/v1/completions",
+                "{\"prompt\":[\"k\",\"l\",\"m\"],\"n\":5,\"rid\":\"r\",\"temperature\":1}");
+    uint64_t uid;
+    int count[REPLICAS] = {0}, sent = 0;
+    for (; sent < REPLICAS; sent++) count[find_request(&f, &uid)]++;
+    expect_status(client_request(&f.s, "POST", "/abort_request", "{\"rid\":\"r\"}"), 200);
+    response r = client_read(fd);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    const json_t *choices = json_object_get(j, "choices");
+    assert_int_equal(json_array_size(choices), 15);
+    for (size_t i = 0; i < 15; i++) {
+        const json_t *why = json_object_get(json_array_get(choices, i), "finish_reason");
+        assert_string_equal(json_string_value(why), "abort");
+    }
+    json_decref(j);
+    response_free(&r);
+    // Each engine drops what it was given, and gets no more of it.
+    for (int i = 0; i < REPLICAS; i++) {
+        for (msgl_msg m; msgl__channel_recv(f.at[i].engine, 200, &m) == 1;) {
+            count[i] += m.type == MSGL_MSG_REQUEST ? 1 : m.type == MSGL_MSG_ABORT ? -1 : 100;
+        }
+        assert_int_equal(count[i], 0);
+    }
+    close(fd);
+    server_close(&f.s);
+}
+
 // An engine ends: so do the requests that it had. Those that waited for it are computed by another
 // one, and nobody else notices.
 static void test_death(void **state)
@@ -481,11 +515,11 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prefix), cmocka_unit_test(test_round_robin),
-        cmocka_unit_test(test_batch),  cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_death),  cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_stats),  cmocka_unit_test(test_trees),
-        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_prefix),        cmocka_unit_test(test_round_robin),
+        cmocka_unit_test(test_batch),         cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_request), cmocka_unit_test(test_death),
+        cmocka_unit_test(test_hang),          cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_trees),         cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

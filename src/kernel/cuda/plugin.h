@@ -21,7 +21,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 29 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 30 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];

@@ -225,7 +225,9 @@ static __device__ __forceinline__ row_pair draw_pass(row_search *r, draw d, cons
     return row_reduce<true>(r, row_pair{key, ordered(max)});
 }
 
-// Sums of weights: of the keys below `key`, and of those below `limit`.
+// Sums of weights: of the keys below `key` (or, with COUNT, how many these are), and of those below
+// `limit`.
+template <bool COUNT>
 static __device__ row_pair mass_pass(row_search *r, const row_filter &f, uint64_t key,
                                      uint64_t limit)
 {
@@ -238,7 +240,7 @@ static __device__ row_pair mass_pass(row_search *r, const row_filter &f, uint64_
             const float l = v[i / 4][i % 4];
             const uint64_t own = row_key(l, row_group(*r, k + i / 4) * 4 + i % 4);
             const uint64_t m = row_fixed(row_weight(l, f.max, f.scale));
-            if (own < key) sum.a += m;
+            if (own < key) sum.a += COUNT ? 1 : m;
             if (own < limit) sum.b += m;
         }
     }
@@ -315,7 +317,7 @@ static __device__ uint64_t draw_and_check(row_search *r, const msgl_sample_row &
         const float logit = from_ordered(~(uint32_t)(key >> ROW_ID_BITS));
         bool in = logit == f->max || row_weight(logit, f->max, f->scale) >= p.min_p;
         if (in && p.top_p < 1) {
-            const row_pair mass = mass_pass(r, *f, key, all);
+            const row_pair mass = mass_pass<false>(r, *f, key, all);
             if (want == 0) want = nucleus(p.top_p, mass.b);
             in = mass.a < want;
         }
@@ -449,16 +451,18 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (range.bad) {
         if (writes) {
             out->logprob = CUDART_NAN_F;
-            out->num_top = 0;
+            out->rank = out->num_top = 0;
         }
         return;
     }
     const row_filter all = {false, ROW_ALL, -CUDART_INF_F, range.max, LOG2_E, 0};
-    const double mass = (double)mass_pass(&r, all, 0, ROW_ALL).b / (double)ROW_ONE;
-    const double lse = (double)range.max + log(mass);
+    const bool known = token >= 0 && token < vocab;
+    const uint64_t own = known ? row_key(r.logits[token], token) : 0;
+    const row_pair sums = mass_pass<true>(&r, all, own, ROW_ALL);
+    const double lse = (double)range.max + log((double)sums.b / (double)ROW_ONE);
     if (writes) {
-        out->logprob =
-            token >= 0 && token < vocab ? (float)((double)r.logits[token] - lse) : CUDART_NAN_F;
+        out->logprob = known ? (float)((double)r.logits[token] - lse) : CUDART_NAN_F;
+        out->rank = known ? (int)sums.a + 1 : 0;
         out->num_top = num_top > 0 ? num_top : 0;
     }
     if (num_top <= 0) return;
