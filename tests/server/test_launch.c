@@ -114,7 +114,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
         return MSGL_EFORMAT;
     }
     msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
+    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test", MSGL_POOL_NONE, 0};
     (void)msgl__channel_send(ch, &m);
     if (p->how == ENDS_EARLY) return MSGL_EINTERNAL;
     int rc;

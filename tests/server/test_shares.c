@@ -331,7 +331,7 @@ static void test_tokens(void **state)
     server_fixture s;
     server_open(&s, NULL, false);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){CONTEXT, 256, 100, 16, VOCAB, "fa", "test"};
+    ready.u.ready = (msgl_msg_ready){CONTEXT, 256, 100, 16, VOCAB, "fa", "test", MSGL_POOL_NONE, 0};
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     // 100 and 100 each: 7 of them are seven times what is left.
@@ -401,7 +401,8 @@ static void test_round(void **state)
     server_fixture s;
     server_open(&s, NULL, false);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){CONTEXT, 1, 1000, 16, VOCAB, "fa", "test"}; // one at a time
+    ready.u.ready = (msgl_msg_ready){CONTEXT, 1,      1000,           16, VOCAB,
+                                     "fa",    "test", MSGL_POOL_NONE, 0}; // one at a time
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     int fd[4];
