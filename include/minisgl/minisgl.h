@@ -119,6 +119,7 @@ typedef struct msgl_options {
     // Engines of this model on this machine, and which of them this is: it takes its share of the
     // cores and of the free memory. 1 and 0: this one alone.
     int dp_size, dp_rank;
+    int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
     void *reserved[2];
 } msgl_options;
 

@@ -10,6 +10,7 @@
 #include "core/settings.h"
 #include "llm/llm.h"
 #include "models/config.h"
+#include "models/embeds.h"
 #include "scheduler/scheduler.h"
 #include "server/confine.h"
 #include "server/launch.h"
@@ -57,7 +58,9 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
                                   .page_size = info->page_size,
                                   .vocab_size = info->vocab_size,
                                   .attention = info->attention,
-                                  .device = info->device};
+                                  .device = info->device,
+                                  .pooling = info->pooling,
+                                  .pooled_size = info->pooled_size};
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
@@ -244,6 +247,9 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
+    bool embeds = false;
+    if (rc == 0 && !options.is_embedding) rc = msgl__model_embeds(dir, &embeds, &err);
+    if (embeds) options.is_embedding = 1;
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");

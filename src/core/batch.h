@@ -88,6 +88,12 @@ static inline int32_t msgl__extend_len(const msgl_batch_req *r)
     return r->device_len - r->cached_len;
 }
 
+// What an engine makes of requests.
+typedef enum msgl_pooling {
+    MSGL_POOL_NONE,  // tokens
+    MSGL_POOL_EMBED, // the hidden state of a prompt's last token, behind the final norm
+} msgl_pooling;
+
 // Log-probabilities for one token of one request (natural log, of the softmax of the raw logits).
 typedef struct msgl_token_logprobs {
     int32_t req;      // index in the batch
@@ -107,6 +113,9 @@ typedef struct msgl_step_result {
     // is not its prompt's last.
     const int32_t *tokens, *cu_tokens;
     const int32_t *status; // [size] 0, or MSGL_ENUMERIC: the logits were NaN, no token
+    // NULL, or of an engine that pools, in the tokens' place: [cu_tokens[size], pooled_size], all
+    // finite where the status is 0.
+    const float *pooled;
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // in request order, positions ascending
     uint64_t compute_ns;

@@ -57,6 +57,14 @@ static const msgl_setting ROWS[] = {
         .help = "fill random weights instead of reading any (needs only config.json)",
     },
     {
+        .name = "is-embedding",
+        MSGL_FLAG(msgl_options, is_embedding),
+        .commands = MSGL_CMD_SERVE,
+        .group = "model",
+        .help = "serve /v1/embeddings instead of answers, from the last token's hidden state; a "
+                "folder whose modules.json says so needs no flag (docs/embeddings.md)",
+    },
+    {
         .name = "device",
         MSGL_TEXT(msgl_options, device),
         .preset_text = "auto",

@@ -70,7 +70,7 @@ static size_t scratch_bytes(const msgl_engine *e)
 static size_t arena_bytes(const msgl_engine *e)
 {
     return e->model.cfg.arch->family->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
-           msgl__logits_bytes(e) + 4096;
+           msgl__logits_bytes(e) + msgl__pool_bytes(e) + 4096;
 }
 
 static int take_workspace(msgl_engine *e, msgl_err *err)
@@ -323,6 +323,7 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
     // Mini-SGLang's defaults, but for its 80 GB: a card of 80 GB has less, and 256 clients need
     // them.
     e->graph_max_bs = o->graph_max_bs >= 0 ? o->graph_max_bs : e->large_gpu ? 256 : 160;
+    if (e->info.pooling != MSGL_POOL_NONE) e->graph_max_bs = 0; // nothing is decoded
     e->logits_rows = on_host ? 64 : 256;
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
 }
@@ -448,12 +449,23 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return msgl__ranks_start(o, &e->place, err);
 }
 
+// Files of models that are made to embed have no head, whatever config.json says of it: it takes no
+// memory, and is not looked for.
+static void choose_pooling(msgl_engine *e, const msgl_options *o)
+{
+    if (!o->is_embedding) return;
+    e->info.pooling = MSGL_POOL_EMBED;
+    e->info.pooled_size = e->model.cfg.hidden_size;
+    e->model.cfg.tie_embeddings = true;
+}
+
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                  msgl_err *err)
 {
     const msgl_moe_desc *moe = NULL;
     int code = msgl__options_check(o, err);
     if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
+    if (code == 0) choose_pooling(e, o);
     if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;

@@ -34,6 +34,8 @@ typedef struct msgl_engine_info {
     msgl_sampling_params sampling;                  // of a request that says nothing about it
     // Requests must not share prefixes: dynamic NTK rotates keys by the prompt's length.
     bool no_prefix_sharing;
+    msgl_pooling pooling;
+    int32_t pooled_size; // values of a request; 0: the engine does not pool
 } msgl_engine_info;
 
 // Loads and allocates everything. On failure *err is one line that names the file, tensor, field or

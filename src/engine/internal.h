@@ -69,6 +69,8 @@ typedef struct msgl_engine_step {
     bool whole_rows;                         // somebody looks at them
     msgl_token_logprobs *records;
     // Results
+    void *hidden;     // [max_running, pooled_size] of an engine that pools, as activations are
+    float *pooled;    // the same, as the result has them
     int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
@@ -262,6 +264,13 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
                         const msgl_logits *l);
 void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
                        const msgl_logits *l);
+
+// pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
+// of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result
+// has.
+size_t msgl__pool_bytes(const msgl_engine *e);
+void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
+void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
 
 // expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
 // device's queue.

@@ -57,6 +57,9 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     msgl_engine_io io;
     cutter c = {.base = base};
     s->host = cut(&c, cut_io(e, t, NULL, &io), 1);
+    const size_t pooled = r * (size_t)e->info.pooled_size;
+    s->hidden = cut(&c, pooled, msgl__dtype_size(e->model.target.act));
+    s->pooled = cut(&c, pooled, sizeof *s->pooled);
     s->sampled = cut(&c, 2 * r, sizeof *s->sampled);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);

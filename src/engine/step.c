@@ -279,13 +279,23 @@ static void run_step(void *ctx, int64_t flight)
         msgl__step_copy_in(e, s);
         msgl__step_copy_masks(e, s);
         const void *hidden = forward(e, s, s->num_rows, &f);
-        if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
+        if (hidden != NULL && e->info.pooling == MSGL_POOL_NONE) {
+            msgl__sample_step(e, s, &f, hidden);
+        } else if (hidden != NULL) {
+            msgl__pool_step(e, s, &f, hidden);
+        }
     }
     e->device->ops->copy_out(e->device, s->records, e->dev.records,
                              (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
     e->device->ops->record(e->device, (int32_t)flight);
+}
+
+// Of an engine that pools: a chunk of a prompt, and with its end that row alone.
+static bool pools(const msgl_batch_req *r)
+{
+    return r->logits_from == msgl__extend_len(r) - r->sample && r->sampling.logprobs < 0;
 }
 
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
@@ -295,13 +305,15 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         b->size < 1 || b->size > e->max_running || b->num_decode < 0 || b->num_decode > b->size) {
         return false;
     }
+    const bool pooling = e->info.pooling != MSGL_POOL_NONE;
     int64_t tokens = 0;
     for (int32_t i = 0; i < b->size; i++) {
         const msgl_batch_req *r = &b->reqs[i];
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
-            (i < b->num_decode && msgl__extend_len(r) != 1)) {
+            (i < b->num_decode && msgl__extend_len(r) != 1) ||
+            (pooling && (i < b->num_decode || !pools(r)))) {
             return false;
         }
         tokens += msgl__extend_len(r);
@@ -376,8 +388,10 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
     if (e->member != NULL && msgl__group_blamed(e->place.group) >= 0) return MSGL_EPEER;
     if (code != 0) return code;
     if (s->failure != 0) return s->failure;
+    const bool pooling = e->info.pooling != MSGL_POOL_NONE;
+    if (pooling) msgl__pool_result(e, s);
     const int32_t *status = s->sampled + e->max_running;
-    for (int32_t i = 0; i < s->num_samples; i++) {
+    for (int32_t i = 0; i < s->num_samples && !pooling; i++) {
         if (status[i] != 0) s->status[s->sample_req[i]] = status[i];
     }
     *out = (msgl_step_result){
@@ -385,6 +399,7 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
         .tokens = s->sampled,
         .cu_tokens = s->cu_tokens,
         .status = s->status,
+        .pooled = pooling ? s->pooled : NULL,
         .num_logprobs = s->num_records,
         .logprobs = s->records,
         .compute_ns = device_ns(e, s),

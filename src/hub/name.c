@@ -54,8 +54,10 @@ bool msgl__hub_wanted(const char *path)
         "added_tokens.json", "vocab.json",
         "merges.txt",        "*.jinja",
         "chat_template*",    "*.tiktoken",
+        "modules.json",
     };
     static const char *const NEVER[] = {"*.bin", "*.pth", "*.pt", "*.onnx", "*.py", "*.md"};
+    if (fnmatch("?_Pooling/config.json", path, FNM_PATHNAME) == 0) return true;
     if (strchr(path, '/') != NULL) return false; // other forms of the same weights are in folders
     for (size_t i = 0; i < MSGL_COUNT(NEVER); i++) {
         if (fnmatch(NEVER[i], path, 0) == 0) return false;

@@ -131,6 +131,7 @@ void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
                                    .vocab_size = info->vocab_size,
                                    .no_prefix_sharing = info->no_prefix_sharing,
                                    .num_eos = info->num_eos,
+                                   .pooled_size = info->pooled_size,
                                    .tables = msgl__engine_page_tables(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
 }
@@ -140,6 +141,10 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens);
 static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
 {
     int rc = msgl__options_check(o, err);
+    if (rc == 0 && o->is_embedding) {
+        rc = msgl__err_set(err, MSGL_EUNSUPPORTED,
+                           "is_embedding: allowed for `minisgl serve` alone");
+    }
     if (rc != 0) return rc;
     // The small files first: what is wrong with them should not cost the loading of weights.
     rc = msgl__tokenizer_load(o->model_dir, &l->tokenizer, err);

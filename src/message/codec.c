@@ -175,10 +175,10 @@ static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
     for (int32_t i = 0; i < t->num_events; i++) {
         const msgl_token_event *e = &t->events[i];
         if ((int)e->finish < MSGL_FINISH_NONE || e->finish > MSGL_FINISH_ERROR ||
-            e->num_tokens < 0 || e->num_logprobs < 0) {
+            e->num_tokens < 0 || e->num_values < 0 || e->num_logprobs < 0) {
             return MSGL_EINVAL;
         }
-        msgpack_pack_array(pk, 8);
+        msgpack_pack_array(pk, 9);
         msgpack_pack_uint64(pk, e->uid);
         put_ids(pk, e->tokens, e->num_tokens);
         msgpack_pack_int32(pk, (int32_t)e->finish);
@@ -186,6 +186,8 @@ static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
         msgpack_pack_int32(pk, e->cached_tokens);
         msgpack_pack_int32(pk, e->status);
         put_str(pk, e->text);
+        msgpack_pack_array(pk, (size_t)e->num_values);
+        for (int32_t j = 0; j < e->num_values; j++) msgpack_pack_float(pk, e->values[j]);
         msgpack_pack_array(pk, (size_t)e->num_logprobs);
         for (int32_t j = 0; j < e->num_logprobs; j++) {
             const int rc = put_logprobs(pk, &e->logprobs[j]);
@@ -197,7 +199,7 @@ static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
 
 static void put_ready(msgpack_packer *pk, const msgl_msg_ready *r)
 {
-    msgpack_pack_array(pk, 7);
+    msgpack_pack_array(pk, 9);
     msgpack_pack_int32(pk, r->max_seq_len);
     msgpack_pack_int32(pk, r->max_running);
     msgpack_pack_int32(pk, r->num_pages);
@@ -205,6 +207,8 @@ static void put_ready(msgpack_packer *pk, const msgl_msg_ready *r)
     msgpack_pack_int32(pk, r->vocab_size);
     put_str(pk, r->attention);
     put_str(pk, r->device);
+    msgpack_pack_int32(pk, (int32_t)r->pooling);
+    msgpack_pack_int32(pk, r->pooled_size);
 }
 
 static void put_stats(msgpack_packer *pk, const msgl_msg_stats *s)
@@ -513,6 +517,15 @@ static const int32_t *rd_ids(reader *r, int32_t least, int32_t *n, const char *f
     return ids;
 }
 
+static const float *rd_floats(reader *r, int32_t *n, const char *field)
+{
+    *n = (int32_t)rd_array(r, 5, INT32_MAX, field);
+    if (*n == 0) return NULL;
+    float *values = rd_alloc(r, (size_t)*n, sizeof *values, field);
+    for (int32_t i = 0; i < *n && r->rc == 0; i++) values[i] = rd_f32(r, field);
+    return values;
+}
+
 // Into r->mem. Tokens are checked against the vocabulary by the receiver, who knows it.
 static msgl_req_extra *rd_extra(reader *r)
 {
@@ -599,7 +612,7 @@ static void rd_logprobs(reader *r, msgl_token_logprobs *l)
 static void rd_event(reader *r, msgl_token_event *e)
 {
     *e = (msgl_token_event){0};
-    rd_tuple(r, 8, "tokens.event");
+    rd_tuple(r, 9, "tokens.event");
     e->uid = rd_u64(r, "tokens.uid");
     e->tokens = rd_ids(r, 0, &e->num_tokens, "tokens.tokens");
     e->finish = (msgl_finish)rd_i32(r, MSGL_FINISH_NONE, MSGL_FINISH_ERROR, "tokens.finish");
@@ -607,6 +620,7 @@ static void rd_event(reader *r, msgl_token_event *e)
     e->cached_tokens = rd_i32(r, 0, INT32_MAX, "tokens.cached_tokens");
     e->status = rd_i32(r, INT32_MIN, INT32_MAX, "tokens.status");
     e->text = rd_str(r, true, "tokens.text");
+    e->values = rd_floats(r, &e->num_values, "tokens.values");
     const size_t n = rd_array(r, 7, INT32_MAX, "tokens.logprobs");
     if (n == 0 || r->rc != 0) return;
     msgl_token_logprobs *rows = rd_alloc(r, n, sizeof *rows, "tokens.logprobs");
@@ -617,7 +631,7 @@ static void rd_event(reader *r, msgl_token_event *e)
 
 static void rd_tokens(reader *r, msgl_msg_tokens *t)
 {
-    const size_t n = rd_array(r, 9, INT32_MAX, "tokens");
+    const size_t n = rd_array(r, 10, INT32_MAX, "tokens");
     msgl_token_event *events = rd_alloc(r, n, sizeof *events, "tokens");
     for (size_t i = 0; i < n && r->rc == 0; i++) rd_event(r, &events[i]);
     t->events = events;
@@ -626,7 +640,7 @@ static void rd_tokens(reader *r, msgl_msg_tokens *t)
 
 static void rd_ready(reader *r, msgl_msg_ready *m)
 {
-    rd_tuple(r, 7, "ready");
+    rd_tuple(r, 9, "ready");
     m->max_seq_len = rd_i32(r, 1, INT32_MAX, "ready.max_seq_len");
     m->max_running = rd_i32(r, 1, INT32_MAX, "ready.max_running");
     m->num_pages = rd_i32(r, 1, INT32_MAX, "ready.num_pages");
@@ -634,6 +648,9 @@ static void rd_ready(reader *r, msgl_msg_ready *m)
     m->vocab_size = rd_i32(r, 1, INT32_MAX, "ready.vocab_size");
     m->attention = rd_str(r, true, "ready.attention");
     m->device = rd_str(r, true, "ready.device");
+    m->pooling = (msgl_pooling)rd_i32(r, MSGL_POOL_NONE, MSGL_POOL_EMBED, "ready.pooling");
+    m->pooled_size = rd_i32(r, m->pooling == MSGL_POOL_NONE ? 0 : 1,
+                            m->pooling == MSGL_POOL_NONE ? 0 : INT32_MAX, "ready.pooled_size");
 }
 
 static void rd_stats(reader *r, msgl_msg_stats *s)

@@ -60,6 +60,9 @@ typedef struct msgl_token_event {
     int32_t prompt_tokens, cached_tokens; // of the request; cached: prefix found at admission
     int32_t status;                       // MSGL_FINISH_ERROR: MSGL_E code
     const char *text;                     // MSGL_FINISH_ERROR: one line, else NULL
+    // Of an engine that pools, with the end; then there are no tokens.
+    int32_t num_values;
+    const float *values;
     // Asked for: rows for prompt tokens, then for `tokens`, by ascending positions.
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // .req is not meaningful here
@@ -74,6 +77,8 @@ typedef struct msgl_msg_ready {
     int32_t max_seq_len, max_running, num_pages, page_size, vocab_size;
     const char *attention; // "fa", "fa,fi"
     const char *device;    // one line
+    msgl_pooling pooling;  // what requests get
+    int32_t pooled_size;   // values of each, or 0
 } msgl_msg_ready;
 
 typedef struct msgl_msg_stats {

@@ -388,6 +388,36 @@ static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
     return any ? msgl__checkpoint_sort(c, err) : 0;
 }
 
+// A model that was saved without its head, as those that are made to embed are (Qwen3-Embedding):
+// its tensors have no "model." in front.
+static int name_bare(msgl_checkpoint *c, msgl_err *err)
+{
+    static const char PREFIX[] = "model.", EMBED[] = "embed_tokens.weight";
+    static const char *const parts[] = {"embed_tokens.", "layers.", "norm."};
+    const size_t prefix = sizeof PREFIX - 1;
+    if (msgl__checkpoint_find(c, EMBED) == NULL) return 0;
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        msgl_tensor *t = &c->tensors.at[i];
+        bool named = false;
+        for (size_t k = 0; k < MSGL_COUNT(parts) && !named; k++) {
+            named = strncmp(t->name, parts[k], strlen(parts[k])) == 0;
+        }
+        if (!named) continue;
+        const size_t size = strlen(t->name) + 1;
+        char *name = msgl__malloc(prefix + size);
+        if (name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
+        memcpy(name, PREFIX, prefix);
+        memcpy(name + prefix, t->name, size);
+        if (t->label == NULL) {
+            t->label = t->name;
+        } else {
+            msgl__free(t->name);
+        }
+        t->name = name;
+    }
+    return msgl__checkpoint_sort(c, err);
+}
+
 static int link_exponents(msgl_checkpoint *c, msgl_err *err)
 {
     for (size_t i = 0; i < c->tensors.count; i++) {
@@ -422,6 +452,7 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     if (code != 0) return code;
     code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
     if (code == 0) code = name_mxfp4(c, err);
+    if (code == 0) code = name_bare(c, err);
     if (code == 0) code = link_exponents(c, err);
     return code != 0 ? code : link_scales(c, err);
 }

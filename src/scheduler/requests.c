@@ -139,12 +139,17 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
                              : x->num_banned > 0 ? "bad_words"
                                                  : "min_tokens");
     }
-    if (q->num_ids >= cfg->max_seq_len) {
+    const bool pooled = cfg->pooled_size > 0;
+    if (pooled && (x != NULL || q->sampling.logprobs >= 0 || q->sampling.prompt_logprobs >= 0)) {
+        return msgl__err_set(err, MSGL_EINVAL, "a prompt to embed has fields of an answer");
+    }
+    if (q->num_ids > cfg->max_seq_len - !pooled) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "prompt has %d tokens and max_tokens %d; the limit is %d tokens",
                              q->num_ids, q->sampling.max_tokens, cfg->max_seq_len);
     }
-    const int32_t room = cfg->max_seq_len - q->num_ids;
+    // Lengths of what is pooled are as if a token came behind it.
+    const int32_t room = pooled ? 1 : cfg->max_seq_len - q->num_ids;
     *max_tokens = q->sampling.max_tokens < room ? q->sampling.max_tokens : room;
     if (msgl__sched_pages_for(s, q->num_ids + *max_tokens) > cfg->cache.spans[0].num_units) {
         return msgl__err_set(err, MSGL_ELIMIT,

@@ -3,6 +3,8 @@
 // From a step's results to token events: who has finished, why, and what was surplus.
 #include "scheduler/internal.h"
 
+enum { VALUES_AT_ONCE = 1 << 20 }; // about, so that a message stays far below a frame's limit
+
 static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
 {
     if (!r->sampling.ignore_eos ||
@@ -37,20 +39,38 @@ static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status
     finish(s, r, e, MSGL_FINISH_ERROR);
 }
 
-// What request r learns from its tokens of the step; false: nothing to tell.
-static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
-                       const int32_t *tokens, int32_t num_tokens, int32_t status,
-                       msgl_token_event *e)
+// The prompt is computed, and that is all there is to it.
+static void pool(msgl_scheduler *s, msgl_req *r, const float *pooled, int32_t index,
+                 msgl_token_event *e)
 {
+    if (pooled == NULL) {
+        fail(s, r, e, MSGL_EINTERNAL, "the engine returned no values");
+        return;
+    }
+    e->num_values = s->cfg.pooled_size;
+    e->values = pooled + (size_t)index * (size_t)s->cfg.pooled_size;
+    finish(s, r, e, MSGL_FINISH_STOP);
+}
+
+// What request r, the step's i-th, learns from its results; false: nothing to tell.
+static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
+                       const msgl_step_result *res, int32_t i, msgl_token_event *e)
+{
+    const int32_t first = res->cu_tokens[i], num_tokens = res->cu_tokens[i + 1] - first;
+    const int32_t status = res->status[i];
     if (status != 0) {
         fail(s, r, e, status,
              status == MSGL_ENUMERIC ? "logits are NaN" : msgl__status_text(status));
         return true;
     }
     if (!b->sample) return e->num_logprobs > 0;
+    if (s->cfg.pooled_size > 0) {
+        pool(s, r, num_tokens < 1 ? NULL : res->pooled, first, e);
+        return true;
+    }
     if (num_tokens < 1) fail(s, r, e, MSGL_EINTERNAL, "the engine returned no token");
-    for (int32_t i = 0; i < num_tokens && r->state != MSGL_REQ_DONE; i++) {
-        const int32_t token = tokens[i];
+    for (int32_t t = first; t < first + num_tokens && r->state != MSGL_REQ_DONE; t++) {
+        const int32_t token = res->tokens[t];
         if (token < 0 || token >= s->cfg.vocab_size) {
             fail(s, r, e, MSGL_EINTERNAL, "the engine returned a token outside the vocabulary");
             return true;
@@ -76,7 +96,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
     msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
     msgl__durations_observe(&s->step_ns, res->compute_ns);
-    int32_t num_events = 0, row = 0;
+    int32_t num_events = 0, num_values = 0, row = 0;
     for (int32_t i = 0; i < b->size; i++) {
         msgl_req *r = f->owners[i];
         const int32_t first = row;
@@ -89,10 +109,13 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
                                 .num_logprobs = row - first,
                                 .logprobs = row > first ? res->logprobs + first : NULL};
         r->inflight--;
-        if (r->state != MSGL_REQ_DONE &&
-            make_event(s, &b->reqs[i], r, e->tokens, res->cu_tokens[i + 1] - res->cu_tokens[i],
-                       res->status[i], e)) {
+        if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
             num_events++;
+            num_values += e->num_values;
+        }
+        if (num_values > VALUES_AT_ONCE) {
+            s->emit(s->emit_ctx, &(msgl_msg_tokens){.num_events = num_events, .events = s->events});
+            num_events = num_values = 0;
         }
         if (r->inflight > 0) continue;
         if (r->state == MSGL_REQ_DONE) {

@@ -21,6 +21,9 @@ typedef struct msgl_scheduler_config {
     msgl_cache_layout cache;
     int32_t vocab_size;
     bool no_prefix_sharing; // the naive cache, whatever is asked for
+    // Values that the engine makes of a request when its prompt is computed, which ends it; 0: it
+    // makes tokens.
+    int32_t pooled_size;
     int32_t num_eos;
     int32_t eos_ids[8];
     // Where answers with a grammar find their tokenizer, read when the first of them comes;

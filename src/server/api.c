@@ -240,6 +240,23 @@ static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_requ
     return 0;
 }
 
+// Whether the engine makes what the endpoint gives.
+static int check_pooling(const msgl_endpoint *ep, const msgl_api_config *cfg, msgl_api_error *e)
+{
+    const bool pools = cfg->pooled_size > 0;
+    if (ep->put_choice == NULL || ep->pooled == pools) return 0;
+    if (pools) {
+        return msgl__api_fail(e, 400, NULL, NULL,
+                              "'%s' needs a model that answers; this server makes embeddings, at "
+                              "/v1/embeddings.",
+                              ep->path);
+    }
+    return msgl__api_fail(e, 400, NULL, NULL,
+                          "This server answers and makes no embeddings: its model has no "
+                          "modules.json that says so, and it was not started with "
+                          "--is-embedding.");
+}
+
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
 {
     switch (err->code) {
@@ -265,6 +282,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
+    if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);

@@ -28,6 +28,7 @@
     X(MESSAGES, messages)                                                                          \
     X(COUNT_TOKENS, count_tokens)                                                                  \
     X(RESPONSES, responses)                                                                        \
+    X(EMBEDDINGS, embeddings)                                                                      \
     X(TOKENIZE, tokenize)                                                                          \
     X(DETOKENIZE, detokenize)                                                                      \
     X(APPLY_TEMPLATE, apply_template)                                                              \
@@ -114,13 +115,14 @@ int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 
 // What the model and the operator fix.
 typedef struct msgl_api_config {
-    const char *model_name;                    // served name
-    const char *const *more_names;             // [num_more_names] that mean it as well
-    int num_more_names;                        //
-    const char *model_path;                    // also accepted, as is its last component
-    msgl_sampling_params defaults;             // of what a request leaves out: the model's own
-    int32_t vocab_size;                        // ids of a prompt and stop ids are below it
-    const msgl_tool_form *tool_form;           // of the model; NULL: calls stay text
+    const char *model_name;          // served name
+    const char *const *more_names;   // [num_more_names] that mean it as well
+    int num_more_names;              //
+    const char *model_path;          // also accepted, as is its last component
+    msgl_sampling_params defaults;   // of what a request leaves out: the model's own
+    int32_t vocab_size;              // ids of a prompt and stop ids are below it
+    int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
+    const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool refuse_unknown;  // fields that are not read here are refused, not noted
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
@@ -152,6 +154,8 @@ typedef struct msgl_gen_request {
     bool continue_final;       // of a chat: in its last message
     bool with_prompt_logprobs; // the answer has the prompt's in a list of their own
     bool no_output;            // max_tokens 0 with echo: only the prompt is answered
+    bool base64;               // of embeddings: instead of numbers
+    int32_t dimensions;        // the same: so many of them; 0: all
     int n;
     int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit

@@ -333,9 +333,11 @@ static bool check_batch(msgl_batches *b, msgl_batch_call *c, const json_t *o)
     if (file == NULL) {
         reply_error(c, 400, "input_file_id", "There is no file with the id 'input_file_id'.");
     } else if (strcmp(endpoint, "/v1/chat/completions") != 0 &&
-               strcmp(endpoint, "/v1/completions") != 0) {
+               strcmp(endpoint, "/v1/completions") != 0 &&
+               strcmp(endpoint, "/v1/embeddings") != 0) {
         reply_error(c, 400, "endpoint",
-                    "'endpoint' is another; allowed: /v1/chat/completions, /v1/completions.");
+                    "'endpoint' is another; allowed: /v1/chat/completions, /v1/completions, "
+                    "/v1/embeddings.");
     } else if (!is_metadata(json_object_get(o, "metadata"))) {
         reply_error(c, 400, "metadata",
                     "'metadata' must be an object of at most 16 strings, names with up to 64 "

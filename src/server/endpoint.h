@@ -87,7 +87,8 @@ typedef struct msgl_endpoint {
     int (*put_job)(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out);
 
     // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
-    const char *id_prefix;              // of the answer's id
+    bool pooled;           // or, of an engine that pools, values: there are no streams of them
+    const char *id_prefix; // of the answer's id
     const msgl_logprobs_form *logprobs; // NULL: parse never asks for any
     // A whole answer, of which choices are written one by one and freed.
     int (*put_begin)(const msgl_reply *r, msgl_strbuf *out);

@@ -198,17 +198,19 @@ static void keep_last(const msgl_job *j, msgl_ids *ids)
     ids->len = most;
 }
 
-static int check_length(msgl_job *j, const char *param, size_t n)
+static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param, size_t n)
 {
+    const bool answered = !ep->pooled;
     if (n == 0) {
         return msgl__api_fail(&j->error, 400, param, "invalid_value",
                               "'%s' has no tokens; it must have at least one.", param);
     }
-    if (n < (size_t)j->max_seq_len) return 0;
+    if (n + answered <= (size_t)j->max_seq_len) return 0;
     return msgl__api_fail(&j->error, 400, param, "context_length_exceeded",
-                          "This model's maximum context length is %d tokens. The prompt has %zu, "
-                          "which leaves no room for an answer.",
-                          j->max_seq_len, n);
+                          "This model's maximum context length is %d tokens. The prompt has "
+                          "%zu%s.",
+                          j->max_seq_len, n,
+                          answered ? ", which leaves no room for an answer" : "");
 }
 
 // What stays claimed when the tree is gone.
@@ -238,7 +240,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
                   : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
-        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, field, j->ids[i].len);
+        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, ep, field, j->ids[i].len);
     }
     return rc;
 }

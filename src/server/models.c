@@ -60,7 +60,9 @@ static int put_info(const msgl_front *f, const char *rest, int *status, msgl_str
     if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"served_model_name\":");
     if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
-    return rc == 0 ? msgl__strbuf_adds(out, ",\"is_generation\":true}") : rc;
+    const bool answers = f->api.pooled_size == 0;
+    if (rc != 0) return rc;
+    return msgl__strbuf_addf(out, ",\"is_generation\":%s}", answers ? "true" : "false");
 }
 
 static int put_version(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)

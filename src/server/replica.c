@@ -100,6 +100,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     r->engine.attention = r->attention == NULL ? "" : r->attention;
     r->engine.device = r->device == NULL ? "" : r->device;
     f->api.vocab_size = ready->vocab_size;
+    f->api.pooled_size = ready->pooled_size;
     r->ready = true;
     r->silence_s = 0;
     r->reported_ns = r->told_ns = msgl__now_ns();

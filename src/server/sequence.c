@@ -82,6 +82,7 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__logprobs_free(&s->prompt_logprobs);
     msgl__ids_free(&s->ids);
     msgl__free(s->pending);
+    msgl__free(s->values);
     *s = (msgl_sequence){0};
 }
 
@@ -154,7 +155,8 @@ size_t msgl__sequence_bytes(const msgl_sequence *s)
            s->block_text.cap + s->blocks_shown.cap + msgl__text_bytes(&s->answer) +
            msgl__text_bytes(&s->echoed) + msgl__logprobs_bytes(&s->logprobs) +
            msgl__logprobs_bytes(&s->prompt_entries) + msgl__logprobs_bytes(&s->prompt_logprobs) +
-           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data;
+           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data +
+           (size_t)s->num_values * sizeof *s->values;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -229,10 +231,21 @@ static int split_token(msgl_sequence *s, bool counts)
     return rc;
 }
 
+static int keep_values(msgl_sequence *s, const msgl_token_event *e)
+{
+    const size_t n = (size_t)e->num_values;
+    s->values = msgl__reallocarray(NULL, n, sizeof *s->values);
+    if (s->values == NULL) return MSGL_ENOMEM;
+    memcpy(s->values, e->values, n * sizeof *s->values);
+    s->num_values = e->num_values;
+    return 0;
+}
+
 int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
 {
     if (s->finish != NULL) return 0;
-    int rc = 0;
+    int rc = e->num_values > 0 && s->values == NULL ? keep_values(s, e) : 0;
+    if (rc != 0) return rc;
     if (!s->started) rc = prompt_row(s, NULL);
     s->started = true;
     s->cached_tokens = e->cached_tokens;

@@ -29,6 +29,8 @@ typedef struct msgl_sequence {
     bool want_logprobs;
     msgl_ids ids;          // with return_ids: tokens that the caller has not taken (cleared) yet
     bool prompt_ids_shown; // the caller's: the client was told of the prompt's
+    float *values;         // of an engine that pools, with the end
+    int32_t num_values;
     int32_t cached_tokens, completion_tokens;
     int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come

@@ -13,14 +13,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void parse_body(const char *body, size_t len)
 {
-    const msgl_api_config cfg = {.model_name = "m",
-                                 .model_path = "/models/m",
-                                 .defaults = msgl__sampling_params_default(),
-                                 .vocab_size = 1000,
-                                 .tool_form = msgl__tool_form("hermes", NULL),
-                                 .reasoning_form = msgl__reasoning_form("qwen3", NULL)};
+    msgl_api_config cfg = {.model_name = "m",
+                           .model_path = "/models/m",
+                           .defaults = msgl__sampling_params_default(),
+                           .vocab_size = 1000,
+                           .tool_form = msgl__tool_form("hermes", NULL),
+                           .reasoning_form = msgl__reasoning_form("qwen3", NULL)};
     for (int kind = MSGL_API_CHAT; kind <= MSGL_API_APPLY_TEMPLATE; kind++) {
         msgl_gen_request r;
+        cfg.pooled_size = kind == MSGL_API_EMBEDDINGS ? 64 : 0;
         msgl_api_error e = {0};
         const int rc = msgl__api_parse((msgl_api_kind)kind, body, len, &cfg, NULL, &r, &e);
         if (rc != 0 && (e.status < 400 || e.message[0] == '\0')) __builtin_trap();

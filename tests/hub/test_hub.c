@@ -93,12 +93,19 @@ static void test_paths(void **state)
                                        "tokenizer_config.json",
                                        "chat_template.jinja",
                                        "vocab.json",
-                                       "merges.txt"};
+                                       "merges.txt",
+                                       "modules.json",
+                                       "1_Pooling/config.json"};
     for (size_t i = 0; i < MSGL_COUNT(READ); i++) assert_true(msgl__hub_wanted(READ[i]));
-    static const char *const LEFT[] = {"pytorch_model.bin", "original/config.json",
-                                       "README.md",         "m.gguf",
-                                       "onnx/model.onnx",   "x.pth",
-                                       "tokenizer.py",      "modeling_x.py"};
+    static const char *const LEFT[] = {"pytorch_model.bin",
+                                       "original/config.json",
+                                       "README.md",
+                                       "m.gguf",
+                                       "onnx/model.onnx",
+                                       "x.pth",
+                                       "tokenizer.py",
+                                       "modeling_x.py",
+                                       "a/1_Pooling/config.json"};
     for (size_t i = 0; i < MSGL_COUNT(LEFT); i++) assert_false(msgl__hub_wanted(LEFT[i]));
     assert_true(msgl__hub_is_commit(COMMIT));
     assert_false(msgl__hub_is_commit("main"));

@@ -128,6 +128,7 @@ static msgl_msg tokens_message(msgl_token_event e[3], msgl_token_logprobs rows[2
     fill_logprobs(&rows[0], 0, 20);
     fill_logprobs(&rows[1], 5, 0);
     static const int32_t tokens[] = {17, 4, 9};
+    static const float values[] = {0.5f, -1e-20f};
     e[0] = (msgl_token_event){
         .uid = 1, .tokens = tokens, .num_tokens = 3, .prompt_tokens = 5, .cached_tokens = 3};
     e[1] = (msgl_token_event){.uid = 2,
@@ -138,6 +139,8 @@ static msgl_msg tokens_message(msgl_token_event e[3], msgl_token_logprobs rows[2
                               .tokens = tokens + 2,
                               .num_tokens = 1,
                               .finish = MSGL_FINISH_LENGTH,
+                              .num_values = 2,
+                              .values = values,
                               .num_logprobs = 2,
                               .logprobs = rows};
     msgl_msg m = {.type = MSGL_MSG_TOKENS};
@@ -168,6 +171,9 @@ static void test_tokens(void **state)
     assert_string_equal(g[1].text, "the logits were NaN");
     assert_int_equal(g[2].num_tokens, 1);
     assert_int_equal(g[2].tokens[0], 9);
+    assert_null(g[0].values);
+    assert_int_equal(g[2].num_values, 2);
+    assert_memory_equal(g[2].values, e[2].values, 2 * sizeof(float));
     assert_int_equal(g[2].num_logprobs, 2);
     assert_memory_equal(&g[2].logprobs[0], &rows[0], sizeof rows[0]);
     assert_memory_equal(&g[2].logprobs[1], &rows[1], sizeof rows[1]);
@@ -196,13 +202,15 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){4096, 256, 1000, 16, 151936, "fa,fi", NULL};
+    m.u.ready = (msgl_msg_ready){4096, 256, 1000, 16, 151936, "fa,fi", NULL, MSGL_POOL_EMBED, 1024};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.ready.max_seq_len, 4096);
     assert_int_equal(d.u.ready.vocab_size, 151936);
     assert_string_equal(d.u.ready.attention, "fa,fi");
     assert_null(d.u.ready.device);
+    assert_int_equal(d.u.ready.pooling, MSGL_POOL_EMBED);
+    assert_int_equal(d.u.ready.pooled_size, 1024);
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_STATS};
@@ -350,7 +358,7 @@ static void test_hostile_variants(void **state)
     msgl_token_logprobs rows[2];
     const msgl_msg t = tokens_message(e, rows);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu"};
+    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0};
     msgl_msg stats = {.type = MSGL_MSG_STATS};
     const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 300, 70000, 1}};
     const msgl_msg tree = {.type = MSGL_MSG_TREE, .u.tree = {true, 332, 2, runs}};

@@ -178,6 +178,34 @@ static void test_index(void **state)
 }
 
 // Shards and indexes that are no files are refused without waiting for a writer.
+// The model without its head has names without "model.": found under those of the whole one.
+static void test_bare(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.embed_tokens.weight", "model.layers.0.a.weight",
+                                        "model.norm.weight", "other.weight"};
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "model.safetensors",
+                      "{" ENTRY("embed_tokens.weight", "F32", "[1]", 0, 4) "," //
+                      ENTRY("layers.0.a.weight", "F32", "[1]", 4, 8) ","       //
+                      ENTRY("norm.weight", "F32", "[1]", 8, 12) ","            //
+                      ENTRY("other.weight", "F32", "[1]", 12, 16) "}",
+                      "abcdefghijklmnop", 16);
+    msgl_checkpoint *c = NULL;
+    assert_int_equal(msgl__checkpoint_open(f.dir, &c, NULL), 0);
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        const msgl_tensor *t = msgl__checkpoint_find(c, names[i]);
+        assert_non_null(t);
+        assert_int_equal(t->data[0], 'a' + 4 * (int)i);
+        const char *label = i < 3 ? names[i] + strlen("model.") : names[i];
+        assert_string_equal(msgl__tensor_label(t), label);
+    }
+    assert_int_equal(msgl__checkpoint_count(c), 4);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
 static void test_fifo(void **state)
 {
     (void)state;
@@ -230,9 +258,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_headers),     cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_index),       cmocka_unit_test(test_fifo),
-        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_headers),       cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_index),         cmocka_unit_test(test_fifo),
+        cmocka_unit_test(test_bare),          cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,6 +31,7 @@ typedef struct server_fixture {
     // Of replicas 1, 2, ...: to speak for one, copy the fixture and make this the copy's engine.
     msgl_channel *others[7];
     int port;
+    int32_t pooled_size; // of READY
 } server_fixture;
 
 // cfg: NULL for defaults. ready: send the engine's READY and wait until /health says so.

@@ -457,7 +457,7 @@ static void test_refused(void **state)
         "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\"}",
         "{\"input_file_id\":\"file-x\",\"endpoint\":\"/v1/"
         "completions\",\"completion_window\":\"\"}",
-        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/embeddings\",\"completion_window\":\"\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/rerank\",\"completion_window\":\"\"}",
         "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"\","
         "\"metadata\":{\"a\":1}}"};
     for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {

@@ -232,9 +232,10 @@ static void test_complete(void **state)
         if (job) assert_int_equal(ep->method, MSGL_HTTP_POST);
         assert_true(job || ep->put_job == NULL);
         assert_int_equal(engine, ep->id_prefix != NULL);
+        const bool streams =
+            ep->put_chunk != NULL && ep->put_stream_end != NULL && ep->put_stream_error != NULL;
         const bool all = ep->put_begin != NULL && ep->put_choice != NULL && ep->put_end != NULL &&
-                         ep->put_chunk != NULL && ep->put_stream_end != NULL &&
-                         ep->put_stream_error != NULL;
+                         streams != ep->pooled;
         const bool any = ep->put_begin != NULL || ep->put_choice != NULL || ep->put_end != NULL ||
                          ep->put_chunk != NULL || ep->put_stream_end != NULL ||
                          ep->put_stream_error != NULL || ep->logprobs != NULL;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/embeds.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "core/mem.h"
+#include "utils/file.h"
+#include "utils/json.h"
+
+enum { MAX_BYTES = 1 << 20, PATH_BYTES = 4096 };
+#define MODULES "modules.json"
+
+// "Pooling" of "sentence_transformers.models.Pooling"; releases differ in what is in front.
+static const char *class_of(const json_t *module)
+{
+    const char *type = json_string_value(json_object_get(module, "type"));
+    const char *dot = type == NULL ? NULL : strrchr(type, '.');
+    return dot == NULL ? "" : dot + 1;
+}
+
+// The first mode that is not the last token's, of either spelling; NULL: it is that alone.
+static const char *other_mode(const json_t *config)
+{
+    static const char LAST[] = "lasttoken", PREFIX[] = "pooling_mode_";
+    const char *mode = json_string_value(json_object_get(config, "pooling_mode")), *key;
+    if (mode != NULL) return strcmp(mode, LAST) == 0 ? NULL : mode;
+    bool last = false;
+    json_t *v;
+    json_object_foreach((json_t *)config, key, v)
+    {
+        if (strncmp(key, PREFIX, sizeof PREFIX - 1) != 0 || !json_is_true(v)) continue;
+        if (strcmp(key + sizeof PREFIX - 1, LAST) != 0) return key + sizeof PREFIX - 1;
+        last = true;
+    }
+    return last ? NULL : "none";
+}
+
+static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
+{
+    char folder[PATH_BYTES], file[PATH_BYTES], shown[64];
+    const char *sub = json_string_value(json_object_get(module, "path"));
+    if (sub == NULL || sub[0] == '\0' || sub[0] == '.' || strchr(sub, '/') != NULL) {
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             MODULES ": path of Pooling: found \"%s\", allowed: "
+                                     "the name of a folder",
+                             msgl__printable(sub == NULL ? "" : sub, shown, sizeof shown));
+    }
+    json_t *config;
+    int code = msgl__path_join(dir, sub, folder, sizeof folder, err);
+    if (code == 0) code = msgl__path_join(folder, "config.json", file, sizeof file, err);
+    if (code == 0) code = msgl__json_load(file, MAX_BYTES, 0, &config, err);
+    if (code != 0) return code;
+    const char *other = other_mode(config);
+    if (other != NULL) {
+        code =
+            msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: lasttoken",
+                          msgl__path_tail(file), msgl__printable(other, shown, sizeof shown));
+    }
+    json_decref(config);
+    return code;
+}
+
+// Beside the model and its pooling, only what vectors get anyway.
+static int check_modules(const char *dir, const json_t *modules, msgl_err *err)
+{
+    size_t i;
+    json_t *m;
+    json_array_foreach((json_t *)modules, i, m)
+    {
+        char shown[64];
+        const char *class = class_of(m);
+        if (strcmp(class, "Pooling") == 0) {
+            const int code = check_pooling(dir, m, err);
+            if (code != 0) return code;
+        } else if (strcmp(class, "Transformer") != 0 && strcmp(class, "Normalize") != 0) {
+            return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                                 MODULES ": found a module %s, allowed: Transformer, Pooling, "
+                                         "Normalize",
+                                 msgl__printable(class, shown, sizeof shown));
+        }
+    }
+    return 0;
+}
+
+int msgl__model_embeds(const char *path, bool *out, msgl_err *err)
+{
+    char file[PATH_BYTES], *text;
+    size_t len, i;
+    *out = false;
+    int code = msgl__path_join(path, MODULES, file, sizeof file, err);
+    if (code != 0 || access(file, F_OK) != 0) return code;
+    code = msgl__file_read(file, MAX_BYTES, &text, &len, err);
+    if (code != 0) return code;
+    json_t *modules, *m;
+    code = msgl__json_parse(MODULES, text, len, 0, &modules, err);
+    msgl__free(text);
+    if (code != 0) return code;
+    json_array_foreach(modules, i, m)
+    {
+        if (strcmp(class_of(m), "Pooling") == 0) *out = true;
+    }
+    if (*out) code = check_modules(path, modules, err);
+    json_decref(modules);
+    return code;
+}

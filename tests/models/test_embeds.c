@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Folders as sentence-transformers writes them: which ones embed, and what is wrong with others.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "models/embeds.h"
+#include "models/folder.h"
+
+#define MODULE(path, type) "{\"idx\":0,\"name\":\"0\",\"path\":\"" path "\",\"type\":\"" type "\"}"
+#define OLD "sentence_transformers.models."
+#define NEW "sentence_transformers.sentence_transformer.modules."
+#define QWEN3                                                                                      \
+    "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "," MODULE(           \
+        "2_Normalize", OLD "Normalize") "]"
+#define LAST                                                                                       \
+    "{\"word_embedding_dimension\":1024,\"pooling_mode_cls_token\":false,"                         \
+    "\"pooling_mode_mean_tokens\":false,\"pooling_mode_lasttoken\":true,\"include_prompt\":true}"
+
+typedef struct question {
+    const char *modules, *pooling; // files, or NULL
+    int code;
+    bool embeds;
+    const char *text; // of the error
+} question;
+
+static const question questions[] = {
+    {NULL, NULL, 0, false, NULL},
+    {QWEN3, LAST, 0, true, NULL},
+    {"[" MODULE("", "sentence_transformers.base.modules.transformer.Transformer") "," MODULE(
+         "1_Pooling", NEW "pooling.Pooling") "]",
+     "{\"pooling_mode\":\"lasttoken\"}", 0, true, NULL},
+    {"[" MODULE("", OLD "Transformer") "," MODULE("1_LogitScore", NEW "LogitScore") "]", NULL, 0,
+     false, NULL}, // a reranker
+    {"{}", NULL, 0, false, NULL},
+    {"[1,{}]", NULL, 0, false, NULL},
+    {"[", NULL, MSGL_EFORMAT, false, "modules.json"},
+    {QWEN3, NULL, MSGL_ENOENT, true, "1_Pooling/config.json"},
+    {QWEN3, "{\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED, true,
+     "pooling mode: found mean_tokens, allowed: lasttoken"},
+    {QWEN3, "{\"pooling_mode_lasttoken\":true,\"pooling_mode_cls_token\":true}", MSGL_EUNSUPPORTED,
+     true, "found cls_token"},
+    {QWEN3, "{\"pooling_mode\":\"mean\"}", MSGL_EUNSUPPORTED, true, "found mean"},
+    {QWEN3, "{}", MSGL_EUNSUPPORTED, true, "found none"},
+    {"[" MODULE("1_Pooling", OLD "Pooling") "," MODULE("2_Dense", OLD "Dense") "]", LAST,
+     MSGL_EUNSUPPORTED, true, "found a module Dense, allowed: Transformer, Pooling, Normalize"},
+    {"[" MODULE("../x", OLD "Pooling") "]", LAST, MSGL_EFORMAT, true, "found \"../x\""},
+    {"[" MODULE("", OLD "Pooling") "]", LAST, MSGL_EFORMAT, true, "path of Pooling"},
+};
+
+static void test_folders(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(questions); i++) {
+        const question *q = &questions[i];
+        folder f;
+        char sub[512];
+        folder_make(&f);
+        folder_path(&f, "1_Pooling", sub, sizeof sub);
+        assert_int_equal(mkdir(sub, 0777), 0);
+        if (q->modules != NULL) folder_write(&f, "modules.json", q->modules, strlen(q->modules));
+        if (q->pooling != NULL) {
+            folder_write(&f, "1_Pooling/config.json", q->pooling, strlen(q->pooling));
+        }
+        bool embeds = false;
+        msgl_err err = {0};
+        const int code = msgl__model_embeds(f.dir, &embeds, &err);
+        if (code != q->code || (code == 0 && embeds != q->embeds) ||
+            (q->text != NULL && strstr(err.text, q->text) == NULL)) {
+            fail_msg("folder %zu: %d, %d: %s", i, code, embeds, err.text);
+        }
+        folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
+        unlink(sub);
+        folder_path(&f, "1_Pooling", sub, sizeof sub);
+        assert_int_equal(rmdir(sub), 0);
+        folder_remove(&f);
+    }
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    bool embeds = true;
+    msgl_err err;
+    assert_int_equal(msgl__model_embeds("/dev/null", &embeds, &err), 0); // as a .gguf file
+    assert_false(embeds);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_no_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
