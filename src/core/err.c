@@ -5,6 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+// What files and clients wrote is quoted in errors: it stays one line.
+static void make_line(char *text)
+{
+    for (char *p = text; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = ' ';
+    }
+}
+
 int msgl__err_set(msgl_err *err, int code, const char *fmt, ...)
 {
     if (err == NULL) return code;
@@ -13,6 +21,7 @@ int msgl__err_set(msgl_err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
+    make_line(err->text);
     return code;
 }
 
@@ -30,6 +39,7 @@ int msgl__err_prefix(msgl_err *err, int code, const char *fmt, ...)
         const int room = (int)sizeof err->text - n - 3;
         snprintf(err->text + n, sizeof err->text - (size_t)n, ": %.*s", room > 0 ? room : 0, old);
     }
+    make_line(err->text);
     return err->code;
 }
 

@@ -262,6 +262,7 @@ int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
     switch (err->code) {
     case MSGL_ELIMIT: return msgl__api_fail(e, 413, NULL, "request_too_large", "%s", err->text);
     case MSGL_EBUSY: return msgl__api_fail_memory(e, err->code);
+    case MSGL_ENOMEM: return msgl__api_oom(e);
     default: return msgl__api_fail(e, 400, NULL, "invalid_json", "%s", err->text);
     }
 }

@@ -413,11 +413,12 @@ static int choice_route(msgl_front *f, choice *c, const uint64_t *keys)
 static int gen_choices(msgl_front *f, gen *g, int n)
 {
     const size_t parts = (size_t)f->cfg.num_replicas;
-    g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
     g->parts = msgl__calloc(parts, sizeof *g->parts);
-    if (g->choices == NULL || g->parts == NULL) return MSGL_ENOMEM;
+    if (g->parts == NULL) return MSGL_ENOMEM;
+    for (size_t i = 0; i < parts; i++) g->parts[i].owner = g; // by which gen_free empties them
+    g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
+    if (g->choices == NULL) return MSGL_ENOMEM;
     g->num_choices = g->num_left = n;
-    for (size_t i = 0; i < parts; i++) g->parts[i].owner = g;
     const msgl_gen_request *req = &g->job->req;
     const uint64_t *keys = NULL;
     for (int i = 0; i < n; i++) {

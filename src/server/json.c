@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "utils/json.h"
 #include "utils/utf8.h"
 
 // Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
@@ -58,13 +59,15 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
 {
     if (check_caps(text, len, room, err) != 0) return NULL;
     json_error_t je;
-    json_t *root = json_loadb(text, len, 0, &je);
-    if (root == NULL) {
+    int rc;
+    json_t *root = msgl__json_loadb(text, len, 0, &je, &rc);
+    if (rc == MSGL_ENOMEM) (void)msgl__err_set(err, rc, "Out of memory.");
+    if (rc == MSGL_EFORMAT) {
         (void)msgl__err_set(err, MSGL_EFORMAT,
                             "The body is not valid JSON: %s (line %d, column %d)", je.text, je.line,
                             je.column);
-        return NULL;
     }
+    if (root == NULL) return NULL;
     if (!json_is_object(root)) {
         json_decref(root);
         (void)msgl__err_set(err, MSGL_EFORMAT, "The JSON body must be an object.");

@@ -41,6 +41,7 @@ bool msgl__multipart_boundary(const char *type, size_t len,
     if (type == NULL || !begins(type, len, "multipart/form-data")) return false;
     const char *value = parameter(type, len, "boundary", &n);
     if (value == NULL || n == 0 || n > MSGL_MULTIPART_BOUNDARY_MAX) return false;
+    if (memchr(value, '\0', n) != NULL) return false;
     memcpy(boundary, value, n);
     boundary[n] = '\0';
     return true;

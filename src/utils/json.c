@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "utils/json.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -116,6 +117,14 @@ static int hold_numbers(const char *text, size_t len, msgl_strbuf *out)
     return rc != 0 || copied == 0 ? rc : msgl__strbuf_add(out, text + copied, len - copied);
 }
 
+json_t *msgl__json_loadb(const char *text, size_t len, size_t flags, json_error_t *why, int *rc)
+{
+    errno = 0; // that of the allocation that failed is left in it
+    json_t *root = json_loadb(text, len, flags, why);
+    *rc = root != NULL ? 0 : errno == ENOMEM ? MSGL_ENOMEM : MSGL_EFORMAT;
+    return root;
+}
+
 int msgl__json_parse(const char *name, const char *text, size_t len, size_t flags, json_t **out,
                      msgl_err *err)
 {
@@ -126,10 +135,7 @@ int msgl__json_parse(const char *name, const char *text, size_t len, size_t flag
     *out = NULL;
     if (rc == 0) {
         const bool as_is = held.len == 0;
-        *out = json_loadb(as_is ? text : held.data, as_is ? len : held.len, flags, &why);
-        if (*out == NULL) {
-            rc = json_error_code(&why) == json_error_out_of_memory ? MSGL_ENOMEM : MSGL_EFORMAT;
-        }
+        *out = msgl__json_loadb(as_is ? text : held.data, as_is ? len : held.len, flags, &why, &rc);
     }
     msgl__strbuf_free(&held);
     if (rc == 0) return 0;

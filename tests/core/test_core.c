@@ -142,6 +142,11 @@ static void test_errors(void **state)
     assert_int_equal(msgl__err_prefix(&err, MSGL_EFORMAT, "file %s", "x.json"), MSGL_EFORMAT);
     assert_string_equal(err.text, "file x.json: bad 7");
     assert_int_equal(msgl__err_set(NULL, MSGL_EIO, "x"), MSGL_EIO);
+    // What is quoted makes no second line.
+    assert_int_equal(msgl__err_set(&err, MSGL_EFORMAT, "\"%s\"", "a\n\033[2J\x7f"), MSGL_EFORMAT);
+    assert_string_equal(err.text, "\"a  [2J \"");
+    assert_int_equal(msgl__err_prefix(&err, MSGL_EFORMAT, "%s", "b\r"), MSGL_EFORMAT);
+    assert_string_equal(err.text, "b : \"a  [2J \"");
     assert_string_equal(msgl__status_text(MSGL_ENOMEM), "out of memory");
     assert_string_equal(msgl__status_text(17), "unknown status");
 }

@@ -79,11 +79,13 @@ def check_answer(body, status, kind, says):
     return answer
 
 
-def run_all(page, base, folder):
+def run_all(page, base, pools, folder):
+    """pools: the base of a server that makes embeddings and answers nothing."""
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
-            answer = check_answer(*run(line, base, variables, folder), says)
+            server = pools if title.endswith("/v1/embeddings") else base
+            answer = check_answer(*run(line, server, variables, folder), says)
         except AssertionError as e:
             raise AssertionError("%s\n%s\n%s" % (title, line, e))
         if line.startswith("curl") and (" -d " in line or " -F " in line) and title.endswith(("/v1/files", "/v1/batches")):
@@ -94,6 +96,23 @@ def run_all(page, base, folder):
     check(set(variables) == {"FILE", "BATCH"} and count > len(titles), "lines are missing: %s" % sorted(titles))
 
 
+class Server:
+    def __init__(self, *more):
+        self.process = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
+                                         "--device", "cpu", *more], stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        line = self.process.stdout.readline()
+        start = line.find("http://")
+        check(start >= 0, "no address in %r" % line)
+        return line[start:].split()[0].removesuffix("/v1")
+
+    def __exit__(self, kind, value, trace):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        check(code == 0 or kind is not None, "the server ends with %d" % code)
+
+
 def main():
     if shutil.which("curl") is None:
         print("left out: there is no curl")
@@ -102,17 +121,8 @@ def main():
         with open(folder + "/requests.jsonl", "w") as f:
             f.writelines(json.dumps(r) + "\n" for r in REQUESTS)
         os.mkdir(folder + "/batches")
-        server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                                   "--device", "cpu", "--batch-dir", folder + "/batches"], stdout=subprocess.PIPE, text=True)
-        try:
-            line = server.stdout.readline()
-            start = line.find("http://")
-            check(start >= 0, "no address in %r" % line)
-            run_all(os.path.abspath(sys.argv[3]), line[start:].split()[0].removesuffix("/v1"), folder)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            code = server.wait(60)
-        check(code == 0, "the server ends with 0")
+        with Server("--batch-dir", folder + "/batches") as base, Server("--is-embedding") as pools:
+            run_all(os.path.abspath(sys.argv[3]), base, pools, folder)
 
 
 main()

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The input is a GGUF file. Whatever is accepted has every tensor inside the file, and their bytes,
-// its strings, its config and its tokenizer are read. Build with -fsanitize=fuzzer,address and link
-// msgl_models and msgl_tokenizer.
+// its strings, its config and its tokenizer are read.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 // The input is a program for the prefix cache: requests start, extend, go on so that windows slide,
 // keep states, end well or badly, prefixes are flushed. A shadow of every page and checkpoint
 // remembers which prefix was computed in it last; whatever the cache hands out must be exactly
-// that. Build with -fsanitize=fuzzer,address and link msgl_kvcache.
+// that.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>

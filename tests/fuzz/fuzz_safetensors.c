@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The input is a safetensors file. Whatever is accepted has every tensor inside the file, and their
-// bytes are read. Build with -fsanitize=fuzzer,address and link msgl_models.
+// bytes are read.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The input is a chat template; if a NUL byte is in it, what follows is the JSON of its variables.
-// Whatever happens, the answer is text with well-formed spans or one line of error. Build with
-// -fsanitize=fuzzer,address and link msgl_tokenizer.
+// Whatever happens, the answer is text with well-formed spans or one line of error.
 #include <stdint.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 //
 // The input is a model's answer; its first two bytes choose the forms and where it is cut. Whatever
 // it is, the parts of the pieces are those of the whole, a call's parts come in their order, and no
-// byte is made of nothing. Build with -fsanitize=fuzzer,address and link msgl_parsers.
+// byte is made of nothing.
 #include <stdint.h>
 #include <string.h>
 

@@ -108,6 +108,8 @@ static void test_multipart(void **state)
         assert_false(msgl__multipart_boundary(bad[i], strlen(bad[i]), boundary));
     }
     assert_false(msgl__multipart_boundary(NULL, 0, boundary));
+    static const char nul[] = "multipart/form-data; boundary=\0x";
+    assert_false(msgl__multipart_boundary(nul, sizeof nul - 1, boundary));
 }
 
 // --- a server with a folder ---

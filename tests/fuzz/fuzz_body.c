@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The first byte chooses the endpoint and the forms of tools and thoughts, the rest is a request's
+// body: it is parsed, rendered by the demo model's template and made into token ids, as a worker
+// does. What comes out is what the engine can take, or an error to a client.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "server/endpoint.h"
+#include "server/job.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_SEQ_LEN = 2048, MAX_BODY = 1 << 16 };
+
+static const msgl_api_kind KINDS[] = {
+    MSGL_API_CHAT,      MSGL_API_COMPLETION, MSGL_API_GENERATE,   MSGL_API_MESSAGES,
+    MSGL_API_RESPONSES, MSGL_API_TOKENIZE,   MSGL_API_DETOKENIZE, MSGL_API_APPLY_TEMPLATE,
+};
+enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
+
+static void require(bool ok)
+{
+    if (!ok) __builtin_trap();
+}
+
+static void check_result(const msgl_job *j, int32_t vocab)
+{
+    if (j->rc != 0) {
+        msgl_strbuf out;
+        msgl__strbuf_init(&out, MAX_BODY);
+        require(j->error.status >= 400 && j->error.message[0] != '\0');
+        require(msgl__api_error_put(&j->error, &out) == 0);
+        json_t *o = json_loadb(out.data, out.len, 0, NULL);
+        require(o != NULL);
+        json_decref(o);
+        msgl__strbuf_free(&out);
+        return;
+    }
+    if (msgl__endpoint(j->kind)->put_job != NULL) return;
+    msgl_sampling_params p = j->req.sampling;
+    p.min_tokens = 0; // compared by the engine's side, with the room that an answer has
+    require(msgl__sampling_params_check(&p, vocab, NULL) == 0);
+    require(j->req.root == NULL && j->req.num_prompts >= 1);
+    for (int i = 0; i < j->req.num_prompts; i++) {
+        const msgl_ids *ids = &j->ids[i];
+        require(ids->len > 0 && ids->len < MAX_SEQ_LEN);
+        for (size_t k = 0; k < ids->len; k++) require(ids->data[k] >= 0 && ids->data[k] < vocab);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static msgl_tokenizer *tokenizer;
+    static msgl_chat_templates *templates;
+    static const char *const TOOLS[] = {"hermes", "gpt-oss", "llama3", "none"};
+    static const char *const THOUGHTS[] = {"qwen3", "gpt-oss", "mistral", "none"};
+    if (size == 0 || size > MAX_BODY) return 0;
+    if (tokenizer == NULL) {
+        require(msgl__tokenizer_load(MSGL_SOURCE_DIR "/models/demo", &tokenizer, NULL) == 0);
+        require(msgl__chat_templates_load(MSGL_SOURCE_DIR "/models/demo", &templates, NULL) == 0);
+    }
+    const int32_t vocab = msgl__tokenizer_vocab_size(tokenizer);
+    msgl_budget budget;
+    msgl__budget_init(&budget, (size_t)64 << 20);
+    msgl_job *j = msgl__calloc(1, sizeof *j);
+    require(j != NULL);
+    j->kind = KINDS[data[0] % NUM_KINDS];
+    j->config = (msgl_api_config){
+        .model_name = "m",
+        .model_path = "/models/m",
+        .defaults = msgl__sampling_params_default(),
+        .vocab_size = vocab,
+        .tool_form = msgl__tool_form(TOOLS[data[0] / 8 % 4], NULL),
+        .reasoning_form = msgl__reasoning_form(THOUGHTS[data[0] / 32 % 4], NULL),
+        .refuse_unknown = data[0] >= 128,
+    };
+    j->max_seq_len = MAX_SEQ_LEN;
+    j->claim.budget = &budget;
+    msgl__strbuf_init(&j->body, MAX_BODY);
+    require(msgl__strbuf_add(&j->body, (const char *)data + 1, size - 1) == 0);
+    msgl__claim_count(&j->claim, j->body.cap);
+    msgl__job_run(j, tokenizer, templates);
+    check_result(j, vocab);
+    msgl__job_free(j);
+    require(atomic_load(&budget.used) == 0);
+    return 0;
+}
