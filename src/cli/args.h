@@ -17,7 +17,7 @@
 #include "core/settings.h"
 
 #define MSGL_MAX_LIST 64
-#define MSGL_MAX_OPTIONS 128
+#define MSGL_MAX_OPTIONS 192
 
 typedef struct msgl_list {
     const char *items[MSGL_MAX_LIST];

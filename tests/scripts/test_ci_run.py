@@ -20,7 +20,7 @@ class CiRun(unittest.TestCase):
             (self.tree / name).parent.mkdir(parents=True)
             shutil.copy(ROOT / name, self.tree / name)
         for name in ("setup", "check-style", "check-headers", "check-portable", "check-symbols", "check-docs",
-                     "check-install", "check-deb", "check-examples"):
+                     "check-install", "check-deb", "check-examples", "fuzz"):
             self.stand_in("scripts/" + name)
         for name in ("cmake", "make", "ninja", "ctest", "python3"):
             self.stand_in("tools/" + name)
@@ -44,14 +44,15 @@ class CiRun(unittest.TestCase):
         (self.tree / "build").mkdir()
         (self.tree / "build" / "minisgl-cuda.so").write_text("of an earlier run")
         out = self.run_ci()
-        self.assertRegex(out.splitlines()[-1], r"^all checks passed \(.*\), CUDA not built, clients not checked$")
+        self.assertRegex(out.splitlines()[-1], r"^all checks passed \(.*\), CUDA not built, clients not checked, clients of openai 2 not checked$")
         self.assertIn("-DMSGL_CUDA=AUTO -DMSGL_CUDA_QUICK=ON -DMSGL_CUDA_ARCHS=90a", self.calls())
 
     def test_with_a_compiler(self):
         self.stand_in("tools/make", "mkdir -p build && touch build/minisgl-cuda.so")
         self.stand_in("build/clients/bin/pip")
+        self.stand_in("build/clients-openai2/bin/pip")
         self.assertRegex(self.run_ci().splitlines()[-1],
-                         r"^all checks passed \(.*\), CUDA built for 90a, clients checked$")
+                         r"^all checks passed \(.*\), CUDA built for 90a, clients checked, clients of openai 2 checked$")
         out = self.run_ci("--cuda")
         self.assertRegex(out.splitlines()[-1], r", CUDA built for 80 .*90a .*120, clients")
         self.assertRegex(self.calls(), r"-DMSGL_CUDA=ON -DMSGL_CUDA_QUICK=OFF -DMSGL_CUDA_ARCHS=80;.*90a;.*120\n")
@@ -63,7 +64,7 @@ class CiRun(unittest.TestCase):
     def test_each_step_stops_it(self):
         for name in ("scripts/check-style", "scripts/check-headers", "scripts/check-portable", "scripts/check-symbols",
                      "scripts/check-docs", "tools/make", "tools/ninja", "tools/ctest", "scripts/check-install",
-                     "scripts/check-deb", "scripts/check-examples"):
+                     "scripts/check-deb", "scripts/check-examples", "scripts/fuzz"):
             self.stand_in(name, "exit 1")
             self.assertNotIn("all checks passed", self.run_ci(code=1))
             self.stand_in(name)

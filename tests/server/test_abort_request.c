@@ -182,7 +182,8 @@ static void test_unread(void **state)
     int n = snprintf(text, 100, "{\"prompt\":\"");
     memset(text + n, 'x', LONG);
     (void)snprintf(text + n + LONG, 50, "\"}");
-    const int slow = client_open(&s), fd = client_open(&s);
+    // Two clients: of a queue of two one alone would find no second place.
+    const int slow = client_open(&s), fd = client_open_from(&s, 2);
     client_post(slow, "/tokenize", text);
     n = snprintf(text, 100, "{\"text\":\"p\",\"rid\":\"late\",\"sampling_params\":{}");
     memset(text + n, ' ', SHORT);

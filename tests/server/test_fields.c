@@ -30,6 +30,7 @@ static int parse(msgl_api_kind kind, bool refuse, const char *body, msgl_gen_req
         .model_name = "m", .model_path = "m", .vocab_size = 1000, .refuse_unknown = refuse};
     c.defaults = msgl__sampling_params_default();
     c.defaults.temperature = 0.6f;
+    c.pooled_size = msgl__endpoint(kind)->pooled ? 64 : 0;
     *e = (msgl_api_error){0};
     return msgl__api_parse(kind, body, strlen(body), &c, NULL, r, e);
 }
