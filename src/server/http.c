@@ -870,7 +870,9 @@ void msgl__http_server_drain(msgl_http_server *s)
     for (msgl_http_conn *c = s->conns, *next; c != NULL; c = next) {
         next = c->next;
         if (c->state == CONN_OPEN) c->keep_alive = c->streaming && c->keep_alive;
-        if (c->state == CONN_READ && !msgl__http_parser_started(&c->parser)) conn_finish(c);
+        // One that has not asked anything yet is told, as those that come meanwhile.
+        const bool idle = c->state == CONN_READ && !msgl__http_parser_started(&c->parser);
+        if (idle && c->opened_ns != 0) conn_finish(c);
     }
 }
 

@@ -298,11 +298,10 @@ static void test_queue_limit(void **state)
     server_close(&s);
 }
 
-// One connection's request; the server closes behind the answer.
-static void expect_stopping(const server_fixture *s, const char *request, const char *text)
+// A request at fd, which is closed; the server closes behind the answer.
+static void expect_stopping_at(int fd, const char *request, const char *text)
 {
     char value[256];
-    const int fd = client_open(s);
     client_send(fd, request);
     response r = client_read(fd);
     assert_int_equal(r.status, 503);
@@ -312,6 +311,11 @@ static void expect_stopping(const server_fixture *s, const char *request, const 
     response_free(&r);
     assert_true(client_closed(fd));
     close(fd);
+}
+
+static void expect_stopping(const server_fixture *s, const char *request, const char *text)
+{
+    expect_stopping_at(client_open(s), request, text);
 }
 
 // Stopping lets what runs finish, and refuses the rest; who asks whether the server is ready is
@@ -326,9 +330,14 @@ static void test_graceful_stop(void **state)
     uint64_t uid;
     const int ends = client_ask(&s, "{\"prompt\":\"x\"}", &uid);
     const int hangs = client_ask(&s, "{\"prompt\":\"x\"}", NULL);
-    const int idle = client_open(&s);
+    // One that has asked nothing yet, and one that waits behind an answer.
+    const int fresh = client_open(&s), idle = client_open(&s);
+    client_send(idle, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    expect_status(client_read(idle), 200);
     msgl__front_stop(s.front);
     assert_true(client_closed(idle));
+    expect_stopping_at(fresh, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n",
+                       "{\"status\":\"stopping\"}");
     static const char refused[] = "\"code\":\"server_stopping\"";
     expect_stopping(&s, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n", "{\"status\":\"stopping\"}");
     expect_stopping(&s, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "{\"status\":\"stopping\"}");
