@@ -107,6 +107,26 @@ int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
     return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
 }
 
+typedef struct json_out {
+    msgl_strbuf *to;
+    int rc;
+} json_out;
+
+// What failed once has to stay so: jansson goes on behind some of what it could not write.
+static int put_bytes(const char *data, size_t n, void *ctx)
+{
+    json_out *o = ctx;
+    if (o->rc == 0) o->rc = msgl__strbuf_add(o->to, data, n);
+    return o->rc;
+}
+
+int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags)
+{
+    json_out o = {.to = out};
+    const bool bad = v == NULL || json_dump_callback(v, put_bytes, &o, flags) != 0;
+    return o.rc == 0 && bad ? MSGL_ENOMEM : o.rc;
+}
+
 int msgl__json_put_logprob(msgl_strbuf *out, double v)
 {
     if (isnan(v)) return msgl__strbuf_adds(out, "null");

@@ -32,6 +32,8 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
 
 // Appends a JSON string literal. Bytes that are not UTF-8 become U+FFFD.
 int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len);
+// Appends v as jansson writes it. MSGL_ENOMEM, also for v NULL; MSGL_ELIMIT.
+int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags);
 // Appends a number; NaN becomes null, minus infinity -9999 (as OpenAI writes such logprobs).
 int msgl__json_put_logprob(msgl_strbuf *out, double v);
 

@@ -241,11 +241,6 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out, b
 
 // --- what the answer repeats ---
 
-static int put_bytes(const char *data, size_t len, void *out)
-{
-    return msgl__strbuf_add(out, data, len) == 0 ? 0 : -1;
-}
-
 // ,"name":v, or `otherwise` in its place: v is NULL, or so long that the client, which has it, does
 // not need it three times in a stream.
 static int put_member(const char *name, const json_t *v, const char *otherwise, msgl_strbuf *out)
@@ -256,7 +251,7 @@ static int put_member(const char *name, const json_t *v, const char *otherwise, 
     if (v == NULL || json_dumpb(v, NULL, 0, flags) > REPEATED_MAX) {
         return msgl__strbuf_adds(out, otherwise);
     }
-    return json_dump_callback(v, put_bytes, out, flags) == 0 ? 0 : MSGL_ENOMEM;
+    return msgl__json_put(out, v, flags);
 }
 
 static int put_text_member(const json_t *text, msgl_strbuf *out)

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "grammar/constrain.h"
 #include "server/fields.h"
+#include "server/json.h"
 
 enum { MAX_BYTES = 1 << 20 }; // as the grammar's own limit
 
@@ -73,24 +74,12 @@ static int close_objects(json_t *schema)
     return bad | close_objects(json_object_get(schema, "items"));
 }
 
-typedef struct json_out {
-    msgl_strbuf *to;
-    int rc;
-} json_out;
-
-static int add(const char *data, size_t n, void *ctx)
-{
-    json_out *o = ctx;
-    return o->rc = msgl__strbuf_add(o->to, data, n);
-}
-
 // Appends v, which it takes over (NULL: out of memory), as JSON.
 static int put_json(json_t *v, msgl_strbuf *to)
 {
-    json_out o = {.to = to};
-    const bool bad = v == NULL || json_dump_callback(v, add, &o, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = msgl__json_put(to, v, JSON_COMPACT | JSON_ENCODE_ANY);
     json_decref(v);
-    return !bad ? 0 : o.rc != 0 ? o.rc : MSGL_ENOMEM;
+    return rc;
 }
 
 // tool_I: the arguments of the I-th tool. Those of a function without a schema of an object, which
