@@ -19,14 +19,16 @@ int msgl__bench_limits(const msgl_args *a);
 
 // ---- bench_job.c ----
 
+enum { MSGL_BENCH_PROMPT_STEP = 16384 }; // tokens of prompts in a step, unless given
+
 typedef struct msgl_bench_job {
     const int *prompt, *output; // [count] tokens of each request
     int count;
     double limit_s;    // what is not done by then is aborted; 0: none
     const char *label; // of the bar on a terminal; NULL: none
-    // NULL, or gets the seconds from two tokens a request on, by which, with prompts first, all
-    // answers are being computed.
-    double *answer_s;
+    // NULL, or gets the seconds of a step in which all answer: from the last one's second token to
+    // the first one's end. 0: there was none.
+    double *step_s;
 } msgl_bench_job;
 
 // Submits all requests, with fresh random prompts from *rng, and computes to the end; *seconds from
@@ -34,8 +36,8 @@ typedef struct msgl_bench_job {
 // An interrupt ends it early, without an error.
 int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, double *seconds,
                         int64_t *generated, msgl_err *err);
-// Opens the model for batch jobs: prompts first, prefill steps of 16,384 tokens, and, unless the
-// flags say otherwise, this length and pool (in tokens; 0: as always).
+// Opens the model for batch jobs: prompts first, in steps of MSGL_BENCH_PROMPT_STEP, and, unless
+// the flags say otherwise, this length and pool (in tokens; 0: as always).
 int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_llm **out,
                      msgl_err *err);
 // Bytes of weights that a step of a model reads: those of experts that no token goes to are not.

@@ -18,20 +18,28 @@ struct alike {
     msgl_llm *llm;
     int prompt[MAX_BATCH], output[MAX_BATCH];
     uint64_t rng;
+    int prompt_step;          // tokens of prompts in a step, at most
     msgl_expert_hits hits[2]; // by phase
 };
 
-// Seconds of `batch` requests with prompt_len tokens each and `output` tokens to generate; and of
-// all of these but the first two of each.
+// Steps that `batch` prompts take.
+static int prompt_steps(const struct alike *b, int batch, int prompt_len)
+{
+    const int64_t tokens = (int64_t)batch * prompt_len;
+    return (int)((tokens + b->prompt_step - 1) / b->prompt_step);
+}
+
+// Seconds of `batch` requests with prompt_len tokens each and `output` tokens to generate; and of a
+// step in which all answer (bench.h).
 static int run(struct alike *b, int batch, int prompt_len, int output, double *seconds,
-               double *answer_s, msgl_err *err)
+               double *step_s, msgl_err *err)
 {
     for (int i = 0; i < batch; i++) {
         b->prompt[i] = prompt_len;
         b->output[i] = output;
     }
     const msgl_bench_job job = {
-        .prompt = b->prompt, .output = b->output, .count = batch, .answer_s = answer_s};
+        .prompt = b->prompt, .output = b->output, .count = batch, .step_s = step_s};
     const int rc = msgl__bench_job_run(b->llm, &job, &b->rng, seconds, NULL, err);
     if (rc == 0 && msgl__cli_interrupted) return msgl__err_set(err, MSGL_EABORTED, "interrupted");
     return rc;
@@ -60,19 +68,28 @@ static void print_row(const msgl_expert_hits *hits, msgl_cell *cells, int n, msg
     msgl__cli_row(rows, cells, n);
 }
 
-// From the second token of each request on: prompts and the first step, which waits for them, are
-// over. (It was the difference of two runs, with the jitter of a prompt each: of one answer of 14B
-// on two GPUs, one or two repetitions, 2.7 and 3.7 ms where others said 4.1.)
+// While all of them answer: prompts are over, and the first step, which waits for them. Where they
+// take several steps the first ones have answered for as many by then, so answers are longer. (It
+// was the difference of two runs, with the jitter of a prompt each: of one answer of 14B on two
+// GPUs, one or two repetitions, 2.7 and 3.7 ms where others said 4.1.)
 static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,
                   msgl_rows *rows, msgl_err *err)
 {
     static double ms[MAX_REPEAT];
     const int repeat = a->repeat > 0 ? a->repeat : 3;
-    double seconds, answer_s;
+    const int before = prompt_steps(b, batch, prompt_len);
+    double seconds, step_s;
     int rc = run(b, batch, prompt_len, 16, &seconds, NULL, err); // warms up
     for (int i = 0; rc == 0 && i < repeat; i++) {
-        rc = run(b, batch, prompt_len, steps + 2, &seconds, &answer_s, err);
-        if (rc == 0) ms[i] = answer_s * 1e3 / steps;
+        rc = run(b, batch, prompt_len, before + steps + 1, &seconds, &step_s, err);
+        ms[i] = step_s * 1e3;
+        if (rc == 0 && step_s == 0) {
+            rc =
+                msgl__err_set(err, MSGL_ELIMIT,
+                              "%d requests of %d tokens never answer at the same time: there is no "
+                              "room for them all, or --steps is too small",
+                              batch, prompt_len + before + steps + 1);
+        }
     }
     msgl_expert_hits hits;
     if (rc == 0) rc = count_hits(b, batch, prompt_len, 3, MSGL_DECODE, &hits, err);
@@ -143,9 +160,13 @@ static int bench(const msgl_args *a, measure_fn measure, int default_prompt, int
     const int prompt_len = a->prompt_len > 0 ? a->prompt_len : default_prompt;
     const int steps = a->steps > 0 ? a->steps : default_steps;
     const int page = a->engine.page_size;
-    const int length = msgl__ceil_div(prompt_len + steps + 2, page) * page;
     int largest = 1;
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
+    b->prompt_step = msgl__args_given(a, &a->engine.max_prefill_tokens)
+                         ? a->engine.max_prefill_tokens
+                         : MSGL_BENCH_PROMPT_STEP;
+    const int before = prompt_steps(b, largest, prompt_len);
+    const int length = msgl__ceil_div(prompt_len + before + steps + 2, page) * page;
     const int64_t slots = (int64_t)largest * length;
     int rc = slots < 1 << 30
                  ? 0

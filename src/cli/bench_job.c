@@ -12,21 +12,41 @@
 #include "utils/clock.h"
 #include "utils/random.h"
 
+struct running;
+
+struct asked {
+    struct running *r;
+    int tokens; // of its answer, so far
+};
+
 struct running {
     const msgl_bench_job *job;
-    uint64_t *ids; // of the requests
+    uint64_t *ids;       // of the requests
+    struct asked *asked; // [count]
     int64_t generated, done, failed, expected;
-    uint64_t start_ns, settled_ns;
+    int answering;              // that have two tokens or more
+    int64_t settled, unsettled; // generated when all of them had, and when the first ended
+    uint64_t start_ns, settled_ns, unsettled_ns;
     char error[256];
 };
 
 static int on_piece(void *ctx, const msgl_piece *p)
 {
-    struct running *r = ctx;
-    if (p->token >= 0) r->generated++;
-    if (p->token >= 0 && r->generated == 2 * (int64_t)r->job->count) r->settled_ns = msgl__now_ns();
+    struct asked *a = ctx;
+    struct running *r = a->r;
+    if (p->token >= 0) {
+        r->generated++;
+        r->answering += ++a->tokens == 2;
+        if (a->tokens == 2 && r->answering == r->job->count && r->done == 0) {
+            r->settled_ns = msgl__now_ns();
+            r->settled = r->generated;
+        }
+    }
     if (p->finish == MSGL_NOT_FINISHED) return msgl__cli_interrupted;
-    r->done++;
+    if (r->done++ == 0) {
+        r->unsettled_ns = msgl__now_ns();
+        r->unsettled = r->generated;
+    }
     if (p->finish == MSGL_FAILED) {
         r->failed++;
         snprintf(r->error, sizeof r->error, "%s", p->error);
@@ -48,7 +68,9 @@ static int submit_all(msgl_llm *l, struct running *r, const int32_t *tokens, msg
         p.max_tokens = job->output[i];
         p.seed = (uint64_t)i;
         p.has_seed = 1;
-        rc = msgl_submit_ids(l, tokens, (size_t)job->prompt[i], &p, on_piece, r, &r->ids[i], err);
+        r->asked[i].r = r;
+        rc = msgl_submit_ids(l, tokens, (size_t)job->prompt[i], &p, on_piece, &r->asked[i],
+                             &r->ids[i], err);
         tokens += job->prompt[i];
     }
     return rc;
@@ -80,7 +102,10 @@ static int run(msgl_llm *l, struct running *r, double *seconds, msgl_err *err)
     }
     const uint64_t end_ns = msgl__now_ns();
     *seconds = (double)(end_ns - r->start_ns) / 1e9;
-    if (job->answer_s != NULL) *job->answer_s = (double)(end_ns - r->settled_ns) / 1e9;
+    const int64_t between = r->unsettled - r->settled;
+    if (job->step_s != NULL && r->settled > 0 && between > 0) {
+        *job->step_s = (double)(r->unsettled_ns - r->settled_ns) / 1e9 * job->count / between;
+    }
     msgl__cli_bar_clear();
     if (more < 0) return more;
     return r->failed > 0 ? msgl__err_set(err, MSGL_EINTERNAL, "%.200s", r->error) : 0;
@@ -99,8 +124,11 @@ int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, d
     }
     int32_t *tokens = msgl__reallocarray(NULL, total, sizeof *tokens);
     r.ids = msgl__calloc((size_t)job->count, sizeof *r.ids);
+    r.asked = msgl__calloc((size_t)job->count, sizeof *r.asked);
+    if (job->step_s != NULL) *job->step_s = 0;
     int rc = 0;
-    if (tokens == NULL || r.ids == NULL) rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    if (tokens == NULL || r.ids == NULL || r.asked == NULL)
+        rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     for (size_t i = 0; rc == 0 && i < total; i++) {
         tokens[i] = (int32_t)msgl__random_below(rng, (uint64_t)info.vocab_size);
     }
@@ -110,6 +138,7 @@ int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, d
     msgl_flush_cache(l); // the next job finds an empty cache, as the first did
     if (generated != NULL) *generated = r.generated;
     msgl__free(r.ids);
+    msgl__free(r.asked);
     msgl__free(tokens);
     return rc;
 }
@@ -122,7 +151,8 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
     if (rc == 0) {
         o.prefill_first = 1;
-        if (!msgl__args_given(a, &a->engine.max_prefill_tokens)) o.max_prefill_tokens = 16384;
+        if (!msgl__args_given(a, &a->engine.max_prefill_tokens))
+            o.max_prefill_tokens = MSGL_BENCH_PROMPT_STEP;
         if (o.max_seq_len == 0) o.max_seq_len = max_seq_len;
         if (o.num_pages == 0 && num_pages > 0) {
             o.num_pages = msgl__ceil_div(num_pages, o.page_size);
