@@ -7,7 +7,6 @@
 
 #include <jansson.h>
 
-#include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -88,16 +87,13 @@ static int check_modules(const char *dir, const json_t *modules, msgl_err *err)
 
 int msgl__model_embeds(const char *path, bool *out, msgl_err *err)
 {
-    char file[PATH_BYTES], *text;
-    size_t len, i;
+    char file[PATH_BYTES];
+    size_t i;
     *out = false;
     int code = msgl__path_join(path, MODULES, file, sizeof file, err);
     if (code != 0 || access(file, F_OK) != 0) return code;
-    code = msgl__file_read(file, MAX_BYTES, &text, &len, err);
-    if (code != 0) return code;
     json_t *modules, *m;
-    code = msgl__json_parse(MODULES, text, len, 0, &modules, err);
-    msgl__free(text);
+    code = msgl__json_load(file, MAX_BYTES, 0, &modules, err);
     if (code != 0) return code;
     json_array_foreach(modules, i, m)
     {

@@ -222,20 +222,12 @@ static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_err
 static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                       msgl_api_error *e)
 {
-    const char *text = NULL;
-    const int rc = msgl__field_str(o, "cache_salt", &text, e);
-    const size_t n = rc > 0 ? json_string_length(msgl__field(o, "cache_salt")) : 0;
-    if (rc < 0) return rc;
-    if (rc > 0 && (n == 0 || n > MSGL_API_MAX_SALT)) {
-        return msgl__api_fail(e, 400, "cache_salt", "invalid_value",
-                              "'cache_salt' has %zu bytes; allowed: 1 to %d.", n,
-                              MSGL_API_MAX_SALT);
-    }
-    if (rc == 0 && cfg->salt_of == 0) return 0;
+    const char *text = "";
+    const int rc = msgl__field_name(o, "cache_salt", MSGL_API_MAX_SALT, &text, e);
+    if (rc < 0 || (rc == 0 && cfg->salt_of == 0)) return rc;
     char both[MSGL_API_MAX_SALT + 16];
-    const int own = snprintf(both, sizeof both, "%d ", cfg->salt_of);
-    if (n > 0) memcpy(both + own, text, n);
-    out->cache_salt = msgl__siphash(cfg->salt_key, both, (size_t)own + n);
+    const int n = snprintf(both, sizeof both, "%d %s", cfg->salt_of, text);
+    out->cache_salt = msgl__siphash(cfg->salt_key, both, (size_t)n);
     if (out->cache_salt == 0) out->cache_salt = 1;
     return 0;
 }

@@ -42,12 +42,8 @@ static const msgl_field_row rows[] = {
      .help = "an answer may have several calls"},
     {"separate_reasoning", MSGL_FIELD_BOOL, .preset = "true",
      .help = "SGLang's: thoughts are in `reasoning_content`, not in `content`"},
-    {"prompt_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
-     .help =
-         "log-probabilities and ranks of the prompt's tokens, and of so many that were likelier; "
-         "not with `stream`"},
-    {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer has `prompt_token_ids` and `token_ids`"},
+    MSGL_ROW_PROMPT_LOGPROBS,
+    MSGL_ROW_RETURN_TOKEN_IDS,
     {0},
 };
 static const msgl_fields asked = {.read = rows, .also = &msgl__request_fields};
@@ -396,7 +392,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc >= 0) rc = parse_tools(o, cfg, &tools, out, e);
     if (rc == 0) rc = parse_reasoning(o, cfg, out, e);
     if (rc == 0) rc = parse_logprobs(o, out, e);
-    if (rc == 0) rc = msgl__parse_prompt_logprobs(o, out, e);
+    if (rc == 0) rc = msgl__parse_prompt_logprobs(o, &fields, out, e);
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
 }
 

@@ -18,12 +18,8 @@ static const msgl_field_row rows[] = {
              "`logprobs` are the prompt's, too"},
     {"logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
      .help = "log-probabilities of the tokens, and of so many that were likelier"},
-    {"prompt_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS,
-     .help =
-         "log-probabilities and ranks of the prompt's tokens, and of so many that were likelier; "
-         "not with `stream`"},
-    {"return_token_ids", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer has `prompt_token_ids` and `token_ids`"},
+    MSGL_ROW_PROMPT_LOGPROBS,
+    MSGL_ROW_RETURN_TOKEN_IDS,
     {0},
 };
 static const msgl_fields fields = {.read = rows, .also = &msgl__request_fields};
@@ -107,7 +103,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
         out->sampling.logprobs = (int32_t)num;
         if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
     }
-    if (rc >= 0) rc = msgl__parse_prompt_logprobs(o, out, e);
+    if (rc >= 0) rc = msgl__parse_prompt_logprobs(o, &fields, out, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_token_ids", &out->return_ids, e);
     if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);

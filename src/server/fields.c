@@ -112,6 +112,16 @@ int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_ap
     return 1;
 }
 
+int msgl__field_name(const json_t *o, const char *name, size_t most, const char **out,
+                     msgl_api_error *e)
+{
+    const int rc = msgl__field_str(o, name, out, e);
+    const size_t n = rc > 0 ? json_string_length(msgl__field(o, name)) : 1;
+    if (n >= 1 && n <= most) return rc;
+    return msgl__api_fail(e, 400, name, "invalid_value", "'%s' has %zu bytes; allowed: 1 to %zu.",
+                          name, n, most);
+}
+
 int msgl__field_bad(msgl_api_error *e, const char *param, const char *what)
 {
     return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);

@@ -9,6 +9,41 @@
 #include "server/api.h"
 #include "server/known_fields.h"
 
+// Rows that several kinds of request have.
+#define MSGL_ROW_MODEL                                                                             \
+    {                                                                                              \
+        "model", MSGL_FIELD_STRING, .preset = "the served model",                                  \
+                                    .help = "one of the served names, or the model's path"         \
+    }
+#define MSGL_ROW_STREAM                                                                            \
+    {                                                                                              \
+        "stream", MSGL_FIELD_BOOL, .preset = "false",                                              \
+                                   .help = "the answer comes as server-sent events"                \
+    }
+#define MSGL_ROW_CACHE_SALT                                                                        \
+    {                                                                                              \
+        "cache_salt", MSGL_FIELD_STRING,                                                           \
+            .max_bytes = MSGL_API_MAX_SALT,                                                        \
+            .help = "cached prefixes are shared only with requests of the same salt; not empty"    \
+    }
+#define MSGL_ROW_RID                                                                               \
+    {                                                                                              \
+        "rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,                                   \
+                                  .help = "the request's name for /abort_request; not empty"       \
+    }
+#define MSGL_ROW_PROMPT_LOGPROBS                                                                   \
+    {                                                                                              \
+        "prompt_logprobs", MSGL_FIELD_INT,                                                         \
+            .min = 0, .max = MSGL_MAX_LOGPROBS,                                                    \
+            .help = "log-probabilities and ranks of the prompt's tokens, and of so many that "     \
+                    "were likelier; not with `stream`"                                             \
+    }
+#define MSGL_ROW_RETURN_TOKEN_IDS                                                                  \
+    {                                                                                              \
+        "return_token_ids", MSGL_FIELD_BOOL,                                                       \
+            .preset = "false", .help = "the answer has `prompt_token_ids` and `token_ids`"         \
+    }
+
 // NULL: absent, or null.
 json_t *msgl__field(const json_t *o, const char *name);
 
@@ -22,6 +57,9 @@ int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, 
 int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
                      msgl_api_error *e);
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);
+// Of 1 to `most` bytes.
+int msgl__field_name(const json_t *o, const char *name, size_t most, const char **out,
+                     msgl_api_error *e);
 
 // The row that f, or what it takes over, has of a field; NULL: none.
 const msgl_field_row *msgl__field_row(const msgl_fields *f, const char *name);
@@ -60,7 +98,8 @@ int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_er
 int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);
 // sampling.c: "prompt_logprobs", behind what asks for an echo's log-probabilities.
-int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
+int msgl__parse_prompt_logprobs(const json_t *o, const msgl_fields *f, msgl_gen_request *out,
+                                msgl_api_error *e);
 // completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 

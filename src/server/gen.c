@@ -203,7 +203,8 @@ static bool queue_take(msgl_front *f, party *p, int n, int own, msgl_api_error *
 }
 
 // The request's shell, with the body and its claim in its job; or NULL and *e.
-static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, msgl_api_error *e)
+static gen *gen_create(msgl_front *f, const party *from, msgl_http_parser *p, msgl_api_kind kind,
+                       msgl_api_error *e)
 {
     gen *g = msgl__calloc(1, sizeof *g);
     msgl_job *j = msgl__calloc(1, sizeof *j);
@@ -216,7 +217,7 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     j->owner = g;
     j->kind = kind;
     j->config = f->api;
-    if (f->cfg.salt_by_key) j->config.salt_of = msgl__guard_whose(&f->cfg.guard, p);
+    if (f->cfg.salt_by_key) j->config.salt_of = from->key;
     j->max_seq_len = msgl__front_engine(f)->max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
@@ -243,7 +244,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     } else if ((from = msgl__party_join(f, c, p)) == NULL) {
         (void)msgl__api_oom(&e);
     } else if (queue_take(f, from, 1, 0, &e)) {
-        g = gen_create(f, p, kind, &e);
+        g = gen_create(f, from, p, kind, &e);
         if (g == NULL) queue_give(f, from, 1);
     }
     if (g == NULL) {
@@ -501,7 +502,7 @@ static int choice_abort(msgl_front *f, choice *c)
         c->sent = true;
         g->num_sent++;
         g->num_left--;
-        f->waiting--;
+        queue_give(f, g->party, 1);
         const int rc =
             msgl__sequence_init(&c->seq, req, prompt, &g->job->ids[prompt], f->cfg.tokenizer);
         if (rc != 0) return rc;
@@ -590,8 +591,7 @@ static void gen_start(msgl_front *f, gen *g)
     int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, bytes);
     if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
-        queue_give(f, g->party,
-                   n - g->num_choices); // freeing it gives the places of its choices back
+        queue_give(f, g->party, n - g->num_choices); // freeing it gives its choices' back
         gen_fail_status(f, g, rc);
         return;
     }

@@ -35,15 +35,7 @@ static const msgl_refused_field both_refused[] = {
     {NULL, MSGL_NEUTRAL_NULL},
 };
 static const msgl_field_row sglang_rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
-    {"rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,
-     .help = "the request's name for /abort_request; not empty"},
-    {"stream", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer comes as server-sent events"},
-    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
-     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
-    {0},
+    MSGL_ROW_MODEL, MSGL_ROW_RID, MSGL_ROW_STREAM, MSGL_ROW_CACHE_SALT, {0},
 };
 static const msgl_field_row params_rows[] = {
     {"max_new_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .preset = "128",

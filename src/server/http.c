@@ -161,11 +161,16 @@ static void idle_leave(msgl_http_conn *c)
     if (s->least_idle == c) s->least_idle = c->idler;
 }
 
-static source_count **source_bucket(msgl_http_server *s, const msgl_http_source *source)
+uint32_t msgl__http_source_hash(const msgl_http_source *s)
 {
     uint32_t h = 0;
-    for (size_t i = 0; i < sizeof source->bytes; i++) h = h * 31 + source->bytes[i];
-    return &s->sources[h % SOURCE_BUCKETS];
+    for (size_t i = 0; i < sizeof s->bytes; i++) h = h * 31 + s->bytes[i];
+    return h;
+}
+
+static source_count **source_bucket(msgl_http_server *s, const msgl_http_source *source)
+{
+    return &s->sources[msgl__http_source_hash(source) % SOURCE_BUCKETS];
 }
 
 // Counts a connection by where it comes from. Without memory it is not counted.

@@ -100,6 +100,7 @@ typedef struct msgl_http_source {
     unsigned char bytes[16];
 } msgl_http_source;
 msgl_http_source msgl__http_conn_source(const msgl_http_conn *c); // inner: zero
+uint32_t msgl__http_source_hash(const msgl_http_source *s);
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);

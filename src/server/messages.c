@@ -12,15 +12,13 @@
 #include "server/messages_answer.h"
 
 static const msgl_field_row rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
+    MSGL_ROW_MODEL,
     {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
      .help = "of the answer; /v1/messages must have it"},
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
      .help = "objects with `role` (user, assistant) and `content`, a string or an array of blocks"},
     {"system", MSGL_FIELD_ANY, .help = "a string, or an array of text blocks"},
-    {"stream", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer comes as server-sent events"},
+    MSGL_ROW_STREAM,
     {"stop_sequences", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_STOPS,
      .max_bytes = MSGL_MAX_STOP_BYTES, .help = "any of them ends the answer"},
     {"tools", MSGL_FIELD_ARRAY, .help = "the client's own tools"},
@@ -29,8 +27,7 @@ static const msgl_field_row rows[] = {
     {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
     {"output_config", MSGL_FIELD_OBJECT,
      .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
-    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
-     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
+    MSGL_ROW_CACHE_SALT,
     {0},
 };
 // Of Anthropic's service: nothing here depends on them.

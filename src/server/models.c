@@ -80,24 +80,19 @@ const msgl_endpoint msgl__endpoint_version = {.path = "/version",
                                               .examples = version_examples,
                                               .method = MSGL_HTTP_GET,
                                               .put_now = put_version};
-static const msgl_example get_model_info_examples[] = {
+static const msgl_example info_examples[] = {
     {"The model", MSGL_HTTP_GET,
      .has = "model_path tokenizer_path served_model_name is_generation"},
     {0},
 };
 const msgl_endpoint msgl__endpoint_get_model_info = {.path = "/get_model_info",
                                                      .help = "The model, as SGLang has it.",
-                                                     .examples = get_model_info_examples,
+                                                     .examples = info_examples,
                                                      .method = MSGL_HTTP_GET,
                                                      .put_now = put_info};
-static const msgl_example model_info_examples[] = {
-    {"The model", MSGL_HTTP_GET,
-     .has = "model_path tokenizer_path served_model_name is_generation"},
-    {0},
-};
 const msgl_endpoint msgl__endpoint_model_info = {.path = "/model_info",
                                                  .help = "The same by SGLang's newer name.",
-                                                 .examples = model_info_examples,
+                                                 .examples = info_examples,
                                                  .method = MSGL_HTTP_GET,
                                                  .put_now = put_info};
 static const msgl_example models_examples[] = {

@@ -30,9 +30,8 @@ static party identify(const msgl_front *f, const msgl_http_conn *c, const msgl_h
 
 static party **bucket(msgl_front *f, const party *id)
 {
-    uint32_t h = (uint32_t)id->kind * 31 + (uint32_t)id->key;
-    for (size_t i = 0; i < sizeof id->source.bytes; i++) h = h * 31 + id->source.bytes[i];
-    return &f->parties[h % PARTY_BUCKETS];
+    const uint32_t h = (uint32_t)id->kind * 31 + (uint32_t)id->key;
+    return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
 }
 
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)

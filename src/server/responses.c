@@ -13,15 +13,13 @@
 enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
 
 static const msgl_field_row rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
+    MSGL_ROW_MODEL,
     {"input", MSGL_FIELD_ANY, .required = true,
      .help = "a string, or an array of items: messages, calls, their results, reasoning"},
     {"instructions", MSGL_FIELD_STRING, .help = "the system's message"},
     {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
      .preset = "what the context leaves", .help = "of the answer"},
-    {"stream", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer comes as server-sent events"},
+    MSGL_ROW_STREAM,
     {"tools", MSGL_FIELD_ARRAY, .help = "of type function"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
      .help =
@@ -50,8 +48,7 @@ static const msgl_field_row rows[] = {
     {"moderation", MSGL_FIELD_ANY, .only = "null"},
     {"image", MSGL_FIELD_ANY, .only = "null: this model reads text only"},
     {"response_format", MSGL_FIELD_ANY, .only = "null: it is called 'text.format' here"},
-    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
-     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
+    MSGL_ROW_CACHE_SALT,
     {0},
 };
 // Of OpenAI's service: nothing here depends on them.

@@ -63,12 +63,9 @@ static const msgl_field_row sampling_rows[] = {
 };
 #undef SETTING
 static const msgl_field_row request_rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
-    {"rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,
-     .help = "the request's name for /abort_request; not empty"},
-    {"stream", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "the answer comes as server-sent events"},
+    MSGL_ROW_MODEL,
+    MSGL_ROW_RID,
+    MSGL_ROW_STREAM,
     {"stream_options", MSGL_FIELD_OBJECT,
      .help = "only with `stream`: `include_usage` (boolean): the last event has `usage`; "
              "`continuous_usage_stats` (boolean): with it, each event has it"},
@@ -76,8 +73,7 @@ static const msgl_field_row request_rows[] = {
     {"truncate_prompt_tokens", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
      .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
              "0"},
-    {"cache_salt", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_SALT,
-     .help = "cached prefixes are shared only with requests of the same salt; not empty"},
+    MSGL_ROW_CACHE_SALT,
     {0},
 };
 const msgl_fields msgl__sampling_fields = {.title = "Fields of sampling", .read = sampling_rows};
@@ -315,23 +311,18 @@ static int parse_truncate(const json_t *o, msgl_gen_request *out, msgl_api_error
 int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e)
 {
     const char *name = NULL;
-    const int rc = msgl__field_str(o, "rid", &name, e);
-    if (rc <= 0) return rc;
-    const size_t n = strlen(name);
-    if (n == 0 || n > MSGL_API_MAX_RID) {
-        return msgl__api_fail(e, 400, "rid", "invalid_value",
-                              "'rid' has %zu bytes; allowed: 1 to %d.", n, MSGL_API_MAX_RID);
-    }
-    memcpy(rid, name, n + 1);
-    return 1;
+    const int rc = msgl__field_name(o, "rid", MSGL_API_MAX_RID, &name, e);
+    if (rc > 0) (void)snprintf(rid, MSGL_API_MAX_RID + 1, "%s", name);
+    return rc;
 }
 
 // Not in streams, as in vLLM: an answer has them as a whole.
-int msgl__parse_prompt_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+int msgl__parse_prompt_logprobs(const json_t *o, const msgl_fields *f, msgl_gen_request *out,
+                                msgl_api_error *e)
 {
     static const char name[] = "prompt_logprobs";
     int64_t num;
-    const int rc = msgl__field_int(o, name, 0, MSGL_MAX_LOGPROBS, &num, e);
+    const int rc = msgl__field_int_of(o, f, name, &num, e);
     if (rc <= 0) return rc;
     if (out->stream) {
         return msgl__api_fail(e, 400, name, "invalid_value",

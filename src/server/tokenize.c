@@ -14,8 +14,7 @@
 // --- /tokenize ---
 
 static const msgl_field_row rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
+    MSGL_ROW_MODEL,
     {"prompt", MSGL_FIELD_ANY, .max_items = MSGL_API_MAX_PROMPTS,
      .help =
          "a string or an array of strings; one of `prompt`, `content` and `messages` is required"},
@@ -182,8 +181,7 @@ const msgl_endpoint msgl__endpoint_tokenize = {
 // --- /detokenize ---
 
 static const msgl_field_row id_rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
+    MSGL_ROW_MODEL,
     {"tokens", MSGL_FIELD_ANY, .required = true, .max_items = MSGL_API_MAX_PROMPTS,
      .help = "an array of token ids, or an array of such"},
     {"skip_special_tokens", MSGL_FIELD_BOOL, .preset = "false",
@@ -276,8 +274,7 @@ const msgl_endpoint msgl__endpoint_detokenize = {
 // --- /apply-template ---
 
 static const msgl_field_row chat_rows[] = {
-    {"model", MSGL_FIELD_STRING, .preset = "the served model",
-     .help = "one of the served names, or the model's path"},
+    MSGL_ROW_MODEL,
     {0},
 };
 static const msgl_fields chat_fields = {.read = chat_rows, .also = &msgl__conversation_fields};

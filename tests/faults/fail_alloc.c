@@ -26,8 +26,8 @@ void *REAL(memalign)(size_t align, size_t size);
 static faults *g_faults;      // NULL: nothing fails
 static uintptr_t g_spared[2]; // code whose own allocations do not fail
 
-// jansson 2.14 goes on without the byte that its lexer could not keep, and writes past the end of
-// the string for which it then looks.
+// jansson 2.14 goes on without the byte that its lexer could not keep, and the heap was found
+// corrupt behind that.
 static int find_jansson(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;

@@ -213,6 +213,38 @@ static void test_unread(void **state)
     server_close(&s);
 }
 
+// Choices that had not had their turn give their places in the queue back: those of a client that
+// still has another request, too.
+static void test_places(void **state)
+{
+    (void)state;
+    enum { LONG = 2500, CHOICES = 3 }; // the prompt is so long that its later choices wait
+    server_fixture s;
+    open_server(&s, 8);
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 1 << 20);
+    assert_int_equal(msgl__strbuf_addf(&body, "{\"rid\":\"x\",\"n\":%d,\"prompt\":[1", CHOICES), 0);
+    for (int i = 1; i < LONG; i++) assert_int_equal(msgl__strbuf_adds(&body, ",1"), 0);
+    assert_int_equal(msgl__strbuf_adds(&body, "]}"), 0);
+    const int other = client_ask(&s, "{\"prompt\":\"r\"}", NULL), fd = client_open(&s);
+    for (int i = 0; i < 25; i++) { // more than the places that a client can have
+        client_post(fd, "/v1/completions", msgl__strbuf_str(&body));
+        (void)engine_expect(&s, MSGL_MSG_REQUEST);
+        abort_it(&s, "{\"rid\":\"x\"}", 1);
+        (void)engine_expect(&s, MSGL_MSG_ABORT);
+        response r = client_read(fd);
+        expect_has(&r, "\"finish_reason\":\"abort\"", "\"index\":2");
+    }
+    abort_it(&s, "{\"abort_all\":true}", 1);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    response r = client_read(other);
+    expect_has(&r, "\"finish_reason\":\"abort\"", "");
+    msgl__strbuf_free(&body);
+    close(fd);
+    close(other);
+    server_close(&s);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -257,9 +289,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_converters),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_unread),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_whole),  cmocka_unit_test(test_converters),
+        cmocka_unit_test(test_names),  cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_places), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
