@@ -57,6 +57,7 @@ const msgl_api_code msgl__api_codes[] = {
     {"not_json", "a web page's body is not `application/json`"},
     {"request_too_large", "the body, or what it asks for, takes too much memory"},
     {"queue_full", "too much is under way"},
+    {"aborted", "`/abort_request` ended it, and there is nothing to show"},
     {"batches_off", "there is no `--batch-dir`"},
     {"engine_not_ready", "no engine is ready"},
     {"engine_stopped", "the engine ended while it answered"},

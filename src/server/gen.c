@@ -512,9 +512,15 @@ static int choice_abort(msgl_front *f, choice *c)
     return rc == 0 ? choice_claim(g, c) : rc;
 }
 
-// Its choices end, and so its answer does.
+// Its choices end, and so its answer does, with what there is of it: of a vector nothing.
 static void gen_abort(msgl_front *f, gen *g)
 {
+    if (g->ep->pooled) {
+        msgl_api_error e;
+        (void)msgl__api_fail(&e, 400, NULL, "aborted", "The request was ended by /abort_request.");
+        gen_fail(f, g, &e);
+        return;
+    }
     for (int i = 0; i < f->cfg.num_replicas; i++) (void)part_empty(f, &g->parts[i]);
     int rc = 0;
     for (int i = 0; i < g->num_choices && rc == 0; i++) rc = choice_abort(f, &g->choices[i]);

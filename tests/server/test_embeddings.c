@@ -211,6 +211,27 @@ static void test_longest(void **state)
     server_close(&s);
 }
 
+// A vector that is not there is no answer.
+static void test_aborted(void **state)
+{
+    (void)state;
+    server_fixture s;
+    open_pooling(&s);
+    const int fd = client_open(&s);
+    client_post(fd, PATH, "{\"input\":[\"a\",\"b\"]}");
+    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    response r = client_request(&s, "POST", "/abort_request", "{\"abort_all\":true}");
+    assert_string_equal(r.body, "{\"aborted\":1}");
+    response_free(&r);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    r = client_read(fd);
+    expect_error(&r, 400, "aborted");
+    close(fd);
+    server_close(&s);
+}
+
 // Every prompt of a client that leaves is ended.
 static void test_left(void **state)
 {
@@ -234,7 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers), cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_longest),
-        cmocka_unit_test(test_left),
+        cmocka_unit_test(test_aborted), cmocka_unit_test(test_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
