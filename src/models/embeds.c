@@ -93,7 +93,7 @@ int msgl__model_embeds(const char *path, bool *out, msgl_err *err)
     int code = msgl__path_join(path, MODULES, file, sizeof file, err);
     if (code != 0 || access(file, F_OK) != 0) return code;
     json_t *modules, *m;
-    code = msgl__json_load(file, MAX_BYTES, 0, &modules, err);
+    code = msgl__json_load_array(file, MAX_BYTES, 0, &modules, err);
     if (code != 0) return code;
     json_array_foreach(modules, i, m)
     {

@@ -145,7 +145,8 @@ int msgl__json_parse(const char *name, const char *text, size_t len, size_t flag
                          msgl__printable(why.text, shown, sizeof shown));
 }
 
-int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **out, msgl_err *err)
+static int load(const char *path, size_t max_bytes, size_t flags, json_type type, json_t **out,
+                msgl_err *err)
 {
     char *data = NULL;
     size_t len = 0;
@@ -153,10 +154,22 @@ int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **o
     int rc = msgl__file_read(path, max_bytes, &data, &len, err);
     if (rc == 0) rc = msgl__json_parse(msgl__path_tail(path), data, len, flags, out, err);
     msgl__free(data);
-    if (rc != 0 || json_is_object(*out)) return rc;
+    if (rc != 0 || json_typeof(*out) == type) return rc;
     json_decref(*out);
     *out = NULL;
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", msgl__path_tail(path));
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON %s", msgl__path_tail(path),
+                         type == JSON_OBJECT ? "object" : "array");
+}
+
+int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **out, msgl_err *err)
+{
+    return load(path, max_bytes, flags, JSON_OBJECT, out, err);
+}
+
+int msgl__json_load_array(const char *path, size_t max_bytes, size_t flags, json_t **out,
+                          msgl_err *err)
+{
+    return load(path, max_bytes, flags, JSON_ARRAY, out, err);
 }
 
 // Four hex digits; -1: not that.

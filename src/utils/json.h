@@ -28,6 +28,10 @@ int msgl__json_parse(const char *name, const char *text, size_t len, size_t flag
 // name the file: those of msgl__file_read (utils/file.h) and MSGL_EFORMAT.
 int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **out, msgl_err *err);
 
+// msgl__json_load of a file whose top level must be an array.
+int msgl__json_load_array(const char *path, size_t max_bytes, size_t flags, json_t **out,
+                          msgl_err *err);
+
 // json_loadb() that says why it returned NULL: *rc is MSGL_EFORMAT, with *why, or MSGL_ENOMEM,
 // which jansson's own code calls an invalid token at times.
 json_t *msgl__json_loadb(const char *text, size_t len, size_t flags, json_error_t *why, int *rc);

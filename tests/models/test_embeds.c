@@ -41,7 +41,7 @@ static const question questions[] = {
      "{\"pooling_mode\":\"lasttoken\"}", 0, true, NULL},
     {"[" MODULE("", OLD "Transformer") "," MODULE("1_LogitScore", NEW "LogitScore") "]", NULL, 0,
      false, NULL}, // a reranker
-    {"{}", NULL, 0, false, NULL},
+    {"{}", NULL, MSGL_EFORMAT, false, "modules.json: expected a JSON array"},
     {"[1,{}]", NULL, 0, false, NULL},
     {"[", NULL, MSGL_EFORMAT, false, "modules.json"},
     {QWEN3, NULL, MSGL_ENOENT, true, "1_Pooling/config.json"},
