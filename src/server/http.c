@@ -29,15 +29,7 @@ enum {
     LINGER_MAX = 64 << 20,     // bytes read over in that time
     READ_STEP = 64 * 1024,
     RESERVE = 16, // connections beyond the limit
-    SOURCE_BUCKETS = 256,
 };
-
-// Connections that have the same source.
-typedef struct source_count {
-    struct source_count *next; // of its bucket
-    msgl_http_source source;
-    int count;
-} source_count;
 
 typedef enum conn_state {
     CONN_READ,   // between requests, or a request is coming in
@@ -62,7 +54,7 @@ struct msgl_http_conn {
     char id[MSGL_HTTP_ID_MAX + 1];
     char client[INET6_ADDRSTRLEN + 16]; // address and port
     msgl_http_source source;
-    source_count *counted;             // NULL: not counted
+    msgl_source_count *counted;        // NULL: not counted
     msgl_http_conn *idler, *less_idle; // neighbours among the idle ones
     bool idle; // it has no request, and what has come of one is not all of its head; or it lingers
     bool reserve;
@@ -90,7 +82,7 @@ struct msgl_http_server {
     msgl_http_conn *conns;
     int count;
     msgl_http_conn *most_idle, *least_idle;
-    source_count *sources[SOURCE_BUCKETS];
+    msgl_sources sources;
     bool draining;
     uint64_t id_base, last_id; // of requests that bring no id
 };
@@ -136,7 +128,7 @@ const char *msgl__http_status_text(int status)
     return "Unknown";
 }
 
-// --- who is idle, and where they come from ---
+// --- who is idle ---
 
 static void idle_join(msgl_http_conn *c)
 {
@@ -161,44 +153,6 @@ static void idle_leave(msgl_http_conn *c)
     if (s->least_idle == c) s->least_idle = c->idler;
 }
 
-uint32_t msgl__http_source_hash(const msgl_http_source *s)
-{
-    uint32_t h = 0;
-    for (size_t i = 0; i < sizeof s->bytes; i++) h = h * 31 + s->bytes[i];
-    return h;
-}
-
-static source_count **source_bucket(msgl_http_server *s, const msgl_http_source *source)
-{
-    return &s->sources[msgl__http_source_hash(source) % SOURCE_BUCKETS];
-}
-
-// Counts a connection by where it comes from. Without memory it is not counted.
-static void source_join(msgl_http_conn *c)
-{
-    source_count **first = source_bucket(c->server, &c->source), *found = *first;
-    while (found != NULL && memcmp(&found->source, &c->source, sizeof c->source) != 0) {
-        found = found->next;
-    }
-    if (found == NULL && (found = msgl__calloc(1, sizeof *found)) != NULL) {
-        found->source = c->source;
-        found->next = *first;
-        *first = found;
-    }
-    if (found != NULL) found->count++;
-    c->counted = found;
-}
-
-static void source_leave(msgl_http_conn *c)
-{
-    source_count *counted = c->counted;
-    if (counted == NULL || --counted->count > 0) return;
-    source_count **at = source_bucket(c->server, &c->source);
-    while (*at != counted) at = &(*at)->next;
-    *at = counted->next;
-    msgl__free(counted);
-}
-
 // --- life of a connection ---
 
 static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg);
@@ -207,7 +161,7 @@ static void conn_free(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
     idle_leave(c);
-    source_leave(c);
+    msgl__sources_leave(&s->sources, c->counted);
     if (c->prev != NULL) c->prev->next = c->next;
     if (c->next != NULL) c->next->prev = c->prev;
     if (s->conns == c) s->conns = c->next;
@@ -694,19 +648,6 @@ static void put_peer(const peer *p, char *out, size_t size)
                    ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
 }
 
-static msgl_http_source source_of(const peer *p)
-{
-    msgl_http_source s = {0};
-    if (p->any.sa_family == AF_INET) {
-        s.bytes[10] = s.bytes[11] = 0xff;
-        memcpy(s.bytes + 12, &p->v4.sin_addr, 4);
-    } else if (p->any.sa_family == AF_INET6) {
-        const bool v4 = IN6_IS_ADDR_V4MAPPED(&p->v6.sin6_addr);
-        memcpy(s.bytes, &p->v6.sin6_addr, v4 ? 16 : 8);
-    }
-    return s;
-}
-
 // One too many. With TLS it gets no answer, for which it would need a handshake, which is work.
 static void conn_turn_away(msgl_http_conn *c, int status, const char *why)
 {
@@ -722,7 +663,7 @@ static bool conn_may_stay(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
     const int most = s->cfg.max_per_source;
-    if (most > 0) source_join(c);
+    if (most > 0) c->counted = msgl__sources_join(&s->sources, &c->source);
     if (c->counted != NULL && c->counted->count > most) {
         conn_turn_away(c, 429, "There are too many connections from this address.");
         return false;
@@ -747,7 +688,7 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
     if (c->inner) {
         (void)snprintf(c->client, sizeof c->client, "batch");
     } else {
-        c->source = source_of(p);
+        c->source = msgl__http_source_of(&p->any);
         if (s->handlers.on_done != NULL) put_peer(p, c->client, sizeof c->client);
     }
     msgl__http_parser_init(&c->parser, &s->cfg.limits);

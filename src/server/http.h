@@ -25,6 +25,7 @@
 
 #include "core/err.h"
 #include "server/http_parse.h"
+#include "server/http_source.h"
 
 struct evbuffer;
 struct msgl_tls;
@@ -94,13 +95,7 @@ bool msgl__http_conn_is_inner(const msgl_http_conn *c);
 bool msgl__http_conn_is_reserve(const msgl_http_conn *c); // closed after its request
 #define MSGL_HTTP_FULL "There are too many connections."
 
-// Where a connection comes from: an IPv4 address as IPv6 has it, or the first half of an IPv6
-// address, since a host has all of the other.
-typedef struct msgl_http_source {
-    unsigned char bytes[16];
-} msgl_http_source;
 msgl_http_source msgl__http_conn_source(const msgl_http_conn *c); // inner: zero
-uint32_t msgl__http_source_hash(const msgl_http_source *s);
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Supervisor and front talk over a packet socket, one letter, a replica and a payload per packet:
-//   front -> supervisor   S  the front serves
-//                         R  the replica's engine is ready
-//                         L  it is gone; text: its last words
-//                         X  the front cannot start; text: why
-//   supervisor -> front   C  here is the channel to a new engine (with the descriptor)
-//                         T  stop gracefully
+// Supervisor and front talk over a packet socket (front_process.h).
 // Supervisor and engine have a packet socket, too, the engine's line: a packet is a descriptor, of
 // the channel to the next front when the last one has died.
 // Signals of a terminal reach the whole process group, so the children ignore SIGINT and SIGTERM
@@ -14,13 +8,11 @@
 #include "server/launch.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -28,19 +20,14 @@
 
 #include "core/mem.h"
 #include "server/confine.h"
+#include "server/front_process.h"
 #include "server/tls.h"
 #include "server/unix_socket.h"
 #include "server/watchdog.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
 
-enum {
-    CHANNEL_FILES = 3,
-    TEXT_MAX = 512,
-    RESTART_DELAY_MAX_MS = 30000,
-    ENGINE_EXIT_MS = 3000,
-    LAST_WORDS_MS = 2000
-};
+enum { RESTART_DELAY_MAX_MS = 30000, ENGINE_EXIT_MS = 3000, LAST_WORDS_MS = 2000 };
 
 msgl_serve_config msgl__serve_config_default(void)
 {
@@ -53,203 +40,11 @@ msgl_serve_config msgl__serve_config_default(void)
                                .max_failed_starts = 5};
 }
 
-// --- control packets ---
-
-static int control_send(int fd, char letter, int replica, const char *text, int pass_fd)
-{
-    char packet[2 + TEXT_MAX] = {letter, (char)replica};
-    size_t n = text == NULL ? 0 : strlen(text);
-    if (n > TEXT_MAX) n = TEXT_MAX;
-    if (n > 0) memcpy(packet + 2, text, n);
-    return msgl__packet_send(fd, packet, 2 + n, pass_fd);
-}
-
-// The letter, or 0 when there is none now, or -1 at the end. text: TEXT_MAX + 1 bytes.
-static int control_recv(int fd, int *replica, char *text, int *passed_fd)
-{
-    char packet[2 + TEXT_MAX];
-    const ssize_t n = msgl__packet_recv(fd, packet, sizeof packet, passed_fd);
-    if (n <= 0) return (int)n;
-    if (n < 2) return -1;
-    memcpy(text, packet + 2, (size_t)n - 2);
-    text[n - 2] = '\0';
-    *replica = packet[1];
-    return packet[0];
-}
-
-// --- the front process ---
-
 static void close_fd(int *fd)
 {
     if (*fd >= 0) close(*fd);
     *fd = -1;
 }
-
-// What the front's process keeps of an engine.
-typedef struct front_engine {
-    bool ready;
-    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
-    // epoll: clients may hold all others. -1: not kept now.
-    int spare[CHANNEL_FILES];
-    bool used; // its channel has them
-} front_engine;
-
-typedef struct front_process {
-    const msgl_serve_config *cfg;
-    msgl_front_config front_cfg;
-    msgl_front *front;
-    int control, port;
-    front_engine engines[MSGL_FRONT_MAX_REPLICAS];
-    bool announced;
-} front_process;
-
-static void keep_spares(front_process *p)
-{
-    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
-        front_engine *e = &p->engines[i];
-        for (int k = 0; k < CHANNEL_FILES && !e->used; k++) {
-            if (e->spare[k] < 0) e->spare[k] = fcntl(p->control, F_DUPFD_CLOEXEC, 0);
-        }
-    }
-}
-
-static void use_spares(front_process *p)
-{
-    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
-        for (int k = 0; k < CHANNEL_FILES; k++) close_fd(&p->engines[i].spare[k]);
-    }
-}
-
-static void front_ready(void *ctx, int replica, const msgl_msg_ready *ready)
-{
-    front_process *p = ctx;
-    bool all = true;
-    p->engines[replica].ready = true;
-    for (int i = 0; i < p->front_cfg.num_replicas; i++) all = all && p->engines[i].ready;
-    (void)control_send(p->control, 'R', replica, NULL, -1);
-    if (!all || p->announced) return;
-    if (p->cfg->on_ready != NULL) p->cfg->on_ready(p->cfg->ctx, p->cfg->host, p->port, ready);
-    p->announced = true;
-}
-
-static void front_lost(void *ctx, int replica, const char *fatal)
-{
-    front_process *p = ctx;
-    p->engines[replica].ready = p->engines[replica].used = false;
-    keep_spares(p); // the channel's are free now
-    (void)control_send(p->control, 'L', replica, fatal, -1);
-}
-
-static int use_engine(front_process *p, int replica, int fd, msgl_err *err)
-{
-    msgl_channel *ch = NULL;
-    const int rc = msgl__channel_from_fd(fd, &ch, err);
-    if (rc != 0) {
-        close(fd);
-        return rc;
-    }
-    if (msgl__front_set_channel(p->front, replica, ch) == 0) return 0;
-    return msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the engine");
-}
-
-static void on_control(evutil_socket_t fd, short what, void *arg)
-{
-    (void)what;
-    front_process *p = arg;
-    char text[TEXT_MAX + 1];
-    int passed, replica = 0;
-    use_spares(p);
-    const int kind = control_recv((int)fd, &replica, text, &passed);
-    if (kind == 'C' && passed >= 0) {
-        msgl_err err;
-        p->engines[replica].used = true;
-        if (use_engine(p, replica, passed, &err) != 0) {
-            msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", err.text);
-            front_lost(p, replica, err.text);
-        }
-    }
-    keep_spares(p);
-    if (kind == 'C' && passed < 0) { // the engine sees its channel closed and ends
-        static const char why[] = "the front could not take the engine's channel: no descriptor "
-                                  "free (ulimit -n)";
-        msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", why);
-        front_lost(p, replica, why);
-    } else if (kind == 'T' || kind < 0) {
-        msgl__front_stop(p->front);
-    }
-}
-
-// As many descriptors as allowed; fewer connections when that is not enough for all of them.
-static void raise_file_limit(msgl_front_config *cfg)
-{
-    struct rlimit lim;
-    if (getrlimit(RLIMIT_NOFILE, &lim) != 0) return;
-    // 128 are enough with one engine.
-    const int more = 2 * CHANNEL_FILES * (cfg->num_replicas - 1);
-    const rlim_t want = (rlim_t)cfg->http.max_connections + 128 + (rlim_t)more;
-    if (lim.rlim_cur < want) {
-        lim.rlim_cur = lim.rlim_max < want ? lim.rlim_max : want;
-        if (setrlimit(RLIMIT_NOFILE, &lim) != 0) (void)getrlimit(RLIMIT_NOFILE, &lim);
-    }
-    if (lim.rlim_cur >= want) return;
-    // What is kept back is for the engine's channel, workers, files and a connection to refuse.
-    const int room = (int)lim.rlim_cur > more ? (int)lim.rlim_cur - more : 0;
-    const int most = room > 256 ? room - 128 : room > 64 ? room - 48 : room / 4;
-    if (cfg->http.max_connections > most) cfg->http.max_connections = most;
-}
-
-static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_templates **templates,
-                      msgl_err *err)
-{
-    int rc = msgl__tokenizer_load(p->cfg->model_dir, tokenizer, err);
-    if (rc != 0) return rc;
-    rc = msgl__chat_templates_load(p->cfg->model_dir, templates, err);
-    if (rc == MSGL_ENOENT) {
-        msgl__log(p->front_cfg.log, MSGL_LOG_WARN,
-                  "the model has no chat template: /v1/chat/completions will refuse requests");
-        *templates = NULL;
-        return 0;
-    }
-    return rc;
-}
-
-// Takes over listen_fd and the channels' descriptors; -1: of an engine that does not run now.
-static int front_serve(front_process *p, int listen_fd, const int *engine_fds, msgl_err *err)
-{
-    msgl_tokenizer *tokenizer = NULL;
-    msgl_chat_templates *templates = NULL;
-    struct event *control = NULL;
-    raise_file_limit(&p->front_cfg);
-    int rc = front_load(p, &tokenizer, &templates, err);
-    if (rc != 0) goto out;
-    p->front_cfg.tokenizer = tokenizer;
-    p->front_cfg.templates = templates;
-    p->front_cfg.ctx = p;
-    p->front_cfg.on_ready = front_ready;
-    p->front_cfg.on_lost = front_lost;
-    rc = msgl__front_create(&p->front_cfg, listen_fd, &p->front, err);
-    if (rc != 0) goto out;
-    for (int i = 0; i < p->front_cfg.num_replicas && rc == 0; i++) {
-        if (engine_fds[i] >= 0) rc = use_engine(p, i, engine_fds[i], err);
-    }
-    if (rc != 0) goto out;
-    control =
-        event_new(msgl__front_base(p->front), p->control, EV_READ | EV_PERSIST, on_control, p);
-    if (control == NULL || event_add(control, NULL) != 0) {
-        rc = msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the supervisor");
-        goto out;
-    }
-    (void)control_send(p->control, 'S', 0, NULL, -1);
-    rc = msgl__front_run(p->front);
-out:
-    if (control != NULL) event_free(control);
-    msgl__front_destroy(p->front);
-    if (templates != NULL) msgl__chat_templates_free(templates);
-    if (tokenizer != NULL) msgl__tokenizer_free(tokenizer);
-    return rc;
-}
-
-// --- the supervisor ---
 
 // A process, and how its starts went.
 typedef struct child {
@@ -258,7 +53,7 @@ typedef struct child {
     bool ready, ever_ready;
     int failed_starts, delay_ms;
     uint64_t ready_at, restart_at; // ns; restart_at 0: none
-    char last_words[TEXT_MAX + 1];
+    char last_words[MSGL_CONTROL_TEXT + 1];
 } child;
 
 typedef struct engine_process {
@@ -334,36 +129,20 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     _exit(rc == 0 ? 0 : 1);
 }
 
-static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
-{
-    const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
-    const int rc = msgl__no_new_privileges(err);
-    return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
-}
-
 static _Noreturn void front_child(supervisor *s)
 {
-    static front_process p; // too large for the stack
     child_begin(s);
-    p = (front_process){.cfg = s->cfg,
-                        .front_cfg = s->cfg->front,
-                        .control = s->control[1],
-                        .port = s->port,
-                        .announced = s->announced};
     int fds[MSGL_FRONT_MAX_REPLICAS];
-    for (int i = 0; i < s->num_engines; i++) {
-        fds[i] = s->engines[i].front_fd;
-        for (int k = 0; k < CHANNEL_FILES; k++) p.engines[i].spare[k] = -1;
-    }
-    keep_spares(&p);
-    p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
-    p.front_cfg.guard.host = s->cfg->host;
-    p.front_cfg.heartbeats = s->heartbeats;
-    p.front_cfg.http.tls = s->tls;
-    msgl_err err = {0};
-    int rc = confine_front(s->cfg, &err);
-    if (rc == 0) rc = front_serve(&p, s->listen_fd, fds, &err);
-    if (rc != 0) (void)control_send(p.control, 'X', 0, err.text, -1);
+    for (int i = 0; i < s->num_engines; i++) fds[i] = s->engines[i].front_fd;
+    const msgl_front_start start = {.cfg = s->cfg,
+                                    .control = s->control[1],
+                                    .listen_fd = s->listen_fd,
+                                    .port = s->port,
+                                    .announced = s->announced,
+                                    .engine_fds = fds,
+                                    .heartbeats = s->heartbeats,
+                                    .tls = s->tls};
+    const int rc = msgl__front_process(&start);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
 }
@@ -496,7 +275,7 @@ static void begin_stop(supervisor *s)
     }
     if (s->front.pid == 0) {
         end_engines(s);
-    } else if (control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
+    } else if (msgl__control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
         kill_child(&s->front);
     }
 }
@@ -533,9 +312,9 @@ static void engine_is_ready(supervisor *s, engine_process *e)
 
 static void on_packets(supervisor *s)
 {
-    char text[TEXT_MAX + 1];
+    char text[MSGL_CONTROL_TEXT + 1];
     int passed, kind, replica = 0;
-    while ((kind = control_recv(s->control[0], &replica, text, &passed)) > 0) {
+    while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
         if (kind == 'S') {
@@ -680,7 +459,8 @@ static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
     const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
     // Else it is kept for the next front.
-    if (control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0) close_fd(&e->front_fd);
+    if (msgl__control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0)
+        close_fd(&e->front_fd);
     return 0;
 }
 

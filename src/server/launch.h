@@ -17,13 +17,13 @@ typedef struct msgl_serve_config {
     int port;              // 0: any free one
     const char *uds;       // a path to listen at instead; NULL: none
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
-    // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     const char *ssl_certfile, *ssl_keyfile; // PEM (tls.h); NULL: no TLS, key in certfile
     const char *user;                       // NAME[:GROUP] to become (confine.h); NULL: none
     bool seccomp;          // limit the processes' system calls; only engines on the CPU
     unsigned engine_parts; // for that: MSGL_CONFINE_RANKS and _HOSTS
     bool gpu;              // engines may have to start a program of the driver's that is root's
     bool insecure;         // serve everybody who can reach a host beyond loopback, without keys
+    // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     msgl_front_config front;
     // An engine process: serve the channel until it ends; the result is its exit status. Errors
     // go to the front as MSGL_MSG_FATAL. replica: 0 to front.num_replicas - 1.
