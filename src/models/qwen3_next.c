@@ -62,9 +62,23 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_layers(r, c);
 }
 
+// Qwen3.5's configuration has no width for a layer without experts.
+static void refuse_dense_layers(msgl_json_reader *r, const msgl_model_config *c)
+{
+    const char *const key = msgl__json_int_or(r, "decoder_sparse_step", 1, INT32_MAX, 1) > 1
+                                ? "decoder_sparse_step"
+                                : "mlp_only_layers";
+    for (int32_t l = 0; l < c->num_layers && r->status == 0; l++) {
+        if ((c->decoder.layer_flags[l] & MSGL_LAYER_SPARSE) != 0) continue;
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
+                          "none, as all layers have experts");
+    }
+}
+
 static void read_experts(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl__decoder_read_experts(r, c, "moe_intermediate_size");
+    if (c->arch->only_experts) refuse_dense_layers(r, c);
     c->decoder.router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", true);
     c->decoder.shared_intermediate_size =
         msgl__json_int(r, "shared_expert_intermediate_size", 1, MSGL_MAX_INTERMEDIATE);

@@ -20,6 +20,16 @@ static void open_call(msgl_parser *p)
     msgl__strbuf_clear(&p->name);
 }
 
+// A block without a call is text. Calls clear what is held, with the marker that opened the block.
+static int end_block(msgl_parser *p)
+{
+    int rc = 0;
+    if (strncmp(msgl__strbuf_str(&p->held), OPEN[0], strlen(OPEN[0])) == 0) {
+        rc = msgl__put_text(p, p->held.data, p->held.len);
+    }
+    return rc == 0 ? msgl__call_done(p) : rc;
+}
+
 // Before the first call of the block, and between two of them.
 static int block(msgl_parser *p, char c)
 {
@@ -28,7 +38,7 @@ static int block(msgl_parser *p, char c)
     char plain[MSGL_MARK_MAX];
     int n;
     const int mark = msgl__match_add(&p->match, IN_BLOCK, c, plain, &n);
-    if (mark == 0) return msgl__call_done(p);
+    if (mark == 0) return end_block(p);
     if (mark == 1) open_call(p);
     if (n == 0) return 0;
     p->held.len--; // c is asked for again

@@ -621,6 +621,9 @@ static void test_refusals_by_architecture(void **state)
     refuse("Qwen3_5ForCausalLM", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
            "full_attention, linear_attention");
     refuse("Qwen3NextForCausalLM", "intermediate_size", NULL, "intermediate_size: found nothing");
+    // Found by fuzzing: layers without experts had a width of 0.
+    refuse("Qwen3_5MoeForCausalLM", "mlp_only_layers", "[0]", "allowed none");
+    refuse("Qwen3_5MoeForCausalLM", "decoder_sparse_step", "2", "found 2, allowed none");
 }
 
 // Groups of layers of models with linear attention.

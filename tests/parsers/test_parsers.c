@@ -294,6 +294,7 @@ static void test_deepseek(void **state)
         {D_BEGIN D_CALL "function" D_SEP "f\n```json\n{\"a\": 1\n```" D_CLOSE D_END "x",
          "<call f {\"a\": 1\n```>x"},
         {D_BEGIN "x", D_BEGIN "x"},
+        {D_BEGIN "\n" D_END "x", D_BEGIN "\n" D_END "x"}, // found by fuzzing: it was lost
         {D_BEGIN D_CALL "function" D_SEP "f g\n", D_BEGIN D_CALL "function" D_SEP "f g\n"},
         {D_BEGIN D_CALL "function" D_SEP "f\n```json\n[]",
          D_BEGIN D_CALL "function" D_SEP "f\n```json\n[]"},
