@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ranks on GPUs: sums and gathers of every type and length against sums on the host, in graphs and
-// behind one another; models of every architecture on two ranks against transformers; ranks that
+// behind one another; models of every architecture on ranks against transformers; ranks that
 // are killed or stopped. Two ranks share one GPU where there are no more, which needs peer memory
 // alone: NCCL refuses it. Every test is a process, since what has used CUDA cannot fork ranks.
 //
-//     cuda_ranks [--quick] [--device cuda:A,B] [--bench] [--only PATTERN] [--part I/N]
+//     cuda_ranks [--quick] [--device cuda:A,B[,C...]] [--bench] [--only PATTERN] [--part I/N]
 //
+// --device: as many ranks as it names GPUs.
 // --bench: microseconds of sums in a graph, for GPUs of their own. --part: every N-th case, of
 // those from I on, so that several processes share them out.
 #include <fnmatch.h>
@@ -30,9 +31,10 @@
 #include "models/folder.h"
 #include "utils/clock.h"
 
-enum { RANKS = 2, SKIPPED = 77 };
+enum { MAX_RANKS = 8, SKIPPED = 77 };
 
 static const char *device = "cuda:0,0";
+static int ranks = 2; // those that it names
 
 // How ranks may be connected.
 typedef struct way {
@@ -77,13 +79,13 @@ static void open_rank(rank *r, msgl_group *g, int index, int size, const char *w
     if (msgl__device_choose(where, index, size, &choice, &err) != 0) fail_msg("%s", err.text);
     const msgl_cuda_api *api = choice.api;
     if (api->open(choice.ordinal, false, NULL, &r->d, NULL, &err) != 0) fail_msg("%s", err.text);
-    const msgl_cuda_ranks ranks = {.rank = index,
+    const msgl_cuda_ranks place = {.rank = index,
                                    .size = size,
                                    .exchange = exchange,
                                    .ctx = r,
                                    .nccl = by->nccl,
                                    .no_peers = by->no_peers};
-    const int code = api->comm(r->d, &ranks, &r->comm, r->note, sizeof r->note, &err);
+    const int code = api->comm(r->d, &place, &r->comm, r->note, sizeof r->note, &err);
     // NCCL wants GPUs of their own; what is then said names both.
     if (code == MSGL_EUNSUPPORTED && by->no_peers) {
         if (index == 0) print_message("%s\n", err.text);
@@ -104,7 +106,7 @@ static void settle(rank *r)
 static void close_rank(rank *r)
 {
     settle(r);
-    if (r->member != NULL) exchange(r, &(int32_t){0}, sizeof(int32_t), (int32_t[RANKS]){0});
+    if (r->member != NULL) exchange(r, &(int32_t){0}, sizeof(int32_t), (int32_t[MAX_RANKS]){0});
     r->comm->ops->destroy(r->comm);
     r->d->ops->destroy(r->d);
     r->host->ops->destroy(r->host);
@@ -584,7 +586,7 @@ static void with_ranks(int size, const char *where, const way *by, void (*body)(
 {
     msgl_err err = {0};
     msgl_group *g = NULL;
-    pid_t others[RANKS] = {0};
+    pid_t others[MAX_RANKS] = {0};
     rank r;
     if (size > 1) assert_int_equal(msgl__group_create(size, &g, &err), 0);
     for (int i = 1; i < size; i++) {
@@ -609,7 +611,7 @@ static void with_ranks(int size, const char *where, const way *by, void (*body)(
 
 static void test_communicator(void **state)
 {
-    with_ranks(RANKS, device, *state, check_communicator);
+    with_ranks(ranks, device, *state, check_communicator);
 }
 
 // What of NCCL one GPU can show: it is found, and long messages go through it.
@@ -692,8 +694,14 @@ typedef struct model_case {
 // fork ranks.
 static void skip_without_nccl(void)
 {
-    int gpus[RANKS];
-    if (sscanf(device, "cuda:%d,%d", &gpus[0], &gpus[1]) == RANKS && gpus[0] != gpus[1]) return;
+    unsigned named = 0;
+    bool twice = false;
+    for (const char *at = strchr(device, ':'); at != NULL; at = strchr(at + 1, ',')) {
+        const unsigned gpu = 1U << (atoi(at + 1) & 31);
+        twice |= (named & gpu) != 0;
+        named |= gpu;
+    }
+    if (!twice) return;
     print_message("NCCL allows one rank a GPU\n");
     exit(SKIPPED);
 }
@@ -710,7 +718,7 @@ static void test_model(void **state)
                               .deterministic = c->deterministic,
                               .expert_ranks = c->expert_ranks,
                               .no_peers = c->no_peers,
-                              .ranks = RANKS};
+                              .ranks = ranks};
     if (c->no_peers) skip_without_nccl();
     const bool ran = c->dtype == NULL ? parity_f32(c->model, &t)
                                       : parity_half(c->model, c->dtype, c->expected, &t);
@@ -722,7 +730,7 @@ static void test_failing(void **state)
 {
     const int with = *(const int *)*state;
     const harness_target t = {
-        .device = device, .attention = "auto", .page_size = 16, .ranks = RANKS};
+        .device = device, .attention = "auto", .page_size = 16, .ranks = ranks};
     harness h;
     char dir[512];
     int32_t ids[64];
@@ -748,7 +756,9 @@ static void test_failing(void **state)
     const double seconds = (double)(msgl__now_ns() - begin) * 1e-9;
     print_message("signal %d: %.2f s\n", with, seconds);
     assert_int_equal(code, MSGL_EPEER);
-    assert_string_equal(h.r->fault(h.r->ctx), "rank 1 of 2 failed");
+    char fault[64];
+    snprintf(fault, sizeof fault, "rank 1 of %d failed", ranks);
+    assert_string_equal(h.r->fault(h.r->ctx), fault);
     assert_true(seconds < 3);
     harness_close(&h);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -764,7 +774,7 @@ static void test_graphs_end(void **state)
                               .page_size = 16,
                               .graph_max_bs = 32,
                               .no_peers = true,
-                              .ranks = RANKS};
+                              .ranks = ranks};
     skip_without_nccl();
     json_t *c = small_config("Qwen3ForCausalLM");
     folder f;
@@ -793,7 +803,7 @@ static void test_refused(void **state)
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         msgl_device_choice choice;
         msgl_err err = {0};
-        const int code = msgl__device_choose(bad[i], 1, RANKS, &choice, &err);
+        const int code = msgl__device_choose(bad[i], 1, ranks, &choice, &err);
         print_message("%s\n", err.text);
         assert_int_equal(code, MSGL_EINVAL);
         assert_non_null(strstr(err.text, "allowed"));
@@ -855,9 +865,9 @@ static void add_all(all_cases *a, bool quick)
     add_model(a, (model_case){"qwen3", "bfloat16", "expected_bf16.bin", 16, 4, .no_peers = true});
     static const char *const mixtures[] = {"qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3"};
     for (size_t m = 0; m < MSGL_COUNT(mixtures); m++) {
-        add_model(a, (model_case){mixtures[m], .page_size = 16, .expert_ranks = RANKS});
+        add_model(a, (model_case){mixtures[m], .page_size = 16, .expert_ranks = ranks});
         add_model(a, (model_case){mixtures[m], "bfloat16", "expected_bf16.bin", 16, 4,
-                                  .expert_ranks = RANKS});
+                                  .expert_ranks = ranks});
     }
 }
 
@@ -881,14 +891,14 @@ static void test_there(void **state)
     (void)state;
     msgl_device_choice choice;
     msgl_err err = {0};
-    if (msgl__device_choose(device, 0, RANKS, &choice, &err) == 0) return;
+    if (msgl__device_choose(device, 0, ranks, &choice, &err) == 0) return;
     fprintf(stderr, "skipped: %s\n", err.text);
     _exit(SKIPPED);
 }
 
 static void test_times(void **state)
 {
-    with_ranks(RANKS, device, *state, time_sums);
+    with_ranks(ranks, device, *state, time_sums);
 }
 
 int main(int argc, char **argv)
@@ -909,6 +919,12 @@ int main(int argc, char **argv)
             fprintf(stderr, "--part %s: allowed I/N, I from 1 to N\n", argv[i]);
             return 2;
         }
+    }
+    ranks = 1;
+    for (const char *at = device; (at = strchr(at, ',')) != NULL; at++) ranks++;
+    if (ranks < 2 || ranks > MAX_RANKS) {
+        fprintf(stderr, "--device %s: allowed cuda:A,B and up to %d GPUs\n", device, MAX_RANKS);
+        return 2;
     }
     const int code = run_case(&there);
     if (code != 0) return code;
