@@ -612,7 +612,10 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
         engine_process *e = &s->engines[i];
         if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
-    if (rc == 0 && is_due(&s->exporter, now, next)) rc = start_exporter(s, err);
+    // What would end the server with another process is a pause for this one.
+    if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
+        start_later(s, &s->exporter, "fork failed");
+    }
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 

@@ -149,7 +149,7 @@ static void end_batch(msgl_exporter *e, int64_t exported)
     e->first = (e->first + e->in_batch) % QUEUE;
     e->count -= e->in_batch;
     e->in_batch = e->tries = 0;
-    free(e->body); // jansson's
+    msgl__free(e->body);
     e->body = NULL;
 }
 
@@ -324,7 +324,7 @@ void msgl__exporter_destroy(msgl_exporter *e)
     if (e->easy != NULL) e->curl->cleanup(e->easy);
     if (e->multi != NULL) (void)e->curl->multi_cleanup(e->multi);
     if (e->headers != NULL) e->curl->free_all(e->headers);
-    free(e->body);
+    msgl__free(e->body);
     msgl__strbuf_free(&e->answer);
     msgl__free(e->queue);
     msgl__free(e);

@@ -51,7 +51,7 @@ typedef struct msgl_span_origin {
 void msgl__span_check(msgl_span *s);
 // Spans that it becomes in OTLP: its own, and one of each phase that it came to.
 int msgl__span_count(const msgl_span *s);
-// An ExportTraceServiceRequest of spans[n], to be freed with free(); NULL: no memory.
+// An ExportTraceServiceRequest of spans[n], to be freed with msgl__free; NULL: no memory.
 char *msgl__spans_encode(const msgl_span_origin *from, const msgl_span *spans, int n);
 
 #endif
