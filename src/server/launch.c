@@ -125,6 +125,7 @@ static void close_traces(supervisor *s)
 // Sends a packet when it has started, or why it cannot.
 static _Noreturn void exporter_child(supervisor *s)
 {
+    const char *scheme = s->tls != NULL ? "https" : "http";
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
@@ -133,7 +134,7 @@ static _Noreturn void exporter_child(supervisor *s)
     close_fd(&s->traces[0]);
     const msgl_exporter_config cfg = {.settings = s->cfg->traces,
                                       .model = s->cfg->front.model_name,
-                                      .scheme = s->tls != NULL ? "https" : "http",
+                                      .scheme = scheme,
                                       .log = s->log,
                                       .counts = s->trace_counts,
                                       .fd = s->traces[1],
@@ -615,6 +616,7 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
     // What would end the server with another process is a pause for this one.
     if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
         start_later(s, &s->exporter, "fork failed");
+        (void)is_due(&s->exporter, now, next);
     }
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }

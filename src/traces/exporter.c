@@ -354,6 +354,7 @@ static void await(msgl_exporter *e)
         struct curl_waitfd w = {.fd = e->cfg.fd, .events = CURL_WAIT_POLLIN};
         int n;
         (void)e->curl->multi_wait(e->multi, &w, e->closing ? 0 : 1, ms < 1000 ? ms : 1000, &n);
+        if (e->closing && n == 0) (void)poll(NULL, 0, 10); // it does not wait for nothing
         return;
     }
     struct pollfd p = {.fd = e->closing ? -1 : e->cfg.fd, .events = POLLIN};

@@ -6,7 +6,6 @@
 #define MSGL_TRACES_SPAN_H
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,7 +22,7 @@ enum { MSGL_SPAN_CHOICES = 16 }; // whose ends are told, of one request
 
 typedef struct msgl_span {
     uint8_t trace_id[16], span_id[8], parent_id[8];
-    bool has_parent;
+    uint8_t has_parent; // 0: no; the same below
     // Unix time; the rest is since then, 0: it did not come to that.
     uint64_t start_ns;
     uint64_t sent_ns, first_ns, end_ns; // given to an engine, first token, end
@@ -31,9 +30,9 @@ typedef struct msgl_span {
     char request_id[132], response_id[48];
     int32_t status; // HTTP; 0: there was no answer
     char error[48]; // an error's code, or its type; "": none
-    bool client_gone;
-    bool read; // what follows is known
-    bool stream, sampled;
+    uint8_t client_gone;
+    uint8_t read; // what follows is known
+    uint8_t stream, sampled;
     int32_t choices, max_tokens, top_k; // max_tokens -1: not given
     float temperature, top_p, frequency_penalty, presence_penalty;
     int64_t input_tokens, cached_tokens, output_tokens, reasoning_tokens;
