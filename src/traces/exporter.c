@@ -293,6 +293,17 @@ static bool set_options(msgl_exporter *e)
     return c->setopt(e->easy, CURLOPT_URL, s->url) == CURLE_OK;
 }
 
+// Without what could be secret: a user's part in front of the host, a query.
+static void tell_where(const msgl_exporter_config *cfg)
+{
+    const char *url = cfg->settings->url, *host = strstr(url, "://") + 3;
+    const int scheme = (int)(host - url);
+    const char *at = memrchr(host, '@', strcspn(host, "/?#"));
+    if (at != NULL) host = at + 1;
+    msgl__log(cfg->log, MSGL_LOG_INFO, "traces: spans of requests go to %.*s%.*s", scheme, url,
+              (int)strcspn(host, "?#"), host);
+}
+
 int msgl__exporter_create(const msgl_exporter_config *cfg, msgl_exporter **out, msgl_err *err)
 {
     msgl_exporter *e = msgl__calloc(1, sizeof *e);
@@ -313,6 +324,7 @@ int msgl__exporter_create(const msgl_exporter_config *cfg, msgl_exporter **out, 
         msgl__exporter_destroy(e);
         return rc;
     }
+    tell_where(cfg);
     *out = e;
     return 0;
 }

@@ -384,8 +384,15 @@ def ends():
     check(col.posts[-1][1] == "/v1/traces", "with the path that it gets")
     s.stop()
     s = Server(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:%d/" % col.port, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+    check("traces: spans" not in s.logged(), "nothing is posted")
     check("traces are off: OTEL_EXPORTER_OTLP_PROTOCOL" in s.logged()
           and "minisgl_spans" not in s.call("/metrics")[1], "one of gRPC is none")
+    s.stop()
+    s = Server("--otlp-traces-endpoint", "http://me:hidden@127.0.0.1:%d/x?key=hidden" % col.port)
+    s.ask()
+    until("a URL may have a user", lambda: col.posts[-1][1] == "/x?key=hidden")
+    check(col.posts[-1][2]["authorization"].startswith("Basic "), "who is sent")
+    check("spans of requests go to http://127.0.0.1:%d/x\n" % col.port in s.logged(), "but not logged")
     s.stop()
     for name, options, env in (("--otlp-traces-endpoint", ["--otlp-traces-endpoint", "localhost:4317"], {}),
                                ("OTEL_EXPORTER_OTLP_ENDPOINT", [], {"OTEL_EXPORTER_OTLP_ENDPOINT": "x"}),
