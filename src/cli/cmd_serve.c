@@ -242,6 +242,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl_err err;
     msgl_options options;
     char *dir = NULL, attention[128], root[128];
+    msgl_traces_settings traces = {0};
     msgl_serve_config cfg = msgl__serve_config_default();
     int rc = read_root(a->root_path, root, &cfg.front.http.limits.root_path, &err);
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
@@ -271,6 +272,13 @@ int msgl__cmd_serve(const msgl_args *a)
         cfg.front.num_more_names = names->count - 1;
     }
     set_log(a, &s, &options);
+    rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
+    if (rc != 0) {
+        msgl__keys_free(&cfg.front.guard.keys);
+        msgl_free(dir);
+        return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    }
+    if (traces.url != NULL) cfg.traces = &traces;
     set_front(a, &cfg.front);
     char *json = info_json(&options);
     cfg.host = a->host;
@@ -292,6 +300,7 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
     rc = msgl__serve(&cfg, &err);
+    msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl_free(json);
     msgl_free(dir);

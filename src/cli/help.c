@@ -113,6 +113,8 @@ static const struct {
      "HF_ENDPOINT's host sees it"},
     {"`HF_ENDPOINT`", "an address", "the hub, or a mirror of it (default https://huggingface.co)"},
     {"`HF_HUB_OFFLINE`", "`1`, `0`", "1: nothing is downloaded, the cache has it or not"},
+    {"`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` and others", "URLs, ...",
+     "where spans of requests go (docs/traces.md)"},
     {"`FLASHINFER_USE_TENSOR_CORES`", "`0`, `1`, `false`, `true`, `off`, `on`",
      "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
     {"`MINISGL_DUAL_CHUNK_KEYS`", "`plain`, `scaled`",

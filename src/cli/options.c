@@ -291,6 +291,17 @@ static const msgl_setting ROWS[] = {
                 "tokens a second, cache; 0: none",
     },
     {
+        .name = "otlp-traces-endpoint",
+        MSGL_TEXT(msgl_args, otlp_traces),
+        .by_default = ": OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, else OTEL_EXPORTER_OTLP_ENDPOINT with "
+                      "/v1/traces, else none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "URL",
+        .help = "where OpenTelemetry's spans of requests are posted to, OTLP/HTTP in JSON; without "
+                "a path: /v1/traces; never with what was asked or answered (docs/traces.md)",
+    },
+    {
         .name = "served-model-name",
         MSGL_LIST(msgl_args, served_names),
         .by_default = ": the last part of --model",

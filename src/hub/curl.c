@@ -6,13 +6,16 @@
 
 #include "core/attributes.h"
 
-int msgl__curl_open(const msgl_curl **out, msgl_err *err)
+int msgl__curl_open(const char *what, const msgl_curl **out, msgl_err *err)
 {
     static msgl_curl table;
     static const char *const NAMES[] = {
-        "curl_global_init",  "curl_easy_init",     "curl_easy_reset",   "curl_easy_cleanup",
-        "curl_easy_setopt",  "curl_easy_getinfo",  "curl_easy_perform", "curl_easy_strerror",
-        "curl_slist_append", "curl_slist_free_all"};
+        "curl_global_init",      "curl_easy_init",           "curl_easy_reset",
+        "curl_easy_cleanup",     "curl_easy_setopt",         "curl_easy_getinfo",
+        "curl_easy_perform",     "curl_easy_strerror",       "curl_slist_append",
+        "curl_slist_free_all",   "curl_multi_init",          "curl_multi_cleanup",
+        "curl_multi_add_handle", "curl_multi_remove_handle", "curl_multi_perform",
+        "curl_multi_wait",       "curl_multi_info_read"};
     _Static_assert(sizeof table == MSGL_COUNT(NAMES) * sizeof(void *), "one name for each");
     *out = &table;
     if (table.global_init != NULL) return 0;
@@ -20,8 +23,9 @@ int msgl__curl_open(const msgl_curl **out, msgl_err *err)
     if (handle == NULL) handle = dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "downloading needs libcurl.so.4, which is not here: install the "
-                             "package libcurl4 (Ubuntu 24.04: libcurl4t64)");
+                             "%s needs libcurl.so.4, which is not here: install the "
+                             "package libcurl4 (Ubuntu 24.04: libcurl4t64)",
+                             what);
     }
     void *found[MSGL_COUNT(NAMES)];
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcurl, opened when something is to be downloaded: a program that only runs models neither
-// loads nor needs it.
+// libcurl, opened when something is to be downloaded or traces are exported: a program that only
+// runs models neither loads nor needs it.
 #ifndef MSGL_HUB_CURL_H
 #define MSGL_HUB_CURL_H
 
@@ -20,9 +20,17 @@ typedef struct msgl_curl {
     __typeof__(curl_easy_strerror) *strerror;
     __typeof__(curl_slist_append) *append;
     __typeof__(curl_slist_free_all) *free_all;
+    __typeof__(curl_multi_init) *multi_init;
+    __typeof__(curl_multi_cleanup) *multi_cleanup;
+    __typeof__(curl_multi_add_handle) *multi_add;
+    __typeof__(curl_multi_remove_handle) *multi_remove;
+    __typeof__(curl_multi_perform) *multi_perform;
+    __typeof__(curl_multi_wait) *multi_wait;
+    __typeof__(curl_multi_info_read) *multi_info_read;
 } msgl_curl;
 
-// The library's functions, for good. MSGL_EUNSUPPORTED says which package is missing.
-int msgl__curl_open(const msgl_curl **out, msgl_err *err);
+// The library's functions, for good. what: that needs them, such as "downloading".
+// MSGL_EUNSUPPORTED says which package is missing.
+int msgl__curl_open(const char *what, const msgl_curl **out, msgl_err *err);
 
 #endif

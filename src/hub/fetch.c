@@ -399,7 +399,7 @@ int msgl__fetch_open(const msgl_fetch_config *cfg, msgl_fetch **out, msgl_err *e
                              url);
     }
     const msgl_curl *curl;
-    const int rc = msgl__curl_open(&curl, err);
+    const int rc = msgl__curl_open("downloading", &curl, err);
     if (rc != 0) return rc;
     msgl_fetch *f = msgl__calloc(1, sizeof *f);
     if (f == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");

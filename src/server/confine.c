@@ -91,7 +91,8 @@ enum {
     BATCHES = MSGL_CONFINE_BATCHES,
     RANKS = MSGL_CONFINE_RANKS,
     HOSTS = MSGL_CONFINE_HOSTS,
-    ALL = FRONT | ENGINE | LAUNCHER,
+    TRACES = MSGL_CONFINE_TRACES,
+    ALL = FRONT | ENGINE | LAUNCHER | TRACES,
     STARTS = LAUNCHER | RANKS, // processes
 };
 
@@ -247,13 +248,13 @@ static const struct {
     {SCMP_SYS(mkdir), BATCHES},
     {SCMP_SYS(mkdirat), BATCHES},
     {SCMP_SYS(rmdir), BATCHES},
-    // Connections to other hosts, whose names are looked up.
-    {SCMP_SYS(socket), HOSTS},
-    {SCMP_SYS(connect), HOSTS},
-    {SCMP_SYS(bind), HOSTS},
+    // Connections to other hosts and to collectors, whose names are looked up.
+    {SCMP_SYS(socket), HOSTS | TRACES},
+    {SCMP_SYS(connect), HOSTS | TRACES},
+    {SCMP_SYS(bind), HOSTS | TRACES},
     {SCMP_SYS(listen), HOSTS},
-    {SCMP_SYS(sendmmsg), HOSTS},
-    {SCMP_SYS(recvmmsg), HOSTS},
+    {SCMP_SYS(sendmmsg), HOSTS | TRACES},
+    {SCMP_SYS(recvmmsg), HOSTS | TRACES},
 };
 
 // Of one argument: its bits `mask` are `value`.

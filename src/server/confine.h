@@ -18,6 +18,7 @@ typedef enum msgl_confine_part {
     MSGL_CONFINE_BATCHES = 8, // --batch-dir: writes files
     MSGL_CONFINE_RANKS = 16,  // starts more processes
     MSGL_CONFINE_HOSTS = 32,  // talks to ranks on other hosts
+    MSGL_CONFINE_TRACES = 64, // an exporter of traces, a process of its own
 } msgl_confine_part;
 
 // NAME or NAME:GROUP: this process, which must be root's, becomes that user's, for good.

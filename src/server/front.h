@@ -15,6 +15,7 @@
 #include "server/http.h"
 #include "server/job.h"
 #include "server/metrics.h"
+#include "traces/exporter.h"
 #include "utils/heartbeat.h"
 #include "utils/log.h"
 
@@ -42,6 +43,9 @@ typedef struct msgl_front_config {
     msgl_guard guard; // nobody is refused by default
     bool salt_by_key; // requests share cached prefixes with those of the same key only
     msgl_http_config http;
+    // Where spans of requests go; NULL: nowhere.
+    const msgl_traces *traces;
+
     const char *batch_dir;    // of files and batches; NULL: there are none
     const char *info_json;    // an object for /get_server_info's "config", or NULL
     const msgl_log *log;      // NULL: none

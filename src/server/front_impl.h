@@ -3,7 +3,8 @@
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
 // a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
 // (what the log says of them and of requests), batch_calls.c (files and batches), abort.c, gen.c
-// (requests with a job), party.c (who they come from), turn.c (whose choice an engine gets next).
+// (requests with a job), trace.c (what is told of them), party.c (who they come from), turn.c
+// (whose choice an engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
@@ -106,6 +107,7 @@ struct gen {
     int64_t created;
     uint64_t arrived_ns;
     bool first_seen; // a token of it
+    msgl_span *span; // what is told of it; NULL: nothing
 };
 
 // An engine as the front sees it.
@@ -246,6 +248,23 @@ part *msgl__turn_next(replica *r);
 // The request's party, which has one request more; NULL: no memory.
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 void msgl__party_leave(msgl_front *f, party *p);
+
+// trace.c
+// The request has been read; its first choice was given to an engine; it has its first token.
+void msgl__trace_open(msgl_front *f, gen *g, const msgl_http_parser *p);
+void msgl__trace_sent(const gen *g);
+void msgl__trace_first(const gen *g, uint64_t now_ns);
+// Of its choices, before what they have answered is freed; later calls change nothing.
+void msgl__trace_count(const gen *g);
+// It is answered with this status, or ends with this error behind an answer that has begun.
+void msgl__trace_status(const gen *g, int status);
+void msgl__trace_error(const gen *g, const msgl_api_error *e);
+void msgl__trace_gone(const gen *g);
+// The request is over.
+void msgl__trace_end(msgl_front *f, gen *g);
+// There is no more of it than this error.
+void msgl__trace_refused(msgl_front *f, const msgl_endpoint *ep, const msgl_http_conn *c,
+                         const msgl_http_parser *p, const msgl_api_error *e);
 
 // gen.c
 // Ends the requests of this name, or all but those of batches (NULL), with what they have answered

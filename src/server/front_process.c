@@ -231,6 +231,7 @@ int msgl__front_process(const msgl_front_start *start)
     p.front_cfg.guard.host = cfg->host;
     p.front_cfg.heartbeats = start->heartbeats;
     p.front_cfg.http.tls = start->tls;
+    p.front_cfg.traces = start->traces;
     msgl_err err = {0};
     int rc = confine_front(cfg, &err);
     if (rc == 0) rc = front_serve(&p, start->listen_fd, start->engine_fds, &err);

@@ -30,6 +30,7 @@ typedef struct msgl_front_start {
     const int *engine_fds; // [front.num_replicas] of their channels; -1: one that does not run now
     msgl_heartbeat *const *heartbeats; // [front.num_replicas]
     struct msgl_tls *tls;              // NULL: none
+    const msgl_traces *traces;         // NULL: none
 } msgl_front_start;
 
 // Serves until the front has stopped. Takes over control, listen_fd and engine_fds. 0, or why it

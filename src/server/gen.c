@@ -79,6 +79,7 @@ static void tell_batches(msgl_front *f)
 
 static void gen_free(msgl_front *f, gen *g)
 {
+    msgl__trace_end(f, g);
     queue_give(f, g->party, g->num_choices - g->num_sent);
     for (int i = 0; i < f->cfg.num_replicas && g->parts != NULL; i++) {
         (void)part_empty(f, &g->parts[i]);
@@ -128,6 +129,7 @@ static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
 {
     msgl_http_conn *c = g->base.conn;
     g->base.conn = NULL;
+    if (c != NULL) msgl__trace_error(g, e);
     if (c != NULL && !g->streaming) {
         msgl__front_reply_error(f, g->ep, c, e);
     } else if (c != NULL) {
@@ -173,6 +175,7 @@ void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e)
 void msgl__gen_gone(msgl_front *f, gen *g)
 {
     f->metrics.clients_gone++;
+    msgl__trace_gone(g);
     if (g->in_worker && g->job != NULL) {
         atomic_store(&g->job->cancelled, true);
     } else {
@@ -249,6 +252,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     }
     if (g == NULL) {
         if (from != NULL) msgl__party_leave(f, from);
+        msgl__trace_refused(f, ep, c, p, &e);
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
@@ -267,6 +271,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
     g->inner = msgl__http_conn_is_inner(c);
+    msgl__trace_open(f, g, p);
     f->num_gens++;
     f->num_inner += g->inner;
     tell_batches(f);
@@ -340,6 +345,7 @@ static int choice_start(msgl_front *f, part *p)
     c->uid.id = ++f->last_uid;
     msgl__uids_put(&f->uids, &c->uid);
     c->waiting = true;
+    msgl__trace_sent(g);
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
@@ -614,6 +620,7 @@ static void gen_answer_job(msgl_front *f, gen *g)
     msgl_http_conn *c = g->base.conn;
     const msgl_strbuf *answer = &g->job->answer;
     g->base.conn = NULL;
+    msgl__trace_status(g, 200);
     msgl__http_reply(c, 200, msgl__endpoint_type(g->ep), NULL, msgl__strbuf_str(answer),
                      answer->len);
     gen_free(f, g);
@@ -699,6 +706,7 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     const msgl_reply r = reply_of(f, g);
     int64_t cached, completion;
     totals(g, &cached, &completion);
+    msgl__trace_count(g);
     struct evbuffer *body = evbuffer_new();
     msgl__strbuf_clear(&f->out);
     int rc = body == NULL ? MSGL_ENOMEM : g->ep->put_begin(&r, &f->out);
@@ -711,6 +719,7 @@ static void gen_answer_whole(msgl_front *f, gen *g)
         msgl_http_conn *c = g->base.conn;
         g->base.conn = NULL;
         msgl__durations_observe(&f->metrics.latency, msgl__now_ns() - g->arrived_ns);
+        msgl__trace_status(g, 200);
         msgl__http_reply_buffer(c, 200, msgl__endpoint_type(g->ep), body);
         gen_free(f, g);
     }
@@ -743,6 +752,7 @@ static void gen_stream(msgl_front *f, gen *g)
         return;
     }
     msgl_http_conn *c = g->base.conn;
+    if (!g->streaming) msgl__trace_status(g, 200);
     if (!g->streaming) msgl__http_stream_begin(c);
     g->streaming = true;
     rc = msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
@@ -774,6 +784,7 @@ static void observe(msgl_front *f, choice *c, uint64_t now_ns)
     gen *g = c->owner;
     if (!g->first_seen) {
         msgl__durations_observe(&f->metrics.first_token, now_ns - g->arrived_ns);
+        msgl__trace_first(g, now_ns);
     }
     if (c->last_ns != 0) msgl__durations_observe(&f->metrics.gap, now_ns - c->last_ns);
     g->first_seen = true;

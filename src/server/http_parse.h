@@ -61,6 +61,7 @@ typedef struct msgl_http_parser {
     bool http10, keep_alive;
     msgl_http_value host, origin, content_type, authorization, api_key; // in `head`
     msgl_http_value if_none_match;                                      // of several the first
+    msgl_http_value traceparent;                                        // of several: empty
     msgl_http_value request_id; // X-Request-Id, as the client wrote it; of several the first
     msgl_strbuf body;
     msgl_claim claim; // of the body's memory; whoever takes the body takes this, too

@@ -27,7 +27,13 @@
 #include "utils/clock.h"
 #include "utils/packet.h"
 
-enum { RESTART_DELAY_MAX_MS = 30000, ENGINE_EXIT_MS = 3000, LAST_WORDS_MS = 2000 };
+enum {
+    RESTART_DELAY_MAX_MS = 30000,
+    ENGINE_EXIT_MS = 3000,
+    LAST_WORDS_MS = 2000,
+    EXPORTER_START_MS = 20000,
+    EXPORTER_LINGER_MS = 2000,
+};
 
 msgl_serve_config msgl__serve_config_default(void)
 {
@@ -71,6 +77,10 @@ typedef struct supervisor {
     const msgl_log *log;
     pid_t self;
     child front;
+    child exporter; // of traces
+    msgl_traces_counts *trace_counts;
+    int traces[2]; // of both, kept for the next ones; -1: none
+    msgl_traces traces_front;
     int num_engines;
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
     msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
@@ -106,11 +116,49 @@ static void child_begin(supervisor *s)
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
 }
 
+static void close_traces(supervisor *s)
+{
+    close_fd(&s->traces[0]);
+    close_fd(&s->traces[1]);
+}
+
+// Sends a packet when it has started, or why it cannot.
+static _Noreturn void exporter_child(supervisor *s)
+{
+    const char *scheme = s->tls != NULL ? "https" : "http";
+    child_begin(s);
+    close_fd(&s->control[1]);
+    close_fd(&s->listen_fd);
+    msgl__tls_free(s->tls);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
+    close_fd(&s->traces[0]);
+    const msgl_exporter_config cfg = {.settings = s->cfg->traces,
+                                      .model = s->cfg->front.model_name,
+                                      .scheme = scheme,
+                                      .log = s->log,
+                                      .counts = s->trace_counts,
+                                      .fd = s->traces[1],
+                                      .linger_ms = EXPORTER_LINGER_MS};
+    msgl_exporter *e = NULL;
+    msgl_err err = {0};
+    int rc = msgl__no_new_privileges(&err);
+    if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
+    if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
+    if (!s->exporter.ever_ready || rc != 0) {
+        (void)msgl__control_send(cfg.fd, rc == 0 ? 'S' : 'X', 0, err.text, -1);
+    }
+    if (rc == 0) msgl__exporter_run(e);
+    msgl__exporter_destroy(e);
+    fflush(NULL);
+    _exit(rc == 0 ? 0 : 1);
+}
+
 static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int line)
 {
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
+    close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
     if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
@@ -132,6 +180,7 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
 static _Noreturn void front_child(supervisor *s)
 {
     child_begin(s);
+    close_fd(&s->traces[1]);
     int fds[MSGL_FRONT_MAX_REPLICAS];
     for (int i = 0; i < s->num_engines; i++) fds[i] = s->engines[i].front_fd;
     const msgl_front_start start = {.cfg = s->cfg,
@@ -141,7 +190,8 @@ static _Noreturn void front_child(supervisor *s)
                                     .announced = s->announced,
                                     .engine_fds = fds,
                                     .heartbeats = s->heartbeats,
-                                    .tls = s->tls};
+                                    .tls = s->tls,
+                                    .traces = s->cfg->traces == NULL ? NULL : &s->traces_front};
     const int rc = msgl__front_process(&start);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
@@ -159,6 +209,13 @@ static void begin_start(child *c)
     c->ready = false;
     c->restart_at = 0;
     c->last_words[0] = '\0';
+}
+
+// It is ready; again, perhaps, for another front.
+static void now_ready(child *c)
+{
+    if (!c->ready) c->ready_at = msgl__now_ns();
+    c->ready = c->ever_ready = true;
 }
 
 // Forks an engine; its front_fd is the front's end of its channel.
@@ -226,9 +283,44 @@ static int start_front(supervisor *s, msgl_err *err)
     return 0;
 }
 
+// Forks the exporter. The first one has to say that it can do its work.
+static int start_exporter(supervisor *s, msgl_err *err)
+{
+    begin_start(&s->exporter);
+    s->exporter.pid = fork();
+    if (s->exporter.pid == 0) exporter_child(s);
+    if (s->exporter.pid < 0) {
+        s->exporter.pid = 0;
+        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
+    }
+    if (s->exporter.ever_ready) {
+        now_ready(&s->exporter);
+        return 0;
+    }
+    struct pollfd p = {.fd = s->traces[0], .events = POLLIN};
+    char text[MSGL_CONTROL_TEXT + 1];
+    int index, passed;
+    const int n = poll(&p, 1, EXPORTER_START_MS);
+    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
+    if (kind == 'X') return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
+    if (kind != 'S') return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
+    now_ready(&s->exporter);
+    return 0;
+}
+
+// Before anything else is forked.
+static int start_traces(supervisor *s, msgl_err *err)
+{
+    if (s->cfg->traces == NULL) return 0;
+    const int rc = msgl__traces_open(s->traces, &s->trace_counts, err);
+    if (rc != 0) return rc;
+    s->traces_front = (msgl_traces){s->traces[0], s->trace_counts};
+    return start_exporter(s, err);
+}
+
 static int start_all(supervisor *s, msgl_err *err)
 {
-    int rc = 0;
+    int rc = start_traces(s, err);
     for (int i = 0; i < s->num_engines && rc == 0; i++) rc = start_engine(s, &s->engines[i], err);
     return rc == 0 ? start_front(s, err) : rc;
 }
@@ -250,8 +342,10 @@ static void end_child(child *c)
 static void end_children(supervisor *s)
 {
     kill_child(&s->front);
+    kill_child(&s->exporter);
     for (int i = 0; i < s->num_engines; i++) kill_child(&s->engines[i].child);
     end_child(&s->front);
+    end_child(&s->exporter);
     for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
 }
 
@@ -266,7 +360,8 @@ static void begin_stop(supervisor *s)
 {
     s->stopping = true;
     s->deadline = in_ms(s->cfg->front.stop_timeout_ms + ENGINE_EXIT_MS);
-    s->front.restart_at = 0;
+    s->front.restart_at = s->exporter.restart_at = 0;
+    close_traces(s); // the exporter ends when the front has
     for (int i = 0; i < s->num_engines; i++) {
         engine_process *e = &s->engines[i];
         e->child.restart_at = 0;
@@ -292,13 +387,6 @@ static int on_signals(supervisor *s)
         begin_stop(s);
     }
     return 0;
-}
-
-// It is ready; again, perhaps, for another front.
-static void now_ready(child *c)
-{
-    if (!c->ready) c->ready_at = msgl__now_ns();
-    c->ready = c->ever_ready = true;
 }
 
 static void engine_is_ready(supervisor *s, engine_process *e)
@@ -438,6 +526,18 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     return 0;
 }
 
+// Nothing depends on it: it is started again however often it ends.
+static void on_exporter_end(supervisor *s, int status)
+{
+    char buf[64];
+    const uint64_t lost = atomic_exchange(&s->trace_counts->queued, 0);
+    (void)atomic_fetch_add(&s->trace_counts->dropped, lost);
+    s->exporter.pid = 0;
+    if (s->stopping) return;
+    (void)failed_again(s, &s->exporter);
+    start_later(s, &s->exporter, how_it_ended(status, buf));
+}
+
 static int reap(supervisor *s, msgl_err *err)
 {
     int status, rc = 0;
@@ -451,6 +551,8 @@ static int reap(supervisor *s, msgl_err *err)
         on_packets(s);
         rc = on_front_end(s, status, err);
     }
+    const pid_t exporter = s->exporter.pid;
+    if (exporter > 0 && waitpid(exporter, &status, WNOHANG) == exporter) on_exporter_end(s, status);
     return rc;
 }
 
@@ -511,12 +613,17 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
         engine_process *e = &s->engines[i];
         if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
+    // What would end the server with another process is a pause for this one.
+    if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
+        start_later(s, &s->exporter, "fork failed");
+        (void)is_due(&s->exporter, now, next);
+    }
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
 static bool all_ended(const supervisor *s)
 {
-    bool any = s->front.pid != 0;
+    bool any = s->front.pid != 0 || s->exporter.pid != 0;
     for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].child.pid != 0;
     return !any;
 }
@@ -595,7 +702,9 @@ static int give_up_rights(const supervisor *s, msgl_err *err)
     int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
     if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
     if (rc != 0 || !cfg->seccomp) return rc;
-    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES), err);
+    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
+                             (cfg->traces == NULL ? 0 : MSGL_CONFINE_TRACES),
+                         err);
 }
 
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
@@ -609,6 +718,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
                     .log = cfg->front.log,
                     .self = getpid(),
                     .front = {.name = "front", .delay_ms = cfg->restart_delay_ms},
+                    .exporter = {.name = "exporter", .delay_ms = cfg->restart_delay_ms},
+                    .traces = {-1, -1},
                     .num_engines = num_engines,
                     .listen_fd = -1,
                     .control = {-1, -1},
@@ -651,6 +762,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         close_fd(&s.engines[i].front_fd);
         close_fd(&s.engines[i].line);
     }
+    close_traces(&s);
+    msgl__traces_counts_free(s.trace_counts);
     msgl__unix_remove(&s.unix_socket);
     close_fd(&s.listen_fd);
     msgl__tls_free(s.tls);

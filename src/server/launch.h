@@ -23,6 +23,7 @@ typedef struct msgl_serve_config {
     unsigned engine_parts; // for that: MSGL_CONFINE_RANKS and _HOSTS
     bool gpu;              // engines may have to start a program of the driver's that is root's
     bool insecure;         // serve everybody who can reach a host beyond loopback, without keys
+    const msgl_traces_settings *traces; // where those of requests go; NULL: there are none
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     msgl_front_config front;
     // An engine process: serve the channel until it ends; the result is its exit status. Errors

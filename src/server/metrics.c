@@ -310,6 +310,25 @@ static void put_front(page *p)
     PUT(p, "process_cpu_seconds_total %.6f\n", (double)use.cpu_us / 1e6);
 }
 
+static void put_traces(page *p)
+{
+    const msgl_traces *t = p->f->cfg.traces;
+    if (t == NULL) return;
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } all[] = {
+        {"minisgl_spans_exported_total", "Spans of traces that the collector has taken.",
+         atomic_load(&t->counts->exported)},
+        {"minisgl_spans_dropped_total", "Spans that it refused, or that there was no room for.",
+         atomic_load(&t->counts->dropped)},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(all); i++) {
+        family(p, all[i].name, COUNTER, all[i].help);
+        PUT(p, "%s %" PRIu64 "\n", all[i].name, all[i].value);
+    }
+}
+
 static int put_metrics(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
     (void)rest, (void)status;
@@ -321,6 +340,7 @@ static int put_metrics(const msgl_front *f, const char *rest, int *status, msgl_
     put_answers(&p);
     put_errors(&p);
     put_front(&p);
+    put_traces(&p);
     if (f->cfg.metrics_compat == MSGL_METRICS_VLLM) {
         put_rows(&p, VLLM, MSGL_COUNT(VLLM), LABELS_MODEL);
         put_durations(&p, "vllm:", "inter_token_latency_seconds", LABELS_MODEL);

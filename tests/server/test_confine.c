@@ -116,6 +116,7 @@ static void test_calls(void **state)
         {F | MSGL_CONFINE_BATCHES, true, false, true, true, false, false},
         {E | MSGL_CONFINE_RANKS, true, true, true, false, false, true},
         {E | MSGL_CONFINE_HOSTS, true, false, true, false, true, false},
+        {MSGL_CONFINE_TRACES, true, false, true, false, true, false},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const unsigned parts = all[i].parts;

@@ -233,6 +233,87 @@ static void test_replicas(void **state)
     server_close(&s);
 }
 
+// Whether a sample of this name (name[n]) has the label.
+static bool has_label(const char *page, const char *name, size_t n, const char *label, size_t len)
+{
+    for (const char *s = page; s != NULL && *s != '\0'; s = strchr(s, '\n'), s += s != NULL) {
+        if (strncmp(s, name, n) != 0 || s[n] != '{') continue;
+        const char *end = strchr(s, '}');
+        for (const char *at = s + n; at != NULL && at < end; at = strchr(at + 1, ',')) {
+            if (strncmp(at + 1, label, len) == 0 && at[1 + len] == '=') return true;
+        }
+    }
+    return false;
+}
+
+static const char WORD[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+
+static bool is_metric(const char *at)
+{
+    return strncmp(at, "minisgl_", 8) == 0 || strncmp(at, "process_", 8) == 0;
+}
+
+// Every metric of a query has the label, but for those that Prometheus adds.
+static int check_label(const char *page, const char *query, const char *label, size_t len)
+{
+    if (len == 3 && strncmp(label, "job", 3) == 0) return 0;
+    for (const char *at = query; *at != '\0';) {
+        const size_t n = strspn(at, WORD);
+        if (is_metric(at) && !has_label(page, at, n, label, len)) {
+            fail_msg("%.*s has no label %.*s", (int)n, at, (int)len, label);
+        }
+        at += n > 0 ? n : 1;
+    }
+    return 1;
+}
+
+// The labels between `open` and `close`: those that a query groups or chooses by. Returns how many.
+static int check_labels(const char *page, const char *query, const char *open, const char *close)
+{
+    int labels = 0;
+    for (const char *at = query; (at = strstr(at, open)) != NULL;) {
+        at += strlen(open);
+        for (const char *end = at + strcspn(at, close); at < end;) {
+            const size_t n = strspn(at, WORD);
+            if (n > 0) labels += check_label(page, query, at, n);
+            at += n;
+            if (*at == '=' || *at == '!') { // a value
+                at = strchr(strchr(at, '"') + 1, '"');
+            }
+            if (at < end) at++;
+        }
+    }
+    return labels;
+}
+
+// Labels of all queries below o, and of what is shown of them. Returns how many.
+static int check_queries(const char *page, const json_t *o)
+{
+    int labels = 0;
+    size_t i;
+    const char *key;
+    const json_t *value;
+    const char *query = json_string_value(json_object_get(o, "expr"));
+    const char *legend = json_string_value(json_object_get(o, "legendFormat"));
+    if (query != NULL) {
+        labels += check_labels(page, query, "by (", ")");
+        labels += check_labels(page, query, "{", "}");
+    }
+    for (const char *at = legend; query != NULL && at != NULL && (at = strstr(at, "{{")) != NULL;) {
+        at += 2;
+        labels += check_label(page, query, at, strspn(at, WORD));
+    }
+    json_object_foreach((json_t *)(uintptr_t)o, key, value)
+    {
+        labels += check_queries(page, value);
+    }
+    json_array_foreach(o, i, value)
+    {
+        labels += check_queries(page, value);
+    }
+    return labels;
+}
+
 // examples/grafana-minisgl.json asks for nothing that is not there.
 static void test_dashboard(void **state)
 {
@@ -245,15 +326,14 @@ static void test_dashboard(void **state)
     (void)fclose(file);
     json_t *dashboard = json_loadb(text, len, 0, NULL);
     assert_non_null(json_object_get(dashboard, "panels"));
-    json_decref(dashboard);
     server_fixture s;
     server_open(&s, NULL, true);
+    expect_status(client_request(&s, "POST", "/v1/completions", "{\"model\":\"other\"}"), 404);
     response r = scrape_reported(&s, "minisgl_evictions_total{group=\"0\"} 5\n");
     int names = 0;
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
     for (const char *at = text; *at != '\0';) {
-        const size_t n = strspn(at, letters);
-        if (strncmp(at, "minisgl_", 8) == 0 || strncmp(at, "process_", 8) == 0) {
+        const size_t n = strspn(at, WORD);
+        if (is_metric(at)) {
             char type[160];
             size_t m = n;
             if (m > 7 && strncmp(at + m - 7, "_bucket", 7) == 0) m -= 7;
@@ -264,6 +344,8 @@ static void test_dashboard(void **state)
         at += n > 0 ? n : 1;
     }
     assert_true(names >= 25);
+    assert_true(check_queries(r.body, dashboard) >= 25);
+    json_decref(dashboard);
     response_free(&r);
     server_close(&s);
 }
