@@ -604,6 +604,14 @@ def paths(s):
         check(s.plain() == s.expected, "another client's answer changed behind %r" % path)
 
 
+def absent(s):
+    """7, 25: what other servers let anybody load, restore or run is not there."""
+    for path in ("/slots/0?action=restore", "/slots/0?action=save", "/v1/load_lora_adapter", "/lora-adapters", "/collective_rpc",
+                 "/update_weights_from_disk", "/update_weights", "/start_profile", "/props", "/api/pull", "/api/create", "/api/blobs/x",
+                 "/pause", "/open_session", "/set_internal_state"):
+        row(s, path, {"filename": "../../x", "model": "../x", "path": "/etc/passwd"}, 404)
+
+
 # ---- 38: clients that leave
 
 
@@ -775,7 +783,7 @@ def keys(s):
 
 def main():
     parts = [numbers, token_ids, values, neighbours, constraints, tools, images, special_tokens, many_schemas, framing, paths,
-             leaving, vectors, sockets, small_pool, not_a_number, killed, signals, keys]
+             absent, leaving, vectors, sockets, small_pool, not_a_number, killed, signals, keys]
     chosen = sys.argv[3:]
     s = Server()
     s.expected = s.plain()
