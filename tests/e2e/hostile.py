@@ -152,17 +152,22 @@ class Server:
         return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path("/proc/%d/status" % p).read_text())[1])
                    for p in self.children)
 
-    def healthy(self):
-        """No sanitizer has spoken, and no process was started anew."""
+    def quiet(self):
+        """No sanitizer has spoken."""
         said = self.said()
         check(not re.search("Sanitizer|runtime error:|Assertion", said), said)
-        check(children(self.process.pid) == self.children, "processes were started anew:\n" + said)
+
+    def healthy(self):
+        """Nor was a process started anew."""
+        self.quiet()
+        check(children(self.process.pid) == self.children, "processes were started anew:\n" + self.said())
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
         code = self.process.wait(LIMIT_S)
         check(code == 0, "it ends with %d:\n%s" % (code, self.said()))
         check(gone(self.children), "processes are left")
+        self.quiet()
 
 
 def message_of(body):
@@ -270,6 +275,36 @@ def numbers(s, vectors=False):
                 count += 1
     check(count > (0 if vectors else 90), "only %d fields are tabled" % count)
     return "%d fields, %d values each" % (count, len(NUMBERS))
+
+
+TYPES = {"string": '"x"', "boolean": "true", "integer": "7", "number": "0.5", "object": '{"a":1}', "array": "[{}]"}
+
+
+def types(s):
+    """Every other field, as every type of JSON: named where it is the wrong one, and never worse than refused."""
+    count = 0
+    fields = reference()
+    others = {"/tokenize": {"messages": TALK}, "/apply-template": {"messages": TALK}, "/detokenize": {"tokens": [1]},
+              "/abort_request": {"rid": "nobody"}, "/v1/batches": {}}
+    for (path, place), base in [*BASES.items(), *(((p, None), b) for p, b in others.items())]:
+        title = next(t for t in fields if t.split(", ")[-1].endswith("POST " + path) or t == "GET, POST " + path)
+        for name, kind, _, where in fields[title]:
+            if where != place:
+                continue
+            for sort, value in [*TYPES.items(), ("list", '[5,null,"",[[]],{"a":[]}]'), ("empty", '""'), ("long", '"%s"' % ("é" * 70000))]:
+                body = json.loads(json.dumps(base))
+                (body[place] if place else body)[name] = "@"
+                status, text = s.call(path, json.dumps(body).replace('"@"', value))
+                what = "%s %s %.60s: %d %s" % (path, name, value, status, text[:300])
+                check(status in (200, 400, 404, 413, 501), what)
+                right = kind.split(" ")[0]
+                wrong = sort in TYPES and right in TYPES and sort != right and (sort, right) != ("integer", "number")
+                if wrong and status != 501 and path != "/v1/embeddings":
+                    check(status == 400 and name in message_of(text)[0], what)
+            check(s.plain() == s.expected, "another client's answer changed behind %s of %s" % (name, path))
+            count += 1
+    check(count > 250, "only %d fields are tabled" % count)
+    return "%d fields" % count
 
 
 def vectors(s):
@@ -612,6 +647,45 @@ def absent(s):
         row(s, path, {"filename": "../../x", "model": "../x", "path": "/etc/passwd"}, 404)
 
 
+def stored(s):
+    """30: names of uploaded files, ids of files and batches, and lines that are no requests."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(folder + "/batches")
+        one = Server("--num-pages", "600", "--batch-dir", folder + "/batches")
+        one.expected = one.plain()
+
+        def upload(name, text, purpose=b"batch"):
+            form = (b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n' + purpose + b'\r\n--b\r\nContent-Disposition: '
+                    b'form-data; name="file"; filename="' + name + b'"\r\n\r\n' + text + b"\r\n--b--\r\n")
+            return one.call("/v1/files", form, {"Content-Type": "multipart/form-data; boundary=b"})
+
+        lines = [b"{", b"5", b"{}", b"\xff", b'{"custom_id":"a"}', b"[" * 10 ** 5,
+                 b'{"custom_id":"a","method":"POST","url":"/../x","body":{}}',
+                 b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":5}',
+                 b'{"custom_id":5,"method":"GET","url":5,"body":{"prompt":"x","max_tokens":-1}}']
+        for name in (b"../../evil", b"/etc/evil", b"a\\..\\b", b"", b"a\0b", b"x" * 5000):
+            for text in (b"", b"\0" * 1000, *lines):
+                status, body = upload(name, text)
+                check(status in (200, 400, 413), "%r %r: %d %s" % (name[:50], text[:50], status, body[:300]))
+                if status == 200:
+                    got, body = one.call("/v1/batches", {"input_file_id": json.loads(body)["id"], "endpoint": COMPLETIONS,
+                                                         "completion_window": "24h"})
+                    check(got in (200, 400), "%r: %d %s" % (text[:50], got, body[:300]))
+        check(upload(b"a", b"{}", b"../x")[0] == 400, "a purpose that is none")
+        for path in ("/v1/files/", "/v1/batches/"):
+            for name in ("..", "../..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "file-", "file-" + "a" * 3000, "batch_../x", "%00"):
+                for end in ("", "/content", "/cancel"):
+                    status, body = one.call(path + name + end)
+                    check(status in (400, 404, 405) and b"root:" not in body, "%s: %d %s" % (path + name + end, status, body[:300]))
+            row(one, "/v1/batches", {"input_file_id": "../../etc/passwd", "endpoint": COMPLETIONS, "completion_window": "1"}, (400, 404))
+        check(os.listdir(folder) == ["batches"], os.listdir(folder))
+        until("batches have ended", lambda: all(b["status"] in ("completed", "failed")
+                                                for b in json.loads(one.call("/v1/batches")[1])["data"]))
+        until("nothing is left", one.idle)
+        one.healthy()
+        one.stop()
+
+
 # ---- 38: clients that leave
 
 
@@ -737,6 +811,7 @@ def killed(s):
         one.process.wait(LIMIT_S)
         until("its processes end with it", lambda: gone(one.children))
         stream.close()
+        one.quiet()
 
 
 def signals(s):
@@ -750,6 +825,7 @@ def signals(s):
                 code = one.process.wait(LIMIT_S)
                 # By the signal itself before the program has begun.
                 check(code in (0, -number), "%d after %.2f s:\n%s" % (code, delay, one.said()))
+                one.quiet()
         for twice in (False, True):
             one = Server("--num-pages", "3000")
             stream = one.connect()
@@ -765,6 +841,7 @@ def signals(s):
             check(code == 0 or (twice and code == 130), "%d:\n%s" % (code, one.said()))
             until("no process is left", lambda: gone(one.children))
             stream.close()
+            one.quiet()
 
 
 def keys(s):
@@ -782,8 +859,8 @@ def keys(s):
 
 
 def main():
-    parts = [numbers, token_ids, values, neighbours, constraints, tools, images, special_tokens, many_schemas, framing, paths,
-             absent, leaving, vectors, sockets, small_pool, not_a_number, killed, signals, keys]
+    parts = [numbers, types, token_ids, values, neighbours, constraints, tools, images, special_tokens, many_schemas, framing, paths,
+             absent, stored, leaving, vectors, sockets, small_pool, not_a_number, killed, signals, keys]
     chosen = sys.argv[3:]
     s = Server()
     s.expected = s.plain()
