@@ -459,6 +459,9 @@ def constraints(s):
     for pattern in ("(a+)+b", "(a|a)*b", "(a*)*b", "(a|aa){1,9000}b", "(.*a){1,400}b", "((a{1,90}){1,90}){1,90}b",
                     "(a|b)*a(a|b){300}"):
         of(200, guided_regex=pattern, ignore_eos=True, logit_bias={"97": 100})
+    # Too many ways to read what has been written: no prompt that is too long.
+    text = row(s, COMPLETIONS, {"prompt": "x", "max_tokens": 100, "grammar": 'root ::= root root root | "a"'}, 400, "too ambiguous")
+    check(b"context_length" not in text, text)
     # What ends in itself: an answer that cannot end within its tokens does, and says so.
     text = row(s, COMPLETIONS, {"prompt": "x", "max_tokens": 9, "guided_json": {"type": "array", "minItems": 10 ** 6}}, 200)
     check(json.loads(text)["choices"][0]["finish_reason"] == "length", text)
