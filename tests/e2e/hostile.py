@@ -800,6 +800,27 @@ def not_a_number(s):
             ill.stop()
 
 
+def model_templates(s):
+    """22, 23: a model's own template that works without end, reaches for Python, or refuses: that request's end."""
+    loops = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
+    for template, says in ((loops, "steps"), ("{{ 'a' * 10 ** 10 }}", "bytes"), ("{{ ''.__class__.__mro__ }}", ""),
+                           ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "deep"), ("{{ raise_exception('no') }}", "no")):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(model):
+                os.symlink(os.path.abspath(model + "/" + name), folder + "/" + name)
+            os.unlink(folder + "/chat_template.jinja")
+            pathlib.Path(folder + "/chat_template.jinja").write_text(template)
+            one = Server("--num-pages", "600", model=folder)
+            one.expected = one.plain()
+            check(one.expected == s.expected, "the same model")
+            for path, body in ((CHAT, {"messages": TALK}), (MESSAGES, {"messages": TALK, "max_tokens": 1}),
+                               (RESPONSES, {"input": "x"}), ("/apply-template", {"messages": TALK})):
+                row(one, path, body, 400, says)
+            until("nothing is left", one.idle)
+            one.healthy()
+            one.stop()
+
+
 def killed(s):
     """38: kill -9 of the launcher takes everything along, and the port is free again."""
     port = 0
@@ -863,7 +884,7 @@ def keys(s):
 
 def main():
     parts = [numbers, types, token_ids, values, neighbours, constraints, tools, images, special_tokens, many_schemas, framing, paths,
-             absent, stored, leaving, vectors, sockets, small_pool, not_a_number, killed, signals, keys]
+             absent, stored, leaving, vectors, sockets, small_pool, not_a_number, model_templates, killed, signals, keys]
     chosen = sys.argv[3:]
     s = Server()
     s.expected = s.plain()
