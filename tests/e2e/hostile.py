@@ -291,7 +291,8 @@ def types(s):
         for name, kind, _, where in fields[title]:
             if where != place:
                 continue
-            for sort, value in [*TYPES.items(), ("list", '[5,null,"",[[]],{"a":[]}]'), ("empty", '""'), ("long", '"%s"' % ("é" * 70000))]:
+            for sort, value in [*TYPES.items(), ("list", '[5,null,"",[[]],{"a":[]}]'), ("empty", '""'),
+                                ("long", '"%s"' % ("é" * 70000))]:
                 body = json.loads(json.dumps(base))
                 (body[place] if place else body)[name] = "@"
                 status, text = s.call(path, json.dumps(body).replace('"@"', value))
