@@ -37,8 +37,8 @@ class HostileInputs(unittest.TestCase):
                 file = ROOT / path
                 self.assertTrue(file.is_file(), "row %s: there is no %s" % (r[0], path))
                 text = file.read_text()
-                self.assertRegex(text, re.compile(PATTERNS[file.suffix].format(re.escape(name)), re.M),
-                                 "row %s: %s has no %s" % (r[0], path, name))
+                there = re.search(PATTERNS[file.suffix].format(re.escape(name)), text, re.M)
+                self.assertTrue(there, "row %s: %s has no %s" % (r[0], path, name))
                 if file.suffix == ".py" and file.parent.name == "e2e":  # nothing finds these by their names
                     self.assertGreater(len(re.findall(r"\b%s\b" % name, text)), 1, "%s is not run" % name)
                 short = re.sub(r"^(test|fuzz)_", "", file.stem)
