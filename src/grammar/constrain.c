@@ -179,16 +179,20 @@ static int begin(msgl_constraint *x)
     return msgl__err_set(&x->err, MSGL_ENOMEM, "out of memory for a grammar");
 }
 
+// Why the answer can not go on.
+static int stuck(msgl_constraint *x, int rc)
+{
+    return msgl__err_set(&x->err, rc, "grammar: %s",
+                         rc == MSGL_ELIMIT ? "the answer has got too ambiguous to go on"
+                                           : msgl__status_text(rc));
+}
+
 static int fill(msgl_constraint *x)
 {
     const size_t words = ((size_t)x->c->cfg.vocab_size + 31) / 32;
     uint32_t any = 0;
     const int rc = msgl__matcher_fill_mask(x->matcher, x->mask);
-    if (rc != 0) {
-        // MSGL_ELIMIT would be an answer that is too long for the model.
-        return msgl__err_set(&x->err, rc == MSGL_ELIMIT ? MSGL_EINVAL : rc,
-                             "grammar: the answer has got too ambiguous to go on");
-    }
+    if (rc != 0) return stuck(x, rc);
     for (size_t i = 0; i < words; i++) any |= x->mask[i];
     if (any != 0) return 0;
     return msgl__err_set(&x->err, MSGL_EINVAL, "grammar: no token of this model can go on");
@@ -200,10 +204,12 @@ static msgl_constraint_state work(msgl_constraint *x)
     if (x->matcher == NULL) rc = begin(x);
     if (rc == 0 && x->token >= 0) {
         rc = msgl__matcher_accept(x->matcher, x->token);
-        if (rc != 0) (void)msgl__err_set(&x->err, rc, "grammar: %s", msgl__status_text(rc));
+        if (rc != 0) (void)stuck(x, rc);
     }
     if (rc == 0 && msgl__matcher_is_finished(x->matcher)) return MSGL_CONSTRAINT_ENDED;
     if (rc == 0) rc = fill(x);
+    // To a request's client MSGL_ELIMIT is a prompt that is too long for the model.
+    if (rc == MSGL_ELIMIT) x->err.code = MSGL_EINVAL;
     return rc == 0 ? MSGL_CONSTRAINT_READY : MSGL_CONSTRAINT_FAILED;
 }
 

@@ -175,6 +175,32 @@ static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error 
     return 0;
 }
 
+// The i-th tool's parameters are a schema, and one of an object where it is promised to be kept.
+static int check_schema(const json_t *function, size_t i, msgl_api_error *e)
+{
+    const json_t *schema = msgl__field(function, "parameters");
+    const json_t *strict = msgl__field(function, "strict");
+    if (schema != NULL && !json_is_object(schema)) {
+        return msgl__api_fail(e, 400, "tools", "invalid_type",
+                              "'tools[%zu].function.parameters' is %s; it must be an object.", i,
+                              msgl__json_type_name(schema));
+    }
+    if (strict != NULL && !json_is_boolean(strict)) {
+        return msgl__api_fail(e, 400, "tools", "invalid_type",
+                              "'tools[%zu].function.strict' is %s; it must be a boolean.", i,
+                              msgl__json_type_name(strict));
+    }
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    if (!json_is_true(strict) || json_object_size(schema) == 0 ||
+        (type != NULL && strcmp(type, "object") == 0)) {
+        return 0;
+    }
+    return msgl__api_fail(e, 400, "tools", "invalid_value",
+                          "'tools[%zu].function.parameters' with \"strict\": true must have "
+                          "\"type\": \"object\".",
+                          i);
+}
+
 // Each is {"type": "function", "function": {"name": ...}}.
 static int check_tools(const json_t *v, msgl_api_error *e)
 {
@@ -192,12 +218,8 @@ static int check_tools(const json_t *v, msgl_api_error *e)
                                   "{\"name\": string, ...}}.",
                                   i);
         }
-        const json_t *strict = msgl__field(json_object_get(tool, "function"), "strict");
-        if (strict != NULL && !json_is_boolean(strict)) {
-            return msgl__api_fail(e, 400, "tools", "invalid_type",
-                                  "'tools[%zu].function.strict' is %s; it must be a boolean.", i,
-                                  msgl__json_type_name(strict));
-        }
+        const int rc = check_schema(json_object_get(tool, "function"), i, e);
+        if (rc != 0) return rc;
     }
     return 0;
 }

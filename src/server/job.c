@@ -198,6 +198,17 @@ static void keep_last(const msgl_job *j, msgl_ids *ids)
     ids->len = most;
 }
 
+// An answer to n tokens can be as long as it has to be at least.
+static int check_least(msgl_job *j, size_t n)
+{
+    const int32_t room = j->max_seq_len - (int32_t)n, max = j->req.max_tokens;
+    const int32_t most = max < 0 || max > room ? room : max;
+    if (j->req.sampling.min_tokens <= most) return 0;
+    return msgl__api_fail(&j->error, 400, "min_tokens", "invalid_value",
+                          "'min_tokens' is %d; allowed: at most max_tokens, which is %d.",
+                          j->req.sampling.min_tokens, most);
+}
+
 static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param, size_t n)
 {
     const bool answered = !ep->pooled;
@@ -205,7 +216,7 @@ static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param,
         return msgl__api_fail(&j->error, 400, param, "invalid_value",
                               "'%s' has no tokens; it must have at least one.", param);
     }
-    if (n + answered <= (size_t)j->max_seq_len) return 0;
+    if (n + answered <= (size_t)j->max_seq_len) return answered ? check_least(j, n) : 0;
     return msgl__api_fail(&j->error, 400, param, "context_length_exceeded",
                           "This model's maximum context length is %d tokens. The prompt has "
                           "%zu%s.",

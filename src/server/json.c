@@ -55,6 +55,48 @@ static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err 
     return 0;
 }
 
+// The innermost member in which the byte at `end` of a JSON text is, "" for none.
+static void member_at(const char *s, size_t end, char name[64])
+{
+    size_t depth = 0, from = 0, begin[MSGL_JSON_MAX_DEPTH + 1] = {0};
+    size_t len[MSGL_JSON_MAX_DEPTH + 1] = {0}; // of the last name at each depth
+    for (size_t i = 0; i < end && depth < MSGL_JSON_MAX_DEPTH; i++) {
+        if (s[i] == '"') {
+            for (from = ++i; i < end && s[i] != '"'; i++) i += s[i] == '\\';
+            size_t next = i + 1;
+            while (next < end && memchr(" \t\r\n", s[next], 4) != NULL) next++;
+            if (next >= end || s[next] != ':') continue;
+            begin[depth] = from;
+            len[depth] = i - from;
+        } else if (s[i] == '{' || s[i] == '[') {
+            len[++depth] = 0;
+        } else if (depth > 0 && (s[i] == '}' || s[i] == ']')) {
+            depth--;
+        }
+    }
+    while (depth > 0 && len[depth] == 0) depth--;
+    const size_t n = len[depth] < 63 ? len[depth] : 63;
+    memcpy(name, s + begin[depth], n);
+    name[n] = '\0';
+}
+
+static void say_what(const char *text, size_t len, const json_error_t *je, msgl_err *err)
+{
+    char name[64] = "";
+    const size_t at = (size_t)(je->position > 0 ? je->position : 0);
+    const bool large = json_error_code(je) == json_error_numeric_overflow; // JSON, but too much
+    if (large) member_at(text, at < len ? at : len, name);
+    if (name[0] != '\0') {
+        (void)msgl__err_set(err, MSGL_EFORMAT,
+                            "'%s' has a number beyond 64 bits: %s (line %d, column %d)", name,
+                            je->text, je->line, je->column);
+    } else {
+        (void)msgl__err_set(err, MSGL_EFORMAT,
+                            "The body is not valid JSON: %s (line %d, column %d)", je->text,
+                            je->line, je->column);
+    }
+}
+
 json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err)
 {
     if (check_caps(text, len, room, err) != 0) return NULL;
@@ -62,11 +104,7 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
     int rc;
     json_t *root = msgl__json_loadb(text, len, 0, &je, &rc);
     if (rc == MSGL_ENOMEM) (void)msgl__err_set(err, rc, "Out of memory.");
-    if (rc == MSGL_EFORMAT) {
-        (void)msgl__err_set(err, MSGL_EFORMAT,
-                            "The body is not valid JSON: %s (line %d, column %d)", je.text, je.line,
-                            je.column);
-    }
+    if (rc == MSGL_EFORMAT) say_what(text, len, &je, err);
     if (root == NULL) return NULL;
     if (!json_is_object(root)) {
         json_decref(root);

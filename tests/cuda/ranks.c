@@ -734,9 +734,9 @@ static void test_failing(void **state)
     harness h;
     char dir[512];
     int32_t ids[64];
-    parity_path(dir, "qwen3", "prompt.json");
+    parity_path(dir, "gpt_oss", "prompt.json");
     assert_int_equal(load_ids(dir, "ids", ids, 64), 64);
-    parity_path(dir, "qwen3", "");
+    parity_path(dir, "gpt_oss", "");
     msgl_options o = harness_config_for(dir, "bfloat16", &t);
     harness_open(&h, &o);
     harness_pages(&h, 3, 64);

@@ -658,6 +658,21 @@ static void test_hostile_bodies(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refused(MSGL_API_COMPLETION, bad[i], 400, NULL);
     }
+    // JSON has numbers that 64 bits do not hold; the member that has one is named.
+    static const char *const large[][2] = {
+        {"{\"prompt\":\"x\",\"n\":9223372036854775808}", "'n' has"},
+        {"{\"a\":{\"b\":1,\"c\":[]},\"temperature\" : -1e999}", "'temperature' has"},
+        {"{\"prompt\":[1,{\"x\":\"\\\"y\\\":\"},[99999999999999999999]]}", "'prompt' has"},
+        {"{\"a\":{\"logit_bias\":{\"7\":1e309}}}", "'7' has"},
+        {"[99999999999999999999]", "not valid JSON"},
+    };
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        msgl_gen_request r;
+        msgl_api_error e = {0};
+        assert_int_not_equal(parse(MSGL_API_COMPLETION, large[i][0], &r, &e), 0);
+        assert_int_equal(e.status, 400);
+        if (strstr(e.message, large[i][1]) == NULL) fail_msg("%s: %s", large[i][0], e.message);
+    }
     // Nested a million deep, as arrays and as objects; brackets in strings do not count.
     char *deep = msgl__malloc(6000001);
     for (int objects = 0; objects < 2; objects++) {

@@ -194,6 +194,22 @@ static void test_refused(void **state)
          "supported."},
         {{"hermes", FUNCTION("f", ",\"strict\":1"), AUTO, "", {0}, {0}},
          "'tools[0].function.strict' is an integer; it must be a boolean."},
+        {{"hermes", FUNCTION("f", ",\"parameters\":5"), NAMED, "", {0}, {0}},
+         "'tools[0].function.parameters' is an integer; it must be an object."},
+        {{"hermes",
+          FUNCTION("f", ",\"parameters\":{\"type\":\"nope\"}" STRICT),
+          NAMED,
+          "",
+          {0},
+          {0}},
+         "'tools[0].function.parameters' with \"strict\": true must have \"type\": \"object\"."},
+        {{"hermes",
+          FUNCTION("f", ",\"parameters\":{\"properties\":{}}" STRICT),
+          AUTO,
+          "",
+          {0},
+          {0}},
+         "'tools[0].function.parameters' with \"strict\": true must have \"type\": \"object\"."},
     };
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         msgl_gen_request r;

@@ -230,6 +230,11 @@ static void test_bad_lists(void **state)
            "f.gguf: tokenizer.ggml.scores: missing, tokenizer.ggml.model llama needs it");
     gguf_put_string(&w, GGML("model"), "llama");
     gguf_put_strings(&w, GGML("tokens"), &text, 1);
+    gguf_put_array(&w, GGML("scores"), MSGL_GGUF_I32, one, 1); // would be read as floats
+    refuse(&w, MSGL_EFORMAT,
+           "f.gguf: tokenizer.ggml.scores: found a list of i32, allowed a list of f32");
+    gguf_put_string(&w, GGML("model"), "llama");
+    gguf_put_strings(&w, GGML("tokens"), &text, 1);
     gguf_put_array(&w, GGML("scores"), MSGL_GGUF_F32, nan_score, 1);
     refuse(&w, MSGL_EFORMAT, "f.gguf: tokenizer.ggml.scores[0]: found nan, allowed numbers");
     gguf_put_string(&w, GGML("model"), "llama");

@@ -238,6 +238,75 @@ static void test_tensors(void **state)
     refuse(&w, MSGL_EFORMAT, "u: offset: found 0, allowed 128");
 }
 
+static void put_u64(uint8_t *at, uint64_t v)
+{
+    for (int i = 0; i < 8; i++) at[i] = (uint8_t)(v >> (8 * i));
+}
+
+// The bytes of a file with this value at `at`, instead of its own of n bytes.
+static void refuse_at(const gguf_bytes *b, size_t at, size_t n, uint64_t v)
+{
+    uint8_t was[8], with[8];
+    msgl_err err = {0};
+    put_u64(with, v);
+    memcpy(was, b->p + at, n);
+    memcpy(b->p + at, with, n);
+    const uint64_t allocs = msgl__mem_allocs();
+    const int code = parse_copy(b->p, b->n, &err);
+    if (code != MSGL_EFORMAT && code != MSGL_ELIMIT) {
+        fail_msg("%llx at byte %zu: \"%s\"", (unsigned long long)v, at, err.text);
+    }
+    assert_true(msgl__mem_allocs() - allocs < 64);
+    memcpy(b->p + at, was, n);
+}
+
+// Counts, lengths, sizes and offsets whose sums or products do not fit 64 bits, or the file.
+static void test_overflows(void **state)
+{
+    (void)state;
+    static const uint64_t many[] = {UINT64_C(1) << 31, UINT64_C(1) << 32, UINT64_C(1) << 61,
+                                    UINT64_MAX / 8,    UINT64_C(1) << 63, UINT64_MAX - 7,
+                                    UINT64_MAX,        UINT64_MAX / 4 + 1};
+    static const float data[64] = {0};
+    gguf_writer w = {0};
+    gguf_put_array(&w, "k", MSGL_GGUF_F32, data, 2);
+    gguf_put_tensor(&w, "t", F32, 2, (int64_t[]){8, 4}, data, 128);
+    gguf_put_tensor(&w, "u", F32, 1, (int64_t[]){32}, data, 128);
+    const gguf_bytes b = gguf_finish(&w);
+    // Header: 4 magic, 4 version, 8 tensors, 8 values; key 8 + 1, type 4, element 4, count 8.
+    enum { TENSORS = 8, VALUES = 16, KEY = 24, COUNT = 41, LIST = COUNT + 8 + 8 };
+    // Tensor: name 8 + 1, dimensions 4, each 8, type 4, offset 8.
+    enum { NDIM = LIST + 9, DIM = NDIM + 4, OFFSET = DIM + 16 + 4, SECOND = OFFSET + 8 };
+    for (size_t i = 0; i < MSGL_COUNT(many); i++) {
+        refuse_at(&b, TENSORS, 8, many[i]);
+        refuse_at(&b, VALUES, 8, many[i]);
+        refuse_at(&b, KEY, 8, many[i]);
+        refuse_at(&b, COUNT, 8, many[i]);
+        refuse_at(&b, LIST, 8, many[i]);
+        refuse_at(&b, DIM, 8, many[i]);
+        refuse_at(&b, DIM + 8, 8, many[i]);
+        refuse_at(&b, OFFSET, 8, many[i]);
+        refuse_at(&b, SECOND + 9 + 4 + 8 + 4, 8, many[i]);
+    }
+    refuse_at(&b, NDIM, 4, UINT32_MAX);
+    refuse_at(&b, NDIM, 4, 0x80000000u);
+    for (size_t at = b.n - 200; at < b.n; at++) {
+        refuse_at(&b, OFFSET, 8, at); // the second's place, or beyond the end
+    }
+    free(b.p);
+    // Sizes that fit alone, and not together: the second's offset is not the first's end.
+    static const int64_t huge[] = {INT64_C(1) << 30, INT64_C(1) << 30};
+    gguf_put_tensor(&w, "t", F32, 2, huge, data, 128);
+    gguf_put_tensor(&w, "u", F32, 2, huge, data, 128);
+    refuse(&w, MSGL_EFORMAT, "t: ");
+    static const uint32_t alignments[] = {0, 3, 7, 48, 1u << 31, UINT32_MAX};
+    for (size_t i = 0; i < MSGL_COUNT(alignments); i++) {
+        gguf_put_int(&w, "general.alignment", MSGL_GGUF_U32, alignments[i]);
+        gguf_put_tensor(&w, "t", F32, 1, (int64_t[]){32}, data, 128);
+        refuse(&w, MSGL_EFORMAT, "");
+    }
+}
+
 static void test_header(void **state)
 {
     (void)state;
@@ -314,10 +383,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_values),        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_header),        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_good),      cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_overflows), cmocka_unit_test(test_header),
+        cmocka_unit_test(test_find),      cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
