@@ -288,8 +288,8 @@ static int refused(const struct transfer *t, msgl_err *err)
                              hub, code, hidden ? "; if it is private, set " : "",
                              hidden ? kind->token_var : "");
     }
-    return msgl__err_set(err, MSGL_EIO, "%.110s: %.60s answers %ld (%s)", t->what, hub, t->status,
-                         code);
+    return msgl__err_set(err, t->status == 400 ? MSGL_EINVAL : MSGL_EIO,
+                         "%.110s: %.60s answers %ld (%s)", t->what, hub, t->status, code);
 }
 
 static int failed(const struct transfer *t, CURLcode code, msgl_err *err)

@@ -75,9 +75,24 @@ static bool has_blob(const struct pull *p, const msgl_hub_file *f)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == f->size;
 }
 
+// Whether the hub's own client has a file of this size: where a snapshot of ours has a link, or in
+// its older layout.
+static bool client_file(const struct pull *p, const msgl_hub_file *f, char path[MSGL_HUB_PATH])
+{
+    struct stat st;
+    if (p->hub->kind->refs) return false;
+    (void)snprintf(path, MSGL_HUB_PATH, "%s/snapshots/%s/%s", p->cache.folder, p->list.commit,
+                   f->path);
+    if (lstat(path, &st) != 0 && p->older[0] != '\0') {
+        (void)snprintf(path, MSGL_HUB_PATH, "%.*s/%s", MSGL_HUB_PATH - MSGL_HUB_MAX_PATH - 2,
+                       p->older, f->path);
+    }
+    return lstat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == f->size;
+}
+
 // ---- the list ----
 
-// What is at the address that `make` says, as text to be freed; bounded.
+// What is at the address that `make` says.
 static int get_text(struct pull *p,
                     int (*make)(msgl_strbuf *url, const char *endpoint, const msgl_hub_name *name),
                     msgl_strbuf *text, msgl_err *err)
@@ -121,7 +136,7 @@ static int get_list(struct pull *p, msgl_err *err)
     if (rc == 0) {
         rc = msgl__hub_list_parse(p->hub->kind, msgl__strbuf_str(&text), text.len, &p->name,
                                   &p->list, err);
-    } else if ((rc == MSGL_ENOENT || rc == MSGL_EIO) && no_revision(p, err)) {
+    } else if ((rc == MSGL_ENOENT || rc == MSGL_EINVAL) && no_revision(p, err)) {
         rc = MSGL_ENOENT;
     }
     msgl__strbuf_free(&text);
@@ -134,10 +149,11 @@ static int check_room(const struct pull *p, msgl_err *err)
     struct statvfs fs;
     uint64_t needed = 0;
     for (size_t i = 0; i < p->list.count; i++) {
-        char partial[MSGL_HUB_PATH];
+        char partial[MSGL_HUB_PATH], path[MSGL_HUB_PATH];
         const msgl_hub_file *f = &p->list.files[i];
         blob_path(p, f, ".incomplete", partial);
-        const uint64_t have = has_blob(p, f) ? f->size : size_of(partial);
+        const bool here = has_blob(p, f) || client_file(p, f, path);
+        const uint64_t have = here ? f->size : size_of(partial);
         if (have < f->size) needed += f->size - have;
     }
     if (statvfs(p->cache.root, &fs) != 0) return 0; // writing says what is wrong
@@ -179,19 +195,12 @@ static int fetch_blob(struct pull *p, const msgl_hub_file *f, msgl_err *err)
     return rc;
 }
 
-// Whether the hub's own client has the file: where a snapshot of ours has a link, or in its older
-// layout. It is read once, which takes less time than to have it sent.
+// The client's file becomes ours. It is read once, which takes less time than to have it sent.
 static bool adopt(const struct pull *p, const msgl_hub_file *f)
 {
-    char path[MSGL_HUB_PATH + MSGL_HUB_MAX_PATH];
-    if (p->hub->kind->refs) return false;
-    (void)snprintf(path, sizeof path, "%s/snapshots/%s/%s", p->cache.folder, p->list.commit,
-                   f->path);
-    const volatile sig_atomic_t *stop = p->hub->interrupted;
-    if (msgl__hub_cache_adopt(&p->cache, path, f->checksum, f->size, stop)) return true;
-    if (p->older[0] == '\0') return false;
-    (void)snprintf(path, sizeof path, "%s/%s", p->older, f->path);
-    return msgl__hub_cache_adopt(&p->cache, path, f->checksum, f->size, stop);
+    char path[MSGL_HUB_PATH];
+    return client_file(p, f, path) &&
+           msgl__hub_cache_adopt(&p->cache, path, f->checksum, f->size, p->hub->interrupted);
 }
 
 static int get_file(struct pull *p, const msgl_hub_file *f, msgl_err *err)

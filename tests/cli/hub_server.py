@@ -206,7 +206,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if rest == "org/small/revisions":
             return self.scope_data(scope_revisions())
         if rest not in ("org/small/repo/files", "org/small/repo") or revision not in ("master", "v1/x"):
-            return self.scope_error(404, "not found")
+            return self.scope_error(400 if rest.startswith("org/small/") else 404, "not found")
         if rest.endswith("/files"):
             if "code" in m:
                 return self.scope_error(200, "the model is being\nchecked")
