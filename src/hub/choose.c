@@ -11,8 +11,8 @@
 // Types that can be run here, the smallest first.
 static const char *const RUN[] = {"Q8_0", "BF16", "F16", "F32"};
 
-// TYPE stands in the path before a "." or "-", in either case, as llama-server has it; and after
-// no letter or digit: a BF16 is no F16.
+// TYPE stands in the path before a "." or "-", in either case, as llama-server has it, or is a
+// folder; and after no letter or digit: a BF16 is no F16.
 static bool has_type(const char *path, const char *type)
 {
     const size_t n = strlen(type), len = strlen(path);

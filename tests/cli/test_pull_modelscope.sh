@@ -119,6 +119,18 @@ print(m.snapshot_download('org/small', local_files_only=True))"
 import modelscope as m
 print(m.snapshot_download('org/small', ignore_patterns=['README.md']))"
     expect "which is none" 1 "^0$" log "FilePath"
+    cp -r "$model" "$dir/newer"
+    echo >>"$dir/newer/config.json"
+    blob=$(readlink -f "$snapshot/config.json")
+    echo "folder=$dir/newer" >"$dir/state/mode"
+    expect "it takes what is new" 0 "^$snapshot\$" "$python" -c "
+import modelscope as m
+print(m.snapshot_download('org/small', ignore_patterns=['README.md']))"
+    expect "in the place of our link" 0 plain sh -c "[ -L $snapshot/config.json ] || echo plain"
+    expect "not through it" 0 same sh -c "cmp $blob $model/config.json && echo same"
+    rm "$dir/state/log"
+    expect "which we take over" 0 "^$snapshot\$" "$minisgl" pull org/small
+    expect "without a byte" 1 "^0$" log "FilePath"
     fresh need=secret
     expect "it downloads" 0 "^$snapshot\$" env MODELSCOPE_API_TOKEN=secret "$python" -c "
 import modelscope as m
