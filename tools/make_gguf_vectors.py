@@ -6,6 +6,7 @@ the same keys, tensor names (from gguf-py's own map), types and order of rows.
 
     python3 tools/make_gguf_vectors.py tests/vectors
     python3 tools/make_gguf_vectors.py --convert MODEL_DIR FILE.gguf TYPE PRE
+    python3 tools/make_gguf_vectors.py --split FILE.gguf TENSORS OUT.gguf  # as OUT-00001-of-0000N.gguf
 
 TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
 torch, safetensors and transformers >= 5. Never needed to build, run or test; README.md in the output folder
@@ -266,6 +267,24 @@ def make_models(root):
         make_exact(folder / "model.safetensors", spec["types"])
         for kind in spec["types"]:
             convert(folder, root / f"{name}-{kind.lower()}.gguf", kind, "gpt-2")
+    (root / "split").mkdir(exist_ok=True)
+    split(root / "qwen3-f16.gguf", 12, root / "split/qwen3-f16.gguf")
+    split(root / "llama-q8_0.gguf", 12, root / "split/llama-q8_0.gguf", small_first=True)
+
+
+def split(source, most, out, small_first=False):
+    """Parts of a file with at most so many tensors each, and if asked for none in the first, by gguf-py's writer."""
+    r = gguf.GGUFReader(source)
+    arch = r.fields["general.architecture"].contents()
+    w = gguf.GGUFWriter(out, arch, split_max_tensors=most, small_first_shard=small_first)
+    for name, field in r.fields.items():
+        kind = field.types[0]
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        w.add_key_value(name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for t in r.tensors:
+        w.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    finish(w)
 
 
 def make_tokenizers(source, out):
@@ -281,6 +300,8 @@ def main():
     torch.manual_seed(0)
     if len(sys.argv) == 6 and sys.argv[1] == "--convert":
         convert(*sys.argv[2:])
+    elif len(sys.argv) == 5 and sys.argv[1] == "--split":
+        split(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
     elif len(sys.argv) == 2:
         root = Path(sys.argv[1])
         make_models(root / "gguf")

@@ -40,7 +40,7 @@ static const msgl_command COMMANDS[] = {
     {"template", MSGL_CMD_TEMPLATE, "MODEL",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
-    {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf] [--revision NAME]",
+    {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf|:TYPE] [--revision NAME]",
      "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
     {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --http | --matrix]",
      "Show this overview, or write the manual page, completion for a shell, docs/cli.md, "

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/common.h"
+#include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "hub/hub.h"
@@ -75,25 +76,40 @@ static const char *variable(const char *text)
     return text != NULL && *text != '\0' ? text : NULL;
 }
 
-// HF_HOME, or where it is without that variable; "" if nothing says where.
-static void hub_home(char *out, size_t size)
+// Where the hub's own client has its files; "" if nothing says where.
+static void hub_home(const msgl_hub_kind *kind, char *out, size_t size)
 {
-    const char *home = variable(getenv("HF_HOME")), *cache = variable(getenv("XDG_CACHE_HOME"));
+    const char *home = kind->home_var != NULL ? variable(getenv(kind->home_var)) : NULL;
+    const char *cache = kind->xdg ? variable(getenv("XDG_CACHE_HOME")) : NULL;
     const char *user = variable(getenv("HOME"));
     if (home != NULL) {
         snprintf(out, size, "%s", home);
     } else if (cache != NULL) {
-        snprintf(out, size, "%s/huggingface", cache);
+        snprintf(out, size, "%s/%s", cache, kind->home);
     } else {
-        snprintf(out, size, "%s%s", user != NULL ? user : "",
-                 user != NULL ? "/.cache/huggingface" : "");
+        snprintf(out, size, "%s%s%s", user != NULL ? user : "", user != NULL ? "/.cache/" : "",
+                 user != NULL ? kind->home : "");
     }
 }
 
-static void cache_root(const char *home, char *out, size_t size)
+// "" if nothing says where.
+static void cache_root(const msgl_hub_kind *kind, const char *home, char *out, size_t size)
 {
-    const char *hub = variable(getenv("HF_HUB_CACHE"));
-    snprintf(out, size, "%s%s", hub != NULL ? hub : home, hub != NULL ? "" : "/hub");
+    const char *set = variable(getenv(kind->cache_var));
+    const bool none = set == NULL && *home == '\0';
+    snprintf(out, size, "%s%s", set != NULL ? set : home, set != NULL || none ? "" : kind->cache);
+}
+
+// The address that the environment has, "" if none. A host alone is one of https.
+static void hub_endpoint(const msgl_hub_kind *kind, char *out, size_t size)
+{
+    const char *set = NULL;
+    for (size_t i = 0; i < MSGL_COUNT(kind->endpoint_vars) && set == NULL; i++) {
+        const char *name = kind->endpoint_vars[i];
+        set = name != NULL ? variable(getenv(name)) : NULL;
+    }
+    const bool bare = set != NULL && kind->endpoint_vars[1] != NULL && strstr(set, "://") == NULL;
+    snprintf(out, size, "%s%s", bare ? "https://" : "", set != NULL ? set : "");
 }
 
 static bool is_yes(const char *text)
@@ -102,16 +118,30 @@ static bool is_yes(const char *text)
                             strcasecmp(text, "on") == 0 || strcasecmp(text, "true") == 0);
 }
 
-// HF_TOKEN, else the file token in HF_HOME; "" if there is none. It becomes a line of HTTP, and is
-// never shown.
-static int read_token(const char *home, char out[MAX_TOKEN], msgl_err *err)
+// The hub that names are looked up in; NULL: none. As vLLM and SGLang have it, a variable may say
+// ModelScope where no option does.
+static const msgl_hub_kind *hub_kind(const msgl_args *a)
+{
+    const char *name = a->model_source;
+    if (name == NULL) {
+        const bool other =
+            is_yes(getenv("VLLM_USE_MODELSCOPE")) || is_yes(getenv("SGLANG_USE_MODELSCOPE"));
+        return other ? &msgl__hub_modelscope : &msgl__hub_huggingface;
+    }
+    return msgl__hub_kind_named(name);
+}
+
+// The token, "" if there is none. It becomes a line of HTTP, and is never shown.
+static int read_token(const msgl_hub_kind *kind, const char *home, char out[MAX_TOKEN],
+                      msgl_err *err)
 {
     char path[1100], *text = NULL;
     size_t len = 0;
-    const char *value = variable(getenv("HF_TOKEN")), *source = "HF_TOKEN";
+    const char *value = variable(getenv(kind->token_var)), *source = kind->token_var;
     out[0] = '\0';
-    snprintf(path, sizeof path, "%s/token", home);
     if (value == NULL) {
+        if (kind->token_file == NULL) return 0;
+        snprintf(path, sizeof path, "%s/%s", home, kind->token_file);
         const int rc = msgl__file_read(path, MAX_TOKEN, &text, &len, err);
         if (rc == MSGL_ENOENT) return 0;
         if (rc != 0) return rc;
@@ -136,19 +166,22 @@ static int read_token(const char *home, char out[MAX_TOKEN], msgl_err *err)
 static int find(const msgl_args *a, bool refresh, char **out, msgl_err *err)
 {
     static char token[MAX_TOKEN];
-    char home[1024], root[1100];
+    char home[1024], root[1100], endpoint[600];
+    const msgl_hub_kind *kind = hub_kind(a);
     msgl_hub_name name;
     int rc = msgl__hub_name_parse(a->engine.model_dir, a->revision, &name, err);
-    hub_home(home, sizeof home);
-    cache_root(home, root, sizeof root);
-    if (rc == 0 && strcmp(root, "/hub") == 0) { // neither of the variables, and no HOME
-        rc =
-            msgl__err_set(err, MSGL_EINVAL, "no HOME and no HF_HOME: there is no cache to look in");
+    hub_home(kind, home, sizeof home);
+    cache_root(kind, home, root, sizeof root);
+    hub_endpoint(kind, endpoint, sizeof endpoint);
+    if (rc == 0 && root[0] == '\0') {
+        rc = msgl__err_set(err, MSGL_EINVAL, "no HOME and no %s: there is no cache to look in",
+                           kind->home_var != NULL ? kind->home_var : kind->cache_var);
     }
-    if (rc == 0) rc = read_token(home, token, err);
+    if (rc == 0) rc = read_token(kind, home, token, err);
     if (rc != 0) return rc;
     struct shown shown = {.name = name.repo};
-    const msgl_hub hub = {.endpoint = variable(getenv("HF_ENDPOINT")),
+    const msgl_hub hub = {.kind = kind,
+                          .endpoint = variable(endpoint),
                           .cache = root,
                           .token = token[0] != '\0' ? token : NULL,
                           .offline = is_yes(getenv("HF_HUB_OFFLINE"))
@@ -192,10 +225,9 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
         return msgl__err_set(err, MSGL_EIO, "--model %.150s: %s", model, strerror(errno));
     }
     msgl_hub_name name;
-    if (strcmp(a->model_source, "local") == 0 ||
-        msgl__hub_name_parse(model, a->revision, &name, err) != 0) {
-        const bool a_name = strcmp(a->model_source, "local") != 0 &&
-                            strchr("./~", *model) == NULL && strchr(model, '/') != NULL;
+    const bool local = hub_kind(a) == NULL;
+    if (local || msgl__hub_name_parse(model, a->revision, &name, err) != 0) {
+        const bool a_name = !local && strchr("./~", *model) == NULL && strchr(model, '/') != NULL;
         if (a_name) return MSGL_EINVAL; // as the parser says
         return msgl__err_set(err, MSGL_ENOENT,
                              "--model %.150s: no such folder or file, and no ORG/NAME of a hub",
@@ -220,7 +252,14 @@ int msgl__cmd_pull(const msgl_args *a)
     msgl_err err;
     char *dir = NULL;
     if (a->engine.model_dir == NULL) {
-        msgl__err_set(&err, MSGL_EINVAL, "pull what? allowed: ORG/NAME, ORG/NAME/FILE.gguf");
+        msgl__err_set(&err, MSGL_EINVAL,
+                      "pull what? allowed: ORG/NAME, ORG/NAME:TYPE, ORG/NAME/FILE.gguf");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
+    if (hub_kind(a) == NULL) {
+        msgl__err_set(&err, MSGL_EINVAL,
+                      "pull --model-source local: there is nothing to ask; allowed: huggingface or "
+                      "modelscope");
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
     msgl__cli_catch_interrupt();

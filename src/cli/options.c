@@ -18,18 +18,20 @@ static const msgl_setting ROWS[] = {
     {
         .name = "model-source",
         MSGL_TEXT(msgl_args, model_source),
-        .choices = "huggingface|local",
-        .preset_text = "huggingface",
-        .commands = MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE,
+        .choices = "huggingface|modelscope|local",
+        .by_default = ": huggingface, or modelscope if VLLM_USE_MODELSCOPE or "
+                      "SGLANG_USE_MODELSCOPE is true",
+        .commands =
+            MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE | MSGL_CMD_PULL,
         .group = "model",
         .metavar = "NAME",
-        .help = "where a model name is looked up: in the local Hugging Face cache, then on the "
-                "hub; or nowhere, and --model is a path (docs/hubs.md)",
+        .help = "where a model name is looked up: in the hub's local cache, then on the hub; or "
+                "nowhere, and --model is a path (docs/hubs.md)",
     },
     {
         .name = "revision",
         MSGL_TEXT(msgl_args, revision),
-        .by_default = ": main",
+        .by_default = ": main, of ModelScope master",
         .commands =
             MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE | MSGL_CMD_PULL,
         .group = "model",

@@ -14,8 +14,8 @@ static const msgl_setting ROWS[] = {
         .group = "model",
         .metavar = "MODEL",
         .help = "model folder as it comes from Hugging Face (config.json, *.safetensors, "
-                "tokenizer.json), a .gguf file, or ORG/NAME[/FILE.gguf][@REVISION], which is "
-                "downloaded unless the local Hugging Face cache has it; the flag's name may be "
+                "tokenizer.json), a .gguf file, or ORG/NAME[/FILE.gguf|:TYPE][@REVISION], "
+                "which is downloaded unless the hub's local cache has it; the flag's name may be "
                 "left out",
     },
     {

@@ -31,7 +31,8 @@ struct msgl_fetch {
     const msgl_curl *curl;
     CURL *easy;
     char origin[512]; // scheme, host and port of the endpoint
-    char auth[4200];  // the header, or ""
+    char auth[4200];  // the headers, or ""
+    char cookie[4200];
     char detail[CURL_ERROR_SIZE];
 };
 
@@ -212,6 +213,7 @@ static CURLcode one_request(msgl_fetch *f, const char *url, struct transfer *t)
         c->setopt(f->easy, CURLOPT_RANGE, range);
     }
     if (f->auth[0] != '\0' && is_endpoint(f, url)) headers = c->append(NULL, f->auth);
+    if (headers != NULL && f->cookie[0] != '\0') (void)c->append(headers, f->cookie);
     c->setopt(f->easy, CURLOPT_HTTPHEADER, headers);
     const CURLcode code = c->perform(f->easy);
     c->getinfo(f->easy, CURLINFO_RESPONSE_CODE, &t->status);
@@ -265,20 +267,29 @@ static int refused(const struct transfer *t, msgl_err *err)
 {
     const msgl_fetch *f = t->f;
     const char *hub = f->origin, *code = t->code[0] != '\0' ? t->code : "no reason given";
+    const msgl_hub_kind *kind = f->cfg.kind;
     if (t->status == 401 || t->status == 403) {
-        const char *token = f->auth[0] == '\0' ? "set HF_TOKEN to a token that may read it"
-                                               : "the token of HF_TOKEN or HF_HOME may not read it";
+        char token[120];
+        if (f->auth[0] == '\0') {
+            (void)snprintf(token, sizeof token, "set %s to a token that may read it",
+                           kind->token_var);
+        } else {
+            (void)snprintf(token, sizeof token, "the token of %s may not read it",
+                           kind->token_from);
+        }
         return msgl__err_set(err, MSGL_EINVAL,
                              "%.70s: %.50s answers %ld (%s): no such model, or a gated one whose "
                              "terms have to be accepted there; %s",
                              t->what, hub, t->status, code, token);
     }
     if (t->status == 404) {
-        return msgl__err_set(err, MSGL_ENOENT, "%.110s: not found at %.60s (404, %s)", t->what, hub,
-                             code);
+        const bool hidden = kind->hides && f->auth[0] == '\0';
+        return msgl__err_set(err, MSGL_ENOENT, "%.110s: not found at %.60s (404, %s)%s%s", t->what,
+                             hub, code, hidden ? "; if it is private, set " : "",
+                             hidden ? kind->token_var : "");
     }
-    return msgl__err_set(err, MSGL_EIO, "%.110s: %.60s answers %ld (%s)", t->what, hub, t->status,
-                         code);
+    return msgl__err_set(err, t->status == 400 ? MSGL_EINVAL : MSGL_EIO,
+                         "%.110s: %.60s answers %ld (%s)", t->what, hub, t->status, code);
 }
 
 static int failed(const struct transfer *t, CURLcode code, msgl_err *err)
@@ -395,8 +406,8 @@ int msgl__fetch_open(const msgl_fetch_config *cfg, msgl_fetch **out, msgl_err *e
         memchr(url, '@', scheme + host) != NULL) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "the hub's address is \"%.100s\"; allowed: https://HOST or "
-                             "http://HOST[:PORT], as HF_ENDPOINT",
-                             url);
+                             "http://HOST[:PORT], as %s",
+                             url, cfg->kind->endpoint_vars[0]);
     }
     const msgl_curl *curl;
     const int rc = msgl__curl_open("downloading", &curl, err);
@@ -408,6 +419,10 @@ int msgl__fetch_open(const msgl_fetch_config *cfg, msgl_fetch **out, msgl_err *e
     (void)snprintf(f->origin, sizeof f->origin, "%.*s", (int)(scheme + host), url);
     if (cfg->token != NULL) {
         (void)snprintf(f->auth, sizeof f->auth, "Authorization: Bearer %s", cfg->token);
+        const char *cookie = cfg->kind->cookie;
+        if (cookie != NULL) {
+            (void)snprintf(f->cookie, sizeof f->cookie, "Cookie: %s=%s", cookie, cfg->token);
+        }
     }
     f->easy = curl->init();
     if (f->easy == NULL) {

@@ -9,11 +9,13 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "hub/kind.h"
 #include "utils/strbuf.h"
 
 typedef struct msgl_fetch_config {
-    const char *endpoint; // "https://host[:port][/path]"
-    const char *token;    // for the endpoint's scheme, host and port only; NULL: none
+    const msgl_hub_kind *kind; // what it is of, for the cookie and messages
+    const char *endpoint;      // "https://host[:port][/path]"
+    const char *token;         // for the endpoint's scheme, host and port only; NULL: none
     const volatile sig_atomic_t *interrupted;
     void (*log)(void *ctx, const char *line);
     void (*progress)(void *ctx, uint64_t done); // bytes of the file that are here

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Models by name: from the local Hugging Face cache, else downloaded into it. docs/hubs.md says
+// Models by name: from the hub's local cache, else downloaded into it. docs/hubs.md says
 // what users see of it.
 #ifndef MSGL_HUB_HUB_H
 #define MSGL_HUB_HUB_H
@@ -9,11 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "hub/name.h"
+#include "hub/kind.h"
 
 typedef struct msgl_hub {
-    const char *endpoint; // NULL: huggingface.co
-    const char *cache;    // the folder that models--ORG--NAME stands in
+    const msgl_hub_kind *kind;
+    const char *endpoint; // NULL: kind's
+    const char *cache;    // the root of its cache
     const char *token;    // NULL: none
     const char *offline; // why there is no network, such as "HF_HUB_OFFLINE is set"; NULL: there is
     bool refresh;        // asks the hub also when all is here

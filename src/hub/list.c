@@ -5,117 +5,183 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "hub/choose.h"
 #include "utils/file.h"
+#include "utils/gguf_split.h"
 #include "utils/json.h"
 
-static int malformed(const msgl_hub_name *name, const char *what, msgl_err *err)
+static bool take_file(const msgl_hub_said *said, msgl_hub_file *f)
 {
-    return msgl__err_set(err, MSGL_EFORMAT, "%.100s: the hub's list of files: %.120s", name->repo,
-                         what);
-}
-
-static bool is_wanted(const msgl_hub_name *name, const char *path)
-{
-    return name->file[0] != '\0' ? strcmp(path, name->file) == 0 : msgl__hub_wanted(path);
-}
-
-// An entry's size and checksum: of its content if it is large (lfs), else git's.
-static bool read_entry(const json_t *entry, msgl_hub_file *f)
-{
-    const json_t *lfs = json_object_get(entry, "lfs");
-    const json_t *size = json_object_get(json_is_object(lfs) ? lfs : entry, "size");
-    const char *sum = json_string_value(json_is_object(lfs) ? json_object_get(lfs, "sha256")
-                                                            : json_object_get(entry, "blobId"));
-    if (!json_is_integer(size) || json_integer_value(size) < 0 ||
-        (uint64_t)json_integer_value(size) > MSGL_HUB_MAX_BYTES) {
+    if (!json_is_integer(said->size) || json_integer_value(said->size) < 0 ||
+        (uint64_t)json_integer_value(said->size) > MSGL_HUB_MAX_BYTES) {
         return false;
     }
-    if (sum == NULL || !msgl__hub_is_checksum(sum)) return false;
-    f->size = (uint64_t)json_integer_value(size);
-    (void)snprintf(f->checksum, sizeof f->checksum, "%s", sum);
+    if (said->checksum == NULL || !msgl__hub_is_checksum(said->checksum)) return false;
+    f->size = (uint64_t)json_integer_value(said->size);
+    (void)snprintf(f->path, sizeof f->path, "%s", said->path);
+    (void)snprintf(f->checksum, sizeof f->checksum, "%s", said->checksum);
     return true;
 }
 
-// What is missing in a list without weights that can be run.
-static int no_weights(const json_t *siblings, const msgl_hub_name *name, msgl_err *err)
+// Every name is looked at before one is used.
+static int check_names(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                       msgl_err *err)
 {
-    char example[128] = "";
-    size_t i, gguf = 0;
-    json_t *entry;
-    json_array_foreach(siblings, i, entry)
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(files, i, entry)
     {
-        const char *path = json_string_value(json_object_get(entry, "rfilename"));
-        if (path == NULL || !msgl__hub_ends_with(path, ".gguf")) continue;
-        if (gguf++ == 0) msgl__printable(path, example, sizeof example);
+        char shown[100];
+        msgl_hub_said said = {0};
+        (void)kind->file(entry, &said);
+        if (said.path != NULL && msgl__hub_path_ok(said.path)) continue;
+        msgl__printable(said.path != NULL ? said.path : "none", shown, sizeof shown);
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%.80s: the hub's list has the file name \"%s\", which is not "
+                             "allowed; nothing was downloaded",
+                             name->repo, shown);
     }
+    return 0;
+}
+
+// Takes the files that `wanted` says, all of which have to have a size and a checksum.
+static int take(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                bool (*wanted)(const char *path, const char *file), msgl_hub_list *out,
+                msgl_err *err)
+{
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(files, i, entry)
+    {
+        msgl_hub_said said = {0};
+        if (!kind->file(entry, &said) || !wanted(said.path, out->file)) continue;
+        msgl_hub_file *f = &out->files[out->count];
+        if (!take_file(&said, f)) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%.80s: the hub's list says no size or no checksum of %.80s",
+                                 name->repo, said.path);
+        }
+        out->bytes += f->size; // at most MSGL_HUB_MAX_FILES * MSGL_HUB_MAX_BYTES < 2^60
+        out->count++;
+    }
+    return 0;
+}
+
+static bool of_model(const char *path, const char *file)
+{
+    (void)file;
+    return msgl__hub_wanted(path);
+}
+
+static bool of_file(const char *path, const char *file)
+{
+    return strcmp(path, file) == 0 || msgl__gguf_same_model(path, file);
+}
+
+// The .gguf file that is asked for, to out->file.
+static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                   msgl_hub_list *out, size_t *models)
+{
+    size_t i;
+    const json_t *entry;
+    msgl_hub_choice c = {.name = name};
+    json_array_foreach(files, i, entry)
+    {
+        msgl_hub_said said = {0};
+        if (kind->file(entry, &said)) msgl__hub_offer(&c, said.path);
+    }
+    (void)snprintf(out->file, sizeof out->file, "%s", msgl__hub_chosen(&c));
+    out->chosen = name->file[0] == '\0' && name->type[0] == '\0';
+    *models = c.models;
+}
+
+// Up to three of a hub's .gguf files, as they are named behind ORG/NAME.
+static void show_models(const msgl_hub_kind *kind, const json_t *files, char out[200])
+{
+    size_t i, n = 0, shown = 0;
+    const json_t *entry;
+    out[0] = '\0';
+    json_array_foreach(files, i, entry)
+    {
+        char path[100];
+        msgl_hub_said said = {0};
+        if (!kind->file(entry, &said) || !msgl__gguf_is_model(said.path)) continue;
+        msgl__printable(said.path, path, sizeof path);
+        if (shown++ == 3 || n + strlen(path) + 3 >= 200) return;
+        n += (size_t)snprintf(out + n, 200 - n, "%s%s", n > 0 ? ", " : "", path);
+    }
+}
+
+// Why there is nothing to run.
+static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                      size_t models, msgl_err *err)
+{
+    char list[200];
+    show_models(kind, files, list);
     if (name->file[0] != '\0') {
         return msgl__err_set(err, MSGL_ENOENT, "%.80s has no file %.100s at revision %.40s",
                              name->repo, name->file, name->revision);
     }
-    if (gguf > 0) {
-        return msgl__err_set(err, MSGL_ENOENT,
-                             "%.70s has no *.safetensors; name one of its %zu .gguf files, as in "
-                             "%.70s/%.80s",
-                             name->repo, gguf, name->repo, example);
+    if (models == 0) {
+        return msgl__err_set(
+            err, MSGL_ENOENT, "%.100s has %s: no weights that can be run here", name->repo,
+            name->type[0] != '\0' ? "no *.gguf" : "neither *.safetensors nor *.gguf");
     }
-    return msgl__err_set(err, MSGL_ENOENT,
-                         "%.100s has neither *.safetensors nor *.gguf: no weights that can be run "
-                         "here",
-                         name->repo);
+    return msgl__err_set(
+        err, MSGL_ENOENT, "%.60s has no .gguf file of type %s%s; its %zu are %.160s%s", name->repo,
+        name->type[0] != '\0' ? name->type : "Q8_0, BF16, F16 or F32",
+        name->type[0] != '\0' ? "" : " by name", models, list, models > 3 ? ", ..." : "");
 }
 
-static int read_files(const json_t *siblings, const msgl_hub_name *name, msgl_hub_list *out,
-                      msgl_err *err)
+// The parts of a model are all there, and out->file is the first of them.
+static int check_parts(const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
 {
-    size_t i;
-    json_t *entry;
-    bool weights = false;
-    json_array_foreach(siblings, i, entry)
-    {
-        const char *path = json_string_value(json_object_get(entry, "rfilename"));
-        char shown[100];
-        if (path == NULL || !msgl__hub_path_ok(path)) {
-            msgl__printable(path != NULL ? path : "none", shown, sizeof shown);
-            return msgl__err_set(err, MSGL_EFORMAT,
-                                 "%.80s: the hub's list has the file name \"%s\", which is not "
-                                 "allowed; nothing was downloaded",
-                                 name->repo, shown);
+    msgl_gguf_part part;
+    if (!msgl__gguf_part_of(out->file, &part)) return 0;
+    for (size_t i = 0; i < out->count; i++) {
+        if (msgl__gguf_is_model(out->files[i].path)) { // the first part's name
+            (void)snprintf(out->file, sizeof out->file, "%s", out->files[i].path);
         }
-        if (!is_wanted(name, path)) continue;
-        msgl_hub_file *f = &out->files[out->count];
-        (void)snprintf(f->path, sizeof f->path, "%s", path);
-        if (!read_entry(entry, f)) {
-            return msgl__err_set(err, MSGL_EFORMAT,
-                                 "%.80s: the hub's list says no size or no checksum of %.80s",
-                                 name->repo, path);
-        }
-        out->bytes += f->size; // at most MSGL_HUB_MAX_FILES * MSGL_HUB_MAX_BYTES < 2^60
-        out->count++;
-        weights = weights || msgl__hub_ends_with(path, ".safetensors") || name->file[0] != '\0';
     }
-    return weights ? 0 : no_weights(siblings, name, err);
+    if (out->count == part.count) return 0;
+    return msgl__err_set(err, MSGL_ENOENT, "%.80s has %zu of the %u files that %.100s is one of",
+                         name->repo, out->count, (unsigned)part.count, out->file);
 }
 
-int msgl__hub_list_parse(const char *text, size_t len, const msgl_hub_name *name,
-                         msgl_hub_list *out, msgl_err *err)
+static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                      msgl_hub_list *out, msgl_err *err)
+{
+    size_t models;
+    int rc = check_names(kind, files, name, err);
+    if (rc != 0) return rc;
+    if (name->file[0] == '\0' && name->type[0] == '\0') {
+        rc = take(kind, files, name, of_model, out, err);
+        for (size_t i = 0; i < out->count; i++) {
+            if (msgl__hub_ends_with(out->files[i].path, ".safetensors")) return rc;
+        }
+        if (rc != 0) return rc;
+        out->count = out->bytes = 0;
+    }
+    choose(kind, files, name, out, &models);
+    if (out->file[0] == '\0') return no_weights(kind, files, name, models, err);
+    rc = take(kind, files, name, of_file, out, err);
+    return rc == 0 ? check_parts(name, out, err) : rc;
+}
+
+int msgl__hub_list_parse(const msgl_hub_kind *kind, const char *text, size_t len,
+                         const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
 {
     *out = (msgl_hub_list){0};
     json_t *root = NULL;
+    const json_t *files = NULL;
     if (msgl__json_parse("list", text, len, 0, &root, NULL) != 0) {
-        return malformed(name, "found no JSON; is this a hub's address?", err);
+        return msgl__hub_malformed(name, "found no JSON; is this a hub's address?", err);
     }
-    const char *commit = json_string_value(json_object_get(root, "sha"));
-    const json_t *siblings = json_object_get(root, "siblings");
-    int rc = 0;
-    if (commit == NULL || !msgl__hub_is_commit(commit)) {
-        rc = malformed(name, "\"sha\" is no commit", err);
-    } else if (!json_is_array(siblings) || json_array_size(siblings) > MSGL_HUB_MAX_FILES) {
-        rc = malformed(name, "\"siblings\" is no list of up to 20000 files", err);
-    } else {
-        (void)snprintf(out->commit, sizeof out->commit, "%s", commit);
-        out->files = msgl__calloc(json_array_size(siblings), sizeof *out->files);
+    int rc = kind->list(root, name, out->commit, &files, err);
+    if (rc == 0) {
+        out->files = msgl__calloc(json_array_size(files), sizeof *out->files);
         rc = out->files == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
-                                : read_files(siblings, name, out, err);
+                                : read_files(kind, files, name, out, err);
     }
     json_decref(root);
     if (rc != 0) msgl__hub_list_free(out);

@@ -68,6 +68,11 @@ bool msgl__hub_wanted(const char *path)
     return false;
 }
 
+bool msgl__hub_is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
 // Letters, digits, "-", "_" and ".", as hubs allow them in names: up to 96, no ".." and no "--",
 // which stands for the slash in the cache.
 static bool word_ok(const char *p, size_t n)
@@ -75,9 +80,7 @@ static bool word_ok(const char *p, size_t n)
     if (n == 0 || n > 96 || *p == '.' || *p == '-') return false;
     for (size_t i = 0; i < n; i++) {
         const char c = p[i];
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                           (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-        if (!plain) return false;
+        if (!msgl__hub_is_letter(c) && strchr("_.-", c) == NULL) return false;
         if (i > 0 && (c == '.' || c == '-') && p[i - 1] == c) return false;
     }
     return true;
@@ -89,12 +92,35 @@ static bool revision_ok(const char *text)
            strpbrk(text, " ?#%:*[~^\"'") == NULL;
 }
 
+// What stands between ORG/NAME and "@": "/FILE.gguf" or ":TYPE".
+static int parse_part(const char *text, const char *part, size_t n, msgl_hub_name *out,
+                      msgl_err *err)
+{
+    if (*part == ':') {
+        const bool fits = n - 1 <= MSGL_HUB_MAX_TYPE && word_ok(part + 1, n - 1);
+        if (fits) (void)snprintf(out->type, sizeof out->type, "%.*s", (int)(n - 1), part + 1);
+        if (fits) return 0;
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "\"%.100s\": behind \":\" only the type of a .gguf file is allowed, "
+                             "as in ORG/NAME:Q8_0",
+                             text);
+    }
+    if (n - 1 <= MSGL_HUB_MAX_PATH) {
+        (void)snprintf(out->file, sizeof out->file, "%.*s", (int)(n - 1), part + 1);
+    }
+    if (msgl__hub_path_ok(out->file) && msgl__hub_ends_with(out->file, ".gguf")) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "\"%.100s\": behind ORG/NAME only a .gguf file of it is allowed, "
+                         "as in ORG/NAME/FILE.gguf",
+                         text);
+}
+
 int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *out, msgl_err *err)
 {
-    *out = (msgl_hub_name){.revision = "main"};
+    *out = (msgl_hub_name){0};
     const size_t n = strcspn(text, "@"), org = strcspn(text, "/");
     const char *name = text + org + (org < n);
-    const size_t len = org < n ? strcspn(name, "/@") : 0;
+    const size_t len = org < n ? strcspn(name, "/@:") : 0;
     if (!word_ok(text, org) || !word_ok(name, len)) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "\"%.100s\" is no name of a model; allowed: ORG/NAME of letters, "
@@ -102,17 +128,10 @@ int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *
                              text);
     }
     (void)snprintf(out->repo, sizeof out->repo, "%.*s/%.*s", (int)org, text, (int)len, name);
-    if (name[len] == '/') {
-        const size_t file = (size_t)(text + n - (name + len + 1));
-        if (file <= MSGL_HUB_MAX_PATH) {
-            (void)snprintf(out->file, sizeof out->file, "%.*s", (int)file, name + len + 1);
-        }
-        if (!msgl__hub_path_ok(out->file) || !msgl__hub_ends_with(out->file, ".gguf")) {
-            return msgl__err_set(err, MSGL_EINVAL,
-                                 "\"%.100s\": behind ORG/NAME only a .gguf file of it is allowed, "
-                                 "as in ORG/NAME/FILE.gguf",
-                                 text);
-        }
+    const char *part = name + len;
+    if (part < text + n) {
+        const int rc = parse_part(text, part, (size_t)(text + n - part), out, err);
+        if (rc != 0) return rc;
     }
     const char *inner = text[n] == '@' ? text + n + 1 : NULL;
     if (inner != NULL && revision != NULL && strcmp(inner, revision) != 0) {

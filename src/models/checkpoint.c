@@ -53,20 +53,27 @@ void msgl__checkpoint_close(msgl_checkpoint *c)
     msgl__free(c);
 }
 
-int msgl__checkpoint_map(msgl_checkpoint *c, const char *path, msgl_err *err)
+int msgl__checkpoint_take(msgl_checkpoint *c, const char *path, void *map, size_t size,
+                          msgl_err *err)
 {
     msgl_checkpoint_file *files =
         msgl__reallocarray(c->files, (size_t)c->num_files + 1, sizeof *files);
     if (files != NULL) c->files = files;
-    msgl_checkpoint_file f = {.path = files != NULL ? msgl__strdup(path) : NULL};
-    if (f.path == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
-    const int code = msgl__file_map(path, &f.map, &f.size, err);
-    if (code != 0) {
-        msgl__free(f.path);
-        return code;
-    }
-    files[c->num_files++] = f;
+    char *own = files != NULL ? msgl__strdup(path) : NULL;
+    if (own == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
+    files[c->num_files++] = (msgl_checkpoint_file){.path = own, .map = map, .size = size};
     return 0;
+}
+
+int msgl__checkpoint_map(msgl_checkpoint *c, const char *path, msgl_err *err)
+{
+    void *map;
+    size_t size;
+    int code = msgl__file_map(path, &map, &size, err);
+    if (code != 0) return code;
+    code = msgl__checkpoint_take(c, path, map, size, err);
+    if (code != 0) munmap(map, size);
+    return code;
 }
 
 int msgl__tensor_list_grow(msgl_tensor_list *l, size_t more, const char *file, msgl_err *err)

@@ -98,6 +98,9 @@ void msgl__tensor_drop(const msgl_tensor *t);
 
 // For formats: maps PATH as the next file of c. Its bytes are c->files[c->num_files - 1].
 int msgl__checkpoint_map(msgl_checkpoint *c, const char *path, msgl_err *err);
+// The same of a file that is mapped already. The mapping is c's then, unless it fails.
+int msgl__checkpoint_take(msgl_checkpoint *c, const char *path, void *map, size_t size,
+                          msgl_err *err);
 // Sorts the tensors by name and refuses a name that occurs twice.
 int msgl__checkpoint_sort(msgl_checkpoint *c, msgl_err *err);
 

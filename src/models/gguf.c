@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints in one GGUF file: config and tensors as llama.cpp's convert_hf_to_gguf.py has written
-// them, under the names that the architectures declare.
+// Checkpoints in one GGUF file or the parts of one: config and tensors as llama.cpp's
+// convert_hf_to_gguf.py has written them, under the names that the architectures declare.
 #include "models/gguf.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "models/formats.h"
 #include "models/source.h"
-#include "utils/file.h"
+#include "utils/gguf_split.h"
 
 enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
 
@@ -91,8 +91,8 @@ static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
     }
 }
 
-static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, msgl_tensor_list *list,
-                      msgl_err *err)
+static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, int32_t file,
+                      msgl_tensor_list *list, msgl_err *err)
 {
     char stored[NAME_BYTES], name[NAME_BYTES];
     snprintf(stored, sizeof stored, "%.*s", (int)from->name.n, from->name.p);
@@ -102,6 +102,7 @@ static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, msgl_ten
     *t = (msgl_tensor){
         .name = msgl__strdup(name),
         .label = msgl__strdup(stored),
+        .file = file,
         .ndim = from->ndim,
         .data = from->data,
         .bytes = from->bytes,
@@ -115,11 +116,11 @@ static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, msgl_ten
     return 0;
 }
 
-static int add_tensors(const msgl_gguf *g, msgl_tensor_list *list, msgl_err *err)
+static int add_tensors(const msgl_gguf *g, int32_t file, msgl_tensor_list *list, msgl_err *err)
 {
     int code = msgl__tensor_list_grow(list, g->num_tensors, g->file, err);
     for (size_t i = 0; i < g->num_tensors && code == 0; i++) {
-        code = add_tensor(g, &g->tensors[i], list, err);
+        code = add_tensor(g, &g->tensors[i], file, list, err);
     }
     return code;
 }
@@ -140,28 +141,59 @@ static int find(const char *path, char file[PATH_BYTES], msgl_err *err)
     return found > 0 ? 0 : msgl__err_set(err, MSGL_ENOENT, "%s: no GGUF file", path);
 }
 
-static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
+static int open_parts(const char *path, msgl_gguf_parts *out, msgl_err *err)
 {
     char file[PATH_BYTES];
-    msgl_gguf g;
-    int code = find(path, file, err);
-    if (code == 0) code = msgl__gguf_open(file, &g, err);
-    if (code != 0) return code;
-    code = msgl__gguf_config(&g, out, err);
-    msgl__gguf_close(&g);
+    *out = (msgl_gguf_parts){0};
+    const int code = find(path, file, err);
+    return code == 0 ? msgl__gguf_parts_open(file, out, err) : code;
+}
+
+// The first part's values, and the tensors of all.
+static int merge(const msgl_gguf_parts *p, msgl_gguf *out, msgl_err *err)
+{
+    size_t n = 0;
+    *out = p->at[0];
+    for (uint32_t i = 0; i < p->count; i++) n += p->at[i].num_tensors;
+    out->tensors = msgl__calloc(n, sizeof *out->tensors);
+    out->num_tensors = 0;
+    if (out->tensors == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", out->file);
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        const msgl_gguf *g = &p->at[i];
+        if (g->num_tensors == 0) continue;
+        memcpy(out->tensors + out->num_tensors, g->tensors, g->num_tensors * sizeof *g->tensors);
+        out->num_tensors += g->num_tensors;
+    }
+    return 0;
+}
+
+static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
+{
+    msgl_gguf_parts p;
+    msgl_gguf whole = {0};
+    int code = open_parts(path, &p, err);
+    if (code == 0) code = merge(&p, &whole, err);
+    if (code == 0) code = msgl__gguf_config(&whole, out, err);
+    msgl__free(whole.tensors);
+    msgl__gguf_parts_close(&p);
     return code;
 }
 
-static int open_file(const char *path, msgl_checkpoint *c, msgl_err *err)
+static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
 {
-    char file[PATH_BYTES];
-    int code = find(path, file, err);
-    if (code == 0) code = msgl__checkpoint_map(c, file, err);
-    if (code != 0) return code;
-    msgl_gguf g;
-    code = msgl__gguf_parse(c->files[0].map, c->files[0].size, msgl__path_tail(file), &g, err);
-    if (code == 0) code = add_tensors(&g, &c->tensors, err);
-    msgl__gguf_close(&g);
+    msgl_gguf_parts p;
+    int code = open_parts(path, &p, err);
+    for (uint32_t i = 0; i < p.count && code == 0; i++) {
+        msgl_gguf *g = &p.at[i];
+        code = msgl__checkpoint_take(c, p.paths[i], g->map, g->size, err);
+        if (code == 0) {
+            g->map = NULL;
+            code = add_tensors(g, c->num_files - 1, &c->tensors, err);
+        }
+    }
+    msgl__gguf_parts_close(&p);
     return code == 0 ? msgl__checkpoint_sort(c, err) : code;
 }
 
@@ -170,5 +202,5 @@ const msgl_checkpoint_format msgl__format_gguf = {
     .types = "F32, F16, BF16 or Q8_0",
     .is = is_gguf,
     .config = load_config,
-    .open = open_file,
+    .open = open_files,
 };

@@ -13,11 +13,12 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "utils/file.h"
+#include "utils/gguf_split.h"
 #include "utils/json.h"
 
 // Far above any published file; the file's own size bounds the rest.
 enum { MAX_VALUES = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 127, MAX_KEY = 1024 };
-enum { MAX_STRING = 16 << 20, MAX_JSON_ARRAY = 4096 };
+enum { MAX_STRING = 16 << 20, MAX_JSON_ARRAY = 4096, MAX_PARTS = 65535 };
 
 // Bytes of a value of each type; 0: not of one size.
 static const uint8_t SIZES[MSGL_GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -300,16 +301,38 @@ static int check_version(const cursor *c, uint64_t version)
                          swapped ? " in big-endian" : "");
 }
 
-// One of the files that a model was split into has a part of the tensors only.
-static int check_whole(const cursor *c, const msgl_gguf *g)
+// A whole number from 0 to `most`, which the key must have.
+static int get_whole(const cursor *c, const msgl_gguf *g, const char *key, uint64_t most,
+                     uint64_t *out)
 {
-    const msgl_gguf_value *v = msgl__gguf_get(g, "split.count");
-    const uint64_t n = v != NULL && v->count == 1 ? load(v->data, SIZES[v->type]) : 1;
-    if (n <= 1) return 0;
-    return msgl__err_set(c->err, MSGL_EUNSUPPORTED,
-                         "%s: split.count: found %llu files, allowed one: join them with "
-                         "llama-gguf-split --merge",
-                         c->file, (unsigned long long)n);
+    const msgl_gguf_value *v = msgl__gguf_get(g, key);
+    const bool whole = v != NULL && !v->array && SIZES[v->type] > 0 && v->type != MSGL_GGUF_BOOL &&
+                       v->type != MSGL_GGUF_F32 && v->type != MSGL_GGUF_F64;
+    *out = whole ? load(v->data, SIZES[v->type]) : 0;
+    if (whole && *out <= most) return 0; // less than nothing is far above
+    return msgl__err_set(c->err, MSGL_EFORMAT, "%s: %s: found %s, allowed 0 to %llu", c->file, key,
+                         v == NULL ? "none"
+                         : whole   ? "another number"
+                                   : "no whole number",
+                         (unsigned long long)most);
+}
+
+// What the file says of the others that it belongs to.
+static int get_split(const cursor *c, msgl_gguf *g)
+{
+    uint64_t count, no;
+    g->split = (msgl_gguf_split){.count = 1};
+    if (msgl__gguf_get(g, "split.count") == NULL) return 0;
+    int code = get_whole(c, g, "split.count", MAX_PARTS, &count);
+    if (code != 0 || count <= 1) return code;
+    code = get_whole(c, g, "split.no", count - 1, &no);
+    if (code == 0) {
+        code = get_whole(c, g, "split.tensors.count", (uint64_t)MAX_TENSORS, &g->split.tensors);
+    }
+    if (code != 0) return code;
+    g->split.count = (uint32_t)count;
+    g->split.no = (uint32_t)no;
+    return 0;
 }
 
 int msgl__gguf_parse(const uint8_t *bytes, size_t size, const char *file, msgl_gguf *out,
@@ -331,7 +354,7 @@ int msgl__gguf_parse(const uint8_t *bytes, size_t size, const char *file, msgl_g
             (unsigned long long)tensors, (unsigned long long)values, MAX_TENSORS, MAX_VALUES);
     }
     code = get_values(&c, out, values);
-    if (code == 0) code = check_whole(&c, out);
+    if (code == 0) code = get_split(&c, out);
     if (code == 0) code = get_tensors(&c, out, tensors);
     return code;
 }
@@ -363,31 +386,47 @@ static bool ends_with(const char *s, const char *end)
     return n > m && strcmp(s + n - m, end) == 0;
 }
 
-int msgl__gguf_find(const char *model, char *path, size_t size, msgl_err *err)
+// The models of a folder: how many, and one of them, or else a part whose first is missing.
+static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
 {
-    struct stat st;
-    if (stat(model, &st) != 0) return 0;
-    const bool folder = S_ISDIR(st.st_mode);
-    int found = S_ISREG(st.st_mode), n = found ? snprintf(path, size, "%s", model) : 0;
-    DIR *d = folder ? opendir(model) : NULL;
+    int found = 0, n = 0;
+    msgl_gguf_part part;
+    char name[256] = "";
+    DIR *d = opendir(folder);
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
         if (ends_with(e->d_name, ".safetensors")) {
             found = 0;
+            name[0] = '\0';
             break;
         }
-        if (!ends_with(e->d_name, ".gguf")) continue;
-        if (found++ == 0) n = snprintf(path, size, "%s/%s", model, e->d_name);
+        const bool model = msgl__gguf_is_model(e->d_name);
+        if (!model && (found > 0 || !msgl__gguf_part_of(e->d_name, &part))) continue;
+        if (found == 0) snprintf(name, sizeof name, "%s", e->d_name);
+        found += model;
     }
     if (d != NULL) closedir(d);
+    if (name[0] != '\0') n = snprintf(path, size, "%s/%s", folder, name);
     if (found > 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "%s: found %d .gguf files, allowed one: give the path of the file",
-                             msgl__path_tail(model), found);
+                             msgl__path_tail(folder), found);
     }
-    if (found == 1 && (n < 0 || (size_t)n >= size)) {
+    if (n < 0 || (size_t)n >= size) {
         return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");
     }
-    return found;
+    return name[0] != '\0';
+}
+
+int msgl__gguf_find(const char *model, char *path, size_t size, msgl_err *err)
+{
+    struct stat st;
+    char named[4096];
+    if (stat(model, &st) != 0) return 0;
+    int found = S_ISREG(st.st_mode);
+    if (S_ISDIR(st.st_mode)) found = find_in(model, named, sizeof named, err);
+    if (found <= 0) return found;
+    const int code = msgl__gguf_first_part(S_ISREG(st.st_mode) ? model : named, path, size, err);
+    return code != 0 ? code : 1;
 }
 
 // ---- what the values are ----

@@ -67,6 +67,12 @@ typedef struct msgl_gguf_tensor {
     size_t bytes;
 } msgl_gguf_tensor;
 
+// Which of a model's files it is (utils/gguf_split.h).
+typedef struct msgl_gguf_split {
+    uint32_t no, count; // from 0; of one file: 0 and 1
+    uint64_t tensors;   // of all files; with one: 0
+} msgl_gguf_split;
+
 typedef struct msgl_gguf {
     const char *file; // for messages, the caller's
     void *map;        // NULL when the bytes are the caller's
@@ -75,14 +81,16 @@ typedef struct msgl_gguf {
     size_t num_values;
     msgl_gguf_tensor *tensors; // in the file's order; names may still occur twice
     size_t num_tensors;
+    msgl_gguf_split split;
 } msgl_gguf;
 
 // Whether the model at `model` is a GGUF file: a file, or a folder with one *.gguf and no
-// *.safetensors. 1, with its path in `path`; 0; or an error: the folder has several.
+// *.safetensors; the parts of a model are one. 1, with its path in `path`, of parts the first one's
+// whichever was named; 0; or an error: the folder has several models, or the first part is missing.
 int msgl__gguf_find(const char *model, char *path, size_t size, msgl_err *err);
 
 // Maps and checks a file. `path` must stay: messages name its end. MSGL_ENOENT, MSGL_EFORMAT,
-// MSGL_EUNSUPPORTED (version, split file, tensor type), MSGL_ELIMIT, MSGL_ENOMEM.
+// MSGL_EUNSUPPORTED (version, tensor type), MSGL_ELIMIT, MSGL_ENOMEM.
 int msgl__gguf_open(const char *path, msgl_gguf *out, msgl_err *err);
 // The same of bytes in memory, which must stay.
 int msgl__gguf_parse(const uint8_t *bytes, size_t size, const char *file, msgl_gguf *out,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hub_server.py FOLDER STATE: a stand-in for a hub, on loopback, which serves the model in FOLDER.
+"""hub_server.py FOLDER STATE: a stand-in for Hugging Face and ModelScope, on loopback, which serves the model in FOLDER.
 
 Prints the port of the hub and that of the host that large files are redirected to. What was asked goes to
 STATE/log, a line each: HOST PATH RANGE token|-. The file STATE/mode says, in words, how it misbehaves:
@@ -9,7 +9,8 @@ STATE/log, a line each: HOST PATH RANGE token|-. The file STATE/mode says, in wo
   wrong      large files have a wrong byte                         norange    Range is ignored
   need=TOKEN 401 without that token                                forbid     403, gated
   name=PATH  the list has this file name, too                      nolist     the list is no JSON
-  gguf       the list has .gguf files instead of safetensors       nosum      the list has no checksums
+  folder=DIR serves this one                                       nosum      the list has no checksums
+  hide=TOKEN 404 without that token as a cookie                    code       ModelScope's list is an error in a 200
 """
 import hashlib
 import http.server
@@ -48,8 +49,20 @@ def count_down(word):
         return True
 
 
+def folder():
+    return mode().get("folder", FOLDER)
+
+
+def names():
+    """The model's files, with those in folders."""
+    found = []
+    for at, _, files in os.walk(folder()):
+        found += [os.path.relpath(os.path.join(at, f), folder()) for f in files]
+    return sorted(found)
+
+
 def content(name):
-    with open(os.path.join(FOLDER, name), "rb") as f:
+    with open(os.path.join(folder(), name), "rb") as f:
         return f.read()
 
 
@@ -65,15 +78,33 @@ def entry(name, m):
 
 
 def listing(m):
-    files = [entry(n, m) for n in sorted(os.listdir(FOLDER))]
-    if "gguf" in m:
-        files = [e for e in files if not e["rfilename"].endswith(".safetensors")]
-        files.append({**entry("config.json", m), "rfilename": "small-q8_0.gguf"})
+    files = [entry(n, m) for n in names()]
     files += [{**files[0], "rfilename": n} for n in ("pytorch_model.bin", "original/consolidated.pth", "README.md")
-              if n not in os.listdir(FOLDER)]
+              if n not in names()]
     if "name" in m:
         files.append({**files[0], "rfilename": m["name"]})
     return {"id": "org/small", "sha": COMMIT, "siblings": files}
+
+
+def scope_listing(m, revision):
+    """ModelScope's, with its folders; what it says of each file beyond this, its client does not read."""
+    files = []
+    for name in names():
+        data = content(name)
+        files.append({"Name": os.path.basename(name), "Path": name, "Type": "blob", "Size": len(data),
+                      "IsLFS": name.endswith(LARGE), "Mode": "33188", "Revision": COMMIT, "CommittedDate": 1700000000})
+        if "nosum" not in m:
+            files[-1]["Sha256"] = hashlib.sha256(data).hexdigest()
+    folders = {os.path.dirname(f["Path"]) for f in files} - {""}
+    files += [{"Name": os.path.basename(d), "Path": d, "Type": "tree", "Size": 0, "Sha256": ""} for d in sorted(folders)]
+    if "name" in m:
+        files.append({**files[0], "Path": m["name"]})
+    return {"Files": files, "IsVisual": 0, "LatestCommitter": {"Id": COMMIT, "Message": revision}}
+
+
+def scope_revisions():
+    rows = [{"Revision": r, "CreatedAt": 1700000000} for r in ("master", "v1/x")]
+    return {"RevisionMap": {"Branches": rows[:1], "Tags": rows[1:]}}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -98,6 +129,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(429, headers=[("Retry-After", "1")])
         elif "need" in m and self.headers.get("Authorization") != "Bearer " + m["need"]:
             self.answer(401, b"no", [("X-Error-Code", "RepoNotFound")])
+        elif "hide" in m and f"m_session_id={m['hide']}" not in self.headers.get("Cookie", ""):
+            self.scope_error(404, "model not found")
         elif "forbid" in m and "/api/" not in path:
             self.answer(403, b"no", [("X-Error-Code", "GatedRepo")])
         else:
@@ -136,13 +169,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
         path, m = urllib.parse.unquote(url.path), mode()
-        token = "token" if "Authorization" in self.headers else "-"
+        token = "token" if "Authorization" in self.headers or "Cookie" in self.headers else "-"
         with lock, open(os.path.join(STATE, "log"), "a") as f:
             f.write(f"{self.server.role} {self.path} {self.headers.get('Range', '-')} {token}\n")
         if self.server.role == "store":
             return self.file(path[1:], m)
         if self.refused(m, path):
             return None
+        if path.startswith("/api/v1/models/"):
+            return self.scope(path, dict(urllib.parse.parse_qsl(url.query)), m)
         if path in (f"/api/models/org/small/revision/{r}" for r in ("main", "v1/x", COMMIT)):
             if "nolist" in m:
                 return self.answer(200, b"<html>")
@@ -156,8 +191,36 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def scope_data(self, data):
+        body = {"Code": 200, "Data": data, "Message": "success", "RequestId": "x", "Success": True}
+        return self.answer(200, json.dumps(body).encode(), [("Content-Type", "application/json")])
+
+    def scope_error(self, status, why, code=10010205001):
+        body = {"Code": code, "Message": why, "RequestId": "x", "Success": False}
+        return self.answer(status, json.dumps(body).encode(), [("Content-Type", "application/json")])
+
+    def scope(self, path, query, m):
+        rest, revision = path[len("/api/v1/models/") :], query.get("Revision", "master")
+        if rest == "org/small":
+            return self.scope_data({"Name": "small", "Path": "org", "Visibility": 5})
+        if rest == "org/small/revisions":
+            return self.scope_data(scope_revisions())
+        if rest not in ("org/small/repo/files", "org/small/repo") or revision not in ("master", "v1/x"):
+            return self.scope_error(400 if rest.startswith("org/small/") else 404, "not found")
+        if rest.endswith("/files"):
+            if "code" in m:
+                return self.scope_error(200, "the model is being\nchecked")
+            return self.scope_data(scope_listing(m, revision))
+        name = query["FilePath"]
+        if name not in names():
+            return self.scope_error(404, "no such file")
+        if name.endswith(LARGE):
+            to = f"http://localhost:{STORE.server_address[1]}/{urllib.parse.quote(name)}?signature=x"
+            return self.answer(302, b"moved", [("Location", to)])
+        return self.answer(200, content(name))
+
     def resolved(self, name):
-        if name not in os.listdir(FOLDER):
+        if name not in names():
             return self.answer(404, b"none", [("X-Error-Code", "EntryNotFound")])
         e = entry(name, {})
         about = [("X-Repo-Commit", COMMIT), ("ETag", f'"{e["blobId"]}"')]

@@ -226,13 +226,14 @@ expect "template" 0 "im_start|>assistant" cat "$dir/rendered"
 gguf=$(dirname "$0")/../vectors/gguf
 mkdir "$dir/one"
 cp "$gguf/qwen3-f16.gguf" "$dir/one/m.gguf"
-for path in "$gguf/qwen3" "$gguf/qwen3-f16.gguf" "$dir/one"; do
+part=qwen3-f16-00002-of-00002.gguf # any of a model's parts names it
+for path in "$gguf/qwen3" "$gguf/qwen3-f16.gguf" "$dir/one" "$gguf/split/$part"; do
     "$minisgl" run --model "$path" --dtype float32 --temperature 0 --ignore-eos --max-tokens 12 --chat --prompt "Hello" \
         --output "$dir/$(basename "$path").jsonl" >/dev/null 2>"$dir/log" || cat "$dir/log"
     "$minisgl" tokenize --model "$path" <"$dir/text" >"$dir/$(basename "$path").ids"
 done
 expect "an answer with 12 ids" 0 '"token_ids":\[[0-9, ]*\]' cat "$dir/qwen3.jsonl"
-for name in qwen3-f16.gguf one; do
+for name in qwen3-f16.gguf one $part; do
     same "answers of $name" "$dir/qwen3.jsonl" "$dir/$name.jsonl"
     same "ids of $name" "$dir/qwen3.ids" "$dir/$name.ids"
 done

@@ -1,53 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # test_pull.sh MINISGL MODEL [PYTHON]: models by name, from a stand-in of a hub on loopback (hub_server.py).
-set -u
-minisgl=$1
-model=$2
-python=${3:-python3}
-command -v "$python" >/dev/null || {
-    echo "no python3: skipped"
-    exit 77
-}
-dir=$(mktemp -d)
-mkdir "$dir/state"
-mkfifo "$dir/alive"
-"$python" "$(dirname "$0")/hub_server.py" "$model" "$dir/state" <"$dir/alive" >"$dir/ports" 2>"$dir/server" &
-exec 3>"$dir/alive" # the server ends when this is closed
-trap 'exec 3>&-; wait; rm -rf "$dir"' EXIT
-for _ in $(seq 100); do
-    [ -s "$dir/ports" ] && break
-    sleep 0.1
-done
-read -r port store <"$dir/ports"
-unset HF_HUB_CACHE HF_TOKEN HF_HUB_OFFLINE MINISGL_MODEL MINISGL_REVISION
-for proxy in http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY; do unset $proxy; done
-export HF_ENDPOINT="http://127.0.0.1:$port/" HF_HOME="$dir/home" NO_PROXY="*"
-commit=0123456789abcdef0123456789abcdef01234567
+# shellcheck source=tests/cli/hub_setup.sh
+. "$(dirname "$0")/hub_setup.sh"
+root="$HF_HOME"
 cache="$HF_HOME/hub/models--org--small"
-# shellcheck source=tests/cli/expect.sh
-. "$(dirname "$0")/expect.sh"
-
-fresh() { # MODE...: no cache, no log, and the server does this
-    rm -rf "$HF_HOME" "$dir/state/log"
-    echo "$*" >"$dir/state/mode"
-}
-whole() { # every file is the model's, nothing is half done
-    for file in "$cache/snapshots/$commit"/*; do
-        cmp -s "$file" "$model/$(basename "$file")" || return 1
-    done
-    [ "$(find "$cache/snapshots/$commit" -name '*.safetensors' | wc -l)" -eq 2 ] &&
-        [ -z "$(find "$HF_HOME" -name '*.incomplete' -o -name '*.tmp')" ] && echo whole
-}
-grown() { # waits until a large file is half here
-    for _ in $(seq 200); do
-        [ -n "$(find "$HF_HOME" -name '*.incomplete' -size +1000k 2>/dev/null)" ] && return
-        sleep 0.05
-    done
-}
-log() { # REGULAR_EXPRESSION: how many requests were like this
-    grep -c -- "$1" "$dir/state/log"
-}
+snapshot="$cache/snapshots/$commit" # of hub_setup.sh
+: "$snapshot" "$root"
 
 fresh
 expect "pull" 0 "^$cache/snapshots/$commit\$" "$minisgl" pull org/small
@@ -109,9 +68,6 @@ expect "no such revision" 1 "org/small (revision none): not found" "$minisgl" pu
 expect "no network" 1 "org/small.*127.0.0.1:1: .*onnect" env HF_ENDPOINT=http://127.0.0.1:1 "$minisgl" pull org/small
 expect "offline, not here" 1 "not in the cache $HF_HOME/hub, and HF_HUB_OFFLINE" env HF_HUB_OFFLINE=1 "$minisgl" run org/small --prompt x
 expect "no address" 1 "the hub's address is \"ftp://x\"" env HF_ENDPOINT=ftp://x "$minisgl" pull org/small
-fresh gguf
-expect "gguf alone" 1 "name one of its 1 .gguf files, as in org/small/small-q8_0.gguf" "$minisgl" pull org/small
-expect "no such file" 1 "org/small has no file none.gguf" "$minisgl" pull org/small/none.gguf
 fresh nolist
 expect "no list" 1 "found no JSON" "$minisgl" pull org/small
 fresh nosum

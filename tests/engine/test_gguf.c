@@ -64,7 +64,9 @@ static void test_equal(void **state)
     static const char *const pairs[][2] = {{"llama", "llama-f32.gguf"},
                                            {"llama", "llama-q8_0.gguf"},
                                            {"qwen2", "qwen2-bf16.gguf"},
-                                           {"qwen3", "qwen3-f16.gguf"}};
+                                           {"qwen3", "qwen3-f16.gguf"},
+                                           {"qwen3", "split/qwen3-f16-00001-of-00002.gguf"},
+                                           {"llama", "split/llama-q8_0-00002-of-00003.gguf"}};
     static const char *const formats[] = {"float32", "bfloat16", "float16", "int8"};
     for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
         const char *level = msgl__cpu_level_name((msgl_cpu_level)l);

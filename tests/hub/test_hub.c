@@ -16,6 +16,7 @@
 
 #include "core/attributes.h"
 #include "hub/cache.h"
+#include "hub/choose.h"
 #include "hub/list.h"
 #include "hub/sha.h"
 
@@ -28,14 +29,16 @@ static void test_names(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *beside, *repo, *file, *revision;
+        const char *text, *beside, *repo, *file, *revision, *type;
     } GOOD[] = {
-        {"Qwen/Qwen3-0.6B", NULL, "Qwen/Qwen3-0.6B", "", "main"},
-        {"a/b", "v1.0", "a/b", "", "v1.0"},
-        {"a/b@refs/pr/1", NULL, "a/b", "", "refs/pr/1"},
-        {"a/b@" COMMIT, COMMIT, "a/b", "", COMMIT},
-        {"a/b_c.d/m-Q8_0.gguf", NULL, "a/b_c.d", "m-Q8_0.gguf", "main"},
-        {"a/b/Q8/m.gguf@x", NULL, "a/b", "Q8/m.gguf", "x"},
+        {"Qwen/Qwen3-0.6B", NULL, "Qwen/Qwen3-0.6B", "", "", ""},
+        {"a/b", "v1.0", "a/b", "", "v1.0", ""},
+        {"a/b@refs/pr/1", NULL, "a/b", "", "refs/pr/1", ""},
+        {"a/b@" COMMIT, COMMIT, "a/b", "", COMMIT, ""},
+        {"a/b_c.d/m-Q8_0.gguf", NULL, "a/b_c.d", "m-Q8_0.gguf", "", ""},
+        {"a/b/Q8/m.gguf@x", NULL, "a/b", "Q8/m.gguf", "x", ""},
+        {"a/b:Q8_0", NULL, "a/b", "", "", "Q8_0"},
+        {"a/b:UD-Q4_K_XL@v1", NULL, "a/b", "", "v1", "UD-Q4_K_XL"},
     };
     for (size_t i = 0; i < MSGL_COUNT(GOOD); i++) {
         msgl_hub_name n;
@@ -43,6 +46,7 @@ static void test_names(void **state)
         assert_string_equal(n.repo, GOOD[i].repo);
         assert_string_equal(n.file, GOOD[i].file);
         assert_string_equal(n.revision, GOOD[i].revision);
+        assert_string_equal(n.type, GOOD[i].type);
     }
     static const char *const BAD[][2] = {
         {"", NULL},        {"name", NULL},          {"/etc", NULL},        {"a/", NULL},
@@ -51,7 +55,8 @@ static void test_names(void **state)
         {"a b/c", NULL},   {"a/b?x", NULL},         {"a/b%2e", NULL},      {"~/b", NULL},
         {"a/b@", NULL},    {"a/b@../x", NULL},      {"a/b@/x", NULL},      {"a/b@x y", NULL},
         {"a/b@x?y", NULL}, {"a/b@one", "two"},      {"a/b", ""},           {"a/b\n", NULL},
-        {"a/.b", NULL},
+        {"a/.b", NULL},    {"a/b:", NULL},          {"a/b:x/y", NULL},     {"a/b:..", NULL},
+        {"a:b/c", NULL},   {"a/b/c.gguf:Q8", NULL}, {"a/b:Q8 0", NULL},
     };
     for (size_t i = 0; i < MSGL_COUNT(BAD); i++) {
         msgl_hub_name n;
@@ -151,7 +156,7 @@ static int parse_list(const char *text, const char *of, msgl_hub_list *l)
 {
     msgl_hub_name n;
     assert_int_equal(msgl__hub_name_parse(of, NULL, &n, &err), 0);
-    return msgl__hub_list_parse(text, strlen(text), &n, l, &err);
+    return msgl__hub_list_parse(&msgl__hub_huggingface, text, strlen(text), &n, l, &err);
 }
 
 static void test_list(void **state)
@@ -207,16 +212,150 @@ static void test_list(void **state)
     }
 }
 
+// What ModelScope answers: folders are no files, checksums are of the content, and the snapshot is
+// the revision's.
+static void test_modelscope(void **state)
+{
+    (void)state;
+    static const char *const FORMAT =
+        "{\"Code\":200,\"Success\":true,\"Data\":{\"Files\":["
+        "{\"Type\":\"tree\",\"Path\":\"x\",\"Size\":0,\"Sha256\":\"\"},"
+        "{\"Type\":\"blob\",\"Path\":\"config.json\",\"Size\":3,\"Sha256\":\"" SUM "\"},"
+        "{\"Type\":\"blob\",\"Path\":\"%s\",\"Size\":%s,\"Sha256\":\"%s\"}]}}";
+    static const struct {
+        const char *path, *size, *sum;
+        int code;
+    } CASES[] = {
+        {"m.safetensors", "9", SUM, 0},
+        {"m.safetensors", "9", "", MSGL_EFORMAT},
+        {"../m.safetensors", "9", SUM, MSGL_EFORMAT},
+        {"m.safetensors", "-1", SUM, MSGL_EFORMAT},
+        {"README.md", "9", SUM, MSGL_ENOENT},
+    };
+    const msgl_hub_kind *kind = msgl__hub_kind_named("modelscope");
+    const msgl_hub_name name = {.repo = "a/b", .revision = "v1"};
+    msgl_hub_list l;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        char text[1000];
+        snprintf(text, sizeof text, FORMAT, CASES[i].path, CASES[i].size, CASES[i].sum);
+        assert_int_equal(msgl__hub_list_parse(kind, text, strlen(text), &name, &l, &err),
+                         CASES[i].code);
+        if (CASES[i].code != 0) continue;
+        assert_int_equal(l.count, 2);
+        assert_string_equal(l.commit, "v1");
+        msgl__hub_list_free(&l);
+    }
+    static const char *const NONE[] = {"{}", "[]", "{\"Code\":200,\"Data\":null}", "",
+                                       "{\"Code\":200,\"Data\":{\"Files\":[1]}}"};
+    for (size_t i = 0; i < MSGL_COUNT(NONE); i++) {
+        assert_int_equal(msgl__hub_list_parse(kind, NONE[i], strlen(NONE[i]), &name, &l, &err),
+                         MSGL_EFORMAT);
+    }
+    assert_null(msgl__hub_kind_named("local"));
+}
+
+static void test_choice(void **state)
+{
+    (void)state;
+    static const char *const FILES[] = {
+        "m-Q4_K_M.gguf",
+        "m-BF16-00002-of-00002.gguf",
+        "m-BF16-00001-of-00002.gguf",
+        "mmproj-F16.gguf",
+        "IQ4_XS/m-IQ4_XS.gguf",
+        "README.md",
+        "m.Q8_0.gguf",
+        "m-q8_0.gguf",
+    };
+    static const struct {
+        const char *text;
+        size_t n; // of FILES
+        const char *want;
+    } CASES[] = {
+        {"a/b", 8, "m-q8_0.gguf"},
+        {"a/b", 6, "m-BF16-00001-of-00002.gguf"},
+        {"a/b", 1, "m-Q4_K_M.gguf"},
+        {"a/b", 0, ""},
+        {"a/b:f16", 8, ""},
+        {"a/b:q4_k_m", 8, "m-Q4_K_M.gguf"},
+        {"a/b:Q4_K", 8, ""},
+        {"a/b:IQ4_XS", 8, "IQ4_XS/m-IQ4_XS.gguf"},
+        {"a/b:Q4_XS", 8, ""},
+        {"a/b/m.Q8_0.gguf", 8, "m.Q8_0.gguf"},
+        {"a/b/mmproj-F16.gguf", 8, "mmproj-F16.gguf"},
+        {"a/b/m-BF16-00002-of-00002.gguf", 8, "m-BF16-00001-of-00002.gguf"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        msgl_hub_name n;
+        assert_int_equal(msgl__hub_name_parse(CASES[i].text, NULL, &n, &err), 0);
+        for (int reversed = 0; reversed < 2; reversed++) { // the order decides nothing
+            msgl_hub_choice c = {.name = &n};
+            for (size_t k = 0; k < CASES[i].n; k++) {
+                msgl__hub_offer(&c, FILES[reversed ? CASES[i].n - 1 - k : k]);
+            }
+            assert_string_equal(msgl__hub_chosen(&c), CASES[i].want);
+        }
+    }
+    // Two of types that cannot be run.
+    const msgl_hub_name n = {.repo = "a/b"};
+    msgl_hub_choice c = {.name = &n};
+    msgl__hub_offer(&c, FILES[0]);
+    msgl__hub_offer(&c, FILES[4]);
+    assert_string_equal(msgl__hub_chosen(&c), "");
+}
+
+// A name with a dot, as ModelScope's older clients spelt its folder; and what is no copy.
+static void test_older(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/msgl-hub-XXXXXX", path[MSGL_HUB_PATH], command[MSGL_HUB_PATH];
+    assert_non_null(mkdtemp(root));
+    msgl_hub_name n;
+    msgl_hub_cache c;
+    const msgl_hub_kind *kind = &msgl__hub_modelscope;
+    assert_int_equal(msgl__hub_name_parse("org/name-0.6B", NULL, &n, &err), 0);
+    assert_int_equal(msgl__hub_cache_init(root, kind, &n, &c, &err), 0);
+    snprintf(command, sizeof command, "mkdir -p %s/hub/models/org/name-0___6B %s/org/name-0.6B",
+             root, root);
+    assert_int_equal(system(command), 0);
+    assert_false(msgl__hub_cache_older(&c, &n, path));
+    snprintf(command, sizeof command, "touch %s/org/name-0.6B/m.safetensors", root);
+    assert_int_equal(system(command), 0);
+    assert_true(msgl__hub_cache_older(&c, &n, path));
+    assert_non_null(strstr(path, "/org/name-0.6B"));
+    snprintf(command, sizeof command, "touch %s/hub/models/org/name-0___6B/m.safetensors", root);
+    assert_int_equal(system(command), 0);
+    assert_true(msgl__hub_cache_older(&c, &n, path));
+    assert_non_null(strstr(path, "/hub/models/org/name-0___6B"));
+    // Links of a revision with folders in its name; a file that is adopted only when it is the one.
+    assert_int_equal(msgl__hub_cache_link(&c, "a/b", "d/m.gguf", SUM, &err), 0);
+    snprintf(command, sizeof command, "%s/snapshots/a/b/d/m.gguf", c.folder);
+    const ssize_t len = readlink(command, path, sizeof path - 1);
+    assert_true(len > 0);
+    path[len] = '\0';
+    assert_string_equal(path, "../../../../blobs/" SUM);
+    const volatile sig_atomic_t go = 0;
+    snprintf(path, sizeof path, "%s/org/name-0.6B/m.safetensors", root);
+    assert_false(msgl__hub_cache_adopt(&c, path, SUM, 1, &go));
+    assert_false(msgl__hub_cache_adopt(&c, path, COMMIT, 0, &go));
+    snprintf(command, sizeof command, "mkdir -p %s/blobs", c.folder);
+    assert_int_equal(system(command), 0);
+    assert_true(msgl__hub_cache_adopt(&c, path, SUM, 0, &go)); // SUM is of nothing
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 // Links are relative, from any depth, and replace what was there; a revision may have folders.
 static void test_cache(void **state)
 {
     (void)state;
-    char root[] = "/tmp/msgl-hub-XXXXXX", path[MSGL_HUB_PATH], target[400], commit[41];
+    char root[] = "/tmp/msgl-hub-XXXXXX", path[MSGL_HUB_PATH], target[400],
+         commit[MSGL_HUB_MAX_REVISION + 1];
     assert_non_null(mkdtemp(root));
     msgl_hub_name n;
     msgl_hub_cache c;
     assert_int_equal(msgl__hub_name_parse("org/name", NULL, &n, &err), 0);
-    assert_int_equal(msgl__hub_cache_init(root, &n, &c, &err), 0);
+    assert_int_equal(msgl__hub_cache_init(root, &msgl__hub_huggingface, &n, &c, &err), 0);
     assert_non_null(strstr(c.folder, "/models--org--name"));
     for (int twice = 0; twice < 2; twice++) {
         assert_int_equal(msgl__hub_cache_link(&c, COMMIT, "d/e/m.gguf", SUM, &err), 0);
@@ -248,8 +387,10 @@ static void test_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_paths), cmocka_unit_test(test_sha),
-        cmocka_unit_test(test_list),  cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_names),  cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_sha),    cmocka_unit_test(test_list),
+        cmocka_unit_test(test_cache),  cmocka_unit_test(test_modelscope),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_older),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,7 +210,17 @@ static void test_values(void **state)
     gguf_put_int(&w, "general.alignment", MSGL_GGUF_U64, 32);
     refuse(&w, MSGL_EFORMAT, "a power of 2 as u32");
     gguf_put_int(&w, "split.count", MSGL_GGUF_U16, 3);
-    refuse(&w, MSGL_EUNSUPPORTED, "split.count: found 3 files");
+    refuse(&w, MSGL_EFORMAT, "split.no: found none, allowed 0 to 2");
+    gguf_put_int(&w, "split.count", MSGL_GGUF_I32, UINT32_MAX);
+    refuse(&w, MSGL_EFORMAT, "split.count: found another number, allowed 0 to 65535");
+    gguf_put_string(&w, "split.count", "3");
+    refuse(&w, MSGL_EFORMAT, "split.count: found no whole number");
+    gguf_put_int(&w, "split.count", MSGL_GGUF_U16, 3);
+    gguf_put_int(&w, "split.no", MSGL_GGUF_U16, 3);
+    refuse(&w, MSGL_EFORMAT, "split.no: found another number, allowed 0 to 2");
+    gguf_put_int(&w, "split.count", MSGL_GGUF_U16, 3);
+    gguf_put_int(&w, "split.no", MSGL_GGUF_U16, 2);
+    refuse(&w, MSGL_EFORMAT, "split.tensors.count: found none");
 }
 
 static void test_tensors(void **state)

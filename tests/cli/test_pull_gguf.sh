@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# test_pull_gguf.sh MINISGL MODEL [PYTHON]: which GGUF files of a hub's model are downloaded, whole and in parts.
+# shellcheck source=tests/cli/hub_setup.sh
+. "$(dirname "$0")/hub_setup.sh"
+vectors=$(cd "$(dirname "$0")/../vectors/gguf" && pwd)
+served="$dir/served"
+mkdir -p "$served/Q8_0"
+for no in 1 2 3; do cp "$vectors/split/llama-q8_0-0000$no-of-00003.gguf" "$served/Q8_0/m-Q8_0-0000$no-of-00003.gguf"; done
+cp "$vectors/qwen3-f16.gguf" "$served/m-F16.gguf"
+cp "$vectors/qwen2-bf16.gguf" "$served/m-BF16.gguf"
+cp "$vectors/llama-f32.gguf" "$served/mmproj-m-F16.gguf"
+echo x >"$served/m-Q4_K_M.gguf"
+
+for source in huggingface modelscope; do
+    export MINISGL_MODEL_SOURCE=$source
+    snapshot="$HF_HOME/hub/models--org--small/snapshots/$commit"
+    [ $source = huggingface ] || snapshot="$MODELSCOPE_CACHE/models/org--small/snapshots/master"
+    first="$snapshot/Q8_0/m-Q8_0-00001-of-00003.gguf"
+    fresh "folder=$served"
+    expect "a type, in parts" 0 "^$first\$" "$minisgl" pull org/small:q8_0
+    expect "all parts and nothing else" 0 "^3$" log "^store"
+    expect "it runs" 0 "LlamaForCausalLM" env HF_HUB_OFFLINE=1 "$minisgl" info org/small:Q8_0
+    expect "under no type" 0 "^$first\$" env HF_HUB_OFFLINE=1 "$minisgl" pull org/small
+    expect "under any part's name" 0 "^$first\$" env HF_HUB_OFFLINE=1 "$minisgl" pull org/small/Q8_0/m-Q8_0-00003-of-00003.gguf
+    expect "another type is not here" 1 "org/small:BF16 (revision .*) is not in the cache" env HF_HUB_OFFLINE=1 \
+        "$minisgl" pull org/small:BF16
+    rm "$snapshot/Q8_0/m-Q8_0-00002-of-00003.gguf"
+    expect "a part is missing here" 1 "is not in the cache" env HF_HUB_OFFLINE=1 "$minisgl" pull org/small:Q8_0
+    expect "and comes" 0 "^$first\$" "$minisgl" pull org/small/Q8_0/m-Q8_0-00002-of-00003.gguf
+    expect "F16 is no BF16, and no projector" 0 "^$snapshot/m-F16.gguf\$" "$minisgl" pull org/small:F16
+    expect "BF16" 0 "Qwen2ForCausalLM" "$minisgl" info org/small:bf16
+    expect "a type that cannot be run" 0 "^$snapshot/m-Q4_K_M.gguf\$" "$minisgl" pull org/small:Q4_K_M
+    expect "no such type" 1 "has no .gguf file of type Q5_K; its 4 are " "$minisgl" pull org/small:Q5_K
+    expect "no such file" 1 "org/small has no file none.gguf" "$minisgl" pull org/small/none.gguf
+    fresh "folder=$served"
+    expect "no type: the smallest that runs" 0 "Q8_0/m-Q8_0-00001-of-00003.gguf is taken; org/small:TYPE names another" \
+        "$minisgl" pull org/small
+done
+
+fresh "folder=$served"
+expect "a word that is no type" 1 "behind \":\" only the type of a .gguf file" "$minisgl" pull "org/small:a/b"
+rm "$served/Q8_0/m-Q8_0-00002-of-00003.gguf"
+expect "a part is missing there" 1 "org/small has 2 of the 3 files that .*00001-of-00003.gguf is one of" "$minisgl" pull org/small:Q8_0
+rm -r "$served/Q8_0" "$served/m-F16.gguf" "$served/m-BF16.gguf"
+expect "one alone is taken" 0 "m-Q4_K_M.gguf\$" "$minisgl" pull org/small
+cp "$served/m-Q4_K_M.gguf" "$served/m-Q5_K_M.gguf"
+fresh "folder=$served"
+expect "of two of other types none" 1 "no .gguf file of type Q8_0, BF16, F16 or F32 by name; its 2 are m-Q4_K_M.gguf, m-Q5_K_M.gguf" \
+    "$minisgl" pull org/small
+fresh
+expect "a type of what has none" 1 "org/small has no \*.gguf" "$minisgl" pull org/small:Q8_0
+expect "the stand-in had no errors" 1 "^0$" sh -c "grep -v 'BrokenPipe\|ConnectionReset' \"$dir/server\" | grep -c Error"
+
+echo "$passed passed, $failed failed (hub $port, store $store)"
+[ $failed -eq 0 ]
