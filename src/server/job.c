@@ -235,8 +235,13 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
     const bool chat = j->req.chat_vars != NULL;
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
+    char name[sizeof j->error.param];
     int rc = 0;
     for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
+        if (ep->name_prompt != NULL) {
+            ep->name_prompt(&j->req, i, name, sizeof name);
+            field = name;
+        }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
                   : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
