@@ -165,6 +165,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     r->chat_vars = r->root = NULL;
     r->bad_words = NULL;
     r->force_name = NULL;
+    r->instruct = NULL;
     return 0;
 }
 
@@ -239,18 +240,20 @@ static int check_pooling(const msgl_endpoint *ep, const msgl_api_config *cfg, ms
 {
     const bool answers = cfg->pooled_size == 0;
     if (ep->put_begin == NULL && ep->put_all == NULL) return 0;
-    if (!ep->pooled && !answers) {
-        return msgl__api_fail(e, 400, NULL, NULL,
-                              "'%s' needs a model that answers; this server makes embeddings, at "
-                              "/v1/embeddings, /v1/rerank and /v1/score.",
-                              ep->path);
+    if (ep->pooled && !answers && (ep->put_all != NULL || !cfg->reranks)) return 0;
+    if (!ep->pooled && answers) return 0;
+    if (!answers) {
+        return msgl__api_fail(
+            e, 400, NULL, NULL, "'%s' needs a model that %s; this server %s.", ep->path,
+            ep->pooled ? "makes embeddings" : "answers",
+            cfg->reranks ? "ranks documents, at /v1/rerank and /v1/score"
+                         : "makes embeddings, at /v1/embeddings, /v1/rerank and /v1/score");
     }
-    if (!ep->pooled || !answers) return 0;
     return msgl__api_fail(e, 400, NULL, NULL,
-                          "'%s' needs a model that makes embeddings; this server answers: its "
+                          "'%s' needs a model that makes embeddings%s; this server answers: its "
                           "model has no modules.json that says so, and it was not started with "
                           "--is-embedding.",
-                          ep->path);
+                          ep->path, ep->put_all == NULL ? "" : " or ranks documents");
 }
 
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e)

@@ -127,6 +127,7 @@ typedef struct msgl_api_config {
     msgl_sampling_params defaults;   // of what a request leaves out: the model's own
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
+    bool reranks;                    // these are the logits of yes and no
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool refuse_unknown;  // fields that are not read here are refused, not noted
@@ -162,6 +163,8 @@ typedef struct msgl_gen_request {
     bool base64;               // of embeddings: instead of numbers
     int32_t dimensions;        // the same: so many of them; 0: all
     bool keep_texts;           // of prompts: the answer shows them
+    bool pairs;                // of a reranker: prompts are documents, each with its query
+    const char *instruct;      // the same: what the model is to judge by, in root; NULL: its own
     int num_documents;         // of /rerank and /score: prompts before the queries'
     int num_queries;           // the same: 1, or one for each document
     int32_t top_n;             // the same: documents that the answer has, at most

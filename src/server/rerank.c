@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // POST /v1/rerank and /v1/score: how near texts are to a query, by the cosine of the vectors that
-// the engine makes of them. The first is Jina's and Cohere's form, sorted; the second is vLLM's.
+// the engine makes of them or, of a reranker, by how much likelier yes is than no behind both. The
+// first is Jina's and Cohere's form, sorted; the second is vLLM's.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,12 @@
 
 enum { MAX_TEXTS = MSGL_API_MAX_PROMPTS };
 
+#define ROW_INSTRUCT                                                                               \
+    {                                                                                              \
+        "instruct", MSGL_FIELD_STRING, .preset = "the model's own",                                \
+                                       .help = "what a reranker judges by; not of embeddings"      \
+    }
+
 static const msgl_field_row rerank_rows[] = {
     MSGL_ROW_MODEL,
     {"query", MSGL_FIELD_STRING, .required = true, .help = "not empty"},
@@ -23,6 +30,7 @@ static const msgl_field_row rerank_rows[] = {
      .help = "so many of the best documents are in the answer"},
     {"return_documents", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer has the documents' texts"},
+    ROW_INSTRUCT,
     MSGL_ROW_CACHE_SALT,
     {0},
 };
@@ -41,6 +49,7 @@ static const msgl_field_row score_rows[] = {
      .help = "a string, or an array of them: one for all of `text_2`, or one for each"},
     {"text_2", MSGL_FIELD_ANY, .required = true, .max_items = MAX_TEXTS - 1,
      .help = "a string, or an array of them"},
+    ROW_INSTRUCT,
     MSGL_ROW_CACHE_SALT,
     {0},
 };
@@ -114,9 +123,19 @@ static int check_counts(const text_field *queries, const text_field *documents,
                           documents->name, q + d, MAX_TEXTS);
 }
 
-// The documents, and behind them the queries.
+static int parse_instruct(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                          msgl_api_error *e)
+{
+    const int rc = msgl__field_str(o, "instruct", &out->instruct, e);
+    if (rc <= 0 || cfg->reranks) return rc;
+    return msgl__api_fail(e, 400, "instruct", "unsupported_parameter",
+                          "'instruct' is for rerankers, and this server's model makes embeddings: "
+                          "write it in front of the query.");
+}
+
+// The documents, and behind them the queries, which a reranker has in the same prompts.
 static int parse_texts(const text_field *queries, const text_field *documents,
-                       msgl_gen_request *out, msgl_api_error *e)
+                       const msgl_api_config *cfg, msgl_gen_request *out, msgl_api_error *e)
 {
     const int q = count_texts(queries, e), d = q < 0 ? q : count_texts(documents, e);
     if (d < 0) return d;
@@ -129,7 +148,10 @@ static int parse_texts(const text_field *queries, const text_field *documents,
     out->sampling = msgl__sampling_params_default(); // no answer follows
     out->max_tokens = 1;
     rc = add_texts(documents, out, e);
-    return rc == 0 ? add_texts(queries, out, e) : rc;
+    if (rc == 0) rc = add_texts(queries, out, e);
+    out->pairs = cfg->reranks;
+    if (out->pairs) out->num_prompts = d;
+    return rc;
 }
 
 static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -141,6 +163,7 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     if (rc == 0) rc = msgl__field_str(o, "query", &query, e);
     if (rc >= 0) rc = msgl__field_int_of(o, &rerank_fields, "top_n", &top, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_documents", &out->keep_texts, e);
+    if (rc >= 0) rc = parse_instruct(o, cfg, out, e);
     if (rc < 0) return rc;
     out->top_n = (int32_t)top;
     const text_field queries = {"query", msgl__field(o, "query"), false},
@@ -150,17 +173,18 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                               "'%s' is %s; it must be an array.", documents.name,
                               msgl__json_type_name(documents.value));
     }
-    return parse_texts(&queries, &documents, out, e);
+    return parse_texts(&queries, &documents, cfg, out, e);
 }
 
 static int parse_score(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                        msgl_api_error *e)
 {
-    const int rc = msgl__check_fields(o, &score_fields, cfg->refuse_unknown, &out->unknown, e);
-    if (rc != 0) return rc;
+    int rc = msgl__check_fields(o, &score_fields, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = parse_instruct(o, cfg, out, e);
+    if (rc < 0) return rc;
     const text_field queries = {"text_1", msgl__field(o, "text_1"), false},
                      documents = {"text_2", msgl__field(o, "text_2"), false};
-    return parse_texts(&queries, &documents, out, e);
+    return parse_texts(&queries, &documents, cfg, out, e);
 }
 
 static void name_one(const char *name, int index, char *out, size_t size)
@@ -203,13 +227,19 @@ static double cosine(const msgl_sequence *a, const msgl_sequence *b)
     return aa > 0 && bb > 0 ? dot / sqrt(aa * bb) : 0;
 }
 
+// The probability of yes, of the two.
+static double yes_of(const msgl_sequence *s)
+{
+    return 1 / (1 + exp((double)s->values[1] - (double)s->values[0]));
+}
+
 // [num_documents], freed with msgl__free; NULL: no memory.
 static score *scores_of(const msgl_gen_request *q, const msgl_sequence *const *all)
 {
     score *scores = msgl__calloc((size_t)q->num_documents, sizeof *scores);
     for (int i = 0; i < q->num_documents && scores != NULL; i++) {
         const int query = q->num_documents + (q->num_queries == 1 ? 0 : i);
-        scores[i] = (score){i, cosine(all[query], all[i])};
+        scores[i] = (score){i, q->pairs ? yes_of(all[i]) : cosine(all[query], all[i])};
     }
     return scores;
 }
@@ -305,13 +335,14 @@ static const msgl_example score_examples[] = {
 
 const msgl_endpoint msgl__endpoint_rerank =
     RERANK("/v1/rerank", "Documents in the order of their nearness to a query, in Jina's and "
-                         "Cohere's form, by a server of a model that makes embeddings "
+                         "Cohere's form, by a server of a model that makes embeddings or ranks "
                          "([embeddings.md](embeddings.md)); others refuse it.");
 const msgl_endpoint msgl__endpoint_rerank_short = RERANK("/rerank", "The same.");
 const msgl_endpoint msgl__endpoint_rerank_v2 =
     RERANK("/v2/rerank", "The same, as Cohere's client has it.");
-const msgl_endpoint msgl__endpoint_score = SCORE(
-    "/v1/score", "How near texts are to another, or to others one by one, in vLLM's form, by "
-                 "a server of a model that makes embeddings ([embeddings.md](embeddings.md)); "
-                 "others refuse it.");
+const msgl_endpoint msgl__endpoint_score =
+    SCORE("/v1/score",
+          "How near texts are to another, or to others one by one, in vLLM's form, by "
+          "a server of a model that makes embeddings or ranks ([embeddings.md](embeddings.md)); "
+          "others refuse it.");
 const msgl_endpoint msgl__endpoint_score_short = SCORE("/score", "The same.");

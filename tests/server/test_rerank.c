@@ -129,6 +129,8 @@ static const struct {
     {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"topn\":1}", "unknown_parameter", "'top_n'"},
     {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"max_tokens_per_doc\":9}",
      "unsupported_parameter", "'max_tokens_per_doc'"},
+    {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"instruct\":\"b\"}", "unsupported_parameter",
+     "write it in front of the query"},
     {SCORE, "{\"text_1\":\"a\"}", "missing_required_parameter", "'text_2'"},
     {SCORE, "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\",\"b\",\"c\"]}", "invalid_value",
      "'text_1' has 2 texts and 'text_2' has 3"},
@@ -201,12 +203,68 @@ static void test_aborted(void **state)
     server_close(&s);
 }
 
+#define QWEN(instruct, query, document)                                                            \
+    "{system\nJudge whether the Document meets the requirements based on the Query and the "       \
+    "Instruct "                                                                                    \
+    "provided. Note that the answer can only be \"yes\" or \"no\".}\n{user\n<Instruct>: " instruct \
+    "\n<Query>: " query "\n<Document>: " document "}\n{assistant\n<think>\n\n</think>\n\n"
+#define USUAL "Given a web search query, retrieve relevant passages that answer the query"
+
+// A reranker's prompt is a query and a document; its values are the logits of yes and no.
+static void test_pairs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body, *prompts[2], *list;
+    } pairs[] = {
+        {RERANK,
+         "{\"query\":\"a\",\"documents\":[\"x\",\"y\"],\"return_documents\":true}",
+         {QWEN(USUAL, "a", "x"), QWEN(USUAL, "a", "y")},
+         "ults\":[" TEXT(1, "0.880797078", "y") "," TEXT(0, "0.119202922", "x") "],"},
+        {SCORE,
+         "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"x\",\"y\"],\"instruct\":\"Is it so?\"}",
+         {QWEN("Is it so?", "a", "x"), QWEN("Is it so?", "b", "y")},
+         "data\":[" PAIR(0, "0.119202922") "," PAIR(1, "0.880797078") "],"},
+    };
+    static const float values[2][SIZE] = {{-1, 1}, {3, 1}};
+    server_fixture s;
+    server_open(&s, NULL, false);
+    s.pooled_size = SIZE;
+    s.reranks = true;
+    engine_say_ready(&s);
+    for (size_t i = 0; i < MSGL_COUNT(pairs); i++) {
+        const int fd = client_open(&s);
+        client_post(fd, pairs[i].path, pairs[i].body);
+        for (int k = 0; k < 2; k++) {
+            const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+            expect_prompt(&m.u.request, pairs[i].prompts[k]);
+            engine_send_event(&s, &(msgl_token_event){.uid = m.u.request.uid,
+                                                      .finish = MSGL_FINISH_STOP,
+                                                      .prompt_tokens = m.u.request.num_ids,
+                                                      .num_values = SIZE,
+                                                      .values = values[k]});
+        }
+        response r = client_read(fd);
+        if (r.status != 200 || strstr(r.body, pairs[i].list) == NULL) {
+            fail_msg("%s: %d %s", pairs[i].body, r.status, r.body);
+        }
+        response_free(&r);
+        close(fd);
+    }
+    response r = client_request(&s, "POST", "/v1/embeddings", "{\"input\":\"a\"}");
+    assert_non_null(strstr(r.body, "this server ranks documents, at /v1/rerank"));
+    response_free(&r);
+    r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"a\"}");
+    assert_non_null(strstr(r.body, "this server ranks documents, at /v1/rerank"));
+    response_free(&r);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_answers), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_aborted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
