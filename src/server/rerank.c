@@ -227,9 +227,10 @@ static double cosine(const msgl_sequence *a, const msgl_sequence *b)
     return aa > 0 && bb > 0 ? dot / sqrt(aa * bb) : 0;
 }
 
-// The probability of yes, of the two.
+// The probability of yes, of the two; 0 if there are none.
 static double yes_of(const msgl_sequence *s)
 {
+    if (s->num_values < 2) return 0;
     return 1 / (1 + exp((double)s->values[1] - (double)s->values[0]));
 }
 
