@@ -120,7 +120,9 @@ typedef struct msgl_options {
     // cores and of the free memory. 1 and 0: this one alone.
     int dp_size, dp_rank;
     int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
-    void *reserved[2];
+    int is_reranker;  // 1: they become the logits of these two tokens; the same
+    int score_token_ids[2];
+    void *reserved[1];
 } msgl_options;
 
 MSGL_API void msgl_options_init(msgl_options *o);

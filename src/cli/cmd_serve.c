@@ -99,6 +99,18 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     return 0;
 }
 
+// What the folder says that its model is for.
+static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
+{
+    msgl_model_pooling pooling;
+    const int rc = msgl__model_pooling(dir, &pooling, err);
+    if (rc != 0) return rc;
+    o->is_embedding = pooling.kind == MSGL_POOL_EMBED;
+    o->is_reranker = pooling.kind == MSGL_POOL_SCORE;
+    memcpy(o->score_token_ids, pooling.score_ids, sizeof o->score_token_ids);
+    return 0;
+}
+
 // Keys of the command line, or the environment, and of the file.
 static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
 {
@@ -248,9 +260,7 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
-    bool embeds = false;
-    if (rc == 0 && !options.is_embedding) rc = msgl__model_embeds(dir, &embeds, &err);
-    if (embeds) options.is_embedding = 1;
+    if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");

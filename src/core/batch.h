@@ -92,6 +92,7 @@ static inline int32_t msgl__extend_len(const msgl_batch_req *r)
 typedef enum msgl_pooling {
     MSGL_POOL_NONE,  // tokens
     MSGL_POOL_EMBED, // the hidden state of a prompt's last token, behind the final norm
+    MSGL_POOL_SCORE, // two tokens' logits behind a prompt
 } msgl_pooling;
 
 // Log-probabilities for one token of one request (natural log, of the softmax of the raw logits).

@@ -61,8 +61,9 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_options, is_embedding),
         .commands = MSGL_CMD_SERVE,
         .group = "model",
-        .help = "serve /v1/embeddings instead of answers, from the last token's hidden state; a "
-                "folder whose modules.json says so needs no flag (docs/embeddings.md)",
+        .help = "serve /v1/embeddings, /v1/rerank and /v1/score instead of answers, from the last "
+                "token's hidden state; a folder whose modules.json says so needs no flag "
+                "(docs/embeddings.md)",
     },
     {
         .name = "device",

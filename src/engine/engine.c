@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "engine/internal.h"
@@ -451,12 +452,26 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
 
 // Files of models that are made to embed have no head, whatever config.json says of it: it takes no
 // memory, and is not looked for.
-static void choose_pooling(msgl_engine *e, const msgl_options *o)
+static int choose_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
-    if (!o->is_embedding) return;
-    e->info.pooling = MSGL_POOL_EMBED;
-    e->info.pooled_size = e->model.cfg.hidden_size;
-    e->model.cfg.tie_embeddings = true;
+    const int32_t vocab = e->model.cfg.vocab_size;
+    if (o->is_embedding) {
+        e->info.pooling = MSGL_POOL_EMBED;
+        e->info.pooled_size = e->model.cfg.hidden_size;
+        e->model.cfg.tie_embeddings = true;
+    } else if (o->is_reranker) {
+        e->info.pooling = MSGL_POOL_SCORE;
+        e->info.pooled_size = MSGL_COUNT(e->score_ids);
+        for (size_t i = 0; i < MSGL_COUNT(e->score_ids); i++) {
+            const int id = o->score_token_ids[i];
+            if (id < 0 || id >= vocab) {
+                return msgl__err_set(err, MSGL_EINVAL,
+                                     "a token to score by is %d; allowed: 0 to %d", id, vocab - 1);
+            }
+            e->score_ids[i] = id;
+        }
+    }
+    return 0;
 }
 
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
@@ -465,7 +480,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     const msgl_moe_desc *moe = NULL;
     int code = msgl__options_check(o, err);
     if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
-    if (code == 0) choose_pooling(e, o);
+    if (code == 0) code = choose_pooling(e, o, err);
     if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;

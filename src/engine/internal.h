@@ -70,7 +70,7 @@ typedef struct msgl_engine_step {
     msgl_token_logprobs *records;
     // Results
     void *hidden;     // [max_running, pooled_size] of an engine that pools, as activations are
-    float *pooled;    // the same, as the result has them
+    float *pooled;    // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
     int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
@@ -127,6 +127,7 @@ typedef void (*msgl_logits_fn)(void *ctx, const int32_t *rows, int32_t num_rows,
 
 struct msgl_engine {
     msgl_engine_info info;
+    int32_t score_ids[2]; // with MSGL_POOL_SCORE
     msgl_runner runner;
     msgl_kernels kernels;
     msgl_pool *threads;

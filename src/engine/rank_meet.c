@@ -59,6 +59,8 @@ static void put_options(msgl_wire *w, const msgl_options *o)
             msgl__wire_put(w, &v, sizeof v);
         }
     }
+    const int scores[] = {o->is_reranker, o->score_token_ids[0], o->score_token_ids[1]}; // no rows
+    msgl__wire_put(w, scores, sizeof scores);
 }
 
 // Texts stay in the message.
@@ -79,6 +81,10 @@ static bool take_options(msgl_wire *w, msgl_options *o)
         if (bytes > 0 && (text == NULL || text[bytes - 1] != '\0')) return false;
         msgl__setting_put_text(s, text, o);
     }
+    int scores[3];
+    if (!msgl__wire_get(w, scores, sizeof scores)) return false;
+    o->is_reranker = scores[0];
+    memcpy(o->score_token_ids, scores + 1, sizeof o->score_token_ids);
     return true;
 }
 

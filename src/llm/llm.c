@@ -141,9 +141,9 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens);
 static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
 {
     int rc = msgl__options_check(o, err);
-    if (rc == 0 && o->is_embedding) {
-        rc = msgl__err_set(err, MSGL_EUNSUPPORTED,
-                           "is_embedding: allowed for `minisgl serve` alone");
+    if (rc == 0 && (o->is_embedding || o->is_reranker)) {
+        rc = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: allowed for `minisgl serve` alone",
+                           o->is_embedding ? "is_embedding" : "is_reranker");
     }
     if (rc != 0) return rc;
     // The small files first: what is wrong with them should not cost the loading of weights.

@@ -648,7 +648,7 @@ static void rd_ready(reader *r, msgl_msg_ready *m)
     m->vocab_size = rd_i32(r, 1, INT32_MAX, "ready.vocab_size");
     m->attention = rd_str(r, true, "ready.attention");
     m->device = rd_str(r, true, "ready.device");
-    m->pooling = (msgl_pooling)rd_i32(r, MSGL_POOL_NONE, MSGL_POOL_EMBED, "ready.pooling");
+    m->pooling = (msgl_pooling)rd_i32(r, MSGL_POOL_NONE, MSGL_POOL_SCORE, "ready.pooling");
     m->pooled_size = rd_i32(r, m->pooling == MSGL_POOL_NONE ? 0 : 1,
                             m->pooling == MSGL_POOL_NONE ? 0 : INT32_MAX, "ready.pooled_size");
 }

@@ -38,20 +38,27 @@ static const char *other_mode(const json_t *config)
     return last ? NULL : "none";
 }
 
-static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
+// The config.json of a module's own folder; *file [PATH_BYTES] is its path.
+static int load_config(const char *dir, const json_t *module, char *file, json_t **out,
+                       msgl_err *err)
 {
-    char folder[PATH_BYTES], file[PATH_BYTES], shown[64];
+    char folder[PATH_BYTES], shown[64];
     const char *sub = json_string_value(json_object_get(module, "path"));
     if (sub == NULL || sub[0] == '\0' || sub[0] == '.' || strchr(sub, '/') != NULL) {
-        return msgl__err_set(err, MSGL_EFORMAT,
-                             MODULES ": path of Pooling: found \"%s\", allowed: "
-                                     "the name of a folder",
-                             msgl__printable(sub == NULL ? "" : sub, shown, sizeof shown));
+        return msgl__err_set(
+            err, MSGL_EFORMAT, MODULES ": path of %s: found \"%s\", allowed: the name of a folder",
+            class_of(module), msgl__printable(sub == NULL ? "" : sub, shown, sizeof shown));
     }
-    json_t *config;
     int code = msgl__path_join(dir, sub, folder, sizeof folder, err);
-    if (code == 0) code = msgl__path_join(folder, "config.json", file, sizeof file, err);
-    if (code == 0) code = msgl__json_load(file, MAX_BYTES, 0, &config, err);
+    if (code == 0) code = msgl__path_join(folder, "config.json", file, PATH_BYTES, err);
+    return code == 0 ? msgl__json_load(file, MAX_BYTES, 0, out, err) : code;
+}
+
+static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
+{
+    char file[PATH_BYTES], shown[64];
+    json_t *config;
+    int code = load_config(dir, module, file, &config, err);
     if (code != 0) return code;
     const char *other = other_mode(config);
     if (other != NULL) {
@@ -63,33 +70,60 @@ static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
     return code;
 }
 
-// Beside the model and its pooling, only what vectors get anyway.
-static int check_modules(const char *dir, const json_t *modules, msgl_err *err)
+// The tokens that a LogitScore compares. One alone, whose logit is then the score, has no limits.
+static int read_score(const char *dir, const json_t *module, int ids[2], msgl_err *err)
 {
+    static const char *const names[] = {"true_token_id", "false_token_id"};
+    char file[PATH_BYTES];
+    json_t *config;
+    int code = load_config(dir, module, file, &config, err);
+    if (code != 0) return code;
+    for (int i = 0; i < 2 && code == 0; i++) {
+        const json_t *id = json_object_get(config, names[i]);
+        const json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
+            code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: %s: allowed: a token's id",
+                                 msgl__path_tail(file), names[i]);
+        }
+        ids[i] = (int)value;
+    }
+    json_decref(config);
+    return code;
+}
+
+// Beside the model and what pools, only what vectors get anyway.
+static int check_modules(const char *dir, const json_t *modules, msgl_model_pooling *out,
+                         msgl_err *err)
+{
+    const bool scores = out->kind == MSGL_POOL_SCORE;
     size_t i;
     json_t *m;
     json_array_foreach((json_t *)modules, i, m)
     {
         char shown[64];
         const char *class = class_of(m);
-        if (strcmp(class, "Pooling") == 0) {
-            const int code = check_pooling(dir, m, err);
-            if (code != 0) return code;
-        } else if (strcmp(class, "Transformer") != 0 && strcmp(class, "Normalize") != 0) {
+        int code = 0;
+        if (!scores && strcmp(class, "Pooling") == 0) {
+            code = check_pooling(dir, m, err);
+        } else if (scores && strcmp(class, "LogitScore") == 0) {
+            code = read_score(dir, m, out->score_ids, err);
+        } else if (strcmp(class, "Transformer") != 0 &&
+                   (scores || strcmp(class, "Normalize") != 0)) {
             return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                                 MODULES ": found a module %s, allowed: Transformer, Pooling, "
-                                         "Normalize",
-                                 msgl__printable(class, shown, sizeof shown));
+                                 MODULES ": found a module %s, allowed: Transformer, %s",
+                                 msgl__printable(class, shown, sizeof shown),
+                                 scores ? "LogitScore" : "Pooling, Normalize");
         }
+        if (code != 0) return code;
     }
     return 0;
 }
 
-int msgl__model_embeds(const char *path, bool *out, msgl_err *err)
+int msgl__model_pooling(const char *path, msgl_model_pooling *out, msgl_err *err)
 {
     char file[PATH_BYTES];
     size_t i;
-    *out = false;
+    *out = (msgl_model_pooling){.kind = MSGL_POOL_NONE};
     int code = msgl__path_join(path, MODULES, file, sizeof file, err);
     if (code != 0 || access(file, F_OK) != 0) return code;
     json_t *modules, *m;
@@ -97,9 +131,10 @@ int msgl__model_embeds(const char *path, bool *out, msgl_err *err)
     if (code != 0) return code;
     json_array_foreach(modules, i, m)
     {
-        if (strcmp(class_of(m), "Pooling") == 0) *out = true;
+        if (strcmp(class_of(m), "Pooling") == 0) out->kind = MSGL_POOL_EMBED;
+        if (strcmp(class_of(m), "LogitScore") == 0) out->kind = MSGL_POOL_SCORE;
     }
-    if (*out) code = check_modules(path, modules, err);
+    if (out->kind != MSGL_POOL_NONE) code = check_modules(path, modules, out, err);
     json_decref(modules);
     return code;
 }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a model folder says that it is made to embed: the files that sentence-transformers
-// writes beside config.json, which itself names a model that generates.
+// What a model folder says that it is made for, if not for answers: the files that
+// sentence-transformers writes beside config.json, which itself names a model that generates.
 #ifndef MSGL_MODELS_EMBEDS_H
 #define MSGL_MODELS_EMBEDS_H
 
-#include <stdbool.h>
-
+#include "core/batch.h"
 #include "core/err.h"
 
-// *out: modules.json has a pooling module, and it takes the last token. A folder without either, or
-// a path that is none, says nothing. MSGL_EUNSUPPORTED: it embeds in another way; MSGL_EFORMAT.
-int msgl__model_embeds(const char *path, bool *out, msgl_err *err);
+typedef struct msgl_model_pooling {
+    msgl_pooling kind;
+    int score_ids[2]; // of MSGL_POOL_SCORE: the tokens for yes and no
+} msgl_model_pooling;
+
+// MSGL_POOL_EMBED: modules.json has a Pooling, and it takes the last token. MSGL_POOL_SCORE: it has
+// a LogitScore of two tokens. A folder without either, or a path that is none, says nothing.
+// MSGL_EUNSUPPORTED: it pools in another way; MSGL_EFORMAT.
+int msgl__model_pooling(const char *path, msgl_model_pooling *out, msgl_err *err);
 
 #endif

@@ -140,7 +140,8 @@ static const char *put_text(char **at, const char *s, size_t len)
 int msgl__gen_request_settle(msgl_gen_request *r)
 {
     size_t len = 0;
-    const int prompts = r->echo && r->prompts != NULL ? r->num_prompts : 0;
+    const bool keep = (r->echo || r->keep_texts) && r->prompts != NULL;
+    const int prompts = keep ? r->num_prompts : 0;
     for (int i = 0; i < r->num_stops; i++) len += strlen(r->stops[i]) + 1;
     for (int i = 0; i < prompts; i++) len += r->prompts[i].text == NULL ? 0 : r->prompts[i].len + 1;
     char *at = msgl__malloc(len);
@@ -164,6 +165,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     r->chat_vars = r->root = NULL;
     r->bad_words = NULL;
     r->force_name = NULL;
+    r->instruct = NULL;
     return 0;
 }
 
@@ -236,18 +238,22 @@ static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_requ
 // Whether the engine makes what the endpoint gives.
 static int check_pooling(const msgl_endpoint *ep, const msgl_api_config *cfg, msgl_api_error *e)
 {
-    const bool pools = cfg->pooled_size > 0;
-    if (ep->put_choice == NULL || ep->pooled == pools) return 0;
-    if (pools) {
-        return msgl__api_fail(e, 400, NULL, NULL,
-                              "'%s' needs a model that answers; this server makes embeddings, at "
-                              "/v1/embeddings.",
-                              ep->path);
+    const bool answers = cfg->pooled_size == 0;
+    if (ep->put_begin == NULL && ep->put_all == NULL) return 0;
+    if (ep->pooled && !answers && (ep->put_all != NULL || !cfg->reranks)) return 0;
+    if (!ep->pooled && answers) return 0;
+    if (!answers) {
+        return msgl__api_fail(
+            e, 400, NULL, NULL, "'%s' needs a model that %s; this server %s.", ep->path,
+            ep->pooled ? "makes embeddings" : "answers",
+            cfg->reranks ? "ranks documents, at /v1/rerank and /v1/score"
+                         : "makes embeddings, at /v1/embeddings, /v1/rerank and /v1/score");
     }
     return msgl__api_fail(e, 400, NULL, NULL,
-                          "This server answers and makes no embeddings: its model has no "
-                          "modules.json that says so, and it was not started with "
-                          "--is-embedding.");
+                          "'%s' needs a model that makes embeddings%s; this server answers: its "
+                          "model has no modules.json that says so, and it was not started with "
+                          "--is-embedding.",
+                          ep->path, ep->put_all == NULL ? "" : " or ranks documents");
 }
 
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e)

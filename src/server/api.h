@@ -29,6 +29,11 @@
     X(COUNT_TOKENS, count_tokens)                                                                  \
     X(RESPONSES, responses)                                                                        \
     X(EMBEDDINGS, embeddings)                                                                      \
+    X(RERANK, rerank)                                                                              \
+    X(RERANK_SHORT, rerank_short)                                                                  \
+    X(RERANK_V2, rerank_v2)                                                                        \
+    X(SCORE, score)                                                                                \
+    X(SCORE_SHORT, score_short)                                                                    \
     X(TOKENIZE, tokenize)                                                                          \
     X(DETOKENIZE, detokenize)                                                                      \
     X(APPLY_TEMPLATE, apply_template)                                                              \
@@ -122,6 +127,7 @@ typedef struct msgl_api_config {
     msgl_sampling_params defaults;   // of what a request leaves out: the model's own
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
+    bool reranks;                    // these are the logits of yes and no
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool refuse_unknown;  // fields that are not read here are refused, not noted
@@ -156,6 +162,12 @@ typedef struct msgl_gen_request {
     bool no_output;            // max_tokens 0 with echo: only the prompt is answered
     bool base64;               // of embeddings: instead of numbers
     int32_t dimensions;        // the same: so many of them; 0: all
+    bool keep_texts;           // of prompts: the answer shows them
+    bool pairs;                // of a reranker: prompts are documents, each with its query
+    const char *instruct;      // the same: what the model is to judge by, in root; NULL: its own
+    int num_documents;         // of /rerank and /score: prompts before the queries'
+    int num_queries;           // the same: 1, or one for each document
+    int32_t top_n;             // the same: documents that the answer has, at most
     int n;
     int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
@@ -174,7 +186,7 @@ typedef struct msgl_gen_request {
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
-    msgl_prompt *prompts;   // of no chat; settled: with echo only
+    msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
     int num_prompts;        // of a chat: 1
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it

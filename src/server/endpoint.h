@@ -81,6 +81,8 @@ typedef struct msgl_endpoint {
     const msgl_fields *const *objects;
     msgl_prompt_source prompt;
     const char *prompt_field; // what errors about the prompt name
+    // What errors about one of several prompts name instead; NULL: they name prompt_field.
+    void (*name_prompt)(const msgl_gen_request *r, int prompt, char *out, size_t size);
 
     // 3. The job ends in the worker, and this is its answer. j->req and j->ids are complete; ids
     // may be none, or more than the context has.
@@ -94,6 +96,10 @@ typedef struct msgl_endpoint {
     int (*put_begin)(const msgl_reply *r, msgl_strbuf *out);
     int (*put_choice)(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
     int (*put_end)(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
+    // Instead of these three, of an engine that pools: an answer of all choices' values together.
+    // all: [r->num_choices].
+    int (*put_all)(const msgl_reply *r, const msgl_sequence *const *all, int64_t cached,
+                   msgl_strbuf *out);
     // The events of what choice `index` has to show now, or none; takes (clears) what it shows.
     // With s->finish set, the last that comes. silent: a token may complete no character, or begin
     // what could become a stop string. Its event comes all the same, as from vLLM: who counts or

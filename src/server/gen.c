@@ -701,18 +701,40 @@ static int put_choices(msgl_front *f, gen *g, const msgl_reply *r, struct evbuff
     return rc;
 }
 
-static void gen_answer_whole(msgl_front *f, gen *g)
+// What is made of all choices at once.
+static int put_all(msgl_front *f, gen *g, const msgl_reply *r, int64_t cached)
+{
+    const msgl_sequence **all = msgl__calloc((size_t)g->num_choices, sizeof *all);
+    if (all == NULL) return MSGL_ENOMEM;
+    for (int i = 0; i < g->num_choices; i++) all[i] = &g->choices[i].seq;
+    int rc = g->ep->put_all(r, all, cached, &f->out);
+    msgl__free(all);
+    if (rc == 0) rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_ANSWER, f->out.len);
+    return rc;
+}
+
+static int put_whole(msgl_front *f, gen *g, struct evbuffer *body)
 {
     const msgl_reply r = reply_of(f, g);
     int64_t cached, completion;
     totals(g, &cached, &completion);
+    int rc;
     msgl__trace_count(g);
+    if (g->ep->put_all != NULL) {
+        rc = put_all(f, g, &r, cached);
+    } else {
+        rc = g->ep->put_begin(&r, &f->out);
+        if (rc == 0) rc = put_choices(f, g, &r, body);
+        if (rc == 0) rc = g->ep->put_end(&r, cached, completion, &f->out);
+    }
+    return rc == 0 ? out_move(f, body) : rc;
+}
+
+static void gen_answer_whole(msgl_front *f, gen *g)
+{
     struct evbuffer *body = evbuffer_new();
     msgl__strbuf_clear(&f->out);
-    int rc = body == NULL ? MSGL_ENOMEM : g->ep->put_begin(&r, &f->out);
-    if (rc == 0) rc = put_choices(f, g, &r, body);
-    if (rc == 0) rc = g->ep->put_end(&r, cached, completion, &f->out);
-    if (rc == 0) rc = out_move(f, body);
+    const int rc = body == NULL ? MSGL_ENOMEM : put_whole(f, g, body);
     if (rc != 0) {
         gen_fail_status(f, g, rc);
     } else {

@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "server/endpoint.h"
 #include "server/final_message.h"
+#include "server/pair_prompt.h"
 #include "text/bad_words.h"
 
 enum { ANSWER_MAX = 1 << 30 };
@@ -188,6 +189,30 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
+// A document and its query, in one prompt: special tokens are the template's alone, as in a chat.
+static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer,
+                       const msgl_chat_templates *templates, int i, const char *field,
+                       size_t max_ids)
+{
+    msgl_rendered r = {0};
+    msgl_err err = {0};
+    const msgl_render_limits limits = {.cancelled = &j->cancelled};
+    int rc = msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
+    if (rc != 0) {
+        rc = text_fail(j, rc, field, &err);
+    } else {
+        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+                                       .num_untrusted = r.num_untrusted,
+                                       .foreign = r.untrusted,
+                                       .num_foreign =
+                                           j->config.added_from_text ? 0 : r.num_untrusted,
+                                       .max_ids = max_ids};
+        rc = encode(j, tokenizer, field, msgl__strbuf_str(&r.text), r.text.len, &opts, &j->ids[i]);
+    }
+    msgl__rendered_free(&r);
+    return rc;
+}
+
 // The end of a prompt, if no more of it is wanted. One token of the context is the answer's.
 static void keep_last(const msgl_job *j, msgl_ids *ids)
 {
@@ -246,10 +271,17 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
     const bool chat = j->req.chat_vars != NULL;
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
+    char name[sizeof j->error.param];
     int rc = 0;
     for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
+        if (ep->name_prompt != NULL) {
+            ep->name_prompt(&j->req, i, name, sizeof name);
+            field = name;
+        }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
-                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
+             : j->req.pairs
+                 ? encode_pair(j, tokenizer, templates, i, field, max_ids)
+                 : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
         if (rc == 0 && ep->put_job == NULL) rc = check_length(j, ep, field, j->ids[i].len);
     }

@@ -101,6 +101,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     r->engine.device = r->device == NULL ? "" : r->device;
     f->api.vocab_size = ready->vocab_size;
     f->api.pooled_size = ready->pooled_size;
+    f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
     r->ready = true;
     r->silence_s = 0;
     r->reported_ns = r->told_ns = msgl__now_ns();

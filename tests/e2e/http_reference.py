@@ -81,10 +81,11 @@ def check_answer(body, status, kind, says):
 
 def run_all(page, base, pools, folder):
     """pools: the base of a server that makes embeddings and answers nothing."""
+    of_vectors = ("/v1/embeddings", "/rerank", "/score")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
-            server = pools if title.endswith("/v1/embeddings") else base
+            server = pools if title.endswith(of_vectors) else base
             answer = check_answer(*run(line, server, variables, folder), says)
         except AssertionError as e:
             raise AssertionError("%s\n%s\n%s" % (title, line, e))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Folders as sentence-transformers writes them: which ones embed, and what is wrong with others.
+// Folders as sentence-transformers writes them: which ones embed or rank, and what is wrong with
+// others.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +23,8 @@
 #define QWEN3                                                                                      \
     "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "," MODULE(           \
         "2_Normalize", OLD "Normalize") "]"
+#define RERANKER                                                                                   \
+    "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", NEW "logit_score.LogitScore") "]"
 #define LAST                                                                                       \
     "{\"word_embedding_dimension\":1024,\"pooling_mode_cls_token\":false,"                         \
     "\"pooling_mode_mean_tokens\":false,\"pooling_mode_lasttoken\":true,\"include_prompt\":true}"
@@ -29,32 +32,39 @@
 typedef struct question {
     const char *modules, *pooling; // files, or NULL
     int code;
-    bool embeds;
+    msgl_pooling kind;
     const char *text; // of the error
 } question;
 
 static const question questions[] = {
-    {NULL, NULL, 0, false, NULL},
-    {QWEN3, LAST, 0, true, NULL},
+    {NULL, NULL, 0, MSGL_POOL_NONE, NULL},
+    {QWEN3, LAST, 0, MSGL_POOL_EMBED, NULL},
     {"[" MODULE("", "sentence_transformers.base.modules.transformer.Transformer") "," MODULE(
          "1_Pooling", NEW "pooling.Pooling") "]",
-     "{\"pooling_mode\":\"lasttoken\"}", 0, true, NULL},
-    {"[" MODULE("", OLD "Transformer") "," MODULE("1_LogitScore", NEW "LogitScore") "]", NULL, 0,
-     false, NULL}, // a reranker
-    {"{}", NULL, MSGL_EFORMAT, false, "modules.json: expected a JSON array"},
-    {"[1,{}]", NULL, 0, false, NULL},
-    {"[", NULL, MSGL_EFORMAT, false, "modules.json"},
-    {QWEN3, NULL, MSGL_ENOENT, true, "1_Pooling/config.json"},
-    {QWEN3, "{\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED, true,
+     "{\"pooling_mode\":\"lasttoken\"}", 0, MSGL_POOL_EMBED, NULL},
+    {RERANKER, "{\"true_token_id\":9693,\"false_token_id\":2152}", 0, MSGL_POOL_SCORE, NULL},
+    {RERANKER, "{\"true_token_id\":9693,\"false_token_id\":null}", MSGL_EUNSUPPORTED,
+     MSGL_POOL_SCORE, "1_Pooling/config.json: false_token_id: allowed: a token's id"},
+    {RERANKER, "{\"true_token_id\":-1,\"false_token_id\":1}", MSGL_EUNSUPPORTED, MSGL_POOL_SCORE,
+     "true_token_id"},
+    {RERANKER, NULL, MSGL_ENOENT, MSGL_POOL_SCORE, "1_Pooling/config.json"},
+    {"[" MODULE("", NEW "Dense") "," MODULE("1_Pooling", NEW "LogitScore") "]", NULL,
+     MSGL_EUNSUPPORTED, MSGL_POOL_SCORE, "found a module Dense, allowed: Transformer, LogitScore"},
+    {"{}", NULL, MSGL_EFORMAT, MSGL_POOL_NONE, "modules.json: expected a JSON array"},
+    {"[1,{}]", NULL, 0, MSGL_POOL_NONE, NULL},
+    {"[", NULL, MSGL_EFORMAT, MSGL_POOL_NONE, "modules.json"},
+    {QWEN3, NULL, MSGL_ENOENT, MSGL_POOL_EMBED, "1_Pooling/config.json"},
+    {QWEN3, "{\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED,
      "pooling mode: found mean_tokens, allowed: lasttoken"},
     {QWEN3, "{\"pooling_mode_lasttoken\":true,\"pooling_mode_cls_token\":true}", MSGL_EUNSUPPORTED,
-     true, "found cls_token"},
-    {QWEN3, "{\"pooling_mode\":\"mean\"}", MSGL_EUNSUPPORTED, true, "found mean"},
-    {QWEN3, "{}", MSGL_EUNSUPPORTED, true, "found none"},
+     MSGL_POOL_EMBED, "found cls_token"},
+    {QWEN3, "{\"pooling_mode\":\"mean\"}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found mean"},
+    {QWEN3, "{}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found none"},
     {"[" MODULE("1_Pooling", OLD "Pooling") "," MODULE("2_Dense", OLD "Dense") "]", LAST,
-     MSGL_EUNSUPPORTED, true, "found a module Dense, allowed: Transformer, Pooling, Normalize"},
-    {"[" MODULE("../x", OLD "Pooling") "]", LAST, MSGL_EFORMAT, true, "found \"../x\""},
-    {"[" MODULE("", OLD "Pooling") "]", LAST, MSGL_EFORMAT, true, "path of Pooling"},
+     MSGL_EUNSUPPORTED, MSGL_POOL_EMBED,
+     "found a module Dense, allowed: Transformer, Pooling, Normalize"},
+    {"[" MODULE("../x", OLD "Pooling") "]", LAST, MSGL_EFORMAT, MSGL_POOL_EMBED, "found \"../x\""},
+    {"[" MODULE("", OLD "Pooling") "]", LAST, MSGL_EFORMAT, MSGL_POOL_EMBED, "path of Pooling"},
 };
 
 static void test_folders(void **state)
@@ -71,12 +81,14 @@ static void test_folders(void **state)
         if (q->pooling != NULL) {
             folder_write(&f, "1_Pooling/config.json", q->pooling, strlen(q->pooling));
         }
-        bool embeds = false;
+        msgl_model_pooling got;
         msgl_err err = {0};
-        const int code = msgl__model_embeds(f.dir, &embeds, &err);
-        if (code != q->code || (code == 0 && embeds != q->embeds) ||
+        const int code = msgl__model_pooling(f.dir, &got, &err);
+        const bool scores = code == 0 && got.kind == MSGL_POOL_SCORE;
+        if (code != q->code || got.kind != q->kind ||
+            (scores && (got.score_ids[0] != 9693 || got.score_ids[1] != 2152)) ||
             (q->text != NULL && strstr(err.text, q->text) == NULL)) {
-            fail_msg("folder %zu: %d, %d: %s", i, code, embeds, err.text);
+            fail_msg("folder %zu: %d, %d: %s", i, code, (int)got.kind, err.text);
         }
         folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
         unlink(sub);
@@ -89,10 +101,10 @@ static void test_folders(void **state)
 static void test_no_folder(void **state)
 {
     (void)state;
-    bool embeds = true;
+    msgl_model_pooling got = {.kind = MSGL_POOL_EMBED};
     msgl_err err;
-    assert_int_equal(msgl__model_embeds("/dev/null", &embeds, &err), 0); // as a .gguf file
-    assert_false(embeds);
+    assert_int_equal(msgl__model_pooling("/dev/null", &got, &err), 0); // as a .gguf file
+    assert_int_equal(got.kind, MSGL_POOL_NONE);
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scheduler and engine of a model that embeds: the last token's hidden state is that of
-// transformers (tests/vectors/embeddings), and on one rank the same to the last bit, however its
-// prompt was cut, shared and batched.
+// Scheduler and engine of a model that embeds or ranks: the last token's hidden state is that of
+// transformers (tests/vectors/embeddings), as are the logits behind it, and on one rank the same to
+// the last bit, however its prompt was cut, shared and batched.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 
 #define VECTORS MSGL_SOURCE_DIR "/tests/vectors/"
 
-enum { LONGEST = 64, DIM = 32, REQUESTS = 4 };
+enum { LONGEST = 64, DIM = 32, REQUESTS = 4, VOCAB = 260, YES = 121, NO = 110 };
 static const int32_t LENGTHS[REQUESTS] = {1, 7, 40, 64};
 
 typedef struct result {
@@ -35,17 +35,19 @@ typedef struct result {
 typedef struct setting {
     int32_t max_prefill, ranks;
     const char *cache;
-    bool overlap, one_by_one;
+    bool overlap, one_by_one, scores;
 } setting;
 
 typedef struct server {
     msgl_engine *e;
     msgl_scheduler *s;
+    int32_t size; // of a request's values
     result results[REQUESTS];
 } server;
 
 static int32_t g_ids[LONGEST + 1];
 static float g_want[REQUESTS][DIM];
+static float g_logprobs[LONGEST][VOCAB];
 
 static int read_vectors(void **state)
 {
@@ -59,7 +61,11 @@ static int read_vectors(void **state)
     }
     json_decref(prompt);
     const bool whole = fread(g_want, sizeof g_want, 1, f) == 1;
-    return fclose(f) == 0 && whole ? 0 : -1;
+    if (fclose(f) != 0 || !whole) return -1;
+    f = fopen(VECTORS "models/qwen3_f32/expected_f32.bin", "rb");
+    if (f == NULL) return -1;
+    const bool all = fread(g_logprobs, sizeof g_logprobs, 1, f) == 1;
+    return fclose(f) == 0 && all ? 0 : -1;
 }
 
 static void on_events(void *ctx, const msgl_msg_tokens *m)
@@ -74,8 +80,8 @@ static void on_events(void *ctx, const msgl_msg_tokens *m)
         r->cached = e->cached_tokens;
         snprintf(r->text, sizeof r->text, "%s", e->text == NULL ? "" : e->text);
         assert_int_equal(e->num_tokens, 0);
-        assert_int_equal(e->num_values, e->finish == MSGL_FINISH_STOP ? DIM : 0);
-        if (e->num_values > 0) memcpy(r->values, e->values, sizeof r->values);
+        assert_int_equal(e->num_values, e->finish == MSGL_FINISH_STOP ? o->size : 0);
+        if (e->num_values > 0) memcpy(r->values, e->values, (size_t)o->size * sizeof(float));
     }
 }
 
@@ -87,7 +93,10 @@ static void open_server(server *o, const setting *v)
     c.model_dir = VECTORS "models/qwen3_f32";
     c.device = "cpu";
     c.threads = 1;
-    c.is_embedding = 1;
+    c.is_embedding = !v->scores;
+    c.is_reranker = v->scores;
+    c.score_token_ids[0] = YES;
+    c.score_token_ids[1] = NO;
     c.max_running = 3; // of four requests
     c.max_seq_len = LONGEST;
     c.max_prefill_tokens = v->max_prefill;
@@ -95,11 +104,11 @@ static void open_server(server *o, const setting *v)
     c.tp_size = v->ranks;
     c.overlap = v->overlap;
     c.cache_type = v->cache;
-    *o = (server){0};
+    *o = (server){.size = v->scores ? 2 : DIM};
     if (msgl__engine_create(&c, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
-    assert_int_equal(info->pooling, MSGL_POOL_EMBED);
-    assert_int_equal(info->pooled_size, DIM);
+    assert_int_equal(info->pooling, v->scores ? MSGL_POOL_SCORE : MSGL_POOL_EMBED);
+    assert_int_equal(info->pooled_size, o->size);
     const msgl_scheduler_config cfg = {.max_seq_len = info->max_seq_len,
                                        .cache = info->cache,
                                        .vocab_size = info->vocab_size,
@@ -150,7 +159,7 @@ static void run(server *o, const setting *v)
     for (int i = 0; i < REQUESTS; i++) {
         assert_int_equal(o->results[i].events, 1);
         assert_int_equal(o->results[i].finish, MSGL_FINISH_STOP);
-        for (int d = 0; d < DIM; d++) {
+        for (int d = 0; d < DIM && !v->scores; d++) {
             const float got = o->results[i].values[d];
             if (!(fabsf(got - g_want[i][d]) < 1e-4f)) {
                 fail_msg("request %d: value %d is %g, not %g", i, d, (double)got,
@@ -160,13 +169,39 @@ static void run(server *o, const setting *v)
     }
 }
 
+// The difference of two logits is that of transformers' log-probabilities.
+static void check_scores(const server *o)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        const float *values = o->results[i].values, *want = g_logprobs[LENGTHS[i] - 1];
+        const float got = values[0] - values[1];
+        if (!(fabsf(got - (want[YES] - want[NO])) < 1e-4f)) {
+            fail_msg("request %d: %g, not %g", i, (double)got, (double)(want[YES] - want[NO]));
+        }
+    }
+}
+
+static void test_scores(void **state)
+{
+    (void)state;
+    static const setting settings[] = {
+        {4096, 1, "naive", true, false, true},
+        {5, 1, "radix", true, true, true},
+    };
+    static server o;
+    for (size_t i = 0; i < MSGL_COUNT(settings); i++) {
+        run(&o, &settings[i]);
+        check_scores(&o);
+    }
+}
+
 static void test_values(void **state)
 {
     (void)state;
     static const setting settings[] = {
-        {4096, 1, "naive", false, true}, {4096, 1, "naive", true, false},
-        {5, 1, "naive", true, false},    {5, 1, "radix", true, true},
-        {4096, 1, "radix", false, true},
+        {4096, 1, "naive", false, true, false}, {4096, 1, "naive", true, false, false},
+        {5, 1, "naive", true, false, false},    {5, 1, "radix", true, true, false},
+        {4096, 1, "radix", false, true, false},
     };
     static server first, o;
     run(&first, &settings[0]);
@@ -186,7 +221,9 @@ static void test_ranks(void **state)
 {
     (void)state;
     static server o;
-    run(&o, &(setting){7, 2, "radix", true, false});
+    run(&o, &(setting){7, 2, "radix", true, false, false});
+    run(&o, &(setting){7, 2, "radix", true, false, true});
+    check_scores(&o);
 }
 
 // What is not for an engine that pools; a prompt may fill the whole context; one that is left is
@@ -195,7 +232,7 @@ static void test_refused(void **state)
 {
     (void)state;
     static server o;
-    open_server(&o, &(setting){5, 1, "radix", true, false});
+    open_server(&o, &(setting){5, 1, "radix", true, false, false});
     msgl_msg_request r = request(0, LONGEST + 1);
     msgl__scheduler_add(o.s, &r);
     assert_int_equal(o.results[0].status, MSGL_ELIMIT);
@@ -219,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks), // first: ranks are forked before there are threads
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_scores),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, read_vectors, NULL);

@@ -32,6 +32,7 @@ typedef struct server_fixture {
     msgl_channel *others[7];
     int port;
     int32_t pooled_size; // of READY
+    bool reranks;        // the same: these are scores
 } server_fixture;
 
 // cfg: NULL for defaults. ready: send the engine's READY and wait until /health says so.

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""/v1/rerank and /v1/score of `minisgl serve`, of a model that embeds and of one that ranks.
+
+    rerank.py MINISGL MODEL
+
+The oracles are other endpoints: cosines of /v1/embeddings' vectors, and of a folder in the form of
+Qwen3-Reranker's the log-probabilities that /v1/completions gives yes and no behind the same prompts.
+"""
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+PROGRAM, MODEL = sys.argv[1:]
+QUERY = "What is the capital of China?"
+DOCUMENTS = ["Beijing is.", "Gravity is a force.", "2 + 2 = 4"]
+USUAL = "Given a web search query, retrieve relevant passages that answer the query"
+QWEN = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: %s\n'
+        "<Query>: %s\n<Document>: %s<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+# In the form that sentence-transformers' own have.
+TEMPLATE = ("{%- set query = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}\n"
+            "{%- set document = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}\n"
+            "{{- '<|im_start|>' ~ query ~ '<|im_end|>' ~ document -}}\n"
+            "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n")
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+    print("ok:", what, flush=True)
+
+
+class Server:
+    def __init__(self, *args):
+        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--num-pages", "1200", "--device", "cpu",
+                                         "--dtype", "float32", *map(str, args)], stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        at = line.find("http://")
+        if at < 0:
+            sys.exit("no address in %r" % line)
+        self.base = line[at:].split()[0].removesuffix("/v1")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        check(self.process.wait(60) == 0, "the server ends")
+
+    def post(self, path, **body):
+        request = urllib.request.Request(self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as r:
+                return json.load(r)
+        except urllib.error.HTTPError as e:
+            return json.load(e)
+
+
+def write_reranker(out, yes, no, template=None):
+    shutil.copytree(MODEL, out)
+    kind = "sentence_transformers."
+    (out / "modules.json").write_text(json.dumps([
+        {"idx": 0, "name": "0", "path": "", "type": kind + "base.modules.transformer.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_LogitScore", "type": kind + "cross_encoder.modules.logit_score.LogitScore"}]))
+    (out / "1_LogitScore").mkdir()
+    (out / "1_LogitScore" / "config.json").write_text(json.dumps({"true_token_id": yes, "false_token_id": no}))
+    if template is not None:
+        (out / "chat_template.jinja").write_text(template)
+
+
+def near(got, want):
+    return len(got) == len(want) and all(abs(a - b) < 1e-4 for a, b in zip(got, want))
+
+
+def ranked(answer):
+    """The scores by document; they must be sorted."""
+    scores = [r["relevance_score"] for r in answer["results"]]
+    check(scores == sorted(scores, reverse=True), "the best is first")
+    return [s for _, s in sorted((r["index"], r["relevance_score"]) for r in answer["results"])]
+
+
+def of_vectors(server):
+    data = server.post("/v1/embeddings", input=DOCUMENTS + [QUERY])
+    vectors = [d["embedding"] for d in data["data"]]
+    want = [sum(a * b for a, b in zip(v, vectors[-1])) for v in vectors[:-1]]
+    answer = server.post("/v1/rerank", query=QUERY, documents=DOCUMENTS)
+    check(near(ranked(answer), want), "scores are cosines: %s" % want)
+    check(answer["usage"]["prompt_tokens"] == data["usage"]["prompt_tokens"], "usage")
+    data = server.post("/v1/score", text_1=[QUERY] * len(DOCUMENTS), text_2=DOCUMENTS)["data"]
+    check(near([d["score"] for d in data], want), "pairs have the same scores")
+    error = server.post("/v1/rerank", query=QUERY, documents=["a", "b " * 5000])["error"]
+    check(error["param"] == "documents[1]", "a long document: %s" % error["message"])
+
+
+def probability(server, prompt, yes, no):
+    """Of yes, of the two, behind ids or a text."""
+    logs = []
+    for token in (yes, no):
+        choice = server.post("/v1/completions", prompt=prompt, max_tokens=1, logprobs=0, temperature=0,
+                             allowed_token_ids=[token])["choices"][0]
+        logs.append(choice["logprobs"]["token_logprobs"][0])
+    return 1 / (1 + math.exp(logs[1] - logs[0]))
+
+
+def words(server):
+    ids = [server.post("/tokenize", prompt=word, add_special_tokens=False)["tokens"] for word in ("yes", "no")]
+    check([len(i) for i in ids] == [1, 1], "yes and no are tokens: %s" % ids)
+    return ids[0][0], ids[1][0]
+
+
+with tempfile.TemporaryDirectory() as name, Server("--model", MODEL) as answers:
+    yes_id, no_id = words(answers)
+    reply = answers.post("/v1/rerank", query="a", documents=["b"])
+    check("makes embeddings or ranks documents" in reply["error"]["message"], "a model that answers refuses")
+    wants = {}
+    for frame, texts in ((QWEN, lambda d: (USUAL, QUERY, d)), ("<|im_start|>%s<|im_end|>%s<|im_start|>assistant\n", lambda d: (QUERY, d))):
+        wants[frame] = [probability(answers, frame % texts(d), yes_id, no_id) for d in DOCUMENTS]
+    for i, (frame, want) in enumerate(wants.items()):
+        folder = Path(name) / ("reranker%d" % i)
+        write_reranker(folder, yes_id, no_id, TEMPLATE if i else None)
+        with Server("--model", folder) as s:
+            check(near(ranked(s.post("/v1/rerank", query=QUERY, documents=DOCUMENTS)), want),
+                  "yes against no, %s: %s" % ("by the template" if i else "in Qwen's prompt", want))
+            counts = [s.post("/v1/rerank", query=QUERY, documents=[d])["usage"]["prompt_tokens"] for d in ("<|im_end|>", "a")]
+            check(counts[0] > counts[1] + 3, "a special token that a document spells is text: %s" % counts)
+            check("ranks documents" in s.post("/v1/embeddings", input="a")["error"]["message"], "vectors are refused")
+with Server("--model", MODEL, "--is-embedding") as s:
+    of_vectors(s)
