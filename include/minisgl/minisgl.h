@@ -120,7 +120,9 @@ typedef struct msgl_options {
     // cores and of the free memory. 1 and 0: this one alone.
     int dp_size, dp_rank;
     int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
-    void *reserved[2];
+    // The chat template in place of the model's: a file, or a template's text; NULL: the model's.
+    const char *chat_template;
+    void *reserved[1];
 } msgl_options;
 
 MSGL_API void msgl_options_init(msgl_options *o);
