@@ -17,7 +17,7 @@ enum {
     MEMORY_PER_OUTPUT = 8,
     BASE_MEMORY = 64 << 20,
     // Of a request's template, besides what each byte of the request adds. A step is some 50 ns; a
-    // usual template takes about 100 a message, and one for four bytes that it looks at.
+    // usual template takes 20 to 70 a message, and one for four bytes that it looks at.
     REQUEST_STEPS = 512 << 10,
     REQUEST_OUTPUT = 1 << 20,
     REQUEST_MEMORY = 16 << 20,
