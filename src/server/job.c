@@ -44,8 +44,10 @@ void msgl__job_free(msgl_job *j)
 static int text_fail(msgl_job *j, int rc, const char *param, const msgl_err *err)
 {
     const bool theirs = rc == MSGL_EINVAL || rc == MSGL_ELIMIT || rc == MSGL_EFORMAT;
+    const char *text = rc == MSGL_ENOMEM ? "Out of memory." : err->text;
+    if (*text == '\0') text = "The chat template raised an exception that says nothing.";
     return msgl__api_fail(&j->error, theirs ? 400 : 500, param, theirs ? "invalid_value" : NULL,
-                          "%s", rc == MSGL_ENOMEM ? "Out of memory." : err->text);
+                          "%s", text);
 }
 
 // Memory for at most n ids, doubled because the array grows by doubling.

@@ -61,7 +61,7 @@ typedef struct msgl_render_limits {
 } msgl_render_limits;
 
 enum { MSGL_REQUEST_TEMPLATE_MAX = 64 << 10 }; // bytes of a template that a request brings
-// What such a template may take: if the request is small it ends within some 50 ms; with `bytes`,
+// What such a template may take: if the request is small it ends within 100 ms; with `bytes`,
 // of all that there is to render, the budgets grow up to the defaults.
 msgl_render_limits msgl__render_limits_of_request(size_t bytes);
 
@@ -89,7 +89,7 @@ int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
                                 const msgl_render_limits *limits, msgl_rendered *out,
                                 msgl_err *err);
-// With `use` in their place; only the special tokens are t's.
+// With `use` in their place; only the special tokens are t's (NULL: there are none).
 int msgl__chat_templates_render_as(const msgl_chat_templates *t, const msgl_chat_template *use,
                                    json_t *vars, const msgl_render_limits *limits,
                                    msgl_rendered *out, msgl_err *err);

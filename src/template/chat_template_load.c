@@ -361,5 +361,6 @@ int msgl__chat_templates_render_as(const msgl_chat_templates *t, const msgl_chat
 {
     msgl_jclock now;
     msgl__jclock_now(&now);
-    return msgl__chat_template_render_at(use, vars, t->tokens, limits, &now, out, err);
+    return msgl__chat_template_render_at(use, vars, t != NULL ? t->tokens : NULL, limits, &now, out,
+                                         err);
 }

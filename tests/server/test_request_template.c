@@ -96,6 +96,8 @@ static void test_taken(void **state)
          "line 2: the tag 'include' is not supported"},
         {"/apply-template", HI ",\"chat_template\":\"{{ raise_exception('not so') }}\"", 400,
          "not so"},
+        {"/apply-template", HI ",\"chat_template\":\"{{ raise_exception('') }}\"", 400,
+         "says nothing"},
         {"/apply-template", HI ",\"chat_template\":\"{{ 1 | nosuch }}\"", 400, "nosuch"},
         {"/v1/chat/completions", HI ",\"chat_template\":\"{{ '' }}\"", 400, "no tokens"},
     };
