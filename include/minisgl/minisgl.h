@@ -122,6 +122,8 @@ typedef struct msgl_options {
     int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
     int is_reranker;  // 1: they become the logits of these two tokens; the same
     int score_token_ids[2];
+    // The chat template in place of the model's: a file, or a template's text; NULL: the model's.
+    const char *chat_template;
     void *reserved[1];
 } msgl_options;
 

@@ -14,6 +14,7 @@
 #include "scheduler/scheduler.h"
 #include "server/confine.h"
 #include "server/launch.h"
+#include "utils/utf8.h"
 
 struct serve {
     const msgl_options *options;
@@ -132,7 +133,7 @@ static json_t *shown(const char *text)
     char out[1024];
     if (text == NULL) return NULL;
     msgl__api_put_path(text, out, sizeof out);
-    return json_string(out);
+    return json_stringn(out, msgl__utf8_valid(out, strlen(out))); // it may have been cut
 }
 
 // "/llm" of "/llm/"; NULL: none.
@@ -202,6 +203,7 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->http.max_connections = a->max_connections;
     f->http.max_per_source = a->max_per_address;
     f->added_from_text = a->added_from_text != 0;
+    f->trust_template = a->trust_template != 0;
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
@@ -261,6 +263,11 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
+    // A front that is started again has the same one, whatever has become of a file.
+    char *template = NULL;
+    if (rc == 0 && options.chat_template != NULL) {
+        rc = msgl__chat_template_read(options.chat_template, &template, &err);
+    }
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
@@ -271,6 +278,7 @@ int msgl__cmd_serve(const msgl_args *a)
     }
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
+        msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
@@ -285,6 +293,7 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
+        msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
@@ -300,6 +309,7 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.ssl_keyfile = a->ssl_keyfile;
     s.https = a->ssl_certfile != NULL;
     cfg.model_dir = dir;
+    cfg.chat_template = template;
     cfg.front.model_name = s.model_name;
     cfg.front.log = &s.log;
     cfg.front.num_replicas = options.dp_size;
@@ -313,6 +323,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl_free(json);
+    msgl_free(template);
     msgl_free(dir);
     if (rc == MSGL_EABORTED) return MSGL_EXIT_INTERRUPTED;
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);

@@ -93,7 +93,9 @@ int msgl__cmd_template(const msgl_args *a)
     msgl_strbuf in = {0};
     msgl_rendered rendered = {0};
     int rc = msgl__cli_model_dir(a, &dir, &err);
-    if (rc == 0) rc = msgl__chat_templates_load(dir, &templates, &err);
+    if (rc == 0) {
+        rc = msgl__chat_templates_load_spec(dir, a->engine.chat_template, &templates, &err);
+    }
     if (rc == 0) rc = read_stdin(&in, &err);
     if (rc == 0) rc = msgl__render_chat(templates, msgl__strbuf_str(&in), false, &rendered, &err);
     if (rc == 0) fwrite(msgl__strbuf_str(&rendered.text), 1, rendered.text.len, stdout);

@@ -55,7 +55,9 @@ static void put_limits(FILE *out, const msgl_field_row *row)
         fprintf(out, "%" PRId64 " to %" PRId64, row->min, row->max);
     }
     if (row->max_items > 0) fprintf(out, "at most %d elements", row->max_items);
-    if (row->max_bytes > 0) fprintf(out, ", each of up to %d bytes", row->max_bytes);
+    if (row->max_bytes == 0) return;
+    fprintf(out, row->max_items > 0 ? ", each of up to %d bytes" : "up to %d bytes",
+            row->max_bytes);
 }
 
 static void put_default(FILE *out, const msgl_field_row *row)

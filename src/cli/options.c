@@ -253,6 +253,14 @@ static const msgl_setting ROWS[] = {
                 "does; else only from the template's text and the assistant's messages",
     },
     {
+        .name = "trust-request-chat-template",
+        MSGL_FLAG(msgl_args, trust_template),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "requests may bring a chat_template of their own, within a small budget; without "
+                "it such requests are answered 400 (docs/templates.md)",
+    },
+    {
         .name = "batch-dir",
         MSGL_TEXT(msgl_args, batch_dir),
         .by_default = ": none",

@@ -19,6 +19,16 @@ static const msgl_setting ROWS[] = {
                 "left out",
     },
     {
+        .name = "chat-template",
+        MSGL_TEXT(msgl_options, chat_template),
+        .by_default = ": the model's",
+        .commands = MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_TEMPLATE,
+        .group = "model",
+        .metavar = "FILE_OR_TEXT",
+        .help = "a chat template in place of the model's: a .jinja file, or the text itself, which "
+                "has {{ or {% in it (docs/templates.md)",
+    },
+    {
         .name = "dtype",
         MSGL_TEXT(msgl_options, dtype),
         .choices = "auto|bfloat16|float16|float32",

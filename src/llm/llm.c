@@ -150,7 +150,7 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     rc = msgl__tokenizer_load(o->model_dir, &l->tokenizer, err);
     if (rc == MSGL_ENOENT && o->dummy_weight) rc = 0; // benchmarks need no text
     if (rc != 0) return rc;
-    rc = msgl__chat_templates_load(o->model_dir, &l->templates, err);
+    rc = msgl__chat_templates_load_spec(o->model_dir, o->chat_template, &l->templates, err);
     if (rc != 0 && rc != MSGL_ENOENT) return rc;
     rc = msgl__engine_create(o, NULL, &l->engine, err);
     if (rc != 0) return rc;

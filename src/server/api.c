@@ -164,6 +164,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     json_decref(r->root);
     r->chat_vars = r->root = NULL;
     r->bad_words = NULL;
+    r->chat_template = NULL;
     r->force_name = NULL;
     r->instruct = NULL;
     return 0;

@@ -130,6 +130,8 @@ typedef struct msgl_api_config {
     bool reranks;                    // these are the logits of yes and no
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
+    bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
+    bool trust_template;                       // requests may bring one
     bool refuse_unknown;  // fields that are not read here are refused, not noted
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
@@ -178,7 +180,8 @@ typedef struct msgl_gen_request {
     const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
-    json_t *chat_vars; // of a chat: variables of the template
+    json_t *chat_vars;           // of a chat: variables of the template
+    const json_t *chat_template; // a string in root: the template; NULL: the model's
     // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
     msgl_tool_set *tools;   // what split.known is; owned

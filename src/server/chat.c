@@ -19,6 +19,7 @@ static const msgl_field_row conversation_rows[] = {
     {"tools", MSGL_FIELD_ARRAY, .help = "functions that the model may call ([tools.md](tools.md))"},
     {"chat_template_kwargs", MSGL_FIELD_OBJECT,
      .help = "further variables of the chat template, such as `enable_thinking`"},
+    MSGL_ROW_CHAT_TEMPLATE,
     {"add_generation_prompt", MSGL_FIELD_BOOL, .preset = "true",
      .help = "the prompt ends where the assistant begins"},
     {"continue_final_message", MSGL_FIELD_BOOL, .preset = "false",
@@ -343,6 +344,56 @@ static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen
     return 0;
 }
 
+// "chat_template": *cfg is then *own, with the forms that it teaches.
+static int parse_template(const json_t *o, const msgl_api_config **cfg, msgl_api_config *own,
+                          msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *v = msgl__field(o, "chat_template");
+    const char *text = NULL;
+    if (v == NULL) return 0;
+    if (!(*cfg)->trust_template) {
+        return msgl__api_fail(e, 400, "chat_template", "unsupported_parameter",
+                              "'chat_template' is refused: this server takes no templates from "
+                              "requests (--trust-request-chat-template).");
+    }
+    const int rc = msgl__field_name(o, "chat_template", MSGL_REQUEST_TEMPLATE_MAX, &text, e);
+    if (rc < 0) return rc;
+    if (!msgl__chat_template_has_tags(text)) { // a file's name, or a template's
+        return msgl__field_bad(e, "chat_template",
+                               "must be the text of a template, which has {{ or {% in it");
+    }
+    out->chat_template = v;
+    *own = **cfg;
+    if (own->tool_form_auto) own->tool_form = msgl__tool_form("auto", text);
+    if (own->reasoning_form_auto) own->reasoning_form = msgl__reasoning_form("auto", text);
+    *cfg = own;
+    return 0;
+}
+
+// Names that are no variables for a client to set: they have fields of their own, or would be
+// arguments of what renders the template elsewhere, where they have done harm (CVE-2025-62426).
+static int check_kwargs(const json_t *kwargs, msgl_api_error *e)
+{
+    static const char *const reserved[] = {"messages",
+                                           "tools",
+                                           "documents",
+                                           "add_generation_prompt",
+                                           "continue_final_message",
+                                           "chat_template",
+                                           "conversation",
+                                           "tokenize",
+                                           "return_dict",
+                                           NULL};
+    for (const char *const *name = reserved; *name != NULL; name++) {
+        if (json_object_get(kwargs, *name) == NULL) continue;
+        return msgl__api_fail(e, 400, "chat_template_kwargs", "invalid_value",
+                              "'chat_template_kwargs' has '%s', which is not allowed there: it is "
+                              "for variables that only the template knows.",
+                              *name);
+    }
+    return 0;
+}
+
 static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl_api_error *e)
 {
     const json_t *kwargs = json_object_get(o, "chat_template_kwargs");
@@ -353,7 +404,8 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     }
     bool prompt = true;
     const char *effort = NULL;
-    int rc = msgl__field_str(o, "reasoning_effort", &effort, e);
+    int rc = check_kwargs(kwargs, e);
+    if (rc == 0) rc = msgl__field_str(o, "reasoning_effort", &effort, e);
     if (rc >= 0) rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
     if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
     if (rc < 0) return rc;
@@ -372,11 +424,14 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     return bad != 0 ? msgl__api_oom(e) : 0;
 }
 
-int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                             msgl_api_error *e)
 {
     json_t *tools = msgl__field(o, "tools");
+    msgl_api_config own;
     out->num_prompts = 1;
     int rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0 && tools != NULL) rc = check_tools(tools, e);
     return rc == 0 ? make_vars(o, json_array_size(tools) > 0 ? tools : NULL, out, e) : rc;
 }
@@ -399,8 +454,10 @@ static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error
 int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e)
 {
+    msgl_api_config own;
     out->num_prompts = 1;
     int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0) rc = parse_messages(o, &out->room, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;

@@ -8,6 +8,7 @@
 #include "core/settings.h"
 #include "server/api.h"
 #include "server/known_fields.h"
+#include "template/chat_template.h"
 
 // Rows that several kinds of request have.
 #define MSGL_ROW_MODEL                                                                             \
@@ -30,6 +31,13 @@
     {                                                                                              \
         "rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,                                   \
                                   .help = "the request's name for /abort_request; not empty"       \
+    }
+#define MSGL_ROW_CHAT_TEMPLATE                                                                     \
+    {                                                                                              \
+        "chat_template", MSGL_FIELD_STRING,                                                        \
+            .max_bytes = MSGL_REQUEST_TEMPLATE_MAX,                                                \
+            .help = "a template in place of the model's; refused unless the server was started "   \
+                    "with `--trust-request-chat-template` ([templates.md](templates.md))"          \
     }
 #define MSGL_ROW_PROMPT_LOGPROBS                                                                   \
     {                                                                                              \
@@ -91,9 +99,11 @@ int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_er
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
-// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars.
+// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars and
+// out->chat_template.
 extern const msgl_fields msgl__conversation_fields;
-int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
+int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                             msgl_api_error *e);
 // chat.c: a body of /v1/chat/completions.
 int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);

@@ -174,6 +174,8 @@ static void front_forms(msgl_front *f)
     const char *text = cfg->templates == NULL ? NULL : msgl__chat_templates_text(cfg->templates);
     const char *tool = cfg->tool_parser == NULL ? "auto" : cfg->tool_parser;
     const char *reasoning = cfg->reasoning_parser == NULL ? "auto" : cfg->reasoning_parser;
+    f->api.tool_form_auto = strcmp(tool, "auto") == 0;
+    f->api.reasoning_form_auto = strcmp(reasoning, "auto") == 0;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
     if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
@@ -199,7 +201,8 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
                                .refuse_unknown = cfg->refuse_unknown,
-                               .added_from_text = cfg->added_from_text};
+                               .added_from_text = cfg->added_from_text,
+                               .trust_template = cfg->trust_template};
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->done_fd = f->stop_fd = f->batch_fd = -1;

@@ -159,16 +159,17 @@ static void raise_file_limit(msgl_front_config *cfg)
 static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_templates **templates,
                       msgl_err *err)
 {
-    int rc = msgl__tokenizer_load(p->cfg->model_dir, tokenizer, err);
+    const char *dir = p->cfg->model_dir;
+    int rc = msgl__tokenizer_load(dir, tokenizer, err);
     if (rc != 0) return rc;
-    rc = msgl__chat_templates_load(p->cfg->model_dir, templates, err);
-    if (rc == MSGL_ENOENT) {
-        msgl__log(p->front_cfg.log, MSGL_LOG_WARN,
-                  "the model has no chat template: /v1/chat/completions will refuse requests");
-        *templates = NULL;
-        return 0;
-    }
-    return rc;
+    rc = msgl__chat_templates_load_own(dir, p->cfg->chat_template, templates, err);
+    if (rc != MSGL_ENOENT) return rc;
+    const bool bring = p->front_cfg.trust_template;
+    msgl__log(p->front_cfg.log, MSGL_LOG_WARN,
+              "the model has no chat template: /v1/chat/completions will refuse requests%s",
+              bring ? " that bring none" : "");
+    *templates = NULL;
+    return bring ? msgl__chat_templates_load_own(dir, "", templates, err) : 0;
 }
 
 // Takes over listen_fd and the channels' descriptors; -1: of an engine that does not run now.

@@ -45,8 +45,10 @@ void msgl__job_free(msgl_job *j)
 static int text_fail(msgl_job *j, int rc, const char *param, const msgl_err *err)
 {
     const bool theirs = rc == MSGL_EINVAL || rc == MSGL_ELIMIT || rc == MSGL_EFORMAT;
+    const char *text = rc == MSGL_ENOMEM ? "Out of memory." : err->text;
+    if (*text == '\0') text = "The chat template raised an exception that says nothing.";
     return msgl__api_fail(&j->error, theirs ? 400 : 500, param, theirs ? "invalid_value" : NULL,
-                          "%s", rc == MSGL_ENOMEM ? "Out of memory." : err->text);
+                          "%s", text);
 }
 
 // Memory for at most n ids, doubled because the array grows by doubling.
@@ -132,13 +134,37 @@ static int keep_rendered(msgl_job *j, msgl_rendered *r)
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
+// With the template that the request brings.
+static int render_own(msgl_job *j, const msgl_chat_templates *templates, msgl_rendered *r)
+{
+    const json_t *text = j->req.chat_template;
+    msgl_chat_template *own = NULL;
+    msgl_err err = {0};
+    msgl_render_limits limits = msgl__render_limits_of_request(j->body_len);
+    limits.cancelled = &j->cancelled;
+    int rc =
+        msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own, &err);
+    if (rc == 0) {
+        rc = msgl__chat_templates_render_as(templates, own, j->req.chat_vars, &limits, r, &err);
+    }
+    msgl__chat_template_free(own);
+    if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
+    return rc == 0 ? 0 : text_fail(j, rc, "chat_template", &err);
+}
+
 static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
                   msgl_rendered *r)
 {
     msgl_err err = {0};
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    const int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err);
-    if (rc != 0) return text_fail(j, rc, field, &err);
+    int rc;
+    if (j->req.chat_template != NULL) {
+        rc = render_own(j, templates, r);
+        if (rc != 0) return rc;
+    } else if ((rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err)) !=
+               0) {
+        return text_fail(j, rc, field, &err);
+    }
     if (!j->req.continue_final) return 0;
     if (msgl__final_message_cut(json_object_get(j->req.chat_vars, "messages"), r) == 0) return 0;
     return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
@@ -149,7 +175,8 @@ static int render(msgl_job *j, const msgl_chat_templates *templates, const char 
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
-    if (templates == NULL) {
+    const bool none = templates == NULL || *msgl__chat_templates_text(templates) == '\0';
+    if (none && j->req.chat_template == NULL) {
         return msgl__api_fail(&j->error, 400, field, NULL,
                               "This model has no chat template; use /v1/completions.");
     }
@@ -334,6 +361,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
 {
     const msgl_endpoint *ep = msgl__endpoint(j->kind);
     const size_t body = j->body.cap;
+    j->body_len = j->body.len;
     int rc = msgl__api_parse(j->kind, msgl__strbuf_str(&j->body), j->body.len, &j->config,
                              &j->claim, &j->req, &j->error);
     msgl__strbuf_free(&j->body);

@@ -20,6 +20,7 @@ typedef struct msgl_job {
     atomic_bool cancelled;  // the client left: skip the work
     msgl_api_kind kind;     //
     msgl_strbuf body;       //
+    size_t body_len;        // also when it is freed
     msgl_api_config config; // its strings are borrowed
     int32_t max_seq_len;
     msgl_claim claim; // body, tree, ids; when done: what the answer keeps

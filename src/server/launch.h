@@ -14,9 +14,10 @@
 
 typedef struct msgl_serve_config {
     const char *host;
-    int port;              // 0: any free one
-    const char *uds;       // a path to listen at instead; NULL: none
-    const char *model_dir; // tokenizer and chat template are loaded from here, by the front
+    int port;                  // 0: any free one
+    const char *uds;           // a path to listen at instead; NULL: none
+    const char *model_dir;     // tokenizer and chat template are loaded from here, by the front
+    const char *chat_template; // the text of one in place of that; NULL: the model's
     const char *ssl_certfile, *ssl_keyfile; // PEM (tls.h); NULL: no TLS, key in certfile
     const char *user;                       // NAME[:GROUP] to become (confine.h); NULL: none
     bool seccomp;          // limit the processes' system calls; only engines on the CPU

@@ -27,6 +27,7 @@ static const msgl_field_row rows[] = {
     {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
     {"output_config", MSGL_FIELD_OBJECT,
      .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
+    MSGL_ROW_CHAT_TEMPLATE,
     MSGL_ROW_CACHE_SALT,
     {0},
 };

@@ -33,6 +33,7 @@ static const msgl_field_row rows[] = {
     {"include", MSGL_FIELD_STRINGS,
      .help = "read over, but for `message.output_text.logprobs`, which is refused"},
     {"chat_template_kwargs", MSGL_FIELD_OBJECT, .help = "further variables of the chat template"},
+    MSGL_ROW_CHAT_TEMPLATE,
     {"max_tool_calls", MSGL_FIELD_ANY,
      .help = "changes nothing: of tools that OpenAI's servers run"},
     {"previous_response_id", MSGL_FIELD_ANY,
@@ -330,7 +331,7 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, bool re
                    msgl_api_error *e)
 {
     static const char *const same[] = {"stream", "parallel_tool_calls", "chat_template_kwargs",
-                                       NULL};
+                                       "chat_template", NULL};
     int bad = 0;
     for (const char *const *name = same; *name != NULL; name++) bad |= copy_field(o, *name, chat);
     const msgl_field_row *row = msgl__sampling_fields.read;

@@ -95,7 +95,7 @@ static int parse_tokenize(const json_t *o, const msgl_api_config *cfg, msgl_gen_
     if (rc < 0) return rc;
     out->bare = !special;
     out->literal = !parse;
-    if (strcmp(source, "messages") == 0) return msgl__parse_conversation(o, out, e);
+    if (strcmp(source, "messages") == 0) return msgl__parse_conversation(o, cfg, out, e);
     return parse_texts(json_object_get(o, source), source, out, e);
 }
 
@@ -284,7 +284,7 @@ static int parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_
                               msgl_api_error *e)
 {
     const int rc = msgl__check_fields(o, &chat_fields, cfg->refuse_unknown, &out->unknown, e);
-    return rc == 0 ? msgl__parse_conversation(o, out, e) : rc;
+    return rc == 0 ? msgl__parse_conversation(o, cfg, out, e) : rc;
 }
 
 static int put_rendered(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out)

@@ -16,6 +16,15 @@ enum {
     // A render keeps every intermediate string until its end.
     MEMORY_PER_OUTPUT = 8,
     BASE_MEMORY = 64 << 20,
+    // Of a request's template, besides what each byte of the request adds. A step is some 50 ns; a
+    // usual template takes 20 to 70 a message, and one for four bytes that it looks at.
+    REQUEST_STEPS = 512 << 10,
+    REQUEST_OUTPUT = 1 << 20,
+    REQUEST_MEMORY = 16 << 20,
+    REQUEST_DEPTH = 200,
+    // Of a byte: an empty list or object is two, and a value of some 100 bytes.
+    OUTPUT_PER_BYTE = 4,
+    MEMORY_PER_BYTE = 64,
 };
 
 // Messages may quote template or client text: one line of valid UTF-8 leaves.
@@ -203,6 +212,23 @@ static int canonical_messages(msgl_jctx *c)
     return 0;
 }
 
+// base + per_byte * bytes, up to `most`.
+static size_t grown(size_t base, size_t per_byte, size_t bytes, size_t most)
+{
+    return bytes < (most - base) / per_byte ? base + per_byte * bytes : most;
+}
+
+msgl_render_limits msgl__render_limits_of_request(size_t bytes)
+{
+    const size_t most = (size_t)MEMORY_PER_OUTPUT * MSGL_JDEFAULT_OUTPUT + BASE_MEMORY;
+    return (msgl_render_limits){
+        .max_steps = grown(REQUEST_STEPS, 1, bytes, MSGL_JDEFAULT_STEPS),
+        .max_output = grown(REQUEST_OUTPUT, OUTPUT_PER_BYTE, bytes, MSGL_JDEFAULT_OUTPUT),
+        .max_memory = grown(REQUEST_MEMORY, MEMORY_PER_BYTE, bytes, most),
+        .max_depth = REQUEST_DEPTH,
+    };
+}
+
 static int render(msgl_jctx *c, json_t *vars, json_t *trusted)
 {
     msgl_jscope *root;
@@ -227,9 +253,9 @@ int msgl__chat_template_render_at(const msgl_chat_template *t, json_t *vars, jso
     c.max_depth = l->max_depth > 0 ? l->max_depth : MSGL_JDEFAULT_DEPTH;
     if (c.max_depth > MSGL_JMAX_DEPTH) c.max_depth = MSGL_JMAX_DEPTH;
     c.cancelled = l->cancelled;
-    size_t memory;
-    if (msgl__size_mul(c.max_string, MEMORY_PER_OUTPUT, &memory) != 0 ||
-        msgl__size_add(memory, BASE_MEMORY, &memory) != 0) {
+    size_t memory = l->max_memory;
+    if (memory == 0 && (msgl__size_mul(c.max_string, MEMORY_PER_OUTPUT, &memory) != 0 ||
+                        msgl__size_add(memory, BASE_MEMORY, &memory) != 0)) {
         memory = SIZE_MAX;
     }
     msgl__jarena_init(&c.arena, memory);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Chat templates: a Jinja interpreter that renders what transformers' apply_chat_template renders,
-// byte for byte, inside fixed budgets. Templates come from model folders and are not trusted with
-// more than time and memory limits; messages come from clients and are data only.
+// byte for byte, inside fixed budgets. Templates come from model folders, the operator or, where
+// that is allowed, requests, and are not trusted with more than time and memory limits; messages
+// come from clients and are data only.
 //
 // Strings keep, per byte, whether they came from the client. The rendered text carries those bytes
 // as spans, so that the tokenizer can refuse special tokens there (a user who writes "<|im_end|>"
@@ -12,6 +13,7 @@
 
 #include <jansson.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/err.h"
@@ -32,17 +34,36 @@ void msgl__chat_template_free(msgl_chat_template *t);
 // MSGL_ENOENT when the model has none.
 typedef struct msgl_chat_templates msgl_chat_templates;
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err);
+// The same with one template in place of the model's, which may have none: the text `own`; "": none
+// at all, only the special tokens, for templates that requests bring. NULL: the model's.
+int msgl__chat_templates_load_own(const char *dir, const char *own, msgl_chat_templates **out,
+                                  msgl_err *err);
+// The same with what msgl__chat_template_read makes of `spec`. NULL: the model's.
+int msgl__chat_templates_load_spec(const char *dir, const char *spec, msgl_chat_templates **out,
+                                   msgl_err *err);
 void msgl__chat_templates_free(msgl_chat_templates *t);
-// Their source, one behind the other: what markers a model was taught. As long as *t.
+// The text of the template that an operator means: of a file, or `spec` itself if there is no such
+// file, it has {{ or {%, and is not called like one (.jinja). It parses. Freed with msgl__free.
+// MSGL_EINVAL: neither; else as for files and templates.
+int msgl__chat_template_read(const char *spec, char **out, msgl_err *err);
+// Whether a text has what makes one a template, {{ or {%.
+bool msgl__chat_template_has_tags(const char *text);
+// Their source, one behind the other: what markers a model was taught. As long as *t. "": none.
 const char *msgl__chat_templates_text(const msgl_chat_templates *t);
 
 typedef struct msgl_render_limits {
     size_t max_steps;  // evaluated nodes, loop iterations, and work that takes as long; 0: default
     size_t max_output; // bytes of any one string and of the output; 0: default
+    size_t max_memory; // bytes of all values together; 0: by max_output
     int max_depth;     // nesting of calls, macros, expressions; 0: default
     // Set by another thread to end the render soon, with MSGL_EABORTED; NULL: it cannot be ended.
     const atomic_bool *cancelled;
 } msgl_render_limits;
+
+enum { MSGL_REQUEST_TEMPLATE_MAX = 64 << 10 }; // bytes of a template that a request brings
+// What such a template may take: if the request is small it ends within 100 ms; with `bytes`,
+// of all that there is to render, the budgets grow up to the defaults.
+msgl_render_limits msgl__render_limits_of_request(size_t bytes);
 
 typedef struct msgl_rendered {
     msgl_strbuf text;
@@ -68,5 +89,9 @@ int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
                                 const msgl_render_limits *limits, msgl_rendered *out,
                                 msgl_err *err);
+// With `use` in their place; only the special tokens are t's (NULL: there are none).
+int msgl__chat_templates_render_as(const msgl_chat_templates *t, const msgl_chat_template *use,
+                                   json_t *vars, const msgl_render_limits *limits,
+                                   msgl_rendered *out, msgl_err *err);
 
 #endif

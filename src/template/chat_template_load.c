@@ -4,6 +4,7 @@
 // name.
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
@@ -16,7 +17,7 @@
 enum { MAX_FILE = 64 << 20 };
 
 struct msgl_chat_templates {
-    msgl_chat_template *dflt, *tool_use; // either may be NULL, not both
+    msgl_chat_template *dflt, *tool_use; // either may be NULL
     msgl_strbuf text;                    // of both
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
 };
@@ -167,7 +168,8 @@ static json_t *gguf_fields(const msgl_gguf *g, json_t *meta)
     return conf;
 }
 
-static int load_gguf(const char *path, msgl_chat_templates *t, msgl_err *err)
+// own: whether what the model has is not looked at.
+static int load_gguf(const char *path, bool own, msgl_chat_templates *t, msgl_err *err)
 {
     msgl_gguf g;
     json_t *meta = NULL, *conf = NULL;
@@ -176,10 +178,10 @@ static int load_gguf(const char *path, msgl_chat_templates *t, msgl_err *err)
     rc = msgl__gguf_metadata(&g, &meta, err);
     if (rc == 0) {
         conf = gguf_fields(&g, meta);
-        rc = load_field(t, g.file, conf, err);
+        if (!own) rc = load_field(t, g.file, conf, err);
     }
     if (rc == 0) rc = add_tokens(t->tokens, conf, err);
-    if (rc == 0 && t->dflt == NULL && t->tool_use == NULL) {
+    if (rc == 0 && !own && t->dflt == NULL && t->tool_use == NULL) {
         rc = msgl__err_set(err, MSGL_ENOENT, "%s: no chat template (tokenizer.chat_template)",
                            g.file);
     }
@@ -189,27 +191,18 @@ static int load_gguf(const char *path, msgl_chat_templates *t, msgl_err *err)
     return rc;
 }
 
-static int load(const char *dir, msgl_chat_templates *t, msgl_err *err)
+// The templates of a folder's files, of which `conf` is tokenizer_config.json.
+static int load_files(const char *dir, const json_t *conf, msgl_chat_templates *t, msgl_err *err)
 {
-    char path[4096];
-    const int gguf = msgl__gguf_find(dir, path, sizeof path, err);
-    if (gguf != 0) return gguf < 0 ? gguf : load_gguf(path, t, err);
-
-    json_t *conf = NULL, *map = NULL, *legacy = NULL;
+    json_t *legacy = NULL;
     int rc = load_jinja(t, dir, "chat_template.jinja", &t->dflt, err);
     const bool from_files = t->dflt != NULL;
     if (rc == 0) {
         rc = load_jinja(t, dir, "additional_chat_templates/tool_use.jinja", &t->tool_use, err);
     }
-    if (rc == 0) rc = read_json(dir, "tokenizer_config.json", &conf, err);
-    if (rc == 0) rc = read_json(dir, "special_tokens_map.json", &map, err);
     if (rc == 0 && !from_files) rc = read_json(dir, "chat_template.json", &legacy, err);
     if (rc == 0 && !from_files) rc = load_field(t, "tokenizer_config.json", conf, err);
     if (rc == 0 && legacy != NULL) rc = load_field(t, "chat_template.json", legacy, err);
-    if (rc == 0 && conf != NULL) rc = add_tokens(t->tokens, conf, err);
-    if (rc == 0 && map != NULL) rc = add_tokens(t->tokens, map, err);
-    json_decref(conf);
-    json_decref(map);
     json_decref(legacy);
     if (rc == 0 && t->dflt == NULL && t->tool_use == NULL) {
         rc = msgl__err_set(err, MSGL_ENOENT,
@@ -220,7 +213,84 @@ static int load(const char *dir, msgl_chat_templates *t, msgl_err *err)
     return rc;
 }
 
+static int load(const char *dir, const char *own, msgl_chat_templates *t, msgl_err *err)
+{
+    char path[4096];
+    int rc = 0;
+    if (own != NULL && *own != '\0') {
+        rc = parse_into(t, "chat_template", own, strlen(own), &t->dflt, err);
+        if (rc != 0) return rc;
+    }
+    const int gguf = msgl__gguf_find(dir, path, sizeof path, err);
+    if (gguf != 0) return gguf < 0 ? gguf : load_gguf(path, own != NULL, t, err);
+
+    json_t *conf = NULL, *map = NULL;
+    rc = read_json(dir, "tokenizer_config.json", &conf, err);
+    if (rc == 0) rc = read_json(dir, "special_tokens_map.json", &map, err);
+    if (rc == 0 && own == NULL) rc = load_files(dir, conf, t, err);
+    if (rc == 0 && conf != NULL) rc = add_tokens(t->tokens, conf, err);
+    if (rc == 0 && map != NULL) rc = add_tokens(t->tokens, map, err);
+    json_decref(conf);
+    json_decref(map);
+    return rc;
+}
+
+bool msgl__chat_template_has_tags(const char *text)
+{
+    return strstr(text, "{{") != NULL || strstr(text, "{%") != NULL;
+}
+
+// Whether a text that may be a template is the name of a file.
+static bool is_file(const char *spec)
+{
+    struct stat st;
+    return !msgl__chat_template_has_tags(spec) || ends_with(spec, ".jinja") || stat(spec, &st) == 0;
+}
+
+int msgl__chat_template_read(const char *spec, char **out, msgl_err *err)
+{
+    msgl_chat_template *parsed = NULL;
+    const bool file = is_file(spec);
+    size_t len = strlen(spec);
+    int rc = 0;
+    *out = NULL;
+    if (file) {
+        rc = msgl__file_read(spec, MAX_FILE, out, &len, err);
+    } else if ((*out = msgl__malloc(len + 1)) != NULL) {
+        memcpy(*out, spec, len + 1);
+    } else {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat template");
+    }
+    if (rc == MSGL_ENOENT) {
+        char shown[80];
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "chat_template is \"%s\"; allowed: a file that exists, or the text "
+                             "of a template, which has {{ or {%% in it",
+                             msgl__printable(spec, shown, sizeof shown));
+    }
+    if (rc == 0 && (strlen(*out) != len || !msgl__chat_template_has_tags(*out))) {
+        rc = msgl__err_set(err, MSGL_EFORMAT, "%s: no chat template: %s in it",
+                           msgl__path_tail(spec),
+                           strlen(*out) != len ? "a NUL byte is" : "neither {{ nor {% is");
+    }
+    if (rc == 0) {
+        rc = msgl__chat_template_parse(*out, len, &parsed, err);
+        if (rc != 0 && file) rc = msgl__err_prefix(err, rc, "%s", msgl__path_tail(spec));
+    }
+    msgl__chat_template_free(parsed);
+    if (rc == 0) return 0;
+    msgl__free(*out);
+    *out = NULL;
+    return rc;
+}
+
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err)
+{
+    return msgl__chat_templates_load_own(dir, NULL, out, err);
+}
+
+int msgl__chat_templates_load_own(const char *dir, const char *own, msgl_chat_templates **out,
+                                  msgl_err *err)
 {
     *out = NULL;
     msgl_chat_templates *t = msgl__calloc(1, sizeof *t);
@@ -235,13 +305,24 @@ int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_e
              json_object_set_new(t->tokens, "documents", json_null()) |
              json_object_set_new(t->tokens, "add_generation_prompt", json_false());
     rc = rc != 0 ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates")
-                 : load(dir, t, err);
+                 : load(dir, own, t, err);
     if (rc != 0) {
         msgl__chat_templates_free(t);
         return rc;
     }
     *out = t;
     return 0;
+}
+
+int msgl__chat_templates_load_spec(const char *dir, const char *spec, msgl_chat_templates **out,
+                                   msgl_err *err)
+{
+    char *own = NULL;
+    *out = NULL;
+    int rc = spec == NULL ? 0 : msgl__chat_template_read(spec, &own, err);
+    if (rc == 0) rc = msgl__chat_templates_load_own(dir, own, out, err);
+    msgl__free(own);
+    return rc;
 }
 
 void msgl__chat_templates_free(msgl_chat_templates *t)
@@ -266,10 +347,20 @@ int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
     const bool has_tools = tools != NULL && !json_is_null(tools);
     const msgl_chat_template *use = has_tools && t->tool_use != NULL ? t->tool_use : t->dflt;
     if (use == NULL) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "the model has only a tool_use chat template: tools are required");
+        return msgl__err_set(err, MSGL_EINVAL, "the model has %s",
+                             t->tool_use == NULL
+                                 ? "no chat template"
+                                 : "only a tool_use chat template: tools are required");
     }
+    return msgl__chat_templates_render_as(t, use, vars, limits, out, err);
+}
+
+int msgl__chat_templates_render_as(const msgl_chat_templates *t, const msgl_chat_template *use,
+                                   json_t *vars, const msgl_render_limits *limits,
+                                   msgl_rendered *out, msgl_err *err)
+{
     msgl_jclock now;
     msgl__jclock_now(&now);
-    return msgl__chat_template_render_at(use, vars, t->tokens, limits, &now, out, err);
+    return msgl__chat_template_render_at(use, vars, t != NULL ? t->tokens : NULL, limits, &now, out,
+                                         err);
 }

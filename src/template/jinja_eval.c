@@ -15,6 +15,12 @@ int msgl__jscope_new(msgl_jctx *c, msgl_jscope *parent, msgl_jscope **out)
     return 0;
 }
 
+// Blocks with hundreds of names: what looking through them takes.
+static int pay_scope(msgl_jctx *c, size_t names)
+{
+    return msgl__jctx_steps(c, names >> 5);
+}
+
 static msgl_jval *scope_find(msgl_jscope *s, const msgl_jstr *name)
 {
     for (size_t i = 0; i < s->len; i++) {
@@ -25,6 +31,7 @@ static msgl_jval *scope_find(msgl_jscope *s, const msgl_jstr *name)
 
 int msgl__jscope_set(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval v)
 {
+    MSGL_JTRY(pay_scope(c, s->len));
     msgl_jval *old = scope_find(s, name);
     if (old != NULL) {
         *old = v;
@@ -50,12 +57,17 @@ int msgl__jscope_set(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_j
 
 int msgl__jscope_own(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name)
 {
+    MSGL_JTRY(pay_scope(c, s->len));
     if (scope_find(s, name) != NULL) return 0;
     return msgl__jscope_set(c, s, name, (msgl_jval){.type = MSGL_J_UNSET});
 }
 
 int msgl__jlookup(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval *out)
 {
+    size_t names = 0;
+    for (const msgl_jscope *p = s; p != NULL; p = p->parent) names += p->len + 1;
+    MSGL_JTRY(pay_scope(c, names));
+    MSGL_JTRY(msgl__jctx_work(c, name->len)); // hashed and compared
     for (; s != NULL; s = s->parent) {
         const msgl_jval *v = scope_find(s, name);
         if (v == NULL) continue;

@@ -297,6 +297,7 @@ static int bind_params(msgl_jctx *c, msgl_jscope *s, const msgl_jmacro *m, const
     size_t at = 0;
     for (size_t i = 0; i < sig->len; i++) {
         msgl_jval v = {.type = MSGL_J_UNSET};
+        MSGL_JTRY(msgl__jctx_steps(c, call->nkw >> 3));
         const msgl_jval *kw = i < call->npos ? NULL : keyword(call, sig->names[i], &at);
         if (i < call->npos) v = call->pos[i];
         if (kw != NULL) {

@@ -288,6 +288,7 @@ MSGL_JBUILTIN(f_int)
     }
     if (self->type != MSGL_J_STR) return 0;
     bool ok;
+    MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
     MSGL_JTRY(msgl__jparse_int(c, self->as.s, base < 0 || base > 36 ? 1 : (int)base, &ok, &i));
     if (ok) {
         *out = msgl__jint(i);
@@ -302,6 +303,7 @@ MSGL_JBUILTIN(f_float)
     double f;
     *out = arg[0].type == MSGL_J_UNSET ? msgl__jfloat(0) : arg[0];
     if (self->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, self->as.u);
+    if (self->type == MSGL_J_STR) MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
     if (msgl__jis_number(self)) {
         *out = msgl__jfloat(msgl__jas_double(self));
     } else if (self->type == MSGL_J_STR && msgl__jparse_float(self->as.s, &f)) {
@@ -369,6 +371,7 @@ MSGL_JBUILTIN(f_round)
     }
     if (!up && !down) {
         if (msgl__jas_int(self, &i)) return round_int(c, i, digits, out);
+        MSGL_JTRY(msgl__jctx_steps(c, 128)); // by way of all its decimals
         const int n = digits > 1000 ? 1000 : digits < -1000 ? -1000 : (int)digits;
         *out = msgl__jfloat(msgl__jround_half_even(self->as.f, n));
         return 0;

@@ -270,6 +270,7 @@ MSGL_JBUILTIN(f_sum)
     for (size_t i = 0; i < n; i++) {
         msgl_jval v;
         const msgl_jval total = *out;
+        MSGL_JTRY(msgl__jctx_steps(c, 1));
         MSGL_JTRY(get_path(c, &items[i], &arg[0], NULL, &v));
         MSGL_JTRY(msgl__jbinary(c, MSGL_JOP_ADD, &total, &v, out));
     }

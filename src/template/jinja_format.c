@@ -102,6 +102,8 @@ static int format_int(msgl_jctx *c, int64_t i, const spec *sp, char text[NUMBER_
     return 0;
 }
 
+enum { DOUBLE_STEPS = 128 }; // what many decimals of it take
+
 static void format_double(double f, const spec *sp, char text[NUMBER_TEXT])
 {
     const char type = sp->type == 'F' ? 'f' : sp->type;
@@ -213,6 +215,7 @@ static int percent_number(percent *p, const msgl_jval *v, spec *sp)
             return msgl__jctx_fail(p->c, "must be real number, not %s", msgl__jtype_name(v));
         }
         if (sp->precision < 0) sp->precision = 6;
+        MSGL_JTRY(msgl__jctx_steps(p->c, DOUBLE_STEPS));
         format_double(msgl__jas_double(v), sp, text);
     } else {
         if (v->type == MSGL_J_FLOAT && strchr("diu", sp->type) != NULL && fabs(v->as.f) < 9e18) {
@@ -392,6 +395,7 @@ static int format_value(msgl_jbuf *b, const msgl_jval *v, const msgl_jstr *t)
     const bool as_float = sp.type != 0 && strchr("eEfFgG%", sp.type) != NULL;
     if (v->type == MSGL_J_FLOAT || as_float) {
         if (sp.type != 0 && !as_float && sp.type != 'n') return bad_type(c, sp.type, v);
+        MSGL_JTRY(msgl__jctx_steps(c, DOUBLE_STEPS));
         format_double(msgl__jas_double(v), &sp, text);
         return add_number(b, text, &sp);
     }

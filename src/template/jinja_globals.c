@@ -79,6 +79,7 @@ MSGL_JBUILTIN(fn_strftime_now)
     char one[STRFTIME_MAX];
     msgl_jbuf *b;
     MSGL_JTRY(msgl__jarg_str(c, &arg[0], "strftime_now", &fmt));
+    MSGL_JTRY(msgl__jctx_chars(c, fmt->len));
     MSGL_JTRY(msgl__jbuf_new(c, 64, &b));
     for (size_t i = 0; i < fmt->len;) {
         if (fmt->data[i] != '%' || i + 1 == fmt->len) {
@@ -86,6 +87,7 @@ MSGL_JBUILTIN(fn_strftime_now)
             i++;
             continue;
         }
+        MSGL_JTRY(msgl__jctx_steps(c, 8));
         size_t n = 1; // "%", flags and width, then the letter
         while (i + n + 1 < fmt->len && strchr("-_0^#123456789EO", fmt->data[i + n]) != NULL) n++;
         const char letter = fmt->data[i + n];

@@ -244,7 +244,8 @@ static int locate(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, boo
     bool empty;
     MSGL_JTRY(msgl__jarg_str(c, &arg[0], "find", &needle));
     MSGL_JTRY(window(c, s, &arg[1], &arg[2], &from, &to, &empty));
-    if (last) MSGL_JTRY(msgl__jctx_chars(c, s->len * (needle->len / 16 + 1)));
+    MSGL_JTRY(last ? msgl__jctx_chars(c, s->len * (needle->len / 16 + 1))
+                   : msgl__jctx_search(c, s->len, needle->len));
     const msgl_jstr part = {.data = s->data + from, .len = to - from};
     if (!empty) at = last ? find_last(&part, needle) : msgl__jstr_find(&part, needle, 0);
     if (at == SIZE_MAX && must) return msgl__jctx_fail(c, "substring not found");
@@ -282,6 +283,7 @@ MSGL_JBUILTIN(str_count)
         n = empty ? 0 : (int64_t)msgl__utf8_count(part.data, part.len) + 1;
     } else if (!empty) {
         size_t at = 0;
+        MSGL_JTRY(msgl__jctx_search(c, part.len, needle->len));
         while ((at = msgl__jstr_find(&part, needle, at)) != SIZE_MAX) {
             MSGL_JTRY(msgl__jctx_steps(c, 1));
             n++;
@@ -297,7 +299,7 @@ int msgl__jstr_replace(msgl_jctx *c, const msgl_jstr *s, const msgl_jstr *old,
                        const msgl_jstr *with, int64_t count, msgl_jval *out)
 {
     msgl_jbuf *b;
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_search(c, s->len, old->len));
     MSGL_JTRY(msgl__jbuf_new(c, s->len, &b));
     size_t done = 0;
     if (old->len == 0) { // between all characters, and at both ends
@@ -461,7 +463,7 @@ static int split(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, bool
         MSGL_JTRY(msgl__jarg_str(c, &arg[0], "split", &sep));
         if (sep->len == 0) return msgl__jctx_fail(c, "empty separator");
         MSGL_JTRY(right ? msgl__jctx_chars(c, s->len * (sep->len / 16 + 1))
-                        : msgl__jctx_work(c, s->len));
+                        : msgl__jctx_search(c, s->len, sep->len));
         MSGL_JTRY(right ? rsplit_sep(&p, s, sep, max) : split_sep(&p, s, sep, max));
     }
     return finish_pieces(&p, right, out);
@@ -508,7 +510,7 @@ static int partition(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, 
     MSGL_JTRY(msgl__jarg_str(c, &arg[0], "partition", &sep));
     if (sep->len == 0) return msgl__jctx_fail(c, "empty separator");
     MSGL_JTRY(right ? msgl__jctx_chars(c, s->len * (sep->len / 16 + 1))
-                    : msgl__jctx_work(c, s->len));
+                    : msgl__jctx_search(c, s->len, sep->len));
     const size_t at = right ? find_last(s, sep) : msgl__jstr_find(s, sep, 0);
     MSGL_JTRY(msgl__jlist_new(c, 3, &l));
     const bool found = at != SIZE_MAX;

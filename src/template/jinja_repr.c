@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Python's str() and repr() of every value.
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,9 @@
 static int shortest_digits(double f, char digits[24], int *exp10)
 {
     char buf[40];
-    for (int prec = 0; prec < 17; prec++) {
+    // What fewer than 15 digits say, 15 say with zeros behind it; but not of a subnormal number,
+    // which has fewer bits.
+    for (int prec = fabs(f) < DBL_MIN ? 0 : 14; prec < 17; prec++) {
         snprintf(buf, sizeof buf, "%.*e", prec, fabs(f));
         if (prec == 16 || strtod(buf, NULL) == fabs(f)) break;
     }

@@ -215,7 +215,8 @@ int msgl__jctx_steps(msgl_jctx *c, size_t n);
 // are copied or searched many at once; and by a loop that looks at them one by one.
 int msgl__jctx_work(msgl_jctx *c, size_t bytes);
 int msgl__jctx_chars(msgl_jctx *c, size_t n);
-int msgl__jctx_number(msgl_jctx *c, const msgl_jval *v); // a number becomes text
+int msgl__jctx_search(msgl_jctx *c, size_t bytes, size_t needle); // for so many bytes
+int msgl__jctx_number(msgl_jctx *c, const msgl_jval *v);          // a number becomes text
 int msgl__jctx_enter(msgl_jctx *c); // one level deeper; every success is paired with depth--
 
 static inline msgl_jval msgl__jnone(void)

@@ -258,16 +258,10 @@ def test_context(state):
 
 def test_thoughts(state, folder):
     """The demo does not think: a template begins thoughts for it, which never end."""
-    model = os.path.join(folder, "thinks")
-    os.mkdir(model)
-    for name in os.listdir(MODEL):
-        if name != "chat_template.jinja":
-            os.symlink(os.path.abspath(os.path.join(MODEL, name)), os.path.join(model, name))
     with open(os.path.join(MODEL, "chat_template.jinja"), encoding="utf-8") as file:
         template = file.read()
-    with open(os.path.join(model, "chat_template.jinja"), "w", encoding="utf-8") as file:
-        file.write(template + "{%- if false -%}</think>{%- endif -%}{{- '<think>\\n' -}}")
-    t = Terminal(state, "--model", model, "--max-tokens", "5", color=True)
+    thinks = template + "{%- if false -%}</think>{%- endif -%}{{- '<think>\\n' -}}"
+    t = Terminal(state, "--chat-template", thinks, "--max-tokens", "5", color=True)
     out = t.enter("What is 2 + 3?")
     check(re.search(r"\x1b\[2m[^\x1b]{3,}\x1b\[0m\r\n\x1b\[2m\[5 tokens", out), "thoughts are dimmed", out)
     answer = saved(t, os.path.join(folder, "thoughts.json"))[1]

@@ -222,6 +222,30 @@ echo '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt":
     "$minisgl" template --model "$model" >"$dir/rendered"
 expect "template" 0 "im_start|>assistant" cat "$dir/rendered"
 
+# Another chat template, of a file or as it is.
+printf '{{ eos_token }}[{{ messages[0].content }}]' >"$dir/own.jinja"
+echo '{"messages": [{"role": "user", "content": "Hi"}]}' >"$dir/talk"
+for own in "$dir/own.jinja" "$(cat "$dir/own.jinja")"; do
+    expect "template --chat-template" 0 '^<|im_end|>\[Hi]$' \
+        sh -c "\"$minisgl\" template --model \"$model\" --chat-template '$own' <\"$dir/talk\""
+done
+for command in serve "chat --prompt a" "run --chat --prompt a"; do
+    # shellcheck disable=SC2086
+    expect "$command --chat-template" 1 'chat_template is "own.jinja"; allowed: a file that exists, or the text' \
+        "$minisgl" $command --model "$model" --chat-template own.jinja
+done
+expect "a template with an error" 1 "minisgl: chat template line 1: " "$minisgl" serve --model "$model" --chat-template '{% if %}'
+# A system message that the model's own template would not make of a question.
+"$minisgl" run --model "$model" --temperature 0 --max-tokens 12 --prompt '<|im_start|>user
+What is 2 + 3?<|im_end|>
+<|im_start|>assistant
+' >"$dir/plain"
+"$minisgl" run --model "$model" --temperature 0 --max-tokens 12 --chat --prompt "What is 2" --chat-template '<|im_start|>user
+{{ messages[0].content }} + 3?<|im_end|>
+<|im_start|>assistant
+{{ "" }}' >"$dir/templated"
+same "run --chat-template" "$dir/plain" "$dir/templated"
+
 # One file with everything, or a folder with only that, is the same model as the folder that it was made from.
 gguf=$(dirname "$0")/../vectors/gguf
 mkdir "$dir/one"

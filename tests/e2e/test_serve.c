@@ -24,6 +24,7 @@
 #include "server/bench_serve.h"
 #include "server/fixture.h"
 #include "utils/clock.h"
+#include "utils/file.h"
 
 static const char *program, *model;
 
@@ -864,6 +865,61 @@ static void test_added_tokens(void **state)
     stop(&own);
 }
 
+// What a server's /apply-template makes of these fields.
+static void expect_rendered(server *s, const char *fields, const char *want)
+{
+    char body[512];
+    (void)snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]%s}",
+                   fields);
+    json_t *j = post(s, "/apply-template", body, 200);
+    assert_string_equal(json_string_value(json_object_get(j, "prompt")), want);
+    json_decref(j);
+}
+
+// The operator's template in place of the model's, of a folder and of a GGUF file; a request's in
+// place of both, where that is allowed.
+static void test_templates(void **state)
+{
+    static const char own[] = "<{{ messages[0].content }}>";
+    server *plain = *state, s;
+    char path[] = "/tmp/msgl-e2e-XXXXXX", body[8192], texts[2][1024], *source;
+    size_t len;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, own, strlen(own)) == (ssize_t)strlen(own));
+    close(fd);
+    start_with(&s, MSGL_SOURCE_DIR "/tests/vectors/gguf/qwen3-f16.gguf",
+               (const char *const[]){"--dtype", "float32", "--chat-template", path, NULL});
+    unlink(path);
+    expect_rendered(&s, "", "<hi>");
+    json_decref(post(&s, "/apply-template",
+                     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+                     "\"chat_template\":\"{{ 1 }}\"}",
+                     400));
+    stop(&s);
+    start(&s, (const char *const[]){"--chat-template", own, "--trust-request-chat-template", NULL});
+    expect_rendered(&s, "", "<hi>");
+    expect_rendered(&s, ",\"chat_template\":\"{{ messages[0].role }}\"", "user");
+    // The model's own, brought by a request: the same answer.
+    (void)snprintf(body, sizeof body, "%s/chat_template.jinja", model);
+    assert_int_equal(msgl__file_read(body, 4096, &source, &len, NULL), 0);
+    json_t *o = json_loads(greedy, 0, NULL);
+    assert_int_equal(json_object_set_new(o, "chat_template", json_stringn(source, len)), 0);
+    len = json_dumpb(o, body, sizeof body - 1, 0);
+    assert_true(len < sizeof body);
+    body[len] = '\0';
+    json_t *j = post(&s, "/v1/chat/completions", body, 200);
+    const json_t *c = json_array_get(json_object_get(j, "choices"), 0);
+    (void)snprintf(texts[0], sizeof texts[0], "%s",
+                   json_string_value(json_object_get(json_object_get(c, "message"), "content")));
+    ask(plain, texts[1]);
+    assert_string_equal(texts[0], texts[1]);
+    json_decref(post(plain, "/v1/chat/completions", body, 400));
+    json_decref(j);
+    json_decref(o);
+    msgl__free(source);
+    stop(&s);
+}
+
 // A GGUF file is served as the folder that it was made from: template, tokens and weights.
 static void test_gguf(void **state)
 {
@@ -898,7 +954,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
         cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_added_tokens),     cmocka_unit_test(test_replicas_cache),
-        cmocka_unit_test(test_replica_killed),
+        cmocka_unit_test(test_replica_killed),   cmocka_unit_test(test_templates),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

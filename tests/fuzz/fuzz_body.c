@@ -76,6 +76,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .tool_form = msgl__tool_form(TOOLS[data[0] / 8 % 4], NULL),
         .reasoning_form = msgl__reasoning_form(THOUGHTS[data[0] / 32 % 4], NULL),
         .refuse_unknown = data[0] >= 128,
+        .trust_template = true,
+        .tool_form_auto = true,
+        .reasoning_form_auto = true,
     };
     j->max_seq_len = MAX_SEQ_LEN;
     j->claim.budget = &budget;

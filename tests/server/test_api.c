@@ -458,6 +458,14 @@ static void test_refused_fields_of_one(void **state)
         {"\"tools\":[{}]", "tools"},
         {"\"tools\":[{\"type\":\"function\",\"function\":{}}]", "tools"},
         {"\"chat_template_kwargs\":[]", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"messages\":[]}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"tools\":[]}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"documents\":[]}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"add_generation_prompt\":false}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"continue_final_message\":true}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"chat_template\":\"{{ 1 }}\"}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"x\":1,\"tokenize\":true}", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"tokenize\":null}", "chat_template_kwargs"},
         {"\"modalities\":[\"text\",\"audio\"]", "modalities"},
         {"\"continue_final_message\":true", "continue_final_message"},
     };
@@ -585,8 +593,7 @@ static void test_template_variables(void **state)
         "\"arguments\":\"{\\\"a\\\":\\\"b\\\"c\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\","
         "\"tool_call_id\":\"1\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
         ","
-        "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"enable_thinking\":false,"
-        "\"messages\":[]}}");
+        "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"enable_thinking\":false}}");
     json_t *messages = json_object_get(r.chat_vars, "messages");
     assert_int_equal(json_array_size(messages), 3);
     const json_t *m = json_array_get(messages, 0);

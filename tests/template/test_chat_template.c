@@ -239,6 +239,20 @@ static void test_limits(void **state)
                   MSGL_ELIMIT, "");
 }
 
+// 1,000 names in a block, set again and again: each is looked for among the others.
+static void expect_many_names(void)
+{
+    static char source[1 << 16];
+    size_t n = (size_t)sprintf(source, "{%% for i in range(200) %%}");
+    for (int i = 0; i < 1000; i++) n += (size_t)sprintf(source + n, "{%% set v%d = i %%}", i);
+    (void)sprintf(source + n, "{%% endfor %%}");
+    expect_status(source, "{}", &(msgl_render_limits){.max_steps = 2000000}, MSGL_ELIMIT, "steps");
+    memset(source, 'a', 60000);
+    memcpy(source, "{% for i in range(5000) %}{% if ", strlen("{% for i in range(5000) %}{% if "));
+    (void)sprintf(source + 60000, " %%}{%% endif %%}{%% endfor %%}");
+    expect_status(source, "{}", &(msgl_render_limits){.max_steps = 2000000}, MSGL_ELIMIT, "steps");
+}
+
 // Work inside one filter counts as the nodes that would take as long, so that no template renders
 // for longer than about a second. Each of these passes over 3 MB, one character after the other.
 static void test_long_work(void **state)
@@ -262,7 +276,12 @@ static void test_long_work(void **state)
                                        "x.expandtabs()",
                                        "[x]|string",
                                        "[x, '']|tojson",
-                                       "(x|tojson)|from_json"};
+                                       "(x|tojson)|from_json",
+                                       "x|int",
+                                       "x|float",
+                                       "'ab' in x",
+                                       "x.find('ab')",
+                                       "x.split('ab')"};
     for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) {
         char source[256];
         snprintf(source, sizeof source,
@@ -272,6 +291,20 @@ static void test_long_work(void **state)
         expect_status(source, "{}", &(msgl_render_limits){.max_steps = 3000000}, MSGL_ELIMIT,
                       "steps");
     }
+    // Numbers as text; names in blocks that have many of them, or long ones; sums.
+    static const char *const loops[] = {
+        "{% set y = i / 3 ~ '' %}",         "{% set y = 1e300|round(2) %}",
+        "{% set y = '%.300f' % 1e300 %}",   "{% set y = '{:.2f}'.format(1e300) %}",
+        "{% set y = strftime_now('%A') %}", "{% set y = l|sum %}"};
+    for (size_t i = 0; i < sizeof loops / sizeof loops[0]; i++) {
+        char source[256];
+        snprintf(source, sizeof source,
+                 "{%% set l = range(99)|list %%}{%% for i in range(99999) %%}%s{%% endfor %%}",
+                 loops[i]);
+        expect_status(source, "{}", &(msgl_render_limits){.max_steps = 1300000}, MSGL_ELIMIT,
+                      "steps");
+    }
+    expect_many_names();
     // Tuples that share their elements: a few hundred values, a hundred million to hash.
     expect_status("{% set t = (1,) * 100 %}{% set t = (t,) * 100 %}{% set t = (t,) * 100 %}"
                   "{% set t = (t,) * 100 %}{{ {t: 1} }}",
@@ -467,6 +500,78 @@ static void expect_folder(const char *dir, const char *vars, int status, const c
     msgl__rendered_free(&r);
     msgl__chat_templates_free(t);
     json_decref(v);
+}
+
+// What msgl__chat_templates_load_spec makes of spec: the text that it renders, or the error.
+static void expect_spec(const char *dir, const char *spec, int status, const char *text)
+{
+    msgl_chat_templates *t = NULL;
+    msgl_err err = {0};
+    msgl_rendered r = {0};
+    json_t *v = json_loads("{\"tools\": [1]}", 0, NULL);
+    int rc = msgl__chat_templates_load_spec(dir, spec, &t, &err);
+    if (rc == 0) rc = msgl__chat_templates_render(t, v, NULL, &r, &err);
+    const char *got = rc == 0 ? msgl__strbuf_str(&r.text) : err.text;
+    if (rc != status || (rc == 0 ? strcmp(got, text) != 0 : strstr(got, text) == NULL)) {
+        fail_msg("%s: %d '%s', expected %d '%s'", spec, rc, got, status, text);
+    }
+    msgl__rendered_free(&r);
+    msgl__chat_templates_free(t);
+    json_decref(v);
+}
+
+// An operator's template: a file, or a text, in place of whatever the folder has.
+static void test_own(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/msgl-template-XXXXXX", path[128];
+    assert_non_null(mkdtemp(dir));
+    put(dir, "tokenizer_config.json",
+        "{\"bos_token\": \"<B>\", \"chat_template\": [{\"name\": \"default\", \"template\": \"{% "
+        "no\"}]}");
+    expect_spec(dir, NULL, MSGL_EFORMAT, "unknown tag 'no'");
+    expect_spec(dir, "{{ bos_token }}!", 0, "<B>!");
+    expect_spec(dir, "{% if 1 %}a/b{% endif %}", 0, "a/b");
+    snprintf(path, sizeof path, "%s/own.jinja", dir);
+    expect_spec(dir, path, MSGL_EINVAL, "a file that exists");
+    put(dir, "own.jinja", "{{ bos_token }}file");
+    expect_spec(dir, path, 0, "<B>file");
+    put(dir, "own.jinja", "nothing to render");
+    expect_spec(dir, path, MSGL_EFORMAT, "neither {{ nor {% is in it");
+    put(dir, "own.jinja", "{{ 1");
+    expect_spec(dir, path, MSGL_EFORMAT, "own.jinja: chat template line 1: ");
+    remove(path);
+    snprintf(path, sizeof path, "%s/{{ x }}", dir); // a file may be called anything
+    put(dir, "{{ x }}", "{{ 'from the file' }}");
+    expect_spec(dir, path, 0, "from the file");
+    remove(path);
+    expect_spec(dir, "{{ x }}/", 0, "/");
+    expect_spec(dir, "{{ x }}.jinja", MSGL_EINVAL, "a file that exists");
+    expect_spec(dir, dir, MSGL_EIO, "not a regular file");
+    expect_spec(dir, "no\nfile", MSGL_EINVAL, "chat_template is \"no?file\"; allowed: ");
+    expect_spec(dir, "", MSGL_EINVAL, "allowed: ");
+    expect_spec(dir, "{{ 1", MSGL_EFORMAT, "chat template line 1: ");
+    // None, but the special tokens.
+    msgl_chat_templates *t;
+    msgl_chat_template *use;
+    msgl_rendered r = {0};
+    msgl_err err;
+    assert_int_equal(msgl__chat_templates_load_own(dir, "", &t, NULL), 0);
+    assert_string_equal(msgl__chat_templates_text(t), "");
+    json_t *v = json_object();
+    assert_int_equal(msgl__chat_templates_render(t, v, NULL, &r, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "the model has no chat template");
+    assert_int_equal(msgl__chat_template_parse("{{ bos_token }}", 15, &use, NULL), 0);
+    assert_int_equal(msgl__chat_templates_render_as(t, use, v, NULL, &r, NULL), 0);
+    assert_string_equal(msgl__strbuf_str(&r.text), "<B>");
+    assert_int_equal(r.num_untrusted, 0);
+    msgl__rendered_free(&r);
+    msgl__chat_template_free(use);
+    msgl__chat_templates_free(t);
+    json_decref(v);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    remove(path);
+    rmdir(dir);
 }
 
 static void test_folders(void **state)
@@ -666,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_append_keeps_older_strings),
         cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_own),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_long_conversation),

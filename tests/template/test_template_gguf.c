@@ -63,6 +63,11 @@ static void test_templates(void **state)
         check_render(c, "{\"messages\": []}", "<s>x<u>");
         check_render(c, "{\"messages\": [], \"tools\": [1]}", tools ? "t<s>" : "<s>x<u>");
         msgl__chat_templates_free(c);
+        const char *own = "{{ eos_token }}{{ tools is none }}"; // in place of both
+        if (msgl__chat_templates_load_own(path, own, &c, &err) != 0) fail_msg("%s", err.text);
+        check_render(c, "{\"messages\": []}", "<u>True");
+        check_render(c, "{\"messages\": [], \"tools\": [1]}", "<u>False");
+        msgl__chat_templates_free(c);
         remove(path);
     }
     gguf_put_strings(&w, "tokenizer.ggml.tokens", tokens, 3);
