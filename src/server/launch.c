@@ -26,6 +26,7 @@
 #include "server/watchdog.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
+#include "utils/process.h"
 
 enum { RESTART_DELAY_MAX_MS = 30000, ENGINE_EXIT_MS = 3000, LAST_WORDS_MS = 2000 };
 
@@ -125,8 +126,7 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
         rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
     }
     msgl__channel_destroy(ch);
-    fflush(NULL);
-    _exit(rc == 0 ? 0 : 1);
+    msgl__process_end(rc == 0 ? 0 : 1);
 }
 
 static _Noreturn void front_child(supervisor *s)
@@ -143,8 +143,7 @@ static _Noreturn void front_child(supervisor *s)
                                     .heartbeats = s->heartbeats,
                                     .tls = s->tls};
     const int rc = msgl__front_process(&start);
-    fflush(NULL);
-    _exit(rc == 0 ? 0 : 1);
+    msgl__process_end(rc == 0 ? 0 : 1);
 }
 
 static int make_pair(int type, int fd[2], msgl_err *err)
@@ -404,12 +403,20 @@ static void start_later(const supervisor *s, child *c, const char *how)
     c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
 }
 
+// A server of which a process leaked memory does not end well, however it goes on.
+static void note_leaks(supervisor *s, const child *c, int status)
+{
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
+    msgl__err_set(&s->failure, MSGL_EINTERNAL, "the %s leaked memory", c->name);
+}
+
 static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
     const char *how = how_it_ended(status, buf);
     e->child.pid = 0;
     close_fd(&e->line);
+    note_leaks(s, &e->child, status);
     if (s->cfg->engine_once && status != 0 && e->child.ever_ready) {
         end_with_engine(s, e, how);
         return 0;
@@ -428,6 +435,7 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     const char *how = how_it_ended(status, buf);
     s->front.pid = 0;
     close_fd(&s->control[0]);
+    note_leaks(s, &s->front, status);
     if (s->stopping) { // it told the engines to exit, if it could
         end_engines(s);
         close_fd(&s->listen_fd); // clients would wait for nobody
