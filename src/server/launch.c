@@ -65,6 +65,9 @@ typedef struct engine_process {
     msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
     msgl_watchdog watchdog;
     bool lost; // the front says so
+    int owed;  // earlier ones that the front has still to call lost
+    // When it is ended that the front has lost and that lives on, waiting for another; ns, 0: not.
+    uint64_t end_at;
 } engine_process;
 
 typedef struct supervisor {
@@ -120,8 +123,10 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     }
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
-    int rc = msgl__channel_from_fd(fd, &ch, NULL);
-    if (rc == 0) {
+    int rc = msgl__channel_from_fd(fd, &ch, &err);
+    if (rc != 0) { // there is no other way to say it
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s", e->child.name, err.text);
+    } else {
         msgl__channel_set_line(ch, line);
         rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
     }
@@ -174,6 +179,7 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     }
     begin_start(&e->child);
     e->lost = false;
+    e->end_at = 0;
     e->front_fd = fd[0];
     e->line = line[0];
     msgl__heartbeat_reset(e->heartbeat);
@@ -200,6 +206,8 @@ static int renew_channel(engine_process *e, msgl_err *err)
     (void)msgl__packet_send(e->line, "C", 1, fd[1]);
     close(fd[1]);
     e->front_fd = fd[0];
+    e->lost = false;
+    e->end_at = 0;
     return 0;
 }
 
@@ -210,6 +218,7 @@ static int start_front(supervisor *s, msgl_err *err)
     int rc = make_pair(SOCK_SEQPACKET, s->control, err);
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
+        e->owed = 0;
         if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
     }
     if (rc != 0) return rc;
@@ -321,8 +330,11 @@ static void on_packets(supervisor *s)
         } else if (kind == 'R') {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
+        } else if (kind == 'L' && e->owed > 0) {
+            e->owed--;
         } else if (kind == 'L') {
             e->lost = true;
+            e->end_at = in_ms(ENGINE_EXIT_MS);
             memcpy(e->child.last_words, text, sizeof e->child.last_words);
         } else if (kind == 'X') {
             memcpy(s->front.last_words, text, sizeof s->front.last_words);
@@ -415,6 +427,7 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
     char buf[64];
     const char *how = how_it_ended(status, buf);
     e->child.pid = 0;
+    e->end_at = 0;
     close_fd(&e->line);
     note_leaks(s, &e->child, status);
     if (s->cfg->engine_once && status != 0 && e->child.ever_ready) {
@@ -423,6 +436,7 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
     }
     if (s->stopping) return 0;
     if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
+    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->owed++;
     if (!e->child.ever_ready) return give_up(&e->child, how, err);
     if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
     start_later(s, &e->child, how);
@@ -522,6 +536,22 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
+// Ends engines that the front has lost without their end. *next as above.
+static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
+{
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->child.pid <= 0 || e->end_at == 0 || s->stopping) continue;
+        if (now < e->end_at) {
+            if (*next == 0 || e->end_at < *next) *next = e->end_at;
+            continue;
+        }
+        msgl__log(s->log, MSGL_LOG_ERROR, "the front has lost the %s: ending it", e->child.name);
+        kill_child(&e->child);
+        e->end_at = 0;
+    }
+}
+
 static bool all_ended(const supervisor *s)
 {
     bool any = s->front.pid != 0;
@@ -539,6 +569,7 @@ static int supervise(supervisor *s, msgl_err *err)
         uint64_t next;
         rc = restart_due(s, now, &next, err);
         if (rc != 0) return rc;
+        end_lost(s, now, &next);
         if (s->stopping && now >= s->deadline) {
             msgl__log(s->log, MSGL_LOG_WARN, "not everything stopped in time");
             return end_of(s, err);
