@@ -40,7 +40,8 @@ _Noreturn void msgl__process_end(int status)
 {
     fflush(NULL);
 #if defined(__SANITIZE_ADDRESS__)
-    if (__lsan_do_recoverable_leak_check() != 0) status = MSGL_EXIT_LEAKS;
+    // One that failed may be killed amid the check, whose helper would be left behind.
+    if (status == 0 && __lsan_do_recoverable_leak_check() != 0) status = MSGL_EXIT_LEAKS;
 #endif
     _exit(status);
 }

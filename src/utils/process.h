@@ -19,8 +19,8 @@ msgl_process_use msgl__process_use(void);
 enum { MSGL_EXIT_LEAKS = 23 };
 
 // Ends a forked process: what is buffered is written, and what its parent registered with atexit is
-// left to the parent. Under AddressSanitizer memory that nothing points to any more is reported on
-// standard error and makes the status MSGL_EXIT_LEAKS.
+// left to the parent. Under AddressSanitizer, with status 0, memory that nothing points to any more
+// is reported on standard error and makes the status MSGL_EXIT_LEAKS.
 _Noreturn void msgl__process_end(int status);
 
 #endif

@@ -142,6 +142,7 @@ typedef struct how_many {
 static void try_all(const char *name, how_many n, long count, void (*try)(void *ctx, long nth),
                     void *ctx)
 {
+    if (n.first + n.sample == 0) return;
     const double began = now_s();
     long tries = 0;
     memset(&g_ends, 0, sizeof g_ends);
@@ -495,7 +496,8 @@ static void test_request(const request *r, how_many n)
     atomic_store(&shared->left, ALL);
     ask_well(&a.s, r, 0, a.expected);
     const long count = counted();
-    if (a.expected[0] == '\0' || count < 10) fail(r->name, 0, "nothing was said");
+    if (a.expected[0] == '\0' || (count < 10 && n.first + n.sample > 0))
+        fail(r->name, 0, "nothing was said");
     try_all(r->name, n, count, try_request, &a);
     stop_server(&a.s, 0);
 }
