@@ -29,7 +29,7 @@ void *REAL(memalign)(size_t align, size_t size);
 static faults *g_faults; // NULL: nothing fails
 
 // Libraries whose own allocations do not fail. jansson's lexer goes on without a byte that it could
-// not keep (up to 2.15 at least; its issue 362), and the heap was found corrupt behind that.
+// not keep (2.14; its issue 362, open), and the heap was found corrupt behind that.
 // libseccomp 2.5 frees twice, or loads a filter without some of its calls and says nothing.
 static const char *const SPARED[] = {"libjansson", "libseccomp"};
 enum { NUM_SPARED = sizeof SPARED / sizeof SPARED[0] };
