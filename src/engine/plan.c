@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -61,10 +62,20 @@ static size_t address_room(void)
     return used < lim.rlim_cur ? (size_t)(lim.rlim_cur - used) : 0;
 }
 
-size_t msgl__memory_available(void)
+// Of the machine. Without /proc, as in a chroot: what is free now, without cached files, which
+// would give way.
+static size_t machine_room(void)
 {
     const size_t kib = read_key("/proc/meminfo", "MemAvailable:");
-    size_t room = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
+    struct sysinfo info;
+    if (kib != SIZE_MAX) return kib * 1024;
+    if (sysinfo(&info) != 0) return 0;
+    return ((size_t)info.freeram + (size_t)info.bufferram) * info.mem_unit;
+}
+
+size_t msgl__memory_available(void)
+{
+    size_t room = machine_room();
     size_t limit = address_room();
     if (limit < room) room = limit;
     limit = cgroup_room("/sys/fs/cgroup");

@@ -45,9 +45,13 @@ static bool grow(msgl_weight_plan *p, void **array, size_t count, size_t *cap, s
     if (p->status != 0) return false;
     if (count < *cap) return true;
     const size_t want = *cap == 0 ? 256 : *cap * 2;
-    void *grown = want > 2 * MAX_WANTED ? NULL : msgl__reallocarray(*array, want, size);
-    if (grown == NULL) {
+    if (want > 2 * MAX_WANTED) {
         plan_fail(p, MSGL_ELIMIT, "too many tensors: layers x experts is too large");
+        return false;
+    }
+    void *grown = msgl__reallocarray(*array, want, size);
+    if (grown == NULL) {
+        plan_fail(p, MSGL_ENOMEM, "out of memory for the list of its tensors");
         return false;
     }
     *array = grown;

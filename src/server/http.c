@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -65,7 +66,7 @@ struct msgl_http_conn {
     bool half_closed;   // the client will send nothing more
     bool probed;        // and was sent something to find out whether it is there
     int looks;          // while reading is stopped
-    bool cut;           // too far behind
+    bool cut;           // too far behind, or there was no memory for a part of the answer
     bool head_only, keep_alive, chunked, streaming;
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
@@ -317,33 +318,57 @@ static void choose_id(msgl_http_conn *c)
     }
 }
 
-static void put_sharing(const msgl_http_conn *c, struct evbuffer *out)
+// Closes the connection soon: on_gone must not be called from under the caller, so the timer does.
+static void cut_off(msgl_http_conn *c)
+{
+    c->cut = true;
+    bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+    event_active(c->timer, EV_TIMEOUT, 1);
+}
+
+// Adds to what is sent. An answer with a hole must not pass for one: without memory the connection
+// ends.
+static void put(msgl_http_conn *c, const void *data, size_t len)
+{
+    if (!c->cut && len > 0 && bufferevent_write(c->bev, data, len) != 0) cut_off(c);
+}
+
+__attribute__((format(printf, 2, 3))) static void putf(msgl_http_conn *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!c->cut && evbuffer_add_vprintf(bufferevent_get_output(c->bev), format, args) < 0) {
+        cut_off(c);
+    }
+    va_end(args);
+}
+
+static void put_sharing(msgl_http_conn *c)
 {
     const msgl_http_value *origin = &c->parser.origin;
-    evbuffer_add_printf(out, "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n");
+    putf(c, "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n");
     if (c->share_any) {
-        evbuffer_add_printf(out, "Access-Control-Allow-Origin: *\r\n");
+        putf(c, "Access-Control-Allow-Origin: *\r\n");
     } else {
-        evbuffer_add_printf(out, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n",
-                            (int)origin->len, origin->at);
+        putf(c, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n", (int)origin->len,
+             origin->at);
     }
 }
 
 static void put_head(msgl_http_conn *c, int status, const char *type, const char *headers,
                      const char *framing)
 {
-    struct evbuffer *out = bufferevent_get_output(c->bev);
     const msgl_http_handlers *h = &c->server->handlers;
     c->status = status;
     if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
-    evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->id);
-    if (c->share_origin || c->share_any) put_sharing(c, out);
-    if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
-    if (status == 401) evbuffer_add_printf(out, "WWW-Authenticate: Bearer\r\n");
-    if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
-    evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
-                        c->keep_alive ? "keep-alive" : "close");
+    putf(c, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
+    putf(c, "X-Request-Id: %s\r\n", c->id);
+    if (c->share_origin || c->share_any) put_sharing(c);
+    if (type != NULL) putf(c, "Content-Type: %s\r\n", type);
+    if (status == 401) putf(c, "WWW-Authenticate: Bearer\r\n");
+    if (status == 429 || status == 503) putf(c, "Retry-After: 1\r\n");
+    putf(c, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
+         c->keep_alive ? "keep-alive" : "close");
 }
 
 static void conn_process(msgl_http_conn *c);
@@ -363,6 +388,8 @@ static void answered(msgl_http_conn *c)
     }
     if (c->watch_ms > 0) event_del(c->timer);
     c->watch_ms = 0;
+    // libevent may have had no memory for what tells it of new output, and does not say so.
+    if (unsent(c) > 0) bufferevent_enable(c->bev, EV_WRITE);
     if (!c->keep_alive) {
         conn_finish(c);
         return;
@@ -388,7 +415,7 @@ void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const cha
 {
     if (c->state == CONN_DEAD) return;
     put_whole_head(c, status, type, headers, len);
-    if (!c->head_only && len > 0) bufferevent_write(c->bev, body, len);
+    if (!c->head_only) put(c, body, len);
     answered(c);
 }
 
@@ -396,7 +423,7 @@ void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type, st
 {
     if (c->state == CONN_DEAD) return;
     put_whole_head(c, status, type, NULL, evbuffer_get_length(body));
-    if (!c->head_only) bufferevent_write_buffer(c->bev, body);
+    if (!c->head_only && bufferevent_write_buffer(c->bev, body) != 0) cut_off(c);
     answered(c);
 }
 
@@ -419,23 +446,19 @@ int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len)
         unsent(c) > cfg->max_output - len ||
         (unsent(c) > 0 && msgl__budget_fits(cfg->limits.budget, MSGL_BUDGET_ANSWER, len) != 0);
     if (full) {
-        // Too far behind. on_gone must not be called from under the caller: the timer does it.
-        c->cut = true;
-        bufferevent_disable(c->bev, EV_READ | EV_WRITE);
-        event_active(c->timer, EV_TIMEOUT, 1);
+        cut_off(c);
         return 0;
     }
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    if (c->chunked) evbuffer_add_printf(out, "%zx\r\n", len);
-    evbuffer_add(out, data, len);
-    if (c->chunked) evbuffer_add(out, "\r\n", 2);
+    if (c->chunked) putf(c, "%zx\r\n", len);
+    put(c, data, len);
+    if (c->chunked) put(c, "\r\n", 2);
     return 0;
 }
 
 void msgl__http_stream_end(msgl_http_conn *c)
 {
     if (c->state == CONN_DEAD) return;
-    if (c->chunked) bufferevent_write(c->bev, "0\r\n\r\n", 5);
+    if (c->chunked) put(c, "0\r\n\r\n", 5);
     answered(c);
 }
 

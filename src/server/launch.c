@@ -26,6 +26,7 @@
 #include "server/watchdog.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
+#include "utils/process.h"
 
 enum {
     RESTART_DELAY_MAX_MS = 30000,
@@ -70,6 +71,9 @@ typedef struct engine_process {
     msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
     msgl_watchdog watchdog;
     bool lost; // the front says so
+    int owed;  // earlier ones that the front has still to call lost
+    // When it is ended that the front has lost and that lives on, waiting for another; ns, 0: not.
+    uint64_t end_at;
 } engine_process;
 
 typedef struct supervisor {
@@ -167,14 +171,15 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     }
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
-    int rc = msgl__channel_from_fd(fd, &ch, NULL);
-    if (rc == 0) {
+    int rc = msgl__channel_from_fd(fd, &ch, &err);
+    if (rc != 0) { // there is no other way to say it
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s", e->child.name, err.text);
+    } else {
         msgl__channel_set_line(ch, line);
         rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
     }
     msgl__channel_destroy(ch);
-    fflush(NULL);
-    _exit(rc == 0 ? 0 : 1);
+    msgl__process_end(rc == 0 ? 0 : 1);
 }
 
 static _Noreturn void front_child(supervisor *s)
@@ -193,8 +198,7 @@ static _Noreturn void front_child(supervisor *s)
                                     .tls = s->tls,
                                     .traces = s->cfg->traces == NULL ? NULL : &s->traces_front};
     const int rc = msgl__front_process(&start);
-    fflush(NULL);
-    _exit(rc == 0 ? 0 : 1);
+    msgl__process_end(rc == 0 ? 0 : 1);
 }
 
 static int make_pair(int type, int fd[2], msgl_err *err)
@@ -232,6 +236,7 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     }
     begin_start(&e->child);
     e->lost = false;
+    e->end_at = 0;
     e->front_fd = fd[0];
     e->line = line[0];
     msgl__heartbeat_reset(e->heartbeat);
@@ -258,6 +263,8 @@ static int renew_channel(engine_process *e, msgl_err *err)
     (void)msgl__packet_send(e->line, "C", 1, fd[1]);
     close(fd[1]);
     e->front_fd = fd[0];
+    e->lost = false;
+    e->end_at = 0;
     return 0;
 }
 
@@ -268,6 +275,7 @@ static int start_front(supervisor *s, msgl_err *err)
     int rc = make_pair(SOCK_SEQPACKET, s->control, err);
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
+        e->owed = 0;
         if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
     }
     if (rc != 0) return rc;
@@ -410,8 +418,11 @@ static void on_packets(supervisor *s)
         } else if (kind == 'R') {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
+        } else if (kind == 'L' && e->owed > 0) {
+            e->owed--;
         } else if (kind == 'L') {
             e->lost = true;
+            e->end_at = in_ms(ENGINE_EXIT_MS);
             memcpy(e->child.last_words, text, sizeof e->child.last_words);
         } else if (kind == 'X') {
             memcpy(s->front.last_words, text, sizeof s->front.last_words);
@@ -492,18 +503,28 @@ static void start_later(const supervisor *s, child *c, const char *how)
     c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
 }
 
+// A server of which a process leaked memory does not end well, however it goes on.
+static void note_leaks(supervisor *s, const child *c, int status)
+{
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
+    msgl__err_set(&s->failure, MSGL_EINTERNAL, "the %s leaked memory", c->name);
+}
+
 static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
     const char *how = how_it_ended(status, buf);
     e->child.pid = 0;
+    e->end_at = 0;
     close_fd(&e->line);
+    note_leaks(s, &e->child, status);
     if (s->cfg->engine_once && status != 0 && e->child.ever_ready) {
         end_with_engine(s, e, how);
         return 0;
     }
     if (s->stopping) return 0;
     if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
+    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->owed++;
     if (!e->child.ever_ready) return give_up(&e->child, how, err);
     if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
     start_later(s, &e->child, how);
@@ -516,6 +537,7 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     const char *how = how_it_ended(status, buf);
     s->front.pid = 0;
     close_fd(&s->control[0]);
+    note_leaks(s, &s->front, status);
     if (s->stopping) { // it told the engines to exit, if it could
         end_engines(s);
         close_fd(&s->listen_fd); // clients would wait for nobody
@@ -621,6 +643,22 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
+// Ends engines that the front has lost without their end. *next as above.
+static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
+{
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->child.pid <= 0 || e->end_at == 0 || s->stopping) continue;
+        if (now < e->end_at) {
+            if (*next == 0 || e->end_at < *next) *next = e->end_at;
+            continue;
+        }
+        msgl__log(s->log, MSGL_LOG_ERROR, "the front has lost the %s: ending it", e->child.name);
+        kill_child(&e->child);
+        e->end_at = 0;
+    }
+}
+
 static bool all_ended(const supervisor *s)
 {
     bool any = s->front.pid != 0 || s->exporter.pid != 0;
@@ -638,6 +676,7 @@ static int supervise(supervisor *s, msgl_err *err)
         uint64_t next;
         rc = restart_due(s, now, &next, err);
         if (rc != 0) return rc;
+        end_lost(s, now, &next);
         if (s->stopping && now >= s->deadline) {
             msgl__log(s->log, MSGL_LOG_WARN, "not everything stopped in time");
             return end_of(s, err);

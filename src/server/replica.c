@@ -112,6 +112,16 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     if (f->cfg.on_ready != NULL) f->cfg.on_ready(f->cfg.ctx, r->index, &r->engine);
 }
 
+// The engine may go on; the supervisor ends it.
+static void channel_failed(replica *r, int rc)
+{
+    char why[128];
+    (void)snprintf(why, sizeof why, "what the %s sent could not be read: %s", r->name,
+                   rc == MSGL_EFORMAT ? "garbage" : msgl__status_text(rc));
+    msgl__free(r->fatal);
+    r->fatal = msgl__strdup(why);
+}
+
 static void on_channel(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
@@ -123,7 +133,7 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
         const int rc = msgl__channel_recv(r->chan, 0, &m);
         if (rc == 0) return;
         if (rc < 0) {
-            if (rc == MSGL_EFORMAT) msgl__log(log, MSGL_LOG_ERROR, "%s sent garbage", r->name);
+            if (rc != MSGL_ECLOSED) channel_failed(r, rc);
             engine_lost(r);
             return;
         }

@@ -2,6 +2,10 @@
 #include "utils/process.h"
 
 #include <fcntl.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -30,4 +34,14 @@ msgl_process_use msgl__process_use(void)
     msgl_process_use use = {.memory = resident()};
     if (getrusage(RUSAGE_SELF, &r) == 0) use.cpu_us = us(r.ru_utime) + us(r.ru_stime);
     return use;
+}
+
+_Noreturn void msgl__process_end(int status)
+{
+    fflush(NULL);
+#if defined(__SANITIZE_ADDRESS__)
+    // One that failed may be killed amid the check, whose helper would be left behind.
+    if (status == 0 && __lsan_do_recoverable_leak_check() != 0) status = MSGL_EXIT_LEAKS;
+#endif
+    _exit(status);
 }
