@@ -383,8 +383,10 @@ def values(s):
     row(s, COMPLETIONS, {"prompt": ["x"] * 64, "n": 128, "max_tokens": 1}, 400)
     for name in ("../x", "/etc/passwd", "..%2f..%2fetc", "demo/../demo", "a" * 10000):
         of(model=name, says="") if name == "" else row(s, COMPLETIONS, {"prompt": "x", "model": name}, 404)
+    for name in ("tokenize", "messages", "tools", "chat_template", "return_dict"):
+        of(CHAT, chat_template_kwargs={name: True}, says=name)
     row(s, CHAT, {"messages": TALK, "max_tokens": 2, "chat_template_kwargs": {
-        "tokenize": True, "messages": 5, "tools": 7, "bos_token": "<|im_end|>", "deep": [[[[{}]]]], "x": "y" * 10 ** 6}}, 200)
+        "bos_token": "<|im_end|>", "deep": [[[[{}]]]], "x": "y" * 10 ** 6}}, 200)
     # Extreme, and right.
     for more in ({"temperature": 1e-300}, {"temperature": 10 ** 6}, {"top_p": 1e-37}, {"seed": -2 ** 63}, {"top_k": 2 ** 31 - 1},
                  {"allowed_token_ids": [5], "logit_bias": {"5": -100}}, {"logit_bias": {str(i): -100 for i in range(1024)}},
