@@ -299,7 +299,8 @@ def fixed():
     q = [Question(CHAT, dict(greedy, messages=user("What is %d + %d?" % (a, 61 - a)))) for a in range(11, 19)]
     q += [Question(TEXT, dict(greedy, prompt="Count: %d, %d," % (a, a + 1))) for a in range(1, 7)]
     q += [Question(TEXT, dict(greedy, prompt=[[5, 6, 7, 8 + a], [9 + a, 10, 11]], n=2, logprobs=2)) for a in range(3)]
-    q += [Question(TEXT, dict(drawn, prompt="Once upon a time", n=3, logprobs=1)), Question(TEXT, dict(drawn, prompt="The sun", n=2, best_of=2)),
+    q += [Question(TEXT, dict(drawn, prompt="Once upon a time", n=3, logprobs=1)),
+          Question(TEXT, dict(drawn, prompt="The sun", n=2, best_of=2)),
           Question(CHAT, dict(drawn, messages=user("Tell me a short story about a fox."), n=4)),
           Question(CHAT, dict(greedy, messages=user("What is the capital of Spain?"), logprobs=True, top_logprobs=3)),
           Question(CHAT, dict(greedy, max_tokens=60, messages=user("How is the weather in Rome?"), tools=[WEATHER],
@@ -389,14 +390,19 @@ def many(n):
 
 # Path, body, status, and what else the request is.
 BAD = [(CHAT, b"{", 400), (CHAT, b"", 400), (CHAT, b"[1]", 400), (CHAT, {}, 400), (CHAT, {"messages": []}, 400),
-       (CHAT, {"messages": "x"}, 400), (CHAT, {"messages": user("x"), "n": 1000}, 400), (CHAT, {"messages": [{"role": "king", "content": "x"}]}, 400),
+       (CHAT, {"messages": "x"}, 400), (CHAT, {"messages": user("x"), "n": 1000}, 400),
+       (CHAT, {"messages": [{"role": "king", "content": "x"}]}, 400),
        (CHAT, {"messages": user("x"), "temperature": "warm"}, 400), (CHAT, {"messages": user("x"), "model": "other"}, 404),
-       (CHAT, {"messages": user("x"), "regex": "(["}, 400), (CHAT, {"messages": user("x"), "json_schema": {"type": "thing"}}, 400),
+       (CHAT, {"messages": user("x"), "regex": "(["}, 400),
+       (CHAT, {"messages": user("x"), "json_schema": {"type": "thing"}}, 400),
        (CHAT, {"messages": user("x"), "tool_choice": "required"}, 400), (TEXT, {"prompt": [99999999]}, 400),
-       (TEXT, {"prompt": [1] * 3000}, 400), (TEXT, {"prompt": "x", "max_tokens": 0}, 400), (TEXT, {"prompt": ["x"] * 2000}, 400),
-       (TEXT, many(2000), 400), (TEXT, b"\xff" * 2000, 400), (TEXT, b"[" * 20000, 400), (TEXT, {"prompt": "x", "guided_grammar": "root ::= a"}, 400),
+       (TEXT, {"prompt": [1] * 3000}, 400), (TEXT, {"prompt": "x", "max_tokens": 0}, 400),
+       (TEXT, {"prompt": ["x"] * 2000}, 400),
+       (TEXT, many(2000), 400), (TEXT, b"\xff" * 2000, 400), (TEXT, b"[" * 20000, 400),
+       (TEXT, {"prompt": "x", "guided_grammar": "root ::= a"}, 400),
        (ANTHROPIC, {"messages": user("x")}, 400), (RESPONSES, {"input": 5}, 400), ("/tokenize", {}, 400),
-       ("/v1/nothing", {"prompt": "x"}, 404), ("/v1/models", {"prompt": "x"}, 405), (TEXT, None, 405), ("/v1/batches/none", None, 404),
+       ("/v1/nothing", {"prompt": "x"}, 404), ("/v1/models", {"prompt": "x"}, 405), (TEXT, None, 405),
+       ("/v1/batches/none", None, 404),
        ("/abort_request", {}, 400), ("/v1/batches", {"input_file_id": "none"}, 400)]
 BAD_RAW = [(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 403), (b"GET /health HTTP/1.1\r\n\r\n", 400), (b"nonsense\r\n\r\n", 400),
            (b"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n", 505), (b"GET /" + b"x" * 20000 + b" HTTP/1.1\r\n", 414),
