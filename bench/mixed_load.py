@@ -53,7 +53,7 @@ def until(what, condition, limit=LIMIT_S):
 
 class Server:
     def __init__(self, args, *more):
-        self.folder = tempfile.mkdtemp()
+        self.folder = tempfile.mkdtemp(dir=args.work)
         self.log = open(os.path.join(self.folder, "log"), "w+")
         self.process = subprocess.Popen([args.program, "serve", args.model, "--port", "0", "--device", "cpu", "--threads", "1",
                                          "--num-pages", "6000", "--max-running-requests", "4", "--max-prefill-length", "256",
@@ -584,11 +584,10 @@ def run(args):
         load, samples, before = Load(args, server, questions, talks), [], server.metrics()
         seconds = args.minutes * 60
         kills = Kills(args, load, min(45, max(4, seconds / 6)))
-        threads = [threading.Thread(target=client, args=(load, i)) for i in range(CLIENTS)]
-        threads += [threading.Thread(target=kills.client, args=(i,)) for i in range(KILL_CLIENTS)]
-        threads += [threading.Thread(target=every_one, args=(load,)), threading.Thread(target=kills.run),
-                    threading.Thread(target=batches, args=(load, min(60, seconds / 4))),
-                    threading.Thread(target=sampler, args=(load, kills, pids, samples))]
+        work = [(client, (load, i)) for i in range(CLIENTS)] + [(kills.client, (i,)) for i in range(KILL_CLIENTS)]
+        work += [(every_one, (load,)), (kills.run, ()), (batches, (load, min(60, seconds / 4))),
+                 (sampler, (load, kills, pids, samples))]
+        threads = [threading.Thread(target=do, args=what, daemon=True) for do, what in work]
         for t in threads:
             t.start()
         end = time.monotonic() + seconds
@@ -643,20 +642,20 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("program")
     p.add_argument("model")
-    p.add_argument("--minutes", type=float, default=30)
-    p.add_argument("--share", type=float, default=0.6)
-    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--minutes", type=float, default=30, help="of load (30)")
+    p.add_argument("--share", type=float, default=0.6, help="of a core that is used (0.6)")
+    p.add_argument("--seed", type=int, default=1, help="of what the clients draw (1)")
     p.add_argument("--json", help="a line with all figures is appended to it")
     p.add_argument("--samples", help="the samples of memory are written to it, as JSON")
-    p.add_argument("--no-slope", action="store_true")
-    p.add_argument("--no-memory", action="store_true")
+    p.add_argument("--no-slope", action="store_true", help="memory may grow")
+    p.add_argument("--no-memory", action="store_true", help="it may, and need not be given back")
     args = p.parse_args()
     if args.minutes < 0.3:
         p.error("--minutes: %g; at least 0.3, as memory is looked at every %d s" % (args.minutes, SAMPLE_S))
     args.work = tempfile.mkdtemp()
     try:
         out = run(args)
-    except Wrong as e:
+    except (Wrong, Lost, OSError) as e:
         sys.exit("FAILED: %s" % e)
     finally:
         shutil.rmtree(args.work, ignore_errors=True)
