@@ -117,7 +117,7 @@ class Server:
 def look(pid):
     """A process' memory in KiB, its descriptors and threads, and its processor time in seconds."""
     base, out = pathlib.Path("/proc/%d" % pid), {}
-    for name, value in re.findall(r"(Rss|Pss|Private_Dirty|Anonymous):\s+(\d+) kB", (base / "smaps_rollup").read_text()):
+    for name, value in re.findall(r"^(Rss|Private_Dirty):\s+(\d+) kB", (base / "smaps_rollup").read_text(), re.M):
         out[name.lower()] = int(value)
     stat = (base / "stat").read_text().rsplit(")", 1)[1].split()
     out.update(fds=len(os.listdir(base / "fd")), threads=int(stat[17]), cpu_s=(int(stat[11]) + int(stat[12])) / TICK)
@@ -565,7 +565,7 @@ def memory_figures(samples, warm_s):
     for name in samples[0][1]:
         mine = [(t, s[name]) for t, s in warm]
         one = {"rss_mib": round(mine[-1][1]["rss"] / 1024, 1), "fds": mine[-1][1]["fds"], "threads": mine[-1][1]["threads"]}
-        for field in ("rss", "pss", "private_dirty"):
+        for field in ("rss", "private_dirty"):
             one["%s_mib_per_h" % field] = [round(x, 2) for x in slope(mine, field)]
         one["rss_mib_at_0_and_a_third"] = [round(samples[0][1][name]["rss"] / 1024, 1), round(mine[0][1]["rss"] / 1024, 1)]
         out[name] = one
