@@ -8,9 +8,9 @@ Exits 77 (skipped) when the package (`pip install anthropic`) is not there. `mak
 .ci/run installs it. Thoughts and blocks to the byte are tested with a scripted engine in tests/server.
 """
 import json
-import signal
-import subprocess
 import sys
+
+from serving import Server, check
 
 try:
     import anthropic
@@ -19,27 +19,14 @@ except ImportError:
     sys.exit(77)
 
 KEY = "a-key-of-this-test"
-server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                           "--device", "cpu", "--tool-call-parser", "hermes", "--api-key", KEY],
-                          stdout=subprocess.PIPE, text=True)
-line = server.stdout.readline()
-start = line.find("http://")
-if start < 0:
-    sys.exit("no address in %r" % line)
-BASE = line[start:].split()[0].rstrip("/").removesuffix("/v1")
-client = anthropic.Anthropic(base_url=BASE, api_key=KEY, max_retries=0, timeout=120)
+server = Server(*sys.argv[1:3], "--tool-call-parser", "hermes", "--api-key", KEY)
+client = anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0, timeout=120)
 MODEL = "demo"
 COLD = {"temperature": 0}  # which the client has no name for any more
 ASK = [{"role": "user", "content": "What is 27 + 58?"}]
 ADD = {"name": "add", "description": "Adds two numbers.",
        "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
                         "required": ["a", "b"]}}
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what)
 
 
 def refused(error, what, **body):
@@ -126,7 +113,7 @@ def errors():
     refused(anthropic.BadRequestError, "a tool of the server", tools=[{"type": "web_search_20250305", "name": "web_search"}])
     refused(anthropic.BadRequestError, "an unknown field", extra_body={"max_token": 3})
     try:
-        anthropic.Anthropic(base_url=BASE, api_key="another", max_retries=0).messages.create(
+        anthropic.Anthropic(base_url=server.url, api_key="another", max_retries=0).messages.create(
             model=MODEL, max_tokens=4, messages=ASK)
         check(False, "another key must be refused")
     except anthropic.AuthenticationError as e:
@@ -136,8 +123,6 @@ def errors():
 try:
     for part in (whole, turns, streams, tools, errors):
         part()
-    code = server.poll()
-    check(code is None, "the server runs")
+    server.end()
 finally:
-    server.send_signal(signal.SIGTERM)
-    server.wait(30)
+    server.process.kill()

@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import pwd
-import re
 import signal
 import subprocess
 import sys
@@ -20,15 +19,12 @@ import tempfile
 import time
 import urllib.request
 
+import serving
+from serving import check
+
 program, model = sys.argv[1:]
 folder = tempfile.TemporaryDirectory()
 OWN = {}  # of this process, which the server inherits
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
 
 
 def status(pid):
@@ -45,29 +41,18 @@ def below(pid):
     return found
 
 
-class Server:
+class Server(serving.Server):
     def __init__(self, *options):
-        self.process = subprocess.Popen(
-            [program, "serve", "--model", model, "--port", "0", "--num-pages", "6000", "--device", "cpu", "--threads",
-             "1", *options], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        if not found:
-            sys.exit("no address in %r" % line)
-        self.url = found[0]
+        super().__init__(program, model, "--threads", "1", *options)
 
     def ask(self):
-        body = json.dumps({"prompt": "2 + 3 =", "max_tokens": 4, "temperature": 0}).encode()
-        with urllib.request.urlopen(urllib.request.Request(
-                self.url + "/v1/completions", body, {"Content-Type": "application/json"}), timeout=60) as r:
-            return json.load(r)["choices"][0]["text"]
+        status, text = self.call("/v1/completions", {"prompt": "2 + 3 =", "max_tokens": 4, "temperature": 0})
+        if status != 200:
+            raise OSError("status %d: %s" % (status, text))
+        return json.loads(text)["choices"][0]["text"]
 
     def processes(self):
         return below(self.process.pid)
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        check(self.process.wait(30) == 0, "it ends with 0")
 
 
 def confined(pid):

@@ -11,12 +11,12 @@ head and without "model." in their names, a tokenizer that ends texts with a tok
 import json
 import math
 import shutil
-import signal
 import struct
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from serving import Server, check
 
 try:
     import openai
@@ -26,12 +26,6 @@ except ImportError:
 
 PROGRAM, MODEL = sys.argv[1:]
 TEXTS = ["What is 27 + 58?", "The weather in Paris."]
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what)
 
 
 def tensors(folder):
@@ -89,22 +83,14 @@ def write_folder(out):
     return config["hidden_size"], end
 
 
-class Server:
-    def __init__(self, *args):
-        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--num-pages", "600", "--device", "cpu",
-                                         *map(str, args)], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        at = line.find("http://")
-        if at < 0:
-            sys.exit("no address in %r" % line)
-        self.client = openai.OpenAI(base_url=line[at:].split()[0], api_key="none", max_retries=0, timeout=120)
+class Client(Server):
+    """A server and, in `with`, openai's client of it."""
+
+    def __init__(self, model, *options):
+        super().__init__(PROGRAM, model, "--num-pages", "600", *options)
 
     def __enter__(self):
-        return self.client
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        check(self.process.wait(60) == 0, "the server ends")
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def floats(numbers):
@@ -169,15 +155,15 @@ with tempfile.TemporaryDirectory() as name:
     embedder = Path(name) / "embedder"
     embedder.mkdir()
     size, last = write_folder(embedder)
-    with Server("--model", embedder, "--batch-dir", Path(name) / "batches") as c:
+    with Client(embedder, "--batch-dir", Path(name) / "batches") as c:
         want, tokens = embeddings(c, size, last)
         refusals(c, size)
         batch(c, want)
-with Server("--model", MODEL, "--is-embedding", "--tp-size", 2) as c:
+with Client(MODEL, "--is-embedding", "--tp-size", 2) as c:
     data = c.embeddings.create(model="demo", input=tokens).data
     cosines = [sum(x * y for x, y in zip(d.embedding, v)) for d, v in zip(data, want)]
     check(min(cosines) > 0.9999, "--is-embedding, on two ranks: %s" % cosines)
-with Server("--model", MODEL) as c:
+with Client(MODEL) as c:
     try:
         c.embeddings.create(model="demo", input="a")
         check(False, "a model that answers must refuse")

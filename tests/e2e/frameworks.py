@@ -11,11 +11,12 @@ either list; .ci/run installs both.
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import typing
+
+from serving import Server, check
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # of the package, not of a network
 os.environ["LANGSMITH_TRACING"] = "false"
@@ -26,12 +27,6 @@ QUESTION = [{"role": "user", "content": "What is 27 + 58?"}]
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "weather of a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
 
 
 def with_litellm(base):
@@ -213,20 +208,9 @@ def main():
     clients = [run for run, name in CLIENTS if available(name)]
     if not clients:
         sys.exit(77)
-    server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                               "--device", "cpu", "--tool-call-parser", "hermes"], stdout=subprocess.PIPE, text=True)
-    try:
-        line = server.stdout.readline()
-        start = line.find("http://")
-        if start < 0:
-            sys.exit("no address in %r" % line)
-        base = line[start:].split()[0]
+    with Server(*sys.argv[1:3], "--tool-call-parser", "hermes") as server:
         for run in clients:
-            run(base)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        code = server.wait(30)
-    check(code == 0, "the server ends with 0")
+            run(server.url + "/v1")
 
 
 main()

@@ -7,14 +7,16 @@ type and the members of each answer are what the page says.
 
 Exits 77 (skipped) if there is no curl. FILE and BATCH of the page are the ids of what was stored and begun.
 """
+import functools
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+
+from serving import Server
 
 ADDRESS = "http://127.0.0.1:1919"
 # Long enough that the batch has not ended when the page cancels it.
@@ -97,23 +99,6 @@ def run_all(page, base, pools, folder):
     check(set(variables) == {"FILE", "BATCH"} and count > len(titles), "lines are missing: %s" % sorted(titles))
 
 
-class Server:
-    def __init__(self, *more):
-        self.process = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                                         "--device", "cpu", *more], stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        line = self.process.stdout.readline()
-        start = line.find("http://")
-        check(start >= 0, "no address in %r" % line)
-        return line[start:].split()[0].removesuffix("/v1")
-
-    def __exit__(self, kind, value, trace):
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        check(code == 0 or kind is not None, "the server ends with %d" % code)
-
-
 def main():
     if shutil.which("curl") is None:
         print("left out: there is no curl")
@@ -122,8 +107,9 @@ def main():
         with open(folder + "/requests.jsonl", "w") as f:
             f.writelines(json.dumps(r) + "\n" for r in REQUESTS)
         os.mkdir(folder + "/batches")
-        with Server("--batch-dir", folder + "/batches") as base, Server("--is-embedding") as pools:
-            run_all(os.path.abspath(sys.argv[3]), base, pools, folder)
+        start = functools.partial(Server, *sys.argv[1:3])
+        with start("--batch-dir", folder + "/batches") as answers, start("--is-embedding") as pools:
+            run_all(os.path.abspath(sys.argv[3]), answers.url, pools.url, folder)
 
 
 main()

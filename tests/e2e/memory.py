@@ -4,33 +4,22 @@
 
     memory.py MINISGL MODEL
 """
-import http.client
 import json
 import pathlib
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
+
+from serving import Server, check
 
 REQUESTS, AT_A_TIME, SECONDS = 40, 8, 60
 ROOM = 16 << 10  # KiB: what the process may keep
 program, model = sys.argv[1:]
 BODY = b'{"prompt":"x","max_tokens":1,"metadata":[' + b",".join([b"{}"] * 300000) + b"]}"
 
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
-
-
-server = subprocess.Popen([program, "serve", "--model", model, "--port", "0", "--num-pages", "6000", "--device", "cpu"],
-                          stdout=subprocess.PIPE, text=True)
-port = int(re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
-# The engine is started first, the front second.
-front = int(pathlib.Path("/proc/%d/task/%d/children" % (server.pid, server.pid)).read_text().split()[1])
+server = Server(program, model)
+front = server.children()[1]
 
 
 def memory(field="VmRSS"):
@@ -39,13 +28,9 @@ def memory(field="VmRSS"):
 
 def ask(body):
     while True:
-        c = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        r = c.getresponse()
-        text = r.read()
-        c.close()
-        if r.status != 429:  # the others' bodies are there
-            return r.status, json.loads(text)
+        status, text = server.call("/v1/completions", body)
+        if status != 429:  # the others' bodies are there
+            return status, json.loads(text)
         time.sleep(0.1)
 
 
@@ -72,7 +57,6 @@ try:
             raise AssertionError("the front has %d KiB a minute later" % memory())
         time.sleep(0.2)
     check(True, "and it is given back: %d KiB, %.0f s later" % (memory(), time.monotonic() - end + SECONDS))
-    server.send_signal(signal.SIGTERM)
-    check(server.wait(30) == 0, "it ends with 0")
+    server.end()
 finally:
-    server.kill()
+    server.process.kill()

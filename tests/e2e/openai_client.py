@@ -10,11 +10,11 @@ Exits 77 (skipped) when the package (`pip install openai`) is not there. `make c
 """
 import asyncio
 import json
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+
+from serving import Server, check
 from typing import Literal
 
 try:
@@ -29,14 +29,9 @@ folder = tempfile.TemporaryDirectory()
 
 
 def start():
-    """A server on a free port, and its address."""
-    p = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                          "--device", "cpu", "--batch-dir", folder.name], stdout=subprocess.PIPE, text=True)
-    line = p.stdout.readline()
-    at = line.find("http://")
-    if at < 0:
-        sys.exit("no address in %r" % line)
-    return p, line[at:].split()[0].rstrip("/").removesuffix("/v1") + "/v1"
+    """A server, and its address."""
+    s = Server(*sys.argv[1:3], "--batch-dir", folder.name)
+    return s, s.url + "/v1"
 
 
 if len(sys.argv) == 3:
@@ -48,12 +43,6 @@ else:
 client = openai.OpenAI(base_url=BASE, api_key="none", max_retries=0, timeout=120)
 MODEL = client.models.list().data[0].id
 HELLO = [{"role": "user", "content": "Hello! Who are you?"}]
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what)
 
 
 def models():
@@ -439,8 +428,8 @@ def killed():
     while batch.request_counts.completed < 5:
         time.sleep(0.01)
         batch = client.batches.retrieve(batch.id)
-    server.kill()
-    server.wait()
+    server.process.kill()
+    server.process.wait()
     check(batch.request_counts.completed < n, "killed after %d of %d" % (batch.request_counts.completed, n))
     time.sleep(1)  # its children end with it
     server, base = start()
@@ -474,9 +463,8 @@ try:
     batches()
     if server:
         killed()
-        server.send_signal(signal.SIGTERM)
-        check(server.wait(30) == 0, "the server ends with 0")
+        server.end()
 finally:
-    if server and server.poll() is None:
-        server.kill()
+    if server:
+        server.process.kill()
 print("all good")

@@ -12,57 +12,30 @@ as well, and that nothing is left.
 import http.client
 import json
 import os
-import re
+import pathlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
+
+import serving
+from serving import LIMIT_S, check, until
 
 program, model = sys.argv[1:3]
-LIMIT_S = 60
 LONG = {"prompt": [1, 2, 3], "ignore_eos": True, "stream": True}
 servers = []
 
 
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
+def below(pid):
+    return list(map(int, pathlib.Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()))
 
 
-def until(what, condition):
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("not in %d s: %s" % (LIMIT_S, what))
-        time.sleep(0.02)
-
-
-class Server:
+class Server(serving.Server):
     def __init__(self, *more):
-        self.process = subprocess.Popen([program, "serve", model, "--port", "0", "--num-pages", "6000", "--threads", "1",
-                                         *more], text=True, stdout=subprocess.PIPE)
+        super().__init__(program, model, "--threads", "1", *more)
         servers.append(self)
-        line = self.process.stdout.readline()
-        found = re.search(r"http://127.0.0.1:(\d+)/v1", line)
-        self.port = int(found.group(1)) if found else None
-        self.line = line
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-
-    def call(self, path, body=None, headers={}):
-        c = self.connect()
-        try:
-            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
-            c.request("GET" if body is None else "POST", path, data, headers)
-            r = c.getresponse()
-            return r.status, r.read().decode()
-        finally:
-            c.close()
 
     def get(self, path):
         status, text = self.call(path)
@@ -78,14 +51,10 @@ class Server:
     def idle(self):
         return all(s and s["used_pages"] == s["running"] == s["waiting"] == 0 for s in self.stats())
 
-    def children(self, of=None):
-        out = subprocess.run(["ps", "--ppid", str(of or self.process.pid), "-o", "pid="], text=True, capture_output=True)
-        return sorted(map(int, out.stdout.split()))
-
     def processes(self):
         """Engines with their ranks, and the front, which is the last of the children to be started."""
         *engines, front = self.children()
-        return [p for e in engines for p in [e, *self.children(e)]], front
+        return [p for e in engines for p in [e, *below(e)]], front
 
     def stream(self, tokens=2000):
         """A stream whose first tokens have come."""
@@ -97,7 +66,7 @@ class Server:
 
     def end(self):
         """Exit code after SIGTERM; nothing is left of it."""
-        all_of_it = [*self.children(), *[p for c in self.children() for p in self.children(c)]]
+        all_of_it = [*self.children(), *[p for c in self.children() for p in below(c)]]
         self.process.terminate()
         code = self.process.wait(LIMIT_S)
         left = [p for p in all_of_it if os.path.exists("/proc/%d" % p)]

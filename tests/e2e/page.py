@@ -13,11 +13,11 @@ import concurrent.futures
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 import urllib.request
+
+from serving import Server, check
 
 CHROMIUM = "/usr/bin/chromium"
 try:
@@ -34,20 +34,8 @@ servers = []
 
 
 def serve(*options):
-    process = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                                "--device", "cpu", *options], stdout=subprocess.PIPE, text=True)
-    servers.append(process)
-    line = process.stdout.readline()
-    start = line.find("http://")
-    if start < 0:
-        sys.exit("no address in %r" % line)
-    return line[start:].split()[0].rstrip("/").removesuffix("/v1") + "/"
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
+    servers.append(Server(*sys.argv[1:3], *options))
+    return servers[-1].url + "/"
 
 
 class Tab:
@@ -538,8 +526,8 @@ try:
             print("-- key")
             key(b)
         b.close()
+    for s in servers:
+        s.end()
 finally:
     for s in servers:
-        s.send_signal(signal.SIGTERM)
-    codes = [s.wait(60) for s in servers]
-check(codes == [0] * len(codes), "the servers end well")
+        s.process.kill()

@@ -10,13 +10,12 @@ Qwen3-Reranker's the log-probabilities that /v1/completions gives yes and no beh
 import json
 import math
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+import serving
+from serving import check
 
 PROGRAM, MODEL = sys.argv[1:]
 QUERY = "What is the capital of China?"
@@ -32,36 +31,12 @@ TEMPLATE = ("{%- set query = messages | selectattr('role', 'eq', 'query') | map(
             "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n")
 
 
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
-
-
-class Server:
-    def __init__(self, *args):
-        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--num-pages", "1200", "--device", "cpu",
-                                         "--dtype", "float32", *map(str, args)], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        at = line.find("http://")
-        if at < 0:
-            sys.exit("no address in %r" % line)
-        self.base = line[at:].split()[0].removesuffix("/v1")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        check(self.process.wait(60) == 0, "the server ends")
+class Server(serving.Server):
+    def __init__(self, model, *options):
+        super().__init__(PROGRAM, model, "--num-pages", "1200", "--dtype", "float32", *options)
 
     def post(self, path, **body):
-        request = urllib.request.Request(self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as r:
-                return json.load(r)
-        except urllib.error.HTTPError as e:
-            return json.load(e)
+        return json.loads(self.call(path, body)[1])
 
 
 def write_reranker(out, yes, no, template=None):
@@ -116,7 +91,7 @@ def words(server):
     return ids[0][0], ids[1][0]
 
 
-with tempfile.TemporaryDirectory() as name, Server("--model", MODEL) as answers:
+with tempfile.TemporaryDirectory() as name, Server(MODEL) as answers:
     yes_id, no_id = words(answers)
     reply = answers.post("/v1/rerank", query="a", documents=["b"])
     check("makes embeddings or ranks documents" in reply["error"]["message"], "a model that answers refuses")
@@ -126,11 +101,11 @@ with tempfile.TemporaryDirectory() as name, Server("--model", MODEL) as answers:
     for i, (frame, want) in enumerate(wants.items()):
         folder = Path(name) / ("reranker%d" % i)
         write_reranker(folder, yes_id, no_id, TEMPLATE if i else None)
-        with Server("--model", folder) as s:
+        with Server(folder) as s:
             check(near(ranked(s.post("/v1/rerank", query=QUERY, documents=DOCUMENTS)), want),
                   "yes against no, %s: %s" % ("by the template" if i else "in Qwen's prompt", want))
             counts = [s.post("/v1/rerank", query=QUERY, documents=[d])["usage"]["prompt_tokens"] for d in ("<|im_end|>", "a")]
             check(counts[0] > counts[1] + 3, "a special token that a document spells is text: %s" % counts)
             check("ranks documents" in s.post("/v1/embeddings", input="a")["error"]["message"], "vectors are refused")
-with Server("--model", MODEL, "--is-embedding") as s:
+with Server(MODEL, "--is-embedding") as s:
     of_vectors(s)

@@ -23,16 +23,12 @@ import time
 import urllib.error
 import urllib.request
 
+from serving import Server, check
+
 CLIENTS = 8
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "replicas.md"
 program, model, kind = sys.argv[1:]
 children, folders = [], []
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
 
 
 def call(url, body=None, method=None):
@@ -61,20 +57,12 @@ def free_port():
         return s.getsockname()[1]
 
 
-class Worker:
-    """A server, its address, and its counters."""
+class Worker(Server):
+    """A server, and its counters."""
 
     def __init__(self):
-        self.process = subprocess.Popen(
-            [program, "serve", "--model", model, "--port", "0", "--num-pages", "6000", "--device", "cpu", "--threads",
-             "1"], stdout=subprocess.PIPE, text=True)
+        super().__init__(program, model, "--threads", "1")
         children.append(self.process)
-        line = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-        if not found:
-            sys.exit("no address in %r" % line)
-        self.port = int(found[1])
-        self.url = found[0]
 
     def stats(self):
         return json.loads(call(self.url + "/get_server_info"))["stats"]

@@ -11,8 +11,6 @@ import http.client
 import json
 import os
 import pathlib
-import re
-import signal
 import socket
 import ssl
 import struct
@@ -21,29 +19,20 @@ import sys
 import tempfile
 import time
 
+from serving import Server, check
+
 STREAMS = 200
 program, model = sys.argv[1:]
 folder = tempfile.TemporaryDirectory()
 cert, key = (str(pathlib.Path(folder.name) / name) for name in ("cert.pem", "key.pem"))
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
-
 
 subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
                 "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", cert],
                check=True, stderr=subprocess.DEVNULL)
 
 
-def serve(*options):
-    return [program, "serve", "--model", model, "--port", "0", "--num-pages", "6000", "--device", "cpu", *options]
-
-
 def refuses(what, *options):
-    r = subprocess.run(serve(*options), capture_output=True, text=True, timeout=60)
+    r = subprocess.run([program, "serve", model, "--port", "0", *options], capture_output=True, text=True, timeout=60)
     check(r.returncode == 1 and what in r.stderr and r.stdout == "", what)
 
 
@@ -56,12 +45,9 @@ refuses("key.pem has a private key that every user of this machine may use (mode
         "--ssl-certfile", cert, "--ssl-keyfile", key)
 os.chmod(key, 0o600)
 
-server = subprocess.Popen(serve("--ssl-certfile", cert, "--ssl-keyfile", key), stdout=subprocess.PIPE, text=True)
-line = server.stdout.readline()
-found = re.search(r"https://127\.0\.0\.1:(\d+)/v1", line)
-if not found:
-    sys.exit("no address in %r" % line)
-port = int(found[1])
+server = Server(program, model, "--ssl-certfile", cert, "--ssl-keyfile", key)
+port = server.port
+check(server.url.startswith("https:"), "its address says https")
 trust = ssl.create_default_context(cafile=cert)
 
 
@@ -142,7 +128,6 @@ try:
         check("".join(pieces) == answer["choices"][0]["text"], "the openai client's stream")
     except ImportError:
         print("the openai package is not installed")
-    server.send_signal(signal.SIGTERM)
-    check(server.wait(30) == 0, "it ends with 0")
+    server.end()
 finally:
-    server.kill()
+    server.process.kill()

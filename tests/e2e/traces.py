@@ -22,6 +22,9 @@ import tempfile
 import threading
 import time
 
+import serving
+from serving import check
+
 try:
     from google.protobuf import json_format
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
@@ -36,19 +39,9 @@ folder = tempfile.TemporaryDirectory()
 servers = []
 
 
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
-
-
 def until(what, condition):
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("not in %d s: %s" % (LIMIT_S, what))
-        time.sleep(0.02)
-    print("ok:", what, flush=True)
+    serving.until(what, condition, LIMIT_S)
+    check(True, what)
 
 
 class Collector:
@@ -173,32 +166,17 @@ def attributes(s):
     return {a["key"]: value_of(a["value"]) for a in s.get("attributes", [])}
 
 
-class Server:
+class Server(serving.Server):
     def __init__(self, *options, **env):
         env = {"OTEL_BSP_SCHEDULE_DELAY": "50", **env}
         clean = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_") and k.lower() != "http_proxy"}
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", "--num-pages", "6000", "--threads", "1", "--device", "cpu",
-             *options], text=True, stdout=subprocess.PIPE, stderr=self.log, env={**clean, **env})
+        super().__init__(program, model, "--threads", "1", *options, stderr=self.log, env={**clean, **env})
         servers.append(self)
-        line = self.process.stdout.readline()
-        found = re.search(r"http://127.0.0.1:(\d+)/v1", line)
-        if not found:
-            sys.exit("no address in %r: %s" % (line, self.logged()))
-        self.port = int(found[1])
 
     def logged(self):
         self.log.seek(0)
         return self.log.read()
-
-    def call(self, path, body=None, headers={}):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        c.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
-        r = c.getresponse()
-        data = r.read().decode()
-        c.close()
-        return r.status, data
 
     def ask(self, **more):
         return self.call("/v1/completions", {"prompt": SECRET, "max_tokens": 3, "temperature": 0, "ignore_eos": True,
@@ -213,17 +191,9 @@ class Server:
     def exported(self):
         return self.metric("minisgl_spans_exported_total")
 
-    def children(self):
-        task = pathlib.Path("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid))
-        return [int(x) for x in task.read_text().split()]
-
     def exporter(self):
         """The one that was started first."""
         return min(self.children())
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        check(self.process.wait(LIMIT_S) == 0, "the server stops")
 
 
 def what_spans_say():
@@ -315,7 +285,7 @@ def what_spans_say():
     os.kill(s.exporter(), signal.SIGKILL)
     until("an exporter that dies is started again", lambda: "exporter ended (killed by signal 9)" in s.logged())
     until("and exports", lambda: (s.ask(), s.exported())[1] > 0 and len(col.server_spans()) > 20)
-    s.stop()
+    s.end()
 
 
 def what_collectors_do():
@@ -338,7 +308,6 @@ def what_collectors_do():
         begin = time.monotonic()
         check(s.ask()[0] == 200 and time.monotonic() - begin < 5, "answered at once; the collector: " + mode)
         time.sleep(0.7)
-        end = time.monotonic()
         col.mode = "200"
         until("taken when it can be", lambda: len(col.posts) == posts + 1)
         check(s.dropped() == was, "nothing is lost")
@@ -354,7 +323,7 @@ def what_collectors_do():
     col.mode = "close"
     begin = time.monotonic()
     check(all(s.ask()[0] == 200 for _ in range(20)), "answered without a collector")
-    s.stop()
+    s.end()
     check(time.monotonic() - begin < 20, "which keeps nothing from ending")
 
 
@@ -369,31 +338,31 @@ def full_queue():
         if r.status != 200:
             raise AssertionError("status %d" % r.status)
     until("what does not fit is dropped and counted", lambda: s.dropped() >= 2600 - 2048)
-    s.stop()
+    s.end()
 
 
 def ends():
     col = Collector()
     s = Server("--otlp-traces-endpoint", "http://127.0.0.1:%d" % col.port, OTEL_BSP_SCHEDULE_DELAY="60000")
     s.ask()
-    s.stop()
+    s.end()
     check(len(col.server_spans()) == 1, "what is left is sent when the server stops")
     s = Server(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:%d/" % col.port)
     s.ask()
     until("OTEL_EXPORTER_OTLP_ENDPOINT is enough", lambda: len(col.server_spans()) == 2)
     check(col.posts[-1][1] == "/v1/traces", "with the path that it gets")
-    s.stop()
+    s.end()
     s = Server(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:%d/" % col.port, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
     check("traces: spans" not in s.logged(), "nothing is posted")
     check("traces are off: OTEL_EXPORTER_OTLP_PROTOCOL" in s.logged()
           and "minisgl_spans" not in s.call("/metrics")[1], "one of gRPC is none")
-    s.stop()
+    s.end()
     s = Server("--otlp-traces-endpoint", "http://me:hidden@127.0.0.1:%d/x?key=hidden" % col.port)
     s.ask()
     until("a URL may have a user", lambda: col.posts[-1][1] == "/x?key=hidden")
     check(col.posts[-1][2]["authorization"].startswith("Basic "), "who is sent")
     check("spans of requests go to http://127.0.0.1:%d/x\n" % col.port in s.logged(), "but not logged")
-    s.stop()
+    s.end()
     for name, options, env in (("--otlp-traces-endpoint", ["--otlp-traces-endpoint", "localhost:4317"], {}),
                                ("OTEL_EXPORTER_OTLP_ENDPOINT", [], {"OTEL_EXPORTER_OTLP_ENDPOINT": "x"}),
                                ("OTEL_EXPORTER_OTLP_HEADERS", ["--otlp-traces-endpoint", "http://h"],
@@ -415,11 +384,11 @@ def https():
     s = Server("--otlp-traces-endpoint", url, OTEL_EXPORTER_OTLP_CERTIFICATE=cert)
     s.ask()
     until("https works", lambda: len(col.server_spans()) == 1)
-    s.stop()
+    s.end()
     s = Server("--otlp-traces-endpoint", url)
     check(s.ask()[0] == 200, "answered")
     until("a certificate that nobody trusts is said", lambda: "certificate" in s.logged())
-    s.stop()
+    s.end()
     check(len(col.server_spans()) == 1, "and gets nothing")
 
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts beside share: a server under test, questions to it, and checks that say what holds."""
+import http.client
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+LIMIT_S = 60  # until a server counts as hanging, however busy the machine
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+    print("ok:", what, flush=True)
+
+
+def until(what, condition, limit=LIMIT_S):
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("not in %d s: %s" % (limit, what))
+        time.sleep(0.02)
+
+
+class Server:
+    """`minisgl serve` on a free port of loopback, from when it has said where. In `with`, it ends there."""
+
+    def __init__(self, program, model, *options, **popen):
+        """popen: further arguments of subprocess.Popen, as env and stderr."""
+        if "--num-pages" not in options:
+            options += ("--num-pages", "6000")
+        self.process = subprocess.Popen([program, "serve", "--model", model, "--port", "0", "--device", "cpu",
+                                         *map(str, options)], stdout=subprocess.PIPE, text=True, **popen)
+        self.line = self.process.stdout.readline()
+        found = re.search(r"(https?://127\.0\.0\.1:(\d+)\S*)/v1", self.line)
+        if not found and "--uds" not in options:
+            self.process.kill()
+            raise AssertionError("no address in %r" % self.line)
+        self.url, self.port = (found[1], int(found[2])) if found else (None, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.end()
+        self.process.kill()
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+
+    def call(self, path, body=None, headers={}):
+        """Status and text of the answer to a GET or, with a body (bytes, or what becomes JSON), a POST."""
+        c = self.connect()
+        try:
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+            c.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json", **headers})
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        finally:
+            c.close()
+
+    def children(self):
+        """In the order in which they were started: engines, then the front; before them an exporter of traces."""
+        pid = self.process.pid
+        return [int(p) for p in pathlib.Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()]
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        check(self.process.wait(LIMIT_S) == 0, "the server ends with 0")
