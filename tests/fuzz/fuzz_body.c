@@ -21,6 +21,11 @@ static const msgl_api_kind KINDS[] = {
 };
 enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
+// Of models that pool: the last values of the first byte, first of an embedder, then of a reranker.
+static const msgl_api_kind POOLED[] = {MSGL_API_EMBEDDINGS, MSGL_API_RERANK, MSGL_API_SCORE,
+                                       MSGL_API_EMBEDDINGS, MSGL_API_RERANK, MSGL_API_SCORE};
+enum { NUM_POOLED = sizeof POOLED / sizeof POOLED[0], FIRST_POOLED = 256 - NUM_POOLED };
+
 static void require(bool ok)
 {
     if (!ok) __builtin_trap();
@@ -46,7 +51,7 @@ static void check_result(const msgl_job *j, int32_t vocab)
     require(j->req.root == NULL && j->req.num_prompts >= 1);
     for (int i = 0; i < j->req.num_prompts; i++) {
         const msgl_ids *ids = &j->ids[i];
-        require(ids->len > 0 && ids->len < MAX_SEQ_LEN);
+        require(ids->len > 0 && ids->len < MAX_SEQ_LEN + msgl__endpoint(j->kind)->pooled);
         for (size_t k = 0; k < ids->len; k++) require(ids->data[k] >= 0 && ids->data[k] < vocab);
     }
 }
@@ -67,12 +72,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     msgl__budget_init(&budget, (size_t)64 << 20);
     msgl_job *j = msgl__calloc(1, sizeof *j);
     require(j != NULL);
-    j->kind = KINDS[data[0] % NUM_KINDS];
+    const bool pooled = data[0] >= FIRST_POOLED;
+    j->kind = pooled ? POOLED[data[0] - FIRST_POOLED] : KINDS[data[0] % NUM_KINDS];
     j->config = (msgl_api_config){
         .model_name = "m",
         .model_path = "/models/m",
         .defaults = msgl__sampling_params_default(),
         .vocab_size = vocab,
+        .pooled_size = pooled ? 64 : 0,
+        .reranks = data[0] >= FIRST_POOLED + NUM_POOLED / 2,
         .tool_form = msgl__tool_form(TOOLS[data[0] / 8 % 4], NULL),
         .reasoning_form = msgl__reasoning_form(THOUGHTS[data[0] / 32 % 4], NULL),
         .refuse_unknown = data[0] >= 128,
