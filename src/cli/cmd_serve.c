@@ -250,6 +250,17 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     }
 }
 
+// Options that do not go without or with another.
+static int check_pairs(const msgl_args *a, msgl_err *err)
+{
+    if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    if (a->uds == NULL || a->user == NULL) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it
+                         "--uds and --user do not go together: start the server as that user");
+}
+
 int msgl__cmd_serve(const msgl_args *a)
 {
     if (a->shell) return msgl__cmd_chat(a);
@@ -269,33 +280,22 @@ int msgl__cmd_serve(const msgl_args *a)
         rc = msgl__chat_template_read(options.chat_template, &template, &err);
     }
     if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
-    if (rc == 0 && a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
-        rc = msgl__err_set(&err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
-    }
-    if (rc == 0 && a->uds != NULL && a->user != NULL) { // who could not connect, nor remove it
-        rc = msgl__err_set(&err, MSGL_EINVAL,
-                           "--uds and --user do not go together: start the server as that user");
-    }
+    if (rc == 0) rc = check_pairs(a, &err);
+    struct serve s = {.options = &options};
+    set_log(a, &s, &options);
+    if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    struct serve s = {.options = &options, .model_name = msgl__cli_model_name(a, dir)};
+    s.model_name = msgl__cli_model_name(a, dir);
     const msgl_list *names = &a->served_names;
     if (names->count > 0) {
         s.model_name = names->items[0];
         cfg.front.more_names = names->items + 1;
         cfg.front.num_more_names = names->count - 1;
-    }
-    set_log(a, &s, &options);
-    rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
-    if (rc != 0) {
-        msgl__keys_free(&cfg.front.guard.keys);
-        msgl_free(template);
-        msgl_free(dir);
-        return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
     if (traces.url != NULL) cfg.traces = &traces;
     set_front(a, &cfg.front);

@@ -7,6 +7,7 @@
 #include "grammar/regex.h"
 #include "utils/hash.h"
 #include "utils/strbuf.h"
+#include "core/hex.h"
 #include "utils/utf8.h"
 
 enum { MAX_COUNT = 100000 };
@@ -146,8 +147,7 @@ static uint32_t hex(msgl_ebnf *e, int n)
 {
     uint32_t v = 0;
     for (int i = 0; i < n; i++) {
-        const int c = msgl__ebnf_peek(e), l = c | 0x20;
-        const int d = c >= '0' && c <= '9' ? c - '0' : l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+        const int d = msgl__hex_digit(msgl__ebnf_peek(e));
         if (d < 0) {
             msgl__ebnf_fail(e, MSGL_EFORMAT, "a malformed code point");
             return 0;

@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "grammar/compiled.h"
 #include "grammar/json_text.h"
+#include "core/hex.h"
 #include "utils/utf8.h"
 
 enum { MAX_GROUPS = 100, MAX_COUNT = 100000 };
@@ -107,19 +108,12 @@ static void add_named(parser *p, ranges *r, char name)
     if (kind != name) add(p, r, next, 0x10ffff);
 }
 
-static int hex_digit(int c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static uint32_t hex_number(parser *p, int min, int max)
 {
     uint32_t v = 0;
     int n = 0;
-    while (n < max && hex_digit(peek(p)) >= 0) {
-        v = v * 16 + (uint32_t)hex_digit(peek(p));
+    while (n < max && msgl__hex_digit(peek(p)) >= 0) {
+        v = v * 16 + (uint32_t)msgl__hex_digit(peek(p));
         p->at++;
         n++;
     }

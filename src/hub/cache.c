@@ -142,8 +142,7 @@ static bool has_file(const char *snapshot, msgl_hub_name *name)
     path_in(snapshot, name->file, path);
     if (!msgl__gguf_part_of(path, &part)) return exists(path);
     for (uint32_t no = part.count; no > 0; no--) {
-        (void)snprintf(first, sizeof first, "%.*s-%05u-of-%05u.gguf", (int)part.stem, path,
-                       (unsigned)no, (unsigned)part.count);
+        if (msgl__gguf_part_path(path, &part, no, first, sizeof first, NULL) != 0) return false;
         if (!exists(first)) return false;
     }
     (void)snprintf(name->file, sizeof name->file, "%s", first + strlen(snapshot) + 1);

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/hex.h"
 #include "parsers/internal.h"
 
 enum { MAX_DEPTH = 64 };
@@ -58,10 +59,9 @@ static int hex_escape(reader *r, int digits)
     uint32_t cp = 0;
     if (r->end - r->at < digits) return MSGL_EFORMAT;
     for (int i = 0; i < digits; i++) {
-        const char c = *r->at++;
-        const int lower = c | 0x20;
-        if (!is_digit(c) && (lower < 'a' || lower > 'f')) return MSGL_EFORMAT;
-        cp = cp << 4 | (uint32_t)(is_digit(c) ? c - '0' : lower - 'a' + 10);
+        const int d = msgl__hex_digit(*r->at++);
+        if (d < 0) return MSGL_EFORMAT;
+        cp = cp << 4 | (uint32_t)d;
     }
     if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000)) return MSGL_EFORMAT;
     if (cp < 0x80) return put_char(r, (char)cp);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/hex.h"
 #include "core/err.h"
 
 enum { S_HEAD, S_BODY, S_CHUNK_SIZE, S_CHUNK_DATA, S_CHUNK_END, S_TRAILER, S_DONE, S_BAD };
@@ -87,14 +88,6 @@ static bool is_token_char(unsigned char c)
     return c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 // A proxy that serves us below a path may leave it in or take it out.
 static void leave_root_out(msgl_http_parser *p)
 {
@@ -136,8 +129,8 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
             return bad(p, 400, "The request target has a control character.");
         }
         if (c == '%') {
-            const int hi = i + 2 < len ? hex_digit(s[i + 1]) : -1;
-            const int lo = hi >= 0 ? hex_digit(s[i + 2]) : -1;
+            const int hi = i + 2 < len ? msgl__hex_digit(s[i + 1]) : -1;
+            const int lo = hi >= 0 ? msgl__hex_digit(s[i + 2]) : -1;
             if (lo < 0 || (hi == 0 && lo == 0)) {
                 return bad(p, 400, "The request target has a malformed percent escape.");
             }
@@ -380,7 +373,7 @@ static int chunk_size(msgl_http_parser *p, char c)
     }
     uint64_t n = 0;
     size_t i = 0;
-    for (int d; i < p->line_len && (d = hex_digit(p->line[i])) >= 0; i++) {
+    for (int d; i < p->line_len && (d = msgl__hex_digit(p->line[i])) >= 0; i++) {
         n = n > UINT64_MAX / 32 ? n : n * 16 + (uint64_t)d; // saturates
     }
     if (i == 0 || (p->line[i] != '\r' && p->line[i] != ';' && p->line[i] != ' ')) {

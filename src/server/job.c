@@ -152,20 +152,22 @@ static int render_own(msgl_job *j, const msgl_chat_templates *templates, msgl_re
     return rc == 0 ? 0 : text_fail(j, rc, "chat_template", &err);
 }
 
-static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
-                  msgl_rendered *r)
+// With the model's.
+static int render_models(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                         msgl_rendered *r)
 {
     msgl_err err = {0};
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    int rc;
-    if (j->req.chat_template != NULL) {
-        rc = render_own(j, templates, r);
-        if (rc != 0) return rc;
-    } else if ((rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err)) !=
-               0) {
-        return text_fail(j, rc, field, &err);
-    }
-    if (!j->req.continue_final) return 0;
+    const int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err);
+    return rc == 0 ? 0 : text_fail(j, rc, field, &err);
+}
+
+static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                  msgl_rendered *r)
+{
+    const int rc = j->req.chat_template != NULL ? render_own(j, templates, r)
+                                                : render_models(j, templates, field, r);
+    if (rc != 0 || !j->req.continue_final) return rc;
     if (msgl__final_message_cut(json_object_get(j->req.chat_vars, "messages"), r) == 0) return 0;
     return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
                           "'continue_final_message' is true, but this model's chat template does "

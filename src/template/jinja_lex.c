@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/hex.h"
 #include "template/jinja_string.h"
 
 enum { MAX_BRACKETS = 256 };
@@ -206,7 +207,7 @@ static size_t float_end(const msgl_jlexer *x)
 
 static bool digit_of_base(char ch, int base)
 {
-    if (base == 16) return is_digit(ch) || ((ch | 0x20) >= 'a' && (ch | 0x20) <= 'f');
+    if (base == 16) return msgl__hex_digit(ch) >= 0;
     return ch >= '0' && ch < '0' + base;
 }
 
@@ -276,19 +277,12 @@ static int lex_number(msgl_jlexer *x)
     return 0;
 }
 
-static int hex_value(char ch)
-{
-    if (is_digit(ch)) return ch - '0';
-    ch |= 0x20;
-    return ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1;
-}
-
 // \xHH, \uHHHH, \UHHHHHHHH: `n` digits at s[i...].
 static int hex_escape(msgl_jlexer *x, const char *s, size_t len, size_t i, size_t n, int32_t *cp)
 {
     uint32_t v = 0;
     for (size_t k = 0; k < n; k++) {
-        const int h = i + k < len ? hex_value(s[i + k]) : -1;
+        const int h = i + k < len ? msgl__hex_digit(s[i + k]) : -1;
         if (h < 0) return fail(x, "truncated escape in a string");
         v = v * 16 + (uint32_t)h;
     }

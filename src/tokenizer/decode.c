@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tokenizer/tokenizer.h"
+#include "core/hex.h"
 #include "tokenizer/internal.h"
 
 #define MAX_DECODED ((size_t)1 << 31)
@@ -112,8 +113,7 @@ static int fallback_byte(const char *p, size_t n)
     if (n != 6 || memcmp(p, "<0x", 3) != 0 || p[5] != '>') return -1;
     int v = 0;
     for (size_t i = p[3] == '+' ? 4 : 3; i < 5; i++) {
-        const char c = p[i], l = (char)(c | 0x20);
-        const int digit = c >= '0' && c <= '9' ? c - '0' : l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+        const int digit = msgl__hex_digit(p[i]);
         if (digit < 0) return -1;
         v = v << 4 | digit;
     }

@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "tokenizer/unicode_data.h"
 #include "utils/strbuf.h"
+#include "core/hex.h"
 #include "utils/utf8.h"
 
 #define MATCH_LIMIT 20000000u // steps of one match; a pattern that needs more is hostile
@@ -199,10 +200,7 @@ static int hex_escape(translation *t)
     size_t i = at + (braces ? 3 : 2), digits = 0;
     uint32_t cp = 0;
     for (; digits < max && i < t->n; i++, digits++) {
-        const char c = t->p[i];
-        const int v = c >= '0' && c <= '9'                     ? c - '0'
-                      : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
-                                                               : -1;
+        const int v = msgl__hex_digit(t->p[i]);
         if (v < 0) break;
         cp = cp << 4 | (uint32_t)v;
     }

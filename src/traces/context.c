@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core/hex.h"
 #include "utils/clock.h"
 
 // 2 * n digits, of which letters are small. Whether they are that, and not all zero unless that is
@@ -12,17 +13,10 @@ static bool read_hex(const char *text, uint8_t *out, size_t n, bool zero)
 {
     unsigned any = zero;
     for (size_t i = 0; i < 2 * n; i++) {
-        const char c = text[i];
-        unsigned v;
-        if (c >= '0' && c <= '9') {
-            v = (unsigned)(c - '0');
-        } else if (c >= 'a' && c <= 'f') {
-            v = (unsigned)(c - 'a') + 10;
-        } else {
-            return false;
-        }
+        const int v = msgl__hex_digit(text[i]);
+        if (v < 0 || (text[i] >= 'A' && text[i] <= 'F')) return false;
         out[i / 2] = (uint8_t)(i % 2 == 0 ? v << 4 : out[i / 2] | v);
-        any |= v;
+        any |= (unsigned)v;
     }
     return any != 0;
 }

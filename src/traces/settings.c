@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "core/hex.h"
 #include "core/mem.h"
 
 enum { URL_MAX = 1024, MAX_HEADERS = 32, DELAY_MS = 5000, TIMEOUT_MS = 10000 };
@@ -90,19 +91,13 @@ static int read_url(const char *option, const msgl_log *log, msgl_traces_setting
 
 // --- lists ---
 
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 // Of a list's value: %XX are bytes. In place.
 static void decode(char *text)
 {
     char *to = text;
     for (const char *s = text; *s != '\0'; s++) {
-        const int high = *s == '%' ? digit(s[1]) : -1, low = high < 0 ? -1 : digit(s[2]);
+        const int high = *s == '%' ? msgl__hex_digit(s[1]) : -1;
+        const int low = high < 0 ? -1 : msgl__hex_digit(s[2]);
         *to++ = low < 0 ? *s : (char)(16 * high + low);
         if (low >= 0) s += 2;
     }

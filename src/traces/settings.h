@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where traces go: of --otlp-traces-endpoint, and of the variables that OpenTelemetry's
-// specification gives to exporters (docs/metrics.md has those that are read).
+// specification gives to exporters (docs/traces.md has those that are read).
 #ifndef MSGL_TRACES_SETTINGS_H
 #define MSGL_TRACES_SETTINGS_H
 

@@ -55,9 +55,8 @@ bool msgl__gguf_is_model(const char *path)
     return !msgl__gguf_part_of(path, &part) || part.no == 1;
 }
 
-// The path of part `no` of the model that `path` is a part of.
-static int part_path(const char *path, const msgl_gguf_part *part, uint32_t no, char *out,
-                     size_t size, msgl_err *err)
+int msgl__gguf_part_path(const char *path, const msgl_gguf_part *part, uint32_t no, char *out,
+                         size_t size, msgl_err *err)
 {
     const int n = snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)part->stem, path, (unsigned)no,
                            (unsigned)part->count);
@@ -83,7 +82,7 @@ int msgl__gguf_first_part(const char *path, char *out, size_t size, msgl_err *er
     if (n < 0 || (size_t)n >= size) {
         return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");
     }
-    const int code = part.no > 1 ? part_path(path, &part, 1, out, size, err) : 0;
+    const int code = part.no > 1 ? msgl__gguf_part_path(path, &part, 1, out, size, err) : 0;
     if (code != 0 || part.no == 1 || access(out, F_OK) == 0) return code;
     return missing(out, 1, 0, part.count, err);
 }
@@ -141,12 +140,12 @@ static int check_files(const char *path, const msgl_gguf_part *part, msgl_err *e
     char at[PATH_BYTES];
     uint32_t gone = 0, first = 0;
     for (uint32_t no = 1; no <= part->count; no++) {
-        const int code = part_path(path, part, no, at, sizeof at, err);
+        const int code = msgl__gguf_part_path(path, part, no, at, sizeof at, err);
         if (code != 0) return code;
         if (access(at, F_OK) != 0 && gone++ == 0) first = no;
     }
     if (gone == 0) return 0;
-    (void)part_path(path, part, first, at, sizeof at, err);
+    (void)msgl__gguf_part_path(path, part, first, at, sizeof at, err);
     return missing(at, first, gone - 1, part->count, err);
 }
 
@@ -194,7 +193,7 @@ int msgl__gguf_parts_open(const char *path, msgl_gguf_parts *out, msgl_err *err)
     if (code == 0) code = check_first(&out->at[0], &part, named, err);
     for (uint32_t no = 1; no < part.count && code == 0; no++) {
         char next[PATH_BYTES];
-        code = part_path(path, &part, no + 1, next, sizeof next, err);
+        code = msgl__gguf_part_path(path, &part, no + 1, next, sizeof next, err);
         if (code == 0) code = open_part(out, next, err);
         if (code == 0) code = check_part(&out->at[0], &out->at[no], no, err);
     }

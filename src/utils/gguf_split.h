@@ -16,6 +16,10 @@ typedef struct msgl_gguf_part {
 
 // Whether `path` is named as a part of several.
 bool msgl__gguf_part_of(const char *path, msgl_gguf_part *out);
+// The path of part `no` of the model that `path`, which says `part`, is a part of. MSGL_EINVAL: it
+// is too long.
+int msgl__gguf_part_path(const char *path, const msgl_gguf_part *part, uint32_t no, char *out,
+                         size_t size, msgl_err *err);
 // Whether both are parts of one model, by their names.
 bool msgl__gguf_same_model(const char *path, const char *other);
 // Whether `path` is named as a model, or as its first part: a .gguf file, and none of those that go

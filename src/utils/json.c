@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/strbuf.h"
+#include "core/hex.h"
 #include "utils/utf8.h"
 
 // Behind the closing quote of the string that starts at `i`, or the end of the text.
@@ -178,8 +179,7 @@ static int32_t hex4(const char *p, size_t n)
     int32_t v = 0;
     if (n < 4) return -1;
     for (size_t i = 0; i < 4; i++) {
-        const char c = p[i], l = (char)(c | 0x20);
-        const int digit = c >= '0' && c <= '9' ? c - '0' : l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+        const int digit = msgl__hex_digit(p[i]);
         if (digit < 0) return -1;
         v = v << 4 | digit;
     }

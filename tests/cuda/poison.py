@@ -9,20 +9,19 @@ engine's context: while answers stream, while others wait for their turn, and wh
 told at once, /health says so meanwhile, the log names the error, the next engine gives the answers of the first, and
 the dead one has left no memory of the GPU's behind.
 """
-import http.client
 import json
 import os
 import pathlib
-import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from serving import LIMIT_S, Server, check, until  # noqa: E402
+
 program, model, device = sys.argv[1:4]
-LIMIT_S = 60
 QUESTION = {"messages": [{"role": "user", "content": "What is 27 + 58?"}], "temperature": 0, "max_tokens": 24}
 LONG = {"prompt": [1, 2, 3], "ignore_eos": True, "max_tokens": 2000}
 folder = tempfile.TemporaryDirectory()
@@ -30,45 +29,15 @@ order = pathlib.Path(folder.name) / "poison"
 log = pathlib.Path(folder.name) / "log"
 
 
-def check(condition, what):
-    if not condition:
-        raise AssertionError("%s; the log:\n%s" % (what, log.read_text()[-4000:]))
-    print("ok:", what, flush=True)
-
-
-def until(what, condition):
-    start = time.monotonic()
-    while not condition():
-        if time.monotonic() > start + LIMIT_S:
-            raise AssertionError("not in %d s: %s; the log:\n%s" % (LIMIT_S, what, log.read_text()[-4000:]))
-        time.sleep(0.01)
-    return time.monotonic() - start
-
-
-def call(path, body=None):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
-    try:
-        c.request("GET" if body is None else "POST", path, body and json.dumps(body))
-        r = c.getresponse()
-        return r.status, r.read().decode()
-    finally:
-        c.close()
-
-
 def answer():
-    status, text = call("/v1/chat/completions", QUESTION)
+    status, text = server.call("/v1/chat/completions", QUESTION)
     check(status == 200, "a question is answered")
     return json.loads(text)["choices"][0]["message"]["content"]
 
 
-def children():
-    out = subprocess.run(["ps", "--ppid", str(server.pid), "-o", "pid="], text=True, capture_output=True).stdout
-    return sorted(map(int, out.split()))
-
-
 def engine():
     """None while there is none."""
-    return next((pid for pid in children() if pid != front), None)
+    return next((pid for pid in server.children() if pid != front), None)
 
 
 def gpu_memory():
@@ -86,7 +55,7 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self):
-        self.status, text = call("/v1/completions", dict(LONG, stream=True, n=16))
+        self.status, text = server.call("/v1/completions", dict(LONG, stream=True, n=16))
         self.lines = [line for line in text.split("\n") if line]
         self.done = time.monotonic()
 
@@ -107,28 +76,26 @@ def poison(kernel):
 
 def back(pid):
     """Until the engine that follows serves."""
-    took = until("another engine serves", lambda: engine() not in (None, pid) and call("/ready")[0] == 200)
+    took = until("another engine serves", lambda: engine() not in (None, pid) and server.call("/ready")[0] == 200)
     check(not os.path.exists("/proc/%d" % pid), "the poisoned engine is gone")
     return took
 
 
 preload = str(pathlib.Path(program).resolve().parent / "minisgl-test-poison.so")
-server = subprocess.Popen([program, "serve", model, "--device", device, "--port", "0", "--max-running-requests", "8"],
-                          text=True, stdout=subprocess.PIPE, stderr=log.open("w"),
-                          env=dict(os.environ, LD_PRELOAD=preload, MSGL_TEST_POISON=str(order)))
+server = Server(program, model, "--device", device, "--num-pages", "20000", "--max-running-requests", "8",
+                stderr=log.open("w"), env=dict(os.environ, LD_PRELOAD=preload, MSGL_TEST_POISON=str(order)))
 try:
-    port = int(re.search(r"http://127.0.0.1:(\d+)/v1", server.stdout.readline()).group(1))
-    until("the server is ready", lambda: call("/ready")[0] == 200)
-    front = children()[-1]  # it is the last to be started
+    until("the server is ready", lambda: server.call("/ready")[0] == 200)
+    front = server.children()[-1]  # it is the last to be started
     want, used = answer(), gpu_memory()
     for kernel, error in (("address", "illegal memory access"), ("trap", "unspecified launch failure")):
         streams = [Stream() for _ in range(8)]
         waiting = []
-        threads = [threading.Thread(target=lambda: waiting.append(call("/v1/completions", LONG))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: waiting.append(server.call("/v1/completions", LONG))) for _ in range(4)]
         for t in threads:
             t.start()
-        until("all have come", lambda: '"requests_open":12,' in call("/get_server_info")[1])
-        until("answers stream", lambda: json.loads(call("/get_server_info")[1])["stats"]["running"] == 8)
+        until("all have come", lambda: '"requests_open":12,' in server.call("/get_server_info")[1])
+        until("answers stream", lambda: json.loads(server.call("/get_server_info")[1])["stats"]["running"] == 8)
         pid, at = poison(kernel)
         for s in streams:
             s.join(LIMIT_S)
@@ -144,13 +111,15 @@ try:
         check(answer() == want, "%s: the next engine gives the same answer" % kernel)
 
     pid, _ = poison("address")  # while nothing runs
-    status, text = call("/v1/chat/completions", QUESTION)
+    status, text = server.call("/v1/chat/completions", QUESTION)
     check(status in (200, 500, 503) and (status == 200 or "error" in json.loads(text)),
           "a request behind a kernel that failed while nothing ran is answered: %d" % status)
     back(pid)
     check(answer() == want, "then the answer is the same")
     check(abs(gpu_memory() - used) < 64, "the GPU's memory is what it was: %d MiB, %d at first" % (gpu_memory(), used))
-    server.send_signal(signal.SIGTERM)
-    check(server.wait(LIMIT_S) == 0, "the server ends")
+    server.end()
+except AssertionError:
+    print(log.read_text()[-4000:])
+    raise
 finally:
-    server.kill()
+    server.process.kill()

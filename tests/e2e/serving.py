@@ -18,11 +18,13 @@ def check(condition, what):
 
 
 def until(what, condition, limit=LIMIT_S):
-    end = time.monotonic() + limit
+    """Seconds until it is so."""
+    start = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        if time.monotonic() > start + limit:
             raise AssertionError("not in %d s: %s" % (limit, what))
         time.sleep(0.02)
+    return time.monotonic() - start
 
 
 class Server:
@@ -30,10 +32,11 @@ class Server:
 
     def __init__(self, program, model, *options, **popen):
         """popen: further arguments of subprocess.Popen, as env and stderr."""
-        if "--num-pages" not in options:
-            options += ("--num-pages", "6000")
-        self.process = subprocess.Popen([program, "serve", "--model", model, "--port", "0", "--device", "cpu",
-                                         *map(str, options)], stdout=subprocess.PIPE, text=True, **popen)
+        for usual in (("--num-pages", "6000"), ("--device", "cpu")):
+            if usual[0] not in options:
+                options += usual
+        self.process = subprocess.Popen([program, "serve", "--model", model, "--port", "0", *map(str, options)],
+                                        stdout=subprocess.PIPE, text=True, **popen)
         self.line = self.process.stdout.readline()
         found = re.search(r"(https?://127\.0\.0\.1:(\d+)\S*)/v1", self.line)
         if not found and "--uds" not in options:
