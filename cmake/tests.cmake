@@ -77,3 +77,15 @@ function(msgl_test name)
   endif()
 endfunction()
 
+# msgl_full(TESTS...): each of these tests once more as TEST_full, for .ci/nightly, with what the programs leave
+# out where the variable MINISGL_TESTS is not `full`.
+function(msgl_full)
+  foreach(test ${ARGN})
+    add_test(NAME ${test}_full COMMAND test_${test})
+    get_property(processors TEST ${test} PROPERTY PROCESSORS)
+    set_tests_properties(${test}_full PROPERTIES TIMEOUT 1500 LABELS nightly ENVIRONMENT MINISGL_TESTS=full)
+    if(processors)
+      set_tests_properties(${test}_full PROPERTIES PROCESSORS ${processors})
+    endif()
+  endforeach()
+endfunction()
