@@ -58,7 +58,8 @@ endfunction()
 # msgl_test(NAME [SERIAL] [THREADS N] SOURCES FILE [SHARED...] [LIBS ...]): a cmocka program and the CTest of
 # the same name. FILE is the test's own; the SHARED ones are compiled once for all tests that name them.
 # Tests run at the same time on the cores there are. THREADS: its pools spin on so many of them. SERIAL: it
-# runs alone, since it measures time, waits for short timeouts, binds threads or uses every core.
+# runs alone, since it measures time or binds threads; ports, locks and timeouts are no reason: a test takes any
+# free port and waits for what happens.
 function(msgl_test name)
   cmake_parse_arguments(T "SERIAL" "THREADS" "SOURCES;LIBS" ${ARGN})
   list(POP_FRONT T_SOURCES own)
