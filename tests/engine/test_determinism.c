@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The promise of determinism.h on the CPU: with fa, at every level that this machine has. MINISGL_TESTS=full
-// takes every model at every level with every page size; else the highest level takes every model, with one
-// other page size and number of threads, and each lower level some of them.
+// The promise of determinism.h on the CPU: with fa, at every level that this machine has.
+// MINISGL_TESTS=full takes every model at every level with every page size; else the highest level
+// takes every model, with one other page size and number of threads, and each lower level some of
+// them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
