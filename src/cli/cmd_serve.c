@@ -112,10 +112,15 @@ static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
     return 0;
 }
 
-// Keys of the command line, or the environment, and of the file.
-static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
+// Keys of the command line, or the environment, and of the files.
+static int read_keys(const msgl_args *a, msgl_guard *g, msgl_err *err)
 {
-    int rc = 0;
+    msgl_keys *keys = &g->keys;
+    const char *admin = a->admin_key;
+    int rc = admin == NULL ? 0 : msgl__keys_add(&g->admin, admin, strlen(admin), err);
+    if (rc == 0 && a->admin_key_file != NULL) {
+        rc = msgl__keys_read(&g->admin, a->admin_key_file, err);
+    }
     for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
@@ -279,13 +284,14 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc == 0 && options.chat_template != NULL) {
         rc = msgl__chat_template_read(options.chat_template, &template, &err);
     }
-    if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0) rc = read_keys(a, &cfg.front.guard, &err);
     if (rc == 0) rc = check_pairs(a, &err);
     struct serve s = {.options = &options};
     set_log(a, &s, &options);
     if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
+        msgl__keys_free(&cfg.front.guard.admin);
         msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
@@ -322,6 +328,7 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__serve(&cfg, &err);
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
+    msgl__keys_free(&cfg.front.guard.admin);
     msgl_free(json);
     msgl_free(template);
     msgl_free(dir);

@@ -141,6 +141,16 @@ int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t l
     return rc;
 }
 
+int msgl__file_check_private(const char *path, const char *what, msgl_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || (st.st_mode & S_IRWXO) == 0) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%s has %s that every user of this machine may use (mode %03o); allowed: "
+                         "owner and group (chmod o= FILE)",
+                         msgl__path_tail(path), what, (unsigned)(st.st_mode & 0777));
+}
+
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err)
 {
     const int n = snprintf(out, size, "%s/%s", dir, file);

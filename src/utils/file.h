@@ -31,6 +31,10 @@ int msgl__file_make_parents(const char *path, mode_t mode, msgl_err *err);
 // MSGL_EIO.
 int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t len, msgl_err *err);
 
+// That none but a file's owner and group may read or write it. what: what it has, for the error,
+// MSGL_EINVAL. A file that is not there passes: reading it says so.
+int msgl__file_check_private(const char *path, const char *what, msgl_err *err);
+
 // DIR/FILE to out. MSGL_EINVAL: it is too long.
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err);
 // The end of a path, at most 80 bytes of it from the start of a component, so that a message still
