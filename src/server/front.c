@@ -26,6 +26,7 @@ msgl_front_config msgl__front_config_default(void)
                                .routing = MSGL_ROUTING_CACHE_AWARE,
                                .balance = MSGL_ROUTER_BALANCE,
                                .max_silence_s = 30,
+                               .batch_limits = msgl__store_limits_default(),
                                .http = msgl__http_config_default()};
 }
 
@@ -112,7 +113,7 @@ static int front_batches(msgl_front *f, msgl_err *err)
     if (f->batch_event == NULL || event_add(f->batch_event, NULL) != 0) {
         return msgl__err_set(err, MSGL_ENOMEM, "front: cannot set up the event loop");
     }
-    return msgl__batches_open(dir, f->cfg.log, f->batch_fd, &f->batches, err);
+    return msgl__batches_open(dir, &f->cfg.batch_limits, f->cfg.log, f->batch_fd, &f->batches, err);
 }
 
 static void on_second(evutil_socket_t fd, short what, void *arg)

@@ -11,6 +11,7 @@
 
 #include "message/message.h"
 #include "routing/router.h"
+#include "server/batch_store.h"
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/job.h"
@@ -47,7 +48,8 @@ typedef struct msgl_front_config {
     // Where spans of requests go; NULL: nowhere.
     const msgl_traces *traces;
 
-    const char *batch_dir;    // of files and batches; NULL: there are none
+    const char *batch_dir; // of files and batches; NULL: there are none
+    msgl_store_limits batch_limits;
     const char *info_json;    // an object for /get_server_info's "config", or NULL
     const msgl_log *log;      // NULL: none
     bool access_log;          // a line in it for each request
