@@ -23,11 +23,16 @@ struct serve {
     msgl_log log;
 };
 
-// Lines of an engine's start, where the log is JSON.
+// Lines of an engine's start, which may not wait for a reader either: it may be another's.
 static void log_line(void *ctx, const char *line)
 {
     const struct serve *s = ctx;
-    msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    if (s->log.json) {
+        msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    } else {
+        msgl__cli_bar_clear();
+        msgl__log_plain(&s->log, line);
+    }
 }
 
 static int tell_fatal(msgl_channel *ch, const msgl_err *err)
@@ -190,11 +195,11 @@ static char *info_json(const msgl_options *o)
 static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
 {
     setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
+    msgl__log_never_wait();
     s->log = msgl__log_default();
-    if (!s->log.json) return;
     o->log = log_line;
     o->ctx = s;
-    o->progress = NULL; // a bar, at a terminal
+    if (s->log.json) o->progress = NULL; // a bar, at a terminal
 }
 
 // The front's settings that are arguments as they stand.

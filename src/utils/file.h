@@ -40,7 +40,8 @@ int msgl__path_join(const char *dir, const char *file, char *out, size_t size, m
 // The end of a path, at most 80 bytes of it from the start of a component, so that a message still
 // has room for what is wrong.
 const char *msgl__path_tail(const char *path);
-// Copies s into buf, cut to size, with control characters replaced, for messages on one line.
+// Copies s into buf, cut to size, with what is no text (control characters, bytes that are not
+// UTF-8) replaced, for messages on one line.
 const char *msgl__printable(const char *s, char *buf, size_t size);
 
 #endif
