@@ -230,7 +230,8 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .metavar = "SECONDS",
         .help = "end and start the engine again when a step takes longer than this and than ten "
-                "times what the steps before it let expect; 0: never",
+                "times what the steps before it let expect, or between steps it gives no sign of "
+                "life for so long, and the front when it gives none for 30 s; 0: never",
     },
     {
         .name = "unknown-fields",

@@ -56,6 +56,8 @@ typedef struct msgl_front_config {
     double balance;                    // of routing by cached prefix (msgl_router_config)
     msgl_heartbeat *const *heartbeats; // [num_replicas] of ready engines; NULL: never looked at
     int max_silence_s;                 // without a beat: the engine gets no requests
+    msgl_heartbeat *own_heartbeat;     // which the loop beats; NULL: nobody looks
+    int beat_ms;                       // from one of those to the next
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
     bool salt_by_key; // requests share cached prefixes with those of the same key only

@@ -155,7 +155,7 @@ struct msgl_front {
     msgl_workers *workers;
     void *batches; // of cfg.batches; NULL: there are none
     int done_fd, stop_fd;
-    struct event *done_event, *stop_event, *stop_timer, *second_timer;
+    struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
     replica *replicas; // [cfg.num_replicas]
     msgl_router *router;

@@ -231,6 +231,7 @@ int msgl__front_process(const msgl_front_start *start)
     p.front_cfg.guard.local = msgl__guard_is_local(start->listen_fd);
     p.front_cfg.guard.host = cfg->host;
     p.front_cfg.heartbeats = start->heartbeats;
+    p.front_cfg.own_heartbeat = start->own_heartbeat;
     p.front_cfg.http.tls = start->tls;
     p.front_cfg.traces = start->traces;
     msgl_err err = {0};

@@ -263,6 +263,14 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     }
 }
 
+// How long an engine may be silent between steps, where it beats once a second.
+static int watchdog_silence_ms(const msgl_args *a)
+{
+    enum { LEAST_S = 3 };
+    const int s = a->watchdog_timeout;
+    return s == 0 ? 0 : 1000 * (s < LEAST_S ? LEAST_S : s);
+}
+
 // Options that do not go without or with another.
 static int check_pairs(const msgl_args *a, msgl_err *err)
 {
@@ -337,6 +345,8 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.info_json = json;
     cfg.engine_once = options.mpi != 0;
     cfg.watchdog_timeout_s = a->watchdog_timeout;
+    cfg.engine_silence_ms = watchdog_silence_ms(a);
+    if (a->watchdog_timeout == 0) cfg.front_silence_ms = 0;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
