@@ -211,7 +211,8 @@ out:
 static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
 {
     const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
-    const int rc = msgl__no_new_privileges(err);
+    int rc = msgl__no_new_privileges(err);
+    if (rc == 0 && cfg->seccomp) rc = msgl__shut_in(cfg->front.batch_dir, err);
     return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
 }
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -150,6 +151,7 @@ static _Noreturn void exporter_child(supervisor *s)
     msgl_exporter *e = NULL;
     msgl_err err = {0};
     int rc = msgl__no_new_privileges(&err);
+    if (rc == 0 && s->cfg->seccomp) rc = msgl__shut_in(NULL, &err);
     if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
     if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
     if (!s->exporter.ever_ready || rc != 0) {
@@ -169,7 +171,8 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
-    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+    const unsigned parts = MSGL_CONFINE_ENGINE | s->cfg->engine_parts;
+    if (s->cfg->seccomp && (msgl__shut_in(NULL, &err) != 0 || msgl__confine(parts, &err) != 0)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
         _exit(1);
     }
@@ -714,6 +717,24 @@ static int supervise(supervisor *s, msgl_err *err)
     }
 }
 
+// With fewer the front answers nobody, or only when others have left. 32 were seen to be enough for
+// one engine and a few clients; of each further one there are its channel and what is kept for the
+// next; a batch under way has a connection to each of its requests.
+static int check_files(const supervisor *s, msgl_err *err)
+{
+    enum { LEAST = 32, ENGINE = 6, BATCHES = 40, TRACES = 2 };
+    const msgl_front_config *f = &s->cfg->front;
+    struct rlimit lim;
+    const rlim_t least = LEAST + (rlim_t)(ENGINE * (f->num_replicas - 1)) +
+                         (f->batch_dir == NULL ? 0 : BATCHES) +
+                         (s->cfg->traces == NULL ? 0 : TRACES);
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_max >= least) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT,
+                         "a process may have %llu open files here, and the server needs %llu "
+                         "(ulimit -Hn, or LimitNOFILE of the service)",
+                         (unsigned long long)lim.rlim_max, (unsigned long long)least);
+}
+
 // Beyond this machine a server without keys is open to all: somebody has to want that.
 static int check_reach(const supervisor *s, msgl_err *err)
 {
@@ -796,7 +817,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = open_port(&s, err);
+    int rc = check_files(&s, err);
+    if (rc == 0) rc = open_port(&s, err);
     if (rc != 0) {
         close_fd(&s.listen_fd);
         msgl__tls_free(s.tls);

@@ -585,6 +585,17 @@ static void test_failed_starts(void **state)
     start(&r, ANSWERS, NULL, port, 2000);
     expect_failure(&r, MSGL_EIO, "cannot listen on 127.0.0.1");
     close(fd);
+    // Fewer files than the server can do anything with.
+    msgl_serve_config cfg = config();
+    file_limit = 31;
+    start_with(&r, ANSWERS, &cfg);
+    expect_failure(&r, MSGL_ELIMIT, "may have 31 open files here, and the server needs 32");
+    cfg.front.num_replicas = 3;
+    cfg.front.batch_dir = "/nonexistent/x";
+    file_limit = 83;
+    start_with(&r, ANSWERS, &cfg);
+    expect_failure(&r, MSGL_ELIMIT, "may have 83 open files here, and the server needs 84");
+    file_limit = 0;
 }
 
 static double now_ms(void)
@@ -743,7 +754,6 @@ static void test_watchdog(void **state)
     }
 }
 
-// With few descriptors, clients that take all they can get leave the one that a new engine needs.
 // A process that stands still without a step is ended in time and another one started: an engine,
 // of which the client that waits hears, and a front, which costs no engine.
 static void test_silence(void **state)
@@ -780,6 +790,7 @@ static void test_silence(void **state)
     finish(&r, false);
 }
 
+// With few descriptors, clients that take all they can get leave the one that a new engine needs.
 static void test_few_descriptors(void **state)
 {
     (void)state;
