@@ -119,6 +119,7 @@ typedef struct folder {
     char path[64];
     server_fixture s;
     msgl_store_limits limits; // max_files 0: the usual ones
+    int max_waiting;          // 0: the usual
 } folder;
 
 static void folder_serve(folder *d)
@@ -127,12 +128,14 @@ static void folder_serve(folder *d)
     cfg.stop_timeout_ms = 2000;
     cfg.batch_dir = d->path;
     if (d->limits.max_files > 0) cfg.batch_limits = d->limits;
+    if (d->max_waiting > 0) cfg.max_waiting = d->max_waiting;
     server_open(&d->s, &cfg, true);
 }
 
 static void folder_make(folder *d)
 {
     d->limits = (msgl_store_limits){0};
+    d->max_waiting = 0;
     (void)snprintf(d->path, sizeof d->path, "/tmp/msgl-batches-XXXXXX");
     assert_non_null(mkdtemp(d->path));
 }
@@ -852,14 +855,49 @@ static void test_left(void **state)
     folder_close(&d);
 }
 
+// A request for which there is no room in the queue is sent again, and the batch ends.
+static void test_again(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], input[512];
+    uint64_t uid, mine;
+    folder_make(&d);
+    d.max_waiting = 1;
+    folder_serve(&d);
+    server_fixture *s = &d.s;
+    make_input(1, input, sizeof input);
+    upload(s, input, file);
+    const int fd = client_ask(s, "{\"prompt\":\"me\"}", &mine);
+    create(s, file, id);
+    // Until the batch's has met a 429; this client's own requests would be the next ones of it.
+    static const char refused[] = "minisgl_errors_total{code=\"queue_full\"}";
+    for (bool seen = false; !seen; usleep(1000)) {
+        response r = client_request(s, "GET", "/metrics", NULL);
+        const char *at = strstr(r.body, refused);
+        seen = at != NULL && atoi(at + strlen(refused)) > 0;
+        response_free(&r);
+    }
+    finish(s, mine);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    assert_int_equal(next_request(s, &uid), 1);
+    finish(s, uid);
+    json_t *o = wait_for(s, id, "completed");
+    expect_answers(s, text_of(o, "output_file_id"), 1);
+    json_decref(o);
+    folder_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_multipart), cmocka_unit_test(test_off),
-        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room),
-        cmocka_unit_test(test_pages),     cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_limits),    cmocka_unit_test(test_left)};
+        cmocka_unit_test(test_again),      cmocka_unit_test(test_multipart),
+        cmocka_unit_test(test_off),        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_batch),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_goes_on),    cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_makes_room), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
