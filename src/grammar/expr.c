@@ -7,13 +7,11 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "utils/clock.h"
 
 void msgl__gx_init(msgl_gx_builder *b, const msgl_grammar_limits *limits, msgl_err *err)
 {
     *b = (msgl_gx_builder){.err = err};
     b->limits = *limits;
-    b->deadline_ns = msgl__now_ns() + limits->compile_ns;
 }
 
 void msgl__gx_free(msgl_gx_builder *b)
@@ -39,8 +37,48 @@ int32_t msgl__gx_fail(msgl_gx_builder *b, int code, const char *fmt, ...)
     for (char *p = line; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
     }
+    memcpy(b->why, line, sizeof b->why);
     msgl__err_set(b->err, code, "%s", line);
     return -1;
+}
+
+static int too_many_bytes(msgl_gx_builder *b)
+{
+    return msgl__gx_fail(b, MSGL_ELIMIT,
+                         "grammar: compiling takes more than %zu bytes (limit: memory)",
+                         b->limits.compile_bytes);
+}
+
+int msgl__gx_spend(msgl_gx_builder *b, size_t steps, size_t bytes)
+{
+    if (b->rc != 0) return -1;
+    if (steps > b->limits.compile_steps || b->work > b->limits.compile_steps - steps) {
+        return msgl__gx_fail(b, MSGL_ELIMIT,
+                             "grammar: compiling takes more than %llu steps (limit: work)",
+                             (unsigned long long)b->limits.compile_steps);
+    }
+    b->work += steps;
+    if (bytes > b->limits.compile_bytes || b->bytes > b->limits.compile_bytes - bytes) {
+        return too_many_bytes(b);
+    }
+    b->bytes += bytes;
+    return 0;
+}
+
+void msgl__gx_give_back(msgl_gx_builder *b, size_t bytes)
+{
+    b->bytes -= bytes;
+}
+
+bool msgl__gx_forgive(msgl_gx_builder *b)
+{
+    if (b->rc != MSGL_EUNSUPPORTED || !b->limits.lenient) return false;
+    const size_t n = strlen(b->notes), more = strlen(b->why);
+    if (n + more + 3 <= sizeof b->notes && strstr(b->notes, b->why) == NULL) {
+        (void)snprintf(b->notes + n, sizeof b->notes - n, "%s%s", n > 0 ? "; " : "", b->why);
+    }
+    b->rc = 0;
+    return true;
 }
 
 int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size_t size)
@@ -50,26 +88,13 @@ int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size
     int64_t grown = *cap < 16 ? 16 : (int64_t)*cap * 2;
     if (grown < need) grown = need;
     const size_t more = (size_t)(grown - *cap) * size;
-    if (grown > INT32_MAX / 2 || b->bytes + more > b->limits.compile_bytes) {
-        return msgl__gx_fail(b, MSGL_ELIMIT,
-                             "grammar: compiling takes more than %zu bytes (limit: memory)",
-                             b->limits.compile_bytes);
-    }
+    if (grown > INT32_MAX / 2) return too_many_bytes(b);
+    if (msgl__gx_spend(b, 0, more) != 0) return -1;
     void *q = msgl__reallocarray(*p, (size_t)grown, size);
     if (q == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     *p = q;
     *cap = (int32_t)grown;
-    b->bytes += more;
     return 0;
-}
-
-bool msgl__gx_late(msgl_gx_builder *b)
-{
-    if (b->rc != 0) return true;
-    if (msgl__now_ns() <= b->deadline_ns) return false;
-    msgl__gx_fail(b, MSGL_ELIMIT, "grammar: compiling takes more than %llu ms (limit: time)",
-                  (unsigned long long)(b->limits.compile_ns / 1000000));
-    return true;
 }
 
 static int32_t push(msgl_gx_builder *b, msgl_gx e)
@@ -78,10 +103,10 @@ static int32_t push(msgl_gx_builder *b, msgl_gx e)
         return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: nested deeper than %d (limit: depth)",
                              b->limits.expr_depth);
     }
-    if (msgl__gx_room(b, (void **)&b->ex, &b->cap_ex, (int64_t)b->num_ex + 1, sizeof *b->ex) != 0) {
+    if (msgl__gx_spend(b, 1, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->ex, &b->cap_ex, (int64_t)b->num_ex + 1, sizeof *b->ex) != 0) {
         return -1;
     }
-    if (b->num_ex % 4096 == 4095 && msgl__gx_late(b)) return -1;
     b->ex[b->num_ex] = e;
     return b->num_ex++;
 }
@@ -93,8 +118,9 @@ int32_t msgl__gx_never(msgl_gx_builder *b)
 
 static int32_t add_text(msgl_gx_builder *b, const char *bytes, size_t n)
 {
-    if (n > INT32_MAX / 4 || msgl__gx_room(b, (void **)&b->text, &b->cap_text,
-                                           (int64_t)b->len_text + (int64_t)n + 1, 1) != 0) {
+    if (n > INT32_MAX / 4 || msgl__gx_spend(b, n / 16, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->text, &b->cap_text, (int64_t)b->len_text + (int64_t)n + 1,
+                      1) != 0) {
         return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: a text is too long");
     }
     const int32_t at = b->len_text;
@@ -144,7 +170,7 @@ static void put_range(msgl_gx_builder *b, uint32_t first, uint32_t last)
 
 int32_t msgl__gx_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n, bool negate)
 {
-    if (b->rc != 0) return -1;
+    if (msgl__gx_spend(b, (size_t)n, 0) != 0) return -1;
     uint32_t *sorted = msgl__reallocarray(NULL, (size_t)n * 2 + 1, sizeof *sorted);
     if (sorted == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     if (n > 0) memcpy(sorted, pairs, (size_t)n * 2 * sizeof *sorted);
@@ -173,7 +199,8 @@ int32_t msgl__gx_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n, boo
 
 static int32_t with_kids(msgl_gx_builder *b, msgl_gx e, const int32_t *kids, int32_t n)
 {
-    if (msgl__gx_room(b, (void **)&b->kids, &b->cap_kids, (int64_t)b->num_kids + n,
+    if (msgl__gx_spend(b, (size_t)n / 4, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->kids, &b->cap_kids, (int64_t)b->num_kids + n,
                       sizeof *b->kids) != 0) {
         return -1;
     }

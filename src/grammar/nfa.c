@@ -21,8 +21,8 @@ int32_t msgl__nfa_node(msgl_nfa_builder *x)
                              "grammar: its automaton has more than %d nodes (limit: nodes)",
                              x->b->limits.nodes);
     }
-    if (x->num_nodes % 4096 == 4095 && msgl__gx_late(x->b)) return -1;
-    if (msgl__gx_room(x->b, (void **)&x->nodes, &x->cap_nodes, (int64_t)x->num_nodes + 1,
+    if (msgl__gx_spend(x->b, 1, 0) != 0 ||
+        msgl__gx_room(x->b, (void **)&x->nodes, &x->cap_nodes, (int64_t)x->num_nodes + 1,
                       sizeof *x->nodes) != 0) {
         return -1;
     }
@@ -32,7 +32,7 @@ int32_t msgl__nfa_node(msgl_nfa_builder *x)
 
 void msgl__nfa_go(msgl_nfa_builder *x, int32_t from, msgl_eps_kind kind, int32_t to, int32_t arg)
 {
-    if (x->b->rc != 0 || from < 0 ||
+    if (x->b->rc != 0 || from < 0 || msgl__gx_spend(x->b, 1, 0) != 0 ||
         msgl__gx_room(x->b, (void **)&x->eps, &x->cap_eps, (int64_t)x->num_eps + 1,
                       sizeof *x->eps) != 0) {
         return;
@@ -63,8 +63,9 @@ void msgl__nfa_byte(msgl_nfa_builder *x, int32_t from, const msgl_byte_set *set,
 {
     if (x->b->rc != 0 || from < 0 || to < 0) return;
     const int32_t id = set_id(x, set);
-    if (id < 0 || msgl__gx_room(x->b, (void **)&x->edges, &x->cap_edges, (int64_t)x->num_edges + 1,
-                                sizeof *x->edges) != 0) {
+    if (id < 0 || msgl__gx_spend(x->b, 1, 0) != 0 ||
+        msgl__gx_room(x->b, (void **)&x->edges, &x->cap_edges, (int64_t)x->num_edges + 1,
+                      sizeof *x->edges) != 0) {
         return;
     }
     x->edges[x->num_edges] = (msgl_link_edge){id, to, x->nodes[from].edge};
@@ -406,6 +407,10 @@ static void emit_rules(msgl_nfa_builder *x, int32_t root)
 static void pack(msgl_nfa_builder *x, msgl_nfa *out)
 {
     const size_t n = (size_t)x->num_nodes;
+    // As much again for a moment, and what nfa_check.c takes.
+    const size_t packed =
+        n * (sizeof *out->nodes + 32) + ((size_t)x->num_edges + (size_t)x->num_eps) * 32;
+    if (msgl__gx_spend(x->b, n, packed) != 0) return;
     out->nodes = msgl__calloc(n, sizeof *out->nodes);
     out->edges = msgl__reallocarray(NULL, (size_t)x->num_edges + 1, sizeof *out->edges);
     out->eps = msgl__reallocarray(NULL, (size_t)x->num_eps + 1, sizeof *out->eps);

@@ -530,7 +530,8 @@ static const float *rd_floats(reader *r, int32_t *n, const char *field)
 static msgl_req_extra *rd_extra(reader *r)
 {
     static const char field[] = "request.logit_bias";
-    const int32_t kind = rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    const int32_t kind =
+        rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     const char *grammar = rd_str(r, false, "request.grammar");
     const size_t n = rd_array(r, 7, MSGL_MAX_LOGIT_BIAS, field);
     msgl_bias *bias = n == 0 || r->rc != 0 ? NULL : rd_alloc(r, n, sizeof *bias, field);

@@ -74,7 +74,7 @@ static void test_hostile_texts(void **state)
     }
     msgl__strbuf_adds(&b, "\"d30\":{\"type\":\"null\"}}}");
     msgl__grammar_unref(hostile(msgl__grammar_json_schema, &b, NULL));
-    // The same through allOf, where every pair is a schema of its own.
+    // The same through allOf: each part counts once, whatever the number of ways to it.
     msgl__strbuf_adds(&b, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
     for (int i = 0; i < 30; i++) {
         msgl__strbuf_addf(
@@ -82,6 +82,25 @@ static void test_hostile_texts(void **state)
             i + 1, i + 1);
     }
     msgl__strbuf_adds(&b, "\"d30\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"string\"}]}}}");
+    msgl__grammar_unref(hostile(msgl__grammar_json_schema, &b, NULL));
+    // Every level has a keyword of its own, so that no two sums of allOf are the same.
+    msgl__strbuf_adds(&b, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
+    for (int i = 0; i < 3000; i++) {
+        msgl__strbuf_addf(&b,
+                          "\"d%d\":{\"allOf\":[{\"$ref\":\"#/$defs/d%d\"}],\"properties\":"
+                          "{\"p%d\":{\"$ref\":\"#/$defs/d%d\"}}},",
+                          i, (i + 1) % 3000, i, (i * 7 + 3) % 3000);
+    }
+    msgl__strbuf_adds(&b, "\"x\":{}}}");
+    hostile(msgl__grammar_json_schema, &b, "limit: ");
+    // Objects whose members are those of 200 others each: 200^2 sums of 200 members.
+    msgl__strbuf_adds(&b, "{\"$defs\":{\"a\":{\"properties\":{\"m0\":{}");
+    for (int i = 1; i < 400; i++) msgl__strbuf_addf(&b, ",\"m%d\":{\"minLength\":%d}", i, i);
+    msgl__strbuf_adds(&b, "}}},\"properties\":{\"x\":{}");
+    for (int i = 0; i < 3000; i++) {
+        msgl__strbuf_addf(&b, ",\"q%d\":{\"$ref\":\"#/$defs/a\",\"minLength\":%d}", i, i % 9);
+    }
+    msgl__strbuf_adds(&b, "}}");
     hostile(msgl__grammar_json_schema, &b, "limit: ");
     // A chain of rules that each only name the next.
     msgl__strbuf_adds(&b, "root ::= r0\n");
