@@ -218,11 +218,44 @@ static int32_t with_kids(msgl_gx_builder *b, msgl_gx e, const int32_t *kids, int
     return push(b, e);
 }
 
+// Literals that stand side by side, [0, n) of kids, as one.
+static int32_t joined(msgl_gx_builder *b, const int32_t *kids, int32_t n)
+{
+    int64_t len = 0;
+    for (int32_t i = 0; i < n; i++) len += b->ex[kids[i]].n;
+    if (len > INT32_MAX / 4 ||
+        msgl__gx_room(b, (void **)&b->text, &b->cap_text, (int64_t)b->len_text + len + 1, 1) != 0) {
+        return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: a text is too long");
+    }
+    const int32_t at = b->len_text;
+    for (int32_t i = 0; i < n; i++) {
+        const msgl_gx *e = &b->ex[kids[i]];
+        if (e->n > 0) memcpy(b->text + b->len_text, b->text + e->at, (size_t)e->n);
+        b->len_text += e->n;
+    }
+    b->text[b->len_text++] = '\0';
+    return push(
+        b,
+        (msgl_gx){.kind = MSGL_GX_LIT, .simple = true, .height = 1, .at = at, .n = (int32_t)len});
+}
+
 int32_t msgl__gx_seq(msgl_gx_builder *b, const int32_t *kids, int32_t n)
 {
     if (n == 1) return kids[0];
     if (n == 0) return msgl__gx_lit(b, "", 0);
-    return with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, kids, n);
+    msgl_gx_list l = {0};
+    for (int32_t i = 0, end; i < n && b->rc == 0; i = end) {
+        for (end = i; end < n && kids[end] >= 0 && b->ex[kids[end]].kind == MSGL_GX_LIT;) end++;
+        const int32_t kid = end > i + 1 ? joined(b, kids + i, end - i) : kids[i];
+        if (end == i) end++;
+        if (kid < 0) break;
+        msgl__gx_list_add(b, &l, kid);
+    }
+    int32_t e = -1;
+    if (b->rc == 0)
+        e = l.n == 1 ? l.at[0] : with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, l.at, l.n);
+    msgl__gx_list_free(&l);
+    return e;
 }
 
 int32_t msgl__gx_alt(msgl_gx_builder *b, const int32_t *kids, int32_t n)
@@ -300,6 +333,7 @@ const char *msgl__gx_rule_name(const msgl_gx_builder *b, int32_t rule)
 void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr)
 {
     if (expr < 0) return; // the failure is the builder's
+    l->b = b;
     if (msgl__gx_room(b, (void **)&l->at, &l->cap, (int64_t)l->n + 1, sizeof *l->at) == 0) {
         l->at[l->n++] = expr;
     }
@@ -307,6 +341,7 @@ void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr)
 
 void msgl__gx_list_free(msgl_gx_list *l)
 {
+    if (l->b != NULL) msgl__gx_give_back(l->b, (size_t)l->cap * sizeof *l->at);
     msgl__free(l->at);
     *l = (msgl_gx_list){0};
 }

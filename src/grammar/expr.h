@@ -101,6 +101,7 @@ const char *msgl__gx_rule_name(const msgl_gx_builder *b, int32_t rule);
 typedef struct msgl_gx_list {
     int32_t *at;
     int32_t n, cap;
+    msgl_gx_builder *b; // whose memory it is
 } msgl_gx_list;
 void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr);
 void msgl__gx_list_free(msgl_gx_list *l);

@@ -17,7 +17,7 @@ void msgl__grammar_limits_init(msgl_grammar_limits *l)
         .expr_depth = 256,
         .nodes = 500000,
         .stack_depth = 1000,
-        .state_width = 2048,
+        .state_width = 16384,
         .matcher_bytes = (size_t)8 << 20,
         .cache_bytes = (size_t)32 << 20,
     };

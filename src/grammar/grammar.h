@@ -27,12 +27,13 @@ typedef struct msgl_grammar_limits {
     int32_t expr_depth;     // nesting of the input
     int32_t nodes;          // of the automaton
     int32_t stack_depth;  // rules inside rules while matching: the mask leaves out what goes deeper
-    int32_t state_width;  // alternatives that are open at a time while matching
+    int32_t state_width;  // alternatives that are open at a time while matching; what has more at
+                          // one place is refused, those that come together later are left out
     size_t matcher_bytes; // of one matcher's tables, which are then rebuilt from its present state
     size_t cache_bytes;   // of the masks that a grammar keeps for its matchers
     bool lenient;         // what of a JSON schema is not supported is left out, and *err says what
 } msgl_grammar_limits;
-// 1 MiB, 64 MiB, 2 M, 256, 500,000, 1,000, 2,048, 8 MiB, 32 MiB.
+// 1 MiB, 64 MiB, 2 M, 256, 500,000, 1,000, 16,384, 8 MiB, 32 MiB.
 void msgl__grammar_limits_init(msgl_grammar_limits *l);
 
 // Each makes a grammar with the count 1 from text[0, n); limits NULL: those of _limits_init.

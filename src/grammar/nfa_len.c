@@ -89,7 +89,7 @@ int msgl__nfa_lengths(msgl_gx_builder *b, msgl_nfa *a)
         a->num_alive += (int32_t)words;
         a->bytes += (size_t)words * sizeof *rows;
         bool changed = true; // later nodes first: most edges lead forward
-        const size_t pass = (size_t)words / 4 + (size_t)(r->end - r->first);
+        const size_t pass = (size_t)words / 16 + (size_t)(r->end - r->first);
         while (changed && msgl__gx_spend(b, pass, 0) == 0) {
             changed = false;
             for (int32_t node = r->end - 1; node >= r->first; node--) {

@@ -63,6 +63,12 @@ static void add(parser *p, ranges *r, uint32_t first, uint32_t last)
     r->n++;
 }
 
+static void drop(parser *p, ranges *r)
+{
+    msgl__free(r->at);
+    msgl__gx_give_back(p->b, (size_t)r->cap * sizeof *r->at);
+}
+
 // A class that the text has: expression of the set as it is, or as JSON writes it.
 static int32_t class_expr(parser *p, ranges *r, bool negate)
 {
@@ -229,7 +235,7 @@ static int32_t bracket(parser *p)
     int32_t e = -1;
     if (!closed) bad(p, MSGL_EFORMAT, "a class that is empty or has no end");
     if (p->b->rc == 0) e = class_expr(p, &r, negate);
-    msgl__free(r.at);
+    drop(p, &r);
     return e;
 }
 
@@ -245,7 +251,7 @@ static int32_t single(parser *p, uint32_t cp)
     ranges r = {0};
     add(p, &r, cp, cp);
     const int32_t e = p->b->rc == 0 ? class_expr(p, &r, false) : -1;
-    msgl__free(r.at);
+    drop(p, &r);
     return e;
 }
 
@@ -315,7 +321,7 @@ static int32_t atom(parser *p, bool at_start, bool at_end)
             add(p, &r, '\r', '\r');
         }
         const int32_t e = class_expr(p, &r, true);
-        msgl__free(r.at);
+        drop(p, &r);
         return e;
     }
     case '*':
@@ -327,7 +333,7 @@ static int32_t atom(parser *p, bool at_start, bool at_end)
         const bool one = escape(p, &r, false, &cp);
         int32_t e = -1;
         if (p->b->rc == 0) e = one ? single(p, cp) : class_expr(p, &r, false);
-        msgl__free(r.at);
+        drop(p, &r);
         return e;
     }
     default: cp = msgl__utf8_next(p->text, &p->at); return single(p, cp);

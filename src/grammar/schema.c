@@ -716,7 +716,7 @@ static void read_text(msgl_schema *s, const char *text, size_t n)
 int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char *place,
                           const char *text, size_t n, bool open)
 {
-    msgl_schema s = {.b = b, .json = *rules, .open = open};
+    msgl_schema s = {.b = b, .json = *rules, .open = open, .character = -1};
     (void)snprintf(s.place, sizeof s.place, "%s", place);
     read_text(&s, text, n);
     s.made = json_array();

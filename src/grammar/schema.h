@@ -14,6 +14,7 @@
 #define MSGL_SCHEMA_PLACE 160 // bytes of a place that are kept for messages
 #define MSGL_SCHEMA_REFS 100  // $ref to allOf to $ref to ...
 #define MSGL_SCHEMA_HEADS 256
+#define MSGL_SCHEMA_STRINGS 64
 
 typedef struct msgl_schema_rule {
     const json_t *schema;
@@ -56,6 +57,11 @@ typedef struct msgl_schema {
     int32_t sum_heads[MSGL_SCHEMA_HEADS]; // number + 1 of the first, 0: none
     msgl_schema_large *large;
     int32_t num_large, cap_large;
+    int32_t character; // of a string, as an expression; -1: not made yet
+    struct {           // rules of strings by their length
+        int32_t min, max, rule;
+    } strings[MSGL_SCHEMA_STRINGS];
+    int32_t num_strings;
     bool open;        // objects may have members that their properties do not name
     char refused[48]; // keyword of the last failure
     char place[MSGL_SCHEMA_PLACE];

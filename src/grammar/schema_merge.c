@@ -389,6 +389,7 @@ static json_t *sum_of(msgl_schema *s, parts *p)
     *head = ++s->num_sums;
     json_t **at = p->at;
     p->at = NULL;
+    p->cap = 0;
     for (int32_t i = 0; i < p->n; i++) {
         if (add_part(s, sum, at[i], i == 0) != 0) return NULL;
     }
@@ -415,5 +416,6 @@ json_t *msgl__schema_flat(msgl_schema *s, json_t *schema)
         }
     }
     msgl__free(p.at);
+    msgl__gx_give_back(s->b, (size_t)p.cap * sizeof *p.at);
     return out;
 }

@@ -78,6 +78,25 @@ const char *msgl__schema_format(msgl_schema *s, const json_t *schema)
     return NULL; // a format that the standard does not know is a note
 }
 
+// Any characters, min to max of them: large schemas have the same few lengths in many places.
+static int32_t of_length(msgl_schema *s, int32_t min, int32_t max)
+{
+    for (int32_t i = 0; i < s->num_strings; i++) {
+        if (s->strings[i].min == min && s->strings[i].max == max) {
+            return msgl__gx_ref(s->b, s->strings[i].rule);
+        }
+    }
+    if (s->character < 0) s->character = msgl__json_char(s->b);
+    const int32_t e = quoted(s, msgl__gx_rep(s->b, s->character, min, max));
+    if (s->num_strings == MSGL_SCHEMA_STRINGS || s->b->rc != 0) return e;
+    const int32_t rule = msgl__gx_rule_new(s->b, "string", 6);
+    msgl__gx_rule_set(s->b, rule, e);
+    s->strings[s->num_strings].min = min;
+    s->strings[s->num_strings].max = max;
+    s->strings[s->num_strings++].rule = rule;
+    return msgl__gx_ref(s->b, rule);
+}
+
 int32_t msgl__schema_string(msgl_schema *s, const json_t *schema)
 {
     const int32_t min = msgl__schema_count(s, schema, "minLength", 0);
@@ -95,7 +114,7 @@ int32_t msgl__schema_string(msgl_schema *s, const json_t *schema)
     if (pattern == NULL && format == NULL) {
         if (min == 0 && max == MSGL_GX_INF)
             return msgl__json_rule(s->b, &s->json, MSGL_JSON_STRING);
-        return quoted(s, msgl__gx_rep(s->b, msgl__json_char(s->b), min, max));
+        return of_length(s, min, max);
     }
     char where[MSGL_SCHEMA_PLACE + 64];
     snprintf(where, sizeof where, "json_schema: \"pattern\" at \"%s\"", s->place);
