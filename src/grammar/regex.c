@@ -114,6 +114,48 @@ static void add_named(parser *p, ranges *r, char name)
     if (kind != name) add(p, r, next, 0x10ffff);
 }
 
+typedef struct class_of {
+    parser *p;
+    ranges *r;
+} class_of;
+
+static void add_to(void *to, uint32_t first, uint32_t last)
+{
+    const class_of *c = to;
+    add(c->p, c->r, first, last);
+}
+
+// Behind \p or \P: {name}, {^name}, or one letter.
+static void add_category(parser *p, ranges *r, bool negate)
+{
+    const size_t start = p->at;
+    size_t n = 1;
+    const char *name = p->text + start;
+    if (peek(p) == '{') {
+        const char *end = memchr(name, '}', p->n - start);
+        if (end == NULL) {
+            bad(p, MSGL_EFORMAT, "a malformed \\p{...}");
+            return;
+        }
+        name++;
+        n = (size_t)(end - name);
+        p->at = (size_t)(end - p->text) + 1;
+        if (n > 0 && name[0] == '^') {
+            negate = !negate;
+            name++;
+            n--;
+        }
+    } else if (p->at < p->n) {
+        p->at++;
+    }
+    class_of to = {p, r};
+    if (p->b->rc == 0 && (start >= p->n || !msgl__regex_category(name, n, negate, add_to, &to))) {
+        p->at = start;
+        bad(p, MSGL_EUNSUPPORTED,
+            "\\p of this name is not supported; allowed: general categories such as L, Lu, Nd");
+    }
+}
+
 static uint32_t hex_number(parser *p, int min, int max)
 {
     uint32_t v = 0;
@@ -173,6 +215,8 @@ static bool escape(parser *p, ranges *r, bool in_class, uint32_t *cp)
     case 'W':
     case 's':
     case 'S': add_named(p, r, c); return false;
+    case 'p':
+    case 'P': add_category(p, r, c == 'P'); return p->b->rc != 0;
     case 'x':
     case 'u':
     case 'U': *cp = code_point(p, c); return true;

@@ -355,6 +355,35 @@ static void test_characters(void **state)
     check(msgl__grammar_regex, CASES, MSGL_COUNT(CASES));
 }
 
+static void test_categories(void **state)
+{
+    (void)state;
+    static const schema_case CASES[] = {
+        {"\\p{L}+", {"a", "Z", "é", "日本", "ǅ", "ﬁ"}, {"1", "_", " ", "\xcc\x81"}},
+        {"\\p{Lu}\\p{Ll}*", {"Éa", "A", "Ωμ"}, {"a", "AA"}},
+        {"\\p{Uppercase_Letter}", {"Ä"}, {"ä"}},
+        {"\\p{gc=Nd}{2}", {"42", "٤٢"}, {"a1", "Ⅷ1"}},
+        {"[\\p{N}\\p{Sc}_-]+", {"Ⅷ½", "€5", "_-$"}, {"a", "+"}},
+        {"\\P{L}", {"1", "€", " "}, {"a", "日"}},
+        {"[^\\p{L}]", {"1"}, {"a"}},
+        {"\\p{^L}", {"1"}, {"a"}},
+        {"\\pL\\PL", {"a1"}, {"1a"}},
+        {"[\\P{Ll}a]", {"A", "a", "1"}, {"b"}},
+        {"\\p{LC}", {"a", "A", "ǅ"}, {"日"}},
+        {"\\p{Any}", {"x", "\n"}, {""}},
+    };
+    check(msgl__grammar_regex, CASES, MSGL_COUNT(CASES));
+    static const schema_case JSON[] = {
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\p{L}[\\\\p{L}\\\\p{Zs}'-]*$\",\"maxLength\":9}",
+         {"\"Zoë\"", "\"Ann-Marie\"", "\"李 小龙\""},
+         {"\"1\"", "\"a1\"", "\"abcdefghij\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\p{Cc}$\"}",
+         {"\"\\n\"", "\"\\u0001\""},
+         {"\"a\""}},
+    };
+    check(msgl__grammar_json_schema, JSON, MSGL_COUNT(JSON));
+}
+
 // Tokens of one character more than the limits of the vocabulary's trees (8, 16 and 32), in a
 // string that may have as many as the limit beside another string that needs more.
 static void test_tokens_at_limits(void **state)
@@ -399,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_closed),        cmocka_unit_test(test_one_of),
         cmocka_unit_test(test_listed_values), cmocka_unit_test(test_left_out),
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_tokens_at_limits),
+        cmocka_unit_test(test_categories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
