@@ -3,6 +3,7 @@
 // oneOf: exactly one of the alternatives holds. Where no value satisfies two of them, which types,
 // listed values, bounds and members that are required show, they are alternatives like any others.
 // Where values do, those are taken out: numbers by intervals, other scalars one by one.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,20 +179,28 @@ static bool apart(msgl_schema *s, json_t *a, json_t *b, int types, int depth)
 
 // ---- many alternatives that one value tells apart ----
 
+// Values that were listed: strings, and integers by their digits.
+typedef struct listed_values {
+    json_t *strings, *integers;
+} listed_values;
+
 // Notes the values that a schema lists; false: it lists none, or one that was there before.
-static bool new_values(msgl_schema *s, json_t *schema, json_t *seen)
+static bool new_values(msgl_schema *s, json_t *schema, const listed_values *seen)
 {
     const json_t *v;
     size_t i = 0;
     schema = msgl__schema_flat(s, schema);
     for (; (v = listed(schema, i)) != NULL; i++) {
-        if (!json_is_string(v) && !json_is_integer(v)) return false;
-        char *text = json_dumps(v, JSON_ENCODE_ANY);
-        const bool is_new = text != NULL && json_object_get(seen, text) == NULL &&
-                            json_object_set_new(seen, text, json_true()) == 0 &&
-                            msgl__gx_spend(s->b, 16, 0) == 0;
-        free(text);
-        if (!is_new) return false;
+        char digits[32];
+        const bool string = json_is_string(v);
+        if (!string && !json_is_integer(v)) return false;
+        if (!string) snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(v));
+        json_t *in = string ? seen->strings : seen->integers;
+        const char *key = string ? json_string_value(v) : digits;
+        if (json_object_get(in, key) != NULL || json_object_set_new(in, key, json_true()) != 0 ||
+            msgl__gx_spend(s->b, 16, 0) != 0) {
+            return false;
+        }
     }
     return i > 0;
 }
@@ -199,17 +208,18 @@ static bool new_values(msgl_schema *s, json_t *schema, json_t *seen)
 // Each alternative lists values of its own; key: under a member that all require.
 static bool told_apart(msgl_schema *s, json_t **list, int32_t n, const char *key)
 {
-    json_t *seen = json_object();
-    bool all = seen != NULL;
+    const listed_values seen = {json_object(), json_object()};
+    bool all = seen.strings != NULL && seen.integers != NULL;
     for (int32_t i = 0; i < n && all; i++) {
         json_t *v = list[i];
         if (key != NULL) {
             all = types_of(s, v) == MSGL_T_OBJECT && is_required(v, key);
             v = json_object_get(json_object_get(v, "properties"), key);
         }
-        all = all && v != NULL && new_values(s, v, seen);
+        all = all && v != NULL && new_values(s, v, &seen);
     }
-    json_decref(seen);
+    json_decref(seen.strings);
+    json_decref(seen.integers);
     return all;
 }
 
