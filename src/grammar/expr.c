@@ -239,17 +239,22 @@ static int32_t joined(msgl_gx_builder *b, const int32_t *kids, int32_t n)
         (msgl_gx){.kind = MSGL_GX_LIT, .simple = true, .height = 1, .at = at, .n = (int32_t)len});
 }
 
+static bool is_lit(const msgl_gx_builder *b, int32_t kid)
+{
+    return kid >= 0 && b->ex[kid].kind == MSGL_GX_LIT;
+}
+
 int32_t msgl__gx_seq(msgl_gx_builder *b, const int32_t *kids, int32_t n)
 {
     if (n == 1) return kids[0];
     if (n == 0) return msgl__gx_lit(b, "", 0);
+    bool pairs = false;
+    for (int32_t i = 1; i < n; i++) pairs |= is_lit(b, kids[i - 1]) && is_lit(b, kids[i]);
+    if (!pairs) return with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, kids, n);
     msgl_gx_list l = {0};
     for (int32_t i = 0, end; i < n && b->rc == 0; i = end) {
-        for (end = i; end < n && kids[end] >= 0 && b->ex[kids[end]].kind == MSGL_GX_LIT;) end++;
-        const int32_t kid = end > i + 1 ? joined(b, kids + i, end - i) : kids[i];
-        if (end == i) end++;
-        if (kid < 0) break;
-        msgl__gx_list_add(b, &l, kid);
+        for (end = i + 1; end < n && is_lit(b, kids[i]) && is_lit(b, kids[end]);) end++;
+        msgl__gx_list_add(b, &l, end > i + 1 ? joined(b, kids + i, end - i) : kids[i]);
     }
     int32_t e = -1;
     if (b->rc == 0)

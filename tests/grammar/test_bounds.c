@@ -165,6 +165,18 @@ static void test_explosion(void **state)
         msgl__matcher_destroy(m);
         msgl__grammar_unref(g);
     }
+    // The same by rules that call themselves, 3^n ways to read n letters.
+    static const char RULES[] = "root ::= root root root | \"a\"";
+    msgl_grammar *g = NULL;
+    msgl_err err = {0};
+    assert_int_equal(msgl__grammar_gbnf(RULES, strlen(RULES), NULL, &g, &err), 0);
+    msgl_matcher *m = msgl__matcher_create(g, v);
+    for (int k = 0; k < 101; k++) {
+        if (k % 25 == 0) assert_int_equal(msgl__matcher_fill_mask(m, bits), 0);
+        assert_int_equal(msgl__matcher_accept_bytes(m, "a", 1), 0);
+    }
+    msgl__matcher_destroy(m);
+    msgl__grammar_unref(g);
     msgl__free(bits);
     msgl__grammar_vocab_unref(v);
 }
@@ -344,6 +356,16 @@ static void test_failing_allocations(void **state)
          "}},"
          "{\"patternProperties\":{\"^x\":{}},\"additionalProperties\":false}]}",
          "{\"x1\":true}"},
+        {msgl__grammar_json_schema,
+         "{\"oneOf\":[{\"type\":\"integer\",\"maximum\":18446744073709551615},{\"type\":\"number\","
+         "\"minimum\":3},{\"const\":7},{\"properties\":{\"k\":{\"enum\":[\"a\",\"b\"],\"pattern\":"
+         "\"a\"}}},{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[1,2]}}]}",
+         "[2,1]"},
+        {msgl__grammar_json_schema,
+         "{\"$ref\":\"#/$defs/a\",\"properties\":{\"m\":{\"type\":\"number\",\"multipleOf\":0.25}},"
+         "\"$defs\":{\"a\":{\"allOf\":[{\"properties\":{\"s\":{\"pattern\":\"^\\\\p{Zs}{1,7}\","
+         "\"maxLength\":9}}},{\"properties\":{\"s\":{}}}]}}}",
+         "{\"m\":1.75,\"s\":\" 1\"}"},
         {msgl__grammar_gbnf,
          "root ::= a (\",\" a)*\na ::= [a-z]{2,40} | a \"!\" | \"(\" root \")\"", "ab!,(cd,ef)"},
         {msgl__grammar_lark, "start: A+\nA: \"x\"i | /[0-9]+/\n%ignore \" \"\n", "x 12"},
