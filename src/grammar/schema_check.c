@@ -106,6 +106,7 @@ static int check_member(msgl_schema *s, json_t *schema, const char *key, const j
     }
     if (rc > 0 && only != NULL) {
         json_t *name = json_string(key);
+        if (name == NULL) return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
         rc = msgl__schema_allows(s, only, name);
         json_decref(name);
     }

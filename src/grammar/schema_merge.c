@@ -48,6 +48,20 @@ static int set(msgl_schema *s, json_t *to, const char *key, json_t *value)
     return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
 }
 
+// A value onto a list, which takes it over; bad stays set once one did not get there.
+static void push(json_t *list, json_t *v, bool *bad)
+{
+    *bad |= json_array_append_new(list, v) != 0;
+}
+
+// v, or NULL if something of it could not be made.
+static json_t *unless(bool bad, json_t *v)
+{
+    if (!bad) return v;
+    json_decref(v);
+    return NULL;
+}
+
 // Values inside of v and itself: what a comparison with it costs at most.
 static size_t weight(const json_t *v)
 {
@@ -88,7 +102,7 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
     static const char *const NAMES[] = {"null",   "boolean", "number", "integer",
                                         "string", "array",   "object"};
     json_t *list = json_array();
-    bool number = false;
+    bool number = false, bad = list == NULL;
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
         const char *n = NAMES[i];
         bool in_a = names_type(a, n), in_b = names_type(b, n);
@@ -98,19 +112,20 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
             in_b |= names_type(b, "number");
             if (number) continue;
         }
-        if (in_a && in_b) json_array_append_new(list, json_string(n));
+        if (in_a && in_b) push(list, json_string(n), &bad);
     }
     // No type in common: "never" is said by an anyOf of nothing that can be.
-    if (json_array_size(list) == 0) {
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
         return never(s, to);
     }
-    return set(s, to, "type", list);
+    return set(s, to, "type", unless(bad, list));
 }
 
 static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
     json_t *list = json_array();
+    bool bad = list == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
@@ -119,21 +134,22 @@ static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t 
         json_array_foreach(b, k, y)
         {
             if (!json_equal(x, y)) continue;
-            json_array_append(list, x);
+            push(list, json_incref(x), &bad);
             break;
         }
     }
-    if (json_array_size(list) == 0) {
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
-        json_object_del(to, "enum");
+        (void)json_object_del(to, "enum");
         return never(s, to);
     }
-    return set(s, to, "enum", list);
+    return set(s, to, "enum", unless(bad, list));
 }
 
 static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
     json_t *sum = json_array(), *seen = json_object();
+    bool bad = sum == NULL || seen == NULL;
     for (int side = 0; side < 2; side++) {
         size_t i;
         json_t *x;
@@ -141,13 +157,13 @@ static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const jso
         {
             const char *name = json_is_string(x) ? json_string_value(x) : NULL;
             if (name != NULL && json_object_get(seen, name) != NULL) continue;
-            if (name != NULL) (void)json_object_set_new(seen, name, json_true());
-            json_array_append(sum, x);
+            if (name != NULL) bad |= json_object_set_new(seen, name, json_true()) != 0;
+            push(sum, json_incref(x), &bad);
             if (msgl__gx_spend(s->b, 2, VALUE_BYTES) != 0) break;
         }
     }
     json_decref(seen);
-    return set(s, to, "required", sum);
+    return set(s, to, "required", unless(bad, sum));
 }
 
 // Alternatives of both: every pair of them.
@@ -158,16 +174,17 @@ static int merge_product(msgl_schema *s, json_t *to, const char *key, const json
         return msgl__schema_fail(s, MSGL_ELIMIT, key, "too many combinations (limit: 400)");
     }
     json_t *sum = json_array();
+    bool bad = sum == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
     {
         json_array_foreach(b, k, y)
         {
-            json_array_append_new(sum, msgl__schema_both(s, x, y));
+            push(sum, msgl__schema_both(s, x, y), &bad);
         }
     }
-    return set(s, to, key, sum);
+    return set(s, to, key, unless(bad, sum));
 }
 
 static int merge_key(msgl_schema *s, json_t *to, const char *key, json_t *a, json_t *b)
@@ -219,10 +236,8 @@ static int merge_properties(msgl_schema *s, json_t *sum, const json_t *part)
     json_t *v;
     if (own == NULL && (theirs != NULL || xb != NULL)) {
         // What additionalProperties alone says is about names of others, too.
-        own = json_object();
-        if (theirs != NULL && set(s, sum, "properties", own) != 0) return s->b->rc;
-        if (theirs == NULL) json_decref(own);
-        if (theirs == NULL) own = NULL;
+        if (theirs != NULL && set(s, sum, "properties", json_object()) != 0) return s->b->rc;
+        own = json_object_get(sum, "properties");
     }
     if (xb != NULL && own != NULL) {
         void *tmp;

@@ -229,24 +229,30 @@ static json_t *named(msgl_schema *s, json_t *schema)
             return NULL;
         }
         if (names != NULL && json_object_get(names, json_string_value(v)) == NULL) {
-            json_object_set_new(names, json_string_value(v),
-                                more != NULL ? json_incref(more) : json_true());
+            if (json_object_set_new(names, json_string_value(v),
+                                    more != NULL ? json_incref(more) : json_true()) != 0) {
+                msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+                return NULL;
+            }
         }
     }
     return names;
 }
 
-// The names that are required, as an object: lists are long in schemas that hurt.
+// The names that are required, as an object: lists are long in schemas that hurt. NULL: no memory.
 static json_t *required_names(const json_t *schema)
 {
     json_t *names = json_object();
+    bool bad = names == NULL;
     size_t i;
     const json_t *v;
     json_array_foreach(json_object_get(schema, "required"), i, v)
     {
-        (void)json_object_set_new(names, json_string_value(v), json_true());
+        bad |= json_object_set_new(names, json_string_value(v), json_true()) != 0;
     }
-    return names;
+    if (!bad) return names;
+    json_decref(names);
+    return NULL;
 }
 
 static int fill_members(members *m, json_t *schema, json_t *names)

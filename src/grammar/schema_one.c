@@ -299,7 +299,10 @@ static int add_strings(one_of *o)
         for (size_t k = 0; (v = listed(o->list[i], k)) != NULL && s->b->rc == 0; k++) {
             const char *text = json_string_value(v);
             if (text == NULL || json_object_get(seen, text) != NULL) continue;
-            (void)json_object_set_new(seen, text, json_true());
+            if (json_object_set_new(seen, text, json_true()) != 0) {
+                msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+                break;
+            }
             const int holds = satisfied(o, v);
             if (holds > 1) msgl__gx_list_add(s->b, &names, msgl__gx_str(s->b, text));
             // Where one alternative takes all strings it takes this one, too.
