@@ -263,7 +263,8 @@ static int32_t past_bounds(const fraction *f, int p, bool tight_lo, bool tight_h
     msgl_gx_builder *b = f->b;
     const int32_t least = may_end ? 0 : 1, most = left_of(f, p);
     const bool above = tight_lo && f->open_lo;
-    if (tight_hi && (above || f->open_hi)) return msgl__gx_never(b);
+    // Where lo ends here as well the bounds are the same, and then both are closed.
+    if (tight_hi && f->open_hi) return msgl__gx_never(b);
     if (tight_hi) return msgl__gx_rep(b, msgl__gx_str(b, "0"), least, most);
     if (!above) return any_digits(b, least, most);
     // Some digit that is not 0.
