@@ -92,6 +92,7 @@ typedef struct msgl_api_config {
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
     bool trust_template;                       // requests may bring one
+    bool open_schemas;    // objects of JSON schemas may have members beyond their properties
     bool refuse_unknown;  // fields that are not read here are refused, not noted
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
@@ -152,6 +153,7 @@ typedef struct msgl_gen_request {
     msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
     int num_prompts;        // of a chat: 1
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
+    msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
     char *text;             // settled: what stops and prompts point into
     size_t text_len;

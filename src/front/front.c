@@ -218,6 +218,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
+                               .open_schemas = cfg->open_schemas,
                                .refuse_unknown = cfg->refuse_unknown,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};

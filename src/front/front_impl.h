@@ -184,7 +184,7 @@ struct msgl_front {
         uint64_t of; // the number of whose they are; 0: anybody's
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *unknown[64];        // names of fields that the log has told of
+    char *unknown[64];        // what the log has told of: names of fields, parts of schemas
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
