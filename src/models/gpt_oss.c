@@ -20,8 +20,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->names.router = "mlp.router";
-    d->names.all_gate_up = "mlp.experts.gate_up_proj";
-    d->names.all_down = "mlp.experts.down_proj";
+    d->names.experts = NULL;
     d->names.all_by_columns = d->names.all_alternate = true;
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-5);
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", true);

@@ -580,6 +580,55 @@ static void test_latent(void **state)
     free(c);
 }
 
+// GLM-4.7-Flash says of each layer what it has, as transformers 5 writes it, or how many dense ones
+// come first, as hubs do; with neither the first layer alone is dense.
+static void test_glm(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *types, *first_k;
+        int sparse; // bits of layers
+    } cases[] = {
+        {"[\"dense\", \"sparse\", \"sparse\"]", NULL, 6},
+        {"[\"sparse\", \"dense\", \"sparse\"]", NULL, 5},
+        {"[\"sparse\", \"sparse\", \"dense\"]", "2", 3}, // the number is not looked at
+        {"[\"dense\", \"dense\", \"dense\"]", NULL, 0},
+        {NULL, "2", 4},
+        {NULL, "0", 7},
+        {NULL, NULL, 6},
+        {"null", NULL, 6},
+    };
+    msgl_model_config *c = malloc(sizeof *c);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        folder f;
+        msgl_err err = {0};
+        folder_make(&f);
+        json_t *config = small_config("Glm4MoeLiteForCausalLM");
+        set_field(config, "num_hidden_layers", "3");
+        set_field(config, "first_k_dense_replace", cases[i].first_k);
+        set_field(config, "mlp_layer_types", cases[i].types);
+        folder_write_json(&f, "config.json", config);
+        json_decref(config);
+        if (msgl__model_config_load(f.dir, c, &err) != 0) fail_msg("%s", err.text);
+        folder_remove(&f);
+        for (int l = 0; l < 3; l++) {
+            assert_int_equal((c->decoder.layer_flags[l] & MSGL_LAYER_SPARSE) != 0,
+                             cases[i].sparse >> l & 1);
+        }
+    }
+    free(c);
+    const bad_field wrong[] = {
+        {"mlp_layer_types", "[\"dense\"]", "a list of num_hidden_layers"},
+        {"mlp_layer_types", "7", "a list of num_hidden_layers"},
+        {"mlp_layer_types", "[\"dense\", \"hash_moe\"]",
+         "found \"hash_moe\", allowed dense, sparse"},
+        {"mlp_layer_types", "[\"dense\", 1]", "found 1, allowed dense, sparse"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        expect_refusal("Glm4MoeLiteForCausalLM", &wrong[i]);
+    }
+}
+
 static void refuse(const char *arch, const char *field, const char *value, const char *says)
 {
     msgl_model_config *c = malloc(sizeof *c);
@@ -684,19 +733,14 @@ static void test_registry(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_llama4),
-        cmocka_unit_test(test_not_json),
-        cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_fifo),
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_generation_config),
-        cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_llama4),
+        cmocka_unit_test(test_not_json),   cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_fifo),       cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_registry),   cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_glm),
         cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_refusals_by_architecture),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_refusals_by_architecture),
         cmocka_unit_test(test_dual_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
