@@ -738,8 +738,7 @@ int main(void)
         cmocka_unit_test(test_fifo),       cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_windows),    cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_registry),   cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_glm),
-        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_glm),        cmocka_unit_test(test_delta),
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_refusals_by_architecture),
         cmocka_unit_test(test_dual_chunk),
     };
