@@ -448,6 +448,14 @@ static void test_provenance(void **state)
                  v, "x.{u}.526");
     expect_spans("{{ (u * 2)[:6] }}{{ 'ab' * 2 }}{{ u|first }}{{ (u ~ 'z')|last }}", v,
                  "{userus}abab{u}z");
+    // Texts of both origins: repeated, and cut one byte behind a seam, before it and around it.
+    expect_spans("{{ ('a' ~ u) * 3 }} {{ (u ~ 'bc') * 2 }}", v,
+                 "a{user}a{user}a{user} {user}bc{user}bc");
+    expect_spans(
+        "{{ ('ab' ~ u)[:3] }} {{ ('ab' ~ u)[1:3] }} {{ (u ~ 'bc')[:5] }} {{ (u ~ 'bc')[3:5] }}", v,
+        "ab{u} b{u} {user}b {r}b");
+    expect_spans("{{ (u ~ 'bc')[:4] }} {{ (u ~ 'bc')[4:] }} {{ ('ab' ~ u ~ 'c')[1:4] }}", v,
+                 "{user} bc b{us}");
     // Decoded JSON: strings by their bytes, punctuation of printed containers by their bracket's.
     expect_spans("{% set j = '{\"a\": \"' ~ u ~ '\\\\n' ~ u ~ '\", \"b\": \"x\"}' %}"
                  "{{ (j|from_json).a }} {{ (j|from_json).b }} {{ j|from_json|tojson }}",
