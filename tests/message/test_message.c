@@ -489,30 +489,29 @@ static void test_token_lists(void **state)
 
 #define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
 
+// Each is refused for its own reason, and nothing is taken for what it claims.
 static void test_hostile_frames(void **state)
 {
     (void)state;
     const struct {
         const uint8_t *data;
         size_t len;
+        const char *says;
     } bad[] = {
-        {BYTES(0xc0)},                                          // not an array
-        {BYTES(0x92, 1, 2)},                                    // too few fields
-        {BYTES(0x94, 1, 2, 0xc0, 0xc0)},                        // too many
-        {BYTES(0x93, 2, 3, 0xc0)},                              // unknown version
-        {BYTES(0x93, 1, 0, 0xc0)},                              // unknown types
-        {BYTES(0x93, 1, 10, 0xc0)},                             //
-        {BYTES(0x93, 1, 0xff, 0xc0)},                           // type -1
-        {BYTES(0x93, 1, 2, 0xff)},                              // negative uid
-        {BYTES(0x93, 1, 3, 0xc2)},                              // fields where none belong
-        {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},      // 2^32 - 1 events
-        {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')}, // 4 GiB string
-        {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                 // NUL inside
-        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-               0)}, // empty prompt
-        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-               0, 0, 0, 0, 0)},          // 2^31 ids
-        {BYTES(0xdd, 0, 0, 0, 3, 1, 3)}, // nothing left
+        {BYTES(0xc0), "message: not an array at byte 0"},
+        {BYTES(0x92, 1, 2), "message: wrong number of fields at byte 1"},
+        {BYTES(0x94, 1, 2, 0xc0, 0xc0), "message: too many elements at byte 1"},
+        {BYTES(0x93, 2, 3, 0xc0), "version: out of range at byte 2"},
+        {BYTES(0x93, 1, 0, 0xc0), "type: out of range at byte 3"},
+        {BYTES(0x93, 1, MSGL_MSG_TREE + 1, 0xc0), "type: out of range at byte 3"},
+        {BYTES(0x93, 1, 0xff, 0xc0), "type: out of range at byte 3"},
+        {BYTES(0x93, 1, MSGL_MSG_ABORT, 0xff), "abort.uid: negative at byte 4"},
+        {BYTES(0x93, 1, MSGL_MSG_FLUSH, 0xc2), "fields: not nil at byte 3"},
+        {BYTES(0x93, 1, MSGL_MSG_TOKENS, 0xdd, 0xff, 0xff, 0xff, 0xff),
+         "tokens: too many elements at byte 8"},
+        {BYTES(0x93, 1, MSGL_MSG_FATAL, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x'),
+         "fatal: truncated at byte 8"},
+        {BYTES(0xdd, 0, 0, 0, 3, 1, 3), "message: too many elements at byte 5"},
     };
     msgl_msg_mem mem = {0};
     msgl_msg d;
@@ -523,9 +522,140 @@ static void test_hostile_frames(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(msgl__msg_decode(bad[i].data, bad[i].len, &mem, &d, &err), MSGL_EFORMAT);
         assert_int_equal(err.code, MSGL_EFORMAT);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("%zu: %s", i, err.text);
     }
     assert_int_equal(msgl__mem_allocs(), allocs);
     msgl__msg_mem_free(&mem);
+}
+
+// A request whose prompt is empty, and one that claims 2^31 - 1 tokens.
+static void test_hostile_prompt(void **state)
+{
+    (void)state;
+    const int32_t id = 0x55;
+    msgl_msg m = request_message(&id, 1);
+    msgl_strbuf b = enc(&m);
+    char *at = memmem(b.data, b.len, "\x91\x55", 2);
+    assert_non_null(at);
+    const size_t before = (size_t)(at - b.data), behind = b.len - before - 2;
+    static const struct {
+        const char *ids;
+        size_t len;
+        const char *says;
+    } bad[] = {
+        {"\x90", 1, "request.ids: empty"},
+        {"\xdd\x7f\xff\xff\xff\x55", 6, "request.ids: too many elements"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        msgl_err err = {0};
+        char *frame = msgl__malloc(before + bad[i].len + behind);
+        assert_non_null(frame);
+        memcpy(frame, b.data, before);
+        memcpy(frame + before, bad[i].ids, bad[i].len);
+        memcpy(frame + before + bad[i].len, at + 2, behind);
+        assert_int_equal(msgl__msg_decode(frame, before + bad[i].len + behind, &mem, &d, &err),
+                         MSGL_EFORMAT);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("%s", err.text);
+        msgl__free(frame);
+        msgl__msg_mem_free(&mem);
+    }
+    msgl__strbuf_free(&b);
+}
+
+// The frame of a message with one text, and the same with the text's byte `i` made NUL.
+static void test_nul_in_text(void **state)
+{
+    (void)state;
+    const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = "abc"};
+    msgl_strbuf b = enc(&m);
+    char *text = memmem(b.data, b.len, "abc", 3);
+    assert_non_null(text);
+    for (int i = 0; i < 3; i++) {
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        msgl_err err = {0};
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+        assert_string_equal(d.u.fatal, "abc");
+        text[i] = '\0';
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, "string with a NUL"));
+        text[i] = "abc"[i];
+        msgl__msg_mem_free(&mem);
+    }
+    msgl__strbuf_free(&b);
+}
+
+// Log-probabilities of two tokens with one value, and of one with two: the arrays' lengths are
+// bytes in front of the ids, and of the values, which are five bytes each.
+static void test_uneven_logprobs(void **state)
+{
+    (void)state;
+    msgl_token_event e = {.uid = 1, .num_logprobs = 1};
+    msgl_token_logprobs row = {.num_top = 2, .top_ids = {0x41, 0x42}, .top_logprobs = {-1, -2}};
+    e.logprobs = &row;
+    const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+    msgl_strbuf b = enc(&m);
+    static const char both[] = {'\x92', 0x41, 0x42, '\x92', '\xca'};
+    char *at = memmem(b.data, b.len, both, sizeof both);
+    assert_non_null(at);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    msgl_err err = {0};
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+    assert_int_equal(d.u.tokens.events[0].logprobs[0].num_top, 2);
+    char *cut = msgl__malloc(b.len);
+    assert_non_null(cut);
+    const size_t before = (size_t)(at - b.data);
+    // One value: the second's five bytes are taken out.
+    memcpy(cut, b.data, b.len);
+    cut[before + 3] = '\x91';
+    memmove(cut + before + 9, cut + before + 14, b.len - before - 14);
+    assert_int_equal(msgl__msg_decode(cut, b.len - 5, &mem, &d, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "ids and values differ in number"));
+    // One id.
+    memcpy(cut, b.data, b.len);
+    cut[before] = '\x91';
+    memmove(cut + before + 2, cut + before + 3, b.len - before - 3);
+    assert_int_equal(msgl__msg_decode(cut, b.len - 1, &mem, &d, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "ids and values differ in number"));
+    msgl__free(cut);
+    msgl__msg_mem_free(&mem);
+    msgl__strbuf_free(&b);
+}
+
+// A frame of few bytes an element that says how many there are, and has as many bytes: what it
+// would become in memory is bounded before it is taken. Elements of zeros are no rows, which is
+// found behind the allocation.
+static void test_decoded_limit(void **state)
+{
+    (void)state;
+    const size_t event = (sizeof(msgl_token_event) + 15) & ~(size_t)15;
+    const size_t most = (MSGL_MSG_DECODED_MAX - event) / sizeof(msgl_token_logprobs);
+    // An event with `uid` and so on is in front of its rows: found in the frame of one with none.
+    const msgl_token_event e = {.uid = 1};
+    const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+    msgl_strbuf b = enc(&m);
+    assert_int_equal((uint8_t)b.data[b.len - 1], 0x90);
+    const size_t head = b.len - 1, bytes = head + 5 + (most + 1) * 7;
+    assert_true(bytes <= MSGL_MSG_FRAME_MAX);
+    uint8_t *frame = msgl__calloc(1, bytes);
+    assert_non_null(frame);
+    memcpy(frame, b.data, head);
+    for (size_t rows = most; rows <= most + 1; rows++) {
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        msgl_err err = {0};
+        frame[head] = 0xdd;
+        for (int i = 0; i < 4; i++) frame[head + 1 + i] = (uint8_t)(rows >> (24 - 8 * i));
+        const int rc = msgl__msg_decode(frame, bytes, &mem, &d, &err);
+        assert_int_equal(rc, rows == most ? MSGL_EFORMAT : MSGL_ELIMIT);
+        assert_non_null(strstr(err.text, "tokens.logprobs"));
+        msgl__msg_mem_free(&mem);
+    }
+    msgl__free(frame);
+    msgl__strbuf_free(&b);
 }
 
 // Once warm, small messages take nothing from the heap in either direction.
@@ -619,7 +749,9 @@ int main(void)
         cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
         cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
         cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_hostile_prompt),
+        cmocka_unit_test(test_nul_in_text),    cmocka_unit_test(test_uneven_logprobs),
+        cmocka_unit_test(test_decoded_limit),  cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
