@@ -382,6 +382,8 @@ int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *c)
                 : msgl__json_num_or(r, s->field, s->min, s->max, usual);
         msgl__setting_put(s, v, p);
     }
+    // Then the others are for requests that name a temperature themselves.
+    if (!msgl__json_bool_or(r, "do_sample", true)) p->temperature = 0;
     return r->status;
 }
 

@@ -477,7 +477,22 @@ static void test_generation_config(void **state)
     folder_write(&f, "generation_config.json", "{\"top_k\": -1}", 13);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(p->top_k, -1); // off
+    static const struct {
+        const char *text;
+        float temperature, top_p;
+    } greedy[] = {
+        {"{\"do_sample\": false, \"temperature\": 0.9, \"top_p\": 0.5}", 0, 0.5f},
+        {"{\"do_sample\": false}", 0, 1},
+        {"{\"do_sample\": true, \"temperature\": 0.9}", 0.9f, 1},
+        {"{\"do_sample\": null, \"temperature\": 0.9}", 0.9f, 1},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(greedy); i++) {
+        folder_write(&f, "generation_config.json", greedy[i].text, strlen(greedy[i].text));
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+        assert_true(p->temperature == greedy[i].temperature && p->top_p == greedy[i].top_p);
+    }
     const char *const bad[][2] = {
+        {"{\"do_sample\": \"no\"}", "do_sample: found \"no\", allowed true or false"},
         {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
         {"{\"top_p\": 0}", "top_p: found 0, allowed a number in 1e-37..1"},
         {"{\"top_k\": -2}", "top_k: found -2"},
