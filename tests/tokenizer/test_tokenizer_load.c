@@ -142,10 +142,8 @@ static void test_added(void **state)
     refuse("{\"added_tokens\":[{\"id\":3}]," AB "}", MSGL_EFORMAT, "added_tokens[0].content");
     refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":1}]," AB "}", MSGL_EFORMAT,
            "added_tokens[0].special: expected true or false, found an integer");
-    refuse("{\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]," AB "}", MSGL_EFORMAT,
-           "id 1 belongs to another token");
-    refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\"},{\"id\":3,\"content\":\"y\"}]," AB "}",
-           MSGL_EFORMAT, "id 3 is both \"x\" and \"y\"");
+    refuse("{\"added_tokens\":[{\"id\":4,\"content\":\"x\"}]," MODEL("{\"a\":0,\"b\":2}", "[]") "}",
+           MSGL_EFORMAT, "added_tokens[0]: its id, 2, belongs to another token of model.vocab");
     // 10^7 added tokens, or as many as the limit on files lets through.
     const size_t n = 250000, each = 48;
     char *many = malloc(n * each + 200);
@@ -338,6 +336,47 @@ static void test_escapes(void **state)
     msgl__tokenizer_free(t);
 }
 
+#define ADDED(id, content) "{\"id\":" #id ",\"content\":\"" content "\",\"normalized\":false}"
+
+// Ids as `tokenizers` 0.23.3 gives them: that of the vocabulary's token, else the next one behind
+// the vocabulary's 3 tokens, in the order of the list. The list's own ids make no difference.
+static void test_added_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *added;
+        int32_t x, y, vocab_size;
+    } cases[] = {
+        {ADDED(3, "<x>") "," ADDED(4, "<y>"), 3, 4, 5},
+        {ADDED(4, "<x>") "," ADDED(3, "<y>"), 3, 4, 5},
+        {ADDED(300, "<x>") "," ADDED(7, "<y>"), 3, 4, 5},
+        {ADDED(1, "<x>") "," ADDED(0, "<y>"), 3, 4, 5}, // other tokens' ids
+        {ADDED(3, "<x>") "," ADDED(3, "<y>"), 3, 4, 5},
+        {ADDED(3, "<x>") "," ADDED(4, "<x>") "," ADDED(5, "<y>"), 3, 4, 5},
+        {ADDED(9, "b") "," ADDED(4, "<x>") "," ADDED(2, "ab") "," ADDED(5, "<y>"), 3, 4, 5},
+        {ADDED(3, "") "," ADDED(4, "<x>") "," ADDED(5, "<y>"), 3, 4, 5},
+    };
+    char json[1024];
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        snprintf(json, sizeof json, "{\"added_tokens\":[%s],%s}", cases[i].added, AB);
+        msgl_tokenizer *t = accept(json, NULL);
+        assert_int_equal(msgl__tokenizer_id(t, "<x>"), cases[i].x);
+        assert_int_equal(msgl__tokenizer_id(t, "<y>"), cases[i].y);
+        assert_int_equal(msgl__tokenizer_id(t, "b"), 1);
+        assert_int_equal(msgl__tokenizer_vocab_size(t), cases[i].vocab_size);
+        expect_ids(t, "a<y>ab<x>b", 5, (const int32_t[]){0, cases[i].y, 2, cases[i].x, 1});
+        msgl__tokenizer_free(t);
+    }
+    // Of tokenizer_config.json in the order of its ids, behind those of tokenizer.json.
+    msgl_tokenizer *t = accept("{\"added_tokens\":[" ADDED(8, "<z>") "]," AB "}",
+                               "{\"added_tokens_decoder\":{\"9\":{\"content\":\"<x>\"},"
+                               "\"10\":{\"content\":\"<w>\"},\"7\":{\"content\":\"<y>\"},"
+                               "\"8\":{\"content\":\"<z>\"}}}");
+    static const char *const order[] = {"<z>", "<y>", "<x>", "<w>"};
+    for (int i = 0; i < 4; i++) assert_int_equal(msgl__tokenizer_id(t, order[i]), 3 + i);
+    msgl__tokenizer_free(t);
+}
+
 // tokenizer_config.json adds tokens that tokenizer.json does not have and leaves the others alone.
 static void test_config_tokens(void **state)
 {
@@ -449,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_model),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_added),
+        cmocka_unit_test(test_added_ids),
         cmocka_unit_test(test_components),
         cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_exploding_rewrite),
