@@ -9,6 +9,7 @@
 
 #include "tokenizer/added.h"
 #include "tokenizer/load_gguf.h"
+#include "tokenizer/load_tiktoken.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -440,6 +441,27 @@ static int load_gguf(const char *path, msgl_tokenizer **out, msgl_err *err)
     return rc;
 }
 
+// Of a folder without tokenizer.json, which is what is missing when there is no tiktoken.model
+// either.
+static int load_tiktoken(const char *dir, const char *config, size_t config_len,
+                         msgl_tokenizer **out, msgl_err *err)
+{
+    char path[4096];
+    char *ranks = NULL;
+    size_t len = 0;
+    msgl_err own;
+    snprintf(path, sizeof(path), "%s/tiktoken.model", dir);
+    int rc = msgl__file_read(path, MSGL_TOK_MAX_FILE, &ranks, &len, &own);
+    if (rc == MSGL_ENOENT) return rc;
+    if (rc != 0) {
+        if (err != NULL) *err = own;
+        return rc;
+    }
+    rc = msgl__tokenizer_from_tiktoken(ranks, len, config, config_len, out, err);
+    msgl__free(ranks);
+    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "%s", dir);
+}
+
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
 {
     char path[4096];
@@ -460,6 +482,8 @@ int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
     if (rc == 0) {
         rc = msgl__tokenizer_parse(json, len, config, config_len, out, err);
         if (rc != 0) rc = msgl__err_prefix(err, rc, "%s", dir);
+    } else if (rc == MSGL_ENOENT) {
+        rc = load_tiktoken(dir, config, config_len, out, err);
     }
     msgl__free(json);
     msgl__free(config);

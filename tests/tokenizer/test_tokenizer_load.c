@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tokenizer/load.h"
+#include "tokenizer/load_tiktoken.h"
 #include "tokenizer/vectors.h"
 
 #define MODEL(vocab, merges)                                                                       \
@@ -377,6 +378,91 @@ static void test_added_ids(void **state)
     msgl__tokenizer_free(t);
 }
 
+// The lines of tiktoken.model for the 256 bytes, in their order, and `more`.
+static char *ranks_with(const char *more)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *text = malloc(256 * 16 + strlen(more) + 1), *at = text;
+    assert_non_null(text);
+    for (int b = 0; b < 256; b++) {
+        at += sprintf(at, "%c%c== %d\n", digits[b >> 2], digits[(b & 3) << 4], b);
+    }
+    memcpy(at, more, strlen(more) + 1);
+    return text;
+}
+
+#define KIMI "{\"tokenizer_class\":\"TikTokenTokenizer\"}"
+#define KIMI_WITH(added)                                                                           \
+    "{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":{" added "}}"
+
+static int parse_ranks(const char *ranks, const char *config, msgl_tokenizer **t, msgl_err *err)
+{
+    *err = (msgl_err){0};
+    const size_t len = config != NULL ? strlen(config) : 0;
+    return msgl__tokenizer_from_tiktoken(ranks, strlen(ranks), config, len, t, err);
+}
+
+// Kimi's file: tests/vectors/tokenizer/kimi has what it gives; here what it may be.
+static void test_tiktoken(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t;
+    msgl_err err;
+    char *text = ranks_with("\r\nYWI= 256\r\n\nYWJj 257"); // ab, abc
+    assert_int_equal(parse_ranks(text, KIMI_WITH("\"259\":{\"content\":\"<x>\"}"), &t, &err), 0);
+    assert_int_equal(msgl__tokenizer_vocab_size(t), 258 + 256);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_258|>"), 258);
+    assert_int_equal(msgl__tokenizer_id(t, "<x>"), 259);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_513|>"), 513);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_514|>"), -1);
+    expect_ids(t, "abcab<x>a", 4, (const int32_t[]){257, 256, 259, 'a'});
+    msgl__tokenizer_free(t);
+    free(text);
+    static const struct {
+        const char *more, *config, *says;
+    } bad[] = {
+        {"YWI= 257", KIMI, "tiktoken.model: line 257: expected up to 255 bytes in base64"},
+        {"YWI= -1", KIMI, "line 257"},
+        {"YWI= ", KIMI, "line 257"},
+        {"YWI=", KIMI, "line 257"},
+        {"YWI 256", KIMI, "line 257"},
+        {"YW=I 256", KIMI, "line 257"},
+        {"==== 256", KIMI, "line 257"},
+        {" 256", KIMI, "line 257"},
+        {"YWI= 2 6", KIMI, "line 257"},
+        {"YWI= 18446744073709551872", KIMI, "line 257"},
+        {"YWI= 97", KIMI, "id 97 is both \"a\" and \"ab\""},
+        {"YQ== 256", KIMI, "\"a\" occurs twice"},
+        {"", NULL, "needs tokenizer_config.json beside it"},
+        {"", "{}", "tokenizer_class: found \"\", allowed \"TikTokenTokenizer\""},
+        {"", "{\"tokenizer_class\":\"QWenTokenizer\"}", "found \"QWenTokenizer\""},
+        {"", "[]", "tokenizer_config.json"},
+        {"", KIMI_WITH("\"256\":7"), "added_tokens[0].content"},
+        {"", KIMI_WITH("\"257\":{\"content\":\"a\"}"), "contents of ids 256 to 511 have to differ"},
+        {"", KIMI_WITH("\"257\":{\"content\":\"<|reserved_token_256|>\"}"), "have to differ"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        text = ranks_with(bad[i].more);
+        assert_true(parse_ranks(text, bad[i].config, &t, &err) < 0);
+        assert_null(t);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("%zu: %s", i, err.text);
+        free(text);
+    }
+    text = ranks_with("YWI= 256");
+    int rc = MSGL_ENOMEM;
+    for (uint64_t nth = 1; rc != 0; nth += 1 + nth / 3) { // most allocations are the pattern's
+        msgl__mem_fail_from(nth);
+        rc = parse_ranks(text, KIMI, &t, &err);
+        msgl__mem_fail_from(0);
+        assert_true(rc == 0 || rc == MSGL_ENOMEM);
+    }
+    msgl__tokenizer_free(t);
+    free(text);
+    assert_int_equal(parse_ranks("", KIMI, &t, &err), MSGL_EFORMAT);
+    assert_int_equal(parse_ranks("YQ== 0\n", KIMI, &t, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "tiktoken.model: byte 0x00 is no token"));
+}
+
 // tokenizer_config.json adds tokens that tokenizer.json does not have and leaves the others alone.
 static void test_config_tokens(void **state)
 {
@@ -489,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_added),
         cmocka_unit_test(test_added_ids),
+        cmocka_unit_test(test_tiktoken),
         cmocka_unit_test(test_components),
         cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_exploding_rewrite),
