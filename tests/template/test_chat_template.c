@@ -166,6 +166,19 @@ static void test_unsupported(void **state)
     (void)state;
     expect_status("{% include 'x' %}", "{}", NULL, MSGL_EUNSUPPORTED, "'include'");
     expect_status("{% block a %}{% endblock %}", "{}", NULL, MSGL_EUNSUPPORTED, "'block'");
+    expect_status("{% autoescape true %}{% endautoescape %}", "{}", NULL, MSGL_EUNSUPPORTED,
+                  "'autoescape'");
+    expect_status("{{ 18446744073709551616 }}", "{}", NULL, MSGL_EFORMAT,
+                  "an integer does not fit into 64 bits");
+    expect_status("{{ 9223372036854775807 + 1 }}", "{}", NULL, MSGL_EINVAL,
+                  "an integer does not fit into 64 bits");
+    static const char *const filters[][2] = {{"{{ 5|filesizeformat }}", "'filesizeformat'"},
+                                             {"{{ 5|pprint }}", "'pprint'"},
+                                             {"{{ [1]|random }}", "'random'"},
+                                             {"{{ 'a'.encode() }}", "'encode'"}};
+    for (size_t i = 0; i < MSGL_COUNT(filters); i++) {
+        expect_status(filters[i][0], "{}", NULL, MSGL_EINVAL, filters[i][1]);
+    }
     expect_status("{{ '\\ud800' }}", "{}", NULL, MSGL_EUNSUPPORTED, "surrogate");
     expect_status("{{ '\"\\\\ud800\"'|from_json }}", "{}", NULL, MSGL_EINVAL,
                   "uXXXX escape at byte 1");

@@ -165,6 +165,43 @@ static void test_added(void **state)
     free(longer);
 }
 
+// What `tokenizers` takes and this does not, each by its name.
+static void test_unsupported(void **state)
+{
+    (void)state;
+    static const char *const patterns[][2] = {
+        {"[[:alpha:]]+", "a class inside a class is not supported, at byte 1: \"[:alpha:]]+\""},
+        {"[\\\\p{L}&&[^b]]", "an intersection of classes is not supported, at byte 6: \"&&[^b]]\""},
+        {"\\\\X", "this escape is not supported, at byte 0: \"\\X\""},
+        {"a\\\\R", "this escape is not supported, at byte 1: \"\\R\""},
+    };
+    char json[512];
+    for (size_t i = 0; i < MSGL_COUNT(patterns); i++) {
+        snprintf(
+            json, sizeof json,
+            "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":"
+            "\"Isolated\",\"invert\":false}," AB "}",
+            patterns[i][0]);
+        refuse(json, MSGL_EUNSUPPORTED, patterns[i][1]);
+    }
+    static const char *const parts[][2] = {
+        {"pre_tokenizer", "FixedLength"},
+        {"post_processor", "RobertaProcessing"},
+        {"post_processor", "BertProcessing"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(parts); i++) {
+        char says[96];
+        snprintf(json, sizeof json, "{\"%s\":{\"type\":\"%s\"}," AB "}", parts[i][0], parts[i][1]);
+        snprintf(says, sizeof says, "%s: type \"%s\" is not supported; known: ", parts[i][0],
+                 parts[i][1]);
+        refuse(json, MSGL_EUNSUPPORTED, says);
+    }
+    refuse("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", MSGL_EUNSUPPORTED,
+           "model: type \"WordPiece\" is not supported; known: BPE");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\"}}",
+           MSGL_EUNSUPPORTED, "model.continuing_subword_prefix");
+}
+
 static void test_components(void **state)
 {
     (void)state;
@@ -577,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_added_ids),
         cmocka_unit_test(test_tiktoken),
         cmocka_unit_test(test_components),
+        cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_exploding_rewrite),
         cmocka_unit_test(test_exploding_pattern),
