@@ -14,6 +14,10 @@ static const char *const HARMONY_TOKENS[] = {"<|start|>", "<|channel|>", "<|mess
 static const char *const DEEPSEEK_TOKENS[] = {MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALLS_END,
                                               MSGL_DEEPSEEK_CALL,  MSGL_DEEPSEEK_CALL_END,
                                               MSGL_DEEPSEEK_SEP,   NULL};
+static const char *const KIMI_TOKENS[] = {MSGL_KIMI_CALLS,    MSGL_KIMI_CALLS_END, MSGL_KIMI_CALL,
+                                          MSGL_KIMI_CALL_END, MSGL_KIMI_SEP,       NULL};
+static const char *const LIST_TOKENS[] = {"<|tool_call|>", "<|/tool_call|>", "<tool_call>",
+                                          "</tool_call>", NULL};
 static const char *const LLAMA_TOKENS[] = {"<|python_tag|>", "<|python_start|>", "<|python_end|>",
                                            "<|eom_id|>", NULL};
 static const char *const MISTRAL_TOKENS[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
@@ -53,6 +57,15 @@ static const msgl_tool_form TOOLS[] = {
      .before = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL,
      .behind = MSGL_DEEPSEEK_SEP,
      .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL},
+    {.name = "kimi_k2",
+     .signs = SIGNS(MSGL_KIMI_CALLS, MSGL_KIMI_CALL),
+     .tokens = KIMI_TOKENS,
+     .variant = 2,
+     .step = msgl__deepseek_step,
+     .finish = msgl__deepseek_finish,
+     .before = MSGL_KIMI_CALLS MSGL_KIMI_CALL "functions.",
+     .behind = ":",
+     .any = MSGL_KIMI_CALLS MSGL_KIMI_CALL "functions."},
     {.name = "glm45",
      .signs = SIGNS("<arg_key>"),
      .tokens = XML_TOKENS,
@@ -78,6 +91,24 @@ static const msgl_tool_form TOOLS[] = {
      .step = msgl__mistral_step,
      .finish = msgl__mistral_finish,
      .any = "[TOOL_CALLS]"},
+    {.name = "phi4_mini_json",
+     .signs = SIGNS("functools[", "<|tool|>"),
+     .tokens = LIST_TOKENS,
+     .variant = 1,
+     .step = msgl__list_step,
+     .finish = msgl__list_finish,
+     .before = "functools[{\"name\": \"",
+     .behind = "\", \"arguments\":",
+     .any = "functools[{\"name\": \""},
+    {.name = "granite",
+     .signs = SIGNS("<|tool_call|>"),
+     .tokens = LIST_TOKENS,
+     .start = MSGL_LIST_STATES,
+     .step = msgl__list_step,
+     .finish = msgl__list_finish,
+     .before = "<|tool_call|>[{\"name\": \"",
+     .behind = "\", \"arguments\":",
+     .any = "<|tool_call|>[{\"name\": \""},
     {.name = "hermes",
      .json = true,
      .mark = "<tool_call>",
@@ -124,8 +155,9 @@ static const msgl_reasoning_form REASONING[] = {
      .tokens = MISTRAL_THINK_TOKENS},
     {.name = "glm45", .signs = SIGNS("<arg_key>"), .also = "think>", THINK},
     {.name = "deepseek-v3", .signs = SIGNS(MSGL_DEEPSEEK_CALLS), .also = "thinking", THINK},
-    {.name = "deepseek-r1", .signs = SIGNS("<｜Assistant｜>"), .also = "think>", THINK},
     {.name = "qwen3", .signs = SIGNS("<think>", "</think>"), THINK},
+    // By its name alone: a template does not tell a model that always thinks from one that can.
+    {.name = "deepseek-r1", .signs = SIGNS(NULL), .assumed = true, THINK},
 };
 
 enum {
@@ -142,10 +174,44 @@ static bool is_meant(const char *const *signs, const char *also, const char *tex
     return false;
 }
 
+// Names that SGLang and vLLM have for a form of ours.
+typedef struct other_name {
+    const char *name, *ours;
+} other_name;
+
+static const other_name TOOL_NAMES[] = {
+    {"qwen", "hermes"},
+    {"qwen25", "hermes"},
+    {"granite4", "hermes"},
+    {"deepseekv3", "deepseek_v3"},
+    {"deepseekv31", "deepseek_v31"},
+    {"llama3_json", "llama3"},
+    {"llama4_json", "llama3"},
+    {"llama4_pythonic", "pythonic"},
+    {"openai", "gpt-oss"},
+    {"glm", "glm45"},
+    {"glm47", "glm45"},
+    {"qwen3_xml", "qwen3_coder"},
+};
+static const other_name REASONING_NAMES[] = {
+    {"deepseek_r1", "deepseek-r1"},
+    {"deepseek_v3", "deepseek-v3"},
+    {"openai_gptoss", "gpt-oss"},
+    {"qwen3-thinking", "deepseek-r1"},
+};
+
+static const char *our_name(const char *name, const other_name *others, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(others[i].name, name) == 0) return others[i].ours;
+    }
+    return name;
+}
+
 const msgl_tool_form *msgl__tool_form(const char *name, const char *templates)
 {
     const bool by_sign = strcmp(name, "auto") == 0;
-    if (strcmp(name, "qwen") == 0) name = "hermes"; // one form, with SGLang's name and vLLM's
+    name = our_name(name, TOOL_NAMES, sizeof TOOL_NAMES / sizeof TOOL_NAMES[0]);
     for (int i = 0; i < NUM_TOOLS; i++) {
         const msgl_tool_form *f = &TOOLS[i];
         if (by_sign ? is_meant(f->signs, f->also, templates) : strcmp(f->name, name) == 0) return f;
@@ -156,6 +222,7 @@ const msgl_tool_form *msgl__tool_form(const char *name, const char *templates)
 const msgl_reasoning_form *msgl__reasoning_form(const char *name, const char *templates)
 {
     const bool by_sign = strcmp(name, "auto") == 0;
+    name = our_name(name, REASONING_NAMES, sizeof REASONING_NAMES / sizeof REASONING_NAMES[0]);
     for (int i = 0; i < NUM_REASONING; i++) {
         const msgl_reasoning_form *f = &REASONING[i];
         if (by_sign ? is_meant(f->signs, f->also, templates) : strcmp(f->name, name) == 0) return f;
@@ -218,6 +285,14 @@ bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, si
     while (len > 0 && msgl__is_space(prompt[len - 1])) len--;
     const size_t n = strlen(f->open);
     return len >= n && memcmp(prompt + len - n, f->open, n) == 0;
+}
+
+bool msgl__reasoning_assumed(const msgl_reasoning_form *f, const char *prompt, size_t len)
+{
+    if (f == NULL || !f->assumed) return false;
+    while (len > 0 && msgl__is_space(prompt[len - 1])) len--;
+    const size_t n = strlen(f->close);
+    return len < n || memcmp(prompt + len - n, f->close, n) != 0;
 }
 
 const char *msgl__reasoning_close(const msgl_reasoning_form *f)

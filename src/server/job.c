@@ -114,15 +114,17 @@ static int begin_answer(msgl_job *j, msgl_rendered *r)
 {
     msgl_parser_config *split = &j->req.split;
     const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
-    split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
-                                             r->text.len - from);
+    const char *end = msgl__strbuf_str(&r->text) + from;
+    const size_t len = r->text.len - from;
+    split->thinking = msgl__reasoning_opened(split->reasoning, end, len);
     // A grammar is of the answer, not of the thoughts before it: there are none.
     const msgl_req_extra *x = j->req.extra;
     const bool constrained =
         x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE && !j->req.text_first;
     const bool begins = j->req.force_call || (constrained && split->thinking);
-    if (!begins || prefill(j, r) == 0) return 0;
-    return msgl__api_oom(&j->error);
+    if (begins && prefill(j, r) != 0) return msgl__api_oom(&j->error);
+    if (!begins && msgl__reasoning_assumed(split->reasoning, end, len)) split->thinking = true;
+    return 0;
 }
 
 // Kept instead of ids.

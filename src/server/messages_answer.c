@@ -103,10 +103,10 @@ static int put_part(const msgl_reply *r, int index, int *calls, bool *open, cons
         if (rc == 0) rc = msgl__json_put_str(out, data, p->len);
         return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
     case MSGL_PART_CALL:
-        rc = msgl__strbuf_addf(out, "%s{\"type\":\"tool_use\",\"id\":\"", comma);
-        if (rc == 0) rc = msgl__chat_put_call_id(r, index, (*calls)++, out);
-        if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-        if (rc == 0) rc = msgl__json_put_str(out, data, p->len);
+        rc = msgl__strbuf_addf(out, "%s{\"type\":\"tool_use\",\"id\":", comma);
+        if (rc == 0) rc = msgl__chat_put_call_id(r, index, (*calls)++, data, p->len, out);
+        if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+        if (rc == 0) rc = msgl__chat_put_call_name(data, p->len, out);
         *open = true;
         return rc == 0 ? msgl__strbuf_adds(out, ",\"input\":") : rc;
     case MSGL_PART_ARGUMENTS: *open = false; return put_input(data, p->len, out);
@@ -187,10 +187,10 @@ static int open_block(const msgl_reply *r, int index, msgl_sequence *s, msgl_par
     if (rc == 0) rc = put_event("content_block_start", out);
     if (rc == 0) rc = msgl__strbuf_addf(out, ",\"index\":%d,\"content_block\":", s->blocks);
     if (rc == 0 && kind == MSGL_PART_CALL) {
-        rc = msgl__strbuf_adds(out, "{\"type\":\"tool_use\",\"id\":\"");
-        if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, out);
-        if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-        if (rc == 0) rc = msgl__json_put_str(out, name, len);
+        rc = msgl__strbuf_adds(out, "{\"type\":\"tool_use\",\"id\":");
+        if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, name, len, out);
+        if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+        if (rc == 0) rc = msgl__chat_put_call_name(name, len, out);
         if (rc == 0) rc = msgl__strbuf_adds(out, ",\"input\":{}}");
     } else if (rc == 0) {
         rc = msgl__strbuf_adds(out,

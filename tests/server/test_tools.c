@@ -228,8 +228,9 @@ static void test_reasoning(void **state)
             ask(&s, thinks, stream, "I think. </think>\n\nYes.", MSGL_FINISH_STOP, "<think>\n");
         expect(&a, "Yes.", "I think.", "stop");
         answer_free(&a);
-        a = ask(&s, "", stream, "Yes. </think>", MSGL_FINISH_STOP, "assistant\n");
-        expect(&a, "Yes. </think>", "", "stop");
+        // The form's models always think, whether they say where it begins or not.
+        a = ask(&s, "", stream, "So. </think> Yes.", MSGL_FINISH_STOP, "assistant\n");
+        expect(&a, "Yes.", "So.", "stop");
         answer_free(&a);
         a = ask(&s, thinks, stream, "I think", MSGL_FINISH_LENGTH, NULL);
         expect(&a, "", "I think ", "length");
@@ -337,6 +338,50 @@ static void test_forced(void **state)
     server_close(&s);
 }
 
+// Ids that the model gives its calls are the client's, in all three forms of answers.
+static void test_own_ids(void **state)
+{
+    (void)state;
+    static const char call[] =
+        "<|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{\"s\": 1}"
+        "<|tool_call_end|>";
+    static const char *const asked[][3] = {
+        {"/v1/messages",
+         "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{"
+         "\"name\":\"f\","
+         "\"input_schema\":{\"type\":\"object\"}}]",
+         "\"id\":\"functions.f:7\",\"name\":\"f\""},
+        {"/v1/responses",
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{"
+         "\"type\":\"object\"}}]",
+         "\"call_id\":\"functions.f:7\",\"name\":\"f\""},
+    };
+    server_fixture s;
+    open_with(&s, "kimi_k2", "none");
+    for (int stream = 0; stream < 2; stream++) {
+        answer a = ask(&s, TOOLS, stream, call, MSGL_FINISH_STOP, NULL);
+        expect(&a, "", "", "tool_calls");
+        expect_call(&a, 0, "f", "{\"s\": 1}");
+        assert_string_equal(a.ids[0], "functions.f:7");
+        answer_free(&a);
+        for (size_t i = 0; i < 2; i++) {
+            char body[1024];
+            const int fd = client_open(&s);
+            (void)snprintf(body, sizeof body, "%s,\"stream\":%s}", asked[i][1],
+                           stream ? "true" : "false");
+            client_post(fd, asked[i][0], body);
+            const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+            engine_text(&s, uid, call);
+            engine_token(&s, uid, ID_IM_END, MSGL_FINISH_STOP);
+            response r = client_read(fd);
+            if (strstr(r.body, asked[i][2]) == NULL) fail_msg("%s", r.body);
+            response_free(&r);
+            close(fd);
+        }
+    }
+    server_close(&s);
+}
+
 // Several choices have their own calls, with ids of their own, and log-probabilities come along.
 static void test_choices(void **state)
 {
@@ -375,7 +420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),        cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_clients_text), cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_own_ids),      cmocka_unit_test(test_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
