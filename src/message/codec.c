@@ -67,7 +67,7 @@ static int mem_get(msgl_msg_mem *m, size_t size, void **out)
     return 0;
 }
 
-enum { REQUEST_FIELDS = 14 }; // of its tuple, beside the settings of sampling
+enum { REQUEST_FIELDS = 15 }; // of its tuple, beside the settings of sampling
 
 // --- encoding ---
 
@@ -145,6 +145,7 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     put_ids(pk, p->stop_ids, p->num_stop_ids);
     msgpack_pack_int32(pk, r->extra == NULL ? 0 : (int32_t)r->extra->grammar_kind);
     put_str(pk, r->extra == NULL ? "" : r->extra->grammar);
+    put_str(pk, r->extra == NULL ? "" : r->extra->stages);
     put_bias(pk, r->extra);
     put_ids(pk, r->extra == NULL ? NULL : r->extra->allowed,
             r->extra == NULL ? 0 : r->extra->num_allowed);
@@ -532,6 +533,7 @@ static msgl_req_extra *rd_extra(reader *r)
     static const char field[] = "request.logit_bias";
     const int32_t kind = rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
     const char *grammar = rd_str(r, false, "request.grammar");
+    const char *stages = rd_str(r, false, "request.stages");
     const size_t n = rd_array(r, 7, MSGL_MAX_LOGIT_BIAS, field);
     msgl_bias *bias = n == 0 || r->rc != 0 ? NULL : rd_alloc(r, n, sizeof *bias, field);
     for (size_t i = 0; i < n && r->rc == 0; i++) {
@@ -547,6 +549,7 @@ static msgl_req_extra *rd_extra(reader *r)
                                         .num_bias = (int64_t)n,
                                         .grammar_kind = (msgl_grammar_kind)kind,
                                         .grammar = grammar,
+                                        .stages = stages,
                                         .allowed = allowed,
                                         .num_allowed = num_allowed,
                                         .banned = banned,
