@@ -38,6 +38,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = " <|constrain|>json<|message|>",
      .any = "<|channel|>commentary to=functions."},
     {.name = "deepseek_v3",
+     .marks = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .json = true,
      .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .also = "```json",
@@ -48,6 +49,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\n```json\n",
      .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP},
     {.name = "deepseek_v31",
+     .marks = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .json = true,
      .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .tokens = DEEPSEEK_TOKENS,
@@ -58,6 +60,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = MSGL_DEEPSEEK_SEP,
      .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL},
     {.name = "kimi_k2",
+     .marks = SIGNS(MSGL_KIMI_CALLS, MSGL_KIMI_CALL),
      .signs = SIGNS(MSGL_KIMI_CALLS, MSGL_KIMI_CALL),
      .tokens = KIMI_TOKENS,
      .variant = 2,
@@ -67,6 +70,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = ":",
      .any = MSGL_KIMI_CALLS MSGL_KIMI_CALL "functions."},
     {.name = "glm45",
+     .marks = SIGNS("<tool_call>"),
      .signs = SIGNS("<arg_key>"),
      .tokens = XML_TOKENS,
      .step = msgl__tagged_step,
@@ -75,6 +79,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\n",
      .any = "<tool_call>"},
     {.name = "qwen3_coder",
+     .marks = SIGNS("<tool_call>", "<function="),
      .signs = SIGNS("<function="),
      .also = "<tool_call>",
      .tokens = XML_TOKENS,
@@ -85,6 +90,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = ">\n",
      .any = "<tool_call>\n<function="},
     {.name = "mistral",
+     .marks = SIGNS("[TOOL_CALLS]"),
      .signs = SIGNS("[TOOL_CALLS]"),
      .tokens = MISTRAL_TOKENS,
      .id_len = 9,
@@ -92,6 +98,7 @@ static const msgl_tool_form TOOLS[] = {
      .finish = msgl__mistral_finish,
      .any = "[TOOL_CALLS]"},
     {.name = "phi4_mini_json",
+     .marks = SIGNS("functools[", "<|tool_call|>"),
      .signs = SIGNS("functools[", "<|tool|>"),
      .tokens = LIST_TOKENS,
      .variant = 1,
@@ -101,6 +108,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\", \"arguments\":",
      .any = "functools[{\"name\": \""},
     {.name = "granite",
+     .marks = SIGNS("<|tool_call|>", "<tool_call>"),
      .signs = SIGNS("<|tool_call|>"),
      .tokens = LIST_TOKENS,
      .start = MSGL_LIST_STATES,
@@ -110,6 +118,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\", \"arguments\":",
      .any = "<|tool_call|>[{\"name\": \""},
     {.name = "hermes",
+     .marks = SIGNS("<tool_call>"),
      .json = true,
      .mark = "<tool_call>",
      .close = "}\n</tool_call>",
@@ -122,6 +131,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "\", \"arguments\":",
      .any = "<tool_call>\n{\"name\": \""},
     {.name = "pythonic",
+     .by_name = true,
      .signs = SIGNS("func_name1("),
      .tokens = LLAMA_TOKENS,
      .start = 1,
@@ -131,6 +141,7 @@ static const msgl_tool_form TOOLS[] = {
      .behind = "(",
      .any = "["},
     {.name = "llama3",
+     .by_name = true,
      .json = true,
      .close = "}",
      .next = "; ",
@@ -144,14 +155,28 @@ static const msgl_tool_form TOOLS[] = {
      .any = "{\"name\": \""},
 };
 
-#define THINK .open = "<think>", .close = "</think>", .tokens = THINK_TOKENS
+#define THINK                                                                                      \
+    .open = "<think>", .close = "</think>", .begin = "<think>", .closes = SIGNS("</think>"),       \
+    .end = "\n</think>\n\n", .tokens = THINK_TOKENS
 
 static const msgl_reasoning_form REASONING[] = {
-    {.name = "gpt-oss", .signs = SIGNS("<|channel|>"), .tokens = HARMONY_TOKENS},
+    {.name = "gpt-oss",
+     .signs = SIGNS("<|channel|>"),
+     .begin = "<|channel|>analysis",
+     .closes = SIGNS("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>",
+                     "<|channel|>final<|constrain|>json<|message|>"),
+     .away = SIGNS("<|channel|>commentary to=", "<|start|>assistant to="),
+     .end = "<|end|><|start|>assistant<|channel|>final<|message|>",
+     .part_end = "<|end|>",
+     .part_begin = "<|start|>assistant",
+     .tokens = HARMONY_TOKENS},
     {.name = "mistral",
      .signs = SIGNS("[THINK]"),
      .open = "[THINK]",
      .close = "[/THINK]",
+     .begin = "[THINK]",
+     .closes = SIGNS("[/THINK]"),
+     .end = "[/THINK]",
      .tokens = MISTRAL_THINK_TOKENS},
     {.name = "glm45", .signs = SIGNS("<arg_key>"), .also = "think>", THINK},
     {.name = "deepseek-v3", .signs = SIGNS(MSGL_DEEPSEEK_CALLS), .also = "thinking", THINK},
@@ -279,20 +304,50 @@ bool msgl__tool_form_writing(const msgl_tool_form *f, msgl_tool_writing *out)
     return true;
 }
 
+const char *const *msgl__tool_form_marks(const msgl_tool_form *f)
+{
+    return f->marks;
+}
+
+int msgl__tool_form_by_name(const msgl_tool_form *f, const char *name, msgl_strbuf *out)
+{
+    if (!f->by_name) return 0;
+    return msgl__strbuf_addf(out, "%s%s%c", f->before, name, f->behind[0]);
+}
+
+void msgl__reasoning_marks(const msgl_reasoning_form *f, msgl_reasoning_marks *out)
+{
+    *out = (msgl_reasoning_marks){.whole = f->close == NULL,
+                                  .begin = f->begin,
+                                  .closes = f->closes,
+                                  .away = f->away,
+                                  .end = f->end,
+                                  .part_end = f->part_end,
+                                  .part_begin = f->part_begin};
+}
+
+// Whether text[0, len) ends in the mark, but for white space.
+static bool ends_in(const char *text, size_t len, const char *mark)
+{
+    if (mark == NULL) return false;
+    while (len > 0 && msgl__is_space(text[len - 1])) len--;
+    const size_t n = strlen(mark);
+    return len >= n && memcmp(text + len - n, mark, n) == 0;
+}
+
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len)
 {
-    if (f == NULL || f->open == NULL) return false;
-    while (len > 0 && msgl__is_space(prompt[len - 1])) len--;
-    const size_t n = strlen(f->open);
-    return len >= n && memcmp(prompt + len - n, f->open, n) == 0;
+    return f != NULL && ends_in(prompt, len, f->open);
+}
+
+bool msgl__reasoning_closed(const msgl_reasoning_form *f, const char *prompt, size_t len)
+{
+    return f != NULL && ends_in(prompt, len, f->close);
 }
 
 bool msgl__reasoning_assumed(const msgl_reasoning_form *f, const char *prompt, size_t len)
 {
-    if (f == NULL || !f->assumed) return false;
-    while (len > 0 && msgl__is_space(prompt[len - 1])) len--;
-    const size_t n = strlen(f->close);
-    return len < n || memcmp(prompt + len - n, f->close, n) != 0;
+    return f != NULL && f->assumed && !msgl__reasoning_closed(f, prompt, len);
 }
 
 const char *msgl__reasoning_close(const msgl_reasoning_form *f)

@@ -44,6 +44,8 @@ struct msgl_tool_form {
     // a name.
     const char *before, *behind, *any;
     const char *mark, *close, *next; // as in msgl_tool_writing
+    const char *const *marks;        // what calls begin with; NULL: by_name, or inside of thoughts
+    bool by_name;                    // `before`, a tool's name and one byte of `behind` are that
 };
 
 struct msgl_reasoning_form {
@@ -51,6 +53,9 @@ struct msgl_reasoning_form {
     const char *const *signs;
     const char *also;
     const char *open, *close; // NULL: of a form that is `whole`
+    // As in msgl_reasoning_marks.
+    const char *begin, *end, *part_end, *part_begin;
+    const char *const *closes, *const *away;
     bool assumed; // an answer is thoughts up to `close`, whether it begins with `open` or not
     const char *const *tokens; // special tokens; NULL: none
 };
