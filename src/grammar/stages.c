@@ -373,21 +373,39 @@ static void set_all(const msgl_staged *x, uint32_t *bits, bool ends)
     }
 }
 
-// Tokens that go on towards a text of the list.
-static void set_towards(const msgl_staged *x, const json_t *list, uint32_t *bits)
+// What is left of a text that may still come.
+typedef struct rest {
+    const char *text;
+    size_t len;
+} rest;
+
+// Tokens that go on towards a text of the list. One look at the vocabulary, whatever their number:
+// few tokens begin with a byte that one of the texts goes on with.
+static int set_towards(const msgl_staged *x, const json_t *list, uint32_t *bits)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    const size_t seen = x->seen.len, most = json_array_size(list);
+    bool next[256] = {false};
+    size_t n = 0;
+    rest *rests = most == 0 ? NULL : msgl__calloc(most, sizeof *rests);
+    if (most == 0) return 0;
+    if (rests == NULL) return MSGL_ENOMEM;
+    for (size_t i = 0; i < most; i++) {
         size_t len;
         const char *text = text_at(list, i, &len);
-        const size_t seen = x->seen.len;
         if (len <= seen || (seen > 0 && memcmp(text, x->seen.data, seen) != 0)) continue;
-        for (int32_t t = 0; t < x->v->size; t++) {
-            size_t n;
-            const char *shown = msgl__grammar_vocab_shown(x->v, t, &n);
-            if (n == 0 || n > len - seen || shown[0] != text[seen]) continue;
-            if (memcmp(shown, text + seen, n) == 0) msgl__bit_set(bits, t);
-        }
+        next[(unsigned char)text[seen]] = true;
+        rests[n++] = (rest){text + seen, len - seen};
     }
+    for (int32_t t = 0; t < x->v->size && n > 0; t++) {
+        size_t len;
+        const char *shown = msgl__grammar_vocab_shown(x->v, t, &len);
+        if (len == 0 || !next[(unsigned char)shown[0]]) continue;
+        size_t i = 0;
+        while (i < n && (len > rests[i].len || memcmp(shown, rests[i].text, len) != 0)) i++;
+        if (i < n) msgl__bit_set(bits, t);
+    }
+    msgl__free(rests);
+    return 0;
 }
 
 static void set_blanks(const msgl_staged *x, uint32_t *bits)
@@ -447,8 +465,8 @@ int msgl__staged_fill_mask(msgl_staged *x, uint32_t *bits)
         const json_int_t id = json_integer_value(json_array_get(x->ids, x->num_ids));
         if (id < x->v->size) msgl__bit_set(bits, (int32_t)id);
     }
-    if (!x->thought) set_towards(x, x->s->open, bits);
-    set_towards(x, x->s->calls, bits);
+    if (!x->thought) rc = set_towards(x, x->s->open, bits);
+    if (rc == 0) rc = set_towards(x, x->s->calls, bits);
     if (x->may_blank) set_blanks(x, bits);
-    return 0;
+    return rc;
 }
