@@ -219,9 +219,8 @@ static const other_name TOOL_NAMES[] = {
     {"qwen3_xml", "qwen3_coder"},
 };
 static const other_name REASONING_NAMES[] = {
-    {"deepseek_r1", "deepseek-r1"},
-    {"deepseek_v3", "deepseek-v3"},
-    {"openai_gptoss", "gpt-oss"},
+    {"deepseek_r1", "deepseek-r1"},    {"kimi_k2", "qwen3"},
+    {"deepseek_v3", "deepseek-v3"},    {"openai_gptoss", "gpt-oss"},
     {"qwen3-thinking", "deepseek-r1"},
 };
 

@@ -29,7 +29,7 @@ enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is 
     "granite4|hermes|kimi_k2|llama3|llama3_json|llama4_json|llama4_pythonic|mistral|openai|"       \
     "phi4_mini_json|pythonic|qwen|qwen25|qwen3_coder|qwen3_xml"
 #define MSGL_REASONING_FORM_NAMES                                                                  \
-    "auto|none|deepseek-r1|deepseek-v3|deepseek_r1|deepseek_v3|glm45|gpt-oss|mistral|"             \
+    "auto|none|deepseek-r1|deepseek-v3|deepseek_r1|deepseek_v3|glm45|gpt-oss|kimi_k2|mistral|"     \
     "openai_gptoss|qwen3|qwen3-thinking"
 
 // The form of this name, ours or SGLang's or vLLM's, or NULL: "none", and names that there are not.

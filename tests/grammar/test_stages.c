@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/mem.h"
 #include "grammar/constrain.h"
 #include "grammar/stages.h"
 
@@ -287,12 +288,44 @@ static void test_told_wrong(void **state)
     }
 }
 
+// Every allocation fails once, and nothing is lost.
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"thinking\":true," THINKS ",\"calls\":[\"<tool>\"]}";
+    bool done = false;
+    for (int64_t nth = 1; !done; nth++) {
+        msgl_grammar_vocab *v = vocab();
+        msgl_grammar *g = grammar(MSGL_GRAMMAR_REGEX, "ab");
+        msgl_stages *s = NULL;
+        msgl_staged *x = NULL;
+        msgl_err err;
+        uint32_t bits[(NUM + 31) / 32];
+        msgl__mem_fail_from(nth);
+        int rc = msgl__stages_parse(text, &s, &err);
+        if (rc == 0) x = msgl__staged_create(s, g, NULL, v);
+        if (rc == 0 && x == NULL) rc = MSGL_ENOMEM;
+        for (const char *p = "x</think><tool>"; rc == 0 && *p != '\0'; p++) {
+            rc = msgl__staged_fill_mask(x, bits);
+            if (rc == 0) rc = msgl__staged_accept(x, 1 + (unsigned char)*p);
+        }
+        msgl__mem_fail_from(0);
+        assert_true(rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EFORMAT);
+        done = rc == 0;
+        msgl__staged_destroy(x);
+        msgl__grammar_unref(g);
+        msgl__grammar_vocab_unref(v);
+        assert_true(nth < 10000);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opened),  cmocka_unit_test(test_not_opened),
-        cmocka_unit_test(test_budget),  cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_opening), cmocka_unit_test(test_told_wrong),
+        cmocka_unit_test(test_opened),    cmocka_unit_test(test_not_opened),
+        cmocka_unit_test(test_budget),    cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_opening),   cmocka_unit_test(test_told_wrong),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
