@@ -447,6 +447,8 @@ static void test_stages(void **state)
         {TOOLS "," FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
          "{" THINK_MARKS
          ",\"calls\":[\"<tool_call>\\n{\\\"name\\\": \\\"\"],\"grammar\":\"CALLS\"}"},
+        {TOOLS ",\"guided_choice\":[\"x\"]", "assistant\n", MSGL_GRAMMAR_CHOICE,
+         "{" THINK_MARKS "}"},
         {TOOLS "," FORM ",\"tool_choice\":\"none\"", "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
          "{" THINK_MARKS "}"},
     };

@@ -278,8 +278,8 @@ static int calls_beside(const msgl_tool_use *use, msgl_gen_request *out, msgl_ap
 }
 
 // Holds calls to the schemas of their tools, unless other fields say what the answer is made of.
-static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e)
+static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_config *cfg,
+                           msgl_gen_request *out, msgl_api_error *e)
 {
     msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
     const msgl_tool_use use = {.tools = tools,
@@ -291,7 +291,10 @@ static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl
         out->sampling.min_tokens > 0) {
         return 0;
     }
-    if (p.grammar_kind != MSGL_GRAMMAR_NONE) return calls_beside(&use, out, e);
+    if (p.grammar_kind != MSGL_GRAMMAR_NONE) {
+        // Other fields than this say what the whole answer is.
+        return msgl__field(o, "response_format") != NULL ? calls_beside(&use, out, e) : 0;
+    }
     msgl_constraint_text c;
     int rc = msgl__tool_grammar(&use, &c, e);
     if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
@@ -348,7 +351,7 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     out->split.tools = cfg->tool_form;
     out->split.known = out->tools;
     out->split.max_calls = choice.name != NULL || !parallel ? 1 : 0;
-    return constrain_calls(v, cfg, out, e);
+    return constrain_calls(o, v, cfg, out, e);
 }
 
 // How long thoughts may be. What else holds the answer's tokens to something has no place for them.
