@@ -36,10 +36,10 @@ static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_
     if (kind == MSGL_PART_REASONING) {
         return msgl__strbuf_adds(out, ",\"type\":\"reasoning\",\"summary\":[]");
     }
-    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":\"");
-    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, out);
-    if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-    return rc == 0 ? msgl__json_put_str(out, name, len) : rc;
+    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":");
+    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, name, len, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+    return rc == 0 ? msgl__chat_put_call_name(name, len, out) : rc;
 }
 
 // A part of an item's content.
