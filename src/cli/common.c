@@ -71,10 +71,22 @@ const char *msgl__cli_cpu_level(void)
     return getenv("MINISGL_CPU");
 }
 
+// A half of a pair is one backend.
+static int check_half(const char *flag, const char *name, msgl_err *err)
+{
+    if (name == NULL || strchr(name, ',') == NULL) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%s is \"%.60s\"; allowed: one backend, or auto (a pair is "
+                         "--attention-backend PREFILL,DECODE)",
+                         flag, name);
+}
+
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err)
 {
-    const int rc = msgl__cli_model_dir(a, dir, err);
+    int rc = check_half("--prefill-attention-backend", a->prefill_attention, err);
+    if (rc == 0) rc = check_half("--decode-attention-backend", a->decode_attention, err);
+    if (rc == 0) rc = msgl__cli_model_dir(a, dir, err);
     if (rc != 0) return rc;
     *out = a->engine;
     out->model_dir = *dir;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/spellings.h"
 #include "core/attributes.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
@@ -837,29 +838,12 @@ static const msgl_setting ROWS[] = {
 
 const msgl_setting_table msgl__cli_settings = {ROWS, MSGL_COUNT(ROWS)};
 
-// Other spellings of flags: Mini-SGLang's, and short ones.
-static const struct {
-    const char *name, *alias;
-} ALIASES[] = {
-    {"model", "-m"},
-    {"model", "--model-path"},
-    {"attention-backend", "--attn"},
-    {"max-prefill-length", "--max-extend-length"},
-    {"cuda-graph-max-bs", "--graph"},
-    {"tp-size", "--tensor-parallel-size"},
-    {"ep-size", "--expert-parallel-size"},
-    {"dp-size", "--data-parallel-size"},
-    {"num-tokenizer", "--tokenizer-count"},
-    {"shell-mode", "--shell"},
-    {"format", "-o"},
-    {"output", "-o"},
-    {"help", "-h"},
-};
-
 const char *msgl__option_alias(const msgl_setting *o, int k)
 {
-    for (size_t i = 0; i < MSGL_COUNT(ALIASES); i++) {
-        if (strcmp(ALIASES[i].name, o->name) == 0 && k-- == 0) return ALIASES[i].alias;
+    const msgl_spelling *s;
+    for (int i = 0; (s = msgl__spelling(i)) != NULL; i++) {
+        if (!msgl__spelling_is_alias(s) || strcmp(s->option, o->name) != 0) continue;
+        if (k-- == 0) return s->flag;
     }
     return NULL;
 }

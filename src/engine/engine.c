@@ -178,6 +178,11 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
                         : on_host           ? 0.4
                                             : 0.9,
+        .whole_share =
+            o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : o->mem_fraction_static,
+        .whole = (on_host ? msgl__memory_whole() : e->device_bytes) / sharing,
+        .with_workspace = o->gpu_memory_utilization > 0,
+        .lazy = on_host,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = of_all.num_pages;
@@ -286,6 +291,7 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
                       cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
     if (code != 0) return code;
     snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
+    e->device_bytes = props.total_bytes;
     e->large_gpu = props.free_bytes > (size_t)40 << 30;
     e->cuda->kernels(&e->kernels);
     return 0;
