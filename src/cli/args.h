@@ -43,7 +43,7 @@ typedef struct msgl_args {
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
-    int max_tokens, logprobs, chat, stream, resume;
+    int max_tokens, logprobs, chat, raw, stream, resume;
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
@@ -59,6 +59,7 @@ typedef struct msgl_args {
     const char *config_file;
     msgl_options_file config; // what config_file says; values point into it
     // help
+    int verbose;
     int help, markdown, http, matrix, man;
     const char *completion;
     const char *sub;              // second word of `bench` and `help`

@@ -215,6 +215,8 @@ static void put_roff(FILE *out, const char *text)
     for (; *text != '\0'; text++) {
         if (*text == '\\') {
             fputs("\\e", out);
+        } else if (*text == '|') { // of many choices: a line may end behind each
+            fputs("|\\:", out);
         } else if (*text == '-') {
             fputs("\\-", out);
         } else if (*text != '`') {

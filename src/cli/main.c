@@ -101,7 +101,9 @@ static int cmd_help(const msgl_args *a)
 static int finish(int code)
 {
     msgl_err err;
-    if (msgl__cli_flush(stdout, "standard output", &err) == 0 || code != MSGL_EXIT_OK) return code;
+    const int rc = msgl__cli_flush(stdout, "standard output", &err);
+    msgl__cli_end_pipe();
+    if (rc == 0 || code != MSGL_EXIT_OK) return code;
     return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }
 

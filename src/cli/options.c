@@ -500,7 +500,16 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, chat),
         .commands = MSGL_CMD_RUN,
         .group = "requests",
-        .help = "put each --prompt into the model's chat template as a user message",
+        .help = "put prompts into the model's chat template, which is so anyway",
+    },
+    {
+        .name = "raw",
+        MSGL_FLAG(msgl_args, raw),
+        .commands = MSGL_CMD_RUN,
+        .group = "requests",
+        .help = "take prompts as they are, to be continued; else a text is a user message in the "
+                "model's chat template, if it has one (token ids and OpenAI's batch form are as "
+                "they are)",
     },
     {
         .name = "system",
@@ -508,7 +517,7 @@ static const msgl_setting ROWS[] = {
         .commands = SAMPLING,
         .group = "requests",
         .metavar = "TEXT",
-        .help = "system message before the prompts (with --chat, and in chat)",
+        .help = "system message before the prompts",
     },
     {
         .name = "stream",
@@ -768,9 +777,16 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_CMD_INFO | MSGL_CMD_SIMULATE,
         .group = "bench",
         .metavar = "FORMAT",
-        .help = "how rows are printed",
+        .help = "how rows are printed; info: prints all of its table so",
     },
 
+    {
+        .name = "verbose",
+        MSGL_FLAG(msgl_args, verbose),
+        .commands = MSGL_CMD_INFO,
+        .group = "bench",
+        .help = "also what each attention backend can do, and why one cannot run here",
+    },
     {
         .name = "decode",
         MSGL_FLAG(msgl_args, decode),

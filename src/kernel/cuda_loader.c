@@ -131,8 +131,7 @@ static int too_few(const char *spec, int count, int named, int ranks, msgl_err *
     return msgl__err_set(err, MSGL_EINVAL, "--device: found \"%.40s\", allowed %s", spec, there);
 }
 
-// Whether an NVIDIA driver is there, or that of Windows below.
-static bool has_driver(void)
+bool msgl__cuda_has_driver(void)
 {
     return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
@@ -156,7 +155,8 @@ int msgl__device_choose(const char *spec, int rank, int ranks, msgl_device_choic
     if (count == 0 && any) {
         // Where there is no GPU it is no news that one is not used; `minisgl info` says more.
         snprintf(out->note, sizeof out->note, "running on the CPU%s%.180s",
-                 has_driver() ? ", though there is a GPU: " : "", has_driver() ? why.text : "");
+                 msgl__cuda_has_driver() ? ", though there is a GPU: " : "",
+                 msgl__cuda_has_driver() ? why.text : "");
         return 0;
     }
     if (count == 0) {
