@@ -23,6 +23,10 @@ int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
 // Ends the process as other tools end in a pipe whose reader is gone, by SIGPIPE, if it is.
 void msgl__cli_end_pipe(void);
 
+// Puts names in the place of what else may be given as --model: an address of a hub's page, or the
+// folder of a model in the hub's cache (models--ORG--NAME), which becomes that of its snapshot.
+// Once, before --model is used.
+int msgl__cli_take_address(msgl_args *a, msgl_err *err);
 // The folder or file that --model means: a path, or ORG/NAME in the local Hugging Face cache
 // (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface), else on the hub, from where it is downloaded.
 // Freed with msgl_free. The error says where it looked.

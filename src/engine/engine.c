@@ -141,7 +141,7 @@ static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_pl
                                                                  : NULL;
     if (differs == NULL) return 0;
     return msgl__err_set(err, MSGL_EFORMAT, "%s: found another model than rank 0: %s",
-                         msgl__path_tail(o->model_dir), differs);
+                         msgl__path_shown(o->model_dir), differs);
 }
 
 // The parts that only compute sizes: nothing large is allocated yet.
@@ -199,6 +199,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         code = msgl__err_set(err, MSGL_EINTERNAL, "rank 0 plans for other lengths");
     }
     if (code != 0) return code;
+    if (!o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
+    if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
     for (int32_t g = 0; g < e->specs.count; g++) {
@@ -235,8 +237,8 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (code != 0) return code;
     e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
-    code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
-                            o->progress != NULL ? on_load : NULL, &p, err);
+    code = msgl__model_load(&e->model, region, &e->exec, o->progress != NULL ? on_load : NULL, &p,
+                            err);
     return code;
 }
 

@@ -146,6 +146,7 @@ int main(int argc, char **argv)
     int rc = msgl__cli_job(&job, &err);
     if (rc == 0) rc = msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err);
     if (rc == 0) rc = msgl__cli_take_job(&job, &args, &err);
+    if (rc == 0) rc = msgl__cli_take_address(&args, &err);
     // What is wrong with arguments that all processes of a job have is said once.
     if (rc != 0) return job.rank > 0 ? MSGL_EXIT_USAGE : msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     if (args.help) {

@@ -370,6 +370,36 @@ echo '{"model": "org/small", "prompt": "x", "max_tokens": 1}' >"$dir/hub.jsonl"
 expect "a model of the hub's cache" 0 '"text":' env HF_HUB_CACHE="$dir/hub" "$minisgl" run --model org/small \
     --input "$dir/hub.jsonl"
 
+expect "a folder of the hub's cache" 0 '"model":"small"' sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
+    '$minisgl' run '$dir/hub/models--org--small/' --input -"
+rm "$dir/hub/models--org--small/refs/main"
+expect "its only snapshot" 0 "Qwen3ForCausalLM" "$minisgl" info "$dir/hub/models--org--small"
+ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/other"
+expect "of two" 2 "found 2 snapshots and no refs/main" "$minisgl" info "$dir/hub/models--org--small"
+
+# What is no model, or not all of one, is called what it is; before memory is planned, and once.
+pointer='version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123456\n'
+cp -r "$model" "$dir/clone"
+for file in tokenizer.json model-00001-of-00002.safetensors; do
+    # shellcheck disable=SC2059 # a format of its own
+    printf "$pointer" >"$dir/clone/$file"
+    expect "Git LFS, $file" 1 "/$file: is a Git LFS pointer, not the file itself; .git lfs pull. in its folder" \
+        "$minisgl" run "$dir/clone" --prompt x
+    expect "Git LFS, $file, without a plan" 1 "^0$" grep -c "memory plan" "$dir/out"
+    cp "$model/tokenizer.json" "$dir/clone"
+done
+"$minisgl" serve "$dir/clone" --port 0 >"$dir/said" 2>&1
+expect "once" 0 "^1$" grep -c "is a Git LFS pointer" "$dir/said"
+rm "$dir"/clone/*.safetensors* && echo x >"$dir/clone/pytorch_model.bin"
+expect "weights of PyTorch" 1 "clone: has no model.safetensors, but pytorch_model.bin, which is not read" "$minisgl" run "$dir/clone" --prompt x
+rm "$dir/clone/config.json"
+expect "a tokenizer alone" 1 "clone: is a tokenizer alone; allowed: a folder with config.json" "$minisgl" run "$dir/clone" --prompt x
+echo '{}' >"$dir/clone/adapter_config.json"
+expect "an adapter" 1 "clone: is a LoRA adapter; merge it" "$minisgl" info "$dir/clone"
+long=$dir/$(printf 'y%.0s' $(seq 140))
+mkdir "$long"
+expect "a long path keeps both ends" 1 "minisgl: --model /.*yyy[.][.][.]yyy.*: has no config.json" "$minisgl" run "$long" --prompt x
+
 # A batch file's bar counts answers, not lines read. (script gives it a terminal.)
 if command -v script >/dev/null; then
     script -qc "\"$minisgl\" run --model \"$model\" --input \"$dir/in.jsonl\" --output /dev/null" /dev/null \

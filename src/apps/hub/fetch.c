@@ -347,7 +347,11 @@ static int run(msgl_fetch *f, const char *url, struct transfer *t, msgl_err *err
         if (fine && (t->text != NULL || t->done == t->size)) return 0;
         if (fine) code = CURLE_PARTIAL_FILE;
         if (t->done > before) tries = 1;
-        if (*f->cfg.interrupted || t->write_error != 0 || t->too_long || tries == MAX_TRIES ||
+        // Where there is no network at all, as the first request finds, waiting is of little use.
+        const bool unreachable = t->text != NULL && (code == CURLE_COULDNT_RESOLVE_HOST ||
+                                                     code == CURLE_COULDNT_CONNECT);
+        const int most = unreachable ? 2 : MAX_TRIES;
+        if (*f->cfg.interrupted || t->write_error != 0 || t->too_long || tries >= most ||
             !is_passing(code, t->status)) {
             return failed(t, code, err);
         }
