@@ -144,6 +144,8 @@ static const struct {
     {"`HF_ENDPOINT`", "an address", "the hub, or a mirror of it (default https://huggingface.co)"},
     {"`HF_HUB_OFFLINE`", "`1`, `0`",
      "1: nothing is downloaded, of either hub; the cache has it or not"},
+    {"`SSL_CERT_FILE`", "a file",
+     "certificates that hubs are trusted by (default: where the system has them)"},
     {"`VLLM_USE_MODELSCOPE`, `SGLANG_USE_MODELSCOPE`", "`true`, `1`",
      "names of models are ModelScope's, where --model-source says nothing"},
     {"`MODELSCOPE_CACHE`", "a folder", "ModelScope's local cache (default ~/.cache/modelscope)"},
