@@ -123,6 +123,23 @@ static int take_bad_words(msgl_run_line *r)
     return 0;
 }
 
+// The chat template's input where a text is a user message; NULL: it is not UTF-8, or memory is
+// out.
+static char *chat_of(const msgl_run_common *common, const char *text)
+{
+    json_t *messages = json_array();
+    int rc = 0;
+    if (common->system != NULL) {
+        rc = json_array_append_new(
+            messages, json_pack("{s:s,s:s}", "role", "system", "content", common->system));
+    }
+    rc |= json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", text));
+    json_t *vars = json_pack("{s:o}", "messages", messages);
+    char *out = rc == 0 ? json_dumps(vars, JSON_COMPACT) : NULL;
+    json_decref(vars);
+    return out;
+}
+
 static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
@@ -133,6 +150,10 @@ static int take_prompt(msgl_run_line *r)
     if (q->num_prompts != 1) {
         return refuse(r, BAD_REQUEST, "'prompt' has %d prompts; each needs a line of its own",
                       q->num_prompts);
+    }
+    if (q->prompts[0].text != NULL && r->common->chat && !r->batch) {
+        r->chat = chat_of(r->common, q->prompts[0].text);
+        return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->prompts[0].text != NULL) {
         r->text = q->prompts[0].text;
@@ -293,23 +314,16 @@ msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number
     return r;
 }
 
-msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *system,
-                                     const msgl_params *params)
+msgl_run_line *msgl__run_line_prompt(const char *prompt, const msgl_run_common *common)
 {
-    msgl_run_line *r = line_new(params);
-    if (r == NULL || !chat) {
-        if (r != NULL) r->text = prompt;
+    msgl_run_line *r = line_new(&common->params);
+    if (r == NULL) return NULL;
+    r->common = common;
+    if (!common->chat) {
+        r->text = prompt;
         return r;
     }
-    json_t *messages = json_array(), *vars = json_object();
-    if (system != NULL) {
-        json_array_append_new(messages,
-                              json_pack("{s:s,s:s}", "role", "system", "content", system));
-    }
-    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", prompt));
-    json_object_set_new(vars, "messages", messages);
-    r->chat = json_dumps(vars, JSON_COMPACT);
-    json_decref(vars);
+    r->chat = chat_of(common, prompt);
     return r;
 }
 

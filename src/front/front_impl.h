@@ -117,7 +117,7 @@ typedef struct replica {
     char name[16]; // in the log: "engine", one of several "engine 3"
     msgl_channel *chan;
     struct event *chan_read, *chan_write;
-    bool ready;
+    bool ready, started;   // now; once at least
     uint64_t beats;        // seen last
     int silence_s;         // seconds, of the timer, without a beat while ready
     msgl_msg_ready engine; // its strings are ours

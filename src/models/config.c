@@ -394,7 +394,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
     int code = msgl__path_join(dir, "config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
-    msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
+    msgl_json_reader r = {.file = msgl__path_shown(path), .section = "", .obj = root, .err = err};
     code = msgl__config_read(&r, out);
     json_decref(root);
     if (code != 0) return code;
@@ -402,7 +402,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
     code = msgl__path_join(dir, "generation_config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
-    r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
+    r = (msgl_json_reader){.file = msgl__path_shown(path), .section = "", .obj = root, .err = err};
     code = msgl__config_read_generation(&r, out);
     json_decref(root);
     return code;

@@ -270,12 +270,12 @@ int msgl__chat_template_read(const char *spec, char **out, msgl_err *err)
     }
     if (rc == 0 && (strlen(*out) != len || !msgl__chat_template_has_tags(*out))) {
         rc = msgl__err_set(err, MSGL_EFORMAT, "%s: no chat template: %s in it",
-                           msgl__path_tail(spec),
+                           msgl__path_shown(spec),
                            strlen(*out) != len ? "a NUL byte is" : "neither {{ nor {% is");
     }
     if (rc == 0) {
         rc = msgl__chat_template_parse(*out, len, &parsed, err);
-        if (rc != 0 && file) rc = msgl__err_prefix(err, rc, "%s", msgl__path_tail(spec));
+        if (rc != 0 && file) rc = msgl__err_prefix(err, rc, "%s", msgl__path_shown(spec));
     }
     msgl__chat_template_free(parsed);
     if (rc == 0) return 0;

@@ -409,7 +409,7 @@ static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
     if (found > 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "%s: found %d .gguf files, allowed one: give the path of the file",
-                             msgl__path_tail(folder), found);
+                             msgl__path_shown(folder), found);
     }
     if (n < 0 || (size_t)n >= size) {
         return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");

@@ -153,12 +153,12 @@ static int load(const char *path, size_t max_bytes, size_t flags, json_type type
     size_t len = 0;
     *out = NULL;
     int rc = msgl__file_read(path, max_bytes, &data, &len, err);
-    if (rc == 0) rc = msgl__json_parse(msgl__path_tail(path), data, len, flags, out, err);
+    if (rc == 0) rc = msgl__json_parse(msgl__path_shown(path), data, len, flags, out, err);
     msgl__free(data);
     if (rc != 0 || json_typeof(*out) == type) return rc;
     json_decref(*out);
     *out = NULL;
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON %s", msgl__path_tail(path),
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON %s", msgl__path_shown(path),
                          type == JSON_OBJECT ? "object" : "array");
 }
 

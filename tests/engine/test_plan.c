@@ -124,6 +124,40 @@ static void expect_refused(msgl_memory_plan p, int code, const char *words)
     if (strstr(err.text, words) == NULL) fail_msg("no \"%s\" in \"%s\"", words, err.text);
 }
 
+// Shares of all memory, as vLLM and SGLang count: with the workspace, and without it; and never
+// more than is free.
+static void test_whole_shares(void **state)
+{
+    (void)state;
+    static const struct {
+        double share;
+        bool with_workspace;
+        int64_t budget; // MiB for the pools, but for the tables; 900: of what is free
+    } cases[] = {{0.5, true, 643}, {0.5, false, 700}, {0.25, true, 143}, {1, true, 900}};
+    for (int i = 0; i < 4; i++) {
+        msgl_memory_plan p = wanted();
+        p.whole = 2000 * MIB;
+        p.whole_share = cases[i].share;
+        p.with_workspace = cases[i].with_workspace;
+        p.memory_ratio = 0.9; // does not count
+        p.available = 1257 * MIB;
+        p.max_running = 1;
+        assert_int_equal(plan(&p, NULL), 0);
+        size_t budget = (size_t)cases[i].budget * MIB;
+        if (cases[i].with_workspace || cases[i].budget == 900) budget -= p.table_bytes;
+        const size_t page = pool_of(&p, 2) - pool_of(&p, 1);
+        assert_true(p.kv_bytes <= budget && p.kv_bytes + page > budget);
+    }
+    msgl_memory_plan p = wanted();
+    p.whole = 2000 * MIB;
+    p.whole_share = 0.15;
+    p.max_seq_len = 100;
+    expect_refused(p, MSGL_ENOMEM, "a larger --mem-fraction-static may help");
+    p.with_workspace = true;
+    expect_refused(p, MSGL_ENOMEM, "a larger --gpu-memory-utilization may help");
+    assert_true(msgl__memory_whole() >= msgl__memory_available());
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -370,6 +404,8 @@ static void test_lines(void **state)
     expect_lines(p, "bfloat16\n"
                     "  KV pages          9.5  100 pages of 16 tokens, bfloat16, 6.0 KiB per token\n"
                     "  workspace ");
+    p.lazy = true;
+    expect_lines(p, "6.0 KiB per token; memory is taken as they fill\n  workspace ");
     p = wanted_windows();
     p.cache.spans[0].num_units = 1000;
     expect_lines(p, "  KV pages         62.6  4 layers, all tokens: 1000 pages of 16 tokens, "
@@ -476,12 +512,13 @@ static void test_without_proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
-        cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_cgroup),       cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_adds_up),        cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_whole_shares),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_window_floor),
+        cmocka_unit_test(test_window_ceiling), cmocka_unit_test(test_windows_only),
+        cmocka_unit_test(test_states),         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_address_space),  cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_cgroup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -389,7 +389,8 @@ static void test_bad_tensors(void **state)
     gguf_put_string(&w, "general.architecture", "qwen3");
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", Q4_K, 2, dims, data, 8 * 144);
     expect(&w, up, MSGL_EUNSUPPORTED,
-           "tensor blk.12.ffn_up.weight: dtype: found Q4_K, expected F32, F16, BF16 or Q8_0");
+           "tensor blk.12.ffn_up.weight: dtype: found Q4_K, expected F32, F16, BF16 or Q8_0 "
+           "(another file of the model may be, as ORG/NAME:Q8_0)");
     gguf_put_string(&w, "general.architecture", "qwen3");
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", F32, 2, (int64_t[]){8, 256}, data, 8192);
     expect(&w, up, MSGL_EFORMAT,

@@ -132,15 +132,15 @@ int msgl__chat_save(const msgl_chat *c, const char *path, bool replace, msgl_err
         if (code == EEXIST) {
             return msgl__err_set(err, MSGL_EINVAL,
                                  "%s exists; /save -f FILE writes it nevertheless",
-                                 msgl__path_tail(full));
+                                 msgl__path_shown(full));
         }
-        return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(full), strerror(code));
+        return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_shown(full), strerror(code));
     }
     int code = fprintf(f, "%s\n", json) < 0 ? errno : 0;
     if (fclose(f) != 0 && code == 0) code = errno;
     msgl__free(json);
     if (code == 0) return 0;
-    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(full), strerror(code));
+    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_shown(full), strerror(code));
 }
 
 static int check_message(const json_t *message, size_t at, msgl_err *err)
@@ -187,7 +187,7 @@ int msgl__chat_load(msgl_chat *c, const char *path, msgl_err *err)
         c->messages = messages;
         c->used = 0;
     } else {
-        (void)msgl__err_prefix(err, rc, "%s", msgl__path_tail(full));
+        (void)msgl__err_prefix(err, rc, "%s", msgl__path_shown(full));
     }
     json_decref(file);
     return rc;

@@ -41,7 +41,7 @@ int msgl__json_lines_read(const char *path, msgl_json_line_fn fn, void *ctx, msg
     size_t size;
     int rc = msgl__file_map(path, &map, &size, err);
     if (rc != 0) return rc;
-    msgl_json_line line = {.name = msgl__path_tail(path)};
+    msgl_json_line line = {.name = msgl__path_shown(path)};
     const char *text = map;
     for (size_t at = 0; rc == 0 && at < size;) {
         const char *end = memchr(text + at, '\n', size - at);

@@ -105,7 +105,7 @@ int msgl__attn_channels_load(const char *path, const char *type, msgl_attn_spars
 {
     const msgl_channel_dims *d = &s->dims;
     int32_t ranks[MSGL_ATTN_MAX_DIM];
-    const reading r = {.file = msgl__path_tail(path), .type = type, .s = s, .ranks = ranks};
+    const reading r = {.file = msgl__path_shown(path), .type = type, .s = s, .ranks = ranks};
     if (s->heavy_channels % 8 != 0 || s->heavy_channels > d->head_dim ||
         d->head_dim > MSGL_ATTN_MAX_DIM) {
         return msgl__err_set(err, MSGL_EINVAL,
