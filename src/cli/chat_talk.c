@@ -11,6 +11,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
 
 static const size_t MAX_FILE = (size_t)64 << 20;
 
@@ -168,7 +169,7 @@ int msgl__chat_load(msgl_chat *c, const char *path, msgl_err *err)
     if (rc == 0) rc = msgl__file_read(full, MAX_FILE, &data, &len, err);
     if (rc != 0) return rc;
     json_error_t where;
-    json_t *file = json_loadb(data, len, JSON_REJECT_DUPLICATES, &where);
+    json_t *file = msgl__json_loadb(data, len, JSON_REJECT_DUPLICATES, &where, NULL);
     msgl__free(data);
     json_t *messages = json_is_object(file) ? json_object_get(file, "messages") : file;
     if (file == NULL) {

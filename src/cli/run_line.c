@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "llm/llm.h"
 #include "server/fields.h"
+#include "utils/json.h"
 #include "utils/utf8.h"
 
 enum { BAD_REQUEST = 400 };
@@ -263,7 +264,7 @@ static int read_line(msgl_run_line *r, json_t *line)
 
 json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where)
 {
-    return json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, where);
+    return msgl__json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, where, NULL);
 }
 
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number, bool batch,

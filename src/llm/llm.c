@@ -20,6 +20,7 @@
 #include "text/bad_words.h"
 #include "text/stream.h"
 #include "tokenizer/tokenizer.h"
+#include "utils/json.h"
 #include "utils/uids.h"
 
 #define MAX_PIECE_BYTES ((size_t)1 << 20)
@@ -408,7 +409,7 @@ int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bo
                       msgl_rendered *out, msgl_err *err)
 {
     json_error_t where;
-    json_t *vars = json_loads(json, JSON_REJECT_DUPLICATES, &where);
+    json_t *vars = msgl__json_loadb(json, strlen(json), JSON_REJECT_DUPLICATES, &where, NULL);
     if (vars == NULL || !json_is_object(vars)) {
         json_decref(vars);
         return msgl__err_set(err, MSGL_EFORMAT, "not a JSON object: line %d: %s", where.line,

@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 #include "parsers/internal.h"
+#include "utils/json.h"
 
 enum { HELD_MAX = 1 << 28 };
 
@@ -182,8 +183,9 @@ int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_strin
     size_t from = 0, to = len;
     while (from < to && msgl__is_space(s[from])) from++;
     while (to > from && msgl__is_space(s[to - 1])) to--;
-    json_t *j =
-        is_string || from == to ? NULL : json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL);
+    json_t *j = is_string || from == to
+                    ? NULL
+                    : msgl__json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL, NULL);
     if (j == NULL) return msgl__put_json_string(out, s, len);
     json_decref(j);
     return msgl__strbuf_add(out, s + from, to - from);

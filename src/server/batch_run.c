@@ -14,6 +14,7 @@
 #include "server/json.h"
 #include "utils/clock.h"
 #include "utils/file.h"
+#include "utils/json.h"
 
 enum {
     FULL_MS = 10000,       // after an answer that could not be stored
@@ -174,7 +175,8 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
     while (rc == 0 && at < len) {
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) break;
-        json_t *o = json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL);
+        json_t *o =
+            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
         const json_t *i = json_object_get(seen, text_of(o, "custom_id"));
         if (i != NULL) {
             msgl_batch_line *l = &b->lines[json_integer_value(i)];

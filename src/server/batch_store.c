@@ -17,6 +17,7 @@
 
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
 
 enum { HEX = 24 }; // digits of an id: time, then chance
 
@@ -128,7 +129,7 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
     if (msgl__file_read(path, 1 << 20, &text, &len, &err) != 0) return NULL;
-    json_t *o = json_loadb(text, len, 0, NULL);
+    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);

@@ -17,6 +17,7 @@
 #include "server/batch_run.h"
 #include "server/json.h"
 #include "utils/clock.h"
+#include "utils/json.h"
 
 enum {
     LOOK_MS = 100, // between looks for room, while a batch has more to send
@@ -176,7 +177,8 @@ static void upload(msgl_batches *b, msgl_batch_call *c)
     const size_t len = file.filename == NULL ? 0 : file.filename_len;
     json_t *text = NULL;
     if (msgl__json_put_str(&name, file.filename, len < 255 ? len : 255) == 0) {
-        text = json_loads(msgl__strbuf_str(&name), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        text = msgl__json_loadb(msgl__strbuf_str(&name), strlen(msgl__strbuf_str(&name)),
+                                JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL, NULL);
     }
     msgl__strbuf_free(&name);
     json_t *o =

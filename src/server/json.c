@@ -11,9 +11,10 @@
 // Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
 // included: an object with its first buckets, an array with its first slots, and whatever a comma
 // or colon separates (number, string without its text, or member; with the growth of its table).
+// The digits of an integer beyond 64 bits are in the text, as those of a string are.
 enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, ITEM_BYTES = 104 };
 
-// jansson recurses per level and spends memory per value, so both are counted first. Brackets and
+// Reading recurses per level and spends memory per value, so both are counted first. Brackets and
 // commas inside strings do not count.
 static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err *err)
 {
@@ -88,7 +89,7 @@ static void say_what(const char *text, size_t len, const json_error_t *je, msgl_
     if (large) member_at(text, at < len ? at : len, name);
     if (name[0] != '\0') {
         (void)msgl__err_set(err, MSGL_EFORMAT,
-                            "'%s' has a number beyond 64 bits: %s (line %d, column %d)", name,
+                            "'%s' has a number beyond 1.8e308: %s (line %d, column %d)", name,
                             je->text, je->line, je->column);
     } else {
         (void)msgl__err_set(err, MSGL_EFORMAT,

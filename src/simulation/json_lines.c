@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "utils/file.h"
+#include "utils/json.h"
 
 static bool is_blank(const char *text, size_t len)
 {
@@ -20,7 +21,7 @@ static int read_line(msgl_json_line *line, const char *text, size_t len, msgl_js
                      void *ctx, msgl_err *err)
 {
     json_error_t why = {0};
-    json_t *object = json_loadb(text, len, 0, &why);
+    json_t *object = msgl__json_loadb(text, len, 0, &why, NULL);
     int rc = 0;
     if (!json_is_object(object)) {
         char shown[120];
