@@ -68,8 +68,10 @@ static int flush_window(struct run *r, bool ended, msgl_err *err)
 {
     while (r->count > 0 && r->window[r->first]->done) {
         if (ended && r->window[r->first]->error_status >= 500) break;
-        // Why it failed, if it did, is said by the flush.
-        (void)msgl__run_line_write(r->window[r->first], r->out);
+        // Why it could not be written is said by the flush.
+        if (msgl__run_line_write(r->window[r->first], r->out) == MSGL_ENOMEM) {
+            return msgl__err_set(err, MSGL_ENOMEM, "an answer: out of memory");
+        }
         msgl__run_line_free(r->window[r->first]);
         r->first = (r->first + 1) % r->cap;
         r->count--;

@@ -14,6 +14,7 @@
 #include "scheduler/scheduler.h"
 #include "server/confine.h"
 #include "server/launch.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 struct serve {
@@ -176,7 +177,7 @@ static char *info_json(const msgl_options *o)
         for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
         json_object_set_new(j, key, setting_json(s, o));
     }
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = msgl__json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }

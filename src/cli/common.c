@@ -12,6 +12,7 @@
 #include "llm/llm.h"
 #include "utils/clock.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 
 volatile sig_atomic_t msgl__cli_interrupted;
@@ -217,8 +218,9 @@ void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
                                     : msgl__json_loadb(cells[i].value, strlen(cells[i].value),
                                                        JSON_DECODE_ANY, NULL, NULL));
         }
-        json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        printf("\n");
+        char *text = msgl__json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        printf("%s\n", text != NULL ? text : "{\"error\":\"out of memory\"}");
+        msgl__free(text);
         json_decref(row);
     } else {
         if (r->count == 0) {

@@ -12,6 +12,7 @@
 #include "llm/llm.h"
 #include "server/fields.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 enum { BAD_REQUEST = 400 };
@@ -127,7 +128,7 @@ static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
     if (q->kind == MSGL_API_CHAT) {
-        r->chat = json_dumps(q->chat_vars, JSON_COMPACT);
+        r->chat = msgl__json_text(q->chat_vars, JSON_COMPACT);
         return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->num_prompts != 1) {
@@ -184,7 +185,7 @@ static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
 {
     int rc = kind == MSGL_API_CHAT ? chat_logprobs(r, body) : 0;
     if (rc != 0) return rc;
-    char *text = json_dumps(body, JSON_COMPACT);
+    char *text = msgl__json_text(body, JSON_COMPACT);
     if (text == NULL) return refuse(r, 500, "out of memory");
     msgl_api_error e;
     rc = msgl__api_parse(kind, text, strlen(text), &r->common->api, NULL, &r->request, &e);
@@ -304,7 +305,7 @@ msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *
     }
     json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", prompt));
     json_object_set_new(vars, "messages", messages);
-    r->chat = json_dumps(vars, JSON_COMPACT);
+    r->chat = msgl__json_text(vars, JSON_COMPACT);
     json_decref(vars);
     return r;
 }
@@ -449,7 +450,10 @@ static json_t *plain_answer(const msgl_run_line *r)
 int msgl__run_line_write(const msgl_run_line *r, FILE *out)
 {
     json_t *o = r->batch ? batch_answer(r) : plain_answer(r);
-    const int bad = json_dumpf(o, out, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = msgl__json_text(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
-    return bad != 0 || fputc('\n', out) == EOF ? MSGL_EIO : 0;
+    if (text == NULL) return MSGL_ENOMEM;
+    const bool bad = fprintf(out, "%s\n", text) < 0;
+    msgl__free(text);
+    return bad ? MSGL_EIO : 0;
 }

@@ -15,6 +15,7 @@
 #include "utils/clock.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
     FULL_MS = 10000,       // after an answer that could not be stored
@@ -279,7 +280,7 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     msgl_err err;
     char id[64];
     json_t *o = parse_line(b, l, &err);
-    char *body = o == NULL ? NULL : json_dumps(json_object_get(o, "body"), JSON_COMPACT);
+    char *body = o == NULL ? NULL : msgl__json_text(json_object_get(o, "body"), JSON_COMPACT);
     request_id(b, l, id);
     int rc = body == NULL ? MSGL_ENOMEM
                           : msgl__strbuf_addf(out,
@@ -370,7 +371,7 @@ static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status,
     json_t *o = parse_line(b, l, &err);
     if (o == NULL) return MSGL_ENOMEM;
     request_id(b, l, id);
-    char *custom_id = json_dumps(json_object_get(o, "custom_id"), JSON_ENCODE_ANY);
+    char *custom_id = msgl__json_text(json_object_get(o, "custom_id"), 0);
     json_decref(o);
     int rc = custom_id == NULL ? MSGL_ENOMEM
                                : msgl__strbuf_addf(out, "{\"id\":\"%s\",\"custom_id\":", id);

@@ -18,6 +18,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HEX = 24 }; // digits of an id: time, then chance
 
@@ -146,7 +147,7 @@ static int put(const msgl_batch_store *s, const char *id, const char *suffix, co
 
 int msgl__store_set(msgl_batch_store *s, const char *id, const json_t *object, msgl_err *err)
 {
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = msgl__json_text(object, JSON_COMPACT);
     if (text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const int rc = put(s, id, "json", text, strlen(text), err);
     msgl__free(text);

@@ -18,6 +18,7 @@
 #include "server/json.h"
 #include "utils/clock.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
     LOOK_MS = 100, // between looks for room, while a batch has more to send
@@ -77,7 +78,7 @@ static json_t *shown(json_t *o)
 
 static void reply(msgl_batch_call *c, json_t *o)
 {
-    char *text = o == NULL ? NULL : json_dumps(o, JSON_COMPACT);
+    char *text = o == NULL ? NULL : msgl__json_text(o, JSON_COMPACT);
     if (text == NULL || msgl__strbuf_adds(&c->answer, text) != 0) {
         reply_error(c, 500, NULL, "Out of memory.");
     }

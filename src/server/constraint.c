@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "grammar/constrain.h"
 #include "server/fields.h"
+#include "utils/json_write.h"
 
 enum { GRAMMAR = MSGL_GRAMMAR_LARK + 1 }; // MSGL_GRAMMAR_GBNF or MSGL_GRAMMAR_LARK, by its text
 
@@ -72,13 +73,9 @@ static int put(reader *r, const char *name, msgl_grammar_kind kind, const char *
 
 static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const json_t *v)
 {
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     if (r->out->kind != MSGL_GRAMMAR_NONE) return put(r, name, kind, NULL); // which refuses it
-    const size_t n = json_dumpb(v, NULL, 0, flags);
-    char *text = n == 0 ? NULL : msgl__malloc(n + 1);
+    char *text = msgl__json_text(v, JSON_COMPACT);
     if (text == NULL) return msgl__api_oom(r->e);
-    (void)json_dumpb(v, text, n, flags);
-    text[n] = '\0';
     r->name = name;
     r->out->kind = kind;
     r->out->text = text;

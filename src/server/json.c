@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "utils/json.h"
-#include "utils/utf8.h"
 
 // Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
 // included: an object with its first buckets, an array with its first slots, and whatever a comma
@@ -113,57 +112,6 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
         return NULL;
     }
     return root;
-}
-
-static int put_escape(msgl_strbuf *out, unsigned char c)
-{
-    switch (c) {
-    case '"': return msgl__strbuf_adds(out, "\\\"");
-    case '\\': return msgl__strbuf_adds(out, "\\\\");
-    case '\n': return msgl__strbuf_adds(out, "\\n");
-    case '\r': return msgl__strbuf_adds(out, "\\r");
-    case '\t': return msgl__strbuf_adds(out, "\\t");
-    default: return msgl__strbuf_addf(out, "\\u%04x", c);
-    }
-}
-
-int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
-{
-    int rc = msgl__strbuf_addc(out, '"');
-    size_t run = 0; // start of what is copied as it is
-    for (size_t i = 0; i < len && rc == 0;) {
-        const unsigned char c = (unsigned char)s[i];
-        const size_t n = msgl__utf8_char(s + i, len - i);
-        if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
-            i += n;
-            continue;
-        }
-        rc = msgl__strbuf_add(out, s + run, i - run);
-        if (rc == 0) rc = n == 0 ? msgl__strbuf_adds(out, "\xef\xbf\xbd") : put_escape(out, c);
-        run = ++i;
-    }
-    if (rc == 0) rc = msgl__strbuf_add(out, s + run, len - run);
-    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
-}
-
-typedef struct json_out {
-    msgl_strbuf *to;
-    int rc;
-} json_out;
-
-// What failed once has to stay so: jansson goes on behind some of what it could not write.
-static int put_bytes(const char *data, size_t n, void *ctx)
-{
-    json_out *o = ctx;
-    if (o->rc == 0) o->rc = msgl__strbuf_add(o->to, data, n);
-    return o->rc;
-}
-
-int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags)
-{
-    json_out o = {.to = out};
-    const bool bad = v == NULL || json_dump_callback(v, put_bytes, &o, flags) != 0;
-    return o.rc == 0 && bad ? MSGL_ENOMEM : o.rc;
 }
 
 int msgl__json_put_logprob(msgl_strbuf *out, double v)

@@ -8,6 +8,7 @@
 #include "grammar/constrain.h"
 #include "server/fields.h"
 #include "server/json.h"
+#include "utils/json.h"
 
 enum { MAX_BYTES = 1 << 20 }; // as the grammar's own limit
 
@@ -77,7 +78,7 @@ static int close_objects(json_t *schema)
 // Appends v, which it takes over (NULL: out of memory), as JSON.
 static int put_json(json_t *v, msgl_strbuf *to)
 {
-    const int rc = msgl__json_put(to, v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = msgl__json_put(to, v, JSON_COMPACT);
     json_decref(v);
     return rc;
 }
@@ -94,7 +95,7 @@ static int put_arguments(writer *w, size_t i)
     if (rc != 0 || free) {
         return rc != 0 ? rc : msgl__strbuf_adds(&w->out, "{\"type\":\"object\"}\n");
     }
-    json_t *own = json_deep_copy(schema);
+    json_t *own = msgl__json_deep_copy(schema);
     if (close_objects(own) != 0) {
         json_decref(own);
         return MSGL_ENOMEM;

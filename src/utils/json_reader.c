@@ -112,7 +112,7 @@ json_t *msgl__json_deep_copy(const json_t *v)
     const char *digits = msgl__json_digits(v);
     if (digits != NULL) return big_integer(digits, strlen(digits));
     if (json_is_object(v)) return copy_object(v);
-    if (!json_is_array(v)) return json_deep_copy(v);
+    if (!json_is_array(v)) return json_copy((json_t *)v); // a scalar: there is nothing inside
     json_t *out = json_array();
     for (size_t i = 0; i < json_array_size(v); i++) {
         if (json_array_append_new(out, msgl__json_deep_copy(json_array_get(v, i))) == 0) continue;

@@ -20,6 +20,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 static json_t *parse(const char *text)
 {
@@ -169,8 +170,61 @@ static void test_digits(void **state)
     assert_null(msgl__json_digits(NULL));
 }
 
-// Each allocation of a reading, and of a copy, fails once: an error, and no byte is lost (the
-// sanitizers' builds look for that).
+// What is written is what Python's json.dumps writes, with its separators where ours are asked for.
+static void test_writing(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"a\":[1,-2,[],{}],\"b\\u0001\":\"\\\"\\\\\\b\\f\\n\\r\\t/"
+        "\\u001f\\u007f\\u00e9\\ud83d\\ude00\","
+        "\"c\":[0.1,1.0,-2.5e-7,1e22,0.30000000000000004,5e-324],\"d\":[true,false,null],"
+        "\"e\":-18446744073709551616}";
+    static const struct {
+        size_t flags;
+        const char *written;
+    } cases[] = {
+        {JSON_COMPACT,
+         "{\"a\":[1,-2,[],{}],\"b\\u0001\":\"\\\"\\\\\\b\\f\\n\\r\\t/\\u001f\x7f\xc3\xa9"
+         "\xf0\x9f\x98\x80\",\"c\":[0.1,1.0,-2.5e-07,1e+22,0.30000000000000004,"
+         "4.94065645841247e-324],\"d\":[true,false,null],\"e\":-18446744073709551616}"},
+        {JSON_ENSURE_ASCII,
+         "{\"a\": [1, -2, [], {}], \"b\\u0001\": "
+         "\"\\\"\\\\\\b\\f\\n\\r\\t/\\u001f\\u007f\\u00e9\\ud83d\\ude00\", "
+         "\"c\": [0.1, 1.0, -2.5e-07, 1e+22, 0.30000000000000004, 4.94065645841247e-324], "
+         "\"d\": [true, false, null], \"e\": -18446744073709551616}"},
+        {JSON_COMPACT | JSON_REAL_PRECISION(3),
+         "{\"a\":[1,-2,[],{}],\"b\\u0001\":\"\\\"\\\\\\b\\f\\n\\r\\t/"
+         "\\u001f\x7f\xc3\xa9\xf0\x9f\x98\x80\","
+         "\"c\":[0.1,1.0,-2.5e-07,1e+22,0.3,4.94e-324],\"d\":[true,false,null],"
+         "\"e\":-18446744073709551616}"},
+    };
+    json_t *v = parse(text);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        char *written = msgl__json_text(v, cases[i].flags);
+        assert_string_equal(written, cases[i].written);
+        json_t *again = parse(written);
+        assert_true(cases[i].flags >= JSON_REAL_PRECISION(1) || json_equal(v, again));
+        json_decref(again);
+        msgl__free(written);
+    }
+    json_decref(v);
+    v = parse("{\"a\":[1,{\"b\":[]}],\"c\":{}}");
+    char *written = msgl__json_text(v, JSON_INDENT(2));
+    assert_string_equal(written, "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ],\n"
+                                 "  \"c\": {}\n}");
+    msgl__free(written);
+    json_decref(v);
+
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, 100);
+    assert_int_equal(msgl__json_put_str(&out, "a\xff\xc3(\0b", 6), 0);
+    assert_string_equal(msgl__strbuf_str(&out), "\"a\xef\xbf\xbd\xef\xbf\xbd(\\u0000b\"");
+    assert_int_equal(msgl__json_put(&out, NULL, 0), MSGL_ENOMEM);
+    msgl__strbuf_free(&out);
+}
+
+// Each allocation of a reading, of a copy and of a writing fails once: an error, and no byte is
+// lost (the sanitizers' builds look for that).
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -201,6 +255,17 @@ static void test_no_memory(void **state)
         }
     }
     assert_true(tries > 100);
+    for (uint64_t nth = 1;; nth++) {
+        msgl__mem_fail_from(nth);
+        char *written = msgl__json_text(whole, JSON_COMPACT);
+        msgl__mem_fail_from(0);
+        if (written == NULL) continue;
+        json_t *again = parse(written);
+        assert_true(nth > 1 && json_equal(again, whole));
+        json_decref(again);
+        msgl__free(written);
+        break;
+    }
     json_decref(whole);
 }
 
@@ -296,10 +361,10 @@ static void test_no_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_digits),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_errors),  cmocka_unit_test(test_digits),
+        cmocka_unit_test(test_writing), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_places),  cmocka_unit_test(test_no_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
