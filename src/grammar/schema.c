@@ -248,7 +248,7 @@ json_t *msgl__schema_resolve(msgl_schema *s, json_t *schema)
         json_t *to = ref_target(s, ref);
         if (to == NULL) return NULL;
         if (!only_notes_beside(schema, "$ref")) {
-            json_t *rest = json_copy(schema);
+            json_t *rest = msgl__json_copy(schema);
             if (rest != NULL) json_object_del(rest, "$ref");
             rest = msgl__schema_keep(s, rest);
             if (rest == NULL) return NULL;
@@ -495,7 +495,7 @@ static int32_t any_of(msgl_schema *s, json_t *schema, const char *keyword)
     }
     json_t *rest = NULL;
     if (!only_notes_beside(schema, keyword)) {
-        rest = json_copy(schema);
+        rest = msgl__json_copy(schema);
         if (rest != NULL) json_object_del(rest, keyword);
         rest = msgl__schema_keep(s, rest);
         if (rest == NULL) return -1;
@@ -525,7 +525,7 @@ static json_t *all_of(msgl_schema *s, json_t *schema)
         msgl__schema_fail(s, MSGL_EFORMAT, "allOf", "has to be a list that is not empty");
         return NULL;
     }
-    json_t *sum = json_copy(schema);
+    json_t *sum = msgl__json_copy(schema);
     if (sum != NULL) json_object_del(sum, "allOf");
     sum = msgl__schema_keep(s, sum);
     size_t i;

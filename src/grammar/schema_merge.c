@@ -6,6 +6,7 @@
 
 #include "core/attributes.h"
 #include "grammar/schema.h"
+#include "utils/json.h"
 
 enum { MAX_PRODUCT = 400 };
 
@@ -19,6 +20,14 @@ static int set(msgl_schema *s, json_t *to, const char *key, json_t *value)
 {
     if (json_object_set_new(to, key, value) == 0) return 0;
     return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+}
+
+// v, or NULL if something of it could not be made.
+static json_t *unless(bool bad, json_t *v)
+{
+    if (!bad) return v;
+    json_decref(v);
+    return NULL;
 }
 
 // The list of types of "type" as given: a string stands for a list of one.
@@ -39,7 +48,7 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
     static const char *const NAMES[] = {"null",   "boolean", "number", "integer",
                                         "string", "array",   "object"};
     json_t *list = json_array();
-    bool number = false;
+    bool number = false, bad = list == NULL;
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
         const char *n = NAMES[i];
         bool in_a = names_type(a, n), in_b = names_type(b, n);
@@ -49,19 +58,20 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
             in_b |= names_type(b, "number");
             if (number) continue;
         }
-        if (in_a && in_b) json_array_append_new(list, json_string(n));
+        if (in_a && in_b) bad |= json_array_append_new(list, json_string(n)) != 0;
     }
     // No type in common: "never" is said by an empty anyOf's stand-in.
-    if (json_array_size(list) == 0) {
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
         return set(s, to, "anyOf", json_pack("[b]", 0));
     }
-    return set(s, to, "type", list);
+    return set(s, to, "type", unless(bad, list));
 }
 
 static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
     json_t *list = json_array();
+    bool bad = list == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
@@ -69,16 +79,16 @@ static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t 
         json_array_foreach(b, k, y)
         {
             if (!json_equal(x, y)) continue;
-            json_array_append(list, x);
+            bad |= json_array_append(list, x) != 0;
             break;
         }
     }
-    if (json_array_size(list) == 0) {
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
         json_object_del(to, "enum");
         return set(s, to, "anyOf", json_pack("[b]", 0));
     }
-    return set(s, to, "enum", list);
+    return set(s, to, "enum", unless(bad, list));
 }
 
 // What a schema says of a property that it does not name; NULL: nothing.
@@ -92,22 +102,25 @@ static int merge_properties(msgl_schema *s, json_t *to, const json_t *a, const j
 {
     json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
     json_t *sum = json_object();
+    bool bad = false;
     const char *key;
     json_t *v;
     json_object_foreach(pa, key, v)
     {
         json_t *other = json_object_get(pb, key);
         if (other == NULL) other = said_of_others(b);
-        json_object_set_new(sum, key, other != NULL ? both(v, other) : json_incref(v));
+        other = other != NULL ? both(v, other) : json_incref(v);
+        bad |= json_object_set_new(sum, key, other) != 0;
     }
     json_object_foreach(pb, key, v)
     {
         if (json_object_get(pa, key) != NULL) continue;
         json_t *other = said_of_others(a);
-        json_object_set_new(sum, key, other != NULL ? both(v, other) : json_incref(v));
+        other = other != NULL ? both(v, other) : json_incref(v);
+        bad |= json_object_set_new(sum, key, other) != 0;
     }
     json_t *xa = said_of_others(a), *xb = said_of_others(b);
-    int rc = set(s, to, "properties", sum);
+    int rc = set(s, to, "properties", unless(bad, sum));
     if (rc == 0 && xa != NULL && xb != NULL) {
         rc = set(s, to, "additionalProperties", both(xa, xb));
         if (json_is_false(xa) || json_is_false(xb)) {
@@ -122,6 +135,7 @@ static int merge_properties(msgl_schema *s, json_t *to, const json_t *a, const j
 static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
     json_t *sum = json_array();
+    bool bad = false;
     for (int side = 0; side < 2; side++) {
         size_t i, k;
         json_t *x, *y;
@@ -132,10 +146,10 @@ static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const jso
             {
                 there |= json_equal(x, y);
             }
-            if (!there) json_array_append(sum, x);
+            if (!there) bad |= json_array_append(sum, x) != 0;
         }
     }
-    return set(s, to, "required", sum);
+    return set(s, to, "required", unless(bad, sum));
 }
 
 // Alternatives of both: every pair of them.
@@ -146,16 +160,17 @@ static int merge_product(msgl_schema *s, json_t *to, const char *key, const json
         return msgl__schema_fail(s, MSGL_ELIMIT, key, "too many combinations (limit: 400)");
     }
     json_t *sum = json_array();
+    bool bad = false;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
     {
         json_array_foreach(b, k, y)
         {
-            json_array_append_new(sum, both(x, y));
+            bad |= json_array_append_new(sum, both(x, y)) != 0;
         }
     }
-    return set(s, to, key, sum);
+    return set(s, to, key, unless(bad, sum));
 }
 
 static int merge_bound(msgl_schema *s, json_t *to, const char *key, json_t *a, json_t *b,
@@ -190,9 +205,8 @@ static int merge_key(msgl_schema *s, json_t *to, const char *key, json_t *a, jso
         return merge_product(s, to, key, a, b);
     }
     if (strcmp(key, "allOf") == 0) {
-        json_t *sum = json_copy(a);
-        json_array_extend(sum, b);
-        return set(s, to, key, sum);
+        json_t *sum = msgl__json_copy(a);
+        return set(s, to, key, unless(json_array_extend(sum, b) != 0, sum));
     }
     if (json_equal(a, b)) return 0;
     if (strcmp(key, "const") == 0) return set(s, to, "anyOf", json_pack("[b]", 0));
@@ -221,7 +235,7 @@ json_t *msgl__schema_merge(msgl_schema *s, json_t *a, json_t *b)
         msgl__schema_fail(s, MSGL_EFORMAT, "allOf", "has to be a list of schemas");
         return NULL;
     }
-    json_t *sum = msgl__schema_keep(s, json_copy(a));
+    json_t *sum = msgl__schema_keep(s, msgl__json_copy(a));
     if (sum == NULL) return NULL;
     const char *key;
     json_t *v;
@@ -230,7 +244,10 @@ json_t *msgl__schema_merge(msgl_schema *s, json_t *a, json_t *b)
         if (strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0) continue;
         json_t *own = json_object_get(a, key);
         // "never" of an earlier keyword stands.
-        if (own == NULL && json_object_get(sum, key) == NULL) json_object_set(sum, key, v);
+        if (own == NULL && json_object_get(sum, key) == NULL &&
+            set(s, sum, key, json_incref(v)) != 0) {
+            return NULL;
+        }
         if (own != NULL && merge_key(s, sum, key, own, v) != 0) return NULL;
     }
     const bool objects = json_object_get(a, "properties") != NULL ||

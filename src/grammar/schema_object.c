@@ -10,6 +10,7 @@
 #include "grammar/compiled.h"
 #include "grammar/regex.h"
 #include "grammar/schema.h"
+#include "utils/json.h"
 
 typedef struct members {
     msgl_schema *s;
@@ -209,7 +210,7 @@ static json_t *named(msgl_schema *s, json_t *schema)
         msgl__schema_fail(s, MSGL_EFORMAT, "properties", "has to be an object");
         return NULL;
     }
-    json_t *names = msgl__schema_keep(s, own != NULL ? json_copy(own) : json_object());
+    json_t *names = msgl__schema_keep(s, own != NULL ? msgl__json_copy(own) : json_object());
     json_t *required = json_object_get(schema, "required");
     json_t *more = json_object_get(schema, "additionalProperties");
     // Draft 3 and 4 had booleans inside properties, which say nothing here.
@@ -225,9 +226,11 @@ static json_t *named(msgl_schema *s, json_t *schema)
             msgl__schema_fail(s, MSGL_EFORMAT, "required", "has to be a list of strings");
             return NULL;
         }
-        if (names != NULL && json_object_get(names, json_string_value(v)) == NULL) {
+        if (names != NULL && json_object_get(names, json_string_value(v)) == NULL &&
             json_object_set_new(names, json_string_value(v),
-                                more != NULL ? json_incref(more) : json_true());
+                                more != NULL ? json_incref(more) : json_true()) != 0) {
+            (void)msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+            return NULL;
         }
     }
     return names;

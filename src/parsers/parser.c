@@ -183,10 +183,10 @@ int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_strin
     size_t from = 0, to = len;
     while (from < to && msgl__is_space(s[from])) from++;
     while (to > from && msgl__is_space(s[to - 1])) to--;
-    json_t *j = is_string || from == to
-                    ? NULL
-                    : msgl__json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL, NULL);
-    if (j == NULL) return msgl__put_json_string(out, s, len);
+    if (is_string || from == to) return msgl__put_json_string(out, s, len);
+    int rc;
+    json_t *j = msgl__json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL, &rc);
+    if (j == NULL) return rc == MSGL_ENOMEM ? rc : msgl__put_json_string(out, s, len);
     json_decref(j);
     return msgl__strbuf_add(out, s + from, to - from);
 }

@@ -474,7 +474,7 @@ static void call_batches(msgl_batches *b, msgl_batch_call *c)
     } else if (cancels) {
         cancel(b, c, o);
     } else if (b->running && strcmp(b->run.id, c->rest) == 0) {
-        reply(c, shown(json_copy(b->run.object))); // its counts are not stored as they grow
+        reply(c, shown(msgl__json_copy(b->run.object))); // its counts are not stored as they grow
     } else {
         reply(c, shown(json_incref(o)));
     }

@@ -11,6 +11,7 @@
 #include "server/final_message.h"
 #include "server/json.h"
 #include "server/tool_grammar.h"
+#include "utils/json.h"
 
 static const msgl_field_row conversation_rows[] = {
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
@@ -410,7 +411,7 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
     if (rc < 0) return rc;
     if (out->continue_final) prompt = false;
-    json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
+    json_t *vars = json_is_object(kwargs) ? msgl__json_copy(kwargs) : json_object();
     out->chat_vars = vars;
     int bad = vars == NULL;
     bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));

@@ -10,6 +10,7 @@
 #include "server/final_message.h"
 #include "server/json.h"
 #include "server/messages_answer.h"
+#include "utils/json.h"
 
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
@@ -359,7 +360,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
-    json_t *chat = json_copy((json_t *)o);
+    json_t *chat = msgl__json_copy(o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, e);
     if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {

@@ -34,7 +34,9 @@ json_t *msgl__json_loadb(const char *text, size_t len, size_t flags, json_error_
 // for every other value, and for NULL. json_deep_copy() of one is a real without digits.
 const char *msgl__json_digits(const json_t *v);
 
-// A copy that shares nothing with v, digits included; NULL for want of memory.
+// A copy of an object or array, whose members are shared, or of any value, with nothing shared,
+// digits included; NULL for want of memory. (jansson's json_copy() leaves members out then.)
+json_t *msgl__json_copy(const json_t *v);
 json_t *msgl__json_deep_copy(const json_t *v);
 
 // msgl__json_loadb with MSGL_JSON_PYTHON and a sentence for what is wrong.

@@ -93,6 +93,16 @@ static json_t *big_integer(const char *digits, size_t len)
     return out;
 }
 
+json_t *msgl__json_copy(const json_t *v)
+{
+    json_t *out = json_is_array(v) ? json_array() : json_object();
+    const int bad = json_is_array(v) ? json_array_extend(out, (json_t *)v)
+                                     : json_object_update(out, (json_t *)v);
+    if (bad == 0) return out;
+    json_decref(out);
+    return NULL;
+}
+
 static json_t *copy_object(const json_t *v)
 {
     json_t *out = json_object(), *member;
@@ -112,7 +122,12 @@ json_t *msgl__json_deep_copy(const json_t *v)
     const char *digits = msgl__json_digits(v);
     if (digits != NULL) return big_integer(digits, strlen(digits));
     if (json_is_object(v)) return copy_object(v);
-    if (!json_is_array(v)) return json_copy((json_t *)v); // a scalar: there is nothing inside
+    if (json_is_string(v)) {
+        return json_stringn_nocheck(json_string_value(v), json_string_length(v));
+    }
+    if (json_is_integer(v)) return json_integer(json_integer_value(v));
+    if (json_is_real(v)) return json_real(json_real_value(v));
+    if (!json_is_array(v)) return json_incref((json_t *)v); // of these there is one each
     json_t *out = json_array();
     for (size_t i = 0; i < json_array_size(v); i++) {
         if (json_array_append_new(out, msgl__json_deep_copy(json_array_get(v, i))) == 0) continue;

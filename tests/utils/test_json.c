@@ -237,13 +237,14 @@ static void test_no_memory(void **state)
         "\"n\":[0,1,2,3,4,5,6,7,8,9]}";
     json_t *whole = parse(text);
     int tries = 0;
-    for (int copying = 0; copying < 2; copying++) {
+    for (int copying = 0; copying < 3; copying++) {
         for (uint64_t nth = 1;; nth++, tries++) {
             json_error_t why;
             int rc = MSGL_ENOMEM;
             msgl__mem_fail_from(nth);
-            json_t *v = copying ? msgl__json_deep_copy(whole)
-                                : msgl__json_loadb(text, sizeof text - 1, 0, &why, &rc);
+            json_t *v = copying == 1   ? msgl__json_deep_copy(whole)
+                        : copying == 2 ? msgl__json_copy(whole)
+                                       : msgl__json_loadb(text, sizeof text - 1, 0, &why, &rc);
             msgl__mem_fail_from(0);
             if (v != NULL) {
                 assert_true(json_equal(v, whole));
