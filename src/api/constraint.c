@@ -164,21 +164,42 @@ static int structured_outputs(reader *r, const json_t *v)
     return 0;
 }
 
-static int compile(const reader *r)
+static int compile(const reader *r, const msgl_api_config *cfg, msgl_claim *claim)
 {
-    msgl_grammar *g = NULL;
     msgl_err err = {0};
     const char *text = r->out->text == NULL ? "" : r->out->text;
-    const int rc = msgl__grammar_compile(r->out->kind, text, NULL, &g, &err);
-    msgl__grammar_unref(g);
-    if (rc == 0) return 0;
+    const int rc = msgl__constraint_compile(r->out->kind, text, cfg, claim, &err);
+    if (rc == 0 || rc == MSGL_API_FORM) return rc;
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(r->e, rc);
     if (rc == MSGL_ENOMEM) return msgl__api_oom(r->e);
     return msgl__api_fail(r->e, 400, r->name,
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'%s': %s.", r->name, err.text);
 }
 
-int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e)
+int msgl__constraint_compile(msgl_grammar_kind kind, const char *text, const msgl_api_config *cfg,
+                             msgl_claim *claim, msgl_err *err)
+{
+    const bool fixed = kind == MSGL_GRAMMAR_JSON_OBJECT; // it is small, whoever asks for it
+    if (cfg->defer_forms && !fixed) return MSGL_API_FORM;
+    msgl_grammar_limits limits;
+    msgl__grammar_limits_init(&limits);
+    const size_t most = claim == NULL || claim->budget == NULL
+                            ? limits.compile_bytes
+                            : msgl__budget_share(claim->budget) / 2;
+    if (limits.compile_bytes > most) limits.compile_bytes = most;
+    const size_t taken = fixed ? 0 : limits.compile_bytes;
+    int rc = claim == NULL ? 0 : msgl__claim_add(claim, MSGL_BUDGET_PROMPT, taken);
+    if (rc != 0) return msgl__err_set(err, MSGL_EBUSY, "%s", msgl__budget_refusal(rc));
+    msgl_grammar *g = NULL;
+    rc = msgl__grammar_compile(kind, text, &limits, &g, err);
+    msgl__grammar_unref(g);
+    if (claim != NULL) msgl__claim_sub(claim, taken);
+    return rc;
+}
+
+int msgl__constraint_parse(const json_t *o, const msgl_api_config *cfg, msgl_claim *claim,
+                           msgl_constraint_text *out, msgl_api_error *e)
 {
     reader r = {.out = out, .name = "", .e = e};
     int rc = 0;
@@ -192,7 +213,7 @@ int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_
         if (v == NULL || (json_is_string(v) && json_string_length(v) == 0)) continue;
         rc = put_field(&r, &OUTSIDE[i], v);
     }
-    if (rc == 0 && out->kind != MSGL_GRAMMAR_NONE) rc = compile(&r);
+    if (rc == 0 && out->kind != MSGL_GRAMMAR_NONE) rc = compile(&r, cfg, claim);
     if (rc != 0) msgl__constraint_text_free(out);
     return rc;
 }

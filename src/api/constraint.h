@@ -13,9 +13,16 @@ typedef struct msgl_constraint_text {
 } msgl_constraint_text;
 
 // Reads o's fields and compiles what they say, so that what the engine would refuse is refused
-// here. 0 with *out to be freed, or MSGL_EINVAL with *e (400: of a wrong type, two at once, not
-// supported, or not valid; 500: out of memory) and *out empty.
-int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e);
+// here. 0 with *out to be freed, or with *out empty MSGL_API_FORM (cfg->defer_forms), or
+// MSGL_EINVAL with *e (400: of a wrong type, two at once, not supported, or not valid; 413, 429:
+// too much memory; 500: out of memory). claim (NULL allowed): what compiling may take is part of it
+// meanwhile.
+int msgl__constraint_parse(const json_t *o, const msgl_api_config *cfg, msgl_claim *claim,
+                           msgl_constraint_text *out, msgl_api_error *e);
+// Whether the text can be compiled: 0, MSGL_API_FORM, MSGL_EBUSY (no memory left in the budget), or
+// what msgl__grammar_compile says.
+int msgl__constraint_compile(msgl_grammar_kind kind, const char *text, const msgl_api_config *cfg,
+                             msgl_claim *claim, msgl_err *err);
 void msgl__constraint_text_free(msgl_constraint_text *c);
 
 #endif

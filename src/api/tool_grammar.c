@@ -18,6 +18,8 @@ static const char BLANK[] = "BLANK: /( |\\r?\\n[ \\t]{0,64})?/\n";
 
 typedef struct writer {
     const msgl_tool_use *use;
+    const msgl_api_config *cfg;
+    msgl_claim *claim;
     msgl_tool_writing form;
     msgl_strbuf out;
     bool any; // arguments are any object
@@ -208,7 +210,6 @@ static int put_grammar(writer *w)
 // *text: owned by w->out.
 static int make(writer *w, msgl_err *err)
 {
-    msgl_grammar *g = NULL;
     msgl__strbuf_free(&w->out);
     msgl__strbuf_init(&w->out, MAX_BYTES);
     int rc = put_grammar(w);
@@ -216,9 +217,8 @@ static int make(writer *w, msgl_err *err)
         return msgl__err_set(err, rc, "grammar: more than %d bytes of schemas (limit: input)",
                              MAX_BYTES);
     }
-    rc = msgl__grammar_compile(MSGL_GRAMMAR_LARK, msgl__strbuf_str(&w->out), NULL, &g, err);
-    msgl__grammar_unref(g);
-    return rc;
+    return msgl__constraint_compile(MSGL_GRAMMAR_LARK, msgl__strbuf_str(&w->out), w->cfg, w->claim,
+                                    err);
 }
 
 // Whether the answer is to be held to a grammar.
@@ -231,14 +231,16 @@ static bool is_wanted(const msgl_tool_use *use, const msgl_tool_writing *form)
     return use->name != NULL && (strict || !use->several);
 }
 
-int msgl__tool_grammar(const msgl_tool_use *use, msgl_constraint_text *out, msgl_api_error *e)
+int msgl__tool_grammar(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_claim *claim,
+                       msgl_constraint_text *out, msgl_api_error *e)
 {
-    writer w = {.use = use};
+    writer w = {.use = use, .cfg = cfg, .claim = claim};
     msgl_err err = {0};
     *out = (msgl_constraint_text){0};
     if (!msgl__tool_form_writing(use->form, &w.form) || !is_wanted(use, &w.form)) return 0;
     int rc = make(&w, &err);
-    if (rc != 0 && rc != MSGL_ENOMEM && !any_strict(use)) {
+    const bool told = rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EBUSY || rc == MSGL_API_FORM;
+    if (!told && !any_strict(use)) {
         w.any = true;
         rc = make(&w, &err);
     }
@@ -250,7 +252,9 @@ int msgl__tool_grammar(const msgl_tool_use *use, msgl_constraint_text *out, msgl
     msgl__strbuf_free(&w.out);
     if (rc == 0) return 0;
     msgl__constraint_text_free(out);
+    if (rc == MSGL_API_FORM) return rc;
     if (rc == MSGL_ENOMEM) return msgl__api_oom(e);
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(e, rc);
     return msgl__api_fail(e, 400, "tools",
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'tools' with \"strict\": true: %s.", err.text);

@@ -674,13 +674,13 @@ static void test_hostile_bodies(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refused(&msgl__endpoint_completion, bad[i], 400, NULL);
     }
-    // JSON has numbers that 64 bits do not hold; the member that has one is named.
+    // JSON has numbers that nothing here holds; the member that has one is named.
     static const char *const large[][2] = {
-        {"{\"prompt\":\"x\",\"n\":9223372036854775808}", "'n' has"},
+        {"{\"prompt\":\"x\",\"n\":9223372036854775808}", "'n' is an integer of more than 64 bits"},
         {"{\"a\":{\"b\":1,\"c\":[]},\"temperature\" : -1e999}", "'temperature' has"},
-        {"{\"prompt\":[1,{\"x\":\"\\\"y\\\":\"},[99999999999999999999]]}", "'prompt' has"},
+        {"{\"prompt\":[1,{\"x\":\"\\\"y\\\":\"},[1e400]]}", "'prompt' has"},
         {"{\"a\":{\"logit_bias\":{\"7\":1e309}}}", "'7' has"},
-        {"[99999999999999999999]", "not valid JSON"},
+        {"[99999999999999999999]", "must be an object"},
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         msgl_gen_request r;
@@ -710,7 +710,7 @@ static void test_hostile_bodies(void **state)
     memcpy(deep + n, "1]}", 4);
     const uint64_t allocs = msgl__mem_allocs();
     refused(&msgl__endpoint_completion, deep, 413, NULL);
-    assert_true(msgl__mem_allocs() - allocs < 16);
+    assert_true(msgl__mem_allocs() - allocs < 64); // of the error, which is read as JSON, too
     // A million prompts; a thousand is the limit, and with n the product counts.
     n = strlen("{\"prompt\":[");
     for (int i = 0; i < 1000000; i++) {
