@@ -6,6 +6,7 @@
 #include "core/mem.h"
 #include "parsers/internal.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HELD_MAX = 1 << 28 };
 
@@ -160,21 +161,17 @@ bool msgl__is_name_char(char c)
     return (unsigned char)c > ' ' && c != 0x7f && strchr("\"'`<>{}[]()", c) == NULL;
 }
 
+int msgl__put_json_byte(msgl_strbuf *out, char c)
+{
+    char escape[12];
+    const size_t n = msgl__json_escape((unsigned char)c, false, escape); // those of ASCII alone
+    return n > 0 ? msgl__strbuf_add(out, escape, n) : msgl__strbuf_addc(out, c);
+}
+
 int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len)
 {
     int rc = msgl__strbuf_addc(out, '"');
-    for (size_t i = 0; i < len && rc == 0; i++) {
-        const char c = s[i];
-        if (c == '"' || c == '\\') {
-            rc = msgl__strbuf_addf(out, "\\%c", c);
-        } else if (c == '\n') {
-            rc = msgl__strbuf_adds(out, "\\n");
-        } else if ((unsigned char)c < ' ') {
-            rc = msgl__strbuf_addf(out, "\\u%04x", (unsigned)c);
-        } else {
-            rc = msgl__strbuf_addc(out, c);
-        }
-    }
+    for (size_t i = 0; i < len && rc == 0; i++) rc = msgl__put_json_byte(out, s[i]);
     return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
 }
 

@@ -8,6 +8,7 @@
 
 #include "template/jinja_builtins.h"
 #include "template/jinja_string.h"
+#include "utils/json_write.h"
 
 // --- from JSON ---
 // A role that every chat API knows. Templates glue it into control tokens ("<|" + role + "|>"), so
@@ -93,19 +94,9 @@ static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_
 
 static int dump_escape(dumper *d, int32_t cp, msgl_jfrom untrusted)
 {
-    static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
-    char esc[16];
-    const char *known = cp < 0x80 && cp != 0 ? strchr(from, (char)cp) : NULL;
-    int n;
-    if (known != NULL) {
-        n = snprintf(esc, sizeof esc, "\\%c", to[known - from]);
-    } else if (cp < 0x10000) {
-        n = snprintf(esc, sizeof esc, "\\u%04x", (unsigned)cp);
-    } else {
-        const unsigned v = (unsigned)cp - 0x10000;
-        n = snprintf(esc, sizeof esc, "\\u%04x\\u%04x", 0xd800 | v >> 10, 0xdc00 | (v & 0x3ff));
-    }
-    return msgl__jbuf_add(d->b, esc, (size_t)n, untrusted);
+    char escape[12];
+    return msgl__jbuf_add(d->b, escape, msgl__json_escape((uint32_t)cp, d->ascii, escape),
+                          untrusted);
 }
 
 static int dump_string(dumper *d, const msgl_jstr *s, msgl_jfrom untrusted)
