@@ -463,7 +463,8 @@ static bool read_members(reader *r, json_t *object)
 static json_t *container(reader *r, bool array)
 {
     if (++r->depth > MAX_DEPTH) {
-        fail(r, r->at, json_error_stack_overflow, "nested in a depth of more than %d levels", MAX_DEPTH);
+        fail(r, r->at, json_error_stack_overflow, "nested in a depth of more than %d levels",
+             MAX_DEPTH);
         return NULL;
     }
     r->at++;
