@@ -280,7 +280,6 @@ MSGL_JBUILTIN(f_int)
         *out = msgl__jint(i);
         return 0;
     }
-    if (self->type == MSGL_J_BIG) *out = *self;
     if (self->type == MSGL_J_FLOAT) {
         if (isinf(self->as.f)) {
             return msgl__jctx_fail(c, "cannot convert float infinity to integer");
@@ -305,7 +304,7 @@ MSGL_JBUILTIN(f_float)
     *out = arg[0].type == MSGL_J_UNSET ? msgl__jfloat(0) : arg[0];
     if (self->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, self->as.u);
     if (self->type == MSGL_J_STR) MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
-    if (msgl__jis_number(self) || self->type == MSGL_J_BIG) {
+    if (msgl__jis_number(self)) {
         *out = msgl__jfloat(msgl__jas_double(self));
     } else if (self->type == MSGL_J_STR && msgl__jparse_float(self->as.s, &f)) {
         *out = msgl__jfloat(f);

@@ -8,7 +8,6 @@
 
 #include "template/jinja_builtins.h"
 #include "template/jinja_string.h"
-#include "utils/json.h"
 #include "utils/json_write.h"
 
 // --- from JSON ---
@@ -61,21 +60,13 @@ int msgl__jfrom_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *o
 {
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     msgl_jstr *s;
-    const char *digits = msgl__json_digits(j);
     int rc = 0;
     switch (json_typeof(j)) {
     case JSON_NULL: *out = msgl__jnone(); return 0;
     case JSON_TRUE:
     case JSON_FALSE: *out = msgl__jbool(json_is_true(j)); return 0;
     case JSON_INTEGER: *out = msgl__jint(json_integer_value(j)); return 0;
-    case JSON_REAL:
-        if (digits == NULL) {
-            *out = msgl__jfloat(json_real_value(j));
-            return 0;
-        }
-        MSGL_JTRY(msgl__jstr_ref(c, digits, strlen(digits), untrusted, &s));
-        *out = (msgl_jval){.type = MSGL_J_BIG, .as.s = s};
-        return 0;
+    case JSON_REAL: *out = msgl__jfloat(json_real_value(j)); return 0;
     case JSON_STRING:
         MSGL_JTRY(msgl__jstr_ref(c, json_string_value(j), json_string_length(j), untrusted, &s));
         *out = msgl__jstrval(s);
@@ -161,7 +152,6 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
     char text[MSGL_JFLOAT_MAX];
     size_t n;
     MSGL_JTRY(msgl__jctx_number(d->c, v));
-    if (v->type == MSGL_J_BIG) return msgl__jbuf_add_sub(d->b, v->as.s, 0, v->as.s->len);
     if (v->type == MSGL_J_INT) {
         n = (size_t)snprintf(text, sizeof text, "%lld", (long long)v->as.i);
     } else if (isnan(v->as.f)) {
@@ -177,8 +167,8 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
 static int dump_key(dumper *d, const msgl_jval *k, msgl_jfrom untrusted)
 {
     if (k->type == MSGL_J_STR) return dump_string(d, k->as.s, untrusted);
-    if (k->type != MSGL_J_INT && k->type != MSGL_J_FLOAT && k->type != MSGL_J_BIG &&
-        k->type != MSGL_J_BOOL && k->type != MSGL_J_NONE) {
+    if (k->type != MSGL_J_INT && k->type != MSGL_J_FLOAT && k->type != MSGL_J_BOOL &&
+        k->type != MSGL_J_NONE) {
         return msgl__jctx_fail(d->c, "keys must be str, int, float, bool or None, not %s",
                                msgl__jtype_name(k));
     }
@@ -241,7 +231,6 @@ static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_
     case MSGL_J_BOOL:
         return msgl__jbuf_add(d->b, v->as.b ? "true" : "false", v->as.b ? 4 : 5, untrusted);
     case MSGL_J_INT:
-    case MSGL_J_BIG:
     case MSGL_J_FLOAT: return dump_number(d, v, untrusted);
     case MSGL_J_STR: return dump_string(d, v->as.s, untrusted);
     case MSGL_J_LIST:

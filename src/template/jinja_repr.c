@@ -172,7 +172,6 @@ static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untruste
     const char *word = text;
     MSGL_JTRY(msgl__jctx_number(b->c, v));
     switch (v->type) {
-    case MSGL_J_BIG: return msgl__jbuf_add_sub(b, v->as.s, 0, v->as.s->len);
     case MSGL_J_UNSET:
     case MSGL_J_UNDEF: word = "Undefined"; break;
     case MSGL_J_NONE: word = "None"; break;
@@ -188,7 +187,7 @@ static int add_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untrusted)
 {
     msgl_jctx *c = b->c;
     MSGL_JTRY(msgl__jctx_steps(c, 1));
-    if (v->type <= MSGL_J_BIG) return add_scalar_repr(b, v, untrusted);
+    if (v->type <= MSGL_J_FLOAT) return add_scalar_repr(b, v, untrusted);
     if (v->type == MSGL_J_STR) return add_str_repr(b, v->as.s);
     MSGL_JTRY(msgl__jctx_enter(c));
     int rc;

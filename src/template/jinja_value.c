@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "template/jinja_string.h"
@@ -87,7 +86,6 @@ int msgl__jctx_search(msgl_jctx *c, size_t bytes, size_t needle)
 int msgl__jctx_number(msgl_jctx *c, const msgl_jval *v)
 {
     return v->type == MSGL_J_FLOAT ? msgl__jctx_steps(c, 32)
-           : v->type == MSGL_J_BIG ? msgl__jctx_chars(c, v->as.s->len)
            : v->type == MSGL_J_INT ? msgl__jctx_steps(c, 1)
                                    : 0;
 }
@@ -131,8 +129,7 @@ const char *msgl__jtype_name(const msgl_jval *v)
     case MSGL_J_UNDEF: return "Undefined";
     case MSGL_J_NONE: return "NoneType";
     case MSGL_J_BOOL: return "bool";
-    case MSGL_J_INT:
-    case MSGL_J_BIG: return "int";
+    case MSGL_J_INT: return "int";
     case MSGL_J_FLOAT: return "float";
     case MSGL_J_STR: return v->as.s->markup ? "Markup" : "str";
     case MSGL_J_LIST: return "list";
@@ -160,8 +157,7 @@ const char *msgl__jobject_name(const msgl_jval *v)
     switch (v->type) {
     case MSGL_J_NONE: return "None";
     case MSGL_J_BOOL: return "bool object";
-    case MSGL_J_INT:
-    case MSGL_J_BIG: return "int object";
+    case MSGL_J_INT: return "int object";
     case MSGL_J_FLOAT: return "float object";
     case MSGL_J_STR: return v->as.s->markup ? "markupsafe.Markup object" : "str object";
     case MSGL_J_LIST: return "list object";
@@ -193,7 +189,6 @@ bool msgl__jas_int(const msgl_jval *v, int64_t *out)
 double msgl__jas_double(const msgl_jval *v)
 {
     int64_t i;
-    if (v->type == MSGL_J_BIG) return strtod(v->as.s->data, NULL);
     return msgl__jas_int(v, &i) ? (double)i : v->as.f;
 }
 
@@ -257,30 +252,9 @@ bool msgl__jsame(const msgl_jval *a, const msgl_jval *b)
     case MSGL_J_BOOL: return a->as.b == b->as.b;
     case MSGL_J_INT: return a->as.i == b->as.i;
     case MSGL_J_FLOAT: return false;
-    case MSGL_J_BIG:
     case MSGL_J_STR: return a->as.s == b->as.s || msgl__jstr_eq(a->as.s, b->as.s);
     default: return a->as.l == b->as.l;
     }
-}
-
-// Of digits without leading zeros, each with its sign if it is below zero.
-static int bigs_compare(const msgl_jstr *a, const msgl_jstr *b)
-{
-    const bool minus = a->data[0] == '-';
-    if (minus != (b->data[0] == '-')) return minus ? -1 : 1;
-    int d = a->len < b->len ? -1 : a->len > b->len;
-    if (d == 0) d = memcmp(a->data, b->data, a->len);
-    return d == 0 ? 0 : (d < 0) == minus ? 1 : -1;
-}
-
-static bool has_order(const msgl_jval *v)
-{
-    return msgl__jis_number(v) || v->type == MSGL_J_BIG;
-}
-
-static int pay_digits(msgl_jctx *c, const msgl_jval *v)
-{
-    return v->type == MSGL_J_BIG ? msgl__jctx_chars(c, v->as.s->len) : 0;
 }
 
 static int numbers_compare(const msgl_jval *a, const msgl_jval *b, bool *unordered)
@@ -288,7 +262,6 @@ static int numbers_compare(const msgl_jval *a, const msgl_jval *b, bool *unorder
     int64_t x, y;
     *unordered = false;
     if (msgl__jas_int(a, &x) && msgl__jas_int(b, &y)) return x < y ? -1 : x > y;
-    if (a->type == MSGL_J_BIG && b->type == MSGL_J_BIG) return bigs_compare(a->as.s, b->as.s);
     const double p = msgl__jas_double(a), q = msgl__jas_double(b);
     *unordered = isnan(p) || isnan(q);
     return p < q ? -1 : p > q;
@@ -331,9 +304,7 @@ int msgl__jequal(msgl_jctx *c, const msgl_jval *a, const msgl_jval *b, bool *out
 {
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     *out = false;
-    if (has_order(a) && has_order(b)) {
-        MSGL_JTRY(pay_digits(c, a));
-        MSGL_JTRY(pay_digits(c, b));
+    if (msgl__jis_number(a) && msgl__jis_number(b)) {
         bool unordered;
         *out = numbers_compare(a, b, &unordered) == 0 && !unordered;
         return 0;
@@ -382,9 +353,7 @@ int msgl__jcompare(msgl_jctx *c, const msgl_jval *a, const msgl_jval *b, const c
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     if (a->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, a->as.u);
     if (b->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, b->as.u);
-    if (has_order(a) && has_order(b)) {
-        MSGL_JTRY(pay_digits(c, a));
-        MSGL_JTRY(pay_digits(c, b));
+    if (msgl__jis_number(a) && msgl__jis_number(b)) {
         bool unordered;
         *out = numbers_compare(a, b, &unordered);
         if (unordered) *out = 2; // NaN: neither less, equal nor greater

@@ -31,7 +31,6 @@ typedef enum msgl_jtype {
     MSGL_J_BOOL,
     MSGL_J_INT,
     MSGL_J_FLOAT,
-    MSGL_J_BIG, // an integer beyond 64 bits: its digits, in s. It is printed, tested and compared
     MSGL_J_STR,
     MSGL_J_LIST,
     MSGL_J_TUPLE,

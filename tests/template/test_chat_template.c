@@ -18,7 +18,6 @@
 
 #include "core/mem.h"
 #include "template/jinja_render.h"
-#include "utils/json.h"
 
 #define VECTORS MSGL_SOURCE_DIR "/tests/vectors/chat_template/"
 
@@ -172,41 +171,6 @@ static void test_unsupported(void **state)
                   "uXXXX escape at byte 1");
     expect_status("{{ '\xff' }}", "{}", NULL, MSGL_EFORMAT, "UTF-8");
     expect_status("{{ 9999999999 * 9999999999 }}", "{}", NULL, MSGL_EINVAL, "64 bits");
-}
-
-// Integers beyond 64 bits are printed with their digits, as Python's are, tested and compared.
-static void test_large_integers(void **state)
-{
-    (void)state;
-    static const char vars[] = "{\"x\":12345678901234567890123,\"y\":[-9223372036854775809],\"z\":"
-                               "12345678901234567890124,\"k\":7}";
-    static const char *const cases[][2] = {
-        {"{{ x }} {{ y }} {{ x ~ 'a' }} {{ x|string }} {{ x|int }}",
-         "12345678901234567890123 [-9223372036854775809] 12345678901234567890123a "
-         "12345678901234567890123 12345678901234567890123"},
-        {"{{ y|tojson }} {{ {'a': x}|tojson }}",
-         "[-9223372036854775809] {\"a\": 12345678901234567890123}"},
-        {"{{ x is integer }} {{ x is number }} {{ x is float }} {{ x is string }} {{ not x }}",
-         "True True False False False"},
-        {"{{ x == x }} {{ x == z }} {{ x < z }} {{ y[0] < k }} {{ x > k }} {{ {x: 1}[x] }}",
-         "True False True True True 1"},
-        {"{{ [z, k, x, y[0]]|sort }}",
-         "[-9223372036854775809, 7, 12345678901234567890123, 12345678901234567890124]"},
-        {"{{ x|float }}", "1.2345678901234568e+22"},
-    };
-    json_t *v = msgl__json_loadb(vars, strlen(vars), 0, NULL, NULL);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        msgl_rendered r;
-        msgl_err err;
-        const int rc = render(cases[i][0], strlen(cases[i][0]), v, NULL, NULL, &r, &err);
-        if (rc != 0) fail_msg("%s: %s", cases[i][0], err.text);
-        assert_string_equal(msgl__strbuf_str(&r.text), cases[i][1]);
-        msgl__rendered_free(&r);
-    }
-    msgl_rendered r;
-    msgl_err err;
-    assert_int_equal(render("{{ x + 1 }}", 11, v, NULL, NULL, &r, &err), MSGL_EINVAL);
-    json_decref(v);
 }
 
 // What nobody has is an error where it is reached, in blocks too, and nothing before.
@@ -799,7 +763,6 @@ int main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_large_integers),
         cmocka_unit_test(test_unknown_names),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_long_work),
