@@ -18,6 +18,14 @@
 
 enum { BAD_REQUEST = 400 };
 
+// o if all of it could be made, else NULL.
+static json_t *whole(json_t *o, bool bad)
+{
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
+}
+
 void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_name,
                            const char *model_path, int vocab_size)
 {
@@ -299,16 +307,20 @@ msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *
         if (r != NULL) r->text = prompt;
         return r;
     }
-    json_t *messages = json_array(), *vars = json_object();
+    json_t *messages = json_array();
+    bool bad = false;
     if (system != NULL) {
-        json_array_append_new(messages,
-                              json_pack("{s:s,s:s}", "role", "system", "content", system));
+        json_t *first = json_pack("{s:s,s:s}", "role", "system", "content", system);
+        bad |= json_array_append_new(messages, first) != 0;
     }
-    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", prompt));
-    json_object_set_new(vars, "messages", messages);
+    json_t *last = json_pack("{s:s,s:s}", "role", "user", "content", prompt);
+    bad |= json_array_append_new(messages, last) != 0;
+    json_t *vars = json_pack("{s:o}", "messages", whole(messages, bad));
     r->chat = msgl__json_text(vars, JSON_COMPACT);
     json_decref(vars);
-    return r;
+    if (r->chat != NULL) return r;
+    msgl__run_line_free(r);
+    return NULL;
 }
 
 int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, void *ctx,
@@ -334,26 +346,29 @@ void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn)
 
 // ---- answers ----
 
-static void add_logprobs(msgl_run_line *r, const msgl_piece *p)
+static bool add_logprobs(msgl_run_line *r, const msgl_piece *p)
 {
+    bool bad = false;
     if (r->logprobs == NULL) r->logprobs = json_array();
     for (int i = 0; i < p->num_logprobs; i++) {
         const msgl_logprob *lp = &p->logprobs[i];
         json_t *top = json_array();
         for (int k = 0; k < lp->num_top; k++) {
-            json_array_append_new(
-                top, json_pack("[i,f]", lp->top_tokens[k], (double)lp->top_logprobs[k]));
+            json_t *one = json_pack("[i,f]", lp->top_tokens[k], (double)lp->top_logprobs[k]);
+            bad |= json_array_append_new(top, one) != 0;
         }
-        json_array_append_new(r->logprobs, json_pack("{s:i,s:f,s:o}", "token", lp->token, "logprob",
-                                                     (double)lp->logprob, "top", top));
+        json_t *one = json_pack("{s:i,s:f,s:o}", "token", lp->token, "logprob", (double)lp->logprob,
+                                "top", top);
+        bad |= json_array_append_new(r->logprobs, one) != 0;
     }
+    return !bad;
 }
 
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p)
 {
     bool ok = msgl__strbuf_add(&r->answer, p->text, p->text_len) == 0;
     if (p->token >= 0) ok = ok && msgl__ids_push(&r->tokens, p->token) == 0;
-    if (p->num_logprobs > 0) add_logprobs(r, p);
+    if (p->num_logprobs > 0) ok = add_logprobs(r, p) && ok;
     r->prompt_tokens = p->prompt_tokens;
     r->cached_tokens = p->cached_tokens;
     r->finish = p->finish;
@@ -382,12 +397,9 @@ static json_t *batch_body(const msgl_run_line *r)
     json_t *choice = json_pack("{s:i,s:s,s:n}", "index", 0, "finish_reason",
                                msgl__cli_finish_name(r->finish), "logprobs");
     if (chat) {
-        json_object_set_new(
-            choice, "message",
-            json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text, "refusal"));
-    } else {
-        json_object_set_new(choice, "text", text);
+        text = json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text, "refusal");
     }
+    choice = whole(choice, json_object_set_new(choice, chat ? "message" : "text", text) != 0);
     char id[48];
     snprintf(id, sizeof id, "%s-%lld", chat ? "chatcmpl" : "cmpl", (long long)r->number);
     return json_pack("{s:s,s:s,s:I,s:s,s:[o],s:o}", "id", id, "object",
@@ -421,31 +433,33 @@ static json_t *batch_answer(const msgl_run_line *r)
                           failed ? r->error_status : 200, "request_id", id, "body",
                           failed ? batch_error(r) : batch_body(r), "error",
                           failed ? line_error(r) : json_null());
-    json_object_set_new(o, "custom_id",
-                        r->custom_id != NULL ? json_incref(r->custom_id) : json_null());
-    return o;
+    json_t *id_given = r->custom_id != NULL ? json_incref(r->custom_id) : json_null();
+    return whole(o, json_object_set_new(o, "custom_id", id_given) != 0);
 }
 
 static json_t *plain_answer(const msgl_run_line *r)
 {
     json_t *o = json_object();
+    bool bad = false;
     if (r->error_status != 0) {
-        json_object_set_new(o, "error", json_string(r->error));
+        bad |= json_object_set_new(o, "error", json_string(r->error)) != 0;
     } else {
         json_t *ids = json_array();
         for (size_t i = 0; i < r->tokens.len; i++) {
-            json_array_append_new(ids, json_integer(r->tokens.data[i]));
+            bad |= json_array_append_new(ids, json_integer(r->tokens.data[i])) != 0;
         }
-        json_object_set_new(o, "text", json_stringn(msgl__strbuf_str(&r->answer), r->answer.len));
-        json_object_set_new(o, "token_ids", ids);
-        json_object_set_new(o, "finish_reason", json_string(msgl__cli_finish_name(r->finish)));
-        json_object_set_new(o, "prompt_tokens", json_integer(r->prompt_tokens));
-        json_object_set_new(o, "cached_tokens", json_integer(r->cached_tokens));
-        if (r->logprobs != NULL) json_object_set(o, "logprobs", r->logprobs);
+        bad |= json_object_set_new(o, "text",
+                                   json_stringn(msgl__strbuf_str(&r->answer), r->answer.len)) != 0;
+        bad |= json_object_set_new(o, "token_ids", ids) != 0;
+        bad |= json_object_set_new(o, "finish_reason",
+                                   json_string(msgl__cli_finish_name(r->finish))) != 0;
+        bad |= json_object_set_new(o, "prompt_tokens", json_integer(r->prompt_tokens)) != 0;
+        bad |= json_object_set_new(o, "cached_tokens", json_integer(r->cached_tokens)) != 0;
+        if (r->logprobs != NULL) bad |= json_object_set(o, "logprobs", r->logprobs) != 0;
     }
-    if (r->number > 0) json_object_set_new(o, "line", json_integer(r->number));
-    if (r->custom_id != NULL) json_object_set(o, "custom_id", r->custom_id);
-    return o;
+    if (r->number > 0) bad |= json_object_set_new(o, "line", json_integer(r->number)) != 0;
+    if (r->custom_id != NULL) bad |= json_object_set(o, "custom_id", r->custom_id) != 0;
+    return whole(o, bad);
 }
 
 int msgl__run_line_write(const msgl_run_line *r, FILE *out)

@@ -8,6 +8,7 @@
 
 #include "template/jinja_builtins.h"
 #include "template/jinja_string.h"
+#include "utils/json.h"
 #include "utils/json_write.h"
 
 // --- from JSON ---
@@ -60,13 +61,18 @@ int msgl__jfrom_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *o
 {
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     msgl_jstr *s;
+    const char *digits = msgl__json_digits(j);
     int rc = 0;
     switch (json_typeof(j)) {
     case JSON_NULL: *out = msgl__jnone(); return 0;
     case JSON_TRUE:
     case JSON_FALSE: *out = msgl__jbool(json_is_true(j)); return 0;
     case JSON_INTEGER: *out = msgl__jint(json_integer_value(j)); return 0;
-    case JSON_REAL: *out = msgl__jfloat(json_real_value(j)); return 0;
+    case JSON_REAL:
+        *out = msgl__jfloat(json_real_value(j));
+        if (digits == NULL) return 0;
+        out->type = MSGL_J_BIG;
+        return msgl__jstr_ref(c, digits, strlen(digits), untrusted, &out->as.s);
     case JSON_STRING:
         MSGL_JTRY(msgl__jstr_ref(c, json_string_value(j), json_string_length(j), untrusted, &s));
         *out = msgl__jstrval(s);
