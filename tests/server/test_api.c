@@ -834,6 +834,46 @@ static void test_tree_limits(void **state)
     msgl__strbuf_free(&b);
 }
 
+// What compiling a form may take is claimed before, and given back; a form that is deferred costs
+// nothing yet.
+static void test_form_memory(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\":\"x\",\"regex\":\"[a-z]{1,8}\"}",
+        "{\"prompt\":\"x\",\"guided_json\":{\"type\":\"integer\",\"maximum\":18446744073709551615}"
+        "}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        for (int busy = 0; busy < 2; busy++) {
+            // A body of 100 bytes fits in both cases, an eighth of the budget in one.
+            msgl_budget budget;
+            msgl__budget_init(&budget, 64 << 20);
+            msgl_claim claim = {.budget = &budget}, other = {.budget = &budget};
+            msgl__claim_count(&other, busy ? 44 << 20 : 16 << 20);
+            msgl_gen_request r;
+            msgl_api_error e;
+            msgl_api_config c = config();
+            c.defer_forms = true;
+            const size_t len = strlen(bodies[i]);
+            assert_int_equal(
+                msgl__api_parse(&msgl__endpoint_completion, bodies[i], len, &c, &claim, &r, &e),
+                MSGL_API_FORM);
+            assert_null(r.root);
+            msgl__claim_free(&claim);
+            c.defer_forms = false;
+            const int rc =
+                msgl__api_parse(&msgl__endpoint_completion, bodies[i], len, &c, &claim, &r, &e);
+            assert_int_equal(rc, busy ? MSGL_EINVAL : 0);
+            if (busy) assert_int_equal(e.status, 429);
+            assert_true(claim.bytes < 64 * 1024);
+            msgl__gen_request_free(&r);
+            msgl__claim_free(&claim);
+            msgl__claim_free(&other);
+        }
+    }
+}
+
 // Stop strings and echoed text outlive the tree; nothing else does.
 static void test_settle(void **state)
 {
@@ -918,6 +958,7 @@ int main(void)
         cmocka_unit_test(test_hostile_bodies),
         cmocka_unit_test(test_tree_memory),
         cmocka_unit_test(test_tree_limits),
+        cmocka_unit_test(test_form_memory),
         cmocka_unit_test(test_settle),
         cmocka_unit_test(test_json_strings),
     };
