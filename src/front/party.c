@@ -35,7 +35,6 @@ static party **bucket(msgl_front *f, const party *id)
     return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
 }
 
-<<<<<<< HEAD
 // Nobody can choose an address whose number is another's.
 static uint64_t id_of(const msgl_front *f, const party *p)
 {
@@ -45,7 +44,8 @@ static uint64_t id_of(const msgl_front *f, const party *p)
     memcpy(whose, &p->source, sizeof p->source);
     memcpy(whose + sizeof p->source, numbers, sizeof numbers);
     return msgl__siphash(key, whose, sizeof whose);
-=======
+}
+
 static party *find(party *first, const party *id)
 {
     while (first != NULL && !same(first, id)) first = first->next;
@@ -56,7 +56,6 @@ const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl
 {
     const party id = identify(f, c, p);
     return find(*bucket(f, &id), &id);
->>>>>>> main
 }
 
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)

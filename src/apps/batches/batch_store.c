@@ -138,13 +138,8 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     size_t len;
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
-<<<<<<< HEAD
-    if (msgl__file_read(path, 1 << 20, &text, &len, &err) != 0) return NULL;
-    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
-=======
     if (msgl__file_read(path, MSGL_STORE_OBJECT_MAX, &text, &len, &err) != 0) return NULL;
-    json_t *o = json_loadb(text, len, 0, NULL);
->>>>>>> main
+    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);

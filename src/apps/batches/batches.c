@@ -122,7 +122,7 @@ static int put_object(msgl_batches *b, const char *id, bool first, msgl_strbuf *
     if (o == NULL) return 0;
     // Its counts are not stored as they grow.
     if (b->running && strcmp(id, b->run.id) == 0) json_object_update(o, b->run.object);
-    char *text = json_dumps(shown(o), JSON_COMPACT);
+    char *text = msgl__json_text(shown(o), JSON_COMPACT);
     int rc = text == NULL || (!first && msgl__strbuf_addc(out, ',') != 0) ? MSGL_ENOMEM : 0;
     if (rc == 0) rc = msgl__strbuf_adds(out, text);
     msgl__free(text);
