@@ -97,6 +97,7 @@ typedef struct msgl_api_config {
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
+    bool defer_forms;     // a request with a form that has to be compiled is MSGL_API_FORM
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -166,9 +167,13 @@ typedef struct msgl_gen_request {
 // Zero-initialised is empty.
 void msgl__gen_request_free(msgl_gen_request *r);
 
+// What msgl__api_parse returns in place of compiling a form (cfg->defer_forms); nothing is wrong.
+enum { MSGL_API_FORM = -1000 };
+
 // Reads the body of an endpoint that has a `parse`. 0, or MSGL_EINVAL with *e filled (400, 404 for
 // an unknown model, 413 and 429 for too much memory, 500 when memory ran out); *out is then empty.
-// claim: what trees take is added to it before they are built; NULL: not counted.
+// claim: what trees take is added to it before they are built; NULL: not counted. MSGL_API_FORM:
+// see cfg->defer_forms.
 int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
                     const msgl_api_config *cfg, msgl_claim *claim, msgl_gen_request *out,
                     msgl_api_error *e);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "utils/json.h"
 
 const char *msgl__json_type_name(const json_t *v)
 {
@@ -15,7 +16,9 @@ const char *msgl__json_type_name(const json_t *v)
     case JSON_ARRAY: return "an array";
     case JSON_STRING: return "a string";
     case JSON_INTEGER: return "an integer";
-    case JSON_REAL: return "a number with a fraction";
+    case JSON_REAL:
+        return msgl__json_digits(v) != NULL ? "an integer of more than 64 bits"
+                                            : "a number with a fraction";
     case JSON_TRUE:
     case JSON_FALSE: return "a boolean";
     case JSON_NULL: return "null";

@@ -313,10 +313,14 @@ static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
 static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
 {
     const msgl_endpoint *ep = j->ep;
-    const size_t body = j->body.cap;
+    const size_t body = j->body.cap, claimed = j->claim.bytes;
     j->body_len = j->body.len;
     int rc = msgl__api_parse(ep, msgl__strbuf_str(&j->body), j->body.len, &j->config, &j->claim,
                              &j->req, &j->error);
+    if (rc == MSGL_API_FORM) {
+        msgl__claim_sub(&j->claim, j->claim.bytes - claimed);
+        return rc;
+    }
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
@@ -329,9 +333,11 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     return rc;
 }
 
-void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+bool msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
                    const msgl_chat_templates *templates)
 {
     j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
+    if (j->rc == MSGL_API_FORM) return false;
     if (j->rc != 0) drop(j);
+    return true;
 }

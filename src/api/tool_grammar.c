@@ -8,6 +8,7 @@
 #include "grammar/constrain.h"
 #include "api/fields.h"
 #include "api/json.h"
+#include "utils/json.h"
 
 enum { MAX_BYTES = 1 << 20 }; // as the grammar's own limit
 
@@ -17,6 +18,8 @@ static const char BLANK[] = "BLANK: /( |\\r?\\n[ \\t]{0,64})?/\n";
 
 typedef struct writer {
     const msgl_tool_use *use;
+    const msgl_api_config *cfg;
+    msgl_claim *claim;
     msgl_tool_writing form;
     msgl_strbuf out;
     bool any; // arguments are any object
@@ -51,7 +54,7 @@ static bool any_strict(const msgl_tool_use *use)
 // Appends v, which it takes over (NULL: out of memory), as JSON.
 static int put_json(json_t *v, msgl_strbuf *to)
 {
-    const int rc = msgl__json_put(to, v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = msgl__json_put(to, v, JSON_COMPACT);
     json_decref(v);
     return rc;
 }
@@ -185,7 +188,8 @@ static int make(writer *w, msgl_strbuf *left_out, msgl_err *err)
     }
     const msgl_constraint_text c = {MSGL_GRAMMAR_LARK,
                                     (char *)(uintptr_t)msgl__strbuf_str(&w->out)};
-    return msgl__constraint_compile(&c, any_strict(w->use), left_out, err);
+    const msgl_constraint_use how = {w->cfg, w->claim, left_out, any_strict(w->use)};
+    return msgl__constraint_compile(&c, &how, err);
 }
 
 // Whether the answer is to be held to a grammar.
@@ -198,15 +202,16 @@ static bool is_wanted(const msgl_tool_use *use, const msgl_tool_writing *form)
     return use->name != NULL && (strict || !use->several);
 }
 
-int msgl__tool_grammar(const msgl_tool_use *use, msgl_strbuf *left_out, msgl_constraint_text *out,
-                       msgl_api_error *e)
+int msgl__tool_grammar(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_claim *claim,
+                       msgl_strbuf *left_out, msgl_constraint_text *out, msgl_api_error *e)
 {
-    writer w = {.use = use};
+    writer w = {.use = use, .cfg = cfg, .claim = claim};
     msgl_err err = {0};
     *out = (msgl_constraint_text){0};
     if (!msgl__tool_form_writing(use->form, &w.form) || !is_wanted(use, &w.form)) return 0;
     int rc = make(&w, left_out, &err);
-    if (rc != 0 && rc != MSGL_ENOMEM && !any_strict(use)) {
+    const bool told = rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EBUSY || rc == MSGL_API_FORM;
+    if (!told && !any_strict(use)) {
         w.any = true;
         rc = make(&w, left_out, &err);
     }
@@ -218,7 +223,9 @@ int msgl__tool_grammar(const msgl_tool_use *use, msgl_strbuf *left_out, msgl_con
     msgl__strbuf_free(&w.out);
     if (rc == 0) return 0;
     msgl__constraint_text_free(out);
+    if (rc == MSGL_API_FORM) return rc;
     if (rc == MSGL_ENOMEM) return msgl__api_oom(e);
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(e, rc);
     return msgl__api_fail(e, 400, "tools",
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'tools' with \"strict\": true: %s.", err.text);

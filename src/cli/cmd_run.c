@@ -87,8 +87,10 @@ static int flush_window(struct run *r, bool ended, msgl_err *err)
     while (r->count > 0 && r->window[r->first]->done) {
         const msgl_run_line *line = r->window[r->first];
         if (ended && r->window[r->first]->error_status >= 500) break;
-        // Why it failed, if it did, is said by the flush.
-        (void)msgl__run_line_write(line, r->out);
+        // Why it could not be written is said by the flush.
+        if (msgl__run_line_write(line, r->out) == MSGL_ENOMEM) {
+            return msgl__err_set(err, MSGL_ENOMEM, "an answer: out of memory");
+        }
         if (line->error_status == 0 && line->answer.len == 0) {
             say_empty(r, line->number, line->finish, (int)line->tokens.len);
         }

@@ -11,6 +11,8 @@
 #include "core/mem.h"
 #include "llm/llm.h"
 #include "utils/clock.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 
 volatile sig_atomic_t msgl__cli_interrupted;
@@ -235,11 +237,14 @@ void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
         json_t *row = json_object();
         for (int i = 0; i < n; i++) {
             json_object_set_new(row, cells[i].name,
-                                cells[i].text ? json_string(cells[i].value)
-                                              : json_loads(cells[i].value, JSON_DECODE_ANY, NULL));
+                                cells[i].text
+                                    ? json_string(cells[i].value)
+                                    : msgl__json_loadb(cells[i].value, strlen(cells[i].value),
+                                                       JSON_DECODE_ANY, NULL, NULL));
         }
-        json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        printf("\n");
+        char *text = msgl__json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        printf("%s\n", text != NULL ? text : "{\"error\":\"out of memory\"}");
+        msgl__free(text);
         json_decref(row);
     } else {
         if (r->count == 0) {

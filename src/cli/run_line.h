@@ -70,7 +70,7 @@ int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, vo
 void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn);
 // Collects a piece; sets ->done with the last.
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p);
-// 0, or MSGL_EIO when the file did not take it.
+// 0, MSGL_ENOMEM, or MSGL_EIO when the file did not take it.
 int msgl__run_line_write(const msgl_run_line *r, FILE *out);
 
 #endif

@@ -80,6 +80,7 @@ typedef struct party {
     int key;
     msgl_http_source source;
     uint64_t number; // for engines; no other has or had it
+    uint64_t id;     // for the workers; the same when it comes back
     int num_gens;
     int waiting;    // of the front's `waiting`, its part
     share shares[]; // [num_replicas]

@@ -279,6 +279,7 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     f->num_inner += g->inner;
     tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
+    g->job->client = from->id;
     msgl__workers_submit(f->workers, g->job);
 }
 

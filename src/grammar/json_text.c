@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/json_text.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "grammar/nfa_build.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 #include "utils/utf8.h"
 
@@ -25,13 +25,11 @@ int msgl__json_short_escape(uint32_t cp)
 
 size_t msgl__json_put_char(uint32_t cp, char out[8])
 {
-    const int e = msgl__json_short_escape(cp);
-    if (e >= 0) {
-        memcpy(out, msgl__json_short_escapes[e].text, 2);
-        return 2;
-    }
-    if (cp < 0x20) return (size_t)snprintf(out, 8, "\\u%04x", cp);
-    return msgl__utf8_put(cp, out);
+    char escape[12];
+    const size_t n = msgl__json_escape(cp, false, escape); // at most \u001f
+    if (n == 0) return msgl__utf8_put(cp, out);
+    memcpy(out, escape, n);
+    return n;
 }
 
 void msgl__json_rules_init(msgl_json_rules *r)

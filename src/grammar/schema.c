@@ -484,7 +484,7 @@ static int32_t enumerated(msgl_schema *s, json_t *schema, json_t *list, json_t *
 // The schema without a keyword, kept. NULL: failed.
 static json_t *without(msgl_schema *s, json_t *schema, const char *keyword)
 {
-    json_t *rest = msgl__schema_keep(s, json_copy(schema));
+    json_t *rest = msgl__schema_keep(s, msgl__json_copy(schema));
     if (rest != NULL) (void)json_object_del(rest, keyword);
     return rest;
 }

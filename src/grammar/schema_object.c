@@ -10,6 +10,7 @@
 #include "grammar/compiled.h"
 #include "grammar/regex.h"
 #include "grammar/schema.h"
+#include "utils/json.h"
 
 enum { MAX_DIFFERENT = 6 }; // values of a list in which none comes twice
 
@@ -212,7 +213,7 @@ static json_t *named(msgl_schema *s, json_t *schema)
         msgl__schema_fail(s, MSGL_EFORMAT, "properties", "has to be an object");
         return NULL;
     }
-    json_t *names = msgl__schema_keep(s, own != NULL ? json_copy(own) : json_object());
+    json_t *names = msgl__schema_keep(s, own != NULL ? msgl__json_copy(own) : json_object());
     json_t *required = json_object_get(schema, "required");
     json_t *more = json_object_get(schema, "additionalProperties");
     // Draft 3 and 4 had booleans inside properties, which say nothing here.

@@ -305,8 +305,10 @@ static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
         msgl__json_reject(r, MSGL_EFORMAT, arch->text_section, given, "an object");
         return NULL;
     }
-    json_t *usual = json_loads(arch->text_defaults, 0, NULL), *all = json_copy((json_t *)given);
-    if (usual == NULL || all == NULL || json_object_update_missing(all, usual) != 0) {
+    json_t *usual =
+               msgl__json_loadb(arch->text_defaults, strlen(arch->text_defaults), 0, NULL, NULL),
+           *all = msgl__json_copy(usual); // what is given comes above it
+    if (usual == NULL || all == NULL || json_object_update(all, (json_t *)given) != 0) {
         r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
     }
     json_decref(usual);

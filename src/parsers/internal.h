@@ -125,6 +125,8 @@ bool msgl__is_name_char(char c);
 
 // Appends a string literal of JSON; bytes that are not UTF-8 stay what they are.
 int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len);
+// One byte of such a string, as it stands in the quotes.
+int msgl__put_json_byte(msgl_strbuf *out, char c);
 
 // A value of a form without types: a string where its parameter is one (or null, where that is
 // allowed), else text as it is where JSON can read it, and translated where Python can and the

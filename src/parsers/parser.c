@@ -5,6 +5,8 @@
 
 #include "core/mem.h"
 #include "parsers/internal.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HELD_MAX = 1 << 28 };
 
@@ -166,21 +168,17 @@ bool msgl__is_name_char(char c)
     return (unsigned char)c > ' ' && c != 0x7f && strchr("\"'`<>{}[]()", c) == NULL;
 }
 
+int msgl__put_json_byte(msgl_strbuf *out, char c)
+{
+    char escape[12];
+    const size_t n = msgl__json_escape((unsigned char)c, false, escape); // those of ASCII alone
+    return n > 0 ? msgl__strbuf_add(out, escape, n) : msgl__strbuf_addc(out, c);
+}
+
 int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len)
 {
     int rc = msgl__strbuf_addc(out, '"');
-    for (size_t i = 0; i < len && rc == 0; i++) {
-        const char c = s[i];
-        if (c == '"' || c == '\\') {
-            rc = msgl__strbuf_addf(out, "\\%c", c);
-        } else if (c == '\n') {
-            rc = msgl__strbuf_adds(out, "\\n");
-        } else if ((unsigned char)c < ' ') {
-            rc = msgl__strbuf_addf(out, "\\u%04x", (unsigned)c);
-        } else {
-            rc = msgl__strbuf_addc(out, c);
-        }
-    }
+    for (size_t i = 0; i < len && rc == 0; i++) rc = msgl__put_json_byte(out, s[i]);
     return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
 }
 
@@ -194,10 +192,11 @@ int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, msgl_param_ty
     if (type == MSGL_PARAM_STRING_OR_NULL && null) return msgl__strbuf_adds(out, "null");
     const bool is_string = type == MSGL_PARAM_STRING || type == MSGL_PARAM_STRING_OR_NULL;
     if (is_string || n == 0) return msgl__put_json_string(out, s, len);
-    json_t *j = json_loadb(s + from, n, JSON_DECODE_ANY, NULL);
+    int rc;
+    json_t *j = msgl__json_loadb(s + from, n, JSON_DECODE_ANY, NULL, &rc);
+    if (j == NULL && rc == MSGL_ENOMEM) return rc;
     if (j == NULL) {
-        const int rc =
-            type == MSGL_PARAM_OTHER ? msgl__python_value(s + from, n, out) : MSGL_EFORMAT;
+        rc = type == MSGL_PARAM_OTHER ? msgl__python_value(s + from, n, out) : MSGL_EFORMAT;
         return rc == MSGL_EFORMAT ? msgl__put_json_string(out, s, len) : rc;
     }
     json_decref(j);

@@ -15,6 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
 #include "launch/launch.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 struct serve {
@@ -179,15 +180,16 @@ static char *info_json(const msgl_options *o)
 {
     json_t *j =
         json_pack("{s:o,s:b}", "model_path", shown(o->model_dir), "overlap_scheduling", o->overlap);
+    bool bad = false;
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
         if (s->name == NULL) continue;
         char key[64];
         snprintf(key, sizeof key, "%s", s->name);
         for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
-        json_object_set_new(j, key, setting_json(s, o));
+        bad |= json_object_set_new(j, key, setting_json(s, o)) != 0;
     }
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = bad ? NULL : msgl__json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }

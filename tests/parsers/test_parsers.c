@@ -249,7 +249,7 @@ static void test_pythonic(void **state)
         {" [f( a = [1, 2.5e3, (True,), None, ], b={'k': \"it's\", \"\": {}} ), get.w-2(x='\\'\\n"
          "\\x41\\u00e9\\U0001f600\\d')]\n",
          "<call f {\"a\": [1, 2.5e3, [true], null], \"b\": {\"k\": \"it's\", \"\": {}}}><call "
-         "get.w-2 {\"x\": \"'\\u000aA\\u00e9\\ud83d\\ude00\\\\d\"}>"},
+         "get.w-2 {\"x\": \"'\\nA\\u00e9\\ud83d\\ude00\\\\d\"}>"},
         {"[f(s=\")]\")]", "<call f {\"s\": \")]\"}>"},
         {"[other(s=1)]", "[other(s=1)]"},
         {"<|python_start|>[other(s=1)]<|python_end|>ok", "<call other {\"s\": 1}>ok"},

@@ -10,6 +10,7 @@
 #include "api/final_message.h"
 #include "api/json.h"
 #include "api/anthropic/messages_answer.h"
+#include "utils/json.h"
 
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
@@ -369,7 +370,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
-    json_t *chat = json_copy((json_t *)o);
+    json_t *chat = msgl__json_copy(o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, e);
     if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {

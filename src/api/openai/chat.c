@@ -12,6 +12,7 @@
 #include "api/json.h"
 #include "api/tool_choice.h"
 #include "api/tool_grammar.h"
+#include "utils/json.h"
 
 static const msgl_field_row conversation_rows[] = {
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
@@ -265,14 +266,15 @@ static int replace_extra(msgl_gen_request *out, const msgl_req_extra_parts *p, m
 }
 
 // Calls beside a form that the text has to have: in its place, and as if one was forced.
-static int calls_beside(const msgl_tool_use *use, msgl_gen_request *out, msgl_api_error *e)
+static int calls_beside(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_gen_request *out,
+                        msgl_api_error *e)
 {
     msgl_tool_use begun = *use;
     msgl_constraint_text c;
     begun.forced = true;
     out->calls_beside = true;
     if (msgl__tool_form_marks(use->form) == NULL) return 0; // a name begins them
-    const int rc = msgl__tool_grammar(&begun, &out->left_out, &c, e);
+    const int rc = msgl__tool_grammar(&begun, cfg, out->room.claim, &out->left_out, &c, e);
     out->call_grammar = c.text;
     return rc;
 }
@@ -293,10 +295,10 @@ static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_
     }
     if (p.grammar_kind != MSGL_GRAMMAR_NONE) {
         // Other fields than this say what the whole answer is.
-        return msgl__field(o, "response_format") != NULL ? calls_beside(&use, out, e) : 0;
+        return msgl__field(o, "response_format") != NULL ? calls_beside(&use, cfg, out, e) : 0;
     }
     msgl_constraint_text c;
-    int rc = msgl__tool_grammar(&use, &out->left_out, &c, e);
+    int rc = msgl__tool_grammar(&use, cfg, out->room.claim, &out->left_out, &c, e);
     if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
     p.grammar_kind = c.kind;
     p.grammar = c.text;
@@ -459,7 +461,7 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
     if (rc < 0) return rc;
     if (out->continue_final) prompt = false;
-    json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
+    json_t *vars = json_is_object(kwargs) ? msgl__json_copy(kwargs) : json_object();
     out->chat_vars = vars;
     int bad = vars == NULL;
     bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));

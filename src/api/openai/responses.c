@@ -228,13 +228,17 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
 // not need it three times in a stream.
 static int put_member(const char *name, const json_t *v, const char *otherwise, msgl_strbuf *out)
 {
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
     int rc = msgl__strbuf_addf(out, "%s\"%s\":", out->data[out->len - 1] == '{' ? "" : ",", name);
     if (rc != 0) return rc;
-    if (v == NULL || json_dumpb(v, NULL, 0, flags) > REPEATED_MAX) {
-        return msgl__strbuf_adds(out, otherwise);
+    msgl_strbuf text;
+    msgl__strbuf_init(&text, REPEATED_MAX);
+    if (v == NULL || (rc = msgl__json_put(&text, v, JSON_COMPACT)) == MSGL_ELIMIT) {
+        rc = msgl__strbuf_adds(out, otherwise);
+    } else if (rc == 0) {
+        rc = msgl__strbuf_add(out, text.data, text.len);
     }
-    return msgl__json_put(out, v, flags);
+    msgl__strbuf_free(&text);
+    return rc;
 }
 
 static int put_text_member(const json_t *text, msgl_strbuf *out)

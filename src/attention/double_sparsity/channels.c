@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { MAX_BYTES = 256 << 20 }; // of a file: a hundred layers of 128 heads are 20 MB a type
 
@@ -199,11 +200,15 @@ int msgl__attn_channels_write(const char *path, const msgl_attn_sparse *s, msgl_
         }
     }
     int rc = 0;
+    char *text = NULL;
     if (failed) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "channels: out of memory");
-    } else if (json_dump_file(root, path, 0) != 0) {
-        rc = msgl__err_set(err, MSGL_EIO, "%.180s: %m", path);
+    } else if ((text = msgl__json_text(root, 0)) == NULL) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "channels: out of memory");
+    } else {
+        rc = msgl__file_replace(path, 0666, text, strlen(text), err);
     }
+    msgl__free(text);
     json_decref(root);
     return rc;
 }
