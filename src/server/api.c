@@ -13,6 +13,7 @@
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
+    NOTES_BYTES = 4096,
     PREFILL_BYTES = 4096,
 };
 
@@ -124,6 +125,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__strbuf_free(&r->repeated);
     msgl__free(r->text);
     msgl__strbuf_free(&r->unknown);
+    msgl__strbuf_free(&r->notes);
     *r = (msgl_gen_request){0};
 }
 
@@ -281,6 +283,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
+    msgl__strbuf_init(&out->notes, NOTES_BYTES);
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);

@@ -193,6 +193,7 @@ typedef struct msgl_gen_request {
     int num_prompts;        // of a chat: 1
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
     char *text;             // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;

@@ -277,7 +277,7 @@ void msgl__front_destroy(msgl_front *f)
     if (f->stop_fd >= 0) close(f->stop_fd);
     if (f->batch_fd >= 0) close(f->batch_fd);
     msgl__uids_free(&f->uids);
-    for (int i = 0; i < f->num_unknown; i++) msgl__free(f->unknown[i]);
+    for (int i = 0; i < f->num_told; i++) msgl__free(f->told[i]);
     msgl__strbuf_free(&f->out);
     msgl__free(f);
 }

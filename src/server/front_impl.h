@@ -183,8 +183,8 @@ struct msgl_front {
         uint64_t up_to;
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *unknown[64];        // names of fields that the log has told of
-    int num_unknown;
+    char *told[64];           // lines of the log that are not said again
+    int num_told;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
 };

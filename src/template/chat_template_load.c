@@ -9,6 +9,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "template/chat_template.h"
+#include "template/content_form.h"
 #include "template/jinja_render.h"
 #include "utils/file.h"
 #include "utils/gguf.h"
@@ -20,6 +21,7 @@ struct msgl_chat_templates {
     msgl_chat_template *dflt, *tool_use; // either may be NULL
     msgl_strbuf text;                    // of both
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
+    msgl_content_form forms[2][MSGL_CONTENT_ROLES]; // of dflt and tool_use
 };
 
 // *out NULL when there is no such file.
@@ -284,6 +286,31 @@ int msgl__chat_template_read(const char *spec, char **out, msgl_err *err)
     return rc;
 }
 
+// What the templates make of contents, once for all requests.
+static int probe_forms(msgl_chat_templates *t, msgl_err *err)
+{
+    const msgl_chat_template *const both[2] = {t->dflt, t->tool_use};
+    for (int i = 0; i < 2; i++) {
+        for (int role = 0; role < MSGL_CONTENT_ROLES && both[i] != NULL; role++) {
+            const int rc = msgl__content_form_probe(both[i], t->tokens, (msgl_content_role)role,
+                                                    NULL, &t->forms[i][role]);
+            if (rc != 0) return msgl__err_set(err, rc, "out of memory for the chat templates");
+        }
+    }
+    return 0;
+}
+
+int msgl__chat_templates_content_form(const msgl_chat_templates *t, const msgl_chat_template *use,
+                                      bool has_tools, msgl_content_role role,
+                                      const atomic_bool *cancelled, msgl_content_form *out)
+{
+    if (use != NULL) {
+        return msgl__content_form_probe(use, t != NULL ? t->tokens : NULL, role, cancelled, out);
+    }
+    *out = t->forms[has_tools && t->tool_use != NULL][role];
+    return 0;
+}
+
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err)
 {
     return msgl__chat_templates_load_own(dir, NULL, out, err);
@@ -306,6 +333,7 @@ int msgl__chat_templates_load_own(const char *dir, const char *own, msgl_chat_te
              json_object_set_new(t->tokens, "add_generation_prompt", json_false());
     rc = rc != 0 ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates")
                  : load(dir, own, t, err);
+    if (rc == 0) rc = probe_forms(t, err);
     if (rc != 0) {
         msgl__chat_templates_free(t);
         return rc;
