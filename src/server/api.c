@@ -126,6 +126,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__free(r->text);
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
+    msgl__strbuf_free(&r->namespaces);
     *r = (msgl_gen_request){0};
 }
 

@@ -28,6 +28,7 @@
     X(MESSAGES, messages)                                                                          \
     X(COUNT_TOKENS, count_tokens)                                                                  \
     X(RESPONSES, responses)                                                                        \
+    X(INPUT_TOKENS, input_tokens)                                                                  \
     X(EMBEDDINGS, embeddings)                                                                      \
     X(RERANK, rerank)                                                                              \
     X(RERANK_SHORT, rerank_short)                                                                  \
@@ -191,6 +192,7 @@ typedef struct msgl_gen_request {
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
     msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
     int num_prompts;        // of a chat: 1
+    msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
     msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
