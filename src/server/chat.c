@@ -9,6 +9,7 @@
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/final_message.h"
+#include "server/foreign.h"
 #include "server/json.h"
 #include "server/tool_grammar.h"
 
@@ -16,7 +17,9 @@ static const msgl_field_row conversation_rows[] = {
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
      .help = "objects with `role` (system, developer, user, assistant, tool, function) and "
              "`content`, a string or an array of text parts; `tool_calls` of the assistant"},
-    {"tools", MSGL_FIELD_ARRAY, .help = "functions that the model may call ([tools.md](tools.md))"},
+    {"tools", MSGL_FIELD_ARRAY,
+     .help = "functions that the model may call ([tools.md](tools.md)); tools of other types "
+             "are left out"},
     {"chat_template_kwargs", MSGL_FIELD_OBJECT,
      .help = "further variables of the chat template, such as `enable_thinking`"},
     MSGL_ROW_CHAT_TEMPLATE,
@@ -281,6 +284,35 @@ static int check_schema(const json_t *function, size_t i, msgl_api_error *e)
                           i);
 }
 
+// A tool that is no function, such as {"type": "custom", ...} or a server's own search.
+static bool is_foreign_tool(const json_t *tool)
+{
+    return json_is_string(json_object_get(tool, "type")) &&
+           !msgl__field_is_type(tool, "function") && json_object_get(tool, "function") == NULL;
+}
+
+// The body's tools without those, which the model could call and nobody would answer.
+static int leave_out_tools(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *in = json_object_get(o, "tools");
+    json_t *rest = NULL;
+    int bad = 0;
+    for (size_t i = 0; i < json_array_size(in); i++) {
+        json_t *tool = json_array_get(in, i);
+        if (!is_foreign_tool(tool)) {
+            if (rest != NULL) bad |= json_array_append(rest, tool);
+            continue;
+        }
+        msgl__foreign_tool_note(json_string_value(json_object_get(tool, "type")), &out->notes);
+        if (rest != NULL) continue;
+        rest = json_array();
+        bad |= rest == NULL;
+        for (size_t k = 0; k < i; k++) bad |= json_array_append(rest, json_array_get(in, k));
+    }
+    if (rest != NULL) bad |= json_object_set_new((json_t *)o, "tools", rest);
+    return bad == 0 ? 0 : msgl__api_oom(e);
+}
+
 // Each is {"type": "function", "function": {"name": ...}}.
 static int check_tools(const json_t *v, msgl_api_error *e)
 {
@@ -506,10 +538,11 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
 int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                              msgl_api_error *e)
 {
-    json_t *tools = msgl__field(o, "tools");
     msgl_api_config own;
     out->num_prompts = 1;
     int rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = leave_out_tools(o, out, e);
+    json_t *tools = msgl__field(o, "tools");
     if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0 && tools != NULL) rc = check_tools(tools, e);
     return rc == 0 ? make_vars(o, json_array_size(tools) > 0 ? tools : NULL, out, e) : rc;
@@ -538,6 +571,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
     if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0) rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = leave_out_tools(o, out, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     // The newer name wins where both are given.

@@ -101,6 +101,11 @@ static const struct {
      "{'role':'function','name':'f','content':'42'}",
      CALLS, "[assistantcall_0 {\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {}}][tool:42call_0]"},
     {"{'role':'tool','tool_call_id':'i','content':null}", CALLS, "[tool:i]"},
+    // Tools of other servers are left out.
+    {U("a") "],'tools':[{'type':'function','function':{'name':'f'}},{'type':'web_search'},"
+            "{'type':'function','function':{'name':'g'}},{'type':'custom','custom':{'name':'h'}}",
+     "{% for t in tools %}{{ t.function.name }} {% endfor %}", "f g "},
+    {U("a") "],'tools':[{'type':'mcp','server_url':'u'}", "{{ tools is none }}", "True"},
 };
 
 // A body with its quotes.
