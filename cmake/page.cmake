@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DFROM=src/server/page -DTO=page_text.c -P page.cmake: joins the page that the server has at `/`
+# cmake -DFROM=src/apps/page/parts -DTO=page_text.c -P page.cmake: joins the page that the server has at `/`
 # into one text, and writes it as C. Its Content-Security-Policy names the one script and the one style
 # by their hashes, so that a browser runs nothing else, whatever gets into the page.
 file(READ "${FROM}/page.html" page)
@@ -50,7 +50,7 @@ string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
 string(REPEAT "....." 20 line) # 20 bytes
 string(REGEX REPLACE "(${line})" "\\1\n" bytes "${bytes}")
 file(WRITE "${TO}" "// Made by cmake/page.cmake.
-#include \"server/page.h\"
+#include \"apps/page/page.h\"
 
 const unsigned char msgl__page_text[] = {
 ${bytes}};

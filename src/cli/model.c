@@ -13,7 +13,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
-#include "hub/hub.h"
+#include "apps/hub/hub.h"
 #include "utils/clock.h"
 #include "utils/file.h"
 

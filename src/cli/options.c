@@ -8,7 +8,7 @@
 #include "core/attributes.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
-#include "server/metrics.h"
+#include "front/metrics.h"
 
 #define SAMPLING (MSGL_CMD_CHAT | MSGL_CMD_RUN)
 #define MSGL_LIST(T, f)                                                                            \

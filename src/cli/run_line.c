@@ -10,7 +10,8 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "llm/llm.h"
-#include "server/fields.h"
+#include "api/fields.h"
+#include "api/openai/endpoints.h"
 #include "utils/utf8.h"
 
 enum { BAD_REQUEST = 400 };
@@ -125,7 +126,7 @@ static int take_bad_words(msgl_run_line *r)
 static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
-    if (q->kind == MSGL_API_CHAT) {
+    if (q->ep == &msgl__endpoint_chat) {
         r->chat = json_dumps(q->chat_vars, JSON_COMPACT);
         return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
@@ -179,14 +180,14 @@ static int chat_logprobs(msgl_run_line *r, json_t *body)
     return 0;
 }
 
-static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
+static int read_body(msgl_run_line *r, const msgl_endpoint *ep, json_t *body)
 {
-    int rc = kind == MSGL_API_CHAT ? chat_logprobs(r, body) : 0;
+    int rc = ep == &msgl__endpoint_chat ? chat_logprobs(r, body) : 0;
     if (rc != 0) return rc;
     char *text = json_dumps(body, JSON_COMPACT);
     if (text == NULL) return refuse(r, 500, "out of memory");
     msgl_api_error e;
-    rc = msgl__api_parse(kind, text, strlen(text), &r->common->api, NULL, &r->request, &e);
+    rc = msgl__api_parse(ep, text, strlen(text), &r->common->api, NULL, &r->request, &e);
     msgl__free(text);
     if (rc != 0) {
         r->error_code = e.code;
@@ -226,10 +227,10 @@ static int read_batch(msgl_run_line *r, json_t *line)
     if (!json_is_object(body)) return refuse(r, BAD_REQUEST, "\"body\" must be an object");
     const char *url = json_string_value(json_object_get(line, "url"));
     if (url != NULL && strcmp(url, "/v1/chat/completions") == 0) {
-        return read_body(r, MSGL_API_CHAT, body);
+        return read_body(r, &msgl__endpoint_chat, body);
     }
     if (url != NULL && strcmp(url, "/v1/completions") == 0) {
-        return read_body(r, MSGL_API_COMPLETION, body);
+        return read_body(r, &msgl__endpoint_completion, body);
     }
     return refuse(r, BAD_REQUEST,
                   "\"url\" must be \"/v1/chat/completions\" or \"/v1/completions\"");
@@ -258,7 +259,7 @@ static int read_line(msgl_run_line *r, json_t *line)
                       "give either \"prompt\" or \"messages\", or OpenAI's batch "
                       "form with \"url\" and \"body\"");
     }
-    return read_body(r, messages != NULL ? MSGL_API_CHAT : MSGL_API_COMPLETION, line);
+    return read_body(r, messages != NULL ? &msgl__endpoint_chat : &msgl__endpoint_completion, line);
 }
 
 json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where)
@@ -374,7 +375,7 @@ static json_t *usage_of(const msgl_run_line *r)
 // The body of OpenAI's answer.
 static json_t *batch_body(const msgl_run_line *r)
 {
-    const bool chat = r->request.kind == MSGL_API_CHAT;
+    const bool chat = r->request.ep == &msgl__endpoint_chat;
     json_t *text = json_stringn(msgl__strbuf_str(&r->answer), r->answer.len);
     json_t *choice = json_pack("{s:i,s:s,s:n}", "index", 0, "finish_reason",
                                msgl__cli_finish_name(r->finish), "logprobs");

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "server/api.h"
+#include "api/api.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/strbuf.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "hub/curl.h"
+#include "utils/curl.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
 #include "utils/random.h"

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "cli/chat.h"
+#include "apps/chat/chat.h"
 #include "core/attributes.h"
 #include "core/mem.h"
 

@@ -21,7 +21,7 @@
 #include <jansson.h>
 
 #include "core/mem.h"
-#include "server/bench_serve.h"
+#include "apps/bench/serve_load.h"
 #include "server/fixture.h"
 #include "utils/clock.h"
 #include "utils/file.h"

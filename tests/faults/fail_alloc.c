@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server/launch.h"
+#include "launch/launch.h"
 
 #define REAL(name) __libc_##name
 #define EXPORT __attribute__((visibility("default")))

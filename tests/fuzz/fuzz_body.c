@@ -8,22 +8,29 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "server/endpoint.h"
-#include "server/job.h"
+#include "api/endpoint.h"
+#include "api/job.h"
+#include "api/openai/endpoints.h"
+#include "api/anthropic/endpoints.h"
+#include "api/sglang/endpoints.h"
+#include "api/vllm/endpoints.h"
+#include "api/jina/endpoints.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_SEQ_LEN = 2048, MAX_BODY = 1 << 16 };
 
-static const msgl_api_kind KINDS[] = {
-    MSGL_API_CHAT,      MSGL_API_COMPLETION, MSGL_API_GENERATE,   MSGL_API_MESSAGES,
-    MSGL_API_RESPONSES, MSGL_API_TOKENIZE,   MSGL_API_DETOKENIZE, MSGL_API_APPLY_TEMPLATE,
+static const msgl_endpoint *const KINDS[] = {
+    &msgl__endpoint_chat,       &msgl__endpoint_completion,     &msgl__endpoint_generate,
+    &msgl__endpoint_messages,   &msgl__endpoint_responses,      &msgl__endpoint_tokenize,
+    &msgl__endpoint_detokenize, &msgl__endpoint_apply_template,
 };
 enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
 // Of models that pool: the last values of the first byte, first of an embedder, then of a reranker.
-static const msgl_api_kind POOLED[] = {MSGL_API_EMBEDDINGS, MSGL_API_RERANK, MSGL_API_SCORE,
-                                       MSGL_API_EMBEDDINGS, MSGL_API_RERANK, MSGL_API_SCORE};
+static const msgl_endpoint *const POOLED[] = {
+    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score,
+    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score};
 enum { NUM_POOLED = sizeof POOLED / sizeof POOLED[0], FIRST_POOLED = 256 - NUM_POOLED };
 
 static void require(bool ok)
@@ -44,12 +51,12 @@ static void check_result(const msgl_job *j, int32_t vocab)
         msgl__strbuf_free(&out);
         return;
     }
-    if (msgl__endpoint(j->kind)->put_job != NULL) return;
+    if (j->ep->put_job != NULL) return;
     msgl_sampling_params p = j->req.sampling;
     p.min_tokens = 0; // compared by the engine's side, with the room that an answer has
     require(msgl__sampling_params_check(&p, vocab, NULL) == 0);
     require(j->req.root == NULL && j->req.num_prompts >= 1);
-    const size_t most = msgl__endpoint(j->kind)->pooled ? MAX_SEQ_LEN : MAX_SEQ_LEN - 1;
+    const size_t most = j->ep->pooled ? MAX_SEQ_LEN : MAX_SEQ_LEN - 1;
     for (int i = 0; i < j->req.num_prompts; i++) {
         const msgl_ids *ids = &j->ids[i];
         require(ids->len > 0 && ids->len <= most);
@@ -74,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     msgl_job *j = msgl__calloc(1, sizeof *j);
     require(j != NULL);
     const bool pooled = data[0] >= FIRST_POOLED;
-    j->kind = pooled ? POOLED[data[0] - FIRST_POOLED] : KINDS[data[0] % NUM_KINDS];
+    j->ep = pooled ? POOLED[data[0] - FIRST_POOLED] : KINDS[data[0] % NUM_KINDS];
     j->config = (msgl_api_config){
         .model_name = "m",
         .model_path = "/models/m",

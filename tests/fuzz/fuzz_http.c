@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "server/http_parse.h"
-#include "server/multipart.h"
+#include "http/http_parse.h"
+#include "http/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -15,10 +15,10 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
-#include "hub/cache.h"
-#include "hub/choose.h"
-#include "hub/list.h"
-#include "hub/sha.h"
+#include "apps/hub/cache.h"
+#include "apps/hub/choose.h"
+#include "apps/hub/list.h"
+#include "apps/hub/sha.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define SUM "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

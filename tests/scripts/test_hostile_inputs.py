@@ -45,7 +45,7 @@ class HostileInputs(unittest.TestCase):
                 self.assertIn(short, built[file.parent / "CMakeLists.txt"], "%s is not built or run" % path)
 
     def test_keys_are_compared_whole(self):
-        """The loop of src/server/keys.c has no way out before its end; a test of times would be one of the machine."""
+        """The loop of src/front/keys.c has no way out before its end; a test of times would be one of the machine."""
         text = (ROOT / "src" / "server" / "keys.c").read_text()
         body = re.search(r"^static unsigned differs\(.*?^}", text, re.M | re.S)[0]
         self.assertEqual(len(re.findall(r"\bfor\b", body)), 1)

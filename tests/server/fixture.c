@@ -17,6 +17,7 @@
 #include <jansson.h>
 
 #include "core/mem.h"
+#include "program/endpoints.h"
 
 static const char chat_template[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -150,6 +151,8 @@ void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready)
     *s = (server_fixture){0};
     text_open(&s->text);
     s->cfg = cfg != NULL ? *cfg : msgl__front_config_default();
+    if (s->cfg.endpoints == NULL) s->cfg.endpoints = msgl__endpoints;
+    s->cfg.batches = msgl__program_batches;
     s->cfg.model_name = "test-model";
     s->cfg.model_path = "/models/org/test-model/";
     s->cfg.tokenizer = s->text.tokenizer;

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "server/front.h"
+#include "front/front.h"
 
 enum { ID_IM_START = 256, ID_IM_END = 257, ID_EOS = 258, VOCAB = 259, CONTEXT = 4096 };
 

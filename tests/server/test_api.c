@@ -15,8 +15,14 @@
 
 #include "core/mem.h"
 #include "core/settings.h"
-#include "server/api.h"
-#include "server/json.h"
+#include "api/api.h"
+#include "api/json.h"
+#include "api/openai/endpoints.h"
+#include "api/sglang/endpoints.h"
+#include "program/endpoints.h"
+
+static const msgl_endpoint *const KINDS[] = {&msgl__endpoint_chat, &msgl__endpoint_completion,
+                                             &msgl__endpoint_generate};
 
 static msgl_api_config config(void)
 {
@@ -27,34 +33,35 @@ static msgl_api_config config(void)
     return c;
 }
 
-static int parse(msgl_api_kind kind, const char *body, msgl_gen_request *r, msgl_api_error *e)
+static int parse(const msgl_endpoint *ep, const char *body, msgl_gen_request *r, msgl_api_error *e)
 {
     const msgl_api_config c = config();
-    return msgl__api_parse(kind, body, strlen(body), &c, NULL, r, e);
+    return msgl__api_parse(ep, body, strlen(body), &c, NULL, r, e);
 }
 
-static msgl_gen_request good(msgl_api_kind kind, const char *body)
+static msgl_gen_request good(const msgl_endpoint *ep, const char *body)
 {
     msgl_gen_request r;
     msgl_api_error e = {0};
-    if (parse(kind, body, &r, &e) != 0) fail_msg("%s: %s", body, e.message);
+    if (parse(ep, body, &r, &e) != 0) fail_msg("%s: %s", body, e.message);
     return r;
 }
 
 // "x": y inside an otherwise good request.
-static void with_field(msgl_api_kind kind, const char *field, char *out, size_t size)
+static void with_field(const msgl_endpoint *ep, const char *field, char *out, size_t size)
 {
     (void)snprintf(out, size, "{%s%s%s}",
-                   kind == MSGL_API_CHAT ? "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
-                                         : "\"prompt\":\"x\"",
+                   ep == &msgl__endpoint_chat
+                       ? "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+                       : "\"prompt\":\"x\"",
                    field[0] == '\0' ? "" : ",", field);
 }
 
-static void refused(msgl_api_kind kind, const char *body, int status, const char *param)
+static void refused(const msgl_endpoint *ep, const char *body, int status, const char *param)
 {
     msgl_gen_request r;
     msgl_api_error e = {0};
-    if (parse(kind, body, &r, &e) == 0) fail_msg("accepted: %.200s", body);
+    if (parse(ep, body, &r, &e) == 0) fail_msg("accepted: %.200s", body);
     if (e.status != status || (param != NULL && strcmp(e.param, param) != 0)) {
         fail_msg("%.200s: %d %s: %s", body, e.status, e.param, e.message);
     }
@@ -73,7 +80,7 @@ static void test_defaults(void **state)
 {
     (void)state;
     msgl_gen_request r =
-        good(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+        good(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
     assert_true(r.sampling.temperature == 0.6f && r.sampling.top_p == 1.0f);
     assert_int_equal(r.sampling.top_k, 20);
     assert_int_equal(r.max_tokens, -1);
@@ -84,11 +91,11 @@ static void test_defaults(void **state)
     assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
     const uint64_t seed = r.sampling.seed;
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_COMPLETION, "{\"prompt\":\"x\"}");
+    r = good(&msgl__endpoint_completion, "{\"prompt\":\"x\"}");
     assert_int_equal(r.max_tokens, 16);
     assert_true(r.sampling.seed != seed); // random where none is given
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_GENERATE, "{\"prompt\":\"x\",\"max_tokens\":4}");
+    r = good(&msgl__endpoint_generate, "{\"prompt\":\"x\",\"max_tokens\":4}");
     assert_true(r.stream && r.sampling.temperature == 0);
     msgl__gen_request_free(&r);
 }
@@ -97,7 +104,7 @@ static void test_fields(void **state)
 {
     (void)state;
     msgl_gen_request r = good(
-        MSGL_API_CHAT,
+        &msgl__endpoint_chat,
         "{\"model\":\"folder\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
         "\"temperature\":"
         "1e-9,\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.25,\"seed\":-1,\"max_tokens\":5,"
@@ -126,13 +133,13 @@ static void test_fields(void **state)
 
     // null is absent, as clients send it.
     r = good(
-        MSGL_API_COMPLETION,
+        &msgl__endpoint_completion,
         "{\"prompt\":\"x\",\"max_tokens\":null,\"temperature\":null,\"stop\":null,\"seed\":null,"
         "\"logprobs\":null,\"suffix\":null,\"best_of\":null,\"stream_options\":null}");
     assert_int_equal(r.max_tokens, 16);
     msgl__gen_request_free(&r);
 
-    r = good(MSGL_API_COMPLETION,
+    r = good(&msgl__endpoint_completion,
              "{\"prompt\":\"x\",\"echo\":true,\"max_tokens\":0,\"logprobs\":0}");
     assert_true(r.no_output);
     assert_int_equal(r.max_tokens, 1);
@@ -143,16 +150,16 @@ static void test_fields(void **state)
 static void test_prompts(void **state)
 {
     (void)state;
-    msgl_gen_request r = good(MSGL_API_COMPLETION, "{\"prompt\":[0,999]}");
+    msgl_gen_request r = good(&msgl__endpoint_completion, "{\"prompt\":[0,999]}");
     assert_int_equal(r.num_prompts, 1);
     assert_int_equal(r.prompts[0].num_ids, 2);
     assert_int_equal(r.prompts[0].ids[1], 999);
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_COMPLETION, "{\"prompt\":[\"a\",\"bc\"]}");
+    r = good(&msgl__endpoint_completion, "{\"prompt\":[\"a\",\"bc\"]}");
     assert_int_equal(r.num_prompts, 2);
     assert_string_equal(r.prompts[1].text, "bc");
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_COMPLETION, "{\"prompt\":[[1],[2,3]],\"n\":2}");
+    r = good(&msgl__endpoint_completion, "{\"prompt\":[[1],[2,3]],\"n\":2}");
     assert_int_equal(r.num_prompts, 2);
     assert_int_equal(r.prompts[1].num_ids, 2);
     msgl__gen_request_free(&r);
@@ -184,10 +191,10 @@ static void test_prompts(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char body[128];
         (void)snprintf(body, sizeof body, "{\"prompt\":%s}", bad[i]);
-        refused(MSGL_API_COMPLETION, body, 400, "prompt");
+        refused(&msgl__endpoint_completion, body, 400, "prompt");
     }
-    refused(MSGL_API_COMPLETION, "{}", 400, "prompt");
-    refused(MSGL_API_GENERATE, "{\"prompt\":[\"a\",\"b\"]}", 400, "prompt");
+    refused(&msgl__endpoint_completion, "{}", 400, "prompt");
+    refused(&msgl__endpoint_generate, "{\"prompt\":[\"a\",\"b\"]}", 400, "prompt");
 }
 
 // Every integer field with every number and type that is not one of its values.
@@ -196,7 +203,7 @@ static void test_hostile_numbers(void **state)
     (void)state;
     static const struct {
         const char *name;
-        int kinds; // bit per msgl_api_kind
+        int kinds; // bit per place in KINDS
         const char *also_bad;
     } ints[] = {
         {"max_tokens", 7, "0"}, {"max_completion_tokens", 1, "0"},
@@ -218,8 +225,8 @@ static void test_hostile_numbers(void **state)
                 }
                 char field[128], body[256];
                 (void)snprintf(field, sizeof field, "\"%s\":%s", ints[f].name, value);
-                with_field((msgl_api_kind)kind, field, body, sizeof body);
-                refused((msgl_api_kind)kind, body, 400, ints[f].name);
+                with_field(KINDS[kind], field, body, sizeof body);
+                refused(KINDS[kind], body, 400, ints[f].name);
             }
         }
     }
@@ -229,8 +236,8 @@ static void test_hostile_numbers(void **state)
         for (size_t v = 0; v < sizeof bad_reals / sizeof bad_reals[0]; v++) {
             char field[128], body[256];
             (void)snprintf(field, sizeof field, "\"%s\":%s", reals[f], bad_reals[v]);
-            with_field(MSGL_API_CHAT, field, body, sizeof body);
-            refused(MSGL_API_CHAT, body, 400, reals[f]);
+            with_field(&msgl__endpoint_chat, field, body, sizeof body);
+            refused(&msgl__endpoint_chat, body, 400, reals[f]);
         }
     }
 }
@@ -249,8 +256,8 @@ static void test_penalties(void **state)
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < 2; i++) {
             char body[512];
-            with_field((msgl_api_kind)kind, bodies[i], body, sizeof body);
-            msgl_gen_request r = good((msgl_api_kind)kind, body);
+            with_field(KINDS[kind], bodies[i], body, sizeof body);
+            msgl_gen_request r = good(KINDS[kind], body);
             assert_true(r.sampling.repetition_penalty == 1.25f);
             assert_true(r.sampling.frequency_penalty == -2 && r.sampling.presence_penalty == 2);
             assert_int_equal(r.extra->num_bias, 3);
@@ -266,10 +273,11 @@ static void test_penalties(void **state)
     c.defaults.repetition_penalty = 1.05f;
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         char body[512];
-        with_field(MSGL_API_CHAT, none[i], body, sizeof body);
+        with_field(&msgl__endpoint_chat, none[i], body, sizeof body);
         msgl_gen_request r;
         msgl_api_error e;
-        assert_int_equal(msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &c, NULL, &r, &e), 0);
+        assert_int_equal(
+            msgl__api_parse(&msgl__endpoint_chat, body, strlen(body), &c, NULL, &r, &e), 0);
         assert_null(r.extra);
         assert_true(r.sampling.repetition_penalty == 1.05f);
         assert_true(r.sampling.frequency_penalty == 0 && r.sampling.presence_penalty == 0);
@@ -299,7 +307,8 @@ static void test_bias_limit(void **state)
             assert_int_equal(msgl__strbuf_adds(&b, form == 0 ? "}}" : "]}"), 0);
             msgl_gen_request r;
             msgl_api_error e;
-            const int rc = msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, NULL, &r, &e);
+            const int rc =
+                msgl__api_parse(&msgl__endpoint_completion, b.data, b.len, &c, NULL, &r, &e);
             assert_int_equal(rc, n > MSGL_MAX_LOGIT_BIAS ? MSGL_EINVAL : 0);
             if (rc == 0) {
                 assert_int_equal(r.extra->num_bias, n);
@@ -330,12 +339,12 @@ static void test_ranges_of_settings(void **state)
             } else {
                 (void)snprintf(field, sizeof field, "\"%s\":%.17g", s->field, v);
             }
-            with_field(MSGL_API_COMPLETION, field, body, sizeof body);
+            with_field(&msgl__endpoint_completion, field, body, sizeof body);
             if (k >= 2) {
-                refused(MSGL_API_COMPLETION, body, 400, s->field);
+                refused(&msgl__endpoint_completion, body, 400, s->field);
                 continue;
             }
-            msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+            msgl_gen_request r = good(&msgl__endpoint_completion, body);
             assert_int_equal(r.unknown.len, 0); // sampling.c names it
             const double got = msgl__setting_number(s, &r.sampling);
             assert_true(s->type == MSGL_SETTING_REAL ? (float)got == (float)v : got == v);
@@ -434,8 +443,8 @@ static void test_refused_fields(void **state)
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         for (int kind = 0; kind < 2; kind++) {
             char body[512];
-            with_field((msgl_api_kind)kind, fields[i][0], body, sizeof body);
-            refused((msgl_api_kind)kind, body, 400, fields[i][1]);
+            with_field(KINDS[kind], fields[i][0], body, sizeof body);
+            refused(KINDS[kind], body, 400, fields[i][1]);
         }
     }
 }
@@ -471,8 +480,8 @@ static void test_refused_fields_of_one(void **state)
     };
     for (size_t i = 0; i < sizeof chat_only / sizeof chat_only[0]; i++) {
         char body[512];
-        with_field(MSGL_API_CHAT, chat_only[i][0], body, sizeof body);
-        refused(MSGL_API_CHAT, body, 400, chat_only[i][1]);
+        with_field(&msgl__endpoint_chat, chat_only[i][0], body, sizeof body);
+        refused(&msgl__endpoint_chat, body, 400, chat_only[i][1]);
     }
     static const char *const completion_only[][2] = {
         {"\"logprobs\":true", "logprobs"},
@@ -487,8 +496,8 @@ static void test_refused_fields_of_one(void **state)
     };
     for (size_t i = 0; i < sizeof completion_only / sizeof completion_only[0]; i++) {
         char body[512];
-        with_field(MSGL_API_COMPLETION, completion_only[i][0], body, sizeof body);
-        refused(MSGL_API_COMPLETION, body, 400, completion_only[i][1]);
+        with_field(&msgl__endpoint_completion, completion_only[i][0], body, sizeof body);
+        refused(&msgl__endpoint_completion, body, 400, completion_only[i][1]);
     }
 }
 
@@ -507,8 +516,8 @@ static void test_refused_constraints(void **state)
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         char body[512];
-        with_field(MSGL_API_COMPLETION, fields[i][0], body, sizeof body);
-        refused(MSGL_API_COMPLETION, body, 400, fields[i][1]);
+        with_field(&msgl__endpoint_completion, fields[i][0], body, sizeof body);
+        refused(&msgl__endpoint_completion, body, 400, fields[i][1]);
     }
 }
 
@@ -538,8 +547,8 @@ static void test_constraints(void **state)
         char body[512];
         msgl_gen_request r;
         msgl_api_error e;
-        with_field(MSGL_API_COMPLETION, cases[i].field, body, sizeof body);
-        assert_int_equal(parse(MSGL_API_COMPLETION, body, &r, &e), 0);
+        with_field(&msgl__endpoint_completion, cases[i].field, body, sizeof body);
+        assert_int_equal(parse(&msgl__endpoint_completion, body, &r, &e), 0);
         assert_int_equal(r.extra == NULL ? MSGL_GRAMMAR_NONE : r.extra->grammar_kind,
                          cases[i].kind);
         if (r.extra != NULL) assert_string_equal(r.extra->grammar, cases[i].text);
@@ -574,9 +583,9 @@ static void test_messages(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char body[512];
         (void)snprintf(body, sizeof body, "{\"messages\":%s}", bad[i][0]);
-        refused(MSGL_API_CHAT, body, 400, bad[i][1]);
+        refused(&msgl__endpoint_chat, body, 400, bad[i][1]);
     }
-    refused(MSGL_API_CHAT, "{}", 400, "messages");
+    refused(&msgl__endpoint_chat, "{}", 400, "messages");
 }
 
 // What the template sees: parts joined, arguments as objects where they are, else as they came.
@@ -584,7 +593,7 @@ static void test_template_variables(void **state)
 {
     (void)state;
     msgl_gen_request r = good(
-        MSGL_API_CHAT,
+        &msgl__endpoint_chat,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{"
         "\"type\":"
         "\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
@@ -609,7 +618,7 @@ static void test_template_variables(void **state)
     assert_int_equal(json_array_size(json_object_get(r.chat_vars, "tools")), 1);
     assert_true(json_is_false(json_object_get(r.chat_vars, "enable_thinking")));
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_CHAT,
+    r = good(&msgl__endpoint_chat,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
              "\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}");
     assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
@@ -624,13 +633,13 @@ static void test_models(void **state)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         char body[128];
         (void)snprintf(body, sizeof body, "{\"prompt\":\"x\",\"model\":\"%s\"}", known[i]);
-        msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+        msgl_gen_request r = good(&msgl__endpoint_completion, body);
         msgl__gen_request_free(&r);
     }
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         char body[128];
         (void)snprintf(body, sizeof body, "{\"prompt\":\"x\",\"model\":\"%s\"}", unknown[i]);
-        refused(MSGL_API_COMPLETION, body, 404, "model");
+        refused(&msgl__endpoint_completion, body, 404, "model");
     }
 }
 
@@ -663,7 +672,7 @@ static void test_hostile_bodies(void **state)
         "{\"prompt\":\"x\",\"n\":1e999}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        refused(MSGL_API_COMPLETION, bad[i], 400, NULL);
+        refused(&msgl__endpoint_completion, bad[i], 400, NULL);
     }
     // JSON has numbers that 64 bits do not hold; the member that has one is named.
     static const char *const large[][2] = {
@@ -676,7 +685,7 @@ static void test_hostile_bodies(void **state)
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         msgl_gen_request r;
         msgl_api_error e = {0};
-        assert_int_not_equal(parse(MSGL_API_COMPLETION, large[i][0], &r, &e), 0);
+        assert_int_not_equal(parse(&msgl__endpoint_completion, large[i][0], &r, &e), 0);
         assert_int_equal(e.status, 400);
         if (strstr(e.message, large[i][1]) == NULL) fail_msg("%s: %s", large[i][0], e.message);
     }
@@ -689,7 +698,7 @@ static void test_hostile_bodies(void **state)
             n += objects ? 5 : 1;
         }
         deep[n] = '\0';
-        refused(MSGL_API_COMPLETION, deep, 400, NULL);
+        refused(&msgl__endpoint_completion, deep, 400, NULL);
     }
     // A flood of values.
     size_t n = strlen("{\"prompt\":[");
@@ -700,7 +709,7 @@ static void test_hostile_bodies(void **state)
     }
     memcpy(deep + n, "1]}", 4);
     const uint64_t allocs = msgl__mem_allocs();
-    refused(MSGL_API_COMPLETION, deep, 413, NULL);
+    refused(&msgl__endpoint_completion, deep, 413, NULL);
     assert_true(msgl__mem_allocs() - allocs < 16);
     // A million prompts; a thousand is the limit, and with n the product counts.
     n = strlen("{\"prompt\":[");
@@ -709,7 +718,7 @@ static void test_hostile_bodies(void **state)
         n += 4;
     }
     memcpy(deep + n, "\"a\"]}", 6);
-    refused(MSGL_API_COMPLETION, deep, 400, "prompt");
+    refused(&msgl__endpoint_completion, deep, 400, "prompt");
     n = strlen("{\"n\":2,\"prompt\":[");
     memcpy(deep, "{\"n\":2,\"prompt\":[", n);
     for (int i = 0; i < 600; i++) {
@@ -717,14 +726,14 @@ static void test_hostile_bodies(void **state)
         n += 4;
     }
     memcpy(deep + n, "\"a\"]}", 6);
-    refused(MSGL_API_COMPLETION, deep, 400, "n");
+    refused(&msgl__endpoint_completion, deep, 400, "n");
     msgl__free(deep);
     char body[512];
     char brackets[300];
     memset(brackets, '[', 200);
     brackets[200] = '\0';
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%s\\\"[[{{\\\\\"}", brackets);
-    msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+    msgl_gen_request r = good(&msgl__endpoint_completion, body);
     msgl__gen_request_free(&r);
 }
 
@@ -769,8 +778,8 @@ static void test_tree_memory(void **state)
         msgl_api_error e;
         const msgl_api_config c = config();
         const size_t before = mallinfo2().uordblks;
-        assert_int_equal(msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &claim, &r, &e),
-                         0);
+        assert_int_equal(
+            msgl__api_parse(&msgl__endpoint_completion, b.data, b.len, &c, &claim, &r, &e), 0);
         const size_t taken = mallinfo2().uordblks - before;
         assert_int_equal(claim.bytes, atomic_load(&budget.used));
         if (taken > claim.bytes || (taken > 0 && claim.bytes > 4 * taken)) {
@@ -798,7 +807,7 @@ static void test_tree_limits(void **state)
         msgl__strbuf_adds(&b, "]}\"}}");
     }
     msgl__strbuf_adds(&b, "]}]}");
-    refused(MSGL_API_CHAT, b.data, 413, NULL); // 2.1 million in three strings
+    refused(&msgl__endpoint_chat, b.data, 413, NULL); // 2.1 million in three strings
     // With a budget: more than a quarter of it is too much for one request, what others hold is too
     // much for now; nothing is built, nothing stays claimed but what the caller had.
     const msgl_api_config c = config();
@@ -814,8 +823,9 @@ static void test_tree_limits(void **state)
         msgl_gen_request r;
         msgl_api_error e;
         const uint64_t allocs = msgl__mem_allocs();
-        assert_int_equal(msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &claim, &r, &e),
-                         MSGL_EINVAL);
+        assert_int_equal(
+            msgl__api_parse(&msgl__endpoint_completion, b.data, b.len, &c, &claim, &r, &e),
+            MSGL_EINVAL);
         assert_int_equal(e.status, busy ? 429 : 413);
         assert_true(msgl__mem_allocs() - allocs < 4);
         assert_int_equal(claim.bytes, 0);
@@ -828,8 +838,9 @@ static void test_tree_limits(void **state)
 static void test_settle(void **state)
 {
     (void)state;
-    msgl_gen_request r = good(MSGL_API_COMPLETION, "{\"prompt\":[\"ab\",\"c\"],\"echo\":true,"
-                                                   "\"stop\":[\"xy\",\"z\"],\"metadata\":[1,2]}");
+    msgl_gen_request r =
+        good(&msgl__endpoint_completion, "{\"prompt\":[\"ab\",\"c\"],\"echo\":true,"
+                                         "\"stop\":[\"xy\",\"z\"],\"metadata\":[1,2]}");
     assert_int_equal(msgl__gen_request_settle(&r), 0);
     assert_null(r.root);
     assert_string_equal(r.stops[0], "xy");
@@ -838,7 +849,7 @@ static void test_settle(void **state)
     assert_string_equal(r.prompts[1].text, "c");
     assert_int_equal(r.text_len, 3 + 2 + 3 + 2);
     msgl__gen_request_free(&r);
-    r = good(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+    r = good(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
     assert_int_equal(msgl__gen_request_settle(&r), 0);
     assert_null(r.root);
     assert_null(r.chat_vars);

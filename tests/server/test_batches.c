@@ -19,7 +19,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
-#include "server/multipart.h"
+#include "http/multipart.h"
 
 static const char type_line[] = "multipart/form-data; boundary=XX";
 

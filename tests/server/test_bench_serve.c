@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
-#include "server/bench_serve.h"
-#include "server/client.h"
+#include "apps/bench/serve_load.h"
+#include "http/client.h"
 #include "server/fixture.h"
 
 typedef struct engine_thread {

@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "server/confine.h"
+#include "launch/confine.h"
 
 static void *nothing(void *arg)
 {

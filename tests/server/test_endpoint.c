@@ -17,19 +17,11 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "server/endpoint.h"
-#include "server/fields.h"
+#include "api/endpoint.h"
+#include "api/fields.h"
 #include "server/fixture.h"
-#include "server/json.h"
-
-enum {
-#define ROW(NAME, name) +1
-    IDS = 0 MSGL_ENDPOINT_MAP(ROW),
-#undef ROW
-    CHAT_IDS,
-    COUNTERS,
-    SHOUT,
-};
+#include "api/json.h"
+#include "program/endpoints.h"
 
 // --- four endpoints, as their files would have them ---
 
@@ -41,7 +33,8 @@ static const msgl_fields *const prompt_objects[] = {&prompt_fields, NULL};
 static int parse_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
-    const int rc = msgl__check_fields(o, &prompt_fields, cfg->refuse_unknown, &out->unknown, e);
+    const int rc =
+        msgl__check_fields(o, &prompt_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
     return rc == 0 ? msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e) : rc;
 }
 
@@ -84,7 +77,7 @@ static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     const char *text = NULL;
-    int rc = msgl__check_fields(o, &question_fields, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &question_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
     if (rc == 0) rc = msgl__field_str(o, "question", &text, e);
     if (rc < 0) return rc;
     out->num_prompts = 1;
@@ -179,21 +172,28 @@ static const msgl_endpoint shout = {.path = "/test/shout",
                                     .put_stream_end = shout_stream_end,
                                     .put_stream_error = shout_stream_error};
 
-// --- the table, in place of endpoint.c's ---
+// --- a front with these beside the program's ---
 
-static const msgl_endpoint *const table[] = {
-#define ROW(NAME, name) [MSGL_API_##NAME] = &msgl__endpoint_##name,
-    MSGL_ENDPOINT_MAP(ROW)
-#undef ROW
-        [IDS] = &ids,
-    [CHAT_IDS] = &chat_ids,
-    [COUNTERS] = &counters,
-    [SHOUT] = &shout,
-};
+static const msgl_endpoint *const own[] = {&ids, &chat_ids, &counters, &shout};
+enum { MAX_ROWS = 64, NUM_OWN = sizeof own / sizeof own[0] };
 
-const msgl_endpoint *msgl__endpoint(msgl_api_kind kind)
+static msgl_front_config config_with_own(void)
 {
-    return (size_t)kind < MSGL_COUNT(table) ? table[kind] : NULL;
+    static const msgl_endpoint *table[MAX_ROWS];
+    int n = 0;
+    for (; msgl__endpoints[n] != NULL; n++) table[n] = msgl__endpoints[n];
+    assert_true(n + NUM_OWN < MAX_ROWS);
+    for (int i = 0; i < NUM_OWN; i++) table[n + i] = own[i];
+    table[n + NUM_OWN] = NULL;
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.endpoints = table;
+    return cfg;
+}
+
+static void open_with_own(server_fixture *s)
+{
+    const msgl_front_config cfg = config_with_own();
+    server_open(s, &cfg, true);
 }
 
 // --- tests ---
@@ -208,14 +208,14 @@ static bool covers(const msgl_endpoint *a, const msgl_endpoint *b) // every path
 static void test_complete(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < MSGL_COUNT(table); i++) {
+    const msgl_endpoint *const *table = config_with_own().endpoints;
+    for (int i = 0; table[i] != NULL; i++) {
         const msgl_endpoint *ep = table[i];
-        if (ep->path == NULL || ep->path[0] != '/') fail_msg("row %zu", i);
+        if (ep->path == NULL || ep->path[0] != '/') fail_msg("row %d", i);
         const int methods = MSGL_HTTP_GET | MSGL_HTTP_POST | MSGL_HTTP_DELETE;
         assert_true(ep->method != 0 && (ep->method & ~methods) == 0);
         assert_true(ep->take != NULL || (ep->method & (ep->method - 1)) == 0); // else one
-        for (size_t k = 0; k < i; k++)
-            assert_false(covers(table[k], ep)); // it would never be asked
+        for (int k = 0; k < i; k++) assert_false(covers(table[k], ep)); // it would never be asked
         assert_int_equal((ep->put_now != NULL) + (ep->put_stats != NULL) + (ep->parse != NULL) +
                              (ep->take != NULL),
                          1);
@@ -223,8 +223,8 @@ static void test_complete(void **state)
             assert_true(ep->ask == MSGL_MSG_GET_STATS || ep->ask == MSGL_MSG_FLUSH ||
                         ep->ask == MSGL_MSG_GET_TREE);
         }
-        const bool own = strncmp(ep->path, "/test", 5) != 0; // of the server, in docs/http.md
-        assert_int_equal(own,
+        const bool ours = strncmp(ep->path, "/test", 5) != 0; // of the server, in docs/http.md
+        assert_int_equal(ours,
                          ep->help != NULL && ep->examples != NULL && ep->examples[0].help != NULL);
         const bool job = ep->parse != NULL, engine = job && ep->put_job == NULL;
         assert_true(ep->take != NULL || job == (ep->objects != NULL && ep->objects[0] != NULL));
@@ -279,7 +279,8 @@ static void test_ends_in_worker(void **state)
     (void)state;
     static const char json[] = "application/json";
     server_fixture s;
-    server_open(&s, NULL, false);
+    const msgl_front_config cfg = config_with_own();
+    server_open(&s, &cfg, false);
     const char *hi = "{\"prompt\":[\"hi\",\"<|im_end|>a\"]}";
     response r = client_request(&s, "POST", "/test/ids", hi);
     assert_int_equal(r.status, 503);
@@ -341,7 +342,7 @@ static void test_worker_out_of_memory(void **state)
         assert_true(nth < 1000);
         msgl_job *j = msgl__calloc(1, sizeof *j);
         assert_non_null(j);
-        j->kind = (msgl_api_kind)IDS;
+        j->ep = &ids;
         j->config = (msgl_api_config){.model_name = "m", .model_path = "/m", .vocab_size = VOCAB};
         j->max_seq_len = CONTEXT;
         msgl__strbuf_init(&j->body, 1000);
@@ -365,7 +366,7 @@ static void test_worker_over_budget(void **state)
 {
     (void)state;
     server_fixture s;
-    msgl_front_config cfg = msgl__front_config_default();
+    msgl_front_config cfg = config_with_own();
     cfg.max_request_memory = 256 << 10;
     server_open(&s, &cfg, true);
     // The prompt and its ids fit, but not with "122," for each of them.
@@ -383,7 +384,7 @@ static void test_stats_as_text(void **state)
 {
     (void)state;
     server_fixture s;
-    server_open(&s, NULL, true);
+    open_with_own(&s);
     const int fd = client_open(&s);
     client_send(fd, "GET /test/counters HTTP/1.1\r\nHost: x\r\n\r\n");
     (void)engine_expect(&s, MSGL_MSG_GET_STATS);
@@ -399,7 +400,7 @@ static void test_own_form(void **state)
 {
     (void)state;
     server_fixture s;
-    server_open(&s, NULL, true);
+    open_with_own(&s);
     int fd = client_open(&s);
     client_post(fd, "/test/shout", "{\"prompt\":\"abc\",\"max_tokens\":9}");
     uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;

@@ -16,74 +16,87 @@
 
 #include "core/mem.h"
 #include "core/attributes.h"
-#include "server/endpoint.h"
-#include "server/fields.h"
+#include "api/endpoint.h"
+#include "api/fields.h"
 #include "server/fixture.h"
+#include "api/openai/endpoints.h"
+#include "api/sglang/endpoints.h"
+#include "program/endpoints.h"
+
+static const msgl_endpoint *const KINDS[] = {&msgl__endpoint_chat, &msgl__endpoint_completion,
+                                             &msgl__endpoint_generate};
 
 static const char *const basic[] = {"\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
                                     "\"prompt\":\"x\"", "\"prompt\":\"x\""};
 
-static int parse(msgl_api_kind kind, bool refuse, const char *body, msgl_gen_request *r,
+static int parse(const msgl_endpoint *ep, bool refuse, const char *body, msgl_gen_request *r,
                  msgl_api_error *e)
 {
     msgl_api_config c = {
         .model_name = "m", .model_path = "m", .vocab_size = 1000, .refuse_unknown = refuse};
     c.defaults = msgl__sampling_params_default();
     c.defaults.temperature = 0.6f;
-    c.pooled_size = msgl__endpoint(kind)->pooled ? 64 : 0;
+    c.pooled_size = ep->pooled ? 64 : 0;
     *e = (msgl_api_error){0};
-    return msgl__api_parse(kind, body, strlen(body), &c, NULL, r, e);
+    return msgl__api_parse(ep, body, strlen(body), &c, NULL, r, e);
 }
 
-static void with(msgl_api_kind kind, const char *name, const char *value, char out[300])
+static const char *basic_of(const msgl_endpoint *ep)
 {
-    (void)snprintf(out, 300, "{%s,\"%s\":%s}", basic[kind], name, value);
+    int i = 0;
+    while (KINDS[i] != ep) i++;
+    return basic[i];
+}
+
+static void with(const msgl_endpoint *ep, const char *name, const char *value, char out[300])
+{
+    (void)snprintf(out, 300, "{%s,\"%s\":%s}", basic_of(ep), name, value);
 }
 
 static void test_near_misses(void **state)
 {
     (void)state;
     static const struct {
-        msgl_api_kind kind;
+        const msgl_endpoint *ep;
         const char *name, *meant;
     } cases[] = {
-        {MSGL_API_CHAT, "temprature", "temperature"},
-        {MSGL_API_CHAT, "temparature", "temperature"},
-        {MSGL_API_CHAT, "Temperature", "temperature"},
-        {MSGL_API_CHAT, "tempreature", "temperature"},
-        {MSGL_API_CHAT, "maxtokens", "max_tokens"},
-        {MSGL_API_CHAT, "maxTokens", "max_tokens"},
-        {MSGL_API_CHAT, "max-tokens", "max_tokens"},
-        {MSGL_API_CHAT, "max_token", "max_tokens"},
-        {MSGL_API_CHAT, "stopp", "stop"},
-        {MSGL_API_CHAT, "stops", "stop"},
-        {MSGL_API_CHAT, "sotp", "stop"},
-        {MSGL_API_CHAT, "topP", "top_p"},
-        {MSGL_API_CHAT, "top_logprob", "top_logprobs"},
-        {MSGL_API_CHAT, "max_completions_tokens", "max_completion_tokens"},
-        {MSGL_API_CHAT, "frequency_penality", "frequency_penalty"},
-        {MSGL_API_CHAT, "respons_format", "response_format"},
-        {MSGL_API_CHAT, "toolchoice", "tool_choice"},
-        {MSGL_API_COMPLETION, "strem", "stream"},
-        {MSGL_API_COMPLETION, "ehco", "echo"},
-        {MSGL_API_COMPLETION, "Seed", "seed"},
-        {MSGL_API_GENERATE, "max_tokenss", "max_tokens"},
-        {MSGL_API_GENERATE, "sampling_param", "sampling_params"},
+        {&msgl__endpoint_chat, "temprature", "temperature"},
+        {&msgl__endpoint_chat, "temparature", "temperature"},
+        {&msgl__endpoint_chat, "Temperature", "temperature"},
+        {&msgl__endpoint_chat, "tempreature", "temperature"},
+        {&msgl__endpoint_chat, "maxtokens", "max_tokens"},
+        {&msgl__endpoint_chat, "maxTokens", "max_tokens"},
+        {&msgl__endpoint_chat, "max-tokens", "max_tokens"},
+        {&msgl__endpoint_chat, "max_token", "max_tokens"},
+        {&msgl__endpoint_chat, "stopp", "stop"},
+        {&msgl__endpoint_chat, "stops", "stop"},
+        {&msgl__endpoint_chat, "sotp", "stop"},
+        {&msgl__endpoint_chat, "topP", "top_p"},
+        {&msgl__endpoint_chat, "top_logprob", "top_logprobs"},
+        {&msgl__endpoint_chat, "max_completions_tokens", "max_completion_tokens"},
+        {&msgl__endpoint_chat, "frequency_penality", "frequency_penalty"},
+        {&msgl__endpoint_chat, "respons_format", "response_format"},
+        {&msgl__endpoint_chat, "toolchoice", "tool_choice"},
+        {&msgl__endpoint_completion, "strem", "stream"},
+        {&msgl__endpoint_completion, "ehco", "echo"},
+        {&msgl__endpoint_completion, "Seed", "seed"},
+        {&msgl__endpoint_generate, "max_tokenss", "max_tokens"},
+        {&msgl__endpoint_generate, "sampling_param", "sampling_params"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int refuse = 0; refuse < 2; refuse++) {
             char body[300], meant[80];
             msgl_gen_request r;
             msgl_api_error e;
-            with(cases[i].kind, cases[i].name, "1", body);
-            if (parse(cases[i].kind, refuse, body, &r, &e) == 0) fail_msg("%s: taken", body);
+            with(cases[i].ep, cases[i].name, "1", body);
+            if (parse(cases[i].ep, refuse, body, &r, &e) == 0) fail_msg("%s: taken", body);
             assert_int_equal(e.status, 400);
             assert_string_equal(e.param, cases[i].name);
             (void)snprintf(meant, sizeof meant, "did you mean '%s'?", cases[i].meant);
             if (strstr(e.message, meant) == NULL) fail_msg("%s: %s", body, e.message);
             // null is no value, whatever the name.
-            with(cases[i].kind, cases[i].name, "null", body);
-            assert_int_equal(parse(cases[i].kind, refuse, body, &r, &e), 0);
+            with(cases[i].ep, cases[i].name, "null", body);
+            assert_int_equal(parse(cases[i].ep, refuse, body, &r, &e), 0);
             assert_int_equal(r.unknown.len, 0);
             msgl__gen_request_free(&r);
         }
@@ -154,11 +167,12 @@ static void test_foreign_names(void **state)
         char body[300];
         msgl_gen_request r;
         msgl_api_error e;
-        with(MSGL_API_CHAT, names[i], "1", body);
-        if (parse(MSGL_API_CHAT, false, body, &r, &e) != 0) fail_msg("%s: %s", body, e.message);
+        with(&msgl__endpoint_chat, names[i], "1", body);
+        if (parse(&msgl__endpoint_chat, false, body, &r, &e) != 0)
+            fail_msg("%s: %s", body, e.message);
         assert_string_equal(msgl__strbuf_str(&r.unknown), names[i]); // told, not silent
         msgl__gen_request_free(&r);
-        assert_true(parse(MSGL_API_CHAT, true, body, &r, &e) < 0);
+        assert_true(parse(&msgl__endpoint_chat, true, body, &r, &e) < 0);
         assert_int_equal(e.status, 400);
         assert_string_equal(e.param, names[i]);
         assert_null(strstr(e.message, "did you mean"));
@@ -171,8 +185,8 @@ static void test_foreign_names(void **state)
         char body[300];
         msgl_gen_request r;
         msgl_api_error e;
-        with(MSGL_API_COMPLETION, harmless[i], "1", body);
-        if (parse(MSGL_API_COMPLETION, true, body, &r, &e) != 0) fail_msg("%s", e.message);
+        with(&msgl__endpoint_completion, harmless[i], "1", body);
+        if (parse(&msgl__endpoint_completion, true, body, &r, &e) != 0) fail_msg("%s", e.message);
         assert_int_equal(r.unknown.len, 0);
         msgl__gen_request_free(&r);
     }
@@ -208,8 +222,8 @@ static void test_own_names(void **state)
     for (int i = 0; i < 4; i++) {
         msgl_gen_request r;
         msgl_api_error e;
-        const msgl_api_kind kind = i < 2 ? (msgl_api_kind)i : MSGL_API_GENERATE;
-        if (parse(kind, true, bodies[i], &r, &e) != 0) fail_msg("%d: %s", i, e.message);
+        const msgl_endpoint *ep = KINDS[i < 2 ? i : 2];
+        if (parse(ep, true, bodies[i], &r, &e) != 0) fail_msg("%d: %s", i, e.message);
         msgl__gen_request_free(&r);
     }
 }
@@ -225,14 +239,14 @@ static void test_many_names(void **state)
     msgl__strbuf_addc(&b, '}');
     msgl_gen_request r;
     msgl_api_error e;
-    assert_int_equal(parse(MSGL_API_COMPLETION, false, b.data, &r, &e), 0);
+    assert_int_equal(parse(&msgl__endpoint_completion, false, b.data, &r, &e), 0);
     assert_true(r.unknown.len > 0 && r.unknown.len <= 1024);
     msgl__gen_request_free(&r);
     msgl__strbuf_clear(&b);
     msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"zz");
     for (int i = 0; i < 100; i++) msgl__strbuf_adds(&b, "\xe2\x82\xac");
     msgl__strbuf_adds(&b, "\":1}");
-    assert_int_equal(parse(MSGL_API_COMPLETION, false, b.data, &r, &e), 0);
+    assert_int_equal(parse(&msgl__endpoint_completion, false, b.data, &r, &e), 0);
     assert_int_equal(strlen(r.unknown.data), 2 + 20 * 3);
     msgl__gen_request_free(&r);
     msgl__strbuf_free(&b);
@@ -289,7 +303,7 @@ static void test_sglang_fields(void **state)
     (void)state;
     msgl_gen_request r;
     msgl_api_error e;
-    if (parse(MSGL_API_GENERATE, false,
+    if (parse(&msgl__endpoint_generate, false,
               "{\"text\":\"The fox\",\"sampling_params\":{\"temperature\":1.5,\"top_p\":0.5,"
               "\"top_k\":7,\"min_p\":0.25,\"max_new_tokens\":3,\"stop\":[\"a\",\"b\"],"
               "\"stop_token_ids\":[5],\"ignore_eos\":true,\"n\":2,\"sampling_seed\":9,"
@@ -310,7 +324,7 @@ static void test_sglang_fields(void **state)
     assert_int_equal(r.sampling.min_tokens, 2);
     msgl__gen_request_free(&r);
     assert_int_equal(
-        parse(MSGL_API_COMPLETION, false,
+        parse(&msgl__endpoint_completion, false,
               "{\"prompt\":\"a\",\"allowed_token_ids\":[7,3],\"bad_words\":[\"b\",\" c\"]}", &r,
               &e),
         0);
@@ -319,7 +333,7 @@ static void test_sglang_fields(void **state)
     assert_int_equal(json_array_size(r.bad_words), 2);
     msgl__gen_request_free(&r);
     // Defaults are SGLang's: the model's sampling, 128 tokens.
-    assert_int_equal(parse(MSGL_API_GENERATE, false,
+    assert_int_equal(parse(&msgl__endpoint_generate, false,
                            "{\"input_ids\":[[1,2],[3]],\"sampling_params\":{}}", &r, &e),
                      0);
     assert_true(r.sampling.temperature == 0.6f);
@@ -355,16 +369,16 @@ static void test_sglang_fields(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char body[300];
         (void)snprintf(body, sizeof body, "{\"text\":\"x\",%s}", bad[i][0]);
-        if (parse(MSGL_API_GENERATE, false, body, &r, &e) == 0) fail_msg("%s: taken", body);
+        if (parse(&msgl__endpoint_generate, false, body, &r, &e) == 0) fail_msg("%s: taken", body);
         if (e.status != 400 || strcmp(e.param, bad[i][1]) != 0) {
             fail_msg("%s: %d %s: %s", body, e.status, e.param, e.message);
         }
     }
-    assert_true(parse(MSGL_API_GENERATE, false, "{\"sampling_params\":{}}", &r, &e) < 0);
+    assert_true(parse(&msgl__endpoint_generate, false, "{\"sampling_params\":{}}", &r, &e) < 0);
     assert_string_equal(e.param, "text");
     // A null beside it is no prompt, in the plain form either.
-    assert_int_equal(parse(MSGL_API_GENERATE, false, "{\"prompt\":null,\"text\":\"x\"}", &r, &e),
-                     0);
+    assert_int_equal(
+        parse(&msgl__endpoint_generate, false, "{\"prompt\":null,\"text\":\"x\"}", &r, &e), 0);
     assert_string_equal(r.prompts[0].text, "x");
     msgl__gen_request_free(&r);
 }
@@ -489,9 +503,9 @@ static void test_salts(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         msgl_gen_request req;
         msgl_api_error e;
-        assert_int_equal(
-            msgl__api_parse(MSGL_API_COMPLETION, bad[i], strlen(bad[i]), &api, NULL, &req, &e),
-            MSGL_EINVAL);
+        assert_int_equal(msgl__api_parse(&msgl__endpoint_completion, bad[i], strlen(bad[i]), &api,
+                                         NULL, &req, &e),
+                         MSGL_EINVAL);
         assert_string_equal(e.param, "cache_salt");
     }
 }
@@ -567,7 +581,7 @@ static const char *wrong_type(const msgl_field_row *row)
 
 // The example with `name` (in f's member) as `value` of JSON; NULL: without it. What the error says
 // is wrong, or NULL.
-static const char *error_with(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+static const char *error_with(const msgl_endpoint *ep, const msgl_example *x, const msgl_fields *f,
                               const char *name, const char *value, char param[96])
 {
     msgl_gen_request r;
@@ -581,7 +595,7 @@ static const char *error_with(msgl_api_kind kind, const msgl_example *x, const m
     if (value == NULL) json_object_del(in, name);
     if (value != NULL) json_object_set_new(in, name, json_loads(value, JSON_DECODE_ANY, NULL));
     char *body = json_dumps(o, 0);
-    const int rc = parse(kind, false, body, &r, &e);
+    const int rc = parse(ep, false, body, &r, &e);
     msgl__free(body);
     json_decref(o);
     if (rc == 0) {
@@ -592,43 +606,43 @@ static const char *error_with(msgl_api_kind kind, const msgl_example *x, const m
     return param;
 }
 
-static void expect_wrong(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+static void expect_wrong(const msgl_endpoint *ep, const msgl_example *x, const msgl_fields *f,
                          const char *name, const char *value)
 {
     char param[96];
-    const char *at = error_with(kind, x, f, name, value, param);
+    const char *at = error_with(ep, x, f, name, value, param);
     if (at == NULL || strstr(at, name) == NULL || strstr(at, " 400") == NULL) {
-        fail_msg("%s: %s = %s: %s", msgl__endpoint(kind)->path, name, value == NULL ? "" : value,
+        fail_msg("%s: %s = %s: %s", ep->path, name, value == NULL ? "" : value,
                  at == NULL ? "taken" : at);
     }
 }
 
-static void check_row(msgl_api_kind kind, const msgl_example *x, const msgl_fields *f,
+static void check_row(const msgl_endpoint *ep, const msgl_example *x, const msgl_fields *f,
                       const msgl_field_row *row)
 {
     char value[64], param[96];
     // A prompt may have another form than the example has.
     const bool given = strstr(x->body, row->name) != NULL;
     if (row->required && given) {
-        assert_non_null(error_with(kind, x, f, row->name, NULL, param));
+        assert_non_null(error_with(ep, x, f, row->name, NULL, param));
     }
-    if (row->only != NULL) expect_wrong(kind, x, f, row->name, "true");
+    if (row->only != NULL) expect_wrong(ep, x, f, row->name, "true");
     const char *wrong = wrong_type(row);
     if (wrong == NULL) return;
-    expect_wrong(kind, x, f, row->name, wrong);
+    expect_wrong(ep, x, f, row->name, wrong);
     const msgl_setting *s = msgl__field_setting(row);
     assert_true(row->type != MSGL_FIELD_SETTING || s != NULL);
     const double min = s != NULL ? s->min : (double)row->min;
     const double max = s != NULL ? s->max : (double)row->max;
     if (max != min) { // the setting is a number, or there are limits
         (void)snprintf(value, sizeof value, "%.0f", floor(min) - 1);
-        expect_wrong(kind, x, f, row->name, value);
+        expect_wrong(ep, x, f, row->name, value);
         (void)snprintf(value, sizeof value, "%.0f", max + 1);
-        expect_wrong(kind, x, f, row->name, value);
+        expect_wrong(ep, x, f, row->name, value);
     }
     if (row->type == MSGL_FIELD_BOOL) { // of the right type
-        const char *at = error_with(kind, x, f, row->name, "false", param);
-        if (at != NULL) fail_msg("%s: %s: %s", msgl__endpoint(kind)->path, row->name, at);
+        const char *at = error_with(ep, x, f, row->name, "false", param);
+        if (at != NULL) fail_msg("%s: %s: %s", ep->path, row->name, at);
     }
 }
 
@@ -637,7 +651,7 @@ static void test_rows(void **state)
     (void)state;
     const msgl_endpoint *ep;
     int rows = 0;
-    for (int i = 0; (ep = msgl__endpoint((msgl_api_kind)i)) != NULL; i++) {
+    for (int i = 0; (ep = msgl__endpoints[i]) != NULL; i++) {
         if (ep->parse == NULL) continue;
         const msgl_example *x = ep->examples;
         for (const msgl_fields *const *o = ep->objects; *o != NULL; o++) {
@@ -647,7 +661,7 @@ static void test_rows(void **state)
                 const msgl_example *use = x; // /tokenize reads these of a conversation only
                 while (f->read == msgl__conversation_fields.read && use[1].help != NULL) use++;
                 for (const msgl_field_row *row = f->read; row->name != NULL; row++, rows++) {
-                    check_row((msgl_api_kind)i, use, &in, row);
+                    check_row(ep, use, &in, row);
                 }
             }
             if (o[1] != NULL && o[1]->member == NULL) x++; // an example for each form of a request

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "server/guard.h"
-#include "server/http.h"
+#include "front/guard.h"
+#include "http/http.h"
 
 // The status of a request with these header lines, 0 when it passes.
 static int status_of(const msgl_guard *g, const char *method, const char *headers)

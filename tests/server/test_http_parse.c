@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
-#include "server/http_parse.h"
+#include "http/http_parse.h"
 
 // Feeds text in pieces of `step` bytes and describes what comes out: "method path keep body|..."
 // or "!status|", "^|" for an interim answer.

@@ -23,8 +23,9 @@
 #include <cmocka.h>
 
 #include "server/fixture.h"
-#include "server/launch.h"
+#include "launch/launch.h"
 #include "utils/clock.h"
+#include "program/endpoints.h"
 
 typedef enum behaviour {
     ANSWERS,
@@ -213,6 +214,7 @@ static void start_with(running *r, behaviour how, const msgl_serve_config *with)
 static msgl_serve_config config(void)
 {
     msgl_serve_config cfg = msgl__serve_config_default();
+    cfg.front.endpoints = msgl__endpoints;
     cfg.port = 0;
     cfg.restart_delay_ms = 10;
     cfg.front.stop_timeout_ms = 2000;

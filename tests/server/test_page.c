@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "server/fixture.h"
-#include "server/page.h"
+#include "apps/page/page.h"
 
 static response ask(const server_fixture *s, const char *method, const char *path,
                     const char *headers)

@@ -18,8 +18,9 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
-#include "server/job.h"
+#include "api/job.h"
 #include "utils/file.h"
+#include "api/vllm/endpoints.h"
 
 #define VECTORS MSGL_SOURCE_DIR "/tests/vectors/chat_template/"
 #define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
@@ -217,7 +218,7 @@ static void check_vector(const json_t *want, json_t *request, const text_fixture
     msgl_job *j = msgl__calloc(1, sizeof *j);
     assert_non_null(body);
     assert_non_null(j);
-    j->kind = MSGL_API_APPLY_TEMPLATE;
+    j->ep = &msgl__endpoint_apply_template;
     j->config = (msgl_api_config){.model_name = "m", .model_path = "m", .trust_template = true};
     j->max_seq_len = CONTEXT;
     msgl__strbuf_init(&j->body, 1 << 20);

@@ -16,10 +16,11 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
-#include "server/client.h"
+#include "http/client.h"
 #include "server/fixture.h"
-#include "server/reply.h"
+#include "api/reply.h"
 #include "utils/random.h"
+#include "api/openai/endpoints.h"
 
 static const msgl_ids prompt = {.data = (int32_t[]){1, 2, 3}, .len = 3, .cap = 3};
 
@@ -78,7 +79,7 @@ static void test_stop_strings(void **state)
         char text[40], stop_text[4][6];
         const size_t len = msgl__random_below(&seed, 39);
         for (size_t i = 0; i < len; i++) text[i] = (char)('a' + msgl__random_below(&seed, 3));
-        msgl_gen_request req = {.kind = MSGL_API_CHAT, .skip_special = true, .n = 1};
+        msgl_gen_request req = {.ep = &msgl__endpoint_chat, .skip_special = true, .n = 1};
         req.sampling.logprobs = round % 2 ? 0 : -1;
         req.num_stops = (int)msgl__random_below(&seed, 4);
         for (int i = 0; i < req.num_stops; i++) {
@@ -153,7 +154,7 @@ static void test_utf8(void **state)
     text_fixture t;
     text_open(&t);
     const msgl_gen_request req = {
-        .kind = MSGL_API_CHAT, .skip_special = true, .n = 1, .sampling.logprobs = -1};
+        .ep = &msgl__endpoint_chat, .skip_special = true, .n = 1, .sampling.logprobs = -1};
     msgl_sequence s;
     assert_int_equal(msgl__sequence_init(&s, &req, 0, &prompt, t.tokenizer), 0);
     static const unsigned char bytes[] = {0xf0, 0x9f, 0x98, 0x80, 'a', 0xe2, 0x82};
@@ -177,7 +178,7 @@ static void test_no_output(void **state)
     text_fixture t;
     text_open(&t);
     msgl_prompt p = {.text = "\x01\x02\x03", .len = 3};
-    const msgl_gen_request req = {.kind = MSGL_API_COMPLETION,
+    const msgl_gen_request req = {.ep = &msgl__endpoint_completion,
                                   .echo = true,
                                   .no_output = true,
                                   .skip_special = true,
@@ -230,7 +231,7 @@ static void test_out_of_memory(void **state)
     text_fixture t;
     text_open(&t);
     msgl_gen_request req = {
-        .kind = MSGL_API_CHAT, .skip_special = true, .n = 1, .stops = {"ab"}, .num_stops = 1};
+        .ep = &msgl__endpoint_chat, .skip_special = true, .n = 1, .stops = {"ab"}, .num_stops = 1};
     bool reached_end = false;
     for (uint64_t nth = 1; !reached_end; nth++) {
         assert_true(nth < 1000);
@@ -254,11 +255,11 @@ static void test_out_of_memory(void **state)
     text_close(&t);
 }
 
-static msgl_job *new_job(msgl_api_kind kind, const char *body)
+static msgl_job *new_job(const msgl_endpoint *ep, const char *body)
 {
     msgl_job *j = msgl__calloc(1, sizeof *j);
     assert_non_null(j);
-    j->kind = kind;
+    j->ep = ep;
     j->config = (msgl_api_config){.model_name = "m",
                                   .model_path = "/m",
                                   .defaults = msgl__sampling_params_default(),
@@ -276,19 +277,19 @@ static void test_job_out_of_memory(void **state)
     text_fixture t;
     text_open(&t);
     static const struct {
-        msgl_api_kind kind;
+        const msgl_endpoint *ep;
         const char *body;
     } jobs[] = {
-        {MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
-                        "\"text\":\"hi\"}]}],\"stop\":[\"x\"]}"},
-        {MSGL_API_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"n\":2}"},
-        {MSGL_API_COMPLETION, "{\"prompt\":[[1,2],[3]]}"},
+        {&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+                               "\"text\":\"hi\"}]}],\"stop\":[\"x\"]}"},
+        {&msgl__endpoint_completion, "{\"prompt\":[\"a\",\"b\"],\"n\":2}"},
+        {&msgl__endpoint_completion, "{\"prompt\":[[1,2],[3]]}"},
     };
     for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
         bool reached_end = false;
         for (uint64_t nth = 1; !reached_end; nth++) {
             assert_true(nth < 10000);
-            msgl_job *j = new_job(jobs[k].kind, jobs[k].body);
+            msgl_job *j = new_job(jobs[k].ep, jobs[k].body);
             msgl__mem_fail_from(nth);
             msgl__job_run(j, t.tokenizer, t.templates);
             msgl__mem_fail_from(0);
@@ -325,7 +326,8 @@ static void test_job_cancelled(void **state)
     if (msgl__chat_templates_load(dir, &t.templates, &err) != 0) fail_msg("%s", err.text);
     unlink(path);
     rmdir(dir);
-    msgl_job *j = new_job(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}");
+    msgl_job *j =
+        new_job(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}");
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, cancel_soon, j), 0);
     msgl__job_run(j, t.tokenizer, t.templates);

@@ -18,7 +18,7 @@
 #include <openssl/ssl.h>
 
 #include "server/fixture.h"
-#include "server/tls.h"
+#include "http/tls.h"
 
 static char folder[] = "/tmp/msgl-tls-XXXXXX";
 

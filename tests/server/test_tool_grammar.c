@@ -14,7 +14,8 @@
 #include "core/attributes.h"
 #include "grammar/constrain.h"
 #include "grammar/fixture.h"
-#include "server/api.h"
+#include "api/api.h"
+#include "api/openai/endpoints.h"
 
 #define FUNCTION(name, more) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"" more "}}"
 #define OBJECT(members) ",\"parameters\":{\"type\":\"object\",\"properties\":{" members "}}"
@@ -110,7 +111,7 @@ static int parse(const answer_case *c, msgl_gen_request *r, msgl_api_error *e)
                    "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[%s],"
                    "\"tool_choice\":%s%s}",
                    c->tools, c->choice, c->more);
-    return msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &cfg, NULL, r, e);
+    return msgl__api_parse(&msgl__endpoint_chat, body, strlen(body), &cfg, NULL, r, e);
 }
 
 static void test_answers(void **state)

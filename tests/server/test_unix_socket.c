@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "server/unix_socket.h"
+#include "http/unix_socket.h"
 
 static char folder[] = "/tmp/msgl-uds-XXXXXX", path[64];
 

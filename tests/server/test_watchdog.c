@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/watchdog.h"
+#include "launch/watchdog.h"
 
 static const uint64_t MS = 1000000, START = 5000000000000u;
 

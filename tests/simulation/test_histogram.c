@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "simulation/histogram.h"
+#include "apps/simulation/histogram.h"
 #include "utils/random.h"
 
 static msgl_histogram h;

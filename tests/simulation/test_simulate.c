@@ -10,7 +10,7 @@
 
 #include "core/mem.h"
 #include "core/settings.h"
-#include "simulation/simulate.h"
+#include "apps/simulation/simulate.h"
 #include "temp_file.h"
 #include "utils/random.h"
 

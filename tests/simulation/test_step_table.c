@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
-#include "simulation/step_table.h"
+#include "apps/simulation/step_table.h"
 #include "temp_file.h"
 
 // Answers at 1 and 3, contexts 100 and 300; chunks of 10 and 30 behind 0 and 100 tokens, the first

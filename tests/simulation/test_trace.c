@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
-#include "simulation/trace.h"
+#include "apps/simulation/trace.h"
 #include "temp_file.h"
 
 static msgl_trace trace_of(const char *text)

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The answers of /v1/messages: functions of its descriptor (endpoint.h says what each does).
+#ifndef MSGL_API_ANTHROPIC_MESSAGES_ANSWER_H
+#define MSGL_API_ANTHROPIC_MESSAGES_ANSWER_H
+
+#include "api/reply.h"
+
+int msgl__messages_put_error(const msgl_api_error *e, msgl_strbuf *out);
+int msgl__messages_put_begin(const msgl_reply *r, msgl_strbuf *out);
+int msgl__messages_put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
+int msgl__messages_put_end(const msgl_reply *r, int64_t cached, int64_t completion,
+                           msgl_strbuf *out);
+int msgl__messages_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
+                             msgl_strbuf *out);
+int msgl__messages_put_stream_end(const msgl_reply *r, int64_t cached, int64_t completion,
+                                  msgl_strbuf *out);
+int msgl__messages_put_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out);
+
+#endif

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A generation request as typed data, whichever endpoint it came to, and the error object that
+// answers a bad one. From body to struct is a pure function (no sockets, no tokenizer), so that it
+// can be tested and fuzzed.
+#ifndef MSGL_API_API_H
+#define MSGL_API_API_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/req_extra.h"
+#include "core/sampling_params.h"
+#include "parsers/parser.h"
+#include "api/json.h"
+#include "text/stop.h"
+#include "utils/strbuf.h"
+
+typedef struct msgl_endpoint msgl_endpoint; // endpoint.h
+
+enum {
+    MSGL_API_MAX_SALT = 1024,     // bytes
+    MSGL_API_MAX_N = 128,         // choices per prompt
+    MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
+    MSGL_API_MAX_CHOICES = 1024,  // their product
+    MSGL_API_MAX_MESSAGES = 4096, // of a chat
+    MSGL_API_MAX_RID = 128,       // bytes
+};
+
+// OpenAI's error object, with the HTTP status that carries it.
+typedef struct msgl_api_error {
+    int status;
+    const char *type; // "invalid_request_error", ...
+    const char *code; // NULL: null
+    char param[64];   // empty: null
+    char message[400];
+} msgl_api_error;
+
+// Where a status may come from; a row of the table has several.
+typedef enum msgl_api_place {
+    MSGL_AT_ANY = 1,     // any path
+    MSGL_AT_KEY = 2,     // those that need a key
+    MSGL_AT_BODY = 4,    // those with a body
+    MSGL_AT_PARSE = 8,   // those that read fields of one
+    MSGL_AT_NAME = 16,   // those that have a name behind their path
+    MSGL_AT_ENGINE = 32, // those that wait for an engine
+    MSGL_AT_BATCH = 64,  // those of --batch-dir
+} msgl_api_place;
+
+// Every status that says no, with the type of its error object and what it means.
+typedef struct msgl_api_status {
+    int status; // 0: behind the last one
+    const char *type;
+    unsigned places;
+    const char *help;
+} msgl_api_status;
+extern const msgl_api_status msgl__api_statuses[];
+
+// Every code of an error object.
+typedef struct msgl_api_code {
+    const char *code; // NULL: behind the last one
+    const char *help;
+} msgl_api_code;
+extern const msgl_api_code msgl__api_codes[];
+
+// Fills *e (type from the status); returns MSGL_EINVAL. param and code may be NULL.
+int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,
+                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+int msgl__api_oom(msgl_api_error *e); // 500
+// rc of a claim on the budget as 413 or 429 (queue_full).
+int msgl__api_fail_memory(msgl_api_error *e, int rc);
+// Appends {"error":{...}}.
+int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
+
+// What the model and the operator fix.
+typedef struct msgl_api_config {
+    const char *model_name;        // served name
+    const char *const *more_names; // [num_more_names] that mean it as well
+    int num_more_names;            //
+    const char *model_path;        // also accepted, as is its last component
+    // All that the server has, a NULL behind them: a field that another one reads is no typing
+    // error. NULL: none.
+    const msgl_endpoint *const *endpoints;
+    msgl_sampling_params defaults;   // of what a request leaves out: the model's own
+    int32_t vocab_size;              // ids of a prompt and stop ids are below it
+    int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
+    bool reranks;                    // these are the logits of yes and no
+    const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
+    const msgl_reasoning_form *reasoning_form; // the same of thoughts
+    bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
+    bool trust_template;                       // requests may bring one
+    bool refuse_unknown;  // fields that are not read here are refused, not noted
+    uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
+    int salt_of;          // whose API key is part of the salt; 0: nobody's
+    bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
+} msgl_api_config;
+
+typedef struct msgl_prompt {
+    const char *text; // NULL: ids
+    size_t len;
+    int32_t *ids;
+    int32_t num_ids;
+} msgl_prompt;
+
+typedef struct msgl_gen_request {
+    const msgl_endpoint *ep;        // that it came to
+    char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
+    json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
+    msgl_json_room room;
+    bool stream, include_usage, echo, skip_special;
+    bool continuous_usage;     // with include_usage: in every event, as far as the answer has come
+    bool sglang;               // /generate: in SGLang's form
+    bool keep_stop;            // the stop string that ends an answer is part of it
+    bool bare;                 // prompts that are texts get no BOS and the like
+    bool literal;              // special tokens that they spell stay text
+    bool many;                 // /tokenize and /detokenize: an array was given, whatever its length
+    bool pieces;               // /tokenize: tokens with their bytes
+    bool return_ids;           // of the prompt and the answer
+    bool continue_final;       // of a chat: in its last message
+    bool with_prompt_logprobs; // the answer has the prompt's in a list of their own
+    bool no_output;            // max_tokens 0 with echo: only the prompt is answered
+    bool base64;               // of embeddings: instead of numbers
+    int32_t dimensions;        // the same: so many of them; 0: all
+    bool keep_texts;           // of prompts: the answer shows them
+    bool pairs;                // of a reranker: prompts are documents, each with its query
+    const char *instruct;      // the same: what the model is to judge by, in root; NULL: its own
+    int num_documents;         // of /rerank and /score: prompts before the queries'
+    int num_queries;           // the same: 1, or one for each document
+    int32_t top_n;             // the same: documents that the answer has, at most
+    int n;
+    int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
+    int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
+    int32_t max_tokens;  // -1: not given
+    uint64_t cache_salt; // 0: none
+    msgl_sampling_params sampling;
+    msgl_req_extra *extra;   // a reference, or NULL
+    const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
+    const char *stops[MSGL_MAX_STOPS];
+    int num_stops;
+    json_t *chat_vars;           // of a chat: variables of the template
+    const json_t *chat_template; // a string in root: the template; NULL: the model's
+    // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
+    msgl_parser_config split;
+    msgl_tool_set *tools;   // what split.known is; owned
+    bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
+    bool force_call;        // the answer has to begin with a call ...
+    const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
+    msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
+    msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
+    int num_prompts;        // of a chat: 1
+    msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
+    msgl_strbuf repeated;   // of a response: members of its object that come from the request
+    msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
+    char *text;             // settled: what stops and prompts point into
+    size_t text_len;
+} msgl_gen_request;
+
+// Zero-initialised is empty.
+void msgl__gen_request_free(msgl_gen_request *r);
+
+// Reads the body of an endpoint that has a `parse`. 0, or MSGL_EINVAL with *e filled (400, 404 for
+// an unknown model, 413 and 429 for too much memory, 500 when memory ran out); *out is then empty.
+// claim: what trees take is added to it before they are built; NULL: not counted.
+int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
+                    const msgl_api_config *cfg, msgl_claim *claim, msgl_gen_request *out,
+                    msgl_api_error *e);
+
+// When the prompts are ids: copies what the answer still needs (stop strings, echoed text) and
+// frees the body's tree. 0 or MSGL_ENOMEM.
+int msgl__gen_request_settle(msgl_gen_request *r);
+
+// What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
+// part of an absolute one.
+void msgl__api_put_path(const char *path, char *out, size_t size);
+// Whether `name` (not terminated) means the served model.
+bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
+
+#endif

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/constraint.h"
+
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "grammar/constrain.h"
+#include "api/fields.h"
+
+enum { GRAMMAR = MSGL_GRAMMAR_LARK + 1 }; // MSGL_GRAMMAR_GBNF or MSGL_GRAMMAR_LARK, by its text
+
+typedef struct constraint_field {
+    const char *name;
+    int kind;
+} constraint_field;
+
+static const constraint_field OUTSIDE[] = {
+    {"guided_json", MSGL_GRAMMAR_JSON_SCHEMA},
+    {"guided_regex", MSGL_GRAMMAR_REGEX},
+    {"guided_choice", MSGL_GRAMMAR_CHOICE},
+    {"guided_grammar", GRAMMAR},
+    {"json_schema", MSGL_GRAMMAR_JSON_SCHEMA},
+    {"regex", MSGL_GRAMMAR_REGEX},
+    {"ebnf", GRAMMAR},
+    {"grammar", GRAMMAR},
+};
+static const constraint_field INSIDE[] = {
+    {"structured_outputs.json", MSGL_GRAMMAR_JSON_SCHEMA},
+    {"structured_outputs.regex", MSGL_GRAMMAR_REGEX},
+    {"structured_outputs.choice", MSGL_GRAMMAR_CHOICE},
+    {"structured_outputs.grammar", GRAMMAR},
+    {"structured_outputs.json_object", MSGL_GRAMMAR_JSON_OBJECT},
+};
+
+typedef struct reader {
+    msgl_constraint_text *out;
+    const char *name; // of the field that it came from
+    msgl_api_error *e;
+} reader;
+
+void msgl__constraint_text_free(msgl_constraint_text *c)
+{
+    msgl__free(c->text);
+    *c = (msgl_constraint_text){0};
+}
+
+static int wrong(const reader *r, const char *name, const json_t *v, const char *want)
+{
+    return msgl__api_fail(r->e, 400, name, "invalid_type", "'%s' is %s; it must be %s.", name,
+                          msgl__json_type_name(v), want);
+}
+
+// The first constraint, or one too many. text: copied; NULL: none.
+static int put(reader *r, const char *name, msgl_grammar_kind kind, const char *text)
+{
+    if (r->out->kind != MSGL_GRAMMAR_NONE) {
+        return msgl__api_fail(r->e, 400, name, "invalid_value",
+                              "'%s' and '%s' both say what the answer has to be; allowed: one of "
+                              "them.",
+                              r->name, name);
+    }
+    r->name = name;
+    r->out->kind = kind;
+    if (text == NULL) return 0;
+    const size_t n = strlen(text) + 1;
+    r->out->text = msgl__malloc(n);
+    if (r->out->text == NULL) return msgl__api_oom(r->e);
+    memcpy(r->out->text, text, n);
+    return 0;
+}
+
+static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const json_t *v)
+{
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
+    if (r->out->kind != MSGL_GRAMMAR_NONE) return put(r, name, kind, NULL); // which refuses it
+    const size_t n = json_dumpb(v, NULL, 0, flags);
+    char *text = n == 0 ? NULL : msgl__malloc(n + 1);
+    if (text == NULL) return msgl__api_oom(r->e);
+    (void)json_dumpb(v, text, n, flags);
+    text[n] = '\0';
+    r->name = name;
+    r->out->kind = kind;
+    r->out->text = text;
+    return 0;
+}
+
+// A schema: as JSON, or as a string that is one.
+static int put_schema(reader *r, const char *name, const json_t *v)
+{
+    if (json_is_string(v)) return put(r, name, MSGL_GRAMMAR_JSON_SCHEMA, json_string_value(v));
+    if (!json_is_object(v) && !json_is_boolean(v)) return wrong(r, name, v, "a JSON schema");
+    return put_json(r, name, MSGL_GRAMMAR_JSON_SCHEMA, v);
+}
+
+static int put_field(reader *r, const constraint_field *f, const json_t *v)
+{
+    if (f->kind == MSGL_GRAMMAR_JSON_SCHEMA) return put_schema(r, f->name, v);
+    if (f->kind == MSGL_GRAMMAR_JSON_OBJECT) {
+        if (!json_is_boolean(v)) return wrong(r, f->name, v, "a boolean");
+        return json_is_true(v) ? put(r, f->name, MSGL_GRAMMAR_JSON_OBJECT, NULL) : 0;
+    }
+    if (f->kind == MSGL_GRAMMAR_CHOICE) {
+        if (!json_is_array(v)) return wrong(r, f->name, v, "an array of strings");
+        return put_json(r, f->name, MSGL_GRAMMAR_CHOICE, v);
+    }
+    if (!json_is_string(v)) return wrong(r, f->name, v, "a string");
+    const char *text = json_string_value(v);
+    if (f->kind == MSGL_GRAMMAR_REGEX) return put(r, f->name, MSGL_GRAMMAR_REGEX, text);
+    // Rules of GBNF have this sign, and those of Lark never.
+    const bool gbnf = strstr(text, "::=") != NULL;
+    return put(r, f->name, gbnf ? MSGL_GRAMMAR_GBNF : MSGL_GRAMMAR_LARK, text);
+}
+
+static int response_format(reader *r, const json_t *v)
+{
+    static const char name[] = "response_format", schema[] = "response_format.json_schema.schema";
+    if (!json_is_object(v)) return wrong(r, name, v, "an object");
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type == NULL) {
+        return msgl__api_fail(r->e, 400, name, "invalid_value",
+                              "'response_format' has no 'type'; allowed: \"text\", "
+                              "\"json_object\", \"json_schema\".");
+    }
+    if (strcmp(type, "text") == 0) return 0;
+    if (strcmp(type, "json_object") == 0) {
+        const json_t *own = msgl__field(v, "schema"); // llama-server's
+        return own != NULL ? put_schema(r, "response_format.schema", own)
+                           : put(r, name, MSGL_GRAMMAR_JSON_OBJECT, NULL);
+    }
+    if (strcmp(type, "json_schema") != 0) {
+        return msgl__api_fail(r->e, 400, name, "unsupported_parameter",
+                              "'response_format.type' is \"%.40s\"; allowed: \"text\", "
+                              "\"json_object\", \"json_schema\".",
+                              type);
+    }
+    const json_t *js = msgl__field(v, "json_schema");
+    const json_t *s = js == NULL ? NULL : msgl__field(js, "schema");
+    if (s == NULL) {
+        return msgl__api_fail(r->e, 400, schema, "missing_required_parameter", "'%s' is missing.",
+                              schema);
+    }
+    return put_schema(r, schema, s);
+}
+
+static int structured_outputs(reader *r, const json_t *v)
+{
+    static const char name[] = "structured_outputs";
+    const size_t skip = sizeof name; // and the dot
+    if (!json_is_object(v)) return wrong(r, name, v, "an object");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)v, key, value)
+    {
+        size_t i = 0;
+        if (json_is_null(value)) continue;
+        while (i < MSGL_COUNT(INSIDE) && strcmp(INSIDE[i].name + skip, key) != 0) i++;
+        if (i == MSGL_COUNT(INSIDE)) {
+            return msgl__api_fail(r->e, 400, name, "unsupported_parameter",
+                                  "'structured_outputs.%.40s' is not supported by this server; "
+                                  "allowed: json, regex, choice, grammar, json_object.",
+                                  key);
+        }
+        const int rc = put_field(r, &INSIDE[i], value);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+static int compile(const reader *r)
+{
+    msgl_grammar *g = NULL;
+    msgl_err err = {0};
+    const char *text = r->out->text == NULL ? "" : r->out->text;
+    const int rc = msgl__grammar_compile(r->out->kind, text, NULL, &g, &err);
+    msgl__grammar_unref(g);
+    if (rc == 0) return 0;
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(r->e);
+    return msgl__api_fail(r->e, 400, r->name,
+                          rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
+                          "'%s': %s.", r->name, err.text);
+}
+
+int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e)
+{
+    reader r = {.out = out, .name = "", .e = e};
+    int rc = 0;
+    *out = (msgl_constraint_text){0};
+    const json_t *v = msgl__field(o, "response_format");
+    if (v != NULL) rc = response_format(&r, v);
+    v = msgl__field(o, "structured_outputs");
+    if (rc == 0 && v != NULL) rc = structured_outputs(&r, v);
+    for (size_t i = 0; i < MSGL_COUNT(OUTSIDE) && rc == 0; i++) {
+        v = msgl__field(o, OUTSIDE[i].name);
+        if (v == NULL || (json_is_string(v) && json_string_length(v) == 0)) continue;
+        rc = put_field(&r, &OUTSIDE[i], v);
+    }
+    if (rc == 0 && out->kind != MSGL_GRAMMAR_NONE) rc = compile(&r);
+    if (rc != 0) msgl__constraint_text_free(out);
+    return rc;
+}

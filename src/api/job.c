@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "api/conversation.h"
+#include "api/endpoint.h"
+#include "api/pair_prompt.h"
+#include "text/bad_words.h"
+
+enum { ANSWER_MAX = 1 << 30 };
+
+static void free_ids(msgl_job *j)
+{
+    for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
+    msgl__free(j->ids);
+    j->ids = NULL;
+}
+
+// Of what the job holds, only the error stays.
+static void drop(msgl_job *j)
+{
+    free_ids(j);
+    msgl__gen_request_free(&j->req);
+    msgl__strbuf_free(&j->body);
+    msgl__strbuf_free(&j->answer);
+    msgl__strbuf_free(&j->rendered);
+    msgl__claim_free(&j->claim);
+}
+
+void msgl__job_free(msgl_job *j)
+{
+    if (j == NULL) return;
+    drop(j);
+    msgl__free(j);
+}
+
+// 400 for what the request caused, 500 for what it did not.
+static int text_fail(msgl_job *j, int rc, const char *param, const msgl_err *err)
+{
+    const bool theirs = rc == MSGL_EINVAL || rc == MSGL_ELIMIT || rc == MSGL_EFORMAT;
+    const char *text = rc == MSGL_ENOMEM ? "Out of memory." : err->text;
+    if (*text == '\0') text = "The chat template raised an exception that says nothing.";
+    return msgl__api_fail(&j->error, theirs ? 400 : 500, param, theirs ? "invalid_value" : NULL,
+                          "%s", text);
+}
+
+// Memory for at most n ids, doubled because the array grows by doubling.
+static int claim_ids(msgl_job *j, size_t n)
+{
+    const int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, 2 * n * sizeof(int32_t));
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
+}
+
+static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *param, const char *text,
+                  size_t len, const msgl_encode_opts *opts, msgl_ids *ids)
+{
+    msgl_err err = {0};
+    // A token has at least one byte, or was added by the post-processor.
+    const size_t before = j->claim.bytes,
+                 most = len + 16 < opts->max_ids ? len + 16 : opts->max_ids;
+    int rc = claim_ids(j, most);
+    if (rc != 0) return rc;
+    rc = msgl__tokenizer_encode(tokenizer, text, len, opts, ids, &err);
+    msgl__claim_count(&j->claim, before + ids->cap * sizeof ids->data[0]);
+    if (rc == MSGL_ELIMIT) {
+        return msgl__api_fail(
+            &j->error, 400, param, "context_length_exceeded",
+            "This model's maximum context length is %d tokens, and the prompt has "
+            "more than %zu.",
+            j->max_seq_len, opts->max_ids);
+    }
+    return rc == 0 ? 0 : text_fail(j, rc, param, &err);
+}
+
+static int add_span(msgl_text_span **spans, size_t *n, msgl_text_span one)
+{
+    msgl_text_span *more = msgl__reallocarray(*spans, *n + 1, sizeof *more);
+    if (more == NULL) return MSGL_ENOMEM;
+    *spans = more;
+    more[(*n)++] = one;
+    return 0;
+}
+
+// A call that is asked for is begun for the model: the prompt goes on with its first bytes, in
+// which the name is the client's.
+static int prefill(msgl_job *j, msgl_rendered *r)
+{
+    msgl_gen_request *req = &j->req;
+    msgl_strbuf *out = &req->prefill;
+    size_t at = 0;
+    int rc = 0;
+    if (req->split.thinking) {
+        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
+    }
+    if (rc == 0 && !req->force_call) return msgl__strbuf_add(&r->text, out->data, out->len);
+    if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
+    const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
+    if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
+    if (rc != 0 || n == 0) return rc;
+    const msgl_text_span name = {before + at, before + at + n};
+    rc = add_span(&r->untrusted, &r->num_untrusted, name);
+    return rc == 0 ? add_span(&r->foreign, &r->num_foreign, name) : rc;
+}
+
+// What the prompt says of the answer: whether it has begun the thoughts (a client's text cannot).
+static int begin_answer(msgl_job *j, msgl_rendered *r)
+{
+    msgl_parser_config *split = &j->req.split;
+    const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
+    split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
+                                             r->text.len - from);
+    // A grammar is of the answer, not of the thoughts before it: there are none.
+    const msgl_req_extra *x = j->req.extra;
+    const bool constrained =
+        x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE && !j->req.text_first;
+    const bool begins = j->req.force_call || (constrained && split->thinking);
+    if (!begins || prefill(j, r) == 0) return 0;
+    return msgl__api_oom(&j->error);
+}
+
+// Kept instead of ids.
+static int keep_rendered(msgl_job *j, msgl_rendered *r)
+{
+    j->rendered = r->text;
+    r->text = (msgl_strbuf){0};
+    const int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, j->rendered.cap);
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
+}
+
+// How the render of a conversation failed. param: the field of its template, if it brings one.
+static int render_fail(msgl_job *j, int rc, const char *param, const msgl_conversation *c,
+                       const msgl_err *err)
+{
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(&j->error, c->refused);
+    if (rc != MSGL_EUNSUPPORTED) return text_fail(j, rc, param, err);
+    return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
+                          "'continue_final_message' is true, but this model's chat template does "
+                          "not write the last message as it is.");
+}
+
+// With the template that the request brings, or the model's.
+static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                  msgl_rendered *r)
+{
+    const json_t *text = j->req.chat_template;
+    msgl_chat_template *own = NULL;
+    msgl_err err = {0};
+    msgl_conversation c = {.templates = templates,
+                           .vars = j->req.chat_vars,
+                           .continue_final = j->req.continue_final,
+                           .claim = &j->claim};
+    int rc = 0;
+    if (text != NULL) {
+        field = "chat_template";
+        c.limits = msgl__render_limits_of_request(j->body_len);
+        rc = msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own,
+                                       &err);
+        if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
+        if (rc != 0) return text_fail(j, rc, field, &err);
+    }
+    c.own = own;
+    c.limits.cancelled = &j->cancelled;
+    rc = msgl__conversation_render(&c, r, &err);
+    msgl__chat_template_free(own);
+    if (rc != 0) return render_fail(j, rc, field, &c, &err);
+    msgl__conversation_note(c.changed, &j->req.notes);
+    return 0;
+}
+
+static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
+                       const msgl_chat_templates *templates, const char *field, size_t max_ids)
+{
+    const bool none = templates == NULL || *msgl__chat_templates_text(templates) == '\0';
+    if (none && j->req.chat_template == NULL) {
+        return msgl__api_fail(&j->error, 400, field, NULL,
+                              "This model has no chat template; use /v1/completions.");
+    }
+    msgl_rendered r = {0};
+    int rc = render(j, templates, field, &r);
+    if (rc != 0) {
+        // said
+    } else if (j->ep->prompt == MSGL_PROMPT_RENDERED) {
+        rc = keep_rendered(j, &r);
+    } else if ((rc = begin_answer(j, &r)) == 0) {
+        // The template writes BOS and the like itself: nothing is added. What came from the client
+        // is text, whatever it spells.
+        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+                                       .num_untrusted = r.num_untrusted,
+                                       .foreign = r.foreign,
+                                       .num_foreign = j->config.added_from_text ? 0 : r.num_foreign,
+                                       .max_ids = max_ids};
+        rc = encode(j, tokenizer, field, msgl__strbuf_str(&r.text), r.text.len, &opts, &j->ids[0]);
+    }
+    msgl__rendered_free(&r);
+    return rc;
+}
+
+static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prompt *p,
+                         const char *field, size_t max_ids, msgl_ids *ids)
+{
+    if (p->text == NULL) {
+        *ids = (msgl_ids){p->ids, (size_t)p->num_ids, (size_t)p->num_ids};
+        p->ids = NULL;
+        return 0;
+    }
+    const msgl_text_span all = {0, p->len};
+    const msgl_encode_opts opts = {.add_special = !j->req.bare,
+                                   .untrusted = &all,
+                                   .num_untrusted = j->req.literal,
+                                   .max_ids = max_ids};
+    return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
+}
+
+// A document and its query, in one prompt: special tokens are the template's alone, as in a chat.
+static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer,
+                       const msgl_chat_templates *templates, int i, const char *field,
+                       size_t max_ids)
+{
+    msgl_rendered r = {0};
+    msgl_err err = {0};
+    const msgl_render_limits limits = {.cancelled = &j->cancelled};
+    int rc = msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
+    if (rc != 0) {
+        rc = text_fail(j, rc, field, &err);
+    } else {
+        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+                                       .num_untrusted = r.num_untrusted,
+                                       .foreign = r.untrusted,
+                                       .num_foreign =
+                                           j->config.added_from_text ? 0 : r.num_untrusted,
+                                       .max_ids = max_ids};
+        rc = encode(j, tokenizer, field, msgl__strbuf_str(&r.text), r.text.len, &opts, &j->ids[i]);
+    }
+    msgl__rendered_free(&r);
+    return rc;
+}
+
+// The end of a prompt, if no more of it is wanted. One token of the context is the answer's.
+static void keep_last(const msgl_job *j, msgl_ids *ids)
+{
+    const size_t fits = (size_t)j->max_seq_len - 1, wanted = (size_t)j->req.last_tokens;
+    const size_t most = wanted < fits ? wanted : fits;
+    if (wanted == 0 || ids->len <= most) return;
+    memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    ids->len = most;
+}
+
+// An answer to n tokens can be as long as it has to be at least.
+static int check_least(msgl_job *j, size_t n)
+{
+    const int32_t room = j->max_seq_len - (int32_t)n, max = j->req.max_tokens;
+    const int32_t most = max < 0 || max > room ? room : max;
+    if (j->req.sampling.min_tokens <= most) return 0;
+    return msgl__api_fail(&j->error, 400, "min_tokens", "invalid_value",
+                          "'min_tokens' is %d; allowed: at most max_tokens, which is %d.",
+                          j->req.sampling.min_tokens, most);
+}
+
+static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param, size_t n)
+{
+    const bool answered = !ep->pooled;
+    if (n == 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value",
+                              "'%s' has no tokens; it must have at least one.", param);
+    }
+    if (n + answered <= (size_t)j->max_seq_len) return answered ? check_least(j, n) : 0;
+    return msgl__api_fail(&j->error, 400, param, "context_length_exceeded",
+                          "This model's maximum context length is %d tokens. The prompt has "
+                          "%zu%s.",
+                          j->max_seq_len, n,
+                          answered ? ", which leaves no room for an answer" : "");
+}
+
+// What stays claimed when the tree is gone.
+static size_t settled_bytes(const msgl_job *j)
+{
+    const msgl_gen_request *r = &j->req;
+    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
+               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap +
+               r->namespaces.cap;
+    for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
+        n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
+    }
+    return n;
+}
+
+// The ids of all prompts. An answer has to fit behind those that the engine gets.
+static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer,
+                    const msgl_chat_templates *templates)
+{
+    j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
+    if (j->ids == NULL) return msgl__api_oom(&j->error);
+    // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
+    const size_t max_ids = (size_t)j->max_seq_len + 65536;
+    const bool chat = j->req.chat_vars != NULL;
+    const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
+    char name[sizeof j->error.param];
+    int rc = 0;
+    for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
+        if (ep->name_prompt != NULL) {
+            ep->name_prompt(&j->req, i, name, sizeof name);
+            field = name;
+        }
+        rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
+             : j->req.pairs
+                 ? encode_pair(j, tokenizer, templates, i, field, max_ids)
+                 : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
+        if (rc == 0) keep_last(j, &j->ids[i]);
+        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, ep, field, j->ids[i].len);
+    }
+    return rc;
+}
+
+// bad_words' tokens, into what goes to the engine.
+static int ban_words(msgl_job *j, const msgl_tokenizer *t)
+{
+    const json_t *words = j->req.bad_words;
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
+    msgl_req_extra *both = NULL;
+    msgl_ids banned = {0};
+    msgl_err err = {0};
+    char param[64] = "bad_words";
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(words) && rc == 0; i++) {
+        const json_t *word = json_array_get(words, i);
+        rc =
+            msgl__bad_word_add(t, json_string_value(word), json_string_length(word), &banned, &err);
+        if (rc != 0) (void)snprintf(param, sizeof param, "bad_words[%zu]", i);
+    }
+    parts.banned = banned.data;
+    parts.num_banned = (int64_t)banned.len;
+    if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
+    msgl__ids_free(&banned);
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
+    if (rc != 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value", "'%s': %s.", param, err.text);
+    }
+    msgl__req_extra_unref(j->req.extra);
+    j->req.extra = both;
+    return 0;
+}
+
+// The answer, after which the ids are not needed any more.
+static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer)
+{
+    if (atomic_load(&j->cancelled)) return MSGL_EABORTED; // and ids may be missing
+    msgl__strbuf_init(&j->answer, ANSWER_MAX);
+    int rc = ep->put_job(j, tokenizer, &j->answer);
+    if (rc == 0) rc = msgl__claim_add(&j->claim, MSGL_BUDGET_ANSWER, j->answer.cap);
+    free_ids(j);
+    msgl__strbuf_free(&j->rendered);
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
+}
+
+static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
+{
+    const msgl_endpoint *ep = j->ep;
+    const size_t body = j->body.cap;
+    j->body_len = j->body.len;
+    int rc = msgl__api_parse(ep, msgl__strbuf_str(&j->body), j->body.len, &j->config, &j->claim,
+                             &j->req, &j->error);
+    msgl__strbuf_free(&j->body);
+    msgl__claim_sub(&j->claim, body);
+    if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
+    if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
+    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
+    if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
+        rc = msgl__api_oom(&j->error);
+    }
+    if (rc == 0) msgl__claim_count(&j->claim, settled_bytes(j));
+    return rc;
+}
+
+void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+                   const msgl_chat_templates *templates)
+{
+    j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
+    if (j->rc != 0) drop(j);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/json.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "utils/json.h"
+#include "utils/utf8.h"
+
+// Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
+// included: an object with its first buckets, an array with its first slots, and whatever a comma
+// or colon separates (number, string without its text, or member; with the growth of its table).
+enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, ITEM_BYTES = 104 };
+
+// jansson recurses per level and spends memory per value, so both are counted first. Brackets and
+// commas inside strings do not count.
+static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err *err)
+{
+    size_t depth = 0, objects = 0, arrays = 0, items = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        const char c = s[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (c == '[') arrays++;
+            if (c == '{') objects++;
+            if (++depth > MSGL_JSON_MAX_DEPTH) {
+                return msgl__err_set(err, MSGL_EFORMAT,
+                                     "The JSON body is nested more than %d levels deep.",
+                                     MSGL_JSON_MAX_DEPTH);
+            }
+        } else if (c == ']' || c == '}') {
+            if (depth > 0) depth--;
+        } else if (c == ',' || c == ':') {
+            items++;
+        }
+    }
+    const size_t values = objects + arrays + items;
+    if (values > MSGL_JSON_MAX_VALUES - room->values) {
+        return msgl__err_set(err, MSGL_ELIMIT, "The JSON body has more than %d values.",
+                             MSGL_JSON_MAX_VALUES);
+    }
+    // The bytes of strings are in len, and so is the text itself while it is read.
+    size_t bytes = objects * OBJECT_BYTES + arrays * ARRAY_BYTES + items * ITEM_BYTES + len;
+    if (room->copied) bytes *= 2;
+    const int rc =
+        room->claim == NULL ? 0 : msgl__claim_add(room->claim, MSGL_BUDGET_PROMPT, bytes);
+    if (rc != 0) return msgl__err_set(err, rc, "%s", msgl__budget_refusal(rc));
+    room->values += values;
+    return 0;
+}
+
+// The innermost member in which the byte at `end` of a JSON text is, "" for none.
+static void member_at(const char *s, size_t end, char name[64])
+{
+    size_t depth = 0, from = 0, begin[MSGL_JSON_MAX_DEPTH + 1] = {0};
+    size_t len[MSGL_JSON_MAX_DEPTH + 1] = {0}; // of the last name at each depth
+    for (size_t i = 0; i < end && depth < MSGL_JSON_MAX_DEPTH; i++) {
+        if (s[i] == '"') {
+            for (from = ++i; i < end && s[i] != '"'; i++) i += s[i] == '\\';
+            size_t next = i + 1;
+            while (next < end && memchr(" \t\r\n", s[next], 4) != NULL) next++;
+            if (next >= end || s[next] != ':') continue;
+            begin[depth] = from;
+            len[depth] = i - from;
+        } else if (s[i] == '{' || s[i] == '[') {
+            len[++depth] = 0;
+        } else if (depth > 0 && (s[i] == '}' || s[i] == ']')) {
+            depth--;
+        }
+    }
+    while (depth > 0 && len[depth] == 0) depth--;
+    const size_t n = len[depth] < 63 ? len[depth] : 63;
+    memcpy(name, s + begin[depth], n);
+    name[n] = '\0';
+}
+
+static void say_what(const char *text, size_t len, const json_error_t *je, msgl_err *err)
+{
+    char name[64] = "";
+    const size_t at = (size_t)(je->position > 0 ? je->position : 0);
+    const bool large = json_error_code(je) == json_error_numeric_overflow; // JSON, but too much
+    if (large) member_at(text, at < len ? at : len, name);
+    if (name[0] != '\0') {
+        (void)msgl__err_set(err, MSGL_EFORMAT,
+                            "'%s' has a number beyond 64 bits: %s (line %d, column %d)", name,
+                            je->text, je->line, je->column);
+    } else {
+        (void)msgl__err_set(err, MSGL_EFORMAT,
+                            "The body is not valid JSON: %s (line %d, column %d)", je->text,
+                            je->line, je->column);
+    }
+}
+
+json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err)
+{
+    if (check_caps(text, len, room, err) != 0) return NULL;
+    json_error_t je;
+    int rc;
+    json_t *root = msgl__json_loadb(text, len, 0, &je, &rc);
+    if (rc == MSGL_ENOMEM) (void)msgl__err_set(err, rc, "Out of memory.");
+    if (rc == MSGL_EFORMAT) say_what(text, len, &je, err);
+    if (root == NULL) return NULL;
+    if (!json_is_object(root)) {
+        json_decref(root);
+        (void)msgl__err_set(err, MSGL_EFORMAT, "The JSON body must be an object.");
+        return NULL;
+    }
+    return root;
+}
+
+static int put_escape(msgl_strbuf *out, unsigned char c)
+{
+    switch (c) {
+    case '"': return msgl__strbuf_adds(out, "\\\"");
+    case '\\': return msgl__strbuf_adds(out, "\\\\");
+    case '\n': return msgl__strbuf_adds(out, "\\n");
+    case '\r': return msgl__strbuf_adds(out, "\\r");
+    case '\t': return msgl__strbuf_adds(out, "\\t");
+    default: return msgl__strbuf_addf(out, "\\u%04x", c);
+    }
+}
+
+int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
+{
+    int rc = msgl__strbuf_addc(out, '"');
+    size_t run = 0; // start of what is copied as it is
+    for (size_t i = 0; i < len && rc == 0;) {
+        const unsigned char c = (unsigned char)s[i];
+        const size_t n = msgl__utf8_char(s + i, len - i);
+        if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
+            i += n;
+            continue;
+        }
+        rc = msgl__strbuf_add(out, s + run, i - run);
+        if (rc == 0) rc = n == 0 ? msgl__strbuf_adds(out, "\xef\xbf\xbd") : put_escape(out, c);
+        run = ++i;
+    }
+    if (rc == 0) rc = msgl__strbuf_add(out, s + run, len - run);
+    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
+}
+
+typedef struct json_out {
+    msgl_strbuf *to;
+    int rc;
+} json_out;
+
+// What failed once has to stay so: jansson goes on behind some of what it could not write.
+static int put_bytes(const char *data, size_t n, void *ctx)
+{
+    json_out *o = ctx;
+    if (o->rc == 0) o->rc = msgl__strbuf_add(o->to, data, n);
+    return o->rc;
+}
+
+int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags)
+{
+    json_out o = {.to = out};
+    const bool bad = v == NULL || json_dump_callback(v, put_bytes, &o, flags) != 0;
+    return o.rc == 0 && bad ? MSGL_ENOMEM : o.rc;
+}
+
+int msgl__json_put_logprob(msgl_strbuf *out, double v)
+{
+    if (isnan(v)) return msgl__strbuf_adds(out, "null");
+    if (v < -9999.0) v = -9999.0;
+    return msgl__strbuf_addf(out, "%.9g", v);
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// POST /v1/embeddings: of each input one vector, as the engine made it of the last token, cut to
+// the dimensions that are asked for, of length 1.
+#include <math.h>
+#include <string.h>
+
+#include <openssl/evp.h>
+
+#include "core/mem.h"
+#include "api/openai/endpoints.h"
+#include "api/fields.h"
+#include "api/json.h"
+
+static const msgl_field_row rows[] = {
+    MSGL_ROW_MODEL,
+    {"input", MSGL_FIELD_ANY, .required = true, .max_items = MSGL_API_MAX_PROMPTS,
+     .help = "a string, an array of token ids, or an array of either"},
+    {"encoding_format", MSGL_FIELD_STRING, .preset = "\"float\"",
+     .help = "`\"float\"`, or `\"base64\"`: of little-endian float32"},
+    {"dimensions", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+     .preset = "all that the model has, which is the most",
+     .help = "the first so many values, made of length 1 again"},
+    MSGL_ROW_CACHE_SALT,
+    {0},
+};
+static const msgl_refused_field refused[] = {{"truncate_prompt_tokens", MSGL_NEUTRAL_NULL},
+                                             {NULL, MSGL_NEUTRAL_NULL}};
+static const msgl_fields fields = {.read = rows, .refused = refused};
+static const msgl_fields *const objects[] = {&fields, NULL};
+
+static int parse_format(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "encoding_format";
+    const char *format = "float";
+    const int rc = msgl__field_str(o, name, &format, e);
+    if (rc < 0) return rc;
+    out->base64 = strcmp(format, "base64") == 0;
+    if (out->base64 || strcmp(format, "float") == 0) return 0;
+    return msgl__api_fail(e, 400, name, "invalid_value",
+                          "'%s' is '%.40s'; allowed: float and base64.", name, format);
+}
+
+static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                 msgl_api_error *e)
+{
+    int64_t num = 0;
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = parse_format(o, out, e);
+    if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
+    if (rc < 0) return rc;
+    out->dimensions = (int32_t)num;
+    out->sampling = msgl__sampling_params_default(); // no answer follows
+    out->max_tokens = 1;
+    return msgl__parse_prompts(json_object_get(o, "input"), "input", cfg, out, e);
+}
+
+// --- answers ---
+
+enum { DIGITS = 9, NUMBER_BYTES = 24 };
+
+// Appends a number of at most 1, as JSON, with so many digits that they name this float alone.
+// 30 ns; printf takes 300, on the loop that all connections wait for, and an answer may have a
+// million of them.
+static size_t write_number(float value, char out[NUMBER_BYTES])
+{
+    char *at = out;
+    double v = fabs((double)value);
+    int exponent = 0;
+    if (v == 0) {
+        *at = '0';
+        return 1;
+    }
+    if (value < 0) *at++ = '-';
+    for (; v < 1; v *= 10) exponent--;
+    uint32_t digits = (uint32_t)(v * 1e8 + 0.5);
+    if (digits >= 1000000000u) { // 9.999999996
+        digits /= 10;
+        exponent++;
+    }
+    char text[DIGITS];
+    for (int i = DIGITS - 1; i >= 0; i--, digits /= 10) text[i] = (char)('0' + digits % 10);
+    int used = DIGITS;
+    while (used > 1 && text[used - 1] == '0') used--;
+    *at++ = text[0];
+    if (used > 1) {
+        *at++ = '.';
+        memcpy(at, text + 1, (size_t)used - 1);
+        at += used - 1;
+    }
+    if (exponent == 0) return (size_t)(at - out);
+    *at++ = 'e';
+    *at++ = '-';
+    if (exponent <= -10) *at++ = (char)('0' + -exponent / 10);
+    *at++ = (char)('0' + -exponent % 10);
+    return (size_t)(at - out);
+}
+
+static int put_floats(const float *values, int32_t n, msgl_strbuf *out)
+{
+    char number[NUMBER_BYTES];
+    int rc = msgl__strbuf_addc(out, '[');
+    for (int32_t i = 0; i < n && rc == 0; i++) {
+        if (i > 0) rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = msgl__strbuf_add(out, number, write_number(values[i], number));
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+// The floats' bytes, little-endian.
+static int put_base64(const float *values, int32_t n, msgl_strbuf *out)
+{
+    const size_t bytes = (size_t)n * sizeof *values;
+    int rc = msgl__strbuf_addc(out, '"');
+    if (rc == 0) rc = msgl__strbuf_reserve(out, (bytes + 2) / 3 * 4); // and its NUL
+    if (rc != 0) return rc;
+    out->len += (size_t)EVP_EncodeBlock((unsigned char *)out->data + out->len,
+                                        (const unsigned char *)values, (int)bytes);
+    return msgl__strbuf_addc(out, '"');
+}
+
+static void normalise(float *values, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double)values[i] * (double)values[i];
+    const double length = sqrt(sum);
+    for (int32_t i = 0; i < n && length > 0; i++) {
+        values[i] = (float)((double)values[i] / length);
+    }
+}
+
+static int put_begin(const msgl_reply *r, msgl_strbuf *out)
+{
+    (void)r;
+    return msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
+}
+
+static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    const int32_t asked = r->req->dimensions,
+                  n = asked > 0 && asked < s->num_values ? asked : s->num_values;
+    normalise(s->values, n);
+    int rc = msgl__strbuf_addf(out, "%s{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
+                               index == 0 ? "" : ",", index);
+    if (rc == 0) rc = (r->req->base64 ? put_base64 : put_floats)(s->values, n, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, "],\"model\":");
+    if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
+    if (rc == 0) rc = msgl__strbuf_addc(out, ',');
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static const msgl_example examples[] = {
+    {"Two texts", MSGL_HTTP_POST,
+     .body = "{\"input\": [\"a red fox\", \"a blue car\"], \"dimensions\": 64}",
+     .has = "object data model usage"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_embeddings = {
+    .path = "/v1/embeddings",
+    .help = "Vectors of texts, by a server of a model that makes them "
+            "([embeddings.md](embeddings.md)); others refuse it.",
+    .examples = examples,
+    .method = MSGL_HTTP_POST,
+    .pooled = true,
+    .parse = parse,
+    .objects = objects,
+    .prompt = MSGL_PROMPT_TEXT,
+    .prompt_field = "input",
+    .id_prefix = "embd",
+    .put_begin = put_begin,
+    .put_choice = put_choice,
+    .put_end = put_end,
+};

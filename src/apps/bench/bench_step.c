@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl bench step`: the engine alone, driven like the scheduler drives it (two steps in
+// flight), on prompts of token 0.. with sampled continuations. No scheduler, no text. With --chunk
+// also steps in which a chunk of another prompt rides along with the answers.
+
+#include <string.h>
+
+#include "apps/bench/bench.h"
+#include "core/err.h"
+#include "core/mem.h"
+#include "core/round.h"
+#include "engine/engine.h"
+#include "llm/llm.h"
+#include "utils/clock.h"
+#include "utils/stats.h"
+
+#define WARM_STEPS 4
+
+struct step_bench {
+    msgl_engine *engine;
+    const msgl_runner *runner;
+    const msgl_engine_info *info;
+    msgl_batch_req *reqs[2]; // per slot, [max_running]
+    int prompt_len, steps;
+    int chunk;                // tokens of another prompt in each step of answers
+    msgl_expert_hits hits[2]; // by phase
+};
+
+// Row `request` of `batch` gets consecutive pages of every span, enough for `length` tokens; of a
+// window that has less for each, its share again and again.
+static void place_request(struct step_bench *b, int request, int batch, int length)
+{
+    const msgl_cache_layout *c = &b->info->cache;
+    for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
+        const int32_t all = msgl__ceil_div(length, c->page_size),
+                      most = c->spans[s].num_units / batch;
+        const int32_t share = (all < most ? all : most) * c->page_size;
+        int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(b->engine)[s], request);
+        for (int32_t t = 0; t < length; t++) row[t] = request * share + t % share;
+    }
+}
+
+static int place_requests(struct step_bench *b, int batch, msgl_err *err)
+{
+    const int page = b->info->page_size, length = b->prompt_len + b->steps + WARM_STEPS + 1;
+    const int64_t pages = msgl__ceil_div(length, page);
+    if (length > b->info->max_seq_len || pages * batch > b->info->num_pages ||
+        batch > b->info->max_running) {
+        return msgl__err_set(
+            err, MSGL_ELIMIT,
+            "batch %d x %d tokens does not fit: %d requests, %d tokens each, %d pages "
+            "of %d; see --max-running-requests, --num-pages",
+            batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
+    }
+    for (int32_t s = 0; s < b->info->cache.num_spans; s++) {
+        const msgl_cache_span *span = &b->info->cache.spans[s];
+        if (span->kind == MSGL_SPAN_STATE || span->num_units >= batch) continue;
+        return msgl__err_set(err, MSGL_ELIMIT, "batch %d has no page each of the %d for windows",
+                             batch, span->num_units);
+    }
+    int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
+    if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    int rc = 0;
+    for (int r = 0; rc == 0 && r < batch; r++) {
+        place_request(b, r, batch, length);
+        for (int c = 0; c < b->prompt_len; c++) {
+            ids[c] = (int32_t)(((int64_t)c * 7919 + r * 104729) % b->info->vocab_size);
+        }
+        rc = b->runner->write_tokens(b->runner->ctx, r, 0, ids, b->prompt_len);
+    }
+    msgl__free(ids);
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine refused the prompt");
+}
+
+static void add(const struct step_bench *b, msgl_batch *batch, int row, int cached, int device)
+{
+    batch->reqs[batch->size++] = (msgl_batch_req){
+        .uid = (uint64_t)row,
+        .table_idx = row,
+        .cached_len = cached,
+        .device_len = device,
+        .prompt_len = b->prompt_len,
+        .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
+        .sample = device >= b->prompt_len,
+        .sampling = msgl__sampling_params_default()};
+    batch->num_tokens += device - cached;
+}
+
+// Rows [first, first + count), all alike, and of answers the chunk of the row behind them.
+static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, int count,
+                  int cached, int device)
+{
+    msgl_batch batch = {
+        .num_decode = phase == MSGL_DECODE ? count : 0, .reqs = b->reqs[slot], .flight = slot};
+    for (int i = 0; i < count; i++) add(b, &batch, first + i, cached, device);
+    if (phase == MSGL_DECODE && b->chunk > 0) add(b, &batch, first + count, 0, b->chunk);
+    return b->runner->submit(b->runner->ctx, &batch);
+}
+
+static int finish(struct step_bench *b, int slot)
+{
+    msgl_step_result result;
+    return b->runner->wait(b->runner->ctx, slot, &result);
+}
+
+// Computes all prompts; *seconds for the whole batch.
+static int prefill(struct step_bench *b, int batch, double *seconds)
+{
+    const int budget = b->info->max_prefill_tokens;
+    const uint64_t start = msgl__now_ns();
+    int rc = 0;
+    if (b->prompt_len <= budget) {
+        const int at_once = budget / b->prompt_len;
+        for (int r = 0; rc == 0 && r < batch; r += at_once) {
+            const int n = batch - r < at_once ? batch - r : at_once;
+            rc = submit(b, 0, MSGL_PREFILL, r, n, 0, b->prompt_len);
+            if (rc == 0) rc = finish(b, 0);
+        }
+    } else {
+        for (int r = 0; rc == 0 && r < batch; r++) {
+            for (int at = 0; rc == 0 && at < b->prompt_len; at += budget) {
+                const int end = at + budget < b->prompt_len ? at + budget : b->prompt_len;
+                rc = submit(b, 0, MSGL_PREFILL, r, 1, at, end);
+                if (rc == 0) rc = finish(b, 0);
+            }
+        }
+    }
+    *seconds = (double)(msgl__now_ns() - start) / 1e9;
+    return rc;
+}
+
+static int decode(struct step_bench *b, int batch, double *seconds)
+{
+    uint64_t start = 0;
+    const int total = WARM_STEPS + b->steps;
+    for (int s = 0; s <= total; s++) {
+        int rc = 0;
+        if (s < total) {
+            const int cached = b->prompt_len + s;
+            rc = submit(b, s % 2, MSGL_DECODE, 0, batch, cached, cached + 1);
+        }
+        if (rc == 0 && s > 0) rc = finish(b, (s - 1) % 2);
+        if (rc != 0) return rc;
+        if (s == WARM_STEPS) start = msgl__now_ns();
+    }
+    *seconds = (double)(msgl__now_ns() - start) / 1e9;
+    return 0;
+}
+
+static void print_row(const struct step_bench *b, msgl_rows *rows, const char *phase, int batch,
+                      double ms, double tokens, double bytes, const msgl_expert_hits *hits)
+{
+    msgl_cell cells[8] = {msgl__cell_text("phase", phase),
+                          msgl__cell_int("batch", batch),
+                          msgl__cell_int("prompt_len", b->prompt_len),
+                          msgl__cell_int("chunk", b->chunk),
+                          msgl__cell_real("ms_per_step", ms, 3),
+                          msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
+                          msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
+    int n = 7;
+    if (b->info->num_experts > 0) cells[n++] = msgl__cell_hits(hits);
+    msgl__cli_row(rows, cells, n);
+}
+
+// Which experts are hit, in steps that are not timed: of prompts, and of answers with their chunk.
+static int count_experts(struct step_bench *b, int batch, msgl_expert_hits *prompts,
+                         msgl_expert_hits *answers)
+{
+    msgl_err err;
+    double seconds;
+    if (b->info->num_experts == 0) return 0;
+    memset(b->hits, 0, sizeof b->hits);
+    int rc = msgl__engine_count_experts(b->engine, b->hits, &err);
+    if (rc == 0) rc = prefill(b, batch, &seconds);
+    *prompts = b->hits[MSGL_PREFILL];
+    b->hits[MSGL_PREFILL] = (msgl_expert_hits){0};
+    if (rc == 0) rc = decode(b, batch, &seconds);
+    *answers = b->hits[b->chunk > 0 ? MSGL_PREFILL : MSGL_DECODE];
+    return rc == 0 ? msgl__engine_count_experts(b->engine, NULL, &err) : rc;
+}
+
+// Bytes of K and V, and of states, that a token behind `context` others reads.
+static double kv_read(const msgl_engine_info *info, double context)
+{
+    double sum = 0;
+    for (int32_t s = 0; s < info->cache.num_spans; s++) {
+        const msgl_cache_span *span = &info->cache.spans[s];
+        const double bytes = (double)info->span_bytes[s];
+        const bool whole = span->window < 0 || context <= span->window;
+        const double tokens = whole ? context : span->window + 1.0;
+        sum += span->kind == MSGL_SPAN_STATE ? bytes : bytes / info->page_size * tokens;
+    }
+    return sum;
+}
+
+static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_rows *rows,
+                   msgl_err *err)
+{
+    enum { MAX_REPEAT = 1000 };
+    static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
+    int rc = place_requests(b, batch + (b->chunk > 0), err);
+    if (rc != 0) return rc;
+    const int repeat = a->repeat > 0 ? a->repeat : 3;
+    for (int i = 0; i < repeat; i++) {
+        double seconds;
+        if ((rc = prefill(b, batch, &seconds)) != 0) break;
+        prefill_ms[i] = seconds * 1e3;
+        if ((rc = decode(b, batch, &seconds)) != 0) break;
+        decode_ms[i] = seconds * 1e3 / b->steps;
+    }
+    msgl_expert_hits prompts = {0}, answers = {0};
+    if (rc == 0) rc = count_experts(b, batch, &prompts, &answers);
+    if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
+    // What a decode step has to read: weights once, and each request's K and V.
+    const double kv = kv_read(b->info, b->prompt_len + WARM_STEPS + b->steps / 2.0);
+    const double ms = msgl__median(prefill_ms, (size_t)repeat);
+    if (b->chunk == 0) {
+        print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
+                  msgl__bench_weights(b->info->weight_bytes, &prompts), &prompts);
+    }
+    print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
+              msgl__median(decode_ms, (size_t)repeat), batch,
+              msgl__bench_weights(b->info->weight_bytes, &answers) + batch * kv, &answers);
+    return 0;
+}
+
+int msgl__bench_step(const msgl_args *a)
+{
+    if (a->grid) return msgl__bench_grid(a);
+    msgl_err err;
+    int batches[64], chunks[64] = {0}, num_chunks = 0;
+    const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
+    struct step_bench b = {.prompt_len = a->prompt_len > 0 ? a->prompt_len : 512,
+                           .steps = a->steps > 0 ? a->steps : 64};
+    if (n >= 0 && a->chunk != NULL) { // of a prompt of this length
+        num_chunks = msgl__cli_int_list("--chunk", a->chunk, b.prompt_len, chunks + 1, 63, &err);
+    }
+    if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    msgl_options o;
+    char *dir = NULL, attention[128];
+    int rc = msgl__cli_options(a, &o, &dir, attention, &err);
+    int largest = 1;
+    for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
+    const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
+    if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
+        o.num_pages = (largest + (num_chunks > 0)) * msgl__ceil_div(length, o.page_size);
+    }
+    if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
+    // The request of a chunk beside as many answers as run by default.
+    if (rc == 0 && o.max_running == largest) o.max_running += num_chunks > 0;
+    if (rc == 0) rc = msgl__engine_create(&o, NULL, &b.engine, &err);
+    msgl_free(dir);
+    if (rc == 0) {
+        b.runner = msgl__engine_runner(b.engine);
+        b.info = msgl__engine_info(b.engine);
+        for (int s = 0; s < 2; s++) {
+            b.reqs[s] = msgl__calloc((size_t)b.info->max_running, sizeof *b.reqs[s]);
+            if (b.reqs[s] == NULL) rc = msgl__err_set(&err, MSGL_ENOMEM, "out of memory");
+        }
+    }
+    msgl_rows rows = {.format = a->format};
+    for (int i = 0; rc == 0 && i < n; i++) {
+        for (int c = 0; rc == 0 && c <= num_chunks; c++) {
+            b.chunk = chunks[c];
+            rc = measure(&b, a, batches[i], &rows, &err);
+        }
+    }
+    if (b.engine != NULL) msgl__engine_destroy(b.engine);
+    for (int s = 0; s < 2; s++) msgl__free(b.reqs[s]);
+    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}

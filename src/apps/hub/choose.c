@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/hub/choose.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/attributes.h"
+#include "utils/gguf_split.h"
+
+// Types that can be run here, the smallest first.
+static const char *const RUN[] = {"Q8_0", "BF16", "F16", "F32"};
+
+// TYPE stands in the path before a "." or "-", in either case, as llama-server has it, or is a
+// folder; and after no letter or digit: a BF16 is no F16.
+static bool has_type(const char *path, const char *type)
+{
+    const size_t n = strlen(type), len = strlen(path);
+    for (size_t i = 0; n > 0 && i + n < len; i++) {
+        if (strncasecmp(path + i, type, n) != 0) continue;
+        if (i > 0 && msgl__hub_is_letter(path[i - 1])) continue;
+        if (strchr("./-", path[i + n]) != NULL) return true;
+    }
+    return false;
+}
+
+// -1: not what was asked for.
+static int rank(const msgl_hub_name *name, const char *path)
+{
+    if (name->file[0] != '\0') {
+        return strcmp(path, name->file) == 0 || msgl__gguf_same_model(path, name->file) ? 0 : -1;
+    }
+    if (!msgl__gguf_is_model(path)) return -1;
+    if (name->type[0] != '\0') return has_type(path, name->type) ? 0 : -1;
+    int i = 0;
+    while (i < (int)MSGL_COUNT(RUN) && !has_type(path, RUN[i])) i++;
+    return i;
+}
+
+void msgl__hub_offer(msgl_hub_choice *c, const char *path)
+{
+    const int r = rank(c->name, path);
+    c->models += msgl__gguf_is_model(path);
+    if (r < 0) return;
+    const bool any = c->file[0] != '\0';
+    if (any && (r > c->rank || (r == c->rank && strcmp(path, c->file) > 0))) return;
+    c->rank = r;
+    (void)snprintf(c->file, sizeof c->file, "%s", path);
+}
+
+const char *msgl__hub_chosen(const msgl_hub_choice *c)
+{
+    // Of several, one of a type that nobody asked for is not taken.
+    return c->models > 1 && c->rank == (int)MSGL_COUNT(RUN) ? "" : c->file;
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/hub/list.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "apps/hub/choose.h"
+#include "utils/file.h"
+#include "utils/gguf_split.h"
+#include "utils/json.h"
+
+static bool take_file(const msgl_hub_said *said, msgl_hub_file *f)
+{
+    if (!json_is_integer(said->size) || json_integer_value(said->size) < 0 ||
+        (uint64_t)json_integer_value(said->size) > MSGL_HUB_MAX_BYTES) {
+        return false;
+    }
+    if (said->checksum == NULL || !msgl__hub_is_checksum(said->checksum)) return false;
+    f->size = (uint64_t)json_integer_value(said->size);
+    (void)snprintf(f->path, sizeof f->path, "%s", said->path);
+    (void)snprintf(f->checksum, sizeof f->checksum, "%s", said->checksum);
+    return true;
+}
+
+// Every name is looked at before one is used.
+static int check_names(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                       msgl_err *err)
+{
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(files, i, entry)
+    {
+        char shown[100];
+        msgl_hub_said said = {0};
+        (void)kind->file(entry, &said);
+        if (said.path != NULL && msgl__hub_path_ok(said.path)) continue;
+        msgl__printable(said.path != NULL ? said.path : "none", shown, sizeof shown);
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%.80s: the hub's list has the file name \"%s\", which is not "
+                             "allowed; nothing was downloaded",
+                             name->repo, shown);
+    }
+    return 0;
+}
+
+// Takes the files that `wanted` says, all of which have to have a size and a checksum.
+static int take(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                bool (*wanted)(const char *path, const char *file), msgl_hub_list *out,
+                msgl_err *err)
+{
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(files, i, entry)
+    {
+        msgl_hub_said said = {0};
+        if (!kind->file(entry, &said) || !wanted(said.path, out->file)) continue;
+        msgl_hub_file *f = &out->files[out->count];
+        if (!take_file(&said, f)) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%.80s: the hub's list says no size or no checksum of %.80s",
+                                 name->repo, said.path);
+        }
+        out->bytes += f->size; // at most MSGL_HUB_MAX_FILES * MSGL_HUB_MAX_BYTES < 2^60
+        out->count++;
+    }
+    return 0;
+}
+
+static bool of_model(const char *path, const char *file)
+{
+    (void)file;
+    return msgl__hub_wanted(path);
+}
+
+static bool of_file(const char *path, const char *file)
+{
+    return strcmp(path, file) == 0 || msgl__gguf_same_model(path, file);
+}
+
+// The .gguf file that is asked for, to out->file.
+static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                   msgl_hub_list *out, size_t *models)
+{
+    size_t i;
+    const json_t *entry;
+    msgl_hub_choice c = {.name = name};
+    json_array_foreach(files, i, entry)
+    {
+        msgl_hub_said said = {0};
+        if (kind->file(entry, &said)) msgl__hub_offer(&c, said.path);
+    }
+    (void)snprintf(out->file, sizeof out->file, "%s", msgl__hub_chosen(&c));
+    out->chosen = name->file[0] == '\0' && name->type[0] == '\0';
+    *models = c.models;
+}
+
+// Up to three of a hub's .gguf files, as they are named behind ORG/NAME.
+static void show_models(const msgl_hub_kind *kind, const json_t *files, char out[200])
+{
+    size_t i, n = 0, shown = 0;
+    const json_t *entry;
+    out[0] = '\0';
+    json_array_foreach(files, i, entry)
+    {
+        char path[100];
+        msgl_hub_said said = {0};
+        if (!kind->file(entry, &said) || !msgl__gguf_is_model(said.path)) continue;
+        msgl__printable(said.path, path, sizeof path);
+        if (shown++ == 3 || n + strlen(path) + 3 >= 200) return;
+        n += (size_t)snprintf(out + n, 200 - n, "%s%s", n > 0 ? ", " : "", path);
+    }
+}
+
+// Why there is nothing to run.
+static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                      size_t models, msgl_err *err)
+{
+    char list[200];
+    show_models(kind, files, list);
+    if (name->file[0] != '\0') {
+        return msgl__err_set(err, MSGL_ENOENT, "%.80s has no file %.100s at revision %.40s",
+                             name->repo, name->file, name->revision);
+    }
+    if (models == 0) {
+        return msgl__err_set(
+            err, MSGL_ENOENT, "%.100s has %s: no weights that can be run here", name->repo,
+            name->type[0] != '\0' ? "no *.gguf" : "neither *.safetensors nor *.gguf");
+    }
+    return msgl__err_set(
+        err, MSGL_ENOENT, "%.60s has no .gguf file of type %s%s; its %zu are %.160s%s", name->repo,
+        name->type[0] != '\0' ? name->type : "Q8_0, BF16, F16 or F32",
+        name->type[0] != '\0' ? "" : " by name", models, list, models > 3 ? ", ..." : "");
+}
+
+// The parts of a model are all there, and out->file is the first of them.
+static int check_parts(const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
+{
+    msgl_gguf_part part;
+    if (!msgl__gguf_part_of(out->file, &part)) return 0;
+    for (size_t i = 0; i < out->count; i++) {
+        if (msgl__gguf_is_model(out->files[i].path)) { // the first part's name
+            (void)snprintf(out->file, sizeof out->file, "%s", out->files[i].path);
+        }
+    }
+    if (out->count == part.count) return 0;
+    return msgl__err_set(err, MSGL_ENOENT, "%.80s has %zu of the %u files that %.100s is one of",
+                         name->repo, out->count, (unsigned)part.count, out->file);
+}
+
+static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                      msgl_hub_list *out, msgl_err *err)
+{
+    size_t models;
+    int rc = check_names(kind, files, name, err);
+    if (rc != 0) return rc;
+    if (name->file[0] == '\0' && name->type[0] == '\0') {
+        rc = take(kind, files, name, of_model, out, err);
+        for (size_t i = 0; i < out->count; i++) {
+            if (msgl__hub_ends_with(out->files[i].path, ".safetensors")) return rc;
+        }
+        if (rc != 0) return rc;
+        out->count = out->bytes = 0;
+    }
+    choose(kind, files, name, out, &models);
+    if (out->file[0] == '\0') return no_weights(kind, files, name, models, err);
+    rc = take(kind, files, name, of_file, out, err);
+    return rc == 0 ? check_parts(name, out, err) : rc;
+}
+
+int msgl__hub_list_parse(const msgl_hub_kind *kind, const char *text, size_t len,
+                         const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
+{
+    *out = (msgl_hub_list){0};
+    json_t *root = NULL;
+    const json_t *files = NULL;
+    if (msgl__json_parse("list", text, len, 0, &root, NULL) != 0) {
+        return msgl__hub_malformed(name, "found no JSON; is this a hub's address?", err);
+    }
+    int rc = kind->list(root, name, out->commit, &files, err);
+    if (rc == 0) {
+        out->files = msgl__calloc(json_array_size(files), sizeof *out->files);
+        rc = out->files == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
+                                : read_files(kind, files, name, out, err);
+    }
+    json_decref(root);
+    if (rc != 0) msgl__hub_list_free(out);
+    return rc;
+}
+
+void msgl__hub_list_free(msgl_hub_list *l)
+{
+    msgl__free(l->files);
+    *l = (msgl_hub_list){0};
+}

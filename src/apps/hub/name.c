@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/hub/name.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/attributes.h"
+
+bool msgl__hub_ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static bool is_hex(const char *text, size_t n)
+{
+    return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
+}
+
+bool msgl__hub_is_commit(const char *revision)
+{
+    return is_hex(revision, 40);
+}
+
+bool msgl__hub_is_checksum(const char *etag)
+{
+    return is_hex(etag, 40) || is_hex(etag, 64);
+}
+
+bool msgl__hub_path_ok(const char *path)
+{
+    const size_t n = strlen(path);
+    if (n == 0 || n > MSGL_HUB_MAX_PATH) return false;
+    for (const char *p = path; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f || *p == '\\') return false;
+    }
+    for (const char *part = path;; part++) {
+        const size_t len = strcspn(part, "/");
+        if (len == 0 || (len == 1 && part[0] == '.') || (len == 2 && memcmp(part, "..", 2) == 0)) {
+            return false;
+        }
+        part += len;
+        if (*part == '\0') return true;
+    }
+}
+
+bool msgl__hub_wanted(const char *path)
+{
+    static const char *const PATTERNS[] = {
+        "config*.json",      "generation_config.json",
+        "*.safetensors",     "*.safetensors.index.json",
+        "tokenizer*",        "special_tokens_map.json",
+        "added_tokens.json", "vocab.json",
+        "merges.txt",        "*.jinja",
+        "chat_template*",    "*.tiktoken",
+        "modules.json",
+    };
+    static const char *const NEVER[] = {"*.bin", "*.pth", "*.pt", "*.onnx", "*.py", "*.md"};
+    if (fnmatch("?_Pooling/config.json", path, FNM_PATHNAME) == 0) return true;
+    if (strchr(path, '/') != NULL) return false; // other forms of the same weights are in folders
+    for (size_t i = 0; i < MSGL_COUNT(NEVER); i++) {
+        if (fnmatch(NEVER[i], path, 0) == 0) return false;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(PATTERNS); i++) {
+        if (fnmatch(PATTERNS[i], path, 0) == 0) return true;
+    }
+    return false;
+}
+
+bool msgl__hub_is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// Letters, digits, "-", "_" and ".", as hubs allow them in names: up to 96, no ".." and no "--",
+// which stands for the slash in the cache.
+static bool word_ok(const char *p, size_t n)
+{
+    if (n == 0 || n > 96 || *p == '.' || *p == '-') return false;
+    for (size_t i = 0; i < n; i++) {
+        const char c = p[i];
+        if (!msgl__hub_is_letter(c) && strchr("_.-", c) == NULL) return false;
+        if (i > 0 && (c == '.' || c == '-') && p[i - 1] == c) return false;
+    }
+    return true;
+}
+
+static bool revision_ok(const char *text)
+{
+    return strlen(text) <= MSGL_HUB_MAX_REVISION && msgl__hub_path_ok(text) &&
+           strpbrk(text, " ?#%:*[~^\"'") == NULL;
+}
+
+// What stands between ORG/NAME and "@": "/FILE.gguf" or ":TYPE".
+static int parse_part(const char *text, const char *part, size_t n, msgl_hub_name *out,
+                      msgl_err *err)
+{
+    if (*part == ':') {
+        const bool fits = n - 1 <= MSGL_HUB_MAX_TYPE && word_ok(part + 1, n - 1);
+        if (fits) (void)snprintf(out->type, sizeof out->type, "%.*s", (int)(n - 1), part + 1);
+        if (fits) return 0;
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "\"%.100s\": behind \":\" only the type of a .gguf file is allowed, "
+                             "as in ORG/NAME:Q8_0",
+                             text);
+    }
+    if (n - 1 <= MSGL_HUB_MAX_PATH) {
+        (void)snprintf(out->file, sizeof out->file, "%.*s", (int)(n - 1), part + 1);
+    }
+    if (msgl__hub_path_ok(out->file) && msgl__hub_ends_with(out->file, ".gguf")) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "\"%.100s\": behind ORG/NAME only a .gguf file of it is allowed, "
+                         "as in ORG/NAME/FILE.gguf",
+                         text);
+}
+
+int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *out, msgl_err *err)
+{
+    *out = (msgl_hub_name){0};
+    const size_t n = strcspn(text, "@"), org = strcspn(text, "/");
+    const char *name = text + org + (org < n);
+    const size_t len = org < n ? strcspn(name, "/@:") : 0;
+    if (!word_ok(text, org) || !word_ok(name, len)) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "\"%.100s\" is no name of a model; allowed: ORG/NAME of letters, "
+                             "digits, \"-\", \"_\" and \".\", up to 96 each",
+                             text);
+    }
+    (void)snprintf(out->repo, sizeof out->repo, "%.*s/%.*s", (int)org, text, (int)len, name);
+    const char *part = name + len;
+    if (part < text + n) {
+        const int rc = parse_part(text, part, (size_t)(text + n - part), out, err);
+        if (rc != 0) return rc;
+    }
+    const char *inner = text[n] == '@' ? text + n + 1 : NULL;
+    if (inner != NULL && revision != NULL && strcmp(inner, revision) != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "two revisions: \"%.60s\" behind the name, --revision \"%.60s\"",
+                             inner, revision);
+    }
+    if (inner == NULL) inner = revision;
+    if (inner == NULL) return 0;
+    if (!revision_ok(inner)) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "revision \"%.100s\"; allowed: a branch, a tag or a commit of up to "
+                             "%d characters",
+                             inner, MSGL_HUB_MAX_REVISION);
+    }
+    (void)snprintf(out->revision, sizeof out->revision, "%s", inner);
+    return 0;
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
+// a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
+// (what the log says of them and of requests), abort.c, gen.c
+// (requests with a job), trace.c (what is told of them), party.c (who they come from), turn.c
+// (whose choice an engine gets next).
+#ifndef MSGL_FRONT_FRONT_IMPL_H
+#define MSGL_FRONT_FRONT_IMPL_H
+
+#include "api/endpoint.h"
+#include "front/front.h"
+#include "front/workers.h"
+#include "utils/uids.h"
+
+enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
+
+// Of what is shared out, a party may hold so many times what is then left for others.
+enum { SHARE = 7 };
+enum { PARTY_BUCKETS = 256 };
+
+// What a connection's open request is, as its user pointer.
+typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_GUEST } client_kind;
+
+typedef struct client {
+    client_kind kind;
+    msgl_http_conn *conn; // NULL: gone
+} client;
+
+typedef struct gen gen;
+
+// One choice: routed to a replica, it waits for its turn, then is in the engine until it ends.
+typedef struct choice choice;
+struct choice {
+    msgl_uid uid; // first, in the front's `uids`; id 0: not in the engine
+    msgl_sequence seq;
+    size_t seq_bytes; // of seq, claimed
+    gen *owner;
+    choice *next;     // of its part, while it waits for its turn
+    msgl_route route; // where it goes and counts
+    bool sent;        // it had its turn
+    bool waiting;     // in the engine, no event yet
+    int32_t prompt;   // tokens
+    uint64_t sent_ns; // when it was handed to the engine
+    uint64_t last_ns; // when its last tokens came; 0: none yet
+    int32_t tokens;   // that the engine is expected to keep for it: prompt and answer
+    int32_t most;     // that it may have
+    int32_t to_start; // prompt tokens that the engine has to compute for it
+    int64_t ahead;    // of its request there, its own included, when it was handed over
+};
+
+// Those who take turns are a ring; NULL and NULL: it is in none.
+typedef struct ring {
+    struct ring *prev, *next;
+} ring;
+
+// A request's choices of one replica.
+typedef struct part {
+    ring ring; // first: of its share, while there are any that wait
+    gen *owner;
+    choice *first, *last; // those that wait for their turn, in the request's order
+    // Of those in the engine:
+    int in_engine;
+    int64_t tokens, to_start;
+} part;
+
+// A party's requests of one replica.
+typedef struct share {
+    ring ring;      // first: of the replica, while there are any that wait
+    ring *turn;     // of its parts with choices that wait; the next one
+    int in_engine;  // choices
+    int64_t tokens; // that the engine is expected to keep for them
+} share;
+
+// Who requests come from, as far as shares go: an API key where keys are asked for, else an
+// address, or all batches together. There while it has requests.
+typedef struct party {
+    struct party *next; // of its bucket
+    enum { PARTY_KEY, PARTY_ADDRESS, PARTY_BATCHES } kind;
+    int key;
+    msgl_http_source source;
+    uint64_t number; // for engines; no other has or had it
+    int num_gens;
+    int waiting;    // of the front's `waiting`, its part
+    share shares[]; // [num_replicas]
+} party;
+
+// A request with a job, from its body to the last byte of its answer.
+struct gen {
+    client base;
+    const msgl_endpoint *ep;
+    gen *prev, *next; // all of them
+    gen *next_dirty;
+    bool dirty;     // has news for its client
+    bool in_worker; // job belongs to a worker
+    bool streaming; // the answer has begun
+    bool inner;     // of a batch
+    bool aborted;   // to be, when the worker has done with it
+    party *party;   //
+    msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
+    choice *choices;
+    int num_choices, num_left; // all, and those that have not ended
+    int num_sent;              // choices that had their turn
+    part *parts;               // [num_replicas]
+    char id[48];
+    uint64_t number; // in the order of opening
+    int64_t created;
+    uint64_t arrived_ns;
+    bool first_seen; // a token of it
+    msgl_span *span; // what is told of it; NULL: nothing
+};
+
+// An engine as the front sees it.
+typedef struct replica {
+    msgl_front *front;
+    int index;
+    char name[16]; // in the log: "engine", one of several "engine 3"
+    msgl_channel *chan;
+    struct event *chan_read, *chan_write;
+    bool ready;
+    uint64_t beats;        // seen last
+    int silence_s;         // seconds, of the timer, without a beat while ready
+    msgl_msg_ready engine; // its strings are ours
+    char *attention, *device;
+    char *fatal;
+    msgl_msg_report report;        // the engine's last; zero: none yet
+    msgl_msg_report told;          // the one that the log's last line about it knew
+    uint64_t reported_ns, told_ns; // when they came; before, when it was ready
+    // What it has been given:
+    ring *turn;            // of shares with choices that wait for their turn; the next one
+    int in_engine;         // choices
+    int parties;           // whose they are
+    int64_t tokens;        // that the engine is expected to keep for them
+    int64_t start_max;     // prompt tokens of one request that may be in the engine and not started
+    int queued;            // choices that wait for their turn here
+    int64_t queued_tokens; // of their prompts
+} replica;
+
+// A request that waits for the engines' MSGL_MSG_STATS, or MSGL_MSG_TREE; each answers in the order
+// of asking.
+typedef struct stats_wait {
+    client base;
+    struct stats_wait *next;
+    const msgl_endpoint *ep;
+    int num_left;             // that have still to answer
+    msgl_replica_stats all[]; // [num_replicas]
+} stats_wait;
+
+struct msgl_front {
+    msgl_front_config cfg;
+    msgl_api_config api;
+    char shown_path[256]; // of the model, for clients
+    struct event_base *base;
+    msgl_http_server *http;
+    msgl_workers *workers;
+    void *batches; // of cfg.batches; NULL: there are none
+    int done_fd, stop_fd;
+    struct event *done_event, *stop_event, *stop_timer, *second_timer;
+    bool stopping;
+    replica *replicas; // [cfg.num_replicas]
+    msgl_router *router;
+    uint64_t route_seed;
+    uint64_t *route_keys; // scratch, of one prompt
+    size_t cap_route_keys;
+
+    gen *gens, *dirty;
+    int num_gens, num_inner; // all, and those of batches
+    party *parties[PARTY_BUCKETS];
+    uint64_t last_party;
+    stats_wait *stats_first, **stats_last;
+    msgl_uids uids; // choices in engines
+    uint64_t last_uid;
+    int waiting;        // jobs with workers and choices without an event
+    msgl_budget budget; // of memory, for everything that requests hold
+    int32_t answer_len; // of answers so far, smoothed, in 1/16 tokens
+    msgl_strbuf out;    // scratch of one answer
+    uint64_t id_base, next_id;
+    uint64_t num_opened; // requests with a job
+    // Aborts whose request may still be with a worker, which reads its name: of those up to this
+    // number. The newest ones.
+    struct {
+        char rid[MSGL_API_MAX_RID + 1];
+        uint64_t up_to;
+    } late_aborts[64];
+    uint64_t num_late_aborts; // in all
+    char *told[64];           // lines of the log that are not said again
+    int num_told;
+    msgl_metrics metrics;
+    int status_seconds; // since the log's last lines about engines
+};
+
+// front.c
+void msgl__front_idle_check(msgl_front *f); // while stopping: are we done?
+
+// replica.c
+void msgl__replica_init(msgl_front *f, int index);
+void msgl__replica_free(replica *r);
+int msgl__replica_post(replica *r, const msgl_msg *m); // to its engine
+void msgl__replica_look_for_beats(replica *r);         // once a second
+bool msgl__replica_hangs(const replica *r);
+bool msgl__replica_serves(const replica *r); // ready, and does not hang
+int msgl__front_num_serving(const msgl_front *f);
+// Some ready engine's description, the first one's if it is; before any is ready an empty one.
+const msgl_msg_ready *msgl__front_engine(const msgl_front *f);
+
+// routes.c
+const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_parser *p,
+                             int *status);
+void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
+void msgl__route_gone(void *front, msgl_http_conn *c);
+void msgl__route_answer(void *front, msgl_http_conn *c, int status);
+void msgl__route_write_error(void *front, int status, const char *reason, msgl_strbuf *out);
+// ep: whose form the error has; NULL: OpenAI's.
+void msgl__front_reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                             const msgl_api_error *e);
+// The front's scratch as an endpoint's whole answer, or 500 if rc says that it is none.
+void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, int status,
+                       int rc);
+
+// access.c
+void msgl__access_log(void *front, const msgl_http_done *d);
+
+// status.c
+void msgl__status_second(msgl_front *f); // once a second
+
+// stats.c
+void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);
+void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MSGL_MSG_TREE
+void msgl__stats_lost(replica *r);                       // the engine is gone
+
+// turn.c
+void msgl__turn_join(replica *r, part *p);
+void msgl__turn_leave(replica *r, part *p); // not in the ring: nothing happens
+// The choice was handed to the engine; had its first event; left the engine.
+void msgl__turn_sent(msgl_front *f, choice *c);
+void msgl__turn_started(msgl_front *f, choice *c);
+void msgl__turn_grown(msgl_front *f, choice *c); // and any later event
+void msgl__turn_left(msgl_front *f, choice *c);
+// How many tokens answers have had lately, about.
+int32_t msgl__turn_usual_answer(const msgl_front *f);
+// The part whose first choice the engine may have now, moved to the end of the ring, or NULL.
+part *msgl__turn_next(replica *r);
+
+// party.c
+// The request's party, which has one request more; NULL: no memory.
+party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+void msgl__party_leave(msgl_front *f, party *p);
+
+// trace.c
+// The request has been read; its first choice was given to an engine; it has its first token.
+void msgl__trace_open(msgl_front *f, gen *g, const msgl_http_parser *p);
+void msgl__trace_sent(const gen *g);
+void msgl__trace_first(const gen *g, uint64_t now_ns);
+// Of its choices, before what they have answered is freed; later calls change nothing.
+void msgl__trace_count(const gen *g);
+// It is answered with this status, or ends with this error behind an answer that has begun.
+void msgl__trace_status(const gen *g, int status);
+void msgl__trace_error(const gen *g, const msgl_api_error *e);
+void msgl__trace_gone(const gen *g);
+// The request is over.
+void msgl__trace_end(msgl_front *f, gen *g);
+// There is no more of it than this error.
+void msgl__trace_refused(msgl_front *f, const msgl_endpoint *ep, const msgl_http_conn *c,
+                         const msgl_http_parser *p, const msgl_api_error *e);
+
+// gen.c
+// Ends the requests of this name, or all but those of batches (NULL), with what they have answered
+// so far. A name is what the client gave as `rid`, or the answer's X-Request-Id, or its id. Returns
+// how many; those that a worker still reads count if their header has the name.
+int msgl__gen_abort(msgl_front *f, const char *rid);
+void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p);
+void msgl__gen_gone(msgl_front *f, gen *g);
+void msgl__gen_jobs_done(msgl_front *f);
+void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
+void msgl__gen_turns(msgl_front *f);      // gives the engines what they may have now
+bool msgl__gen_can_send(const choice *c); // it does not wait for another of its request
+// Ends all requests that engines have (or had) with this error.
+void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e);
+// The engine is gone: ends the requests that it had with this error, and those that wait for it
+// unless another one takes them.
+void msgl__gen_replica_lost(replica *r, const msgl_api_error *e);
+// The engine does not answer: those that wait for it go to another one if there is one.
+void msgl__gen_move(replica *r);
+
+#endif

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who requests come from. What one party has, however many connections it opens, is what it shares
+// the engines and the queue by with others (turn.c, gen.c). Where keys are asked for, addresses say
+// nothing: a proxy has one for everybody.
+#include <string.h>
+
+#include "core/mem.h"
+#include "front/front_impl.h"
+
+static bool same(const party *a, const party *b)
+{
+    return a->kind == b->kind && a->key == b->key &&
+           memcmp(&a->source, &b->source, sizeof a->source) == 0;
+}
+
+static party identify(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    party id = {.kind = PARTY_ADDRESS};
+    if (msgl__http_conn_is_inner(c)) {
+        id.kind = PARTY_BATCHES;
+    } else if (f->cfg.guard.keys.count > 0) {
+        id.kind = PARTY_KEY;
+        id.key = msgl__guard_whose(&f->cfg.guard, p);
+    } else {
+        id.source = msgl__http_conn_source(c);
+    }
+    return id;
+}
+
+static party **bucket(msgl_front *f, const party *id)
+{
+    const uint32_t h = (uint32_t)id->kind * 31 + (uint32_t)id->key;
+    return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
+}
+
+party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const party id = identify(f, c, p);
+    party **first = bucket(f, &id), *found = *first;
+    while (found != NULL && !same(found, &id)) found = found->next;
+    if (found == NULL) {
+        const size_t n = (size_t)f->cfg.num_replicas;
+        found = msgl__calloc(1, sizeof *found + n * sizeof found->shares[0]);
+        if (found == NULL) return NULL;
+        *found = id;
+        found->number = ++f->last_party;
+        found->next = *first;
+        *first = found;
+    }
+    found->num_gens++;
+    return found;
+}
+
+void msgl__party_leave(msgl_front *f, party *p)
+{
+    if (--p->num_gens > 0) return;
+    party **at = bucket(f, p);
+    while (*at != p) at = &(*at)->next;
+    *at = p->next;
+    msgl__free(p);
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose choice an engine gets next, of those that were routed to it. The engine's queue costs
+// memory in two processes, so it is kept short: it gets what it can run and a little more. Parties
+// take turns, one choice at a time, and so do the requests of each, which may be many people behind
+// a proxy.
+//
+// A party that has something in the engine leaves places for others: it may hold seven times what
+// is then left, which for one alone is all rows and some at hand. The engine knows whose a request
+// is, and takes rows back from who has more than its share (src/scheduler); the places are for
+// those that it takes them for.
+//
+// A request that has nothing in the engine only waits for its turn. One that has leaves room for
+// others of its party: of rows and of tokens it may hold seven times what is left after it took, so
+// that one request gets 7/8 of what the party can have, two get 7/15 each, and there is something
+// left for the next one.
+// An answer counts as four times the usual length (or max_tokens), and more when it gets longer:
+// max_tokens alone is mostly the rest of the context, which next to no answer needs.
+// And the prompts that others then find before theirs stay short: as many tokens as were started
+// in half a second (docs/decisions/010).
+#include "front/front_impl.h"
+#include "utils/clock.h"
+
+enum {
+    START_NS = 500 * 1000 * 1000,
+    START_MIN = 64, // of start_max
+    START_MAX = 16384,
+    ANSWER_MIN = 256, // tokens that an answer counts as at least, if it may have them
+};
+
+static replica *replica_of(msgl_front *f, const choice *c)
+{
+    return &f->replicas[c->route.replica];
+}
+
+static part *part_of(const choice *c)
+{
+    return &c->owner->parts[c->route.replica];
+}
+
+static share *share_of(const replica *r, const part *p)
+{
+    return &p->owner->party->shares[r->index];
+}
+
+static void ring_join(ring **turn, ring *x)
+{
+    if (x->next != NULL) return;
+    if (*turn == NULL) {
+        x->prev = x->next = x;
+        *turn = x;
+        return;
+    }
+    x->next = *turn;
+    x->prev = (*turn)->prev;
+    x->prev->next = x;
+    (*turn)->prev = x;
+}
+
+static void ring_leave(ring **turn, ring *x)
+{
+    if (x->next == NULL) return;
+    x->prev->next = x->next;
+    x->next->prev = x->prev;
+    if (*turn == x) *turn = x->next == x ? NULL : x->next;
+    x->prev = x->next = NULL;
+}
+
+void msgl__turn_join(replica *r, part *p)
+{
+    share *s = share_of(r, p);
+    ring_join(&s->turn, &p->ring);
+    ring_join(&r->turn, &s->ring);
+}
+
+void msgl__turn_leave(replica *r, part *p)
+{
+    share *s = share_of(r, p);
+    ring_leave(&s->turn, &p->ring);
+    if (s->turn == NULL) ring_leave(&r->turn, &s->ring);
+}
+
+int32_t msgl__turn_usual_answer(const msgl_front *f)
+{
+    return f->answer_len > 0 ? f->answer_len / 16 : ANSWER_MIN;
+}
+
+static int32_t expected(const msgl_front *f, const choice *c)
+{
+    const int64_t usual = 4 * (int64_t)f->answer_len / 16;
+    const int64_t n = c->prompt + (usual > ANSWER_MIN ? usual : ANSWER_MIN);
+    return n < c->most ? (int32_t)n : c->most;
+}
+
+static void add_tokens(msgl_front *f, const choice *c, int64_t more)
+{
+    replica *r = replica_of(f, c);
+    part *p = part_of(c);
+    r->tokens += more;
+    share_of(r, p)->tokens += more;
+    p->tokens += more;
+}
+
+void msgl__turn_sent(msgl_front *f, choice *c)
+{
+    replica *r = replica_of(f, c);
+    part *p = part_of(c);
+    c->tokens = expected(f, c);
+    share *s = share_of(r, p);
+    r->parties += s->in_engine == 0;
+    r->in_engine++;
+    s->in_engine++;
+    p->in_engine++;
+    add_tokens(f, c, c->tokens);
+    p->to_start += c->to_start;
+    c->sent_ns = msgl__now_ns();
+    c->ahead = p->to_start;
+}
+
+void msgl__turn_started(msgl_front *f, choice *c)
+{
+    replica *r = replica_of(f, c);
+    const int64_t ns = (int64_t)(msgl__now_ns() - c->sent_ns) + 1;
+    const int64_t rate = (int64_t)((double)c->ahead * START_NS / (double)ns);
+    // Few tokens in a short time only show what a step costs.
+    if (rate > r->start_max || ns > START_NS / 2) r->start_max += (rate - r->start_max) / 4;
+    if (r->start_max < START_MIN) r->start_max = START_MIN;
+    if (r->start_max > START_MAX) r->start_max = START_MAX;
+    part_of(c)->to_start -= c->to_start;
+    c->to_start = 0;
+}
+
+void msgl__turn_grown(msgl_front *f, choice *c)
+{
+    const int32_t now = c->prompt + c->seq.completion_tokens;
+    if (now <= c->tokens) return;
+    const int32_t more = c->most - c->tokens < now / 2 ? c->most - c->tokens : now / 2;
+    c->tokens += more;
+    add_tokens(f, c, more);
+}
+
+void msgl__turn_left(msgl_front *f, choice *c)
+{
+    replica *r = replica_of(f, c);
+    part *p = part_of(c);
+    if (c->seq.finish != NULL) {
+        f->answer_len += (16 * c->seq.completion_tokens - f->answer_len) / 16;
+    }
+    share *s = share_of(r, p);
+    r->in_engine--;
+    s->in_engine--;
+    p->in_engine--;
+    r->parties -= s->in_engine == 0;
+    add_tokens(f, c, -c->tokens);
+    p->to_start -= c->to_start;
+}
+
+// Room for parties that have nothing in the engine; what cannot run yet is at hand there when
+// something ends. Seven eighths of all are what the engine can run, and at least one.
+static int room(const replica *r)
+{
+    return r->engine.max_running + 2 + r->engine.max_running / 4 - r->in_engine;
+}
+
+static bool share_may_take(const replica *r, const share *s)
+{
+    return s->in_engine == 0 || s->in_engine + 1 <= SHARE * (room(r) - 1);
+}
+
+// What a party can have of `all`, others holding so much: what they leave, and at least its share,
+// which the engine takes from them.
+static int64_t reach(const replica *r, int64_t all, int64_t others)
+{
+    return all - others > all / r->parties ? all - others : all / r->parties;
+}
+
+static bool may_take(const replica *r, const share *s, const part *p)
+{
+    const choice *c = p->first;
+    if (!msgl__gen_can_send(c)) return false;
+    if (p->in_engine == 0) return true;
+    const int64_t rows =
+        reach(r, r->engine.max_running, r->in_engine - s->in_engine) - s->in_engine - 1;
+    const int64_t all = (int64_t)r->engine.num_pages * r->engine.page_size;
+    const int32_t more = expected(r->front, c);
+    const int64_t tokens = reach(r, all, r->tokens - s->tokens) - s->tokens - more;
+    return p->in_engine + 1 <= SHARE * rows && p->tokens + more <= SHARE * tokens &&
+           p->to_start + c->to_start <= r->start_max;
+}
+
+static part *part_next(const replica *r, share *s)
+{
+    const ring *first = s->turn;
+    do {
+        part *p = (part *)s->turn;
+        s->turn = p->ring.next;
+        if (may_take(r, s, p)) return p;
+    } while (s->turn != first);
+    return NULL;
+}
+
+part *msgl__turn_next(replica *r)
+{
+    if (r->turn == NULL || room(r) <= 0) return NULL;
+    const ring *first = r->turn;
+    do {
+        share *s = (share *)r->turn;
+        r->turn = s->ring.next;
+        part *p = share_may_take(r, s) ? part_next(r, s) : NULL;
+        if (p != NULL) return p;
+    } while (r->turn != first);
+    return NULL;
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+// --- users ---
+
+enum { SPEC_MAX = 128 };
+
+// Of "NAME[:GROUP]".
+static int look_up(const char *spec, char name[SPEC_MAX], const struct passwd **user, gid_t *group,
+                   msgl_err *err)
+{
+    (void)snprintf(name, SPEC_MAX, "%s", spec);
+    char *colon = strchr(name, ':');
+    if (colon != NULL) *colon = '\0';
+    *user = getpwnam(name);
+    if (*user == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "--user %.64s: there is no user %.64s", spec, name);
+    }
+    *group = (*user)->pw_gid;
+    if (colon == NULL) return 0;
+    const struct group *g = getgrnam(colon + 1);
+    if (g == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "--user %.64s: there is no group %.64s", spec,
+                             colon + 1);
+    }
+    *group = g->gr_gid;
+    return 0;
+}
+
+int msgl__become_user(const char *spec, msgl_err *err)
+{
+    char name[SPEC_MAX];
+    const struct passwd *user;
+    gid_t group = 0;
+    if (strlen(spec) >= SPEC_MAX) {
+        return msgl__err_set(err, MSGL_EINVAL, "--user: allowed is NAME[:GROUP] of %d characters",
+                             SPEC_MAX - 1);
+    }
+    if (geteuid() != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--user %.64s: only a server that root starts can become another "
+                             "user",
+                             spec);
+    }
+    const int rc = look_up(spec, name, &user, &group, err);
+    if (rc != 0) return rc;
+    if (initgroups(name, group) != 0 || setresgid(group, group, group) != 0 ||
+        setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0) {
+        return msgl__err_set(err, MSGL_EIO, "--user %.64s: %s", spec, strerror(errno));
+    }
+    // Caches go where this user may write.
+    return setenv("HOME", user->pw_dir, 1) == 0
+               ? 0
+               : msgl__err_set(err, MSGL_ENOMEM, "--user: out of memory");
+}
+
+int msgl__no_new_privileges(msgl_err *err)
+{
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) return 0;
+    return msgl__err_set(err, MSGL_EIO, "cannot give up new privileges: %s", strerror(errno));
+}
+
+// --- system calls ---
+
+const char *msgl__confine_unable(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return "this program is built with a sanitizer, whose runtime needs other calls";
+#else
+    return NULL;
+#endif
+}
+
+enum {
+    FRONT = MSGL_CONFINE_FRONT,
+    ENGINE = MSGL_CONFINE_ENGINE,
+    LAUNCHER = MSGL_CONFINE_LAUNCHER,
+    BATCHES = MSGL_CONFINE_BATCHES,
+    RANKS = MSGL_CONFINE_RANKS,
+    HOSTS = MSGL_CONFINE_HOSTS,
+    TRACES = MSGL_CONFINE_TRACES,
+    ALL = FRONT | ENGINE | LAUNCHER | TRACES,
+    STARTS = LAUNCHER | RANKS, // processes
+};
+
+// Calls that are allowed whatever their arguments. Those that an architecture does not have are
+// passed over. Beside what this program calls: what the C library calls in its place on other
+// versions and architectures.
+static const struct {
+    int call;
+    unsigned parts;
+} CALLS[] = {
+    // Files and descriptors.
+    {SCMP_SYS(read), ALL},
+    {SCMP_SYS(readv), ALL},
+    {SCMP_SYS(pread64), ALL},
+    {SCMP_SYS(preadv), ALL},
+    {SCMP_SYS(write), ALL},
+    {SCMP_SYS(writev), ALL},
+    {SCMP_SYS(close), ALL},
+    {SCMP_SYS(close_range), ALL},
+    {SCMP_SYS(lseek), ALL},
+    {SCMP_SYS(stat), ALL},
+    {SCMP_SYS(lstat), ALL},
+    {SCMP_SYS(fstat), ALL},
+    {SCMP_SYS(newfstatat), ALL},
+    {SCMP_SYS(statx), ALL},
+    {SCMP_SYS(statfs), ALL},
+    {SCMP_SYS(fstatfs), ALL},
+    {SCMP_SYS(access), ALL},
+    {SCMP_SYS(faccessat), ALL},
+    {SCMP_SYS(faccessat2), ALL},
+    {SCMP_SYS(readlink), ALL},
+    {SCMP_SYS(readlinkat), ALL},
+    {SCMP_SYS(getcwd), ALL},
+    {SCMP_SYS(getdents64), ALL},
+    {SCMP_SYS(fadvise64), ALL},
+    {SCMP_SYS(readahead), ALL},
+    {SCMP_SYS(fcntl), ALL},
+    {SCMP_SYS(dup), ALL},
+    {SCMP_SYS(dup2), ALL},
+    {SCMP_SYS(dup3), ALL},
+    {SCMP_SYS(pipe2), ALL},
+    {SCMP_SYS(poll), ALL},
+    {SCMP_SYS(ppoll), ALL},
+    {SCMP_SYS(select), ALL},
+    {SCMP_SYS(pselect6), ALL},
+    {SCMP_SYS(epoll_create1), ALL},
+    {SCMP_SYS(epoll_ctl), ALL},
+    {SCMP_SYS(epoll_wait), ALL},
+    {SCMP_SYS(epoll_pwait), ALL},
+    {SCMP_SYS(epoll_pwait2), ALL},
+    {SCMP_SYS(eventfd2), ALL},
+    {SCMP_SYS(timerfd_create), ALL},
+    {SCMP_SYS(timerfd_settime), ALL},
+    // Connections that there are; none is made.
+    {SCMP_SYS(accept), FRONT | HOSTS},
+    {SCMP_SYS(accept4), FRONT | HOSTS},
+    {SCMP_SYS(socketpair), ALL},
+    {SCMP_SYS(sendto), ALL},
+    {SCMP_SYS(sendmsg), ALL},
+    {SCMP_SYS(recvfrom), ALL},
+    {SCMP_SYS(recvmsg), ALL},
+    {SCMP_SYS(shutdown), ALL},
+    {SCMP_SYS(getsockopt), ALL},
+    {SCMP_SYS(setsockopt), ALL},
+    {SCMP_SYS(getsockname), ALL},
+    {SCMP_SYS(getpeername), ALL},
+    // Memory.
+    {SCMP_SYS(brk), ALL},
+    {SCMP_SYS(mmap), ALL},
+    {SCMP_SYS(munmap), ALL},
+    {SCMP_SYS(mremap), ALL},
+    {SCMP_SYS(mprotect), ALL},
+    {SCMP_SYS(madvise), ALL},
+    {SCMP_SYS(mincore), ALL},
+    {SCMP_SYS(membarrier), ALL},
+    {SCMP_SYS(mlock), ENGINE},
+    {SCMP_SYS(mlock2), ENGINE},
+    {SCMP_SYS(munlock), ENGINE},
+    {SCMP_SYS(mbind), ENGINE},
+    {SCMP_SYS(get_mempolicy), ENGINE},
+    {SCMP_SYS(set_mempolicy), ENGINE},
+    // Threads and signals.
+    {SCMP_SYS(futex), ALL},
+    {SCMP_SYS(futex_waitv), ALL},
+    {SCMP_SYS(set_robust_list), ALL},
+    {SCMP_SYS(get_robust_list), ALL},
+    {SCMP_SYS(set_tid_address), ALL},
+    {SCMP_SYS(rseq), ALL},
+    {SCMP_SYS(sched_yield), ALL},
+    {SCMP_SYS(sched_getaffinity), ALL},
+    {SCMP_SYS(sched_setaffinity), ALL},
+    {SCMP_SYS(sched_getparam), ALL},
+    {SCMP_SYS(sched_getscheduler), ALL},
+    {SCMP_SYS(sched_get_priority_max), ALL},
+    {SCMP_SYS(sched_get_priority_min), ALL},
+    {SCMP_SYS(getcpu), ALL},
+    {SCMP_SYS(exit), ALL},
+    {SCMP_SYS(exit_group), ALL},
+    {SCMP_SYS(restart_syscall), ALL},
+    {SCMP_SYS(tgkill), ALL}, // abort()
+    {SCMP_SYS(sigaltstack), ALL},
+    {SCMP_SYS(rt_sigaction), ALL},
+    {SCMP_SYS(rt_sigprocmask), ALL},
+    {SCMP_SYS(rt_sigreturn), ALL},
+    {SCMP_SYS(rt_sigtimedwait), ALL},
+    {SCMP_SYS(rt_sigpending), ALL},
+    // Time, and what the process is and has.
+    {SCMP_SYS(clock_gettime), ALL},
+    {SCMP_SYS(clock_getres), ALL},
+    {SCMP_SYS(clock_nanosleep), ALL},
+    {SCMP_SYS(nanosleep), ALL},
+    {SCMP_SYS(gettimeofday), ALL},
+    {SCMP_SYS(time), ALL},
+    {SCMP_SYS(times), ALL},
+    {SCMP_SYS(getpid), ALL},
+    {SCMP_SYS(getppid), ALL},
+    {SCMP_SYS(gettid), ALL},
+    {SCMP_SYS(getuid), ALL},
+    {SCMP_SYS(geteuid), ALL},
+    {SCMP_SYS(getgid), ALL},
+    {SCMP_SYS(getegid), ALL},
+    {SCMP_SYS(getrusage), ALL},
+    {SCMP_SYS(getrlimit), ALL},
+    {SCMP_SYS(setrlimit), ALL},
+    {SCMP_SYS(prlimit64), ALL},
+    {SCMP_SYS(sysinfo), ALL},
+    {SCMP_SYS(uname), ALL},
+    {SCMP_SYS(getrandom), ALL},
+    {SCMP_SYS(prctl), ALL},
+    {SCMP_SYS(arch_prctl), ALL}, // AMX, thread-local memory
+    // Processes.
+    {SCMP_SYS(wait4), STARTS},
+    {SCMP_SYS(waitid), STARTS},
+    {SCMP_SYS(kill), STARTS},
+    {SCMP_SYS(signalfd4), LAUNCHER},
+    {SCMP_SYS(seccomp), LAUNCHER}, // the others' filters
+    {SCMP_SYS(clone3), ALL},       // of this filter; see without_clone3
+    // Files that are written.
+    {SCMP_SYS(open), BATCHES},
+    {SCMP_SYS(openat), BATCHES},
+    {SCMP_SYS(pwrite64), BATCHES},
+    {SCMP_SYS(ftruncate), BATCHES},
+    {SCMP_SYS(fallocate), BATCHES},
+    {SCMP_SYS(fsync), BATCHES},
+    {SCMP_SYS(fdatasync), BATCHES},
+    {SCMP_SYS(flock), BATCHES},
+    {SCMP_SYS(fchmod), BATCHES},
+    {SCMP_SYS(rename), BATCHES},
+    {SCMP_SYS(renameat), BATCHES},
+    {SCMP_SYS(renameat2), BATCHES},
+    {SCMP_SYS(unlink), BATCHES | LAUNCHER}, // a Unix socket's name
+    {SCMP_SYS(unlinkat), BATCHES | LAUNCHER},
+    {SCMP_SYS(mkdir), BATCHES},
+    {SCMP_SYS(mkdirat), BATCHES},
+    {SCMP_SYS(rmdir), BATCHES},
+    // Connections to other hosts and to collectors, whose names are looked up.
+    {SCMP_SYS(socket), HOSTS | TRACES},
+    {SCMP_SYS(connect), HOSTS | TRACES},
+    {SCMP_SYS(bind), HOSTS | TRACES},
+    {SCMP_SYS(listen), HOSTS},
+    {SCMP_SYS(sendmmsg), HOSTS | TRACES},
+    {SCMP_SYS(recvmmsg), HOSTS | TRACES},
+};
+
+// Of one argument: its bits `mask` are `value`.
+static int allow_if(scmp_filter_ctx f, int call, unsigned arg, uint64_t mask, uint64_t value)
+{
+    const struct scmp_arg_cmp c = SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, mask, value);
+    return seccomp_rule_add_array(f, SCMP_ACT_ALLOW, call, 1, &c);
+}
+
+// Calls that are allowed with some arguments.
+static int add_by_argument(scmp_filter_ctx f, unsigned parts)
+{
+    enum {
+        NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+                     CLONE_NEWPID | CLONE_NEWNET
+    };
+    static const unsigned long requests[] = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO};
+    int rc = 0;
+    if ((parts & STARTS) != 0) {
+        rc = allow_if(f, SCMP_SYS(clone), 0, NAMESPACES, 0);
+    } else {
+        rc = allow_if(f, SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD);
+    }
+    if (rc == 0 && (parts & BATCHES) == 0) { // to read
+        const uint64_t mask = O_ACCMODE | O_CREAT | O_TRUNC;
+        rc = allow_if(f, SCMP_SYS(openat), 2, mask, O_RDONLY);
+        if (rc == 0) rc = allow_if(f, SCMP_SYS(open), 1, mask, O_RDONLY);
+    }
+    for (size_t i = 0; i < sizeof requests / sizeof requests[0] && rc == 0; i++) {
+        rc = allow_if(f, SCMP_SYS(ioctl), 1, UINT32_MAX, requests[i]);
+    }
+    return rc;
+}
+
+static int fill(scmp_filter_ctx f, unsigned parts)
+{
+    int rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_LOG, 1); // by the kernel
+    // A tree by numbers; how fast a call is does not depend on its place above.
+    if (rc == 0) rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+    for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0] && rc == 0; i++) {
+        if ((CALLS[i].parts & parts) != 0) {
+            rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, CALLS[i].call, 0);
+        }
+    }
+    return rc == 0 ? add_by_argument(f, parts) : rc;
+}
+
+// clone3 has its flags where no filter can read them. The C library makes threads without it where
+// it is not there, so it is missing, without a line in the kernel's log for each.
+static int without_clone3(void)
+{
+    scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
+    if (f == NULL) return -ENOMEM;
+    int rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    if (rc == 0) rc = seccomp_load(f);
+    seccomp_release(f);
+    return rc;
+}
+
+int msgl__confine(unsigned parts, msgl_err *err)
+{
+    // ENOSYS: what a library that can do without has an answer to, as on an older kernel.
+    scmp_filter_ctx f = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+    if (f == NULL) return msgl__err_set(err, MSGL_ENOMEM, "seccomp: out of memory");
+    int rc = fill(f, parts);
+    if (rc == 0) rc = without_clone3();
+    if (rc == 0) rc = seccomp_load(f);
+    seccomp_release(f);
+    if (rc == 0) return 0;
+    return msgl__err_set(err, MSGL_EIO,
+                         "cannot limit the system calls of the server's processes: %s; --seccomp "
+                         "off goes without",
+                         strerror(-rc));
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/front_process.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "launch/confine.h"
+#include "utils/packet.h"
+
+enum { CHANNEL_FILES = 3 };
+
+// --- control packets ---
+
+int msgl__control_send(int fd, char letter, int replica, const char *text, int pass_fd)
+{
+    char packet[2 + MSGL_CONTROL_TEXT] = {letter, (char)replica};
+    size_t n = text == NULL ? 0 : strlen(text);
+    if (n > MSGL_CONTROL_TEXT) n = MSGL_CONTROL_TEXT;
+    if (n > 0) memcpy(packet + 2, text, n);
+    return msgl__packet_send(fd, packet, 2 + n, pass_fd);
+}
+
+int msgl__control_recv(int fd, int *replica, char *text, int *passed_fd)
+{
+    char packet[2 + MSGL_CONTROL_TEXT];
+    const ssize_t n = msgl__packet_recv(fd, packet, sizeof packet, passed_fd);
+    if (n <= 0) return (int)n;
+    if (n < 2) return -1;
+    memcpy(text, packet + 2, (size_t)n - 2);
+    text[n - 2] = '\0';
+    *replica = packet[1];
+    return packet[0];
+}
+
+// --- life ---
+
+// What the front's process keeps of an engine.
+typedef struct front_engine {
+    bool ready;
+    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
+    // epoll: clients may hold all others. -1: not kept now.
+    int spare[CHANNEL_FILES];
+    bool used; // its channel has them
+} front_engine;
+
+typedef struct front_process {
+    const msgl_serve_config *cfg;
+    msgl_front_config front_cfg;
+    msgl_front *front;
+    int control, port;
+    front_engine engines[MSGL_FRONT_MAX_REPLICAS];
+    bool announced;
+} front_process;
+
+static void close_spare(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+static void keep_spares(front_process *p)
+{
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
+        front_engine *e = &p->engines[i];
+        for (int k = 0; k < CHANNEL_FILES && !e->used; k++) {
+            if (e->spare[k] < 0) e->spare[k] = fcntl(p->control, F_DUPFD_CLOEXEC, 0);
+        }
+    }
+}
+
+static void use_spares(front_process *p)
+{
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
+        for (int k = 0; k < CHANNEL_FILES; k++) close_spare(&p->engines[i].spare[k]);
+    }
+}
+
+static void front_ready(void *ctx, int replica, const msgl_msg_ready *ready)
+{
+    front_process *p = ctx;
+    bool all = true;
+    p->engines[replica].ready = true;
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) all = all && p->engines[i].ready;
+    (void)msgl__control_send(p->control, 'R', replica, NULL, -1);
+    if (!all || p->announced) return;
+    if (p->cfg->on_ready != NULL) p->cfg->on_ready(p->cfg->ctx, p->cfg->host, p->port, ready);
+    p->announced = true;
+}
+
+static void front_lost(void *ctx, int replica, const char *fatal)
+{
+    front_process *p = ctx;
+    p->engines[replica].ready = p->engines[replica].used = false;
+    keep_spares(p); // the channel's are free now
+    (void)msgl__control_send(p->control, 'L', replica, fatal, -1);
+}
+
+static int use_engine(front_process *p, int replica, int fd, msgl_err *err)
+{
+    msgl_channel *ch = NULL;
+    const int rc = msgl__channel_from_fd(fd, &ch, err);
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    if (msgl__front_set_channel(p->front, replica, ch) == 0) return 0;
+    return msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the engine");
+}
+
+static void on_control(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    front_process *p = arg;
+    char text[MSGL_CONTROL_TEXT + 1];
+    int passed, replica = 0;
+    use_spares(p);
+    const int kind = msgl__control_recv((int)fd, &replica, text, &passed);
+    if (kind == 'C' && passed >= 0) {
+        msgl_err err;
+        p->engines[replica].used = true;
+        if (use_engine(p, replica, passed, &err) != 0) {
+            msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", err.text);
+            front_lost(p, replica, err.text);
+        }
+    }
+    keep_spares(p);
+    if (kind == 'C' && passed < 0) { // the engine sees its channel closed and ends
+        static const char why[] = "the front could not take the engine's channel: no descriptor "
+                                  "free (ulimit -n)";
+        msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", why);
+        front_lost(p, replica, why);
+    } else if (kind == 'T' || kind < 0) {
+        msgl__front_stop(p->front);
+    }
+}
+
+// As many descriptors as allowed; fewer connections when that is not enough for all of them.
+static void raise_file_limit(msgl_front_config *cfg)
+{
+    struct rlimit lim;
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0) return;
+    // 128 are enough with one engine.
+    const int more = 2 * CHANNEL_FILES * (cfg->num_replicas - 1);
+    const rlim_t want = (rlim_t)cfg->http.max_connections + 128 + (rlim_t)more;
+    if (lim.rlim_cur < want) {
+        lim.rlim_cur = lim.rlim_max < want ? lim.rlim_max : want;
+        if (setrlimit(RLIMIT_NOFILE, &lim) != 0) (void)getrlimit(RLIMIT_NOFILE, &lim);
+    }
+    if (lim.rlim_cur >= want) return;
+    // What is kept back is for the engine's channel, workers, files and a connection to refuse.
+    const int room = (int)lim.rlim_cur > more ? (int)lim.rlim_cur - more : 0;
+    const int most = room > 256 ? room - 128 : room > 64 ? room - 48 : room / 4;
+    if (cfg->http.max_connections > most) cfg->http.max_connections = most;
+}
+
+static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_templates **templates,
+                      msgl_err *err)
+{
+    const char *dir = p->cfg->model_dir;
+    int rc = msgl__tokenizer_load(dir, tokenizer, err);
+    if (rc != 0) return rc;
+    rc = msgl__chat_templates_load_own(dir, p->cfg->chat_template, templates, err);
+    if (rc != MSGL_ENOENT) return rc;
+    const bool bring = p->front_cfg.trust_template;
+    msgl__log(p->front_cfg.log, MSGL_LOG_WARN,
+              "the model has no chat template: /v1/chat/completions will refuse requests%s",
+              bring ? " that bring none" : "");
+    *templates = NULL;
+    return bring ? msgl__chat_templates_load_own(dir, "", templates, err) : 0;
+}
+
+// Takes over listen_fd and the channels' descriptors; -1: of an engine that does not run now.
+static int front_serve(front_process *p, int listen_fd, const int *engine_fds, msgl_err *err)
+{
+    msgl_tokenizer *tokenizer = NULL;
+    msgl_chat_templates *templates = NULL;
+    struct event *control = NULL;
+    raise_file_limit(&p->front_cfg);
+    int rc = front_load(p, &tokenizer, &templates, err);
+    if (rc != 0) goto out;
+    p->front_cfg.tokenizer = tokenizer;
+    p->front_cfg.templates = templates;
+    p->front_cfg.ctx = p;
+    p->front_cfg.on_ready = front_ready;
+    p->front_cfg.on_lost = front_lost;
+    rc = msgl__front_create(&p->front_cfg, listen_fd, &p->front, err);
+    if (rc != 0) goto out;
+    for (int i = 0; i < p->front_cfg.num_replicas && rc == 0; i++) {
+        if (engine_fds[i] >= 0) rc = use_engine(p, i, engine_fds[i], err);
+    }
+    if (rc != 0) goto out;
+    control =
+        event_new(msgl__front_base(p->front), p->control, EV_READ | EV_PERSIST, on_control, p);
+    if (control == NULL || event_add(control, NULL) != 0) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the supervisor");
+        goto out;
+    }
+    (void)msgl__control_send(p->control, 'S', 0, NULL, -1);
+    rc = msgl__front_run(p->front);
+out:
+    if (control != NULL) event_free(control);
+    msgl__front_destroy(p->front);
+    if (templates != NULL) msgl__chat_templates_free(templates);
+    if (tokenizer != NULL) msgl__tokenizer_free(tokenizer);
+    return rc;
+}
+
+static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
+{
+    const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
+    const int rc = msgl__no_new_privileges(err);
+    return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
+}
+
+int msgl__front_process(const msgl_front_start *start)
+{
+    static front_process p; // too large for the stack
+    const msgl_serve_config *cfg = start->cfg;
+    p = (front_process){.cfg = cfg,
+                        .front_cfg = cfg->front,
+                        .control = start->control,
+                        .port = start->port,
+                        .announced = start->announced};
+    for (int i = 0; i < cfg->front.num_replicas; i++) {
+        for (int k = 0; k < CHANNEL_FILES; k++) p.engines[i].spare[k] = -1;
+    }
+    keep_spares(&p);
+    p.front_cfg.guard.local = msgl__guard_is_local(start->listen_fd);
+    p.front_cfg.guard.host = cfg->host;
+    p.front_cfg.heartbeats = start->heartbeats;
+    p.front_cfg.http.tls = start->tls;
+    p.front_cfg.traces = start->traces;
+    msgl_err err = {0};
+    int rc = confine_front(cfg, &err);
+    if (rc == 0) rc = front_serve(&p, start->listen_fd, start->engine_fds, &err);
+    if (rc != 0) (void)msgl__control_send(p.control, 'X', 0, err.text, -1);
+    return rc;
+}

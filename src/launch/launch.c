@@ -1,0 +1,818 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Supervisor and front talk over a packet socket (front_process.h).
+// Supervisor and engine have a packet socket, too, the engine's line: a packet is a descriptor, of
+// the channel to the next front when the last one has died.
+// Signals of a terminal reach the whole process group, so the children ignore SIGINT and SIGTERM
+// and hear of them from the supervisor only.
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "launch/confine.h"
+#include "launch/front_process.h"
+#include "http/tls.h"
+#include "http/unix_socket.h"
+#include "launch/watchdog.h"
+#include "utils/clock.h"
+#include "utils/packet.h"
+#include "utils/process.h"
+
+enum {
+    RESTART_DELAY_MAX_MS = 30000,
+    ENGINE_EXIT_MS = 3000,
+    LAST_WORDS_MS = 2000,
+    EXPORTER_START_MS = 20000,
+    EXPORTER_LINGER_MS = 2000,
+};
+
+msgl_serve_config msgl__serve_config_default(void)
+{
+    return (msgl_serve_config){.host = "127.0.0.1",
+                               .port = 1919,
+                               .front = msgl__front_config_default(),
+                               .watchdog_timeout_s = 10,
+                               .restart_delay_ms = 500,
+                               .min_life_ms = 10000,
+                               .max_failed_starts = 5};
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+// A process, and how its starts went.
+typedef struct child {
+    char name[16]; // "front", "engine", one of several "engine 3"
+    pid_t pid;     // 0: not running
+    bool ready, ever_ready;
+    int failed_starts, delay_ms;
+    uint64_t ready_at, restart_at; // ns; restart_at 0: none
+    char last_words[MSGL_CONTROL_TEXT + 1];
+} child;
+
+typedef struct engine_process {
+    child child;
+    int index;
+    int front_fd;              // the front's end of its channel until a front has it, or -1
+    int line;                  // our end of its line, or -1
+    msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
+    msgl_watchdog watchdog;
+    bool lost; // the front says so
+    int owed;  // earlier ones that the front has still to call lost
+    // When it is ended that the front has lost and that lives on, waiting for another; ns, 0: not.
+    uint64_t end_at;
+} engine_process;
+
+typedef struct supervisor {
+    const msgl_serve_config *cfg;
+    const msgl_log *log;
+    pid_t self;
+    child front;
+    child exporter; // of traces
+    msgl_traces_counts *trace_counts;
+    int traces[2]; // of both, kept for the next ones; -1: none
+    msgl_traces traces_front;
+    int num_engines;
+    engine_process engines[MSGL_FRONT_MAX_REPLICAS];
+    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
+    bool announced;                                      // all of them were ready once
+    msgl_unix_socket unix_socket;
+    int listen_fd, port; // kept for the next front
+    msgl_tls *tls;       // the front's; NULL: none
+    int control[2];      // [0] ours, -1 without a front; [1] the front's until it has it
+    int signals;
+    sigset_t old_mask;
+    bool stopping;
+    uint64_t deadline; // ns; 0: none
+    msgl_err failure;  // why it is stopping, if not on request; code 0: none
+} supervisor;
+
+static uint64_t in_ms(int ms)
+{
+    return msgl__now_ns() + (uint64_t)ms * 1000000u;
+}
+
+// What every child does first: what it shall not have is closed, so that the end of whoever has it
+// alone is seen. The parent may have died before prctl took effect.
+static void child_begin(supervisor *s)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != s->self) _exit(1);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+    close_fd(&s->signals);
+    close_fd(&s->control[0]);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
+}
+
+static void close_traces(supervisor *s)
+{
+    close_fd(&s->traces[0]);
+    close_fd(&s->traces[1]);
+}
+
+// Sends a packet when it has started, or why it cannot.
+static _Noreturn void exporter_child(supervisor *s)
+{
+    const char *scheme = s->tls != NULL ? "https" : "http";
+    child_begin(s);
+    close_fd(&s->control[1]);
+    close_fd(&s->listen_fd);
+    msgl__tls_free(s->tls);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
+    close_fd(&s->traces[0]);
+    const msgl_exporter_config cfg = {.settings = s->cfg->traces,
+                                      .model = s->cfg->front.model_name,
+                                      .scheme = scheme,
+                                      .log = s->log,
+                                      .counts = s->trace_counts,
+                                      .fd = s->traces[1],
+                                      .linger_ms = EXPORTER_LINGER_MS};
+    msgl_exporter *e = NULL;
+    msgl_err err = {0};
+    int rc = msgl__no_new_privileges(&err);
+    if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
+    if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
+    if (!s->exporter.ever_ready || rc != 0) {
+        (void)msgl__control_send(cfg.fd, rc == 0 ? 'S' : 'X', 0, err.text, -1);
+    }
+    if (rc == 0) msgl__exporter_run(e);
+    msgl__exporter_destroy(e);
+    fflush(NULL);
+    _exit(rc == 0 ? 0 : 1);
+}
+
+static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int line)
+{
+    child_begin(s);
+    close_fd(&s->control[1]);
+    close_fd(&s->listen_fd);
+    close_traces(s);
+    msgl__tls_free(s->tls);
+    msgl_err err = {0};
+    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
+        _exit(1);
+    }
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
+    msgl_channel *ch = NULL;
+    int rc = msgl__channel_from_fd(fd, &ch, &err);
+    if (rc != 0) { // there is no other way to say it
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s", e->child.name, err.text);
+    } else {
+        msgl__channel_set_line(ch, line);
+        rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
+    }
+    msgl__channel_destroy(ch);
+    msgl__process_end(rc == 0 ? 0 : 1);
+}
+
+static _Noreturn void front_child(supervisor *s)
+{
+    child_begin(s);
+    close_fd(&s->traces[1]);
+    int fds[MSGL_FRONT_MAX_REPLICAS];
+    for (int i = 0; i < s->num_engines; i++) fds[i] = s->engines[i].front_fd;
+    const msgl_front_start start = {.cfg = s->cfg,
+                                    .control = s->control[1],
+                                    .listen_fd = s->listen_fd,
+                                    .port = s->port,
+                                    .announced = s->announced,
+                                    .engine_fds = fds,
+                                    .heartbeats = s->heartbeats,
+                                    .tls = s->tls,
+                                    .traces = s->cfg->traces == NULL ? NULL : &s->traces_front};
+    const int rc = msgl__front_process(&start);
+    msgl__process_end(rc == 0 ? 0 : 1);
+}
+
+static int make_pair(int type, int fd[2], msgl_err *err)
+{
+    if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fd) == 0) return 0;
+    return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
+}
+
+static void begin_start(child *c)
+{
+    fflush(NULL); // what is buffered must not be written twice
+    c->ready = false;
+    c->restart_at = 0;
+    c->last_words[0] = '\0';
+}
+
+// It is ready; again, perhaps, for another front.
+static void now_ready(child *c)
+{
+    if (!c->ready) c->ready_at = msgl__now_ns();
+    c->ready = c->ever_ready = true;
+}
+
+// Forks an engine; its front_fd is the front's end of its channel.
+static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
+{
+    int fd[2], line[2];
+    int rc = make_pair(SOCK_STREAM, fd, err);
+    if (rc != 0) return rc;
+    rc = make_pair(SOCK_SEQPACKET, line, err);
+    if (rc != 0) {
+        close(fd[0]);
+        close(fd[1]);
+        return rc;
+    }
+    begin_start(&e->child);
+    e->lost = false;
+    e->end_at = 0;
+    e->front_fd = fd[0];
+    e->line = line[0];
+    msgl__heartbeat_reset(e->heartbeat);
+    e->child.pid = fork();
+    if (e->child.pid == 0) engine_child(s, e, fd[1], line[1]);
+    close(fd[1]);
+    close(line[1]);
+    if (e->child.pid < 0) {
+        e->child.pid = 0;
+        close_fd(&e->front_fd);
+        close_fd(&e->line);
+        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
+    }
+    return 0;
+}
+
+// A running engine whose channel a front had that has died gets a new one.
+static int renew_channel(engine_process *e, msgl_err *err)
+{
+    int fd[2];
+    const int rc = make_pair(SOCK_STREAM, fd, err);
+    if (rc != 0) return rc;
+    // If the engine has just died its channel is at its end, as the front will see.
+    (void)msgl__packet_send(e->line, "C", 1, fd[1]);
+    close(fd[1]);
+    e->front_fd = fd[0];
+    e->lost = false;
+    e->end_at = 0;
+    return 0;
+}
+
+// Forks the front. Engines that are started later reach it by 'C'.
+static int start_front(supervisor *s, msgl_err *err)
+{
+    close_fd(&s->control[0]); // of the last one
+    int rc = make_pair(SOCK_SEQPACKET, s->control, err);
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        e->owed = 0;
+        if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
+    }
+    if (rc != 0) return rc;
+    begin_start(&s->front);
+    s->front.pid = fork();
+    if (s->front.pid == 0) front_child(s);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
+    close_fd(&s->control[1]);
+    if (s->front.pid < 0) {
+        s->front.pid = 0;
+        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
+    }
+    return 0;
+}
+
+// Forks the exporter. The first one has to say that it can do its work.
+static int start_exporter(supervisor *s, msgl_err *err)
+{
+    begin_start(&s->exporter);
+    s->exporter.pid = fork();
+    if (s->exporter.pid == 0) exporter_child(s);
+    if (s->exporter.pid < 0) {
+        s->exporter.pid = 0;
+        return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
+    }
+    if (s->exporter.ever_ready) {
+        now_ready(&s->exporter);
+        return 0;
+    }
+    struct pollfd p = {.fd = s->traces[0], .events = POLLIN};
+    char text[MSGL_CONTROL_TEXT + 1];
+    int index, passed;
+    const int n = poll(&p, 1, EXPORTER_START_MS);
+    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
+    if (kind == 'X') return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
+    if (kind != 'S') return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
+    now_ready(&s->exporter);
+    return 0;
+}
+
+// Before anything else is forked.
+static int start_traces(supervisor *s, msgl_err *err)
+{
+    if (s->cfg->traces == NULL) return 0;
+    const int rc = msgl__traces_open(s->traces, &s->trace_counts, err);
+    if (rc != 0) return rc;
+    s->traces_front = (msgl_traces){s->traces[0], s->trace_counts};
+    return start_exporter(s, err);
+}
+
+static int start_all(supervisor *s, msgl_err *err)
+{
+    int rc = start_traces(s, err);
+    for (int i = 0; i < s->num_engines && rc == 0; i++) rc = start_engine(s, &s->engines[i], err);
+    return rc == 0 ? start_front(s, err) : rc;
+}
+
+static void kill_child(const child *c)
+{
+    if (c->pid > 0) kill(c->pid, SIGKILL);
+}
+
+// Waits for one that was killed.
+static void end_child(child *c)
+{
+    while (c->pid > 0 && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    c->pid = 0;
+}
+
+// Kills and reaps whatever is left.
+static void end_children(supervisor *s)
+{
+    kill_child(&s->front);
+    kill_child(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) kill_child(&s->engines[i].child);
+    end_child(&s->front);
+    end_child(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
+}
+
+// While stopping, without a front: engines that it did not tell to exit see that none will follow.
+static void end_engines(supervisor *s)
+{
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
+    s->deadline = in_ms(ENGINE_EXIT_MS);
+}
+
+static void begin_stop(supervisor *s)
+{
+    s->stopping = true;
+    s->deadline = in_ms(s->cfg->front.stop_timeout_ms + ENGINE_EXIT_MS);
+    s->front.restart_at = s->exporter.restart_at = 0;
+    close_traces(s); // the exporter ends when the front has
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        e->child.restart_at = 0;
+        // An engine that is still loading listens to nobody, and has nothing in flight.
+        if (!e->child.ready) kill_child(&e->child);
+    }
+    if (s->front.pid == 0) {
+        end_engines(s);
+    } else if (msgl__control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
+        kill_child(&s->front);
+    }
+}
+
+// 0, or MSGL_EABORTED for the second signal.
+static int on_signals(supervisor *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGCHLD) continue; // children are looked at anyway
+        // Who started the ranks ends them all when one has ended: no second signal of a user's.
+        if (s->failure.code != 0) continue;
+        if (s->stopping) return MSGL_EABORTED;
+        begin_stop(s);
+    }
+    return 0;
+}
+
+static void engine_is_ready(supervisor *s, engine_process *e)
+{
+    if (!e->child.ready) e->watchdog = (msgl_watchdog){0};
+    now_ready(&e->child);
+    bool all = true;
+    for (int i = 0; i < s->num_engines; i++) all = all && s->engines[i].child.ready;
+    s->announced = s->announced || all;
+}
+
+static void on_packets(supervisor *s)
+{
+    char text[MSGL_CONTROL_TEXT + 1];
+    int passed, kind, replica = 0;
+    while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
+        if (replica < 0 || replica >= s->num_engines) continue;
+        engine_process *e = &s->engines[replica];
+        if (kind == 'S') {
+            now_ready(&s->front);
+        } else if (kind == 'R') {
+            engine_is_ready(s, e);
+            (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
+        } else if (kind == 'L' && e->owed > 0) {
+            e->owed--;
+        } else if (kind == 'L') {
+            e->lost = true;
+            e->end_at = in_ms(ENGINE_EXIT_MS);
+            memcpy(e->child.last_words, text, sizeof e->child.last_words);
+        } else if (kind == 'X') {
+            memcpy(s->front.last_words, text, sizeof s->front.last_words);
+        }
+    }
+    if (kind < 0) close_fd(&s->control[0]); // the front is gone; its end comes as SIGCHLD, too
+}
+
+static const char *how_it_ended(int status, char buf[64])
+{
+    if (WIFSIGNALED(status)) {
+        (void)snprintf(buf, 64, "killed by signal %d", WTERMSIG(status));
+    } else {
+        (void)snprintf(buf, 64, "exit status %d", WEXITSTATUS(status));
+    }
+    return buf;
+}
+
+// The engine's last words come by way of the front and may be later than its death.
+static void await_last_words(supervisor *s, const engine_process *e)
+{
+    const uint64_t until = in_ms(LAST_WORDS_MS);
+    while (!e->lost && s->control[0] >= 0 && msgl__now_ns() < until) {
+        struct pollfd p = {.fd = s->control[0], .events = POLLIN};
+        (void)poll(&p, 1, 50);
+        on_packets(s);
+    }
+}
+
+// Why the server ends with a process that does not start.
+static int give_up(const child *c, const char *how, msgl_err *err)
+{
+    const char *words = c->last_words;
+    if (c->ever_ready) {
+        return msgl__err_set(err, MSGL_EINTERNAL,
+                             "the %s ended %d times in a row soon after its start (%s)%s%s",
+                             c->name, c->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
+    }
+    if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
+    return msgl__err_set(err, MSGL_EINTERNAL, "the %s ended while it started (%s)", c->name, how);
+}
+
+// The end of an engine that is not started again. The front says so to whoever waits, and ends.
+static void end_with_engine(supervisor *s, engine_process *e, const char *how)
+{
+    await_last_words(s, e);
+    const bool told = e->child.last_words[0] != '\0';
+    msgl__err_set(&s->failure, MSGL_EINTERNAL, "the engine ended (%s)%s%.180s", how,
+                  told ? ": " : "", e->child.last_words);
+    e->child.ready = false;
+    if (!s->stopping) begin_stop(s);
+}
+
+static bool any_ready(const supervisor *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].child.ready;
+    return any;
+}
+
+// Whether this end of it is one of too many in a row.
+static bool failed_again(const supervisor *s, child *c)
+{
+    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
+    const bool lived = c->ready && msgl__now_ns() - c->ready_at >= least;
+    c->ready = false;
+    if (!lived) return ++c->failed_starts >= s->cfg->max_failed_starts;
+    c->failed_starts = 0;
+    c->delay_ms = s->cfg->restart_delay_ms;
+    return false;
+}
+
+static void start_later(const supervisor *s, child *c, const char *how)
+{
+    msgl__log(s->log, MSGL_LOG_ERROR, "%s ended (%s); starting it again in %d ms", c->name, how,
+              c->delay_ms);
+    c->restart_at = in_ms(c->delay_ms);
+    c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
+}
+
+// A server of which a process leaked memory does not end well, however it goes on.
+static void note_leaks(supervisor *s, const child *c, int status)
+{
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
+    msgl__err_set(&s->failure, MSGL_EINTERNAL, "the %s leaked memory", c->name);
+}
+
+static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
+{
+    char buf[64];
+    const char *how = how_it_ended(status, buf);
+    e->child.pid = 0;
+    e->end_at = 0;
+    close_fd(&e->line);
+    note_leaks(s, &e->child, status);
+    if (s->cfg->engine_once && status != 0 && e->child.ever_ready) {
+        end_with_engine(s, e, how);
+        return 0;
+    }
+    if (s->stopping) return 0;
+    if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
+    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->owed++;
+    if (!e->child.ever_ready) return give_up(&e->child, how, err);
+    if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
+    start_later(s, &e->child, how);
+    return 0;
+}
+
+static int on_front_end(supervisor *s, int status, msgl_err *err)
+{
+    char buf[64];
+    const char *how = how_it_ended(status, buf);
+    s->front.pid = 0;
+    close_fd(&s->control[0]);
+    note_leaks(s, &s->front, status);
+    if (s->stopping) { // it told the engines to exit, if it could
+        end_engines(s);
+        close_fd(&s->listen_fd); // clients would wait for nobody
+        return 0;
+    }
+    if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);
+    start_later(s, &s->front, how);
+    return 0;
+}
+
+// Nothing depends on it: it is started again however often it ends.
+static void on_exporter_end(supervisor *s, int status)
+{
+    char buf[64];
+    const uint64_t lost = atomic_exchange(&s->trace_counts->queued, 0);
+    (void)atomic_fetch_add(&s->trace_counts->dropped, lost);
+    s->exporter.pid = 0;
+    if (s->stopping) return;
+    (void)failed_again(s, &s->exporter);
+    start_later(s, &s->exporter, how_it_ended(status, buf));
+}
+
+static int reap(supervisor *s, msgl_err *err)
+{
+    int status, rc = 0;
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->child.pid <= 0 || waitpid(e->child.pid, &status, WNOHANG) != e->child.pid) continue;
+        on_packets(s); // a READY or last words that were sent before
+        rc = on_engine_end(s, e, status, err);
+    }
+    if (rc == 0 && s->front.pid > 0 && waitpid(s->front.pid, &status, WNOHANG) == s->front.pid) {
+        on_packets(s);
+        rc = on_front_end(s, status, err);
+    }
+    const pid_t exporter = s->exporter.pid;
+    if (exporter > 0 && waitpid(exporter, &status, WNOHANG) == exporter) on_exporter_end(s, status);
+    return rc;
+}
+
+static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
+{
+    const int rc = start_engine(s, e, err);
+    if (rc != 0) return rc;
+    // Else it is kept for the next front.
+    if (msgl__control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0)
+        close_fd(&e->front_fd);
+    return 0;
+}
+
+// Of a server that has stopped: 0, or why it did.
+static int end_of(const supervisor *s, msgl_err *err)
+{
+    if (s->failure.code != 0 && err != NULL) *err = s->failure;
+    return s->failure.code;
+}
+
+// Ends engines that hang; their deaths then come as any other's. Whether it is to look again.
+static bool watch_engines(supervisor *s)
+{
+    char why[160];
+    bool watches = false;
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        // An engine that is the only one is watched to its end: its job may end all others first.
+        if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
+        watches = true;
+        if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
+                                 msgl__now_ns(), why)) {
+            continue;
+        }
+        const char *which = s->num_engines > 1 ? e->child.name : "";
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s%s: ending it", which, *which == '\0' ? "" : ": ",
+                  why);
+        kill_child(&e->child);
+        e->watchdog = (msgl_watchdog){0};
+    }
+    return watches;
+}
+
+// Whether its pause is over; else *next is not behind its end. 0: none.
+static bool is_due(const child *c, uint64_t now, uint64_t *next)
+{
+    if (c->restart_at == 0 || now >= c->restart_at) return c->restart_at != 0;
+    if (*next == 0 || c->restart_at < *next) *next = c->restart_at;
+    return false;
+}
+
+// Starts what has to start again now; *next: when the next one has, or the stop's deadline, or 0.
+static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *err)
+{
+    int rc = 0;
+    *next = s->stopping ? s->deadline : 0;
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
+    }
+    // What would end the server with another process is a pause for this one.
+    if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
+        start_later(s, &s->exporter, "fork failed");
+        (void)is_due(&s->exporter, now, next);
+    }
+    return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
+}
+
+// Ends engines that the front has lost without their end. *next as above.
+static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
+{
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->child.pid <= 0 || e->end_at == 0 || s->stopping) continue;
+        if (now < e->end_at) {
+            if (*next == 0 || e->end_at < *next) *next = e->end_at;
+            continue;
+        }
+        msgl__log(s->log, MSGL_LOG_ERROR, "the front has lost the %s: ending it", e->child.name);
+        kill_child(&e->child);
+        e->end_at = 0;
+    }
+}
+
+static bool all_ended(const supervisor *s)
+{
+    bool any = s->front.pid != 0 || s->exporter.pid != 0;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].child.pid != 0;
+    return !any;
+}
+
+static int supervise(supervisor *s, msgl_err *err)
+{
+    for (;;) {
+        int rc = reap(s, err);
+        if (rc != 0) return rc;
+        if (s->stopping && all_ended(s)) return end_of(s, err);
+        const uint64_t now = msgl__now_ns();
+        uint64_t next;
+        rc = restart_due(s, now, &next, err);
+        if (rc != 0) return rc;
+        end_lost(s, now, &next);
+        if (s->stopping && now >= s->deadline) {
+            msgl__log(s->log, MSGL_LOG_WARN, "not everything stopped in time");
+            return end_of(s, err);
+        }
+        int wait = next == 0 ? -1 : next <= now ? 0 : (int)((next - now) / 1000000u) + 1;
+        const bool watches = watch_engines(s);
+        if (watches && (wait < 0 || wait > MSGL_WATCHDOG_TICK_MS)) wait = MSGL_WATCHDOG_TICK_MS;
+        struct pollfd p[2] = {{.fd = s->signals, .events = POLLIN},
+                              {.fd = s->control[0], .events = POLLIN}};
+        if (poll(p, 2, wait) < 0 && errno != EINTR) {
+            return msgl__err_set(err, MSGL_EIO, "poll: %s", strerror(errno));
+        }
+        rc = on_signals(s);
+        if (rc != 0) return msgl__err_set(err, rc, "stopped by a second signal");
+        on_packets(s);
+    }
+}
+
+// Beyond this machine a server without keys is open to all: somebody has to want that.
+static int check_reach(const supervisor *s, msgl_err *err)
+{
+    const msgl_guard *g = &s->cfg->front.guard;
+    const char *host = s->cfg->host;
+    if (s->cfg->uds != NULL) return 0; // its file lets in none but its owner
+    if (msgl__guard_is_local(s->listen_fd) || g->keys.count > 0) return 0;
+    if (!s->cfg->insecure) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "everyone who can reach %.100s could use this server: --api-key-file "
+                             "FILE makes them need a key, --insecure lets them",
+                             host);
+    }
+    msgl__log(s->log, MSGL_LOG_WARN,
+              "everyone who can reach %s may use this server: there is no key%s", host,
+              g->allowed != NULL
+                  ? ""
+                  : ", and web pages of any origin are served (--allowed-hosts says whose)");
+    return 0;
+}
+
+// What the front serves on.
+static int open_port(supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    int rc = 0;
+    if (cfg->ssl_certfile != NULL) {
+        rc = msgl__tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &s->tls, err);
+    }
+    if (rc == 0) {
+        rc = cfg->uds != NULL
+                 ? msgl__unix_listen(cfg->uds, &s->unix_socket, &s->listen_fd, err)
+                 : msgl__http_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
+    }
+    return rc == 0 ? check_reach(s, err) : rc;
+}
+
+// Before anything is started, which then has no more: the launcher's calls are those of all.
+static int give_up_rights(const supervisor *s, msgl_err *err)
+{
+    const msgl_serve_config *cfg = s->cfg;
+    const unsigned parts =
+        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_parts;
+    int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
+    if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
+    if (rc != 0 || !cfg->seccomp) return rc;
+    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
+                             (cfg->traces == NULL ? 0 : MSGL_CONFINE_TRACES),
+                         err);
+}
+
+int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
+{
+    const int num_engines = cfg->front.num_replicas;
+    if (num_engines < 1 || num_engines > MSGL_FRONT_MAX_REPLICAS) {
+        return msgl__err_set(err, MSGL_EINVAL, "%d replicas; allowed: 1 to %d", num_engines,
+                             MSGL_FRONT_MAX_REPLICAS);
+    }
+    supervisor s = {.cfg = cfg,
+                    .log = cfg->front.log,
+                    .self = getpid(),
+                    .front = {.name = "front", .delay_ms = cfg->restart_delay_ms},
+                    .exporter = {.name = "exporter", .delay_ms = cfg->restart_delay_ms},
+                    .traces = {-1, -1},
+                    .num_engines = num_engines,
+                    .listen_fd = -1,
+                    .control = {-1, -1},
+                    .signals = -1};
+    for (int i = 0; i < num_engines; i++) {
+        s.engines[i] =
+            (engine_process){.index = i,
+                             .front_fd = -1,
+                             .line = -1,
+                             .child = {.name = "engine", .delay_ms = cfg->restart_delay_ms}};
+        if (num_engines == 1) continue;
+        (void)snprintf(s.engines[i].child.name, sizeof s.engines[i].child.name, "engine %d", i);
+    }
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGCHLD);
+    int rc = open_port(&s, err);
+    if (rc != 0) {
+        close_fd(&s.listen_fd);
+        msgl__tls_free(s.tls);
+        return rc;
+    }
+    sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
+    s.signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s.signals < 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "cannot set up the supervisor: %s", strerror(errno));
+    }
+    for (int i = 0; i < num_engines && rc == 0; i++) {
+        rc = msgl__heartbeat_create(&s.heartbeats[i], err);
+        s.engines[i].heartbeat = s.heartbeats[i];
+    }
+    if (rc == 0) rc = give_up_rights(&s, err);
+    if (rc == 0) rc = start_all(&s, err);
+    if (rc == 0) rc = supervise(&s, err);
+    end_children(&s);
+    for (int i = 0; i < num_engines; i++) {
+        msgl__heartbeat_destroy(s.heartbeats[i]);
+        close_fd(&s.engines[i].front_fd);
+        close_fd(&s.engines[i].line);
+    }
+    close_traces(&s);
+    msgl__traces_counts_free(s.trace_counts);
+    msgl__unix_remove(&s.unix_socket);
+    close_fd(&s.listen_fd);
+    msgl__tls_free(s.tls);
+    close_fd(&s.control[0]);
+    close_fd(&s.control[1]);
+    close_fd(&s.signals);
+    // A signal that came meanwhile has been heeded; it must not also kill the caller.
+    const struct timespec now = {0, 0};
+    while (sigtimedwait(&mask, NULL, &now) > 0) {
+    }
+    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
+    return rc;
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/common.h"
+#include "core/err.h"
+#include "core/settings.h"
+#include "llm/llm.h"
+#include "models/config.h"
+#include "models/embeds.h"
+#include "program/endpoints.h"
+#include "scheduler/scheduler.h"
+#include "launch/confine.h"
+#include "launch/launch.h"
+#include "utils/utf8.h"
+
+struct serve {
+    const msgl_options *options;
+    const char *model_name, *uds;
+    bool https;
+    msgl_log log;
+};
+
+// Lines of an engine's start, where the log is JSON.
+static void log_line(void *ctx, const char *line)
+{
+    const struct serve *s = ctx;
+    msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+}
+
+static int tell_fatal(msgl_channel *ch, const msgl_err *err)
+{
+    const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = err->text};
+    msgl__channel_send(ch, &m);
+    return MSGL_EXIT_FAILED;
+}
+
+// Runs in the engine's process until the front is gone or says EXIT.
+static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx)
+{
+    const struct serve *s = ctx;
+    msgl_options options = *s->options;
+    options.dp_rank = replica;
+    if (replica > 0) { // the first one's plan and progress are everybody's
+        options.log = NULL;
+        options.progress = NULL;
+    }
+    msgl_err err;
+    msgl_engine *engine = NULL;
+    int rc = msgl__engine_create(&options, heartbeat, &engine, &err);
+    if (rc == 0) rc = msgl__no_new_privileges(&err); // that a GPU's driver might have needed
+    if (rc != 0) return tell_fatal(ch, &err);
+    const msgl_engine_info *info = msgl__engine_info(engine);
+    const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
+                                  .max_running = info->max_running,
+                                  .num_pages = info->num_pages,
+                                  .page_size = info->page_size,
+                                  .vocab_size = info->vocab_size,
+                                  .attention = info->attention,
+                                  .device = info->device,
+                                  .pooling = info->pooling,
+                                  .pooled_size = info->pooled_size};
+    msgl_scheduler_config cfg;
+    msgl__scheduler_config_of(engine, &cfg);
+    cfg.heartbeat = heartbeat;
+    cfg.model_dir = options.model_dir;
+    rc = msgl__scheduler_serve(&options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
+    msgl__engine_destroy(engine);
+    return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
+}
+
+static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready *ready)
+{
+    const struct serve *s = ctx;
+    msgl__cli_bar_clear();
+    const bool v6 = strchr(host, ':') != NULL; // an address that URLs put into brackets
+    char at[320], replicas[32] = "";
+    const int n = s->options->dp_size;
+    if (n > 1) (void)snprintf(replicas, sizeof replicas, "%d replicas, each ", n);
+    if (s->uds != NULL) {
+        (void)snprintf(at, sizeof at, "unix:%s", s->uds);
+    } else {
+        (void)snprintf(at, sizeof at, "%s://%s%.255s%s:%d/v1", s->https ? "https" : "http",
+                       v6 ? "[" : "", host, v6 ? "]" : "", port);
+    }
+    printf("minisgl is ready: %s serves %s (%sattention %s, %s)\n", at, s->model_name, replicas,
+           ready->attention, ready->device);
+    fflush(stdout);
+}
+
+// What a request gets that leaves a sampling field out: the model's own defaults.
+static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err)
+{
+    static msgl_model_config config; // too large for the stack
+    const int rc = msgl__model_config_load(dir, &config, err);
+    if (rc != 0) return rc;
+    *p = config.sampling;
+    return 0;
+}
+
+// What the folder says that its model is for.
+static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
+{
+    msgl_model_pooling pooling;
+    const int rc = msgl__model_pooling(dir, &pooling, err);
+    if (rc != 0) return rc;
+    o->is_embedding = pooling.kind == MSGL_POOL_EMBED;
+    o->is_reranker = pooling.kind == MSGL_POOL_SCORE;
+    memcpy(o->score_token_ids, pooling.score_ids, sizeof o->score_token_ids);
+    return 0;
+}
+
+// Keys of the command line, or the environment, and of the file.
+static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
+        rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
+    }
+    if (rc == 0 && a->api_key_file != NULL) rc = msgl__keys_read(keys, a->api_key_file, err);
+    if (rc == 0 && a->salt_by_key && keys->count == 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "--cache-salt-by-key needs keys: --api-key KEY or --api-key-file FILE");
+    }
+    return rc;
+}
+
+// A text of which, if it is an absolute path, only the last part is shown.
+static json_t *shown(const char *text)
+{
+    char out[1024];
+    if (text == NULL) return NULL;
+    msgl__api_put_path(text, out, sizeof out);
+    return json_stringn(out, msgl__utf8_valid(out, strlen(out))); // it may have been cut
+}
+
+// "/llm" of "/llm/"; NULL: none.
+static int read_root(const char *text, char out[128], const char **root, msgl_err *err)
+{
+    *root = NULL;
+    if (text == NULL) return 0;
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '/') n--;
+    if (n >= 128 || text[0] != '/' || strcspn(text, "%?# \t\r\n") < n) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--root-path is \"%.100s\"; allowed: a path such as /llm, without %%, "
+                             "? and #, of at most 127 bytes",
+                             text);
+    }
+    memcpy(out, text, n);
+    out[n] = '\0';
+    if (n > 0) *root = out;
+    return 0;
+}
+
+static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
+{
+    if (s->type == MSGL_SETTING_TEXT) return shown(msgl__setting_text(s, o));
+    const double v = msgl__setting_number(s, o);
+    if (s->type == MSGL_SETTING_FLAG) return json_boolean(v != s->preset);
+    return s->type == MSGL_SETTING_REAL ? json_real(v) : json_integer((json_int_t)v);
+}
+
+// What /get_server_info says of the start: every setting by its flag's name, two by older ones.
+static char *info_json(const msgl_options *o)
+{
+    json_t *j =
+        json_pack("{s:o,s:b}", "model_path", shown(o->model_dir), "overlap_scheduling", o->overlap);
+    for (int i = 0; i < msgl__engine_settings.count; i++) {
+        const msgl_setting *s = &msgl__engine_settings.rows[i];
+        if (s->name == NULL) continue;
+        char key[64];
+        snprintf(key, sizeof key, "%s", s->name);
+        for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
+        json_object_set_new(j, key, setting_json(s, o));
+    }
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+// Where the log goes and how it looks, to the processes that are forked as well.
+static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
+{
+    setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
+    s->log = msgl__log_default();
+    if (!s->log.json) return;
+    o->log = log_line;
+    o->ctx = s;
+    o->progress = NULL; // a bar, at a terminal
+}
+
+// The front's settings that are arguments as they stand.
+static void set_front(const msgl_args *a, msgl_front_config *f)
+{
+    f->model_path = a->engine.model_dir;
+    f->num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
+    f->max_request_memory = (size_t)a->request_memory << 20;
+    f->max_waiting = a->max_queued;
+    f->stop_timeout_ms = 1000 * a->shutdown_timeout;
+    f->http.max_connections = a->max_connections;
+    f->http.max_per_source = a->max_per_address;
+    f->added_from_text = a->added_from_text != 0;
+    f->trust_template = a->trust_template != 0;
+    f->salt_by_key = a->salt_by_key != 0;
+    f->http.limits.max_body = (size_t)a->max_body << 20;
+    f->http.idle_timeout_ms = 1000 * a->keep_alive;
+    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    const char *compat = a->metrics_compat; // one of the option's choices
+    f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
+                        : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
+                                                        : MSGL_METRICS_NONE;
+    f->tool_parser = a->tool_parser;
+    f->reasoning_parser = a->reasoning_parser;
+    f->endpoints = msgl__endpoints;
+    f->batch_dir = a->batch_dir;
+    f->batches = msgl__program_batches;
+    f->access_log = a->access_log != 0;
+    f->log_stats_interval_s = a->log_stats_interval;
+    (void)msgl__routing_of(a->routing_policy, &f->routing); // one of the option's choices
+    f->balance = a->balance;
+    f->guard.allowed = a->allowed_hosts;
+    f->guard.cors = a->cors_origins.items;
+    f->guard.num_cors = a->cors_origins.count;
+}
+
+// Whether engines may run on a GPU. Nothing here may find out that threads would come of.
+static bool gpu_possible(const char *device)
+{
+    if (device != NULL && strcmp(device, "auto") != 0) return strcmp(device, "cpu") != 0;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != NULL) dlclose(driver);
+    return driver != NULL;
+}
+
+// What the server's processes keep of what they may do.
+static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_config *cfg)
+{
+    const msgl_options *o = s->options;
+    const char *unable = msgl__confine_unable();
+    cfg->user = a->user;
+    cfg->gpu = gpu_possible(o->device);
+    if (cfg->gpu) unable = "engines may use a GPU, whose driver has calls of its own";
+    if (o->mpi) unable = "MPI's library has calls of its own";
+    cfg->seccomp = unable == NULL && strcmp(a->seccomp, "on") == 0;
+    cfg->engine_parts = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
+                        (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
+    if (unable != NULL && strcmp(a->seccomp, "on") == 0) {
+        msgl__log(&s->log, MSGL_LOG_INFO, "system calls are not limited (--seccomp): %s", unable);
+    }
+}
+
+// Options that do not go without or with another.
+static int check_pairs(const msgl_args *a, msgl_err *err)
+{
+    if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    if (a->uds == NULL || a->user == NULL) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it
+                         "--uds and --user do not go together: start the server as that user");
+}
+
+int msgl__cmd_serve(const msgl_args *a)
+{
+    msgl_err err;
+    if (a->shell) {
+#ifdef MSGL_APP_CHAT
+        return msgl__cmd_chat(a);
+#else
+        (void)msgl__err_set(&err, MSGL_EINVAL, "--shell: this program was built without the shell");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+#endif
+    }
+    msgl_options options;
+    char *dir = NULL, attention[128], root[128];
+    msgl_traces_settings traces = {0};
+    msgl_serve_config cfg = msgl__serve_config_default();
+    int rc = read_root(a->root_path, root, &cfg.front.http.limits.root_path, &err);
+    if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    rc = msgl__cli_options(a, &options, &dir, attention, &err);
+    if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
+    if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
+    // A front that is started again has the same one, whatever has become of a file.
+    char *template = NULL;
+    if (rc == 0 && options.chat_template != NULL) {
+        rc = msgl__chat_template_read(options.chat_template, &template, &err);
+    }
+    if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0) rc = check_pairs(a, &err);
+    struct serve s = {.options = &options};
+    set_log(a, &s, &options);
+    if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
+    if (rc != 0) {
+        msgl__keys_free(&cfg.front.guard.keys);
+        msgl_free(template);
+        msgl_free(dir);
+        return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    }
+    s.model_name = msgl__cli_model_name(a, dir);
+    const msgl_list *names = &a->served_names;
+    if (names->count > 0) {
+        s.model_name = names->items[0];
+        cfg.front.more_names = names->items + 1;
+        cfg.front.num_more_names = names->count - 1;
+    }
+    if (traces.url != NULL) cfg.traces = &traces;
+    set_front(a, &cfg.front);
+    char *json = info_json(&options);
+    cfg.host = a->host;
+    cfg.port = a->port;
+    cfg.uds = s.uds = a->uds;
+    cfg.insecure = a->insecure != 0;
+    set_rights(a, &s, &cfg);
+    cfg.ssl_certfile = a->ssl_certfile;
+    cfg.ssl_keyfile = a->ssl_keyfile;
+    s.https = a->ssl_certfile != NULL;
+    cfg.model_dir = dir;
+    cfg.chat_template = template;
+    cfg.front.model_name = s.model_name;
+    cfg.front.log = &s.log;
+    cfg.front.num_replicas = options.dp_size;
+    cfg.front.info_json = json;
+    cfg.engine_once = options.mpi != 0;
+    cfg.watchdog_timeout_s = a->watchdog_timeout;
+    cfg.engine_main = engine_main;
+    cfg.on_ready = on_ready;
+    cfg.ctx = &s;
+    rc = msgl__serve(&cfg, &err);
+    msgl__traces_settings_free(&traces);
+    msgl__keys_free(&cfg.front.guard.keys);
+    msgl_free(json);
+    msgl_free(template);
+    msgl_free(dir);
+    if (rc == MSGL_EABORTED) return MSGL_EXIT_INTERRUPTED;
+    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}

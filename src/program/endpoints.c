@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/endpoints.h"
+
+#include <stddef.h>
+
+#include "api/anthropic/endpoints.h"
+#include "api/jina/endpoints.h"
+#include "api/openai/endpoints.h"
+#include "api/sglang/endpoints.h"
+#include "api/vllm/endpoints.h"
+#include "front/endpoints.h"
+#ifdef MSGL_APP_BATCHES
+#include "apps/batches/endpoints.h"
+#endif
+#ifdef MSGL_APP_PAGE
+#include "apps/page/endpoints.h"
+#endif
+
+const msgl_endpoint *const msgl__endpoints[] = {
+    &msgl__endpoint_chat,
+    &msgl__endpoint_completion,
+    &msgl__endpoint_generate,
+    &msgl__endpoint_messages,
+    &msgl__endpoint_count_tokens,
+    &msgl__endpoint_responses,
+    &msgl__endpoint_input_tokens,
+    &msgl__endpoint_embeddings,
+    &msgl__endpoint_rerank,
+    &msgl__endpoint_rerank_short,
+    &msgl__endpoint_rerank_v2,
+    &msgl__endpoint_score,
+    &msgl__endpoint_score_short,
+    &msgl__endpoint_tokenize,
+    &msgl__endpoint_detokenize,
+    &msgl__endpoint_apply_template,
+    &msgl__endpoint_health,
+    &msgl__endpoint_ready,
+    &msgl__endpoint_models,
+    &msgl__endpoint_model,
+    &msgl__endpoint_v1,
+    &msgl__endpoint_version,
+    &msgl__endpoint_get_model_info,
+    &msgl__endpoint_model_info,
+    &msgl__endpoint_get_server_info,
+    &msgl__endpoint_server_info,
+    &msgl__endpoint_get_load,
+    &msgl__endpoint_flush_cache,
+    &msgl__endpoint_abort_request,
+    &msgl__endpoint_metrics,
+    &msgl__endpoint_radix_tree,
+#ifdef MSGL_APP_PAGE
+    &msgl__endpoint_page,
+#endif
+#ifdef MSGL_APP_BATCHES
+    &msgl__endpoint_files,
+    &msgl__endpoint_batches,
+    &msgl__endpoint_batch,
+    &msgl__endpoint_file,
+#endif
+    NULL,
+};
+
+#ifdef MSGL_APP_BATCHES
+const msgl_guest *const msgl__program_batches = &msgl__batches_guest;
+#else
+const msgl_guest *const msgl__program_batches = NULL;
+#endif
