@@ -235,13 +235,15 @@ static const msgl_setting ROWS[] = {
     {
         .name = "unknown-fields",
         MSGL_TEXT(msgl_args, unknown_fields),
-        .choices = "warn|refuse",
+        .choices = "ignore|warn|refuse",
         .preset_text = "warn",
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "WHAT",
-        .help = "what happens to a request's field that is not read here: the log names it once, "
-                "or the request is answered 400; what looks like a typing error always is",
+        .help =
+            "what happens to a request's field that is not read here: nothing, the log names it "
+            "once (and what is a letter away from one that is read is answered 400), or the "
+            "request is answered 400",
     },
     {
         .name = "added-tokens-from-text",

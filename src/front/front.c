@@ -198,7 +198,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
-                               .refuse_unknown = cfg->refuse_unknown,
+                               .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);

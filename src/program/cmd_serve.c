@@ -208,7 +208,9 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
-    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    f->unknown_fields = strcmp(a->unknown_fields, "refuse") == 0   ? MSGL_UNKNOWN_REFUSE
+                        : strcmp(a->unknown_fields, "ignore") == 0 ? MSGL_UNKNOWN_IGNORE
+                                                                   : MSGL_UNKNOWN_WARN;
     const char *compat = a->metrics_compat; // one of the option's choices
     f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
                         : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG

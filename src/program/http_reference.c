@@ -270,8 +270,14 @@ static void put_common(FILE *out)
         fprintf(out, "\n## %s\n", SHARED[i]->title);
         put_fields(out, SHARED[i]);
     }
-    fprintf(out,
-            "\n## Other fields\n\nFields of other servers that change nothing are read over: ");
+    fprintf(
+        out,
+        "\n## Other fields\n\nA field is also read by the same words in another convention "
+        "(`maxTokens`, `max-tokens`), and by the names `chat_template_args`, `n_predict`, "
+        "`num_predict`, `max_new_tokens`, `max_output_tokens` and `stop_sequences`, unless it is "
+        "there by its own name, too. A name that is a letter away from one that is read is a "
+        "400, any other is named in the log once (`--unknown-fields`).\n\n"
+        "Fields of other servers that change nothing are read over: ");
     put_names(out, msgl__harmless_fields);
     fprintf(out, "\nFields of other servers that may change the answer are named in the log, or "
                  "refused with `--unknown-fields refuse`: ");

@@ -198,6 +198,52 @@ static void test_prompts(void **state)
 }
 
 // Every integer field with every number and type that is not one of its values.
+// As many stop strings, of so many bytes in all, as are allowed, and one more.
+static void test_stops(void **state)
+{
+    (void)state;
+    static char body[2 * MSGL_MAX_STOPS_BYTES];
+    for (int more = 0; more < 4; more++) {
+        const int count = more < 2 ? MSGL_MAX_STOPS + more : 16;
+        const int bytes = more < 2 ? 1 : MSGL_MAX_STOPS_BYTES / 16;
+        int n = snprintf(body, sizeof body, "{\"prompt\":\"x\",\"stop\":[%s",
+                         more == 3 ? "\"b\"," : "");
+        for (int i = 0; i < count; i++) {
+            n += snprintf(body + n, sizeof body - (size_t)n, "%s\"", i == 0 ? "" : ",");
+            memset(body + n, 'a', (size_t)bytes);
+            n += bytes;
+            body[n++] = '"';
+        }
+        strcpy(body + n, "]}");
+        if (more % 2 == 0) {
+            msgl_gen_request r = good(&msgl__endpoint_completion, body);
+            assert_int_equal(r.num_stops, count);
+            msgl__gen_request_free(&r);
+        } else {
+            refused(&msgl__endpoint_completion, body, 400, "stop");
+        }
+    }
+}
+
+static void test_no_limit(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":-1}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_completion_tokens\":-1}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        msgl_gen_request r = good(&msgl__endpoint_chat, bodies[i]);
+        assert_int_equal(r.max_tokens, -1);
+        msgl__gen_request_free(&r);
+    }
+    msgl_gen_request r = good(&msgl__endpoint_completion, "{\"prompt\":\"x\",\"max_tokens\":-1}");
+    msgl_gen_request usual = good(&msgl__endpoint_completion, "{\"prompt\":\"x\"}");
+    assert_int_equal(r.max_tokens, usual.max_tokens);
+    msgl__gen_request_free(&r);
+    msgl__gen_request_free(&usual);
+}
+
 static void test_hostile_numbers(void **state)
 {
     (void)state;
@@ -211,17 +257,18 @@ static void test_hostile_numbers(void **state)
         {"best_of", 2, "2"},
     };
     static const char *const values[] = {
-        "-1",         "-2147483648", "2147483648", "9223372036854775807",
-        "1000000000", "1.5",         "\"5\"",      "true",
-        "[]",         "{}",          "1e308",      "-1e308"};
+        "-1",         "-2",    "-2147483648", "2147483648", "9223372036854775807",
+        "1000000000", "1.5",   "\"5\"",       "true",       "[]",
+        "{}",         "1e308", "-1e308"};
     for (size_t f = 0; f < sizeof ints / sizeof ints[0]; f++) {
         for (int kind = 0; kind < 3; kind++) {
             if ((ints[f].kinds & 1 << kind) == 0) continue;
             for (size_t v = 0; v <= sizeof values / sizeof values[0]; v++) {
                 const char *value =
                     v == sizeof values / sizeof values[0] ? ints[f].also_bad : values[v];
-                if (strcmp(value, "1000000000") == 0 && strncmp(ints[f].name, "max_", 4) == 0) {
-                    continue; // fine: an upper bound
+                const bool free = strcmp(value, "1000000000") == 0 || strcmp(value, "-1") == 0;
+                if (free && strncmp(ints[f].name, "max_", 4) == 0) {
+                    continue; // fine: an upper bound, and none
                 }
                 char field[128], body[256];
                 (void)snprintf(field, sizeof field, "\"%s\":%s", ints[f].name, value);
@@ -424,7 +471,6 @@ static void test_refused_fields(void **state)
         {"\"stop\":5", "stop"},
         {"\"stop\":\"\"", "stop"},
         {"\"stop\":[\"a\",5]", "stop"},
-        {"\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "stop"},
         {"\"stop_token_ids\":[-1]", "stop_token_ids"},
         {"\"stop_token_ids\":[1000]", "stop_token_ids"},
         {"\"stop_token_ids\":[1.5]", "stop_token_ids"},
@@ -904,6 +950,8 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_no_limit),
         cmocka_unit_test(test_hostile_numbers),
         cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_bias_limit),

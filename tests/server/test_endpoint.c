@@ -34,7 +34,7 @@ static int parse_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                         msgl_api_error *e)
 {
     const int rc =
-        msgl__check_fields(o, &prompt_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+        msgl__check_fields(o, &prompt_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     return rc == 0 ? msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e) : rc;
 }
 
@@ -77,7 +77,7 @@ static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     const char *text = NULL;
-    int rc = msgl__check_fields(o, &question_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &question_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_str(o, "question", &text, e);
     if (rc < 0) return rc;
     out->num_prompts = 1;

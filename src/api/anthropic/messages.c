@@ -492,7 +492,7 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_ap
 static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e)
 {
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
     json_t *chat = json_copy((json_t *)o);
@@ -512,6 +512,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e)
 {
+    if (msgl__rename_fields((json_t *)o, &fields) != 0) return msgl__api_oom(e);
     if (msgl__field(o, "max_tokens") == NULL) {
         return msgl__api_fail(e, 400, "max_tokens", "missing_required_parameter",
                               "'max_tokens' is missing.");

@@ -19,7 +19,7 @@ static const msgl_field_row rows[] = {
      .help = "a string, or an array of items: messages, calls, their results, reasoning"},
     {"instructions", MSGL_FIELD_STRING, .help = "the system's message"},
     {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
-     .preset = "what the context leaves", .help = "of the answer"},
+     .preset = "what the context leaves", .help = "of the answer; -1: as if it were not given"},
     MSGL_ROW_STREAM,
     {"tools", MSGL_FIELD_ARRAY, .help = "of type function, or namespace; others are left out"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
@@ -230,7 +230,7 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
     json_t *format = msgl__field(in, "format"), *schema = msgl__field(format, "schema");
     if (in == NULL) return 0;
     if (!json_is_object(in)) return msgl__field_bad(e, "text", "must be an object");
-    const int rc = msgl__check_fields(in, &text_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    const int rc = msgl__check_fields(in, &text_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0 || format == NULL || msgl__field_is_type(format, "text")) return rc;
     json_t *as = NULL;
     if (msgl__field_is_type(format, "json_object")) {
@@ -257,7 +257,7 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
     if (in == NULL) return 0;
     if (!json_is_object(in)) return msgl__field_bad(e, "reasoning", "must be an object");
     const int rc =
-        msgl__check_fields(in, &reasoning_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+        msgl__check_fields(in, &reasoning_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0 || effort == NULL) return rc;
     if (word == NULL) return msgl__field_bad(e, "reasoning.effort", "must be a string");
     if (strcmp(word, "none") != 0) {
@@ -388,9 +388,10 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int64_t most = 0;
-    int rc = check_supported(o, e);
-    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
-    if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
+    int rc = msgl__rename_fields((json_t *)o, &fields) == 0 ? 0 : msgl__api_oom(e);
+    if (rc == 0) rc = check_supported(o, e);
+    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
+    if (rc == 0) rc = msgl__field_limit_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
