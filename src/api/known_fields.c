@@ -5,6 +5,7 @@
 
 #include "api/endpoint.h"
 #include "api/fields.h"
+#include "utils/edits.h"
 
 enum {
     NOTED = 64, // bytes of an unknown name that are kept
@@ -258,30 +259,6 @@ static int plain(const char *name, char out[NAME_MAX_LEN])
     return n;
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that make one of the other (optimal
-// string alignment).
-static int distance(const char *a, int na, const char *b, int nb)
-{
-    int row[3][NAME_MAX_LEN + 1];
-    for (int j = 0; j <= nb; j++) row[0][j] = j;
-    for (int i = 1; i <= na; i++) {
-        int *now = row[i % 3];
-        const int *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-        now[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int d = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < d) d = last[j] + 1;
-            if (now[j - 1] + 1 < d) d = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < d) {
-                d = before[j - 2] + 1;
-            }
-            now[j] = d;
-        }
-    }
-    return row[na % 3][nb];
-}
-
 // Other servers' and libraries' names of fields, by which a request means the same.
 static const char *const aliases[][2] = {
     {"chattemplateargs", "chat_template_kwargs"}, // as plain() has them
@@ -342,7 +319,7 @@ static void look_near(nearest *n, const char *name)
     char b[NAME_MAX_LEN];
     const int nb = plain(name, b);
     if (nb < 4 || n->len > nb + 2 || nb > n->len + 2) return;
-    const int d = distance(n->name, n->len, b, nb);
+    const int d = msgl__edits(n->name, n->len, b, nb);
     const int far = 2 * d + (n->name[0] != b[0]); // people get the first letter right
     if (d > 0 && far < n->best && d <= (nb < 8 ? 1 : n->most)) {
         n->best = far;

@@ -408,7 +408,9 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,
         .group = "server",
-        .help = "listen on a --host that other machines reach, though no key is needed",
+        .help =
+            "listen on a --host that other machines reach, or share with any page (--cors-origin "
+            "'*'), though no key is needed",
     },
     {
         .name = "metrics-compat",

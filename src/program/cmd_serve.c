@@ -261,6 +261,14 @@ static int check_pairs(const msgl_args *a, msgl_err *err)
     if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
     }
+    const bool keys = a->api_keys.count > 0 || a->api_key_file != NULL;
+    for (int i = 0; i < a->cors_origins.count && !keys && !a->insecure; i++) {
+        if (strcmp(a->cors_origins.items[i], "*") != 0) continue;
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--cors-origin '*' lets any web page use the server: give it an API key "
+            "(--api-key, --api-key-file), name the origins, or say --insecure");
+    }
     if (a->uds == NULL || a->user == NULL) return 0;
     return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it
                          "--uds and --user do not go together: start the server as that user");

@@ -298,13 +298,17 @@ static void put_common(FILE *out)
 
 void msgl__help_http(FILE *out)
 {
-    fprintf(
-        out,
-        "# HTTP\n\nWritten by `minisgl help --http` from the tables that route requests and "
-        "read their fields. A test runs the\ncurl lines, from top to bottom, against `minisgl "
-        "serve models/demo --batch-dir DIR`. `null` is as if a field were left out.\n"
-        "With a key (`--api-key`), paths want `-H 'Authorization: Bearer KEY'`. Limits on "
-        "bytes, connections, time and memory are\noptions of [`serve`](cli.md#minisgl-serve).\n");
+    fprintf(out,
+            "# HTTP\n\nWritten by `minisgl help --http` from the tables that route requests and "
+            "read their fields. A test runs the\ncurl lines, from top to bottom, against `minisgl "
+            "serve models/demo --batch-dir DIR`. `null` is as if a field were left out.\n"
+            "With a key (`--api-key`), paths want `-H 'Authorization: Bearer KEY'`, `X-Api-Key` or "
+            "`Api-Key`. Limits on bytes, connections, time and\nmemory are options of "
+            "[`serve`](cli.md#minisgl-serve).\n\n"
+            "What answers with the model also does without `/v1`, with a slash at the end or twice "
+            "within, and at Azure's\n`/openai/deployments/NAME/...` and `/openai/v1/...`; a 404 "
+            "names the "
+            "nearest path.\n");
     const msgl_endpoint *ep;
     for (int i = 0; (ep = msgl__endpoints[i]) != NULL; i++) put_endpoint(out, ep);
     put_common(out);
