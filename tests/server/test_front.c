@@ -363,6 +363,35 @@ static void test_echo_logprobs(void **state)
     server_close(&s);
 }
 
+// A prompt's text has what it spells of special tokens, so what is behind them stands behind them.
+static void test_echo_special(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions",
+                "{\"prompt\":\"a<|im_end|>b\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.num_ids, 3);
+    msgl_token_logprobs rows[2];
+    fill_row(&rows[0], 1, ID_IM_END);
+    fill_row(&rows[1], 2, 'b');
+    const msgl_token_event e = {.uid = m.u.request.uid,
+                                .tokens = (const int32_t[]){'d'},
+                                .num_tokens = 1,
+                                .finish = MSGL_FINISH_LENGTH,
+                                .num_logprobs = 2,
+                                .logprobs = rows};
+    engine_send_event(&s, &e);
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "\"tokens\":[\"a\",\"<|im_end|>\",\"b\"]"));
+    assert_non_null(strstr(r.body, "\"text_offset\":[0,1,11]"));
+    expect_status(r, 200);
+    close(fd);
+    server_close(&s);
+}
+
 // vLLM's list of a prompt, with and without an echo that wants fewer tokens, for all choices; in a
 // chat once. The row of a chunk comes before the answer, and of each token its own comes first.
 static void test_prompt_logprobs(void **state)
@@ -689,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_stream_continuous_usage),
         cmocka_unit_test(test_stop_string),
         cmocka_unit_test(test_echo_logprobs),
+        cmocka_unit_test(test_echo_special),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_choices),
