@@ -8,6 +8,8 @@
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
+#include <time.h>
+
 #include "api/endpoint.h"
 #include "front/front.h"
 #include "front/workers.h"
@@ -183,7 +185,8 @@ struct msgl_front {
         uint64_t up_to;
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *told[64];           // lines of the log that are not said again
+    time_t started_at;
+    char *told[64]; // lines of the log that are not said again
     int num_told;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines

@@ -39,6 +39,7 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_model,
     &msgl__endpoint_v1,
     &msgl__endpoint_version,
+    &msgl__endpoint_tokenizer_info,
     &msgl__endpoint_get_model_info,
     &msgl__endpoint_model_info,
     &msgl__endpoint_get_server_info,

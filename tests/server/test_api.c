@@ -578,6 +578,8 @@ static void test_constraints(void **state)
     } cases[] = {
         {"\"response_format\":{\"type\":\"text\"}", MSGL_GRAMMAR_NONE, ""},
         {"\"response_format\":{\"type\":\"json_object\"}", MSGL_GRAMMAR_JSON_OBJECT, ""},
+        {"\"response_format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"null\"}}",
+         MSGL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"null\"}"},
         {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\": "
          "\"null\"}}}",
          MSGL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"null\"}"},

@@ -141,7 +141,10 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
 static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
                      msgl_strbuf *out)
 {
-    if (s->text.len == 0 && s->logprobs.count == 0 && !silent && s->finish == NULL) return 0;
+    if (s->text.len == 0 && s->logprobs.count == 0 && s->finish == NULL &&
+        !(silent && msgl__reply_counts(r))) {
+        return silent ? msgl__reply_silent(out) : 0;
+    }
     int rc = msgl__reply_chunk_begin(r, object, index, out);
     if (rc == 0) rc = put_text(r, s, out);
     msgl__strbuf_clear(&s->text);

@@ -381,7 +381,7 @@ int msgl__responses_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, 
         }
         msgl__parts_clear(&s->parts);
     } else if (rc == 0 && silent && s->first_shown) {
-        rc = msgl__strbuf_adds(out, ": \n\n"); // the API has no event for it: a comment
+        rc = msgl__reply_silent(out);
     }
     return rc == 0 && s->finish != NULL ? put_last(r, s, out) : rc;
 }
