@@ -161,6 +161,9 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
     char text[MSGL_JFLOAT_MAX];
     size_t n;
     MSGL_JTRY(msgl__jctx_number(d->c, v));
+    if (v->type == MSGL_J_BIG) {
+        return msgl__jbuf_add(d->b, v->as.s->data, v->as.s->len, untrusted);
+    }
     if (v->type == MSGL_J_INT) {
         n = (size_t)snprintf(text, sizeof text, "%lld", (long long)v->as.i);
     } else if (isnan(v->as.f)) {
@@ -176,8 +179,8 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
 static int dump_key(dumper *d, const msgl_jval *k, msgl_jfrom untrusted)
 {
     if (k->type == MSGL_J_STR) return dump_string(d, k->as.s, untrusted);
-    if (k->type != MSGL_J_INT && k->type != MSGL_J_FLOAT && k->type != MSGL_J_BOOL &&
-        k->type != MSGL_J_NONE) {
+    if (k->type != MSGL_J_INT && k->type != MSGL_J_BIG && k->type != MSGL_J_FLOAT &&
+        k->type != MSGL_J_BOOL && k->type != MSGL_J_NONE) {
         return msgl__jctx_fail(d->c, "keys must be str, int, float, bool or None, not %s",
                                msgl__jtype_name(k));
     }
@@ -240,6 +243,7 @@ static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_
     case MSGL_J_BOOL:
         return msgl__jbuf_add(d->b, v->as.b ? "true" : "false", v->as.b ? 4 : 5, untrusted);
     case MSGL_J_INT:
+    case MSGL_J_BIG:
     case MSGL_J_FLOAT: return dump_number(d, v, untrusted);
     case MSGL_J_STR: return dump_string(d, v->as.s, untrusted);
     case MSGL_J_LIST:

@@ -171,6 +171,7 @@ static void test_unsupported(void **state)
                   "uXXXX escape at byte 1");
     expect_status("{{ '\xff' }}", "{}", NULL, MSGL_EFORMAT, "UTF-8");
     expect_status("{{ 9999999999 * 9999999999 }}", "{}", NULL, MSGL_EINVAL, "64 bits");
+    expect_status("{{ '99999999999999999999'|from_json + 1 }}", "{}", NULL, MSGL_EINVAL, "'int'");
 }
 
 // What nobody has is an error where it is reached, in blocks too, and nothing before.
@@ -454,6 +455,15 @@ static void test_provenance(void **state)
                  v, "{user}\n{user} x {\"a\": {\"user}\\n{user\"}, \"b\": \"x\"}");
     expect_spans("{{ (d|tojson)|from_json }} {{ (d|tojson|from_json).k }}", v,
                  "{{'k': 'v', 'n': 1}} {v}");
+    // An integer keeps its digits, however many.
+    expect_spans("{% set n = '[12345678901234567890123, -9223372036854775809, "
+                 "9223372036854775807]'|from_json %}{{ n|tojson }} {{ n }} {{ n[0] }} "
+                 "{{ n[0] is integer and n[0] is number }} {{ n[0] == n[1] }} "
+                 "{{ n[0] == ('12345678901234567890123'|from_json) }} {{ n[0] is string }}",
+                 v,
+                 "[12345678901234567890123, -9223372036854775809, 9223372036854775807] "
+                 "[12345678901234567890123, -9223372036854775809, 9223372036854775807] "
+                 "12345678901234567890123 True False True False");
     // A role that every API knows is the template's; any other is the client's.
     expect_spans("{% for x in m %}<|{{ x.role }}|>{% endfor %}", v, "<|user|><|{evil}|>");
     expect_spans(
