@@ -62,9 +62,6 @@ int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, i
 // The same within the limits of the row that f has of it.
 int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, int64_t *out,
                        msgl_api_error *e);
-// The same of a limit: -1 is as if it were not there, as in llama-server.
-int msgl__field_limit_of(const json_t *o, const msgl_fields *f, const char *name, int64_t *out,
-                         msgl_api_error *e);
 int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
                      msgl_api_error *e);
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);

@@ -51,6 +51,7 @@ typedef struct msgl_field_row {
     int max_bytes;       // of each string in it; 0: as the body allows
     const char *only;    // its only values; others are refused, and told this
     bool required;
+    bool unlimited; // of MSGL_FIELD_INT: -1 is as if it were not there, as in llama-server
 } msgl_field_row;
 
 // The fields of a kind of object, beside those that are refused in any.

@@ -69,7 +69,7 @@ static const msgl_field_row request_rows[] = {
     {"stream_options", MSGL_FIELD_OBJECT,
      .help = "only with `stream`: `include_usage` (boolean): the last event has `usage`; "
              "`continuous_usage_stats` (boolean): with it, each event has it"},
-    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
      .help = "of each answer; -1: as if it were not given"},
     {"truncate_prompt_tokens", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
      .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
@@ -360,7 +360,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     const json_t *most = json_object_get(o, "max_tokens");
     const bool nothing = out->echo && json_is_integer(most) && json_integer_value(most) == 0;
     if (nothing) num = 0;
-    rc = nothing ? 1 : msgl__field_limit_of(o, &msgl__request_fields, "max_tokens", &num, e);
+    rc = nothing ? 1 : msgl__field_int_of(o, &msgl__request_fields, "max_tokens", &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;
     if (rc >= 0) rc = parse_truncate(o, out, e);
     if (out->max_tokens == 0) {

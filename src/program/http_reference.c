@@ -52,7 +52,8 @@ static void put_limits(FILE *out, const msgl_field_row *row)
     if (s != NULL && s->type != MSGL_SETTING_FLAG) {
         fprintf(out, s->max == INT32_MAX ? "%.10g to %.0f" : "%.10g to %.10g", s->min, s->max);
     } else if (row->min != 0 || row->max != 0) {
-        fprintf(out, "%" PRId64 " to %" PRId64, row->min, row->max);
+        fprintf(out, "%s%" PRId64 " to %" PRId64, row->unlimited ? "-1, or " : "", row->min,
+                row->max);
     }
     if (row->max_items > 0) fprintf(out, "at most %d elements", row->max_items);
     if (row->max_bytes == 0) return;

@@ -14,7 +14,7 @@
 
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
-    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
      .help = "of the answer; /v1/messages must have it"},
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
      .help = "objects with `role` (user, assistant, system) and `content`, a string or an array of "

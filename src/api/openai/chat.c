@@ -33,7 +33,7 @@ static const msgl_field_row conversation_rows[] = {
 const msgl_fields msgl__conversation_fields = {.title = "Fields of a conversation",
                                                .read = conversation_rows};
 static const msgl_field_row rows[] = {
-    {"max_completion_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+    {"max_completion_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
      .help = "the newer name of `max_tokens`, which wins; -1: as if it were not given"},
     {"logprobs", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer has its tokens' log-probabilities"},
@@ -576,7 +576,7 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc < 0) return rc;
     // The newer name wins where both are given.
     int64_t num;
-    rc = msgl__field_limit_of(o, &fields, "max_completion_tokens", &num, e);
+    rc = msgl__field_int_of(o, &fields, "max_completion_tokens", &num, e);
     if (rc < 0) return rc;
     if (rc > 0) out->max_tokens = (int32_t)num;
     json_t *tools = NULL;

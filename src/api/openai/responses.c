@@ -18,7 +18,7 @@ static const msgl_field_row rows[] = {
     {"input", MSGL_FIELD_ANY, .required = true,
      .help = "a string, or an array of items: messages, calls, their results, reasoning"},
     {"instructions", MSGL_FIELD_STRING, .help = "the system's message"},
-    {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+    {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
      .preset = "what the context leaves", .help = "of the answer; -1: as if it were not given"},
     MSGL_ROW_STREAM,
     {"tools", MSGL_FIELD_ARRAY, .help = "of type function, or namespace; others are left out"},
@@ -391,7 +391,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     int rc = msgl__rename_fields((json_t *)o, &fields) == 0 ? 0 : msgl__api_oom(e);
     if (rc == 0) rc = check_supported(o, e);
     if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
-    if (rc == 0) rc = msgl__field_limit_of(o, &fields, "max_output_tokens", &most, e);
+    if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
