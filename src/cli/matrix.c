@@ -70,9 +70,15 @@ static bool has_fp8(const msgl_attn_desc *d)
 static const struct {
     const char *title;
     property has;
-} COLUMNS[] = {{"K, V", has_kv},     {"latent", has_latent}, {"window", has_window},
-               {"local", has_local}, {"cap", has_softcap},   {"sinks", has_sinks},
-               {"masks", has_mods},  {"trees", has_tree},    {"FP8 cache", has_fp8},
+} COLUMNS[] = {{"K, V", has_kv},
+               {"latent", has_latent},
+               {"window", has_window},
+               {"local", has_local},
+               {"cap", has_softcap},
+               {"sinks", has_sinks},
+               {"masks (no model has any)", has_mods},
+               {"trees (nothing makes them yet)", has_tree},
+               {"FP8 cache", has_fp8},
                {"graph", has_graph}};
 
 static void state(FILE *out, const pair *p)
@@ -82,6 +88,14 @@ static void state(FILE *out, const pair *p)
     const int from = (int)p->gpu->min_capability;
     fprintf(out, "runs on %d.%d", RUN_CAPABILITY / 10, RUN_CAPABILITY % 10);
     if (from < RUN_CAPABILITY) fprintf(out, ", compiled from %d.%d on", from / 10, from % 10);
+}
+
+// The file that a GPU's backend is in.
+static void plugin(FILE *out, const pair *p)
+{
+    fprintf(out, " | ");
+    if (p->gpu == NULL) return;
+    fprintf(out, "`%s`", p->gpu->plugin != NULL ? p->gpu->plugin : "minisgl-cuda.so");
 }
 
 static void pages(FILE *out, const msgl_attn_desc *d)
@@ -125,9 +139,9 @@ void msgl__help_matrix(FILE *out)
 {
     int count;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    fprintf(out, "| backend | CPU | GPU | pages");
+    fprintf(out, "| backend | CPU | GPU | plug-in | pages");
     for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, " | %s", COLUMNS[c].title);
-    fprintf(out, " |\n|---|---|---|---");
+    fprintf(out, " |\n|---|---|---|---|---");
     for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, "|---");
     fprintf(out, "|\n");
     for (int i = 0; i < count; i++) {
@@ -137,6 +151,7 @@ void msgl__help_matrix(FILE *out)
         if (all[i] != (p.cpu != NULL ? p.cpu : p.gpu)) continue; // in the row of the other
         names(out, &p);
         state(out, &p);
+        plugin(out, &p);
         pages(out, all[i]);
         for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) cell(out, &p, COLUMNS[c].has);
         fprintf(out, " |\n");

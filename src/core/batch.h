@@ -16,7 +16,8 @@
 
 #define MSGL_MAX_TREE 64 // new tokens of a request in a step with trees
 
-typedef struct msgl_req_extra msgl_req_extra; // core/req_extra.h, whose count is none of C++
+// core/req_extra.h, which C++ cannot include: its reference count is an atomic of C11.
+typedef struct msgl_req_extra msgl_req_extra;
 
 // A request's part in a step: a chunk of its prompt, or one more token of its answer.
 typedef enum msgl_phase { MSGL_PREFILL, MSGL_DECODE } msgl_phase;

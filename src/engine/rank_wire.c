@@ -8,13 +8,9 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "message/frame.h"
 
-#define MAX_BYTES ((uint64_t)1 << 30)
-
-typedef struct head {
-    uint32_t kind, unused;
-    uint64_t bytes; // behind it
-} head;
+#define MAX_BYTES ((size_t)1 << 30)
 
 static bool reserve(msgl_wire *w, size_t bytes)
 {
@@ -32,7 +28,7 @@ static bool reserve(msgl_wire *w, size_t bytes)
 
 void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind)
 {
-    const head h = {.kind = kind};
+    const msgl_frame_head h = {.kind = kind};
     w->used = w->at = 0;
     w->failed = false;
     msgl__wire_put(w, &h, sizeof h);
@@ -59,9 +55,10 @@ static bool await(int fd, short what, const msgl_group *group)
 int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group)
 {
     if (w->failed) return MSGL_ENOMEM;
-    head h;
+    msgl_frame_head h;
     memcpy(&h, w->bytes, sizeof h);
-    h.bytes = w->used - sizeof h;
+    if (w->used - sizeof h > MAX_BYTES) return MSGL_ELIMIT;
+    h.bytes = (uint32_t)(w->used - sizeof h);
     memcpy(w->bytes, &h, sizeof h);
     for (size_t at = 0; at < w->used;) {
         const ssize_t n = send(fd, w->bytes + at, w->used - at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -87,11 +84,11 @@ static bool receive_all(int fd, void *to, size_t bytes, const msgl_group *group)
 
 int msgl__wire_receive(msgl_wire *w, int fd, const msgl_group *group)
 {
-    head h;
+    msgl_frame_head h;
     w->used = w->at = 0;
     w->failed = false;
     if (!receive_all(fd, &h, sizeof h, group)) return MSGL_EPEER;
-    if (h.bytes > MAX_BYTES) return MSGL_ELIMIT;
+    if (msgl__frame_peek(&h, sizeof h, MAX_BYTES, &h) < 0) return MSGL_ELIMIT;
     if (!reserve(w, h.bytes)) return MSGL_ENOMEM;
     if (!receive_all(fd, w->bytes, h.bytes, group)) return MSGL_EPEER;
     w->used = h.bytes;

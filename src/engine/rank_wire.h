@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 says to the others: bytes behind a kind and a length, both ends being one
-// program. Structs go as they are; pointers in them mean nothing and are set anew.
+// What rank 0 says to the others, a frame each (message/frame.h). Structs go as they are; pointers
+// in them mean nothing and are set anew.
 #ifndef MSGL_ENGINE_RANK_WIRE_H
 #define MSGL_ENGINE_RANK_WIRE_H
 
@@ -56,7 +56,8 @@ struct msgl_ranks {
 void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind);
 void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes);
 // The whole message; blocks while the other end does not read, unless a rank of the group (or NULL)
-// is to blame. MSGL_EPEER: it is gone, or of no use any more; MSGL_ENOMEM.
+// is to blame. MSGL_EPEER: it is gone, or of no use any more; MSGL_ENOMEM; MSGL_ELIMIT: longer than
+// any is.
 int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group);
 // The next message, whole, and its kind; blocks as sending does, and takes first what has come.
 // MSGL_EPEER: the other end is gone, or of no use any more; MSGL_ENOMEM; MSGL_ELIMIT: longer than

@@ -14,8 +14,10 @@
 // others of its party: of rows and of tokens it may hold seven times what is left after it took, so
 // that one request gets 7/8 of what the party can have, two get 7/15 each, and there is something
 // left for the next one.
-// An answer counts as four times the usual length (or max_tokens), and more when it gets longer:
-// max_tokens alone is mostly the rest of the context, which next to no answer needs.
+// A running answer is expected to take min(max_tokens, 4 x the usual length of answers) tokens, and
+// what it has when it gets longer than that. max_tokens alone is mostly the rest of the context,
+// which next to no answer needs. Example: answers have 100 tokens, max_tokens is 8,000: 400 tokens
+// are reserved, and 401 once it has 401.
 // And the prompts that others then find before theirs stay short: as many tokens as were started
 // in half a second (docs/decisions/010).
 #include "front/front_impl.h"

@@ -61,8 +61,8 @@ int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, in
 void msgl__cache_destroy(msgl_cache *c);
 msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span);
 
-// What is inserted from now on belongs to the step that is being built: it is not computed when
-// another request of the same step runs, so match does not return it.
+// The scheduler begins to build a step. Pages that are inserted until the next call are computed by
+// that step, so another request of the same step cannot read them, and match does not return them.
 void msgl__cache_next_step(msgl_cache *c);
 
 // The longest cached prefix with this salt of ids[0, n) from which a request can go on. *pending

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both kinds of channel carry the same frames (4-byte little-endian length, then the message), so
+// Both kinds of channel carry the same frames (frame.h), so
 // that the in-process one exercises the same code and copies on sending as promised. What differs
 // is where bytes go: a socket, or the peer's queue.
 //
@@ -21,10 +21,11 @@
 
 #include "core/mem.h"
 #include "message/codec.h"
+#include "message/frame.h"
 #include "utils/clock.h"
 #include "utils/packet.h"
 
-enum { HEADER = 4, READ_CHUNK = 64 * 1024, KEEP_CAPACITY = 1 << 20 };
+enum { READ_CHUNK = 64 * 1024, KEEP_CAPACITY = 1 << 20 };
 static const size_t rx_max = MSGL_MSG_FRAME_MAX * 4;
 
 // One direction of an in-process pair.
@@ -238,15 +239,15 @@ static int rx_fill_local(msgl_channel *c)
     return rc;
 }
 
-// 1: rx starts with a whole frame, of *len bytes after the header; 0: not yet; MSGL_EFORMAT.
+// 1: rx starts with a whole frame, of *len bytes; 0: not yet; MSGL_EFORMAT.
 static int rx_frame(const msgl_channel *c, size_t *len)
 {
+    msgl_frame_head head = {0};
     const size_t have = c->rx.len - c->rx_off;
-    if (have < HEADER) return 0;
-    const uint8_t *h = (const uint8_t *)c->rx.data + c->rx_off;
-    *len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
-    if (*len > MSGL_MSG_FRAME_MAX) return MSGL_EFORMAT;
-    return have - HEADER >= *len;
+    if (have < sizeof head) return 0;
+    const int rc = msgl__frame_peek(c->rx.data + c->rx_off, have, MSGL_MSG_FRAME_MAX, &head);
+    *len = sizeof head + head.bytes;
+    return rc;
 }
 
 // Keeps the eventfd equal to "rx (or the queue) has a frame or the end to report".
@@ -277,8 +278,8 @@ static int rx_take(msgl_channel *c, msgl_msg *m)
     }
     if (rc == 0 && c->rx_eof) return MSGL_ECLOSED;
     if (rc == 1) {
-        rc = msgl__msg_decode(c->rx.data + c->rx_off + HEADER, len, &c->mem, m, NULL);
-        c->rx_off += HEADER + len;
+        rc = msgl__msg_decode(c->rx.data + c->rx_off, len, &c->mem, m, NULL);
+        c->rx_off += len;
         if (c->rx_off == c->rx.len) buffer_compact(&c->rx, &c->rx_off);
         if (rc == 0) rc = 1;
     }
@@ -317,16 +318,7 @@ int msgl__channel_recv(msgl_channel *c, int timeout_ms, msgl_msg *m)
 static int tx_add(msgl_channel *c, const msgl_msg *m)
 {
     buffer_compact(&c->tx, &c->tx_off);
-    const size_t start = c->tx.len;
-    int rc = msgl__strbuf_add(&c->tx, "\0\0\0\0", HEADER);
-    if (rc == 0) rc = msgl__msg_encode(m, &c->tx);
-    if (rc != 0) {
-        if (c->tx.data != NULL) c->tx.len = start;
-        return rc;
-    }
-    const size_t len = c->tx.len - start - HEADER;
-    for (int i = 0; i < HEADER; i++) c->tx.data[start + (size_t)i] = (char)(len >> (8 * i));
-    return 0;
+    return msgl__msg_encode(m, &c->tx);
 }
 
 static int local_flush(msgl_channel *c)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "message/codec.h"
 
-#include <msgpack.h>
 #include <string.h>
 
 #include "core/mem.h"
 #include "core/round.h"
 #include "core/settings.h"
+#include "message/frame.h"
 
 // --- memory of decoded messages ---
 
@@ -67,675 +67,399 @@ static int mem_get(msgl_msg_mem *m, size_t size, void **out)
     return 0;
 }
 
-enum { REQUEST_FIELDS = 14 }; // of its tuple, beside the settings of sampling
+// --- a cursor that writes or reads ---
 
-// --- encoding ---
-
-typedef struct sink {
-    msgl_strbuf *buf;
+// One walk over a message's fields serves both directions, so that they cannot differ: the walk
+// gives each field's address and range, and the cursor appends it to `out` or sets it from the
+// bytes. It remembers the first failure: after it nothing is written, and every field reads as 0.
+typedef struct cursor {
+    msgl_strbuf *out; // writing; NULL: reading
+    const char *base, *p, *end;
+    msgl_msg_mem *mem;
+    msgl_err *err;
     int rc;
-} sink;
+} cursor;
 
-static int sink_write(void *data, const char *bytes, size_t len)
+static void fail(cursor *c, int code, const char *field, const char *what)
 {
-    sink *s = data;
-    if (s->rc == 0) s->rc = msgl__strbuf_add(s->buf, bytes, len);
-    return s->rc;
-}
-
-static void put_str(msgpack_packer *pk, const char *s)
-{
-    if (s == NULL) {
-        msgpack_pack_nil(pk);
+    if (c->rc != 0) return;
+    if (c->out != NULL) {
+        c->rc = code == MSGL_EFORMAT ? MSGL_EINVAL : code;
         return;
     }
-    const size_t len = strlen(s);
-    msgpack_pack_str(pk, len);
-    msgpack_pack_str_body(pk, s, len);
+    c->rc = msgl__err_set(c->err, code, "message: %s: %s at byte %zu", field, what,
+                          (size_t)(c->p - c->base));
 }
 
-static void put_ids(msgpack_packer *pk, const int32_t *ids, int32_t n)
+static void raw(cursor *c, void *value, size_t bytes, const char *field)
 {
-    msgpack_pack_array(pk, (size_t)n);
-    for (int32_t i = 0; i < n; i++) msgpack_pack_int32(pk, ids[i]);
-}
-
-static void put_bias(msgpack_packer *pk, const msgl_req_extra *x)
-{
-    const int32_t n = x != NULL ? x->num_bias : 0;
-    msgpack_pack_array(pk, (size_t)n);
-    for (int32_t i = 0; i < n; i++) {
-        msgpack_pack_array(pk, 2);
-        msgpack_pack_int32(pk, x->bias[i].token);
-        msgpack_pack_float(pk, x->bias[i].value);
+    if (c->rc != 0) {
+        if (c->out == NULL) memset(value, 0, bytes);
+        return;
     }
-}
-
-static void put_setting(msgpack_packer *pk, const msgl_setting *s, const void *values)
-{
-    const double v = msgl__setting_number(s, values);
-    if (s->type == MSGL_SETTING_REAL) {
-        msgpack_pack_float(pk, (float)v);
-    } else if (s->type == MSGL_SETTING_INT) {
-        msgpack_pack_int32(pk, (int32_t)v);
-    } else if (v != 0) {
-        msgpack_pack_true(pk);
+    if (c->out != NULL) {
+        c->rc = msgl__strbuf_add(c->out, value, bytes);
+    } else if ((size_t)(c->end - c->p) < bytes) {
+        memset(value, 0, bytes);
+        fail(c, MSGL_EFORMAT, field, "truncated");
     } else {
-        msgpack_pack_false(pk);
+        memcpy(value, c->p, bytes);
+        c->p += bytes;
     }
 }
 
-static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
+static void u64(cursor *c, uint64_t *v, const char *field)
 {
-    const msgl_sampling_params *p = &r->sampling;
-    if (r->num_ids < 1 || p->num_stop_ids < 0 || p->num_stop_ids > MSGL_MAX_STOP_IDS) {
-        return MSGL_EINVAL;
+    raw(c, v, sizeof *v, field);
+}
+
+static void f32(cursor *c, float *v, const char *field)
+{
+    raw(c, v, sizeof *v, field);
+}
+
+static void i32(cursor *c, int32_t *v, int32_t lo, int32_t hi, const char *field)
+{
+    raw(c, v, sizeof *v, field);
+    if (c->rc == 0 && (*v < lo || *v > hi)) fail(c, MSGL_EFORMAT, field, "out of range");
+}
+
+static void count(cursor *c, int32_t *v, const char *field) // of anything, not negative
+{
+    i32(c, v, 0, INT32_MAX, field);
+}
+
+static void flag(cursor *c, bool *v, const char *field)
+{
+    uint8_t byte = *v;
+    raw(c, &byte, 1, field);
+    if (c->rc == 0 && byte > 1) fail(c, MSGL_EFORMAT, field, "not a boolean");
+    *v = c->rc == 0 && byte != 0;
+}
+
+// How many elements follow; each takes at least min_bytes, so that a number which the remaining
+// bytes cannot hold is refused before anything is allocated for it. 0 behind a failure.
+static int32_t length(cursor *c, int32_t n, size_t min_bytes, int32_t max, const char *field)
+{
+    i32(c, &n, 0, max, field);
+    if (c->rc == 0 && c->out == NULL && (size_t)n > (size_t)(c->end - c->p) / min_bytes) {
+        fail(c, MSGL_EFORMAT, field, "too many elements");
     }
+    return c->rc == 0 ? n : 0;
+}
+
+static void *room(cursor *c, size_t n, size_t size, const char *field)
+{
+    void *p = NULL;
+    size_t bytes = 0;
+    if (c->rc != 0) return NULL;
+    int rc = msgl__size_mul(n, size, &bytes);
+    if (rc == 0) rc = mem_get(c->mem, bytes, &p);
+    if (rc != 0) fail(c, rc, field, "too large");
+    return c->rc == 0 ? p : NULL;
+}
+
+// [n] elements of 4 or 8 bytes as they are; NULL when there are none.
+static void array(cursor *c, const void **p, int32_t *n, size_t size, int32_t max,
+                  const char *field)
+{
+    *n = length(c, *n, size, max, field);
+    if (*n == 0) {
+        if (c->out == NULL) *p = NULL;
+        return;
+    }
+    void *to = c->out != NULL ? (void *)(uintptr_t)*p : room(c, (size_t)*n, size, field);
+    if (to != NULL) raw(c, to, (size_t)*n * size, field);
+    if (c->out == NULL) *p = to;
+    if (c->rc != 0) *n = 0;
+}
+
+static void ids(cursor *c, const int32_t **p, int32_t *n, int32_t least, int32_t max,
+                const char *field)
+{
+    const void *at = *p;
+    array(c, &at, n, sizeof **p, max, field);
+    *p = at;
+    for (int32_t i = 0; i < *n; i++) {
+        if ((*p)[i] < least) fail(c, MSGL_EFORMAT, field, "out of range");
+    }
+}
+
+// A text without its NUL, behind its length; NULL is a length of UINT32_MAX.
+static void text(cursor *c, const char **s, bool may_miss, const char *field)
+{
+    uint32_t n = *s == NULL ? UINT32_MAX : (uint32_t)strlen(*s);
+    raw(c, &n, sizeof n, field);
+    if (c->rc == 0 && n == UINT32_MAX && !may_miss) fail(c, MSGL_EFORMAT, field, "missing");
+    if (c->out != NULL) {
+        if (n != UINT32_MAX) raw(c, (void *)(uintptr_t)*s, n, field);
+        return;
+    }
+    *s = NULL;
+    if (c->rc != 0 || n == UINT32_MAX) return;
+    if ((size_t)(c->end - c->p) < n) {
+        fail(c, MSGL_EFORMAT, field, "truncated");
+    } else if (memchr(c->p, 0, n) != NULL) {
+        fail(c, MSGL_EFORMAT, field, "string with a NUL");
+    }
+    char *to = room(c, (size_t)n + 1, 1, field);
+    if (to == NULL) return;
+    raw(c, to, n, field);
+    to[n] = '\0';
+    *s = to;
+}
+
+// --- the walks ---
+
+static void setting(cursor *c, const msgl_setting *s, void *values)
+{
+    double v = c->out != NULL ? msgl__setting_number(s, values) : 0;
+    if (s->type == MSGL_SETTING_REAL) {
+        float f = (float)v;
+        f32(c, &f, s->field);
+        v = (double)f;
+    } else if (s->type == MSGL_SETTING_INT) {
+        int32_t i = (int32_t)v;
+        i32(c, &i, INT32_MIN, INT32_MAX, s->field);
+        v = i;
+    } else {
+        bool b = v != 0;
+        flag(c, &b, s->field);
+        v = b;
+    }
+    if (c->out == NULL) msgl__setting_put(s, v, values);
+}
+
+// What varies in size. Tokens are checked against the vocabulary by the receiver, who knows it.
+static void extra(cursor *c, msgl_req_extra **x)
+{
+    msgl_req_extra_parts parts = {.grammar = ""};
+    if (c->out != NULL && *x != NULL) {
+        parts = (msgl_req_extra_parts){.bias = (*x)->bias,
+                                       .num_bias = (*x)->num_bias,
+                                       .grammar_kind = (*x)->grammar_kind,
+                                       .grammar = (*x)->grammar,
+                                       .allowed = (*x)->allowed,
+                                       .num_allowed = (*x)->num_allowed,
+                                       .banned = (*x)->banned,
+                                       .num_banned = (*x)->num_banned};
+    }
+    int32_t kind = (int32_t)parts.grammar_kind, num_bias = (int32_t)parts.num_bias;
+    int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
+    const void *bias = parts.bias;
+    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    text(c, &parts.grammar, false, "request.grammar");
+    array(c, &bias, &num_bias, sizeof(msgl_bias), MSGL_MAX_LOGIT_BIAS, "request.logit_bias");
+    ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");
+    ids(c, &parts.banned, &num_banned, 0, INT32_MAX, "request.banned");
+    if (c->rc != 0 || c->out != NULL) return;
+    parts.grammar_kind = (msgl_grammar_kind)kind;
+    parts.bias = bias;
+    parts.num_bias = num_bias;
+    parts.num_allowed = num_allowed;
+    parts.num_banned = num_banned;
+    const int rc = msgl__req_extra_create_with(&parts, INT32_MAX, &c->mem->extra, NULL);
+    if (rc != 0) {
+        fail(c, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, "request.extra", "not valid");
+    }
+    *x = c->mem->extra;
+}
+
+static void request(cursor *c, msgl_msg_request *q)
+{
+    u64(c, &q->uid, "request.uid");
+    u64(c, &q->client, "request.client");
+    u64(c, &q->cache_salt, "request.cache_salt");
+    ids(c, &q->ids, &q->num_ids, INT32_MIN, INT32_MAX, "request.ids");
+    if (c->rc == 0 && q->num_ids == 0) fail(c, MSGL_EFORMAT, "request.ids", "empty");
+    msgl_sampling_params *p = &q->sampling;
     const msgl_setting_table *settings = &msgl__sampling_settings;
-    msgpack_pack_array(pk, REQUEST_FIELDS + (size_t)settings->count);
-    msgpack_pack_uint64(pk, r->uid);
-    msgpack_pack_uint64(pk, r->client);
-    msgpack_pack_uint64(pk, r->cache_salt);
-    put_ids(pk, r->ids, r->num_ids);
-    for (int i = 0; i < settings->count; i++) put_setting(pk, &settings->rows[i], p);
-    msgpack_pack_uint64(pk, p->seed);
-    msgpack_pack_int32(pk, p->max_tokens);
-    msgpack_pack_int32(pk, p->logprobs);
-    msgpack_pack_int32(pk, p->prompt_logprobs);
-    put_ids(pk, p->stop_ids, p->num_stop_ids);
-    msgpack_pack_int32(pk, r->extra == NULL ? 0 : (int32_t)r->extra->grammar_kind);
-    put_str(pk, r->extra == NULL ? "" : r->extra->grammar);
-    put_bias(pk, r->extra);
-    put_ids(pk, r->extra == NULL ? NULL : r->extra->allowed,
-            r->extra == NULL ? 0 : r->extra->num_allowed);
-    put_ids(pk, r->extra == NULL ? NULL : r->extra->banned,
-            r->extra == NULL ? 0 : r->extra->num_banned);
-    return 0;
+    for (int i = 0; i < settings->count; i++) setting(c, &settings->rows[i], p);
+    u64(c, &p->seed, "request.seed");
+    i32(c, &p->max_tokens, INT32_MIN, INT32_MAX, "request.max_tokens");
+    i32(c, &p->logprobs, INT32_MIN, INT32_MAX, "request.logprobs");
+    i32(c, &p->prompt_logprobs, INT32_MIN, INT32_MAX, "request.prompt_logprobs");
+    p->num_stop_ids = length(c, p->num_stop_ids, 4, MSGL_MAX_STOP_IDS, "request.stop_ids");
+    raw(c, p->stop_ids, (size_t)p->num_stop_ids * sizeof p->stop_ids[0], "request.stop_ids");
+    extra(c, &q->extra);
 }
 
-static int put_logprobs(msgpack_packer *pk, const msgl_token_logprobs *l)
+enum { LOGPROBS_MIN = 4 * 5 }; // bytes of one row, without tops
+
+static void logprobs(cursor *c, msgl_token_logprobs *l)
 {
-    if (l->num_top < 0 || l->num_top > MSGL_MAX_LOGPROBS) return MSGL_EINVAL;
-    msgpack_pack_array(pk, 6);
-    msgpack_pack_int32(pk, l->position);
-    msgpack_pack_int32(pk, l->token);
-    msgpack_pack_float(pk, l->logprob);
-    msgpack_pack_int32(pk, l->rank);
-    msgpack_pack_array(pk, (size_t)l->num_top);
-    for (int32_t i = 0; i < l->num_top; i++) msgpack_pack_int32(pk, l->top_ids[i]);
-    msgpack_pack_array(pk, (size_t)l->num_top);
-    for (int32_t i = 0; i < l->num_top; i++) msgpack_pack_float(pk, l->top_logprobs[i]);
-    return 0;
+    static const char field[] = "tokens.logprobs";
+    count(c, &l->position, field);
+    i32(c, &l->token, INT32_MIN, INT32_MAX, field);
+    f32(c, &l->logprob, field);
+    count(c, &l->rank, field);
+    l->num_top = length(c, l->num_top, 8, MSGL_MAX_LOGPROBS, field);
+    raw(c, l->top_ids, (size_t)l->num_top * sizeof l->top_ids[0], field);
+    raw(c, l->top_logprobs, (size_t)l->num_top * sizeof l->top_logprobs[0], field);
 }
 
-static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
+enum { EVENT_MIN = 8 + 4 * 8 }; // bytes of one event that has nothing
+
+static void event(cursor *c, msgl_token_event *e)
 {
-    if (t->num_events < 0) return MSGL_EINVAL;
-    msgpack_pack_array(pk, (size_t)t->num_events);
-    for (int32_t i = 0; i < t->num_events; i++) {
-        const msgl_token_event *e = &t->events[i];
-        if ((int)e->finish < MSGL_FINISH_NONE || e->finish > MSGL_FINISH_ERROR ||
-            e->num_tokens < 0 || e->num_values < 0 || e->num_logprobs < 0) {
-            return MSGL_EINVAL;
-        }
-        msgpack_pack_array(pk, 9);
-        msgpack_pack_uint64(pk, e->uid);
-        put_ids(pk, e->tokens, e->num_tokens);
-        msgpack_pack_int32(pk, (int32_t)e->finish);
-        msgpack_pack_int32(pk, e->prompt_tokens);
-        msgpack_pack_int32(pk, e->cached_tokens);
-        msgpack_pack_int32(pk, e->status);
-        put_str(pk, e->text);
-        msgpack_pack_array(pk, (size_t)e->num_values);
-        for (int32_t j = 0; j < e->num_values; j++) msgpack_pack_float(pk, e->values[j]);
-        msgpack_pack_array(pk, (size_t)e->num_logprobs);
-        for (int32_t j = 0; j < e->num_logprobs; j++) {
-            const int rc = put_logprobs(pk, &e->logprobs[j]);
-            if (rc != 0) return rc;
-        }
+    int32_t finish = (int32_t)e->finish;
+    const void *values = e->values;
+    u64(c, &e->uid, "tokens.uid");
+    ids(c, &e->tokens, &e->num_tokens, 0, INT32_MAX, "tokens.tokens");
+    i32(c, &finish, MSGL_FINISH_NONE, MSGL_FINISH_ERROR, "tokens.finish");
+    e->finish = (msgl_finish)finish;
+    count(c, &e->prompt_tokens, "tokens.prompt_tokens");
+    count(c, &e->cached_tokens, "tokens.cached_tokens");
+    i32(c, &e->status, INT32_MIN, INT32_MAX, "tokens.status");
+    text(c, &e->text, true, "tokens.text");
+    array(c, &values, &e->num_values, sizeof(float), INT32_MAX, "tokens.values");
+    e->values = values;
+    e->num_logprobs = length(c, e->num_logprobs, LOGPROBS_MIN, INT32_MAX, "tokens.logprobs");
+    msgl_token_logprobs *rows = NULL;
+    if (c->out == NULL && e->num_logprobs > 0) {
+        rows = room(c, (size_t)e->num_logprobs, sizeof *rows, "tokens.logprobs");
     }
-    return 0;
+    for (int32_t i = 0; i < e->num_logprobs && c->rc == 0; i++) {
+        msgl_token_logprobs row = c->out != NULL ? e->logprobs[i] : (msgl_token_logprobs){0};
+        logprobs(c, &row);
+        if (rows != NULL) rows[i] = row;
+    }
+    if (c->out == NULL) e->logprobs = rows;
 }
 
-static void put_ready(msgpack_packer *pk, const msgl_msg_ready *r)
+static void tokens(cursor *c, msgl_msg_tokens *t)
 {
-    msgpack_pack_array(pk, 9);
-    msgpack_pack_int32(pk, r->max_seq_len);
-    msgpack_pack_int32(pk, r->max_running);
-    msgpack_pack_int32(pk, r->num_pages);
-    msgpack_pack_int32(pk, r->page_size);
-    msgpack_pack_int32(pk, r->vocab_size);
-    put_str(pk, r->attention);
-    put_str(pk, r->device);
-    msgpack_pack_int32(pk, (int32_t)r->pooling);
-    msgpack_pack_int32(pk, r->pooled_size);
+    t->num_events = length(c, t->num_events, EVENT_MIN, INT32_MAX, "tokens");
+    msgl_token_event *events = NULL;
+    if (c->out == NULL) events = room(c, (size_t)t->num_events, sizeof *events, "tokens");
+    for (int32_t i = 0; i < t->num_events && c->rc == 0; i++) {
+        msgl_token_event e = c->out != NULL ? t->events[i] : (msgl_token_event){0};
+        event(c, &e);
+        if (events != NULL) events[i] = e;
+    }
+    if (c->out == NULL) t->events = events;
 }
 
-static void put_stats(msgpack_packer *pk, const msgl_msg_stats *s)
+static void ready(cursor *c, msgl_msg_ready *m)
 {
-    msgpack_pack_array(pk, 13);
-    msgpack_pack_uint64(pk, s->step);
-    msgpack_pack_int32(pk, s->running);
-    msgpack_pack_int32(pk, s->waiting);
-    msgpack_pack_int32(pk, s->free_pages);
-    msgpack_pack_int32(pk, s->cached_pages);
-    msgpack_pack_int32(pk, s->used_pages);
-    msgpack_pack_int32(pk, s->total_pages);
-    msgpack_pack_uint64(pk, s->prompt_tokens);
-    msgpack_pack_uint64(pk, s->generated_tokens);
-    msgpack_pack_uint64(pk, s->cached_tokens);
-    msgpack_pack_uint64(pk, s->requests_done);
-    msgpack_pack_uint64(pk, s->requests_aborted);
-    msgpack_pack_uint64(pk, s->requests_retracted);
+    int32_t pooling = (int32_t)m->pooling;
+    i32(c, &m->max_seq_len, 1, INT32_MAX, "ready.max_seq_len");
+    i32(c, &m->max_running, 1, INT32_MAX, "ready.max_running");
+    i32(c, &m->num_pages, 1, INT32_MAX, "ready.num_pages");
+    i32(c, &m->page_size, 1, INT32_MAX, "ready.page_size");
+    i32(c, &m->vocab_size, 1, INT32_MAX, "ready.vocab_size");
+    text(c, &m->attention, true, "ready.attention");
+    text(c, &m->device, true, "ready.device");
+    i32(c, &pooling, MSGL_POOL_NONE, MSGL_POOL_SCORE, "ready.pooling");
+    m->pooling = (msgl_pooling)pooling;
+    const bool none = m->pooling == MSGL_POOL_NONE;
+    i32(c, &m->pooled_size, none ? 0 : 1, none ? 0 : INT32_MAX, "ready.pooled_size");
 }
 
-static void put_report(msgpack_packer *pk, const msgl_msg_report *m)
+static void stats(cursor *c, msgl_msg_stats *s)
 {
-    msgpack_pack_array(pk, 6);
-    put_stats(pk, &m->stats);
-    msgpack_pack_uint64(pk, m->process.memory);
-    msgpack_pack_uint64(pk, m->process.cpu_us);
-    msgpack_pack_uint64(pk, m->steps.sum_ns);
-    msgpack_pack_array(pk, MSGL_DURATION_BOUNDS + 1);
-    for (int i = 0; i <= MSGL_DURATION_BOUNDS; i++) msgpack_pack_uint64(pk, m->steps.counts[i]);
-    msgpack_pack_array(pk, (size_t)m->num_groups);
+    u64(c, &s->step, "stats.step");
+    count(c, &s->running, "stats.running");
+    count(c, &s->waiting, "stats.waiting");
+    count(c, &s->free_pages, "stats.free_pages");
+    count(c, &s->cached_pages, "stats.cached_pages");
+    count(c, &s->used_pages, "stats.used_pages");
+    count(c, &s->total_pages, "stats.total_pages");
+    u64(c, &s->prompt_tokens, "stats.prompt_tokens");
+    u64(c, &s->generated_tokens, "stats.generated_tokens");
+    u64(c, &s->cached_tokens, "stats.cached_tokens");
+    u64(c, &s->requests_done, "stats.requests_done");
+    u64(c, &s->requests_aborted, "stats.requests_aborted");
+    u64(c, &s->requests_retracted, "stats.requests_retracted");
+}
+
+static void report(cursor *c, msgl_msg_report *m)
+{
+    stats(c, &m->stats);
+    u64(c, &m->process.memory, "report.memory");
+    u64(c, &m->process.cpu_us, "report.cpu_us");
+    u64(c, &m->steps.sum_ns, "report.step_ns");
+    raw(c, m->steps.counts, sizeof m->steps.counts, "report.steps");
+    m->num_groups = length(c, m->num_groups, 20, MSGL_MAX_REPORT_GROUPS, "report.groups");
     for (int i = 0; i < m->num_groups; i++) {
-        msgpack_pack_array(pk, 4);
-        msgpack_pack_int32(pk, m->groups[i].total);
-        msgpack_pack_int32(pk, m->groups[i].free);
-        msgpack_pack_int32(pk, m->groups[i].cached);
-        msgpack_pack_uint64(pk, m->groups[i].evicted);
+        count(c, &m->groups[i].total, "report.total");
+        count(c, &m->groups[i].free, "report.free");
+        count(c, &m->groups[i].cached, "report.cached");
+        u64(c, &m->groups[i].evicted, "report.evicted");
     }
 }
 
-static int put_tree(msgpack_packer *pk, const msgl_msg_tree *m)
+static void tree(cursor *c, msgl_msg_tree *m)
 {
-    if (m->num_runs < 0 || m->num_runs > MSGL_MAX_TREE_RUNS) return MSGL_EINVAL;
-    msgpack_pack_array(pk, 3);
-    msgpack_pack_uint8(pk, m->all);
-    msgpack_pack_uint64(pk, (uint64_t)m->tokens);
-    msgpack_pack_array(pk, (size_t)m->num_runs);
-    for (int i = 0; i < m->num_runs; i++) {
-        msgpack_pack_array(pk, 4);
-        msgpack_pack_int32(pk, m->runs[i].parent);
-        msgpack_pack_int32(pk, m->runs[i].tokens);
-        msgpack_pack_int32(pk, m->runs[i].pins);
-        msgpack_pack_uint64(pk, (uint64_t)m->runs[i].hits);
+    uint64_t all_tokens = (uint64_t)m->tokens;
+    flag(c, &m->all, "tree.all");
+    u64(c, &all_tokens, "tree.tokens");
+    m->tokens = (int64_t)(all_tokens & INT64_MAX);
+    m->num_runs = length(c, m->num_runs, 20, MSGL_MAX_TREE_RUNS, "tree.runs");
+    msgl_tree_run *runs = NULL;
+    if (c->out == NULL) runs = room(c, (size_t)m->num_runs, sizeof *runs, "tree.runs");
+    for (int i = 0; i < m->num_runs && c->rc == 0; i++) {
+        msgl_tree_run run = c->out != NULL ? m->runs[i] : (msgl_tree_run){0};
+        uint64_t hits = (uint64_t)run.hits;
+        i32(c, &run.parent, -1, m->num_runs - 1, "tree.parent");
+        i32(c, &run.tokens, 1, INT32_MAX, "tree.run_tokens");
+        count(c, &run.pins, "tree.pins");
+        u64(c, &hits, "tree.hits");
+        run.hits = (int64_t)(hits & INT64_MAX);
+        if (runs != NULL) runs[i] = run;
     }
-    return 0;
+    if (c->out == NULL) m->runs = runs;
 }
 
-static int put_fields(msgpack_packer *pk, const msgl_msg *m)
+static void message(cursor *c, msgl_msg *m)
 {
     switch (m->type) {
-    case MSGL_MSG_REQUEST: return put_request(pk, &m->u.request);
-    case MSGL_MSG_ABORT: msgpack_pack_uint64(pk, m->u.abort_uid); return 0;
+    case MSGL_MSG_REQUEST: request(c, &m->u.request); return;
+    case MSGL_MSG_ABORT: u64(c, &m->u.abort_uid, "abort.uid"); return;
     case MSGL_MSG_FLUSH:
     case MSGL_MSG_GET_STATS:
     case MSGL_MSG_GET_TREE:
-    case MSGL_MSG_EXIT: msgpack_pack_nil(pk); return 0;
-    case MSGL_MSG_READY: put_ready(pk, &m->u.ready); return 0;
-    case MSGL_MSG_TOKENS: return put_tokens(pk, &m->u.tokens);
-    case MSGL_MSG_STATS: put_stats(pk, &m->u.stats); return 0;
-    case MSGL_MSG_TREE: return put_tree(pk, &m->u.tree);
-    case MSGL_MSG_REPORT:
-        if (m->u.report.num_groups < 0 || m->u.report.num_groups > MSGL_MAX_REPORT_GROUPS) {
-            return MSGL_EINVAL;
-        }
-        put_report(pk, &m->u.report);
-        return 0;
-    case MSGL_MSG_FATAL:
-        if (m->u.fatal == NULL) return MSGL_EINVAL;
-        put_str(pk, m->u.fatal);
-        return 0;
+    case MSGL_MSG_EXIT: return;
+    case MSGL_MSG_READY: ready(c, &m->u.ready); return;
+    case MSGL_MSG_TOKENS: tokens(c, &m->u.tokens); return;
+    case MSGL_MSG_STATS: stats(c, &m->u.stats); return;
+    case MSGL_MSG_TREE: tree(c, &m->u.tree); return;
+    case MSGL_MSG_REPORT: report(c, &m->u.report); return;
+    case MSGL_MSG_FATAL: text(c, &m->u.fatal, false, "fatal"); return;
     }
-    return MSGL_EINVAL;
+    fail(c, MSGL_EFORMAT, "type", "unknown");
 }
 
 int msgl__msg_encode(const msgl_msg *m, msgl_strbuf *out)
 {
     const size_t before = out->len;
-    sink s = {.buf = out};
-    msgpack_packer pk;
-    msgpack_packer_init(&pk, &s, sink_write);
-    msgpack_pack_array(&pk, 3);
-    msgpack_pack_uint8(&pk, MSGL_MSG_VERSION);
-    msgpack_pack_uint8(&pk, (uint8_t)m->type);
-    int rc = put_fields(&pk, m);
-    if (rc == 0) rc = s.rc;
-    if (rc == 0 && out->len - before > MSGL_MSG_FRAME_MAX) rc = MSGL_ELIMIT;
-    if (rc != 0 && out->data != NULL) {
+    size_t start;
+    cursor c = {.out = out};
+    msgl_msg copy = *m; // the walk takes addresses of fields; it changes none
+    c.rc = msgl__frame_begin(out, &start);
+    if (c.rc == 0) message(&c, &copy);
+    if (c.rc == 0) c.rc = msgl__frame_end(out, start, (uint32_t)m->type, MSGL_MSG_FRAME_MAX);
+    if (c.rc != 0 && out->data != NULL) {
         out->len = before;
         out->data[before] = '\0';
     }
-    return rc;
-}
-
-// --- decoding ---
-
-// A cursor that remembers the first failure: after it every read gives 0, so callers check once.
-typedef struct reader {
-    const uint8_t *base, *p, *end;
-    msgl_msg_mem *mem;
-    msgl_err *err;
-    int rc;
-} reader;
-
-static void rd_fail(reader *r, int code, const char *field, const char *what)
-{
-    if (r->rc != 0) return;
-    r->rc = msgl__err_set(r->err, code, "message: %s: %s at byte %zu", field, what,
-                          (size_t)(r->p - r->base));
-}
-
-static bool rd_need(reader *r, size_t n, const char *field)
-{
-    if (r->rc != 0) return false;
-    if ((size_t)(r->end - r->p) < n) {
-        rd_fail(r, MSGL_EFORMAT, field, "truncated");
-        return false;
-    }
-    return true;
-}
-
-static uint64_t be(const uint8_t *p, int n)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < n; i++) v = v << 8 | p[i];
-    return v;
-}
-
-// Any MessagePack integer as sign and magnitude: *neg with the two's complement value, or the
-// unsigned value.
-static uint64_t rd_integer(reader *r, bool *neg, const char *field)
-{
-    *neg = false;
-    if (!rd_need(r, 1, field)) return 0;
-    const uint8_t tag = *r->p;
-    if (tag <= 0x7f) {
-        r->p++;
-        return tag;
-    }
-    if (tag >= 0xe0) {
-        r->p++;
-        *neg = true;
-        return (uint64_t)(int64_t)(int8_t)tag;
-    }
-    if (tag < 0xcc || tag > 0xd3) {
-        rd_fail(r, MSGL_EFORMAT, field, "not an integer");
-        return 0;
-    }
-    const int size = 1 << ((tag - 0xcc) & 3);
-    if (!rd_need(r, 1 + (size_t)size, field)) return 0;
-    uint64_t v = be(r->p + 1, size);
-    r->p += 1 + size;
-    if (tag >= 0xd0) { // signed: extend
-        const int shift = 64 - 8 * size;
-        v = (uint64_t)((int64_t)(v << shift) >> shift);
-        *neg = (int64_t)v < 0;
-    }
-    return v;
-}
-
-static uint64_t rd_u64(reader *r, const char *field)
-{
-    bool neg;
-    const uint64_t v = rd_integer(r, &neg, field);
-    if (neg) rd_fail(r, MSGL_EFORMAT, field, "negative");
-    return r->rc == 0 ? v : 0;
-}
-
-static int32_t rd_i32(reader *r, int32_t lo, int32_t hi, const char *field)
-{
-    bool neg;
-    const uint64_t v = rd_integer(r, &neg, field);
-    if (r->rc != 0) return 0;
-    if (neg ? (int64_t)v < lo : (v > INT32_MAX || (int64_t)v < lo || (int64_t)v > hi)) {
-        rd_fail(r, MSGL_EFORMAT, field, "out of range");
-        return 0;
-    }
-    return (int32_t)(int64_t)v;
-}
-
-static float rd_f32(reader *r, const char *field)
-{
-    if (!rd_need(r, 1, field)) return 0;
-    if (*r->p != 0xca) {
-        rd_fail(r, MSGL_EFORMAT, field, "not a 32-bit float");
-        return 0;
-    }
-    if (!rd_need(r, 5, field)) return 0;
-    const uint32_t u = (uint32_t)be(r->p + 1, 4);
-    float f;
-    memcpy(&f, &u, 4);
-    r->p += 5;
-    return f;
-}
-
-static bool rd_bool(reader *r, const char *field)
-{
-    if (!rd_need(r, 1, field)) return false;
-    if (*r->p != 0xc2 && *r->p != 0xc3) {
-        rd_fail(r, MSGL_EFORMAT, field, "not a boolean");
-        return false;
-    }
-    return *r->p++ == 0xc3;
-}
-
-static void rd_nil(reader *r, const char *field)
-{
-    if (!rd_need(r, 1, field)) return;
-    if (*r->p != 0xc0) {
-        rd_fail(r, MSGL_EFORMAT, field, "not nil");
-        return;
-    }
-    r->p++;
-}
-
-// Length of a fixed-size header family (array or string): 0 on failure.
-static size_t rd_length(reader *r, uint8_t fix, uint8_t fix_mask, uint8_t first, int first_size,
-                        int kinds, const char *field, const char *what)
-{
-    if (!rd_need(r, 1, field)) return 0;
-    const uint8_t tag = *r->p;
-    if ((tag & fix_mask) == fix) {
-        r->p++;
-        return tag & (uint8_t)~fix_mask;
-    }
-    if (tag < first || tag >= first + kinds) {
-        rd_fail(r, MSGL_EFORMAT, field, what);
-        return 0;
-    }
-    const int size = first_size << (tag - first);
-    if (!rd_need(r, 1 + (size_t)size, field)) return 0;
-    const size_t n = (size_t)be(r->p + 1, size);
-    r->p += 1 + size;
-    return n;
-}
-
-// Elements of an array; every element takes at least min_bytes, so a count that the remaining
-// bytes cannot hold is refused before anything is allocated for it.
-static size_t rd_array(reader *r, size_t min_bytes, size_t max, const char *field)
-{
-    const size_t n = rd_length(r, 0x90, 0xf0, 0xdc, 2, 2, field, "not an array");
-    if (r->rc != 0) return 0;
-    if (n > (size_t)(r->end - r->p) / min_bytes || n > max) {
-        rd_fail(r, MSGL_EFORMAT, field, "too many elements");
-        return 0;
-    }
-    return n;
-}
-
-static void rd_tuple(reader *r, size_t n, const char *field)
-{
-    if (rd_array(r, 1, n, field) != n) rd_fail(r, MSGL_EFORMAT, field, "wrong number of fields");
-}
-
-static const char *rd_str(reader *r, bool nil_allowed, const char *field)
-{
-    if (!rd_need(r, 1, field)) return NULL;
-    if (nil_allowed && *r->p == 0xc0) {
-        r->p++;
-        return NULL;
-    }
-    const size_t n = rd_length(r, 0xa0, 0xe0, 0xd9, 1, 3, field, "not a string");
-    if (!rd_need(r, n, field)) return NULL;
-    if (memchr(r->p, 0, n) != NULL) {
-        rd_fail(r, MSGL_EFORMAT, field, "string with a NUL");
-        return NULL;
-    }
-    void *s;
-    const int rc = mem_get(r->mem, n + 1, &s);
-    if (rc != 0) {
-        rd_fail(r, rc, field, "no memory");
-        return NULL;
-    }
-    memcpy(s, r->p, n);
-    ((char *)s)[n] = '\0';
-    r->p += n;
-    return s;
-}
-
-static void *rd_alloc(reader *r, size_t n, size_t size, const char *field)
-{
-    void *p = NULL;
-    size_t bytes = 0;
-    if (r->rc != 0) return NULL;
-    int rc = msgl__size_mul(n, size, &bytes);
-    if (rc == 0) rc = mem_get(r->mem, bytes, &p);
-    if (rc != 0) rd_fail(r, rc, field, "too large");
-    return p;
-}
-
-// *n: how many; NULL when there are none.
-static const int32_t *rd_ids(reader *r, int32_t least, int32_t *n, const char *field)
-{
-    *n = (int32_t)rd_array(r, 1, INT32_MAX, field);
-    if (*n == 0) return NULL;
-    int32_t *ids = rd_alloc(r, (size_t)*n, sizeof *ids, field);
-    for (int32_t i = 0; i < *n && r->rc == 0; i++) ids[i] = rd_i32(r, least, INT32_MAX, field);
-    return ids;
-}
-
-static const float *rd_floats(reader *r, int32_t *n, const char *field)
-{
-    *n = (int32_t)rd_array(r, 5, INT32_MAX, field);
-    if (*n == 0) return NULL;
-    float *values = rd_alloc(r, (size_t)*n, sizeof *values, field);
-    for (int32_t i = 0; i < *n && r->rc == 0; i++) values[i] = rd_f32(r, field);
-    return values;
-}
-
-// Into r->mem. Tokens are checked against the vocabulary by the receiver, who knows it.
-static msgl_req_extra *rd_extra(reader *r)
-{
-    static const char field[] = "request.logit_bias";
-    const int32_t kind = rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
-    const char *grammar = rd_str(r, false, "request.grammar");
-    const size_t n = rd_array(r, 7, MSGL_MAX_LOGIT_BIAS, field);
-    msgl_bias *bias = n == 0 || r->rc != 0 ? NULL : rd_alloc(r, n, sizeof *bias, field);
-    for (size_t i = 0; i < n && r->rc == 0; i++) {
-        rd_tuple(r, 2, field);
-        bias[i].token = rd_i32(r, 0, INT32_MAX - 1, field);
-        bias[i].value = rd_f32(r, field);
-    }
-    int32_t num_allowed, num_banned;
-    const int32_t *allowed = rd_ids(r, 0, &num_allowed, "request.allowed");
-    const int32_t *banned = rd_ids(r, 0, &num_banned, "request.banned");
-    if (r->rc != 0) return NULL;
-    const msgl_req_extra_parts parts = {.bias = bias,
-                                        .num_bias = (int64_t)n,
-                                        .grammar_kind = (msgl_grammar_kind)kind,
-                                        .grammar = grammar,
-                                        .allowed = allowed,
-                                        .num_allowed = num_allowed,
-                                        .banned = banned,
-                                        .num_banned = num_banned};
-    const int rc = msgl__req_extra_create_with(&parts, INT32_MAX, &r->mem->extra, NULL);
-    if (rc != 0) rd_fail(r, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, field, "not valid");
-    return r->mem->extra;
-}
-
-static void rd_setting(reader *r, const msgl_setting *s, void *values)
-{
-    double v;
-    if (s->type == MSGL_SETTING_REAL) {
-        v = (double)rd_f32(r, s->field);
-    } else if (s->type == MSGL_SETTING_INT) {
-        v = rd_i32(r, INT32_MIN, INT32_MAX, s->field);
-    } else {
-        v = rd_bool(r, s->field);
-    }
-    msgl__setting_put(s, v, values);
-}
-
-static void rd_request(reader *r, msgl_msg_request *q)
-{
-    const msgl_setting_table *settings = &msgl__sampling_settings;
-    rd_tuple(r, REQUEST_FIELDS + (size_t)settings->count, "request");
-    q->uid = rd_u64(r, "request.uid");
-    q->client = rd_u64(r, "request.client");
-    q->cache_salt = rd_u64(r, "request.cache_salt");
-    q->ids = rd_ids(r, INT32_MIN, &q->num_ids, "request.ids");
-    if (r->rc == 0 && q->num_ids == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
-    msgl_sampling_params *p = &q->sampling;
-    for (int i = 0; i < settings->count; i++) rd_setting(r, &settings->rows[i], p);
-    p->seed = rd_u64(r, "request.seed");
-    p->max_tokens = rd_i32(r, INT32_MIN, INT32_MAX, "request.max_tokens");
-    p->logprobs = rd_i32(r, INT32_MIN, INT32_MAX, "request.logprobs");
-    p->prompt_logprobs = rd_i32(r, INT32_MIN, INT32_MAX, "request.prompt_logprobs");
-    p->num_stop_ids = (int32_t)rd_array(r, 1, MSGL_MAX_STOP_IDS, "request.stop_ids");
-    for (int32_t i = 0; i < p->num_stop_ids; i++) {
-        p->stop_ids[i] = rd_i32(r, INT32_MIN, INT32_MAX, "request.stop_ids");
-    }
-    q->extra = rd_extra(r);
-}
-
-static void rd_logprobs(reader *r, msgl_token_logprobs *l)
-{
-    static const char field[] = "tokens.logprobs";
-    *l = (msgl_token_logprobs){0};
-    rd_tuple(r, 6, field);
-    l->position = rd_i32(r, 0, INT32_MAX, field);
-    l->token = rd_i32(r, INT32_MIN, INT32_MAX, field);
-    l->logprob = rd_f32(r, field);
-    l->rank = rd_i32(r, 0, INT32_MAX, field);
-    const size_t n = rd_array(r, 1, MSGL_MAX_LOGPROBS, field);
-    for (size_t i = 0; i < n; i++) l->top_ids[i] = rd_i32(r, INT32_MIN, INT32_MAX, field);
-    if (rd_array(r, 1, MSGL_MAX_LOGPROBS, field) != n) {
-        rd_fail(r, MSGL_EFORMAT, field, "ids and values differ in number");
-    }
-    for (size_t i = 0; i < n; i++) l->top_logprobs[i] = rd_f32(r, field);
-    l->num_top = (int32_t)n;
-}
-
-static void rd_event(reader *r, msgl_token_event *e)
-{
-    *e = (msgl_token_event){0};
-    rd_tuple(r, 9, "tokens.event");
-    e->uid = rd_u64(r, "tokens.uid");
-    e->tokens = rd_ids(r, 0, &e->num_tokens, "tokens.tokens");
-    e->finish = (msgl_finish)rd_i32(r, MSGL_FINISH_NONE, MSGL_FINISH_ERROR, "tokens.finish");
-    e->prompt_tokens = rd_i32(r, 0, INT32_MAX, "tokens.prompt_tokens");
-    e->cached_tokens = rd_i32(r, 0, INT32_MAX, "tokens.cached_tokens");
-    e->status = rd_i32(r, INT32_MIN, INT32_MAX, "tokens.status");
-    e->text = rd_str(r, true, "tokens.text");
-    e->values = rd_floats(r, &e->num_values, "tokens.values");
-    const size_t n = rd_array(r, 7, INT32_MAX, "tokens.logprobs");
-    if (n == 0 || r->rc != 0) return;
-    msgl_token_logprobs *rows = rd_alloc(r, n, sizeof *rows, "tokens.logprobs");
-    for (size_t i = 0; i < n && r->rc == 0; i++) rd_logprobs(r, &rows[i]);
-    e->logprobs = rows;
-    e->num_logprobs = (int32_t)n;
-}
-
-static void rd_tokens(reader *r, msgl_msg_tokens *t)
-{
-    const size_t n = rd_array(r, 10, INT32_MAX, "tokens");
-    msgl_token_event *events = rd_alloc(r, n, sizeof *events, "tokens");
-    for (size_t i = 0; i < n && r->rc == 0; i++) rd_event(r, &events[i]);
-    t->events = events;
-    t->num_events = (int32_t)n;
-}
-
-static void rd_ready(reader *r, msgl_msg_ready *m)
-{
-    rd_tuple(r, 9, "ready");
-    m->max_seq_len = rd_i32(r, 1, INT32_MAX, "ready.max_seq_len");
-    m->max_running = rd_i32(r, 1, INT32_MAX, "ready.max_running");
-    m->num_pages = rd_i32(r, 1, INT32_MAX, "ready.num_pages");
-    m->page_size = rd_i32(r, 1, INT32_MAX, "ready.page_size");
-    m->vocab_size = rd_i32(r, 1, INT32_MAX, "ready.vocab_size");
-    m->attention = rd_str(r, true, "ready.attention");
-    m->device = rd_str(r, true, "ready.device");
-    m->pooling = (msgl_pooling)rd_i32(r, MSGL_POOL_NONE, MSGL_POOL_SCORE, "ready.pooling");
-    m->pooled_size = rd_i32(r, m->pooling == MSGL_POOL_NONE ? 0 : 1,
-                            m->pooling == MSGL_POOL_NONE ? 0 : INT32_MAX, "ready.pooled_size");
-}
-
-static void rd_stats(reader *r, msgl_msg_stats *s)
-{
-    rd_tuple(r, 13, "stats");
-    s->step = rd_u64(r, "stats.step");
-    s->running = rd_i32(r, 0, INT32_MAX, "stats.running");
-    s->waiting = rd_i32(r, 0, INT32_MAX, "stats.waiting");
-    s->free_pages = rd_i32(r, 0, INT32_MAX, "stats.free_pages");
-    s->cached_pages = rd_i32(r, 0, INT32_MAX, "stats.cached_pages");
-    s->used_pages = rd_i32(r, 0, INT32_MAX, "stats.used_pages");
-    s->total_pages = rd_i32(r, 0, INT32_MAX, "stats.total_pages");
-    s->prompt_tokens = rd_u64(r, "stats.prompt_tokens");
-    s->generated_tokens = rd_u64(r, "stats.generated_tokens");
-    s->cached_tokens = rd_u64(r, "stats.cached_tokens");
-    s->requests_done = rd_u64(r, "stats.requests_done");
-    s->requests_aborted = rd_u64(r, "stats.requests_aborted");
-    s->requests_retracted = rd_u64(r, "stats.requests_retracted");
-}
-
-static void rd_report(reader *r, msgl_msg_report *m)
-{
-    *m = (msgl_msg_report){0};
-    rd_tuple(r, 6, "report");
-    rd_stats(r, &m->stats);
-    m->process.memory = rd_u64(r, "report.memory");
-    m->process.cpu_us = rd_u64(r, "report.cpu_us");
-    m->steps.sum_ns = rd_u64(r, "report.step_ns");
-    rd_tuple(r, MSGL_DURATION_BOUNDS + 1, "report.steps");
-    for (int i = 0; i <= MSGL_DURATION_BOUNDS; i++) {
-        m->steps.counts[i] = rd_u64(r, "report.steps");
-    }
-    m->num_groups = (int32_t)rd_array(r, 5, MSGL_MAX_REPORT_GROUPS, "report.groups");
-    for (int i = 0; i < m->num_groups && r->rc == 0; i++) {
-        rd_tuple(r, 4, "report.group");
-        m->groups[i].total = rd_i32(r, 0, INT32_MAX, "report.total");
-        m->groups[i].free = rd_i32(r, 0, INT32_MAX, "report.free");
-        m->groups[i].cached = rd_i32(r, 0, INT32_MAX, "report.cached");
-        m->groups[i].evicted = rd_u64(r, "report.evicted");
-    }
-}
-
-static void rd_tree(reader *r, msgl_msg_tree *m)
-{
-    rd_tuple(r, 3, "tree");
-    m->all = rd_i32(r, 0, 1, "tree.all") != 0;
-    m->tokens = (int64_t)(rd_u64(r, "tree.tokens") & INT64_MAX);
-    const size_t n = rd_array(r, 5, MSGL_MAX_TREE_RUNS, "tree.runs");
-    msgl_tree_run *runs = rd_alloc(r, n, sizeof *runs, "tree.runs");
-    for (size_t i = 0; i < n && r->rc == 0; i++) {
-        rd_tuple(r, 4, "tree.run");
-        runs[i].parent = rd_i32(r, -1, (int32_t)n - 1, "tree.parent");
-        runs[i].tokens = rd_i32(r, 1, INT32_MAX, "tree.run_tokens");
-        runs[i].pins = rd_i32(r, 0, INT32_MAX, "tree.pins");
-        runs[i].hits = (int64_t)(rd_u64(r, "tree.hits") & INT64_MAX);
-    }
-    m->runs = runs;
-    m->num_runs = (int32_t)n;
+    return c.rc;
 }
 
 int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err)
 {
     msgl__msg_mem_reset(mem);
     *out = (msgl_msg){0};
-    reader r = {
-        .base = data, .p = data, .end = (const uint8_t *)data + len, .mem = mem, .err = err};
-    if (len > MSGL_MSG_FRAME_MAX) rd_fail(&r, MSGL_ELIMIT, "frame", "too long");
-    rd_tuple(&r, 3, "message");
-    rd_i32(&r, MSGL_MSG_VERSION, MSGL_MSG_VERSION, "version");
-    out->type = (msgl_msg_type)rd_i32(&r, MSGL_MSG_REQUEST, MSGL_MSG_TREE, "type");
-    if (r.rc != 0) return r.rc;
-    switch (out->type) {
-    case MSGL_MSG_REQUEST: rd_request(&r, &out->u.request); break;
-    case MSGL_MSG_ABORT: out->u.abort_uid = rd_u64(&r, "abort.uid"); break;
-    case MSGL_MSG_FLUSH:
-    case MSGL_MSG_GET_STATS:
-    case MSGL_MSG_GET_TREE:
-    case MSGL_MSG_EXIT: rd_nil(&r, "fields"); break;
-    case MSGL_MSG_READY: rd_ready(&r, &out->u.ready); break;
-    case MSGL_MSG_TOKENS: rd_tokens(&r, &out->u.tokens); break;
-    case MSGL_MSG_STATS: rd_stats(&r, &out->u.stats); break;
-    case MSGL_MSG_TREE: rd_tree(&r, &out->u.tree); break;
-    case MSGL_MSG_REPORT: rd_report(&r, &out->u.report); break;
-    case MSGL_MSG_FATAL: out->u.fatal = rd_str(&r, false, "fatal"); break;
+    msgl_frame_head head = {0};
+    cursor c = {.base = data, .p = data, .end = (const char *)data + len, .mem = mem, .err = err};
+    if (msgl__frame_peek(data, len, MSGL_MSG_FRAME_MAX, &head) != 1) {
+        fail(&c, MSGL_EFORMAT, "frame", "not whole, or too long");
+    } else {
+        c.p += sizeof head;
+        out->type = (msgl_msg_type)head.kind;
+        message(&c, out);
+        if (c.rc == 0 && c.p != c.end) fail(&c, MSGL_EFORMAT, "message", "trailing bytes");
     }
-    if (r.rc == 0 && r.p != r.end) rd_fail(&r, MSGL_EFORMAT, "message", "trailing bytes");
-    return r.rc;
+    if (c.rc != 0) *out = (msgl_msg){0};
+    return c.rc;
 }

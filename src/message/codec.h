@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A message as MessagePack bytes and back: the array [version, type, fields]. Writing goes through
-// msgpack-c. Reading walks the bytes in place instead of building msgpack-c's object tree: a frame
-// that claims 2^32 elements must not make the reader allocate for them before they are seen.
+// A message as one frame (frame.h) and back: the kind is its type, the body its fields one after
+// the other. Arrays have their length in front of them; a frame that claims 2^31 elements does not
+// make the reader allocate for them before they are seen.
 #ifndef MSGL_MESSAGE_CODEC_H
 #define MSGL_MESSAGE_CODEC_H
 
@@ -11,8 +11,7 @@
 #include "message/message.h"
 #include "utils/strbuf.h"
 
-#define MSGL_MSG_VERSION 1
-#define MSGL_MSG_FRAME_MAX ((size_t)64 << 20)    // bytes of one encoded message
+#define MSGL_MSG_FRAME_MAX ((size_t)64 << 20)    // bytes of one encoded message's body
 #define MSGL_MSG_DECODED_MAX ((size_t)512 << 20) // bytes of one decoded message's arrays and texts
 
 // Where a decoded message's arrays and texts live. Zero-initialised is empty; blocks are kept from
@@ -29,9 +28,9 @@ void msgl__msg_mem_free(msgl_msg_mem *m);
 // MSGL_ELIMIT, MSGL_ENOMEM; *out is then as before.
 int msgl__msg_encode(const msgl_msg *m, msgl_strbuf *out);
 
-// Decodes exactly data[0, len). *out points into mem (reset first). MSGL_EFORMAT: truncated,
-// trailing bytes, a wrong type, a value out of range, an unknown version or type (err names the
-// field and the byte offset); MSGL_ELIMIT; MSGL_ENOMEM.
+// Decodes exactly the frame data[0, len). *out points into mem (reset first). MSGL_EFORMAT:
+// truncated, trailing bytes, a value out of range, an unknown type (err names the field and the
+// byte offset); MSGL_ELIMIT; MSGL_ENOMEM.
 int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err);
 
 #endif

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the front process and the engine process say to each other, as typed structs. On a socket
-// each message is one frame: 4-byte little-endian length, then a MessagePack array [version, type,
-// fields]. Decoding checks every length, type and range; an unknown type is an error, never a
-// crash.
+// each message is one frame (frame.h). Decoding checks every length, type and range; an unknown
+// type is an error, never a crash.
 #ifndef MSGL_MESSAGE_MESSAGE_H
 #define MSGL_MESSAGE_MESSAGE_H
 

@@ -40,8 +40,9 @@ static void declare_linear(const declaring *d, msgl_linear *l, int32_t n, int32_
     msgl__products_add(&d->m->products, l, use);
 }
 
-// One that makes a block's result; join NULL: which is only stored. Of several ranks' parts the
-// product may be stored or, by a kernel that can do that, added up.
+// The last product of a block. With `join` its result is added to the residual stream, without it
+// the result is stored. Where several ranks have a part of the product each, a kernel that can add
+// the parts up does so; both uses are declared then.
 static void declare_joined(const declaring *d, msgl_linear *l, int32_t k, bool bias,
                            const msgl_join *join, msgl_use_rows rows)
 {
@@ -57,7 +58,7 @@ static void declare_joined(const declaring *d, msgl_linear *l, int32_t k, bool b
 
 static const msgl_range NOTHING[] = {{0, 0}};
 
-// Of a weight, or of a vector by its elements, the ranges rows [num].
+// This rank keeps the ranges rows [num] of a weight's rows, or of a vector's elements.
 static void keep_rows(const declaring *d, const void *what, const msgl_range *rows, int32_t num)
 {
     msgl_kept kept = {.num_rows = num};
@@ -65,7 +66,8 @@ static void keep_rows(const declaring *d, const void *what, const msgl_range *ro
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, what, &kept);
 }
 
-// One of whose rows, and results, a rank has the ranges rows [num] (column-parallel).
+// A product of which each rank has some rows and computes those results (column-parallel): here the
+// ranges rows [num].
 static void declare_shared_rows(const declaring *d, msgl_linear *l, const msgl_range *rows,
                                 int32_t num, int32_t k, bool bias, const msgl_linear_use *use)
 {
@@ -74,7 +76,8 @@ static void declare_shared_rows(const declaring *d, msgl_linear *l, const msgl_r
     declare_linear(d, l, count(rows, num), k, bias, use);
 }
 
-// One of whose `all` columns a rank has those: its results are added up (row-parallel).
+// A product of which each rank has some columns, here `cols` of `all`, and whose results the ranks
+// add up (row-parallel).
 static void keep_columns(const declaring *d, const msgl_weight *w, msgl_range cols, int32_t all)
 {
     const msgl_kept kept = {.cols = cols, .all_cols = all};
@@ -101,7 +104,7 @@ static void declare_part(const declaring *d, msgl_linear *l, int32_t row, int32_
     declare_heads(d, l, row, rows, bias, 0, 0, 0, name);
 }
 
-// Of its `all` elements a rank has those.
+// A norm of `all` elements of which this rank keeps the range `kept`.
 static void declare_norm_part(const declaring *d, float **v, msgl_range kept, int32_t all,
                               const char *name)
 {

@@ -27,9 +27,12 @@ typedef struct msgl_source {
     const msgl_tensor *t;
     msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is
     size_t cols;     // of a row; 0: the tensor has one dimension
-    // Not 0: the tensor's rows have so many, and these are those from first_col on.
+    // Not 0: a row of the tensor has all_cols columns, and the model's column j is its column
+    // first_col + j.
     size_t all_cols, first_col;
-    size_t first; // and order of rows or elements: as in msgl_wanted (models/weights.h)
+    // Which rows or elements, and in which order: msgl_wanted (models/weights.h) has the same
+    // members.
+    size_t first;
     int32_t head, unpaired, pairs;
     bool transposed;
 } msgl_source;

@@ -12,22 +12,23 @@
 
 #define MSGL_TENSOR_NAME 96
 
-// So many from there on.
+// The numbers from, from + 1, ..., from + count - 1.
 typedef struct msgl_range {
     int32_t from, count;
 } msgl_range;
 
 #define MSGL_MAX_KEPT 8
 
-// What one rank of several keeps of a weight's rows and columns, or of a vector's elements; the
-// others are left out, and those kept move together.
+// The rows and columns of a weight, or elements of a vector, that one rank of several keeps. The
+// kept rows are stored without gaps. Example: period 8, rows {2, 2}, periods {1, 2} keep the rows
+// 10, 11, 18 and 19: rows 2 and 3 of the second and of the third eight.
 typedef struct msgl_kept {
-    msgl_range rows[MSGL_MAX_KEPT]; // [num_rows] ascending; of every `period` rows
-    int32_t num_rows;               // 0: all are kept
-    int32_t period;                 // 0: all the weight has
-    msgl_range periods;             // count 0: of all of them; else of none of the others
-    msgl_range cols;                // count 0: all are kept
-    int32_t all_cols;               // that the whole weight has
+    msgl_range rows[MSGL_MAX_KEPT]; // [num_rows] ascending, within each period
+    int32_t num_rows;               // 0: all rows are kept
+    int32_t period;                 // rows of a period; 0: all rows of the weight are one
+    msgl_range periods;             // periods that rows are kept of; count 0: all of them
+    msgl_range cols;                // columns that are kept; count 0: all
+    int32_t all_cols;               // columns of the whole weight
 } msgl_kept;
 
 // One tensor that the model wants: rows [row, row + rows) of a weight with cols columns, or
@@ -39,20 +40,24 @@ typedef struct msgl_wanted {
     float dummy; // value that a vector gets without a checkpoint
     float add;   // to the elements of a vector
     int32_t row, rows, cols;
-    // Of several ranks each wants a part: of the part_rows x all_cols that one rank would want,
-    // rows from `skip` on and columns from first_col on. No rows: the tensor only has to be there.
+    // One rank of several reads rows [skip, skip + rows) and columns [first_col, first_col + cols)
+    // of the part_rows x all_cols that a single rank would read. Example: rank 1 of 2 of a weight
+    // of 6 x 4, split by rows, has part_rows 6, skip 3, rows 3. rows 0: nothing is read, but the
+    // tensor has to be in the checkpoint.
     int32_t part_rows, skip, all_cols, first_col;
-    // Not 0: the tensor has so many rows, and these are its rows from `first` on; or transposed,
-    // and its rows [first, first + cols) are the columns of these.
+    // Not 0: the tensor stacks several weights. It has tensor_rows rows, and row i of this weight
+    // is its row first + i; or, transposed, column j of this weight is its row first + j.
     int32_t tensor_rows, first;
     bool transposed;
-    // Not 0: the tensor has the elements of so many experts, its first dimension. A weight is those
-    // of one of them, which stand [rows, cols] there, or [cols, rows] by_columns and unless they
-    // are blocks of MXFP4; a vector is those of all.
+    // Not 0: the tensor's first dimension are `experts` experts. A weight is expert number
+    // `expert`, which the file has as [rows, cols], or with by_columns as [cols, rows] (blocks of
+    // MXFP4 are [rows, cols] in both cases). A vector is all experts one after the other.
     int32_t experts, expert;
     bool by_columns;
-    // Of every `head` rows, behind `unpaired` ones, rows 2 i and 2 i + 1 of 2 * pairs become i and
-    // pairs + i.
+    // The file has the rows that rotate together as neighbours, and the kernels want them in
+    // halves. In every head of `head` rows the first `unpaired` ones stay, and of the 2 * pairs
+    // behind them rows 2 i and 2 i + 1 move to places i and pairs + i. Example: head 6, unpaired 2,
+    // pairs 2: the file's rows 0 1 2 3 4 5 become 0 1 2 4 3 5. 0: nothing moves.
     int32_t head, unpaired, pairs;
     int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
     bool router;  // experts are chosen by these rows

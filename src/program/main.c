@@ -94,6 +94,8 @@ static bool opens_model(const msgl_command *cmd, const msgl_args *a)
 {
 #ifdef MSGL_APP_BENCH
     if (cmd->bit == MSGL_CMD_BENCH) return msgl__bench_opens_model(a->sub);
+#else
+    (void)a;
 #endif
     return (cmd->bit & MSGL_CMD_ENGINE) != 0;
 }

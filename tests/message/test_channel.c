@@ -178,13 +178,18 @@ static void test_post(void **state)
     msgl__free(ids);
 }
 
+// A message that aborts request 7, as it is sent: 8 bytes of body, the kind, the request.
+static const char ABORT_7[16] = {8, 0, 0, 0, MSGL_MSG_ABORT, 0, 0, 0, 7};
+
 static void test_garbage(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"\xff\xff\xff\xff", "\x01\x00\x00\x00\xc1",
-                                      "GET / HTTP/1.1\r\n\r\n"};
-    static const size_t len[] = {4, 5, 18};
-    for (size_t i = 0; i < 3; i++) {
+    // Too long a body; none of the kinds; a kind that wants another body; another protocol.
+    static const char *const bad[] = {
+        "\xff\xff\xff\xff\x01\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00",
+        "\x01\x00\x00\x00\x02\x00\x00\x00\xc1", "GET / HTTP/1.1\r\n\r\n"};
+    static const size_t len[] = {8, 8, 9, 18};
+    for (size_t i = 0; i < 4; i++) {
         int fd[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
         msgl_channel *c;
@@ -206,11 +211,13 @@ static void test_dribble(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
     msgl_channel *c;
     assert_int_equal(msgl__channel_from_fd(fd[1], &c, NULL), 0);
-    static const char frame[] = "\x04\x00\x00\x00\x93\x01\x02\x07\x04\x00\x00";
+    char frame[sizeof ABORT_7 + 3];
+    memcpy(frame, ABORT_7, sizeof ABORT_7);
+    memcpy(frame + sizeof ABORT_7, ABORT_7, 3);
     msgl_msg m;
-    for (size_t i = 0; i < 11; i++) {
+    for (size_t i = 0; i < sizeof frame; i++) {
         assert_int_equal(write(fd[0], frame + i, 1), 1);
-        assert_int_equal(msgl__channel_recv(c, 0, &m), i == 7);
+        assert_int_equal(msgl__channel_recv(c, 0, &m), i == sizeof ABORT_7 - 1);
     }
     close(fd[0]);
     assert_int_equal(msgl__channel_recv(c, -1, &m), MSGL_ECLOSED);
@@ -230,7 +237,7 @@ static void test_renew(void **state)
     assert_int_equal(msgl__channel_renew(c, 0), MSGL_ECLOSED); // it has no line
     msgl__channel_set_line(c, line[1]);
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(write(fd[0], "\x04\x00\x00\x00\x93", 5), 5); // of a frame
+        assert_int_equal(write(fd[0], ABORT_7, 5), 5); // of a frame
         assert_int_equal(msgl__channel_recv(c, 0, &m), 0);
         close(fd[0]);
         assert_int_equal(msgl__channel_recv(c, -1, &m), MSGL_ECLOSED);
@@ -242,14 +249,14 @@ static void test_renew(void **state)
         close(fd[1]);
         assert_int_equal(msgl__channel_renew(c, -1), 1);
         assert_int_equal(readable(c), 0);
-        assert_int_equal(write(fd[0], "\x04\x00\x00\x00\x93\x01\x02\x07", 8), 8);
+        assert_int_equal(write(fd[0], ABORT_7, sizeof ABORT_7), sizeof ABORT_7);
         assert_int_equal(msgl__channel_recv(c, -1, &m), 1);
         assert_int_equal(m.u.abort_uid, 7);
         const msgl_msg reply = abort_msg(1);
         char got[64];
         assert_int_equal(msgl__channel_send(c, &reply), 0);
-        assert_int_equal(read(fd[0], got, sizeof got), 8);
-        assert_int_equal(got[7], 1);
+        assert_int_equal(read(fd[0], got, sizeof got), sizeof ABORT_7);
+        assert_int_equal(got[8], 1);
     }
     close(fd[0]);
     close(line[0]);

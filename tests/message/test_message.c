@@ -16,6 +16,7 @@
 #include "core/mem.h"
 #include "core/settings.h"
 #include "message/codec.h"
+#include "message/frame.h"
 
 static msgl_strbuf enc(const msgl_msg *m)
 {
@@ -99,9 +100,10 @@ static void test_bias(void **state)
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.request.extra->num_bias, MSGL_MAX_LOGIT_BIAS);
     assert_memory_equal(d.u.request.extra->bias, want->bias, sizeof bias);
+    const msgl_frame_head flush = {.kind = MSGL_MSG_FLUSH};
     msgl_req_extra *kept = msgl__req_extra_ref(d.u.request.extra);
     assert_int_equal(kept->refs, 2);
-    assert_int_equal(msgl__msg_decode("\x93\x01\x03\xc0", 4, &mem, &d, NULL), 0);
+    assert_int_equal(msgl__msg_decode(&flush, sizeof flush, &mem, &d, NULL), 0);
     assert_int_equal(kept->refs, 1);
     assert_memory_equal(kept->bias, want->bias, sizeof bias);
     msgl__req_extra_unref(kept);
@@ -320,13 +322,12 @@ static void decode_all_truncations(const msgl_strbuf *b)
     msgl__msg_mem_free(&mem);
 }
 
-// Each byte replaced by each value that begins a MessagePack family: no crash, and what is
+// Each byte replaced by others, at the ends of their range and between: no crash, and what is
 // accepted encodes again.
 static void decode_mutations(const msgl_strbuf *b)
 {
-    static const uint8_t values[] = {0x00, 0x7f, 0x80, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2,
-                                     0xc4, 0xc6, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1,
-                                     0xd2, 0xd3, 0xd9, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff};
+    static const uint8_t values[] = {0x00, 0x01, 0x02, 0x03, 0x05, 0x08, 0x0c,
+                                     0x10, 0x14, 0x7f, 0x80, 0xc0, 0xfe, 0xff};
     msgl_msg_mem mem = {0};
     msgl_strbuf again;
     msgl__strbuf_init(&again, MSGL_MSG_FRAME_MAX);
@@ -374,54 +375,84 @@ static void test_hostile_variants(void **state)
     msgl__req_extra_unref(r.u.request.extra);
 }
 
-// What a bias may not be, in a frame whose last array is the bias.
+// Where in a frame the body has these bytes, which it has once.
+static size_t place_of(const msgl_strbuf *b, const void *bytes, size_t len)
+{
+    const char *at = memmem(b->data, b->len, bytes, len);
+    assert_non_null(at);
+    assert_null(memmem(at + 1, b->len - (size_t)(at + 1 - b->data), bytes, len));
+    return (size_t)(at - b->data);
+}
+
+// The frame with `len` bytes at `at` taken out and others put in, its length set right.
+static msgl_strbuf spliced(const msgl_strbuf *b, size_t at, size_t len, const void *bytes,
+                           size_t more)
+{
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, MSGL_MSG_FRAME_MAX);
+    assert_int_equal(msgl__strbuf_add(&out, b->data, at), 0);
+    assert_int_equal(msgl__strbuf_add(&out, bytes, more), 0);
+    assert_int_equal(msgl__strbuf_add(&out, b->data + at + len, b->len - at - len), 0);
+    msgl_frame_head head;
+    memcpy(&head, out.data, sizeof head);
+    head.bytes = (uint32_t)(out.len - sizeof head);
+    memcpy(out.data, &head, sizeof head);
+    return out;
+}
+
+static void expect_refused(const msgl_strbuf *b, const char *says)
+{
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    msgl_err err = {0};
+    // An exact heap copy, so that a read past the end is seen.
+    char *copy = msgl__malloc(b->len);
+    assert_non_null(copy);
+    memcpy(copy, b->data, b->len);
+    assert_int_equal(msgl__msg_decode(copy, b->len, &mem, &d, &err), MSGL_EFORMAT);
+    assert_int_equal(err.code, MSGL_EFORMAT);
+    if (strstr(err.text, says) == NULL) fail_msg("%s instead of %s", err.text, says);
+    msgl__free(copy);
+    msgl__msg_mem_free(&mem);
+}
+
+// What a bias may not be: pairs of a token and a float, behind their number.
 static void test_bad_bias(void **state)
 {
     (void)state;
     const int32_t id = 7;
-    const msgl_msg m = request_message(&id, 1);
-    static const struct {
-        const char *bytes;
-        size_t len;
-    } bad[] = {
-        {"\x91\x92\xff\xca\x3f\x80\x00\x00", 8},              // token -1
-        {"\x91\x92\x05\xca\x42\xca\x00\x00", 8},              // 101
-        {"\x91\x92\x05\xca\x7f\xc0\x00\x00", 8},              // NaN
-        {"\x91\x92\x05\xca\xff\x80\x00\x00", 8},              // -inf
-        {"\x91\x92\x05\x05", 4},                              // no float
-        {"\x91\x91\x05", 3},                                  // no pair
-        {"\x92\x92\x05\xca\0\0\0\0\x92\x05\xca\0\0\0\0", 15}, // twice
-        {"\xdc\x04\x01", 3},                                  // more than are there
-        {"\xc0", 1},                                          // no array
-    };
-    msgl_msg_mem mem = {0};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        msgl_strbuf b = enc(&m);
-        // The bias, and behind it the other lists: all empty.
-        assert_memory_equal(b.data + b.len - 3, "\x90\x90\x90", 3);
-        b.len -= 3;
-        assert_int_equal(msgl__strbuf_add(&b, bad[i].bytes, bad[i].len), 0);
-        assert_int_equal(msgl__strbuf_add(&b, "\x90\x90", 2), 0);
-        msgl_msg d;
-        msgl_err err;
-        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), MSGL_EFORMAT);
-        assert_non_null(strstr(err.text, "request.logit_bias"));
-        msgl__strbuf_free(&b);
-    }
-    // One entry more than allowed, all of them there.
+    msgl_msg m = request_message(&id, 1);
+    const msgl_bias one = {0x1234567, 0.5f};
+    assert_int_equal(msgl__req_extra_create(&one, 1, 0x1234568, &m.u.request.extra, NULL), 0);
     msgl_strbuf b = enc(&m);
-    b.len -= 3;
-    assert_int_equal(msgl__strbuf_add(&b, "\xdc\x04\x01", 3), 0);
-    for (int i = 0; i <= MSGL_MAX_LOGIT_BIAS; i++) {
-        const char pair[] = {(char)0x92, (char)0xcd, (char)(i >> 8), (char)i, (char)0xca, 0, 0,
-                             0,          0};
-        assert_int_equal(msgl__strbuf_add(&b, pair, sizeof pair), 0);
+    const size_t pair = place_of(&b, &one, sizeof one), number = pair - 4;
+    const struct {
+        int32_t number;
+        msgl_bias pairs[2];
+        int given;
+        const char *says;
+    } bad[] = {
+        {1, {{-1, 1}}, 1, "request.extra: not valid"},
+        {1, {{5, 101}}, 1, "request.extra: not valid"},
+        {1, {{5, NAN}}, 1, "request.extra: not valid"},
+        {1, {{5, -INFINITY}}, 1, "request.extra: not valid"},
+        {2, {{5, 0}, {5, 0}}, 2, "request.extra: not valid"}, // twice
+        {1025, {{5, 0}}, 1, "request.logit_bias: out of range"},
+        {1024, {{5, 0}}, 1, "request.logit_bias: too many elements"},
+        {-1, {{5, 0}}, 1, "request.logit_bias: out of range"},
+    };
+    assert_int_equal(MSGL_MAX_LOGIT_BIAS, 1024);
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        char bytes[4 + sizeof bad[i].pairs];
+        const size_t len = 4 + (size_t)bad[i].given * sizeof(msgl_bias);
+        memcpy(bytes, &bad[i].number, 4);
+        memcpy(bytes + 4, bad[i].pairs, len - 4);
+        msgl_strbuf frame = spliced(&b, number, 4 + sizeof one, bytes, len);
+        expect_refused(&frame, bad[i].says);
+        msgl__strbuf_free(&frame);
     }
-    assert_int_equal(msgl__strbuf_add(&b, "\x90\x90", 2), 0);
-    msgl_msg d;
-    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), MSGL_EFORMAT);
     msgl__strbuf_free(&b);
-    msgl__msg_mem_free(&mem);
+    msgl__req_extra_unref(m.u.request.extra);
 }
 
 // A grammar goes with its kind, with and without a bias beside it.
@@ -487,45 +518,151 @@ static void test_token_lists(void **state)
     }
 }
 
-#define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
-
+// Each is refused for its own reason, and nothing is taken for what it claims.
 static void test_hostile_frames(void **state)
 {
     (void)state;
     const struct {
-        const uint8_t *data;
-        size_t len;
+        uint32_t bytes, kind;
+        uint8_t body[16];
+        size_t given;
+        const char *says;
     } bad[] = {
-        {BYTES(0xc0)},                                          // not an array
-        {BYTES(0x92, 1, 2)},                                    // too few fields
-        {BYTES(0x94, 1, 2, 0xc0, 0xc0)},                        // too many
-        {BYTES(0x93, 2, 3, 0xc0)},                              // unknown version
-        {BYTES(0x93, 1, 0, 0xc0)},                              // unknown types
-        {BYTES(0x93, 1, 10, 0xc0)},                             //
-        {BYTES(0x93, 1, 0xff, 0xc0)},                           // type -1
-        {BYTES(0x93, 1, 2, 0xff)},                              // negative uid
-        {BYTES(0x93, 1, 3, 0xc2)},                              // fields where none belong
-        {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},      // 2^32 - 1 events
-        {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')}, // 4 GiB string
-        {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                 // NUL inside
-        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-               0)}, // empty prompt
-        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-               0, 0, 0, 0, 0)},          // 2^31 ids
-        {BYTES(0xdd, 0, 0, 0, 3, 1, 3)}, // nothing left
+        {0, 0, {0}, 0, "frame: not whole, or too long"},
+        {1, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
+        {0, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
+        {1, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
+        {UINT32_MAX, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
+        {0, MSGL_MSG_TREE + 1, {0}, 0, "type: unknown at byte 8"},
+        {0, UINT32_MAX, {0}, 0, "type: unknown at byte 8"},
+        {7, MSGL_MSG_ABORT, {0}, 7, "abort.uid: truncated at byte 8"},
+        {4, MSGL_MSG_TOKENS, {0xff, 0xff, 0xff, 0xff}, 4, "tokens: out of range at byte 12"},
+        {4, MSGL_MSG_TOKENS, {0xff, 0xff, 0xff, 0x7f}, 4, "tokens: too many elements at byte 12"},
+        {5, MSGL_MSG_FATAL, {0xfe, 0xff, 0xff, 0xff, 'x'}, 5, "fatal: truncated at byte 12"},
+        {4, MSGL_MSG_FATAL, {0xff, 0xff, 0xff, 0xff}, 4, "fatal: missing at byte 12"},
+        {1, MSGL_MSG_TREE, {2}, 1, "tree.all: not a boolean at byte 9"},
     };
     msgl_msg_mem mem = {0};
     msgl_msg d;
     msgl_err err;
     // Warm, so that any allocation below would be for the claimed sizes.
-    assert_int_equal(msgl__msg_decode("\x93\x01\x03\xc0", 4, &mem, &d, &err), 0);
+    const msgl_frame_head flush = {.kind = MSGL_MSG_FLUSH};
+    assert_int_equal(msgl__msg_decode(&flush, sizeof flush, &mem, &d, &err), 0);
     const uint64_t allocs = msgl__mem_allocs();
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(msgl__msg_decode(bad[i].data, bad[i].len, &mem, &d, &err), MSGL_EFORMAT);
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        char frame[sizeof(msgl_frame_head) + 16];
+        memcpy(frame, &bad[i], sizeof(msgl_frame_head));
+        memcpy(frame + sizeof(msgl_frame_head), bad[i].body, 16);
+        const size_t len = sizeof(msgl_frame_head) + bad[i].given;
+        assert_int_equal(msgl__msg_decode(frame, len, &mem, &d, &err), MSGL_EFORMAT);
         assert_int_equal(err.code, MSGL_EFORMAT);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("%zu: %s", i, err.text);
     }
     assert_int_equal(msgl__mem_allocs(), allocs);
     msgl__msg_mem_free(&mem);
+}
+
+// A request whose prompt is empty, and one that claims 2^31 - 1 tokens.
+static void test_hostile_prompt(void **state)
+{
+    (void)state;
+    const int32_t id = 0x5555aaaa, none = 0, most = INT32_MAX;
+    const msgl_msg m = request_message(&id, 1);
+    msgl_strbuf b = enc(&m);
+    const size_t at = place_of(&b, &id, 4) - 4;
+    msgl_strbuf frame = spliced(&b, at, 8, &none, 4);
+    expect_refused(&frame, "request.ids: empty");
+    msgl__strbuf_free(&frame);
+    frame = spliced(&b, at, 4, &most, 4);
+    expect_refused(&frame, "request.ids: too many elements");
+    msgl__strbuf_free(&frame);
+    msgl__strbuf_free(&b);
+}
+
+// The frame of a message with one text, and the same with the text's byte `i` made NUL.
+static void test_nul_in_text(void **state)
+{
+    (void)state;
+    const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = "abc"};
+    msgl_strbuf b = enc(&m);
+    const size_t at = place_of(&b, "abc", 3);
+    for (size_t i = 0; i < 3; i++) {
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+        assert_string_equal(d.u.fatal, "abc");
+        msgl__msg_mem_free(&mem);
+        b.data[at + i] = '\0';
+        expect_refused(&b, "string with a NUL");
+        b.data[at + i] = "abc"[i];
+    }
+    msgl__strbuf_free(&b);
+}
+
+// Log-probabilities that say they have more tops than there are, or than a row has room for: ids
+// and values are as many as the one number in front of both.
+static void test_uneven_logprobs(void **state)
+{
+    (void)state;
+    msgl_token_logprobs row = {.num_top = 2, .top_ids = {0x414243, 0x424344}};
+    row.top_logprobs[0] = -1;
+    row.top_logprobs[1] = -2;
+    const msgl_token_event e = {.uid = 1, .num_logprobs = 1, .logprobs = &row};
+    const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+    msgl_strbuf b = enc(&m);
+    const size_t ids = place_of(&b, row.top_ids, 8);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.u.tokens.events[0].logprobs[0].num_top, 2);
+    msgl__msg_mem_free(&mem);
+    static const struct {
+        int32_t tops;
+        const char *says;
+    } bad[] = {{1, "message: trailing bytes"},
+               {3, "tokens.logprobs: too many elements"},
+               {MSGL_MAX_LOGPROBS + 1, "tokens.logprobs: out of range"},
+               {-1, "tokens.logprobs: out of range"}};
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        memcpy(b.data + ids - 4, &bad[i].tops, 4);
+        expect_refused(&b, bad[i].says);
+    }
+    msgl__strbuf_free(&b);
+}
+
+// A frame has few bytes an element and a number of them: what they would become in memory is
+// bounded before it is taken. A row without tops has 20 bytes, and 184 in memory.
+static void test_decoded_limit(void **state)
+{
+    (void)state;
+    enum { ROW_BYTES = 20 };
+    const size_t event = (sizeof(msgl_token_event) + 15) & ~(size_t)15;
+    const size_t most = (MSGL_MSG_DECODED_MAX - event) / sizeof(msgl_token_logprobs);
+    // The number of rows is the last field of an event that has none.
+    const msgl_token_event e = {.uid = 1};
+    const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+    msgl_strbuf b = enc(&m);
+    const size_t head = b.len - 4, bytes = b.len + (most + 1) * ROW_BYTES;
+    assert_true(bytes <= MSGL_MSG_FRAME_MAX);
+    uint8_t *frame = msgl__calloc(1, bytes);
+    assert_non_null(frame);
+    memcpy(frame, b.data, head);
+    for (size_t rows = most; rows <= most + 1; rows++) {
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        msgl_err err = {0};
+        const int32_t n = (int32_t)rows;
+        const size_t len = b.len + rows * ROW_BYTES;
+        const msgl_frame_head h = {(uint32_t)(len - sizeof h), MSGL_MSG_TOKENS};
+        memcpy(frame, &h, sizeof h);
+        memcpy(frame + head, &n, 4);
+        assert_int_equal(msgl__msg_decode(frame, len, &mem, &d, &err),
+                         rows == most ? 0 : MSGL_ELIMIT);
+        if (rows > most) assert_non_null(strstr(err.text, "tokens.logprobs"));
+        msgl__msg_mem_free(&mem);
+    }
+    msgl__free(frame);
+    msgl__strbuf_free(&b);
 }
 
 // Once warm, small messages take nothing from the heap in either direction.
@@ -619,7 +756,9 @@ int main(void)
         cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
         cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
         cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_hostile_prompt),
+        cmocka_unit_test(test_nul_in_text),    cmocka_unit_test(test_uneven_logprobs),
+        cmocka_unit_test(test_decoded_limit),  cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
