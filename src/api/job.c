@@ -163,6 +163,7 @@ static int render(msgl_job *j, const msgl_chat_templates *templates, const char 
     }
     c.own = own;
     c.limits.cancelled = &j->cancelled;
+    c.limits.load_arguments = true;
     rc = msgl__conversation_render(&c, r, &err);
     msgl__chat_template_free(own);
     if (rc != 0) return render_fail(j, rc, field, &c, &err);

@@ -62,6 +62,9 @@ typedef struct msgl_render_limits {
     size_t max_output; // bytes of any one string and of the output; 0: default
     size_t max_memory; // bytes of all values together; 0: by max_output
     int max_depth;     // nesting of calls, macros, expressions; 0: default
+    // No limit: texts of calls' arguments that are objects for Python's json.loads become these, as
+    // servers in Python have it, so that tojson prints them.
+    bool load_arguments;
     // Set by another thread to end the render soon, with MSGL_EABORTED; NULL: it cannot be ended.
     const atomic_bool *cancelled;
 } msgl_render_limits;

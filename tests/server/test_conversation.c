@@ -101,6 +101,17 @@ static const struct {
      "{'role':'function','name':'f','content':'42'}",
      CALLS, "[assistantcall_0 {\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {}}][tool:42call_0]"},
     {"{'role':'tool','tool_call_id':'i','content':null}", CALLS, "[tool:i]"},
+    // Integers of any size in a call's arguments, whose text is no JSON for most parsers; and a
+    // text
+    // that is none.
+    {"{'role':'assistant','tool_calls':[{'id':'c','type':'function','function':{'name':'f',"
+     "'arguments':'{\\'id\\': 12345678901234567890123, \\'n\\': -1}'}}]}",
+     CALLS,
+     "[assistantc {\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"id\\\": "
+     "12345678901234567890123, \\\"n\\\": -1}}]"},
+    {"{'role':'assistant','tool_calls':[{'id':'c','type':'function','function':{'name':'f',"
+     "'arguments':'{9'}}]}",
+     CALLS, "[assistantc {\\\"name\\\": \\\"f\\\", \\\"arguments\\\": \\\"{9\\\"}]"},
     // Tools of other servers are left out.
     {U("a") "],'tools':[{'type':'function','function':{'name':'f'}},{'type':'web_search'},"
             "{'type':'function','function':{'name':'g'}},{'type':'custom','custom':{'name':'h'}}",

@@ -138,8 +138,9 @@ static int parse_parts(json_t *m, size_t i, const json_t *parts, msgl_api_error 
     return json_object_set_new(m, "content", out) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// Templates print arguments with tojson, which wants the object; a history whose arguments are not
-// an object (models do produce such) is passed through as text.
+// Templates print arguments with tojson, which wants the object; what is none for this parser (an
+// integer beyond 64 bits is in it) is tried again by the template's (load_arguments), and what is
+// none there, either (models do produce such), stays a text.
 static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     json_t *calls = json_object_get(message, "tool_calls");
