@@ -4,13 +4,19 @@ BUILD  ?= build
 SAN    ?=
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
+ARCHS  ?=
 
-.PHONY: all setup demo check bench install format clean
+.PHONY: all cuda setup demo check bench install format clean
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 
 $(BUILD)/build.ninja: CMakeLists.txt
 	@cmake -S . -B $(BUILD) -G Ninja -DSAN=$(SAN) $(CMAKE_FLAGS)
+
+# The plug-ins for GPUs of other machines: `make cuda`, or of some kinds alone, `make cuda ARCHS="80 90a"`.
+cuda:
+	@cmake -S . -B $(BUILD) -G Ninja -DMSGL_CUDA=ON "-DMSGL_CUDA_ARCHS=$(ARCHS)" $(CMAKE_FLAGS)
+	@ninja -C $(BUILD)
 
 setup:
 	@scripts/setup
@@ -22,7 +28,7 @@ demo: setup
 
 check: setup
 	@$(MAKE) --no-print-directory all
-	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure $(CTEST_FLAGS)
+	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure -LE nightly $(CTEST_FLAGS)
 
 bench: all
 	@bench/peers

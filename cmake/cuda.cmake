@@ -1,26 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything of CUDA is in plug-ins, built when nvcc 12.8 or newer is found. Nothing else of the
-# project is compiled or linked with it. -DMSGL_CUDA=OFF leaves them out, ON insists on them.
-set(MSGL_CUDA AUTO CACHE STRING "build the CUDA plug-ins: AUTO (if there is a compiler), ON, OFF")
-set(MSGL_CUDA_ARCHS 80 89 90a 100 120 CACHE STRING "compute capabilities to build kernels for")
+# Everything of CUDA is in plug-ins, compiled by nvcc 12.8 or newer. Nothing else of the project is compiled
+# or linked with it. AUTO compiles for this machine's GPUs, or for those that MSGL_CUDA_ARCHS names; without
+# a GPU, a name or an nvcc there are no plug-ins. ON insists on them, for all architectures unless some are named.
+include(cmake/gpus.cmake)
+set(MSGL_CUDA AUTO CACHE STRING "build the CUDA plug-ins: AUTO (if there are a GPU and a compiler), ON, OFF")
+set(MSGL_CUDA_ALL_ARCHS 80 89 90a 100 120)
+set(MSGL_CUDA_ARCHS "" CACHE STRING
+    "compute capabilities to build kernels for; empty: with AUTO this machine's, with ON ${MSGL_CUDA_ALL_ARCHS}")
 
 set(msgl_cuda_wanted ${MSGL_CUDA})
 set(MSGL_CUDA OFF) # from here on: whether they are built
 if(msgl_cuda_wanted AND SAN STREQUAL "")
-  include(CheckLanguage)
-  set(CMAKE_CUDA_ARCHITECTURES OFF) # sources say themselves what they are compiled for
-  check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    enable_language(CUDA)
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
-      message(STATUS "CUDA plug-ins: off, nvcc is ${CMAKE_CUDA_COMPILER_VERSION}, 12.8 is needed")
-    else()
-      find_package(CUDAToolkit REQUIRED)
-      set(MSGL_CUDA ON)
-      message(STATUS "CUDA plug-ins: on, nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MSGL_CUDA_ARCHS}")
+  string(REPLACE " " ";" MSGL_CUDA_ARCHS "${MSGL_CUDA_ARCHS}")
+  if(MSGL_CUDA_ARCHS STREQUAL "" AND msgl_cuda_wanted STREQUAL "AUTO")
+    msgl_gpu_archs(MSGL_CUDA_ARCHS ${MSGL_CUDA_ALL_ARCHS})
+  elseif(MSGL_CUDA_ARCHS STREQUAL "")
+    set(MSGL_CUDA_ARCHS ${MSGL_CUDA_ALL_ARCHS})
+  endif()
+  foreach(arch ${MSGL_CUDA_ARCHS})
+    if(NOT arch IN_LIST MSGL_CUDA_ALL_ARCHS)
+      message(FATAL_ERROR "MSGL_CUDA_ARCHS: ${arch} is none of ${MSGL_CUDA_ALL_ARCHS}")
     endif()
+  endforeach()
+  if(MSGL_CUDA_ARCHS STREQUAL "")
+    message(STATUS "CUDA plug-ins: off, no GPU found (`make cuda` builds them for other machines)")
   else()
-    message(STATUS "CUDA plug-ins: off, no nvcc found")
+    include(CheckLanguage)
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # sources say themselves what they are compiled for
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      message(STATUS "CUDA plug-ins: off, no nvcc found")
+    else()
+      enable_language(CUDA)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+        message(STATUS "CUDA plug-ins: off, nvcc is ${CMAKE_CUDA_COMPILER_VERSION}, 12.8 is needed")
+      else()
+        find_package(CUDAToolkit REQUIRED)
+        set(MSGL_CUDA ON)
+        message(STATUS "CUDA plug-ins: on, nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MSGL_CUDA_ARCHS}")
+      endif()
+    endif()
   endif()
 endif()
 if(msgl_cuda_wanted STREQUAL "ON" AND NOT MSGL_CUDA AND SAN STREQUAL "")

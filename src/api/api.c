@@ -23,7 +23,8 @@ const msgl_api_status msgl__api_statuses[] = {
      "what the request has is wrong; the message names it and what is allowed"},
     {401, bad_request, MSGL_AT_KEY, "the key is missing or wrong (`--api-key`)"},
     {403, bad_request, MSGL_AT_ANY,
-     "the host or the web page is a foreign one (`--allowed-hosts`)"},
+     "the host or the web page is a foreign one (`--allowed-hosts`), or an admin's key is needed "
+     "(`--admin-api-key`)"},
     {404, "not_found_error", MSGL_AT_PARSE | MSGL_AT_NAME,
      "there is no such path, model or object"},
     {405, bad_request, MSGL_AT_ANY, "the path takes other methods, which `Allow` names"},
@@ -58,6 +59,7 @@ const msgl_api_code msgl__api_codes[] = {
     {"not_json", "a web page's body is not `application/json`"},
     {"request_too_large", "the body, or what it asks for, takes too much memory"},
     {"queue_full", "too much is under way"},
+    {"admin_key_needed", "what is asked for concerns all clients, and the key is no admin's"},
     {"aborted", "`/abort_request` ended it, and there is nothing to show"},
     {"batches_off", "there is no `--batch-dir`"},
     {"engine_not_ready", "no engine is ready"},

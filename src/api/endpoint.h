@@ -51,6 +51,7 @@ struct msgl_endpoint {
     bool prefix;         // path and at least one character behind it
     bool open;           // needs no API key
     bool probe;          // is answered while the server stops
+    bool admin;          // concerns all clients: who may ask is said in routes.c
     int method;          // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
     const char *type;    // of a whole answer; NULL: application/json
     const char *headers; // of it, further lines, each ending in CR LF; NULL: none

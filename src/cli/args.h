@@ -32,8 +32,8 @@ typedef struct msgl_args {
     const char *prefill_attention, *decode_attention;
     // server
     const char *host, *uds, *root_path, *allowed_hosts, *unknown_fields, *routing_policy,
-        *metrics_compat, *api_key_file, *ssl_certfile, *ssl_keyfile, *user, *seccomp, *log_format,
-        *batch_dir, *otlp_traces;
+        *metrics_compat, *api_key_file, *admin_key, *admin_key_file, *ssl_certfile, *ssl_keyfile,
+        *user, *seccomp, *log_format, *batch_dir, *otlp_traces;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, salt_by_key,

@@ -230,7 +230,8 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .metavar = "SECONDS",
         .help = "end and start the engine again when a step takes longer than this and than ten "
-                "times what the steps before it let expect; 0: never",
+                "times what the steps before it let expect, or between steps it gives no sign of "
+                "life for so long, and the front when it gives none for 30 s; 0: never",
     },
     {
         .name = "unknown-fields",
@@ -354,7 +355,27 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "FILE",
-        .help = "more such keys, one a line; lines that begin with # are comments",
+        .help = "more such keys, one a line; lines that begin with # are comments; no other user "
+                "may read it",
+    },
+    {
+        .name = "admin-api-key",
+        MSGL_TEXT(msgl_args, admin_key),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "KEY",
+        .help =
+            "a key with which /abort_request ends anybody's requests, and which /flush_cache then "
+            "asks for; it opens everything else, too",
+    },
+    {
+        .name = "admin-api-key-file",
+        MSGL_TEXT(msgl_args, admin_key_file),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "more such keys, as those of --api-key-file",
     },
     {
         .name = "ssl-certfile",

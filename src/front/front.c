@@ -15,6 +15,14 @@
 // What routing may remember of prompts, in bytes; 60 for each block of ROUTE_BLOCK tokens.
 enum { ROUTE_MEMORY = 64 << 20 };
 
+msgl_store_limits msgl__store_limits_default(void)
+{
+    return (msgl_store_limits){.max_files = 10000,
+                               .max_batches = 10000,
+                               .max_bytes = INT64_C(8) << 30,
+                               .max_age_s = INT64_C(30) * 24 * 3600};
+}
+
 msgl_front_config msgl__front_config_default(void)
 {
     return (msgl_front_config){.defaults = msgl__sampling_params_plain(),
@@ -26,6 +34,8 @@ msgl_front_config msgl__front_config_default(void)
                                .routing = MSGL_ROUTING_CACHE_AWARE,
                                .balance = MSGL_ROUTER_BALANCE,
                                .max_silence_s = 30,
+                               .beat_ms = 1000,
+                               .batch_limits = msgl__store_limits_default(),
                                .http = msgl__http_config_default()};
 }
 
@@ -110,6 +120,13 @@ static void on_second(evutil_socket_t fd, short what, void *arg)
     if (msgl__budget_trim_second(&f->budget)) msgl__workers_trim(f->workers);
 }
 
+static void on_beat(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    const msgl_front *f = arg;
+    msgl__beat(f->cfg.own_heartbeat, MSGL_BEAT_SCHEDULER);
+}
+
 static int front_events(msgl_front *f)
 {
     f->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -120,11 +137,14 @@ static int front_events(msgl_front *f)
     f->stop_event = event_new(f->base, f->stop_fd, EV_READ | EV_PERSIST, on_stop, f);
     f->stop_timer = event_new(f->base, -1, 0, on_stop_timeout, f);
     f->second_timer = event_new(f->base, -1, EV_PERSIST, on_second, f);
+    f->beat_timer = event_new(f->base, -1, EV_PERSIST, on_beat, f);
     if (f->done_event == NULL || f->stop_event == NULL || f->stop_timer == NULL ||
-        f->second_timer == NULL) {
+        f->second_timer == NULL || f->beat_timer == NULL) {
         return MSGL_ENOMEM;
     }
     const struct timeval second = {1, 0};
+    const struct timeval beat = {f->cfg.beat_ms / 1000, f->cfg.beat_ms % 1000 * 1000};
+    if (f->cfg.own_heartbeat != NULL && event_add(f->beat_timer, &beat) != 0) return MSGL_ENOMEM;
     return event_add(f->done_event, NULL) != 0 || event_add(f->stop_event, NULL) != 0 ||
                    event_add(f->second_timer, &second) != 0
                ? MSGL_ENOMEM
@@ -266,7 +286,8 @@ void msgl__front_destroy(msgl_front *f)
     msgl__free(f->replicas);
     msgl__router_destroy(f->router);
     msgl__free(f->route_keys);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer};
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer,
+                                    f->beat_timer};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }

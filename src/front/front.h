@@ -15,6 +15,7 @@
 #include "http/http.h"
 #include "api/endpoint.h"
 #include "front/metrics.h"
+#include "front/store_limits.h"
 #include "traces/exporter.h"
 #include "utils/heartbeat.h"
 #include "utils/log.h"
@@ -55,6 +56,8 @@ typedef struct msgl_front_config {
     double balance;                     // of routing by cached prefix (msgl_router_config)
     msgl_heartbeat *const *heartbeats;  // [num_replicas] of ready engines; NULL: never looked at
     int max_silence_s;                  // without a beat: the engine gets no requests
+    msgl_heartbeat *own_heartbeat;      // which the loop beats; NULL: nobody looks
+    int beat_ms;                        // from one of those to the next
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
     bool salt_by_key; // requests share cached prefixes with those of the same key only
@@ -62,7 +65,8 @@ typedef struct msgl_front_config {
     // Where spans of requests go; NULL: nowhere.
     const msgl_traces *traces;
 
-    const char *batch_dir;     // of files and batches; NULL: there are none
+    const char *batch_dir; // of files and batches; NULL: there are none
+    msgl_store_limits batch_limits;
     const msgl_guest *batches; // what runs them; NULL: nothing in this program does
     const char *info_json;     // an object for /get_server_info's "config", or NULL
     const msgl_log *log;       // NULL: none

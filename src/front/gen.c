@@ -543,8 +543,9 @@ static bool aborted_late(const msgl_front *f, const gen *g)
 {
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     for (uint64_t i = 0; i < f->num_late_aborts && i < MAX; i++) {
-        if (f->late_aborts[i].up_to >= g->number &&
-            strcmp(f->late_aborts[i].rid, g->job->req.rid) == 0) {
+        const struct late_abort *a = &f->late_aborts[i];
+        if (a->up_to >= g->number && (a->of == 0 || a->of == g->party->number) &&
+            strcmp(a->rid, g->job->req.rid) == 0) {
             return true;
         }
     }
@@ -557,7 +558,7 @@ static bool has_name(const gen *g, const char *rid)
     return !g->in_worker && strcmp(g->job->req.rid, rid) == 0;
 }
 
-int msgl__gen_abort(msgl_front *f, const char *rid)
+int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
 {
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     int n = 0;
@@ -565,6 +566,7 @@ int msgl__gen_abort(msgl_front *f, const char *rid)
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
         if (g->base.conn == NULL || g->ep->put_job != NULL || (rid == NULL && g->inner)) continue;
+        if (of != NULL && g->party != of) continue;
         if (rid != NULL && !has_name(g, rid)) {
             late |= g->in_worker;
             continue;
@@ -574,9 +576,10 @@ int msgl__gen_abort(msgl_front *f, const char *rid)
         if (!g->in_worker) gen_abort(f, g);
     }
     if (late) {
-        const size_t at = f->num_late_aborts++ % MAX;
-        (void)snprintf(f->late_aborts[at].rid, sizeof f->late_aborts[at].rid, "%s", rid);
-        f->late_aborts[at].up_to = f->num_opened;
+        struct late_abort *a = &f->late_aborts[f->num_late_aborts++ % MAX];
+        (void)snprintf(a->rid, sizeof a->rid, "%s", rid);
+        a->up_to = f->num_opened;
+        a->of = of == NULL ? 0 : of->number;
     }
     msgl__gen_turns(f);
     return n;

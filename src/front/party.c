@@ -34,11 +34,22 @@ static party **bucket(msgl_front *f, const party *id)
     return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
 }
 
+static party *find(party *first, const party *id)
+{
+    while (first != NULL && !same(first, id)) first = first->next;
+    return first;
+}
+
+const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const party id = identify(f, c, p);
+    return find(*bucket(f, &id), &id);
+}
+
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
 {
     const party id = identify(f, c, p);
-    party **first = bucket(f, &id), *found = *first;
-    while (found != NULL && !same(found, &id)) found = found->next;
+    party **first = bucket(f, &id), *found = find(*first, &id);
     if (found == NULL) {
         const size_t n = (size_t)f->cfg.num_replicas;
         found = msgl__calloc(1, sizeof *found + n * sizeof found->shares[0]);

@@ -63,9 +63,26 @@ static bool has_copy(const msgl_endpoint *ep, const msgl_http_parser *p)
            memmem(v->at, v->len, ep->etag, strlen(ep->etag)) != NULL;
 }
 
+// Whether the client may ask for what all others notice. Where no key says who administers, it is
+// who has all clients' key, or where they need none who sits at the machine.
+static bool may_administer(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const msgl_guard *g = &f->cfg.guard;
+    if (g->admin.count > 0) return msgl__guard_is_admin(g, p);
+    if (g->keys.count > 0) return g->keys.count == 1;
+    const msgl_http_source from = msgl__http_conn_source(c);
+    return msgl__http_source_is_local(&from);
+}
+
 static void answer(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p)
 {
-    if (ep->take != NULL) {
+    msgl_api_error e;
+    if (ep->admin && !may_administer(f, c, p)) {
+        (void)msgl__api_fail(&e, 403, NULL, "admin_key_needed",
+                             "'%s' concerns all clients: it needs the key of --admin-api-key.",
+                             ep->path);
+        msgl__front_reply_error(f, ep, c, &e);
+    } else if (ep->take != NULL) {
         ep->take(f, ep, c, p);
     } else if (ep->parse != NULL) {
         msgl__gen_open(f, ep, c, p);

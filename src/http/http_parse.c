@@ -45,8 +45,9 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->body_left = 0;
     p->line_len = p->trailer_len = 0;
     p->method = 0;
-    p->host = p->origin = p->content_type = p->authorization = p->api_key = p->request_id =
-        p->traceparent = p->request_headers = p->if_none_match = (msgl_http_value){0};
+    p->query = p->host = p->origin = p->content_type = p->authorization = p->api_key =
+        p->request_id = p->traceparent = p->request_headers = p->if_none_match =
+            (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -122,7 +123,10 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
         return bad(p, 400, "The request target must be a path.");
     }
     const char *query = memchr(s, '?', len);
-    if (query != NULL) len = (size_t)(query - s);
+    if (query != NULL) {
+        p->query = (msgl_http_value){query + 1, len - (size_t)(query + 1 - s)};
+        len = (size_t)(query - s);
+    }
     for (size_t i = 0; i < len; i++) {
         char c = s[i];
         if ((unsigned char)c <= ' ' || c == 0x7f) {
@@ -141,6 +145,22 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
     }
     leave_root_out(p);
     return 0;
+}
+
+bool msgl__http_query(const msgl_http_parser *p, const char *name, msgl_http_value *out)
+{
+    const size_t n = strlen(name);
+    const char *at = p->query.at, *end = at == NULL ? NULL : at + p->query.len;
+    while (at < end) {
+        const char *to = memchr(at, '&', (size_t)(end - at));
+        if (to == NULL) to = end;
+        if ((size_t)(to - at) > n && memcmp(at, name, n) == 0 && at[n] == '=') {
+            *out = (msgl_http_value){at + n + 1, (size_t)(to - at) - n - 1};
+            return true;
+        }
+        at = to + 1;
+    }
+    return false;
 }
 
 static int parse_request_line(msgl_http_parser *p, const char *s, size_t len)

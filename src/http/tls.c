@@ -6,7 +6,6 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "core/mem.h"
@@ -38,22 +37,12 @@ static int on_passphrase(char *buf, int size, int writing, void *asked)
     return -1;
 }
 
-static int check_permissions(const char *path, msgl_err *err)
-{
-    struct stat st;
-    if (stat(path, &st) != 0 || (st.st_mode & S_IRWXO) == 0) return 0; // else reading says why
-    return msgl__err_set(err, MSGL_EINVAL,
-                         "%s has a private key that every user of this machine may use (mode "
-                         "%03o); allowed: owner and group (chmod o= FILE)",
-                         msgl__path_tail(path), (unsigned)(st.st_mode & 0777));
-}
-
 // A private key from PEM text.
 static int read_key(const char *path, EVP_PKEY **key, msgl_err *err)
 {
     char *text;
     size_t len;
-    int rc = check_permissions(path, err);
+    int rc = msgl__file_check_private(path, "a private key", err);
     if (rc == 0) rc = msgl__file_read(path, PEM_MAX, &text, &len, err);
     if (rc != 0) return rc;
     bool encrypted = false;

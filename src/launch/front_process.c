@@ -211,7 +211,8 @@ out:
 static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
 {
     const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
-    const int rc = msgl__no_new_privileges(err);
+    int rc = msgl__no_new_privileges(err);
+    if (rc == 0 && cfg->seccomp) rc = msgl__shut_in(cfg->front.batch_dir, err);
     return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
 }
 
@@ -231,6 +232,7 @@ int msgl__front_process(const msgl_front_start *start)
     p.front_cfg.guard.local = msgl__guard_is_local(start->listen_fd);
     p.front_cfg.guard.host = cfg->host;
     p.front_cfg.heartbeats = start->heartbeats;
+    p.front_cfg.own_heartbeat = start->own_heartbeat;
     p.front_cfg.http.tls = start->tls;
     p.front_cfg.traces = start->traces;
     msgl_err err = {0};

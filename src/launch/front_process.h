@@ -29,6 +29,7 @@ typedef struct msgl_front_start {
     bool announced;        // an earlier front has said that all engines are ready
     const int *engine_fds; // [front.num_replicas] of their channels; -1: one that does not run now
     msgl_heartbeat *const *heartbeats; // [front.num_replicas]
+    msgl_heartbeat *own_heartbeat;     // the front's
     struct msgl_tls *tls;              // NULL: none
     const msgl_traces *traces;         // NULL: none
 } msgl_front_start;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -42,6 +43,8 @@ msgl_serve_config msgl__serve_config_default(void)
                                .port = 1919,
                                .front = msgl__front_config_default(),
                                .watchdog_timeout_s = 10,
+                               .engine_silence_ms = 10000,
+                               .front_silence_ms = 30000,
                                .restart_delay_ms = 500,
                                .min_life_ms = 10000,
                                .max_failed_starts = 5};
@@ -81,6 +84,8 @@ typedef struct supervisor {
     const msgl_log *log;
     pid_t self;
     child front;
+    msgl_heartbeat *front_heartbeat; // the same for every front
+    msgl_watchdog front_watchdog;
     child exporter; // of traces
     msgl_traces_counts *trace_counts;
     int traces[2]; // of both, kept for the next ones; -1: none
@@ -146,6 +151,7 @@ static _Noreturn void exporter_child(supervisor *s)
     msgl_exporter *e = NULL;
     msgl_err err = {0};
     int rc = msgl__no_new_privileges(&err);
+    if (rc == 0 && s->cfg->seccomp) rc = msgl__shut_in(NULL, &err);
     if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
     if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
     if (!s->exporter.ever_ready || rc != 0) {
@@ -165,7 +171,8 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
-    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+    const unsigned parts = MSGL_CONFINE_ENGINE | s->cfg->engine_parts;
+    if (s->cfg->seccomp && (msgl__shut_in(NULL, &err) != 0 || msgl__confine(parts, &err) != 0)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
         _exit(1);
     }
@@ -195,6 +202,7 @@ static _Noreturn void front_child(supervisor *s)
                                     .announced = s->announced,
                                     .engine_fds = fds,
                                     .heartbeats = s->heartbeats,
+                                    .own_heartbeat = s->front_heartbeat,
                                     .tls = s->tls,
                                     .traces = s->cfg->traces == NULL ? NULL : &s->traces_front};
     const int rc = msgl__front_process(&start);
@@ -415,6 +423,7 @@ static void on_packets(supervisor *s)
         engine_process *e = &s->engines[replica];
         if (kind == 'S') {
             now_ready(&s->front);
+            s->front_watchdog = (msgl_watchdog){0};
         } else if (kind == 'R') {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
@@ -606,16 +615,28 @@ static bool watch_engines(supervisor *s)
         if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
         watches = true;
         if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
-                                 msgl__now_ns(), why)) {
+                                 s->cfg->engine_silence_ms, msgl__now_ns(), why)) {
             continue;
         }
-        const char *which = s->num_engines > 1 ? e->child.name : "";
-        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s%s: ending it", which, *which == '\0' ? "" : ": ",
-                  why);
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", e->child.name, why);
         kill_child(&e->child);
         e->watchdog = (msgl_watchdog){0};
     }
     return watches;
+}
+
+// Ends a front that hangs, which costs its clients their requests and the engines nothing.
+static bool watch_front(supervisor *s)
+{
+    char why[160];
+    if (!s->front.ready || s->front.pid == 0 || s->stopping) return false;
+    if (msgl__watchdog_look(&s->front_watchdog, s->front_heartbeat, 0, s->cfg->front_silence_ms,
+                            msgl__now_ns(), why)) {
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", s->front.name, why);
+        kill_child(&s->front);
+        s->front_watchdog = (msgl_watchdog){0};
+    }
+    return true;
 }
 
 // Whether its pause is over; else *next is not behind its end. 0: none.
@@ -682,7 +703,8 @@ static int supervise(supervisor *s, msgl_err *err)
             return end_of(s, err);
         }
         int wait = next == 0 ? -1 : next <= now ? 0 : (int)((next - now) / 1000000u) + 1;
-        const bool watches = watch_engines(s);
+        bool watches = watch_engines(s);
+        watches = watch_front(s) || watches;
         if (watches && (wait < 0 || wait > MSGL_WATCHDOG_TICK_MS)) wait = MSGL_WATCHDOG_TICK_MS;
         struct pollfd p[2] = {{.fd = s->signals, .events = POLLIN},
                               {.fd = s->control[0], .events = POLLIN}};
@@ -693,6 +715,24 @@ static int supervise(supervisor *s, msgl_err *err)
         if (rc != 0) return msgl__err_set(err, rc, "stopped by a second signal");
         on_packets(s);
     }
+}
+
+// With fewer the front answers nobody, or only when others have left. 32 were seen to be enough for
+// one engine and a few clients; of each further one there are its channel and what is kept for the
+// next; a batch under way has a connection to each of its requests.
+static int check_files(const supervisor *s, msgl_err *err)
+{
+    enum { LEAST = 32, ENGINE = 6, BATCHES = 40, TRACES = 2 };
+    const msgl_front_config *f = &s->cfg->front;
+    struct rlimit lim;
+    const rlim_t least = LEAST + (rlim_t)(ENGINE * (f->num_replicas - 1)) +
+                         (f->batch_dir == NULL ? 0 : BATCHES) +
+                         (s->cfg->traces == NULL ? 0 : TRACES);
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_max >= least) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT,
+                         "a process may have %llu open files here, and the server needs %llu "
+                         "(ulimit -Hn, or LimitNOFILE of the service)",
+                         (unsigned long long)lim.rlim_max, (unsigned long long)least);
 }
 
 // Beyond this machine a server without keys is open to all: somebody has to want that.
@@ -777,7 +817,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = open_port(&s, err);
+    int rc = check_files(&s, err);
+    if (rc == 0) rc = open_port(&s, err);
     if (rc != 0) {
         close_fd(&s.listen_fd);
         msgl__tls_free(s.tls);
@@ -792,6 +833,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         rc = msgl__heartbeat_create(&s.heartbeats[i], err);
         s.engines[i].heartbeat = s.heartbeats[i];
     }
+    if (rc == 0) rc = msgl__heartbeat_create(&s.front_heartbeat, err);
     if (rc == 0) rc = give_up_rights(&s, err);
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
@@ -801,6 +843,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         close_fd(&s.engines[i].front_fd);
         close_fd(&s.engines[i].line);
     }
+    msgl__heartbeat_destroy(s.front_heartbeat);
     close_traces(&s);
     msgl__traces_counts_free(s.trace_counts);
     msgl__unix_remove(&s.unix_socket);

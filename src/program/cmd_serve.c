@@ -24,11 +24,16 @@ struct serve {
     msgl_log log;
 };
 
-// Lines of an engine's start, where the log is JSON.
+// Lines of an engine's start, which may not wait for a reader either: it may be another's.
 static void log_line(void *ctx, const char *line)
 {
     const struct serve *s = ctx;
-    msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    if (s->log.json) {
+        msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    } else {
+        msgl__cli_bar_clear();
+        msgl__log_plain(&s->log, line);
+    }
 }
 
 static int tell_fatal(msgl_channel *ch, const msgl_err *err)
@@ -113,10 +118,15 @@ static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
     return 0;
 }
 
-// Keys of the command line, or the environment, and of the file.
-static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
+// Keys of the command line, or the environment, and of the files.
+static int read_keys(const msgl_args *a, msgl_guard *g, msgl_err *err)
 {
-    int rc = 0;
+    msgl_keys *keys = &g->keys;
+    const char *admin = a->admin_key;
+    int rc = admin == NULL ? 0 : msgl__keys_add(&g->admin, admin, strlen(admin), err);
+    if (rc == 0 && a->admin_key_file != NULL) {
+        rc = msgl__keys_read(&g->admin, a->admin_key_file, err);
+    }
     for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
@@ -186,11 +196,11 @@ static char *info_json(const msgl_options *o)
 static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
 {
     setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
+    msgl__log_never_wait();
     s->log = msgl__log_default();
-    if (!s->log.json) return;
     o->log = log_line;
     o->ctx = s;
-    o->progress = NULL; // a bar, at a terminal
+    if (s->log.json) o->progress = NULL; // a bar, at a terminal
 }
 
 // The front's settings that are arguments as they stand.
@@ -255,6 +265,14 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     }
 }
 
+// How long an engine may be silent between steps, where it beats once a second.
+static int watchdog_silence_ms(const msgl_args *a)
+{
+    enum { LEAST_S = 3 };
+    const int s = a->watchdog_timeout;
+    return s == 0 ? 0 : 1000 * (s < LEAST_S ? LEAST_S : s);
+}
+
 // Options that do not go without or with another.
 static int check_pairs(const msgl_args *a, msgl_err *err)
 {
@@ -299,13 +317,14 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc == 0 && options.chat_template != NULL) {
         rc = msgl__chat_template_read(options.chat_template, &template, &err);
     }
-    if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0) rc = read_keys(a, &cfg.front.guard, &err);
     if (rc == 0) rc = check_pairs(a, &err);
     struct serve s = {.options = &options};
     set_log(a, &s, &options);
     if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
+        msgl__keys_free(&cfg.front.guard.admin);
         msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
@@ -336,12 +355,15 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.info_json = json;
     cfg.engine_once = options.mpi != 0;
     cfg.watchdog_timeout_s = a->watchdog_timeout;
+    cfg.engine_silence_ms = watchdog_silence_ms(a);
+    if (a->watchdog_timeout == 0) cfg.front_silence_ms = 0;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
     rc = msgl__serve(&cfg, &err);
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
+    msgl__keys_free(&cfg.front.guard.admin);
     msgl_free(json);
     msgl_free(template);
     msgl_free(dir);

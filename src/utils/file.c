@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "utils/utf8.h"
 
 int msgl__file_open(const char *path, int *fd, size_t *size, msgl_err *err)
 {
@@ -141,6 +142,16 @@ int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t l
     return rc;
 }
 
+int msgl__file_check_private(const char *path, const char *what, msgl_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || (st.st_mode & S_IRWXO) == 0) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%s has %s that every user of this machine may use (mode %03o); allowed: "
+                         "owner and group (chmod o= FILE)",
+                         msgl__path_tail(path), what, (unsigned)(st.st_mode & 0777));
+}
+
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err)
 {
     const int n = snprintf(out, size, "%s/%s", dir, file);
@@ -159,9 +170,14 @@ const char *msgl__path_tail(const char *path)
 const char *msgl__printable(const char *s, char *buf, size_t size)
 {
     size_t n = 0;
-    for (; s[n] != '\0' && n + 1 < size; n++) {
-        const unsigned char c = (unsigned char)s[n];
-        buf[n] = c < 0x20 || c == 0x7f ? '?' : (char)c;
+    for (size_t left = strlen(s); left > 0;) {
+        const size_t len = msgl__utf8_char(s, left), step = len > 0 ? len : 1;
+        const bool shown = len > 0 && !msgl__utf8_is_control(s);
+        if (n + (shown ? len : 1) >= size) break;
+        memcpy(buf + n, shown ? s : "?", shown ? len : 1);
+        n += shown ? len : 1;
+        s += step;
+        left -= step;
     }
     buf[n] = '\0';
     return buf;

@@ -31,12 +31,17 @@ int msgl__file_make_parents(const char *path, mode_t mode, msgl_err *err);
 // MSGL_EIO.
 int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t len, msgl_err *err);
 
+// That none but a file's owner and group may read or write it. what: what it has, for the error,
+// MSGL_EINVAL. A file that is not there passes: reading it says so.
+int msgl__file_check_private(const char *path, const char *what, msgl_err *err);
+
 // DIR/FILE to out. MSGL_EINVAL: it is too long.
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err);
 // The end of a path, at most 80 bytes of it from the start of a component, so that a message still
 // has room for what is wrong.
 const char *msgl__path_tail(const char *path);
-// Copies s into buf, cut to size, with control characters replaced, for messages on one line.
+// Copies s into buf, cut to size, with what is no text (control characters, bytes that are not
+// UTF-8) replaced, for messages on one line.
 const char *msgl__printable(const char *s, char *buf, size_t size);
 
 #endif

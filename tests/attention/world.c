@@ -13,6 +13,12 @@
 #include "core/seqs.h"
 #include "utils/random.h"
 
+bool world_full(void)
+{
+    const char *tests = getenv("MINISGL_TESTS");
+    return tests != NULL && strcmp(tests, "full") == 0;
+}
+
 uint64_t world_random(world *w)
 {
     return msgl__random(&w->rng);

@@ -106,6 +106,10 @@ typedef struct step_req {
 
 uint64_t world_random(world *w);
 int world_int(world *w, int lo, int hi); // in [lo, hi]
+// Whether the tests run in full (MINISGL_TESTS=full, as .ci/nightly has it), and not the part of
+// each that fits into the minutes of a commit.
+bool world_full(void);
+
 // A small world for tests to change: bfloat16, 2 KV heads of 64 and twice as many query heads,
 // pages of 16, no window; on the CPU, with the highest kernels here.
 world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_len,

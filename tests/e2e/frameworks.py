@@ -6,7 +6,7 @@ instructor, llama-index, lm-eval, guidellm (clients-openai2.txt, which do not go
     frameworks.py MINISGL MODEL
 
 Each is left out where its package is not there; exits 77 (skipped) if all are. `make check` runs it with the Python of
-either list; .ci/run installs both.
+either list; .ci/nightly installs both.
 """
 import importlib.util
 import json

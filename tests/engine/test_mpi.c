@@ -4,7 +4,8 @@
 // argument, a model or one of the two calls of the communicator.
 //
 // The communicator's sums are compared with a loop over ranks; a model's log-probabilities with
-// those of ranks over shared memory, bit by bit, which test_tensor_parallel compares with others'.
+// those of ranks over shared memory, bit by bit, which test_tensor_parallel compares with others':
+// of every third model, and of all with MINISGL_TESTS=full.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -206,14 +207,16 @@ static void test_calls(void **state)
 static void test_models(void **state)
 {
     (void)state;
+    const char *tests = getenv("MINISGL_TESTS");
+    const bool full = tests != NULL && strcmp(tests, "full") == 0;
     int shared = 0;
-    for (size_t i = 0; parity_models[i] != NULL; i++) {
+    for (size_t i = 0; parity_models[i] != NULL; i += full ? 1 : 3) {
         const int code = start(parity_models[i], 2);
         assert_true(code == 0 || code == NOT_SHARED);
         shared += code == 0;
     }
     print_message("%d models\n", shared);
-    assert_true(shared >= 40);
+    assert_true(shared >= (full ? 40 : 12));
     static const char *const four[] = {"deepseek_v2", "gpt_oss", "llama4"};
     for (size_t i = 0; i < MSGL_COUNT(four); i++) assert_int_equal(start(four[i], 4), 0);
 }

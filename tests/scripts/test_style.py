@@ -20,7 +20,8 @@ class Style(unittest.TestCase):
         self.tree = pathlib.Path(scratch.name)
         for name in ("check-style", "check-headers", "templates"):
             shutil.copy(ROOT / "scripts" / name, self.add(f"scripts/{name}", ""))
-        shutil.copy(ROOT / ".ci" / "run", self.add(".ci/run", ""))
+        for name in ("run", "nightly", "steps.sh"):
+            shutil.copy(ROOT / ".ci" / name, self.add(".ci/" + name, ""))
         shutil.copy(ROOT / ".clang-format", self.tree)
 
     def add(self, name, text):

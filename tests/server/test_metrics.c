@@ -631,9 +631,57 @@ static void test_cors(void **state)
     server_close(&s);
 }
 
+// Of three choices with a prompt of 2,500 tokens the first is in the engine, and two wait in the
+// front: the engine's report has none that waits.
+static void test_waiting(void **state)
+{
+    (void)state;
+    enum { LONG = 2500 };
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 1 << 20);
+    assert_int_equal(msgl__strbuf_adds(&body, "{\"n\":3,\"prompt\":[1"), 0);
+    for (int i = 1; i < LONG; i++) assert_int_equal(msgl__strbuf_adds(&body, ",1"), 0);
+    assert_int_equal(msgl__strbuf_adds(&body, "]}"), 0);
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.metrics_compat = MSGL_METRICS_VLLM;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    const int fd = client_ask(&s, msgl__strbuf_str(&body), NULL);
+    response r = scrape(&s);
+    assert_true(value_of(r.body, "minisgl_requests_waiting") == 2);
+    response_free(&r);
+    close(fd);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    msgl__strbuf_free(&body);
+    server_close(&s);
+}
+
+// The first token of a choice has no gap before it, also when another choice has had one: of two
+// choices with two tokens each there are two gaps.
+static void test_gaps(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    uint64_t uid[2];
+    const int fd = client_ask(&s, "{\"prompt\":\"x\",\"n\":2}", &uid[0]);
+    uid[1] = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    for (int i = 0; i < 2; i++) engine_token(&s, uid[i], 'a', MSGL_FINISH_NONE);
+    for (int i = 0; i < 2; i++) engine_token(&s, uid[i], 'b', MSGL_FINISH_LENGTH);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    response r = scrape(&s);
+    assert_true(value_of(r.body, "minisgl_time_to_first_token_seconds_count") == 1);
+    assert_true(value_of(r.body, "minisgl_inter_token_seconds_count") == 2);
+    assert_true(value_of(r.body, "minisgl_inter_token_seconds_sum") < 60);
+    response_free(&r);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gaps),           cmocka_unit_test(test_waiting),
         cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
         cmocka_unit_test(test_replicas),       cmocka_unit_test(test_dashboard),
         cmocka_unit_test(test_served_names),   cmocka_unit_test(test_compat),

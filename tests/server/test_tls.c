@@ -322,20 +322,57 @@ static void test_handshakes(void **state)
     close_tls(&t);
 }
 
-// Those that are not through with their handshake count.
+// Connections that have not begun their handshake count: one beyond the limit is served at once in
+// place of the one that is idle longest, and in place of no other. The header timeout is longer
+// than a test's read waits, so that it closes none of them.
 static void test_too_many(void **state)
 {
     (void)state;
     enum { MOST = 4 };
     int fds[MOST];
+    char byte;
     tls_server t;
-    open_tls(&t, 15000, MOST);
+    open_tls(&t, 60000, MOST);
     expect_served(&t.s); // the engine is seen before the connections are taken
     for (int i = 0; i < MOST; i++) fds[i] = client_open(&t.s);
-    const int fd = client_open(&t.s);
-    assert_true(client_closed(fd));
-    close(fd);
+    expect_served(&t.s);
+    assert_true(client_closed(fds[0]));
+    assert_int_equal(recv(fds[MOST - 1], &byte, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(errno, EAGAIN);
     for (int i = 0; i < MOST; i++) close(fds[i]);
+    close_tls(&t);
+}
+
+// Where every connection has a request, one more is told so, unless it asks for /health.
+static void test_too_many_requests(void **state)
+{
+    (void)state;
+    enum { MOST = 2 };
+    static const char *const asks[] = {
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"a\"}",
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"};
+    client c[MOST];
+    char seen[4096];
+    tls_server t;
+    open_tls(&t, 60000, MOST);
+    expect_served(&t.s);
+    for (int i = 0; i < MOST; i++) {
+        c[i] = tls_open(&t.s, TLS1_3_VERSION);
+        assert_non_null(c[i].ssl);
+        tls_send(&c[i], asks[0]);
+        (void)engine_expect(&t.s, MSGL_MSG_REQUEST);
+    }
+    for (int i = 1; i < 3; i++) {
+        client more = tls_open(&t.s, TLS1_3_VERSION);
+        assert_non_null(more.ssl);
+        tls_send(&more, asks[i]);
+        tls_read_until(&more, NULL, seen, sizeof seen);
+        assert_non_null(strstr(seen, i == 1 ? " 503 " : " 200 "));
+        assert_non_null(strstr(seen, "Connection: close\r\n"));
+        tls_close(&more);
+    }
+    for (int i = 0; i < MOST; i++) tls_close(&c[i]);
+    for (int i = 0; i < MOST; i++) (void)engine_expect(&t.s, MSGL_MSG_ABORT);
     close_tls(&t);
 }
 
@@ -344,7 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files),        cmocka_unit_test(test_versions),
         cmocka_unit_test(test_streams_left), cmocka_unit_test(test_handshakes),
-        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_too_many),     cmocka_unit_test(test_too_many_requests),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
