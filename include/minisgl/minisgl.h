@@ -163,12 +163,14 @@ typedef struct msgl_bias {
 // What msgl_params.grammar is.
 typedef enum msgl_grammar_kind {
     MSGL_GRAMMAR_NONE,
-    MSGL_GRAMMAR_JSON_OBJECT, // any JSON object
-    MSGL_GRAMMAR_JSON_SCHEMA,
-    MSGL_GRAMMAR_REGEX,  // of the whole answer
-    MSGL_GRAMMAR_CHOICE, // a JSON array of strings: one of them
-    MSGL_GRAMMAR_GBNF,   // llama.cpp's, from the rule root
-    MSGL_GRAMMAR_LARK,   // from the rule start
+    MSGL_GRAMMAR_JSON_OBJECT,      // any JSON object
+    MSGL_GRAMMAR_JSON_SCHEMA,      // objects have no members that their `properties` do not name,
+                                   // unless `additionalProperties` says so
+    MSGL_GRAMMAR_REGEX,            // of the whole answer
+    MSGL_GRAMMAR_CHOICE,           // a JSON array of strings: one of them
+    MSGL_GRAMMAR_GBNF,             // llama.cpp's, from the rule root
+    MSGL_GRAMMAR_LARK,             // from the rule start
+    MSGL_GRAMMAR_JSON_SCHEMA_OPEN, // objects may have any, as the standard has it
 } msgl_grammar_kind;
 
 typedef struct msgl_params {

@@ -129,6 +129,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
     msgl__strbuf_free(&r->namespaces);
+    msgl__strbuf_free(&r->left_out);
     *r = (msgl_gen_request){0};
 }
 
@@ -287,6 +288,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->notes, NOTES_BYTES);
+    msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);

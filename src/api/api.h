@@ -99,6 +99,7 @@ typedef struct msgl_api_config {
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
     bool trust_template;                       // requests may bring one
+    bool open_schemas; // objects of JSON schemas may have members beyond their properties
     msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
@@ -160,6 +161,7 @@ typedef struct msgl_gen_request {
     int num_prompts;        // of a chat: 1
     msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
+    msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
     msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
     char *text;             // settled: what stops and prompts point into

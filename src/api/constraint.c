@@ -36,6 +36,9 @@ static const constraint_field INSIDE[] = {
 typedef struct reader {
     msgl_constraint_text *out;
     const char *name; // of the field that it came from
+    const msgl_api_config *cfg;
+    msgl_strbuf *left_out;
+    bool strict; // a schema is kept to as a whole
     msgl_api_error *e;
 } reader;
 
@@ -88,9 +91,11 @@ static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const j
 // A schema: as JSON, or as a string that is one.
 static int put_schema(reader *r, const char *name, const json_t *v)
 {
-    if (json_is_string(v)) return put(r, name, MSGL_GRAMMAR_JSON_SCHEMA, json_string_value(v));
+    const msgl_grammar_kind kind =
+        r->cfg->open_schemas ? MSGL_GRAMMAR_JSON_SCHEMA_OPEN : MSGL_GRAMMAR_JSON_SCHEMA;
+    if (json_is_string(v)) return put(r, name, kind, json_string_value(v));
     if (!json_is_object(v) && !json_is_boolean(v)) return wrong(r, name, v, "a JSON schema");
-    return put_json(r, name, MSGL_GRAMMAR_JSON_SCHEMA, v);
+    return put_json(r, name, kind, v);
 }
 
 static int put_field(reader *r, const constraint_field *f, const json_t *v)
@@ -142,6 +147,7 @@ static int response_format(reader *r, const json_t *v)
         return msgl__api_fail(r->e, 400, schema, "missing_required_parameter", "'%s' is missing.",
                               schema);
     }
+    r->strict = json_is_true(msgl__field(js, "strict"));
     return put_schema(r, schema, s);
 }
 
@@ -169,13 +175,25 @@ static int structured_outputs(reader *r, const json_t *v)
     return 0;
 }
 
+int msgl__constraint_compile(const msgl_constraint_text *c, bool strict, msgl_strbuf *left_out,
+                             msgl_err *err)
+{
+    msgl_grammar_limits limits;
+    msgl_grammar *g = NULL;
+    msgl__grammar_limits_init(&limits);
+    limits.lenient = !strict;
+    const int rc = msgl__grammar_compile(c->kind, c->text == NULL ? "" : c->text, &limits, &g, err);
+    msgl__grammar_unref(g);
+    if (rc != 0 || err->text[0] == '\0') return rc;
+    // One that has no room is not told of: the log tells of few anyway.
+    if (msgl__strbuf_adds(left_out, err->text) == 0) (void)msgl__strbuf_addc(left_out, '\0');
+    return 0;
+}
+
 static int compile(const reader *r)
 {
-    msgl_grammar *g = NULL;
     msgl_err err = {0};
-    const char *text = r->out->text == NULL ? "" : r->out->text;
-    const int rc = msgl__grammar_compile(r->out->kind, text, NULL, &g, &err);
-    msgl__grammar_unref(g);
+    const int rc = msgl__constraint_compile(r->out, r->strict, r->left_out, &err);
     if (rc == 0) return 0;
     if (rc == MSGL_ENOMEM) return msgl__api_oom(r->e);
     return msgl__api_fail(r->e, 400, r->name,
@@ -183,9 +201,10 @@ static int compile(const reader *r)
                           "'%s': %s.", r->name, err.text);
 }
 
-int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e)
+int msgl__constraint_parse(const json_t *o, const msgl_api_config *cfg, msgl_strbuf *left_out,
+                           msgl_constraint_text *out, msgl_api_error *e)
 {
-    reader r = {.out = out, .name = "", .e = e};
+    reader r = {.out = out, .name = "", .cfg = cfg, .left_out = left_out, .e = e};
     int rc = 0;
     *out = (msgl_constraint_text){0};
     const json_t *v = msgl__field(o, "response_format");

@@ -264,7 +264,7 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     if (rc != 0) return msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
     rc = parse_allowed(o, cfg, &allowed, &num_allowed, e);
     if (rc == 0) rc = parse_bad_words(o, out, e);
-    if (rc == 0) rc = msgl__constraint_parse(o, &c, e);
+    if (rc == 0) rc = msgl__constraint_parse(o, cfg, &out->left_out, &c, e);
     msgl_req_extra_parts parts = msgl__req_extra_parts_of(bias);
     parts.allowed = allowed;
     parts.num_allowed = num_allowed;

@@ -37,8 +37,8 @@ typedef struct msgl_args {
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, salt_by_key,
-        added_from_text, trust_template, max_per_address, access_log, log_stats_interval,
-        max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
+        added_from_text, trust_template, open_schemas, max_per_address, access_log,
+        log_stats_interval, max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
     // requests
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;

@@ -264,6 +264,14 @@ static const msgl_setting ROWS[] = {
                 "it such requests are answered 400 (docs/templates.md)",
     },
     {
+        .name = "open-schemas",
+        MSGL_FLAG(msgl_args, open_schemas),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "answers may have members that a JSON schema's properties do not name, where it "
+                "says nothing of them (docs/structured.md)",
+    },
+    {
         .name = "batch-dir",
         MSGL_TEXT(msgl_args, batch_dir),
         .by_default = ": none",

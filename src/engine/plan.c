@@ -30,9 +30,7 @@ static size_t read_key(const char *path, const char *key)
     return value;
 }
 
-// What the control group in this folder still allows; SIZE_MAX when it does not limit. Cached file
-// pages count as used there, but give way.
-static size_t cgroup_room(const char *dir)
+size_t msgl__cgroup_room(const char *dir)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/memory.max", dir);
@@ -78,7 +76,7 @@ size_t msgl__memory_available(void)
     size_t room = machine_room();
     size_t limit = address_room();
     if (limit < room) room = limit;
-    limit = cgroup_room("/sys/fs/cgroup");
+    limit = msgl__cgroup_room("/sys/fs/cgroup");
     if (limit < room) room = limit;
     FILE *f = fopen("/proc/self/cgroup", "r");
     char line[384], dir[420];
@@ -86,7 +84,7 @@ size_t msgl__memory_available(void)
         if (strncmp(line, "0::/", 4) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
         snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
-        limit = cgroup_room(dir);
+        limit = msgl__cgroup_room(dir);
         if (limit < room) room = limit;
     }
     if (f != NULL) fclose(f);

@@ -39,6 +39,10 @@ msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group);
 // Prints the plan as a table, a line a call.
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),
                              void *ctx);
+// What the control group in this folder (its files memory.max, memory.current and memory.stat)
+// still allows; SIZE_MAX when it does not limit. Cached file pages count as used there, but give
+// way.
+size_t msgl__cgroup_room(const char *dir);
 // MemAvailable, or what is free where there is no /proc, bounded by what the control group and the
 // limit on address space still allow.
 size_t msgl__memory_available(void);

@@ -218,6 +218,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
+                               .open_schemas = cfg->open_schemas,
                                .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};
@@ -295,7 +296,7 @@ void msgl__front_destroy(msgl_front *f)
     if (f->done_fd >= 0) close(f->done_fd);
     if (f->stop_fd >= 0) close(f->stop_fd);
     msgl__uids_free(&f->uids);
-    for (int i = 0; i < f->num_told; i++) msgl__free(f->told[i]);
+    for (int i = 0; i < f->num_unknown; i++) msgl__free(f->unknown[i]);
     msgl__strbuf_free(&f->out);
     msgl__free(f);
 }

@@ -49,6 +49,7 @@ typedef struct msgl_front_config {
     size_t max_request_memory;          // bytes that all requests may hold here; beyond: 429
     bool added_from_text;               // msgl_api_config has it
     bool trust_template;                // the same
+    bool open_schemas;                  // see msgl_api_config
     msgl_unknown_fields unknown_fields; // what becomes of them
     int stop_timeout_ms;                // requests in flight may end for this long
     int num_replicas;                   // engines, 1 to MSGL_FRONT_MAX_REPLICAS

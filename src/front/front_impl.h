@@ -187,8 +187,8 @@ struct msgl_front {
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
     time_t started_at;
-    char *told[64]; // lines of the log that are not said again
-    int num_told;
+    char *unknown[64]; // what the log has told of: names of fields, parts of schemas
+    int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
 };

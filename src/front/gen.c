@@ -628,31 +628,20 @@ static void gen_answer_job(msgl_front *f, gen *g)
     gen_free(f, g);
 }
 
-// A line of the log that is not said again. When there are very many, somebody makes them up.
-static void log_once(msgl_front *f, const char *line)
+// Each text once; when there are very many, somebody makes them up. format: of one.
+static void log_once(msgl_front *f, const msgl_strbuf *texts, const char *format)
 {
-    enum { MAX = sizeof f->told / sizeof f->told[0] };
-    bool seen = f->num_told == MAX;
-    for (int i = 0; i < f->num_told && !seen; i++) seen = strcmp(f->told[i], line) == 0;
-    if (seen || (f->told[f->num_told] = msgl__strdup(line)) == NULL) return;
-    f->num_told++;
-    msgl__log(f->cfg.log, MSGL_LOG_WARN, "%s%s", line,
-              f->num_told == MAX ? " (further lines of this kind are not logged)" : "");
-}
-
-// What a request had that is not read, or not as it came.
-static void log_notes(msgl_front *f, const msgl_gen_request *r)
-{
-    char line[160];
-    for (size_t at = 0; at < r->unknown.len; at += strlen(r->unknown.data + at) + 1) {
-        (void)snprintf(line, sizeof line,
-                       "a request has the field '%s', which this server does not read; it is "
-                       "ignored",
-                       r->unknown.data + at);
-        log_once(f, line);
-    }
-    for (size_t at = 0; at < r->notes.len; at += strlen(r->notes.data + at) + 1) {
-        log_once(f, r->notes.data + at);
+    enum { MAX = sizeof f->unknown / sizeof f->unknown[0] };
+    for (size_t at = 0; at < texts->len; at += strlen(texts->data + at) + 1) {
+        const char *text = texts->data + at;
+        bool seen = f->num_unknown == MAX;
+        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], text) == 0;
+        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(text)) == NULL) continue;
+        f->num_unknown++;
+        char line[512];
+        (void)snprintf(line, sizeof line, format, text);
+        msgl__log(f->cfg.log, MSGL_LOG_WARN, "%s%s", line,
+                  f->num_unknown == MAX ? " (further ones are not logged)" : "");
     }
 }
 
@@ -661,7 +650,10 @@ void msgl__gen_jobs_done(msgl_front *f)
     for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
         gen *g = j->owner;
         g->in_worker = false;
-        log_notes(f, &j->req);
+        log_once(f, &j->req.unknown,
+                 "a request has the field '%s', which this server does not read; it is ignored");
+        log_once(f, &j->req.left_out, "an answer's form is kept but for this: %s");
+        log_once(f, &j->req.notes, "%s");
         if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
             gen_start(f, g);
             continue;

@@ -90,6 +90,8 @@ int msgl__grammar_compile(msgl_grammar_kind kind, const char *text,
     switch (kind) {
     case MSGL_GRAMMAR_JSON_OBJECT: return msgl__grammar_json_object(limits, out, err);
     case MSGL_GRAMMAR_JSON_SCHEMA: return msgl__grammar_json_schema(text, n, limits, out, err);
+    case MSGL_GRAMMAR_JSON_SCHEMA_OPEN:
+        return msgl__grammar_json_schema_open(text, n, limits, out, err);
     case MSGL_GRAMMAR_REGEX: return msgl__grammar_regex(text, n, limits, out, err);
     case MSGL_GRAMMAR_CHOICE: return compile_choice(text, limits, out, err);
     case MSGL_GRAMMAR_GBNF: return msgl__grammar_gbnf(text, n, limits, out, err);
@@ -140,6 +142,7 @@ static int find_grammar(msgl_constrainer *c, const msgl_req_extra *x, msgl_gramm
     msgl_grammar_limits limits;
     msgl__grammar_limits_init(&limits);
     limits.cache_bytes = MASK_BYTES;
+    limits.lenient = true; // who asked was told what is left out, or refused
     const int rc = msgl__grammar_compile(x->grammar_kind, x->grammar, &limits, out, err);
     if (rc == 0) keep(c, x, *out);
     return rc;

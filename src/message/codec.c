@@ -247,7 +247,7 @@ static void extra(cursor *c, msgl_req_extra **x)
     int32_t kind = (int32_t)parts.grammar_kind, num_bias = (int32_t)parts.num_bias;
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
     const void *bias = parts.bias;
-    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
     array(c, &bias, &num_bias, sizeof(msgl_bias), MSGL_MAX_LOGIT_BIAS, "request.logit_bias");
     ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");

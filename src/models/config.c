@@ -268,6 +268,20 @@ static void read_eos(msgl_json_reader *r, msgl_model_config *c)
     c->num_eos = (int32_t)n;
 }
 
+static void check_fixed(msgl_json_reader *r, const msgl_arch *arch)
+{
+    for (int i = 0; i < MSGL_MAX_FIXED && arch->fixed[i].key != NULL; i++) {
+        const msgl_fixed_field *f = &arch->fixed[i];
+        const json_t *v = msgl__json_get(r, f->key);
+        const double number = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
+        const bool right = (json_is_number(v) || json_is_boolean(v)) && number == f->value;
+        char allowed[32];
+        if (v == NULL || right) continue;
+        snprintf(allowed, sizeof allowed, "%.10g", f->value);
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, f->key, v, allowed);
+    }
+}
+
 // The fields of the language model.
 static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
 {
@@ -280,6 +294,7 @@ static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_ropes(r, c);
     if (r->status == 0) c->arch->family->configure(r, c);
     if (r->status == 0) c->arch->configure(r, c);
+    check_fixed(r, c->arch);
 }
 
 // The object that these fields are in, with what it leaves out; a new reference.
@@ -367,6 +382,8 @@ int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *c)
                 : msgl__json_num_or(r, s->field, s->min, s->max, usual);
         msgl__setting_put(s, v, p);
     }
+    // Then the others are for requests that name a temperature themselves.
+    if (!msgl__json_bool_or(r, "do_sample", true)) p->temperature = 0;
     return r->status;
 }
 

@@ -93,10 +93,12 @@ int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
     int code;
     if (dir == NULL) {
+        msgl__weights_settle(&m->plan, NULL);
         code = msgl__weights_dummy(&m->plan, x, progress, ctx, err);
     } else {
         msgl_checkpoint *ckpt = NULL;
         code = msgl__checkpoint_open(dir, &ckpt, err);
+        if (code == 0) msgl__weights_settle(&m->plan, ckpt);
         if (code == 0) code = msgl__weights_check(&m->plan, ckpt, err);
         if (code == 0) code = msgl__weights_load(&m->plan, ckpt, x, progress, ctx, err);
         msgl__checkpoint_close(ckpt);

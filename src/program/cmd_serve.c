@@ -215,6 +215,7 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->http.max_per_source = a->max_per_address;
     f->added_from_text = a->added_from_text != 0;
     f->trust_template = a->trust_template != 0;
+    f->open_schemas = a->open_schemas != 0;
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "core/attributes.h"
 #include "core/req_extra.h"
 #include "engine/plan.h"
 
@@ -402,6 +403,53 @@ static void test_address_space(void **state)
 #endif
 }
 
+static void put_file(const char *dir, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+    if (text == NULL) return;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+// A control group of made-up files: of what is used, cached pages of files give way.
+static void test_cgroup(void **state)
+{
+    (void)state;
+    static const char STAT[] = "anon 400\nfile 300\nactive_file 100\ninactive_file 200\n";
+    static const struct {
+        const char *max, *current, *stat;
+        size_t room;
+    } cases[] = {
+        {"1000\n", "600\n", STAT, 600}, // 1000 - (600 - 200)
+        {"1000\n", "600\n", "anon 400\n", 400},
+        {"1000\n", "600\n", NULL, 400},
+        {"1000\n", NULL, STAT, 1000},
+        {"1000\n", "150\n", STAT, 850}, // more cached than used: numbers of two moments
+        {"1000\n", "200\n", STAT, 1000},
+        {"1000\n", "1200\n", STAT, 0},
+        {"1000\n", "1199\n", STAT, 1},
+        {"1000\n", "1300\n", STAT, 0},
+        {"max\n", "600\n", STAT, SIZE_MAX},
+        {NULL, "600\n", STAT, SIZE_MAX},
+    };
+    char dir[] = "/tmp/minisgl-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        put_file(dir, "memory.max", cases[i].max);
+        put_file(dir, "memory.current", cases[i].current);
+        put_file(dir, "memory.stat", cases[i].stat);
+        assert_int_equal(msgl__cgroup_room(dir), cases[i].room);
+    }
+    put_file(dir, "memory.max", NULL);
+    put_file(dir, "memory.current", NULL);
+    put_file(dir, "memory.stat", NULL);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 // In a chroot without /proc it is no more than the machine has. Needs root.
 static void test_without_proc(void **state)
 {
@@ -433,7 +481,7 @@ int main(void)
         cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
         cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
         cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_cgroup),       cmocka_unit_test(test_without_proc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

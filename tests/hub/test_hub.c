@@ -99,6 +99,7 @@ static void test_paths(void **state)
                                        "chat_template.jinja",
                                        "vocab.json",
                                        "merges.txt",
+                                       "tiktoken.model",
                                        "modules.json",
                                        "1_Pooling/config.json"};
     for (size_t i = 0; i < MSGL_COUNT(READ); i++) assert_true(msgl__hub_wanted(READ[i]));

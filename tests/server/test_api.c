@@ -554,7 +554,10 @@ static void test_refused_constraints(void **state)
     static const char *const fields[][2] = {
         {"\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema.schema"},
         {"\"response_format\":{\"type\":\"json_object\"},\"guided_regex\":\"a\"", "guided_regex"},
-        {"\"guided_json\":{\"not\":{}}", "guided_json"},
+        {"\"guided_json\":{\"type\":5}", "guided_json"},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,"
+         "\"schema\":{\"not\":{}}}}",
+         "response_format.json_schema.schema"},
         {"\"guided_choice\":[]", "guided_choice"},
         {"\"guided_choice\":[1]", "guided_choice"},
         {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structured_outputs"},
@@ -600,6 +603,33 @@ static void test_constraints(void **state)
         assert_int_equal(r.extra == NULL ? MSGL_GRAMMAR_NONE : r.extra->grammar_kind,
                          cases[i].kind);
         if (r.extra != NULL) assert_string_equal(r.extra->grammar, cases[i].text);
+        msgl__gen_request_free(&r);
+    }
+}
+
+// What a schema that is not strict has beyond what is supported is noted; objects are open if the
+// server is to have them so.
+static void test_schemas(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {
+        "\"guided_json\":{\"type\":\"array\",\"uniqueItems\":true}",
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":false,"
+        "\"schema\":"
+        "{\"type\":\"array\",\"uniqueItems\":true}}}",
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        char body[512];
+        with_field(&msgl__endpoint_completion, fields[i], body, sizeof body);
+        msgl_gen_request r = good(&msgl__endpoint_completion, body);
+        assert_non_null(strstr(r.left_out.data, "\"uniqueItems\""));
+        msgl__gen_request_free(&r);
+        msgl_api_config c = config();
+        msgl_api_error e;
+        c.open_schemas = true;
+        assert_int_equal(
+            msgl__api_parse(&msgl__endpoint_completion, body, strlen(body), &c, NULL, &r, &e), 0);
+        assert_int_equal(r.extra->grammar_kind, MSGL_GRAMMAR_JSON_SCHEMA_OPEN);
         msgl__gen_request_free(&r);
     }
 }
@@ -962,6 +992,7 @@ int main(void)
         cmocka_unit_test(test_refused_fields_of_one),
         cmocka_unit_test(test_refused_constraints),
         cmocka_unit_test(test_constraints),
+        cmocka_unit_test(test_schemas),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),

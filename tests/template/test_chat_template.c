@@ -166,6 +166,19 @@ static void test_unsupported(void **state)
     (void)state;
     expect_status("{% include 'x' %}", "{}", NULL, MSGL_EUNSUPPORTED, "'include'");
     expect_status("{% block a %}{% endblock %}", "{}", NULL, MSGL_EUNSUPPORTED, "'block'");
+    expect_status("{% autoescape true %}{% endautoescape %}", "{}", NULL, MSGL_EUNSUPPORTED,
+                  "'autoescape'");
+    expect_status("{{ 18446744073709551616 }}", "{}", NULL, MSGL_EFORMAT,
+                  "an integer does not fit into 64 bits");
+    expect_status("{{ 9223372036854775807 + 1 }}", "{}", NULL, MSGL_EINVAL,
+                  "an integer does not fit into 64 bits");
+    static const char *const filters[][2] = {{"{{ 5|filesizeformat }}", "'filesizeformat'"},
+                                             {"{{ 5|pprint }}", "'pprint'"},
+                                             {"{{ [1]|random }}", "'random'"},
+                                             {"{{ 'a'.encode() }}", "'encode'"}};
+    for (size_t i = 0; i < MSGL_COUNT(filters); i++) {
+        expect_status(filters[i][0], "{}", NULL, MSGL_EINVAL, filters[i][1]);
+    }
     expect_status("{{ '\\ud800' }}", "{}", NULL, MSGL_EUNSUPPORTED, "surrogate");
     expect_status("{{ '\"\\\\ud800\"'|from_json }}", "{}", NULL, MSGL_EINVAL,
                   "uXXXX escape at byte 1");
@@ -449,6 +462,14 @@ static void test_provenance(void **state)
                  v, "x.{u}.526");
     expect_spans("{{ (u * 2)[:6] }}{{ 'ab' * 2 }}{{ u|first }}{{ (u ~ 'z')|last }}", v,
                  "{userus}abab{u}z");
+    // Texts of both origins: repeated, and cut one byte behind a seam, before it and around it.
+    expect_spans("{{ ('a' ~ u) * 3 }} {{ (u ~ 'bc') * 2 }}", v,
+                 "a{user}a{user}a{user} {user}bc{user}bc");
+    expect_spans(
+        "{{ ('ab' ~ u)[:3] }} {{ ('ab' ~ u)[1:3] }} {{ (u ~ 'bc')[:5] }} {{ (u ~ 'bc')[3:5] }}", v,
+        "ab{u} b{u} {user}b {r}b");
+    expect_spans("{{ (u ~ 'bc')[:4] }} {{ (u ~ 'bc')[4:] }} {{ ('ab' ~ u ~ 'c')[1:4] }}", v,
+                 "{user} bc b{us}");
     // Decoded JSON: strings by their bytes, punctuation of printed containers by their bracket's.
     expect_spans("{% set j = '{\"a\": \"' ~ u ~ '\\\\n' ~ u ~ '\", \"b\": \"x\"}' %}"
                  "{{ (j|from_json).a }} {{ (j|from_json).b }} {{ j|from_json|tojson }}",

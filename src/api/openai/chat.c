@@ -398,7 +398,7 @@ static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl
     msgl_constraint_text c;
     msgl_req_extra *both = NULL;
     msgl_err err;
-    int rc = msgl__tool_grammar(&use, &c, e);
+    int rc = msgl__tool_grammar(&use, &out->left_out, &c, e);
     if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
     p.grammar_kind = c.kind;
     p.grammar = c.text;

@@ -54,7 +54,7 @@ bool msgl__hub_wanted(const char *path)
         "added_tokens.json", "vocab.json",
         "merges.txt",        "*.jinja",
         "chat_template*",    "*.tiktoken",
-        "modules.json",
+        "modules.json",      "tiktoken.model",
     };
     static const char *const NEVER[] = {"*.bin", "*.pth", "*.pt", "*.onnx", "*.py", "*.md"};
     if (fnmatch("?_Pooling/config.json", path, FNM_PATHNAME) == 0) return true;
