@@ -198,33 +198,6 @@ static void test_prompts(void **state)
 }
 
 // Every integer field with every number and type that is not one of its values.
-// As many stop strings, of so many bytes in all, as are allowed, and one more.
-static void test_stops(void **state)
-{
-    (void)state;
-    static char body[2 * MSGL_MAX_STOPS_BYTES];
-    for (int more = 0; more < 4; more++) {
-        const int count = more < 2 ? MSGL_MAX_STOPS + more : 16;
-        const int bytes = more < 2 ? 1 : MSGL_MAX_STOPS_BYTES / 16;
-        int n = snprintf(body, sizeof body, "{\"prompt\":\"x\",\"stop\":[%s",
-                         more == 3 ? "\"b\"," : "");
-        for (int i = 0; i < count; i++) {
-            n += snprintf(body + n, sizeof body - (size_t)n, "%s\"", i == 0 ? "" : ",");
-            memset(body + n, 'a', (size_t)bytes);
-            n += bytes;
-            body[n++] = '"';
-        }
-        strcpy(body + n, "]}");
-        if (more % 2 == 0) {
-            msgl_gen_request r = good(&msgl__endpoint_completion, body);
-            assert_int_equal(r.num_stops, count);
-            msgl__gen_request_free(&r);
-        } else {
-            refused(&msgl__endpoint_completion, body, 400, "stop");
-        }
-    }
-}
-
 static void test_no_limit(void **state)
 {
     (void)state;
@@ -982,7 +955,6 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_stops),
         cmocka_unit_test(test_no_limit),
         cmocka_unit_test(test_hostile_numbers),
         cmocka_unit_test(test_penalties),

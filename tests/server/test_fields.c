@@ -147,6 +147,36 @@ static void test_other_conventions(void **state)
     msgl__gen_request_free(&r);
 }
 
+// As many stop strings, of so many bytes in all, as are allowed, and one more.
+static void test_stops(void **state)
+{
+    (void)state;
+    static char body[2 * MSGL_MAX_STOPS_BYTES];
+    msgl_gen_request r;
+    msgl_api_error e;
+    for (int more = 0; more < 4; more++) {
+        const int count = more < 2 ? MSGL_MAX_STOPS + more : 16;
+        const int bytes = more < 2 ? 1 : MSGL_MAX_STOPS_BYTES / 16;
+        int n = snprintf(body, sizeof body, "{\"prompt\":\"x\",\"stop\":[%s",
+                         more == 3 ? "\"b\"," : "");
+        for (int i = 0; i < count; i++) {
+            n += snprintf(body + n, sizeof body - (size_t)n, "%s\"", i == 0 ? "" : ",");
+            memset(body + n, 'a', (size_t)bytes);
+            n += bytes;
+            body[n++] = '"';
+        }
+        strcpy(body + n, "]}");
+        if (more % 2 == 0) {
+            assert_int_equal(parse(&msgl__endpoint_completion, false, body, &r, &e), 0);
+            assert_int_equal(r.num_stops, count);
+            msgl__gen_request_free(&r);
+        } else {
+            assert_true(parse(&msgl__endpoint_completion, false, body, &r, &e) < 0);
+            assert_string_equal(e.param, "stop");
+        }
+    }
+}
+
 // Two letters away: it may be anybody's. One letter: a typing error, unless nobody asks.
 static void test_far_names(void **state)
 {
@@ -744,6 +774,7 @@ int main(void)
         cmocka_unit_test(test_foreign_names),
         cmocka_unit_test(test_other_conventions),
         cmocka_unit_test(test_far_names),
+        cmocka_unit_test(test_stops),
         cmocka_unit_test(test_own_names),
         cmocka_unit_test(test_many_names),
         cmocka_unit_test(test_log),
