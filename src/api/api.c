@@ -126,6 +126,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__strbuf_free(&r->prefill);
     msgl__strbuf_free(&r->repeated);
     msgl__free(r->text);
+    msgl__free(r->call_grammar);
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
     msgl__strbuf_free(&r->namespaces);
@@ -166,6 +167,8 @@ int msgl__gen_request_settle(msgl_gen_request *r)
         msgl__free(r->prompts);
         r->prompts = NULL;
     }
+    msgl__free(r->call_grammar); // which extra has now
+    r->call_grammar = NULL;
     json_decref(r->chat_vars);
     json_decref(r->root);
     r->chat_vars = r->root = NULL;
@@ -280,6 +283,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     *out = (msgl_gen_request){.ep = ep,
                               .n = 1,
                               .max_tokens = -1,
+                              .thinking_budget = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};

@@ -152,7 +152,11 @@ typedef struct msgl_gen_request {
     const json_t *chat_template; // a string in root: the template; NULL: the model's
     // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
-    msgl_tool_set *tools;   // what split.known is; owned
+    msgl_tool_set *tools;    // what split.known is; owned
+    bool no_thinking;        // of a chat: there are to be no thoughts
+    int32_t thinking_budget; // tokens of thoughts; -1: any number
+    bool calls_beside;       // calls may come in place of what extra's grammar has ...
+    char *call_grammar;      // ... held to this one, in Lark's form; owned; NULL: free
     bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle

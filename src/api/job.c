@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "api/begin_answer.h"
 #include "api/conversation.h"
 #include "api/endpoint.h"
 #include "api/pair_prompt.h"
@@ -75,52 +76,6 @@ static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *para
     return rc == 0 ? 0 : text_fail(j, rc, param, &err);
 }
 
-static int add_span(msgl_text_span **spans, size_t *n, msgl_text_span one)
-{
-    msgl_text_span *more = msgl__reallocarray(*spans, *n + 1, sizeof *more);
-    if (more == NULL) return MSGL_ENOMEM;
-    *spans = more;
-    more[(*n)++] = one;
-    return 0;
-}
-
-// A call that is asked for is begun for the model: the prompt goes on with its first bytes, in
-// which the name is the client's.
-static int prefill(msgl_job *j, msgl_rendered *r)
-{
-    msgl_gen_request *req = &j->req;
-    msgl_strbuf *out = &req->prefill;
-    size_t at = 0;
-    int rc = 0;
-    if (req->split.thinking) {
-        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
-    }
-    if (rc == 0 && !req->force_call) return msgl__strbuf_add(&r->text, out->data, out->len);
-    if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
-    const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
-    if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
-    if (rc != 0 || n == 0) return rc;
-    const msgl_text_span name = {before + at, before + at + n};
-    rc = add_span(&r->untrusted, &r->num_untrusted, name);
-    return rc == 0 ? add_span(&r->foreign, &r->num_foreign, name) : rc;
-}
-
-// What the prompt says of the answer: whether it has begun the thoughts (a client's text cannot).
-static int begin_answer(msgl_job *j, msgl_rendered *r)
-{
-    msgl_parser_config *split = &j->req.split;
-    const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
-    split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
-                                             r->text.len - from);
-    // A grammar is of the answer, not of the thoughts before it: there are none.
-    const msgl_req_extra *x = j->req.extra;
-    const bool constrained =
-        x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE && !j->req.text_first;
-    const bool begins = j->req.force_call || (constrained && split->thinking);
-    if (!begins || prefill(j, r) == 0) return 0;
-    return msgl__api_oom(&j->error);
-}
-
 // Kept instead of ids.
 static int keep_rendered(msgl_job *j, msgl_rendered *r)
 {
@@ -185,7 +140,7 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
         // said
     } else if (j->ep->prompt == MSGL_PROMPT_RENDERED) {
         rc = keep_rendered(j, &r);
-    } else if ((rc = begin_answer(j, &r)) == 0) {
+    } else if ((rc = msgl__begin_answer(&j->req, tokenizer, &r, &j->error)) == 0) {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
         const msgl_encode_opts opts = {.untrusted = r.untrusted,

@@ -93,7 +93,6 @@ const char *const msgl__foreign_fields[] = {
     "penalty_last_n",
     "post_sampling_probs",
     "prompt_progress",
-    "reasoning_budget",
     "reasoning_format",
     "repeat_last_n",
     "response_fields",
@@ -123,7 +122,6 @@ const char *const msgl__foreign_fields[] = {
     "mm_processor_kwargs",
     "return_tokens_as_token_ids",
     "spaces_between_special_tokens",
-    "thinking_token_budget",
     "vllm_xargs",
     // SGLang
     "bootstrap_host",
@@ -139,7 +137,6 @@ const char *const msgl__foreign_fields[] = {
     "stream_interval",
     "stream_reasoning",
     // Ollama, OpenAI's newer fields, routers and libraries in front of all of them
-    "enable_thinking",
     "extra_body",
     "extra_headers",
     "format",

@@ -158,6 +158,10 @@ static int check_request(msgl_run_line *r)
     if (!q->skip_special) {
         return refuse(r, BAD_REQUEST, "'skip_special_tokens' is false; allowed: true");
     }
+    if (q->thinking_budget >= 0) {
+        return refuse(r, BAD_REQUEST,
+                      "'thinking_token_budget' is not supported in a line; the server has it");
+    }
     if (r->batch && q->sampling.logprobs >= 0) {
         return refuse(r, BAD_REQUEST,
                       "'logprobs' is not supported in the batch form; a plain line "

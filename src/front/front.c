@@ -182,6 +182,12 @@ static void front_forms(msgl_front *f)
     f->api.reasoning_form_auto = strcmp(reasoning, "auto") == 0;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
+    if (f->api.tool_form == NULL && f->api.tool_form_auto && text != NULL &&
+        strstr(text, "tools") != NULL) {
+        msgl__log(cfg->log, MSGL_LOG_WARN,
+                  "the chat template takes tools, but no form of calls was recognised in it: calls "
+                  "stay text (see --tool-call-parser)");
+    }
     if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
     msgl__log(cfg->log, MSGL_LOG_INFO, "answers are read as: tool calls %s, reasoning %s",
               msgl__tool_form_name(f->api.tool_form),

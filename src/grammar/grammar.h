@@ -80,6 +80,12 @@ int msgl__grammar_vocab_create(const msgl_grammar_token *tokens, int32_t vocab_s
 int msgl__grammar_vocab_from_tokenizer(const msgl_tokenizer *t, int32_t vocab_size,
                                        const int32_t *eos, int32_t num_eos,
                                        msgl_grammar_vocab **out, msgl_err *err);
+// Gives tokens that have no bytes here texts that they are shown as, such as special tokens' names.
+// ids ascend; before the vocabulary is shared. MSGL_EINVAL, MSGL_ENOMEM.
+int msgl__grammar_vocab_show(msgl_grammar_vocab *v, const int32_t *ids,
+                             const msgl_grammar_token *texts, int32_t n);
+// The bytes of a token, or what it is shown as; *len 0: neither.
+const char *msgl__grammar_vocab_shown(const msgl_grammar_vocab *v, int32_t token, size_t *len);
 msgl_grammar_vocab *msgl__grammar_vocab_ref(msgl_grammar_vocab *v);
 void msgl__grammar_vocab_unref(msgl_grammar_vocab *v); // NULL allowed
 int32_t msgl__grammar_vocab_size(const msgl_grammar_vocab *v);

@@ -207,14 +207,26 @@ static int arguments(reader *r)
     return rc == 0 ? msgl__strbuf_addc(r->out, '}') : rc;
 }
 
-int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out)
+// With what `read` makes of the text, or as it was.
+static int put(const char *text, size_t len, msgl_strbuf *out, int (*read)(reader *))
 {
     const size_t before = out->len;
     reader r = {.at = text, .end = text + len, .out = out};
-    const int rc = arguments(&r);
+    int rc = read(&r);
+    if (rc == 0 && r.at != r.end) rc = MSGL_EFORMAT;
     if (rc != 0) {
         out->len = before;
         if (out->data != NULL) out->data[before] = '\0';
     }
     return rc;
+}
+
+int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out)
+{
+    return put(text, len, out, arguments);
+}
+
+int msgl__python_value(const char *text, size_t len, msgl_strbuf *out)
+{
+    return put(text, len, out, value);
 }

@@ -293,12 +293,13 @@ not json
 {"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}
 {"custom_id": "w", "body": {"prompt": "x"}, "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
 {"prompt": "x", "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
+{"messages": [{"role": "user", "content": "x"}], "thinking_token_budget": 5}
 LINES
 "$minisgl" run --model "$model/" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
 [ $? -eq 1 ] || { failed=$((failed + 1)) && echo "FAILED: a file with bad lines must exit 1"; }
 sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' -e 's/.*"status_code":200.*/O/' -e 's/.*"status_code":400.*/F/' \
     "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
-printf 'AEEAAEEEEAOOFFEAFFE' >"$dir/want"
+printf 'AEEAAEEEEAOOFFEAFFEE' >"$dir/want"
 same "answers and errors in order" "$dir/want" "$dir/kinds"
 expect "line number in the error" 0 '"line 4: not a JSON object.*"line":4' cat "$dir/out.jsonl"
 expect "custom_id of a line" 0 '"text":.*"line":1,"custom_id":"first"' cat "$dir/out.jsonl"

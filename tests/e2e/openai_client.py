@@ -330,6 +330,22 @@ def responses_refusals():
         check(next(iter(s)).type == "response.created", "a stream that is left")
 
 
+def tools_beside_form():
+    """A form binds the text; a tool may be called in its place, also one that is asked for."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}}
+    kw = dict(model=MODEL, tools=[WEATHER], temperature=0, max_tokens=64, response_format=form)
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "get_weather"}}]}}
+    for choice in ("auto", "required", allowed):
+        a = client.chat.completions.create(messages=question, tool_choice=choice, **kw).choices[0]
+        check(a.finish_reason == "tool_calls" and a.message.tool_calls[0].function.name == "get_weather",
+              f"a call beside a form, tool_choice {choice if isinstance(choice, str) else 'allowed_tools'}")
+    a = client.chat.completions.create(messages=question, tool_choice="none", **kw).choices[0]
+    check(isinstance(json.loads(a.message.content)["a"], int), "and the form where no tool is to be called")
+
+
 def refusals():
     for kw, param in (
         ({"max_tokens": -2}, "max_tokens"),
@@ -456,6 +472,7 @@ try:
     completions()
     tools("auto", "the model calls a tool")
     tools({"type": "function", "function": {"name": "get_weather"}}, "a named tool is called")
+    tools_beside_form()
     refusals()
     responses()
     responses_parse()

@@ -653,7 +653,9 @@ static void test_template_variables(void **state)
         "\"arguments\":\"{\\\"a\\\":\\\"b\\\"c\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\","
         "\"tool_call_id\":\"1\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
         ","
-        "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"enable_thinking\":false}}");
+        "\"tool_choice\":\"auto\",\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_"
+        "thinking\":false}}");
+    assert_string_equal(json_string_value(json_object_get(r.chat_vars, "reasoning_effort")), "low");
     json_t *messages = json_object_get(r.chat_vars, "messages");
     assert_int_equal(json_array_size(messages), 3);
     const json_t *m = json_array_get(messages, 0);

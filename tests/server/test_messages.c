@@ -171,10 +171,10 @@ static void test_whole(void **state)
          HEAD "{\"type\":\"text\",\"text\":\"Now\"},{\"type\":\"tool_use\",\"id\":\"" ID24
               "\",\"name\":\"f\",\"input\":{\"a\": 1}}],\"stop_reason\":\"tool_use\","
               "\"stop_sequence\":null,"},
-        {HI "," TOOLS, "<tool_call>\n{\"name\": \"f\"}\n</tool_call>", MSGL_FINISH_STOP,
-         HEAD "{\"type\":\"tool_use\",\"id\":\"" ID24
-              "\",\"name\":\"f\",\"input\":{}}],\"stop_reason\":\"tool_use\","
-              "\"stop_sequence\":null,"},
+        {HI "," TOOLS, "<tool_call>{\"name\": \"f\"}</tool_call>", MSGL_FINISH_STOP,
+         HEAD
+         "{\"type\":\"tool_use\",\"id\":\"" ID24
+         "\",\"name\":\"f\",\"input\":{}}],\"stop_reason\":\"tool_use\",\"stop_sequence\":null,"},
         {HI, "", MSGL_FINISH_STOP, HEAD "],\"stop_reason\":\"end_turn\",\"stop_sequence\":null,"},
         // Last, as the engine hears that the answer is over.
         {HI ",\"stop_sequences\":[\"zz\",\"lo\"]", "Hello", MSGL_FINISH_STOP,

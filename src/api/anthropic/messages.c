@@ -26,7 +26,8 @@ static const msgl_field_row rows[] = {
     {"tools", MSGL_FIELD_ARRAY, .help = "the client's own tools"},
     {"tool_choice", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"auto\"}",
      .help = "of type auto, any, tool or none; `disable_parallel_tool_use` (boolean)"},
-    {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
+    {"thinking", MSGL_FIELD_OBJECT,
+     .help = "of type enabled, adaptive or disabled; `budget_tokens`: thoughts end after so many"},
     {"output_config", MSGL_FIELD_OBJECT,
      .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
     MSGL_ROW_CHAT_TEMPLATE,
@@ -432,7 +433,7 @@ static int put_choice_of_tool(const json_t *o, json_t *chat, msgl_api_error *e)
                                                                                : msgl__api_oom(e);
 }
 
-// What most templates that know thoughts call it; their length is the model's business.
+// What most templates that know thoughts call it, and how long they may be.
 static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "thinking");
@@ -442,8 +443,17 @@ static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
         return msgl__field_bad(e, "thinking",
                                "must be an object of type enabled, adaptive or disabled");
     }
+    const json_t *budget = on ? msgl__field(in, "budget_tokens") : NULL;
+    const json_int_t most = json_integer_value(budget);
+    if (budget != NULL && (!json_is_integer(budget) || most < 0)) {
+        return msgl__field_bad(e, "thinking.budget_tokens", "must be an integer, at least 0");
+    }
     json_t *vars = json_pack("{s:b}", "enable_thinking", on);
-    return json_object_set_new(chat, "chat_template_kwargs", vars) == 0 ? 0 : msgl__api_oom(e);
+    int bad = json_object_set_new(chat, "chat_template_kwargs", vars);
+    if (budget != NULL && most < INT32_MAX) {
+        bad |= json_object_set_new(chat, "thinking_token_budget", json_integer(most));
+    }
+    return bad == 0 ? 0 : msgl__api_oom(e);
 }
 
 // {"effort": ..., "format": {"type": "json_schema", "schema": ...}}

@@ -11,6 +11,7 @@
 #include "api/final_message.h"
 #include "api/foreign.h"
 #include "api/json.h"
+#include "api/tool_choice.h"
 #include "api/tool_grammar.h"
 
 static const msgl_field_row conversation_rows[] = {
@@ -28,6 +29,8 @@ static const msgl_field_row conversation_rows[] = {
     {"continue_final_message", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer goes on in the last message, which is the assistant's"},
     {"reasoning_effort", MSGL_FIELD_STRING, .help = "a variable of the chat template"},
+    {"enable_thinking", MSGL_FIELD_BOOL,
+     .help = "the same; `false`: there are no thoughts, whatever the template does"},
     {0},
 };
 const msgl_fields msgl__conversation_fields = {.title = "Fields of a conversation",
@@ -40,10 +43,14 @@ static const msgl_field_row rows[] = {
     {"top_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS, .preset = "0",
      .help = "only with `logprobs`: and those of so many that were likelier"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
-     .help = "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"function\": "
-             "{\"name\": ...}}`"},
+     .help = "`\"auto\"`, `\"none\"`, `\"required\"` (also `\"any\"`), `{\"type\": \"function\", "
+             "\"function\": {\"name\": ...}}`, or `{\"type\": \"allowed_tools\", ...}`"},
     {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
      .help = "an answer may have several calls"},
+    {"thinking_token_budget", MSGL_FIELD_INT, .min = 0, .max = INT32_MAX,
+     .help = "vLLM's: thoughts are ended after so many tokens, and the answer goes on"},
+    {"reasoning_budget", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
+     .help = "llama-server's name of that; -1: no limit"},
     {"separate_reasoning", MSGL_FIELD_BOOL, .preset = "true",
      .help = "SGLang's: thoughts are in `reasoning_content`, not in `content`"},
     MSGL_ROW_PROMPT_LOGPROBS,
@@ -337,28 +344,6 @@ static int check_tools(const json_t *v, msgl_api_error *e)
     return 0;
 }
 
-// "tool_choice": *none, or a call that is forced (out->force_call). The tools are in split.known.
-static int parse_tool_choice(const json_t *o, bool *none, msgl_gen_request *out, msgl_api_error *e)
-{
-    const json_t *choice = msgl__field(o, "tool_choice");
-    const char *word = json_string_value(choice);
-    const char *type = json_string_value(json_object_get(choice, "type"));
-    const char *name =
-        json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-    const bool named = type != NULL && strcmp(type, "function") == 0 && name != NULL;
-    const bool required = word != NULL && strcmp(word, "required") == 0;
-    *none = word != NULL && strcmp(word, "none") == 0;
-    if (choice == NULL || *none || (word != NULL && strcmp(word, "auto") == 0)) return 0;
-    if (!named && !required) {
-        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
-                              "'tool_choice' must be \"auto\", \"none\", \"required\" or "
-                              "{\"type\": \"function\", \"function\": {\"name\": string}}.");
-    }
-    out->force_call = true;
-    out->force_name = name;
-    return 0;
-}
-
 // Whether this model can be made to call: its form says how a call begins.
 static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_api_error *e)
 {
@@ -381,9 +366,32 @@ static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_
                           name != NULL && cfg->tool_form != NULL ? " of a given function" : "");
 }
 
+static int replace_extra(msgl_gen_request *out, const msgl_req_extra_parts *p, msgl_api_error *e)
+{
+    msgl_req_extra *made = NULL;
+    msgl_err err;
+    if (msgl__req_extra_create_with(p, INT32_MAX, &made, &err) != 0) return msgl__api_oom(e);
+    msgl__req_extra_unref(out->extra);
+    out->extra = made;
+    return 0;
+}
+
+// Calls beside a form that the text has to have: in its place, and as if one was forced.
+static int calls_beside(const msgl_tool_use *use, msgl_gen_request *out, msgl_api_error *e)
+{
+    msgl_tool_use begun = *use;
+    msgl_constraint_text c;
+    begun.forced = true;
+    out->calls_beside = true;
+    if (msgl__tool_form_marks(use->form) == NULL) return 0; // a name begins them
+    const int rc = msgl__tool_grammar(&begun, &out->left_out, &c, e);
+    out->call_grammar = c.text;
+    return rc;
+}
+
 // Holds calls to the schemas of their tools, unless other fields say what the answer is made of.
-static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e)
+static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_config *cfg,
+                           msgl_gen_request *out, msgl_api_error *e)
 {
     msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
     const msgl_tool_use use = {.tools = tools,
@@ -391,24 +399,38 @@ static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl
                                .forced = out->force_call,
                                .name = out->force_name,
                                .several = out->split.max_calls != 1};
-    if (cfg->tool_form == NULL || p.grammar_kind != MSGL_GRAMMAR_NONE || out->bad_words != NULL ||
-        p.num_allowed > 0 || out->sampling.min_tokens > 0) {
+    if (cfg->tool_form == NULL || out->bad_words != NULL || p.num_allowed > 0 ||
+        out->sampling.min_tokens > 0) {
         return 0;
     }
+    if (p.grammar_kind != MSGL_GRAMMAR_NONE) {
+        // Other fields than this say what the whole answer is.
+        return msgl__field(o, "response_format") != NULL ? calls_beside(&use, out, e) : 0;
+    }
     msgl_constraint_text c;
-    msgl_req_extra *both = NULL;
-    msgl_err err;
     int rc = msgl__tool_grammar(&use, &out->left_out, &c, e);
     if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
     p.grammar_kind = c.kind;
     p.grammar = c.text;
-    rc = msgl__req_extra_create_with(&p, INT32_MAX, &both, &err);
+    rc = replace_extra(out, &p, e);
     msgl__constraint_text_free(&c);
-    if (rc != 0) return msgl__api_oom(e);
-    msgl__req_extra_unref(out->extra);
-    out->extra = both;
     out->text_first = !out->force_call;
-    return 0;
+    return rc;
+}
+
+// A call that is forced is the answer: "response_format" is of what comes when the tool has
+// answered. Fields that are of this answer alone contradict it.
+static int drop_form(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
+    if (p.grammar_kind == MSGL_GRAMMAR_NONE) return 0;
+    if (msgl__field(o, "response_format") == NULL) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' asks for a call, and another field for an answer of "
+                              "a given form; allowed: one of them.");
+    }
+    p.grammar_kind = MSGL_GRAMMAR_NONE;
+    return replace_extra(out, &p, e);
 }
 
 // *tools: borrowed, or NULL when there are none or they are not to be used.
@@ -416,21 +438,21 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
                        msgl_gen_request *out, msgl_api_error *e)
 {
     json_t *v = msgl__field(o, "tools");
-    bool none, parallel = true;
+    bool parallel = true;
+    msgl_tool_choice choice;
     *tools = NULL;
     int rc = v == NULL ? 0 : check_tools(v, e);
     if (rc == 0) rc = msgl__field_bool(o, "parallel_tool_calls", &parallel, e);
-    if (rc >= 0) rc = parse_tool_choice(o, &none, out, e);
+    if (rc >= 0) rc = msgl__tool_choice_parse((json_t *)o, v, &choice, e);
     if (rc < 0) return rc;
-    if (json_array_size(v) > 0 && !none) {
+    v = msgl__field(o, "tools");
+    out->force_call = choice.force;
+    out->force_name = choice.name;
+    if (json_array_size(v) > 0 && !choice.none) {
         *tools = v;
         if (msgl__tool_set_create(v, &out->tools) != 0) return msgl__api_oom(e);
     }
-    if (out->force_call && out->extra != NULL && out->extra->grammar_kind != MSGL_GRAMMAR_NONE) {
-        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
-                              "'tool_choice' asks for a call, and another field for an answer of "
-                              "a given form; allowed: one of them.");
-    }
+    if (out->force_call && (rc = drop_form(o, out, e)) != 0) return rc;
     if (out->force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
     // With one tool, any is this one.
     if (out->force_call && json_array_size(v) == 1 && msgl__tool_form_can_open(cfg->tool_form)) {
@@ -440,8 +462,33 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     if (out->tools == NULL) return 0;
     out->split.tools = cfg->tool_form;
     out->split.known = out->tools;
-    out->split.max_calls = json_is_object(json_object_get(o, "tool_choice")) || !parallel ? 1 : 0;
-    return constrain_calls(v, cfg, out, e);
+    out->split.max_calls = choice.name != NULL || !parallel ? 1 : 0;
+    return constrain_calls(o, v, cfg, out, e);
+}
+
+// How long thoughts may be. What else holds the answer's tokens to something has no place for them.
+static int parse_budget(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    int64_t budget = -1;
+    const char *name = "thinking_token_budget";
+    int rc = msgl__field_int_of(o, &fields, name, &budget, e);
+    if (rc == 0) {
+        name = "reasoning_budget";
+        rc = msgl__field_int_of(o, &fields, name, &budget, e);
+    }
+    if (rc < 0) return rc;
+    const bool fixed = msgl__req_extra_parts_of(out->extra).num_allowed > 0 ||
+                       out->bad_words != NULL || out->sampling.min_tokens > 0;
+    if (budget >= 0 && fixed) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' is not allowed beside 'min_tokens', 'allowed_token_ids' or "
+                              "'bad_words'.",
+                              name);
+    }
+    // One that the answer cannot reach needs no watching.
+    const bool reached = out->max_tokens < 0 || budget < out->max_tokens;
+    out->thinking_budget = reached ? (int32_t)budget : -1;
+    return 0;
 }
 
 // Thoughts are apart unless the client wants them in the content.
@@ -453,7 +500,7 @@ static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen
     if (rc < 0) return rc;
     out->split.reasoning = cfg->reasoning_form;
     out->split.keep_reasoning = !apart;
-    return 0;
+    return parse_budget(o, out, e);
 }
 
 // "chat_template": *cfg is then *own, with the forms that it teaches.
@@ -514,9 +561,11 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
                               "'chat_template_kwargs' is %s; it must be an object.",
                               msgl__json_type_name(kwargs));
     }
-    bool prompt = true;
+    bool prompt = true, think = true;
     const char *effort = NULL;
     int rc = check_kwargs(kwargs, e);
+    const int rc_think = rc < 0 ? rc : msgl__field_bool(o, "enable_thinking", &think, e);
+    if (rc_think < 0) return rc_think;
     if (rc == 0) rc = msgl__field_str(o, "reasoning_effort", &effort, e);
     if (rc >= 0) rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
     if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
@@ -533,6 +582,10 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (effort != NULL) {
         bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort));
     }
+    if (rc_think > 0) bad |= json_object_set_new(vars, "enable_thinking", json_boolean(think));
+    // DeepSeek's templates call it thinking.
+    out->no_thinking = json_is_false(json_object_get(vars, "enable_thinking")) ||
+                       json_is_false(json_object_get(vars, "thinking"));
     return bad != 0 ? msgl__api_oom(e) : 0;
 }
 

@@ -151,7 +151,7 @@ static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl
     int rc = msgl__strbuf_adds(out, "],\"model\":");
     if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
     if (rc == 0) rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

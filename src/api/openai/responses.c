@@ -24,7 +24,8 @@ static const msgl_field_row rows[] = {
     {"tools", MSGL_FIELD_ARRAY, .help = "of type function, or namespace; others are left out"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
      .help =
-         "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"name\": ...}`"},
+         "`\"auto\"`, `\"none\"`, `\"required\"`, `{\"type\": \"function\", \"name\": ...}`, or "
+         "`{\"type\": \"allowed_tools\", ...}`"},
     {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
      .help = "an answer may have several calls"},
     {"text", MSGL_FIELD_OBJECT, .help = "the form of the answer"},
@@ -201,26 +202,6 @@ static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_
     return put_tools_of(in, NULL, "tools", out, req, e);
 }
 
-static int put_tool_choice(const json_t *o, json_t *chat, msgl_api_error *e)
-{
-    static const char *const words[] = {"auto", "none", "required"};
-    json_t *in = msgl__field(o, "tool_choice"), *name = json_object_get(in, "name");
-    const char *word = json_string_value(in);
-    if (in == NULL) return 0;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (word == NULL || strcmp(word, words[i]) != 0) continue;
-        return json_object_set(chat, "tool_choice", in) == 0 ? 0 : msgl__api_oom(e);
-    }
-    if (!msgl__field_is_type(in, "function") || !json_is_string(name)) {
-        return msgl__field_bad(
-            e, "tool_choice",
-            "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-            "\"name\": string}");
-    }
-    json_t *out = json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : msgl__api_oom(e);
-}
-
 // --- text, reasoning ---
 
 static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
@@ -382,7 +363,7 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, const m
     }
     if (rc == 0) rc = msgl__responses_put_input(o, chat, e);
     if (rc == 0) rc = put_tools(o, chat, out, e);
-    if (rc == 0) rc = put_tool_choice(o, chat, e);
+    if (rc == 0 && copy_field(o, "tool_choice", chat) != 0) rc = msgl__api_oom(e);
     if (rc == 0) rc = put_text(o, chat, out, cfg, e);
     return rc == 0 ? put_reasoning(o, chat, out, cfg, e) : rc;
 }

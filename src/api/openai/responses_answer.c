@@ -41,7 +41,7 @@ static int put_call_name(const msgl_reply *r, const char *name, size_t len, msgl
         if (rc == 0) rc = msgl__strbuf_adds(out, ",\"namespace\":");
         return rc == 0 ? msgl__json_put_str(out, space, n) : rc;
     }
-    return msgl__json_put_str(out, name, len);
+    return msgl__chat_put_call_name(name, len, out);
 }
 
 static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_part_kind kind,
@@ -56,9 +56,9 @@ static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_
     if (kind == MSGL_PART_REASONING) {
         return msgl__strbuf_adds(out, ",\"type\":\"reasoning\",\"summary\":[]");
     }
-    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":\"");
-    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, out);
-    if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
+    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":");
+    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, name, len, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
     return rc == 0 ? put_call_name(r, name, len, out) : rc;
 }
 

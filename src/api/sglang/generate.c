@@ -242,7 +242,7 @@ static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl
 {
     if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
     int rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
