@@ -13,6 +13,7 @@
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
+    NOTES_BYTES = 4096,
     PREFILL_BYTES = 4096,
 };
 
@@ -127,6 +128,8 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__free(r->text);
     msgl__free(r->call_grammar);
     msgl__strbuf_free(&r->unknown);
+    msgl__strbuf_free(&r->notes);
+    msgl__strbuf_free(&r->namespaces);
     msgl__strbuf_free(&r->left_out);
     *r = (msgl_gen_request){0};
 }
@@ -288,6 +291,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
+    msgl__strbuf_init(&out->notes, NOTES_BYTES);
     msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);

@@ -75,6 +75,13 @@ int msgl__api_fail_memory(msgl_api_error *e, int rc);
 // Appends {"error":{...}}.
 int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 
+// What becomes of fields that are not read.
+typedef enum msgl_unknown_fields {
+    MSGL_UNKNOWN_WARN, // named in the log, once each; one that looks like a typing error is refused
+    MSGL_UNKNOWN_IGNORE, // nothing
+    MSGL_UNKNOWN_REFUSE, // 400
+} msgl_unknown_fields;
+
 // What the model and the operator fix.
 typedef struct msgl_api_config {
     const char *model_name;        // served name
@@ -92,8 +99,8 @@ typedef struct msgl_api_config {
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
     bool trust_template;                       // requests may bring one
-    bool open_schemas;    // objects of JSON schemas may have members beyond their properties
-    bool refuse_unknown;  // fields that are not read here are refused, not noted
+    bool open_schemas; // objects of JSON schemas may have members beyond their properties
+    msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
@@ -157,9 +164,11 @@ typedef struct msgl_gen_request {
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
     msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
     int num_prompts;        // of a chat: 1
+    msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
     msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
     char *text;             // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;

@@ -136,7 +136,9 @@ static int response_format(reader *r, const json_t *v)
                               "\"json_object\", \"json_schema\".",
                               type);
     }
-    const json_t *js = msgl__field(v, "json_schema");
+    // LM Studio's and Together's clients leave the object in between out.
+    const json_t *js = msgl__field(v, "json_schema"), *flat = msgl__field(v, "schema");
+    if (js == NULL && flat != NULL) return put_schema(r, "response_format.schema", flat);
     const json_t *s = js == NULL ? NULL : msgl__field(js, "schema");
     if (s == NULL) {
         return msgl__api_fail(r->e, 400, schema, "missing_required_parameter", "'%s' is missing.",

@@ -88,6 +88,9 @@ int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, 
 {
     const msgl_field_row *row = msgl__field_row(f, name);
     const bool any = row == NULL || (row->min == 0 && row->max == 0);
+    const json_t *v = json_object_get(o, name);
+    if (row != NULL && row->unlimited && json_is_integer(v) && json_integer_value(v) == -1)
+        return 0;
     return msgl__field_int(o, name, any ? INT64_MIN : row->min, any ? INT64_MAX : row->max, out, e);
 }
 

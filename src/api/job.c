@@ -6,8 +6,8 @@
 
 #include "core/mem.h"
 #include "api/begin_answer.h"
+#include "api/conversation.h"
 #include "api/endpoint.h"
-#include "api/final_message.h"
 #include "api/pair_prompt.h"
 #include "text/bad_words.h"
 
@@ -85,44 +85,45 @@ static int keep_rendered(msgl_job *j, msgl_rendered *r)
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
-// With the template that the request brings.
-static int render_own(msgl_job *j, const msgl_chat_templates *templates, msgl_rendered *r)
+// How the render of a conversation failed. param: the field of its template, if it brings one.
+static int render_fail(msgl_job *j, int rc, const char *param, const msgl_conversation *c,
+                       const msgl_err *err)
+{
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(&j->error, c->refused);
+    if (rc != MSGL_EUNSUPPORTED) return text_fail(j, rc, param, err);
+    return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
+                          "'continue_final_message' is true, but this model's chat template does "
+                          "not write the last message as it is.");
+}
+
+// With the template that the request brings, or the model's.
+static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                  msgl_rendered *r)
 {
     const json_t *text = j->req.chat_template;
     msgl_chat_template *own = NULL;
     msgl_err err = {0};
-    msgl_render_limits limits = msgl__render_limits_of_request(j->body_len);
-    limits.cancelled = &j->cancelled;
-    int rc =
-        msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own, &err);
-    if (rc == 0) {
-        rc = msgl__chat_templates_render_as(templates, own, j->req.chat_vars, &limits, r, &err);
+    msgl_conversation c = {.templates = templates,
+                           .vars = j->req.chat_vars,
+                           .continue_final = j->req.continue_final,
+                           .claim = &j->claim};
+    int rc = 0;
+    if (text != NULL) {
+        field = "chat_template";
+        c.limits = msgl__render_limits_of_request(j->body_len);
+        rc = msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own,
+                                       &err);
+        if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
+        if (rc != 0) return text_fail(j, rc, field, &err);
     }
+    c.own = own;
+    c.limits.cancelled = &j->cancelled;
+    c.limits.load_arguments = true;
+    rc = msgl__conversation_render(&c, r, &err);
     msgl__chat_template_free(own);
-    if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
-    return rc == 0 ? 0 : text_fail(j, rc, "chat_template", &err);
-}
-
-// With the model's.
-static int render_models(msgl_job *j, const msgl_chat_templates *templates, const char *field,
-                         msgl_rendered *r)
-{
-    msgl_err err = {0};
-    const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    const int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err);
-    return rc == 0 ? 0 : text_fail(j, rc, field, &err);
-}
-
-static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
-                  msgl_rendered *r)
-{
-    const int rc = j->req.chat_template != NULL ? render_own(j, templates, r)
-                                                : render_models(j, templates, field, r);
-    if (rc != 0 || !j->req.continue_final) return rc;
-    if (msgl__final_message_cut(json_object_get(j->req.chat_vars, "messages"), r) == 0) return 0;
-    return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
-                          "'continue_final_message' is true, but this model's chat template does "
-                          "not write the last message as it is.");
+    if (rc != 0) return render_fail(j, rc, field, &c, &err);
+    msgl__conversation_note(c.changed, &j->req.notes);
+    return 0;
 }
 
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
@@ -234,7 +235,8 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap;
+               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap +
+               r->namespaces.cap;
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }

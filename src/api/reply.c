@@ -135,6 +135,16 @@ int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *ou
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;
 }
 
+bool msgl__reply_counts(const msgl_reply *r)
+{
+    return r->req->return_ids || (r->req->include_usage && r->req->continuous_usage);
+}
+
+int msgl__reply_silent(msgl_strbuf *out)
+{
+    return msgl__strbuf_adds(out, ": \n\n");
+}
+
 int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,
                            int64_t completion, msgl_strbuf *out)
 {

@@ -51,6 +51,11 @@ int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msg
 // The event with a part of choice `index`: up to its fields, and from behind them.
 int msgl__reply_chunk_begin(const msgl_reply *r, const char *object, int index, msgl_strbuf *out);
 int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
+// Whether an event without text is one all the same: it has ids or counts that were asked for.
+bool msgl__reply_counts(const msgl_reply *r);
+// In the place of one that would say nothing: a comment, by which a proxy sees that the stream
+// lives.
+int msgl__reply_silent(msgl_strbuf *out);
 // The event with the usage if it was asked for, and the end of the stream.
 int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,
                            int64_t completion, msgl_strbuf *out);

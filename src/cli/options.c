@@ -237,13 +237,15 @@ static const msgl_setting ROWS[] = {
     {
         .name = "unknown-fields",
         MSGL_TEXT(msgl_args, unknown_fields),
-        .choices = "warn|refuse",
+        .choices = "ignore|warn|refuse",
         .preset_text = "warn",
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "WHAT",
-        .help = "what happens to a request's field that is not read here: the log names it once, "
-                "or the request is answered 400; what looks like a typing error always is",
+        .help =
+            "what happens to a request's field that is not read here: nothing, the log names it "
+            "once (and what is a letter away from one that is read is answered 400), or the "
+            "request is answered 400",
     },
     {
         .name = "added-tokens-from-text",
@@ -436,7 +438,9 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,
         .group = "server",
-        .help = "listen on a --host that other machines reach, though no key is needed",
+        .help =
+            "listen on a --host that other machines reach, or share with any page (--cors-origin "
+            "'*'), though no key is needed",
     },
     {
         .name = "metrics-compat",

@@ -34,7 +34,7 @@ void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const 
                                    .model_path = model_path,
                                    .defaults = msgl__sampling_params_default(),
                                    .vocab_size = vocab_size,
-                                   .refuse_unknown = true}};
+                                   .unknown_fields = MSGL_UNKNOWN_REFUSE}};
     msgl__params_to_sampling(params, &c->api.defaults);
 }
 

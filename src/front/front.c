@@ -225,9 +225,10 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
                                .open_schemas = cfg->open_schemas,
-                               .refuse_unknown = cfg->refuse_unknown,
+                               .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};
+    f->started_at = time(NULL);
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->done_fd = f->stop_fd = -1;

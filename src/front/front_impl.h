@@ -8,6 +8,8 @@
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
+#include <time.h>
+
 #include "api/endpoint.h"
 #include "front/front.h"
 #include "front/workers.h"
@@ -185,7 +187,8 @@ struct msgl_front {
         uint64_t of; // the number of whose they are; 0: anybody's
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *unknown[64];        // what the log has told of: names of fields, parts of schemas
+    time_t started_at;
+    char *unknown[64]; // what the log has told of: names of fields, parts of schemas
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines

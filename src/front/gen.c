@@ -658,6 +658,7 @@ void msgl__gen_jobs_done(msgl_front *f)
         log_once(f, &j->req.unknown,
                  "a request has the field '%s', which this server does not read; it is ignored");
         log_once(f, &j->req.left_out, "an answer's form is kept but for this: %s");
+        log_once(f, &j->req.notes, "%s");
         if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
             gen_start(f, g);
             continue;

@@ -331,8 +331,8 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
     rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);
     msgl__text_stop_behind(&r->text, params->min_tokens);
     if (rc == MSGL_EINVAL) {
-        return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes",
-                             MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
+        return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes, %d in all",
+                             MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES, MSGL_MAX_STOPS_BYTES);
     }
     return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory for a request");
 }

@@ -221,7 +221,9 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
-    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    f->unknown_fields = strcmp(a->unknown_fields, "refuse") == 0   ? MSGL_UNKNOWN_REFUSE
+                        : strcmp(a->unknown_fields, "ignore") == 0 ? MSGL_UNKNOWN_IGNORE
+                                                                   : MSGL_UNKNOWN_WARN;
     const char *compat = a->metrics_compat; // one of the option's choices
     f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
                         : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
@@ -279,6 +281,14 @@ static int check_pairs(const msgl_args *a, msgl_err *err)
 {
     if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    const bool keys = a->api_keys.count > 0 || a->api_key_file != NULL;
+    for (int i = 0; i < a->cors_origins.count && !keys && !a->insecure; i++) {
+        if (strcmp(a->cors_origins.items[i], "*") != 0) continue;
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--cors-origin '*' lets any web page use the server: give it an API key "
+            "(--api-key, --api-key-file), name the origins, or say --insecure");
     }
     if (a->uds == NULL || a->user == NULL) return 0;
     return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it

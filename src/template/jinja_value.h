@@ -201,6 +201,7 @@ typedef struct msgl_jctx {
     const atomic_bool *cancelled; // may be NULL
     size_t max_string;
     int depth, max_depth;
+    bool load_arguments; // of msgl_render_limits
     int line;
     msgl_err *err;
 } msgl_jctx;

@@ -26,6 +26,7 @@ expect "version" 0 "^minisgl [0-9]" "$minisgl" --version
 expect "open to all" 1 "api-key-file FILE makes them need a key, --insecure lets them" \
     "$minisgl" serve --model "$model" --host 0.0.0.0 --port 0
 expect "a key that is none" 1 "API key 1 is not valid" "$minisgl" serve --model "$model" --port 0 --api-key "a b"
+expect "any page without a key" 1 "any web page" "$minisgl" serve --model "$model" --port 0 --cors-origin '*'
 expect "salts of no keys" 1 "cache-salt-by-key needs keys" "$minisgl" serve --model "$model" --port 0 --cache-salt-by-key
 expect "unknown command" 2 "unknown command \"serv\"" "$minisgl" serv
 expect "help of a command by its name" 0 "MINISGL_MAX_TOKENS" "$minisgl" help run

@@ -229,7 +229,9 @@ def answer_to(kind, limits, value):
     if value in NO_JSON or value[0] in '"t[{':
         return 400
     number = float(value)
-    bounds = re.match(r"(\S+) to (\S+)", limits)
+    if limits.startswith("-1, or ") and value == "-1":
+        return 200
+    bounds = re.search(r"(\S+) to (\S+)", limits)
     if kind == "integer" and not re.fullmatch(r"-?\d+", value):
         return 400
     if abs(number) >= 2 ** 63 and value != "9223372036854775807":

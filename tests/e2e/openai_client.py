@@ -306,16 +306,21 @@ def responses_refusals():
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"input": image}, "input[0].content[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "some"}, "truncation"),
     ):
         try:
             client.responses.create(**{"model": MODEL, "input": "Hello", **kw})
             check(False, "%s must be refused" % param)
         except openai.BadRequestError as e:
             check(e.param == param, "%s is refused by name" % param)
+    r = client.responses.create(model=MODEL, input="Hello", instructions="Be brief.", truncation="auto", max_output_tokens=1,
+                                tools=[{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
+    check(r.truncation == "auto" and len(r.tools) == 2, "tools that the server does not run are left out")
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello").input_tokens
+    check(counted == client.responses.create(model=MODEL, input="Hello", max_output_tokens=1).usage.input_tokens,
+          "input_tokens.count: %d" % counted)
     try:
         client.responses.create(model="no-such-model", input="Hello")
         check(False, "unknown model must be refused")
@@ -343,7 +348,7 @@ def tools_beside_form():
 
 def refusals():
     for kw, param in (
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"frequency_penalty": 2.5}, "frequency_penalty"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),

@@ -236,8 +236,10 @@ int msgl__chat_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool 
     if (rc == 0 && has_parts(s)) {
         rc = put_part_events(r, index, s, out);
     } else if (rc == 0 && (s->text.len > 0 || s->logprobs.count > 0 ||
-                           (silent && s->first_shown))) { // the role's event is one already
+                           (silent && s->first_shown && msgl__reply_counts(r)))) {
         rc = put_text_event(r, index, s, out);
+    } else if (rc == 0 && silent && s->first_shown) { // the role's event is one already
+        rc = msgl__reply_silent(out);
     }
     if (rc == 0 && s->finish != NULL) rc = put_delta(r, index, s, "{}", s->finish, out);
     return rc;
