@@ -120,7 +120,7 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }
-    if (r.req->split.reasoning == NULL) r.reasoning_tokens = -1;
+    if (r.req->chat.split.reasoning == NULL) r.reasoning_tokens = -1;
     for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
         r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
     }
