@@ -279,6 +279,12 @@ static void test_listed_values(void **state)
          {"[true]", "[false,true]"},
          {"[]", "[true,true]"}},
         {"{\"type\":\"array\",\"uniqueItems\":true,\"maxItems\":1}", {"[\"x\"]", "[]"}, {"[1,2]"}},
+        // Of a string's content nothing is asked, as with pydantic's Json[int].
+        {"{\"type\":\"string\",\"contentMediaType\":\"application/"
+         "json\",\"contentSchema\":{\"type\":"
+         "\"integer\"}}",
+         {"\"x\""},
+         {"1"}},
         {"{\"type\":\"array\",\"uniqueItems\":false}", {"[1,1]"}, {"1"}},
         {"{\"type\":\"string\",\"format\":\"date\"}",
          {"\"2024-02-29\"", "\"2000-02-29\"", "\"0400-02-29\"", "\"1996-02-29\"", "\"2023-02-28\""},
