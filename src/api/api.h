@@ -41,13 +41,13 @@ typedef struct msgl_api_error {
 
 // Where a status may come from; a row of the table has several.
 typedef enum msgl_api_place {
-    MSGL_AT_ANY = 1,     // any path
-    MSGL_AT_KEY = 2,     // those that need a key
-    MSGL_AT_BODY = 4,    // those with a body
-    MSGL_AT_PARSE = 8,   // those that read fields of one
-    MSGL_AT_NAME = 16,   // those that have a name behind their path
-    MSGL_AT_ENGINE = 32, // those that wait for an engine
-    MSGL_AT_BATCH = 64,  // those of --batch-dir
+    MSGL_AT_ANY = 1,       // any path
+    MSGL_AT_KEY = 2,       // those that need a key
+    MSGL_AT_BODY = 4,      // those with a body
+    MSGL_AT_PARSE = 8,     // those that read fields of one
+    MSGL_AT_NAME = 16,     // those that have a name behind their path
+    MSGL_AT_ENGINE = 32,   // those that wait for an engine
+    MSGL_AT_OPTIONAL = 64, // those that not every server has
 } msgl_api_place;
 
 // Every status that says no, with the type of its error object and what it means.
@@ -88,6 +88,7 @@ typedef struct msgl_api_config {
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
     bool reranks;                    // these are the logits of yes and no
+    const char *template_text;       // of the model's chat template; "": it has none
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
@@ -125,6 +126,7 @@ typedef struct msgl_gen_request {
     bool base64;               // of embeddings: instead of numbers
     int32_t dimensions;        // the same: so many of them; 0: all
     bool keep_texts;           // of prompts: the answer shows them
+    const json_t *fill;        // of a gap: its parts, an object in root; NULL: the prompt is none
     bool pairs;                // of a reranker: prompts are documents, each with its query
     const char *instruct;      // the same: what the model is to judge by, in root; NULL: its own
     int num_documents;         // of /rerank and /score: prompts before the queries'
@@ -132,6 +134,7 @@ typedef struct msgl_gen_request {
     int32_t top_n;             // the same: documents that the answer has, at most
     int n;
     int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
+    bool keep_first;         // with last_tokens: the first ones instead
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
     uint64_t cache_salt; // 0: none
@@ -174,7 +177,7 @@ int msgl__gen_request_settle(msgl_gen_request *r);
 // What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
 // part of an absolute one.
 void msgl__api_put_path(const char *path, char *out, size_t size);
-// Whether `name` (not terminated) means the served model.
+// Whether `name` (not terminated) means the served model, with or without ":latest" behind it.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
 
 #endif

@@ -120,6 +120,9 @@ const msgl_logprobs_form msgl__logprobs_content = {.num_parts = 1,
                                                    .behind = "],\"refusal\":null}",
                                                    .add = add_content};
 
+const msgl_logprobs_form msgl__logprobs_list = {
+    .num_parts = 1, .before = {"["}, .behind = "]", .add = add_content};
+
 static int add_to_arrays(msgl_strbuf *parts, const msgl_tokenizer *t,
                          const msgl_token_logprobs *row, int32_t token, size_t offset)
 {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -180,6 +181,7 @@ static void front_forms(msgl_front *f)
     const char *reasoning = cfg->reasoning_parser == NULL ? "auto" : cfg->reasoning_parser;
     f->api.tool_form_auto = strcmp(tool, "auto") == 0;
     f->api.reasoning_form_auto = strcmp(reasoning, "auto") == 0;
+    f->api.template_text = text == NULL ? "" : text;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
     if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
@@ -223,6 +225,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .trust_template = cfg->trust_template};
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
+    f->started = (int64_t)time(NULL);
     f->done_fd = f->stop_fd = -1;
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);

@@ -106,8 +106,9 @@ struct gen {
     uint64_t number; // in the order of opening
     int64_t created;
     uint64_t arrived_ns;
-    bool first_seen; // a token of it
-    msgl_span *span; // what is told of it; NULL: nothing
+    bool first_seen;   // a token of it
+    uint64_t first_ns; // when
+    msgl_span *span;   // what is told of it; NULL: nothing
 };
 
 // An engine as the front sees it.
@@ -157,6 +158,7 @@ struct msgl_front {
     int done_fd, stop_fd;
     struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
+    int64_t started;   // Unix time
     replica *replicas; // [cfg.num_replicas]
     msgl_router *router;
     uint64_t route_seed;

@@ -120,6 +120,8 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }
+    r.total_ns = (int64_t)(msgl__now_ns() - g->arrived_ns);
+    r.first_ns = g->first_seen ? (int64_t)(g->first_ns - g->arrived_ns) : r.total_ns;
     return r;
 }
 
@@ -565,7 +567,10 @@ int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
     bool late = false;
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
-        if (g->base.conn == NULL || g->ep->put_job != NULL || (rid == NULL && g->inner)) continue;
+        if (g->base.conn == NULL || !msgl__endpoint_has_engine(g->ep) ||
+            (rid == NULL && g->inner)) {
+            continue;
+        }
         if (of != NULL && g->party != of) continue;
         if (rid != NULL && !has_name(g, rid)) {
             late |= g->in_worker;
@@ -650,7 +655,7 @@ void msgl__gen_jobs_done(msgl_front *f)
         gen *g = j->owner;
         g->in_worker = false;
         log_unknown(f, &j->req.unknown);
-        if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
+        if (g->base.conn != NULL && j->rc == 0 && !msgl__endpoint_ends_here(g->ep, &j->req)) {
             gen_start(f, g);
             continue;
         }
@@ -777,7 +782,7 @@ static void gen_stream(msgl_front *f, gen *g)
     }
     msgl_http_conn *c = g->base.conn;
     if (!g->streaming) msgl__trace_status(g, 200);
-    if (!g->streaming) msgl__http_stream_begin(c);
+    if (!g->streaming) msgl__http_stream_begin(c, g->ep->stream_type);
     g->streaming = true;
     rc = msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
     if (f->out.cap > OUT_KEEP) msgl__strbuf_free(&f->out);
@@ -809,6 +814,7 @@ static void observe(msgl_front *f, choice *c, uint64_t now_ns)
     if (!g->first_seen) {
         msgl__durations_observe(&f->metrics.first_token, now_ns - g->arrived_ns);
         msgl__trace_first(g, now_ns);
+        g->first_ns = now_ns;
     }
     if (c->last_ns != 0) msgl__durations_observe(&f->metrics.gap, now_ns - c->last_ns);
     g->first_seen = true;

@@ -75,6 +75,10 @@ def check_answer(body, status, kind, says):
         found = events(body)
         answer = found[0] if found else None
         check(says.group(4) in body.rstrip().splitlines()[-1], "the end of the stream: %r" % body[-200:])
+    elif kind == "application/x-ndjson":
+        lines = body.rstrip("\n").split("\n")
+        answer = json.loads(lines[0])
+        check(says.group(4) in lines[-1], "the end of the lines: %r" % lines[-1])
     elif kind == "application/json":
         answer = json.loads(body)
     check(all(name in answer for name in names), "%s of %.300s" % (names, body))
@@ -83,7 +87,7 @@ def check_answer(body, status, kind, says):
 
 def run_all(page, base, pools, folder):
     """pools: the base of a server that makes embeddings and answers nothing."""
-    of_vectors = ("/v1/embeddings", "/rerank", "/score")
+    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:

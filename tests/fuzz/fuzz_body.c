@@ -15,22 +15,26 @@
 #include "api/sglang/endpoints.h"
 #include "api/vllm/endpoints.h"
 #include "api/jina/endpoints.h"
+#include "api/ollama/endpoints.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_SEQ_LEN = 2048, MAX_BODY = 1 << 16 };
 
 static const msgl_endpoint *const KINDS[] = {
-    &msgl__endpoint_chat,       &msgl__endpoint_completion,     &msgl__endpoint_generate,
-    &msgl__endpoint_messages,   &msgl__endpoint_responses,      &msgl__endpoint_tokenize,
-    &msgl__endpoint_detokenize, &msgl__endpoint_apply_template,
+    &msgl__endpoint_chat,        &msgl__endpoint_completion,
+    &msgl__endpoint_generate,    &msgl__endpoint_messages,
+    &msgl__endpoint_responses,   &msgl__endpoint_tokenize,
+    &msgl__endpoint_detokenize,  &msgl__endpoint_apply_template,
+    &msgl__endpoint_ollama_chat, &msgl__endpoint_ollama_generate,
+    &msgl__endpoint_ollama_show,
 };
 enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
 // Of models that pool: the last values of the first byte, first of an embedder, then of a reranker.
 static const msgl_endpoint *const POOLED[] = {
-    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score,
-    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score};
+    &msgl__endpoint_ollama_embed, &msgl__endpoint_rerank, &msgl__endpoint_score,
+    &msgl__endpoint_embeddings,   &msgl__endpoint_rerank, &msgl__endpoint_score};
 enum { NUM_POOLED = sizeof POOLED / sizeof POOLED[0], FIRST_POOLED = 256 - NUM_POOLED };
 
 static void require(bool ok)
@@ -51,7 +55,7 @@ static void check_result(const msgl_job *j, int32_t vocab)
         msgl__strbuf_free(&out);
         return;
     }
-    if (j->ep->put_job != NULL) return;
+    if (msgl__endpoint_ends_here(j->ep, &j->req)) return;
     msgl_sampling_params p = j->req.sampling;
     p.min_tokens = 0; // compared by the engine's side, with the room that an answer has
     require(msgl__sampling_params_check(&p, vocab, NULL) == 0);

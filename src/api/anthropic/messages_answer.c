@@ -68,23 +68,6 @@ int msgl__messages_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return put_head(r, out);
 }
 
-// A call's arguments as they are if they are an object, else as a string inside of one: what the
-// model wrote is not lost, and the client gets the JSON that it expects.
-static int put_input(const char *data, size_t len, msgl_strbuf *out)
-{
-    msgl_json_room room = {0};
-    msgl_err err;
-    json_t *object = msgl__json_parse_object(data, len, &room, &err);
-    if (object != NULL) {
-        json_decref(object);
-        return msgl__strbuf_add(out, data, len);
-    }
-    if (len == 0) return msgl__strbuf_adds(out, "{}");
-    int rc = msgl__strbuf_adds(out, "{\"arguments\":");
-    if (rc == 0) rc = msgl__json_put_str(out, data, len);
-    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
-}
-
 // One part behind the part before; a call's arguments are one part. *open: a use of a tool that has
 // no input yet.
 static int put_part(const msgl_reply *r, int index, int *calls, bool *open, const msgl_part *p,
@@ -109,7 +92,7 @@ static int put_part(const msgl_reply *r, int index, int *calls, bool *open, cons
         if (rc == 0) rc = msgl__json_put_str(out, data, p->len);
         *open = true;
         return rc == 0 ? msgl__strbuf_adds(out, ",\"input\":") : rc;
-    case MSGL_PART_ARGUMENTS: *open = false; return put_input(data, p->len, out);
+    case MSGL_PART_ARGUMENTS: *open = false; return msgl__reply_arguments(data, p->len, out);
     case MSGL_PART_CALL_END:
         if (*open) rc = msgl__strbuf_adds(out, "{}");
         *open = false;

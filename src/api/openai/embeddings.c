@@ -8,6 +8,7 @@
 #include <openssl/evp.h>
 
 #include "core/mem.h"
+#include "api/openai/embeddings.h"
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
@@ -135,14 +136,19 @@ static int put_begin(const msgl_reply *r, msgl_strbuf *out)
     return msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
 }
 
-static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+int msgl__embedding_put(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
 {
     const int32_t asked = r->req->dimensions,
                   n = asked > 0 && asked < s->num_values ? asked : s->num_values;
     normalise(s->values, n);
+    return (r->req->base64 ? put_base64 : put_floats)(s->values, n, out);
+}
+
+static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
     int rc = msgl__strbuf_addf(out, "%s{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
                                index == 0 ? "" : ",", index);
-    if (rc == 0) rc = (r->req->base64 ? put_base64 : put_floats)(s->values, n, out);
+    if (rc == 0) rc = msgl__embedding_put(r, s, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
