@@ -5,6 +5,7 @@
 
 #include "api/anthropic/endpoints.h"
 #include "api/jina/endpoints.h"
+#include "api/llama_server/endpoints.h"
 #include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
 #include "api/sglang/endpoints.h"
@@ -48,6 +49,10 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_abort_request,
     &msgl__endpoint_metrics,
     &msgl__endpoint_radix_tree,
+    &msgl__endpoint_llama_completion,
+    &msgl__endpoint_llama_infill,
+    &msgl__endpoint_llama_props,
+    &msgl__endpoint_llama_slots,
     &msgl__endpoint_ollama_chat,
     &msgl__endpoint_ollama_generate,
     &msgl__endpoint_ollama_embed,

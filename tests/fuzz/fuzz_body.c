@@ -15,6 +15,7 @@
 #include "api/sglang/endpoints.h"
 #include "api/vllm/endpoints.h"
 #include "api/jina/endpoints.h"
+#include "api/llama_server/endpoints.h"
 #include "api/ollama/endpoints.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -22,12 +23,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { MAX_SEQ_LEN = 2048, MAX_BODY = 1 << 16 };
 
 static const msgl_endpoint *const KINDS[] = {
-    &msgl__endpoint_chat,        &msgl__endpoint_completion,
-    &msgl__endpoint_generate,    &msgl__endpoint_messages,
-    &msgl__endpoint_responses,   &msgl__endpoint_tokenize,
-    &msgl__endpoint_detokenize,  &msgl__endpoint_apply_template,
-    &msgl__endpoint_ollama_chat, &msgl__endpoint_ollama_generate,
-    &msgl__endpoint_ollama_show,
+    &msgl__endpoint_chat,         &msgl__endpoint_completion,
+    &msgl__endpoint_generate,     &msgl__endpoint_messages,
+    &msgl__endpoint_responses,    &msgl__endpoint_tokenize,
+    &msgl__endpoint_detokenize,   &msgl__endpoint_apply_template,
+    &msgl__endpoint_ollama_chat,  &msgl__endpoint_ollama_generate,
+    &msgl__endpoint_ollama_show,  &msgl__endpoint_llama_completion,
+    &msgl__endpoint_llama_infill,
 };
 enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
