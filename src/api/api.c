@@ -13,6 +13,7 @@
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
+    NOTES_BYTES = 4096,
     PREFILL_BYTES = 4096,
 };
 
@@ -125,7 +126,11 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__strbuf_free(&r->prefill);
     msgl__strbuf_free(&r->repeated);
     msgl__free(r->text);
+    msgl__free(r->call_grammar);
     msgl__strbuf_free(&r->unknown);
+    msgl__strbuf_free(&r->notes);
+    msgl__strbuf_free(&r->namespaces);
+    msgl__strbuf_free(&r->left_out);
     *r = (msgl_gen_request){0};
 }
 
@@ -162,6 +167,8 @@ int msgl__gen_request_settle(msgl_gen_request *r)
         msgl__free(r->prompts);
         r->prompts = NULL;
     }
+    msgl__free(r->call_grammar); // which extra has now
+    r->call_grammar = NULL;
     json_decref(r->chat_vars);
     json_decref(r->root);
     r->chat_vars = r->root = NULL;
@@ -286,6 +293,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     *out = (msgl_gen_request){.ep = ep,
                               .n = 1,
                               .max_tokens = -1,
+                              .thinking_budget = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};
@@ -293,6 +301,8 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
+    msgl__strbuf_init(&out->notes, NOTES_BYTES);
+    msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);

@@ -75,6 +75,13 @@ int msgl__api_fail_memory(msgl_api_error *e, int rc);
 // Appends {"error":{...}}.
 int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 
+// What becomes of fields that are not read.
+typedef enum msgl_unknown_fields {
+    MSGL_UNKNOWN_WARN, // named in the log, once each; one that looks like a typing error is refused
+    MSGL_UNKNOWN_IGNORE, // nothing
+    MSGL_UNKNOWN_REFUSE, // 400
+} msgl_unknown_fields;
+
 // What the model and the operator fix.
 typedef struct msgl_api_config {
     const char *model_name;        // served name
@@ -93,10 +100,12 @@ typedef struct msgl_api_config {
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
     bool trust_template;                       // requests may bring one
-    bool refuse_unknown;  // fields that are not read here are refused, not noted
+    bool open_schemas; // objects of JSON schemas may have members beyond their properties
+    msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
+    bool defer_forms;     // a request with a form that has to be compiled is MSGL_API_FORM
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -147,15 +156,22 @@ typedef struct msgl_gen_request {
     const json_t *chat_template; // a string in root: the template; NULL: the model's
     // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
-    msgl_tool_set *tools;   // what split.known is; owned
+    msgl_tool_set *tools;    // what split.known is; owned
+    bool no_thinking;        // of a chat: there are to be no thoughts
+    int32_t thinking_budget; // tokens of thoughts; -1: any number
+    bool calls_beside;       // calls may come in place of what extra's grammar has ...
+    char *call_grammar;      // ... held to this one, in Lark's form; owned; NULL: free
     bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
     msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
     int num_prompts;        // of a chat: 1
+    msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
+    msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
     char *text;             // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
@@ -163,9 +179,13 @@ typedef struct msgl_gen_request {
 // Zero-initialised is empty.
 void msgl__gen_request_free(msgl_gen_request *r);
 
+// What msgl__api_parse returns in place of compiling a form (cfg->defer_forms); nothing is wrong.
+enum { MSGL_API_FORM = -1000 };
+
 // Reads the body of an endpoint that has a `parse`. 0, or MSGL_EINVAL with *e filled (400, 404 for
 // an unknown model, 413 and 429 for too much memory, 500 when memory ran out); *out is then empty.
-// claim: what trees take is added to it before they are built; NULL: not counted.
+// claim: what trees take is added to it before they are built; NULL: not counted. MSGL_API_FORM:
+// see cfg->defer_forms.
 int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
                     const msgl_api_config *cfg, msgl_claim *claim, msgl_gen_request *out,
                     msgl_api_error *e);

@@ -110,8 +110,8 @@ struct msgl_endpoint {
                    msgl_strbuf *out);
     // The events of what choice `index` has to show now, or none; takes (clears) what it shows.
     // With s->finish set, the last that comes. silent: a token may complete no character, or begin
-    // what could become a stop string. Its event comes all the same, as from vLLM: who counts or
-    // times tokens sees each, and none is taken for a stall.
+    // what could become a stop string. The stream has something of it all the same (a comment,
+    // where it has no event): nobody takes it for a stall.
     int (*put_chunk)(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
                      msgl_strbuf *out);
     int (*put_stream_end)(const msgl_reply *r, int64_t cached, int64_t completion,

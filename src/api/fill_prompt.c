@@ -6,14 +6,14 @@
 #include "core/mem.h"
 #include "api/fields.h"
 
-// As the models' own pages write them.
+// As the models' own pages write them: Qwen, StarCoder, SantaCoder, DeepSeek, GLM, Code Llama.
 static const msgl_fill_form forms[] = {
-    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"}, // Qwen
-    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<repo_name>", "<file_sep>"}, // StarCoder
-    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", NULL, NULL},                  // SantaCoder
-    {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", NULL, NULL},            // DeepSeek
-    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", NULL, NULL},         // GLM
-    {"▁<PRE>", "▁<SUF>", "▁<MID>", NULL, NULL},                                    // Code Llama
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"},
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<repo_name>", "<file_sep>"},
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", NULL, NULL},
+    {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", NULL, NULL},
+    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", NULL, NULL},
+    {"▁<PRE>", "▁<SUF>", "▁<MID>", NULL, NULL},
 };
 enum { NUM_FORMS = sizeof forms / sizeof forms[0] };
 

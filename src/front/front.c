@@ -184,6 +184,12 @@ static void front_forms(msgl_front *f)
     f->api.template_text = text == NULL ? "" : text;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
+    if (f->api.tool_form == NULL && f->api.tool_form_auto && text != NULL &&
+        strstr(text, "tools") != NULL) {
+        msgl__log(cfg->log, MSGL_LOG_WARN,
+                  "the chat template takes tools, but no form of calls was recognised in it: calls "
+                  "stay text (see --tool-call-parser)");
+    }
     if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
     msgl__log(cfg->log, MSGL_LOG_INFO, "answers are read as: tool calls %s, reasoning %s",
               msgl__tool_form_name(f->api.tool_form),
@@ -220,9 +226,11 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
-                               .refuse_unknown = cfg->refuse_unknown,
+                               .open_schemas = cfg->open_schemas,
+                               .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};
+    f->started_at = time(NULL);
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->started = (int64_t)time(NULL);

@@ -8,6 +8,8 @@
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
+#include <time.h>
+
 #include "api/endpoint.h"
 #include "front/front.h"
 #include "front/workers.h"
@@ -80,6 +82,7 @@ typedef struct party {
     int key;
     msgl_http_source source;
     uint64_t number; // for engines; no other has or had it
+    uint64_t id;     // for the workers; the same when it comes back
     int num_gens;
     int waiting;    // of the front's `waiting`, its part
     share shares[]; // [num_replicas]
@@ -118,7 +121,7 @@ typedef struct replica {
     char name[16]; // in the log: "engine", one of several "engine 3"
     msgl_channel *chan;
     struct event *chan_read, *chan_write;
-    bool ready;
+    bool ready, started;   // now; once at least
     uint64_t beats;        // seen last
     int silence_s;         // seconds, of the timer, without a beat while ready
     msgl_msg_ready engine; // its strings are ours
@@ -186,7 +189,8 @@ struct msgl_front {
         uint64_t of; // the number of whose they are; 0: anybody's
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *unknown[64];        // names of fields that the log has told of
+    time_t started_at;
+    char *unknown[64]; // what the log has told of: names of fields, parts of schemas
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines

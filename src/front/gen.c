@@ -122,6 +122,10 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     }
     r.total_ns = (int64_t)(msgl__now_ns() - g->arrived_ns);
     r.first_ns = g->first_seen ? (int64_t)(g->first_ns - g->arrived_ns) : r.total_ns;
+    if (r.req->split.reasoning == NULL) r.reasoning_tokens = -1;
+    for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
+        r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
+    }
     return r;
 }
 
@@ -277,6 +281,7 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     f->num_inner += g->inner;
     tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
+    g->job->client = from->id;
     msgl__workers_submit(f->workers, g->job);
 }
 
@@ -633,19 +638,20 @@ static void gen_answer_job(msgl_front *f, gen *g)
     gen_free(f, g);
 }
 
-// Each name once; when there are very many, somebody makes them up.
-static void log_unknown(msgl_front *f, const msgl_strbuf *names)
+// Each text once; when there are very many, somebody makes them up. format: of one.
+static void log_once(msgl_front *f, const msgl_strbuf *texts, const char *format)
 {
     enum { MAX = sizeof f->unknown / sizeof f->unknown[0] };
-    for (size_t at = 0; at < names->len; at += strlen(names->data + at) + 1) {
-        const char *name = names->data + at;
+    for (size_t at = 0; at < texts->len; at += strlen(texts->data + at) + 1) {
+        const char *text = texts->data + at;
         bool seen = f->num_unknown == MAX;
-        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], name) == 0;
-        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(name)) == NULL) continue;
+        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], text) == 0;
+        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(text)) == NULL) continue;
         f->num_unknown++;
-        msgl__log(f->cfg.log, MSGL_LOG_WARN,
-                  "a request has the field '%s', which this server does not read; it is ignored%s",
-                  name, f->num_unknown == MAX ? " (further names are not logged)" : "");
+        char line[512];
+        (void)snprintf(line, sizeof line, format, text);
+        msgl__log(f->cfg.log, MSGL_LOG_WARN, "%s%s", line,
+                  f->num_unknown == MAX ? " (further ones are not logged)" : "");
     }
 }
 
@@ -654,7 +660,10 @@ void msgl__gen_jobs_done(msgl_front *f)
     for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
         gen *g = j->owner;
         g->in_worker = false;
-        log_unknown(f, &j->req.unknown);
+        log_once(f, &j->req.unknown,
+                 "a request has the field '%s', which this server does not read; it is ignored");
+        log_once(f, &j->req.left_out, "an answer's form is kept but for this: %s");
+        log_once(f, &j->req.notes, "%s");
         if (g->base.conn != NULL && j->rc == 0 && !msgl__endpoint_ends_here(g->ep, &j->req)) {
             gen_start(f, g);
             continue;

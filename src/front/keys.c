@@ -58,7 +58,7 @@ int msgl__keys_read(msgl_keys *k, const char *path, msgl_err *err)
     }
     msgl__free(text);
     if (rc == 0 && k->count == before) {
-        rc = msgl__err_set(err, MSGL_EINVAL, "%s has no API key", msgl__path_tail(path));
+        rc = msgl__err_set(err, MSGL_EINVAL, "%s has no API key", msgl__path_shown(path));
     }
     return rc;
 }

@@ -7,6 +7,7 @@
 
 #include "core/mem.h"
 #include "front/front_impl.h"
+#include "utils/siphash.h"
 
 static bool same(const party *a, const party *b)
 {
@@ -34,6 +35,17 @@ static party **bucket(msgl_front *f, const party *id)
     return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
 }
 
+// Nobody can choose an address whose number is another's.
+static uint64_t id_of(const msgl_front *f, const party *p)
+{
+    const uint64_t key[2] = {f->id_base, f->route_seed};
+    unsigned char whose[sizeof p->source + 2 * sizeof(int)];
+    const int numbers[2] = {(int)p->kind, p->key};
+    memcpy(whose, &p->source, sizeof p->source);
+    memcpy(whose + sizeof p->source, numbers, sizeof numbers);
+    return msgl__siphash(key, whose, sizeof whose);
+}
+
 static party *find(party *first, const party *id)
 {
     while (first != NULL && !same(first, id)) first = first->next;
@@ -56,6 +68,7 @@ party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_
         if (found == NULL) return NULL;
         *found = id;
         found->number = ++f->last_party;
+        found->id = id_of(f, &id);
         found->next = *first;
         *first = found;
     }

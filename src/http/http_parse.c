@@ -46,7 +46,8 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->line_len = p->trailer_len = 0;
     p->method = 0;
     p->query = p->host = p->origin = p->content_type = p->authorization = p->api_key =
-        p->request_id = p->traceparent = p->if_none_match = (msgl_http_value){0};
+        p->request_id = p->traceparent = p->request_headers = p->if_none_match =
+            (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -276,14 +277,16 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
         return keep(p, &p->content_type, v, len, "The Content-Type header is given twice.");
     } else if (value_is(name, name_len, "authorization")) {
         return keep(p, &p->authorization, v, len, "The Authorization header is given twice.");
-    } else if (value_is(name, name_len, "x-api-key")) {
-        return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice.");
+    } else if (value_is(name, name_len, "x-api-key") || value_is(name, name_len, "api-key")) {
+        return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice."); // Azure's
     } else if (value_is(name, name_len, "x-request-id")) {
         // A proxy may have added its own behind the client's: no reason to refuse a request.
         if (p->request_id.at == NULL) p->request_id = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "traceparent")) {
         // Of two none is the one that is meant; W3C has a trace begin anew then.
         p->traceparent = (msgl_http_value){v, p->traceparent.at == NULL ? len : 0};
+    } else if (value_is(name, name_len, "access-control-request-headers")) {
+        if (p->request_headers.at == NULL) p->request_headers = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "if-none-match")) {
         if (p->if_none_match.at == NULL) p->if_none_match = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "content-encoding")) {

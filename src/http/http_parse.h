@@ -61,9 +61,10 @@ typedef struct msgl_http_parser {
     msgl_http_value query; // what is behind the target's '?', in `head`
     bool http10, keep_alive;
     msgl_http_value host, origin, content_type, authorization, api_key; // in `head`
-    msgl_http_value if_none_match;                                      // of several the first
-    msgl_http_value traceparent;                                        // of several: empty
-    msgl_http_value request_id; // X-Request-Id, as the client wrote it; of several the first
+    msgl_http_value request_headers; // Access-Control-Request-Headers
+    msgl_http_value if_none_match;   // of several the first
+    msgl_http_value traceparent;     // of several: empty
+    msgl_http_value request_id;      // X-Request-Id, as the client wrote it; of several the first
     msgl_strbuf body;
     msgl_claim claim; // of the body's memory; whoever takes the body takes this, too
     // The refusal, from MSGL_HTTP_BAD on:

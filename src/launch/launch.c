@@ -21,6 +21,7 @@
 
 #include "core/mem.h"
 #include "launch/confine.h"
+#include "launch/control.h"
 #include "launch/front_process.h"
 #include "http/tls.h"
 #include "http/unix_socket.h"
@@ -155,7 +156,8 @@ static _Noreturn void exporter_child(supervisor *s)
     if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
     if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
     if (!s->exporter.ever_ready || rc != 0) {
-        (void)msgl__control_send(cfg.fd, rc == 0 ? 'S' : 'X', 0, err.text, -1);
+        (void)msgl__control_send(cfg.fd, rc == 0 ? MSGL_CONTROL_SERVES : MSGL_CONTROL_FAILED, 0,
+                                 err.text, -1);
     }
     if (rc == 0) msgl__exporter_run(e);
     msgl__exporter_destroy(e);
@@ -276,7 +278,7 @@ static int renew_channel(engine_process *e, msgl_err *err)
     return 0;
 }
 
-// Forks the front. Engines that are started later reach it by 'C'.
+// Forks the front. Engines that are started later reach it by MSGL_CONTROL_CHANNEL.
 static int start_front(supervisor *s, msgl_err *err)
 {
     close_fd(&s->control[0]); // of the last one
@@ -318,8 +320,9 @@ static int start_exporter(supervisor *s, msgl_err *err)
     int index, passed;
     const int n = poll(&p, 1, EXPORTER_START_MS);
     const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
-    if (kind == 'X') return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
-    if (kind != 'S') return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
+    if (kind == MSGL_CONTROL_FAILED) return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
+    if (kind != MSGL_CONTROL_SERVES)
+        return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
     now_ready(&s->exporter);
     return 0;
 }
@@ -386,7 +389,7 @@ static void begin_stop(supervisor *s)
     }
     if (s->front.pid == 0) {
         end_engines(s);
-    } else if (msgl__control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
+    } else if (msgl__control_send(s->control[0], MSGL_CONTROL_STOP, 0, NULL, -1) != 0) {
         kill_child(&s->front);
     }
 }
@@ -421,19 +424,19 @@ static void on_packets(supervisor *s)
     while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
-        if (kind == 'S') {
+        if (kind == MSGL_CONTROL_SERVES) {
             now_ready(&s->front);
             s->front_watchdog = (msgl_watchdog){0};
-        } else if (kind == 'R') {
+        } else if (kind == MSGL_CONTROL_READY) {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
-        } else if (kind == 'L' && e->owed > 0) {
+        } else if (kind == MSGL_CONTROL_LOST && e->owed > 0) {
             e->owed--;
-        } else if (kind == 'L') {
+        } else if (kind == MSGL_CONTROL_LOST) {
             e->lost = true;
             e->end_at = in_ms(ENGINE_EXIT_MS);
             memcpy(e->child.last_words, text, sizeof e->child.last_words);
-        } else if (kind == 'X') {
+        } else if (kind == MSGL_CONTROL_FAILED) {
             memcpy(s->front.last_words, text, sizeof s->front.last_words);
         }
     }
@@ -592,7 +595,7 @@ static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
     const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
     // Else it is kept for the next front.
-    if (msgl__control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0)
+    if (msgl__control_send(s->control[0], MSGL_CONTROL_CHANNEL, e->index, NULL, e->front_fd) == 0)
         close_fd(&e->front_fd);
     return 0;
 }

@@ -233,12 +233,13 @@ static void setting(cursor *c, const msgl_setting *s, void *values)
 // What varies in size. Tokens are checked against the vocabulary by the receiver, who knows it.
 static void extra(cursor *c, msgl_req_extra **x)
 {
-    msgl_req_extra_parts parts = {.grammar = ""};
+    msgl_req_extra_parts parts = {.grammar = "", .stages = ""};
     if (c->out != NULL && *x != NULL) {
         parts = (msgl_req_extra_parts){.bias = (*x)->bias,
                                        .num_bias = (*x)->num_bias,
                                        .grammar_kind = (*x)->grammar_kind,
                                        .grammar = (*x)->grammar,
+                                       .stages = (*x)->stages,
                                        .allowed = (*x)->allowed,
                                        .num_allowed = (*x)->num_allowed,
                                        .banned = (*x)->banned,
@@ -247,8 +248,9 @@ static void extra(cursor *c, msgl_req_extra **x)
     int32_t kind = (int32_t)parts.grammar_kind, num_bias = (int32_t)parts.num_bias;
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
     const void *bias = parts.bias;
-    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
+    text(c, &parts.stages, false, "request.stages");
     array(c, &bias, &num_bias, sizeof(msgl_bias), MSGL_MAX_LOGIT_BIAS, "request.logit_bias");
     ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");
     ids(c, &parts.banned, &num_banned, 0, INT32_MAX, "request.banned");

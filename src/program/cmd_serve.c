@@ -15,6 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
 #include "launch/launch.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 struct serve {
@@ -179,15 +180,16 @@ static char *info_json(const msgl_options *o)
 {
     json_t *j =
         json_pack("{s:o,s:b}", "model_path", shown(o->model_dir), "overlap_scheduling", o->overlap);
+    bool bad = false;
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
         if (s->name == NULL) continue;
         char key[64];
         snprintf(key, sizeof key, "%s", s->name);
         for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
-        json_object_set_new(j, key, setting_json(s, o));
+        bad |= json_object_set_new(j, key, setting_json(s, o)) != 0;
     }
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = bad ? NULL : msgl__json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -215,10 +217,13 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->http.max_per_source = a->max_per_address;
     f->added_from_text = a->added_from_text != 0;
     f->trust_template = a->trust_template != 0;
+    f->open_schemas = a->open_schemas != 0;
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
-    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    f->unknown_fields = strcmp(a->unknown_fields, "refuse") == 0   ? MSGL_UNKNOWN_REFUSE
+                        : strcmp(a->unknown_fields, "ignore") == 0 ? MSGL_UNKNOWN_IGNORE
+                                                                   : MSGL_UNKNOWN_WARN;
     const char *compat = a->metrics_compat; // one of the option's choices
     f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
                         : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
@@ -276,6 +281,14 @@ static int check_pairs(const msgl_args *a, msgl_err *err)
 {
     if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    const bool keys = a->api_keys.count > 0 || a->api_key_file != NULL;
+    for (int i = 0; i < a->cors_origins.count && !keys && !a->insecure; i++) {
+        if (strcmp(a->cors_origins.items[i], "*") != 0) continue;
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--cors-origin '*' lets any web page use the server: give it an API key "
+            "(--api-key, --api-key-file), name the origins, or say --insecure");
     }
     if (a->uds == NULL || a->user == NULL) return 0;
     return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it

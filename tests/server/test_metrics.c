@@ -470,6 +470,15 @@ static void test_api_key(void **state)
     assert_int_equal(r.status, 200);
     assert_true(value_of(r.body, "minisgl_errors_total{code=\"invalid_api_key\"}") == 10);
     response_free(&r);
+    static const char *const others[] = {"X-Api-Key", "Api-Key"}; // Anthropic's and Azure's
+    for (int i = 0; i < 2; i++) {
+        char request[128];
+        (void)snprintf(request, sizeof request,
+                       "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n%s: sk-test\r\n\r\n",
+                       others[i]);
+        client_send(fd, request);
+        expect_status(client_read(fd), 200);
+    }
     client_send(fd, "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     expect_status(client_read(fd), 204);
     close(fd);
@@ -585,6 +594,32 @@ static void test_cors(void **state)
     assert_string_equal(value, "");
     share_of(&s, ASK("OPTIONS /v1/models", "http://localhost"), 204, value);
     assert_string_equal(value, "");
+    // What a page's library sends, OpenAI's headers for one, is what it may send; nothing that
+    // could be another header's line.
+    static const char asks[] = "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+                               "https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
+                               "Access-Control-Request-Headers: ";
+    static const char *const asked[][2] = {
+        {"authorization,content-type,openai-organization,x-stainless-os,x-stainless-timeout",
+         "authorization,content-type,openai-organization,x-stainless-os,x-stainless-timeout"},
+        {"x-a: b", NULL},
+        {"", NULL},
+    };
+    for (int i = 0; i < 3; i++) {
+        char request[512], allowed[256];
+        (void)snprintf(request, sizeof request, "%s%s\r\n\r\n", asks, asked[i][0]);
+        const int fd = client_open(&s);
+        client_send(fd, request);
+        response r = client_read(fd);
+        assert_int_equal(r.status, 204);
+        assert_non_null(header_of(&r, "Access-Control-Allow-Headers", allowed));
+        assert_string_equal(allowed, asked[i][1] != NULL
+                                         ? asked[i][1]
+                                         : "Authorization, Content-Type, X-Api-Key, "
+                                           "X-Request-Id, Anthropic-Version");
+        response_free(&r);
+        close(fd);
+    }
     server_close(&s);
     cfg.guard.cors = &any;
     cfg.guard.num_cors = 1;

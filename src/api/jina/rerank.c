@@ -159,7 +159,7 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
 {
     int64_t top = INT32_MAX;
     const char *query = NULL;
-    int rc = msgl__check_fields(o, &rerank_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &rerank_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_str(o, "query", &query, e);
     if (rc >= 0) rc = msgl__field_int_of(o, &rerank_fields, "top_n", &top, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_documents", &out->keep_texts, e);
@@ -179,7 +179,7 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
 static int parse_score(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                        msgl_api_error *e)
 {
-    int rc = msgl__check_fields(o, &score_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &score_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = parse_instruct(o, cfg, out, e);
     if (rc < 0) return rc;
     const text_field queries = {"text_1", msgl__field(o, "text_1"), false},

@@ -116,7 +116,7 @@ static int parse_limits(const json_t *o, msgl_gen_request *out, msgl_api_error *
 static int parse_common(const json_t *o, const msgl_fields *f, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e)
 {
-    int rc = msgl__check_fields(o, f, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, f, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
     json_t *copy = json_copy((json_t *)o);
     if (copy == NULL) return msgl__api_oom(e);

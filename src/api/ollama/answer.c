@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "api/json.h"
+#include "api/openai/chat_answer.h"
 
 int msgl__ollama_put_error(const msgl_api_error *e, msgl_strbuf *out)
 {
@@ -141,7 +142,7 @@ static int collect_calls(msgl_sequence *s, int *shown)
         if (p->kind == MSGL_PART_CALL) {
             rc = msgl__strbuf_addf(list, "%s{\"function\":{\"index\":%d,\"name\":",
                                    list->len == 0 ? "" : ",", s->calls_shown++);
-            if (rc == 0) rc = msgl__json_put_str(list, at, p->len);
+            if (rc == 0) rc = msgl__chat_put_call_name(at, p->len, list);
             if (rc == 0) rc = msgl__strbuf_adds(list, ",\"arguments\":");
         } else if (p->kind == MSGL_PART_ARGUMENTS) {
             rc = msgl__strbuf_add(&s->block_text, at, p->len);

@@ -111,7 +111,7 @@ static int read_chat(const json_t *o, json_t *chat, const msgl_api_config *cfg,
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e)
 {
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     const json_t *messages = msgl__field(o, "messages");
     if (rc != 0) return rc;
     if (messages != NULL && !json_is_array(messages)) {

@@ -57,7 +57,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 {
     int64_t num = 0;
     bool cut = true;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
     if (rc >= 0) rc = msgl__field_bool(o, "truncate", &cut, e);
     if (rc < 0) return rc;
@@ -69,7 +69,7 @@ static int parse_old(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
                      msgl_api_error *e)
 {
     const char *text = NULL;
-    int rc = msgl__check_fields(o, &old_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &old_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_str(o, "prompt", &text, e);
     return rc < 0 ? rc : parse_texts(o, "prompt", true, cfg, out, e);
 }

@@ -85,7 +85,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int rc = check_supported(o, e);
-    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);

@@ -68,7 +68,7 @@ static int put_options(const json_t *o, json_t *chat, const msgl_api_config *cfg
     if (in == NULL) return 0;
     if (!json_is_object(in)) return msgl__field_bad(e, "options", "must be an object");
     int rc =
-        msgl__check_fields(in, &msgl__ollama_options, cfg, cfg->refuse_unknown, &out->unknown, e);
+        msgl__check_fields(in, &msgl__ollama_options, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_int_of(in, &msgl__ollama_options, "num_predict", &most, e);
     if (rc < 0) return rc;
     int bad = 0;

@@ -25,7 +25,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 {
     const char *name = NULL;
     bool verbose;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_bool(o, "verbose", &verbose, e);
     if (rc >= 0) rc = msgl__field_str(o, "name", &name, e);
     if (rc <= 0 || msgl__api_model_known(cfg, name, strlen(name))) return rc < 0 ? rc : 0;

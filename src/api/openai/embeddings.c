@@ -46,7 +46,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int64_t num = 0;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = parse_format(o, out, e);
     if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
     if (rc < 0) return rc;
@@ -157,7 +157,7 @@ static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl
     int rc = msgl__strbuf_adds(out, "],\"model\":");
     if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
     if (rc == 0) rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

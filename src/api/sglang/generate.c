@@ -96,7 +96,7 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
 {
     out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
     out->stream = true;                              // and always streams
-    int rc = msgl__check_fields(o, &plain, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &plain, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
@@ -123,7 +123,9 @@ static int check_places(const json_t *o, msgl_api_error *e)
 static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
-    int rc = msgl__check_fields(p, &params, cfg, true, NULL, e);
+    const msgl_unknown_fields strict =
+        cfg->unknown_fields == MSGL_UNKNOWN_IGNORE ? MSGL_UNKNOWN_IGNORE : MSGL_UNKNOWN_REFUSE;
+    int rc = msgl__check_fields(p, &params, cfg, strict, NULL, e);
     // Read under their own names first, which errors have.
     int64_t num = 0;
     if (rc == 0) rc = msgl__field_int_of(p, &params, "min_new_tokens", &num, e);
@@ -147,7 +149,7 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
 {
     out->sglang = true;
     int rc = check_places(o, e);
-    if (rc == 0) rc = msgl__check_fields(o, &sglang, cfg, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = msgl__check_fields(o, &sglang, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc < 0) return rc;
     json_t *p = msgl__field(o, "sampling_params"), *none = NULL;
     if (p == NULL) p = none = json_object();
@@ -240,7 +242,7 @@ static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl
 {
     if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
     int rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

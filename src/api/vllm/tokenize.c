@@ -83,7 +83,7 @@ static int parse_tokenize(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     const char *source = NULL;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = find_source(o, &source, e);
     if (rc < 0) return rc;
     // BOS and the like: llama-server, whose text is "content", adds none unless asked.
@@ -195,7 +195,7 @@ static int parse_detokenize(const json_t *o, const msgl_api_config *cfg, msgl_ge
                             msgl_api_error *e)
 {
     const json_t *tokens = msgl__field(o, "tokens");
-    int rc = msgl__check_fields(o, &id_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &id_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     out->skip_special = false;
     if (rc == 0) rc = msgl__field_bool(o, "skip_special_tokens", &out->skip_special, e);
     if (rc < 0) return rc;
@@ -283,7 +283,7 @@ static const msgl_fields *const chat_objects[] = {&chat_fields, NULL};
 static int parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                               msgl_api_error *e)
 {
-    const int rc = msgl__check_fields(o, &chat_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    const int rc = msgl__check_fields(o, &chat_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     return rc == 0 ? msgl__parse_conversation(o, cfg, out, e) : rc;
 }
 

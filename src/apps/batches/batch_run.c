@@ -14,6 +14,8 @@
 #include "api/json.h"
 #include "utils/clock.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
     FULL_MS = 10000,       // after an answer that could not be stored
@@ -174,7 +176,8 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
     while (rc == 0 && at < len) {
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) break;
-        json_t *o = json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL);
+        json_t *o =
+            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
         const json_t *i = json_object_get(seen, text_of(o, "custom_id"));
         if (i != NULL) {
             msgl_batch_line *l = &b->lines[json_integer_value(i)];
@@ -277,7 +280,7 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     msgl_err err;
     char id[64];
     json_t *o = parse_line(b, l, &err);
-    char *body = o == NULL ? NULL : json_dumps(json_object_get(o, "body"), JSON_COMPACT);
+    char *body = o == NULL ? NULL : msgl__json_text(json_object_get(o, "body"), JSON_COMPACT);
     request_id(b, l, id);
     int rc = body == NULL ? MSGL_ENOMEM
                           : msgl__strbuf_addf(out,
@@ -368,7 +371,7 @@ static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status,
     json_t *o = parse_line(b, l, &err);
     if (o == NULL) return MSGL_ENOMEM;
     request_id(b, l, id);
-    char *custom_id = json_dumps(json_object_get(o, "custom_id"), JSON_ENCODE_ANY);
+    char *custom_id = msgl__json_text(json_object_get(o, "custom_id"), 0);
     json_decref(o);
     int rc = custom_id == NULL ? MSGL_ENOMEM
                                : msgl__strbuf_addf(out, "{\"id\":\"%s\",\"custom_id\":", id);

@@ -17,6 +17,8 @@
 
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HEX = 24 }; // digits of an id: time, then chance
 
@@ -137,7 +139,7 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
     if (msgl__file_read(path, MSGL_STORE_OBJECT_MAX, &text, &len, &err) != 0) return NULL;
-    json_t *o = json_loadb(text, len, 0, NULL);
+    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);
@@ -154,7 +156,7 @@ static int put(const msgl_batch_store *s, const char *id, const char *suffix, co
 
 int msgl__store_set(msgl_batch_store *s, const char *id, const json_t *object, msgl_err *err)
 {
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = msgl__json_text(object, JSON_COMPACT);
     if (text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const size_t len = strlen(text);
     const int rc = len > MSGL_STORE_OBJECT_MAX

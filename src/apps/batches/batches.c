@@ -17,6 +17,8 @@
 #include "apps/batches/batch_run.h"
 #include "api/json.h"
 #include "utils/clock.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
     LOOK_MS = 100,         // between looks for room, while a batch has more to send
@@ -89,7 +91,7 @@ static json_t *shown(json_t *o)
 
 static void reply(msgl_batch_call *c, json_t *o)
 {
-    char *text = o == NULL ? NULL : json_dumps(o, JSON_COMPACT);
+    char *text = o == NULL ? NULL : msgl__json_text(o, JSON_COMPACT);
     if (text == NULL || msgl__strbuf_adds(&c->answer, text) != 0) {
         reply_error(c, 500, NULL, "Out of memory.");
     }
@@ -120,7 +122,7 @@ static int put_object(msgl_batches *b, const char *id, bool first, msgl_strbuf *
     if (o == NULL) return 0;
     // Its counts are not stored as they grow.
     if (b->running && strcmp(id, b->run.id) == 0) json_object_update(o, b->run.object);
-    char *text = json_dumps(shown(o), JSON_COMPACT);
+    char *text = msgl__json_text(shown(o), JSON_COMPACT);
     int rc = text == NULL || (!first && msgl__strbuf_addc(out, ',') != 0) ? MSGL_ENOMEM : 0;
     if (rc == 0) rc = msgl__strbuf_adds(out, text);
     msgl__free(text);
@@ -234,7 +236,8 @@ static void upload(msgl_batches *b, msgl_batch_call *c)
     const size_t len = file.filename == NULL ? 0 : file.filename_len;
     json_t *text = NULL;
     if (msgl__json_put_str(&name, file.filename, len < 255 ? len : 255) == 0) {
-        text = json_loads(msgl__strbuf_str(&name), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        text = msgl__json_loadb(msgl__strbuf_str(&name), strlen(msgl__strbuf_str(&name)),
+                                JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL, NULL);
     }
     msgl__strbuf_free(&name);
     json_t *o =
@@ -639,7 +642,7 @@ static void call_batches(msgl_batches *b, msgl_batch_call *c)
     } else if (cancels) {
         cancel(b, c, o);
     } else if (b->running && strcmp(b->run.id, c->rest) == 0) {
-        reply(c, shown(json_copy(b->run.object))); // its counts are not stored as they grow
+        reply(c, shown(msgl__json_copy(b->run.object))); // its counts are not stored as they grow
     } else {
         reply(c, shown(json_incref(o)));
     }
