@@ -52,6 +52,7 @@ const msgl_api_code msgl__api_codes[] = {
     {"unknown_parameter", "a field is not known; the message may say what was meant"},
     {"unsupported_parameter", "a field is known, but not supported with this value"},
     {"context_length_exceeded", "prompt and `max_tokens` are more than the context has"},
+    {"previous_response_not_found", "the client has no such stored response"},
     {"invalid_api_key", "the key is missing or wrong"},
     {"foreign_host", "`Host` is none of this server's names"},
     {"foreign_origin", "the web page that asks is not of this server"},
@@ -125,6 +126,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__tool_set_free(r->tools);
     msgl__strbuf_free(&r->prefill);
     msgl__strbuf_free(&r->repeated);
+    msgl__strbuf_free(&r->kept);
     msgl__free(r->text);
     msgl__free(r->call_grammar);
     msgl__strbuf_free(&r->unknown);

@@ -19,7 +19,8 @@
 #include "text/stop.h"
 #include "utils/strbuf.h"
 
-typedef struct msgl_endpoint msgl_endpoint; // endpoint.h
+typedef struct msgl_endpoint msgl_endpoint;             // endpoint.h
+typedef struct msgl_response_store msgl_response_store; // openai/response_store.h
 
 enum {
     MSGL_API_MAX_SALT = 1024,     // bytes
@@ -104,6 +105,8 @@ typedef struct msgl_api_config {
     msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
+    msgl_response_store *responses; // of earlier requests; NULL: nothing is stored
+    uint64_t client;                // whose request it is, there
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
     bool defer_forms;     // a request with a form that has to be compiled is MSGL_API_FORM
 } msgl_api_config;
@@ -169,6 +172,7 @@ typedef struct msgl_gen_request {
     int num_prompts;        // of a chat: 1
     msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
     msgl_strbuf repeated;   // of a response: members of its object that come from the request
+    msgl_strbuf kept;       // of one that is stored: the conversation (response_store.h)
     msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
     msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each

@@ -34,7 +34,8 @@ typedef struct msgl_replica_stats {
 typedef struct msgl_example {
     const char *help; // what it does; NULL: behind the last one
     msgl_http_method method;
-    const char *rest; // of the path, behind a prefix; $FILE and $BATCH are ids of earlier answers
+    const char
+        *rest; // of the path, behind a prefix; $FILE, $BATCH and $RESPONSE: ids of earlier answers
     const char *body; // JSON, or with `form` arguments of curl; NULL: none
     bool form;
     int status;       // of the answer; 0: 200

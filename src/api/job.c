@@ -244,7 +244,7 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap +
+               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap + r->kept.cap +
                r->namespaces.cap;
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);

@@ -14,6 +14,7 @@
 #include "core/mem.h"
 #include "front/front_impl.h"
 #include "utils/clock.h"
+#include "utils/siphash.h"
 
 enum {
     BATCH_ALONE = 16,    // requests of batches at once
@@ -269,8 +270,9 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     g->created = (int64_t)time(NULL);
     g->arrived_ns = msgl__now_ns();
     if (ep->id_prefix != NULL) {
+        const uint64_t n = ++f->next_id; // the rest of it nobody can guess from other ids
         (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix,
-                       f->id_base, ++f->next_id);
+                       msgl__siphash(f->api.salt_key, &n, sizeof n), n);
     }
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
@@ -281,7 +283,8 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     f->num_inner += g->inner;
     tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
-    g->job->client = from->id;
+    g->job->client = g->job->config.client = from->id;
+    if (!msgl__http_conn_is_inner(c)) g->job->config.responses = f->responses;
     msgl__workers_submit(f->workers, g->job);
 }
 
@@ -729,6 +732,15 @@ static int put_all(msgl_front *f, gen *g, const msgl_reply *r, int64_t cached)
     return rc;
 }
 
+// An answer that its client may ask for again. One that finds no room is not kept.
+static void keep(msgl_front *f, const gen *g, const void *body, size_t len)
+{
+    const msgl_strbuf *items = &g->job->req.kept;
+    if (items->len == 0 || body == NULL) return;
+    (void)msgl__response_store_put(f->responses, g->job->client, g->id, (int64_t)time(NULL), items,
+                                   body, len);
+}
+
 static int put_whole(msgl_front *f, gen *g, struct evbuffer *body)
 {
     const msgl_reply r = reply_of(f, g);
@@ -756,6 +768,9 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     } else {
         msgl_http_conn *c = g->base.conn;
         g->base.conn = NULL;
+        if (g->job->req.kept.len > 0) {
+            keep(f, g, evbuffer_pullup(body, -1), evbuffer_get_length(body));
+        }
         msgl__durations_observe(&f->metrics.latency, msgl__now_ns() - g->arrived_ns);
         msgl__trace_status(g, 200);
         msgl__http_reply_buffer(c, 200, msgl__endpoint_type(g->ep), body);
@@ -784,6 +799,8 @@ static void gen_stream(msgl_front *f, gen *g)
         int64_t cached, completion;
         totals(g, &cached, &completion);
         rc = g->ep->put_stream_end(&r, cached, completion, &f->out);
+        const msgl_sequence *s = &g->choices[0].seq;
+        if (rc == 0) keep(f, g, msgl__strbuf_str(&f->out) + s->kept_at, s->kept_len);
     }
     if (rc != 0) {
         gen_fail_status(f, g, rc);

@@ -26,6 +26,7 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_count_tokens,
     &msgl__endpoint_responses,
     &msgl__endpoint_input_tokens,
+    &msgl__endpoint_response,
     &msgl__endpoint_embeddings,
     &msgl__endpoint_rerank,
     &msgl__endpoint_rerank_short,
