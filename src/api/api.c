@@ -120,19 +120,19 @@ void msgl__gen_request_free(msgl_gen_request *r)
 {
     for (int i = 0; i < r->num_prompts && r->prompts != NULL; i++) msgl__free(r->prompts[i].ids);
     msgl__free(r->prompts);
-    json_decref(r->chat_vars);
+    json_decref(r->chat.vars);
     json_decref(r->root);
     msgl__req_extra_unref(r->extra);
-    msgl__tool_set_free(r->tools);
-    msgl__strbuf_free(&r->prefill);
-    msgl__strbuf_free(&r->repeated);
+    msgl__tool_set_free(r->chat.tools);
+    msgl__strbuf_free(&r->chat.prefill);
     msgl__strbuf_free(&r->kept);
     msgl__free(r->text);
-    msgl__free(r->call_grammar);
+    msgl__free(r->chat.call_grammar);
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
-    msgl__strbuf_free(&r->namespaces);
     msgl__strbuf_free(&r->left_out);
+    if (r->own != NULL && r->ep->own->free != NULL) r->ep->own->free(r->own);
+    msgl__free(r->own);
     *r = (msgl_gen_request){0};
 }
 
@@ -169,15 +169,15 @@ int msgl__gen_request_settle(msgl_gen_request *r)
         msgl__free(r->prompts);
         r->prompts = NULL;
     }
-    msgl__free(r->call_grammar); // which extra has now
-    r->call_grammar = NULL;
-    json_decref(r->chat_vars);
+    msgl__free(r->chat.call_grammar); // which extra has now
+    r->chat.call_grammar = NULL;
+    json_decref(r->chat.vars);
     json_decref(r->root);
-    r->chat_vars = r->root = NULL;
+    r->chat.vars = r->root = NULL;
     r->bad_words = NULL;
-    r->chat_template = NULL;
-    r->force_name = NULL;
-    r->instruct = NULL;
+    r->chat.template = NULL;
+    r->chat.force_name = NULL;
+    r->pairs.instruct = NULL;
     r->fill = NULL;
     return 0;
 }
@@ -295,7 +295,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     *out = (msgl_gen_request){.ep = ep,
                               .n = 1,
                               .max_tokens = -1,
-                              .thinking_budget = -1,
+                              .chat.thinking_budget = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};
@@ -305,8 +305,13 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->notes, NOTES_BYTES);
     msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
-    msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
-    int rc = check_model(out->root, cfg, e);
+    msgl__strbuf_init(&out->chat.prefill, PREFILL_BYTES);
+    int rc = 0;
+    if (ep->own != NULL) {
+        out->own = msgl__calloc(1, ep->own->size);
+        if (out->own == NULL) rc = msgl__api_oom(e);
+    }
+    if (rc == 0) rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);

@@ -82,6 +82,7 @@ struct msgl_endpoint {
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e);
+    const msgl_own_fields *own; // fields that no other endpoint has; NULL: none
     // Kinds of object in its bodies, a NULL behind them: names that are not typing errors. Those of
     // a `take` that reads JSON are here, too.
     const msgl_fields *const *objects;

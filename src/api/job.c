@@ -101,12 +101,12 @@ static int render_fail(msgl_job *j, int rc, const char *param, const msgl_conver
 static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
                   msgl_rendered *r)
 {
-    const json_t *text = j->req.chat_template;
+    const json_t *text = j->req.chat.template;
     msgl_chat_template *own = NULL;
     msgl_err err = {0};
     msgl_conversation c = {.templates = templates,
-                           .vars = j->req.chat_vars,
-                           .continue_final = j->req.continue_final,
+                           .vars = j->req.chat.vars,
+                           .continue_final = j->req.chat.continue_final,
                            .claim = &j->claim};
     int rc = 0;
     if (text != NULL) {
@@ -131,7 +131,7 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
     const bool none = templates == NULL || *msgl__chat_templates_text(templates) == '\0';
-    if (none && j->req.chat_template == NULL) {
+    if (none && j->req.chat.template == NULL) {
         return msgl__api_fail(&j->error, 400, field, NULL,
                               "This model has no chat template; use /v1/completions.");
     }
@@ -164,9 +164,9 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         return 0;
     }
     const msgl_text_span all = {0, p->len};
-    const msgl_encode_opts opts = {.add_special = !j->req.bare,
+    const msgl_encode_opts opts = {.add_special = !j->req.without_special_tokens,
                                    .untrusted = &all,
-                                   .num_untrusted = j->req.literal,
+                                   .num_untrusted = j->req.special_tokens_are_text,
                                    .max_ids = max_ids};
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
@@ -244,8 +244,9 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap + r->kept.cap +
-               r->namespaces.cap;
+               msgl__tool_set_bytes(r->chat.tools) + r->chat.prefill.cap + r->kept.cap;
+    const msgl_own_fields *own = r->own == NULL ? NULL : r->ep->own;
+    if (own != NULL) n += own->size + (own->bytes == NULL ? 0 : own->bytes(r->own));
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }
@@ -260,7 +261,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     if (j->ids == NULL) return msgl__api_oom(&j->error);
     // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
-    const bool chat = j->req.chat_vars != NULL;
+    const bool chat = j->req.chat.vars != NULL;
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
     char name[sizeof j->error.param];
     int rc = 0;
@@ -270,7 +271,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
             field = name;
         }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
-             : j->req.pairs || j->req.fill != NULL
+             : j->req.pairs.on || j->req.fill != NULL
                  ? encode_parts(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);

@@ -155,7 +155,7 @@ static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
     if (q->ep == &msgl__endpoint_chat) {
-        r->chat = msgl__json_text(q->chat_vars, JSON_COMPACT);
+        r->chat = msgl__json_text(q->chat.vars, JSON_COMPACT);
         return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->num_prompts != 1) {
@@ -190,7 +190,7 @@ static int check_request(msgl_run_line *r)
     if (!q->skip_special) {
         return refuse(r, BAD_REQUEST, "'skip_special_tokens' is false; allowed: true");
     }
-    if (q->thinking_budget >= 0) {
+    if (q->chat.thinking_budget >= 0) {
         return refuse(r, BAD_REQUEST,
                       "'thinking_token_budget' is not supported in a line; the server has it");
     }

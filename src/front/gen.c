@@ -123,7 +123,7 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     }
     r.total_ns = (int64_t)(msgl__now_ns() - g->arrived_ns);
     r.first_ns = g->first_seen ? (int64_t)(g->first_ns - g->arrived_ns) : r.total_ns;
-    if (r.req->split.reasoning == NULL) r.reasoning_tokens = -1;
+    if (r.req->chat.split.reasoning == NULL) r.reasoning_tokens = -1;
     for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
         r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
     }

@@ -23,21 +23,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { MAX_SEQ_LEN = 2048, MAX_BODY = 1 << 16 };
 
 static const msgl_endpoint *const KINDS[] = {
-    &msgl__endpoint_chat,         &msgl__endpoint_completion,
-    &msgl__endpoint_generate,     &msgl__endpoint_messages,
-    &msgl__endpoint_responses,    &msgl__endpoint_tokenize,
-    &msgl__endpoint_detokenize,   &msgl__endpoint_apply_template,
-    &msgl__endpoint_ollama_chat,  &msgl__endpoint_ollama_generate,
-    &msgl__endpoint_ollama_show,  &msgl__endpoint_llama_completion,
-    &msgl__endpoint_llama_infill,
+    &msgl__endpoint_chat,       &msgl__endpoint_completion,     &msgl__endpoint_generate,
+    &msgl__endpoint_messages,   &msgl__endpoint_responses,      &msgl__endpoint_tokenize,
+    &msgl__endpoint_detokenize, &msgl__endpoint_apply_template,
 };
 enum { NUM_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
 // Of models that pool: the last values of the first byte, first of an embedder, then of a reranker.
 static const msgl_endpoint *const POOLED[] = {
-    &msgl__endpoint_ollama_embed, &msgl__endpoint_rerank, &msgl__endpoint_score,
-    &msgl__endpoint_embeddings,   &msgl__endpoint_rerank, &msgl__endpoint_score};
+    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score,
+    &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score};
 enum { NUM_POOLED = sizeof POOLED / sizeof POOLED[0], FIRST_POOLED = 256 - NUM_POOLED };
+
+// Others that answer: the values before these.
+static const msgl_endpoint *const MORE[] = {
+    &msgl__endpoint_ollama_chat, &msgl__endpoint_ollama_generate, &msgl__endpoint_ollama_show,
+    &msgl__endpoint_llama_completion, &msgl__endpoint_llama_infill};
+enum { NUM_MORE = sizeof MORE / sizeof MORE[0], FIRST_MORE = FIRST_POOLED - NUM_MORE };
 
 static void require(bool ok)
 {
@@ -87,7 +89,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     msgl_job *j = msgl__calloc(1, sizeof *j);
     require(j != NULL);
     const bool pooled = data[0] >= FIRST_POOLED;
-    j->ep = pooled ? POOLED[data[0] - FIRST_POOLED] : KINDS[data[0] % NUM_KINDS];
+    j->ep = pooled                  ? POOLED[data[0] - FIRST_POOLED]
+            : data[0] >= FIRST_MORE ? MORE[data[0] - FIRST_MORE]
+                                    : KINDS[data[0] % NUM_KINDS];
     j->config = (msgl_api_config){
         .model_name = "m",
         .model_path = "/models/m",

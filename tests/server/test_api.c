@@ -87,8 +87,8 @@ static void test_defaults(void **state)
     assert_int_equal(r.n, 1);
     assert_false(r.stream);
     assert_int_equal(r.sampling.logprobs, -1);
-    assert_true(json_is_true(json_object_get(r.chat_vars, "add_generation_prompt")));
-    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    assert_true(json_is_true(json_object_get(r.chat.vars, "add_generation_prompt")));
+    assert_true(json_is_null(json_object_get(r.chat.vars, "tools")));
     const uint64_t seed = r.sampling.seed;
     msgl__gen_request_free(&r);
     r = good(&msgl__endpoint_completion, "{\"prompt\":\"x\"}");
@@ -655,8 +655,8 @@ static void test_template_variables(void **state)
         ","
         "\"tool_choice\":\"auto\",\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_"
         "thinking\":false}}");
-    assert_string_equal(json_string_value(json_object_get(r.chat_vars, "reasoning_effort")), "low");
-    json_t *messages = json_object_get(r.chat_vars, "messages");
+    assert_string_equal(json_string_value(json_object_get(r.chat.vars, "reasoning_effort")), "low");
+    json_t *messages = json_object_get(r.chat.vars, "messages");
     assert_int_equal(json_array_size(messages), 3);
     const json_t *m = json_array_get(messages, 0);
     assert_int_equal(json_array_size(json_object_get(m, "content")), 2);
@@ -668,13 +668,13 @@ static void test_template_variables(void **state)
     assert_int_equal(json_integer_value(json_object_get(args, "x")), 1);
     args = json_object_get(json_object_get(json_array_get(calls, 1), "function"), "arguments");
     assert_string_equal(json_string_value(args), "{\"a\":\"b\"c\"}");
-    assert_int_equal(json_array_size(json_object_get(r.chat_vars, "tools")), 1);
-    assert_true(json_is_false(json_object_get(r.chat_vars, "enable_thinking")));
+    assert_int_equal(json_array_size(json_object_get(r.chat.vars, "tools")), 1);
+    assert_true(json_is_false(json_object_get(r.chat.vars, "enable_thinking")));
     msgl__gen_request_free(&r);
     r = good(&msgl__endpoint_chat,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
              "\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}");
-    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    assert_true(json_is_null(json_object_get(r.chat.vars, "tools")));
     msgl__gen_request_free(&r);
 }
 
@@ -945,7 +945,7 @@ static void test_settle(void **state)
     r = good(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
     assert_int_equal(msgl__gen_request_settle(&r), 0);
     assert_null(r.root);
-    assert_null(r.chat_vars);
+    assert_null(r.chat.vars);
     assert_int_equal(r.num_prompts, 1);
     msgl__gen_request_free(&r);
 }

@@ -81,9 +81,9 @@ static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_
     if (rc == 0) rc = msgl__field_str(o, "question", &text, e);
     if (rc < 0) return rc;
     out->num_prompts = 1;
-    out->chat_vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
+    out->chat.vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
                                text == NULL ? "" : text, "add_generation_prompt", 1);
-    return out->chat_vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    return out->chat.vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
 }
 
 static const msgl_endpoint chat_ids = {.path = "/test/chat",

@@ -141,8 +141,8 @@ static void test_other_conventions(void **state)
     assert_true(r.sampling.top_p == 0.5f);
     assert_int_equal(r.sampling.seed, 3);
     assert_string_equal(r.stops[0], "a");
-    assert_int_equal(json_integer_value(json_object_get(r.chat_vars, "a")), 1);
-    const json_t *effort = json_object_get(r.chat_vars, "reasoning_effort");
+    assert_int_equal(json_integer_value(json_object_get(r.chat.vars, "a")), 1);
+    const json_t *effort = json_object_get(r.chat.vars, "reasoning_effort");
     assert_string_equal(json_string_value(effort), "low");
     msgl__gen_request_free(&r);
 }
@@ -406,7 +406,6 @@ static void test_sglang_fields(void **state)
               &r, &e) != 0) {
         fail_msg("%s", e.message);
     }
-    assert_true(r.sglang);
     assert_false(r.stream);
     assert_true(r.sampling.temperature == 1.5f && r.sampling.top_p == 0.5f);
     assert_true(r.sampling.min_p == 0.25f && r.sampling.ignore_eos && !r.skip_special);

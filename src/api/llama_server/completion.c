@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/fields.h"
+#include "utils/json.h"
 #include "api/llama_server/answer.h"
 #include "api/llama_server/endpoints.h"
 
@@ -118,7 +119,7 @@ static int parse_common(const json_t *o, const msgl_fields *f, const msgl_api_co
 {
     int rc = msgl__check_fields(o, f, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
-    json_t *copy = json_copy((json_t *)o);
+    json_t *copy = msgl__json_copy(o);
     if (copy == NULL) return msgl__api_oom(e);
     drop_neutral(copy);
     rc = msgl__parse_sampling(copy, cfg, out, e);

@@ -42,6 +42,12 @@ static const msgl_fields fields = {.read = rows}, old_fields = {.read = old_rows
 static const msgl_fields *const objects[] = {&fields, NULL};
 static const msgl_fields *const old_objects[] = {&old_fields, NULL};
 
+// Fields that no other endpoint has.
+typedef struct embed {
+    int32_t dimensions; // of the vectors; 0: all
+} embed;
+static const msgl_own_fields own_fields = {.size = sizeof(embed)};
+
 static int parse_texts(const json_t *o, const char *name, bool cut, const msgl_api_config *cfg,
                        msgl_gen_request *out, msgl_api_error *e)
 {
@@ -61,7 +67,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
     if (rc >= 0) rc = msgl__field_bool(o, "truncate", &cut, e);
     if (rc < 0) return rc;
-    out->dimensions = (int32_t)num;
+    ((embed *)out->own)->dimensions = (int32_t)num;
     return parse_texts(o, "input", cut, cfg, out, e);
 }
 
@@ -83,8 +89,9 @@ static int put_begin(const msgl_reply *r, msgl_strbuf *out)
 
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
+    const embed *own = r->req->own;
     const int rc = index == 0 ? 0 : msgl__strbuf_addc(out, ',');
-    return rc == 0 ? msgl__embedding_put(r, s, out) : rc;
+    return rc == 0 ? msgl__embedding_put(s, own->dimensions, false, out) : rc;
 }
 
 static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
@@ -122,6 +129,7 @@ const msgl_endpoint msgl__endpoint_ollama_embed = {
     .pooled = true,
     .put_error = msgl__ollama_put_error,
     .parse = parse,
+    .own = &own_fields,
     .objects = objects,
     .prompt = MSGL_PROMPT_TEXT,
     .prompt_field = "input",
@@ -143,6 +151,7 @@ const msgl_endpoint msgl__endpoint_ollama_embeddings = {
     .pooled = true,
     .put_error = msgl__ollama_put_error,
     .parse = parse_old,
+    .own = &own_fields,
     .objects = old_objects,
     .prompt = MSGL_PROMPT_TEXT,
     .prompt_field = "prompt",

@@ -6,8 +6,8 @@
 
 #include "api/reply.h"
 
-// Appends the values of s, which it cuts to the request's dimensions and makes of length 1, as an
-// array of numbers or as base64. 0, or the buffer's failure.
-int msgl__embedding_put(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
+// Appends the first `dimensions` values of s (0: all), which it makes of length 1, as an array of
+// numbers or as base64. 0, or the buffer's failure.
+int msgl__embedding_put(msgl_sequence *s, int32_t dimensions, bool base64, msgl_strbuf *out);
 
 #endif

@@ -12,6 +12,22 @@
 #include "api/openai/responses_input.h"
 #include "api/openai/responses_kept.h"
 
+static void own_free(void *own)
+{
+    msgl_responses_own *o = own;
+    msgl__strbuf_free(&o->namespaces);
+    msgl__strbuf_free(&o->repeated);
+}
+
+static size_t own_bytes(const void *own)
+{
+    const msgl_responses_own *o = own;
+    return o->namespaces.cap + o->repeated.cap;
+}
+
+static const msgl_own_fields own_fields = {
+    .size = sizeof(msgl_responses_own), .free = own_free, .bytes = own_bytes};
+
 enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
 
 static const msgl_field_row rows[] = {
@@ -155,9 +171,9 @@ static int put_function(const json_t *tool, json_t *space, const char *param, js
     json_t *function = json_pack("{s:o}", "name", flat);
     int bad = function == NULL;
     if (space != NULL) { // the answer gives the names back as they were
-        bad |= msgl__strbuf_add(&req->namespaces, json_string_value(space),
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(space),
                                 json_string_length(space) + 1);
-        bad |= msgl__strbuf_add(&req->namespaces, json_string_value(name),
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(name),
                                 json_string_length(name) + 1);
     }
     if (about != NULL) bad |= json_object_set(function, "description", about);
@@ -200,7 +216,7 @@ static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_
     if (!json_is_array(in)) return msgl__field_bad(e, "tools", "must be an array");
     json_t *out = json_array();
     if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
-    msgl__strbuf_init(&req->namespaces, SIZE_MAX / 2);
+    msgl__strbuf_init(&msgl__responses_own(req)->namespaces, SIZE_MAX / 2);
     return put_tools_of(in, NULL, "tools", out, req, e);
 }
 
@@ -326,11 +342,12 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
 // Of a request that was read: its fields have the right types.
 static int repeat(const json_t *o, msgl_gen_request *req, msgl_api_error *e)
 {
-    msgl__strbuf_init(&req->repeated, SIZE_MAX / 2);
-    int rc = put_repeated(o, req, &req->repeated);
+    msgl_strbuf *repeated = &msgl__responses_own(req)->repeated;
+    msgl__strbuf_init(repeated, SIZE_MAX / 2);
+    int rc = put_repeated(o, req, repeated);
     if (rc != 0) return msgl__api_oom(e);
     if (req->room.claim == NULL) return 0;
-    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, req->repeated.cap);
+    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, repeated->cap);
     return rc == 0 ? 0 : msgl__api_fail_memory(e, rc);
 }
 
@@ -418,6 +435,7 @@ static const msgl_example examples[] = {
 
 const msgl_endpoint msgl__endpoint_responses = {
     .path = "/v1/responses",
+    .own = &own_fields,
     .help = "OpenAI's Responses ([responses.md](responses.md)).",
     .examples = examples,
     .method = MSGL_HTTP_POST,
@@ -449,6 +467,7 @@ static const msgl_example count_examples[] = {
 
 const msgl_endpoint msgl__endpoint_input_tokens = {
     .path = "/v1/responses/input_tokens",
+    .own = &own_fields,
     .help = "How many tokens the prompt of such a response has.",
     .examples = count_examples,
     .method = MSGL_HTTP_POST,

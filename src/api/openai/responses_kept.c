@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/json.h"
 #include "api/openai/response_store.h"
@@ -97,7 +98,9 @@ int msgl__responses_keep(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     const json_t *in = msgl__field(o, "input");
     bool store = true;
     int rc = msgl__field_bool(o, "store", &store, e);
-    if (rc < 0 || !store || cfg->responses == NULL) return rc < 0 ? rc : 0;
+    if (rc < 0 || !store || cfg->responses == NULL || out->ep->put_job != NULL) {
+        return rc < 0 ? rc : 0;
+    }
     msgl__strbuf_init(&out->kept, SIZE_MAX / 2);
     rc = 0;
     if (json_is_string(in)) {
