@@ -14,7 +14,10 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "core/req_extra.h"
+#include "api/job.h"
+#include "api/ollama/endpoints.h"
 #include "server/fixture.h"
 
 #define TOOLS                                                                                      \
@@ -339,6 +342,53 @@ static void test_stream_error(void **state)
     server_close(&s);
 }
 
+// Without memory, from each allocation on: an error that is the server's, or the request as it is.
+static void test_no_memory(void **state)
+{
+    static const struct {
+        const msgl_endpoint *ep;
+        const char *body;
+    } cases[] = {
+        {&msgl__endpoint_ollama_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{"
+                                      "\"role\":\"assistant\",\"thinking\":"
+                                      "\"t\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                                      "\"arguments\":{}}}]},{\"role\":\"tool\","
+                                      "\"tool_name\":\"f\",\"content\":\"1\"}],\"think\":\"high\","
+                                      "\"options\":{\"num_predict\":3,"
+                                      "\"stop\":[\"x\"]}," TOOLS "}"},
+        {&msgl__endpoint_ollama_generate,
+         "{\"prompt\":\"a\",\"system\":\"b\",\"format\":\"json\",\"think\":false}"},
+        {&msgl__endpoint_ollama_generate, "{}"},
+        {&msgl__endpoint_ollama_show, "{\"name\":\"m\"}"},
+    };
+    text_fixture t;
+    (void)state;
+    text_open(&t);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        bool done = false;
+        for (uint64_t nth = 1; !done; nth++) {
+            assert_true(nth < 5000);
+            msgl_job *j = msgl__calloc(1, sizeof *j);
+            assert_non_null(j);
+            j->ep = cases[i].ep;
+            j->config = (msgl_api_config){.model_name = "m",
+                                          .model_path = "/m",
+                                          .vocab_size = VOCAB,
+                                          .tool_form = msgl__tool_form("hermes", NULL)};
+            j->max_seq_len = CONTEXT;
+            msgl__strbuf_init(&j->body, 1000);
+            assert_int_equal(msgl__strbuf_adds(&j->body, cases[i].body), 0);
+            msgl__mem_fail_from(nth);
+            (void)msgl__job_run(j, t.tokenizer, t.templates);
+            msgl__mem_fail_from(0);
+            done = j->rc == 0;
+            if (!done && j->error.status != 500) fail_msg("%zu: %s", i, j->error.message);
+            msgl__job_free(j);
+        }
+    }
+    text_close(&t);
+}
+
 static void test_lists(void **state)
 {
     server_fixture s;
@@ -374,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_answers),       cmocka_unit_test(test_lines_of_a_call),
         cmocka_unit_test(test_nothing_asked), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stream_error),  cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

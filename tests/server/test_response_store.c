@@ -7,12 +7,15 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "api/job.h"
+#include "api/openai/endpoints.h"
 #include "api/openai/response_store.h"
 #include "server/fixture.h"
 
@@ -129,6 +132,57 @@ static void test_no_memory(void **state)
         }
         assert_true(rc == 0 || rc == MSGL_ENOMEM);
     }
+}
+
+// A request that goes on from a stored response, without memory from each allocation on.
+static void test_going_on_without_memory(void **state)
+{
+    static const char answer[] =
+        "{\"output\":[{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":"
+        "\"output_text\",\"text\":\"A\"}]}]}";
+    static const char asked[] = "{\"role\":\"user\",\"content\":\"q\"}";
+    msgl_response_store *s = open_store(10, 1 << 20, NULL);
+    msgl_strbuf items;
+    text_fixture t;
+    (void)state;
+    text_open(&t);
+    msgl__strbuf_init(&items, 1000);
+    assert_int_equal(msgl__strbuf_add(&items, asked, sizeof asked), 0);
+    const int64_t now = (int64_t)time(NULL);
+    assert_int_equal(
+        msgl__response_store_put(s, 7, "resp-1", now, &items, answer, sizeof answer - 1), 0);
+    msgl__strbuf_free(&items);
+    bool done = false;
+    for (uint64_t nth = 1; !done; nth++) {
+        assert_true(nth < 5000);
+        msgl_job *j = msgl__calloc(1, sizeof *j);
+        assert_non_null(j);
+        j->ep = &msgl__endpoint_responses;
+        j->config = (msgl_api_config){.model_name = "m",
+                                      .model_path = "/m",
+                                      .vocab_size = VOCAB,
+                                      .responses = s,
+                                      .client = 7};
+        j->max_seq_len = CONTEXT;
+        msgl__strbuf_init(&j->body, 1000);
+        assert_int_equal(
+            msgl__strbuf_adds(&j->body, "{\"previous_response_id\":\"resp-1\",\"input\":\"b\"}"),
+            0);
+        msgl__mem_fail_from(nth);
+        (void)msgl__job_run(j, t.tokenizer, t.templates);
+        msgl__mem_fail_from(0);
+        done = j->rc == 0;
+        if (!done && j->error.status != 500) fail_msg("%s", j->error.message);
+        // What was asked, what was answered, what is asked.
+        if (done) {
+            int kept = 0;
+            for (size_t i = 0; i < j->req.kept.len; i++) kept += j->req.kept.data[i] == '\0';
+            assert_int_equal(kept, 3);
+        }
+        msgl__job_free(j);
+    }
+    text_close(&t);
+    msgl__response_store_free(s);
 }
 
 // --- the server ---
@@ -300,8 +354,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_owners),    cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_going_on_without_memory),
+        cmocka_unit_test(test_stored),    cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
