@@ -160,7 +160,8 @@ struct msgl_front {
     int done_fd, stop_fd;
     struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
-    replica *replicas; // [cfg.num_replicas]
+    bool awaits_engines; // msgl__front_await_engines
+    replica *replicas;   // [cfg.num_replicas]
     msgl_router *router;
     uint64_t route_seed;
     uint64_t *route_keys; // scratch, of one prompt
@@ -195,7 +196,8 @@ struct msgl_front {
 };
 
 // front.c
-void msgl__front_idle_check(msgl_front *f); // while stopping: are we done?
+void msgl__front_idle_check(msgl_front *f);   // while stopping: are we done?
+void msgl__front_engine_ready(msgl_front *f); // one more
 
 // replica.c
 void msgl__replica_init(msgl_front *f, int index);
