@@ -15,6 +15,8 @@
 
 // What routing may remember of prompts, in bytes; 60 for each block of ROUTE_BLOCK tokens.
 enum { ROUTE_MEMORY = 64 << 20 };
+// A running engine meets a new front between two of its steps.
+enum { AWAIT_ENGINES_MS = 2000 };
 
 msgl_store_limits msgl__store_limits_default(void)
 {
@@ -38,6 +40,22 @@ msgl_front_config msgl__front_config_default(void)
                                .beat_ms = 1000,
                                .batch_limits = msgl__store_limits_default(),
                                .http = msgl__http_config_default()};
+}
+
+void msgl__front_await_engines(msgl_front *f)
+{
+    f->awaits_engines = true;
+    msgl__http_server_hold(f->http, AWAIT_ENGINES_MS);
+}
+
+void msgl__front_engine_ready(msgl_front *f)
+{
+    if (!f->awaits_engines) return;
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        if (f->replicas[i].chan != NULL && !f->replicas[i].ready) return;
+    }
+    f->awaits_engines = false;
+    msgl__http_server_hold(f->http, 0);
 }
 
 struct event_base *msgl__front_base(msgl_front *f)

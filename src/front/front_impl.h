@@ -163,8 +163,9 @@ struct msgl_front {
     int done_fd, stop_fd;
     struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
-    int64_t started;   // Unix time
-    replica *replicas; // [cfg.num_replicas]
+    int64_t started;     // Unix time
+    bool awaits_engines; // msgl__front_await_engines
+    replica *replicas;   // [cfg.num_replicas]
     msgl_router *router;
     uint64_t route_seed;
     uint64_t *route_keys; // scratch, of one prompt
@@ -199,7 +200,8 @@ struct msgl_front {
 };
 
 // front.c
-void msgl__front_idle_check(msgl_front *f); // while stopping: are we done?
+void msgl__front_idle_check(msgl_front *f);   // while stopping: are we done?
+void msgl__front_engine_ready(msgl_front *f); // one more
 
 // replica.c
 void msgl__replica_init(msgl_front *f, int index);

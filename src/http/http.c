@@ -778,6 +778,13 @@ static void on_accept_retry(evutil_socket_t fd, short what, void *arg)
     event_add(s->accept_event, NULL);
 }
 
+void msgl__http_server_hold(msgl_http_server *s, int ms)
+{
+    const struct timeval tv = {ms / 1000, ms % 1000 * 1000};
+    event_del(s->accept_event);
+    event_add(s->accept_retry, &tv);
+}
+
 static void on_accept(evutil_socket_t fd, short what, void *arg)
 {
     (void)what;
@@ -789,10 +796,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
         if (conn >= 0) {
             conn_add(s, conn, &p);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            // Out of descriptors: not listening for a moment beats spinning.
-            const struct timeval tv = {0, 200000};
-            event_del(s->accept_event);
-            event_add(s->accept_retry, &tv);
+            msgl__http_server_hold(s, 200); // out of descriptors: not to listen beats spinning
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;

@@ -89,6 +89,8 @@ void msgl__http_server_destroy(msgl_http_server *s);
 // on a new connection; those without one are closed.
 void msgl__http_server_drain(msgl_http_server *s);
 int msgl__http_server_connections(const msgl_http_server *s);
+// Takes no new connections for so long, or until it is told 0: they wait in the listener's queue.
+void msgl__http_server_hold(msgl_http_server *s, int ms);
 // Serves a connection that the server itself has made, beyond max_connections. Takes fd over.
 void msgl__http_server_adopt(msgl_http_server *s, int fd);
 bool msgl__http_conn_is_inner(const msgl_http_conn *c);

@@ -41,7 +41,7 @@ static void hide(char *body)
             number |= (size_t)(to - body) >= n && memcmp(to - n, names[i], n) == 0;
         }
         size_t n = 0;
-        while (number && (isdigit((unsigned char)at[n]) || at[n] == '.')) n++;
+        while (number && (isdigit((unsigned char)at[n]) || at[n] == '.' || at[n] == '-')) n++;
         if (n > 0) *to++ = '0';
         at += n;
         if (n == 0) *to++ = *at++;
@@ -112,12 +112,13 @@ static void test_more(void **state)
     msgl_msg m;
     (void)state;
     server_open(&s, NULL, true);
-    int fd = send_request(&s, "\"prompt\":\"hi\",\"n_probs\":1,\"n_predict\":0", &m);
+    int fd = send_request(&s, "\"prompt\":\"hi\",\"n_probs\":1,\"n_predict\":0,\"seed\":-5", &m);
     assert_int_equal(m.u.request.sampling.logprobs, 1);
     assert_int_equal(m.u.request.sampling.max_tokens, 1);
     engine_token(&s, m.u.request.uid, 'x', MSGL_FINISH_LENGTH);
     response r = client_read(fd);
     assert_non_null(strstr(r.body, "\"content\":\"\""));
+    assert_non_null(strstr(r.body, "\"seed\":-5,")); // as it can be sent again
     response_free(&r);
     fd = send_request(&s, "\"prompt\":\"hi\",\"n_probs\":1", &m);
     const int32_t ids[] = {'x'};

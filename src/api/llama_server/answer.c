@@ -21,16 +21,17 @@ int msgl__llama_put_stream_error(const msgl_reply *r, const msgl_api_error *e, m
     return rc == 0 ? msgl__strbuf_adds(out, "\n\n") : rc;
 }
 
+// The seed is signed, as a request may give it: JSON readers have no larger integers.
 int msgl__llama_put_settings(const msgl_sampling_params *p, int32_t max_tokens, msgl_strbuf *out)
 {
     return msgl__strbuf_addf(
         out,
-        "{\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%" PRIu64
+        "{\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%" PRId64
         ",\"temperature\":%.7g,\"top_k\":%d,\"top_p\":%.7g,\"min_p\":%.7g,\"repeat_penalty\":%.7g,"
         "\"presence_penalty\":%.7g,\"frequency_penalty\":%.7g,\"ignore_eos\":%s,\"n_probs\":%d}",
-        max_tokens, max_tokens, p->seed, (double)p->temperature, p->top_k, (double)p->top_p,
-        (double)p->min_p, (double)p->repetition_penalty, (double)p->presence_penalty,
-        (double)p->frequency_penalty, p->ignore_eos ? "true" : "false",
+        max_tokens, max_tokens, (int64_t)p->seed, (double)p->temperature, p->top_k,
+        (double)p->top_p, (double)p->min_p, (double)p->repetition_penalty,
+        (double)p->presence_penalty, (double)p->frequency_penalty, p->ignore_eos ? "true" : "false",
         p->logprobs < 0 ? 0 : p->logprobs);
 }
 
