@@ -427,13 +427,14 @@ void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type, st
     answered(c);
 }
 
-void msgl__http_stream_begin(msgl_http_conn *c)
+void msgl__http_stream_begin(msgl_http_conn *c, const char *type)
 {
     if (c->state == CONN_DEAD) return;
     c->streaming = true;
     c->chunked = !c->parser.http10;
     if (!c->chunked) c->keep_alive = false;
-    put_head(c, 200, "text/event-stream", "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+    put_head(c, 200, type == NULL ? "text/event-stream" : type,
+             "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
              c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
 }
 
