@@ -57,13 +57,14 @@ def with_openai_agents(base):
     import openai
     Sum = sums_class()
     agents.set_tracing_disabled(True)
+    clients = []  # kept, since each would close itself in whatever loop runs when it is freed
     for kind in (agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel):
         called = []
 
         def agent(choice=None, **more):
-            client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0)  # of one event loop
+            clients.append(openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0))  # each of one event loop
             settings = agents.ModelSettings(temperature=0, max_tokens=64, tool_choice=choice)
-            return agents.Agent(name="helper", instructions="You are brief.", model=kind(MODEL, client),
+            return agents.Agent(name="helper", instructions="You are brief.", model=kind(MODEL, clients[-1]),
                                 model_settings=settings, **more)
 
         def ask(helper, question, **more):
