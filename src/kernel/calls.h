@@ -262,6 +262,7 @@ typedef struct msgl_sample_chain {
     float mu;          // of mirostat: what to begin with; NaN: what the call's `mu` has
     int32_t table_idx; // of the call's `mu` and `breakers`
     int32_t tokens;    // as the row's, also where it does not adjust
+    bool breaks;       // the call's `breakers` has something
 } msgl_sample_chain;
 
 // What a captured call learns when it is replayed.

@@ -136,9 +136,10 @@ CHAIN_FN float chain_dry_penalty(const msgl_sample_chain *c, int32_t len)
     return (float)(p < 1e30 ? p : 1e30); // finite: something stays to be chosen
 }
 
+// breakers: of the row, or NULL.
 CHAIN_FN bool chain_breaks(const uint32_t *breakers, int32_t token)
 {
-    return breakers[token / 32] >> (token % 32) & 1;
+    return breakers != NULL && breakers[token / 32] >> (token % 32) & 1;
 }
 
 // How many tokens up to the one `back` before the end are those up to the end, `most` at most.

@@ -143,6 +143,7 @@ static void read_call(const json_t *j, struct chain_case *c)
         // Every second one is told where mirostat begins, the others find it.
         c->chains[r].table_idx = ROWS - 1 - r;
         c->chains[r].mu = r % 2 ? NAN : (float)real(j, "mu");
+        c->chains[r].breaks = json_array_size(breakers) > 0;
         c->mu[ROWS - 1 - r] = r % 2 ? (float)real(j, "mu") : -77;
         for (size_t i = 0; i < json_array_size(breakers); i++) {
             const int32_t token = at(breakers, i);
