@@ -163,7 +163,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     json_decref(r->chat_vars);
     json_decref(r->root);
     r->chat_vars = r->root = NULL;
-    r->bad_words = NULL;
+    r->bad_words = r->dry_breakers = NULL;
     r->chat_template = NULL;
     r->force_name = NULL;
     r->instruct = NULL;

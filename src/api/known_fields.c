@@ -13,7 +13,6 @@ enum {
 };
 
 const msgl_refused_field msgl__refused_fields[] = {
-    {"typical_p", MSGL_NEUTRAL_ONE},
     {"suffix", MSGL_NEUTRAL_EMPTY},
     {"use_beam_search", MSGL_NEUTRAL_FALSE},
     {"response_format", MSGL_NEUTRAL_TEXT},
@@ -63,13 +62,6 @@ const char *const msgl__foreign_fields[] = {
     "adaptive_target",
     "cache_prompt",
     "chat_format",
-    "dry_allowed_length",
-    "dry_base",
-    "dry_multiplier",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "dynatemp_exponent",
-    "dynatemp_range",
     "generation_prompt",
     "grammar",
     "grammar_lazy",
@@ -79,9 +71,6 @@ const char *const msgl__foreign_fields[] = {
     "input_suffix",
     "lora",
     "min_keep",
-    "mirostat",
-    "mirostat_eta",
-    "mirostat_tau",
     "n_cmpl",
     "n_discard",
     "n_indent",
@@ -104,10 +93,6 @@ const char *const msgl__foreign_fields[] = {
     "tfs_z",
     "thinking_forced_open",
     "timings_per_token",
-    "top_n_sigma",
-    "typ_p",
-    "xtc_probability",
-    "xtc_threshold",
     // vLLM
     "add_special_tokens",
     "documents",
@@ -210,7 +195,6 @@ static bool is_neutral(const json_t *v, msgl_neutral kind)
 {
     switch (kind) {
     case MSGL_NEUTRAL_ZERO: return json_is_number(v) && json_number_value(v) == 0;
-    case MSGL_NEUTRAL_ONE: return json_is_number(v) && json_number_value(v) == 1;
     case MSGL_NEUTRAL_FALSE: return json_is_false(v);
     case MSGL_NEUTRAL_EMPTY:
         return (json_is_object(v) && json_object_size(v) == 0) ||

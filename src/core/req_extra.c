@@ -49,11 +49,10 @@ static int check_tokens(const char *field, const int32_t *ids, int32_t n, int vo
 
 static int check_lists(const msgl_req_extra *x, int vocab_size, msgl_err *err)
 {
-    const int rc =
-        check_tokens("allowed_token_ids", x->allowed, x->num_allowed, vocab_size, err);
+    const int rc = check_tokens("allowed_token_ids", x->allowed, x->num_allowed, vocab_size, err);
     return rc != 0 ? rc
-                   : check_tokens("dry_sequence_breakers", x->breakers, x->num_breakers,
-                                  vocab_size, err);
+                   : check_tokens("dry_sequence_breakers", x->breakers, x->num_breakers, vocab_size,
+                                  err);
 }
 
 static int check_banned(const msgl_req_extra *x, int vocab_size, msgl_err *err)
@@ -132,8 +131,7 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     }
     if (rc != 0) return rc;
     const size_t len = bare || p->grammar == NULL ? 0 : strlen(p->grammar);
-    const size_t ids =
-        (size_t)p->num_allowed + (size_t)p->num_banned + (size_t)p->num_breakers;
+    const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned + (size_t)p->num_breakers;
     msgl_req_extra *x = msgl__malloc(sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] +
                                      ids * sizeof(int32_t) + len + 1);
     if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
@@ -178,8 +176,7 @@ int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
     if (x == NULL) return 0;
-    const size_t ids =
-        (size_t)x->num_allowed + (size_t)x->num_banned + (size_t)x->num_breakers;
+    const size_t ids = (size_t)x->num_allowed + (size_t)x->num_banned + (size_t)x->num_breakers;
     return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + ids * sizeof(int32_t) +
            strlen(x->grammar) + 1;
 }

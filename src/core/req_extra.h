@@ -30,7 +30,7 @@ typedef struct msgl_req_extra {
     // before it.
     const int32_t *banned;
     const int32_t *breakers; // in this block: tokens behind which DRY sees no repeat
-    msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
+    msgl_bias bias[];        // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
 
 // What a block is made of; everything is copied.

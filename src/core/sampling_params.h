@@ -49,8 +49,9 @@ typedef struct msgl_sampling_params {
 static inline bool msgl__sampling_has_chain(const msgl_sampling_params *p)
 {
     return p->dry_multiplier > 0 ||
-           (p->temperature > 0 && (p->typical_p < 1 || p->xtc_probability > 0 ||
-                                   p->top_n_sigma > 0 || p->dynatemp_range > 0 || p->mirostat != 0));
+           (p->temperature > 0 &&
+            (p->typical_p < 1 || p->xtc_probability > 0 || p->top_n_sigma > 0 ||
+             p->dynatemp_range > 0 || p->mirostat != 0));
 }
 
 // Greedy, MSGL_USUAL_MAX_TOKENS, nothing else.

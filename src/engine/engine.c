@@ -72,8 +72,7 @@ static size_t scratch_bytes(const msgl_engine *e)
 static size_t chain_bytes(const msgl_engine *e)
 {
     const size_t words = (size_t)msgl__mask_words(e);
-    return ((size_t)e->max_running + 1) *
-           (words * sizeof *e->dev.breakers + sizeof *e->dev.mu);
+    return ((size_t)e->max_running + 1) * (words * sizeof *e->dev.breakers + sizeof *e->dev.mu);
 }
 
 static size_t arena_bytes(const msgl_engine *e)
@@ -175,8 +174,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
         .weight_format = e->model.target.weights->name,
-        .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) +
-                      chain_bytes(e),
+        .step_bytes =
+            arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
         // Of the same memory only where device and host are one.
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)

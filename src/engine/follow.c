@@ -60,10 +60,8 @@ static int follow_extra(follower *f)
     const msgl_bias *bias = msgl__wire_take(&f->w, (size_t)x.num_bias * sizeof *bias);
     const int32_t *breakers = msgl__wire_take(&f->w, (size_t)x.num_breakers * sizeof *breakers);
     if (bias == NULL || breakers == NULL) return MSGL_EINTERNAL;
-    const msgl_req_extra_parts parts = {.bias = bias,
-                                        .num_bias = x.num_bias,
-                                        .breakers = breakers,
-                                        .num_breakers = x.num_breakers};
+    const msgl_req_extra_parts parts = {
+        .bias = bias, .num_bias = x.num_bias, .breakers = breakers, .num_breakers = x.num_breakers};
     msgl_req_extra **mine = &f->extras[x.table_idx];
     msgl__req_extra_unref(*mine);
     *mine = NULL;

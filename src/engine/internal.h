@@ -99,8 +99,8 @@ typedef struct msgl_engine_dev {
 } msgl_engine_dev;
 
 // Ids on their way into the token pool and slots into the device's page table of a span (the ids
-// with those of span 0), or pairs into the device's bias, or words into its breakers, in host memory
-// that stays until they are copied.
+// with those of span 0), or pairs into the device's bias, or words into its breakers, in host
+// memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {

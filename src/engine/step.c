@@ -190,8 +190,8 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
-// and stays outside; nor does it with masks or chains, or when someone looks at the logits first, or where
-// ranks choose from their own columns and a row adjusts.
+// and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
+// or where ranks choose from their own columns and a row adjusts.
 static void stage_late(const msgl_engine *e, msgl_engine_step *s)
 {
     const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0 &&

@@ -94,7 +94,6 @@ static const char *neutral_name(msgl_neutral n)
     switch (n) {
     case MSGL_NEUTRAL_NULL: return "`null`";
     case MSGL_NEUTRAL_ZERO: return "0";
-    case MSGL_NEUTRAL_ONE: return "1";
     case MSGL_NEUTRAL_FALSE: return "`false`";
     case MSGL_NEUTRAL_EMPTY: return "empty";
     case MSGL_NEUTRAL_OFF: return "off (empty, `false`, 0, -1)";

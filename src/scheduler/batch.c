@@ -192,7 +192,8 @@ static int start_next(msgl_scheduler *s, msgl_flight *f, int32_t *budget)
     msgl__req_push(&s->running, r);
     r->state = MSGL_REQ_PREFILL;
     int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
-    if (rc == 0 && engine_reads_extra(r)) rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
+    if (rc == 0 && engine_reads_extra(r))
+        rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
     if (rc < 0) return rc;
     *budget = add_chunk(s, f, r, *budget);
     return 1;

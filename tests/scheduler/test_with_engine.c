@@ -79,18 +79,20 @@ static void add_penalties(int i, msgl_msg_request *r)
 }
 
 // Further samplers, of which one keeps a state and one reads the history: by themselves, beside
-// penalties, and with tokens that end a repeat.
-static void add_chain(int i, msgl_msg_request *r)
+// penalties, and with tokens that end a repeat. Of the requests that may be sent back all that are
+// drawn have the one with a state.
+static void add_chain(int i, bool long_answers, msgl_msg_request *r)
 {
     msgl_sampling_params *p = &r->sampling;
-    if (i % 8 == 1) p->dynatemp_range = 0.5f;
-    if (i % 8 == 3 || i % 16 == 9) {
+    if (i % 8 == 1 || i % 8 == 3 || long_answers) {
         p->mirostat = 2;
         p->mirostat_tau = 3;
         p->mirostat_eta = 0.7f;
+        return;
     }
     if (i % 8 == 5) {
         p->typical_p = 0.8f;
+        p->dynatemp_range = 0.5f;
         p->xtc_probability = 0.5f;
         p->xtc_threshold = 0.02f;
     }
@@ -135,7 +137,7 @@ static void make_request(int i, int32_t *ids, msgl_msg_request *r)
     r->sampling.logprobs = i % 5 == 4 ? -1 : 3;
     r->sampling.prompt_logprobs = i % 7 == 6 ? 2 : -1;
     add_penalties(i, r);
-    add_chain(i, r);
+    add_chain(i, false, r);
 }
 
 static void work(msgl_scheduler *s)
@@ -234,6 +236,7 @@ static uint64_t run(const setting *v, answer *answers)
         msgl_msg_request r;
         make_request(i, ids, &r);
         if (v->long_answers) {
+            add_chain(i, i % 2 == 1, &r);
             r.sampling.max_tokens = 60;
             r.sampling.ignore_eos = true;
         }
