@@ -199,7 +199,8 @@ static const msgl_setting ROWS[] = {
         .commands = FLAGS,
         .group = "requests",
         .metavar = "N",
-        .help = "2: Mirostat 2.0 chooses, without top-k, top-p and other filters; 0 is off",
+        .help =
+            "2: Mirostat 2.0 chooses, without top-k, top-p and other filters; 0 is off, 1 refused",
     },
     {
         .name = "mirostat-tau",

@@ -325,6 +325,21 @@ static void test_sglang_fields(void **state)
     assert_int_equal(r.extra->num_allowed, 2);
     assert_int_equal(r.extra->allowed[1], 3);
     assert_int_equal(json_array_size(r.bad_words), 2);
+    assert_true(r.sampling.typical_p == 1 && r.sampling.dry_multiplier == 0);
+    assert_false(msgl__sampling_has_chain(&r.sampling));
+    assert_null(r.dry_breakers);
+    msgl__gen_request_free(&r);
+    // llama-server's, whose spelling of one is another; nothing asks for DRY's tokens to be empty.
+    assert_int_equal(parse(&msgl__endpoint_completion, true,
+                           "{\"prompt\":\"a\",\"typ_p\":0.5,\"mirostat\":2,\"dry_multiplier\":0.8,"
+                           "\"dry_sequence_breakers\":[],\"xtc_threshold\":0.3}",
+                           &r, &e),
+                     0);
+    assert_true(r.sampling.typical_p == 0.5f && r.sampling.xtc_threshold == 0.3f);
+    assert_true(r.sampling.dry_multiplier == 0.8f && r.sampling.dry_base == 1.75f);
+    assert_int_equal(r.sampling.mirostat, 2);
+    assert_true(r.sampling.mirostat_tau == 5 && msgl__sampling_has_chain(&r.sampling));
+    assert_non_null(r.dry_breakers);
     msgl__gen_request_free(&r);
     // Defaults are SGLang's: the model's sampling, 128 tokens.
     assert_int_equal(parse(&msgl__endpoint_generate, false,
