@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 ARCHS  ?=
 
-.PHONY: all cuda setup demo check bench install format clean
+.PHONY: all cuda setup demo check bench install wheel format clean
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 
@@ -35,6 +35,12 @@ bench: all
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# For `pip install` and `python -m minisgl`: $(BUILD)/minisgl-*.whl.
+wheel: setup
+	@$(MAKE) --no-print-directory $(BUILD)/build.ninja >/dev/null
+	@ninja -C $(BUILD) minisgl
+	@scripts/make-wheel $(BUILD) $(BUILD)
 
 format:
 	@git ls-files '*.c' '*.h' '*.inc' | grep -v auto_table | xargs clang-format -i

@@ -173,22 +173,6 @@ def name_as_hubs(folder):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def stack_experts(folder):
-    """Files of Qwen3.5 have a layer's experts one behind the other in two tensors; transformers 5
-    writes a tensor for each."""
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    for at in sorted({k[: k.index(".experts.") + 9] for k in tensors if ".experts." in k}):
-        count = len([k for k in tensors if k.startswith(at) and k.endswith(".down_proj.weight")])
-        parts = {
-            part: torch.stack([tensors.pop(f"{at}{i}.{part}_proj.weight") for i in range(count)])
-            for part in ("gate", "up", "down")
-        }
-        tensors[f"{at}gate_up_proj"] = torch.cat([parts["gate"], parts["up"]], dim=1)
-        tensors[f"{at}down_proj"] = parts["down"]
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
 def add_prediction_layer(folder, hub, dtype):
     """Files of models that were trained to predict two tokens have one more layer, for that alone:
     a part of it here."""
@@ -292,8 +276,6 @@ def save_model(folder, name, spec, seed):
         model.save_pretrained(folder)
     if config.model_type == "gemma3":
         name_as_hubs(folder)
-    if config.model_type == "qwen3_5_moe":
-        stack_experts(folder)
     if hub.get("num_nextn_predict_layers"):
         add_prediction_layer(folder, hub, dtype)
     if spec.get("mtp"):

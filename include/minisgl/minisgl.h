@@ -83,9 +83,12 @@ typedef struct msgl_options {
     int num_pages;          // 0: from memory_ratio
     double memory_ratio; // share of the free memory that the KV pool may take; 0: 0.9 of a GPU's,
                          // 0.4 of the host's
-    int overlap;         // 1: prepare step n + 1 while step n runs
-    int prefill_first;   // 1: all prompts before any answer goes on; for batch jobs, which want
-                         // throughput. 0: prompts in portions, so that no stream stalls
+    // Instead, as vLLM and SGLang say it: shares of all memory of the GPU or host. The first is of
+    // weights, workspace and KV pool, the second of weights and KV pool alone. 0: not given.
+    double gpu_memory_utilization, mem_fraction_static;
+    int overlap;       // 1: prepare step n + 1 while step n runs
+    int prefill_first; // 1: all prompts before any answer goes on; for batch jobs, which want
+                       // throughput. 0: prompts in portions, so that no stream stalls
     int graph_max_bs;  // GPU: largest decode batch captured as a graph; 0: none, -1: by its memory
     int deterministic; // GPU: 1: an answer does not depend on what else is in the batch, on chunks,
                        // pages, graphs or the prefix cache. The CPU always computes so
@@ -163,12 +166,14 @@ typedef struct msgl_bias {
 // What msgl_params.grammar is.
 typedef enum msgl_grammar_kind {
     MSGL_GRAMMAR_NONE,
-    MSGL_GRAMMAR_JSON_OBJECT, // any JSON object
-    MSGL_GRAMMAR_JSON_SCHEMA,
-    MSGL_GRAMMAR_REGEX,  // of the whole answer
-    MSGL_GRAMMAR_CHOICE, // a JSON array of strings: one of them
-    MSGL_GRAMMAR_GBNF,   // llama.cpp's, from the rule root
-    MSGL_GRAMMAR_LARK,   // from the rule start
+    MSGL_GRAMMAR_JSON_OBJECT,      // any JSON object
+    MSGL_GRAMMAR_JSON_SCHEMA,      // objects have no members that their `properties` do not name,
+                                   // unless `additionalProperties` says so
+    MSGL_GRAMMAR_REGEX,            // of the whole answer
+    MSGL_GRAMMAR_CHOICE,           // a JSON array of strings: one of them
+    MSGL_GRAMMAR_GBNF,             // llama.cpp's, from the rule root
+    MSGL_GRAMMAR_LARK,             // from the rule start
+    MSGL_GRAMMAR_JSON_SCHEMA_OPEN, // objects may have any, as the standard has it
 } msgl_grammar_kind;
 
 typedef struct msgl_params {

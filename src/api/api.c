@@ -13,6 +13,7 @@
 
 enum {
     UNKNOWN_BYTES = 1024, // of a request's unknown names
+    NOTES_BYTES = 4096,
     PREFILL_BYTES = 4096,
 };
 
@@ -22,7 +23,8 @@ const msgl_api_status msgl__api_statuses[] = {
      "what the request has is wrong; the message names it and what is allowed"},
     {401, bad_request, MSGL_AT_KEY, "the key is missing or wrong (`--api-key`)"},
     {403, bad_request, MSGL_AT_ANY,
-     "the host or the web page is a foreign one (`--allowed-hosts`)"},
+     "the host or the web page is a foreign one (`--allowed-hosts`), or an admin's key is needed "
+     "(`--admin-api-key`)"},
     {404, "not_found_error", MSGL_AT_PARSE | MSGL_AT_NAME,
      "there is no such path, model or object"},
     {405, bad_request, MSGL_AT_ANY, "the path takes other methods, which `Allow` names"},
@@ -57,6 +59,7 @@ const msgl_api_code msgl__api_codes[] = {
     {"not_json", "a web page's body is not `application/json`"},
     {"request_too_large", "the body, or what it asks for, takes too much memory"},
     {"queue_full", "too much is under way"},
+    {"admin_key_needed", "what is asked for concerns all clients, and the key is no admin's"},
     {"aborted", "`/abort_request` ended it, and there is nothing to show"},
     {"batches_off", "there is no `--batch-dir`"},
     {"engine_not_ready", "no engine is ready"},
@@ -116,14 +119,18 @@ void msgl__gen_request_free(msgl_gen_request *r)
 {
     for (int i = 0; i < r->num_prompts && r->prompts != NULL; i++) msgl__free(r->prompts[i].ids);
     msgl__free(r->prompts);
-    json_decref(r->chat_vars);
+    json_decref(r->chat.vars);
     json_decref(r->root);
     msgl__req_extra_unref(r->extra);
-    msgl__tool_set_free(r->tools);
-    msgl__strbuf_free(&r->prefill);
-    msgl__strbuf_free(&r->repeated);
+    msgl__tool_set_free(r->chat.tools);
+    msgl__strbuf_free(&r->chat.prefill);
     msgl__free(r->text);
+    msgl__free(r->chat.call_grammar);
     msgl__strbuf_free(&r->unknown);
+    msgl__strbuf_free(&r->notes);
+    msgl__strbuf_free(&r->left_out);
+    if (r->own != NULL && r->ep->own->free != NULL) r->ep->own->free(r->own);
+    msgl__free(r->own);
     *r = (msgl_gen_request){0};
 }
 
@@ -160,13 +167,15 @@ int msgl__gen_request_settle(msgl_gen_request *r)
         msgl__free(r->prompts);
         r->prompts = NULL;
     }
-    json_decref(r->chat_vars);
+    msgl__free(r->chat.call_grammar); // which extra has now
+    r->chat.call_grammar = NULL;
+    json_decref(r->chat.vars);
     json_decref(r->root);
-    r->chat_vars = r->root = NULL;
+    r->chat.vars = r->root = NULL;
     r->bad_words = r->dry_breakers = NULL;
-    r->chat_template = NULL;
-    r->force_name = NULL;
-    r->instruct = NULL;
+    r->chat.template = NULL;
+    r->chat.force_name = NULL;
+    r->pairs.instruct = NULL;
     return 0;
 }
 
@@ -274,6 +283,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     *out = (msgl_gen_request){.ep = ep,
                               .n = 1,
                               .max_tokens = -1,
+                              .chat.thinking_budget = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};
@@ -281,8 +291,15 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
-    msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
-    int rc = check_model(out->root, cfg, e);
+    msgl__strbuf_init(&out->notes, NOTES_BYTES);
+    msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
+    msgl__strbuf_init(&out->chat.prefill, PREFILL_BYTES);
+    int rc = 0;
+    if (ep->own != NULL) {
+        out->own = msgl__calloc(1, ep->own->size);
+        if (out->own == NULL) rc = msgl__api_oom(e);
+    }
+    if (rc == 0) rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "grammar/constrain.h"
 #include "api/fields.h"
+#include "utils/json_write.h"
 
 enum { GRAMMAR = MSGL_GRAMMAR_LARK + 1 }; // MSGL_GRAMMAR_GBNF or MSGL_GRAMMAR_LARK, by its text
 
@@ -36,6 +37,9 @@ static const constraint_field INSIDE[] = {
 typedef struct reader {
     msgl_constraint_text *out;
     const char *name; // of the field that it came from
+    const msgl_api_config *cfg;
+    msgl_strbuf *left_out;
+    bool strict; // a schema is kept to as a whole
     msgl_api_error *e;
 } reader;
 
@@ -72,13 +76,9 @@ static int put(reader *r, const char *name, msgl_grammar_kind kind, const char *
 
 static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const json_t *v)
 {
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     if (r->out->kind != MSGL_GRAMMAR_NONE) return put(r, name, kind, NULL); // which refuses it
-    const size_t n = json_dumpb(v, NULL, 0, flags);
-    char *text = n == 0 ? NULL : msgl__malloc(n + 1);
+    char *text = msgl__json_text(v, JSON_COMPACT);
     if (text == NULL) return msgl__api_oom(r->e);
-    (void)json_dumpb(v, text, n, flags);
-    text[n] = '\0';
     r->name = name;
     r->out->kind = kind;
     r->out->text = text;
@@ -88,9 +88,11 @@ static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const j
 // A schema: as JSON, or as a string that is one.
 static int put_schema(reader *r, const char *name, const json_t *v)
 {
-    if (json_is_string(v)) return put(r, name, MSGL_GRAMMAR_JSON_SCHEMA, json_string_value(v));
+    const msgl_grammar_kind kind =
+        r->cfg->open_schemas ? MSGL_GRAMMAR_JSON_SCHEMA_OPEN : MSGL_GRAMMAR_JSON_SCHEMA;
+    if (json_is_string(v)) return put(r, name, kind, json_string_value(v));
     if (!json_is_object(v) && !json_is_boolean(v)) return wrong(r, name, v, "a JSON schema");
-    return put_json(r, name, MSGL_GRAMMAR_JSON_SCHEMA, v);
+    return put_json(r, name, kind, v);
 }
 
 static int put_field(reader *r, const constraint_field *f, const json_t *v)
@@ -134,12 +136,15 @@ static int response_format(reader *r, const json_t *v)
                               "\"json_object\", \"json_schema\".",
                               type);
     }
-    const json_t *js = msgl__field(v, "json_schema");
+    // LM Studio's and Together's clients leave the object in between out.
+    const json_t *js = msgl__field(v, "json_schema"), *flat = msgl__field(v, "schema");
+    if (js == NULL && flat != NULL) return put_schema(r, "response_format.schema", flat);
     const json_t *s = js == NULL ? NULL : msgl__field(js, "schema");
     if (s == NULL) {
         return msgl__api_fail(r->e, 400, schema, "missing_required_parameter", "'%s' is missing.",
                               schema);
     }
+    r->strict = json_is_true(msgl__field(js, "strict"));
     return put_schema(r, schema, s);
 }
 
@@ -167,23 +172,50 @@ static int structured_outputs(reader *r, const json_t *v)
     return 0;
 }
 
-static int compile(const reader *r)
+static int compile(const reader *r, msgl_claim *claim)
 {
-    msgl_grammar *g = NULL;
     msgl_err err = {0};
-    const char *text = r->out->text == NULL ? "" : r->out->text;
-    const int rc = msgl__grammar_compile(r->out->kind, text, NULL, &g, &err);
-    msgl__grammar_unref(g);
-    if (rc == 0) return 0;
+    const msgl_constraint_use use = {r->cfg, claim, r->left_out, r->strict};
+    const int rc = msgl__constraint_compile(r->out, &use, &err);
+    if (rc == 0 || rc == MSGL_API_FORM) return rc;
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(r->e, rc);
     if (rc == MSGL_ENOMEM) return msgl__api_oom(r->e);
     return msgl__api_fail(r->e, 400, r->name,
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'%s': %s.", r->name, err.text);
 }
 
-int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e)
+int msgl__constraint_compile(const msgl_constraint_text *c, const msgl_constraint_use *use,
+                             msgl_err *err)
 {
-    reader r = {.out = out, .name = "", .e = e};
+    const bool fixed = c->kind == MSGL_GRAMMAR_JSON_OBJECT; // it is small, whoever asks for it
+    if (use->cfg->defer_forms && !fixed) return MSGL_API_FORM;
+    msgl_claim *claim = use->claim;
+    msgl_grammar_limits limits;
+    msgl__grammar_limits_init(&limits);
+    limits.lenient = !use->strict;
+    const size_t most = claim == NULL || claim->budget == NULL
+                            ? limits.compile_bytes
+                            : msgl__budget_share(claim->budget) / 2;
+    if (limits.compile_bytes > most) limits.compile_bytes = most;
+    const size_t taken = fixed ? 0 : limits.compile_bytes;
+    int rc = claim == NULL ? 0 : msgl__claim_add(claim, MSGL_BUDGET_PROMPT, taken);
+    if (rc != 0) return msgl__err_set(err, MSGL_EBUSY, "%s", msgl__budget_refusal(rc));
+    msgl_grammar *g = NULL;
+    rc = msgl__grammar_compile(c->kind, c->text == NULL ? "" : c->text, &limits, &g, err);
+    msgl__grammar_unref(g);
+    if (claim != NULL) msgl__claim_sub(claim, taken);
+    if (rc != 0 || err->text[0] == '\0') return rc;
+    // One that has no room is not told of: the log tells of few anyway.
+    msgl_strbuf *out = use->left_out;
+    if (msgl__strbuf_adds(out, err->text) == 0) (void)msgl__strbuf_addc(out, '\0');
+    return 0;
+}
+
+int msgl__constraint_parse(const json_t *o, const msgl_api_config *cfg, msgl_claim *claim,
+                           msgl_strbuf *left_out, msgl_constraint_text *out, msgl_api_error *e)
+{
+    reader r = {.out = out, .name = "", .cfg = cfg, .left_out = left_out, .e = e};
     int rc = 0;
     *out = (msgl_constraint_text){0};
     const json_t *v = msgl__field(o, "response_format");
@@ -195,7 +227,7 @@ int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_
         if (v == NULL || (json_is_string(v) && json_string_length(v) == 0)) continue;
         rc = put_field(&r, &OUTSIDE[i], v);
     }
-    if (rc == 0 && out->kind != MSGL_GRAMMAR_NONE) rc = compile(&r);
+    if (rc == 0 && out->kind != MSGL_GRAMMAR_NONE) rc = compile(&r, claim);
     if (rc != 0) msgl__constraint_text_free(out);
     return rc;
 }

@@ -51,6 +51,7 @@ struct msgl_endpoint {
     bool prefix;         // path and at least one character behind it
     bool open;           // needs no API key
     bool probe;          // is answered while the server stops
+    bool admin;          // concerns all clients: who may ask is said in routes.c
     int method;          // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
     const char *type;    // of a whole answer; NULL: application/json
     const char *headers; // of it, further lines, each ending in CR LF; NULL: none
@@ -77,6 +78,7 @@ struct msgl_endpoint {
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e);
+    const msgl_own_fields *own; // fields that no other endpoint has; NULL: none
     // Kinds of object in its bodies, a NULL behind them: names that are not typing errors. Those of
     // a `take` that reads JSON are here, too.
     const msgl_fields *const *objects;
@@ -105,8 +107,8 @@ struct msgl_endpoint {
                    msgl_strbuf *out);
     // The events of what choice `index` has to show now, or none; takes (clears) what it shows.
     // With s->finish set, the last that comes. silent: a token may complete no character, or begin
-    // what could become a stop string. Its event comes all the same, as from vLLM: who counts or
-    // times tokens sees each, and none is taken for a stall.
+    // what could become a stop string. The stream has something of it all the same (a comment,
+    // where it has no event): nobody takes it for a stall.
     int (*put_chunk)(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
                      msgl_strbuf *out);
     int (*put_stream_end)(const msgl_reply *r, int64_t cached, int64_t completion,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "utils/json.h"
 
 const char *msgl__json_type_name(const json_t *v)
 {
@@ -15,7 +16,9 @@ const char *msgl__json_type_name(const json_t *v)
     case JSON_ARRAY: return "an array";
     case JSON_STRING: return "a string";
     case JSON_INTEGER: return "an integer";
-    case JSON_REAL: return "a number with a fraction";
+    case JSON_REAL:
+        return msgl__json_digits(v) != NULL ? "an integer of more than 64 bits"
+                                            : "a number with a fraction";
     case JSON_TRUE:
     case JSON_FALSE: return "a boolean";
     case JSON_NULL: return "null";
@@ -85,6 +88,9 @@ int msgl__field_int_of(const json_t *o, const msgl_fields *f, const char *name, 
 {
     const msgl_field_row *row = msgl__field_row(f, name);
     const bool any = row == NULL || (row->min == 0 && row->max == 0);
+    const json_t *v = json_object_get(o, name);
+    if (row != NULL && row->unlimited && json_is_integer(v) && json_integer_value(v) == -1)
+        return 0;
     return msgl__field_int(o, name, any ? INT64_MIN : row->min, any ? INT64_MAX : row->max, out, e);
 }
 

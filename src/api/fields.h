@@ -99,8 +99,8 @@ int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_er
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
-// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars and
-// out->chat_template.
+// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat.vars and
+// out->chat.template.
 extern const msgl_fields msgl__conversation_fields;
 int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                              msgl_api_error *e);

@@ -4,10 +4,13 @@
 #include <string.h>
 
 #include "api/fields.h"
+#include "utils/json.h"
 
 enum { MAX_BEHIND = 1024 }; // bytes that a template writes behind a message
 
 static const char blanks[] = " \t\n\v\f\r";
+// The blank at its end tells whether the template trims.
+static const char mark[] = "<MINISGL-CONTINUES-HERE> ";
 
 static const json_t *last_of(const json_t *messages)
 {
@@ -15,13 +18,31 @@ static const json_t *last_of(const json_t *messages)
     return n == 0 ? NULL : json_array_get(messages, n - 1);
 }
 
-bool msgl__final_message_open(const json_t *messages)
+// The last text of a content, itself or of its parts; NULL: it has none.
+static const json_t *last_text(const json_t *content)
+{
+    if (json_is_string(content)) return content;
+    for (size_t i = json_array_size(content); i > 0; i--) {
+        const json_t *text = json_object_get(json_array_get(content, i - 1), "text");
+        if (json_is_string(text)) return text;
+    }
+    return NULL;
+}
+
+// The text in which the last message can go on; NULL: in none.
+static const json_t *continued(const json_t *messages)
 {
     const json_t *m = last_of(messages);
     const char *role = json_string_value(json_object_get(m, "role"));
-    const char *text = json_string_value(json_object_get(m, "content"));
-    return role != NULL && strcmp(role, "assistant") == 0 && text != NULL &&
-           text[strspn(text, blanks)] != '\0' && json_object_get(m, "tool_calls") == NULL;
+    if (role == NULL || strcmp(role, "assistant") != 0) return NULL;
+    if (json_object_get(m, "tool_calls") != NULL) return NULL;
+    return last_text(json_object_get(m, "content"));
+}
+
+bool msgl__final_message_open(const json_t *messages)
+{
+    const char *text = json_string_value(continued(messages));
+    return text != NULL && text[strspn(text, blanks)] != '\0';
 }
 
 int msgl__final_message_parse(const json_t *o, bool *out, msgl_api_error *e)
@@ -36,7 +57,7 @@ int msgl__final_message_parse(const json_t *o, bool *out, msgl_api_error *e)
                               "them.",
                               name);
     }
-    if (msgl__final_message_open(json_object_get(o, "messages"))) return 0;
+    if (continued(json_object_get(o, "messages")) != NULL) return 0;
     return msgl__api_fail(e, 400, name, "invalid_value",
                           "'%s' is true; the last of 'messages' must then be the assistant's, with "
                           "text and without 'tool_calls'.",
@@ -60,22 +81,52 @@ static void cut_spans(msgl_text_span *spans, size_t *n, size_t len)
     if (*n > 0 && spans[*n - 1].end > len) spans[*n - 1].end = len;
 }
 
+// The last text of the content, with the mark.
+static json_t *tagged(const json_t *content)
+{
+    const json_t *text = last_text(content);
+    json_t *with = json_sprintf("%s%s", json_string_value(text), mark);
+    if (json_is_string(content) || with == NULL) return with;
+    json_t *parts = msgl__json_copy(content);
+    size_t i = json_array_size(parts);
+    while (i > 0 && json_object_get(json_array_get(parts, i - 1), "text") != text) i--;
+    json_t *part = i == 0 ? NULL : msgl__json_copy(json_array_get(parts, i - 1));
+    int bad = json_object_set_new(part, "text", with);
+    bad |= i == 0 ? -1 : json_array_set_new(parts, i - 1, part);
+    if (bad == 0) return parts;
+    json_decref(parts);
+    return NULL;
+}
+
+json_t *msgl__final_message_tag(const json_t *messages)
+{
+    json_t *all = msgl__json_copy(messages), *m = msgl__json_copy(last_of(messages));
+    int bad = all == NULL;
+    bad |= json_object_set_new(m, "content", tagged(json_object_get(m, "content")));
+    if (bad == 0) bad = json_array_set(all, json_array_size(all) - 1, m);
+    json_decref(m);
+    if (bad == 0) return all;
+    json_decref(all);
+    return NULL;
+}
+
 int msgl__final_message_cut(const json_t *messages, msgl_rendered *r)
 {
-    const json_t *content = json_object_get(last_of(messages), "content");
+    const json_t *content = last_text(json_object_get(last_of(messages), "content"));
     const char *text = json_string_value(content);
     size_t len = json_string_length(content);
-    const size_t before = strspn(text, blanks);
+    const size_t before = text == NULL ? 0 : strspn(text, blanks);
+    const char *begin = msgl__strbuf_str(&r->text);
+    const char *at = find_last(begin, r->text.len, mark, sizeof mark - 2);
+    if (at == NULL || text == NULL) return MSGL_EINVAL;
     text += before;
     len -= before;
-    size_t stripped = len;
-    while (stripped > 0 && strchr(blanks, text[stripped - 1]) != NULL) stripped--;
-    const char *begin = msgl__strbuf_str(&r->text);
-    const char *at = find_last(begin, r->text.len, text, stripped);
-    if (at == NULL) return MSGL_EINVAL;
-    const size_t from = (size_t)(at - begin);
-    const bool whole = r->text.len - from >= len && memcmp(at, text, len) == 0;
-    r->text.len = from + (whole ? len : stripped);
+    const size_t end = (size_t)(at - begin);
+    if (end < len || memcmp(at - len, text, len) != 0) return MSGL_EINVAL;
+    r->text.len = end;
+    if (at[sizeof mark - 2] != ' ') { // it trims: what is said last ends without blanks
+        while (r->text.len > 0 && strchr(blanks, begin[r->text.len - 1]) != NULL) r->text.len--;
+    }
     r->text.data[r->text.len] = '\0';
     cut_spans(r->untrusted, &r->num_untrusted, r->text.len);
     cut_spans(r->foreign, &r->num_foreign, r->text.len);

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "api/begin_answer.h"
+#include "api/conversation.h"
 #include "api/endpoint.h"
-#include "api/final_message.h"
 #include "api/pair_prompt.h"
 #include "text/bad_words.h"
 #include "text/dry_breakers.h"
@@ -76,52 +77,6 @@ static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *para
     return rc == 0 ? 0 : text_fail(j, rc, param, &err);
 }
 
-static int add_span(msgl_text_span **spans, size_t *n, msgl_text_span one)
-{
-    msgl_text_span *more = msgl__reallocarray(*spans, *n + 1, sizeof *more);
-    if (more == NULL) return MSGL_ENOMEM;
-    *spans = more;
-    more[(*n)++] = one;
-    return 0;
-}
-
-// A call that is asked for is begun for the model: the prompt goes on with its first bytes, in
-// which the name is the client's.
-static int prefill(msgl_job *j, msgl_rendered *r)
-{
-    msgl_gen_request *req = &j->req;
-    msgl_strbuf *out = &req->prefill;
-    size_t at = 0;
-    int rc = 0;
-    if (req->split.thinking) {
-        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
-    }
-    if (rc == 0 && !req->force_call) return msgl__strbuf_add(&r->text, out->data, out->len);
-    if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
-    const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
-    if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
-    if (rc != 0 || n == 0) return rc;
-    const msgl_text_span name = {before + at, before + at + n};
-    rc = add_span(&r->untrusted, &r->num_untrusted, name);
-    return rc == 0 ? add_span(&r->foreign, &r->num_foreign, name) : rc;
-}
-
-// What the prompt says of the answer: whether it has begun the thoughts (a client's text cannot).
-static int begin_answer(msgl_job *j, msgl_rendered *r)
-{
-    msgl_parser_config *split = &j->req.split;
-    const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
-    split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
-                                             r->text.len - from);
-    // A grammar is of the answer, not of the thoughts before it: there are none.
-    const msgl_req_extra *x = j->req.extra;
-    const bool constrained =
-        x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE && !j->req.text_first;
-    const bool begins = j->req.force_call || (constrained && split->thinking);
-    if (!begins || prefill(j, r) == 0) return 0;
-    return msgl__api_oom(&j->error);
-}
-
 // Kept instead of ids.
 static int keep_rendered(msgl_job *j, msgl_rendered *r)
 {
@@ -131,51 +86,52 @@ static int keep_rendered(msgl_job *j, msgl_rendered *r)
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
-// With the template that the request brings.
-static int render_own(msgl_job *j, const msgl_chat_templates *templates, msgl_rendered *r)
+// How the render of a conversation failed. param: the field of its template, if it brings one.
+static int render_fail(msgl_job *j, int rc, const char *param, const msgl_conversation *c,
+                       const msgl_err *err)
 {
-    const json_t *text = j->req.chat_template;
-    msgl_chat_template *own = NULL;
-    msgl_err err = {0};
-    msgl_render_limits limits = msgl__render_limits_of_request(j->body_len);
-    limits.cancelled = &j->cancelled;
-    int rc =
-        msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own, &err);
-    if (rc == 0) {
-        rc = msgl__chat_templates_render_as(templates, own, j->req.chat_vars, &limits, r, &err);
-    }
-    msgl__chat_template_free(own);
-    if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
-    return rc == 0 ? 0 : text_fail(j, rc, "chat_template", &err);
-}
-
-// With the model's.
-static int render_models(msgl_job *j, const msgl_chat_templates *templates, const char *field,
-                         msgl_rendered *r)
-{
-    msgl_err err = {0};
-    const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    const int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err);
-    return rc == 0 ? 0 : text_fail(j, rc, field, &err);
-}
-
-static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
-                  msgl_rendered *r)
-{
-    const int rc = j->req.chat_template != NULL ? render_own(j, templates, r)
-                                                : render_models(j, templates, field, r);
-    if (rc != 0 || !j->req.continue_final) return rc;
-    if (msgl__final_message_cut(json_object_get(j->req.chat_vars, "messages"), r) == 0) return 0;
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(&j->error, c->refused);
+    if (rc != MSGL_EUNSUPPORTED) return text_fail(j, rc, param, err);
     return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
                           "'continue_final_message' is true, but this model's chat template does "
                           "not write the last message as it is.");
+}
+
+// With the template that the request brings, or the model's.
+static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                  msgl_rendered *r)
+{
+    const json_t *text = j->req.chat.template;
+    msgl_chat_template *own = NULL;
+    msgl_err err = {0};
+    msgl_conversation c = {.templates = templates,
+                           .vars = j->req.chat.vars,
+                           .continue_final = j->req.chat.continue_final,
+                           .claim = &j->claim};
+    int rc = 0;
+    if (text != NULL) {
+        field = "chat_template";
+        c.limits = msgl__render_limits_of_request(j->body_len);
+        rc = msgl__chat_template_parse(json_string_value(text), json_string_length(text), &own,
+                                       &err);
+        if (rc == MSGL_EUNSUPPORTED) rc = MSGL_EINVAL; // by templates: theirs, here
+        if (rc != 0) return text_fail(j, rc, field, &err);
+    }
+    c.own = own;
+    c.limits.cancelled = &j->cancelled;
+    c.limits.load_arguments = true;
+    rc = msgl__conversation_render(&c, r, &err);
+    msgl__chat_template_free(own);
+    if (rc != 0) return render_fail(j, rc, field, &c, &err);
+    msgl__conversation_note(c.changed, &j->req.notes);
+    return 0;
 }
 
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
     const bool none = templates == NULL || *msgl__chat_templates_text(templates) == '\0';
-    if (none && j->req.chat_template == NULL) {
+    if (none && j->req.chat.template == NULL) {
         return msgl__api_fail(&j->error, 400, field, NULL,
                               "This model has no chat template; use /v1/completions.");
     }
@@ -185,7 +141,7 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
         // said
     } else if (j->ep->prompt == MSGL_PROMPT_RENDERED) {
         rc = keep_rendered(j, &r);
-    } else if ((rc = begin_answer(j, &r)) == 0) {
+    } else if ((rc = msgl__begin_answer(&j->req, tokenizer, &r, &j->error)) == 0) {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
         const msgl_encode_opts opts = {.untrusted = r.untrusted,
@@ -208,9 +164,9 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         return 0;
     }
     const msgl_text_span all = {0, p->len};
-    const msgl_encode_opts opts = {.add_special = !j->req.bare,
+    const msgl_encode_opts opts = {.add_special = !j->req.without_special_tokens,
                                    .untrusted = &all,
-                                   .num_untrusted = j->req.literal,
+                                   .num_untrusted = j->req.special_tokens_are_text,
                                    .max_ids = max_ids};
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
@@ -280,7 +236,9 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap;
+               msgl__tool_set_bytes(r->chat.tools) + r->chat.prefill.cap;
+    const msgl_own_fields *own = r->own == NULL ? NULL : r->ep->own;
+    if (own != NULL) n += own->size + (own->bytes == NULL ? 0 : own->bytes(r->own));
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }
@@ -295,7 +253,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     if (j->ids == NULL) return msgl__api_oom(&j->error);
     // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
-    const bool chat = j->req.chat_vars != NULL;
+    const bool chat = j->req.chat.vars != NULL;
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
     char name[sizeof j->error.param];
     int rc = 0;
@@ -305,7 +263,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
             field = name;
         }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
-             : j->req.pairs
+             : j->req.pairs.on
                  ? encode_pair(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
@@ -386,10 +344,14 @@ static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
 static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
 {
     const msgl_endpoint *ep = j->ep;
-    const size_t body = j->body.cap;
+    const size_t body = j->body.cap, claimed = j->claim.bytes;
     j->body_len = j->body.len;
     int rc = msgl__api_parse(ep, msgl__strbuf_str(&j->body), j->body.len, &j->config, &j->claim,
                              &j->req, &j->error);
+    if (rc == MSGL_API_FORM) {
+        msgl__claim_sub(&j->claim, j->claim.bytes - claimed);
+        return rc;
+    }
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
@@ -403,9 +365,11 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     return rc;
 }
 
-void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+bool msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
                    const msgl_chat_templates *templates)
 {
     j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
+    if (j->rc == MSGL_API_FORM) return false;
     if (j->rc != 0) drop(j);
+    return true;
 }

@@ -14,13 +14,15 @@
 
 typedef struct msgl_job {
     struct msgl_job *next;
-    uint64_t order;          // of submission
-    void *owner;             // the submitter's
-    atomic_bool cancelled;   // the client left: skip the work
-    const msgl_endpoint *ep; //
-    msgl_strbuf body;        //
-    size_t body_len;         // also when it is freed
-    msgl_api_config config;  // its strings are borrowed
+    uint64_t order;                // of submission
+    uint64_t client;               // whose it is: a number for each client
+    struct msgl_turn_client *turn; // the queue's (front/job_turns.h), while it is there
+    void *owner;                   // the submitter's
+    atomic_bool cancelled;         // the client left: skip the work
+    const msgl_endpoint *ep;       //
+    msgl_strbuf body;              //
+    size_t body_len;               // also when it is freed
+    msgl_api_config config;        // its strings are borrowed
     int32_t max_seq_len;
     msgl_claim claim; // body, tree, ids; when done: what the answer keeps
     // Result: rc 0 with req and ids, or with the answer if the endpoint ends here (put_job); or
@@ -36,7 +38,8 @@ typedef struct msgl_job {
 void msgl__job_free(msgl_job *j); // NULL allowed
 
 // Does the job's work in the calling thread. templates NULL: the model has no chat template.
-void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+// False: there is a form to compile, which config.defer_forms leaves to another call without it.
+bool msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
                    const msgl_chat_templates *templates);
 
 #endif

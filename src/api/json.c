@@ -6,14 +6,14 @@
 #include <string.h>
 
 #include "utils/json.h"
-#include "utils/utf8.h"
 
 // Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
 // included: an object with its first buckets, an array with its first slots, and whatever a comma
 // or colon separates (number, string without its text, or member; with the growth of its table).
+// The digits of an integer beyond 64 bits are in the text, as those of a string are.
 enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, ITEM_BYTES = 104 };
 
-// jansson recurses per level and spends memory per value, so both are counted first. Brackets and
+// Reading recurses per level and spends memory per value, so both are counted first. Brackets and
 // commas inside strings do not count.
 static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err *err)
 {
@@ -88,7 +88,7 @@ static void say_what(const char *text, size_t len, const json_error_t *je, msgl_
     if (large) member_at(text, at < len ? at : len, name);
     if (name[0] != '\0') {
         (void)msgl__err_set(err, MSGL_EFORMAT,
-                            "'%s' has a number beyond 64 bits: %s (line %d, column %d)", name,
+                            "'%s' has a number beyond 1.8e308: %s (line %d, column %d)", name,
                             je->text, je->line, je->column);
     } else {
         (void)msgl__err_set(err, MSGL_EFORMAT,
@@ -112,57 +112,6 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
         return NULL;
     }
     return root;
-}
-
-static int put_escape(msgl_strbuf *out, unsigned char c)
-{
-    switch (c) {
-    case '"': return msgl__strbuf_adds(out, "\\\"");
-    case '\\': return msgl__strbuf_adds(out, "\\\\");
-    case '\n': return msgl__strbuf_adds(out, "\\n");
-    case '\r': return msgl__strbuf_adds(out, "\\r");
-    case '\t': return msgl__strbuf_adds(out, "\\t");
-    default: return msgl__strbuf_addf(out, "\\u%04x", c);
-    }
-}
-
-int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
-{
-    int rc = msgl__strbuf_addc(out, '"');
-    size_t run = 0; // start of what is copied as it is
-    for (size_t i = 0; i < len && rc == 0;) {
-        const unsigned char c = (unsigned char)s[i];
-        const size_t n = msgl__utf8_char(s + i, len - i);
-        if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
-            i += n;
-            continue;
-        }
-        rc = msgl__strbuf_add(out, s + run, i - run);
-        if (rc == 0) rc = n == 0 ? msgl__strbuf_adds(out, "\xef\xbf\xbd") : put_escape(out, c);
-        run = ++i;
-    }
-    if (rc == 0) rc = msgl__strbuf_add(out, s + run, len - run);
-    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
-}
-
-typedef struct json_out {
-    msgl_strbuf *to;
-    int rc;
-} json_out;
-
-// What failed once has to stay so: jansson goes on behind some of what it could not write.
-static int put_bytes(const char *data, size_t n, void *ctx)
-{
-    json_out *o = ctx;
-    if (o->rc == 0) o->rc = msgl__strbuf_add(o->to, data, n);
-    return o->rc;
-}
-
-int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags)
-{
-    json_out o = {.to = out};
-    const bool bad = v == NULL || json_dump_callback(v, put_bytes, &o, flags) != 0;
-    return o.rc == 0 && bad ? MSGL_ENOMEM : o.rc;
 }
 
 int msgl__json_put_logprob(msgl_strbuf *out, double v)

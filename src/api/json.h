@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JSON in: a request body, and JSON texts inside it, under caps on nesting, number of values and
-// memory, checked before anything is built. JSON out: strings written straight into a buffer, no
-// tree.
+// memory, checked before anything is built. JSON out: utils/json_write.h.
 #ifndef MSGL_API_JSON_H
 #define MSGL_API_JSON_H
 
@@ -12,6 +11,7 @@
 
 #include "core/err.h"
 #include "http/budget.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 
 #define MSGL_JSON_MAX_DEPTH 64
@@ -30,10 +30,6 @@ typedef struct msgl_json_room {
 // MSGL_EBUSY (no memory left in the budget).
 json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err);
 
-// Appends a JSON string literal. Bytes that are not UTF-8 become U+FFFD.
-int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len);
-// Appends v as jansson writes it. MSGL_ENOMEM, also for v NULL; MSGL_ELIMIT.
-int msgl__json_put(msgl_strbuf *out, const json_t *v, size_t flags);
 // Appends a number; NaN becomes null, minus infinity -9999 (as OpenAI writes such logprobs).
 int msgl__json_put_logprob(msgl_strbuf *out, double v);
 

@@ -5,6 +5,7 @@
 
 #include "api/endpoint.h"
 #include "api/fields.h"
+#include "utils/edits.h"
 
 enum {
     NOTED = 64, // bytes of an unknown name that are kept
@@ -81,7 +82,6 @@ const char *const msgl__foreign_fields[] = {
     "penalty_last_n",
     "post_sampling_probs",
     "prompt_progress",
-    "reasoning_budget",
     "reasoning_format",
     "repeat_last_n",
     "response_fields",
@@ -107,7 +107,6 @@ const char *const msgl__foreign_fields[] = {
     "mm_processor_kwargs",
     "return_tokens_as_token_ids",
     "spaces_between_special_tokens",
-    "thinking_token_budget",
     "vllm_xargs",
     // SGLang
     "bootstrap_host",
@@ -123,7 +122,6 @@ const char *const msgl__foreign_fields[] = {
     "stream_interval",
     "stream_reasoning",
     // Ollama, OpenAI's newer fields, routers and libraries in front of all of them
-    "enable_thinking",
     "extra_body",
     "extra_headers",
     "format",
@@ -242,33 +240,57 @@ static int plain(const char *name, char out[NAME_MAX_LEN])
     return n;
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that make one of the other (optimal
-// string alignment).
-static int distance(const char *a, int na, const char *b, int nb)
+// Other servers' and libraries' names of fields, by which a request means the same.
+static const char *const aliases[][2] = {
+    {"chattemplateargs", "chat_template_kwargs"}, // as plain() has them
+    {"maxoutputtokens", "max_tokens"},
+    {"maxnewtokens", "max_tokens"},
+    {"npredict", "max_tokens"},
+    {"numpredict", "max_tokens"},
+    {"stopsequences", "stop"},
+};
+
+// The field that is read by this name in another convention, or NULL.
+static const char *meant_by(const char *name, const msgl_fields *f)
 {
-    int row[3][NAME_MAX_LEN + 1];
-    for (int j = 0; j <= nb; j++) row[0][j] = j;
-    for (int i = 1; i <= na; i++) {
-        int *now = row[i % 3];
-        const int *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-        now[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int d = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < d) d = last[j] + 1;
-            if (now[j - 1] + 1 < d) d = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < d) {
-                d = before[j - 2] + 1;
-            }
-            now[j] = d;
+    char a[NAME_MAX_LEN], b[NAME_MAX_LEN];
+    const int n = plain(name, a);
+    for (const msgl_fields *g = f; g != NULL && n > 0; g = g->also) {
+        for (const msgl_field_row *row = g->read; row->name != NULL; row++) {
+            if (plain(row->name, b) == n && memcmp(a, b, (size_t)n) == 0) return row->name;
         }
     }
-    return row[na % 3][nb];
+    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0] && n > 0; i++) {
+        if (strlen(aliases[i][0]) != (size_t)n || memcmp(a, aliases[i][0], (size_t)n) != 0)
+            continue;
+        if (is_read(f, aliases[i][1])) return aliases[i][1];
+    }
+    return NULL;
+}
+
+int msgl__rename_fields(json_t *o, const msgl_fields *f)
+{
+    const char *name;
+    json_t *value;
+    void *next;
+    int left = MAX_UNKNOWN;
+    json_object_foreach_safe(o, next, name, value)
+    {
+        if (decided(f, name) || json_is_null(value)) continue;
+        const char *meant = meant_by(name, f);
+        if (meant != NULL && msgl__field(o, meant) == NULL) {
+            if (json_object_set(o, meant, value) != 0) return MSGL_ENOMEM;
+            (void)json_object_del(o, name);
+        }
+        if (--left == 0) break;
+    }
+    return 0;
 }
 
 typedef struct nearest {
     char name[NAME_MAX_LEN]; // that was given, plain
     int len;
+    int most; // edits
     int best;
     const char *found;
 } nearest;
@@ -278,9 +300,9 @@ static void look_near(nearest *n, const char *name)
     char b[NAME_MAX_LEN];
     const int nb = plain(name, b);
     if (nb < 4 || n->len > nb + 2 || nb > n->len + 2) return;
-    const int d = distance(n->name, n->len, b, nb);
+    const int d = msgl__edits(n->name, n->len, b, nb);
     const int far = 2 * d + (n->name[0] != b[0]); // people get the first letter right
-    if (far < n->best && d <= (nb < 8 ? 1 : 2)) {
+    if (d > 0 && far < n->best && d <= (nb < 8 ? 1 : n->most)) {
         n->best = far;
         n->found = name;
     }
@@ -298,11 +320,11 @@ static void look_near_refused(nearest *n, const msgl_refused_field *r)
     for (; r != NULL && r->name != NULL; r++) look_near(n, r->name);
 }
 
-// The field that `name` misses by a letter or two, or NULL. Those of an object inside count, too:
-// the next error says where they belong.
-static const char *near_miss(const char *name, const msgl_fields *f)
+// The field that `name` misses by so many letters at most, or NULL. Those of an object inside
+// count, too: the next error says where they belong. Another spelling of the same words is no miss.
+static const char *near_miss(const char *name, const msgl_fields *f, int most)
 {
-    nearest n = {.best = 6};
+    nearest n = {.most = most, .best = 6};
     n.len = plain(name, n.name);
     if (n.len == 0) return NULL;
     look_near_read(&n, f);
@@ -324,18 +346,20 @@ static void note(const char *name, msgl_strbuf *unknown)
 }
 
 static int check_names(const json_t *o, const msgl_fields *f, const msgl_api_config *cfg,
-                       bool refuse, msgl_strbuf *unknown, msgl_api_error *e)
+                       msgl_unknown_fields what, msgl_strbuf *unknown, msgl_api_error *e)
 {
     const char *name;
     json_t *value;
     int left = MAX_UNKNOWN;
+    const bool refuse = what == MSGL_UNKNOWN_REFUSE;
+    if (what == MSGL_UNKNOWN_IGNORE) return 0;
     json_object_foreach((json_t *)o, name, value)
     {
         if (json_is_null(value) || decided(f, name) || in_refused(msgl__refused_fields, name))
             continue;
         if (in_list(msgl__harmless_fields, name)) continue;
         const bool elsewhere = known(cfg, name);
-        const char *meant = elsewhere ? NULL : near_miss(name, f);
+        const char *meant = elsewhere ? NULL : near_miss(name, f, refuse ? 2 : 1);
         if (meant != NULL) {
             return msgl__api_fail(e, 400, name, "unknown_parameter",
                                   "'%.64s' is not a field of this request; did you mean '%s'?",
@@ -353,11 +377,12 @@ static int check_names(const json_t *o, const msgl_fields *f, const msgl_api_con
 }
 
 int msgl__check_fields(const json_t *o, const msgl_fields *f, const msgl_api_config *cfg,
-                       bool refuse, msgl_strbuf *unknown, msgl_api_error *e)
+                       msgl_unknown_fields what, msgl_strbuf *unknown, msgl_api_error *e)
 {
+    if (msgl__rename_fields((json_t *)o, f) != 0) return msgl__api_oom(e);
     int rc = check_values(o, f, msgl__refused_fields, e);
     for (const msgl_fields *more = f; more != NULL && rc == 0; more = more->also) {
         rc = check_values(o, f, more->refused, e);
     }
-    return rc != 0 ? rc : check_names(o, f, cfg, refuse, unknown, e);
+    return rc != 0 ? rc : check_names(o, f, cfg, what, unknown, e);
 }

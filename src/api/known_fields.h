@@ -50,6 +50,7 @@ typedef struct msgl_field_row {
     int max_bytes;       // of each string in it; 0: as the body allows
     const char *only;    // its only values; others are refused, and told this
     bool required;
+    bool unlimited; // of MSGL_FIELD_INT: -1 is as if it were not there, as in llama-server
 } msgl_field_row;
 
 // The fields of a kind of object, beside those that are refused in any.
@@ -67,13 +68,17 @@ typedef struct msgl_fields {
 // it at the top.
 extern const msgl_fields msgl__sampling_fields, msgl__request_fields;
 
-// Looks at o's fields; null values count as absent. One that is not supported in this kind of
-// object is refused unless its value changes nothing. A near miss of a field that is read in it is
-// refused with a suggestion, unless it is known from another endpoint or server. Other names that
-// are not read here are added to *unknown (each with a NUL behind it, as far as it has room) or,
-// with `refuse`, refused. 0, or MSGL_EINVAL with *e.
+// Gives fields of o that are called by another convention's name (maxTokens, max-tokens, n_predict)
+// the name that is read in it, unless it is there, too. MSGL_ENOMEM.
+int msgl__rename_fields(json_t *o, const msgl_fields *f);
+
+// Renames o's fields, then looks at them; null values count as absent. One that is not supported in
+// this kind of object is refused unless its value changes nothing. What `what` says becomes of
+// other names that are not read here. A near miss of a field that is read in it is refused with a
+// suggestion, unless it is known from another endpoint or server. unknown: gets the names that are
+// to be logged, each with a NUL behind it, as far as it has room. 0, or MSGL_EINVAL with *e.
 int msgl__check_fields(const json_t *o, const msgl_fields *f, const msgl_api_config *cfg,
-                       bool refuse, msgl_strbuf *unknown, msgl_api_error *e);
+                       msgl_unknown_fields what, msgl_strbuf *unknown, msgl_api_error *e);
 
 // Refused wherever they stand and are not read; a NULL name behind them.
 extern const msgl_refused_field msgl__refused_fields[];

@@ -26,13 +26,19 @@ int msgl__reply_done(msgl_strbuf *out)
     return msgl__strbuf_adds(out, "data: [DONE]\n\n");
 }
 
-int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, msgl_strbuf *out)
+int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, int64_t reasoning,
+                      msgl_strbuf *out)
 {
-    return msgl__strbuf_addf(out,
-                             "\"usage\":{\"prompt_tokens\":%" PRId64
-                             ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
-                             ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}}",
-                             prompt, completion, prompt + completion, cached);
+    int rc = msgl__strbuf_addf(out,
+                               "\"usage\":{\"prompt_tokens\":%" PRId64
+                               ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
+                               ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}",
+                               prompt, completion, prompt + completion, cached);
+    if (rc == 0 && reasoning >= 0) {
+        rc = msgl__strbuf_addf(
+            out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%" PRId64 "}", reasoning);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
 int msgl__reply_finish(const char *finish, msgl_strbuf *out)
@@ -99,7 +105,8 @@ int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out)
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_adds(out, "],");
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    if (rc == 0)
+        rc = msgl__reply_usage(r->prompt_tokens, cached, completion, r->reasoning_tokens, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -122,10 +129,20 @@ int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *ou
         rc = msgl__strbuf_addc(out, ',');
         if (rc == 0) {
             rc = msgl__reply_usage((int64_t)s->prompt->len, s->cached_tokens, s->completion_tokens,
-                                   out);
+                                   r->reasoning_tokens < 0 ? -1 : s->reasoning_tokens, out);
         }
     }
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;
+}
+
+bool msgl__reply_counts(const msgl_reply *r)
+{
+    return r->req->return_ids || (r->req->include_usage && r->req->continuous_usage);
+}
+
+int msgl__reply_silent(msgl_strbuf *out)
+{
+    return msgl__strbuf_adds(out, ": \n\n");
 }
 
 int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,

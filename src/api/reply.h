@@ -12,8 +12,9 @@ typedef struct msgl_reply {
     const char *model; // served name
     int64_t created;   // Unix time
     int num_choices;
-    int64_t prompt_tokens;             // summed over prompts
-    const msgl_ids *prompt_ids;        // of the first prompt
+    int64_t prompt_tokens;      // summed over prompts
+    const msgl_ids *prompt_ids; // of the first prompt
+    int64_t reasoning_tokens;   // summed over choices; -1: the answers do not tell them apart
     const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
 } msgl_reply;
 
@@ -24,8 +25,9 @@ int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len);
 // The event that ends OpenAI's streams, and all of ours.
 int msgl__reply_done(msgl_strbuf *out);
 
-// "usage":{...}
-int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, msgl_strbuf *out);
+// "usage":{...}; reasoning: of the completion's tokens, -1: not told.
+int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, int64_t reasoning,
+                      msgl_strbuf *out);
 // ,"finish_reason":... NULL: null
 int msgl__reply_finish(const char *finish, msgl_strbuf *out);
 // ,"logprobs":... those that s has now, which it then has no more
@@ -49,6 +51,11 @@ int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msg
 // The event with a part of choice `index`: up to its fields, and from behind them.
 int msgl__reply_chunk_begin(const msgl_reply *r, const char *object, int index, msgl_strbuf *out);
 int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
+// Whether an event without text is one all the same: it has ids or counts that were asked for.
+bool msgl__reply_counts(const msgl_reply *r);
+// In the place of one that would say nothing: a comment, by which a proxy sees that the stream
+// lives.
+int msgl__reply_silent(msgl_strbuf *out);
 // The event with the usage if it was asked for, and the end of the stream.
 int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,
                            int64_t completion, msgl_strbuf *out);

@@ -60,7 +60,7 @@ static const msgl_field_row sampling_rows[] = {
     {"n", MSGL_FIELD_INT, .min = 1, .max = MSGL_API_MAX_N, .preset = "1",
      .help = "answers to each prompt"},
     {"stop", MSGL_FIELD_ANY, .max_items = MSGL_MAX_STOPS, .max_bytes = MSGL_MAX_STOP_BYTES,
-     .help = "a string or an array of strings, any of which ends an answer"},
+     .help = "a string or an array of strings, any of which ends an answer; 16384 bytes in all"},
     {"stop_token_ids", MSGL_FIELD_IDS, .max_items = MSGL_MAX_STOP_IDS,
      .help = "tokens that end an answer, beside the model's own"},
     {"include_stop_str_in_output", MSGL_FIELD_BOOL, .preset = "false",
@@ -92,7 +92,8 @@ static const msgl_field_row request_rows[] = {
     {"stream_options", MSGL_FIELD_OBJECT,
      .help = "only with `stream`: `include_usage` (boolean): the last event has `usage`; "
              "`continuous_usage_stats` (boolean): with it, each event has it"},
-    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .help = "of each answer"},
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
+     .help = "of each answer; -1: as if it were not given"},
     {"truncate_prompt_tokens", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
      .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
              "0"},
@@ -112,6 +113,7 @@ static int parse_stop(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
     const json_t *v = msgl__field(o, "stop");
     if (v == NULL) return 0;
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    size_t all = 0;
     if (n > MSGL_MAX_STOPS) {
         return msgl__api_fail(e, 400, "stop", "invalid_value",
                               "'stop' has %zu strings; allowed: at most %d.", n, MSGL_MAX_STOPS);
@@ -129,6 +131,12 @@ static int parse_stop(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
                                   json_string_length(s), MSGL_MAX_STOP_BYTES);
         }
         out->stops[out->num_stops++] = json_string_value(s);
+        all += json_string_length(s);
+    }
+    if (all > MSGL_MAX_STOPS_BYTES) {
+        return msgl__api_fail(e, 400, "stop", "invalid_value",
+                              "'stop' has strings of %zu bytes together; allowed: at most %d.", all,
+                              MSGL_MAX_STOPS_BYTES);
     }
     return 0;
 }
@@ -294,7 +302,9 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     if (rc != 0) return msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
     rc = parse_allowed(o, cfg, &allowed, &num_allowed, e);
     if (rc == 0) rc = parse_lists(o, out, e);
-    if (rc == 0) rc = msgl__constraint_parse(o, &c, e);
+    if (rc == 0) {
+        rc = msgl__constraint_parse(o, cfg, out->room.claim, &out->left_out, &c, e);
+    }
     msgl_req_extra_parts parts = msgl__req_extra_parts_of(bias);
     parts.allowed = allowed;
     parts.num_allowed = num_allowed;
@@ -387,8 +397,10 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc < 0) return rc;
     // With an echo, 0 asks for nothing else.
-    rc = out->echo ? msgl__field_int(o, "max_tokens", 0, INT32_MAX, &num, e)
-                   : msgl__field_int_of(o, &msgl__request_fields, "max_tokens", &num, e);
+    const json_t *most = json_object_get(o, "max_tokens");
+    const bool nothing = out->echo && json_is_integer(most) && json_integer_value(most) == 0;
+    if (nothing) num = 0;
+    rc = nothing ? 1 : msgl__field_int_of(o, &msgl__request_fields, "max_tokens", &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;
     if (rc >= 0) rc = parse_truncate(o, out, e);
     if (out->max_tokens == 0) {

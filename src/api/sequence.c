@@ -21,9 +21,10 @@ static int echo_init(msgl_sequence *s, const msgl_prompt *p)
                              : msgl__tokenizer_decode(s->tokenizer, s->prompt->data, s->prompt->len,
                                                       s->req->skip_special, &s->text, &err);
     msgl__text_begin_behind(&s->answer, msgl__strbuf_str(&s->text), s->text.len);
-    if (rc == 0 && s->want_logprobs) {
-        rc = msgl__text_init(&s->echoed, s->tokenizer, s->req->skip_special, NULL, 0);
-    }
+    // A text is shown as it came, with what it spells of special tokens.
+    if (p->text != NULL) s->in_text = p;
+    const bool skip = p->text == NULL && s->req->skip_special;
+    if (rc == 0 && s->want_logprobs) rc = msgl__text_init(&s->echoed, s->tokenizer, skip, NULL, 0);
     return rc;
 }
 
@@ -31,14 +32,14 @@ static int echo_init(msgl_sequence *s, const msgl_prompt *p)
 // with.
 static int parser_init(msgl_sequence *s)
 {
-    const msgl_parser_config *cfg = &s->req->split;
+    const msgl_parser_config *cfg = &s->req->chat.split;
     if (cfg->tools == NULL && cfg->reasoning == NULL) return 0;
     int rc = msgl__parser_create(cfg, &s->parser);
     if (rc == 0 && s->req->skip_special) {
         rc = msgl__text_keep_special(&s->answer, s->tokenizer, msgl__tool_form_tokens(cfg->tools),
                                      msgl__reasoning_form_tokens(cfg->reasoning));
     }
-    const msgl_strbuf *prefill = &s->req->prefill;
+    const msgl_strbuf *prefill = &s->req->chat.prefill;
     if (rc == 0) rc = msgl__parser_feed(s->parser, prefill->data, prefill->len, &s->parts);
     return rc;
 }
@@ -86,6 +87,19 @@ void msgl__sequence_free(msgl_sequence *s)
     *s = (msgl_sequence){0};
 }
 
+// Whether a special token of the prompt is spelled in its text where the tokens before it end; one
+// that is not was added (BOS), and has no place there.
+static bool is_spelled(const msgl_sequence *s, int32_t id)
+{
+    char name[256];
+    const msgl_prompt *p = s->in_text;
+    const size_t at = s->echoed.made;
+    if (p == NULL || msgl__tokenizer_is_special(s->tokenizer, id) == 0) return true;
+    const int n = msgl__tokenizer_token_bytes(s->tokenizer, id, name, sizeof name);
+    return n > 0 && n <= (int)sizeof name && at <= p->len && p->len - at >= (size_t)n &&
+           memcmp(p->text + at, name, (size_t)n) == 0;
+}
+
 // An entry of the echoed prompt.
 static int echo_row(msgl_sequence *s, const msgl_token_logprobs *row, int32_t id)
 {
@@ -94,6 +108,7 @@ static int echo_row(msgl_sequence *s, const msgl_token_logprobs *row, int32_t id
         rc = msgl__logprobs_add(&s->prompt_entries, s->tokenizer, row, id, s->echoed.chars);
     }
     if (rc != 0) return rc;
+    if (!is_spelled(s, id)) return 0;
     msgl__strbuf_clear(&s->echo_piece);
     return msgl__text_token(&s->echoed, id, &s->echo_piece);
 }

@@ -40,7 +40,8 @@ typedef struct msgl_sequence {
 
     struct msgl_pending *pending; // log-probabilities of text that is still held back
     int num_pending, cap_pending;
-    msgl_text_stream echoed; // the prompt's tokens, for their offsets
+    msgl_text_stream echoed;    // the prompt's tokens, for their offsets
+    const msgl_prompt *in_text; // the prompt, if it is echoed as the text that it came as
     msgl_strbuf echo_piece;
     int32_t prompt_rows; // tokens of the prompt that have their entry
     bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt

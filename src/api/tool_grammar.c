@@ -8,6 +8,7 @@
 #include "grammar/constrain.h"
 #include "api/fields.h"
 #include "api/json.h"
+#include "utils/json.h"
 
 enum { MAX_BYTES = 1 << 20 }; // as the grammar's own limit
 
@@ -17,6 +18,8 @@ static const char BLANK[] = "BLANK: /( |\\r?\\n[ \\t]{0,64})?/\n";
 
 typedef struct writer {
     const msgl_tool_use *use;
+    const msgl_api_config *cfg;
+    msgl_claim *claim;
     msgl_tool_writing form;
     msgl_strbuf out;
     bool any; // arguments are any object
@@ -48,36 +51,10 @@ static bool any_strict(const msgl_tool_use *use)
     return strict;
 }
 
-// Objects of the schema have no members but those that it names, unless it says more of them. Not
-// inside of allOf, where another part may name them.
-static int close_objects(json_t *schema)
-{
-    static const char *const maps[] = {"properties", "$defs", "definitions"};
-    static const char *const lists[] = {"anyOf", "oneOf", "prefixItems"};
-    int bad = 0;
-    const char *key;
-    json_t *v;
-    size_t k;
-    if (!json_is_object(schema)) return 0;
-    if (json_is_object(json_object_get(schema, "properties")) &&
-        json_object_get(schema, "additionalProperties") == NULL &&
-        json_object_get(schema, "patternProperties") == NULL &&
-        json_object_get(schema, "unevaluatedProperties") == NULL) {
-        bad |= json_object_set_new(schema, "additionalProperties", json_false());
-    }
-    for (size_t i = 0; i < MSGL_COUNT(maps); i++) {
-        json_object_foreach(json_object_get(schema, maps[i]), key, v) bad |= close_objects(v);
-    }
-    for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
-        json_array_foreach(json_object_get(schema, lists[i]), k, v) bad |= close_objects(v);
-    }
-    return bad | close_objects(json_object_get(schema, "items"));
-}
-
 // Appends v, which it takes over (NULL: out of memory), as JSON.
 static int put_json(json_t *v, msgl_strbuf *to)
 {
-    const int rc = msgl__json_put(to, v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = msgl__json_put(to, v, JSON_COMPACT);
     json_decref(v);
     return rc;
 }
@@ -94,12 +71,7 @@ static int put_arguments(writer *w, size_t i)
     if (rc != 0 || free) {
         return rc != 0 ? rc : msgl__strbuf_adds(&w->out, "{\"type\":\"object\"}\n");
     }
-    json_t *own = json_deep_copy(schema);
-    if (close_objects(own) != 0) {
-        json_decref(own);
-        return MSGL_ENOMEM;
-    }
-    rc = put_json(own, &w->out);
+    rc = put_json(json_incref((json_t *)(uintptr_t)schema), &w->out);
     return rc == 0 ? msgl__strbuf_addc(&w->out, '\n') : rc;
 }
 
@@ -204,10 +176,9 @@ static int put_grammar(writer *w)
     return rc == 0 ? put_start(w, named) : rc;
 }
 
-// *text: owned by w->out.
-static int make(writer *w, msgl_err *err)
+// Into w->out.
+static int make(writer *w, msgl_strbuf *left_out, msgl_err *err)
 {
-    msgl_grammar *g = NULL;
     msgl__strbuf_free(&w->out);
     msgl__strbuf_init(&w->out, MAX_BYTES);
     int rc = put_grammar(w);
@@ -215,9 +186,10 @@ static int make(writer *w, msgl_err *err)
         return msgl__err_set(err, rc, "grammar: more than %d bytes of schemas (limit: input)",
                              MAX_BYTES);
     }
-    rc = msgl__grammar_compile(MSGL_GRAMMAR_LARK, msgl__strbuf_str(&w->out), NULL, &g, err);
-    msgl__grammar_unref(g);
-    return rc;
+    const msgl_constraint_text c = {MSGL_GRAMMAR_LARK,
+                                    (char *)(uintptr_t)msgl__strbuf_str(&w->out)};
+    const msgl_constraint_use how = {w->cfg, w->claim, left_out, any_strict(w->use)};
+    return msgl__constraint_compile(&c, &how, err);
 }
 
 // Whether the answer is to be held to a grammar.
@@ -230,16 +202,18 @@ static bool is_wanted(const msgl_tool_use *use, const msgl_tool_writing *form)
     return use->name != NULL && (strict || !use->several);
 }
 
-int msgl__tool_grammar(const msgl_tool_use *use, msgl_constraint_text *out, msgl_api_error *e)
+int msgl__tool_grammar(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_claim *claim,
+                       msgl_strbuf *left_out, msgl_constraint_text *out, msgl_api_error *e)
 {
-    writer w = {.use = use};
+    writer w = {.use = use, .cfg = cfg, .claim = claim};
     msgl_err err = {0};
     *out = (msgl_constraint_text){0};
     if (!msgl__tool_form_writing(use->form, &w.form) || !is_wanted(use, &w.form)) return 0;
-    int rc = make(&w, &err);
-    if (rc != 0 && rc != MSGL_ENOMEM && !any_strict(use)) {
+    int rc = make(&w, left_out, &err);
+    const bool told = rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EBUSY || rc == MSGL_API_FORM;
+    if (!told && !any_strict(use)) {
         w.any = true;
-        rc = make(&w, &err);
+        rc = make(&w, left_out, &err);
     }
     if (rc == 0) {
         out->kind = MSGL_GRAMMAR_LARK;
@@ -249,7 +223,9 @@ int msgl__tool_grammar(const msgl_tool_use *use, msgl_constraint_text *out, msgl
     msgl__strbuf_free(&w.out);
     if (rc == 0) return 0;
     msgl__constraint_text_free(out);
+    if (rc == MSGL_API_FORM) return rc;
     if (rc == MSGL_ENOMEM) return msgl__api_oom(e);
+    if (rc == MSGL_EBUSY) return msgl__api_fail_memory(e, rc);
     return msgl__api_fail(e, 400, "tools",
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'tools' with \"strict\": true: %s.", err.text);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/spellings.h"
 #include "core/attributes.h"
 
 static const struct {
@@ -55,23 +56,23 @@ void msgl__option_env(const msgl_setting *o, char out[64])
     out[n] = '\0';
 }
 
-// Whether `flag`, as typed, is this option.
-static bool is_spelled(const msgl_setting *o, const char *flag)
-{
-    if (strncmp(flag, "--", 2) == 0 && strcmp(flag + 2, o->name) == 0) return true;
-    const char *alias;
-    for (int k = 0; (alias = msgl__option_alias(o, k)) != NULL; k++) {
-        if (strcmp(flag, alias) == 0) return true;
-    }
-    return false;
-}
-
-// The option of these commands that is called so; -1: none.
-static int find(const char *flag, unsigned commands)
+// The option of these commands that a flag says; -1: none. *as: the row of another's spelling, else
+// NULL.
+static int find(const char *flag, unsigned commands, const msgl_spelling **as)
 {
     const msgl_setting *o;
-    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
-        if ((o->commands & commands) != 0 && is_spelled(o, flag)) return i;
+    const msgl_spelling *s;
+    *as = NULL;
+    for (int k = 0; (s = msgl__spelling(k)) != NULL; k++) {
+        if (s->option == NULL || strcmp(flag, s->flag) != 0) continue;
+        for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+            if ((o->commands & commands) == 0 || strcmp(o->name, s->option) != 0) continue;
+            *as = s;
+            return i;
+        }
+    }
+    for (int i = 0; strncmp(flag, "--", 2) == 0 && (o = msgl__option(i)) != NULL; i++) {
+        if ((o->commands & commands) != 0 && strcmp(flag + 2, o->name) == 0) return i;
     }
     return -1;
 }
@@ -96,15 +97,13 @@ static int distance(const char *a, const char *b)
     return row[m];
 }
 
-static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
+// The known flag that is spelled most like this one, "" if none is near: less than a third of its
+// letters are others, and not more than three.
+static void find_nearest(const msgl_command *cmd, const char *name, char nearest[64])
 {
-    if (find(name, MSGL_CMD_ALL) >= 0) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "%s is not an option of `minisgl %s`; see `minisgl %s --help`", name,
-                             cmd->name, cmd->name);
-    }
-    char nearest[64] = "";
-    int best = 4;
+    int best = (int)strlen(name) / 3 + 1;
+    if (best > 4) best = 4;
+    nearest[0] = '\0';
     const msgl_setting *o;
     for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
         if ((o->commands & cmd->bit) == 0) continue;
@@ -115,9 +114,26 @@ static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
             const int d = distance(name, spelling);
             if (d >= best) continue;
             best = d;
-            snprintf(nearest, sizeof nearest, "%s", spelling);
+            snprintf(nearest, 64, "%s", spelling);
         }
     }
+}
+
+static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
+{
+    const msgl_spelling *as;
+    char nearest[64];
+    if (find(name, MSGL_CMD_ALL, &as) >= 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "%s is not an option of `minisgl %s`; see `minisgl %s --help`", name,
+                             cmd->name, cmd->name);
+    }
+    as = msgl__spelling_find(name);
+    if (as != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s, an option of %s, is none of minisgl: %s", name,
+                             as->of, as->help);
+    }
+    find_nearest(cmd, name, nearest);
     if (nearest[0] != '\0') {
         return msgl__err_set(err, MSGL_EINVAL, "unknown option %s; did you mean %s?", name,
                              nearest);
@@ -140,6 +156,27 @@ static int store(int i, const char *source, const char *value, msgl_args *a, msg
     }
     list->items[list->count++] = value;
     return 0;
+}
+
+// The same of a value as `as` spells it; NULL: it is minisgl's own spelling.
+static int store_spelled(int i, const msgl_spelling *as, const char *source, const char *value,
+                         msgl_args *a, msgl_err *err)
+{
+    char number[64];
+    if (as == NULL) return store(i, source, value, a, err);
+    const int rc = msgl__spelling_value(as, value, number, &value, err);
+    if (rc != 0 || value == NULL) return rc;
+    if (as->all_slots) a->context_shared = true;
+    return store(i, source, value, a, err);
+}
+
+// What another project's flag asks for is so anyway.
+static bool is_ignored(const char *flag)
+{
+    const msgl_spelling *as = msgl__spelling_find(flag);
+    if (as == NULL || !as->ignored) return false;
+    fprintf(stderr, "minisgl: %s changes nothing: %s\n", flag, as->help);
+    return true;
 }
 
 // Kubernetes sets MINISGL_PORT=tcp://10.0.0.1:1919 in the pods beside a Service named minisgl (and
@@ -228,18 +265,63 @@ static int add_option(struct own_options *own, const msgl_setting *o, const char
 static int take_word(const msgl_command *cmd, const char *word, const struct own_options *own,
                      const char **model, msgl_args *out, msgl_err *err)
 {
+    const msgl_spelling *as;
+    if (cmd->bit == MSGL_CMD_HELP && out->sub == NULL) {
+        out->sub = word;
+        return 0;
+    }
     if (cmd->bit == MSGL_CMD_BENCH && out->sub == NULL) {
         out->sub = word;
         const int rc = check_benchmark(own->one, word, err);
         return rc != 0 ? rc : check_benchmark(own->several, word, err);
     }
-    const int at = find("--model", cmd->bit);
+    const int at = find("--model", cmd->bit, &as);
     if (at >= 0 && *model == NULL) {
         *model = word;
         return store(at, "--model", word, out, err);
     }
     return msgl__err_set(err, MSGL_EINVAL, "unexpected argument \"%s\"; see `minisgl %s --help`",
                          word, cmd->name);
+}
+
+// The value of a flag: behind its "=", what it stands for by itself, or the next word, *i, of argc.
+// NULL: there is none.
+static const char *value_of(const msgl_setting *o, const msgl_spelling *as, int argc, char **argv,
+                            int *i)
+{
+    const char *equals = strchr(argv[*i], '=');
+    if (as != NULL && as->value != NULL) return equals == NULL ? as->value : NULL;
+    if (equals != NULL) return equals + 1;
+    if (o->type == MSGL_SETTING_FLAG && (as == NULL || as->values == NULL)) return "1";
+    return *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+// A word that begins with "-", at *i. *model: what --model says.
+static int take_flag(const msgl_command *cmd, int argc, char **argv, int *i,
+                     struct own_options *own, const char **model, msgl_args *out, msgl_err *err)
+{
+    char name[64];
+    const msgl_spelling *as;
+    const size_t n = strcspn(argv[*i], "=");
+    if (n >= sizeof name)
+        return msgl__err_set(err, MSGL_EINVAL, "unknown option %.40s...", argv[*i]);
+    memcpy(name, argv[*i], n);
+    name[n] = '\0';
+    const int at = find(name, cmd->bit, &as);
+    if (at < 0) return is_ignored(name) ? 0 : unknown(cmd, name, err);
+    const msgl_setting *o = msgl__option(at);
+    const char *value = value_of(o, as, argc, argv, i);
+    if (value == NULL && as != NULL && as->value != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s takes no value; it is --%s %s", name, as->option,
+                             as->value);
+    }
+    if (value == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s needs a value (%s)", name,
+                             as != NULL && as->only != NULL ? as->only : o->metavar);
+    }
+    const int rc = store_spelled(at, as, name, value, out, err);
+    if (rc == 0 && strcmp(o->name, "model") == 0) *model = value;
+    return rc == 0 ? add_option(own, o, out->sub, err) : rc;
 }
 
 static int read_command_line(const msgl_command *cmd, int argc, char **argv, msgl_args *out,
@@ -249,31 +331,8 @@ static int read_command_line(const msgl_command *cmd, int argc, char **argv, msg
     struct own_options own = {0};
     const char *word = NULL, *flagged = NULL; // the model without and with its flag
     for (int i = 0; rc == 0 && i < argc; i++) {
-        char name[64];
-        const char *equals = strchr(argv[i], '=');
-        const size_t n = equals != NULL ? (size_t)(equals - argv[i]) : strlen(argv[i]);
-        if (argv[i][0] != '-') {
-            rc = take_word(cmd, argv[i], &own, &word, out, err);
-            continue;
-        }
-        if (n >= sizeof name)
-            return msgl__err_set(err, MSGL_EINVAL, "unknown option %.40s...", argv[i]);
-        memcpy(name, argv[i], n);
-        name[n] = '\0';
-        const int at = find(name, cmd->bit);
-        if (at < 0) return unknown(cmd, name, err);
-        const msgl_setting *o = msgl__option(at);
-        const char *value = equals != NULL ? equals + 1 : NULL;
-        if (value == NULL && o->type == MSGL_SETTING_FLAG) value = "1";
-        if (value == NULL) {
-            if (i + 1 >= argc) {
-                return msgl__err_set(err, MSGL_EINVAL, "%s needs a value (%s)", name, o->metavar);
-            }
-            value = argv[++i];
-        }
-        rc = store(at, name, value, out, err);
-        if (rc == 0 && strcmp(o->name, "model") == 0) flagged = value;
-        if (rc == 0) rc = add_option(&own, o, out->sub, err);
+        rc = argv[i][0] != '-' ? take_word(cmd, argv[i], &own, &word, out, err)
+                               : take_flag(cmd, argc, argv, &i, &own, &flagged, out, err);
     }
     if (rc == 0 && word != NULL && flagged != NULL) {
         rc = msgl__err_set(err, MSGL_EINVAL,
@@ -293,31 +352,36 @@ static const char *lower_boolean(const char *value, char out[8])
     return value[n] == '\0' ? out : value;
 }
 
-// The option of an entry; -1 with *err.
-static int find_entry(const msgl_command *cmd, const msgl_file_option *e, msgl_err *err)
+enum { ENTRY_WRONG = -1, ENTRY_IGNORED = -2 };
+
+// The option of an entry, and how it is spelled; or one of the above, the first with *err.
+static int find_entry(const msgl_command *cmd, const msgl_file_option *e, const msgl_spelling **as,
+                      msgl_err *err)
 {
     char name[64];
     const int n = snprintf(name, sizeof name, "--%s", e->key);
     if (n >= (int)sizeof name) {
         msgl__err_set(err, MSGL_EINVAL, "unknown option --%.40s...", e->key);
-        return -1;
+        return ENTRY_WRONG;
     }
     for (char *p = name; (p = strchr(p, '_')) != NULL;) *p = '-';
-    const int at = find(name, cmd->bit);
+    const int at = find(name, cmd->bit, as);
     if (at < 0) {
+        if (is_ignored(name)) return ENTRY_IGNORED;
         (void)unknown(cmd, name, err);
-        return -1;
+        return ENTRY_WRONG;
     }
     const msgl_setting *o = msgl__option(at);
     if (strcmp(o->name, "help") == 0 || strcmp(o->name, "config") == 0) {
         msgl__err_set(err, MSGL_EINVAL, "%s cannot stand in a file", name);
-        return -1;
+        return ENTRY_WRONG;
     }
     return at;
 }
 
 // given: by flag or variable, which goes first.
-static int take_entry(int at, const msgl_file_option *e, bool given, msgl_args *out, msgl_err *err)
+static int take_entry(int at, const msgl_spelling *as, const msgl_file_option *e, bool given,
+                      msgl_args *out, msgl_err *err)
 {
     const msgl_setting *o = msgl__option(at);
     char word[8];
@@ -331,8 +395,15 @@ static int take_entry(int at, const msgl_file_option *e, bool given, msgl_args *
     const bool checks = out->sub != NULL && benchmarks_of(o) != NULL;
     const int rc = check_benchmark(checks ? o : NULL, out->sub, err);
     if (rc != 0 || given) return rc;
-    const bool flag = o->type == MSGL_SETTING_FLAG;
-    return store(at, e->key, flag ? lower_boolean(e->value, word) : e->value, out, err);
+    const bool flag = o->type == MSGL_SETTING_FLAG && (as == NULL || as->values == NULL);
+    if (as != NULL && as->value != NULL) { // "disable-radix-cache: true"
+        if (strcmp(lower_boolean(e->value, word), "true") == 0) {
+            return store(at, e->key, as->value, out, err);
+        }
+        return msgl__err_set(err, MSGL_EINVAL, "%s is \"%.60s\"; allowed: true, for %s: %s", e->key,
+                             e->value, as->option, as->value);
+    }
+    return store_spelled(at, as, e->key, flag ? lower_boolean(e->value, word) : e->value, out, err);
 }
 
 static int read_config(const msgl_command *cmd, msgl_args *out, msgl_err *err)
@@ -345,7 +416,9 @@ static int read_config(const msgl_command *cmd, msgl_args *out, msgl_err *err)
     memcpy(given, out->given, sizeof given);
     for (int i = 0; i < out->config.count; i++) {
         const msgl_file_option *e = &out->config.entries[i];
-        const int at = find_entry(cmd, e, err);
+        const msgl_spelling *as;
+        const int at = find_entry(cmd, e, &as, err);
+        if (at == ENTRY_IGNORED) continue;
         if (at < 0) return msgl__options_file_at(path, e->line, err);
         if (e->index <= 0 && line[at] != 0) {
             msgl__err_set(err, MSGL_EINVAL, "%s is given twice, first in line %d", e->key,
@@ -353,10 +426,25 @@ static int read_config(const msgl_command *cmd, msgl_args *out, msgl_err *err)
             return msgl__options_file_at(path, e->line, err);
         }
         if (line[at] == 0) line[at] = e->line;
-        rc = take_entry(at, e, given[at], out, err);
+        rc = take_entry(at, as, e, given[at], out, err);
         if (rc != 0) return msgl__options_file_at(path, e->line, err);
     }
     return 0;
+}
+
+// llama-server's context is of all requests together.
+static int share_context(msgl_args *a, msgl_err *err)
+{
+    const int n = a->engine.max_running;
+    if (!a->context_shared || !msgl__args_given(a, &a->engine.max_running)) return 0;
+    if (a->engine.max_seq_len == 0 || a->engine.max_seq_len / n >= 2) {
+        a->engine.max_seq_len /= n;
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "--ctx-size is %d for %d requests at once; allowed: at least 2 tokens for "
+                         "each",
+                         a->engine.max_seq_len, n);
 }
 
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
@@ -368,6 +456,7 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
     int rc = read_command_line(cmd, argc, argv, out, err);
     if (rc == 0) rc = read_environment(cmd, out, err);
     if (rc == 0 && out->config_file != NULL) rc = read_config(cmd, out, err);
+    if (rc == 0) rc = share_context(out, err);
     if (rc != 0) msgl__args_free(out);
     return rc;
 }

@@ -32,18 +32,18 @@ typedef struct msgl_args {
     const char *prefill_attention, *decode_attention;
     // server
     const char *host, *uds, *root_path, *allowed_hosts, *unknown_fields, *routing_policy,
-        *metrics_compat, *api_key_file, *ssl_certfile, *ssl_keyfile, *user, *seccomp, *log_format,
-        *batch_dir, *otlp_traces;
+        *metrics_compat, *api_key_file, *admin_key, *admin_key_file, *ssl_certfile, *ssl_keyfile,
+        *user, *seccomp, *log_format, *batch_dir, *otlp_traces;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, salt_by_key,
-        added_from_text, trust_template, max_per_address, access_log, log_stats_interval,
-        max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
+        added_from_text, trust_template, open_schemas, max_per_address, access_log,
+        log_stats_interval, max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
     // requests
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
-    int max_tokens, logprobs, chat, stream, resume;
+    int max_tokens, logprobs, chat, raw, stream, resume;
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
@@ -55,12 +55,14 @@ typedef struct msgl_args {
     double price;
     // tokenize
     int decode;
+    bool context_shared; // max_seq_len is of all requests at once, as llama-server's context
     const char *config_file;
     msgl_options_file config; // what config_file says; values point into it
     // help
+    int verbose;
     int help, markdown, http, matrix, man;
     const char *completion;
-    const char *sub;              // second word of `bench`
+    const char *sub;              // second word of `bench` and `help`
     bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag, variable or file
 } msgl_args;
 
@@ -74,7 +76,7 @@ typedef struct msgl_command {
 
 // Rows whose values are in msgl_args itself.
 extern const msgl_setting_table msgl__cli_settings;
-// Other spelling k, from 0, of an option: "-o" of "--format"; NULL: it has no more.
+// Other name k, from 0, of an option: "-o" of "--format"; NULL: it has no more.
 const char *msgl__option_alias(const msgl_setting *o, int k);
 
 // All options, counted from 0; NULL behind the last. What only the C API has is of no command.
@@ -85,8 +87,8 @@ size_t msgl__option_values(int i);
 // Reads argv[0, argc) (without program and command), then variables, then the file of --config. A
 // word that is no option is the model, of commands that have one (of `bench` the second word).
 // Errors name the flag or variable, or the file's line, the value and what is allowed; an unknown
-// flag gets the nearest known one. Values may point into *out: msgl__args_free when they are not
-// needed any more, unless it failed.
+// flag that others have gets what is here in its place, another one the nearest known. Values may
+// point into *out: msgl__args_free when they are not needed any more, unless it failed.
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err);
 void msgl__args_free(msgl_args *a);
 // Whether the option that is stored in this member of *a was given, by flag, variable or file.

@@ -104,6 +104,14 @@ static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, co
     return true;
 }
 
+static bool runs_here(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
+                      msgl_device_kind kind, msgl_err *why)
+{
+    if (kind == MSGL_DEVICE_CPU || g->usable) return supports(d, model, g, kind, why);
+    *why = g->why;
+    return false;
+}
+
 // One row per backend and kind of device, straight from its descriptor and its supports.
 static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
                      msgl_rows *rows)
@@ -117,9 +125,7 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
         page_rule(d, pages, sizeof pages);
         head_dims(d, dims, sizeof dims);
         msgl_err why;
-        const bool usable = kind == MSGL_DEVICE_CPU || g->usable;
-        if (!usable) why = g->why;
-        const bool runs = usable && supports(d, model, g, kind, &why);
+        const bool runs = runs_here(d, model, g, kind, &why);
         const msgl_cell cells[] = {
             msgl__cell_text("device", kind == MSGL_DEVICE_CUDA ? "cuda" : "cpu"),
             msgl__cell_text("backend", d->name),
@@ -162,12 +168,18 @@ static void gpus(gpu *g, bool print)
             printf("gpu      cuda:%d %s\n", i, err.text);
         }
     }
-    if (print && count == 0) printf("gpu      none used: %s\n", g->why.text);
+    if (!print || count > 0) return;
+    const bool news = msgl__cuda_has_driver(); // else there is none, whatever plug-ins say
+    printf("gpu      none%s%s\n", news ? " used: " : "", news ? g->why.text : "");
 }
 
-// Each plug-in and whether it opens, or why not.
-static void plugins(void)
+// Each plug-in and whether it opens, or why not; without `all`, one line where there is no GPU.
+static void plugins(bool all_lines)
 {
+    if (!all_lines && !msgl__cuda_has_driver() && msgl__cuda_api_open(NULL) == NULL) {
+        printf("plug-ins none, which GPUs alone need (docs/gpu.md)\n");
+        return;
+    }
     int count;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     msgl_err why;
@@ -210,8 +222,9 @@ static void hardware(void)
 static void print_model(const char *dir, const msgl_model_config *c)
 {
     msgl_cache_specs specs;
-    printf("model    %s: %s, %d layers, hidden %d, %d heads (%d KV) of %d, vocabulary %d, context "
-           "%d, %s\n",
+    printf("model    %s\n"
+           "         %s, %d layers, hidden %d, %d heads (%d KV) of %d,\n"
+           "         vocabulary %d, context %d, %s\n",
            dir, c->arch->name, c->num_layers, c->hidden_size, c->num_heads, c->num_kv_heads,
            c->head_dim, c->vocab_size, msgl__model_config_context(c), msgl__dtype_name(c->dtype));
     msgl__model_caches(c, 1, c->dtype, c->dtype, &specs);
@@ -221,6 +234,108 @@ static void print_model(const char *dir, const msgl_model_config *c)
         printf("states   %d layer%s of linear attention, %.2f MiB a request\n", s->num_layers,
                s->num_layers == 1 ? "" : "s",
                (double)s->num_layers * (double)s->state_bytes / (1024.0 * 1024.0));
+    }
+}
+
+// ---- for people ----
+
+enum { WIDTH = 100, NAMES = 23, WHAT = 64 };
+
+// A summary in `room` columns: as a whole, or up to the last mark that fits.
+static void put_summary(const char *text, int room)
+{
+    int n = (int)strlen(text);
+    for (int i = n <= room ? -1 : room; i >= 0; i--) {
+        if (i > 0 && text[i] != ',' && text[i] != ':' && text[i] != ';') continue;
+        n = i;
+        break;
+    }
+    printf("%.*s\n", n, text);
+}
+
+static const msgl_attn_desc *find_backend(const char *name, msgl_device_kind kind)
+{
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << kind) != 0 && strcmp(all[i]->name, name) == 0) return all[i];
+    }
+    return NULL;
+}
+
+// A line for each name.
+static void overview(const msgl_model_config *model, const gpu *g)
+{
+    int count;
+    msgl_err why;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    printf("attention backends%s\n  %-*s CPU  GPU\n", model != NULL ? " for this model" : "", NAMES,
+           "");
+    for (int i = 0; i < count; i++) {
+        const msgl_attn_desc *cpu = find_backend(all[i]->name, MSGL_DEVICE_CPU);
+        const msgl_attn_desc *cuda = find_backend(all[i]->name, MSGL_DEVICE_CUDA);
+        if (all[i] != (cpu != NULL ? cpu : cuda)) continue; // the same name's other half
+        const bool on_cpu = cpu != NULL && runs_here(cpu, model, g, MSGL_DEVICE_CPU, &why);
+        const bool on_gpu = cuda != NULL && runs_here(cuda, model, g, MSGL_DEVICE_CUDA, &why);
+        printf("  %-*s %-4s %-4s ", NAMES, all[i]->name, on_cpu ? "yes" : "-",
+               on_gpu ? "yes" : "-");
+        put_summary(all[i]->summary, WHAT);
+    }
+    printf("\n`minisgl info%s --verbose` says why one cannot run here, and what each can do.\n",
+           model != NULL ? " MODEL" : "");
+}
+
+// Words behind what stands in the line, which goes on in the next where it is full.
+static void put_words(const char *text, int column)
+{
+    while (*text != '\0') {
+        const int n = (int)strcspn(text, " ");
+        if (column + n + 1 > WIDTH) column = printf("\n     ") - 1;
+        column += printf(" %.*s", n, text);
+        text += n;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static void put_backend(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
+                        msgl_device_kind kind)
+{
+    const struct {
+        bool has;
+        const char *name;
+    } abilities[] = {{latent_only(d), "latent caches only"},
+                     {!latent_only(d) && strcmp(latent(d), "yes") == 0, "latent caches"},
+                     {d->sliding_window, "windows"},
+                     {d->local_chunks, "local attention"},
+                     {d->softcap, "soft caps"},
+                     {(d->kv_dtypes & 1u << MSGL_E4M3) != 0, "FP8 cache"},
+                     {d->sinks, "sinks"},
+                     {d->graph, "graphs"}};
+    char pages[64], dims[64], line[400];
+    msgl_err why;
+    page_rule(d, pages, sizeof pages);
+    head_dims(d, dims, sizeof dims);
+    put_words(d->summary, printf("%s, %s:", d->name, kind == MSGL_DEVICE_CPU ? "CPU" : "GPU"));
+    size_t n = (size_t)snprintf(line, sizeof line, "pages %s, head dims %s", pages, dims);
+    for (size_t i = 0; i < MSGL_COUNT(abilities); i++) {
+        if (abilities[i].has && n < sizeof line) {
+            n += (size_t)snprintf(line + n, sizeof line - n, ", %s", abilities[i].name);
+        }
+    }
+    put_words(line, printf("   "));
+    if (!runs_here(d, model, g, kind, &why)) put_words(why.text, printf("    not here:"));
+}
+
+static void details(const msgl_model_config *model, const gpu *g)
+{
+    static const msgl_device_kind kinds[] = {MSGL_DEVICE_CPU, MSGL_DEVICE_CUDA};
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < count; i++) {
+            if ((all[i]->devices & 1u << kinds[k]) != 0) put_backend(all[i], model, g, kinds[k]);
+        }
     }
 }
 
@@ -238,19 +353,21 @@ int msgl__cmd_info(const msgl_args *a)
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    const bool table_only = strcmp(a->format, "md") != 0;
-    gpu g = {0};
-    if (!table_only) hardware();
-    gpus(&g, !table_only);
-    if (!table_only) plugins();
-    if (dir != NULL && !table_only) {
-        print_model(dir, &config);
-    }
-    if (!table_only) printf("\n");
+    const bool table = msgl__args_given(a, &a->format);
     const msgl_model_config *model = dir != NULL ? &config : NULL;
-    msgl_rows rows = {.format = a->format};
-    backends(model, &g, MSGL_DEVICE_CPU, &rows);
-    backends(model, &g, MSGL_DEVICE_CUDA, &rows);
+    gpu g = {0};
+    if (!table) hardware();
+    gpus(&g, !table);
+    if (table) {
+        msgl_rows rows = {.format = a->format};
+        backends(model, &g, MSGL_DEVICE_CPU, &rows);
+        backends(model, &g, MSGL_DEVICE_CUDA, &rows);
+    } else {
+        plugins(a->verbose);
+        if (model != NULL) print_model(dir, model);
+        printf("\n");
+        (a->verbose ? details : overview)(model, &g);
+    }
     msgl_free(dir);
     return MSGL_EXIT_OK;
 }

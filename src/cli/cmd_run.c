@@ -17,6 +17,7 @@
 #include "cli/run_resume.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "llm/llm.h"
 #include "utils/clock.h"
 
 struct run {
@@ -29,7 +30,7 @@ struct run {
     int cap, first, count;
     bool batch;         // the last line that was read is in OpenAI's form
     msgl_resume before; // what the output has already
-    int64_t lines, done, failed, generated;
+    int64_t lines, done, failed, empty, generated;
     uint64_t total_bytes; // of the input; 0: not known
     uint64_t done_bytes;  // of lines that are answered
     uint64_t start_ns;
@@ -63,13 +64,36 @@ static int on_piece(void *ctx, const msgl_piece *p)
     return msgl__cli_interrupted;
 }
 
+// An empty answer looks like a fault: the first one says why it is none. line: of the input; 0: of
+// a prompt.
+static void say_empty(struct run *r, int64_t line, int finish, int tokens)
+{
+    char where[40] = "";
+    const bool asked = finish == MSGL_STOP || finish == MSGL_LENGTH;
+    if (!asked || r->empty++ > 0) return;
+    if (line > 0) snprintf(where, sizeof where, "line %lld: ", (long long)line);
+    msgl__cli_bar_clear();
+    fprintf(stderr, "%san empty answer: %s (finish_reason \"%s\")%s\n", where,
+            finish == MSGL_LENGTH ? "none of its tokens is text"
+            : tokens > 1          ? "it ended before any text"
+                                  : "the model ended it with its first token",
+            msgl__cli_finish_name(finish),
+            r->common.chat ? "" : "; the prompt was no chat's, but text to be continued");
+}
+
 // Writes what is answered. ended: the engine has; what fails because of that was not answered.
 static int flush_window(struct run *r, bool ended, msgl_err *err)
 {
     while (r->count > 0 && r->window[r->first]->done) {
+        const msgl_run_line *line = r->window[r->first];
         if (ended && r->window[r->first]->error_status >= 500) break;
-        // Why it failed, if it did, is said by the flush.
-        (void)msgl__run_line_write(r->window[r->first], r->out);
+        // Why it could not be written is said by the flush.
+        if (msgl__run_line_write(line, r->out) == MSGL_ENOMEM) {
+            return msgl__err_set(err, MSGL_ENOMEM, "an answer: out of memory");
+        }
+        if (line->error_status == 0 && line->answer.len == 0) {
+            say_empty(r, line->number, line->finish, (int)line->tokens.len);
+        }
         msgl__run_line_free(r->window[r->first]);
         r->first = (r->first + 1) % r->cap;
         r->count--;
@@ -239,24 +263,15 @@ static int cut_output(const struct run *r, msgl_err *err)
 static int run_file(struct run *r, msgl_err *err)
 {
     msgl_info info;
-    msgl_params params;
-    char *dir = NULL;
     msgl_get_info(r->llm, &info);
     r->cap = 4 * info.max_running;
     r->start_ns = msgl__now_ns();
     r->window = msgl__calloc((size_t)r->cap, sizeof *r->window);
     int rc = r->window == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory") : 0;
-    if (rc == 0) rc = msgl__cli_model_dir(r->args, &dir, err);
-    if (rc == 0) {
-        msgl__cli_params(r->args, r->llm, &params);
-        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(r->args, dir),
-                              r->args->engine.model_dir, info.vocab_size);
-        rc = run_lines(r, err);
-    }
+    if (rc == 0) rc = run_lines(r, err);
     free_window(r);
     msgl__free(r->window);
     msgl__free(r->text);
-    msgl_free(dir);
     msgl__cli_bar_clear();
     const double seconds = (double)(msgl__now_ns() - r->start_ns) / 1e9;
     fprintf(stderr, "%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tok/s\n",
@@ -275,7 +290,8 @@ static int run_file(struct run *r, msgl_err *err)
 struct shown {
     uint64_t start_ns, first_ns, end_ns;
     int tokens, finish;
-    bool lost; // standard output takes no more
+    size_t bytes; // of text
+    bool lost;    // standard output takes no more
     char error[256];
 };
 
@@ -287,23 +303,23 @@ static int on_shown(void *ctx, const msgl_piece *p)
     s->tokens = p->generated_tokens;
     s->finish = p->finish;
     if (p->error != NULL) snprintf(s->error, sizeof s->error, "%s", p->error);
+    s->bytes += p->text_len;
     fwrite(p->text, 1, p->text_len, stdout);
     s->lost = msgl__cli_flush(stdout, "standard output", NULL) != 0;
     return msgl__cli_interrupted || s->lost;
 }
 
 // One prompt after the other, the text as it comes, then how fast it came.
-static int run_streamed(const msgl_args *a, msgl_llm *l, msgl_err *err)
+static int run_streamed(struct run *r, msgl_err *err)
 {
+    const msgl_args *a = r->args;
+    msgl_llm *l = r->llm;
     const char *dim = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL ? "\033[2m" : "";
     const char *plain = *dim != '\0' ? "\033[0m" : "";
     for (int i = 0; i < a->prompts.count && !msgl__cli_interrupted; i++) {
-        msgl_params params;
-        msgl__cli_params(a, l, &params);
         struct shown s = {.start_ns = msgl__now_ns()};
         printf("%s> %s%s\n", dim, a->prompts.items[i], plain);
-        msgl_run_line *line =
-            msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
+        msgl_run_line *line = msgl__run_line_prompt(a->prompts.items[i], &r->common);
         if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         int rc = msgl__run_line_submit_to(line, l, on_shown, &s, err);
         if (rc == 0) rc = msgl_run(l, err);
@@ -313,6 +329,7 @@ static int run_streamed(const msgl_args *a, msgl_llm *l, msgl_err *err)
         if (s.finish == MSGL_FAILED) return msgl__err_set(err, MSGL_EINTERNAL, "%.200s", s.error);
         const double wait = (double)(s.first_ns - s.start_ns) / 1e9;
         const double rest = (double)(s.end_ns - s.first_ns) / 1e9;
+        if (s.bytes == 0) say_empty(r, 0, s.finish, s.tokens);
         printf("\n%s[%d tokens, %s; first after %.0f ms, then %.1f tok/s]%s\n\n", dim, s.tokens,
                msgl__cli_finish_name(s.finish), wait * 1e3,
                rest > 0 ? (double)(s.tokens - 1) / rest : 0.0, plain);
@@ -329,10 +346,7 @@ static int run_prompts(struct run *r, msgl_err *err)
     r->cap = a->prompts.count;
     int rc = 0;
     for (int i = 0; rc == 0 && i < a->prompts.count; i++) {
-        msgl_params params;
-        msgl__cli_params(a, r->llm, &params);
-        msgl_run_line *line =
-            msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
+        msgl_run_line *line = msgl__run_line_prompt(a->prompts.items[i], &r->common);
         if (line != NULL) {
             start_line(r, line);
         } else {
@@ -351,6 +365,23 @@ static int run_prompts(struct run *r, msgl_err *err)
     return rc;
 }
 
+// What all lines have in common; dir: of the model, borrowed.
+static void begin(struct run *r, const char *dir)
+{
+    const msgl_args *a = r->args;
+    msgl_info info;
+    msgl_params params;
+    msgl_get_info(r->llm, &info);
+    msgl__cli_params(a, r->llm, &params);
+    msgl__run_common_init(&r->common, &params, msgl__cli_model_name(a, dir), a->engine.model_dir,
+                          info.vocab_size);
+    r->common.chat = !a->raw && msgl__llm_templates(r->llm) != NULL;
+    r->common.system = a->system;
+    if (!a->raw && !r->common.chat) {
+        fprintf(stderr, "the model has no chat template: prompts are taken as they are\n");
+    }
+}
+
 int msgl__cmd_run(const msgl_args *a)
 {
     msgl_err err;
@@ -367,19 +398,28 @@ int msgl__cmd_run(const msgl_args *a)
         msgl__err_set(&err, MSGL_EINVAL, "--resume needs --input FILE.jsonl and --output FILE");
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
+    if (a->raw && (a->chat || a->system != NULL)) {
+        msgl__err_set(&err, MSGL_EINVAL, "--raw and %s; allowed: either",
+                      a->chat ? "--chat" : "--system");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
     struct run r = {.args = a};
+    char *dir = NULL;
     int rc = open_files(&r, &err);
     if (rc == 0) rc = msgl__cli_open(a, !a->stream, &r.llm, &err);
     if (rc == 0) rc = cut_output(&r, &err);
+    if (rc == 0) rc = msgl__cli_model_dir(a, &dir, &err);
+    if (rc == 0) begin(&r, dir);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
         rc = a->input != NULL ? run_file(&r, &err)
-             : a->stream      ? run_streamed(a, r.llm, &err)
+             : a->stream      ? run_streamed(&r, &err)
                               : run_prompts(&r, &err);
     }
     rc = close_files(&r, rc, &err);
     msgl__resume_free(&r.before);
     msgl_close(r.llm);
+    msgl_free(dir);
     if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }

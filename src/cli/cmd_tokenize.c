@@ -7,6 +7,7 @@
 #include "llm/llm.h"
 #include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
+#include "utils/json.h"
 
 #define MAX_INPUT ((size_t)1 << 30)
 
@@ -42,7 +43,7 @@ static int encode(const msgl_tokenizer *t, const msgl_strbuf *in, msgl_err *err)
 static int decode(const msgl_tokenizer *t, const msgl_strbuf *in, msgl_err *err)
 {
     json_error_t where;
-    json_t *array = json_loadb(msgl__strbuf_str(in), in->len, 0, &where);
+    json_t *array = msgl__json_loadb(msgl__strbuf_str(in), in->len, 0, &where, NULL);
     if (!json_is_array(array)) {
         json_decref(array);
         return msgl__err_set(err, MSGL_EFORMAT, "standard input is not a JSON array of token ids");

@@ -11,13 +11,19 @@
 #include "core/mem.h"
 #include "llm/llm.h"
 #include "utils/clock.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 
 volatile sig_atomic_t msgl__cli_interrupted;
 
+// Whoever read standard output has heard enough, as `head` does.
+static bool g_reader_gone;
+
 int msgl__cli_fail(int code, const msgl_err *err)
 {
     msgl__cli_bar_clear();
+    if (g_reader_gone) return code;
     fprintf(stderr, "minisgl: %s\n", err->text);
     return code;
 }
@@ -28,8 +34,16 @@ int msgl__cli_flush(FILE *f, const char *name, msgl_err *err)
     errno = 0;
     if (fflush(f) == 0 && !ferror(f)) return 0;
     if (why == 0) why = errno;
+    if (f == stdout && why == EPIPE) g_reader_gone = true;
     return msgl__err_set(err, MSGL_EIO, "%.180s: %s", name,
                          why != 0 ? strerror(why) : "not everything could be written");
+}
+
+void msgl__cli_end_pipe(void)
+{
+    if (!g_reader_gone) return;
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
 }
 
 const char *msgl__cli_attention(const msgl_args *a, char buf[128])
@@ -71,10 +85,22 @@ const char *msgl__cli_cpu_level(void)
     return getenv("MINISGL_CPU");
 }
 
+// A half of a pair is one backend.
+static int check_half(const char *flag, const char *name, msgl_err *err)
+{
+    if (name == NULL || strchr(name, ',') == NULL) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%s is \"%.60s\"; allowed: one backend, or auto (a pair is "
+                         "--attention-backend PREFILL,DECODE)",
+                         flag, name);
+}
+
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err)
 {
-    const int rc = msgl__cli_model_dir(a, dir, err);
+    int rc = check_half("--prefill-attention-backend", a->prefill_attention, err);
+    if (rc == 0) rc = check_half("--decode-attention-backend", a->decode_attention, err);
+    if (rc == 0) rc = msgl__cli_model_dir(a, dir, err);
     if (rc != 0) return rc;
     *out = a->engine;
     out->model_dir = *dir;
@@ -211,11 +237,14 @@ void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
         json_t *row = json_object();
         for (int i = 0; i < n; i++) {
             json_object_set_new(row, cells[i].name,
-                                cells[i].text ? json_string(cells[i].value)
-                                              : json_loads(cells[i].value, JSON_DECODE_ANY, NULL));
+                                cells[i].text
+                                    ? json_string(cells[i].value)
+                                    : msgl__json_loadb(cells[i].value, strlen(cells[i].value),
+                                                       JSON_DECODE_ANY, NULL, NULL));
         }
-        json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        printf("\n");
+        char *text = msgl__json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        printf("%s\n", text != NULL ? text : "{\"error\":\"out of memory\"}");
+        msgl__free(text);
         json_decref(row);
     } else {
         if (r->count == 0) {

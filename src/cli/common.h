@@ -13,13 +13,20 @@
 
 enum { MSGL_EXIT_OK = 0, MSGL_EXIT_FAILED = 1, MSGL_EXIT_USAGE = 2, MSGL_EXIT_INTERRUPTED = 130 };
 
-// Prints "minisgl: text" to standard error and returns `code`.
+// Prints "minisgl: text" to standard error, unless standard output has no reader any more, and
+// returns `code`.
 int msgl__cli_fail(int code, const msgl_err *err);
 
 // Writes out what is buffered. MSGL_EIO when that, or any write to the file before, failed; name:
 // of it in the message.
 int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
+// Ends the process as other tools end in a pipe whose reader is gone, by SIGPIPE, if it is.
+void msgl__cli_end_pipe(void);
 
+// Puts names in the place of what else may be given as --model: an address of a hub's page, or the
+// folder of a model in the hub's cache (models--ORG--NAME), which becomes that of its snapshot.
+// Once, before --model is used.
+int msgl__cli_take_address(msgl_args *a, msgl_err *err);
 // The folder or file that --model means: a path, or ORG/NAME in the local Hugging Face cache
 // (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface), else on the hub, from where it is downloaded.
 // Freed with msgl_free. The error says where it looked.

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/spellings.h"
 #include "core/attributes.h"
 
 // Prints `text` wrapped at 96 columns behind `indent` blanks.
@@ -40,6 +41,34 @@ static void names_of(const msgl_setting *o, const char *separator, char *out, si
     if (n < size && value != NULL) snprintf(out + n, size - n, " %s", value);
 }
 
+// Appends to a text of `size` bytes that is n long; its new length.
+static size_t append(char *out, size_t size, size_t n, const char *a, const char *b)
+{
+    if (n >= size) return n;
+    return n + (size_t)snprintf(out + n, size - n, "%s%s", a, b);
+}
+
+// Behind the help of an option: others' flags that are it with other values, or not quite. Rows
+// that say the same stand together.
+static void spelled_elsewhere(const msgl_setting *o, char *out, size_t size)
+{
+    const msgl_spelling *s;
+    size_t n = strlen(out);
+    bool same = false; // as the row before says
+    for (int i = 0; (s = msgl__spelling(i)) != NULL; i++) {
+        if (s->option == NULL || strcmp(s->option, o->name) != 0 ||
+            (s->help == NULL && s->value == NULL)) {
+            continue;
+        }
+        const msgl_spelling *next = msgl__spelling(i + 1);
+        const bool own = strncmp(s->flag, "--", 2) == 0 && strcmp(s->flag + 2, o->name) == 0;
+        n = append(out, size, n, same ? ", " : "; ", own ? "" : s->flag);
+        same = next != NULL && next->option != NULL && next->help == s->help &&
+               next->value == s->value && strcmp(next->option, s->option) == 0;
+        if (!same) n = append(out, size, n, own ? "" : ": ", s->help != NULL ? s->help : s->value);
+    }
+}
+
 // The help of an option, its default at the end.
 static void help_of(const msgl_setting *o, char *out, size_t size)
 {
@@ -53,6 +82,7 @@ static void help_of(const msgl_setting *o, char *out, size_t size)
     } else {
         snprintf(out, size, "%s (default%s%s)", o->help, value, more);
     }
+    spelled_elsewhere(o, out, size);
 }
 
 // The options of these commands, group by group; how many.
@@ -79,7 +109,7 @@ void msgl__help_command(const msgl_command *cmd, FILE *out)
         const msgl_setting *o = options[i];
         if (strcmp(group, o->group) != 0) fprintf(out, "\n%s:\n", o->group);
         group = o->group;
-        char names[128], help[512];
+        char names[192], help[1024];
         names_of(o, ", ", names, sizeof names);
         help_of(o, help, sizeof help);
         fprintf(out, "  %s\n%6s", names, "");
@@ -114,6 +144,8 @@ static const struct {
     {"`HF_ENDPOINT`", "an address", "the hub, or a mirror of it (default https://huggingface.co)"},
     {"`HF_HUB_OFFLINE`", "`1`, `0`",
      "1: nothing is downloaded, of either hub; the cache has it or not"},
+    {"`SSL_CERT_FILE`", "a file",
+     "certificates that hubs are trusted by (default: where the system has them)"},
     {"`VLLM_USE_MODELSCOPE`, `SGLANG_USE_MODELSCOPE`", "`true`, `1`",
      "names of models are ModelScope's, where --model-source says nothing"},
     {"`MODELSCOPE_CACHE`", "a folder", "ModelScope's local cache (default ~/.cache/modelscope)"},
@@ -123,7 +155,8 @@ static const struct {
      "where ModelScope is (default https://modelscope.cn)"},
     {"`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` and others", "URLs, ...",
      "where spans of requests go (docs/traces.md)"},
-    {"`FLASHINFER_USE_TENSOR_CORES`", "`0`, `1`, `false`, `true`, `off`, `on`",
+    {"`MINISGL_FLASHINFER_USE_TENSOR_CORES`, `FLASHINFER_USE_TENSOR_CORES`",
+     "`0`, `1`, `false`, `true`, `no`, `yes`, `off`, `on`",
      "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
     {"`MINISGL_DUAL_CHUNK_KEYS`", "`plain`, `scaled`",
      "how Qwen2.5-1M's keys are stored: `scaled` as its original does (default plain)"},
@@ -163,7 +196,7 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
         const int num = in_order(commands[c].bit, options);
         for (int i = 0; i < num; i++) {
             const msgl_setting *o = options[i];
-            char names[128], env[64], help[512];
+            char names[192], env[64], help[1024];
             names_of(o, "`, `", names, sizeof names);
             msgl__option_env(o, env);
             help_of(o, help, sizeof help);
@@ -184,6 +217,8 @@ static void put_roff(FILE *out, const char *text)
     for (; *text != '\0'; text++) {
         if (*text == '\\') {
             fputs("\\e", out);
+        } else if (*text == '|') { // of many choices: a line may end behind each
+            fputs("|\\:", out);
         } else if (*text == '-') {
             fputs("\\-", out);
         } else if (*text != '`') {
@@ -217,7 +252,7 @@ static void options_man(const msgl_command *commands, int n, FILE *out)
              "file of --config. The commands that read an option stand behind it.");
     for (int i = 0; i < num; i++) {
         const msgl_setting *o = options[i];
-        char names[128], text[512], readers[128];
+        char names[192], text[1024], readers[128];
         if (strcmp(group, o->group) != 0) fprintf(out, ".SS %s\n", o->group);
         group = o->group;
         names_of(o, ", ", names, sizeof names);
@@ -232,10 +267,11 @@ static void options_man(const msgl_command *commands, int n, FILE *out)
 
 void msgl__help_man(const msgl_command *commands, int n, const char *version, FILE *out)
 {
-    fprintf(out,
-            ".TH MINISGL 1 \"\" \"minisgl %s\"\n.SH NAME\nminisgl \\- an LLM serving engine\n"
-            ".SH SYNOPSIS\n.B minisgl\n.I COMMAND\n[options]\n.SH COMMANDS\n",
-            version);
+    fprintf(
+        out,
+        ".TH MINISGL 1 \"\" \"minisgl %s\"\n.ad l\n.SH NAME\nminisgl \\- an LLM serving engine\n"
+        ".SH SYNOPSIS\n.B minisgl\n.I COMMAND\n[options]\n.SH COMMANDS\n",
+        version);
     for (int c = 0; c < n; c++) {
         char line[256];
         snprintf(line, sizeof line, "%s %s", commands[c].name, commands[c].usage);

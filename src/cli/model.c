@@ -2,6 +2,7 @@
 //
 // Which model --model means, and `minisgl pull`: paths, and names of a hub with what the user's
 // environment says of it.
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include "apps/hub/hub.h"
 #include "utils/clock.h"
 #include "utils/file.h"
+#include "utils/gguf.h"
 
 enum { MAX_TOKEN = 4096 };
 #define QUIET_NS 30000000000u // between lines where there is no terminal
@@ -197,6 +199,96 @@ static int find(const msgl_args *a, bool refresh, char **out, msgl_err *err)
     return rc;
 }
 
+// A folder of the hub's cache: the one of its snapshots that refs/main names, or the only one.
+static int find_snapshot(const char *folder, char *out, size_t size, msgl_err *err)
+{
+    char path[1100], *text = NULL;
+    size_t len = 0;
+    msgl_err ignored;
+    struct stat st;
+    (void)snprintf(path, sizeof path, "%.1000s/refs/main", folder);
+    const bool named = msgl__file_read(path, 128, &text, &len, &ignored) == 0;
+    if (named) {
+        (void)snprintf(out, size, "%.1000s/snapshots/%.*s", folder, (int)strcspn(text, "\r\n/"),
+                       text);
+    }
+    msgl__free(text);
+    if (named && stat(out, &st) == 0 && S_ISDIR(st.st_mode)) return 0;
+    (void)snprintf(path, sizeof path, "%.1000s/snapshots", folder);
+    DIR *d = opendir(path);
+    int found = 0;
+    for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        (void)snprintf(out, size, "%.1000s/%.200s", path, e->d_name);
+        found++;
+    }
+    if (d != NULL) closedir(d);
+    if (found == 1) return 0;
+    return msgl__err_set(err, MSGL_ENOENT,
+                         "--model %s: found %d snapshots and no refs/main; allowed: one of them, "
+                         "as snapshots/COMMIT in it",
+                         msgl__path_shown(folder), found);
+}
+
+int msgl__cli_take_address(msgl_args *a, msgl_err *err)
+{
+    static char name[1400];
+    const char *source, *model = a->engine.model_dir;
+    struct stat st;
+    if (model == NULL) return 0;
+    if (stat(model, &st) != 0) {
+        if (!msgl__hub_name_of_address(model, name, sizeof name, &source)) return 0;
+        a->engine.model_dir = name;
+        if (a->model_source == NULL) a->model_source = source;
+        return 0;
+    }
+    char path[1200], folder[1000];
+    size_t n = strlen(model);
+    while (n > 1 && model[n - 1] == '/') n--;
+    if (n >= sizeof folder) return 0;
+    (void)snprintf(folder, sizeof folder, "%.*s", (int)n, model);
+    (void)snprintf(path, sizeof path, "%s/snapshots", folder);
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return 0;
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    if (stat(path, &st) == 0) return 0;
+    const int rc = find_snapshot(folder, name, sizeof name, err);
+    if (rc == 0) a->engine.model_dir = name;
+    return rc;
+}
+
+// What a folder is that no model is in: the words behind "is", or NULL.
+static const char *kind_of_folder(const char *dir)
+{
+    static const struct {
+        const char *file, *kind;
+    } KINDS[] = {
+        {"adapter_config.json", "a LoRA adapter; merge it into its model, and give that"},
+        {"model_index.json", "a pipeline of diffusers, which makes images"},
+        {"params.json", "in Meta's or Mistral's own form; the hub has it as *.safetensors, too"},
+        {"tokenizer.json", "a tokenizer alone"},
+    };
+    char path[1200];
+    for (size_t i = 0; i < MSGL_COUNT(KINDS); i++) {
+        (void)snprintf(path, sizeof path, "%.1100s/%s", dir, KINDS[i].file);
+        if (access(path, F_OK) == 0) return KINDS[i].kind;
+    }
+    return NULL;
+}
+
+// That a folder may be a model's. A file is one if its format says so.
+static int check_folder(const char *dir, msgl_err *err)
+{
+    char path[1200], file[1200];
+    (void)snprintf(path, sizeof path, "%.1100s/config.json", dir);
+    if (access(path, F_OK) == 0 || msgl__gguf_find(dir, file, sizeof file, NULL) != 0) return 0;
+    const char *kind = kind_of_folder(dir);
+    return msgl__err_set(err, MSGL_ENOENT,
+                         "--model %s: %s%s; allowed: a folder with config.json and *.safetensors, "
+                         "or with one model as .gguf",
+                         msgl__path_shown(dir), kind != NULL ? "is " : "has no config.json",
+                         kind != NULL ? kind : "");
+}
+
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
 {
     const char *model = a->engine.model_dir;
@@ -216,6 +308,8 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
                                  "--revision is for models of a hub, and --model %.150s is here",
                                  model);
         }
+        const int rc = S_ISDIR(st.st_mode) ? check_folder(model, err) : 0;
+        if (rc != 0) return rc;
         *out = msgl__strdup(model);
         if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         for (size_t n = strlen(model); n > 1 && model[n - 1] == '/';) (*out)[--n] = '\0';
@@ -234,6 +328,13 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
                              model);
     }
     const int rc = find(a, false, out, err);
+    if (rc == MSGL_EIO) { // a network that is not there
+        const msgl_err what = *err;
+        return msgl__err_set(err, rc,
+                             "%.400s; without a network a folder or a .gguf file that is here can "
+                             "be given as --model",
+                             what.text);
+    }
     return rc == MSGL_ENOENT ? msgl__err_prefix(err, rc, "no folder %.60s here", model) : rc;
 }
 
@@ -242,7 +343,15 @@ const char *msgl__cli_model_name(const msgl_args *a, const char *dir)
     struct stat st;
     const char *model = a->engine.model_dir;
     const bool path = stat(model, &st) == 0;
-    const char *text = path ? dir : model;
+    const char *text = path ? dir : model, *repo = strstr(dir, "models--");
+    const char *cached = repo != NULL ? strstr(repo, "/snapshots/") : NULL;
+    if (path && cached != NULL) { // ".../models--ORG--NAME/snapshots/COMMIT"
+        static char name[128];
+        (void)snprintf(name, sizeof name, "%.*s", (int)(cached - repo), repo);
+        const char *last = name;
+        for (const char *p = name; (p = strstr(p, "--")) != NULL;) last = p += 2;
+        return last;
+    }
     const char *slash = memrchr(text, '/', path ? strlen(text) : strcspn(text, "@"));
     return slash != NULL && slash[1] != '\0' ? slash + 1 : text;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/spellings.h"
 #include "core/attributes.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
@@ -230,18 +231,21 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .metavar = "SECONDS",
         .help = "end and start the engine again when a step takes longer than this and than ten "
-                "times what the steps before it let expect; 0: never",
+                "times what the steps before it let expect, or between steps it gives no sign of "
+                "life for so long, and the front when it gives none for 30 s; 0: never",
     },
     {
         .name = "unknown-fields",
         MSGL_TEXT(msgl_args, unknown_fields),
-        .choices = "warn|refuse",
+        .choices = "ignore|warn|refuse",
         .preset_text = "warn",
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "WHAT",
-        .help = "what happens to a request's field that is not read here: the log names it once, "
-                "or the request is answered 400; what looks like a typing error always is",
+        .help =
+            "what happens to a request's field that is not read here: nothing, the log names it "
+            "once (and what is a letter away from one that is read is answered 400), or the "
+            "request is answered 400",
     },
     {
         .name = "added-tokens-from-text",
@@ -259,6 +263,14 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .help = "requests may bring a chat_template of their own, within a small budget; without "
                 "it such requests are answered 400 (docs/templates.md)",
+    },
+    {
+        .name = "open-schemas",
+        MSGL_FLAG(msgl_args, open_schemas),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "answers may have members that a JSON schema's properties do not name, where it "
+                "says nothing of them (docs/structured.md)",
     },
     {
         .name = "batch-dir",
@@ -352,7 +364,27 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "FILE",
-        .help = "more such keys, one a line; lines that begin with # are comments",
+        .help = "more such keys, one a line; lines that begin with # are comments; no other user "
+                "may read it",
+    },
+    {
+        .name = "admin-api-key",
+        MSGL_TEXT(msgl_args, admin_key),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "KEY",
+        .help =
+            "a key with which /abort_request ends anybody's requests, and which /flush_cache then "
+            "asks for; it opens everything else, too",
+    },
+    {
+        .name = "admin-api-key-file",
+        MSGL_TEXT(msgl_args, admin_key_file),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "more such keys, as those of --api-key-file",
     },
     {
         .name = "ssl-certfile",
@@ -406,7 +438,9 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, insecure),
         .commands = MSGL_CMD_SERVE,
         .group = "server",
-        .help = "listen on a --host that other machines reach, though no key is needed",
+        .help =
+            "listen on a --host that other machines reach, or share with any page (--cors-origin "
+            "'*'), though no key is needed",
     },
     {
         .name = "metrics-compat",
@@ -499,7 +533,16 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, chat),
         .commands = MSGL_CMD_RUN,
         .group = "requests",
-        .help = "put each --prompt into the model's chat template as a user message",
+        .help = "put prompts into the model's chat template, which is so anyway",
+    },
+    {
+        .name = "raw",
+        MSGL_FLAG(msgl_args, raw),
+        .commands = MSGL_CMD_RUN,
+        .group = "requests",
+        .help = "take prompts as they are, to be continued; else a text is a user message in the "
+                "model's chat template, if it has one (token ids and OpenAI's batch form are as "
+                "they are)",
     },
     {
         .name = "system",
@@ -507,7 +550,7 @@ static const msgl_setting ROWS[] = {
         .commands = SAMPLING,
         .group = "requests",
         .metavar = "TEXT",
-        .help = "system message before the prompts (with --chat, and in chat)",
+        .help = "system message before the prompts",
     },
     {
         .name = "stream",
@@ -767,9 +810,16 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_CMD_INFO | MSGL_CMD_SIMULATE,
         .group = "bench",
         .metavar = "FORMAT",
-        .help = "how rows are printed",
+        .help = "how rows are printed; info: prints all of its table so",
     },
 
+    {
+        .name = "verbose",
+        MSGL_FLAG(msgl_args, verbose),
+        .commands = MSGL_CMD_INFO,
+        .group = "bench",
+        .help = "also what each attention backend can do, and why one cannot run here",
+    },
     {
         .name = "decode",
         MSGL_FLAG(msgl_args, decode),
@@ -837,29 +887,12 @@ static const msgl_setting ROWS[] = {
 
 const msgl_setting_table msgl__cli_settings = {ROWS, MSGL_COUNT(ROWS)};
 
-// Other spellings of flags: Mini-SGLang's, and short ones.
-static const struct {
-    const char *name, *alias;
-} ALIASES[] = {
-    {"model", "-m"},
-    {"model", "--model-path"},
-    {"attention-backend", "--attn"},
-    {"max-prefill-length", "--max-extend-length"},
-    {"cuda-graph-max-bs", "--graph"},
-    {"tp-size", "--tensor-parallel-size"},
-    {"ep-size", "--expert-parallel-size"},
-    {"dp-size", "--data-parallel-size"},
-    {"num-tokenizer", "--tokenizer-count"},
-    {"shell-mode", "--shell"},
-    {"format", "-o"},
-    {"output", "-o"},
-    {"help", "-h"},
-};
-
 const char *msgl__option_alias(const msgl_setting *o, int k)
 {
-    for (size_t i = 0; i < MSGL_COUNT(ALIASES); i++) {
-        if (strcmp(ALIASES[i].name, o->name) == 0 && k-- == 0) return ALIASES[i].alias;
+    const msgl_spelling *s;
+    for (int i = 0; (s = msgl__spelling(i)) != NULL; i++) {
+        if (!msgl__spelling_is_alias(s) || strcmp(s->option, o->name) != 0) continue;
+        if (k-- == 0) return s->flag;
     }
     return NULL;
 }

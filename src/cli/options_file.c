@@ -24,7 +24,7 @@ int msgl__options_file_at(const char *path, int line, msgl_err *err)
 {
     char text[sizeof err->text];
     memcpy(text, err->text, sizeof text);
-    return msgl__err_set(err, err->code, "%s:%d: %s", msgl__path_tail(path), line, text);
+    return msgl__err_set(err, err->code, "%s:%d: %s", msgl__path_shown(path), line, text);
 }
 
 static int line_of(const reader *r)
@@ -46,7 +46,7 @@ static int next(reader *r)
     r->event = (yaml_event_t){0};
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR) {
-        return msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", msgl__path_tail(r->path));
+        return msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", msgl__path_shown(r->path));
     }
     const size_t line = p->error == YAML_READER_ERROR ? p->mark.line : p->problem_mark.line;
     msgl__err_set(r->err, MSGL_EFORMAT, "no YAML: %s", p->problem == NULL ? "" : p->problem);
@@ -84,7 +84,7 @@ static int add(reader *r, const char *key, int index)
         msgl_file_option *more = msgl__reallocarray(c->entries, (size_t)cap, sizeof *more);
         if (more == NULL) {
             return msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory",
-                                 msgl__path_tail(r->path));
+                                 msgl__path_shown(r->path));
         }
         c->entries = more;
         c->cap = cap;
@@ -158,7 +158,7 @@ int msgl__options_file_read(const char *path, msgl_options_file *out, msgl_err *
     out->texts = msgl__malloc(out->cap_texts);
     reader r = {.path = path, .out = out, .err = err};
     if (out->texts == NULL || !yaml_parser_initialize(&r.parser)) {
-        rc = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_tail(path));
+        rc = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_shown(path));
     } else {
         yaml_parser_set_input_string(&r.parser, (const unsigned char *)data, len);
         rc = read_stream(&r);

@@ -12,9 +12,19 @@
 #include "llm/llm.h"
 #include "api/fields.h"
 #include "api/openai/endpoints.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 enum { BAD_REQUEST = 400 };
+
+// o if all of it could be made, else NULL.
+static json_t *whole(json_t *o, bool bad)
+{
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
+}
 
 void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_name,
                            const char *model_path, int vocab_size)
@@ -24,7 +34,7 @@ void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const 
                                    .model_path = model_path,
                                    .defaults = msgl__sampling_params_default(),
                                    .vocab_size = vocab_size,
-                                   .refuse_unknown = true}};
+                                   .unknown_fields = MSGL_UNKNOWN_REFUSE}};
     msgl__params_to_sampling(params, &c->api.defaults);
 }
 
@@ -138,16 +148,38 @@ static int take_lists(msgl_run_line *r)
     return rc;
 }
 
+// The chat template's input where a text is a user message; NULL: it is not UTF-8, or memory is
+// out.
+static char *chat_of(const msgl_run_common *common, const char *text)
+{
+    json_t *messages = json_array();
+    bool bad = false;
+    if (common->system != NULL) {
+        json_t *first = json_pack("{s:s,s:s}", "role", "system", "content", common->system);
+        bad |= json_array_append_new(messages, first) != 0;
+    }
+    json_t *last = json_pack("{s:s,s:s}", "role", "user", "content", text);
+    bad |= json_array_append_new(messages, last) != 0;
+    json_t *vars = json_pack("{s:o}", "messages", whole(messages, bad));
+    char *out = msgl__json_text(vars, JSON_COMPACT);
+    json_decref(vars);
+    return out;
+}
+
 static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
     if (q->ep == &msgl__endpoint_chat) {
-        r->chat = json_dumps(q->chat_vars, JSON_COMPACT);
+        r->chat = msgl__json_text(q->chat.vars, JSON_COMPACT);
         return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->num_prompts != 1) {
         return refuse(r, BAD_REQUEST, "'prompt' has %d prompts; each needs a line of its own",
                       q->num_prompts);
+    }
+    if (q->prompts[0].text != NULL && r->common->chat && !r->batch) {
+        r->chat = chat_of(r->common, q->prompts[0].text);
+        return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->prompts[0].text != NULL) {
         r->text = q->prompts[0].text;
@@ -172,6 +204,10 @@ static int check_request(msgl_run_line *r)
     if (q->echo) return refuse(r, BAD_REQUEST, "'echo' is true; allowed: false");
     if (!q->skip_special) {
         return refuse(r, BAD_REQUEST, "'skip_special_tokens' is false; allowed: true");
+    }
+    if (q->chat.thinking_budget >= 0) {
+        return refuse(r, BAD_REQUEST,
+                      "'thinking_token_budget' is not supported in a line; the server has it");
     }
     if (r->batch && q->sampling.logprobs >= 0) {
         return refuse(r, BAD_REQUEST,
@@ -199,7 +235,7 @@ static int read_body(msgl_run_line *r, const msgl_endpoint *ep, json_t *body)
 {
     int rc = ep == &msgl__endpoint_chat ? chat_logprobs(r, body) : 0;
     if (rc != 0) return rc;
-    char *text = json_dumps(body, JSON_COMPACT);
+    char *text = msgl__json_text(body, JSON_COMPACT);
     if (text == NULL) return refuse(r, 500, "out of memory");
     msgl_api_error e;
     rc = msgl__api_parse(ep, text, strlen(text), &r->common->api, NULL, &r->request, &e);
@@ -279,7 +315,7 @@ static int read_line(msgl_run_line *r, json_t *line)
 
 json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where)
 {
-    return json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, where);
+    return msgl__json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, where, NULL);
 }
 
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number, bool batch,
@@ -304,24 +340,19 @@ msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number
     return r;
 }
 
-msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *system,
-                                     const msgl_params *params)
+msgl_run_line *msgl__run_line_prompt(const char *prompt, const msgl_run_common *common)
 {
-    msgl_run_line *r = line_new(params);
-    if (r == NULL || !chat) {
-        if (r != NULL) r->text = prompt;
+    msgl_run_line *r = line_new(&common->params);
+    if (r == NULL) return NULL;
+    r->common = common;
+    if (!common->chat) {
+        r->text = prompt;
         return r;
     }
-    json_t *messages = json_array(), *vars = json_object();
-    if (system != NULL) {
-        json_array_append_new(messages,
-                              json_pack("{s:s,s:s}", "role", "system", "content", system));
-    }
-    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", prompt));
-    json_object_set_new(vars, "messages", messages);
-    r->chat = json_dumps(vars, JSON_COMPACT);
-    json_decref(vars);
-    return r;
+    r->chat = chat_of(common, prompt);
+    if (r->chat != NULL) return r;
+    msgl__run_line_free(r);
+    return NULL;
 }
 
 int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, void *ctx,
@@ -347,26 +378,29 @@ void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn)
 
 // ---- answers ----
 
-static void add_logprobs(msgl_run_line *r, const msgl_piece *p)
+static bool add_logprobs(msgl_run_line *r, const msgl_piece *p)
 {
+    bool bad = false;
     if (r->logprobs == NULL) r->logprobs = json_array();
     for (int i = 0; i < p->num_logprobs; i++) {
         const msgl_logprob *lp = &p->logprobs[i];
         json_t *top = json_array();
         for (int k = 0; k < lp->num_top; k++) {
-            json_array_append_new(
-                top, json_pack("[i,f]", lp->top_tokens[k], (double)lp->top_logprobs[k]));
+            json_t *one = json_pack("[i,f]", lp->top_tokens[k], (double)lp->top_logprobs[k]);
+            bad |= json_array_append_new(top, one) != 0;
         }
-        json_array_append_new(r->logprobs, json_pack("{s:i,s:f,s:o}", "token", lp->token, "logprob",
-                                                     (double)lp->logprob, "top", top));
+        json_t *one = json_pack("{s:i,s:f,s:o}", "token", lp->token, "logprob", (double)lp->logprob,
+                                "top", top);
+        bad |= json_array_append_new(r->logprobs, one) != 0;
     }
+    return !bad;
 }
 
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p)
 {
     bool ok = msgl__strbuf_add(&r->answer, p->text, p->text_len) == 0;
     if (p->token >= 0) ok = ok && msgl__ids_push(&r->tokens, p->token) == 0;
-    if (p->num_logprobs > 0) add_logprobs(r, p);
+    if (p->num_logprobs > 0) ok = add_logprobs(r, p) && ok;
     r->prompt_tokens = p->prompt_tokens;
     r->cached_tokens = p->cached_tokens;
     r->finish = p->finish;
@@ -395,12 +429,9 @@ static json_t *batch_body(const msgl_run_line *r)
     json_t *choice = json_pack("{s:i,s:s,s:n}", "index", 0, "finish_reason",
                                msgl__cli_finish_name(r->finish), "logprobs");
     if (chat) {
-        json_object_set_new(
-            choice, "message",
-            json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text, "refusal"));
-    } else {
-        json_object_set_new(choice, "text", text);
+        text = json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text, "refusal");
     }
+    choice = whole(choice, json_object_set_new(choice, chat ? "message" : "text", text) != 0);
     char id[48];
     snprintf(id, sizeof id, "%s-%lld", chat ? "chatcmpl" : "cmpl", (long long)r->number);
     return json_pack("{s:s,s:s,s:I,s:s,s:[o],s:o}", "id", id, "object",
@@ -434,37 +465,42 @@ static json_t *batch_answer(const msgl_run_line *r)
                           failed ? r->error_status : 200, "request_id", id, "body",
                           failed ? batch_error(r) : batch_body(r), "error",
                           failed ? line_error(r) : json_null());
-    json_object_set_new(o, "custom_id",
-                        r->custom_id != NULL ? json_incref(r->custom_id) : json_null());
-    return o;
+    json_t *id_given = r->custom_id != NULL ? json_incref(r->custom_id) : json_null();
+    return whole(o, json_object_set_new(o, "custom_id", id_given) != 0);
 }
 
 static json_t *plain_answer(const msgl_run_line *r)
 {
     json_t *o = json_object();
+    bool bad = false;
     if (r->error_status != 0) {
-        json_object_set_new(o, "error", json_string(r->error));
+        bad |= json_object_set_new(o, "error", json_string(r->error)) != 0;
     } else {
         json_t *ids = json_array();
         for (size_t i = 0; i < r->tokens.len; i++) {
-            json_array_append_new(ids, json_integer(r->tokens.data[i]));
+            bad |= json_array_append_new(ids, json_integer(r->tokens.data[i])) != 0;
         }
-        json_object_set_new(o, "text", json_stringn(msgl__strbuf_str(&r->answer), r->answer.len));
-        json_object_set_new(o, "token_ids", ids);
-        json_object_set_new(o, "finish_reason", json_string(msgl__cli_finish_name(r->finish)));
-        json_object_set_new(o, "prompt_tokens", json_integer(r->prompt_tokens));
-        json_object_set_new(o, "cached_tokens", json_integer(r->cached_tokens));
-        if (r->logprobs != NULL) json_object_set(o, "logprobs", r->logprobs);
+        bad |= json_object_set_new(o, "text",
+                                   json_stringn(msgl__strbuf_str(&r->answer), r->answer.len)) != 0;
+        bad |= json_object_set_new(o, "token_ids", ids) != 0;
+        bad |= json_object_set_new(o, "finish_reason",
+                                   json_string(msgl__cli_finish_name(r->finish))) != 0;
+        bad |= json_object_set_new(o, "prompt_tokens", json_integer(r->prompt_tokens)) != 0;
+        bad |= json_object_set_new(o, "cached_tokens", json_integer(r->cached_tokens)) != 0;
+        if (r->logprobs != NULL) bad |= json_object_set(o, "logprobs", r->logprobs) != 0;
     }
-    if (r->number > 0) json_object_set_new(o, "line", json_integer(r->number));
-    if (r->custom_id != NULL) json_object_set(o, "custom_id", r->custom_id);
-    return o;
+    if (r->number > 0) bad |= json_object_set_new(o, "line", json_integer(r->number)) != 0;
+    if (r->custom_id != NULL) bad |= json_object_set(o, "custom_id", r->custom_id) != 0;
+    return whole(o, bad);
 }
 
 int msgl__run_line_write(const msgl_run_line *r, FILE *out)
 {
     json_t *o = r->batch ? batch_answer(r) : plain_answer(r);
-    const int bad = json_dumpf(o, out, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = msgl__json_text(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
-    return bad != 0 || fputc('\n', out) == EOF ? MSGL_EIO : 0;
+    if (text == NULL) return MSGL_ENOMEM;
+    const bool bad = fprintf(out, "%s\n", text) < 0;
+    msgl__free(text);
+    return bad ? MSGL_EIO : 0;
 }

@@ -22,6 +22,8 @@
 // What lines have in common.
 typedef struct msgl_run_common {
     msgl_params params;  // of fields that a line leaves out
+    bool chat;           // a text alone is a user message
+    const char *system;  // message before it, or NULL; borrowed
     msgl_api_config api; // filled by msgl__run_common_init; model_name and model_path borrowed
 } msgl_run_common;
 void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_name,
@@ -60,9 +62,8 @@ bool msgl__run_line_is_batch(const json_t *line);
 // stands in ->error. batch: what cannot be read is answered in OpenAI's form, as the line before.
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number, bool batch,
                                     const msgl_run_common *common);
-// A prompt from the command line; chat: as a user message, after `system` when not NULL.
-msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *system,
-                                     const msgl_params *params);
+// A prompt from the command line.
+msgl_run_line *msgl__run_line_prompt(const char *prompt, const msgl_run_common *common);
 void msgl__run_line_free(msgl_run_line *r);
 int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, void *ctx,
                              msgl_err *err);
@@ -70,7 +71,7 @@ int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, vo
 void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn);
 // Collects a piece; sets ->done with the last.
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p);
-// 0, or MSGL_EIO when the file did not take it.
+// 0, MSGL_ENOMEM, or MSGL_EIO when the file did not take it.
 int msgl__run_line_write(const msgl_run_line *r, FILE *out);
 
 #endif

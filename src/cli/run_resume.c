@@ -8,6 +8,7 @@
 
 #include "cli/run_line.h"
 #include "core/mem.h"
+#include "utils/json_write.h"
 
 enum { DONE = 1, BATCH = 2 };
 
@@ -17,7 +18,7 @@ static const char batch_id[] = "batch_req_";
 // which no JSON string begins with. NULL: out of memory.
 static char *key_of(const json_t *custom_id, int64_t number)
 {
-    if (json_is_string(custom_id)) return json_dumps(custom_id, JSON_ENCODE_ANY);
+    if (json_is_string(custom_id)) return msgl__json_text(custom_id, 0);
     char text[24];
     (void)snprintf(text, sizeof text, "%" PRId64, number);
     return msgl__strdup(text);

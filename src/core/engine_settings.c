@@ -222,7 +222,32 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ENGINE,
         .group = "engine",
         .metavar = "X",
-        .help = "share of the free memory that the KV pool may take",
+        .help = "share of the free memory that the KV pool may take, once weights and workspace "
+                "have theirs",
+    },
+    {
+        .name = "gpu-memory-utilization",
+        MSGL_REAL(msgl_options, gpu_memory_utilization),
+        .min = 0.01,
+        .max = 1,
+        .by_default = ": --memory-ratio decides",
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "X",
+        .help = "as vLLM means it, in place of --memory-ratio: share of all memory of the GPU (or "
+                "the host) that weights, workspace and KV pool take together",
+    },
+    {
+        .name = "mem-fraction-static",
+        MSGL_REAL(msgl_options, mem_fraction_static),
+        .min = 0.01,
+        .max = 1,
+        .by_default = ": --memory-ratio decides",
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "X",
+        .help = "as SGLang means it, in place of --memory-ratio: share of all memory of the GPU "
+                "(or the host) that weights and KV pool take together; the workspace comes on top",
     },
     {
         .name = "max-running-requests",

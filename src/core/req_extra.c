@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/req_extra.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,7 +84,8 @@ int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_si
 }
 
 // p's sequences, grammar and bias into a block that has room for them.
-static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t grammar_len)
+static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t grammar_len,
+                 size_t stages_len)
 {
     int32_t *allowed = (int32_t *)&x->bias[p->num_bias];
     int32_t *banned = allowed + p->num_allowed, *breakers = banned + p->num_banned;
@@ -93,6 +93,7 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
     *x = (msgl_req_extra){.num_bias = (int32_t)p->num_bias,
                           .grammar_kind = p->grammar_kind,
                           .grammar = text,
+                          .stages = text + grammar_len + 1,
                           .num_allowed = (int32_t)p->num_allowed,
                           .num_banned = (int32_t)p->num_banned,
                           .num_breakers = (int32_t)p->num_breakers,
@@ -110,6 +111,8 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
     }
     if (grammar_len > 0) memcpy(text, p->grammar, grammar_len);
     text[grammar_len] = '\0';
+    if (stages_len > 0) memcpy(text + grammar_len + 1, p->stages, stages_len);
+    text[grammar_len + 1 + stages_len] = '\0';
 }
 
 int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, msgl_req_extra **out,
@@ -117,8 +120,9 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
 {
     *out = NULL;
     const bool bare = p->grammar_kind == MSGL_GRAMMAR_NONE;
+    const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
     if (p->num_bias == 0 && bare && p->num_allowed == 0 && p->num_banned == 0 &&
-        p->num_breakers == 0) {
+        p->num_breakers == 0 && stages_len == 0) {
         return 0;
     }
     int rc = check_count("logit_bias", p->num_bias, MSGL_MAX_LOGIT_BIAS, err);
@@ -133,9 +137,9 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     const size_t len = bare || p->grammar == NULL ? 0 : strlen(p->grammar);
     const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned + (size_t)p->num_breakers;
     msgl_req_extra *x = msgl__malloc(sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] +
-                                     ids * sizeof(int32_t) + len + 1);
+                                     ids * sizeof(int32_t) + len + 1 + stages_len + 1);
     if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
-    fill(x, p, len);
+    fill(x, p, len, stages_len);
     rc = check_bias(x->bias, x->num_bias, vocab_size, err);
     if (rc == 0) rc = check_lists(x, vocab_size, err);
     if (rc == 0) rc = check_banned(x, vocab_size, err);
@@ -154,6 +158,7 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
                                   .num_bias = x->num_bias,
                                   .grammar_kind = x->grammar_kind,
                                   .grammar = x->grammar,
+                                  .stages = x->stages,
                                   .allowed = x->allowed,
                                   .num_allowed = x->num_allowed,
                                   .banned = x->banned,
@@ -173,12 +178,17 @@ int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err
     return rc == 0 ? check_banned(x, vocab_size, err) : rc;
 }
 
+bool msgl__req_extra_constrains(const msgl_req_extra *x)
+{
+    return x != NULL && (x->grammar_kind != MSGL_GRAMMAR_NONE || *x->stages != '\0');
+}
+
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
     if (x == NULL) return 0;
     const size_t ids = (size_t)x->num_allowed + (size_t)x->num_banned + (size_t)x->num_breakers;
     return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + ids * sizeof(int32_t) +
-           strlen(x->grammar) + 1;
+           strlen(x->grammar) + 1 + strlen(x->stages) + 1;
 }
 
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x)

@@ -8,6 +8,7 @@
 #define MSGL_CORE_REQ_EXTRA_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ typedef struct msgl_req_extra {
     int32_t num_bias;
     msgl_grammar_kind grammar_kind; // MSGL_GRAMMAR_NONE: the answer may be anything
     const char *grammar;            // in this block, NUL-terminated; "" with MSGL_GRAMMAR_NONE
+    // The same: what may come before that text or in its place, as grammar/stages.h has it; "":
+    // nothing.
+    const char *stages;
     int32_t num_allowed, num_banned, num_breakers;
     const int32_t *allowed; // in this block: the tokens that an answer is made of; none: all
     // In this block: sequences that no answer has, one behind the other, each with its length
@@ -39,6 +43,7 @@ typedef struct msgl_req_extra_parts {
     int64_t num_bias;
     msgl_grammar_kind grammar_kind;
     const char *grammar; // NULL: ""; not looked at
+    const char *stages;  // the same
     const int32_t *allowed;
     int64_t num_allowed;
     const int32_t *banned;
@@ -61,6 +66,8 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x);
 // Whether a block that was made without knowing the vocabulary (INT32_MAX) fits it: 0 or
 // MSGL_EINVAL.
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);
+// Whether each token depends on those before it: there is a grammar, or are stages. x may be NULL.
+bool msgl__req_extra_constrains(const msgl_req_extra *x);
 size_t msgl__req_extra_bytes(const msgl_req_extra *x);  // that the block takes; of NULL 0
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
 void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed

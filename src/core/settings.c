@@ -196,6 +196,14 @@ int msgl__options_check(const msgl_options *o, msgl_err *err)
                              o->dp_rank, o->dp_size);
     }
     if (rc == 0) rc = check_nodes(o, err);
+    const int shares =
+        (o->memory_ratio > 0) + (o->gpu_memory_utilization > 0) + (o->mem_fraction_static > 0);
+    if (rc == 0 && shares > 1) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--memory-ratio, --gpu-memory-utilization, --mem-fraction-static: "
+                             "found %d of them; allowed: one, they say the same in other terms",
+                             shares);
+    }
     if (rc == 0 && o->collapsed_routing && !o->dummy_weight) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "collapsed routing is of random weights alone: it needs "

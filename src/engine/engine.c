@@ -151,7 +151,7 @@ static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_pl
                                                                  : NULL;
     if (differs == NULL) return 0;
     return msgl__err_set(err, MSGL_EFORMAT, "%s: found another model than rank 0: %s",
-                         msgl__path_tail(o->model_dir), differs);
+                         msgl__path_shown(o->model_dir), differs);
 }
 
 // The parts that only compute sizes: nothing large is allocated yet.
@@ -189,6 +189,11 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
                         : on_host           ? 0.4
                                             : 0.9,
+        .whole_share =
+            o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : o->mem_fraction_static,
+        .whole = (on_host ? msgl__memory_whole() : e->device_bytes) / sharing,
+        .with_workspace = o->gpu_memory_utilization > 0,
+        .lazy = on_host,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = of_all.num_pages;
@@ -204,6 +209,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     } else if (code == 0 && e->place.rank > 0 && p.max_seq_len != of_all.max_seq_len) {
         code = msgl__err_set(err, MSGL_EINTERNAL, "rank 0 plans for other lengths");
     }
+    if (code != 0) return code;
+    if (!o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
@@ -241,8 +248,8 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (code != 0) return code;
     e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
-    code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
-                            o->progress != NULL ? on_load : NULL, &p, err);
+    code = msgl__model_load(&e->model, region, &e->exec, o->progress != NULL ? on_load : NULL, &p,
+                            err);
     return code;
 }
 
@@ -297,6 +304,7 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
                       cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
     if (code != 0) return code;
     snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
+    e->device_bytes = props.total_bytes;
     e->large_gpu = props.free_bytes > (size_t)40 << 30;
     e->cuda->kernels(&e->kernels);
     return 0;

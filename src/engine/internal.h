@@ -148,6 +148,7 @@ struct msgl_engine {
     int ordinal;               // of the GPU
     int sharing;               // ranks on the GPU
     char device_name[128];     // of the GPU
+    size_t device_bytes;       // all memory of the GPU
     bool large_gpu;            // more than 40 GB free at the start
     bool deterministic;
     int32_t graph_max_bs;

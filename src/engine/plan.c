@@ -30,9 +30,7 @@ static size_t read_key(const char *path, const char *key)
     return value;
 }
 
-// What the control group in this folder still allows; SIZE_MAX when it does not limit. Cached file
-// pages count as used there, but give way.
-static size_t cgroup_room(const char *dir)
+size_t msgl__cgroup_room(const char *dir)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/memory.max", dir);
@@ -45,6 +43,24 @@ static size_t cgroup_room(const char *dir)
     if (current == SIZE_MAX) return max;
     const size_t used = cache == SIZE_MAX || cache > current ? current : current - cache;
     return used < max ? max - used : 0;
+}
+
+// The least of the machine's and of what control groups say, with `of` of each.
+static size_t least_of_groups(size_t room, size_t (*of)(const char *dir))
+{
+    size_t limit = of("/sys/fs/cgroup");
+    if (limit < room) room = limit;
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    char line[384], dir[420];
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "0::/", 4) != 0) continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
+        limit = of(dir);
+        if (limit < room) room = limit;
+    }
+    if (f != NULL) fclose(f);
+    return room;
 }
 
 // What the limit on this process's address space (ulimit -v) still allows.
@@ -75,22 +91,21 @@ static size_t machine_room(void)
 
 size_t msgl__memory_available(void)
 {
-    size_t room = machine_room();
-    size_t limit = address_room();
-    if (limit < room) room = limit;
-    limit = cgroup_room("/sys/fs/cgroup");
-    if (limit < room) room = limit;
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    char line[384], dir[420];
-    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, "0::/", 4) != 0) continue;
-        line[strcspn(line, "\n")] = '\0';
-        snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
-        limit = cgroup_room(dir);
-        if (limit < room) room = limit;
-    }
-    if (f != NULL) fclose(f);
-    return room;
+    const size_t room = machine_room(), limit = address_room();
+    return least_of_groups(limit < room ? limit : room, msgl__cgroup_room);
+}
+
+static size_t cgroup_limit(const char *dir)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/memory.max", dir);
+    return read_key(path, "");
+}
+
+size_t msgl__memory_whole(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return least_of_groups(pages > 0 && size > 0 ? (size_t)pages * (size_t)size : 0, cgroup_limit);
 }
 
 // --- what the groups get
@@ -294,6 +309,17 @@ static int bound_length(msgl_memory_plan *p, msgl_err *err)
     return 0;
 }
 
+// What the pools may take beside `all`, of which `live` is theirs.
+static size_t budget_of(const msgl_memory_plan *p, size_t all, size_t live)
+{
+    const size_t rest = p->available - all;
+    if (p->whole_share == 0) return (size_t)(p->memory_ratio * (double)rest);
+    const double share = p->whole_share * (double)p->whole;
+    const double used = p->with_workspace ? (double)all : (double)p->weight_bytes + (double)live;
+    if (share <= used) return 0;
+    return share - used < (double)rest ? (size_t)(share - used) : rest;
+}
+
 int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
 {
     sizes s;
@@ -316,9 +342,12 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
                            : "the model is too large for this machine",
                        err);
     }
-    const double budget = p->memory_ratio * (double)(p->available - all);
-    if (!divide(p, &s, live, (size_t)budget)) {
-        return no_room(p, fixed, "a larger --memory-ratio may help", err);
+    if (!divide(p, &s, live, budget_of(p, all, live))) {
+        return no_room(p, fixed,
+                       p->whole_share == 0 ? "a larger --memory-ratio may help"
+                       : p->with_workspace ? "a larger --gpu-memory-utilization may help"
+                                           : "a larger --mem-fraction-static may help",
+                       err);
     }
     if (p->kv_bytes > p->available - fixed) {
         return no_room(p, fixed, "a smaller --num-pages helps", err);
@@ -350,9 +379,10 @@ static void describe_group(const msgl_memory_plan *p, int32_t group, char *text,
             snprintf(which + at, sizeof which - (size_t)at, "all tokens: ");
         }
     }
-    snprintf(text, size, "%s%d pages of %d tokens, %s, %.1f KiB per token", which, span->num_units,
-             p->cache.page_size, msgl__dtype_name(spec->dtype),
-             (double)unit / 1024 / p->cache.page_size);
+    snprintf(text, size, "%s%d pages of %d token%s, %s, %.1f KiB per token%s", which,
+             span->num_units, p->cache.page_size, p->cache.page_size == 1 ? "" : "s",
+             msgl__dtype_name(spec->dtype), (double)unit / 1024 / p->cache.page_size,
+             p->lazy ? "; memory is taken as they fill" : "");
 }
 
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),

@@ -5,6 +5,7 @@
 #ifndef MSGL_ENGINE_PLAN_H
 #define MSGL_ENGINE_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,7 +26,13 @@ typedef struct msgl_memory_plan {
     msgl_cache_layout cache;
     int32_t max_running, max_step_tokens, max_prefill_tokens;
     int32_t max_seq_len; // wanted; bounded by span 0 here
-    double memory_ratio;
+    double memory_ratio; // of what is left, for the pools
+    // Where not 0, in its place: the share of `whole`, all memory of the device, that weights,
+    // pools and, with_workspace, the rest take together.
+    double whole_share;
+    size_t whole;
+    bool with_workspace;
+    bool lazy; // memory is only taken as pages are filled
     // Decided:
     size_t kv_bytes, table_bytes; // of all pools; of page tables, and what is shaped like them
     size_t left;
@@ -39,8 +46,14 @@ msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group);
 // Prints the plan as a table, a line a call.
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),
                              void *ctx);
+// What the control group in this folder (its files memory.max, memory.current and memory.stat)
+// still allows; SIZE_MAX when it does not limit. Cached file pages count as used there, but give
+// way.
+size_t msgl__cgroup_room(const char *dir);
 // MemAvailable, or what is free where there is no /proc, bounded by what the control group and the
 // limit on address space still allow.
 size_t msgl__memory_available(void);
+// All memory of the machine, bounded by what the control group allows.
+size_t msgl__memory_whole(void);
 
 #endif

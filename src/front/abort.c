@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /abort_request, as SGLang has it: {"rid": NAME} or {"abort_all": true}.
+// POST /abort_request, as SGLang has it: {"rid": NAME} or {"abort_all": true}; but who has no
+// admin's key ends their own requests only, whatever the names of others' are.
 #include <string.h>
 
 #include "api/fields.h"
@@ -13,7 +14,8 @@ static const msgl_field_row rows[] = {
     {"rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,
      .help = "a request's `rid`, `X-Request-Id` or answer's `id`; this or `abort_all` is given"},
     {"abort_all", MSGL_FIELD_BOOL, .preset = "false",
-     .help = "all requests are ended, but for those of batches"},
+     .help =
+         "all that are the caller's; with an admin's key everybody's, but for those of batches"},
     {0},
 };
 static const msgl_fields fields = {.read = rows};
@@ -32,7 +34,7 @@ static int parse(const msgl_api_config *cfg, const msgl_strbuf *body,
     }
     json_t *o = msgl__json_parse_object(msgl__strbuf_str(body), body->len, &room, &err);
     if (o == NULL) return msgl__json_fail(&err, e);
-    int rc = msgl__check_fields(o, &fields, cfg, true, NULL, e);
+    int rc = msgl__check_fields(o, &fields, cfg, MSGL_UNKNOWN_REFUSE, NULL, e);
     if (rc == 0) rc = msgl__field_bool(o, "abort_all", &all, e);
     if (rc >= 0) rc = msgl__parse_rid(o, rid, e);
     json_decref(o);
@@ -51,7 +53,10 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
-    const int n = msgl__gen_abort(f, rid[0] == '\0' ? NULL : rid);
+    const bool everybody = msgl__guard_is_admin(&f->cfg.guard, p);
+    const party *own = everybody ? NULL : msgl__party_find(f, c, p);
+    const int n =
+        everybody || own != NULL ? msgl__gen_abort(f, own, rid[0] == '\0' ? NULL : rid) : 0;
     msgl__strbuf_clear(&f->out);
     const int rc = msgl__strbuf_addf(&f->out, "{\"aborted\":%d}", n);
     msgl__front_reply(f, ep, c, 200, rc);
@@ -63,7 +68,10 @@ static const msgl_example examples[] = {
 };
 const msgl_endpoint msgl__endpoint_abort_request = {
     .path = "/abort_request",
-    .help = "Ends requests, which answer with what they have so far, as SGLang does.",
+    .help =
+        "Ends requests, which answer with what they have so far, as SGLang does: those with the "
+        "caller's API key, or of its address where there are no keys; with an admin's key "
+        "(`--admin-api-key`) anybody's.",
     .examples = examples,
     .method = MSGL_HTTP_POST,
     .objects = objects,

@@ -12,6 +12,7 @@ extern const msgl_endpoint msgl__endpoint_models;
 extern const msgl_endpoint msgl__endpoint_model;
 extern const msgl_endpoint msgl__endpoint_v1;
 extern const msgl_endpoint msgl__endpoint_version;
+extern const msgl_endpoint msgl__endpoint_tokenizer_info;
 extern const msgl_endpoint msgl__endpoint_get_model_info;
 extern const msgl_endpoint msgl__endpoint_model_info;
 extern const msgl_endpoint msgl__endpoint_get_server_info;

@@ -15,6 +15,14 @@
 // What routing may remember of prompts, in bytes; 60 for each block of ROUTE_BLOCK tokens.
 enum { ROUTE_MEMORY = 64 << 20 };
 
+msgl_store_limits msgl__store_limits_default(void)
+{
+    return (msgl_store_limits){.max_files = 10000,
+                               .max_batches = 10000,
+                               .max_bytes = INT64_C(8) << 30,
+                               .max_age_s = INT64_C(30) * 24 * 3600};
+}
+
 msgl_front_config msgl__front_config_default(void)
 {
     return (msgl_front_config){.defaults = msgl__sampling_params_plain(),
@@ -26,6 +34,8 @@ msgl_front_config msgl__front_config_default(void)
                                .routing = MSGL_ROUTING_CACHE_AWARE,
                                .balance = MSGL_ROUTER_BALANCE,
                                .max_silence_s = 30,
+                               .beat_ms = 1000,
+                               .batch_limits = msgl__store_limits_default(),
                                .http = msgl__http_config_default()};
 }
 
@@ -110,6 +120,13 @@ static void on_second(evutil_socket_t fd, short what, void *arg)
     if (msgl__budget_trim_second(&f->budget)) msgl__workers_trim(f->workers);
 }
 
+static void on_beat(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    const msgl_front *f = arg;
+    msgl__beat(f->cfg.own_heartbeat, MSGL_BEAT_SCHEDULER);
+}
+
 static int front_events(msgl_front *f)
 {
     f->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -120,11 +137,14 @@ static int front_events(msgl_front *f)
     f->stop_event = event_new(f->base, f->stop_fd, EV_READ | EV_PERSIST, on_stop, f);
     f->stop_timer = event_new(f->base, -1, 0, on_stop_timeout, f);
     f->second_timer = event_new(f->base, -1, EV_PERSIST, on_second, f);
+    f->beat_timer = event_new(f->base, -1, EV_PERSIST, on_beat, f);
     if (f->done_event == NULL || f->stop_event == NULL || f->stop_timer == NULL ||
-        f->second_timer == NULL) {
+        f->second_timer == NULL || f->beat_timer == NULL) {
         return MSGL_ENOMEM;
     }
     const struct timeval second = {1, 0};
+    const struct timeval beat = {f->cfg.beat_ms / 1000, f->cfg.beat_ms % 1000 * 1000};
+    if (f->cfg.own_heartbeat != NULL && event_add(f->beat_timer, &beat) != 0) return MSGL_ENOMEM;
     return event_add(f->done_event, NULL) != 0 || event_add(f->stop_event, NULL) != 0 ||
                    event_add(f->second_timer, &second) != 0
                ? MSGL_ENOMEM
@@ -162,6 +182,12 @@ static void front_forms(msgl_front *f)
     f->api.reasoning_form_auto = strcmp(reasoning, "auto") == 0;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
+    if (f->api.tool_form == NULL && f->api.tool_form_auto && text != NULL &&
+        strstr(text, "tools") != NULL) {
+        msgl__log(cfg->log, MSGL_LOG_WARN,
+                  "the chat template takes tools, but no form of calls was recognised in it: calls "
+                  "stay text (see --tool-call-parser)");
+    }
     if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
     msgl__log(cfg->log, MSGL_LOG_INFO, "answers are read as: tool calls %s, reasoning %s",
               msgl__tool_form_name(f->api.tool_form),
@@ -198,9 +224,11 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
-                               .refuse_unknown = cfg->refuse_unknown,
+                               .open_schemas = cfg->open_schemas,
+                               .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,
                                .trust_template = cfg->trust_template};
+    f->started_at = time(NULL);
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
     f->done_fd = f->stop_fd = -1;
@@ -265,7 +293,8 @@ void msgl__front_destroy(msgl_front *f)
     msgl__free(f->replicas);
     msgl__router_destroy(f->router);
     msgl__free(f->route_keys);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer};
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer,
+                                    f->beat_timer};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }

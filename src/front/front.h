@@ -15,6 +15,7 @@
 #include "http/http.h"
 #include "api/endpoint.h"
 #include "front/metrics.h"
+#include "front/store_limits.h"
 #include "traces/exporter.h"
 #include "utils/heartbeat.h"
 #include "utils/log.h"
@@ -43,18 +44,21 @@ typedef struct msgl_front_config {
     msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used
     // Names of parsers.h, "auto" looks into the templates; NULL: auto.
     const char *tool_parser, *reasoning_parser;
-    int num_workers;                   // tokenizer threads, at least 1
-    int max_waiting;                   // requests without a first token; beyond: 429
-    size_t max_request_memory;         // bytes that all requests may hold here; beyond: 429
-    bool added_from_text;              // msgl_api_config has it
-    bool trust_template;               // the same
-    bool refuse_unknown;               // fields: 400; else named in the log, once each
-    int stop_timeout_ms;               // requests in flight may end for this long
-    int num_replicas;                  // engines, 1 to MSGL_FRONT_MAX_REPLICAS
-    msgl_routing routing;              // between them
-    double balance;                    // of routing by cached prefix (msgl_router_config)
-    msgl_heartbeat *const *heartbeats; // [num_replicas] of ready engines; NULL: never looked at
-    int max_silence_s;                 // without a beat: the engine gets no requests
+    int num_workers;                    // tokenizer threads, at least 1
+    int max_waiting;                    // requests without a first token; beyond: 429
+    size_t max_request_memory;          // bytes that all requests may hold here; beyond: 429
+    bool added_from_text;               // msgl_api_config has it
+    bool trust_template;                // the same
+    bool open_schemas;                  // see msgl_api_config
+    msgl_unknown_fields unknown_fields; // what becomes of them
+    int stop_timeout_ms;                // requests in flight may end for this long
+    int num_replicas;                   // engines, 1 to MSGL_FRONT_MAX_REPLICAS
+    msgl_routing routing;               // between them
+    double balance;                     // of routing by cached prefix (msgl_router_config)
+    msgl_heartbeat *const *heartbeats;  // [num_replicas] of ready engines; NULL: never looked at
+    int max_silence_s;                  // without a beat: the engine gets no requests
+    msgl_heartbeat *own_heartbeat;      // which the loop beats; NULL: nobody looks
+    int beat_ms;                        // from one of those to the next
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
     bool salt_by_key; // requests share cached prefixes with those of the same key only
@@ -62,7 +66,8 @@ typedef struct msgl_front_config {
     // Where spans of requests go; NULL: nowhere.
     const msgl_traces *traces;
 
-    const char *batch_dir;     // of files and batches; NULL: there are none
+    const char *batch_dir; // of files and batches; NULL: there are none
+    msgl_store_limits batch_limits;
     const msgl_guest *batches; // what runs them; NULL: nothing in this program does
     const char *info_json;     // an object for /get_server_info's "config", or NULL
     const msgl_log *log;       // NULL: none

@@ -8,6 +8,8 @@
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
+#include <time.h>
+
 #include "api/endpoint.h"
 #include "front/front.h"
 #include "front/workers.h"
@@ -80,6 +82,7 @@ typedef struct party {
     int key;
     msgl_http_source source;
     uint64_t number; // for engines; no other has or had it
+    uint64_t id;     // for the workers; the same when it comes back
     int num_gens;
     int waiting;    // of the front's `waiting`, its part
     share shares[]; // [num_replicas]
@@ -117,7 +120,7 @@ typedef struct replica {
     char name[16]; // in the log: "engine", one of several "engine 3"
     msgl_channel *chan;
     struct event *chan_read, *chan_write;
-    bool ready;
+    bool ready, started;   // now; once at least
     uint64_t beats;        // seen last
     int silence_s;         // seconds, of the timer, without a beat while ready
     msgl_msg_ready engine; // its strings are ours
@@ -155,7 +158,7 @@ struct msgl_front {
     msgl_workers *workers;
     void *batches; // of cfg.batches; NULL: there are none
     int done_fd, stop_fd;
-    struct event *done_event, *stop_event, *stop_timer, *second_timer;
+    struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
     replica *replicas; // [cfg.num_replicas]
     msgl_router *router;
@@ -178,12 +181,14 @@ struct msgl_front {
     uint64_t num_opened; // requests with a job
     // Aborts whose request may still be with a worker, which reads its name: of those up to this
     // number. The newest ones.
-    struct {
+    struct late_abort {
         char rid[MSGL_API_MAX_RID + 1];
         uint64_t up_to;
+        uint64_t of; // the number of whose they are; 0: anybody's
     } late_aborts[64];
     uint64_t num_late_aborts; // in all
-    char *unknown[64];        // names of fields that the log has told of
+    time_t started_at;
+    char *unknown[64]; // what the log has told of: names of fields, parts of schemas
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
@@ -245,6 +250,8 @@ part *msgl__turn_next(replica *r);
 // The request's party, which has one request more; NULL: no memory.
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 void msgl__party_leave(msgl_front *f, party *p);
+// Whose such a request is; NULL: of somebody who has none now.
+const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 
 // trace.c
 // The request has been read; its first choice was given to an engine; it has its first token.
@@ -265,9 +272,10 @@ void msgl__trace_refused(msgl_front *f, const msgl_endpoint *ep, const msgl_http
 
 // gen.c
 // Ends the requests of this name, or all but those of batches (NULL), with what they have answered
-// so far. A name is what the client gave as `rid`, or the answer's X-Request-Id, or its id. Returns
-// how many; those that a worker still reads count if their header has the name.
-int msgl__gen_abort(msgl_front *f, const char *rid);
+// so far: those of one party, or anybody's (NULL). A name is what the client gave as `rid`, or the
+// answer's X-Request-Id, or its id. Returns how many; those that a worker still reads count if
+// their header has the name.
+int msgl__gen_abort(msgl_front *f, const party *of, const char *rid);
 void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);

@@ -120,6 +120,10 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }
+    if (r.req->chat.split.reasoning == NULL) r.reasoning_tokens = -1;
+    for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
+        r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
+    }
     return r;
 }
 
@@ -275,6 +279,7 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     f->num_inner += g->inner;
     tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
+    g->job->client = from->id;
     msgl__workers_submit(f->workers, g->job);
 }
 
@@ -543,8 +548,9 @@ static bool aborted_late(const msgl_front *f, const gen *g)
 {
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     for (uint64_t i = 0; i < f->num_late_aborts && i < MAX; i++) {
-        if (f->late_aborts[i].up_to >= g->number &&
-            strcmp(f->late_aborts[i].rid, g->job->req.rid) == 0) {
+        const struct late_abort *a = &f->late_aborts[i];
+        if (a->up_to >= g->number && (a->of == 0 || a->of == g->party->number) &&
+            strcmp(a->rid, g->job->req.rid) == 0) {
             return true;
         }
     }
@@ -557,7 +563,7 @@ static bool has_name(const gen *g, const char *rid)
     return !g->in_worker && strcmp(g->job->req.rid, rid) == 0;
 }
 
-int msgl__gen_abort(msgl_front *f, const char *rid)
+int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
 {
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     int n = 0;
@@ -565,6 +571,7 @@ int msgl__gen_abort(msgl_front *f, const char *rid)
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
         if (g->base.conn == NULL || g->ep->put_job != NULL || (rid == NULL && g->inner)) continue;
+        if (of != NULL && g->party != of) continue;
         if (rid != NULL && !has_name(g, rid)) {
             late |= g->in_worker;
             continue;
@@ -574,9 +581,10 @@ int msgl__gen_abort(msgl_front *f, const char *rid)
         if (!g->in_worker) gen_abort(f, g);
     }
     if (late) {
-        const size_t at = f->num_late_aborts++ % MAX;
-        (void)snprintf(f->late_aborts[at].rid, sizeof f->late_aborts[at].rid, "%s", rid);
-        f->late_aborts[at].up_to = f->num_opened;
+        struct late_abort *a = &f->late_aborts[f->num_late_aborts++ % MAX];
+        (void)snprintf(a->rid, sizeof a->rid, "%s", rid);
+        a->up_to = f->num_opened;
+        a->of = of == NULL ? 0 : of->number;
     }
     msgl__gen_turns(f);
     return n;
@@ -625,19 +633,20 @@ static void gen_answer_job(msgl_front *f, gen *g)
     gen_free(f, g);
 }
 
-// Each name once; when there are very many, somebody makes them up.
-static void log_unknown(msgl_front *f, const msgl_strbuf *names)
+// Each text once; when there are very many, somebody makes them up. format: of one.
+static void log_once(msgl_front *f, const msgl_strbuf *texts, const char *format)
 {
     enum { MAX = sizeof f->unknown / sizeof f->unknown[0] };
-    for (size_t at = 0; at < names->len; at += strlen(names->data + at) + 1) {
-        const char *name = names->data + at;
+    for (size_t at = 0; at < texts->len; at += strlen(texts->data + at) + 1) {
+        const char *text = texts->data + at;
         bool seen = f->num_unknown == MAX;
-        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], name) == 0;
-        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(name)) == NULL) continue;
+        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], text) == 0;
+        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(text)) == NULL) continue;
         f->num_unknown++;
-        msgl__log(f->cfg.log, MSGL_LOG_WARN,
-                  "a request has the field '%s', which this server does not read; it is ignored%s",
-                  name, f->num_unknown == MAX ? " (further names are not logged)" : "");
+        char line[512];
+        (void)snprintf(line, sizeof line, format, text);
+        msgl__log(f->cfg.log, MSGL_LOG_WARN, "%s%s", line,
+                  f->num_unknown == MAX ? " (further ones are not logged)" : "");
     }
 }
 
@@ -646,7 +655,10 @@ void msgl__gen_jobs_done(msgl_front *f)
     for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
         gen *g = j->owner;
         g->in_worker = false;
-        log_unknown(f, &j->req.unknown);
+        log_once(f, &j->req.unknown,
+                 "a request has the field '%s', which this server does not read; it is ignored");
+        log_once(f, &j->req.left_out, "an answer's form is kept but for this: %s");
+        log_once(f, &j->req.notes, "%s");
         if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
             gen_start(f, g);
             continue;

@@ -103,11 +103,23 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
     return 0;
 }
 
-int msgl__guard_whose(const msgl_guard *g, const msgl_http_parser *p)
+// Which of these keys it has, from 1, or 0.
+static int find_key(const msgl_keys *keys, const msgl_http_parser *p)
 {
     const msgl_http_value *a = &p->authorization, *key = &p->api_key;
-    const int bearer = msgl__keys_find_bearer(&g->keys, a->at, a->len);
-    return bearer > 0 ? bearer : msgl__keys_find(&g->keys, key->at, key->len);
+    const int bearer = msgl__keys_find_bearer(keys, a->at, a->len);
+    return bearer > 0 ? bearer : msgl__keys_find(keys, key->at, key->len);
+}
+
+int msgl__guard_whose(const msgl_guard *g, const msgl_http_parser *p)
+{
+    const int own = find_key(&g->keys, p), admin = find_key(&g->admin, p);
+    return own > 0 ? own : admin > 0 ? g->keys.count + admin : 0;
+}
+
+bool msgl__guard_is_admin(const msgl_guard *g, const msgl_http_parser *p)
+{
+    return find_key(&g->admin, p) > 0;
 }
 
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p)

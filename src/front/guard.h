@@ -22,7 +22,8 @@ typedef struct msgl_guard {
     // "*": any page's.
     const char *const *cors;
     int num_cors;
-    msgl_keys keys; // borrowed; with any, a request has to bring one
+    msgl_keys keys;  // borrowed; with any, a request has to bring one, or one of `admin`
+    msgl_keys admin; // borrowed; who has one of them may do what concerns everybody
 } msgl_guard;
 
 // 0, or MSGL_EINVAL with *e: 403 for a foreign Host or Origin, 415 for a page's body that is not
@@ -34,9 +35,12 @@ bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *an
 
 // NULL, or why there is a 401: there are keys, and the request has none of them.
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p);
-// Whose request it is: the number of its key, from 1; 0 without one that is known.
+// Whose request it is: the number of its key, from 1, those of `admin` last; 0 without one that
+// is known.
 int msgl__guard_whose(const msgl_guard *g, const msgl_http_parser *p);
 #define MSGL_GUARD_KEY_CODE "invalid_api_key"
+// Whether it has an admin's key.
+bool msgl__guard_is_admin(const msgl_guard *g, const msgl_http_parser *p);
 
 // Whether a listening socket is one that browsers of this machine alone can reach, by an address.
 bool msgl__guard_is_local(int listen_fd);

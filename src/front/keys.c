@@ -44,7 +44,8 @@ int msgl__keys_read(msgl_keys *k, const char *path, msgl_err *err)
     char *text;
     size_t len;
     const int before = k->count;
-    int rc = msgl__file_read(path, FILE_MAX, &text, &len, err);
+    int rc = msgl__file_check_private(path, "API keys", err);
+    if (rc == 0) rc = msgl__file_read(path, FILE_MAX, &text, &len, err);
     if (rc != 0) return rc;
     for (const char *line = text, *end = text + len; line < end && rc == 0;) {
         const char *eol = memchr(line, '\n', (size_t)(end - line));
@@ -57,7 +58,7 @@ int msgl__keys_read(msgl_keys *k, const char *path, msgl_err *err)
     }
     msgl__free(text);
     if (rc == 0 && k->count == before) {
-        rc = msgl__err_set(err, MSGL_EINVAL, "%s has no API key", msgl__path_tail(path));
+        rc = msgl__err_set(err, MSGL_EINVAL, "%s has no API key", msgl__path_shown(path));
     }
     return rc;
 }

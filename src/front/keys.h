@@ -20,8 +20,8 @@ typedef struct msgl_keys { // zero: there are none, and nobody needs one
 void msgl__keys_free(msgl_keys *k);
 // One more; printable ASCII without blanks, at most MSGL_KEY_MAX_LEN. MSGL_EINVAL, MSGL_ELIMIT.
 int msgl__keys_add(msgl_keys *k, const char *key, size_t len, msgl_err *err);
-// One a line; blanks around it, empty lines and those that begin with # do not count. A file
-// without any is MSGL_EINVAL: it would leave the server open.
+// One a line, of a file that no other user may read; blanks around it, empty lines and those that
+// begin with # do not count. A file without any is MSGL_EINVAL: it would leave the server open.
 int msgl__keys_read(msgl_keys *k, const char *path, msgl_err *err);
 
 // Which of them the key is, from 1, or 0; the value of an Authorization header, "Bearer KEY" with

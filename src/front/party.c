@@ -7,6 +7,7 @@
 
 #include "core/mem.h"
 #include "front/front_impl.h"
+#include "utils/siphash.h"
 
 static bool same(const party *a, const party *b)
 {
@@ -34,17 +35,40 @@ static party **bucket(msgl_front *f, const party *id)
     return &f->parties[(h ^ msgl__http_source_hash(&id->source)) % PARTY_BUCKETS];
 }
 
+// Nobody can choose an address whose number is another's.
+static uint64_t id_of(const msgl_front *f, const party *p)
+{
+    const uint64_t key[2] = {f->id_base, f->route_seed};
+    unsigned char whose[sizeof p->source + 2 * sizeof(int)];
+    const int numbers[2] = {(int)p->kind, p->key};
+    memcpy(whose, &p->source, sizeof p->source);
+    memcpy(whose + sizeof p->source, numbers, sizeof numbers);
+    return msgl__siphash(key, whose, sizeof whose);
+}
+
+static party *find(party *first, const party *id)
+{
+    while (first != NULL && !same(first, id)) first = first->next;
+    return first;
+}
+
+const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const party id = identify(f, c, p);
+    return find(*bucket(f, &id), &id);
+}
+
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
 {
     const party id = identify(f, c, p);
-    party **first = bucket(f, &id), *found = *first;
-    while (found != NULL && !same(found, &id)) found = found->next;
+    party **first = bucket(f, &id), *found = find(*first, &id);
     if (found == NULL) {
         const size_t n = (size_t)f->cfg.num_replicas;
         found = msgl__calloc(1, sizeof *found + n * sizeof found->shares[0]);
         if (found == NULL) return NULL;
         *found = id;
         found->number = ++f->last_party;
+        found->id = id_of(f, &id);
         found->next = *first;
         *first = found;
     }

@@ -76,8 +76,10 @@ static void engine_lost(replica *r)
     const bool was_ready = r->ready;
     channel_close(r);
     r->report = r->told = (msgl_msg_report){0}; // the next engine counts from zero
+    // Last words before the first start is complete are what the server ends with.
+    const char *words = r->fatal == NULL || !r->started ? "" : r->fatal;
     msgl__log(f->cfg.log, f->stopping ? MSGL_LOG_INFO : MSGL_LOG_ERROR, "%s is gone%s%s", r->name,
-              r->fatal == NULL ? "" : ": ", r->fatal == NULL ? "" : r->fatal);
+              *words == '\0' ? "" : ": ", words);
     msgl_api_error e;
     (void)msgl__api_fail(&e, was_ready ? 500 : 503, NULL, "engine_stopped",
                          "The engine stopped while it worked on this request.");
@@ -102,7 +104,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.vocab_size = ready->vocab_size;
     f->api.pooled_size = ready->pooled_size;
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
-    r->ready = true;
+    r->ready = r->started = true;
     r->silence_s = 0;
     r->reported_ns = r->told_ns = msgl__now_ns();
     msgl__router_set_cache(f->router, r->index, (int64_t)ready->num_pages * ready->page_size);

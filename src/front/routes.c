@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a path to its endpoint, and the bodies of errors.
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "front/front_impl.h"
+#include "front/paths.h"
+
+enum { MAX_ASKED = 1024 }; // bytes of header names that a browser asks for
 
 static const char json_mime[] = "application/json";
 
@@ -51,17 +55,6 @@ void msgl__route_write_error(void *front, int status, const char *reason, msgl_s
     (void)msgl__api_error_put(&e, out);
 }
 
-// The place in the table of the endpoint that has this path, or -1.
-static int place_of(const msgl_endpoint *const *all, const msgl_strbuf *path)
-{
-    for (int i = 0; all[i] != NULL; i++) {
-        const size_t n = strlen(all[i]->path);
-        if (all[i]->prefix ? path->len <= n : path->len != n) continue;
-        if (memcmp(msgl__strbuf_str(path), all[i]->path, n) == 0) return i;
-    }
-    return -1;
-}
-
 // Whether the client's copy is the one that it would get.
 static bool has_copy(const msgl_endpoint *ep, const msgl_http_parser *p)
 {
@@ -70,9 +63,26 @@ static bool has_copy(const msgl_endpoint *ep, const msgl_http_parser *p)
            memmem(v->at, v->len, ep->etag, strlen(ep->etag)) != NULL;
 }
 
+// Whether the client may ask for what all others notice. Where no key says who administers, it is
+// who has all clients' key, or where they need none who sits at the machine.
+static bool may_administer(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const msgl_guard *g = &f->cfg.guard;
+    if (g->admin.count > 0) return msgl__guard_is_admin(g, p);
+    if (g->keys.count > 0) return g->keys.count == 1;
+    const msgl_http_source from = msgl__http_conn_source(c);
+    return msgl__http_source_is_local(&from);
+}
+
 static void answer(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p)
 {
-    if (ep->take != NULL) {
+    msgl_api_error e;
+    if (ep->admin && !may_administer(f, c, p)) {
+        (void)msgl__api_fail(&e, 403, NULL, "admin_key_needed",
+                             "'%s' concerns all clients: it needs the key of --admin-api-key.",
+                             ep->path);
+        msgl__front_reply_error(f, ep, c, &e);
+    } else if (ep->take != NULL) {
         ep->take(f, ep, c, p);
     } else if (ep->parse != NULL) {
         msgl__gen_open(f, ep, c, p);
@@ -83,24 +93,47 @@ static void answer(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, ms
     } else {
         int status = 200;
         msgl__strbuf_clear(&f->out);
-        const char *rest = msgl__strbuf_str(&p->path) + strlen(ep->path);
+        char other[MSGL_PATH_MAX];
+        const char *rest = msgl__strbuf_str(&p->path);
+        if (msgl__path_place(f->cfg.endpoints, rest, p->path.len) < 0) {
+            (void)msgl__path_other(f->cfg.endpoints, rest, p->path.len, other);
+            rest = other;
+        }
+        rest += strlen(ep->path);
         const int rc = ep->put_now(f, rest, &status, &f->out);
         msgl__front_reply(f, ep, c, status, rc);
     }
 }
 
-// What browsers ask in front of a page's request; without an Origin that is shared with, a plain
-// answer.
-static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
+// Whether a list of header names can be repeated in a header. Browsers send nothing else.
+static bool are_names(const msgl_http_value *v)
 {
-    char headers[320];
-    (void)snprintf(headers, sizeof headers, "%s%s", allow,
-                   shares ? "Access-Control-Allow-Methods: GET, POST, DELETE\r\n"
-                            "Access-Control-Allow-Headers: Authorization, Content-Type, "
-                            "X-Api-Key, X-Request-Id, Anthropic-Version\r\n"
-                            "Access-Control-Max-Age: 600\r\n"
-                          : "");
-    msgl__http_reply(c, 204, NULL, headers, NULL, 0);
+    for (size_t i = 0; i < v->len; i++) {
+        const unsigned char c = (unsigned char)v->at[i];
+        if (!isalnum(c) && strchr("-_, ", c) == NULL) return false;
+    }
+    return v->len > 0 && v->len <= MAX_ASKED;
+}
+
+// What browsers ask in front of a page's request; without an Origin that is shared with, a plain
+// answer. Clients' libraries send headers of their own (OpenAI's x-stainless-...), so the page may
+// send those that it asks for.
+static void reply_options(msgl_http_conn *c, const msgl_http_parser *p, const char *allow,
+                          bool shares)
+{
+    static const char usual[] = "Authorization, Content-Type, X-Api-Key, X-Request-Id, "
+                                "Anthropic-Version";
+    char headers[MAX_ASKED + 320];
+    const msgl_http_value *asked = &p->request_headers;
+    const bool names = asked->at != NULL && are_names(asked);
+    if (shares) {
+        (void)snprintf(headers, sizeof headers,
+                       "%sAccess-Control-Allow-Methods: GET, POST, DELETE\r\n"
+                       "Access-Control-Allow-Headers: %.*s\r\nAccess-Control-Max-Age: 600\r\n",
+                       allow, names ? (int)asked->len : (int)sizeof usual - 1,
+                       names ? asked->at : usual);
+    }
+    msgl__http_reply(c, 204, NULL, shares ? headers : allow, NULL, 0);
 }
 
 // What an endpoint takes, by the words between its methods.
@@ -150,7 +183,10 @@ static const char *stops(const msgl_front *f, const msgl_endpoint *ep)
 static const msgl_endpoint *find_endpoint(const msgl_front *f, msgl_http_conn *c,
                                           const msgl_http_parser *p, bool *shares)
 {
-    const int place = place_of(f->cfg.endpoints, &p->path);
+    const char *path = msgl__strbuf_str(&p->path);
+    char other[MSGL_PATH_MAX];
+    int place = msgl__path_place(f->cfg.endpoints, path, p->path.len);
+    if (place < 0) place = msgl__path_other(f->cfg.endpoints, path, p->path.len, other);
     const msgl_endpoint *ep = place < 0 ? NULL : f->cfg.endpoints[place];
     msgl__http_conn_set_label(c, place + 1);
     bool any;
@@ -200,8 +236,10 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
         (void)msgl__api_fail(&e, 503, NULL, "server_stopping", "%s", why);
         msgl__front_reply_error(f, ep, c, &e);
     } else if (ep == NULL) {
-        (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
-                             msgl__strbuf_str(&p->path));
+        const char *near = msgl__path_nearest(f->cfg.endpoints, msgl__strbuf_str(&p->path));
+        (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'%s%s%s",
+                             msgl__strbuf_str(&p->path), near == NULL ? "." : "; did you mean '",
+                             near == NULL ? "" : near, near == NULL ? "" : "'?");
         msgl__front_reply_error(f, NULL, c, &e);
     } else if ((ep->method & (int)method) != 0) {
         answer(f, ep, c, p);
@@ -212,7 +250,7 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
         (void)snprintf(allow, sizeof allow, "Allow: %s%s, OPTIONS\r\n", methods,
                        get ? ", HEAD" : "");
         if (method == MSGL_HTTP_OPTIONS) {
-            reply_options(c, allow, shares);
+            reply_options(c, p, allow, shares);
             return;
         }
         reply_not_allowed(f, ep, c, allow);

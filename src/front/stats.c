@@ -256,8 +256,11 @@ static const msgl_example flush_cache_examples[] = {
 const msgl_endpoint msgl__endpoint_flush_cache = {
     .path = "/flush_cache",
     .help = "Empties the prefix caches, when nothing runs and nothing waits; else they stay. The "
-            "answer has the engines' counters.",
+            "answer has the engines' counters. It needs an admin's key (`--admin-api-key`); where "
+            "there is "
+            "none, the only API key, or where nobody needs one to come from this machine.",
     .examples = flush_cache_examples,
+    .admin = true,
     .method = MSGL_HTTP_POST,
     .ask = MSGL_MSG_FLUSH,
     .put_stats = put_stats};

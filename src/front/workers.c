@@ -5,16 +5,22 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "front/job_turns.h"
 
 typedef struct job_list {
     msgl_job *first, **last;
 } job_list;
 
-enum { SHORT_BYTES = 64 * 1024, LANES = 2 };
-typedef enum lane { LANE_SHORT, LANE_LONG } lane;
+enum { SHORT_BYTES = 64 * 1024 };
+
+// The lanes of the first thread, of the second one and of all others.
+static const unsigned LANES_OF[] = {1U << MSGL_LANE_FORMS, 1U << MSGL_LANE_SHORT,
+                                    1U << MSGL_LANE_SHORT | 1U << MSGL_LANE_LONG};
+enum { KINDS = sizeof LANES_OF / sizeof LANES_OF[0] };
 
 struct msgl_workers {
     const msgl_tokenizer *tokenizer;
@@ -23,9 +29,11 @@ struct msgl_workers {
     int done_fd;
     pthread_mutex_t lock;
     pthread_cond_t more;
-    job_list todo[LANES], done;
+    msgl_job_turns turns;
+    job_list done;
     uint64_t submitted;
-    bool stop, have_short_only, trim;
+    bool stop, trim;
+    int begun; // threads that have begun
     int count;
     pthread_t threads[];
 };
@@ -52,36 +60,58 @@ static msgl_job *list_pop(job_list *l)
     return j;
 }
 
-// The oldest job that a thread may take, or NULL.
-static msgl_job *next_job(msgl_workers *w, bool short_only)
+static uint64_t cpu_ns(void)
 {
-    const msgl_job *s = w->todo[LANE_SHORT].first, *l = w->todo[LANE_LONG].first;
-    const bool take_long = !short_only && l != NULL && (s == NULL || l->order < s->order);
-    return list_pop(&w->todo[take_long ? LANE_LONG : LANE_SHORT]);
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void push(msgl_workers *w, msgl_job *j, msgl_job_lane lane)
+{
+    msgl__job_turns_push(&w->turns, j, lane);
+    pthread_cond_broadcast(&w->more); // not every thread takes every job
+}
+
+// Runs a job, with the lock held before and after.
+static void work(msgl_workers *w, msgl_job *j, bool forms)
+{
+    pthread_mutex_unlock(&w->lock);
+    const uint64_t began = cpu_ns();
+    j->config.defer_forms = !forms;
+    const bool whole = msgl__job_run(j, w->tokenizer, w->templates);
+    const uint64_t ns = cpu_ns() - began;
+    if (w->budget != NULL && msgl__budget_trim_due(w->budget)) msgl__mem_trim();
+    pthread_mutex_lock(&w->lock);
+    msgl__job_turns_done(&w->turns, j, ns);
+    if (!whole) {
+        push(w, j, MSGL_LANE_FORMS);
+        return;
+    }
+    pthread_cond_broadcast(&w->more); // its client's next job may have waited for it
+    list_push(&w->done, j);
+    const uint64_t one = 1;
+    while (write(w->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
 }
 
 static void *worker(void *arg)
 {
     msgl_workers *w = arg;
     pthread_mutex_lock(&w->lock);
-    const bool short_only = !w->have_short_only; // the first to come here
-    w->have_short_only = true;
-    for (;;) {
-        msgl_job *j = NULL;
-        while (!w->stop && !w->trim && (j = next_job(w, short_only)) == NULL) {
+    const int kind = w->begun < KINDS ? w->begun : KINDS - 1;
+    w->begun++;
+    while (!w->stop) {
+        msgl_job *j = w->trim ? NULL : msgl__job_turns_pop(&w->turns, LANES_OF[kind]);
+        if (j != NULL) {
+            work(w, j, kind == 0);
+        } else if (w->trim) {
+            w->trim = false;
+            pthread_mutex_unlock(&w->lock);
+            msgl__mem_trim();
+            pthread_mutex_lock(&w->lock);
+        } else {
             pthread_cond_wait(&w->more, &w->lock);
-        }
-        if (w->stop) break;
-        const bool trim = w->trim;
-        w->trim = false;
-        pthread_mutex_unlock(&w->lock);
-        if (j != NULL) msgl__job_run(j, w->tokenizer, w->templates);
-        if (trim || (w->budget != NULL && msgl__budget_trim_due(w->budget))) msgl__mem_trim();
-        pthread_mutex_lock(&w->lock);
-        if (j == NULL) continue;
-        list_push(&w->done, j);
-        const uint64_t one = 1;
-        while (write(w->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
         }
     }
     pthread_mutex_unlock(&w->lock);
@@ -92,7 +122,7 @@ int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
                          const msgl_chat_templates *templates, msgl_budget *budget, int done_fd,
                          msgl_workers **out, msgl_err *err)
 {
-    msgl_workers *w = msgl__calloc(1, sizeof *w + (size_t)(n + 1) * sizeof w->threads[0]);
+    msgl_workers *w = msgl__calloc(1, sizeof *w + (size_t)(n + KINDS - 1) * sizeof w->threads[0]);
     if (w == NULL) return msgl__err_set(err, MSGL_ENOMEM, "tokenizer workers: out of memory");
     w->tokenizer = tokenizer;
     w->templates = templates;
@@ -100,14 +130,14 @@ int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
     w->done_fd = done_fd;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
-    for (int i = 0; i < LANES; i++) list_init(&w->todo[i]);
+    msgl__job_turns_init(&w->turns);
     list_init(&w->done);
     // Signals are the business of the thread that started us.
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = 0;
-    while (w->count < n + 1 && rc == 0) {
+    while (w->count < n + KINDS - 1 && rc == 0) {
         rc = pthread_create(&w->threads[w->count], NULL, worker, w);
         if (rc == 0) w->count++;
     }
@@ -128,10 +158,8 @@ void msgl__workers_destroy(msgl_workers *w)
     pthread_cond_broadcast(&w->more);
     pthread_mutex_unlock(&w->lock);
     for (int i = 0; i < w->count; i++) pthread_join(w->threads[i], NULL);
-    job_list *const lists[] = {&w->todo[LANE_SHORT], &w->todo[LANE_LONG], &w->done};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        for (msgl_job *j; (j = list_pop(lists[i])) != NULL;) msgl__job_free(j);
-    }
+    msgl__job_turns_free(&w->turns);
+    for (msgl_job *j; (j = list_pop(&w->done)) != NULL;) msgl__job_free(j);
     pthread_cond_destroy(&w->more);
     pthread_mutex_destroy(&w->lock);
     msgl__free(w);
@@ -141,8 +169,7 @@ void msgl__workers_submit(msgl_workers *w, msgl_job *j)
 {
     pthread_mutex_lock(&w->lock);
     j->order = w->submitted++;
-    list_push(&w->todo[j->body.len <= SHORT_BYTES ? LANE_SHORT : LANE_LONG], j);
-    pthread_cond_broadcast(&w->more); // not every thread takes every job
+    push(w, j, j->body.len <= SHORT_BYTES ? MSGL_LANE_SHORT : MSGL_LANE_LONG);
     pthread_mutex_unlock(&w->lock);
 }
 

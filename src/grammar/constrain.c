@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "core/mem.h"
+#include "grammar/stages.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/json.h"
 
@@ -30,7 +31,7 @@ typedef struct kept {
 struct msgl_constraint {
     msgl_constrainer *c;
     msgl_req_extra *extra; // a reference
-    msgl_matcher *matcher; // NULL: not compiled yet
+    msgl_staged *answer;   // NULL: not compiled yet
     uint32_t *mask;
     int32_t token; // to go on by, -1: none
     atomic_int state;
@@ -90,6 +91,8 @@ int msgl__grammar_compile(msgl_grammar_kind kind, const char *text,
     switch (kind) {
     case MSGL_GRAMMAR_JSON_OBJECT: return msgl__grammar_json_object(limits, out, err);
     case MSGL_GRAMMAR_JSON_SCHEMA: return msgl__grammar_json_schema(text, n, limits, out, err);
+    case MSGL_GRAMMAR_JSON_SCHEMA_OPEN:
+        return msgl__grammar_json_schema_open(text, n, limits, out, err);
     case MSGL_GRAMMAR_REGEX: return msgl__grammar_regex(text, n, limits, out, err);
     case MSGL_GRAMMAR_CHOICE: return compile_choice(text, limits, out, err);
     case MSGL_GRAMMAR_GBNF: return msgl__grammar_gbnf(text, n, limits, out, err);
@@ -115,24 +118,26 @@ static void drop_oldest(msgl_constrainer *c)
 }
 
 // Keeps g if there is memory for it.
-static void keep(msgl_constrainer *c, const msgl_req_extra *x, msgl_grammar *g)
+static void keep(msgl_constrainer *c, msgl_grammar_kind kind, const char *grammar, msgl_grammar *g)
 {
-    const size_t bytes = msgl__grammar_bytes(g), len = strlen(x->grammar) + 1;
+    const size_t bytes = msgl__grammar_bytes(g), len = strlen(grammar) + 1;
     char *text = bytes > KEPT_BYTES ? NULL : msgl__malloc(len);
     if (text == NULL) return;
-    memcpy(text, x->grammar, len);
+    memcpy(text, grammar, len);
     while (c->num_kept == KEPT_GRAMMARS || c->kept_bytes + bytes > KEPT_BYTES) drop_oldest(c);
-    c->kept[c->num_kept++] = (kept){x->grammar_kind, text, msgl__grammar_ref(g), ++c->uses};
+    c->kept[c->num_kept++] = (kept){kind, text, msgl__grammar_ref(g), ++c->uses};
     c->kept_bytes += bytes;
 }
 
-// With a reference of the caller's.
-static int find_grammar(msgl_constrainer *c, const msgl_req_extra *x, msgl_grammar **out,
-                        msgl_err *err)
+// With a reference of the caller's; NULL for MSGL_GRAMMAR_NONE.
+static int find_grammar(msgl_constrainer *c, msgl_grammar_kind kind, const char *text,
+                        msgl_grammar **out, msgl_err *err)
 {
+    *out = NULL;
+    if (kind == MSGL_GRAMMAR_NONE) return 0;
     for (int i = 0; i < c->num_kept; i++) {
         kept *k = &c->kept[i];
-        if (k->kind != x->grammar_kind || strcmp(k->text, x->grammar) != 0) continue;
+        if (k->kind != kind || strcmp(k->text, text) != 0) continue;
         k->used = ++c->uses;
         *out = msgl__grammar_ref(k->g);
         return 0;
@@ -140,8 +145,9 @@ static int find_grammar(msgl_constrainer *c, const msgl_req_extra *x, msgl_gramm
     msgl_grammar_limits limits;
     msgl__grammar_limits_init(&limits);
     limits.cache_bytes = MASK_BYTES;
-    const int rc = msgl__grammar_compile(x->grammar_kind, x->grammar, &limits, out, err);
-    if (rc == 0) keep(c, x, *out);
+    limits.lenient = true; // who asked was told what is left out, or refused
+    const int rc = msgl__grammar_compile(kind, text, &limits, out, err);
+    if (rc == 0) keep(c, kind, text, *out);
     return rc;
 }
 
@@ -167,16 +173,27 @@ static int find_vocab(msgl_constrainer *c, msgl_err *err)
 static int begin(msgl_constraint *x)
 {
     msgl_constrainer *c = x->c;
-    msgl_grammar *g = NULL;
+    const msgl_req_extra *e = x->extra;
+    msgl_grammar *answer = NULL, *calls = NULL;
+    msgl_stages *stages = NULL;
     int rc = find_vocab(c, &x->err);
-    if (rc == 0) rc = find_grammar(c, x->extra, &g, &x->err);
-    if (rc != 0) return rc;
-    const size_t words = ((size_t)msgl__grammar_vocab_size(c->vocab) + 31) / 32;
-    x->mask = msgl__calloc(words, sizeof *x->mask);
-    x->matcher = msgl__matcher_create(g, c->vocab);
-    msgl__grammar_unref(g);
-    if (x->mask != NULL && x->matcher != NULL) return 0;
-    return msgl__err_set(&x->err, MSGL_ENOMEM, "out of memory for a grammar");
+    if (rc == 0) rc = msgl__stages_parse(e->stages, &stages, &x->err);
+    if (rc == 0) rc = find_grammar(c, e->grammar_kind, e->grammar, &answer, &x->err);
+    const char *text = rc == 0 ? msgl__stages_calls(stages) : NULL;
+    if (text != NULL) rc = find_grammar(c, MSGL_GRAMMAR_LARK, text, &calls, &x->err);
+    if (rc == 0) {
+        const size_t words = ((size_t)msgl__grammar_vocab_size(c->vocab) + 31) / 32;
+        x->mask = msgl__calloc(words, sizeof *x->mask);
+        x->answer = msgl__staged_create(stages, answer, calls, c->vocab);
+        stages = NULL;
+        if (x->mask == NULL || x->answer == NULL) {
+            rc = msgl__err_set(&x->err, MSGL_ENOMEM, "out of memory for a grammar");
+        }
+    }
+    msgl__stages_free(stages);
+    msgl__grammar_unref(answer);
+    msgl__grammar_unref(calls);
+    return rc;
 }
 
 // Why the answer can not go on.
@@ -191,7 +208,7 @@ static int fill(msgl_constraint *x)
 {
     const size_t words = ((size_t)x->c->cfg.vocab_size + 31) / 32;
     uint32_t any = 0;
-    const int rc = msgl__matcher_fill_mask(x->matcher, x->mask);
+    const int rc = msgl__staged_fill_mask(x->answer, x->mask);
     if (rc != 0) return stuck(x, rc);
     for (size_t i = 0; i < words; i++) any |= x->mask[i];
     if (any != 0) return 0;
@@ -201,12 +218,13 @@ static int fill(msgl_constraint *x)
 static msgl_constraint_state work(msgl_constraint *x)
 {
     int rc = 0;
-    if (x->matcher == NULL) rc = begin(x);
+    if (x->answer == NULL) rc = begin(x);
     if (rc == 0 && x->token >= 0) {
-        rc = msgl__matcher_accept(x->matcher, x->token);
+        rc = msgl__staged_accept(x->answer, x->token);
         if (rc != 0) (void)stuck(x, rc);
     }
-    if (rc == 0 && msgl__matcher_is_finished(x->matcher)) return MSGL_CONSTRAINT_ENDED;
+    if (rc == 0 && msgl__staged_is_finished(x->answer)) return MSGL_CONSTRAINT_ENDED;
+    if (rc == 0 && msgl__staged_is_free(x->answer)) return MSGL_CONSTRAINT_FREE;
     if (rc == 0) rc = fill(x);
     // To a request's client MSGL_ELIMIT is a prompt that is too long for the model.
     if (rc == MSGL_ELIMIT) x->err.code = MSGL_EINVAL;
@@ -215,7 +233,7 @@ static msgl_constraint_state work(msgl_constraint *x)
 
 static void destroy(msgl_constraint *x)
 {
-    msgl__matcher_destroy(x->matcher);
+    msgl__staged_destroy(x->answer);
     msgl__free(x->mask);
     msgl__req_extra_unref(x->extra);
     msgl__free(x);

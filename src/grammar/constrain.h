@@ -38,11 +38,12 @@ typedef enum msgl_constraint_state {
     MSGL_CONSTRAINT_PENDING,
     MSGL_CONSTRAINT_READY,  // there is a mask for the next token
     MSGL_CONSTRAINT_ENDED,  // the answer is whole, and nothing can follow
+    MSGL_CONSTRAINT_FREE,   // whatever follows is allowed: it may be closed
     MSGL_CONSTRAINT_FAILED, // msgl__constraint_error says why
 } msgl_constraint_state;
 
-// The constraint of x->grammar, at the beginning of an answer, PENDING. NULL: MSGL_ENOMEM. Takes a
-// reference to x.
+// The constraint of x's grammar and stages, at the beginning of an answer, PENDING. NULL:
+// MSGL_ENOMEM. Takes a reference to x.
 msgl_constraint *msgl__constraint_open(msgl_constrainer *c, msgl_req_extra *x);
 void msgl__constraint_close(msgl_constraint *x); // in any state; NULL allowed
 msgl_constraint_state msgl__constraint_state(const msgl_constraint *x);

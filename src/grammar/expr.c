@@ -7,13 +7,11 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "utils/clock.h"
 
 void msgl__gx_init(msgl_gx_builder *b, const msgl_grammar_limits *limits, msgl_err *err)
 {
     *b = (msgl_gx_builder){.err = err};
     b->limits = *limits;
-    b->deadline_ns = msgl__now_ns() + limits->compile_ns;
 }
 
 void msgl__gx_free(msgl_gx_builder *b)
@@ -39,8 +37,48 @@ int32_t msgl__gx_fail(msgl_gx_builder *b, int code, const char *fmt, ...)
     for (char *p = line; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
     }
+    memcpy(b->why, line, sizeof b->why);
     msgl__err_set(b->err, code, "%s", line);
     return -1;
+}
+
+static int too_many_bytes(msgl_gx_builder *b)
+{
+    return msgl__gx_fail(b, MSGL_ELIMIT,
+                         "grammar: compiling takes more than %zu bytes (limit: memory)",
+                         b->limits.compile_bytes);
+}
+
+int msgl__gx_spend(msgl_gx_builder *b, size_t steps, size_t bytes)
+{
+    if (b->rc != 0) return -1;
+    if (steps > b->limits.compile_steps || b->work > b->limits.compile_steps - steps) {
+        return msgl__gx_fail(b, MSGL_ELIMIT,
+                             "grammar: compiling takes more than %llu steps (limit: work)",
+                             (unsigned long long)b->limits.compile_steps);
+    }
+    b->work += steps;
+    if (bytes > b->limits.compile_bytes || b->bytes > b->limits.compile_bytes - bytes) {
+        return too_many_bytes(b);
+    }
+    b->bytes += bytes;
+    return 0;
+}
+
+void msgl__gx_give_back(msgl_gx_builder *b, size_t bytes)
+{
+    b->bytes -= bytes;
+}
+
+bool msgl__gx_forgive(msgl_gx_builder *b)
+{
+    if (b->rc != MSGL_EUNSUPPORTED || !b->limits.lenient) return false;
+    const size_t n = strlen(b->notes), more = strlen(b->why);
+    if (n + more + 3 <= sizeof b->notes && strstr(b->notes, b->why) == NULL) {
+        (void)snprintf(b->notes + n, sizeof b->notes - n, "%s%s", n > 0 ? "; " : "", b->why);
+    }
+    b->rc = 0;
+    return true;
 }
 
 int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size_t size)
@@ -50,26 +88,13 @@ int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size
     int64_t grown = *cap < 16 ? 16 : (int64_t)*cap * 2;
     if (grown < need) grown = need;
     const size_t more = (size_t)(grown - *cap) * size;
-    if (grown > INT32_MAX / 2 || b->bytes + more > b->limits.compile_bytes) {
-        return msgl__gx_fail(b, MSGL_ELIMIT,
-                             "grammar: compiling takes more than %zu bytes (limit: memory)",
-                             b->limits.compile_bytes);
-    }
+    if (grown > INT32_MAX / 2) return too_many_bytes(b);
+    if (msgl__gx_spend(b, 0, more) != 0) return -1;
     void *q = msgl__reallocarray(*p, (size_t)grown, size);
     if (q == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     *p = q;
     *cap = (int32_t)grown;
-    b->bytes += more;
     return 0;
-}
-
-bool msgl__gx_late(msgl_gx_builder *b)
-{
-    if (b->rc != 0) return true;
-    if (msgl__now_ns() <= b->deadline_ns) return false;
-    msgl__gx_fail(b, MSGL_ELIMIT, "grammar: compiling takes more than %llu ms (limit: time)",
-                  (unsigned long long)(b->limits.compile_ns / 1000000));
-    return true;
 }
 
 static int32_t push(msgl_gx_builder *b, msgl_gx e)
@@ -78,10 +103,10 @@ static int32_t push(msgl_gx_builder *b, msgl_gx e)
         return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: nested deeper than %d (limit: depth)",
                              b->limits.expr_depth);
     }
-    if (msgl__gx_room(b, (void **)&b->ex, &b->cap_ex, (int64_t)b->num_ex + 1, sizeof *b->ex) != 0) {
+    if (msgl__gx_spend(b, 1, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->ex, &b->cap_ex, (int64_t)b->num_ex + 1, sizeof *b->ex) != 0) {
         return -1;
     }
-    if (b->num_ex % 4096 == 4095 && msgl__gx_late(b)) return -1;
     b->ex[b->num_ex] = e;
     return b->num_ex++;
 }
@@ -93,8 +118,9 @@ int32_t msgl__gx_never(msgl_gx_builder *b)
 
 static int32_t add_text(msgl_gx_builder *b, const char *bytes, size_t n)
 {
-    if (n > INT32_MAX / 4 || msgl__gx_room(b, (void **)&b->text, &b->cap_text,
-                                           (int64_t)b->len_text + (int64_t)n + 1, 1) != 0) {
+    if (n > INT32_MAX / 4 || msgl__gx_spend(b, n / 16, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->text, &b->cap_text, (int64_t)b->len_text + (int64_t)n + 1,
+                      1) != 0) {
         return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: a text is too long");
     }
     const int32_t at = b->len_text;
@@ -144,7 +170,7 @@ static void put_range(msgl_gx_builder *b, uint32_t first, uint32_t last)
 
 int32_t msgl__gx_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n, bool negate)
 {
-    if (b->rc != 0) return -1;
+    if (msgl__gx_spend(b, (size_t)n, 0) != 0) return -1;
     uint32_t *sorted = msgl__reallocarray(NULL, (size_t)n * 2 + 1, sizeof *sorted);
     if (sorted == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     if (n > 0) memcpy(sorted, pairs, (size_t)n * 2 * sizeof *sorted);
@@ -173,7 +199,8 @@ int32_t msgl__gx_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n, boo
 
 static int32_t with_kids(msgl_gx_builder *b, msgl_gx e, const int32_t *kids, int32_t n)
 {
-    if (msgl__gx_room(b, (void **)&b->kids, &b->cap_kids, (int64_t)b->num_kids + n,
+    if (msgl__gx_spend(b, (size_t)n / 4, 0) != 0 ||
+        msgl__gx_room(b, (void **)&b->kids, &b->cap_kids, (int64_t)b->num_kids + n,
                       sizeof *b->kids) != 0) {
         return -1;
     }
@@ -191,11 +218,49 @@ static int32_t with_kids(msgl_gx_builder *b, msgl_gx e, const int32_t *kids, int
     return push(b, e);
 }
 
+// Literals that stand side by side, [0, n) of kids, as one.
+static int32_t joined(msgl_gx_builder *b, const int32_t *kids, int32_t n)
+{
+    int64_t len = 0;
+    for (int32_t i = 0; i < n; i++) len += b->ex[kids[i]].n;
+    if (len > INT32_MAX / 4 ||
+        msgl__gx_room(b, (void **)&b->text, &b->cap_text, (int64_t)b->len_text + len + 1, 1) != 0) {
+        return msgl__gx_fail(b, MSGL_ELIMIT, "grammar: a text is too long");
+    }
+    const int32_t at = b->len_text;
+    for (int32_t i = 0; i < n; i++) {
+        const msgl_gx *e = &b->ex[kids[i]];
+        if (e->n > 0) memcpy(b->text + b->len_text, b->text + e->at, (size_t)e->n);
+        b->len_text += e->n;
+    }
+    b->text[b->len_text++] = '\0';
+    return push(
+        b,
+        (msgl_gx){.kind = MSGL_GX_LIT, .simple = true, .height = 1, .at = at, .n = (int32_t)len});
+}
+
+static bool is_lit(const msgl_gx_builder *b, int32_t kid)
+{
+    return kid >= 0 && b->ex[kid].kind == MSGL_GX_LIT;
+}
+
 int32_t msgl__gx_seq(msgl_gx_builder *b, const int32_t *kids, int32_t n)
 {
     if (n == 1) return kids[0];
     if (n == 0) return msgl__gx_lit(b, "", 0);
-    return with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, kids, n);
+    bool pairs = false;
+    for (int32_t i = 1; i < n; i++) pairs |= is_lit(b, kids[i - 1]) && is_lit(b, kids[i]);
+    if (!pairs) return with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, kids, n);
+    msgl_gx_list l = {0};
+    for (int32_t i = 0, end; i < n && b->rc == 0; i = end) {
+        for (end = i + 1; end < n && is_lit(b, kids[i]) && is_lit(b, kids[end]);) end++;
+        msgl__gx_list_add(b, &l, end > i + 1 ? joined(b, kids + i, end - i) : kids[i]);
+    }
+    int32_t e = -1;
+    if (b->rc == 0)
+        e = l.n == 1 ? l.at[0] : with_kids(b, (msgl_gx){.kind = MSGL_GX_SEQ}, l.at, l.n);
+    msgl__gx_list_free(&l);
+    return e;
 }
 
 int32_t msgl__gx_alt(msgl_gx_builder *b, const int32_t *kids, int32_t n)
@@ -273,6 +338,7 @@ const char *msgl__gx_rule_name(const msgl_gx_builder *b, int32_t rule)
 void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr)
 {
     if (expr < 0) return; // the failure is the builder's
+    l->b = b;
     if (msgl__gx_room(b, (void **)&l->at, &l->cap, (int64_t)l->n + 1, sizeof *l->at) == 0) {
         l->at[l->n++] = expr;
     }
@@ -280,6 +346,7 @@ void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr)
 
 void msgl__gx_list_free(msgl_gx_list *l)
 {
+    if (l->b != NULL) msgl__gx_give_back(l->b, (size_t)l->cap * sizeof *l->at);
     msgl__free(l->at);
     *l = (msgl_gx_list){0};
 }

@@ -55,10 +55,12 @@ typedef struct msgl_gx_builder {
     msgl_gx_rule *rules;
     int32_t num_rules, cap_rules;
     msgl_grammar_limits limits;
-    size_t bytes;
-    uint64_t deadline_ns;
+    size_t bytes;  // taken so far
+    uint64_t work; // steps made so far
     int rc;
     msgl_err *err;
+    // With limits.lenient: what was left out so far, "" for nothing; why the last failure was one.
+    char notes[MSGL_ERR_TEXT_SIZE], why[MSGL_ERR_TEXT_SIZE];
 } msgl_gx_builder;
 
 void msgl__gx_init(msgl_gx_builder *b, const msgl_grammar_limits *limits, msgl_err *err);
@@ -68,8 +70,14 @@ int32_t msgl__gx_fail(msgl_gx_builder *b, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 // Room for `need` elements of *p: 0 or -1 (out of memory, or over the limit of bytes).
 int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size_t size);
-// Whether compiling took too long, which is then the failure.
-bool msgl__gx_late(msgl_gx_builder *b);
+// Counts steps of work, of some 50 ns each, and bytes of memory that the builder does not hold
+// itself; 0, or the failure: too many of them.
+int msgl__gx_spend(msgl_gx_builder *b, size_t steps, size_t bytes);
+// Bytes that were spent are free again.
+void msgl__gx_give_back(msgl_gx_builder *b, size_t bytes);
+// After a failure of MSGL_EUNSUPPORTED with limits.lenient: it is none, and the notes say what it
+// was. False: any other failure, which stays.
+bool msgl__gx_forgive(msgl_gx_builder *b);
 
 int32_t msgl__gx_never(msgl_gx_builder *b);
 int32_t msgl__gx_lit(msgl_gx_builder *b, const char *bytes, size_t n);
@@ -93,6 +101,7 @@ const char *msgl__gx_rule_name(const msgl_gx_builder *b, int32_t rule);
 typedef struct msgl_gx_list {
     int32_t *at;
     int32_t n, cap;
+    msgl_gx_builder *b; // whose memory it is
 } msgl_gx_list;
 void msgl__gx_list_add(msgl_gx_builder *b, msgl_gx_list *l, int32_t expr);
 void msgl__gx_list_free(msgl_gx_list *l);

@@ -13,11 +13,11 @@ void msgl__grammar_limits_init(msgl_grammar_limits *l)
     *l = (msgl_grammar_limits){
         .input_bytes = (size_t)1 << 20,
         .compile_bytes = (size_t)64 << 20,
-        .compile_ns = UINT64_C(2000000000),
+        .compile_steps = UINT64_C(2000000),
         .expr_depth = 256,
         .nodes = 500000,
         .stack_depth = 1000,
-        .state_width = 2048,
+        .state_width = 16384,
         .matcher_bytes = (size_t)8 << 20,
         .cache_bytes = (size_t)32 << 20,
     };
@@ -51,6 +51,7 @@ int msgl__grammar_finish(msgl_gx_builder *b, int32_t root, msgl_grammar **out)
     }
     if (b->rc == 0) msgl__nfa_build(b, root, &g->nfa);
     const int rc = b->rc;
+    if (rc == 0) (void)msgl__err_set(b->err, 0, "%s", b->notes);
     msgl__gx_free(b);
     if (rc == 0) {
         *out = g;

@@ -21,24 +21,31 @@ typedef struct msgl_matcher msgl_matcher;
 
 // What a grammar may take. A bound that is passed is MSGL_ELIMIT, whose text names it.
 typedef struct msgl_grammar_limits {
-    size_t input_bytes;   // of a schema, regex or grammar text
-    size_t compile_bytes; // memory while compiling
-    uint64_t compile_ns;  // wall time of compiling
-    int32_t expr_depth;   // nesting of the input
-    int32_t nodes;        // of the automaton
+    size_t input_bytes;     // of a schema, regex or grammar text
+    size_t compile_bytes;   // memory while compiling, all of it
+    uint64_t compile_steps; // work of compiling: the same for the same text on every machine
+    int32_t expr_depth;     // nesting of the input
+    int32_t nodes;          // of the automaton
     int32_t stack_depth;  // rules inside rules while matching: the mask leaves out what goes deeper
-    int32_t state_width;  // alternatives that are open at a time while matching
+    int32_t state_width;  // alternatives that are open at a time while matching; what has more at
+                          // one place is refused, those that come together later are left out
     size_t matcher_bytes; // of one matcher's tables, which are then rebuilt from its present state
     size_t cache_bytes;   // of the masks that a grammar keeps for its matchers
+    bool lenient;         // what of a JSON schema is not supported is left out, and *err says what
 } msgl_grammar_limits;
-// 1 MiB, 64 MiB, 2 s, 256, 500,000, 1,000, 2,048, 8 MiB, 32 MiB.
+// 1 MiB, 64 MiB, 2 M, 256, 500,000, 1,000, 16,384, 8 MiB, 32 MiB.
 void msgl__grammar_limits_init(msgl_grammar_limits *l);
 
 // Each makes a grammar with the count 1 from text[0, n); limits NULL: those of _limits_init.
 // MSGL_EFORMAT (says where the text is wrong), MSGL_EUNSUPPORTED (names what is not supported and
-// where), MSGL_EINVAL (no text satisfies it), MSGL_ELIMIT, MSGL_ENOMEM.
+// where), MSGL_EINVAL (no text satisfies it), MSGL_ELIMIT, MSGL_ENOMEM. On success err->text is
+// empty or, where limits are lenient, names what was left out.
+// Of a JSON schema: objects that name properties and say nothing of others have no others.
 int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_limits *limits,
                               msgl_grammar **out, msgl_err *err);
+// The same, and such objects may have others, as the standard has it.
+int msgl__grammar_json_schema_open(const char *text, size_t n, const msgl_grammar_limits *limits,
+                                   msgl_grammar **out, msgl_err *err);
 int msgl__grammar_json_object(const msgl_grammar_limits *limits, msgl_grammar **out, msgl_err *err);
 // The whole answer matches the pattern, as if ^( )$ stood around it.
 int msgl__grammar_regex(const char *text, size_t n, const msgl_grammar_limits *limits,
@@ -73,6 +80,12 @@ int msgl__grammar_vocab_create(const msgl_grammar_token *tokens, int32_t vocab_s
 int msgl__grammar_vocab_from_tokenizer(const msgl_tokenizer *t, int32_t vocab_size,
                                        const int32_t *eos, int32_t num_eos,
                                        msgl_grammar_vocab **out, msgl_err *err);
+// Gives tokens that have no bytes here texts that they are shown as, such as special tokens' names.
+// ids ascend; before the vocabulary is shared. MSGL_EINVAL, MSGL_ENOMEM.
+int msgl__grammar_vocab_show(msgl_grammar_vocab *v, const int32_t *ids,
+                             const msgl_grammar_token *texts, int32_t n);
+// The bytes of a token, or what it is shown as; *len 0: neither.
+const char *msgl__grammar_vocab_shown(const msgl_grammar_vocab *v, int32_t token, size_t *len);
 msgl_grammar_vocab *msgl__grammar_vocab_ref(msgl_grammar_vocab *v);
 void msgl__grammar_vocab_unref(msgl_grammar_vocab *v); // NULL allowed
 int32_t msgl__grammar_vocab_size(const msgl_grammar_vocab *v);

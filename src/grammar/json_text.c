@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/json_text.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "grammar/nfa_build.h"
+#include "utils/json_write.h"
 #include "utils/strbuf.h"
 #include "utils/utf8.h"
 
@@ -24,13 +25,11 @@ int msgl__json_short_escape(uint32_t cp)
 
 size_t msgl__json_put_char(uint32_t cp, char out[8])
 {
-    const int e = msgl__json_short_escape(cp);
-    if (e >= 0) {
-        memcpy(out, msgl__json_short_escapes[e].text, 2);
-        return 2;
-    }
-    if (cp < 0x20) return (size_t)snprintf(out, 8, "\\u%04x", cp);
-    return msgl__utf8_put(cp, out);
+    char escape[12];
+    const size_t n = msgl__json_escape(cp, false, escape); // at most \u001f
+    if (n == 0) return msgl__utf8_put(cp, out);
+    memcpy(out, escape, n);
+    return n;
 }
 
 void msgl__json_rules_init(msgl_json_rules *r)
@@ -189,21 +188,31 @@ int32_t msgl__json_rule(msgl_gx_builder *b, msgl_json_rules *r, msgl_json_rule w
     return msgl__gx_ref(b, *rule);
 }
 
+// What of the ranges is plain, as one class.
+static int32_t plain_part(msgl_gx_builder *b, const uint32_t *pairs, int32_t n)
+{
+    uint32_t *plain = msgl__reallocarray(NULL, (size_t)n + 1, 2 * MSGL_PLAIN_PAIRS * sizeof *plain);
+    if (plain == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
+    int32_t num = 0;
+    for (int32_t i = 0; i < n; i++) {
+        for (int k = 0; k < MSGL_PLAIN_PAIRS; k++) {
+            const uint32_t first = msgl__plain_pairs[2 * k], last = msgl__plain_pairs[2 * k + 1];
+            if (pairs[2 * i] > last || pairs[2 * i + 1] < first) continue;
+            plain[2 * num] = pairs[2 * i] > first ? pairs[2 * i] : first;
+            plain[2 * num + 1] = pairs[2 * i + 1] < last ? pairs[2 * i + 1] : last;
+            num++;
+        }
+    }
+    const int32_t e = num > 0 ? msgl__gx_class(b, plain, num, false) : msgl__gx_never(b);
+    msgl__free(plain);
+    return e;
+}
+
 int32_t msgl__json_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n)
 {
     msgl_gx_list ways = {0};
-    uint32_t plain[2];
+    msgl__gx_list_add(b, &ways, plain_part(b, pairs, n));
     for (int32_t i = 0; i < n && b->rc == 0; i++) {
-        for (int k = 0; k < MSGL_PLAIN_PAIRS; k++) {
-            plain[0] =
-                pairs[2 * i] > msgl__plain_pairs[2 * k] ? pairs[2 * i] : msgl__plain_pairs[2 * k];
-            plain[1] = pairs[2 * i + 1] < msgl__plain_pairs[2 * k + 1]
-                           ? pairs[2 * i + 1]
-                           : msgl__plain_pairs[2 * k + 1];
-            if (plain[0] <= plain[1]) {
-                msgl__gx_list_add(b, &ways, msgl__gx_class(b, plain, 1, false));
-            }
-        }
         for (uint32_t c = pairs[2 * i]; c <= pairs[2 * i + 1] && c <= '\\'; c++) {
             char text[8];
             if (c >= 0x20 && c != '"' && c != '\\') continue;
@@ -211,7 +220,7 @@ int32_t msgl__json_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n)
             msgl__gx_list_add(b, &ways, msgl__gx_one(b, lit));
         }
     }
-    const int32_t e = msgl__gx_alt(b, ways.at, ways.n);
+    const int32_t e = b->rc == 0 ? msgl__gx_alt(b, ways.at, ways.n) : -1;
     msgl__gx_list_free(&ways);
     return e;
 }

@@ -174,7 +174,7 @@ static int32_t schema(lark *l)
     if (depth != 0 || e->at == start || e->text[start] != '{') {
         return msgl__ebnf_fail(e, MSGL_EFORMAT, "%json without a schema: {...}");
     }
-    return msgl__schema_expr(e->b, &l->json, l->rule, e->text + start, e->at - start);
+    return msgl__schema_expr(e->b, &l->json, l->rule, e->text + start, e->at - start, false);
 }
 
 static int32_t atom(lark *l)

@@ -26,7 +26,8 @@ struct msgl_matcher {
     bool back_ended[MSGL_MATCHER_HISTORY];
     int32_t num_back, back_at;
     msgl_local *locals[LOCALS]; // by hash; references
-    msgl_local_key *key;
+    msgl_local_key *key;        // [cap_key]
+    int32_t cap_key;
     int32_t *states;        // of walks
     kept_mask masks[MASKS]; // a string's state comes again with every token of it
     int32_t next_mask;
@@ -39,9 +40,8 @@ msgl_matcher *msgl__matcher_create(msgl_grammar *g, msgl_grammar_vocab *v)
     m->g = msgl__grammar_ref(g);
     m->v = msgl__grammar_vocab_ref(v);
     for (int i = 0; i < MASKS; i++) m->masks[i].state = -1;
-    m->key = msgl__reallocarray(NULL, (size_t)g->limits.state_width, sizeof *m->key);
     m->states = msgl__reallocarray(NULL, MSGL_GRAMMAR_MAX_TOKEN + 1, sizeof *m->states);
-    int rc = m->key == NULL || m->states == NULL ? MSGL_ENOMEM : 0;
+    int rc = m->states == NULL ? MSGL_ENOMEM : 0;
     if (rc == 0) {
         rc = msgl__pda_init(&m->p, &g->nfa, &g->limits);
     }
@@ -68,8 +68,7 @@ void msgl__matcher_destroy(msgl_matcher *m)
 
 size_t msgl__matcher_bytes(const msgl_matcher *m)
 {
-    size_t sum = sizeof *m + msgl__pda_bytes(&m->p) +
-                 (size_t)m->g->limits.state_width * sizeof *m->key +
+    size_t sum = sizeof *m + msgl__pda_bytes(&m->p) + (size_t)m->cap_key * sizeof *m->key +
                  (MSGL_GRAMMAR_MAX_TOKEN + 1) * sizeof *m->states;
     for (int i = 0; i < MASKS; i++) {
         if (m->masks[i].bits != NULL) sum += ((size_t)m->v->size + 31) / 32 * 4;
@@ -77,12 +76,9 @@ size_t msgl__matcher_bytes(const msgl_matcher *m)
     return sum;
 }
 
-// Tables that grew too large are made anew from the states that are still needed.
-static int tidy(msgl_matcher *m)
+// The tables anew from the states that are still needed.
+static int compact(msgl_matcher *m)
 {
-    msgl__pda_rest(&m->p);
-    if (m->rc == 0) m->rc = m->p.rc;
-    if (m->rc != 0 || msgl__pda_bytes(&m->p) <= m->g->limits.matcher_bytes) return m->rc;
     int32_t roots[MSGL_MATCHER_HISTORY + 1];
     const int32_t n = m->num_back;
     memcpy(roots, m->back, sizeof m->back);
@@ -96,6 +92,26 @@ static int tidy(msgl_matcher *m)
     memcpy(m->back, roots, sizeof m->back);
     m->state = roots[MSGL_MATCHER_HISTORY];
     for (int i = 0; i < MASKS; i++) m->masks[i].state = -1;
+    return 0;
+}
+
+// Tables that grew too large are made anew.
+static int tidy(msgl_matcher *m)
+{
+    msgl__pda_rest(&m->p);
+    if (m->rc == 0) m->rc = m->p.rc;
+    if (m->rc != 0 || msgl__pda_bytes(&m->p) <= m->g->limits.matcher_bytes) return m->rc;
+    return compact(m);
+}
+
+static int key_room(msgl_matcher *m, int32_t n)
+{
+    if (n <= m->cap_key) return 0;
+    const int32_t cap = n < 64 ? 64 : n * 2;
+    void *more = msgl__reallocarray(m->key, (size_t)cap, sizeof *m->key);
+    if (more == NULL) return m->rc = MSGL_ENOMEM;
+    m->key = more;
+    m->cap_key = cap;
     return 0;
 }
 
@@ -129,6 +145,7 @@ static void put_local(const msgl_matcher *m, const msgl_local *l, uint32_t *bits
 static int fill_group(msgl_matcher *m, int32_t at, int32_t n, bool *want_long, uint32_t *bits)
 {
     const int32_t frame = m->p.configs[at].frame;
+    if (key_room(m, n) != 0) return m->rc;
     const bool clamped = msgl__local_make_key(&m->p, m->p.configs + at, n, m->key);
     const msgl_local *l = local_of(m, n, clamped);
     if (l == NULL) return m->rc;
@@ -167,6 +184,27 @@ static int fill_state(msgl_matcher *m, uint32_t *bits)
     return m->rc;
 }
 
+// Where putting the mask together takes too much work or memory: the tokens of the state itself, as
+// far as there is work for them. The first one that is found costs little, and all are right.
+static int fill_some(msgl_matcher *m, uint32_t *bits)
+{
+    m->rc = m->p.rc = 0;
+    if (compact(m) != 0) return m->rc;
+    msgl__pda_rest(&m->p);
+    const size_t words = ((size_t)m->v->size + 31) / 32;
+    memset(bits, 0, words * sizeof *bits);
+    for (int k = 0; k < 2 && m->rc == 0; k++) {
+        m->rc = msgl__trie_walk(&m->v->trie[k], &m->p, m->state, m->states, bits);
+    }
+    uint32_t any = 0;
+    for (size_t i = 0; i < words; i++) any |= bits[i];
+    if (m->rc == MSGL_ELIMIT && any != 0) {
+        m->rc = m->p.rc = 0;
+        return compact(m);
+    }
+    return m->rc;
+}
+
 static void put_eos(const msgl_matcher *m, uint32_t *bits)
 {
     for (int32_t i = 0; i < m->v->num_eos; i++) msgl__bit_set(bits, m->v->eos[i]);
@@ -186,7 +224,8 @@ int msgl__matcher_fill_mask(msgl_matcher *m, uint32_t *bits)
         memcpy(bits, m->masks[i].bits, bytes);
         return 0;
     }
-    if (fill_state(m, bits) != 0) return m->rc;
+    if (fill_state(m, bits) == MSGL_ELIMIT) fill_some(m, bits);
+    if (m->rc != 0) return m->rc;
     if (msgl__matcher_may_end(m)) put_eos(m, bits);
     kept_mask *keep = &m->masks[m->next_mask];
     m->next_mask = (m->next_mask + 1) % MASKS;
@@ -204,16 +243,34 @@ static void remember(msgl_matcher *m)
     if (m->num_back < MSGL_MATCHER_HISTORY) m->num_back++;
 }
 
+static int32_t step_all(msgl_matcher *m, int32_t state, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n && state != MSGL_STATE_DEAD; i++) {
+        state = msgl__pda_step(&m->p, state, (uint8_t)bytes[i]);
+    }
+    return state;
+}
+
+// Where alternatives were left out, what one of them allows may have been left out on the way of
+// all together: each goes its way alone, until one comes through.
+static int32_t step_apart(msgl_matcher *m, const char *bytes, size_t n)
+{
+    int32_t to = MSGL_STATE_DEAD;
+    for (int32_t i = 0; i < m->p.states[m->state].n && to == MSGL_STATE_DEAD && m->p.rc == 0; i++) {
+        const msgl_config c = m->p.configs[m->p.states[m->state].at + i];
+        if (c.node >= 0) to = step_all(m, msgl__pda_state(&m->p, &c, 1), bytes, n);
+    }
+    return to;
+}
+
 int msgl__matcher_accept_bytes(msgl_matcher *m, const char *bytes, size_t n)
 {
     if (tidy(m) != 0) return m->rc;
     if (m->ended) return n == 0 ? 0 : MSGL_EINVAL;
-    int32_t s = m->state;
-    for (size_t i = 0; i < n; i++) {
-        s = msgl__pda_step(&m->p, s, (uint8_t)bytes[i]);
-        if (s != MSGL_STATE_DEAD) continue;
-        return m->p.rc != 0 ? (m->rc = m->p.rc) : MSGL_EINVAL;
-    }
+    m->p.effort = INT64_MAX; // a token is short, and has to be taken if the mask has it
+    int32_t s = step_all(m, m->state, bytes, n);
+    if (s == MSGL_STATE_DEAD && m->p.rc == 0 && m->p.pruned) s = step_apart(m, bytes, n);
+    if (s == MSGL_STATE_DEAD) return m->p.rc != 0 ? (m->rc = m->p.rc) : MSGL_EINVAL;
     remember(m);
     m->state = s;
     return 0;

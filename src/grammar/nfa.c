@@ -21,8 +21,8 @@ int32_t msgl__nfa_node(msgl_nfa_builder *x)
                              "grammar: its automaton has more than %d nodes (limit: nodes)",
                              x->b->limits.nodes);
     }
-    if (x->num_nodes % 4096 == 4095 && msgl__gx_late(x->b)) return -1;
-    if (msgl__gx_room(x->b, (void **)&x->nodes, &x->cap_nodes, (int64_t)x->num_nodes + 1,
+    if (msgl__gx_spend(x->b, 1, 0) != 0 ||
+        msgl__gx_room(x->b, (void **)&x->nodes, &x->cap_nodes, (int64_t)x->num_nodes + 1,
                       sizeof *x->nodes) != 0) {
         return -1;
     }
@@ -32,7 +32,7 @@ int32_t msgl__nfa_node(msgl_nfa_builder *x)
 
 void msgl__nfa_go(msgl_nfa_builder *x, int32_t from, msgl_eps_kind kind, int32_t to, int32_t arg)
 {
-    if (x->b->rc != 0 || from < 0 ||
+    if (x->b->rc != 0 || from < 0 || msgl__gx_spend(x->b, 1, 0) != 0 ||
         msgl__gx_room(x->b, (void **)&x->eps, &x->cap_eps, (int64_t)x->num_eps + 1,
                       sizeof *x->eps) != 0) {
         return;
@@ -63,8 +63,9 @@ void msgl__nfa_byte(msgl_nfa_builder *x, int32_t from, const msgl_byte_set *set,
 {
     if (x->b->rc != 0 || from < 0 || to < 0) return;
     const int32_t id = set_id(x, set);
-    if (id < 0 || msgl__gx_room(x->b, (void **)&x->edges, &x->cap_edges, (int64_t)x->num_edges + 1,
-                                sizeof *x->edges) != 0) {
+    if (id < 0 || msgl__gx_spend(x->b, 1, 0) != 0 ||
+        msgl__gx_room(x->b, (void **)&x->edges, &x->cap_edges, (int64_t)x->num_edges + 1,
+                      sizeof *x->edges) != 0) {
         return;
     }
     x->edges[x->num_edges] = (msgl_link_edge){id, to, x->nodes[from].edge};
@@ -99,8 +100,6 @@ static int32_t rule_number(msgl_nfa_builder *x, int32_t rule)
     if (x->rule_of[rule] < 0) x->rule_of[rule] = new_rule(x, rule);
     return x->rule_of[rule];
 }
-
-static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to);
 
 static bool pairs_cover_plain(const uint32_t *pairs, int32_t n)
 {
@@ -174,7 +173,7 @@ static void emit_star(msgl_nfa_builder *x, int32_t kid, int32_t from, int32_t to
     const int32_t loop = msgl__nfa_node(x);
     const bool plain = x->b->rc == 0 && !x->ticking && takes_plain(x, kid);
     msgl__nfa_go(x, from, MSGL_EPS_GO, loop, 0);
-    emit(x, kid, loop, loop);
+    msgl__nfa_emit(x, kid, loop, loop);
     if (plain && x->b->rc == 0) x->nodes[loop].plain = MSGL_PLAIN_ANY;
     msgl__nfa_go(x, loop, MSGL_EPS_GO, to, 0);
 }
@@ -186,7 +185,7 @@ static void emit_copies(msgl_nfa_builder *x, int32_t kid, int32_t min, int32_t m
     for (int32_t i = 0; i < last && x->b->rc == 0; i++) {
         const int32_t next = msgl__nfa_node(x);
         if (i >= min) msgl__nfa_go(x, from, MSGL_EPS_GO, to, 0);
-        emit(x, kid, from, next);
+        msgl__nfa_emit(x, kid, from, next);
         from = next;
     }
     if (max == MSGL_GX_INF) {
@@ -248,7 +247,7 @@ static void emit_counted(msgl_nfa_builder *x, int32_t kid, int32_t min, int32_t 
         // one stack, and only its end pops it.
         msgl__nfa_go(x, body, MSGL_EPS_CALL, end, new_rule(x, -2 - kid));
     } else {
-        emit(x, kid, body, end);
+        msgl__nfa_emit(x, kid, body, end);
     }
     if (plain && x->b->rc == 0) {
         x->nodes[body].plain = max == MSGL_GX_INF ? MSGL_PLAIN_ANY : MSGL_PLAIN_COUNTED;
@@ -295,7 +294,7 @@ static void emit_len(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     x->ticking = true;
     const int32_t body = msgl__nfa_node(x), end = msgl__nfa_node(x);
     msgl__nfa_go(x, from, MSGL_EPS_GO, body, 0);
-    emit(x, e.at, body, end);
+    msgl__nfa_emit(x, e.at, body, end);
     msgl__nfa_go(x, end, MSGL_EPS_EXIT, to, region);
     x->ticking = false;
     x->region = -1;
@@ -308,33 +307,23 @@ static void emit_len(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
 static void emit_alt(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
 {
     const msgl_gx e = x->b->ex[id];
-    int32_t *lits = msgl__reallocarray(NULL, (size_t)e.n, sizeof *lits);
-    int32_t n = 0;
-    if (lits == NULL) {
-        msgl__gx_fail(x->b, MSGL_ENOMEM, "out of memory for a grammar");
+    if (!x->ticking) {
+        msgl__nfa_alt(x, id, from, to);
         return;
     }
-    for (int32_t i = 0; i < e.n && x->b->rc == 0; i++) {
-        const int32_t kid = x->b->kids[e.at + i];
-        if (x->b->ex[kid].kind == MSGL_GX_LIT && !x->ticking) {
-            lits[n++] = kid;
-        } else {
-            emit(x, kid, from, to);
-        }
-    }
-    if (n > 0 && x->b->rc == 0) msgl__nfa_lits(x, lits, n, from, to);
-    msgl__free(lits);
+    for (int32_t i = 0; i < e.n && x->b->rc == 0; i++)
+        msgl__nfa_emit(x, x->b->kids[e.at + i], from, to);
 }
 
 static void emit_one(msgl_nfa_builder *x, int32_t kid, int32_t from, int32_t to)
 {
     if (!x->ticking) {
-        emit(x, kid, from, to);
+        msgl__nfa_emit(x, kid, from, to);
         return;
     }
     const int32_t tick = msgl__nfa_node(x);
     x->ticking = false;
-    emit(x, kid, from, tick);
+    msgl__nfa_emit(x, kid, from, tick);
     x->ticking = true;
     msgl__nfa_go(x, tick, MSGL_EPS_TICK, to, x->region);
 }
@@ -350,9 +339,7 @@ static void emit_class(msgl_nfa_builder *x, const msgl_gx *e, int32_t from, int3
     msgl__nfa_go(x, tick, MSGL_EPS_TICK, to, x->region);
 }
 
-// Edges from `from` to `to` for every text of the expression. Adds no edge to `to` and none back
-// to `from`, so that alternatives may share both. As deep as the expression, which is bounded.
-static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
+void msgl__nfa_emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
 {
     if (x->b->rc != 0) return;
     const msgl_gx e = x->b->ex[id];
@@ -362,7 +349,7 @@ static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     case MSGL_GX_SEQ:
         for (int32_t i = 0; i < e.n && x->b->rc == 0; i++) {
             const int32_t next = i + 1 == e.n ? to : msgl__nfa_node(x);
-            emit(x, x->b->kids[e.at + i], from, next);
+            msgl__nfa_emit(x, x->b->kids[e.at + i], from, next);
             from = next;
         }
         break;
@@ -371,7 +358,7 @@ static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     case MSGL_GX_REF: {
         const int32_t inner = x->b->rules[e.at].expr;
         if (inlined(x, e.at) && (!has_count(x, inner) || (x->region < 0 && !x->ticking))) {
-            emit(x, inner, from, to);
+            msgl__nfa_emit(x, inner, from, to);
             break;
         }
         const int32_t rule = rule_number(x, e.at);
@@ -397,7 +384,7 @@ static void emit_rules(msgl_nfa_builder *x, int32_t root)
             return;
         }
         const int32_t end = msgl__nfa_node(x);
-        emit(x, expr, x->starts[r], end);
+        msgl__nfa_emit(x, expr, x->starts[r], end);
         msgl__nfa_go(x, end, MSGL_EPS_END, 0, 0);
     }
 }
@@ -406,6 +393,10 @@ static void emit_rules(msgl_nfa_builder *x, int32_t root)
 static void pack(msgl_nfa_builder *x, msgl_nfa *out)
 {
     const size_t n = (size_t)x->num_nodes;
+    // As much again for a moment, and what nfa_check.c takes.
+    const size_t packed =
+        n * (sizeof *out->nodes + 32) + ((size_t)x->num_edges + (size_t)x->num_eps) * 32;
+    if (msgl__gx_spend(x->b, n, packed) != 0) return;
     out->nodes = msgl__calloc(n, sizeof *out->nodes);
     out->edges = msgl__reallocarray(NULL, (size_t)x->num_edges + 1, sizeof *out->edges);
     out->eps = msgl__reallocarray(NULL, (size_t)x->num_eps + 1, sizeof *out->eps);
@@ -489,8 +480,8 @@ int msgl__nfa_build(msgl_gx_builder *b, int32_t root, msgl_nfa *out)
     }
     if (b->rc == 0) pack(&x, out);
     if (b->rc == 0) msgl__nfa_lengths(b, out);
-    if (b->rc == 0) msgl__nfa_check(b, out, x.queue);
     if (b->rc == 0) classify(out);
+    if (b->rc == 0) msgl__nfa_check(b, out, x.queue);
     msgl__free(x.nodes);
     msgl__free(x.edges);
     msgl__free(x.eps);

@@ -62,6 +62,8 @@ static inline bool msgl__byte_set_has(const msgl_byte_set *s, uint8_t c)
     return s->w[c >> 5] >> (c & 31) & 1;
 }
 
+#define MSGL_NFA_WIDTH 2048
+
 typedef struct msgl_nfa {
     msgl_nfa_node *nodes;
     int32_t num_nodes;
@@ -79,6 +81,8 @@ typedef struct msgl_nfa {
     uint8_t class_of[256]; // bytes that no set tells apart have one class
     uint8_t byte_of[256];  // one byte of each class
     int32_t num_classes;
+    int32_t width; // alternatives that are kept while matching: as many as one place has, or
+                   // MSGL_NFA_WIDTH where all have fewer
     size_t bytes;
 } msgl_nfa;
 
@@ -93,6 +97,10 @@ int msgl__nfa_check(msgl_gx_builder *b, msgl_nfa *a, const int32_t *rule_ids);
 
 // nfa_len.c, before it: which counts lead out of the regions of MSGL_GX_LEN.
 int msgl__nfa_lengths(msgl_gx_builder *b, msgl_nfa *a);
+
+// nfa_width.c, as a part of the check: no place has too many alternatives; sets a->width.
+// rule_empty: of each rule.
+int msgl__nfa_widths(msgl_gx_builder *b, msgl_nfa *a, const uint8_t *rule_empty);
 
 static inline bool msgl__nfa_alive(const msgl_nfa *a, int32_t node, int32_t count)
 {

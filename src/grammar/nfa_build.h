@@ -39,8 +39,9 @@ typedef struct msgl_nfa_builder {
     int32_t *queue;   // number here -> builder's rule, or -2 - expression
     int32_t *starts;
     int32_t num_rules, cap_queue, cap_starts;
-    int32_t region; // that nodes made now belong to, -1
-    bool ticking;   // characters tick: inside MSGL_GX_LEN
+    int32_t region;  // that nodes made now belong to, -1
+    bool ticking;    // characters tick: inside MSGL_GX_LEN
+    int32_t inlined; // rules that alternatives were made of instead of calling them
 } msgl_nfa_builder;
 
 int32_t msgl__nfa_node(msgl_nfa_builder *x);
@@ -48,13 +49,16 @@ void msgl__nfa_go(msgl_nfa_builder *x, int32_t from, msgl_eps_kind kind, int32_t
 void msgl__nfa_byte(msgl_nfa_builder *x, int32_t from, const msgl_byte_set *set, int32_t to);
 void msgl__nfa_range(msgl_nfa_builder *x, int32_t from, uint8_t first, uint8_t last, int32_t to);
 
+// nfa.c. Edges from `from` to `to` for every text of the expression. Adds no edge to `to` and none
+// back to `from`, so that alternatives may share both. As deep as the expression, which is bounded.
+void msgl__nfa_emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to);
+// nfa_alt.c: the same of alternatives, where characters do not tick.
+void msgl__nfa_alt(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to);
+
 // nfa_parts.c: the parts of expressions that are about bytes.
 void msgl__nfa_class(msgl_nfa_builder *x, const uint32_t *pairs, int32_t n, int32_t from,
                      int32_t to);
 void msgl__nfa_bytes(msgl_nfa_builder *x, const char *p, int32_t n, int32_t from, int32_t to);
-// Alternatives that are literals, as a tree of their common beginnings. lits: expressions; sorted
-// in place.
-void msgl__nfa_lits(msgl_nfa_builder *x, int32_t *lits, int32_t n, int32_t from, int32_t to);
 void msgl__nfa_except(msgl_nfa_builder *x, const msgl_gx *e, int32_t from, int32_t to);
 // The characters of a JSON string without its escapes, or only what of it has an escape.
 extern const uint32_t msgl__plain_pairs[6];

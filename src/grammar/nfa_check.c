@@ -279,6 +279,7 @@ int msgl__nfa_check(msgl_gx_builder *b, msgl_nfa *a, const int32_t *rule_ids)
     if (b->rc == 0 && lead_to_end(b, a, false, good, rule_good) == 0) {
         refuse_left(b, a, rule_good, rule_ids);
     }
+    if (b->rc == 0) msgl__nfa_widths(b, a, rule_good);
     if (b->rc == 0) find_tails(a);
     msgl__free(good);
     return b->rc;

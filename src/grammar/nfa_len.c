@@ -79,6 +79,7 @@ int msgl__nfa_lengths(msgl_gx_builder *b, msgl_nfa *a)
                                  "(limit: lengths)",
                                  MAX_BYTES);
         }
+        if (msgl__gx_spend(b, 0, (size_t)words * 8) != 0) return -1;
         uint64_t *more = msgl__reallocarray(a->alive, (size_t)(a->num_alive + words), sizeof *more);
         if (more == NULL) return msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
         a->alive = more;
@@ -88,7 +89,8 @@ int msgl__nfa_lengths(msgl_gx_builder *b, msgl_nfa *a)
         a->num_alive += (int32_t)words;
         a->bytes += (size_t)words * sizeof *rows;
         bool changed = true; // later nodes first: most edges lead forward
-        while (changed && !msgl__gx_late(b)) {
+        const size_t pass = (size_t)words / 16 + (size_t)(r->end - r->first);
+        while (changed && msgl__gx_spend(b, pass, 0) == 0) {
             changed = false;
             for (int32_t node = r->end - 1; node >= r->first; node--) {
                 changed |= pass_node(a, r, rows, node, last);

@@ -118,40 +118,6 @@ static int lit_order(const void *a, const void *b)
     return c != 0 ? c : (p->n > q->n) - (p->n < q->n);
 }
 
-void msgl__nfa_lits(msgl_nfa_builder *x, int32_t *ids, int32_t n, int32_t from, int32_t to)
-{
-    lit *lits = msgl__reallocarray(NULL, (size_t)n, sizeof *lits);
-    int32_t longest = 0;
-    for (int32_t i = 0; lits != NULL && i < n; i++) {
-        const msgl_gx *e = &x->b->ex[ids[i]];
-        lits[i] = (lit){x->b->text + e->at, e->n};
-        if (e->n > longest) longest = e->n;
-    }
-    int32_t *path = msgl__reallocarray(NULL, (size_t)longest + 1, sizeof *path);
-    if (lits == NULL || path == NULL) {
-        msgl__gx_fail(x->b, MSGL_ENOMEM, "out of memory for a grammar");
-        goto done;
-    }
-    qsort(lits, (size_t)n, sizeof *lits, lit_order);
-    path[0] = from;
-    for (int32_t i = 0; i < n && x->b->rc == 0; i++) {
-        int32_t same = 0;
-        if (i > 0) {
-            const int32_t most = lits[i].n < lits[i - 1].n ? lits[i].n : lits[i - 1].n;
-            while (same < most && lits[i].p[same] == lits[i - 1].p[same]) same++;
-            if (same == lits[i].n && same == lits[i - 1].n) continue; // twice the same
-        }
-        for (int32_t k = same; k < lits[i].n && x->b->rc == 0; k++) {
-            path[k + 1] = msgl__nfa_node(x);
-            msgl__nfa_range(x, path[k], (uint8_t)lits[i].p[k], (uint8_t)lits[i].p[k], path[k + 1]);
-        }
-        if (x->b->rc == 0) msgl__nfa_go(x, path[lits[i].n], MSGL_EPS_GO, to, 0);
-    }
-done:
-    msgl__free(lits);
-    msgl__free(path);
-}
-
 // ---- names that a key must not be ----
 
 // What any key may go on with: plain characters and escapes, then the quote. One per EXCEPT.

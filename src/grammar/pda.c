@@ -109,8 +109,8 @@ static void add(msgl_pda *p, int32_t node, int32_t count, int32_t frame, bool en
         }
     }
     const int64_t need = (int64_t)p->num_work + 1;
-    if (need > 4 * (int64_t)p->limits->state_width) {
-        p->rc = MSGL_ELIMIT;
+    if (need > 4 * (int64_t)p->a->width) {
+        p->pruned = true;
         return;
     }
     if (room(p, (void **)&p->work, &p->cap_work, need, sizeof *p->work) != 0 ||
@@ -213,9 +213,10 @@ static int32_t close_work(msgl_pda *p)
     for (int32_t i = 1; i < n; i++) {
         if (config_order(&out[i], &out[kept - 1]) != 0) out[kept++] = out[i];
     }
-    if (kept > p->limits->state_width) {
-        p->rc = MSGL_ELIMIT;
-        return -1;
+    // Each of them leads to an end, so those that are left are texts of the grammar, too.
+    if (kept > p->a->width) {
+        p->pruned = true;
+        kept = p->a->width;
     }
     return kept;
 }
@@ -416,6 +417,7 @@ int msgl__pda_compact(msgl_pda *p, int32_t *roots, int32_t n)
     }
     if (rc == 0) {
         memcpy(roots, moved, (size_t)n * sizeof *moved);
+        fresh.pruned = p->pruned;
         msgl__pda_free(p);
         *p = fresh;
     } else {

@@ -58,12 +58,13 @@ typedef struct msgl_pda {
     msgl_hash_set seen;
     int32_t unknown_depth; // of the deepest frame over MSGL_FRAME_UNKNOWN so far
     int64_t effort;        // configurations that may still be closed before the next msgl__pda_rest
+    bool pruned;           // at some time there were more alternatives than are kept
     int rc;                // MSGL_ELIMIT, MSGL_ENOMEM: the state asked for is not known
 } msgl_pda;
 
 int msgl__pda_init(msgl_pda *p, const msgl_nfa *a, const msgl_grammar_limits *l);
 // Before each call from outside: what one of them may cost begins anew.
-#define MSGL_PDA_EFFORT (4 << 20)
+#define MSGL_PDA_EFFORT (1 << 20)
 static inline void msgl__pda_rest(msgl_pda *p)
 {
     p->effort = MSGL_PDA_EFFORT;

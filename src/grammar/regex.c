@@ -63,6 +63,12 @@ static void add(parser *p, ranges *r, uint32_t first, uint32_t last)
     r->n++;
 }
 
+static void drop(parser *p, ranges *r)
+{
+    msgl__free(r->at);
+    msgl__gx_give_back(p->b, (size_t)r->cap * sizeof *r->at);
+}
+
 // A class that the text has: expression of the set as it is, or as JSON writes it.
 static int32_t class_expr(parser *p, ranges *r, bool negate)
 {
@@ -106,6 +112,48 @@ static void add_named(parser *p, ranges *r, char name)
         next = set[2 * i + 1] + 1;
     }
     if (kind != name) add(p, r, next, 0x10ffff);
+}
+
+typedef struct class_of {
+    parser *p;
+    ranges *r;
+} class_of;
+
+static void add_to(void *to, uint32_t first, uint32_t last)
+{
+    const class_of *c = to;
+    add(c->p, c->r, first, last);
+}
+
+// Behind \p or \P: {name}, {^name}, or one letter.
+static void add_category(parser *p, ranges *r, bool negate)
+{
+    const size_t start = p->at;
+    size_t n = 1;
+    const char *name = p->text + start;
+    if (peek(p) == '{') {
+        const char *end = memchr(name, '}', p->n - start);
+        if (end == NULL) {
+            bad(p, MSGL_EFORMAT, "a malformed \\p{...}");
+            return;
+        }
+        name++;
+        n = (size_t)(end - name);
+        p->at = (size_t)(end - p->text) + 1;
+        if (n > 0 && name[0] == '^') {
+            negate = !negate;
+            name++;
+            n--;
+        }
+    } else if (p->at < p->n) {
+        p->at++;
+    }
+    class_of to = {p, r};
+    if (p->b->rc == 0 && (start >= p->n || !msgl__regex_category(name, n, negate, add_to, &to))) {
+        p->at = start;
+        bad(p, MSGL_EUNSUPPORTED,
+            "\\p of this name is not supported; allowed: general categories such as L, Lu, Nd");
+    }
 }
 
 static uint32_t hex_number(parser *p, int min, int max)
@@ -167,6 +215,8 @@ static bool escape(parser *p, ranges *r, bool in_class, uint32_t *cp)
     case 'W':
     case 's':
     case 'S': add_named(p, r, c); return false;
+    case 'p':
+    case 'P': add_category(p, r, c == 'P'); return p->b->rc != 0;
     case 'x':
     case 'u':
     case 'U': *cp = code_point(p, c); return true;
@@ -229,7 +279,7 @@ static int32_t bracket(parser *p)
     int32_t e = -1;
     if (!closed) bad(p, MSGL_EFORMAT, "a class that is empty or has no end");
     if (p->b->rc == 0) e = class_expr(p, &r, negate);
-    msgl__free(r.at);
+    drop(p, &r);
     return e;
 }
 
@@ -245,7 +295,7 @@ static int32_t single(parser *p, uint32_t cp)
     ranges r = {0};
     add(p, &r, cp, cp);
     const int32_t e = p->b->rc == 0 ? class_expr(p, &r, false) : -1;
-    msgl__free(r.at);
+    drop(p, &r);
     return e;
 }
 
@@ -315,7 +365,7 @@ static int32_t atom(parser *p, bool at_start, bool at_end)
             add(p, &r, '\r', '\r');
         }
         const int32_t e = class_expr(p, &r, true);
-        msgl__free(r.at);
+        drop(p, &r);
         return e;
     }
     case '*':
@@ -327,7 +377,7 @@ static int32_t atom(parser *p, bool at_start, bool at_end)
         const bool one = escape(p, &r, false, &cp);
         int32_t e = -1;
         if (p->b->rc == 0) e = one ? single(p, cp) : class_expr(p, &r, false);
-        msgl__free(r.at);
+        drop(p, &r);
         return e;
     }
     default: cp = msgl__utf8_next(p->text, &p->at); return single(p, cp);

@@ -18,4 +18,9 @@ typedef struct msgl_regex_opts {
 // MSGL_EFORMAT, MSGL_EUNSUPPORTED (look-around, back-references, \b, ...) name what and where.
 int32_t msgl__regex(msgl_gx_builder *b, const char *text, size_t n, const msgl_regex_opts *opts);
 
+// regex_unicode.c. The ranges of characters of \p{name}, or (negate) of all others, in ascending
+// order to add. False: no such category, and nothing was added. From any thread.
+bool msgl__regex_category(const char *name, size_t n, bool negate,
+                          void (*add)(void *to, uint32_t first, uint32_t last), void *to);
+
 #endif

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/schema.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "grammar/compiled.h"
+#include "grammar/schema_number.h"
 #include "utils/json.h"
 
 // Keywords that constrain and are understood, and those that only describe.
@@ -41,6 +44,8 @@ static const char *const KNOWN[] = {
     "multipleOf",
     "propertyNames",
     "additionalItems",
+    "uniqueItems",
+    "unevaluatedProperties",
 };
 static const char *const NOTES[] = {
     "title",
@@ -69,8 +74,15 @@ static const char *const NOTES[] = {
 
 int32_t msgl__schema_fail(msgl_schema *s, int code, const char *keyword, const char *what)
 {
+    if (s->b->rc == 0) (void)snprintf(s->refused, sizeof s->refused, "%s", keyword);
     return msgl__gx_fail(s->b, code, "json_schema: \"%.40s\" at \"%s\": %s", keyword, s->place,
                          what);
+}
+
+int msgl__schema_leave_out(msgl_schema *s, const char *keyword, const char *what)
+{
+    msgl__schema_fail(s, MSGL_EUNSUPPORTED, keyword, what);
+    return msgl__gx_forgive(s->b) ? 0 : -1;
 }
 
 size_t msgl__schema_enter(msgl_schema *s, const char *key, int index)
@@ -97,19 +109,22 @@ static bool in_list(const char *key, const char *const *list, size_t n)
     return false;
 }
 
-static int check_keywords(msgl_schema *s, json_t *schema)
+bool msgl__schema_is_note(const char *keyword)
+{
+    return in_list(keyword, NOTES, MSGL_COUNT(NOTES)) || strncmp(keyword, "x-", 2) == 0 ||
+           strcmp(keyword, "$defs") == 0 || strcmp(keyword, "definitions") == 0;
+}
+
+int msgl__schema_check_keywords(msgl_schema *s, json_t *schema)
 {
     const char *key;
     json_t *value;
     json_object_foreach(schema, key, value)
     {
-        if (in_list(key, KNOWN, MSGL_COUNT(KNOWN)) || in_list(key, NOTES, MSGL_COUNT(NOTES)) ||
-            strncmp(key, "x-", 2) == 0) {
+        if (msgl__gx_spend(s->b, 4, 0) != 0) return -1;
+        if (in_list(key, KNOWN, MSGL_COUNT(KNOWN)) || msgl__schema_is_note(key)) {
             continue;
         }
-        // Keywords that forbid nothing as they stand.
-        if (strcmp(key, "uniqueItems") == 0 && json_is_false(value)) continue;
-        if (strcmp(key, "unevaluatedProperties") == 0 && json_is_true(value)) continue;
         return msgl__schema_fail(s, MSGL_EUNSUPPORTED, key, "this keyword is not supported");
     }
     return 0;
@@ -120,9 +135,11 @@ int32_t msgl__schema_count(msgl_schema *s, const json_t *schema, const char *key
     const json_t *v = json_object_get(schema, keyword);
     if (v == NULL) return none;
     const double d = json_number_value(v);
-    if (!json_is_number(v) || d < 0 || d != (double)(int64_t)d) {
+    if (!json_is_number(v) || d < 0 || d != floor(d)) {
         return msgl__schema_fail(s, MSGL_EFORMAT, keyword, "has to be an integer of 0 or more");
     }
+    // Nobody waits for an answer that comes to such a maximum.
+    if (d > 1000000 && none == MSGL_GX_INF) return none;
     if (d > 1000000) {
         return msgl__schema_fail(s, MSGL_ELIMIT, keyword, "is more than 1000000 (limit: count)");
     }
@@ -164,22 +181,22 @@ static json_t *follow_pointer(msgl_schema *s, const char *p)
     return at;
 }
 
-static json_t *find_anchor(json_t *at, const char *name, int depth)
+static json_t *find_anchor(msgl_schema *s, json_t *at, const char *name, int depth)
 {
-    if (depth > MSGL_SCHEMA_DEPTH) return NULL;
+    if (depth > MSGL_SCHEMA_DEPTH || msgl__gx_spend(s->b, 2, 0) != 0) return NULL;
     const char *key;
     json_t *value;
     const json_t *own = json_object_get(at, "$anchor");
     if (own != NULL && json_is_string(own) && strcmp(json_string_value(own), name) == 0) return at;
     json_object_foreach(at, key, value)
     {
-        json_t *hit = json_is_object(value) ? find_anchor(value, name, depth + 1) : NULL;
+        json_t *hit = json_is_object(value) ? find_anchor(s, value, name, depth + 1) : NULL;
         if (hit != NULL) return hit;
     }
     return NULL;
 }
 
-static json_t *ref_target(msgl_schema *s, const json_t *ref)
+json_t *msgl__schema_ref_target(msgl_schema *s, const json_t *ref)
 {
     const char *uri = json_string_value(ref);
     if (uri == NULL) {
@@ -195,69 +212,38 @@ static json_t *ref_target(msgl_schema *s, const json_t *ref)
     }
     json_t *to = NULL;
     if (uri[0] != '#') {
-        msgl__schema_fail(s, MSGL_EUNSUPPORTED, "$ref", "only references inside the schema (#...)");
-        return NULL;
+        const int rc =
+            msgl__schema_leave_out(s, "$ref", "only references inside the schema (#...)");
+        return rc == 0 ? json_true() : NULL;
     }
     to = uri[1] == '\0' || uri[1] == '/' ? follow_pointer(s, uri + 1)
-                                         : find_anchor(s->root, uri + 1, 0);
+                                         : find_anchor(s, s->root, uri + 1, 0);
     if (to == NULL) msgl__schema_fail(s, MSGL_EFORMAT, "$ref", "leads nowhere");
     return to;
 }
 
-static bool only_notes_beside(json_t *schema, const char *keyword)
+static bool only_notes_beside(const json_t *schema, const char *keyword)
 {
     const char *key;
     json_t *value;
-    json_object_foreach(schema, key, value)
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
     {
-        if (strcmp(key, keyword) == 0 || in_list(key, NOTES, MSGL_COUNT(NOTES)) ||
-            strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0) {
-            continue;
-        }
-        return false;
+        if (strcmp(key, keyword) != 0 && !msgl__schema_is_note(key)) return false;
     }
     return true;
 }
 
-json_t *msgl__schema_keep(msgl_schema *s, json_t *made)
+bool msgl__schema_only_links(const json_t *schema)
 {
-    if (made != NULL && json_array_size(s->made) >= MSGL_SCHEMA_MADE) {
-        json_decref(made);
-        msgl__gx_fail(s->b, MSGL_ELIMIT,
-                      "json_schema: allOf, anyOf and $ref combine to more than %d schemas "
-                      "(limit: schemas)",
-                      MSGL_SCHEMA_MADE);
-        return NULL;
-    }
-    if (made == NULL || json_array_append_new(s->made, made) != 0) {
-        msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
-        return NULL;
-    }
-    return made;
-}
-
-json_t *msgl__schema_resolve(msgl_schema *s, json_t *schema)
-{
-    for (int hops = 0; json_is_object(schema); hops++) {
-        const json_t *ref = json_object_get(schema, "$ref");
-        if (ref == NULL) return schema;
-        if (hops >= MSGL_SCHEMA_REFS) {
-            msgl__schema_fail(s, MSGL_ELIMIT, "$ref", "leads on and on (limit: references)");
-            return NULL;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+    {
+        if (strcmp(key, "$ref") != 0 && strcmp(key, "allOf") != 0 && !msgl__schema_is_note(key)) {
+            return false;
         }
-        json_t *to = ref_target(s, ref);
-        if (to == NULL) return NULL;
-        if (!only_notes_beside(schema, "$ref")) {
-            json_t *rest = json_copy(schema);
-            if (rest != NULL) json_object_del(rest, "$ref");
-            rest = msgl__schema_keep(s, rest);
-            if (rest == NULL) return NULL;
-            to = msgl__schema_merge(s, rest, to);
-            if (to == NULL) return NULL;
-        }
-        schema = to;
     }
-    return schema;
+    return true;
 }
 
 // ---- values and types ----
@@ -316,6 +302,8 @@ int32_t msgl__schema_const(msgl_schema *s, const json_t *value)
     }
     if (json_is_real(value)) {
         char text[64];
+        const msgl_schema_large *large = msgl__schema_large_of(s, value);
+        if (large != NULL) return msgl__gx_lit(s->b, large->text, large->n);
         msgl__schema_real(json_real_value(value), text, sizeof text);
         // 1.0 and 1 are the same number, and a model may write either.
         const size_t n = strlen(text);
@@ -387,7 +375,7 @@ static int implied_types(const json_t *schema)
     return types != 0 ? types : MSGL_T_ALL;
 }
 
-static int types_of(msgl_schema *s, const json_t *schema)
+int msgl__schema_types(msgl_schema *s, const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type");
     int types = 0;
@@ -416,16 +404,18 @@ static int types_of(msgl_schema *s, const json_t *schema)
 }
 
 // Whether a value's type is among them.
-static bool has_type(const json_t *v, int types)
+bool msgl__schema_has_type(const msgl_schema *s, const json_t *v, int types)
 {
     switch (json_typeof(v)) {
     case JSON_NULL: return types & MSGL_T_NULL;
     case JSON_TRUE:
     case JSON_FALSE: return types & MSGL_T_BOOL;
     case JSON_INTEGER: return types & MSGL_T_INTEGER;
-    case JSON_REAL:
-        return types & MSGL_T_NUMBER || (types & MSGL_T_INTEGER &&
-                                         json_real_value(v) == (double)(int64_t)json_real_value(v));
+    case JSON_REAL: {
+        msgl_dec d;
+        msgl__dec_of(s, v, &d);
+        return types & (msgl__dec_is_integer(&d) ? MSGL_T_NUMBER | MSGL_T_INTEGER : MSGL_T_NUMBER);
+    }
     case JSON_STRING: return types & MSGL_T_STRING;
     case JSON_ARRAY: return types & MSGL_T_ARRAY;
     default: return types & MSGL_T_OBJECT;
@@ -452,115 +442,119 @@ static int32_t by_types(msgl_schema *s, json_t *schema, int types)
     return e;
 }
 
-// Keywords beside enum and const that would have to be checked on each value.
-static int32_t enumerated(msgl_schema *s, const json_t *schema, const json_t *list,
-                          const json_t *only)
+// Whether only enum, const and type speak of the values.
+static bool only_lists(const json_t *schema)
 {
-    static const char *const HARD[] = {"pattern", "minLength",  "maxLength",
-                                       "minimum", "maximum",    "properties",
-                                       "items",   "multipleOf", "format"};
-    msgl_gx_list l = {0};
-    const int types = json_object_get(schema, "type") != NULL ? types_of(s, schema) : MSGL_T_ALL;
-    for (size_t i = 0; i < MSGL_COUNT(HARD); i++) {
-        if (json_object_get(schema, HARD[i]) == NULL) continue;
-        return msgl__schema_fail(s, MSGL_EUNSUPPORTED, HARD[i],
-                                 "beside enum or const it is not supported");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+    {
+        if (strcmp(key, "enum") != 0 && strcmp(key, "const") != 0 && strcmp(key, "type") != 0 &&
+            strcmp(key, "nullable") != 0 && !msgl__schema_is_note(key)) {
+            return false;
+        }
     }
+    return true;
+}
+
+// The values that all other keywords allow.
+static int32_t enumerated(msgl_schema *s, json_t *schema, json_t *list, json_t *only)
+{
+    msgl_gx_list l = {0};
+    const bool plain = only_lists(schema);
+    const int types =
+        json_object_get(schema, "type") != NULL ? msgl__schema_types(s, schema) : MSGL_T_ALL;
     if (list != NULL && (!json_is_array(list) || json_array_size(list) == 0)) {
         return msgl__schema_fail(s, MSGL_EFORMAT, "enum", "has to be a list that is not empty");
     }
-    size_t i;
-    const json_t *v;
-    if (list != NULL) {
-        json_array_foreach(list, i, v)
-        {
-            if (only != NULL && !json_equal(only, v)) continue;
-            if (has_type(v, types)) msgl__gx_list_add(s->b, &l, msgl__schema_const(s, v));
+    const size_t n = list != NULL ? json_array_size(list) : 1;
+    for (size_t i = 0; i < n && s->b->rc == 0; i++) {
+        json_t *v = list != NULL ? json_array_get(list, i) : only;
+        if (!msgl__schema_has_type(s, v, types)) continue;
+        if ((!plain || (list != NULL && only != NULL)) && msgl__schema_allows(s, schema, v) <= 0) {
+            continue;
         }
-    } else if (has_type(only, types)) {
-        msgl__gx_list_add(s->b, &l, msgl__schema_const(s, only));
+        msgl__gx_list_add(s->b, &l, msgl__schema_const(s, v));
     }
     const int32_t e = s->b->rc == 0 ? msgl__gx_alt(s->b, l.at, l.n) : -1;
     msgl__gx_list_free(&l);
     return e;
 }
 
-// anyOf, and oneOf as anyOf: of alternatives that overlap an answer may satisfy two. Keywords
-// beside it go into each.
-static int32_t any_of(msgl_schema *s, json_t *schema, const char *keyword)
+// The schema without a keyword, kept. NULL: failed.
+static json_t *without(msgl_schema *s, json_t *schema, const char *keyword)
 {
-    const json_t *list = json_object_get(schema, keyword);
-    if (!json_is_array(list) || json_array_size(list) == 0) {
+    json_t *rest = msgl__schema_keep(s, msgl__json_copy(schema));
+    if (rest != NULL) (void)json_object_del(rest, keyword);
+    return rest;
+}
+
+// The alternatives of a keyword into at, flat, each with the keywords beside it. How many there
+// are, -1 after a failure.
+static int32_t flat_list(msgl_schema *s, json_t *schema, const char *keyword, json_t **at)
+{
+    json_t *rest = only_notes_beside(schema, keyword) ? NULL : without(s, schema, keyword);
+    size_t i;
+    json_t *v;
+    int32_t n = 0;
+    json_array_foreach(json_object_get(schema, keyword), i, v)
+    {
+        if (rest != NULL) {
+            v = msgl__schema_both(s, rest, v);
+            if (v == NULL || json_array_append_new(s->made, v) != 0) break;
+        }
+        at[n] = msgl__schema_flat(s, v);
+        if (at[n++] == NULL) break;
+    }
+    if (s->b->rc == 0 && n < (int32_t)json_array_size(json_object_get(schema, keyword))) {
+        msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+    }
+    return s->b->rc == 0 ? n : -1;
+}
+
+static int32_t any_of(msgl_schema *s, json_t **list, int32_t n)
+{
+    msgl_gx_list l = {0};
+    for (int32_t i = 0; i < n && s->b->rc == 0; i++) {
+        msgl__gx_list_add(s->b, &l, msgl__schema_at(s, list[i], NULL, i));
+    }
+    const int32_t e = s->b->rc == 0 ? msgl__gx_alt(s->b, l.at, l.n) : -1;
+    msgl__gx_list_free(&l);
+    return e;
+}
+
+static int32_t alternatives(msgl_schema *s, json_t *schema, const char *keyword)
+{
+    const json_t *given = json_object_get(schema, keyword);
+    const size_t n = json_array_size(given);
+    if (n == 0) {
         return msgl__schema_fail(s, MSGL_EFORMAT, keyword, "has to be a list that is not empty");
     }
-    json_t *rest = NULL;
-    if (!only_notes_beside(schema, keyword)) {
-        rest = json_copy(schema);
-        if (rest != NULL) json_object_del(rest, keyword);
-        rest = msgl__schema_keep(s, rest);
-        if (rest == NULL) return -1;
-    }
-    msgl_gx_list l = {0};
+    if (msgl__gx_spend(s->b, n, n * sizeof(json_t *)) != 0) return -1;
+    json_t **list = msgl__calloc(n, sizeof *list);
+    if (list == NULL) return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
     const size_t before = msgl__schema_enter(s, keyword, -1);
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v)
-    {
-        const size_t at = msgl__schema_enter(s, NULL, (int)i);
-        json_t *one = rest != NULL ? msgl__schema_merge(s, rest, v) : v;
-        if (one == NULL) break;
-        msgl__gx_list_add(s->b, &l, msgl__schema_at(s, one, NULL, -1));
-        s->place[at] = '\0';
+    const int32_t num = flat_list(s, schema, keyword, list);
+    int32_t e = -1;
+    if (num >= 0) {
+        const bool one = strcmp(keyword, "oneOf") == 0;
+        e = one ? msgl__schema_one_of(s, list, num) : any_of(s, list, num);
+        // What cannot be told apart is taken as any of them.
+        if (one && e < 0 && msgl__gx_forgive(s->b)) e = any_of(s, list, num);
     }
     s->place[before] = '\0';
-    const int32_t e = s->b->rc == 0 ? msgl__gx_alt(s->b, l.at, l.n) : -1;
-    msgl__gx_list_free(&l);
+    msgl__free(list);
     return e;
 }
 
-static json_t *all_of(msgl_schema *s, json_t *schema)
+static int32_t body_once(msgl_schema *s, json_t *schema)
 {
-    const json_t *list = json_object_get(schema, "allOf");
-    if (!json_is_array(list) || json_array_size(list) == 0) {
-        msgl__schema_fail(s, MSGL_EFORMAT, "allOf", "has to be a list that is not empty");
-        return NULL;
-    }
-    json_t *sum = json_copy(schema);
-    if (sum != NULL) json_object_del(sum, "allOf");
-    sum = msgl__schema_keep(s, sum);
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v)
-    {
-        if (sum == NULL) break;
-        sum = msgl__schema_merge(s, sum, v);
-    }
-    return sum;
-}
-
-static int32_t body(msgl_schema *s, json_t *schema)
-{
-    if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
-    if (json_is_false(schema)) return msgl__gx_never(s->b);
-    schema = msgl__schema_resolve(s, schema);
-    if (schema == NULL) return -1;
-    if (json_is_boolean(schema)) return body(s, schema);
-    if (!json_is_object(schema)) {
-        return msgl__schema_fail(s, MSGL_EFORMAT, "schema", "has to be an object or a boolean");
-    }
-    for (int i = 0; json_object_get(schema, "allOf") != NULL; i++) {
-        schema = i < MSGL_SCHEMA_DEPTH ? all_of(s, schema) : NULL;
-        if (schema == NULL) {
-            return msgl__schema_fail(s, MSGL_ELIMIT, "allOf", "nested too deep (limit: depth)");
-        }
-        if (json_is_boolean(schema)) return body(s, schema);
-    }
-    if (check_keywords(s, schema) != 0) return -1;
-    if (json_object_get(schema, "anyOf") != NULL) return any_of(s, schema, "anyOf");
-    if (json_object_get(schema, "oneOf") != NULL) return any_of(s, schema, "oneOf");
-    const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    if (msgl__schema_check_keywords(s, schema) != 0) return -1;
+    if (json_object_get(schema, "anyOf") != NULL) return alternatives(s, schema, "anyOf");
+    if (json_object_get(schema, "oneOf") != NULL) return alternatives(s, schema, "oneOf");
+    json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
     if (list != NULL || only != NULL) return enumerated(s, schema, list, only);
-    const int types = types_of(s, schema);
+    const int types = msgl__schema_types(s, schema);
     if (types == 0) return -1;
     if (types == MSGL_T_ALL && json_object_get(schema, "type") == NULL) {
         return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
@@ -568,17 +562,27 @@ static int32_t body(msgl_schema *s, json_t *schema)
     return by_types(s, schema, types);
 }
 
-// ---- rules by schema ----
-
-static uint32_t slot_of(const msgl_schema *s, const json_t *schema)
+// Of a flat schema. Keywords that are not supported are left out one by one, where that is allowed.
+static int32_t body(msgl_schema *s, json_t *schema)
 {
-    return (uint32_t)(((uintptr_t)schema >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32) &
-           (uint32_t)(s->cap_rules - 1);
+    if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
+    if (json_is_false(schema)) return msgl__gx_never(s->b);
+    for (;;) {
+        const int32_t e = body_once(s, schema);
+        if (s->b->rc != MSGL_EUNSUPPORTED || json_object_get(schema, s->refused) == NULL ||
+            !msgl__gx_forgive(s->b)) {
+            return e;
+        }
+        schema = without(s, schema, s->refused);
+        if (schema == NULL) return -1;
+    }
 }
+
+// ---- rules by schema ----
 
 static msgl_schema_rule *find_rule(msgl_schema *s, const json_t *schema)
 {
-    uint32_t k = slot_of(s, schema);
+    uint32_t k = msgl__schema_slot(schema, s->cap_rules);
     while (s->rules[k].schema != NULL && s->rules[k].schema != schema) {
         k = (k + 1) & (uint32_t)(s->cap_rules - 1);
     }
@@ -590,7 +594,9 @@ static int grow_rules(msgl_schema *s)
     if (s->num_rules * 2 < s->cap_rules) return 0;
     const int32_t before = s->cap_rules;
     msgl_schema_rule *old = s->rules;
-    s->cap_rules = before == 0 ? 64 : before * 2;
+    const int32_t cap = before == 0 ? 64 : before * 2;
+    if (msgl__gx_spend(s->b, (size_t)cap, (size_t)cap * sizeof *old) != 0) return -1;
+    s->cap_rules = cap;
     s->rules = msgl__calloc((size_t)s->cap_rules, sizeof *s->rules);
     if (s->rules == NULL) {
         s->rules = old;
@@ -604,15 +610,9 @@ static int grow_rules(msgl_schema *s)
     return 0;
 }
 
-int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int index)
+// The reference to a flat schema's rule.
+static int32_t rule_of(msgl_schema *s, json_t *schema)
 {
-    if (s->b->rc != 0 || schema == NULL || grow_rules(s) != 0 || msgl__gx_late(s->b)) return -1;
-    // A reference alone is the rule of what it refers to.
-    if (json_is_object(schema) && only_notes_beside(schema, "$ref") &&
-        json_object_get(schema, "$ref") != NULL) {
-        schema = msgl__schema_resolve(s, schema);
-        if (schema == NULL) return -1;
-    }
     if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
     if (json_is_false(schema)) return msgl__gx_never(s->b);
     msgl_schema_rule *r = find_rule(s, schema);
@@ -622,37 +622,119 @@ int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int ind
                              "json_schema: schemas nested deeper than %d (limit: depth)",
                              MSGL_SCHEMA_DEPTH);
     }
-    const size_t before = msgl__schema_enter(s, key, index);
     const int32_t rule = msgl__gx_rule_new(s->b, s->place, strlen(s->place));
     *r = (msgl_schema_rule){schema, rule};
     s->num_rules++;
     s->depth++;
     msgl__gx_rule_set(s->b, rule, body(s, schema));
     s->depth--;
-    s->place[before] = '\0';
     return msgl__gx_ref(s->b, rule);
 }
 
-int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char *place,
-                          const char *text, size_t n)
+int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int index)
+{
+    if (s->b->rc != 0 || schema == NULL || grow_rules(s) != 0 || msgl__gx_spend(s->b, 16, 0) != 0) {
+        return -1;
+    }
+    const size_t before = msgl__schema_enter(s, key, index);
+    schema = msgl__schema_flat(s, schema);
+    const int32_t e = schema != NULL ? rule_of(s, schema) : -1;
+    s->place[before] = '\0';
+    return e;
+}
+
+const msgl_schema_large *msgl__schema_large_of(const msgl_schema *s, const json_t *v)
+{
+    for (int32_t i = 0; json_is_real(v) && i < s->num_large; i++) {
+        if (s->large[i].value == json_real_value(v)) return &s->large[i];
+    }
+    return NULL;
+}
+
+// Puts a real that the text does not have in the place of a large integer, in the copy.
+static int put_large(msgl_schema *s, const char *text, char *copy, size_t n, int power)
+{
+    int32_t i = 0;
+    while (i < s->num_large && (s->large[i].n != n || memcmp(s->large[i].text, text, n) != 0)) i++;
+    if (msgl__gx_spend(s->b, (size_t)i / 4 + 1, 0) != 0) return -1;
+    char real[20];
+    const int len = snprintf(real, sizeof real, "%de%d", i + 1, power);
+    memset(copy, ' ', n);
+    memcpy(copy, real, (size_t)len);
+    if (i < s->num_large) return 0;
+    if (msgl__gx_room(s->b, (void **)&s->large, &s->cap_large, (int64_t)i + 1, sizeof *s->large)) {
+        return -1;
+    }
+    s->large[s->num_large++] = (msgl_schema_large){strtod(real, NULL), text, n};
+    return 0;
+}
+
+// What the JSON of a text takes at most is spent; its integers beyond 64 bits are replaced in copy.
+static int survey(msgl_schema *s, const char *text, char *copy, size_t n)
+{
+    size_t objects = 0, arrays = 0, values = 1;
+    int power = 200;
+    char e[8];
+    do { // an exponent that no number has here
+        snprintf(e, sizeof e, "e%d", ++power);
+    } while (power < 290 && strstr(copy, e) != NULL);
+    for (size_t i = 0; i < n && s->b->rc == 0; i++) {
+        const char c = text[i];
+        objects += c == '{';
+        arrays += c == '[';
+        values += c == ',' || c == ':';
+        if (c == '"') {
+            for (i++; i < n && text[i] != '"'; i++) i += text[i] == '\\';
+        } else if (c >= '0' && c <= '9') {
+            const size_t from = i > 0 && text[i - 1] == '-' ? i - 1 : i;
+            while (i + 1 < n && memchr("0123456789.eE+-", text[i + 1], 15) != NULL) i++;
+            const size_t digits = i + 1 - from;
+            if (digits < 19 || strcspn(copy + from, ".eE") < digits) continue;
+            (void)put_large(s, text + from, copy + from, digits, power);
+        }
+    }
+    return msgl__gx_spend(s->b, n / 16 + values, n + objects * 256 + arrays * 160 + values * 112);
+}
+
+static void read_text(msgl_schema *s, const char *text, size_t n)
 {
     msgl_err parse = {0};
-    msgl_schema s = {.b = b, .json = *rules};
+    char *copy = msgl__gx_spend(s->b, 0, n) == 0 ? msgl__malloc(n + 1) : NULL;
+    if (copy == NULL) {
+        msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+        return;
+    }
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    if (survey(s, text, copy, n) == 0) {
+        const int rc = msgl__json_parse("json_schema", copy, n, JSON_DECODE_ANY, &s->root, &parse);
+        if (rc != 0) msgl__gx_fail(s->b, rc, "%s", parse.text);
+    }
+    msgl__free(copy);
+}
+
+int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char *place,
+                          const char *text, size_t n, bool open)
+{
+    msgl_schema s = {.b = b, .json = *rules, .open = open, .character = -1};
     (void)snprintf(s.place, sizeof s.place, "%s", place);
-    const int rc = msgl__json_parse("json_schema", text, n, JSON_DECODE_ANY, &s.root, &parse);
-    if (rc != 0) msgl__gx_fail(b, rc, "%s", parse.text);
+    read_text(&s, text, n);
     s.made = json_array();
     if (s.made == NULL) msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     const int32_t e = msgl__schema_at(&s, s.root, NULL, -1);
     *rules = s.json;
+    for (int32_t i = 0; i < s.num_sums; i++) msgl__free(s.sums[i].parts);
     json_decref(s.made);
     json_decref(s.root);
     msgl__free(s.rules);
+    msgl__free(s.seen);
+    msgl__free(s.sums);
+    msgl__free(s.large);
     return e;
 }
 
-int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_limits *limits,
-                              msgl_grammar **out, msgl_err *err)
+static int compile(const char *text, size_t n, const msgl_grammar_limits *limits, bool open,
+                   msgl_grammar **out, msgl_err *err)
 {
     msgl_gx_builder b;
     int32_t root = -1;
@@ -660,7 +742,19 @@ int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_lim
         msgl_json_rules rules;
         msgl__json_rules_init(&rules);
         root = msgl__gx_rule_new(&b, "json_schema", 11);
-        msgl__gx_rule_set(&b, root, msgl__schema_expr(&b, &rules, "", text, n));
+        msgl__gx_rule_set(&b, root, msgl__schema_expr(&b, &rules, "", text, n, open));
     }
     return msgl__grammar_finish(&b, root, out);
+}
+
+int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_limits *limits,
+                              msgl_grammar **out, msgl_err *err)
+{
+    return compile(text, n, limits, false, out, err);
+}
+
+int msgl__grammar_json_schema_open(const char *text, size_t n, const msgl_grammar_limits *limits,
+                                   msgl_grammar **out, msgl_err *err)
+{
+    return compile(text, n, limits, true, out, err);
 }

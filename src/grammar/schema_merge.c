@@ -1,25 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two schemas that both hold, as one: how allOf, and keywords beside anyOf and $ref, are compiled.
-// What cannot be said in one schema is refused by name. Parts are shared with the originals.
+// Schemas that all have to hold, as one: how allOf, $ref beside other keywords, and keywords beside
+// anyOf are compiled. What cannot be said in one schema is refused by name. A schema is taken apart
+// into its parts first (itself without $ref and allOf, what those lead to, and so on, each once),
+// and the parts give the same sum whoever asks: without that {"allOf": [d, d]} of 30 levels would
+// be 2^30 sums. Values are shared with the originals.
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "grammar/schema.h"
+#include "grammar/schema_number.h"
+#include "utils/hash.h"
 
 enum { MAX_PRODUCT = 400 };
 
-static json_t *both(json_t *a, json_t *b)
+// ---- JSON that is made, and what it costs ----
+
+// Upper bounds of what jansson takes for an object, an array and each of their values.
+enum { OBJECT_BYTES = 256, ARRAY_BYTES = 160, VALUE_BYTES = 112 };
+
+json_t *msgl__schema_keep(msgl_schema *s, json_t *made)
 {
+    const size_t n = json_object_size(made) + json_array_size(made);
+    if (made == NULL || json_array_append_new(s->made, made) != 0) {
+        msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+        return NULL;
+    }
+    if (msgl__gx_spend(s->b, n + 4, OBJECT_BYTES + VALUE_BYTES * (n + 1)) != 0) return NULL;
+    return made;
+}
+
+json_t *msgl__schema_both(msgl_schema *s, json_t *a, json_t *b)
+{
+    if (msgl__gx_spend(s->b, 4, OBJECT_BYTES + ARRAY_BYTES + 3 * VALUE_BYTES) != 0) return NULL;
     json_t *all = json_pack("{s:[O,O]}", "allOf", a, b);
+    if (all == NULL) msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
     return all;
 }
 
 static int set(msgl_schema *s, json_t *to, const char *key, json_t *value)
 {
-    if (json_object_set_new(to, key, value) == 0) return 0;
+    if (s->b->rc == 0 && json_object_set_new(to, key, value) == 0) {
+        return msgl__gx_spend(s->b, 1, VALUE_BYTES + strlen(key));
+    }
+    if (s->b->rc != 0) json_decref(value);
     return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
 }
+
+// A value onto a list, which takes it over; bad stays set once one did not get there.
+static void push(json_t *list, json_t *v, bool *bad)
+{
+    *bad |= json_array_append_new(list, v) != 0;
+}
+
+// v, or NULL if something of it could not be made.
+static json_t *unless(bool bad, json_t *v)
+{
+    if (!bad) return v;
+    json_decref(v);
+    return NULL;
+}
+
+// Values inside of v and itself: what a comparison with it costs at most.
+static size_t weight(const json_t *v)
+{
+    size_t sum = 1, i;
+    const char *key;
+    json_t *x;
+    if (json_is_string(v)) return 1 + json_string_length(v) / 64;
+    json_object_foreach((json_t *)(uintptr_t)v, key, x) sum += weight(x);
+    json_array_foreach(v, i, x)
+    {
+        sum += weight(x);
+    }
+    return sum;
+}
+
+static int never(msgl_schema *s, json_t *to)
+{
+    return set(s, to, "anyOf", json_pack("[b]", 0));
+}
+
+// ---- single keywords ----
 
 // The list of types of "type" as given: a string stands for a list of one.
 static bool names_type(const json_t *type, const char *name)
@@ -39,7 +102,7 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
     static const char *const NAMES[] = {"null",   "boolean", "number", "integer",
                                         "string", "array",   "object"};
     json_t *list = json_array();
-    bool number = false;
+    bool number = false, bad = list == NULL;
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
         const char *n = NAMES[i];
         bool in_a = names_type(a, n), in_b = names_type(b, n);
@@ -49,93 +112,58 @@ static int merge_type(msgl_schema *s, json_t *to, const json_t *a, const json_t 
             in_b |= names_type(b, "number");
             if (number) continue;
         }
-        if (in_a && in_b) json_array_append_new(list, json_string(n));
+        if (in_a && in_b) push(list, json_string(n), &bad);
     }
-    // No type in common: "never" is said by an empty anyOf's stand-in.
-    if (json_array_size(list) == 0) {
+    // No type in common: "never" is said by an anyOf of nothing that can be.
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
-        return set(s, to, "anyOf", json_pack("[b]", 0));
+        return never(s, to);
     }
-    return set(s, to, "type", list);
+    return set(s, to, "type", unless(bad, list));
 }
 
 static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
     json_t *list = json_array();
+    bool bad = list == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
     {
+        if (msgl__gx_spend(s->b, weight(x) * json_array_size(b), VALUE_BYTES) != 0) break;
         json_array_foreach(b, k, y)
         {
             if (!json_equal(x, y)) continue;
-            json_array_append(list, x);
+            push(list, json_incref(x), &bad);
             break;
         }
     }
-    if (json_array_size(list) == 0) {
+    if (!bad && json_array_size(list) == 0) {
         json_decref(list);
-        json_object_del(to, "enum");
-        return set(s, to, "anyOf", json_pack("[b]", 0));
+        (void)json_object_del(to, "enum");
+        return never(s, to);
     }
-    return set(s, to, "enum", list);
-}
-
-// What a schema says of a property that it does not name; NULL: nothing.
-static json_t *said_of_others(const json_t *schema)
-{
-    json_t *more = json_object_get(schema, "additionalProperties");
-    return more == NULL || json_is_true(more) ? NULL : more;
-}
-
-static int merge_properties(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
-{
-    json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
-    json_t *sum = json_object();
-    const char *key;
-    json_t *v;
-    json_object_foreach(pa, key, v)
-    {
-        json_t *other = json_object_get(pb, key);
-        if (other == NULL) other = said_of_others(b);
-        json_object_set_new(sum, key, other != NULL ? both(v, other) : json_incref(v));
-    }
-    json_object_foreach(pb, key, v)
-    {
-        if (json_object_get(pa, key) != NULL) continue;
-        json_t *other = said_of_others(a);
-        json_object_set_new(sum, key, other != NULL ? both(v, other) : json_incref(v));
-    }
-    json_t *xa = said_of_others(a), *xb = said_of_others(b);
-    int rc = set(s, to, "properties", sum);
-    if (rc == 0 && xa != NULL && xb != NULL) {
-        rc = set(s, to, "additionalProperties", both(xa, xb));
-        if (json_is_false(xa) || json_is_false(xb)) {
-            rc = set(s, to, "additionalProperties", json_false());
-        }
-    } else if (rc == 0 && (xa != NULL || xb != NULL)) {
-        rc = set(s, to, "additionalProperties", json_incref(xa != NULL ? xa : xb));
-    }
-    return rc;
+    return set(s, to, "enum", unless(bad, list));
 }
 
 static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
-    json_t *sum = json_array();
+    json_t *sum = json_array(), *seen = json_object();
+    bool bad = sum == NULL || seen == NULL;
     for (int side = 0; side < 2; side++) {
-        size_t i, k;
-        json_t *x, *y;
+        size_t i;
+        json_t *x;
         json_array_foreach(side == 0 ? a : b, i, x)
         {
-            bool there = false;
-            json_array_foreach(sum, k, y)
-            {
-                there |= json_equal(x, y);
-            }
-            if (!there) json_array_append(sum, x);
+            const char *name = json_is_string(x) ? json_string_value(x) : NULL;
+            if (name != NULL && json_object_get(seen, name) != NULL) continue;
+            if (name != NULL) bad |= json_object_set_new(seen, name, json_true()) != 0;
+            push(sum, json_incref(x), &bad);
+            if (msgl__gx_spend(s->b, 2, VALUE_BYTES) != 0) break;
         }
     }
-    return set(s, to, "required", sum);
+    json_decref(seen);
+    return set(s, to, "required", unless(bad, sum));
 }
 
 // Alternatives of both: every pair of them.
@@ -146,96 +174,263 @@ static int merge_product(msgl_schema *s, json_t *to, const char *key, const json
         return msgl__schema_fail(s, MSGL_ELIMIT, key, "too many combinations (limit: 400)");
     }
     json_t *sum = json_array();
+    bool bad = sum == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
     {
         json_array_foreach(b, k, y)
         {
-            json_array_append_new(sum, both(x, y));
+            push(sum, msgl__schema_both(s, x, y), &bad);
         }
     }
-    return set(s, to, key, sum);
-}
-
-static int merge_bound(msgl_schema *s, json_t *to, const char *key, json_t *a, json_t *b,
-                       bool larger)
-{
-    const bool take_b = larger ? json_number_value(b) > json_number_value(a)
-                               : json_number_value(b) < json_number_value(a);
-    return set(s, to, key, json_incref(take_b ? b : a));
+    return set(s, to, key, unless(bad, sum));
 }
 
 static int merge_key(msgl_schema *s, json_t *to, const char *key, json_t *a, json_t *b)
 {
-    static const char *const LARGER[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
-                                         "minProperties"};
-    static const char *const SMALLER[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
-                                          "maxProperties"};
-    static const char *const NOTES[] = {
-        "title", "description", "default",  "examples",  "$schema", "$id", "$comment", "deprecated",
-        "$defs", "definitions", "readOnly", "writeOnly", "$anchor", "id",  "example"};
-    for (size_t i = 0; i < MSGL_COUNT(LARGER); i++) {
-        if (strcmp(key, LARGER[i]) == 0) return merge_bound(s, to, key, a, b, true);
-        if (strcmp(key, SMALLER[i]) == 0) return merge_bound(s, to, key, a, b, false);
+    static const struct {
+        const char *name;
+        bool larger;
+    } BOUNDS[] = {{"minimum", true},       {"exclusiveMinimum", true},  {"minLength", true},
+                  {"minItems", true},      {"minProperties", true},     {"maximum", false},
+                  {"maxLength", false},    {"exclusiveMaximum", false}, {"maxItems", false},
+                  {"maxProperties", false}};
+    for (size_t i = 0; i < MSGL_COUNT(BOUNDS); i++) {
+        if (strcmp(key, BOUNDS[i].name) != 0 || !json_is_number(a) || !json_is_number(b)) continue;
+        msgl_dec x, y;
+        msgl__dec_of(s, a, &x);
+        msgl__dec_of(s, b, &y);
+        const bool take_b = (msgl__dec_compare(&y, &x) > 0) == BOUNDS[i].larger;
+        return set(s, to, key, json_incref(take_b ? b : a));
     }
-    for (size_t i = 0; i < MSGL_COUNT(NOTES); i++) {
-        if (strcmp(key, NOTES[i]) == 0) return 0;
-    }
+    if (msgl__schema_is_note(key)) return 0;
     if (strcmp(key, "type") == 0) return merge_type(s, to, a, b);
     if (strcmp(key, "enum") == 0) return merge_enum(s, to, a, b);
     if (strcmp(key, "required") == 0) return merge_required(s, to, a, b);
-    if (strcmp(key, "items") == 0) return set(s, to, key, both(a, b));
-    if (strcmp(key, "anyOf") == 0 || strcmp(key, "oneOf") == 0) {
+    if (strcmp(key, "items") == 0) return set(s, to, key, msgl__schema_both(s, a, b));
+    if (strcmp(key, "anyOf") == 0 || strcmp(key, "oneOf") == 0)
         return merge_product(s, to, key, a, b);
-    }
-    if (strcmp(key, "allOf") == 0) {
-        json_t *sum = json_copy(a);
-        json_array_extend(sum, b);
-        return set(s, to, key, sum);
-    }
-    if (json_equal(a, b)) return 0;
-    if (strcmp(key, "const") == 0) return set(s, to, "anyOf", json_pack("[b]", 0));
-    return msgl__schema_fail(s, MSGL_EUNSUPPORTED, key,
-                             "two different ones that both have to hold are not supported");
+    if (msgl__gx_spend(s->b, weight(b), 0) != 0 || json_equal(a, b)) return s->b->rc;
+    if (strcmp(key, "const") == 0) return never(s, to);
+    if (strcmp(key, "uniqueItems") == 0) return set(s, to, key, json_true());
+    return msgl__schema_leave_out(s, key,
+                                  "two different ones that both have to hold are not supported");
 }
 
-json_t *msgl__schema_merge(msgl_schema *s, json_t *a, json_t *b)
+// ---- properties ----
+
+// What a schema says of a property that it does not name; NULL: nothing.
+static json_t *said_of_others(const json_t *schema)
 {
-    if (s->b->rc != 0 || msgl__gx_late(s->b)) return NULL;
-    if (++s->depth > MSGL_SCHEMA_DEPTH) {
-        msgl__schema_fail(s, MSGL_ELIMIT, "allOf", "nested too deep (limit: depth)");
-        return NULL;
-    }
-    a = msgl__schema_resolve(s, a);
-    b = msgl__schema_resolve(s, b);
-    s->depth--;
-    if (a == NULL || b == NULL) {
-        if (s->b->rc == 0)
-            msgl__schema_fail(s, MSGL_EFORMAT, "allOf", "has something that is none");
-        return NULL;
-    }
-    if (json_is_false(a) || json_is_true(b)) return a;
-    if (json_is_false(b) || json_is_true(a)) return b;
-    if (!json_is_object(a) || !json_is_object(b)) {
-        msgl__schema_fail(s, MSGL_EFORMAT, "allOf", "has to be a list of schemas");
-        return NULL;
-    }
-    json_t *sum = msgl__schema_keep(s, json_copy(a));
-    if (sum == NULL) return NULL;
+    json_t *more = json_object_get(schema, "additionalProperties");
+    return more == NULL || json_is_true(more) ? NULL : more;
+}
+
+// Into sum, whose "properties" are its own.
+static int merge_properties(msgl_schema *s, json_t *sum, const json_t *part)
+{
+    json_t *own = json_object_get(sum, "properties"), *theirs = json_object_get(part, "properties");
+    json_t *xa = said_of_others(sum), *xb = said_of_others(part);
     const char *key;
     json_t *v;
-    json_object_foreach(b, key, v)
-    {
-        if (strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0) continue;
-        json_t *own = json_object_get(a, key);
-        // "never" of an earlier keyword stands.
-        if (own == NULL && json_object_get(sum, key) == NULL) json_object_set(sum, key, v);
-        if (own != NULL && merge_key(s, sum, key, own, v) != 0) return NULL;
+    if (own == NULL && (theirs != NULL || xb != NULL)) {
+        // What additionalProperties alone says is about names of others, too.
+        if (theirs != NULL && set(s, sum, "properties", json_object()) != 0) return s->b->rc;
+        own = json_object_get(sum, "properties");
     }
-    const bool objects = json_object_get(a, "properties") != NULL ||
-                         json_object_get(b, "properties") != NULL || said_of_others(a) != NULL ||
-                         said_of_others(b) != NULL;
-    if (objects && merge_properties(s, sum, a, b) != 0) return NULL;
+    if (xb != NULL && own != NULL) {
+        void *tmp;
+        json_object_foreach_safe(own, tmp, key, v)
+        {
+            if (json_object_get(theirs, key) != NULL) continue;
+            if (set(s, own, key, msgl__schema_both(s, v, xb)) != 0) return s->b->rc;
+        }
+    }
+    json_object_foreach(theirs, key, v)
+    {
+        json_t *other = json_object_get(own, key);
+        if (other == NULL) other = xa;
+        json_t *value = other != NULL ? msgl__schema_both(s, other, v) : json_incref(v);
+        if (set(s, own, key, value) != 0) return s->b->rc;
+    }
+    if (xa == NULL || xb == NULL) {
+        json_t *more = json_object_get(part, "additionalProperties");
+        if (xb == NULL && (xa != NULL || more == NULL)) return 0;
+        return set(s, sum, "additionalProperties", json_incref(more));
+    }
+    const bool closed = json_is_false(xa) || json_is_false(xb);
+    return set(s, sum, "additionalProperties",
+               closed ? json_false() : msgl__schema_both(s, xa, xb));
+}
+
+// ---- parts ----
+
+typedef struct parts {
+    msgl_schema *s;
+    json_t **at;
+    int32_t n, cap;
+    bool never; // one of them is false
+    int depth;
+} parts;
+
+enum { OPEN = 1, DONE = 2 };
+
+static msgl_schema_seen *seen_at(msgl_schema *s, const json_t *schema)
+{
+    if (s->num_seen * 2 >= s->cap_seen) {
+        const int32_t before = s->cap_seen;
+        msgl_schema_seen *old = s->seen;
+        const int32_t cap = before == 0 ? 64 : before * 2;
+        msgl_schema_seen *more = NULL;
+        if (msgl__gx_spend(s->b, (size_t)cap, (size_t)cap * sizeof *more) == 0) {
+            more = msgl__calloc((size_t)cap, sizeof *more);
+            if (more == NULL) msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+        }
+        if (more == NULL) return NULL;
+        s->seen = more;
+        s->cap_seen = cap;
+        s->num_seen = 0;
+        for (int32_t i = 0; i < before; i++) {
+            if (old[i].schema != NULL) *seen_at(s, old[i].schema) = old[i];
+        }
+        msgl__free(old);
+    }
+    uint32_t k = msgl__schema_slot(schema, s->cap_seen);
+    while (s->seen[k].schema != NULL && s->seen[k].schema != schema) {
+        k = (k + 1) & (uint32_t)(s->cap_seen - 1);
+    }
+    if (s->seen[k].schema == NULL) {
+        s->seen[k].schema = schema;
+        s->num_seen++;
+    }
+    return &s->seen[k];
+}
+
+static int take_apart(parts *p, json_t *schema);
+
+static int take_list(parts *p, const json_t *list)
+{
+    size_t i;
+    json_t *v;
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        return msgl__schema_fail(p->s, MSGL_EFORMAT, "allOf", "has to be a list that is not empty");
+    }
+    json_array_foreach(list, i, v)
+    {
+        if (take_apart(p, v) != 0) return -1;
+    }
+    return 0;
+}
+
+// Adds the parts of a schema that are not there yet; of a walk with the same number (s->walk).
+static int take_apart(parts *p, json_t *schema)
+{
+    msgl_schema *s = p->s;
+    if (json_is_true(schema)) return 0;
+    if (json_is_false(schema)) p->never = true;
+    if (json_is_false(schema)) return 0;
+    if (!json_is_object(schema)) {
+        return msgl__schema_fail(s, MSGL_EFORMAT, "schema", "has to be an object or a boolean");
+    }
+    msgl_schema_seen *seen = seen_at(s, schema);
+    if (seen == NULL || msgl__gx_spend(s->b, 8, 0) != 0) return -1;
+    if (seen->walk == s->walk && seen->state == DONE) return 0;
+    if (seen->walk == s->walk || ++p->depth > MSGL_SCHEMA_REFS) {
+        return msgl__schema_fail(s, MSGL_ELIMIT, "$ref", "leads on and on (limit: references)");
+    }
+    *seen = (msgl_schema_seen){schema, s->walk, OPEN};
+    if (msgl__gx_room(s->b, (void **)&p->at, &p->cap, (int64_t)p->n + 1, sizeof(json_t *)) != 0) {
+        return -1;
+    }
+    const json_t *ref = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
+    if ((ref == NULL && all == NULL) || !msgl__schema_only_links(schema)) p->at[p->n++] = schema;
+    if (ref != NULL) {
+        json_t *to = msgl__schema_ref_target(s, ref);
+        if (to == NULL || take_apart(p, to) != 0) return -1;
+    }
+    if (all != NULL && take_list(p, all) != 0) return -1;
+    p->depth--;
+    seen = seen_at(s, schema); // the table may have grown
+    if (seen != NULL) seen->state = DONE;
+    return s->b->rc;
+}
+
+// Adds what a part says to the sum.
+static int add_part(msgl_schema *s, json_t *sum, json_t *part, bool first)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach(part, key, v)
+    {
+        if (strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0 ||
+            strcmp(key, "$ref") == 0 || strcmp(key, "allOf") == 0) {
+            continue;
+        }
+        if (!first && strcmp(key, "unevaluatedProperties") == 0 && !json_is_true(v)) {
+            if (msgl__schema_leave_out(s, key, "inside of allOf it is not supported") != 0) break;
+            continue;
+        }
+        json_t *own = json_object_get(sum, key);
+        if (own == NULL && set(s, sum, key, json_incref(v)) != 0) break;
+        if (own != NULL && merge_key(s, sum, key, own, v) != 0) break;
+    }
+    json_t *named = json_object_get(part, "properties");
+    if (s->b->rc == 0 && named != NULL && !json_is_object(named)) {
+        return msgl__schema_fail(s, MSGL_EFORMAT, "properties", "has to be an object");
+    }
+    return s->b->rc == 0 ? merge_properties(s, sum, part) : s->b->rc;
+}
+
+// The sum of parts, which is the same one when they come again.
+static json_t *sum_of(msgl_schema *s, parts *p)
+{
+    const size_t bytes = (size_t)p->n * sizeof *p->at;
+    const uint64_t h = msgl__hash(MSGL_HASH_START, p->at, bytes);
+    int32_t *const head = &s->sum_heads[h % MSGL_SCHEMA_HEADS];
+    for (int32_t i = *head - 1; i >= 0; i = s->sums[i].next) {
+        const msgl_schema_sum *x = &s->sums[i];
+        if (msgl__gx_spend(s->b, 1, 0) != 0) return NULL;
+        if (x->hash == h && x->n == p->n && memcmp(x->parts, p->at, bytes) == 0) return x->sum;
+    }
+    if (msgl__gx_room(s->b, (void **)&s->sums, &s->cap_sums, (int64_t)s->num_sums + 1,
+                      sizeof *s->sums) != 0) {
+        return NULL;
+    }
+    json_t *sum = msgl__schema_keep(s, json_object());
+    if (sum == NULL) return NULL;
+    // Known before it is whole: parts that lead back here find it.
+    s->sums[s->num_sums] = (msgl_schema_sum){h, p->n, *head - 1, p->at, sum};
+    *head = ++s->num_sums;
+    json_t **at = p->at;
+    p->at = NULL;
+    p->cap = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        if (add_part(s, sum, at[i], i == 0) != 0) return NULL;
+    }
     return sum;
+}
+
+json_t *msgl__schema_flat(msgl_schema *s, json_t *schema)
+{
+    if (s->b->rc != 0 || schema == NULL) return NULL;
+    if (json_is_boolean(schema)) return schema;
+    parts p = {.s = s};
+    s->walk++;
+    json_t *out = NULL;
+    if (take_apart(&p, schema) == 0) {
+        if (p.never) {
+            out = json_false();
+        } else if (p.n == 0) {
+            out = json_true();
+        } else if (p.n == 1 && json_object_get(p.at[0], "$ref") == NULL &&
+                   json_object_get(p.at[0], "allOf") == NULL) {
+            out = p.at[0];
+        } else {
+            out = sum_of(s, &p);
+        }
+    }
+    msgl__free(p.at);
+    msgl__gx_give_back(s->b, (size_t)p.cap * sizeof *p.at);
+    return out;
 }

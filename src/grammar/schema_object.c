@@ -10,6 +10,9 @@
 #include "grammar/compiled.h"
 #include "grammar/regex.h"
 #include "grammar/schema.h"
+#include "utils/json.h"
+
+enum { MAX_DIFFERENT = 6 }; // values of a list in which none comes twice
 
 typedef struct members {
     msgl_schema *s;
@@ -75,44 +78,39 @@ static int32_t chain(members *m)
     return msgl__gx_seq(b, whole, 2);
 }
 
-static bool is_required(const json_t *required, const char *key)
-{
-    size_t i;
-    const json_t *v;
-    json_array_foreach(required, i, v)
-    {
-        if (json_is_string(v) && strcmp(json_string_value(v), key) == 0) return true;
-    }
-    return false;
-}
-
-// Whether the pattern is found in a name; -1 after a failure.
-static int matches(msgl_schema *s, const char *pattern, const char *name)
+int msgl__schema_matches(msgl_schema *s, const char *pattern, bool whole, const char *const *texts,
+                         int32_t n)
 {
     msgl_gx_builder b;
     msgl_nfa a = {0};
     msgl_pda p = {0};
-    int found = -1;
-    msgl__gx_init(&b, &s->b->limits, s->b->err);
-    const msgl_regex_opts o = {.where = "json_schema: patternProperties", .search = true};
+    msgl_grammar_limits limits = s->b->limits;
+    limits.compile_steps -= s->b->work;
+    limits.compile_bytes -= s->b->bytes;
+    msgl__gx_init(&b, &limits, s->b->err);
+    const msgl_regex_opts o = {.where = "json_schema: a pattern", .search = !whole};
     const int32_t root = msgl__gx_rule_new(&b, NULL, 0);
     msgl__gx_rule_set(&b, root, msgl__regex(&b, pattern, strlen(pattern), &o));
     msgl__nfa_build(&b, root, &a);
-    if (b.rc == 0 && (msgl__pda_init(&p, &a, &b.limits)) == 0) {
-        int32_t state = msgl__pda_start(&p);
-        for (const char *c = name; *c != '\0'; c++) state = msgl__pda_step(&p, state, (uint8_t)*c);
+    bool found = false;
+    int rc = b.rc;
+    if (rc == 0) rc = msgl__pda_init(&p, &a, &limits);
+    const int32_t start = rc == 0 ? msgl__pda_start(&p) : MSGL_STATE_DEAD;
+    for (int32_t i = 0; i < n && rc == 0 && !found; i++) {
+        int32_t state = start;
+        for (const char *c = texts[i]; *c != '\0'; c++) {
+            state = msgl__pda_step(&p, state, (uint8_t)*c);
+        }
         found = msgl__pda_has(&p, state, MSGL_NODE_DONE);
+        rc = p.rc != 0 ? p.rc : msgl__gx_spend(s->b, strlen(texts[i]), 0);
     }
-    const int rc = b.rc != 0 ? b.rc : p.rc;
-    if (rc != 0) {
-        if (s->b->rc == 0) s->b->rc = rc;
-        if (b.rc == 0) msgl__err_set(s->b->err, rc, "json_schema: patternProperties");
-        found = -1;
-    }
+    const uint64_t steps = b.work + (uint64_t)(MSGL_PDA_EFFORT - p.effort);
+    if (rc != 0) msgl__gx_fail(s->b, rc, "%s", b.rc != 0 ? b.why : "json_schema: a pattern");
+    if (b.rc == MSGL_EINVAL && s->b->rc == MSGL_EINVAL) s->b->rc = 0; // a pattern of no text
     msgl__pda_free(&p);
     msgl__nfa_free(&a);
     msgl__gx_free(&b);
-    return found;
+    return msgl__gx_spend(s->b, steps, 0) != 0 ? -1 : found;
 }
 
 // The member of patternProperties: one pattern, which must match none of the names.
@@ -124,17 +122,18 @@ static int32_t by_pattern(msgl_schema *s, json_t *names, json_t *patterns)
     }
     const char *pattern = json_object_iter_key(json_object_iter(patterns));
     json_t *value = json_object_get(patterns, pattern);
-    const char *name;
+    const size_t num = json_object_size(names);
+    const char **list = msgl__calloc(num + 1, sizeof *list), *name;
     json_t *v;
-    json_object_foreach(names, name, v)
-    {
-        const int found = matches(s, pattern, name);
-        if (found < 0) return -1;
-        if (found > 0) {
-            return msgl__schema_fail(
-                s, MSGL_EUNSUPPORTED, "patternProperties",
-                "a pattern that matches a name of properties is not supported");
-        }
+    int32_t n = 0;
+    if (list == NULL) return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+    json_object_foreach(names, name, v) list[n++] = name;
+    const int found = n > 0 ? msgl__schema_matches(s, pattern, false, list, n) : 0;
+    msgl__free(list);
+    if (found < 0) return -1;
+    if (found > 0) {
+        return msgl__schema_fail(s, MSGL_EUNSUPPORTED, "patternProperties",
+                                 "a pattern that matches a name of properties is not supported");
     }
     const msgl_regex_opts o = {
         .where = "json_schema: patternProperties", .search = true, .json = true};
@@ -154,6 +153,10 @@ static int32_t other_member(msgl_schema *s, json_t *schema, json_t *names)
     if (more != NULL && !json_is_object(more) && !json_is_boolean(more)) {
         return msgl__schema_fail(s, MSGL_EFORMAT, "additionalProperties", "has to be a schema");
     }
+    if (more == NULL) more = json_object_get(schema, "unevaluatedProperties");
+    // Whoever names properties and says nothing of others means these: a model that may invent
+    // members does so until it is cut off.
+    if (more == NULL && !s->open && json_object_get(schema, "properties") != NULL) return -1;
     if (json_is_false(more)) return -1;
     const int32_t value = more == NULL ? msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE)
                                        : msgl__schema_at(s, more, "additionalProperties", -1);
@@ -164,7 +167,8 @@ static int32_t other_member(msgl_schema *s, json_t *schema, json_t *names)
                                      "beside properties it is not supported");
         }
         json_t *string = msgl__schema_keep(s, json_pack("{s:s}", "type", "string"));
-        json_t *sum = string != NULL ? msgl__schema_merge(s, string, only) : NULL;
+        json_t *sum =
+            string != NULL ? msgl__schema_keep(s, msgl__schema_both(s, string, only)) : NULL;
         return with_key(s, msgl__schema_at(s, sum, "propertyNames", -1), value);
     }
     if (json_object_size(names) == 0)
@@ -209,7 +213,7 @@ static json_t *named(msgl_schema *s, json_t *schema)
         msgl__schema_fail(s, MSGL_EFORMAT, "properties", "has to be an object");
         return NULL;
     }
-    json_t *names = msgl__schema_keep(s, own != NULL ? json_copy(own) : json_object());
+    json_t *names = msgl__schema_keep(s, own != NULL ? msgl__json_copy(own) : json_object());
     json_t *required = json_object_get(schema, "required");
     json_t *more = json_object_get(schema, "additionalProperties");
     // Draft 3 and 4 had booleans inside properties, which say nothing here.
@@ -226,17 +230,37 @@ static json_t *named(msgl_schema *s, json_t *schema)
             return NULL;
         }
         if (names != NULL && json_object_get(names, json_string_value(v)) == NULL) {
-            json_object_set_new(names, json_string_value(v),
-                                more != NULL ? json_incref(more) : json_true());
+            if (json_object_set_new(names, json_string_value(v),
+                                    more != NULL ? json_incref(more) : json_true()) != 0) {
+                msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
+                return NULL;
+            }
         }
     }
     return names;
 }
 
+// The names that are required, as an object: lists are long in schemas that hurt. NULL: no memory.
+static json_t *required_names(const json_t *schema)
+{
+    json_t *names = json_object();
+    bool bad = names == NULL;
+    size_t i;
+    const json_t *v;
+    json_array_foreach(json_object_get(schema, "required"), i, v)
+    {
+        bad |= json_object_set_new(names, json_string_value(v), json_true()) != 0;
+    }
+    if (!bad) return names;
+    json_decref(names);
+    return NULL;
+}
+
 static int fill_members(members *m, json_t *schema, json_t *names)
 {
     msgl_schema *s = m->s;
-    const json_t *required = json_object_get(schema, "required");
+    json_t *required = required_names(schema);
+    if (required == NULL) return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
     const size_t before = msgl__schema_enter(s, "properties", -1);
     const char *name;
     json_t *v;
@@ -245,8 +269,9 @@ static int fill_members(members *m, json_t *schema, json_t *names)
         // What a property that is not required allows may be nothing: it is then left out.
         const int32_t value = msgl__schema_at(s, v, name, -1);
         m->member[m->n] = with_key(s, msgl__json_quoted(s->b, name, strlen(name)), value);
-        m->required[m->n++] = is_required(required, name);
+        m->required[m->n++] = json_object_get(required, name) != NULL;
     }
+    json_decref(required);
     s->place[before] = '\0';
     return s->b->rc;
 }
@@ -326,12 +351,71 @@ static int32_t array_of(msgl_schema *s, const int32_t *prefix, int32_t n, int32_
     return msgl__gx_alt(b, ways, min > 0 ? 1 : 2);
 }
 
+// A list of different values out of a few: a rule per set of those that were there, `left` being
+// the sets' size so far.
+static int32_t different(msgl_schema *s, const int32_t *values, int n, int32_t min, int32_t max)
+{
+    msgl_gx_builder *b = s->b;
+    int32_t rules[1 << MAX_DIFFERENT]; // what follows when the values of a set were there
+    const int32_t end = closed(s, "]"), space = msgl__json_space(b, &s->json);
+    for (int set = 0; set < 1 << n; set++) rules[set] = msgl__gx_rule_new(b, NULL, 0);
+    for (int set = 0; set < 1 << n && b->rc == 0; set++) {
+        const int32_t had = __builtin_popcount((unsigned)set);
+        int32_t ways[MAX_DIFFERENT + 1];
+        int32_t k = 0;
+        for (int i = 0; i < n && (max == MSGL_GX_INF || had < max); i++) {
+            if ((set >> i & 1) != 0) continue;
+            const int32_t next[4] = {msgl__gx_str(b, had > 0 ? "," : ""), space, values[i],
+                                     msgl__gx_ref(b, rules[set | 1 << i])};
+            ways[k++] = msgl__gx_seq(b, next, 4);
+        }
+        if (had >= min) ways[k++] = end;
+        msgl__gx_rule_set(b, rules[set], msgl__gx_alt(b, ways, k));
+    }
+    const int32_t whole[2] = {msgl__gx_str(b, "["), msgl__gx_ref(b, rules[0])};
+    return msgl__gx_seq(b, whole, 2);
+}
+
+// uniqueItems: -1 without a failure where lists of any values have to be made, which may only be
+// said of lists of one.
+static int32_t unique_items(msgl_schema *s, json_t *schema, int32_t min, int32_t max)
+{
+    if (max == 0 || max == 1) return -1;
+    json_t *items = msgl__schema_flat(s, json_object_get(schema, "items"));
+    json_t *list = json_object_get(items, "enum");
+    const char *type = json_string_value(json_object_get(items, "type"));
+    if (list == NULL && type != NULL && strcmp(type, "boolean") == 0) {
+        list = msgl__schema_keep(s, json_pack("[b,b]", 1, 0));
+    }
+    const size_t n = json_array_size(list);
+    if (s->b->rc != 0) return -1;
+    if (n == 0 || n > MAX_DIFFERENT || json_object_get(schema, "prefixItems") != NULL) {
+        return msgl__schema_fail(s, MSGL_EUNSUPPORTED, "uniqueItems",
+                                 "supported of lists of at most one item, or of at most 6 values "
+                                 "of an enum");
+    }
+    int32_t values[MAX_DIFFERENT];
+    int num = 0;
+    for (size_t i = 0; i < n && s->b->rc == 0; i++) {
+        json_t *v = json_array_get(list, i);
+        bool again = false;
+        for (size_t k = 0; k < i; k++) again |= json_equal(json_array_get(list, k), v) != 0;
+        if (!again && msgl__schema_allows(s, items, v) == 1)
+            values[num++] = msgl__schema_const(s, v);
+    }
+    return s->b->rc == 0 ? different(s, values, num, min, max) : -1;
+}
+
 int32_t msgl__schema_array(msgl_schema *s, json_t *schema)
 {
     const int32_t min = msgl__schema_count(s, schema, "minItems", 0);
     const int32_t max = msgl__schema_count(s, schema, "maxItems", MSGL_GX_INF);
     json_t *items = json_object_get(schema, "items"),
            *list = json_object_get(schema, "prefixItems");
+    if (json_is_true(json_object_get(schema, "uniqueItems"))) {
+        const int32_t unique = unique_items(s, schema, min, max);
+        if (unique >= 0 || s->b->rc != 0) return unique;
+    }
     if (json_is_array(items)) { // up to draft 2019-09
         list = items;
         items = json_object_get(schema, "additionalItems");

@@ -7,6 +7,8 @@
 #include "core/mem.h"
 #include "tokenizer/tokenizer.h"
 
+enum { NAME_MAX_BYTES = 64 }; // of a special token that is looked for
+
 typedef struct sorted_token {
     const unsigned char *p;
     int32_t len, id;
@@ -288,6 +290,82 @@ int msgl__grammar_vocab_create(const msgl_grammar_token *tokens, int32_t vocab_s
     return 0;
 }
 
+int msgl__grammar_vocab_show(msgl_grammar_vocab *v, const int32_t *ids,
+                             const msgl_grammar_token *texts, int32_t n)
+{
+    size_t total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= v->size || (i > 0 && ids[i] <= ids[i - 1]) ||
+            texts[i].len > MSGL_GRAMMAR_MAX_TOKEN) {
+            return MSGL_EINVAL;
+        }
+        total += texts[i].len;
+    }
+    if (total > INT32_MAX || v->shown != NULL) return MSGL_EINVAL;
+    v->shown = msgl__reallocarray(NULL, (size_t)n + 1, sizeof *v->shown);
+    v->shown_at = msgl__reallocarray(NULL, (size_t)n + 1, sizeof *v->shown_at);
+    v->shown_text = msgl__malloc(total + 1);
+    if (v->shown == NULL || v->shown_at == NULL || v->shown_text == NULL) return MSGL_ENOMEM;
+    v->bytes += total + ((size_t)n + 1) * 2 * sizeof *v->shown;
+    int32_t at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        v->shown[i] = ids[i];
+        v->shown_at[i] = at;
+        if (texts[i].len > 0) memcpy(v->shown_text + at, texts[i].data, texts[i].len);
+        at += (int32_t)texts[i].len;
+    }
+    v->shown_at[n] = at;
+    v->num_shown = n;
+    return 0;
+}
+
+const char *msgl__grammar_vocab_shown(const msgl_grammar_vocab *v, int32_t token, size_t *len)
+{
+    *len = 0;
+    if (token < 0 || token >= v->size) return "";
+    *len = (size_t)(v->at[token + 1] - v->at[token]);
+    if (*len > 0) return v->text + v->at[token];
+    int32_t from = 0, to = v->num_shown;
+    while (from < to) {
+        const int32_t mid = from + (to - from) / 2;
+        if (v->shown[mid] < token) {
+            from = mid + 1;
+        } else {
+            to = mid;
+        }
+    }
+    if (from == v->num_shown || v->shown[from] != token) return "";
+    *len = (size_t)(v->shown_at[from + 1] - v->shown_at[from]);
+    return v->shown_text + v->shown_at[from];
+}
+
+// Special tokens as their names.
+static int show_special(msgl_grammar_vocab *v, const msgl_tokenizer *t)
+{
+    const int32_t own = msgl__tokenizer_vocab_size(t), n = own < v->size ? own : v->size;
+    int32_t num = 0;
+    for (int32_t i = 0; i < n; i++) num += msgl__tokenizer_is_special(t, i) != 0;
+    int32_t *ids = msgl__calloc((size_t)num + 1, sizeof *ids);
+    msgl_grammar_token *texts = msgl__calloc((size_t)num + 1, sizeof *texts);
+    char *names = msgl__calloc((size_t)num + 1, NAME_MAX_BYTES);
+    int rc = ids == NULL || texts == NULL || names == NULL ? MSGL_ENOMEM : 0;
+    int32_t at = 0;
+    for (int32_t i = 0; i < n && at < num && rc == 0; i++) {
+        if (!msgl__tokenizer_is_special(t, i)) continue;
+        char *name = names + (size_t)at * NAME_MAX_BYTES;
+        const int len = msgl__tokenizer_token_bytes(t, i, name, NAME_MAX_BYTES);
+        ids[at] = i;
+        // What is longer is no mark of anything.
+        texts[at++] =
+            (msgl_grammar_token){name, len > 0 && len <= NAME_MAX_BYTES ? (size_t)len : 0};
+    }
+    if (rc == 0) rc = msgl__grammar_vocab_show(v, ids, texts, num);
+    msgl__free(ids);
+    msgl__free(texts);
+    msgl__free(names);
+    return rc;
+}
+
 int msgl__grammar_vocab_from_tokenizer(const msgl_tokenizer *t, int32_t vocab_size,
                                        const int32_t *eos, int32_t num_eos,
                                        msgl_grammar_vocab **out, msgl_err *err)
@@ -324,6 +402,11 @@ int msgl__grammar_vocab_from_tokenizer(const msgl_tokenizer *t, int32_t vocab_si
     }
     rc = rc == 0 ? msgl__grammar_vocab_create(tokens, size, eos, num_eos, out, err)
                  : msgl__err_set(err, rc, "out of memory for a vocabulary");
+    if (rc == 0 && (rc = show_special(*out, t)) != 0) {
+        msgl__grammar_vocab_unref(*out);
+        *out = NULL;
+        rc = msgl__err_set(err, rc, "out of memory for a vocabulary");
+    }
     msgl__free(text);
     msgl__free(tokens);
     return rc;
@@ -340,6 +423,9 @@ void msgl__grammar_vocab_unref(msgl_grammar_vocab *v)
     if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
     for (int k = 0; k < 2 + MSGL_VOCAB_TREES; k++) trie_free(&v->trie[k]);
     msgl__free(v->plain);
+    msgl__free(v->shown);
+    msgl__free(v->shown_at);
+    msgl__free(v->shown_text);
     msgl__free(v->eos);
     msgl__free(v->at);
     msgl__free(v->text);

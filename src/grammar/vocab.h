@@ -39,6 +39,11 @@ struct msgl_grammar_vocab {
     // MSGL_VOCAB_PLAIN(i) plain characters more does not take anyway.
     msgl_trie trie[2 + MSGL_VOCAB_TREES];
     uint32_t *plain; // [n] for n up to MSGL_VOCAB_SHORT: bits of tokens of up to n plain characters
+    // Tokens without bytes that are shown as a text, ids ascending: shown[i] is shown_text from
+    // shown_at[i] to shown_at[i + 1].
+    int32_t num_shown;
+    int32_t *shown, *shown_at;
+    char *shown_text;
     size_t bytes;
 };
 

@@ -45,8 +45,9 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->body_left = 0;
     p->line_len = p->trailer_len = 0;
     p->method = 0;
-    p->host = p->origin = p->content_type = p->authorization = p->api_key = p->request_id =
-        p->traceparent = p->if_none_match = (msgl_http_value){0};
+    p->query = p->host = p->origin = p->content_type = p->authorization = p->api_key =
+        p->request_id = p->traceparent = p->request_headers = p->if_none_match =
+            (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -122,7 +123,10 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
         return bad(p, 400, "The request target must be a path.");
     }
     const char *query = memchr(s, '?', len);
-    if (query != NULL) len = (size_t)(query - s);
+    if (query != NULL) {
+        p->query = (msgl_http_value){query + 1, len - (size_t)(query + 1 - s)};
+        len = (size_t)(query - s);
+    }
     for (size_t i = 0; i < len; i++) {
         char c = s[i];
         if ((unsigned char)c <= ' ' || c == 0x7f) {
@@ -141,6 +145,22 @@ static int parse_target(msgl_http_parser *p, const char *s, size_t len)
     }
     leave_root_out(p);
     return 0;
+}
+
+bool msgl__http_query(const msgl_http_parser *p, const char *name, msgl_http_value *out)
+{
+    const size_t n = strlen(name);
+    const char *at = p->query.at, *end = at == NULL ? NULL : at + p->query.len;
+    while (at < end) {
+        const char *to = memchr(at, '&', (size_t)(end - at));
+        if (to == NULL) to = end;
+        if ((size_t)(to - at) > n && memcmp(at, name, n) == 0 && at[n] == '=') {
+            *out = (msgl_http_value){at + n + 1, (size_t)(to - at) - n - 1};
+            return true;
+        }
+        at = to + 1;
+    }
+    return false;
 }
 
 static int parse_request_line(msgl_http_parser *p, const char *s, size_t len)
@@ -257,14 +277,16 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
         return keep(p, &p->content_type, v, len, "The Content-Type header is given twice.");
     } else if (value_is(name, name_len, "authorization")) {
         return keep(p, &p->authorization, v, len, "The Authorization header is given twice.");
-    } else if (value_is(name, name_len, "x-api-key")) {
-        return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice.");
+    } else if (value_is(name, name_len, "x-api-key") || value_is(name, name_len, "api-key")) {
+        return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice."); // Azure's
     } else if (value_is(name, name_len, "x-request-id")) {
         // A proxy may have added its own behind the client's: no reason to refuse a request.
         if (p->request_id.at == NULL) p->request_id = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "traceparent")) {
         // Of two none is the one that is meant; W3C has a trace begin anew then.
         p->traceparent = (msgl_http_value){v, p->traceparent.at == NULL ? len : 0};
+    } else if (value_is(name, name_len, "access-control-request-headers")) {
+        if (p->request_headers.at == NULL) p->request_headers = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "if-none-match")) {
         if (p->if_none_match.at == NULL) p->if_none_match = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "content-encoding")) {

@@ -58,11 +58,13 @@ typedef struct msgl_http_parser {
     // The request, from MSGL_HTTP_DONE until the next feed:
     msgl_http_method method;
     msgl_strbuf path; // percent-decoded, without query and root_path; starts with "/" (or is "*")
+    msgl_http_value query; // what is behind the target's '?', in `head`
     bool http10, keep_alive;
     msgl_http_value host, origin, content_type, authorization, api_key; // in `head`
-    msgl_http_value if_none_match;                                      // of several the first
-    msgl_http_value traceparent;                                        // of several: empty
-    msgl_http_value request_id; // X-Request-Id, as the client wrote it; of several the first
+    msgl_http_value request_headers; // Access-Control-Request-Headers
+    msgl_http_value if_none_match;   // of several the first
+    msgl_http_value traceparent;     // of several: empty
+    msgl_http_value request_id;      // X-Request-Id, as the client wrote it; of several the first
     msgl_strbuf body;
     msgl_claim claim; // of the body's memory; whoever takes the body takes this, too
     // The refusal, from MSGL_HTTP_BAD on:
@@ -77,6 +79,8 @@ void msgl__http_parser_reset(msgl_http_parser *p);
 // Whether any byte of the next request has come.
 bool msgl__http_parser_started(const msgl_http_parser *p);
 bool msgl__http_parser_in_body(const msgl_http_parser *p);
+// A parameter of the query, as it is written: what is behind NAME=, the first one. False: none.
+bool msgl__http_query(const msgl_http_parser *p, const char *name, msgl_http_value *out);
 // Takes bytes from data[0, len), *used of them (all unless DONE, CONTINUE or BAD).
 msgl_http_event msgl__http_parse(msgl_http_parser *p, const char *data, size_t len, size_t *used);
 

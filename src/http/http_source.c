@@ -21,6 +21,13 @@ msgl_http_source msgl__http_source_of(const struct sockaddr *address)
     return s;
 }
 
+bool msgl__http_source_is_local(const msgl_http_source *s)
+{
+    static const msgl_http_source none; // of ::1 the first half is kept, which is zero, too
+    static const unsigned char v4[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127};
+    return memcmp(s, &none, sizeof none) == 0 || memcmp(s->bytes, v4, sizeof v4) == 0;
+}
+
 uint32_t msgl__http_source_hash(const msgl_http_source *s)
 {
     uint32_t h = 0;

@@ -4,6 +4,7 @@
 #ifndef MSGL_HTTP_HTTP_SOURCE_H
 #define MSGL_HTTP_HTTP_SOURCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -16,6 +17,8 @@ typedef struct msgl_http_source {
 // Of an address of any family; those of Unix sockets are one, all zero.
 msgl_http_source msgl__http_source_of(const struct sockaddr *address);
 uint32_t msgl__http_source_hash(const msgl_http_source *s);
+// Whether it is this machine: 127.0.0.0/8, ::1, or a Unix socket.
+bool msgl__http_source_is_local(const msgl_http_source *s);
 
 enum { MSGL_SOURCE_BUCKETS = 256 };
 

@@ -6,7 +6,6 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "core/mem.h"
@@ -38,22 +37,12 @@ static int on_passphrase(char *buf, int size, int writing, void *asked)
     return -1;
 }
 
-static int check_permissions(const char *path, msgl_err *err)
-{
-    struct stat st;
-    if (stat(path, &st) != 0 || (st.st_mode & S_IRWXO) == 0) return 0; // else reading says why
-    return msgl__err_set(err, MSGL_EINVAL,
-                         "%s has a private key that every user of this machine may use (mode "
-                         "%03o); allowed: owner and group (chmod o= FILE)",
-                         msgl__path_tail(path), (unsigned)(st.st_mode & 0777));
-}
-
 // A private key from PEM text.
 static int read_key(const char *path, EVP_PKEY **key, msgl_err *err)
 {
     char *text;
     size_t len;
-    int rc = check_permissions(path, err);
+    int rc = msgl__file_check_private(path, "a private key", err);
     if (rc == 0) rc = msgl__file_read(path, PEM_MAX, &text, &len, err);
     if (rc != 0) return rc;
     bool encrypted = false;
@@ -68,10 +57,10 @@ static int read_key(const char *path, EVP_PKEY **key, msgl_err *err)
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "%s: the private key has a passphrase, which the server does not ask "
                              "for; openssl pkey -in FILE -out NEW writes it without",
-                             msgl__path_tail(path));
+                             msgl__path_shown(path));
     }
     return msgl__err_set(err, MSGL_EFORMAT, "%s: no private key in PEM format (%s)",
-                         msgl__path_tail(path), why);
+                         msgl__path_shown(path), why);
 }
 
 // "2026-11-26 16:00:00 UTC"
@@ -94,17 +83,17 @@ static int use_certificate(SSL_CTX *ctx, const char *path, msgl_err *err)
         return msgl__err_set(err, MSGL_EFORMAT,
                              "%s: no certificate in PEM format that can be used "
                              "(%s)",
-                             msgl__path_tail(path), reason());
+                             msgl__path_shown(path), reason());
     }
     const X509 *cert = SSL_CTX_get0_certificate(ctx);
     const ASN1_TIME *from = X509_get0_notBefore(cert), *to = X509_get0_notAfter(cert);
     char buf[64];
     if (X509_cmp_current_time(to) <= 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "%s: the certificate has expired on %s",
-                           msgl__path_tail(path), date(to, buf));
+                           msgl__path_shown(path), date(to, buf));
     } else if (X509_cmp_current_time(from) >= 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "%s: the certificate is not valid before %s",
-                           msgl__path_tail(path), date(from, buf));
+                           msgl__path_shown(path), date(from, buf));
     }
     return rc;
 }
@@ -119,9 +108,9 @@ static int use_key(SSL_CTX *ctx, const char *certfile, const char *keyfile, msgl
     EVP_PKEY_free(key);
     if (used) return 0;
     const char *why = reason();
-    if (fits) return msgl__err_set(err, MSGL_EFORMAT, "%s: %s", msgl__path_tail(keyfile), why);
+    if (fits) return msgl__err_set(err, MSGL_EFORMAT, "%s: %s", msgl__path_shown(keyfile), why);
     return msgl__err_set(err, MSGL_EINVAL, "%s is not the private key of the certificate in %s",
-                         msgl__path_tail(keyfile), msgl__path_tail(certfile));
+                         msgl__path_shown(keyfile), msgl__path_shown(certfile));
 }
 
 static int set_up(SSL_CTX *ctx, const char *certfile, const char *keyfile, msgl_err *err)

@@ -16,7 +16,7 @@
 
 static int fail(const char *path, const char *what, msgl_err *err)
 {
-    return msgl__err_set(err, MSGL_EIO, "cannot listen on %s: %s", msgl__path_tail(path), what);
+    return msgl__err_set(err, MSGL_EIO, "cannot listen on %s: %s", msgl__path_shown(path), what);
 }
 
 // Of two servers that start at the same path one must not remove the other's file: who starts holds

@@ -131,6 +131,11 @@ static int too_few(const char *spec, int count, int named, int ranks, msgl_err *
     return msgl__err_set(err, MSGL_EINVAL, "--device: found \"%.40s\", allowed %s", spec, there);
 }
 
+bool msgl__cuda_has_driver(void)
+{
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+}
+
 int msgl__device_choose(const char *spec, int rank, int ranks, msgl_device_choice *out,
                         msgl_err *err)
 {
@@ -148,7 +153,10 @@ int msgl__device_choose(const char *spec, int rank, int ranks, msgl_device_choic
     const msgl_cuda_api *api = msgl__cuda_api_open(&why);
     const int count = api != NULL ? api->device_count(&why) : 0;
     if (count == 0 && any) {
-        snprintf(out->note, sizeof out->note, "running on the CPU: %.220s", why.text);
+        // Where there is no GPU it is no news that one is not used; `minisgl info` says more.
+        snprintf(out->note, sizeof out->note, "running on the CPU%s%.180s",
+                 msgl__cuda_has_driver() ? ", though there is a GPU: " : "",
+                 msgl__cuda_has_driver() ? why.text : "");
         return 0;
     }
     if (count == 0) {

@@ -15,6 +15,9 @@
 // where it was looked for), MSGL_EUNSUPPORTED when it cannot be opened.
 void *msgl__plugin_open(const char *name, const char *symbol, msgl_err *err);
 
+// Whether this machine has an NVIDIA driver, its own or that of the Windows around it.
+bool msgl__cuda_has_driver(void);
+
 // minisgl-cuda.so's table, its version checked. NULL sets *err.
 const msgl_cuda_api *msgl__cuda_api_open(msgl_err *err);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/landlock.h>
 #include <pwd.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -12,6 +13,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 // --- users ---
@@ -71,6 +75,59 @@ int msgl__no_new_privileges(msgl_err *err)
 {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) return 0;
     return msgl__err_set(err, MSGL_EIO, "cannot give up new privileges: %s", strerror(errno));
+}
+
+// --- files and other processes ---
+
+// As the kernel has it (Landlock); the fields behind the first are of later versions.
+typedef struct landlock_rules {
+    uint64_t files, net, scopes;
+} landlock_rules;
+
+static int landlock_version(void)
+{
+    return (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+}
+
+// Allows what a store of files does, below a folder, which is made if it is not there.
+static int allow_folder(int rules, const char *dir, uint64_t files, msgl_err *err)
+{
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
+        return msgl__err_set(err, MSGL_EIO, "--batch-dir %.180s: %m", dir);
+    }
+    const int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return msgl__err_set(err, MSGL_EIO, "--batch-dir %.180s: %m", dir);
+    const struct landlock_path_beneath_attr rule = {.allowed_access = files, .parent_fd = fd};
+    const long rc = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    const int code = rc == 0 ? 0 : msgl__err_set(err, MSGL_EIO, "--batch-dir %.180s: %m", dir);
+    close(fd);
+    return code;
+}
+
+int msgl__shut_in(const char *writes, msgl_err *err)
+{
+    enum { TRUNCATE = 1 << 14, SCOPES = 3 }; // of versions 3 and 6: abstract sockets, signals
+    const int version = landlock_version();
+    if (version < 1) return 0; // an older kernel, or one that is told not to have it
+    const uint64_t truncate = version >= 3 ? TRUNCATE : 0;
+    const uint64_t store = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE |
+                           LANDLOCK_ACCESS_FS_MAKE_REG | truncate;
+    const landlock_rules all = {.files =
+                                    store | LANDLOCK_ACCESS_FS_REMOVE_DIR |
+                                    LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR |
+                                    LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
+                                    LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM,
+                                .scopes = version >= 6 ? SCOPES : 0};
+    const size_t size = version >= 6 ? sizeof all : sizeof all.files;
+    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, size, 0);
+    int rc = rules < 0 ? msgl__err_set(err, MSGL_EIO, "Landlock: %m") : 0;
+    if (rc == 0) rc = msgl__no_new_privileges(err);
+    if (rc == 0 && writes != NULL) rc = allow_folder(rules, writes, store, err);
+    if (rc == 0 && syscall(SYS_landlock_restrict_self, rules, 0) != 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "Landlock: %m");
+    }
+    if (rules >= 0) close(rules);
+    return rc;
 }
 
 // --- system calls ---
@@ -149,9 +206,7 @@ static const struct {
     // Connections that there are; none is made.
     {SCMP_SYS(accept), FRONT | HOSTS},
     {SCMP_SYS(accept4), FRONT | HOSTS},
-    {SCMP_SYS(socketpair), ALL},
-    {SCMP_SYS(sendto), ALL},
-    {SCMP_SYS(sendmsg), ALL},
+    {SCMP_SYS(sendmsg), ALL}, // where to cannot be read; see add_by_argument
     {SCMP_SYS(recvfrom), ALL},
     {SCMP_SYS(recvmsg), ALL},
     {SCMP_SYS(shutdown), ALL},
@@ -183,7 +238,6 @@ static const struct {
     {SCMP_SYS(rseq), ALL},
     {SCMP_SYS(sched_yield), ALL},
     {SCMP_SYS(sched_getaffinity), ALL},
-    {SCMP_SYS(sched_setaffinity), ALL},
     {SCMP_SYS(sched_getparam), ALL},
     {SCMP_SYS(sched_getscheduler), ALL},
     {SCMP_SYS(sched_get_priority_max), ALL},
@@ -192,7 +246,6 @@ static const struct {
     {SCMP_SYS(exit), ALL},
     {SCMP_SYS(exit_group), ALL},
     {SCMP_SYS(restart_syscall), ALL},
-    {SCMP_SYS(tgkill), ALL}, // abort()
     {SCMP_SYS(sigaltstack), ALL},
     {SCMP_SYS(rt_sigaction), ALL},
     {SCMP_SYS(rt_sigprocmask), ALL},
@@ -217,7 +270,6 @@ static const struct {
     {SCMP_SYS(getrusage), ALL},
     {SCMP_SYS(getrlimit), ALL},
     {SCMP_SYS(setrlimit), ALL},
-    {SCMP_SYS(prlimit64), ALL},
     {SCMP_SYS(sysinfo), ALL},
     {SCMP_SYS(uname), ALL},
     {SCMP_SYS(getrandom), ALL},
@@ -229,7 +281,10 @@ static const struct {
     {SCMP_SYS(kill), STARTS},
     {SCMP_SYS(signalfd4), LAUNCHER},
     {SCMP_SYS(seccomp), LAUNCHER}, // the others' filters
-    {SCMP_SYS(clone3), ALL},       // of this filter; see without_clone3
+    {SCMP_SYS(landlock_create_ruleset), LAUNCHER},
+    {SCMP_SYS(landlock_add_rule), LAUNCHER},
+    {SCMP_SYS(landlock_restrict_self), LAUNCHER},
+    {SCMP_SYS(clone3), ALL}, // of this filter; see without_clone3
     // Files that are written.
     {SCMP_SYS(open), BATCHES},
     {SCMP_SYS(openat), BATCHES},
@@ -264,6 +319,31 @@ static int allow_if(scmp_filter_ctx f, int call, unsigned arg, uint64_t mask, ui
     return seccomp_rule_add_array(f, SCMP_ACT_ALLOW, call, 1, &c);
 }
 
+// Sockets carry what is sent to their other end alone: there are none of datagrams, with which
+// sendmsg could send, also descriptors, to any socket in the file system.
+static int add_sockets(scmp_filter_ctx f, unsigned parts)
+{
+    enum { ADDRESS = 4, TYPES = 0xf }; // what is above are flags
+    int rc = allow_if(f, SCMP_SYS(socketpair), 1, TYPES, SOCK_STREAM);
+    if (rc == 0) rc = allow_if(f, SCMP_SYS(socketpair), 1, TYPES, SOCK_SEQPACKET);
+    if (rc != 0) return rc;
+    if ((parts & (HOSTS | TRACES)) != 0) {
+        return seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(sendto), 0);
+    }
+    return allow_if(f, SCMP_SYS(sendto), ADDRESS, UINT64_MAX, 0);
+}
+
+// What a process does to itself: limits, CPUs, and the signal of abort(). Who starts processes may
+// signal others anyway, and those inherit its list.
+static int add_own(scmp_filter_ctx f, unsigned parts)
+{
+    int rc = allow_if(f, SCMP_SYS(prlimit64), 0, UINT32_MAX, 0);
+    if (rc == 0) rc = allow_if(f, SCMP_SYS(sched_setaffinity), 0, UINT32_MAX, 0);
+    if (rc != 0) return rc;
+    if ((parts & STARTS) != 0) return seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 0);
+    return allow_if(f, SCMP_SYS(tgkill), 0, UINT32_MAX, (uint64_t)getpid());
+}
+
 // Calls that are allowed with some arguments.
 static int add_by_argument(scmp_filter_ctx f, unsigned parts)
 {
@@ -272,7 +352,9 @@ static int add_by_argument(scmp_filter_ctx f, unsigned parts)
                      CLONE_NEWPID | CLONE_NEWNET
     };
     static const unsigned long requests[] = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO};
-    int rc = 0;
+    int rc = add_sockets(f, parts);
+    if (rc == 0) rc = add_own(f, parts);
+    if (rc != 0) return rc;
     if ((parts & STARTS) != 0) {
         rc = allow_if(f, SCMP_SYS(clone), 0, NAMESPACES, 0);
     } else {

@@ -25,6 +25,11 @@ typedef enum msgl_confine_part {
 int msgl__become_user(const char *spec, msgl_err *err);
 // Nothing that this process starts has more privileges than it has.
 int msgl__no_new_privileges(msgl_err *err);
+// From now on this process, and those that it forks, write, make and remove no files but in the
+// folder `writes` (made if it is not there; NULL: none), and read the memory and environment of no
+// process that is not of them; on Linux 6.12 or later they signal none, either. What is open stays
+// so. Does nothing where the kernel has no Landlock. Before msgl__confine.
+int msgl__shut_in(const char *writes, msgl_err *err);
 // Any other system call than those of these parts does nothing from now on, and is ENOSYS, in this
 // process and those that it forks. Before it has threads. Implies msgl__no_new_privileges.
 int msgl__confine(unsigned parts, msgl_err *err);

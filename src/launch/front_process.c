@@ -8,32 +8,9 @@
 #include <unistd.h>
 
 #include "launch/confine.h"
-#include "utils/packet.h"
+#include "launch/control.h"
 
 enum { CHANNEL_FILES = 3 };
-
-// --- control packets ---
-
-int msgl__control_send(int fd, char letter, int replica, const char *text, int pass_fd)
-{
-    char packet[2 + MSGL_CONTROL_TEXT] = {letter, (char)replica};
-    size_t n = text == NULL ? 0 : strlen(text);
-    if (n > MSGL_CONTROL_TEXT) n = MSGL_CONTROL_TEXT;
-    if (n > 0) memcpy(packet + 2, text, n);
-    return msgl__packet_send(fd, packet, 2 + n, pass_fd);
-}
-
-int msgl__control_recv(int fd, int *replica, char *text, int *passed_fd)
-{
-    char packet[2 + MSGL_CONTROL_TEXT];
-    const ssize_t n = msgl__packet_recv(fd, packet, sizeof packet, passed_fd);
-    if (n <= 0) return (int)n;
-    if (n < 2) return -1;
-    memcpy(text, packet + 2, (size_t)n - 2);
-    text[n - 2] = '\0';
-    *replica = packet[1];
-    return packet[0];
-}
 
 // --- life ---
 
@@ -84,7 +61,7 @@ static void front_ready(void *ctx, int replica, const msgl_msg_ready *ready)
     bool all = true;
     p->engines[replica].ready = true;
     for (int i = 0; i < p->front_cfg.num_replicas; i++) all = all && p->engines[i].ready;
-    (void)msgl__control_send(p->control, 'R', replica, NULL, -1);
+    (void)msgl__control_send(p->control, MSGL_CONTROL_READY, replica, NULL, -1);
     if (!all || p->announced) return;
     if (p->cfg->on_ready != NULL) p->cfg->on_ready(p->cfg->ctx, p->cfg->host, p->port, ready);
     p->announced = true;
@@ -95,7 +72,7 @@ static void front_lost(void *ctx, int replica, const char *fatal)
     front_process *p = ctx;
     p->engines[replica].ready = p->engines[replica].used = false;
     keep_spares(p); // the channel's are free now
-    (void)msgl__control_send(p->control, 'L', replica, fatal, -1);
+    (void)msgl__control_send(p->control, MSGL_CONTROL_LOST, replica, fatal, -1);
 }
 
 static int use_engine(front_process *p, int replica, int fd, msgl_err *err)
@@ -118,7 +95,7 @@ static void on_control(evutil_socket_t fd, short what, void *arg)
     int passed, replica = 0;
     use_spares(p);
     const int kind = msgl__control_recv((int)fd, &replica, text, &passed);
-    if (kind == 'C' && passed >= 0) {
+    if (kind == MSGL_CONTROL_CHANNEL && passed >= 0) {
         msgl_err err;
         p->engines[replica].used = true;
         if (use_engine(p, replica, passed, &err) != 0) {
@@ -127,12 +104,12 @@ static void on_control(evutil_socket_t fd, short what, void *arg)
         }
     }
     keep_spares(p);
-    if (kind == 'C' && passed < 0) { // the engine sees its channel closed and ends
+    if (kind == MSGL_CONTROL_CHANNEL && passed < 0) { // the engine sees its channel closed and ends
         static const char why[] = "the front could not take the engine's channel: no descriptor "
                                   "free (ulimit -n)";
         msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", why);
         front_lost(p, replica, why);
-    } else if (kind == 'T' || kind < 0) {
+    } else if (kind == MSGL_CONTROL_STOP || kind < 0) {
         msgl__front_stop(p->front);
     }
 }
@@ -198,7 +175,7 @@ static int front_serve(front_process *p, int listen_fd, const int *engine_fds, m
         rc = msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the supervisor");
         goto out;
     }
-    (void)msgl__control_send(p->control, 'S', 0, NULL, -1);
+    (void)msgl__control_send(p->control, MSGL_CONTROL_SERVES, 0, NULL, -1);
     rc = msgl__front_run(p->front);
 out:
     if (control != NULL) event_free(control);
@@ -211,7 +188,8 @@ out:
 static int confine_front(const msgl_serve_config *cfg, msgl_err *err)
 {
     const unsigned batches = cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES;
-    const int rc = msgl__no_new_privileges(err);
+    int rc = msgl__no_new_privileges(err);
+    if (rc == 0 && cfg->seccomp) rc = msgl__shut_in(cfg->front.batch_dir, err);
     return rc == 0 && cfg->seccomp ? msgl__confine(MSGL_CONFINE_FRONT | batches, err) : rc;
 }
 
@@ -231,11 +209,12 @@ int msgl__front_process(const msgl_front_start *start)
     p.front_cfg.guard.local = msgl__guard_is_local(start->listen_fd);
     p.front_cfg.guard.host = cfg->host;
     p.front_cfg.heartbeats = start->heartbeats;
+    p.front_cfg.own_heartbeat = start->own_heartbeat;
     p.front_cfg.http.tls = start->tls;
     p.front_cfg.traces = start->traces;
     msgl_err err = {0};
     int rc = confine_front(cfg, &err);
     if (rc == 0) rc = front_serve(&p, start->listen_fd, start->engine_fds, &err);
-    if (rc != 0) (void)msgl__control_send(p.control, 'X', 0, err.text, -1);
+    if (rc != 0) (void)msgl__control_send(p.control, MSGL_CONTROL_FAILED, 0, err.text, -1);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 
 #include "core/mem.h"
 #include "launch/confine.h"
+#include "launch/control.h"
 #include "launch/front_process.h"
 #include "http/tls.h"
 #include "http/unix_socket.h"
@@ -42,6 +44,8 @@ msgl_serve_config msgl__serve_config_default(void)
                                .port = 1919,
                                .front = msgl__front_config_default(),
                                .watchdog_timeout_s = 10,
+                               .engine_silence_ms = 10000,
+                               .front_silence_ms = 30000,
                                .restart_delay_ms = 500,
                                .min_life_ms = 10000,
                                .max_failed_starts = 5};
@@ -81,6 +85,8 @@ typedef struct supervisor {
     const msgl_log *log;
     pid_t self;
     child front;
+    msgl_heartbeat *front_heartbeat; // the same for every front
+    msgl_watchdog front_watchdog;
     child exporter; // of traces
     msgl_traces_counts *trace_counts;
     int traces[2]; // of both, kept for the next ones; -1: none
@@ -146,10 +152,12 @@ static _Noreturn void exporter_child(supervisor *s)
     msgl_exporter *e = NULL;
     msgl_err err = {0};
     int rc = msgl__no_new_privileges(&err);
+    if (rc == 0 && s->cfg->seccomp) rc = msgl__shut_in(NULL, &err);
     if (rc == 0 && s->cfg->seccomp) rc = msgl__confine(MSGL_CONFINE_TRACES, &err);
     if (rc == 0) rc = msgl__exporter_create(&cfg, &e, &err);
     if (!s->exporter.ever_ready || rc != 0) {
-        (void)msgl__control_send(cfg.fd, rc == 0 ? 'S' : 'X', 0, err.text, -1);
+        (void)msgl__control_send(cfg.fd, rc == 0 ? MSGL_CONTROL_SERVES : MSGL_CONTROL_FAILED, 0,
+                                 err.text, -1);
     }
     if (rc == 0) msgl__exporter_run(e);
     msgl__exporter_destroy(e);
@@ -165,7 +173,8 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
-    if (s->cfg->seccomp && msgl__confine(MSGL_CONFINE_ENGINE | s->cfg->engine_parts, &err) != 0) {
+    const unsigned parts = MSGL_CONFINE_ENGINE | s->cfg->engine_parts;
+    if (s->cfg->seccomp && (msgl__shut_in(NULL, &err) != 0 || msgl__confine(parts, &err) != 0)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
         _exit(1);
     }
@@ -195,6 +204,7 @@ static _Noreturn void front_child(supervisor *s)
                                     .announced = s->announced,
                                     .engine_fds = fds,
                                     .heartbeats = s->heartbeats,
+                                    .own_heartbeat = s->front_heartbeat,
                                     .tls = s->tls,
                                     .traces = s->cfg->traces == NULL ? NULL : &s->traces_front};
     const int rc = msgl__front_process(&start);
@@ -268,7 +278,7 @@ static int renew_channel(engine_process *e, msgl_err *err)
     return 0;
 }
 
-// Forks the front. Engines that are started later reach it by 'C'.
+// Forks the front. Engines that are started later reach it by MSGL_CONTROL_CHANNEL.
 static int start_front(supervisor *s, msgl_err *err)
 {
     close_fd(&s->control[0]); // of the last one
@@ -310,8 +320,9 @@ static int start_exporter(supervisor *s, msgl_err *err)
     int index, passed;
     const int n = poll(&p, 1, EXPORTER_START_MS);
     const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
-    if (kind == 'X') return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
-    if (kind != 'S') return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
+    if (kind == MSGL_CONTROL_FAILED) return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
+    if (kind != MSGL_CONTROL_SERVES)
+        return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
     now_ready(&s->exporter);
     return 0;
 }
@@ -378,7 +389,7 @@ static void begin_stop(supervisor *s)
     }
     if (s->front.pid == 0) {
         end_engines(s);
-    } else if (msgl__control_send(s->control[0], 'T', 0, NULL, -1) != 0) {
+    } else if (msgl__control_send(s->control[0], MSGL_CONTROL_STOP, 0, NULL, -1) != 0) {
         kill_child(&s->front);
     }
 }
@@ -413,18 +424,19 @@ static void on_packets(supervisor *s)
     while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
-        if (kind == 'S') {
+        if (kind == MSGL_CONTROL_SERVES) {
             now_ready(&s->front);
-        } else if (kind == 'R') {
+            s->front_watchdog = (msgl_watchdog){0};
+        } else if (kind == MSGL_CONTROL_READY) {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
-        } else if (kind == 'L' && e->owed > 0) {
+        } else if (kind == MSGL_CONTROL_LOST && e->owed > 0) {
             e->owed--;
-        } else if (kind == 'L') {
+        } else if (kind == MSGL_CONTROL_LOST) {
             e->lost = true;
             e->end_at = in_ms(ENGINE_EXIT_MS);
             memcpy(e->child.last_words, text, sizeof e->child.last_words);
-        } else if (kind == 'X') {
+        } else if (kind == MSGL_CONTROL_FAILED) {
             memcpy(s->front.last_words, text, sizeof s->front.last_words);
         }
     }
@@ -583,7 +595,7 @@ static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
     const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
     // Else it is kept for the next front.
-    if (msgl__control_send(s->control[0], 'C', e->index, NULL, e->front_fd) == 0)
+    if (msgl__control_send(s->control[0], MSGL_CONTROL_CHANNEL, e->index, NULL, e->front_fd) == 0)
         close_fd(&e->front_fd);
     return 0;
 }
@@ -606,16 +618,28 @@ static bool watch_engines(supervisor *s)
         if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
         watches = true;
         if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
-                                 msgl__now_ns(), why)) {
+                                 s->cfg->engine_silence_ms, msgl__now_ns(), why)) {
             continue;
         }
-        const char *which = s->num_engines > 1 ? e->child.name : "";
-        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s%s: ending it", which, *which == '\0' ? "" : ": ",
-                  why);
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", e->child.name, why);
         kill_child(&e->child);
         e->watchdog = (msgl_watchdog){0};
     }
     return watches;
+}
+
+// Ends a front that hangs, which costs its clients their requests and the engines nothing.
+static bool watch_front(supervisor *s)
+{
+    char why[160];
+    if (!s->front.ready || s->front.pid == 0 || s->stopping) return false;
+    if (msgl__watchdog_look(&s->front_watchdog, s->front_heartbeat, 0, s->cfg->front_silence_ms,
+                            msgl__now_ns(), why)) {
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", s->front.name, why);
+        kill_child(&s->front);
+        s->front_watchdog = (msgl_watchdog){0};
+    }
+    return true;
 }
 
 // Whether its pause is over; else *next is not behind its end. 0: none.
@@ -682,7 +706,8 @@ static int supervise(supervisor *s, msgl_err *err)
             return end_of(s, err);
         }
         int wait = next == 0 ? -1 : next <= now ? 0 : (int)((next - now) / 1000000u) + 1;
-        const bool watches = watch_engines(s);
+        bool watches = watch_engines(s);
+        watches = watch_front(s) || watches;
         if (watches && (wait < 0 || wait > MSGL_WATCHDOG_TICK_MS)) wait = MSGL_WATCHDOG_TICK_MS;
         struct pollfd p[2] = {{.fd = s->signals, .events = POLLIN},
                               {.fd = s->control[0], .events = POLLIN}};
@@ -693,6 +718,24 @@ static int supervise(supervisor *s, msgl_err *err)
         if (rc != 0) return msgl__err_set(err, rc, "stopped by a second signal");
         on_packets(s);
     }
+}
+
+// With fewer the front answers nobody, or only when others have left. 32 were seen to be enough for
+// one engine and a few clients; of each further one there are its channel and what is kept for the
+// next; a batch under way has a connection to each of its requests.
+static int check_files(const supervisor *s, msgl_err *err)
+{
+    enum { LEAST = 32, ENGINE = 6, BATCHES = 40, TRACES = 2 };
+    const msgl_front_config *f = &s->cfg->front;
+    struct rlimit lim;
+    const rlim_t least = LEAST + (rlim_t)(ENGINE * (f->num_replicas - 1)) +
+                         (f->batch_dir == NULL ? 0 : BATCHES) +
+                         (s->cfg->traces == NULL ? 0 : TRACES);
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_max >= least) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT,
+                         "a process may have %llu open files here, and the server needs %llu "
+                         "(ulimit -Hn, or LimitNOFILE of the service)",
+                         (unsigned long long)lim.rlim_max, (unsigned long long)least);
 }
 
 // Beyond this machine a server without keys is open to all: somebody has to want that.
@@ -777,7 +820,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    int rc = open_port(&s, err);
+    int rc = check_files(&s, err);
+    if (rc == 0) rc = open_port(&s, err);
     if (rc != 0) {
         close_fd(&s.listen_fd);
         msgl__tls_free(s.tls);
@@ -792,6 +836,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         rc = msgl__heartbeat_create(&s.heartbeats[i], err);
         s.engines[i].heartbeat = s.heartbeats[i];
     }
+    if (rc == 0) rc = msgl__heartbeat_create(&s.front_heartbeat, err);
     if (rc == 0) rc = give_up_rights(&s, err);
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
@@ -801,6 +846,7 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
         close_fd(&s.engines[i].front_fd);
         close_fd(&s.engines[i].line);
     }
+    msgl__heartbeat_destroy(s.front_heartbeat);
     close_traces(&s);
     msgl__traces_counts_free(s.trace_counts);
     msgl__unix_remove(&s.unix_socket);

@@ -35,6 +35,9 @@ typedef struct msgl_serve_config {
     void *ctx;
     // A step may take so long, s, or ten times what it is expected to (watchdog.h); 0: for ever.
     int watchdog_timeout_s;
+    // An engine between steps, and a front, that give no sign of life for so long are ended and
+    // started again; more than the second from one to the next; 0: never.
+    int engine_silence_ms, front_silence_ms;
     // An engine, or a front, that ends before it was ready for min_life_ms has failed to start,
     // whatever it said. Each such end doubles the pause before the next start, from
     // restart_delay_ms up to 30 s, and that many in a row end the server unless another engine is

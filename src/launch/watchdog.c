@@ -14,8 +14,8 @@ static uint64_t allowed_ns(uint64_t expected, int timeout_s)
     return 10 * expected > least ? 10 * expected : least;
 }
 
-bool msgl__watchdog_look(msgl_watchdog *w, const msgl_heartbeat *h, int timeout_s, uint64_t now,
-                         char why[160])
+bool msgl__watchdog_look(msgl_watchdog *w, const msgl_heartbeat *h, int timeout_s, int silence_ms,
+                         uint64_t now, char why[160])
 {
     // After a pause of our own (the machine was suspended, or is overloaded) nobody had more time
     // than we had.
@@ -28,11 +28,22 @@ bool msgl__watchdog_look(msgl_watchdog *w, const msgl_heartbeat *h, int timeout_
     const uint64_t ended = atomic_load_explicit(&h->ended, memory_order_acquire);
     const uint64_t begun = atomic_load_explicit(&h->begun, memory_order_acquire);
     const uint64_t known = atomic_load_explicit(&h->expected_ns, memory_order_relaxed);
-    if (begun == ended || begun != w->begun) w->begun_since = w->clock;
+    const uint64_t waits = atomic_load_explicit(&h->waits, memory_order_relaxed);
+    if (begun == ended || begun != w->begun || waits != w->waits) w->begun_since = w->clock;
     w->begun = begun;
+    w->waits = waits;
+    const uint64_t beats = msgl__beats(h);
+    if (begun != ended || beats != w->beats || late) w->beats_since = w->clock;
+    w->beats = beats;
     if (w->clock - w->alive_since >= STILL_NS) {
         (void)snprintf(why, 160, "the engine's first rank has stood still for %.1f s",
                        (double)STILL_NS / (double)SECOND);
+        return true;
+    }
+    const uint64_t silence = (uint64_t)silence_ms * 1000000u;
+    if (silence > 0 && w->clock - w->beats_since >= silence) {
+        (void)snprintf(why, 160, "it has given no sign of life for %.1f s",
+                       (double)silence / (double)SECOND);
         return true;
     }
     const uint64_t expected = known > 0 ? known : UNKNOWN_NS;

@@ -21,6 +21,7 @@
 #include "text/dry_breakers.h"
 #include "text/stream.h"
 #include "tokenizer/tokenizer.h"
+#include "utils/json.h"
 #include "utils/uids.h"
 
 #define MAX_PIECE_BYTES ((size_t)1 << 20)
@@ -372,8 +373,8 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
     rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);
     msgl__text_stop_behind(&r->text, params->min_tokens);
     if (rc == MSGL_EINVAL) {
-        return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes",
-                             MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
+        return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes, %d in all",
+                             MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES, MSGL_MAX_STOPS_BYTES);
     }
     return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory for a request");
 }
@@ -450,7 +451,9 @@ int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bo
                       msgl_rendered *out, msgl_err *err)
 {
     json_error_t where;
-    json_t *vars = json_loads(json, JSON_REJECT_DUPLICATES, &where);
+    int code;
+    json_t *vars = msgl__json_loadb(json, strlen(json), JSON_REJECT_DUPLICATES, &where, &code);
+    if (code == MSGL_ENOMEM) return msgl__err_set(err, code, "a chat's variables: out of memory");
     if (vars == NULL || !json_is_object(vars)) {
         json_decref(vars);
         return msgl__err_set(err, MSGL_EFORMAT, "not a JSON object: line %d: %s", where.line,
@@ -460,8 +463,10 @@ int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bo
         json_decref(vars);
         return msgl__err_set(err, MSGL_EINVAL, "\"messages\" is missing or not an array");
     }
-    if (json_object_get(vars, "add_generation_prompt") == NULL) {
-        json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
+    if (json_object_get(vars, "add_generation_prompt") == NULL &&
+        json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt)) != 0) {
+        json_decref(vars);
+        return msgl__err_set(err, MSGL_ENOMEM, "a chat's variables: out of memory");
     }
     const int rc = msgl__chat_templates_render(templates, vars, NULL, out, err);
     json_decref(vars);

@@ -25,6 +25,7 @@
 #include "utils/clock.h"
 #include "utils/packet.h"
 
+enum { WAIT_MS = 100 }; // from one call of on_wait to the next
 enum { READ_CHUNK = 64 * 1024, KEEP_CAPACITY = 1 << 20 };
 static const size_t rx_max = MSGL_MSG_FRAME_MAX * 4;
 
@@ -59,6 +60,8 @@ struct msgl_channel {
 
     msgl_strbuf tx;
     size_t tx_off;
+    void (*on_wait)(void *ctx); // or NULL
+    void *wait_ctx;
 };
 
 static void wake_set(int fd)
@@ -364,6 +367,12 @@ int msgl__channel_post(msgl_channel *c, const msgl_msg *m)
     return rc > 0 ? 0 : rc;
 }
 
+void msgl__channel_on_wait(msgl_channel *c, void (*on_wait)(void *ctx), void *ctx)
+{
+    c->on_wait = on_wait;
+    c->wait_ctx = ctx;
+}
+
 int msgl__channel_send(msgl_channel *c, const msgl_msg *m)
 {
     int rc = tx_add(c, m);
@@ -373,7 +382,8 @@ int msgl__channel_send(msgl_channel *c, const msgl_msg *m)
         const bool read_more = !c->rx_eof && !c->broken;
         pthread_mutex_unlock(&c->rx_lock);
         struct pollfd p = {.fd = c->fd, .events = (short)(POLLOUT | (read_more ? POLLIN : 0))};
-        if (poll(&p, 1, -1) < 0 && errno != EINTR) return MSGL_EIO;
+        if (poll(&p, 1, c->on_wait == NULL ? -1 : WAIT_MS) < 0 && errno != EINTR) return MSGL_EIO;
+        if (c->on_wait != NULL) c->on_wait(c->wait_ctx);
         if ((p.revents & POLLIN) == 0) continue;
         pthread_mutex_lock(&c->rx_lock);
         rc = rx_fill_socket(c);

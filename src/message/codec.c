@@ -233,7 +233,7 @@ static void setting(cursor *c, const msgl_setting *s, void *values)
 // What varies in size. Tokens are checked against the vocabulary by the receiver, who knows it.
 static void extra(cursor *c, msgl_req_extra **x)
 {
-    msgl_req_extra_parts parts = {.grammar = ""};
+    msgl_req_extra_parts parts = {.grammar = "", .stages = ""};
     if (c->out != NULL && *x != NULL) {
         parts = msgl__req_extra_parts_of(*x);
     }
@@ -241,8 +241,9 @@ static void extra(cursor *c, msgl_req_extra **x)
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
     int32_t num_breakers = (int32_t)parts.num_breakers;
     const void *bias = parts.bias;
-    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
+    text(c, &parts.stages, false, "request.stages");
     array(c, &bias, &num_bias, sizeof(msgl_bias), MSGL_MAX_LOGIT_BIAS, "request.logit_bias");
     ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");
     ids(c, &parts.banned, &num_banned, 0, INT32_MAX, "request.banned");

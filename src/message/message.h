@@ -153,6 +153,8 @@ void msgl__channel_set_line(msgl_channel *c, int line);
 // meanwhile.
 int msgl__channel_renew(msgl_channel *c, int timeout_ms);
 
+// While a send waits for room it calls this, several times a second; NULL: nothing.
+void msgl__channel_on_wait(msgl_channel *c, void (*on_wait)(void *ctx), void *ctx);
 // 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message above the frame
 // limit. Blocks only while the socket is full, and keeps reading meanwhile, so that two ends that
 // send at the same time cannot wait for each other.

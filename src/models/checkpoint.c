@@ -61,7 +61,10 @@ int msgl__checkpoint_take(msgl_checkpoint *c, const char *path, void *map, size_
     if (files != NULL) c->files = files;
     char *own = files != NULL ? msgl__strdup(path) : NULL;
     if (own == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
-    files[c->num_files++] = (msgl_checkpoint_file){.path = own, .map = map, .size = size};
+    msgl_checkpoint_file *f = &files[c->num_files++];
+    *f = (msgl_checkpoint_file){.path = own, .map = map, .size = size};
+    char buf[MSGL_PATH_SHOWN];
+    snprintf(f->shown, sizeof f->shown, "%s", msgl__path_short(path, buf));
     return 0;
 }
 
@@ -137,7 +140,7 @@ const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *n
 
 const char *msgl__checkpoint_file(const msgl_checkpoint *c, const msgl_tensor *t)
 {
-    return msgl__path_tail(c->files[t->file].path);
+    return c->files[t->file].shown;
 }
 
 const char *msgl__tensor_label(const msgl_tensor *t)

@@ -13,6 +13,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "utils/file.h"
 
 #define MSGL_TENSOR_MAX_DIMS 8
 
@@ -53,6 +54,7 @@ void msgl__tensor_list_free(msgl_tensor_list *l);
 // A mapped file.
 typedef struct msgl_checkpoint_file {
     char *path;
+    char shown[MSGL_PATH_SHOWN]; // of it, for messages
     void *map;
     size_t size;
 } msgl_checkpoint_file;

@@ -268,6 +268,20 @@ static void read_eos(msgl_json_reader *r, msgl_model_config *c)
     c->num_eos = (int32_t)n;
 }
 
+static void check_fixed(msgl_json_reader *r, const msgl_arch *arch)
+{
+    for (int i = 0; i < MSGL_MAX_FIXED && arch->fixed[i].key != NULL; i++) {
+        const msgl_fixed_field *f = &arch->fixed[i];
+        const json_t *v = msgl__json_get(r, f->key);
+        const double number = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
+        const bool right = (json_is_number(v) || json_is_boolean(v)) && number == f->value;
+        char allowed[32];
+        if (v == NULL || right) continue;
+        snprintf(allowed, sizeof allowed, "%.10g", f->value);
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, f->key, v, allowed);
+    }
+}
+
 // The fields of the language model.
 static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
 {
@@ -280,6 +294,7 @@ static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_ropes(r, c);
     if (r->status == 0) c->arch->family->configure(r, c);
     if (r->status == 0) c->arch->configure(r, c);
+    check_fixed(r, c->arch);
 }
 
 // The object that these fields are in, with what it leaves out; a new reference.
@@ -290,8 +305,10 @@ static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
         msgl__json_reject(r, MSGL_EFORMAT, arch->text_section, given, "an object");
         return NULL;
     }
-    json_t *usual = json_loads(arch->text_defaults, 0, NULL), *all = json_copy((json_t *)given);
-    if (usual == NULL || all == NULL || json_object_update_missing(all, usual) != 0) {
+    json_t *usual =
+               msgl__json_loadb(arch->text_defaults, strlen(arch->text_defaults), 0, NULL, NULL),
+           *all = msgl__json_copy(usual); // what is given comes above it
+    if (usual == NULL || all == NULL || json_object_update(all, (json_t *)given) != 0) {
         r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
     }
     json_decref(usual);
@@ -367,6 +384,8 @@ int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *c)
                 : msgl__json_num_or(r, s->field, s->min, s->max, usual);
         msgl__setting_put(s, v, p);
     }
+    // Then the others are for requests that name a temperature themselves.
+    if (!msgl__json_bool_or(r, "do_sample", true)) p->temperature = 0;
     return r->status;
 }
 
@@ -377,7 +396,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
     int code = msgl__path_join(dir, "config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
-    msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
+    msgl_json_reader r = {.file = msgl__path_shown(path), .section = "", .obj = root, .err = err};
     code = msgl__config_read(&r, out);
     json_decref(root);
     if (code != 0) return code;
@@ -385,7 +404,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
     code = msgl__path_join(dir, "generation_config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
-    r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
+    r = (msgl_json_reader){.file = msgl__path_shown(path), .section = "", .obj = root, .err = err};
     code = msgl__config_read_generation(&r, out);
     json_decref(root);
     return code;

@@ -35,15 +35,17 @@ typedef struct msgl_decoder_names {
     const char *prefix, *head;
     const char *attn_norm, *attn_post_norm; // before the block, and of its result
     const char *ffn_norm, *ffn_post_norm;
-    const char *qkv;                                 // q, k and v in one tensor
-    const char *gate_up;                             // gate and up in one tensor
-    const char *mlp;                                 // the block of dense layers
-    const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
+    const char *qkv;     // q, k and v in one tensor
+    const char *gate_up; // gate and up in one tensor
+    const char *mlp;     // the block of dense layers
+    // experts: what stands before ".N.gate"; NULL: no file has a tensor for each of them.
+    const char *router, *experts, *gate, *up, *down;
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
-    // A tensor of all experts' gate and up, and one of their down, the names behind "layers.N.";
-    // NULL: each expert has its own. Biases: with _bias at the end.
-    const char *all_gate_up, *all_down;
+    // In files whose experts are stacked: a tensor of all experts' gate and up, and one of their
+    // down, the names behind "layers.N.", biases with _bias at the end; and the router of such
+    // files, NULL: as of the others.
+    const char *all_gate_up, *all_down, *all_router;
     bool all_by_columns; // [experts, in, out], else [experts, out, in]
     bool all_alternate;  // gate and up; else all of gate comes first
 } msgl_decoder_names;

@@ -402,15 +402,37 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
     declare_part(d, &m->down, 0, hidden, c->mlp_bias, tensor);
 }
 
+// Expert e's tensors: its own, and those that it has a part in.
+static void declare_expert_tensors(const declaring *d, msgl_weight *gate_up, msgl_weight *down,
+                                   int32_t e)
+{
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const int32_t all = d->m->cfg.decoder.num_experts;
+    const char *const own = "%slayers.%d.%s.%d.%s.weight", *const shared = "%slayers.%d.%s";
+    if (n->experts != NULL) {
+        msgl__plan_form(d->p, MSGL_FORM_APART);
+        msgl__plan_rows(d->p, gate_up, 0, inter, own, n->prefix, d->layer, n->experts, e, n->gate);
+        msgl__plan_rows(d->p, gate_up, inter, inter, own, n->prefix, d->layer, n->experts, e,
+                        n->up);
+        msgl__plan_rows(d->p, down, 0, hidden, own, n->prefix, d->layer, n->experts, e, n->down);
+    }
+    msgl__plan_form(d->p, MSGL_FORM_STACKED);
+    msgl__plan_rows(d->p, gate_up, 0, 2 * inter, shared, n->prefix, d->layer, n->all_gate_up);
+    if (n->all_alternate) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
+    msgl__plan_expert(d->p, all, e, n->all_by_columns);
+    msgl__plan_rows(d->p, down, 0, hidden, shared, n->prefix, d->layer, n->all_down);
+    msgl__plan_expert(d->p, all, e, n->all_by_columns);
+    msgl__plan_form(d->p, MSGL_FORM_ANY);
+}
+
 static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
 {
     const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
-    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
     // The experts' arrays belong to the model; only reading them is everyone's.
     const int32_t at = e - m->experts.first;
     msgl_weight *gate_up = (msgl_weight *)m->experts.gate_up + at;
     msgl_weight *down = (msgl_weight *)m->experts.down + at;
-    const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
     const msgl_range share = msgl__own_columns(target(d), inter);
     const msgl_range rows[] = {share, rows_of(share, 1, inter)};
     const bool own = at >= 0 && at < m->experts.own;
@@ -419,19 +441,7 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, down, &kept_down);
     msgl__plan_weight(d->p, gate_up, own ? 2 * share.count : 0, hidden);
     msgl__plan_weight(d->p, down, own ? hidden : 0, share.count);
-    if (n->all_gate_up != NULL) {
-        const int32_t all = m->experts.num_experts;
-        msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
-                        n->all_gate_up);
-        if (n->all_alternate) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
-        msgl__plan_expert(d->p, all, e, n->all_by_columns);
-        msgl__plan_rows(d->p, down, 0, hidden, "%slayers.%d.%s", n->prefix, d->layer, n->all_down);
-        msgl__plan_expert(d->p, all, e, n->all_by_columns);
-        return;
-    }
-    msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->experts, e, n->gate);
-    msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->experts, e, n->up);
-    msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->experts, e, n->down);
+    declare_expert_tensors(d, gate_up, down, e);
 }
 
 // [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each of its
@@ -450,6 +460,20 @@ static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_e
     msgl__plan_expert(d->p, e->num_experts, 0, false);
 }
 
+static void declare_router(const declaring *d, msgl_moe *m)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const bool two = c->names.all_router != NULL;
+    if (two) msgl__plan_form(d->p, MSGL_FORM_APART);
+    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
+    msgl__plan_router(d->p);
+    if (!two) return;
+    msgl__plan_form(d->p, MSGL_FORM_STACKED);
+    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.all_router);
+    msgl__plan_router(d->p);
+    msgl__plan_form(d->p, MSGL_FORM_ANY);
+}
+
 static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
                         const msgl_join *join)
 {
@@ -457,8 +481,7 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
     const int32_t hidden = d->m->cfg.hidden_size;
     msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
     if (c->router_bias) msgl__plan_vector(d->p, &m->router.bias, c->num_experts);
-    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
-    msgl__plan_router(d->p);
+    declare_router(d, m);
     if (c->names.correction != NULL) {
         float **correction = &m->experts.router.correction;
         msgl__plan_vector(d->p, correction, c->num_experts);

@@ -39,13 +39,41 @@ static void read_latent(msgl_json_reader *r, msgl_model_config *c)
     }
 }
 
-static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
+static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
 {
-    const int32_t dense = msgl__json_int_or(r, "first_k_dense_replace", 0, INT32_MAX, 0);
+    const int32_t dense = msgl__json_int_or(r, "first_k_dense_replace", 0, INT32_MAX, usual);
     const int32_t every = msgl__json_int_or(r, "moe_layer_freq", 1, INT32_MAX, 1);
     for (int32_t l = 0; l < c->num_layers; l++) {
         if (l >= dense && l % every == 0) continue;
         c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
+    }
+}
+
+// mlp_layer_types names each layer's block, whatever first_k_dense_replace says beside it: what
+// transformers has read since it writes the list. Hubs' older configs have the number alone.
+static void read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c)
+{
+    const char *const key = "mlp_layer_types";
+    const json_t *types = msgl__json_get(r, key);
+    if (types == NULL) {
+        read_sparse_layers(r, c, 1);
+        return;
+    }
+    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, types, "a list of num_hidden_layers");
+        return;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const json_t *v = json_array_get(types, (size_t)l);
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        if (strcmp(name, "dense") == 0) {
+            c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
+        } else if (strcmp(name, "sparse") == 0) {
+            c->decoder.layer_flags[l] |= MSGL_LAYER_SPARSE;
+        } else {
+            msgl__json_reject(r, MSGL_EFORMAT, key, v, "dense, sparse");
+            return;
+        }
     }
 }
 
@@ -63,7 +91,6 @@ static bool configure(msgl_json_reader *r, msgl_model_config *c)
     d->attn_scale = attn_scale(c);
     if (msgl__json_get(r, "n_routed_experts") == NULL) return false;
     msgl__decoder_read_experts(r, c, "moe_intermediate_size");
-    read_sparse_layers(r, c);
     const int32_t shared = msgl__json_int_or(r, "n_shared_experts", 0, MSGL_MAX_EXPERTS, 0);
     d->router.scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 1);
     if (r->status != 0) return false;
@@ -110,22 +137,34 @@ static void configure_v2(msgl_json_reader *r, msgl_model_config *c)
     msgl_router *router = &c->decoder.router;
     if (!configure(r, c)) return;
     read_method(r, METHODS);
+    read_sparse_layers(r, c, 0);
     router->norm_topk = false;
     if (strcmp(msgl__json_str_or(r, "topk_method", METHODS[0]), METHODS[1]) == 0) read_groups(r, c);
 }
 
-// V3: sigmoids, corrected for the choice, and groups by their best two.
-static void configure_v3(msgl_json_reader *r, msgl_model_config *c)
+// Sigmoids, corrected for the choice, and groups by their best two; false: there are no experts.
+static bool configure_sigmoids(msgl_json_reader *r, msgl_model_config *c)
 {
     static const char *const METHODS[] = {"noaux_tc", "noaux_tc"};
     msgl_router *router = &c->decoder.router;
-    if (!configure(r, c)) return;
+    if (!configure(r, c)) return false;
     read_method(r, METHODS);
     c->decoder.names.correction = "mlp.gate.e_score_correction_bias";
     router->scoring = MSGL_SCORE_SIGMOID;
     router->norm_topk = msgl__json_bool_or(r, "norm_topk_prob", true);
     router->group_pairs = true;
     read_groups(r, c);
+    return true;
+}
+
+static void configure_v3(msgl_json_reader *r, msgl_model_config *c)
+{
+    if (configure_sigmoids(r, c)) read_sparse_layers(r, c, 0);
+}
+
+static void configure_glm(msgl_json_reader *r, msgl_model_config *c)
+{
+    if (configure_sigmoids(r, c)) read_mlp_layer_types(r, c);
 }
 
 #define LATENT                                                                                     \
@@ -137,4 +176,4 @@ const msgl_arch msgl__arch_deepseek_v2 = {LATENT, .name = "DeepseekV2ForCausalLM
 const msgl_arch msgl__arch_deepseek_v3 = {LATENT, .name = "DeepseekV3ForCausalLM",
                                           .configure = configure_v3};
 const msgl_arch msgl__arch_glm4_moe_lite = {LATENT, .name = "Glm4MoeLiteForCausalLM",
-                                            .configure = configure_v3};
+                                            .configure = configure_glm};

@@ -64,7 +64,7 @@ static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
     if (other != NULL) {
         code =
             msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: lasttoken",
-                          msgl__path_tail(file), msgl__printable(other, shown, sizeof shown));
+                          msgl__path_shown(file), msgl__printable(other, shown, sizeof shown));
     }
     json_decref(config);
     return code;
@@ -83,7 +83,7 @@ static int read_score(const char *dir, const json_t *module, int ids[2], msgl_er
         const json_int_t value = json_integer_value(id);
         if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
             code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: %s: allowed: a token's id",
-                                 msgl__path_tail(file), names[i]);
+                                 msgl__path_shown(file), names[i]);
         }
         ids[i] = (int)value;
     }

@@ -199,7 +199,7 @@ static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
 
 const msgl_checkpoint_format msgl__format_gguf = {
     .name = "gguf",
-    .types = "F32, F16, BF16 or Q8_0",
+    .types = "F32, F16, BF16 or Q8_0 (another file of the model may be, as ORG/NAME:Q8_0)",
     .is = is_gguf,
     .config = load_config,
     .open = open_files,

@@ -20,8 +20,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->names.router = "mlp.router";
-    d->names.all_gate_up = "mlp.experts.gate_up_proj";
-    d->names.all_down = "mlp.experts.down_proj";
+    d->names.experts = NULL;
     d->names.all_by_columns = d->names.all_alternate = true;
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-5);
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", true);
@@ -30,7 +29,6 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     msgl__decoder_read_experts(r, c, "intermediate_size");
     d->router.norm_topk = true;
     d->activation = MSGL_SWIGLU_CLAMPED;
-    msgl__json_num_or(r, "swiglu_limit", 7, 7, 7);
     d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 128);
     if (!msgl__decoder_read_layer_types(r, c)) {
         for (int32_t l = 0; l < c->num_layers; l += 2) d->layer_flags[l] |= MSGL_LAYER_SLIDING;
@@ -45,5 +43,6 @@ const msgl_arch msgl__arch_gpt_oss = {
     .family = &msgl__decoder_family,
     .default_head_dim = 64,
     .default_theta = 150000,
+    .fixed = {{"swiglu_alpha", 1.702}, {"swiglu_limit", 7}}, // the kernels' constants
     .configure = configure,
 };

@@ -79,6 +79,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->names.router = "feed_forward.router";
     d->names.shared = "feed_forward.shared_expert";
     d->names.shared_gate = NULL;
+    d->names.experts = NULL;
     d->names.all_gate_up = "feed_forward.experts.gate_up_proj";
     d->names.all_down = "feed_forward.experts.down_proj";
     d->names.all_by_columns = true;

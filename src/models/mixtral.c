@@ -8,6 +8,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->names.router = "block_sparse_moe.gate";
+    d->names.all_router = "mlp.gate";
     d->names.experts = "block_sparse_moe.experts";
     d->names.gate = "w1";
     d->names.up = "w3";

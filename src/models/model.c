@@ -42,6 +42,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
 
 void msgl__model_free(msgl_model *m)
 {
+    msgl__checkpoint_close(m->checkpoint);
     msgl__weight_plan_free(&m->plan);
     msgl__products_free(&m->products);
     if (m->cfg.arch != NULL) m->cfg.arch->family->free(m);
@@ -86,21 +87,25 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     msgl__products_add(&m->products, &m->lm_head, &logits);
 }
 
-int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
-                     msgl_load_progress progress, void *ctx, msgl_err *err)
+int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
+{
+    const int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
+    if (code != 0) return code;
+    msgl__weights_settle(&m->plan, m->checkpoint);
+    return msgl__weights_check(&m->plan, m->checkpoint, err);
+}
+
+int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,
+                     void *ctx, msgl_err *err)
 {
     msgl__weight_plan_place(&m->plan, region);
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    int code;
-    if (dir == NULL) {
-        code = msgl__weights_dummy(&m->plan, x, progress, ctx, err);
-    } else {
-        msgl_checkpoint *ckpt = NULL;
-        code = msgl__checkpoint_open(dir, &ckpt, err);
-        if (code == 0) code = msgl__weights_check(&m->plan, ckpt, err);
-        if (code == 0) code = msgl__weights_load(&m->plan, ckpt, x, progress, ctx, err);
-        msgl__checkpoint_close(ckpt);
-    }
+    if (m->checkpoint == NULL) msgl__weights_settle(&m->plan, NULL);
+    const int code = m->checkpoint == NULL
+                         ? msgl__weights_dummy(&m->plan, x, progress, ctx, err)
+                         : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
+    msgl__checkpoint_close(m->checkpoint);
+    m->checkpoint = NULL;
     msgl__weight_plan_free(&m->plan);
     return code;
 }

@@ -30,9 +30,10 @@ typedef struct msgl_model {
     msgl_weight embed;   // [vocab, hidden]
     msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's
     msgl_norm final_norm;
-    void *layers;           // the family's
-    msgl_products products; // of the layers and the head
-    msgl_weight_plan plan;  // until the weights are loaded
+    void *layers;                // the family's
+    msgl_products products;      // of the layers and the head
+    msgl_weight_plan plan;       // until the weights are loaded
+    msgl_checkpoint *checkpoint; // from msgl__model_open to msgl__model_load; else NULL
 } msgl_model;
 
 // The family's functions of the same names (arch.h); they need the config only.
@@ -55,10 +56,13 @@ void msgl__model_free(msgl_model *m); // not the weights' region
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one);
 
-// Fills the weights in `region` (zeroed, m->plan.bytes): from DIR's checkpoint, checked first, or
-// with random values when dir is NULL.
-int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
-                     msgl_load_progress progress, void *ctx, msgl_err *err);
+// Opens DIR's checkpoint and checks that it has all weights, in forms that can be read. What is
+// wrong with it is known before any memory is taken.
+int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err);
+// Fills the weights in `region` (zeroed, m->plan.bytes): from the checkpoint that is open, and then
+// is closed, or with random values where none is.
+int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,
+                     void *ctx, msgl_err *err);
 
 // Where the logits of some rows are, in the step arena.
 typedef struct msgl_logits {

@@ -101,8 +101,6 @@ static void configure_5_moe(msgl_json_reader *r, msgl_model_config *c)
 static void name_conditional(msgl_decoder_names *n)
 {
     n->prefix = "model.language_model.";
-    n->all_gate_up = "mlp.experts.gate_up_proj";
-    n->all_down = "mlp.experts.down_proj";
 }
 
 static void configure_5_conditional(msgl_json_reader *r, msgl_model_config *c)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/safetensors.h"
 
+#include <dirent.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +224,7 @@ static int add_shard(msgl_checkpoint *c, const char *dir, const char *file, msgl
     if (code == 0) code = msgl__checkpoint_map(c, path, err);
     if (code != 0) return code;
     const msgl_checkpoint_file *f = &c->files[c->num_files - 1];
-    return msgl__safetensors_parse(f->map, f->size, msgl__path_tail(path), c->num_files - 1,
+    return msgl__safetensors_parse(f->map, f->size, msgl__path_shown(path), c->num_files - 1,
                                    &c->tensors, err);
 }
 
@@ -303,7 +305,7 @@ static int open_index(msgl_checkpoint *c, const char *dir, const char *index, ms
     json_t *root;
     int code = msgl__json_load(index, INDEX_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
-    index = msgl__path_tail(index); // for messages from here on
+    index = msgl__path_shown(index); // for messages from here on
     const json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {
         code =
@@ -316,9 +318,31 @@ static int open_index(msgl_checkpoint *c, const char *dir, const char *index, ms
     return code;
 }
 
+// A folder without model.safetensors: its weights are in another form, if there are any.
+static int no_weights(const char *dir, msgl_err *err)
+{
+    static const char *const OTHERS[] = {"*.bin", "*.pth",     "*.pt",  "*.onnx",
+                                         "*.h5",  "*.msgpack", "*.npz", "*.nemo"};
+    char other[100] = "";
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d != NULL && other[0] == '\0' && (e = readdir(d)) != NULL;) {
+        for (size_t i = 0; i < MSGL_COUNT(OTHERS); i++) {
+            if (fnmatch(OTHERS[i], e->d_name, 0) != 0) continue;
+            msgl__printable(e->d_name, other, sizeof other);
+        }
+    }
+    if (d != NULL) closedir(d);
+    return msgl__err_set(err, MSGL_ENOENT,
+                         "%s: has no model.safetensors%s%s%s; allowed: "
+                         "*.safetensors with their index, or a .gguf file",
+                         msgl__path_shown(dir), other[0] != '\0' ? ", but " : "", other,
+                         other[0] != '\0' ? ", which is not read" : "");
+}
+
 static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
 {
     const int code = add_shard(c, dir, "model.safetensors", err);
+    if (code == MSGL_ENOENT) return no_weights(dir, err);
     return code != 0 ? code : msgl__checkpoint_sort(c, err);
 }
 

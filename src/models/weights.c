@@ -136,6 +136,7 @@ static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const cha
         return;
     }
     p->declared = p->num_wanted;
+    w.form = p->form;
     w.part_rows = w.rows;
     w.all_cols = w.cols;
     if (kept != NULL && kept->cols.count > 0) {
@@ -245,6 +246,11 @@ void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, boo
         w->expert = expert;
         w->by_columns = by_columns;
     }
+}
+
+void msgl__plan_form(msgl_weight_plan *p, msgl_form form)
+{
+    p->form = form;
 }
 
 void msgl__plan_router(msgl_weight_plan *p)
@@ -363,6 +369,23 @@ static bool harmless(const msgl_weight_plan *p, const char *name)
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const msgl_wanted *)a)->name, ((const msgl_wanted *)b)->name);
+}
+
+void msgl__weights_settle(msgl_weight_plan *p, const msgl_checkpoint *c)
+{
+    bool apart = false, stacked = false;
+    for (size_t i = 0; i < p->num_wanted && !stacked; i++) {
+        const msgl_wanted *w = &p->wanted[i];
+        apart = apart || w->form == MSGL_FORM_APART;
+        stacked =
+            c != NULL && w->form == MSGL_FORM_STACKED && msgl__checkpoint_find(c, w->name) != NULL;
+    }
+    const msgl_form other = stacked || !apart ? MSGL_FORM_APART : MSGL_FORM_STACKED;
+    size_t kept = 0;
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        if (p->wanted[i].form != other) p->wanted[kept++] = p->wanted[i];
+    }
+    p->num_wanted = kept;
 }
 
 int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)

@@ -31,6 +31,13 @@ typedef struct msgl_kept {
     int32_t all_cols;               // columns of the whole weight
 } msgl_kept;
 
+// Files have a layer's experts in one of two forms, and a model may want either of them.
+typedef enum msgl_form {
+    MSGL_FORM_ANY,     // of both
+    MSGL_FORM_APART,   // a tensor for each expert and part
+    MSGL_FORM_STACKED, // one that has all of them
+} msgl_form;
+
 // One tensor that the model wants: rows [row, row + rows) of a weight with cols columns, or
 // elements [row, row + rows) of an f32 vector (cols 0).
 typedef struct msgl_wanted {
@@ -61,6 +68,7 @@ typedef struct msgl_wanted {
     int32_t head, unpaired, pairs;
     int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
     bool router;  // experts are chosen by these rows
+    msgl_form form;
 } msgl_wanted;
 
 // A tensor of one element that the checkpoint may have, and the host's float that it then becomes:
@@ -91,6 +99,7 @@ typedef struct msgl_weight_plan {
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
     int32_t num_ignored;
     int32_t ignored_from; // not 0: so are those of "model.layers.N." from this N on
+    msgl_form form;       // of what is declared next
     msgl_wanted *wanted;
     size_t num_wanted, cap_wanted;
     msgl_placement *places;
@@ -143,6 +152,9 @@ void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, b
 // It has one more dimension in front, of `experts`; see msgl_wanted.
 void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns);
 
+// The tensors that are declared from here on are those of a checkpoint in this form alone.
+void msgl__plan_form(msgl_weight_plan *p, msgl_form form);
+
 // The weight whose rows were declared last is a router's.
 void msgl__plan_router(msgl_weight_plan *p);
 
@@ -156,6 +168,10 @@ typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);
 
 // Hands out addresses in `region` (zeroed, p->bytes long, device memory).
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region);
+// Leaves the tensors of the one form that the checkpoint is in: stacked if it has one of those, or
+// if the model knows no other. NULL: there is no checkpoint, and the first form will do. Before
+// what follows, of plans with forms.
+void msgl__weights_settle(msgl_weight_plan *p, const msgl_checkpoint *c);
 // Checks that the checkpoint has exactly the wanted tensors with the wanted shapes (surplus that
 // is known to be harmless aside). Reads no data.
 int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);

@@ -23,14 +23,21 @@ static size_t word_at(const msgl_strbuf *head, size_t from)
     return n;
 }
 
-// The name of the function that the head addresses, or nothing.
-static size_t recipient(const msgl_strbuf *head, const char **name)
+// The name of the function that the head addresses, or nothing. Without "functions." it is a
+// function's only if a tool has this name: others are the model's own, such as python.
+static size_t recipient(const msgl_parser *p, const char **name)
 {
-    static const char to[] = "to=functions.";
+    static const char to[] = "to=", functions[] = "functions.";
+    const msgl_strbuf *head = &p->key;
     const char *s = msgl__strbuf_str(head), *found = strstr(s, to);
-    if (found == NULL || (found > s && !msgl__is_space(found[-1]))) return 0;
-    *name = found + strlen(to);
-    return word_at(head, (size_t)(*name - s));
+    while (found != NULL && found > s && !msgl__is_space(found[-1])) found = strstr(found + 1, to);
+    if (found == NULL) return 0;
+    found += strlen(to);
+    const bool marked = strncmp(found, functions, strlen(functions)) == 0;
+    *name = marked ? found + strlen(functions) : found;
+    const size_t n = word_at(head, (size_t)(*name - s));
+    if (memchr(*name, '\0', n) != NULL) return 0;
+    return marked || msgl__tool_set_has(p->cfg.known, *name, n) ? n : 0;
 }
 
 static bool is_analysis(const msgl_parser *p)
@@ -44,7 +51,7 @@ static bool is_analysis(const msgl_parser *p)
 static int begin_body(msgl_parser *p)
 {
     const char *name;
-    const size_t n = p->cfg.tools == NULL ? 0 : recipient(&p->key, &name);
+    const size_t n = p->cfg.tools == NULL ? 0 : recipient(p, &name);
     msgl__strbuf_clear(&p->held);
     if (n > 0 && n <= MSGL_TOOL_NAME_MAX) {
         p->state = CALL;

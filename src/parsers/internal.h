@@ -21,6 +21,12 @@ enum {
 #define MSGL_DEEPSEEK_CALL_END "<｜tool▁call▁end｜>"
 #define MSGL_DEEPSEEK_SEP "<｜tool▁sep｜>"
 
+#define MSGL_KIMI_CALLS "<|tool_calls_section_begin|>"
+#define MSGL_KIMI_CALLS_END "<|tool_calls_section_end|>"
+#define MSGL_KIMI_CALL "<|tool_call_begin|>"
+#define MSGL_KIMI_CALL_END "<|tool_call_end|>"
+#define MSGL_KIMI_SEP "<|tool_call_argument_begin|>"
+
 struct msgl_tool_form {
     const char *name;
     // It is meant by a template with one of these texts. Rows are asked in their order.
@@ -38,13 +44,19 @@ struct msgl_tool_form {
     // a name.
     const char *before, *behind, *any;
     const char *mark, *close, *next; // as in msgl_tool_writing
+    const char *const *marks;        // what calls begin with; NULL: by_name, or inside of thoughts
+    bool by_name;                    // `before`, a tool's name and one byte of `behind` are that
 };
 
 struct msgl_reasoning_form {
     const char *name;
     const char *const *signs;
     const char *also;
-    const char *open, *close;  // NULL: of a form that is `whole`
+    const char *open, *close; // NULL: of a form that is `whole`
+    // As in msgl_reasoning_marks.
+    const char *begin, *end, *part_end, *part_begin;
+    const char *const *closes, *const *away;
+    bool assumed; // an answer is thoughts up to `close`, whether it begins with `open` or not
     const char *const *tokens; // special tokens; NULL: none
 };
 
@@ -70,6 +82,7 @@ struct msgl_parser {
     msgl_strbuf space; // white space before what may be a call
     msgl_strbuf held;  // what may turn out to be content
     msgl_strbuf name;  // of the call
+    msgl_strbuf id;    // of the call that begins next, if the model gives it one
     msgl_strbuf key, value;
     msgl_json_call json;
     size_t mark_at; // harmony: where the channel is in `key`
@@ -96,7 +109,7 @@ static inline int msgl__hold(msgl_parser *p, char c)
     return msgl__strbuf_addc(&p->held, c);
 }
 
-// A call of p->name; p->held is forgotten.
+// A call of p->name, with the id p->id unless that is empty; p->held and p->id are forgotten.
 int msgl__call_begin(msgl_parser *p);
 int msgl__call_arguments(msgl_parser *p, const char *data, size_t len);
 int msgl__call_end(msgl_parser *p); // without arguments so far: they are {}
@@ -112,14 +125,26 @@ bool msgl__is_name_char(char c);
 
 // Appends a string literal of JSON; bytes that are not UTF-8 stay what they are.
 int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len);
+// One byte of such a string, as it stands in the quotes.
+int msgl__put_json_byte(msgl_strbuf *out, char c);
 
-// A value of a form without types: text as it is where JSON can read it and it is not known to be
-// a string, else as a string.
-int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_string);
+// A value of a form without types: a string where its parameter is one (or null, where that is
+// allowed), else text as it is where JSON can read it, and translated where Python can and the
+// parameter is known to be no string; what nobody can read is a string.
+int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, msgl_param_type type);
 
 // Python's keyword arguments, text[0, len) between the parentheses, as a JSON object behind *out.
 // MSGL_EFORMAT: they are something else, and *out is as before.
 int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out);
+// The same of one value.
+int msgl__python_value(const char *text, size_t len, msgl_strbuf *out);
+
+// A list of {"name": ..., "arguments": ...}, which forms have behind a marker: these are their
+// states from one to the other, and what they do with a byte.
+enum { MSGL_LIST = MSGL_FORM_TEXT + 1, MSGL_LIST_CALL, MSGL_LIST_NEXT, MSGL_LIST_STATES };
+int msgl__in_list(msgl_parser *p, char c);
+// The first object comes, without a list around it: asks for its first byte again.
+void msgl__list_object(msgl_parser *p);
 
 // The forms' steps and ends.
 int msgl__hermes_step(msgl_parser *p, char c);
@@ -128,6 +153,8 @@ int msgl__llama_step(msgl_parser *p, char c);
 int msgl__llama_finish(msgl_parser *p);
 int msgl__pythonic_step(msgl_parser *p, char c);
 int msgl__pythonic_finish(msgl_parser *p);
+int msgl__list_step(msgl_parser *p, char c);
+int msgl__list_finish(msgl_parser *p);
 int msgl__mistral_step(msgl_parser *p, char c);
 int msgl__mistral_finish(msgl_parser *p);
 int msgl__deepseek_step(msgl_parser *p, char c);

@@ -5,7 +5,7 @@
 // missing and each call has its marker.
 #include "parsers/internal.h"
 
-enum { OPENED = MSGL_FORM_TEXT + 1, LIST, LIST_CALL, LIST_NEXT, NAME, ID, ARGS };
+enum { OPENED = MSGL_LIST_STATES, NAME, ID, ARGS };
 
 static const char *const OPEN[] = {"[TOOL_CALLS]", NULL};
 static const char *const BEHIND_NAME[] = {"[ARGS]", "[CALL_ID]", NULL};
@@ -16,51 +16,17 @@ static int opened(msgl_parser *p, char c)
 {
     if (msgl__is_space(c)) return msgl__hold(p, c);
     if (c == '[') {
-        p->state = LIST;
+        p->state = MSGL_LIST;
         return msgl__hold(p, c);
     }
-    p->again = true;
     if (c == '{') {
-        p->state = LIST_CALL;
-        msgl__json_call_start(p);
+        msgl__list_object(p);
     } else {
+        p->again = true;
         p->state = NAME;
         msgl__strbuf_clear(&p->name);
     }
     return 0;
-}
-
-// Before an object of the list.
-static int list(msgl_parser *p, char c)
-{
-    if (msgl__is_space(c)) return msgl__hold(p, c);
-    if (c != '{') return msgl__give_back(p);
-    p->state = LIST_CALL;
-    p->again = true;
-    msgl__json_call_start(p);
-    return 0;
-}
-
-static int list_call(msgl_parser *p, char c)
-{
-    msgl_json_call_step step;
-    const int rc = msgl__json_call_add(p, c, &step);
-    if (rc != 0 || step == MSGL_JSON_CALL_MORE) return rc;
-    if (!p->in_call) return msgl__give_back(p);
-    p->state = LIST_NEXT;
-    p->again = step == MSGL_JSON_CALL_FAIL;
-    return msgl__call_end(p);
-}
-
-static int list_next(msgl_parser *p, char c)
-{
-    if (msgl__is_space(c) || c == '}') return 0;
-    if (c == ',') {
-        p->state = LIST;
-        return msgl__hold(p, c);
-    }
-    p->again = c != ']';
-    return msgl__call_done(p);
 }
 
 static void begin_arguments(msgl_parser *p, bool again)
@@ -107,9 +73,9 @@ int msgl__mistral_step(msgl_parser *p, char c)
 {
     switch (p->state) {
     case OPENED: return opened(p, c);
-    case LIST: return list(p, c);
-    case LIST_CALL: return list_call(p, c);
-    case LIST_NEXT: return list_next(p, c);
+    case MSGL_LIST:
+    case MSGL_LIST_CALL:
+    case MSGL_LIST_NEXT: return msgl__in_list(p, c);
     case NAME:
     case ID: return name(p, c);
     case ARGS: return arguments(p, c);
@@ -119,5 +85,5 @@ int msgl__mistral_step(msgl_parser *p, char c)
 
 int msgl__mistral_finish(msgl_parser *p)
 {
-    return p->in_call || p->state == LIST_NEXT ? msgl__call_done(p) : msgl__give_back(p);
+    return p->in_call || p->state == MSGL_LIST_NEXT ? msgl__call_done(p) : msgl__give_back(p);
 }

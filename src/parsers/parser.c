@@ -5,6 +5,8 @@
 
 #include "core/mem.h"
 #include "parsers/internal.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HELD_MAX = 1 << 28 };
 
@@ -27,7 +29,8 @@ int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
     const bool splits = cfg->reasoning != NULL && cfg->reasoning->close != NULL;
     p->think = splits ? THINK_BEFORE : THINK_BEHIND;
     p->state = p->form == NULL ? MSGL_FORM_TEXT : p->form->start;
-    msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->held, &p->name, &p->key, &p->value};
+    msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->held, &p->name,
+                                &p->id,          &p->key,   &p->value};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) msgl__strbuf_init(all[i], HELD_MAX);
     return 0;
 }
@@ -39,6 +42,7 @@ void msgl__parser_free(msgl_parser *p)
     msgl__strbuf_free(&p->space);
     msgl__strbuf_free(&p->held);
     msgl__strbuf_free(&p->name);
+    msgl__strbuf_free(&p->id);
     msgl__strbuf_free(&p->key);
     msgl__strbuf_free(&p->value);
     msgl__free(p);
@@ -56,8 +60,8 @@ bool msgl__parser_thinking(const msgl_parser *p)
 
 size_t msgl__parser_bytes(const msgl_parser *p)
 {
-    return sizeof *p + p->think_space.cap + p->space.cap + p->held.cap + p->name.cap + p->key.cap +
-           p->value.cap;
+    return sizeof *p + p->think_space.cap + p->space.cap + p->held.cap + p->name.cap + p->id.cap +
+           p->key.cap + p->value.cap;
 }
 
 // --- what steps say ---
@@ -127,7 +131,12 @@ int msgl__call_begin(msgl_parser *p)
     p->mute = p->cfg.max_calls > 0 && p->calls >= p->cfg.max_calls;
     if (p->mute) return 0;
     p->calls++;
-    return msgl__parts_add(p->out, MSGL_PART_CALL, p->name.data, p->name.len);
+    int rc = 0;
+    if (p->id.len > 0) rc = msgl__strbuf_addc(&p->name, '\0');
+    if (p->id.len > 0 && rc == 0) rc = msgl__strbuf_add(&p->name, p->id.data, p->id.len);
+    msgl__strbuf_clear(&p->id);
+    if (rc == 0) rc = msgl__parts_add(p->out, MSGL_PART_CALL, p->name.data, p->name.len);
+    return rc;
 }
 
 int msgl__call_arguments(msgl_parser *p, const char *data, size_t len)
@@ -159,34 +168,39 @@ bool msgl__is_name_char(char c)
     return (unsigned char)c > ' ' && c != 0x7f && strchr("\"'`<>{}[]()", c) == NULL;
 }
 
+int msgl__put_json_byte(msgl_strbuf *out, char c)
+{
+    char escape[12];
+    const size_t n = msgl__json_escape((unsigned char)c, false, escape); // those of ASCII alone
+    return n > 0 ? msgl__strbuf_add(out, escape, n) : msgl__strbuf_addc(out, c);
+}
+
 int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len)
 {
     int rc = msgl__strbuf_addc(out, '"');
-    for (size_t i = 0; i < len && rc == 0; i++) {
-        const char c = s[i];
-        if (c == '"' || c == '\\') {
-            rc = msgl__strbuf_addf(out, "\\%c", c);
-        } else if (c == '\n') {
-            rc = msgl__strbuf_adds(out, "\\n");
-        } else if ((unsigned char)c < ' ') {
-            rc = msgl__strbuf_addf(out, "\\u%04x", (unsigned)c);
-        } else {
-            rc = msgl__strbuf_addc(out, c);
-        }
-    }
+    for (size_t i = 0; i < len && rc == 0; i++) rc = msgl__put_json_byte(out, s[i]);
     return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
 }
 
-int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_string)
+int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, msgl_param_type type)
 {
     size_t from = 0, to = len;
     while (from < to && msgl__is_space(s[from])) from++;
     while (to > from && msgl__is_space(s[to - 1])) to--;
-    json_t *j =
-        is_string || from == to ? NULL : json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL);
-    if (j == NULL) return msgl__put_json_string(out, s, len);
+    const size_t n = to - from;
+    const bool null = n == 4 && memcmp(s + from, "null", 4) == 0;
+    if (type == MSGL_PARAM_STRING_OR_NULL && null) return msgl__strbuf_adds(out, "null");
+    const bool is_string = type == MSGL_PARAM_STRING || type == MSGL_PARAM_STRING_OR_NULL;
+    if (is_string || n == 0) return msgl__put_json_string(out, s, len);
+    int rc;
+    json_t *j = msgl__json_loadb(s + from, n, JSON_DECODE_ANY, NULL, &rc);
+    if (j == NULL && rc == MSGL_ENOMEM) return rc;
+    if (j == NULL) {
+        rc = type == MSGL_PARAM_OTHER ? msgl__python_value(s + from, n, out) : MSGL_EFORMAT;
+        return rc == MSGL_EFORMAT ? msgl__put_json_string(out, s, len) : rc;
+    }
     json_decref(j);
-    return msgl__strbuf_add(out, s + from, to - from);
+    return msgl__strbuf_add(out, s + from, n);
 }
 
 // --- the text's way ---

@@ -25,12 +25,16 @@ enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is 
 
 // Values of --tool-call-parser and --reasoning-parser.
 #define MSGL_TOOL_FORM_NAMES                                                                       \
-    "auto|none|deepseek_v3|deepseek_v31|glm45|gpt-oss|hermes|llama3|mistral|pythonic|qwen|"        \
-    "qwen3_coder"
-#define MSGL_REASONING_FORM_NAMES "auto|none|deepseek-r1|deepseek-v3|glm45|gpt-oss|mistral|qwen3"
+    "auto|none|deepseek_v3|deepseek_v31|deepseekv3|deepseekv31|glm|glm45|glm47|gpt-oss|granite|"   \
+    "granite4|hermes|kimi_k2|llama3|llama3_json|llama4_json|llama4_pythonic|mistral|openai|"       \
+    "phi4_mini_json|pythonic|qwen|qwen25|qwen3_coder|qwen3_xml"
+#define MSGL_REASONING_FORM_NAMES                                                                  \
+    "auto|none|deepseek-r1|deepseek-v3|deepseek_r1|deepseek_v3|glm45|gpt-oss|kimi_k2|mistral|"     \
+    "openai_gptoss|qwen3|qwen3-thinking"
 
-// The form of this name, or NULL: "none", and names that there are not. "auto": the form whose
-// markers `templates`, the text of a chat template (NULL: there is none), contains.
+// The form of this name, ours or SGLang's or vLLM's, or NULL: "none", and names that there are not.
+// "auto": the form whose markers `templates`, the text of a chat template (NULL: there is none),
+// contains.
 const msgl_tool_form *msgl__tool_form(const char *name, const char *templates);
 const msgl_reasoning_form *msgl__reasoning_form(const char *name, const char *templates);
 const char *msgl__tool_form_name(const msgl_tool_form *f);           // NULL: "none"
@@ -60,8 +64,32 @@ typedef struct msgl_tool_writing {
 // Whether calls of the form are written like this.
 bool msgl__tool_form_writing(const msgl_tool_form *f, msgl_tool_writing *out);
 
+// What calls of the form begin with, each a call's from there on. NULL behind the last one, or
+// NULL: a tool's name decides (msgl__tool_form_by_name).
+const char *const *msgl__tool_form_marks(const msgl_tool_form *f);
+// Appends what a call of the tool begins with, where that is more than JSON or Python; nothing
+// where it has marks.
+int msgl__tool_form_by_name(const msgl_tool_form *f, const char *name, msgl_strbuf *out);
+
+// How thoughts stand in an answer.
+typedef struct msgl_reasoning_marks {
+    bool whole; // the whole answer is in parts of this kind (gpt-oss): it needs them to go on
+    const char *begin;         // what opens thoughts
+    const char *const *closes; // what ends them, so that the answer's text follows; a NULL behind
+    const char *const *away;   // `whole`: what leads from them to a call; else NULL
+    const char *end;           // what is put in their place to end them
+    // `whole`: what ends a thought, and what comes before a part that is no thought.
+    const char *part_end, *part_begin;
+} msgl_reasoning_marks;
+void msgl__reasoning_marks(const msgl_reasoning_form *f, msgl_reasoning_marks *out);
+
 // Whether a prompt with this end has the model think: it ends in the opening marker.
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len);
+// Whether it ends in the closing marker: there are no thoughts.
+bool msgl__reasoning_closed(const msgl_reasoning_form *f, const char *prompt, size_t len);
+// Whether an answer is taken for thoughts up to what closes them although nothing opened them: the
+// form is one whose models always think, and a prompt with this end has not closed them.
+bool msgl__reasoning_assumed(const msgl_reasoning_form *f, const char *prompt, size_t len);
 // What ends thoughts: before an opening is prefilled to a prompt that has begun them. "": nothing.
 const char *msgl__reasoning_close(const msgl_reasoning_form *f);
 

@@ -12,9 +12,10 @@
 typedef enum msgl_part_kind {
     MSGL_PART_TEXT,
     MSGL_PART_REASONING,
-    MSGL_PART_CALL,      // a call begins; its bytes are the whole name
+    MSGL_PART_CALL,      // a call begins; its bytes are the whole name and, where the model gives
+                         // its calls ids, a NUL and the id
     MSGL_PART_ARGUMENTS, // of the call that began last: JSON as the model wrote it, or a piece of
-                         // it
+                         // it; every call has some, "{}" where the model wrote none
     MSGL_PART_CALL_END,  // no bytes; also behind a call that the answer's end has cut
 } msgl_part_kind;
 

@@ -6,6 +6,7 @@
 
 #include "core/hex.h"
 #include "parsers/internal.h"
+#include "utils/json_write.h"
 
 enum { MAX_DEPTH = 64 };
 
@@ -48,9 +49,7 @@ static size_t word_len(const reader *r)
 
 static int put_char(reader *r, char c)
 {
-    if (c == '"' || c == '\\') return msgl__strbuf_addf(r->out, "\\%c", c);
-    if ((unsigned char)c < ' ') return msgl__strbuf_addf(r->out, "\\u%04x", (unsigned)c);
-    return msgl__strbuf_addc(r->out, c);
+    return msgl__put_json_byte(r->out, c);
 }
 
 // The digits of \xhh, \uhhhh or \Uhhhhhhhh.
@@ -65,9 +64,8 @@ static int hex_escape(reader *r, int digits)
     }
     if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000)) return MSGL_EFORMAT;
     if (cp < 0x80) return put_char(r, (char)cp);
-    return cp < 0x10000 ? msgl__strbuf_addf(r->out, "\\u%04x", cp)
-                        : msgl__strbuf_addf(r->out, "\\u%04x\\u%04x", 0xd7c0 + (cp >> 10),
-                                            0xdc00 + (cp & 0x3ff));
+    char text[12];
+    return msgl__strbuf_add(r->out, text, msgl__json_escape(cp, true, text));
 }
 
 static int escape(reader *r)
@@ -207,14 +205,26 @@ static int arguments(reader *r)
     return rc == 0 ? msgl__strbuf_addc(r->out, '}') : rc;
 }
 
-int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out)
+// With what `read` makes of the text, or as it was.
+static int put(const char *text, size_t len, msgl_strbuf *out, int (*read)(reader *))
 {
     const size_t before = out->len;
     reader r = {.at = text, .end = text + len, .out = out};
-    const int rc = arguments(&r);
+    int rc = read(&r);
+    if (rc == 0 && r.at != r.end) rc = MSGL_EFORMAT;
     if (rc != 0) {
         out->len = before;
         if (out->data != NULL) out->data[before] = '\0';
     }
     return rc;
+}
+
+int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out)
+{
+    return put(text, len, out, arguments);
+}
+
+int msgl__python_value(const char *text, size_t len, msgl_strbuf *out)
+{
+    return put(text, len, out, value);
 }

@@ -15,6 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
 #include "launch/launch.h"
+#include "utils/json_write.h"
 #include "utils/utf8.h"
 
 struct serve {
@@ -24,11 +25,16 @@ struct serve {
     msgl_log log;
 };
 
-// Lines of an engine's start, where the log is JSON.
+// Lines of an engine's start, which may not wait for a reader either: it may be another's.
 static void log_line(void *ctx, const char *line)
 {
     const struct serve *s = ctx;
-    msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    if (s->log.json) {
+        msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+    } else {
+        msgl__cli_bar_clear();
+        msgl__log_plain(&s->log, line);
+    }
 }
 
 static int tell_fatal(msgl_channel *ch, const msgl_err *err)
@@ -113,10 +119,15 @@ static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
     return 0;
 }
 
-// Keys of the command line, or the environment, and of the file.
-static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
+// Keys of the command line, or the environment, and of the files.
+static int read_keys(const msgl_args *a, msgl_guard *g, msgl_err *err)
 {
-    int rc = 0;
+    msgl_keys *keys = &g->keys;
+    const char *admin = a->admin_key;
+    int rc = admin == NULL ? 0 : msgl__keys_add(&g->admin, admin, strlen(admin), err);
+    if (rc == 0 && a->admin_key_file != NULL) {
+        rc = msgl__keys_read(&g->admin, a->admin_key_file, err);
+    }
     for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
         rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
     }
@@ -169,15 +180,16 @@ static char *info_json(const msgl_options *o)
 {
     json_t *j =
         json_pack("{s:o,s:b}", "model_path", shown(o->model_dir), "overlap_scheduling", o->overlap);
+    bool bad = false;
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
         if (s->name == NULL) continue;
         char key[64];
         snprintf(key, sizeof key, "%s", s->name);
         for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
-        json_object_set_new(j, key, setting_json(s, o));
+        bad |= json_object_set_new(j, key, setting_json(s, o)) != 0;
     }
-    char *text = json_dumps(j, JSON_COMPACT);
+    char *text = bad ? NULL : msgl__json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -186,11 +198,11 @@ static char *info_json(const msgl_options *o)
 static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
 {
     setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
+    msgl__log_never_wait();
     s->log = msgl__log_default();
-    if (!s->log.json) return;
     o->log = log_line;
     o->ctx = s;
-    o->progress = NULL; // a bar, at a terminal
+    if (s->log.json) o->progress = NULL; // a bar, at a terminal
 }
 
 // The front's settings that are arguments as they stand.
@@ -205,10 +217,13 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->http.max_per_source = a->max_per_address;
     f->added_from_text = a->added_from_text != 0;
     f->trust_template = a->trust_template != 0;
+    f->open_schemas = a->open_schemas != 0;
     f->salt_by_key = a->salt_by_key != 0;
     f->http.limits.max_body = (size_t)a->max_body << 20;
     f->http.idle_timeout_ms = 1000 * a->keep_alive;
-    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    f->unknown_fields = strcmp(a->unknown_fields, "refuse") == 0   ? MSGL_UNKNOWN_REFUSE
+                        : strcmp(a->unknown_fields, "ignore") == 0 ? MSGL_UNKNOWN_IGNORE
+                                                                   : MSGL_UNKNOWN_WARN;
     const char *compat = a->metrics_compat; // one of the option's choices
     f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
                         : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
@@ -253,11 +268,27 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     }
 }
 
+// How long an engine may be silent between steps, where it beats once a second.
+static int watchdog_silence_ms(const msgl_args *a)
+{
+    enum { LEAST_S = 3 };
+    const int s = a->watchdog_timeout;
+    return s == 0 ? 0 : 1000 * (s < LEAST_S ? LEAST_S : s);
+}
+
 // Options that do not go without or with another.
 static int check_pairs(const msgl_args *a, msgl_err *err)
 {
     if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "--ssl-keyfile needs --ssl-certfile FILE");
+    }
+    const bool keys = a->api_keys.count > 0 || a->api_key_file != NULL;
+    for (int i = 0; i < a->cors_origins.count && !keys && !a->insecure; i++) {
+        if (strcmp(a->cors_origins.items[i], "*") != 0) continue;
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--cors-origin '*' lets any web page use the server: give it an API key "
+            "(--api-key, --api-key-file), name the origins, or say --insecure");
     }
     if (a->uds == NULL || a->user == NULL) return 0;
     return msgl__err_set(err, MSGL_EINVAL, // who could not connect, nor remove it
@@ -289,13 +320,14 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc == 0 && options.chat_template != NULL) {
         rc = msgl__chat_template_read(options.chat_template, &template, &err);
     }
-    if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
+    if (rc == 0) rc = read_keys(a, &cfg.front.guard, &err);
     if (rc == 0) rc = check_pairs(a, &err);
     struct serve s = {.options = &options};
     set_log(a, &s, &options);
     if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
+        msgl__keys_free(&cfg.front.guard.admin);
         msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
@@ -326,12 +358,15 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.info_json = json;
     cfg.engine_once = options.mpi != 0;
     cfg.watchdog_timeout_s = a->watchdog_timeout;
+    cfg.engine_silence_ms = watchdog_silence_ms(a);
+    if (a->watchdog_timeout == 0) cfg.front_silence_ms = 0;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
     rc = msgl__serve(&cfg, &err);
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
+    msgl__keys_free(&cfg.front.guard.admin);
     msgl_free(json);
     msgl_free(template);
     msgl_free(dir);

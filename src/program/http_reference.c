@@ -52,7 +52,8 @@ static void put_limits(FILE *out, const msgl_field_row *row)
     if (s != NULL && s->type != MSGL_SETTING_FLAG) {
         fprintf(out, s->max == INT32_MAX ? "%.10g to %.0f" : "%.10g to %.10g", s->min, s->max);
     } else if (row->min != 0 || row->max != 0) {
-        fprintf(out, "%" PRId64 " to %" PRId64, row->min, row->max);
+        fprintf(out, "%s%" PRId64 " to %" PRId64, row->unlimited ? "-1, or " : "", row->min,
+                row->max);
     }
     if (row->max_items > 0) fprintf(out, "at most %d elements", row->max_items);
     if (row->max_bytes == 0) return;
@@ -269,8 +270,14 @@ static void put_common(FILE *out)
         fprintf(out, "\n## %s\n", SHARED[i]->title);
         put_fields(out, SHARED[i]);
     }
-    fprintf(out,
-            "\n## Other fields\n\nFields of other servers that change nothing are read over: ");
+    fprintf(
+        out,
+        "\n## Other fields\n\nA field is also read by the same words in another convention "
+        "(`maxTokens`, `max-tokens`), and by the names `chat_template_args`, `n_predict`, "
+        "`num_predict`, `max_new_tokens`, `max_output_tokens` and `stop_sequences`, unless it is "
+        "there by its own name, too. A name that is a letter away from one that is read is a "
+        "400, any other is named in the log once (`--unknown-fields`).\n\n"
+        "Fields of other servers that change nothing are read over: ");
     put_names(out, msgl__harmless_fields);
     fprintf(out, "\nFields of other servers that may change the answer are named in the log, or "
                  "refused with `--unknown-fields refuse`: ");
@@ -291,13 +298,17 @@ static void put_common(FILE *out)
 
 void msgl__help_http(FILE *out)
 {
-    fprintf(
-        out,
-        "# HTTP\n\nWritten by `minisgl help --http` from the tables that route requests and "
-        "read their fields. A test runs the\ncurl lines, from top to bottom, against `minisgl "
-        "serve models/demo --batch-dir DIR`. `null` is as if a field were left out.\n"
-        "With a key (`--api-key`), paths want `-H 'Authorization: Bearer KEY'`. Limits on "
-        "bytes, connections, time and memory are\noptions of [`serve`](cli.md#minisgl-serve).\n");
+    fprintf(out,
+            "# HTTP\n\nWritten by `minisgl help --http` from the tables that route requests and "
+            "read their fields. A test runs the\ncurl lines, from top to bottom, against `minisgl "
+            "serve models/demo --batch-dir DIR`. `null` is as if a field were left out.\n"
+            "With a key (`--api-key`), paths want `-H 'Authorization: Bearer KEY'`, `X-Api-Key` or "
+            "`Api-Key`. Limits on bytes, connections, time and\nmemory are options of "
+            "[`serve`](cli.md#minisgl-serve).\n\n"
+            "What answers with the model also does without `/v1`, with a slash at the end or twice "
+            "within, and at Azure's\n`/openai/deployments/NAME/...` and `/openai/v1/...`; a 404 "
+            "names the "
+            "nearest path.\n");
     const msgl_endpoint *ep;
     for (int i = 0; (ep = msgl__endpoints[i]) != NULL; i++) put_endpoint(out, ep);
     put_common(out);

@@ -48,11 +48,21 @@ static const msgl_command COMMANDS[] = {
      msgl__cmd_template},
     {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf|:TYPE] [--revision NAME]",
      "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
-    {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --http | --matrix]",
-     "Show this overview, or write the manual page, completion for a shell, docs/cli.md, "
+    {"help", MSGL_CMD_HELP,
+     "[COMMAND | --man | --completion bash | --markdown | --http | --matrix]",
+     "Show this overview, or a command's options, or write the manual page, completion for a "
+     "shell, docs/cli.md, "
      "docs/http.md or the matrix of attention backends.",
      cmd_help},
 };
+
+static const msgl_command *command(const char *name)
+{
+    for (size_t i = 0; i < MSGL_COUNT(COMMANDS); i++) {
+        if (strcmp(name, COMMANDS[i].name) == 0) return &COMMANDS[i];
+    }
+    return NULL;
+}
 
 static void overview(FILE *out)
 {
@@ -64,9 +74,20 @@ static void overview(FILE *out)
     fprintf(out, "\n`minisgl COMMAND --help` lists a command's options.\n");
 }
 
+static int unknown_command(const char *name)
+{
+    fprintf(stderr, "minisgl: unknown command \"%s\"\n\n", name);
+    overview(stderr);
+    return MSGL_EXIT_USAGE;
+}
+
 static int cmd_help(const msgl_args *a)
 {
-    if (a->http) {
+    const msgl_command *of = a->sub != NULL ? command(a->sub) : NULL;
+    if (a->sub != NULL && of == NULL) return unknown_command(a->sub);
+    if (of != NULL) {
+        msgl__help_command(of, stdout);
+    } else if (a->http) {
         msgl__help_http(stdout);
     } else if (a->matrix) {
         msgl__help_matrix(stdout);
@@ -86,7 +107,9 @@ static int cmd_help(const msgl_args *a)
 static int finish(int code)
 {
     msgl_err err;
-    if (msgl__cli_flush(stdout, "standard output", &err) == 0 || code != MSGL_EXIT_OK) return code;
+    const int rc = msgl__cli_flush(stdout, "standard output", &err);
+    msgl__cli_end_pipe();
+    if (rc == 0 || code != MSGL_EXIT_OK) return code;
     return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }
 
@@ -108,27 +131,22 @@ int main(int argc, char **argv)
         overview(argc < 2 ? stderr : stdout);
         return finish(argc < 2 ? MSGL_EXIT_USAGE : MSGL_EXIT_OK);
     }
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
+        strcmp(argv[1], "version") == 0) {
         printf("minisgl %s\n", msgl_version());
         return finish(MSGL_EXIT_OK);
     }
-    const msgl_command *cmd = NULL;
     const int skip = argv[1][0] == '-' ? 1 : 2;
     const char *name = skip == 1 ? "serve" : argv[1];
-    for (size_t i = 0; i < MSGL_COUNT(COMMANDS); i++) {
-        if (strcmp(name, COMMANDS[i].name) == 0) cmd = &COMMANDS[i];
-    }
-    if (cmd == NULL) {
-        fprintf(stderr, "minisgl: unknown command \"%s\"\n\n", name);
-        overview(stderr);
-        return MSGL_EXIT_USAGE;
-    }
+    const msgl_command *cmd = command(name);
+    if (cmd == NULL) return unknown_command(name);
     static msgl_args args; // some lists of pointers: not for the stack
     msgl_err err;
     msgl_cli_job job;
     int rc = msgl__cli_job(&job, &err);
     if (rc == 0) rc = msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err);
     if (rc == 0) rc = msgl__cli_take_job(&job, &args, &err);
+    if (rc == 0) rc = msgl__cli_take_address(&args, &err);
     // What is wrong with arguments that all processes of a job have is said once.
     if (rc != 0) return job.rank > 0 ? MSGL_EXIT_USAGE : msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     if (args.help) {

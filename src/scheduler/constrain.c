@@ -9,7 +9,7 @@
 
 int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err)
 {
-    if (r->extra == NULL || r->extra->grammar_kind == MSGL_GRAMMAR_NONE) return 0;
+    if (!msgl__req_extra_constrains(r->extra)) return 0;
     if (s->constrainer == NULL) {
         const msgl_constrain_config cfg = {.model_dir = s->cfg.model_dir,
                                            .vocab = s->cfg.grammar_vocab,
@@ -36,7 +36,7 @@ static void admit_held(msgl_scheduler *s)
         const msgl_constraint_state state = msgl__constraint_state(r->constraint);
         if (state == MSGL_CONSTRAINT_PENDING) continue;
         msgl__req_unlink(&s->held, r);
-        if (state == MSGL_CONSTRAINT_READY) {
+        if (state == MSGL_CONSTRAINT_READY || state == MSGL_CONSTRAINT_FREE) {
             r->state = MSGL_REQ_WAITING;
             r->arrival = s->arrivals++;
             msgl__req_push(&s->waiting, r);
@@ -78,6 +78,13 @@ static void end_answer(msgl_scheduler *s, msgl_req *r, bool ended)
     }
 }
 
+// The answer is held to nothing any more: it need not wait for masks.
+static void set_free(msgl_req *r)
+{
+    msgl__constraint_close(r->constraint);
+    r->constraint = NULL;
+}
+
 static void end_answers(msgl_scheduler *s, msgl_req_list *list)
 {
     for (msgl_req *r = list->head, *next; r != NULL; r = next) {
@@ -87,6 +94,7 @@ static void end_answers(msgl_scheduler *s, msgl_req_list *list)
         if (state == MSGL_CONSTRAINT_ENDED || state == MSGL_CONSTRAINT_FAILED) {
             end_answer(s, r, state == MSGL_CONSTRAINT_ENDED);
         }
+        if (state == MSGL_CONSTRAINT_FREE) set_free(r);
     }
 }
 

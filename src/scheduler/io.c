@@ -29,6 +29,11 @@ static void send_message(server *v, const msgl_msg *m)
     if (rc < 0) v->send_rc = rc;
 }
 
+static void on_wait(void *ctx)
+{
+    msgl__heartbeat_wait(((const server *)ctx)->heartbeat);
+}
+
 static void send_tokens(void *ctx, const msgl_msg_tokens *tokens)
 {
     send_message(ctx, &(msgl_msg){.type = MSGL_MSG_TOKENS, .u.tokens = *tokens});
@@ -131,6 +136,7 @@ static int turn(server *v, msgl_err *err)
             return msgl__err_set(err, rc, "message from or to the front: %s",
                                  msgl__status_text(rc));
         if (rc == 0) break;
+        msgl__beat(v->heartbeat, MSGL_BEAT_SCHEDULER); // each may take its time
         if (!handle_message(v, &m)) return 0;
     }
     report(v);
@@ -145,6 +151,7 @@ int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cf
 {
     server v = {.channel = channel, .heartbeat = cfg->heartbeat, .runner = runner, .ready = ready};
     msgl_err own;
+    msgl__channel_on_wait(channel, on_wait, &v);
     int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {
         greet(&v);
@@ -157,5 +164,6 @@ int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cf
         send_message(&v, &(msgl_msg){.type = MSGL_MSG_FATAL, .u.fatal = own.text});
         if (err != NULL) *err = own;
     }
+    msgl__channel_on_wait(channel, NULL, NULL);
     return rc < 0 ? rc : 0;
 }

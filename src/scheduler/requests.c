@@ -132,7 +132,7 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     if (rc == 0) rc = msgl__req_extra_check(q->extra, cfg->vocab_size, err);
     if (rc != 0) return rc;
     const msgl_req_extra *x = q->extra;
-    if (x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE &&
+    if (msgl__req_extra_constrains(x) &&
         (q->sampling.min_tokens > 0 || x->num_allowed > 0 || x->num_banned > 0)) {
         return msgl__err_set(err, MSGL_EINVAL, "%s and a grammar; allowed: one of them",
                              x->num_allowed > 0  ? "allowed_token_ids"

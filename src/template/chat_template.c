@@ -204,11 +204,39 @@ static int canonical_message(msgl_jctx *c, msgl_jval *message)
     return 0;
 }
 
+// The arguments of one call, if they are a text that is a JSON object: the object. A text that is
+// no JSON stays one, as models do write such.
+static int load_arguments(msgl_jctx *c, const msgl_jval *call)
+{
+    const msgl_jval *function = call->type == MSGL_J_DICT ? known(call->as.d, "function") : NULL;
+    if (function == NULL || function->type != MSGL_J_DICT) return 0;
+    msgl_jval *arguments = msgl__jdict_gets(function->as.d, "arguments", 9), v;
+    if (arguments == NULL || arguments->type != MSGL_J_STR) return 0;
+    const int depth = c->depth, rc = msgl__jloads(c, arguments->as.s, &v);
+    c->depth = depth;
+    if (rc == 0 && v.type == MSGL_J_DICT) *arguments = v;
+    return rc == MSGL_EINVAL ? 0 : rc;
+}
+
+static int load_calls(msgl_jctx *c, const msgl_jval *message)
+{
+    const msgl_jval *calls =
+        message->type == MSGL_J_DICT ? known(message->as.d, "tool_calls") : NULL;
+    if (!c->load_arguments || calls == NULL || calls->type != MSGL_J_LIST) return 0;
+    for (size_t i = 0; i < calls->as.l->len; i++) {
+        MSGL_JTRY(load_arguments(c, &calls->as.l->items[i]));
+    }
+    return 0;
+}
+
 static int canonical_messages(msgl_jctx *c)
 {
     const msgl_jval *m = msgl__jdict_gets(c->vars, "messages", 8);
     if (m == NULL || m->type != MSGL_J_LIST) return 0;
-    for (size_t i = 0; i < m->as.l->len; i++) MSGL_JTRY(canonical_message(c, &m->as.l->items[i]));
+    for (size_t i = 0; i < m->as.l->len; i++) {
+        MSGL_JTRY(canonical_message(c, &m->as.l->items[i]));
+        MSGL_JTRY(load_calls(c, &m->as.l->items[i]));
+    }
     return 0;
 }
 
@@ -253,6 +281,7 @@ int msgl__chat_template_render_at(const msgl_chat_template *t, json_t *vars, jso
     c.max_depth = l->max_depth > 0 ? l->max_depth : MSGL_JDEFAULT_DEPTH;
     if (c.max_depth > MSGL_JMAX_DEPTH) c.max_depth = MSGL_JMAX_DEPTH;
     c.cancelled = l->cancelled;
+    c.load_arguments = l->load_arguments;
     size_t memory = l->max_memory;
     if (memory == 0 && (msgl__size_mul(c.max_string, MEMORY_PER_OUTPUT, &memory) != 0 ||
                         msgl__size_add(memory, BASE_MEMORY, &memory) != 0)) {

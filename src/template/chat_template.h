@@ -51,11 +51,20 @@ bool msgl__chat_template_has_tags(const char *text);
 // Their source, one behind the other: what markers a model was taught. As long as *t. "": none.
 const char *msgl__chat_templates_text(const msgl_chat_templates *t);
 
+// The special tokens that templates may name, by their names: bos_token, eos_token ... (strings),
+// and what else they find without the client's saying. Borrowed.
+const json_t *msgl__chat_templates_special(const msgl_chat_templates *t);
+// The source of the one that conversations without tools are rendered with. NULL: none.
+const char *msgl__chat_templates_default(const msgl_chat_templates *t);
+
 typedef struct msgl_render_limits {
     size_t max_steps;  // evaluated nodes, loop iterations, and work that takes as long; 0: default
     size_t max_output; // bytes of any one string and of the output; 0: default
     size_t max_memory; // bytes of all values together; 0: by max_output
     int max_depth;     // nesting of calls, macros, expressions; 0: default
+    // No limit: texts of calls' arguments that are objects for Python's json.loads become these, as
+    // servers in Python have it, so that tojson prints them.
+    bool load_arguments;
     // Set by another thread to end the render soon, with MSGL_EABORTED; NULL: it cannot be ended.
     const atomic_bool *cancelled;
 } msgl_render_limits;

@@ -9,6 +9,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "template/chat_template.h"
+#include "template/content_form.h"
 #include "template/jinja_render.h"
 #include "utils/file.h"
 #include "utils/gguf.h"
@@ -19,7 +20,9 @@ enum { MAX_FILE = 64 << 20 };
 struct msgl_chat_templates {
     msgl_chat_template *dflt, *tool_use; // either may be NULL
     msgl_strbuf text;                    // of both
+    msgl_strbuf dflt_text;               // of dflt
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
+    msgl_content_form forms[2][MSGL_CONTENT_ROLES]; // of dflt and tool_use
 };
 
 // *out NULL when there is no such file.
@@ -38,9 +41,9 @@ static int parse_into(msgl_chat_templates *t, const char *file, const char *text
     if (*out != NULL) return 0; // an earlier source wins
     const int rc = msgl__chat_template_parse(text, len, out, err);
     if (rc != 0) return msgl__err_prefix(err, rc, "%s", file);
-    if (msgl__strbuf_add(&t->text, text, len) == 0 && msgl__strbuf_addc(&t->text, '\n') == 0) {
-        return 0;
-    }
+    int bad = msgl__strbuf_add(&t->text, text, len) | msgl__strbuf_addc(&t->text, '\n');
+    if (out == &t->dflt) bad |= msgl__strbuf_add(&t->dflt_text, text, len);
+    if (bad == 0) return 0;
     return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
 }
 
@@ -270,18 +273,43 @@ int msgl__chat_template_read(const char *spec, char **out, msgl_err *err)
     }
     if (rc == 0 && (strlen(*out) != len || !msgl__chat_template_has_tags(*out))) {
         rc = msgl__err_set(err, MSGL_EFORMAT, "%s: no chat template: %s in it",
-                           msgl__path_tail(spec),
+                           msgl__path_shown(spec),
                            strlen(*out) != len ? "a NUL byte is" : "neither {{ nor {% is");
     }
     if (rc == 0) {
         rc = msgl__chat_template_parse(*out, len, &parsed, err);
-        if (rc != 0 && file) rc = msgl__err_prefix(err, rc, "%s", msgl__path_tail(spec));
+        if (rc != 0 && file) rc = msgl__err_prefix(err, rc, "%s", msgl__path_shown(spec));
     }
     msgl__chat_template_free(parsed);
     if (rc == 0) return 0;
     msgl__free(*out);
     *out = NULL;
     return rc;
+}
+
+// What the templates make of contents, once for all requests.
+static int probe_forms(msgl_chat_templates *t, msgl_err *err)
+{
+    const msgl_chat_template *const both[2] = {t->dflt, t->tool_use};
+    for (int i = 0; i < 2; i++) {
+        for (int role = 0; role < MSGL_CONTENT_ROLES && both[i] != NULL; role++) {
+            const int rc = msgl__content_form_probe(both[i], t->tokens, (msgl_content_role)role,
+                                                    NULL, &t->forms[i][role]);
+            if (rc != 0) return msgl__err_set(err, rc, "out of memory for the chat templates");
+        }
+    }
+    return 0;
+}
+
+int msgl__chat_templates_content_form(const msgl_chat_templates *t, const msgl_chat_template *use,
+                                      bool has_tools, msgl_content_role role,
+                                      const atomic_bool *cancelled, msgl_content_form *out)
+{
+    if (use != NULL) {
+        return msgl__content_form_probe(use, t != NULL ? t->tokens : NULL, role, cancelled, out);
+    }
+    *out = t->forms[has_tools && t->tool_use != NULL][role];
+    return 0;
 }
 
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err)
@@ -296,6 +324,7 @@ int msgl__chat_templates_load_own(const char *dir, const char *own, msgl_chat_te
     msgl_chat_templates *t = msgl__calloc(1, sizeof *t);
     if (t != NULL) t->tokens = json_object();
     if (t != NULL) msgl__strbuf_init(&t->text, 2 * MAX_FILE);
+    if (t != NULL) msgl__strbuf_init(&t->dflt_text, 2 * MAX_FILE);
     if (t == NULL || t->tokens == NULL) {
         msgl__chat_templates_free(t);
         return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
@@ -306,6 +335,7 @@ int msgl__chat_templates_load_own(const char *dir, const char *own, msgl_chat_te
              json_object_set_new(t->tokens, "add_generation_prompt", json_false());
     rc = rc != 0 ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates")
                  : load(dir, own, t, err);
+    if (rc == 0) rc = probe_forms(t, err);
     if (rc != 0) {
         msgl__chat_templates_free(t);
         return rc;
@@ -331,6 +361,7 @@ void msgl__chat_templates_free(msgl_chat_templates *t)
     msgl__chat_template_free(t->dflt);
     msgl__chat_template_free(t->tool_use);
     msgl__strbuf_free(&t->text);
+    msgl__strbuf_free(&t->dflt_text);
     json_decref(t->tokens);
     msgl__free(t);
 }
@@ -338,6 +369,16 @@ void msgl__chat_templates_free(msgl_chat_templates *t)
 const char *msgl__chat_templates_text(const msgl_chat_templates *t)
 {
     return msgl__strbuf_str(&t->text);
+}
+
+const json_t *msgl__chat_templates_special(const msgl_chat_templates *t)
+{
+    return t->tokens;
+}
+
+const char *msgl__chat_templates_default(const msgl_chat_templates *t)
+{
+    return t->dflt == NULL ? NULL : msgl__strbuf_str(&t->dflt_text);
 }
 
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,

@@ -55,6 +55,8 @@ bool msgl__jarg_true(const msgl_jval *arg); // UNSET: false
 int msgl__jformat_percent(msgl_jctx *c, msgl_jstr *fmt, const msgl_jval *args, msgl_jval *out);
 int msgl__jformat_braces(msgl_jctx *c, msgl_jstr *fmt, const msgl_jcall *call, msgl_jval *out);
 // Python's int(text, base) and float(text); *ok false when the text is no number.
+// A JSON integer's value; false: it is beyond 64 bits.
+bool msgl__jfits_int(const msgl_jstr *s, int64_t *out);
 int msgl__jparse_int(msgl_jctx *c, const msgl_jstr *s, int base, bool *ok, int64_t *out);
 bool msgl__jparse_float(const msgl_jstr *s, double *out);
 // Shared by methods and filters (jinja_methods.c).

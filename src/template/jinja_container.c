@@ -57,6 +57,7 @@ static uint64_t hash_of(uint64_t h, const msgl_jval *v, int depth)
             return msgl__hash(h, &i, sizeof i);
         }
         return msgl__hash(h, &v->as.f, sizeof v->as.f);
+    case MSGL_J_BIG:
     case MSGL_J_STR: return msgl__hash(h, v->as.s->data, v->as.s->len);
     case MSGL_J_TUPLE:
         for (size_t k = 0; k < v->as.l->len; k++) {
@@ -74,7 +75,7 @@ static uint64_t hash_of(uint64_t h, const msgl_jval *v, int depth)
 static int is_hashable(msgl_jctx *c, const msgl_jval *v, int depth, bool *yes)
 {
     *yes = v->type != MSGL_J_LIST && v->type != MSGL_J_DICT;
-    if (v->type == MSGL_J_STR) return msgl__jctx_chars(c, v->as.s->len);
+    if (v->type == MSGL_J_STR || v->type == MSGL_J_BIG) return msgl__jctx_chars(c, v->as.s->len);
     if (v->type != MSGL_J_TUPLE) return 0;
     *yes = depth < TUPLE_DEPTH;
     MSGL_JTRY(msgl__jctx_steps(c, v->as.l->len));

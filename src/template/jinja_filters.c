@@ -286,6 +286,7 @@ MSGL_JBUILTIN(f_int)
         }
         return isnan(self->as.f) ? 0 : float_to_int(c, self->as.f, out);
     }
+    if (self->type == MSGL_J_BIG) *out = *self;
     if (self->type != MSGL_J_STR) return 0;
     bool ok;
     MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
@@ -303,10 +304,11 @@ MSGL_JBUILTIN(f_float)
     double f;
     *out = arg[0].type == MSGL_J_UNSET ? msgl__jfloat(0) : arg[0];
     if (self->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, self->as.u);
-    if (self->type == MSGL_J_STR) MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
+    const bool text = self->type == MSGL_J_STR || self->type == MSGL_J_BIG;
+    if (text) MSGL_JTRY(msgl__jctx_chars(c, self->as.s->len));
     if (msgl__jis_number(self)) {
         *out = msgl__jfloat(msgl__jas_double(self));
-    } else if (self->type == MSGL_J_STR && msgl__jparse_float(self->as.s, &f)) {
+    } else if (text && msgl__jparse_float(self->as.s, &f)) {
         *out = msgl__jfloat(f);
     }
     return 0;

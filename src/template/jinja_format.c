@@ -584,6 +584,17 @@ static bool plain_number(const msgl_jstr *s, char buf[NUMBER_TEXT])
     return true;
 }
 
+bool msgl__jfits_int(const msgl_jstr *s, int64_t *out)
+{
+    char buf[24]; // -9223372036854775808 has 20
+    if (s->len >= sizeof buf) return false;
+    memcpy(buf, s->data, s->len);
+    buf[s->len] = '\0';
+    errno = 0;
+    *out = strtoll(buf, NULL, 10);
+    return errno == 0;
+}
+
 int msgl__jparse_int(msgl_jctx *c, const msgl_jstr *s, int base, bool *ok, int64_t *out)
 {
     char buf[NUMBER_TEXT];

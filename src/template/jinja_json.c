@@ -8,6 +8,8 @@
 
 #include "template/jinja_builtins.h"
 #include "template/jinja_string.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 // --- from JSON ---
 // A role that every chat API knows. Templates glue it into control tokens ("<|" + role + "|>"), so
@@ -59,13 +61,18 @@ int msgl__jfrom_json(msgl_jctx *c, json_t *j, msgl_jfrom untrusted, msgl_jval *o
 {
     MSGL_JTRY(msgl__jctx_steps(c, 1));
     msgl_jstr *s;
+    const char *digits = msgl__json_digits(j);
     int rc = 0;
     switch (json_typeof(j)) {
     case JSON_NULL: *out = msgl__jnone(); return 0;
     case JSON_TRUE:
     case JSON_FALSE: *out = msgl__jbool(json_is_true(j)); return 0;
     case JSON_INTEGER: *out = msgl__jint(json_integer_value(j)); return 0;
-    case JSON_REAL: *out = msgl__jfloat(json_real_value(j)); return 0;
+    case JSON_REAL:
+        *out = msgl__jfloat(json_real_value(j));
+        if (digits == NULL) return 0;
+        out->type = MSGL_J_BIG;
+        return msgl__jstr_ref(c, digits, strlen(digits), untrusted, &out->as.s);
     case JSON_STRING:
         MSGL_JTRY(msgl__jstr_ref(c, json_string_value(j), json_string_length(j), untrusted, &s));
         *out = msgl__jstrval(s);
@@ -93,19 +100,9 @@ static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_
 
 static int dump_escape(dumper *d, int32_t cp, msgl_jfrom untrusted)
 {
-    static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
-    char esc[16];
-    const char *known = cp < 0x80 && cp != 0 ? strchr(from, (char)cp) : NULL;
-    int n;
-    if (known != NULL) {
-        n = snprintf(esc, sizeof esc, "\\%c", to[known - from]);
-    } else if (cp < 0x10000) {
-        n = snprintf(esc, sizeof esc, "\\u%04x", (unsigned)cp);
-    } else {
-        const unsigned v = (unsigned)cp - 0x10000;
-        n = snprintf(esc, sizeof esc, "\\u%04x\\u%04x", 0xd800 | v >> 10, 0xdc00 | (v & 0x3ff));
-    }
-    return msgl__jbuf_add(d->b, esc, (size_t)n, untrusted);
+    char escape[12];
+    return msgl__jbuf_add(d->b, escape, msgl__json_escape((uint32_t)cp, d->ascii, escape),
+                          untrusted);
 }
 
 static int dump_string(dumper *d, const msgl_jstr *s, msgl_jfrom untrusted)
@@ -161,6 +158,9 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
     char text[MSGL_JFLOAT_MAX];
     size_t n;
     MSGL_JTRY(msgl__jctx_number(d->c, v));
+    if (v->type == MSGL_J_BIG) {
+        return msgl__jbuf_add(d->b, v->as.s->data, v->as.s->len, untrusted);
+    }
     if (v->type == MSGL_J_INT) {
         n = (size_t)snprintf(text, sizeof text, "%lld", (long long)v->as.i);
     } else if (isnan(v->as.f)) {
@@ -176,8 +176,8 @@ static int dump_number(dumper *d, const msgl_jval *v, msgl_jfrom untrusted)
 static int dump_key(dumper *d, const msgl_jval *k, msgl_jfrom untrusted)
 {
     if (k->type == MSGL_J_STR) return dump_string(d, k->as.s, untrusted);
-    if (k->type != MSGL_J_INT && k->type != MSGL_J_FLOAT && k->type != MSGL_J_BOOL &&
-        k->type != MSGL_J_NONE) {
+    if (k->type != MSGL_J_INT && k->type != MSGL_J_BIG && k->type != MSGL_J_FLOAT &&
+        k->type != MSGL_J_BOOL && k->type != MSGL_J_NONE) {
         return msgl__jctx_fail(d->c, "keys must be str, int, float, bool or None, not %s",
                                msgl__jtype_name(k));
     }
@@ -240,6 +240,7 @@ static int dump_value(dumper *d, const msgl_jval *v, msgl_jfrom untrusted, size_
     case MSGL_J_BOOL:
         return msgl__jbuf_add(d->b, v->as.b ? "true" : "false", v->as.b ? 4 : 5, untrusted);
     case MSGL_J_INT:
+    case MSGL_J_BIG:
     case MSGL_J_FLOAT: return dump_number(d, v, untrusted);
     case MSGL_J_STR: return dump_string(d, v->as.s, untrusted);
     case MSGL_J_LIST:

@@ -117,11 +117,12 @@ static int load_number(reader *r, msgl_jval *out)
         return 0;
     }
     int64_t v;
-    bool ok;
-    MSGL_JTRY(msgl__jparse_int(r->c, &text, 10, &ok, &v));
-    if (!ok) return fail(r, "Expecting value");
-    *out = msgl__jint(v);
-    return 0;
+    if (msgl__jfits_int(&text, &v)) {
+        *out = msgl__jint(v);
+        return 0;
+    }
+    out->type = MSGL_J_BIG;
+    return msgl__jstr_sub(r->c, r->s, start, i - start, &out->as.s);
 }
 
 static int push(reader *r, msgl_jlist *l, size_t *cap, msgl_jval v)

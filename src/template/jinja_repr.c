@@ -187,6 +187,8 @@ static int add_repr(msgl_jbuf *b, const msgl_jval *v, msgl_jfrom untrusted)
 {
     msgl_jctx *c = b->c;
     MSGL_JTRY(msgl__jctx_steps(c, 1));
+    if (v->type == MSGL_J_BIG) MSGL_JTRY(msgl__jctx_number(c, v));
+    if (v->type == MSGL_J_BIG) return msgl__jbuf_add(b, v->as.s->data, v->as.s->len, untrusted);
     if (v->type <= MSGL_J_FLOAT) return add_scalar_repr(b, v, untrusted);
     if (v->type == MSGL_J_STR) return add_str_repr(b, v->as.s);
     MSGL_JTRY(msgl__jctx_enter(c));

@@ -87,6 +87,7 @@ int msgl__jctx_number(msgl_jctx *c, const msgl_jval *v)
 {
     return v->type == MSGL_J_FLOAT ? msgl__jctx_steps(c, 32)
            : v->type == MSGL_J_INT ? msgl__jctx_steps(c, 1)
+           : v->type == MSGL_J_BIG ? msgl__jctx_work(c, v->as.s->len)
                                    : 0;
 }
 
@@ -129,6 +130,7 @@ const char *msgl__jtype_name(const msgl_jval *v)
     case MSGL_J_UNDEF: return "Undefined";
     case MSGL_J_NONE: return "NoneType";
     case MSGL_J_BOOL: return "bool";
+    case MSGL_J_BIG:
     case MSGL_J_INT: return "int";
     case MSGL_J_FLOAT: return "float";
     case MSGL_J_STR: return v->as.s->markup ? "Markup" : "str";
@@ -157,6 +159,7 @@ const char *msgl__jobject_name(const msgl_jval *v)
     switch (v->type) {
     case MSGL_J_NONE: return "None";
     case MSGL_J_BOOL: return "bool object";
+    case MSGL_J_BIG:
     case MSGL_J_INT: return "int object";
     case MSGL_J_FLOAT: return "float object";
     case MSGL_J_STR: return v->as.s->markup ? "markupsafe.Markup object" : "str object";
@@ -252,6 +255,7 @@ bool msgl__jsame(const msgl_jval *a, const msgl_jval *b)
     case MSGL_J_BOOL: return a->as.b == b->as.b;
     case MSGL_J_INT: return a->as.i == b->as.i;
     case MSGL_J_FLOAT: return false;
+    case MSGL_J_BIG:
     case MSGL_J_STR: return a->as.s == b->as.s || msgl__jstr_eq(a->as.s, b->as.s);
     default: return a->as.l == b->as.l;
     }
@@ -313,6 +317,7 @@ int msgl__jequal(msgl_jctx *c, const msgl_jval *a, const msgl_jval *b, bool *out
     switch (a->type) {
     case MSGL_J_UNDEF:
     case MSGL_J_NONE: *out = true; return 0;
+    case MSGL_J_BIG:
     case MSGL_J_STR:
         if (a->as.s->len != b->as.s->len) return 0;
         MSGL_JTRY(msgl__jctx_work(c, a->as.s->len));

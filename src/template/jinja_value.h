@@ -31,6 +31,8 @@ typedef enum msgl_jtype {
     MSGL_J_BOOL,
     MSGL_J_INT,
     MSGL_J_FLOAT,
+    MSGL_J_BIG, // an int beyond 64 bits, as its digits: it is printed and compared, not computed
+                // with
     MSGL_J_STR,
     MSGL_J_LIST,
     MSGL_J_TUPLE,
@@ -53,7 +55,7 @@ typedef struct msgl_jval {
         bool b;
         int64_t i;
         double f;
-        struct msgl_jstr *s;
+        struct msgl_jstr *s;  // STR and BIG
         struct msgl_jlist *l; // LIST and TUPLE
         struct msgl_jdict *d; // DICT and NAMESPACE
         struct msgl_jundef *u;
@@ -199,6 +201,7 @@ typedef struct msgl_jctx {
     const atomic_bool *cancelled; // may be NULL
     size_t max_string;
     int depth, max_depth;
+    bool load_arguments; // of msgl_render_limits
     int line;
     msgl_err *err;
 } msgl_jctx;

@@ -10,12 +10,14 @@ int msgl__stop_init(msgl_stop *s, const char *const *strings, int count)
 {
     *s = (msgl_stop){.strings = strings, .count = count};
     msgl__strbuf_init(&s->held, SIZE_MAX / 2);
+    size_t all = 0;
     if (count < 0 || count > MSGL_MAX_STOPS) return MSGL_EINVAL;
     for (int i = 0; i < count; i++) {
         const size_t n = strnlen(strings[i], MSGL_MAX_STOP_BYTES + 1);
         if (n == 0 || n > MSGL_MAX_STOP_BYTES) return MSGL_EINVAL;
+        all += n;
     }
-    return 0;
+    return all <= MSGL_MAX_STOPS_BYTES ? 0 : MSGL_EINVAL;
 }
 
 void msgl__stop_free(msgl_stop *s)

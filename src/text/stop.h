@@ -10,8 +10,10 @@
 
 #include "utils/strbuf.h"
 
-#define MSGL_MAX_STOPS 16
-#define MSGL_MAX_STOP_BYTES 1024 // longest stop string
+// A token costs some comparisons for each byte of all of them, so their sum has a limit, too.
+#define MSGL_MAX_STOPS 256
+#define MSGL_MAX_STOP_BYTES 1024         // longest stop string
+#define MSGL_MAX_STOPS_BYTES (16 * 1024) // of all
 
 typedef struct msgl_stop {
     const char *const *strings; // borrowed; not empty strings
@@ -21,7 +23,8 @@ typedef struct msgl_stop {
     msgl_strbuf held; // text that is not certain: shorter than the longest stop string
 } msgl_stop;
 
-// strings must outlive *s. MSGL_EINVAL for more than MSGL_MAX_STOPS, an empty or a too long string.
+// strings must outlive *s. MSGL_EINVAL for more than MSGL_MAX_STOPS, an empty or a too long string,
+// and for more than MSGL_MAX_STOPS_BYTES in all.
 int msgl__stop_init(msgl_stop *s, const char *const *strings, int count);
 void msgl__stop_free(msgl_stop *s);
 // The caller has put more text behind `held`: moves what is certain now to the end of *out.

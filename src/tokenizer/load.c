@@ -4,10 +4,12 @@
 #include "tokenizer/load.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tokenizer/added.h"
 #include "tokenizer/load_gguf.h"
+#include "tokenizer/load_tiktoken.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -38,11 +40,21 @@ static void added_free(msgl_added *a)
 typedef struct added_list {
     msgl_tokenizer *t;
     msgl_strset by_content; // ids: index into t->added
-    size_t cap;
+    int32_t next;           // id of the next one that is new
 } added_list;
 
-// Takes over *a. A content that is there already: a later entry of the same file replaces it (as in
-// `tokenizers`), one of the second file (`only_new`) is dropped.
+// Ids begin behind as many as the vocabulary has tokens, whatever ids these have.
+static int32_t first_new_id(const msgl_strset *vocab)
+{
+    int32_t n = 0;
+    for (size_t i = 0; i < vocab->num_ids; i++) n += vocab->len[i] != MSGL_STRSET_NONE;
+    return n;
+}
+
+// Takes over *a, and gives it an id as `tokenizers` does: that of the vocabulary's token of this
+// content, else the next new one; the files' ids say nothing but an order. A content that is there
+// already: a later entry of the same file replaces it, one of the second file (`only_new`) is
+// dropped.
 static int add_added(added_list *l, msgl_added *a, const char *where, int only_new, msgl_err *err)
 {
     msgl_tokenizer *t = l->t;
@@ -52,7 +64,6 @@ static int add_added(added_list *l, msgl_added *a, const char *where, int only_n
         added_free(a);
         return 0;
     }
-    if (in_vocab >= 0) a->id = in_vocab; // the model's id holds, whatever the entry says
     if (known >= 0) {
         a->id = t->added[known].id;
         added_free(&t->added[known]);
@@ -60,9 +71,12 @@ static int add_added(added_list *l, msgl_added *a, const char *where, int only_n
         return 0;
     }
     size_t n;
+    a->id = in_vocab >= 0 ? in_vocab : l->next++;
     if (in_vocab < 0 && msgl__strset_at(&t->bpe.vocab, a->id, &n) != NULL) {
         added_free(a);
-        return msgl__err_set(err, MSGL_EFORMAT, "%s: id %d belongs to another token of model.vocab",
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%s: its id, %d, belongs to another token of model.vocab, whose ids "
+                             "are not 0 to one less than their number",
                              where, (int)a->id);
     }
     const int rc =
@@ -93,43 +107,70 @@ static int load_added_array(added_list *l, const json_t *j, msgl_err *err)
             added_free(&a);
             break;
         }
-        a.id = (int32_t)id;
         rc = add_added(l, &a, where, 0, err);
     }
     return rc;
 }
 
-// added_tokens_decoder of tokenizer_config.json: {"151643": {"content": ...}, ...}.
+// An entry of added_tokens_decoder: {"151643": {"content": ...}, ...}.
+typedef struct added_entry {
+    int64_t id;
+    const char *key;
+    const json_t *value;
+} added_entry;
+
+static int by_id(const void *a, const void *b)
+{
+    const int64_t x = ((const added_entry *)a)->id, y = ((const added_entry *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+static int read_key(const char *key, int64_t *id, msgl_err *err)
+{
+    *id = key[0] == '\0' ? -1 : 0;
+    for (const char *c = key; *c != '\0' && *id >= 0; c++) {
+        *id = *c < '0' || *c > '9' ? -1 : *id * 10 + (*c - '0');
+        if (*id >= MSGL_TOK_MAX_ID) *id = -1;
+    }
+    if (*id >= 0) return 0;
+    return msgl__err_set(err, MSGL_EFORMAT,
+                         "tokenizer_config.json: added_tokens_decoder.%.20s: the key must be an id "
+                         "from 0 to %d",
+                         key, MSGL_TOK_MAX_ID - 1);
+}
+
+static int add_entry(added_list *l, const added_entry *e, msgl_err *err)
+{
+    char where[MSGL_WHERE_SIZE];
+    snprintf(where, sizeof(where), "tokenizer_config.json: added_tokens_decoder.%.20s", e->key);
+    msgl_added a = {0};
+    int rc = msgl__j_expect(e->value, where, JSON_OBJECT, "an object", err);
+    if (rc == 0) rc = load_flags(e->value, where, &a, err);
+    if (rc == 0) return add_added(l, &a, where, 1, err);
+    added_free(&a);
+    return rc;
+}
+
+// added_tokens_decoder of tokenizer_config.json, in the order of its ids.
 static int load_added_object(added_list *l, json_t *j, msgl_err *err)
 {
     const char *key;
-    json_t *entry;
+    json_t *value;
+    size_t n = 0;
     int rc = 0;
-    json_object_foreach(j, key, entry)
+    added_entry *entries = msgl__calloc(json_object_size(j), sizeof *entries);
+    if (entries == NULL) return msgl__j_enomem(err);
+    json_object_foreach(j, key, value)
     {
-        char where[MSGL_WHERE_SIZE];
-        snprintf(where, sizeof(where), "tokenizer_config.json: added_tokens_decoder.%.20s", key);
-        msgl_added a = {0};
-        int64_t id = key[0] == '\0' ? -1 : 0;
-        for (const char *c = key; *c != '\0' && id >= 0; c++) {
-            id = *c < '0' || *c > '9' ? -1 : id * 10 + (*c - '0');
-            if (id >= MSGL_TOK_MAX_ID) id = -1;
-        }
-        if (id < 0) {
-            return msgl__err_set(err, MSGL_EFORMAT, "%s: the key must be an id from 0 to %d", where,
-                                 MSGL_TOK_MAX_ID - 1);
-        }
-        rc = msgl__j_expect(entry, where, JSON_OBJECT, "an object", err);
-        if (rc == 0) rc = load_flags(entry, where, &a, err);
-        if (rc != 0) {
-            added_free(&a);
-            return rc;
-        }
-        a.id = (int32_t)id;
-        rc = add_added(l, &a, where, 1, err);
-        if (rc != 0) return rc;
+        added_entry *e = &entries[n++];
+        *e = (added_entry){.key = key, .value = value};
+        rc = read_key(key, &e->id, err);
+        if (rc != 0) break;
     }
-    return 0;
+    if (rc == 0) qsort(entries, n, sizeof *entries, by_id);
+    for (size_t i = 0; i < n && rc == 0; i++) rc = add_entry(l, &entries[i], err);
+    msgl__free(entries);
+    return rc;
 }
 
 // Contents of added tokens as the normalizer leaves them.
@@ -205,11 +246,6 @@ static int index_ids(added_list *l, msgl_err *err)
     memset(t->added_of, 0xff, n * sizeof(*t->added_of));
     for (size_t i = 0; i < t->num_added; i++) {
         msgl_added *a = &t->added[i];
-        if (t->added_of[a->id] >= 0) {
-            return msgl__err_set(err, MSGL_EFORMAT,
-                                 "added_tokens: id %d is both \"%.40s\" and \"%.40s\"", (int)a->id,
-                                 t->added[t->added_of[a->id]].content.p, a->content.p);
-        }
         t->added_of[a->id] = (int32_t)i;
         t->special[a->id] = a->special != 0;
         a->blank = !a->special && is_blank(&a->content);
@@ -238,7 +274,7 @@ int msgl__load_added(msgl_tokenizer *t, const json_t *j, const json_t *config, m
         return msgl__err_set(err, MSGL_ELIMIT, "added_tokens: %zu of them; at most %d", n,
                              MSGL_TOK_MAX_ADDED);
     }
-    added_list l = {.t = t};
+    added_list l = {.t = t, .next = first_new_id(&t->bpe.vocab)};
     t->added = msgl__calloc(n, sizeof(*t->added));
     if (t->added == NULL || msgl__strset_init(&l.by_content, n, n, 64 * n) != 0) {
         return msgl__j_enomem(err);
@@ -405,6 +441,27 @@ static int load_gguf(const char *path, msgl_tokenizer **out, msgl_err *err)
     return rc;
 }
 
+// Of a folder without tokenizer.json, which is what is missing when there is no tiktoken.model
+// either.
+static int load_tiktoken(const char *dir, const char *config, size_t config_len,
+                         msgl_tokenizer **out, msgl_err *err)
+{
+    char path[4096];
+    char *ranks = NULL;
+    size_t len = 0;
+    msgl_err own;
+    snprintf(path, sizeof(path), "%s/tiktoken.model", dir);
+    int rc = msgl__file_read(path, MSGL_TOK_MAX_FILE, &ranks, &len, &own);
+    if (rc == MSGL_ENOENT) return rc;
+    if (rc != 0) {
+        if (err != NULL) *err = own;
+        return rc;
+    }
+    rc = msgl__tokenizer_from_tiktoken(ranks, len, config, config_len, out, err);
+    msgl__free(ranks);
+    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "%s", dir);
+}
+
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
 {
     char path[4096];
@@ -425,6 +482,8 @@ int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
     if (rc == 0) {
         rc = msgl__tokenizer_parse(json, len, config, config_len, out, err);
         if (rc != 0) rc = msgl__err_prefix(err, rc, "%s", dir);
+    } else if (rc == MSGL_ENOENT) {
+        rc = load_tiktoken(dir, config, config_len, out, err);
     }
     msgl__free(json);
     msgl__free(config);

@@ -276,7 +276,7 @@ static int load_scores(const source *s, msgl_bpe *bpe)
         rc = msgl__err_set(s->err, MSGL_EFORMAT,
                            "tokenizer.ggml.scores[%zu]: found nan, allowed numbers", id);
     }
-    if (rc == 0) rc = msgl__score_merges(bpe, scores, TOKENS, s->err);
+    if (rc == 0) rc = msgl__score_merges(bpe, scores, false, TOKENS, s->err);
     msgl__free(scores);
     return rc;
 }

@@ -15,7 +15,9 @@ int msgl__tokenizer_from_gguf(const msgl_gguf *g, msgl_tokenizer **out, msgl_err
 
 // score_merges.c: the merges of a SentencePiece model: each way to cut a piece into two others,
 // pieces of higher score first. scores [ids of the vocabulary]; NAN: the token is not to be merged,
-// nor made by merging. `name` of the list of tokens, for messages.
-int msgl__score_merges(msgl_bpe *bpe, const float *scores, const char *name, msgl_err *err);
+// nor made by merging. by_piece: all cuts of a piece have one rank, so that the leftmost is taken;
+// scores have to differ then. `name` of the list of tokens, for messages.
+int msgl__score_merges(msgl_bpe *bpe, const float *scores, bool by_piece, const char *name,
+                       msgl_err *err);
 
 #endif

@@ -287,8 +287,10 @@ static int brackets(translation *t)
             if (first) return refuse(t, "an empty character class", t->i);
             t->i++;
             return put(t, "]");
-        } else if (c == '[' || (c == '&' && t->i + 1 < t->n && t->p[t->i + 1] == '&')) {
+        } else if (c == '[') {
             return refuse(t, "a class inside a class", t->i);
+        } else if (c == '&' && t->i + 1 < t->n && t->p[t->i + 1] == '&') {
+            return refuse(t, "an intersection of classes", t->i);
         } else {
             rc = msgl__strbuf_addc(&t->out, c);
             t->i++;

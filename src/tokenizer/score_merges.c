@@ -12,7 +12,7 @@
 
 // Trying every cut of a piece costs the square of its length; SentencePiece makes none of more than
 // some dozen characters.
-enum { MAX_PIECE = 256 };
+enum { MAX_PIECE = 512 };
 
 typedef struct cut {
     float score;
@@ -75,7 +75,8 @@ static msgl_tok_str text_of(const msgl_bpe *bpe, int32_t id)
     return s;
 }
 
-int msgl__score_merges(msgl_bpe *bpe, const float *scores, const char *name, msgl_err *err)
+int msgl__score_merges(msgl_bpe *bpe, const float *scores, bool by_piece, const char *name,
+                       msgl_err *err)
 {
     const msgl_model_names names = {.vocab = name, .merges = name};
     cut_list list = {0};
@@ -92,10 +93,11 @@ int msgl__score_merges(msgl_bpe *bpe, const float *scores, const char *name, msg
     }
     if (rc == 0) rc = msgl__model_merges(bpe, &names, list.n, err);
     if (rc == 0 && list.n > 1) qsort(list.at, list.n, sizeof(*list.at), by_rank);
-    for (size_t i = 0; i < list.n && rc == 0; i++) {
+    for (size_t i = 0, rank = 0; i < list.n && rc == 0; i++) {
         const cut *c = &list.at[i];
+        if (i > 0 && (!by_piece || c->id != c[-1].id)) rank = i;
         const msgl_tok_str left = text_of(bpe, c->left_id), right = text_of(bpe, c->right_id);
-        msgl__model_pair(bpe, &left, &right, c->left_id, c->right_id, (uint32_t)i, c->id);
+        msgl__model_pair(bpe, &left, &right, c->left_id, c->right_id, (uint32_t)rank, c->id);
     }
     msgl__free(list.at);
     return rc;

@@ -13,6 +13,7 @@
 #include "core/mem.h"
 #include "utils/curl.h"
 #include "utils/clock.h"
+#include "utils/json.h"
 #include "utils/packet.h"
 #include "utils/random.h"
 #include "utils/strbuf.h"
@@ -174,7 +175,7 @@ static void tell_good(msgl_exporter *e)
 // partialSuccess of an answer: how many it refused.
 static int64_t refused_of(msgl_exporter *e)
 {
-    json_t *o = json_loadb(msgl__strbuf_str(&e->answer), e->answer.len, 0, NULL);
+    json_t *o = msgl__json_loadb(msgl__strbuf_str(&e->answer), e->answer.len, 0, NULL, NULL);
     const json_t *p = json_object_get(o, "partialSuccess");
     const json_t *n = json_object_get(p, "rejectedSpans"),
                  *why = json_object_get(p, "errorMessage");

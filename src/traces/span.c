@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "utils/json_write.h"
 
 // opentelemetry/proto/trace/v1/trace.proto; in JSON enumerations are numbers.
 enum { KIND_INTERNAL = 1, KIND_SERVER = 2, STATUS_ERROR = 2 };
@@ -236,7 +237,7 @@ char *msgl__spans_encode(const msgl_span_origin *from, const msgl_span *spans, i
     json_t *all = json_pack("{s:[{s:{s:o},s:[{s:{s:s,s:s},s:o}]}]}", "resourceSpans", "resource",
                             "attributes", resource, "scopeSpans", "scope", "name", "minisgl",
                             "version", MSGL_VERSION, "spans", list);
-    char *text = all == NULL ? NULL : json_dumps(all, JSON_COMPACT);
+    char *text = all == NULL ? NULL : msgl__json_text(all, JSON_COMPACT);
     json_decref(all);
     return text;
 }

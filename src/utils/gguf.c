@@ -15,6 +15,7 @@
 #include "utils/file.h"
 #include "utils/gguf_split.h"
 #include "utils/json.h"
+#include "utils/utf8.h"
 
 // Far above any published file; the file's own size bounds the rest.
 enum { MAX_VALUES = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 127, MAX_KEY = 1024 };
@@ -409,7 +410,7 @@ static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
     if (found > 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "%s: found %d .gguf files, allowed one: give the path of the file",
-                             msgl__path_tail(folder), found);
+                             msgl__path_shown(folder), found);
     }
     if (n < 0 || (size_t)n >= size) {
         return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");
@@ -488,6 +489,15 @@ static json_t *number(const msgl_gguf_value *v, size_t i)
     }
 }
 
+// Whether what the value has of text is UTF-8.
+static bool is_text(const msgl_gguf_value *v)
+{
+    size_t at = 0;
+    if (v->type != MSGL_GGUF_STRING) return true;
+    const msgl_gguf_str s = msgl__gguf_next(v, &at);
+    return msgl__utf8_valid(s.p, s.n) == s.n;
+}
+
 // NULL: out of memory, or text that is not UTF-8.
 static json_t *to_json(const msgl_gguf_value *v)
 {
@@ -518,6 +528,9 @@ int msgl__gguf_metadata(const msgl_gguf *g, json_t **out, msgl_err *err)
         if (json_object_set_new_nocheck(*out, key, to_json(v)) == 0) continue;
         json_decref(*out);
         *out = NULL;
+        if (is_text(v)) {
+            return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", g->file);
+        }
         return msgl__err_set(err, MSGL_EFORMAT, "%s: %s: not valid UTF-8", g->file, key);
     }
     return *out != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", g->file);

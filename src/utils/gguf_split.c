@@ -71,7 +71,7 @@ static int missing(const char *path, uint32_t no, uint32_t more, uint32_t count,
     return msgl__err_set(err, MSGL_ENOENT,
                          "%s: part %u of the model's %u files is not here%s; allowed: all of them "
                          "in one folder",
-                         msgl__path_tail(path), (unsigned)no, (unsigned)count, others);
+                         msgl__path_shown(path), (unsigned)no, (unsigned)count, others);
 }
 
 int msgl__gguf_first_part(const char *path, char *out, size_t size, msgl_err *err)

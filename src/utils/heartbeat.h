@@ -22,6 +22,8 @@ typedef struct msgl_heartbeat {
     // Steps that the scheduler has begun and ended, and what the one under way is expected to take;
     // 0: nobody knows.
     _Atomic uint64_t begun, ended, expected_ns;
+    // Counts while the scheduler waits for the front to take what it sends: no time of a step's.
+    _Atomic uint64_t waits;
 } msgl_heartbeat;
 
 // Shared with the processes that are forked from here on.
@@ -60,6 +62,15 @@ static inline void msgl__heartbeat_end(msgl_heartbeat *h)
     if (h == NULL) return;
     const uint64_t n = atomic_load_explicit(&h->begun, memory_order_relaxed);
     atomic_store_explicit(&h->ended, n, memory_order_release);
+}
+
+// It waits for the front, and lives.
+static inline void msgl__heartbeat_wait(msgl_heartbeat *h)
+{
+    if (h == NULL) return;
+    const uint64_t n = atomic_load_explicit(&h->waits, memory_order_relaxed);
+    atomic_store_explicit(&h->waits, n + 1, memory_order_relaxed);
+    msgl__beat(h, MSGL_BEAT_SCHEDULER);
 }
 
 // For another engine: no process beats any more.

@@ -38,6 +38,15 @@ size_t msgl__utf8_valid(const char *s, size_t n)
     return n;
 }
 
+bool msgl__utf8_is_control(const char *s)
+{
+    size_t i = 0;
+    const uint32_t c = msgl__utf8_next(s, &i);
+    if (c < 0xa0) return c < 0x20 || c >= 0x7f;
+    return c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069);
+}
+
 size_t msgl__utf8_count(const char *s, size_t n)
 {
     size_t chars = 0;

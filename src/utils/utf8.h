@@ -4,6 +4,7 @@
 #ifndef MSGL_UTILS_UTF8_H
 #define MSGL_UTILS_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +13,11 @@ size_t msgl__utf8_char(const char *s, size_t n);
 
 // Length of the valid UTF-8 prefix of s[0, n): n when all of it is valid.
 size_t msgl__utf8_valid(const char *s, size_t n);
+
+// Whether the valid character at s is one that changes how a line is shown, in place of being
+// shown: C0 and C1 controls and DEL, U+2028 and U+2029, and marks of direction (U+061C, U+200E,
+// U+200F, U+202A to U+202E, U+2066 to U+2069).
+bool msgl__utf8_is_control(const char *s);
 
 // Characters that begin in s[0, n).
 size_t msgl__utf8_count(const char *s, size_t n);

@@ -112,6 +112,26 @@ static void test_plan(void **state)
     free(m);
 }
 
+// Tiles by the mean of rows (tokens times heads of a group) a request, at the bounds; heads of 256
+// have no room for the largest.
+static void test_q_tile(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t group, head_dim, tokens[2], tile;
+    } cases[] = {
+        {1, 128, {16, 16}, 16},  {1, 128, {17, 17}, 64},   {1, 128, {64, 64}, 64},
+        {1, 128, {65, 65}, 128}, {1, 128, {1, 129}, 128},  {4, 64, {16, 16}, 64},
+        {4, 64, {17, 17}, 128},  {1, 256, {16, 16}, 16},   {1, 256, {64, 64}, 64},
+        {1, 256, {65, 65}, 64},  {8, 256, {900, 900}, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int32_t *n = cases[i].tokens, qo[] = {0, n[0], n[0] + n[1]};
+        const msgl_fi_plan_limits l = {.group = cases[i].group, .head_dim = cases[i].head_dim};
+        assert_int_equal(msgl__fi_q_tile(&l, 2, qo), cases[i].tile);
+    }
+}
+
 static world_spec base_spec(void)
 {
     world_spec s = world_base(&msgl__attn_fi, 8, 3000, 512);
@@ -261,9 +281,9 @@ static void test_deterministic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),          cmocka_unit_test(test_prepared),
-        cmocka_unit_test(test_empty_parts),   cmocka_unit_test(test_in_two),
-        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_q_tile),   cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_prepared), cmocka_unit_test(test_empty_parts),
+        cmocka_unit_test(test_in_two),   cmocka_unit_test(test_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

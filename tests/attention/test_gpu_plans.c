@@ -17,6 +17,7 @@
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
+#include "kernel/cuda/attn/prefill_sm90.h"
 
 enum { ALL = -1 };
 
@@ -389,6 +390,119 @@ static void test_fa_local(void **state)
     close_run(&r);
 }
 
+// A plan in memory of its own.
+typedef struct prefill_plan {
+    struct msgl_fa_prefill_plan *head;
+    const struct msgl_fa_prefill_section *sections;
+    const struct msgl_fa_prefill_tile *tiles;
+} prefill_plan;
+
+static prefill_plan plan_prefill(const msgl_fa_prefill_batch *b)
+{
+    const size_t size = msgl__fa_plan_prefill_size(b->num_q_heads, b->num_kv_heads, b->batch,
+                                                   b->cu_seqlens_q[b->batch]);
+    prefill_plan p = {.head = malloc(size)}; // exactly, so that a sanitizer sees a write behind it
+    assert_non_null(p.head);
+    assert_in_range(msgl__fa_plan_prefill(b, p.head), 1, size);
+    p.sections = (const struct msgl_fa_prefill_section *)(p.head + 1);
+    p.tiles = (const struct msgl_fa_prefill_tile *)(p.sections + MSGL_FA_PREFILL_MAX_SECTIONS + 1);
+    return p;
+}
+
+// 8 query heads to 2 KV heads: rows of 4 heads, 32 tokens a tile. Of 70 queries behind 100 cached
+// tokens the tiles begin at 100, 132 and 164, whose first queries see `window` keys in front of
+// themselves.
+static void test_fa_window_tiles(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t window, lo[3];
+    } cases[] = {
+        {-1, {0, 0, 0}},    {0, {100, 132, 164}}, {99, {1, 33, 65}},
+        {100, {0, 32, 64}}, {101, {0, 31, 63}},   {131, {0, 1, 33}},
+        {132, {0, 0, 32}},  {163, {0, 0, 1}},     {164, {0, 0, 0}},
+    };
+    static const int32_t cu[] = {0, 70}, lens[] = {170}, rows[] = {5};
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        const msgl_fa_prefill_batch b = {.num_q_heads = 8,
+                                         .num_kv_heads = 2,
+                                         .head_dim = 128,
+                                         .elem_size = 2,
+                                         .window = cases[i].window,
+                                         .l2_bytes = 50 << 20,
+                                         .batch = 1,
+                                         .cu_seqlens_q = cu,
+                                         .seqlens_k = lens,
+                                         .table_rows = rows};
+        const prefill_plan p = plan_prefill(&b);
+        assert_int_equal(p.head->num_tiles, 3);
+        assert_int_equal(p.head->num_work, 6); // of each KV head
+        bool seen[3] = {false};
+        for (int t = 0; t < 3; t++) {
+            const struct msgl_fa_prefill_tile *tile = &p.tiles[t];
+            assert_in_range(tile->row0, 0, 64);
+            const int at = tile->row0 / 32;
+            assert_false(seen[at]);
+            seen[at] = true;
+            assert_int_equal(tile->row0, 32 * at);
+            assert_int_equal(tile->pos0, 100 + 32 * at);
+            assert_int_equal(tile->tokens, at < 2 ? 32 : 6);
+            assert_int_equal(tile->key_lo, cases[i].lo[at]);
+            assert_int_equal(tile->key_hi, at < 2 ? 132 + 32 * at : 170);
+            assert_int_equal(tile->klen, 170);
+            assert_int_equal(tile->table_row, 5);
+        }
+        free(p.head);
+    }
+}
+
+// More requests than sections, each with more KV than the cache has room for: the last section has
+// all that are left, and every tile is there for every head once.
+static void test_fa_many_sections(void **state)
+{
+    (void)state;
+    enum { MOST = 400 };
+    static const int32_t batches[] = {1, 61, 62, 63, 64, 125, 126, 127, 128, 129, MOST};
+    static int32_t cu[MOST + 1], lens[MOST], rows[MOST], heads_of[MOST];
+    for (int32_t i = 0; i < MOST; i++) {
+        cu[i + 1] = i + 1;
+        lens[i] = 1000;
+        rows[i] = i;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(batches) * 2; i++) {
+        const int32_t kv_heads = i % 2 == 0 ? 1 : 2, batch = batches[i / 2];
+        const msgl_fa_prefill_batch b = {.num_q_heads = 4 * kv_heads,
+                                         .num_kv_heads = kv_heads,
+                                         .head_dim = 128,
+                                         .elem_size = 2,
+                                         .window = -1,
+                                         .l2_bytes = 1000,
+                                         .batch = batch,
+                                         .cu_seqlens_q = cu,
+                                         .seqlens_k = lens,
+                                         .table_rows = rows};
+        const prefill_plan p = plan_prefill(&b);
+        memset(heads_of, 0, sizeof heads_of);
+        assert_int_equal(p.head->num_tiles, batch);
+        assert_int_equal(p.head->num_work, batch * kv_heads);
+        assert_in_range(p.head->num_sections, 1, MSGL_FA_PREFILL_MAX_SECTIONS);
+        assert_int_equal(p.sections[0].work0, 0);
+        for (int32_t s = 0; s < p.head->num_sections; s++) {
+            const struct msgl_fa_prefill_section *at = &p.sections[s];
+            assert_in_range(at->heads, 1, kv_heads);
+            const int32_t tiles = (at[1].work0 - at->work0) / at->heads;
+            assert_in_range(at->head0 + at->heads, 1, kv_heads);
+            assert_in_range(tiles, 1, batch - at->tile0);
+            for (int32_t t = at->tile0; t < at->tile0 + tiles; t++) {
+                heads_of[p.tiles[t].table_row] += at->heads;
+            }
+        }
+        assert_int_equal(p.sections[p.head->num_sections].work0, p.head->num_work);
+        for (int32_t r = 0; r < batch; r++) assert_int_equal(heads_of[r], kv_heads);
+        free(p.head);
+    }
+}
+
 // A chunk of a prompt that begins within a local chunk, and one token beyond its end.
 static void test_cut(void **state)
 {
@@ -650,12 +764,20 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
-        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fi_sinks),
-        cmocka_unit_test(test_flashinfer),   cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_fa_local),     cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_fa_windows),   cmocka_unit_test(test_fa4),
-        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),
+        cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),
+        cmocka_unit_test(test_fi_sinks),
+        cmocka_unit_test(test_flashinfer),
+        cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_local),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_fa_window_tiles),
+        cmocka_unit_test(test_fa_many_sections),
+        cmocka_unit_test(test_fa_windows),
+        cmocka_unit_test(test_fa4),
+        cmocka_unit_test(test_fa_in_flight),
+        cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -543,7 +543,8 @@ static void test_tensor_cores(void **unused)
                  {"", 4, MSGL_FI_TENSOR_CORES},    {"0", 4, MSGL_FI_CUDA_CORES},
                  {"false", 4, MSGL_FI_CUDA_CORES}, {"Off", 4, MSGL_FI_CUDA_CORES},
                  {"1", 2, MSGL_FI_TENSOR_CORES},   {"TRUE", 2, MSGL_FI_TENSOR_CORES},
-                 {"on", 2, MSGL_FI_TENSOR_CORES},  {"0", 5, MSGL_FI_TENSOR_CORES}};
+                 {"on", 2, MSGL_FI_TENSOR_CORES},  {"0", 5, MSGL_FI_TENSOR_CORES},
+                 {"yes", 2, MSGL_FI_TENSOR_CORES}, {"No", 4, MSGL_FI_CUDA_CORES}};
     set_plugins(true, true);
     stub_fi *fi = fake_fi();
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
@@ -589,7 +590,7 @@ static void test_tensor_cores_elsewhere(void **unused)
 {
     (void)unused;
     set_plugins(true, true);
-    setenv(TENSOR_CORES, "yes", 1);
+    setenv(TENSOR_CORES, "si", 1);
     const msgl_attn_needs here = hopper(), ada = fake_needs(89, 4, 128, MSGL_BF16);
     msgl_attn_needs cpu = here;
     cpu.device = MSGL_DEVICE_CPU;
@@ -605,9 +606,15 @@ static void test_tensor_cores_elsewhere(void **unused)
         msgl_err err = {0};
         assert_int_equal(msgl__attn_select(refused[i].spec, refused[i].needs, &c, warning, &err),
                          MSGL_EINVAL);
-        assert_string_equal(err.text,
-                            TENSOR_CORES ": found \"yes\", allowed 0, 1, false, true, off, on");
+        assert_string_equal(err.text, TENSOR_CORES
+                            ": found \"si\", allowed 0, 1, false, true, no, yes, off, on");
     }
+    msgl_err err = {0}; // Mini-SGLang's own name goes first
+    setenv("MINISGL_" TENSOR_CORES, "2", 1);
+    setenv(TENSOR_CORES, "yes", 1);
+    assert_int_equal(msgl__attn_select("fi", &here, &c, warning, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "MINISGL_" TENSOR_CORES ": found \"2\", allowed 0, 1,"));
+    unsetenv("MINISGL_" TENSOR_CORES);
     assert_int_equal(msgl__attn_select("fa", &cpu, &c, warning, NULL), 0); // asks nobody else
     setenv(TENSOR_CORES, "true", 1);
     static const char *const specs[] = {"fi", "fa,fi", "fi,fa"};

@@ -18,7 +18,7 @@ END
 }
 # here CAPABILITY BACKEND TEXT: the last column of the backend's row.
 here() {
-    MINISGL_PLUGIN_DIR=$plugins STUB_CAPABILITY=$1 "$minisgl" info --model "$dir" >"$dir/out" 2>&1
+    MINISGL_PLUGIN_DIR=$plugins STUB_CAPABILITY=$1 "$minisgl" info --model "$dir" -o md >"$dir/out" 2>&1
     if ! grep -q "^| cuda | $2 |.*| $3 |\$" "$dir/out"; then
         failed=$((failed + 1))
         echo "FAILED: capability $1, $2: expected \"$3\" in:"

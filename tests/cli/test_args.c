@@ -16,6 +16,7 @@
 #include <minisgl/minisgl.h>
 
 #include "cli/args.h"
+#include "cli/spellings.h"
 #include "core/attributes.h"
 
 static const msgl_command SERVE = {"serve", MSGL_CMD_SERVE, "", "", NULL};
@@ -37,7 +38,7 @@ static int parse(const msgl_command *cmd, const char *a, const char *b, const ch
                             argv, &args, &err);
 }
 
-enum { FLAGS = 3 }; // spellings of an option at most
+enum { FLAGS = 8 }; // spellings of an option at most
 
 // The flags of an option: "--name", and its other spellings or NULL.
 static void flags_of(const msgl_setting *o, char name[64], const char *flags[FLAGS])
@@ -479,6 +480,124 @@ static void test_bad_files(void **state)
     assert_int_equal(parse(&SERVE, "--config", file, NULL), 0);
 }
 
+// What others' flags are here: with their values, and what they mean by them.
+static void test_spellings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag, *value; // NULL: none
+        size_t member;
+        int expected;
+    } numbers[] = {
+        {"--max-model-len", "32k", offsetof(msgl_args, engine.max_seq_len), 32000},
+        {"--max-model-len=1.5K", NULL, offsetof(msgl_args, engine.max_seq_len), 1536},
+        {"--max-model-len", "auto", offsetof(msgl_args, engine.max_seq_len), 0},
+        {"--context-length", "4096", offsetof(msgl_args, engine.max_seq_len), 4096},
+        {"-c", "4096", offsetof(msgl_args, engine.max_seq_len), 4096},
+        {"--max-num-seqs", "8", offsetof(msgl_args, engine.max_running), 8},
+        {"-np", "-1", offsetof(msgl_args, engine.max_running), 256},
+        {"--max-num-batched-tokens", "2k", offsetof(msgl_args, engine.max_prefill_tokens), 2000},
+        {"--chunked-prefill-size", "512", offsetof(msgl_args, engine.max_prefill_tokens), 512},
+        {"-t", "-1", offsetof(msgl_args, engine.threads), 0},
+        {"--tp", "4", offsetof(msgl_args, engine.tp_size), 4},
+        {"--load-format", "dummy", offsetof(msgl_args, engine.dummy_weight), 1},
+        {"--load-format", "safetensors", offsetof(msgl_args, engine.dummy_weight), 0},
+        {"--enforce-eager", NULL, offsetof(msgl_args, engine.graph_max_bs), 0},
+        {"--trust-remote-code", NULL, offsetof(msgl_args, engine.graph_max_bs), -1},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(numbers); i++) {
+        assert_int_equal(parse(&SERVE, numbers[i].flag, numbers[i].value, NULL), 0);
+        int got;
+        memcpy(&got, (const char *)&args + numbers[i].member, sizeof got);
+        assert_int_equal(got, numbers[i].expected);
+    }
+    static const struct {
+        const char *flag, *value;
+        size_t member;
+        const char *expected;
+    } texts[] = {
+        {"--cache", "naive", offsetof(msgl_args, engine.cache_type), "naive"},
+        {"--disable-radix-cache", NULL, offsetof(msgl_args, engine.cache_type), "naive"},
+        {"--no-enable-prefix-caching", NULL, offsetof(msgl_args, engine.cache_type), "naive"},
+        {"--moe-backend", "fused", offsetof(msgl_args, engine.moe_backend), "grouped"},
+        {"--moe-backend", "grouped", offsetof(msgl_args, engine.moe_backend), "grouped"},
+        {"--dtype", "half", offsetof(msgl_args, engine.dtype), "float16"},
+        {"-ngl", "0", offsetof(msgl_args, engine.device), "cpu"},
+        {"--n-gpu-layers", "99", offsetof(msgl_args, engine.device), "auto"},
+        {"-hf", "org/name:Q8_0", offsetof(msgl_args, engine.model_dir), "org/name:Q8_0"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(texts); i++) {
+        assert_int_equal(parse(&SERVE, texts[i].flag, texts[i].value, NULL), 0);
+        const char *got;
+        memcpy(&got, (const char *)&args + texts[i].member, sizeof got);
+        assert_string_equal(got, texts[i].expected);
+    }
+    assert_int_equal(parse(&RUN, "-n", "-1", NULL), 0);
+    assert_false(msgl__args_given(&args, &args.max_tokens));
+    assert_int_equal(parse(&RUN, "--n-predict", "7", NULL), 0);
+    assert_int_equal(args.max_tokens, 7);
+    assert_int_equal(parse(&BENCH, "serve", "--num-prompts=12", NULL), 0);
+    assert_int_equal(args.requests, 12);
+    assert_int_equal(parse(&BENCH, "step", "--num-prompts=12", "--max-concurrency=2"), MSGL_EINVAL);
+    // llama-server's context is of all requests at once, wherever their number comes from.
+    assert_int_equal(parse(&SERVE, "-np=4", "--ctx-size=4096", NULL), 0);
+    assert_int_equal(args.engine.max_seq_len, 1024);
+    assert_int_equal(parse(&SERVE, "-np=4", "--max-model-len=4096", NULL), 0);
+    assert_int_equal(args.engine.max_seq_len, 4096);
+    assert_int_equal(parse(&SERVE, "-np=4", "-c=7", NULL), MSGL_EINVAL);
+    assert_string_equal(err.text, "--ctx-size is 7 for 4 requests at once; allowed: at least 2 "
+                                  "tokens for each");
+    write_file("disable-radix-cache: True\ntrust_remote_code: true\nctx-size: 64\nnp: 2\n"
+               "max_num_seqs: 2\nload-format: dummy\n");
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), MSGL_EINVAL); // --np is none
+    write_file("disable-radix-cache: True\ntrust_remote_code: true\nctx-size: 64\n"
+               "max_num_seqs: 2\nload-format: dummy\n");
+    assert_int_equal(parse(&SERVE, "--config", file, NULL), 0);
+    assert_string_equal(args.engine.cache_type, "naive");
+    assert_int_equal(args.engine.max_seq_len, 32);
+    assert_int_equal(args.engine.dummy_weight, 1);
+}
+
+// A flag that others have and minisgl has not says what is here in its place.
+static void test_hints(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag, *error;
+    } cases[] = {
+        {"--quantization", "--quantization, an option of SGLang, vLLM, is none of minisgl: a "
+                           "checkpoint says itself how it is quantised; --weight-dtype int8 "
+                           "quantises while loading"},
+        {"--speculative-algorithm", "--speculative-algorithm, an option of SGLang, vLLM, is none "
+                                    "of minisgl: there is no speculative decoding"},
+        {"--gpu", "--gpu, an option of others, is none of minisgl: --device cuda, or cuda:N"},
+        {"--n", "unknown option --n; see `minisgl serve --help`"},
+        {"-V", "unknown option -V; see `minisgl serve --help`"},
+        {"--load-format=pt", "--load-format is \"pt\"; allowed: auto, safetensors, gguf or dummy"},
+        {"--load-format", "--load-format needs a value (auto, safetensors, gguf or dummy)"},
+        {"-ngl=20", "-ngl is \"20\"; allowed: 0, or 99, auto or all: a model is on the GPU as a "
+                    "whole or not at all"},
+        {"--max-model-len=32x", "--max-model-len is \"32x\"; allowed: a whole number from 2 to "
+                                "16777216, or 0 (the default)"},
+        {"--disable-radix-cache=1", "--disable-radix-cache takes no value; it is --cache-type "
+                                    "naive"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        assert_int_equal(parse(&SERVE, cases[i].flag, NULL, NULL), MSGL_EINVAL);
+        assert_string_equal(err.text, cases[i].error);
+    }
+    const msgl_spelling *s; // each row is whole, and what it says of options is so
+    for (int i = 0; (s = msgl__spelling(i)) != NULL; i++) {
+        const msgl_setting *o = NULL;
+        bool known = s->option == NULL;
+        for (int k = 0; !known && (o = msgl__option(k)) != NULL; k++) {
+            known = o->name != NULL && strcmp(o->name, s->option) == 0;
+        }
+        assert_true(known && (s->option != NULL || (s->help != NULL && s->of != NULL)));
+        assert_true(s->only == NULL || s->values != NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +610,8 @@ int main(void)
         cmocka_unit_test(test_defaults_and_order),
         cmocka_unit_test(test_file_order),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_hints),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -200,6 +200,14 @@ static void test_texts(void **state)
     refused(&c, "/nonsense", "no command /nonsense; commands: /help, /reset, /system, ");
     assert_non_null(strstr(err.text, "/exit; // begins a text with /"));
     refused(&c, "/", "no command /; commands");
+    static const char *const asked[] = {"/etc/hosts is what?", "/etc/hosts", "/etc is what?",
+                                        "/.bashrc has what in it?"};
+    for (size_t i = 0; i < MSGL_COUNT(asked); i++) {
+        assert_int_equal(act_of(&c, asked[i]), MSGL_CHAT_ASK);
+        assert_string_equal(question, asked[i]);
+    }
+    refused(&c, "/sytem You are a pirate", "no command /sytem; commands");
+    refused(&c, "/nonsense 0.5", "no command /nonsense; commands");
     refused(&c, "/exit now", "/exit is followed by \"now\"; allowed: nothing");
     assert_int_equal(act_of(&c, "/help"), MSGL_CHAT_NOTHING);
     assert_non_null(strstr(said, "/regenerate, /retry"));

@@ -152,7 +152,9 @@ def test_talk(state, folder):
 def test_interrupts(state, folder):
     t = Terminal(state)
     t.type("half a line\x03")
-    check("^C" in t.prompt(), "Ctrl-C at the prompt clears the line", t.seen)
+    seen = t.prompt()
+    check("^C\r" in seen, "Ctrl-C at the prompt clears the line", t.seen)
+    check(seen.count("half a line") <= 1, "and does not draw it again", t.seen)
     t.type("one\\\r")
     t.until(r"\. ")
     t.type("two\x03")

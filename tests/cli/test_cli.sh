@@ -26,8 +26,12 @@ expect "version" 0 "^minisgl [0-9]" "$minisgl" --version
 expect "open to all" 1 "api-key-file FILE makes them need a key, --insecure lets them" \
     "$minisgl" serve --model "$model" --host 0.0.0.0 --port 0
 expect "a key that is none" 1 "API key 1 is not valid" "$minisgl" serve --model "$model" --port 0 --api-key "a b"
+expect "any page without a key" 1 "any web page" "$minisgl" serve --model "$model" --port 0 --cors-origin '*'
 expect "salts of no keys" 1 "cache-salt-by-key needs keys" "$minisgl" serve --model "$model" --port 0 --cache-salt-by-key
 expect "unknown command" 2 "unknown command \"serv\"" "$minisgl" serv
+expect "help of a command by its name" 0 "MINISGL_MAX_TOKENS" "$minisgl" help run
+expect "help of no command" 2 "unknown command \"serv\"" "$minisgl" help serv
+expect "version, in short" 0 "^minisgl [0-9]" "$minisgl" -V
 expect "mistyped flag" 2 "did you mean --model?" "$minisgl" run --modle x
 expect "no model" 1 "\-\-model PATH is needed" "$minisgl" run --prompt x
 expect "no such model" 1 "no such folder" "$minisgl" run --model "$dir/none" --prompt x
@@ -35,6 +39,8 @@ expect "a file as model" 1 "test_cli.sh: not a GGUF file" "$minisgl" run --model
 expect "an empty folder" 1 "config.json\|tokenizer.json" "$minisgl" run --model "$dir" --prompt x
 expect "nothing to run" 2 "give either --prompt" "$minisgl" run --model "$model"
 expect "unknown backend" 1 "fa, fi" "$minisgl" run --model "$model" --attn fax --prompt x
+expect "a pair for a half" 1 "minisgl: --prefill-attention-backend is \"fa,fi\"; allowed: one backend" "$minisgl" run \
+    --model "$model" --prefill-attention-backend fa,fi --prompt x
 expect "malformed pair" 1 "PREFILL,DECODE" "$minisgl" run --model "$model" --attn a,b,c --prompt x
 expect "unknown level" 1 "avx2" env MINISGL_CPU=sse9 "$minisgl" run --model "$model" --prompt x
 expect "prompt too long" 1 "tokens" "$minisgl" run --model "$model" --max-seq-len-override 8 --prompt \
@@ -50,7 +56,23 @@ expect "double sparsity without channels" 1 "minisgl calibrate --model DIR" "$mi
 expect "double sparsity" 0 '"token_ids":' "$minisgl" run --model "$model" --attn triton --enable-double-sparsity \
     --ds-channel-config-path "$dir/channels" --ds-heavy-channel-num 8 --ds-heavy-token-num 2 \
     --ds-sparse-decode-threshold 0 --prompt "a few words of text" --max-tokens 4 --num-pages 4096
-expect "info" 0 "torch_native" "$minisgl" info --model "$model"
+expect "info" 0 "^  torch_native  *yes " "$minisgl" info "$model"
+expect "info without a GPU" 0 "^  flashmla  *-  *-  " env MINISGL_PLUGIN_DIR="$dir" "$minisgl" info "$model"
+expect "info, why not" 0 "not here: attention backend flashmla: no kernel for layers that keep" "$minisgl" info "$model" --verbose
+expect "info, one line for a backend" 0 "^1$" sh -c "'$minisgl' info '$model' | grep -c '^  fa '"
+expect "info in 100 columns" 1 "^0$" sh -c "{ '$minisgl' info '$model'; '$minisgl' info; } | sed 1,6d | grep -c '.\{101\}'"
+expect "info as a table" 0 "^| cpu | fa | FlashAttention: .*| yes |$" "$minisgl" info "$model" -o md
+if command -v groff >/dev/null; then
+    expect "a manual page without warnings" 1 "^0$" sh -c "'$minisgl' help --man | groff -man -Tutf8 -ww 2>&1 >/dev/null | grep -c ."
+fi
+# A pipe whose reader has gone ends as with other tools: by SIGPIPE, without a word.
+expect "a reader that has gone" 141 "^quiet$" python3 -c '
+import subprocess, sys
+reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+reader.wait()
+run = subprocess.run(sys.argv[1:], stdout=reader.stdin, stderr=subprocess.PIPE)
+print(run.stderr.decode() or "quiet")
+sys.exit(128 - run.returncode)' "$minisgl" help --man
 expect "bench step" 0 '"phase":"decode"' "$minisgl" bench step --model "$model" --prompt-len 16 \
     --batch 1,2 --steps 4 --repeat 1 -o json
 expect "bench step, mixed" 0 '"phase":"mixed","batch":2,"prompt_len":16,"chunk":8,' "$minisgl" bench step \
@@ -144,12 +166,23 @@ expect "bench startup" 0 "median_s" "$minisgl" bench startup --model "$model" --
 expect "bench startup, options of the server" 1 "did not get ready" "$minisgl" bench startup --model "$model" \
     --num-pages 1 --repeat 1
 expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
-expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
+expect "one answer" 0 "85" "$minisgl" run --model "$model" --temperature 0 --prompt "What is 27 + 58?"
+expect "no chat" 0 "^an empty answer: the model ended it with its first token (finish_reason \"stop\"); the prompt was no chat's" \
+    "$minisgl" run --model "$model" --raw --temperature 0 --prompt "What is 27 + 58?"
+expect "no chat, streamed" 0 "^an empty answer: the model ended it" \
+    "$minisgl" run --model "$model" --raw --stream --temperature 0 --prompt "What is 27 + 58?"
+expect "raw and chat" 2 "\-\-raw and --chat; allowed: either" "$minisgl" run --model "$model" --raw --chat --prompt x
+expect "raw and system" 2 "\-\-raw and --system; allowed: either" "$minisgl" run --model "$model" --raw --system x --prompt x
+cp -r "$model" "$dir/plain_model"
+sed -i 's/"chat_template"/"no_template"/' "$dir/plain_model/tokenizer_config.json"
+rm -f "$dir/plain_model"/chat_template*
+expect "no template" 0 "^the model has no chat template: prompts are taken as they are" "$minisgl" run --model "$dir/plain_model" \
+    --prompt x --max-tokens 1
 # The same ids whatever computes the attention.
 answer() { # FILE OPTIONS...
     to=$1
     shift
-    "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?" --prompt "Hello" \
+    "$minisgl" run --model "$model" --temperature 0 --prompt "What is 27 + 58?" --prompt "Hello" \
         --output "$dir/$to" "$@" 2>"$dir/log" || cat "$dir/log"
 }
 answer fa.jsonl --attn fa
@@ -158,7 +191,7 @@ answer mixed.jsonl --attn fi,torch_native --page-size 16
 same "backends agree" "$dir/fa.jsonl" "$dir/mixed.jsonl"
 answer half.jsonl --decode-attention-backend trtllm
 same "override of one half" "$dir/fa.jsonl" "$dir/half.jsonl"
-expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" --chat --temperature 0 \
+expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" --temperature 0 \
     --stop "5" --prompt "What is 27 + 58?"
 # The model's own repetition penalty counts where the request has none.
 cp -r "$model" "$dir/penalized"
@@ -166,7 +199,7 @@ sed -i 's/"do_sample": true/"do_sample": true, "repetition_penalty": 5.0/' "$dir
 ask() {
     to=$1
     shift
-    "$minisgl" run --temperature 0 --max-tokens 24 --prompt "The cat sat on the" "$@" >"$dir/$to" 2>/dev/null
+    "$minisgl" run --raw --temperature 0 --max-tokens 24 --prompt "The cat sat on the" "$@" >"$dir/$to" 2>/dev/null
 }
 ask plain --model "$model"
 ask flag --model "$model" --repetition-penalty 5
@@ -176,7 +209,7 @@ same "repetition_penalty of generation_config.json" "$dir/flag" "$dir/own"
 same "a flag over the model's repetition_penalty" "$dir/plain" "$dir/off"
 cmp -s "$dir/plain" "$dir/flag" && failed=$((failed + 1)) && echo "FAILED: a penalty of 5 changes nothing"
 expect "a penalty out of range" 2 "presence-penalty" "$minisgl" run --model "$model" --presence-penalty 3 --prompt x
-expect "streamed" 0 "tok/s" "$minisgl" run --model "$model" --chat --stream --temperature 0 --prompt "Hello"
+expect "streamed" 0 "tok/s" "$minisgl" run --model "$model" --stream --temperature 0 --prompt "Hello"
 
 # What cannot be written is no success, whoever prints it.
 for args in "help" "--version" "--help" "info" "run --help" "run --model $model --prompt hi --max-tokens 2" \
@@ -229,18 +262,18 @@ for own in "$dir/own.jinja" "$(cat "$dir/own.jinja")"; do
     expect "template --chat-template" 0 '^<|im_end|>\[Hi]$' \
         sh -c "\"$minisgl\" template --model \"$model\" --chat-template '$own' <\"$dir/talk\""
 done
-for command in serve "chat --prompt a" "run --chat --prompt a"; do
+for command in serve "chat --prompt a" "run --prompt a"; do
     # shellcheck disable=SC2086
     expect "$command --chat-template" 1 'chat_template is "own.jinja"; allowed: a file that exists, or the text' \
         "$minisgl" $command --model "$model" --chat-template own.jinja
 done
 expect "a template with an error" 1 "minisgl: chat template line 1: " "$minisgl" serve --model "$model" --chat-template '{% if %}'
 # A system message that the model's own template would not make of a question.
-"$minisgl" run --model "$model" --temperature 0 --max-tokens 12 --prompt '<|im_start|>user
+"$minisgl" run --model "$model" --raw --temperature 0 --max-tokens 12 --prompt '<|im_start|>user
 What is 2 + 3?<|im_end|>
 <|im_start|>assistant
 ' >"$dir/plain"
-"$minisgl" run --model "$model" --temperature 0 --max-tokens 12 --chat --prompt "What is 2" --chat-template '<|im_start|>user
+"$minisgl" run --model "$model" --temperature 0 --max-tokens 12 --prompt "What is 2" --chat-template '<|im_start|>user
 {{ messages[0].content }} + 3?<|im_end|>
 <|im_start|>assistant
 {{ "" }}' >"$dir/templated"
@@ -252,7 +285,7 @@ mkdir "$dir/one"
 cp "$gguf/qwen3-f16.gguf" "$dir/one/m.gguf"
 part=qwen3-f16-00002-of-00002.gguf # any of a model's parts names it
 for path in "$gguf/qwen3" "$gguf/qwen3-f16.gguf" "$dir/one" "$gguf/split/$part"; do
-    "$minisgl" run --model "$path" --dtype float32 --temperature 0 --ignore-eos --max-tokens 12 --chat --prompt "Hello" \
+    "$minisgl" run --model "$path" --dtype float32 --temperature 0 --ignore-eos --max-tokens 12 --prompt "Hello" \
         --output "$dir/$(basename "$path").jsonl" >/dev/null 2>"$dir/log" || cat "$dir/log"
     "$minisgl" tokenize --model "$path" <"$dir/text" >"$dir/$(basename "$path").ids"
 done
@@ -261,8 +294,8 @@ for name in qwen3-f16.gguf one $part; do
     same "answers of $name" "$dir/qwen3.jsonl" "$dir/$name.jsonl"
     same "ids of $name" "$dir/qwen3.ids" "$dir/$name.ids"
 done
-expect "info of a file" 0 "Qwen3ForCausalLM, 1 layers, hidden 32, 4 heads (2 KV) of 16, vocabulary 260, context 128, float16" \
-    "$minisgl" info --model "$gguf/qwen3-f16.gguf"
+expect "info of a file" 0 "Qwen3ForCausalLM, 1 layers, hidden 32, 4 heads (2 KV) of 16,$" "$minisgl" info --model "$gguf/qwen3-f16.gguf"
+expect "info of a file, the rest" 0 "vocabulary 260, context 128, float16$" "$minisgl" info --model "$gguf/qwen3-f16.gguf"
 expect "info of linear attention" 0 "states   2 layers of linear attention, 0.02 MiB a request" \
     "$minisgl" info --model "$(dirname "$0")/../vectors/models/qwen3_next"
 cp "$gguf/llama-q8_0.gguf" "$dir/one"
@@ -292,13 +325,20 @@ not json
 {"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}
 {"custom_id": "w", "body": {"prompt": "x"}, "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
 {"prompt": "x", "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
+{"messages": [{"role": "user", "content": "x"}], "thinking_token_budget": 5}
 LINES
 "$minisgl" run --model "$model/" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
 [ $? -eq 1 ] || { failed=$((failed + 1)) && echo "FAILED: a file with bad lines must exit 1"; }
 sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' -e 's/.*"status_code":200.*/O/' -e 's/.*"status_code":400.*/F/' \
     "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
-printf 'AEEAAEEEEAOOFFEAFFE' >"$dir/want"
+printf 'AEEAAEEEEAOOFFEAFFEE' >"$dir/want"
 same "answers and errors in order" "$dir/want" "$dir/kinds"
+printf '{"prompt":"What is 27 + 58?","temperature":0,"best_of":1}\n{"prompt":["What is 27 + 58?"],"temperature":0}\n' >"$dir/texts.jsonl"
+"$minisgl" run --model "$model" --input "$dir/texts.jsonl" >"$dir/chats" 2>/dev/null
+expect "a text of a line is a user message" 0 "^2$" grep -c "27 + 58 = 85" "$dir/chats"
+"$minisgl" run --model "$model" --raw --input "$dir/texts.jsonl" >"$dir/raw" 2>"$dir/log"
+expect "or is continued" 0 "^2$" grep -c '"text":"","token_ids":\[6137\],"finish_reason":"stop"' "$dir/raw"
+expect "which is said once" 0 "^1$" grep -c "an empty answer" "$dir/log"
 expect "line number in the error" 0 '"line 4: not a JSON object.*"line":4' cat "$dir/out.jsonl"
 expect "custom_id of a line" 0 '"text":.*"line":1,"custom_id":"first"' cat "$dir/out.jsonl"
 expect "refused as over HTTP" 0 "line 8: 'frequency_penalty'" cat "$dir/out.jsonl"
@@ -331,6 +371,36 @@ ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/c0ffee"
 echo '{"model": "org/small", "prompt": "x", "max_tokens": 1}' >"$dir/hub.jsonl"
 expect "a model of the hub's cache" 0 '"text":' env HF_HUB_CACHE="$dir/hub" "$minisgl" run --model org/small \
     --input "$dir/hub.jsonl"
+
+expect "a folder of the hub's cache" 0 '"model":"small"' sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
+    '$minisgl' run '$dir/hub/models--org--small/' --input -"
+rm "$dir/hub/models--org--small/refs/main"
+expect "its only snapshot" 0 "Qwen3ForCausalLM" "$minisgl" info "$dir/hub/models--org--small"
+ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/other"
+expect "of two" 2 "found 2 snapshots and no refs/main" "$minisgl" info "$dir/hub/models--org--small"
+
+# What is no model, or not all of one, is called what it is; before memory is planned, and once.
+pointer='version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123456\n'
+cp -r "$model" "$dir/clone"
+for file in tokenizer.json model-00001-of-00002.safetensors; do
+    # shellcheck disable=SC2059 # a format of its own
+    printf "$pointer" >"$dir/clone/$file"
+    expect "Git LFS, $file" 1 "/$file: is a Git LFS pointer, not the file itself; .git lfs pull. in its folder" \
+        "$minisgl" run "$dir/clone" --prompt x
+    expect "Git LFS, $file, without a plan" 1 "^0$" grep -c "memory plan" "$dir/out"
+    cp "$model/tokenizer.json" "$dir/clone"
+done
+"$minisgl" serve "$dir/clone" --port 0 >"$dir/said" 2>&1
+expect "once" 0 "^1$" grep -c "is a Git LFS pointer" "$dir/said"
+rm "$dir"/clone/*.safetensors* && echo x >"$dir/clone/pytorch_model.bin"
+expect "weights of PyTorch" 1 "clone: has no model.safetensors, but pytorch_model.bin, which is not read" "$minisgl" run "$dir/clone" --prompt x
+rm "$dir/clone/config.json"
+expect "a tokenizer alone" 1 "clone: is a tokenizer alone; allowed: a folder with config.json" "$minisgl" run "$dir/clone" --prompt x
+echo '{}' >"$dir/clone/adapter_config.json"
+expect "an adapter" 1 "clone: is a LoRA adapter; merge it" "$minisgl" info "$dir/clone"
+long=$dir/$(printf 'y%.0s' $(seq 140))
+mkdir "$long"
+expect "a long path keeps both ends" 1 "minisgl: --model /.*yyy[.][.][.]yyy.*: has no config.json" "$minisgl" run "$long" --prompt x
 
 # A batch file's bar counts answers, not lines read. (script gives it a terminal.)
 if command -v script >/dev/null; then

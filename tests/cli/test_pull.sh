@@ -16,7 +16,7 @@ expect "git's names of small files" 0 "^../../blobs/[0-9a-f]\{40\}$" readlink "$
 expect "the revision" 0 "^$commit\$" cat "$cache/refs/main"
 expect "nothing else" 1 "^0$" log 'README\|\.bin\|original'
 rm "$dir/state/log"
-expect "run from the cache" 0 "85" "$minisgl" run org/small --chat --temperature 0 --prompt "What is 27 + 58?"
+expect "run from the cache" 0 "85" "$minisgl" run org/small --temperature 0 --prompt "What is 27 + 58?"
 [ -e "$dir/state/log" ] && failed=$((failed + 1)) && echo "FAILED: a cached model was asked for"
 expect "pull asks again" 0 "$commit" "$minisgl" pull org/small
 expect "and takes nothing twice" 0 "^1$" log .

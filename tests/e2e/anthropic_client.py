@@ -62,6 +62,13 @@ def turns():
                                                  {"type": "text", "text": "Hello."}]}, *ASK]
     m = client.messages.create(model=MODEL, max_tokens=8, system=system, messages=history)
     check(m.usage.output_tokens > 0, "a conversation with a system prompt and thoughts")
+    late = [*ASK, {"role": "system", "content": "Available agents: none."}]
+    own = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    m = client.messages.create(model=MODEL, max_tokens=8, system=system, messages=late, tools=[ADD, own])
+    check(m.usage.output_tokens > 0, "a system message behind the user's, and a tool that only Anthropic runs")
+    listed = client.models.list().data[0]
+    check((listed.type, listed.id, listed.display_name) == ("model", MODEL, MODEL) and listed.created_at.year > 2000,
+          "the list of models")
     used = [*ASK, {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add",
                                                      "input": {"a": 27, "b": 58}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1",
@@ -110,7 +117,6 @@ def errors():
     refused(anthropic.BadRequestError, "no messages", messages=[])
     refused(anthropic.BadRequestError, "a picture", messages=[{"role": "user", "content": [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]}])
-    refused(anthropic.BadRequestError, "a tool of the server", tools=[{"type": "web_search_20250305", "name": "web_search"}])
     refused(anthropic.BadRequestError, "an unknown field", extra_body={"max_token": 3})
     try:
         anthropic.Anthropic(base_url=server.url, api_key="another", max_retries=0).messages.create(

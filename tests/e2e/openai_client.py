@@ -306,16 +306,21 @@ def responses_refusals():
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"input": image}, "input[0].content[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "some"}, "truncation"),
     ):
         try:
             client.responses.create(**{"model": MODEL, "input": "Hello", **kw})
             check(False, "%s must be refused" % param)
         except openai.BadRequestError as e:
             check(e.param == param, "%s is refused by name" % param)
+    r = client.responses.create(model=MODEL, input="Hello", instructions="Be brief.", truncation="auto", max_output_tokens=1,
+                                tools=[{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
+    check(r.truncation == "auto" and len(r.tools) == 2, "tools that the server does not run are left out")
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello").input_tokens
+    check(counted == client.responses.create(model=MODEL, input="Hello", max_output_tokens=1).usage.input_tokens,
+          "input_tokens.count: %d" % counted)
     try:
         client.responses.create(model="no-such-model", input="Hello")
         check(False, "unknown model must be refused")
@@ -325,9 +330,25 @@ def responses_refusals():
         check(next(iter(s)).type == "response.created", "a stream that is left")
 
 
+def tools_beside_form():
+    """A form binds the text; a tool may be called in its place, also one that is asked for."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}}
+    kw = dict(model=MODEL, tools=[WEATHER], temperature=0, max_tokens=64, response_format=form)
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "get_weather"}}]}}
+    for choice in ("auto", "required", allowed):
+        a = client.chat.completions.create(messages=question, tool_choice=choice, **kw).choices[0]
+        check(a.finish_reason == "tool_calls" and a.message.tool_calls[0].function.name == "get_weather",
+              f"a call beside a form, tool_choice {choice if isinstance(choice, str) else 'allowed_tools'}")
+    a = client.chat.completions.create(messages=question, tool_choice="none", **kw).choices[0]
+    check(isinstance(json.loads(a.message.content)["a"], int), "and the form where no tool is to be called")
+
+
 def refusals():
     for kw, param in (
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"frequency_penalty": 2.5}, "frequency_penalty"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
@@ -451,6 +472,7 @@ try:
     completions()
     tools("auto", "the model calls a tool")
     tools({"type": "function", "function": {"name": "get_weather"}}, "a named tool is called")
+    tools_beside_form()
     refusals()
     responses()
     responses_parse()

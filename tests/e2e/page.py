@@ -135,6 +135,24 @@ def chat(browser, url):
     page.click("text=Regenerate")
     page.wait_for_selector("#send:not([hidden])")
     check(tab.messages("assistant") == before, "regenerate: the same answer, greedy")
+    tab.script({"content": "another one"})
+    page.click("text=Regenerate")
+    page.wait_for_selector("#send:not([hidden])")
+    place = ".message.assistant .others"
+    check(tab.messages("assistant") == ["another one"] and "3 of 3" in page.inner_text(place), "regenerate: another answer")
+    tab.script({"content": "later"})
+    tab.ask("And then?")
+    page.click("[data-action=before]")
+    check(tab.messages("assistant") == before and "2 of 3" in page.inner_text(place), "the answer before is kept")
+    page.click("[data-action=before]")
+    check(page.is_disabled("[data-action=before]") and "1 of 3" in page.inner_text(place), "and the first")
+    page.reload()
+    for _ in range(2):
+        page.click("[data-action=behind]")
+    check(tab.messages("assistant") == ["another one", "later"] and page.is_disabled("[data-action=behind]"),
+          "also behind a reload, and with what came behind the last: %r" % tab.messages("assistant"))
+    for _ in range(2):
+        page.click("[data-action=before]")
     page.reload()
     check(tab.messages("assistant") == before, "conversations outlive a reload")
     other = tab.context.new_page()
@@ -189,11 +207,21 @@ def stop(browser, url):
 
 def errors(browser, url):
     tab = Tab(browser, url)
-    tab.setting(temperature="-1")
+    tab.page.click("#show-settings")
+    for name, value, why in (("temperature", "-1", "allowed: from 0"), ("top_p", "1.5", "allowed: 0.0001 to 1"), ("seed", "1.5", "allowed: whole numbers")):
+        tab.page.fill("[name=%s]" % name, value)
+        check(tab.page.inner_text("[name=%s] + .bad" % name) == why, "a bad %s is said when it is entered" % name)
+    tab.page.click("#settings-form button.main")
+    check(tab.page.is_visible("#settings") and tab.page.evaluate("document.activeElement.name") == "temperature", "and is not saved")
+    for name, value in (("temperature", "0.33"), ("top_p", ""), ("seed", "")):
+        tab.page.fill("[name=%s]" % name, value)
+    check(not tab.page.is_visible("[name=temperature] + .bad"), "a good one is not complained of")
+    tab.page.click("#settings-form button.main")
+    tab.setting(tools='[{"type": "function", "function": {}}]')
     tab.ask("Hello!")
     text = tab.page.inner_text(".error")
-    check("400" in text and "temperature" in text, "an error of the server is shown as it is: %r" % text)
-    tab.setting(temperature="")
+    check("400" in text and "function" in text, "an error of the server is shown as it is: %r" % text)
+    tab.setting(temperature="", tools="")
     tab.page.click("#show-settings")
     tab.page.fill("[name=tools]", "{nonsense")
     tab.page.click("#settings-form button.main")
@@ -441,7 +469,7 @@ def looks(browser, url):
     dark = page.evaluate(ground)
     check(light != dark, "dark and light follow the system: %s, %s" % (light, dark))
     page.click("#theme")
-    check(page.evaluate(ground) == light and page.inner_text("#theme") == "Light", "the switch: light")
+    check(page.evaluate(ground) == light and page.inner_text("#theme") == "Theme: light", "the switch: light")
     page.reload()
     check(page.evaluate(ground) == light, "which is kept")
     page.click("#theme")

@@ -17,6 +17,7 @@
 #include "core/settings.h"
 #include "engine/dual_models.h"
 #include "engine/parity.h"
+#include "engine/stacked.h"
 #include "models/folder.h"
 
 static void test_parity_f32(void **state)
@@ -40,6 +41,22 @@ static void test_parity_answers(void **state)
             const harness_target t = {.answers_from = from};
             assert_true(parity_f32(models[i], &t));
         }
+    }
+}
+
+// Experts that have a tensor each in the vectors are the same in one, whatever the architecture.
+static void test_parity_stacked(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "qwen3_moe",   "qwen3_moe_mixed", "mixtral",    "qwen2_moe",   "deepseek_v2",
+        "deepseek_v3", "glm4_moe_lite",   "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_conditional"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        folder f;
+        stacked_make(&f, models[i]);
+        const harness_target t = {.device = "cpu"};
+        assert_true(parity_f32_in(f.dir, models[i], &t));
+        folder_remove(&f);
     }
 }
 
@@ -213,11 +230,17 @@ static void test_spellings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered),           cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_answers),        cmocka_unit_test(test_parity_expanded),
-        cmocka_unit_test(test_parity_bf16),           cmocka_unit_test(test_parity_f16),
-        cmocka_unit_test(test_parity_backends),       cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_parity_one_dual_chunk), cmocka_unit_test(test_parity_sparse_prompt),
+        cmocka_unit_test(test_all_covered),
+        cmocka_unit_test(test_parity_f32),
+        cmocka_unit_test(test_parity_answers),
+        cmocka_unit_test(test_parity_stacked),
+        cmocka_unit_test(test_parity_expanded),
+        cmocka_unit_test(test_parity_bf16),
+        cmocka_unit_test(test_parity_f16),
+        cmocka_unit_test(test_parity_backends),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_parity_one_dual_chunk),
+        cmocka_unit_test(test_parity_sparse_prompt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

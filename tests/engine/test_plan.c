@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "core/attributes.h"
 #include "core/req_extra.h"
 #include "engine/plan.h"
 
@@ -121,6 +122,40 @@ static void expect_refused(msgl_memory_plan p, int code, const char *words)
     msgl_err err;
     assert_int_equal(plan(&p, &err), code);
     if (strstr(err.text, words) == NULL) fail_msg("no \"%s\" in \"%s\"", words, err.text);
+}
+
+// Shares of all memory, as vLLM and SGLang count: with the workspace, and without it; and never
+// more than is free.
+static void test_whole_shares(void **state)
+{
+    (void)state;
+    static const struct {
+        double share;
+        bool with_workspace;
+        int64_t budget; // MiB for the pools, but for the tables; 900: of what is free
+    } cases[] = {{0.5, true, 643}, {0.5, false, 700}, {0.25, true, 143}, {1, true, 900}};
+    for (int i = 0; i < 4; i++) {
+        msgl_memory_plan p = wanted();
+        p.whole = 2000 * MIB;
+        p.whole_share = cases[i].share;
+        p.with_workspace = cases[i].with_workspace;
+        p.memory_ratio = 0.9; // does not count
+        p.available = 1257 * MIB;
+        p.max_running = 1;
+        assert_int_equal(plan(&p, NULL), 0);
+        size_t budget = (size_t)cases[i].budget * MIB;
+        if (cases[i].with_workspace || cases[i].budget == 900) budget -= p.table_bytes;
+        const size_t page = pool_of(&p, 2) - pool_of(&p, 1);
+        assert_true(p.kv_bytes <= budget && p.kv_bytes + page > budget);
+    }
+    msgl_memory_plan p = wanted();
+    p.whole = 2000 * MIB;
+    p.whole_share = 0.15;
+    p.max_seq_len = 100;
+    expect_refused(p, MSGL_ENOMEM, "a larger --mem-fraction-static may help");
+    p.with_workspace = true;
+    expect_refused(p, MSGL_ENOMEM, "a larger --gpu-memory-utilization may help");
+    assert_true(msgl__memory_whole() >= msgl__memory_available());
 }
 
 static void test_refusals(void **state)
@@ -369,6 +404,8 @@ static void test_lines(void **state)
     expect_lines(p, "bfloat16\n"
                     "  KV pages          9.5  100 pages of 16 tokens, bfloat16, 6.0 KiB per token\n"
                     "  workspace ");
+    p.lazy = true;
+    expect_lines(p, "6.0 KiB per token; memory is taken as they fill\n  workspace ");
     p = wanted_windows();
     p.cache.spans[0].num_units = 1000;
     expect_lines(p, "  KV pages         62.6  4 layers, all tokens: 1000 pages of 16 tokens, "
@@ -402,6 +439,53 @@ static void test_address_space(void **state)
 #endif
 }
 
+static void put_file(const char *dir, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+    if (text == NULL) return;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+// A control group of made-up files: of what is used, cached pages of files give way.
+static void test_cgroup(void **state)
+{
+    (void)state;
+    static const char STAT[] = "anon 400\nfile 300\nactive_file 100\ninactive_file 200\n";
+    static const struct {
+        const char *max, *current, *stat;
+        size_t room;
+    } cases[] = {
+        {"1000\n", "600\n", STAT, 600}, // 1000 - (600 - 200)
+        {"1000\n", "600\n", "anon 400\n", 400},
+        {"1000\n", "600\n", NULL, 400},
+        {"1000\n", NULL, STAT, 1000},
+        {"1000\n", "150\n", STAT, 850}, // more cached than used: numbers of two moments
+        {"1000\n", "200\n", STAT, 1000},
+        {"1000\n", "1200\n", STAT, 0},
+        {"1000\n", "1199\n", STAT, 1},
+        {"1000\n", "1300\n", STAT, 0},
+        {"max\n", "600\n", STAT, SIZE_MAX},
+        {NULL, "600\n", STAT, SIZE_MAX},
+    };
+    char dir[] = "/tmp/minisgl-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        put_file(dir, "memory.max", cases[i].max);
+        put_file(dir, "memory.current", cases[i].current);
+        put_file(dir, "memory.stat", cases[i].stat);
+        assert_int_equal(msgl__cgroup_room(dir), cases[i].room);
+    }
+    put_file(dir, "memory.max", NULL);
+    put_file(dir, "memory.current", NULL);
+    put_file(dir, "memory.stat", NULL);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 // In a chroot without /proc it is no more than the machine has. Needs root.
 static void test_without_proc(void **state)
 {
@@ -428,12 +512,13 @@ static void test_without_proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
-        cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_adds_up),        cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_whole_shares),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_window_floor),
+        cmocka_unit_test(test_window_ceiling), cmocka_unit_test(test_windows_only),
+        cmocka_unit_test(test_states),         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_address_space),  cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_cgroup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

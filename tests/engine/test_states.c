@@ -190,12 +190,40 @@ static void test_refusals(void **state)
     close_model(&f);
 }
 
+// The room for saves: one for each running request, and one for each interval that the tokens of a
+// step can pass.
+static void test_most_saves(void **state)
+{
+    (void)state;
+    fixture f;
+    open_model(&f, MODEL("qwen3_next"));
+    const msgl_engine *e = f.h.e;
+    const msgl_cache_span *span = &f.h.info->cache.spans[1];
+    const int32_t most = e->max_running + e->max_step_tokens / span->interval;
+    msgl_state_save *saves = malloc((size_t)(most + 1) * sizeof *saves);
+    assert_non_null(saves);
+    for (int32_t i = 0; i <= most; i++) saves[i] = (msgl_state_save){i + 1, i % span->num_units};
+    msgl_batch_req reqs[2] = {harness_req(0, 0, most + 1), harness_req(1, 0, most + 1)};
+    const msgl_batch b = {.size = 2, .num_tokens = 2 * (most + 1), .reqs = reqs};
+    for (int32_t first = 0; first <= most; first += most) {
+        reqs[0].saves = reqs[1].saves = saves;
+        reqs[0].num_saves = first;
+        reqs[1].num_saves = most - first;
+        assert_true(msgl__states_valid(e, &b));
+        reqs[1].num_saves++;
+        assert_false(msgl__states_valid(e, &b));
+    }
+    free(saves);
+    close_model(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saves),
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_most_saves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 // test_faults PROGRAM MODEL FIRST SAMPLE [CASE] tries the first FIRST of each case one by one, then
 // SAMPLE of those behind them, drawn with a fixed seed. PROGRAM is minisgl with fail_alloc.c. Each
 // try has to end in the right answer or in an error that says something; nothing crashes or hangs,
-// a server goes on serving, and one that does not start leaves nothing behind. 2000 and 0 are all
+// a server goes on serving, and one that does not start leaves nothing behind. 5000 and 0 are all
 // that there are with the demo model.
 #include <errno.h>
 #include <poll.h>

@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .reranks = data[0] >= FIRST_POOLED + NUM_POOLED / 2,
         .tool_form = msgl__tool_form(TOOLS[data[0] / 8 % 4], NULL),
         .reasoning_form = msgl__reasoning_form(THOUGHTS[data[0] / 32 % 4], NULL),
-        .refuse_unknown = data[0] >= 128,
+        .unknown_fields = (msgl_unknown_fields)(data[0] % 3),
         .trust_template = true,
         .tool_form_auto = true,
         .reasoning_form_auto = true,

@@ -10,9 +10,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const FORMS[] = {"hermes",      "llama3",       "pythonic", "mistral",
-                                    "deepseek_v3", "deepseek_v31", "glm45",    "qwen3_coder",
-                                    "gpt-oss",     "none"};
+static const char *const FORMS[] = {
+    "hermes",      "llama3",  "pythonic", "mistral", "deepseek_v3", "deepseek_v31",  "glm45",
+    "qwen3_coder", "gpt-oss", "none",     "kimi_k2", "granite",     "phi4_mini_json"};
 static const char *const THOUGHTS[] = {"none", "qwen3", "gpt-oss", "mistral"};
 enum { NUM_FORMS = sizeof FORMS / sizeof FORMS[0] };
 

@@ -99,6 +99,7 @@ static void test_paths(void **state)
                                        "chat_template.jinja",
                                        "vocab.json",
                                        "merges.txt",
+                                       "tiktoken.model",
                                        "modules.json",
                                        "1_Pooling/config.json"};
     for (size_t i = 0; i < MSGL_COUNT(READ); i++) assert_true(msgl__hub_wanted(READ[i]));
@@ -384,13 +385,54 @@ static void test_cache(void **state)
     assert_int_equal(system(clean), 0);
 }
 
+// What pages of hubs and other programs give to be copied.
+static void test_addresses(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name, *source; // name NULL: it is no address
+    } CASES[] = {
+        {"https://huggingface.co/Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", "huggingface"},
+        {"HTTPS://www.HuggingFace.co/a/b/", "a/b", "huggingface"},
+        {"https://huggingface.co/a/b/tree/v1?not=this", "a/b@v1", "huggingface"},
+        {"https://huggingface.co/a/b/tree/main/sub#x", "a/b/sub@main", "huggingface"},
+        {"https://huggingface.co/a/b/blob/main/m-Q8_0.gguf", "a/b/m-Q8_0.gguf@main", "huggingface"},
+        {"https://huggingface.co/a/b/resolve/v1/q/m.gguf?download=true", "a/b/q/m.gguf@v1",
+         "huggingface"},
+        {"hf.co/a/b:Q8_0", "a/b:Q8_0", "huggingface"},
+        {"hf://a/b@v1", "a/b@v1", "huggingface"},
+        {"https://modelscope.cn/models/a/b", "a/b", "modelscope"},
+        {"https://www.modelscope.cn/models/a/b/files", "a/b", "modelscope"},
+        {"modelscope.cn/models/a/b/summary", "a/b", "modelscope"},
+        {"https://huggingface.co/gpt2", NULL, NULL},
+        {"https://huggingface.co/", NULL, NULL},
+        {"https://huggingface.co", NULL, NULL},
+        {"https://example.com/a/b", NULL, NULL},
+        {"hf.co/name", NULL, NULL},
+        {"a/b", NULL, NULL},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        char name[64];
+        const char *source;
+        const bool is = msgl__hub_name_of_address(CASES[i].text, name, sizeof name, &source);
+        assert_int_equal(is, CASES[i].name != NULL);
+        if (!is) continue;
+        assert_string_equal(name, CASES[i].name);
+        assert_string_equal(source, CASES[i].source);
+    }
+    char name[8];
+    const char *source;
+    assert_false(msgl__hub_name_of_address("hf.co/org/longer", name, sizeof name, &source));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_sha),    cmocka_unit_test(test_list),
-        cmocka_unit_test(test_cache),  cmocka_unit_test(test_modelscope),
-        cmocka_unit_test(test_choice), cmocka_unit_test(test_older),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_sha),       cmocka_unit_test(test_list),
+        cmocka_unit_test(test_cache),     cmocka_unit_test(test_modelscope),
+        cmocka_unit_test(test_choice),    cmocka_unit_test(test_older),
+        cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -251,6 +251,42 @@ static void test_bad_logits(void **state)
     json_decref(cases);
 }
 
+// The prompt's last token is the prompt's: presence and frequency leave it, repetition does not.
+// The answer's first is the answer's. Of tokens 1 and 2 and the answer 3, 3 the changed logits are
+// worked out by hand; 2 occurs in both in the last case.
+static void test_seam(void **state)
+{
+    (void)state;
+    static const struct {
+        float repetition, frequency, presence;
+        int32_t pool[4];
+        float want[5];
+    } cases[] = {
+        {1, 0, 0.5f, {1, 2, 3, 3}, {8, 8, 8, 7.5f, 8}},
+        {1, 0.25f, 0, {1, 2, 3, 3}, {8, 8, 8, 7.5f, 8}},
+        {1, 0.25f, 1, {1, 2, 3, 3}, {8, 8, 8, 6.5f, 8}},
+        {2, 0.25f, 1, {1, 2, 3, 3}, {8, 4, 4, 2.5f, 8}},
+        {2, 0, 0, {1, 2, 3, 3}, {8, 4, 4, 4, 8}},
+        {1, 0.25f, 1, {1, 2, 2, 3}, {8, 8, 6.75f, 6.75f, 8}},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        float l[5] = {8, 8, 8, 8, 8}, saved[4];
+        int32_t pool[4];
+        memcpy(pool, cases[i].pool, sizeof pool);
+        const msgl_sample_row r = {.adjusts = true,
+                                   .repetition = cases[i].repetition,
+                                   .frequency = cases[i].frequency,
+                                   .presence = cases[i].presence,
+                                   .prompt_len = 2,
+                                   .position = 4};
+        const msgl_sample_call c = {.logits = l, .pool = pool, .saved = saved};
+        adjust_row(l, &r, &c);
+        assert_memory_equal(l, cases[i].want, sizeof l);
+        restore_row(l, &r, &c);
+        for (int t = 0; t < 5; t++) assert_true(l[t] == 8);
+    }
+}
+
 // A count beyond what a counter holds: the tokens further back are taken for the prompt's.
 static void test_long_answer(void **state)
 {
@@ -277,9 +313,8 @@ static void test_long_answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equals_torch),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_equals_torch), cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bad_logits),   cmocka_unit_test(test_seam),
         cmocka_unit_test(test_long_answer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -844,6 +844,58 @@ static void test_sampling_edges(void **state)
     }
 }
 
+// Which tokens 300 draws bring of these logits, as bits.
+static uint32_t drawn(struct fixture *f, const msgl_kernels *k, const float *logits, int vocab,
+                      const msgl_sample_row *row)
+{
+    enum { DRAWS = 300 };
+    float l[32];
+    uint32_t bits = 0;
+    assert_in_range(vocab, 1, 32);
+    memcpy(l, logits, (size_t)vocab * sizeof *l);
+    for (int i = 0; i < DRAWS; i++) {
+        int32_t token, status;
+        msgl_sample_row r = *row;
+        r.seed = 7;
+        r.position = i;
+        draw(f, k, l, vocab, 1, &r, &token, &status);
+        assert_int_equal(status, 0);
+        assert_in_range(token, 0, vocab - 1);
+        bits |= 1u << token;
+    }
+    return bits;
+}
+
+// A nucleus whose mass is exactly top_p has no token more, and a token whose share of the largest
+// is exactly min_p stays: of four equal logits each has a quarter, and all the share 1.
+static void test_ties_at_filters(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        float logits[6];
+        int vocab;
+        msgl_sample_row row;
+        uint32_t bits;
+    } cases[] = {
+        {{2, 2, 2, 2}, 4, {.temperature = 1, .top_p = 0.25f}, 1},
+        {{2, 2, 2, 2}, 4, {.temperature = 1, .top_p = 0.5f}, 3},
+        {{2, 2, 2, 2}, 4, {.temperature = 1, .top_p = 0.75f}, 7},
+        {{2, 2, 2, 2}, 4, {.temperature = 1, .top_p = 0.51f}, 7},
+        {{2, 2, 2, 2}, 4, {.temperature = 1, .top_p = 0.49f}, 3},
+        {{-9, 2, 2, 2, 2, 1}, 6, {.temperature = 1, .top_p = 0.5f, .top_k = 4}, 6},
+        {{2, 2, 2, 1, 2, 0}, 6, {.temperature = 1, .top_p = 1, .min_p = 1}, 23},
+        {{2, 2, 2, 1, 2, 0}, 6, {.temperature = 1, .top_p = 1, .min_p = 1, .top_k = 5}, 23},
+        {{2, 2, 2, 1, 2, 0}, 6, {.temperature = 1, .top_p = 0.999f, .min_p = 1}, 23},
+    };
+    FOR_LEVELS(f, k)
+    {
+        for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+            assert_int_equal(drawn(f, k, cases[i].logits, cases[i].vocab, &cases[i].row),
+                             cases[i].bits);
+        }
+    }
+}
+
 static void test_logprobs(void **state)
 {
     struct fixture *f = *state;
@@ -926,6 +978,7 @@ int main(void)
         cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_dual_rope),
+        cmocka_unit_test(test_ties_at_filters),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_mask),
     };

@@ -606,6 +606,39 @@ static void test_salts(void **state)
     msgl__cache_destroy(c);
 }
 
+// Pages of the same tokens under many salts, of which many fall into one bucket of the hash table
+// (512 buckets, 400 pages): each salt finds its own page, and one that has none finds nothing.
+static void test_salts_of_one_bucket(void **state)
+{
+    (void)state;
+    enum { SALTS = 400 };
+    static seq s[SALTS];
+    int32_t ids[PAGE];
+    const msgl_cache_layout layout = layout_of(SALTS, PAGE);
+    msgl_cache *c = make_of(MSGL_CACHE_RADIX, &layout);
+    to_ids("aaaa", ids);
+    for (uint64_t salt = 0; salt < SALTS; salt++) {
+        seq *q = &s[salt];
+        memcpy(q->ids, ids, sizeof ids);
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->hold.slots[i] = q->slots[i];
+        const msgl_prefix p = msgl__cache_match(c, salt, ids, PAGE, NULL);
+        assert_int_equal(p.len, 0);
+        msgl__cache_begin(c, p, &q->hold);
+        assert_true(msgl__cache_grow(c, &q->hold, 1));
+        end(c, q, PAGE);
+        msgl__cache_next_step(c);
+    }
+    bool taken[SALTS] = {false};
+    for (uint64_t salt = 0; salt < SALTS; salt++) {
+        const msgl_prefix p = msgl__cache_match(c, salt, ids, PAGE, NULL);
+        assert_int_equal(p.len, PAGE);
+        assert_false(taken[p.node]);
+        taken[p.node] = true;
+    }
+    assert_int_equal(msgl__cache_match(c, SALTS, ids, PAGE, NULL).len, 0);
+    msgl__cache_destroy(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_discarded_state),
         cmocka_unit_test(test_naive),
         cmocka_unit_test(test_salts),
+        cmocka_unit_test(test_salts_of_one_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

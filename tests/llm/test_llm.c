@@ -233,6 +233,15 @@ static void test_tokenize(void **state)
     assert_int_equal(by_text.prompt, n);
     assert_int_equal(by_ids.prompt, n);
     assert_string_equal(by_ids.text, by_text.text);
+    // The ids of <|im_end|>, which is special, and <think>, which is not.
+    const int32_t added[] = {6137, 6138, 6137};
+    static const char *const shown[] = {"<|im_end|><think><|im_end|>", "<think>"};
+    for (int skip = 0; skip < 2; skip++) {
+        assert_int_equal(msgl_detokenize(llm, added, 3, skip, &back, &len, &err), 0);
+        assert_string_equal(back, shown[skip]);
+        assert_int_equal(len, strlen(shown[skip]));
+        msgl_free(back);
+    }
     ids[0] = -1;
     assert_true(msgl_detokenize(llm, ids, n, 1, &back, &len, &err) < 0);
     assert_null(back);

@@ -292,11 +292,47 @@ static void test_no_heap_when_warm(void **state)
     }
 }
 
+typedef struct late_reader {
+    msgl_channel *c;
+    int calls, received;
+} late_reader;
+
+// The peer reads nothing until the third call.
+static void read_late(void *ctx)
+{
+    late_reader *r = ctx;
+    msgl_msg m;
+    if (++r->calls < 3) return;
+    while (msgl__channel_recv(r->c, 0, &m) == 1) r->received++;
+}
+
+// Who waits for room is called again and again; nothing is lost.
+static void test_wait(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    ends e = open_ends(false);
+    late_reader r = {.c = e.b};
+    msgl__channel_on_wait(e.a, read_late, &r);
+    const msgl_msg m = abort_msg(1);
+    int sent = 0;
+    while (sent < MANY && r.calls == 0) {
+        assert_int_equal(msgl__channel_send(e.a, &m), 0);
+        sent++;
+    }
+    assert_true(r.calls >= 3); // it went on when there was room
+    msgl_msg got;
+    while (msgl__channel_recv(e.b, 0, &got) == 1) r.received++;
+    assert_int_equal(r.received, sent);
+    close_ends(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_and_readiness),
         cmocka_unit_test(test_close),
+        cmocka_unit_test(test_wait),
         cmocka_unit_test(test_both_send_large),
         cmocka_unit_test(test_post),
         cmocka_unit_test(test_garbage),

@@ -477,13 +477,17 @@ static void test_grammar(void **state)
     for (int n = 0; n < 2; n++) {
         msgl_msg m = request_message(&id, 1), d;
         msgl_msg_mem mem = {0};
-        const msgl_req_extra_parts parts = {
-            .bias = &bias, .num_bias = n, .grammar_kind = MSGL_GRAMMAR_REGEX, .grammar = "a+"};
+        const msgl_req_extra_parts parts = {.bias = &bias,
+                                            .num_bias = n,
+                                            .grammar_kind = MSGL_GRAMMAR_REGEX,
+                                            .grammar = "a+",
+                                            .stages = n == 0 ? "{\"budget\":3}" : NULL};
         assert_int_equal(msgl__req_extra_create_with(&parts, 10, &m.u.request.extra, NULL), 0);
         msgl_strbuf b = enc(&m);
         assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
         assert_int_equal(d.u.request.extra->grammar_kind, MSGL_GRAMMAR_REGEX);
         assert_string_equal(d.u.request.extra->grammar, "a+");
+        assert_string_equal(d.u.request.extra->stages, n == 0 ? "{\"budget\":3}" : "");
         assert_int_equal(d.u.request.extra->num_bias, n);
         decode_all_truncations(&b);
         decode_mutations(&b);

@@ -477,7 +477,22 @@ static void test_generation_config(void **state)
     folder_write(&f, "generation_config.json", "{\"top_k\": -1}", 13);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(p->top_k, -1); // off
+    static const struct {
+        const char *text;
+        float temperature, top_p;
+    } greedy[] = {
+        {"{\"do_sample\": false, \"temperature\": 0.9, \"top_p\": 0.5}", 0, 0.5f},
+        {"{\"do_sample\": false}", 0, 1},
+        {"{\"do_sample\": true, \"temperature\": 0.9}", 0.9f, 1},
+        {"{\"do_sample\": null, \"temperature\": 0.9}", 0.9f, 1},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(greedy); i++) {
+        folder_write(&f, "generation_config.json", greedy[i].text, strlen(greedy[i].text));
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+        assert_true(p->temperature == greedy[i].temperature && p->top_p == greedy[i].top_p);
+    }
     const char *const bad[][2] = {
+        {"{\"do_sample\": \"no\"}", "do_sample: found \"no\", allowed true or false"},
         {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
         {"{\"top_p\": 0}", "top_p: found 0, allowed a number in 1e-37..1"},
         {"{\"top_k\": -2}", "top_k: found -2"},
@@ -577,6 +592,184 @@ static void test_latent(void **state)
     assert_true(c->decoder.router.num_groups == 0 && !c->decoder.router.norm_topk);
     assert_int_equal(load_with("DeepseekV2ForCausalLM", "q_lora_rank", "null", c, &err), 0);
     assert_int_equal(c->decoder.latent.q_rank, 0);
+    free(c);
+}
+
+// GLM-4.7-Flash says of each layer what it has, as transformers 5 writes it, or how many dense ones
+// come first, as hubs do; with neither the first layer alone is dense.
+static void test_glm(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *types, *first_k;
+        int sparse; // bits of layers
+    } cases[] = {
+        {"[\"dense\", \"sparse\", \"sparse\"]", NULL, 6},
+        {"[\"sparse\", \"dense\", \"sparse\"]", NULL, 5},
+        {"[\"sparse\", \"sparse\", \"dense\"]", "2", 3}, // the number is not looked at
+        {"[\"dense\", \"dense\", \"dense\"]", NULL, 0},
+        {NULL, "2", 4},
+        {NULL, "0", 7},
+        {NULL, NULL, 6},
+        {"null", NULL, 6},
+    };
+    msgl_model_config *c = malloc(sizeof *c);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        folder f;
+        msgl_err err = {0};
+        folder_make(&f);
+        json_t *config = small_config("Glm4MoeLiteForCausalLM");
+        set_field(config, "num_hidden_layers", "3");
+        set_field(config, "first_k_dense_replace", cases[i].first_k);
+        set_field(config, "mlp_layer_types", cases[i].types);
+        folder_write_json(&f, "config.json", config);
+        json_decref(config);
+        if (msgl__model_config_load(f.dir, c, &err) != 0) fail_msg("%s", err.text);
+        folder_remove(&f);
+        for (int l = 0; l < 3; l++) {
+            assert_int_equal((c->decoder.layer_flags[l] & MSGL_LAYER_SPARSE) != 0,
+                             cases[i].sparse >> l & 1);
+        }
+    }
+    free(c);
+    const bad_field wrong[] = {
+        {"mlp_layer_types", "[\"dense\"]", "a list of num_hidden_layers"},
+        {"mlp_layer_types", "7", "a list of num_hidden_layers"},
+        {"mlp_layer_types", "[\"dense\", \"hash_moe\"]",
+         "found \"hash_moe\", allowed dense, sparse"},
+        {"mlp_layer_types", "[\"dense\", 1]", "found 1, allowed dense, sparse"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        expect_refusal("Glm4MoeLiteForCausalLM", &wrong[i]);
+    }
+}
+
+// Fields of transformers' configuration classes that nothing reads, as they change nothing in what
+// a server computes: they are about training, special tokens (which the tokenizer's files have),
+// what transformers returns and how it cuts products, or follow from others.
+static const char *const HARMLESS[] = {
+    "attention_dropout",   "embd_pdrop",
+    "initializer_range",   "output_router_logits",
+    "resid_pdrop",         "router_aux_loss_coef",
+    "router_jitter_noise", "bos_token_id",
+    "pad_token_id",        "output_attentions",
+    "use_cache",           "pretraining_tp",
+    "qk_head_dim",         "_sliding_window_pattern",
+};
+
+// Those that make no difference in transformers either, by architecture.
+static const struct {
+    const char *arch, *key;
+} UNREAD[] = {
+    {"DeepseekV2ForCausalLM", "head_dim"}, // another one than qk_rope_head_dim does not run there
+    {"DeepseekV3ForCausalLM", "head_dim"},
+    {"DeepseekV2ForCausalLM", "norm_topk_prob"},
+    {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
+    {"Gemma3ForCausalLM", "attn_logit_softcapping"},
+    {"Gemma3ForConditionalGeneration", "attn_logit_softcapping"},
+    {"Gemma3ForConditionalGeneration", "final_logit_softcapping"},
+    // Outside of text_config it is the model's, inside the class's default.
+    {"Gemma3ForConditionalGeneration", "eos_token_id"},
+    {"Llama4ForConditionalGeneration", "eos_token_id"},
+    {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
+    {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
+};
+
+static bool is_listed(const char *arch, const char *key)
+{
+    for (size_t i = 0; i < MSGL_COUNT(HARMLESS); i++) {
+        if (strcmp(key, HARMLESS[i]) == 0) return true;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(UNREAD); i++) {
+        if (strcmp(arch, UNREAD[i].arch) == 0 && strcmp(key, UNREAD[i].key) == 0) return true;
+    }
+    return false;
+}
+
+// A config in which every optional part is there, so that its fields count.
+static json_t *full_config(const char *arch)
+{
+    static const char *const FIELDS[][2] = {
+        {"num_hidden_layers", "4"}, {"use_sliding_window", "true"},      {"sliding_window", "16"},
+        {"max_window_layers", "2"}, {"attn_temperature_tuning", "true"},
+    };
+    json_t *c = small_config(arch), *text = json_object_get(c, "text_config");
+    if (strcmp(arch, "DeepseekV2ForCausalLM") == 0) {
+        set_field(c, "topk_method", "\"group_limited_greedy\"");
+    }
+    if (strcmp(arch, "Phi3ForCausalLM") == 0) {
+        set_field(c, "rope_scaling",
+                  "{\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": "
+                  "[2, 2, 2, 2]}");
+    }
+    for (size_t i = 0; i < MSGL_COUNT(FIELDS); i++) {
+        set_field(text != NULL ? text : c, FIELDS[i][0], FIELDS[i][1]);
+    }
+    return c;
+}
+
+// 0 and the config, or an error.
+static int load_changed(const folder *f, const char *arch, const char *key, json_t *value,
+                        msgl_model_config *out, msgl_err *err)
+{
+    json_t *c = full_config(arch), *text = json_object_get(c, "text_config");
+    const bool outer = text == NULL || strcmp(key, "tie_word_embeddings") == 0;
+    if (value != NULL) json_object_set_new(outer ? c : text, key, value);
+    folder_write_json(f, "config.json", c);
+    json_decref(c);
+    return msgl__model_config_load(f->dir, out, err);
+}
+
+// Whether some other value of the field is seen: the config is another one, or an error names it.
+static bool is_seen(const folder *f, const char *arch, const char *key, const json_t *usual,
+                    const msgl_model_config *plain, msgl_model_config *c)
+{
+    const double d = json_number_value(usual);
+    json_t *const values[] = {json_boolean(!json_is_true(usual)), json_boolean(json_is_true(usual)),
+                              json_integer((json_int_t)d + 1), json_integer((json_int_t)d / 2),
+                              json_real(d / 2 + 0.25)};
+    bool seen = false;
+    for (size_t i = 0; i < MSGL_COUNT(values); i++) {
+        msgl_err err = {0};
+        const bool same_kind = json_is_null(usual) ||
+                               json_typeof(values[i]) == json_typeof(usual) ||
+                               (json_is_boolean(values[i]) && json_is_boolean(usual));
+        const int code =
+            same_kind ? load_changed(f, arch, key, json_incref(values[i]), c, &err) : 0;
+        seen = seen || (same_kind && (code != 0 ? strstr(err.text, key) != NULL
+                                                : memcmp(c, plain, sizeof *c) != 0));
+        json_decref(values[i]);
+    }
+    return seen;
+}
+
+// No number or truth value that transformers' class of an architecture has is passed over: it
+// changes the config, is refused by name, or is in a list here, with a reason.
+static void test_known_fields(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file(MSGL_SOURCE_DIR "/tests/vectors/models/fields.json", 0, NULL);
+    json_t *fields, *usual;
+    const char *arch, *key;
+    msgl_model_config *plain = malloc(sizeof *plain), *c = malloc(sizeof *c);
+    folder f;
+    folder_make(&f);
+    assert_int_equal(json_object_size(all), msgl__arch_count());
+    json_object_foreach(all, arch, fields)
+    {
+        msgl_err err = {0};
+        if (load_changed(&f, arch, "", NULL, plain, &err) != 0) fail_msg("%s", err.text);
+        assert_true(json_object_size(fields) > 15);
+        json_object_foreach(fields, key, usual)
+        {
+            const bool seen = is_seen(&f, arch, key, usual, plain, c);
+            if (seen != is_listed(arch, key)) continue;
+            fail_msg("%s: %s is %s", arch, key, seen ? "listed, and seen" : "not seen");
+        }
+    }
+    folder_remove(&f);
+    json_decref(all);
+    free(plain);
     free(c);
 }
 
@@ -694,6 +887,8 @@ int main(void)
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_registry),
         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_glm),
+        cmocka_unit_test(test_known_fields),
         cmocka_unit_test(test_delta),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refusals_by_architecture),

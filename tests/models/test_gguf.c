@@ -276,6 +276,20 @@ static void test_bad_values(void **state)
     } bad[] = {
         {"llama.expert_count", MSGL_GGUF_U32, 8, MSGL_EUNSUPPORTED,
          "f.gguf: llama.expert_count: found 8, allowed 0"},
+        {"llama.attention.sliding_window", MSGL_GGUF_U32, 1, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.attention.sliding_window: found 1, allowed 0"},
+        {"llama.rope.scale_linear", MSGL_GGUF_F32, 0x40000000, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scale_linear: found 2, allowed 1"},
+        {"llama.rope.scale_linear", MSGL_GGUF_F32, 0x3f800001, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scale_linear: found 1.000000119, allowed 1"},
+        {"llama.rope.scaling.attn_factor", MSGL_GGUF_F32, 0x3f000000, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scaling.attn_factor: found 0.5, allowed 1"},
+        {"llama.rope.scaling.yarn_attn_factor", MSGL_GGUF_F32, 0x40000000, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scaling.yarn_attn_factor: found 2, allowed 1"},
+        {"llama.rope.scaling.yarn_ext_factor", MSGL_GGUF_F32, 0, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scaling.yarn_ext_factor: found 0, allowed 1"},
+        {"llama.rope.scaling.yarn_log_multiplier", MSGL_GGUF_F32, 0x3f800000, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.rope.scaling.yarn_log_multiplier: found 1, allowed 0"},
         {"llama.attention.value_length", MSGL_GGUF_U32, 8, MSGL_EUNSUPPORTED,
          "f.gguf: llama.attention.value_length: found 8, allowed 4"},
         {"llama.rope.dimension_count", MSGL_GGUF_U32, 2, MSGL_EUNSUPPORTED,
@@ -375,7 +389,8 @@ static void test_bad_tensors(void **state)
     gguf_put_string(&w, "general.architecture", "qwen3");
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", Q4_K, 2, dims, data, 8 * 144);
     expect(&w, up, MSGL_EUNSUPPORTED,
-           "tensor blk.12.ffn_up.weight: dtype: found Q4_K, expected F32, F16, BF16 or Q8_0");
+           "tensor blk.12.ffn_up.weight: dtype: found Q4_K, expected F32, F16, BF16 or Q8_0 "
+           "(another file of the model may be, as ORG/NAME:Q8_0)");
     gguf_put_string(&w, "general.architecture", "qwen3");
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", F32, 2, (int64_t[]){8, 256}, data, 8192);
     expect(&w, up, MSGL_EFORMAT,

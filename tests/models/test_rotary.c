@@ -67,6 +67,31 @@ static void test_formulas(void **state)
     for (int i = 0; i < 32; i++) expect_near(f[i], pow(base, -2.0 * i / 64));
 }
 
+// The end of YaRN's ramp may be behind the last of dim / 2 pairs, which then are not stretched
+// whole: dim * ln(N / 2 pi) / (2 ln theta) is 34.6 for N = 131072, theta = 10000 and dim 64,
+// and 65.9, where the bound dim - 1 holds, for 2^30.
+static void test_yarn_end(void **state)
+{
+    (void)state;
+    float plain[32], f[32];
+    msgl_rope_config c = BASE;
+    c.type = MSGL_ROPE_DEFAULT;
+    msgl__rope_inv_freq(&c, 0, plain);
+    c.type = MSGL_ROPE_YARN;
+    c.original_max = 131072;
+    msgl__rope_inv_freq(&c, 0, f); // from floor(22.5) to ceil(34.6)
+    for (int i = 0; i < 32; i++) {
+        const double ramp = i < 22 ? 0 : (i - 22) / 13.0;
+        expect_near(f[i], plain[i] * (1 - 0.75 * ramp));
+    }
+    expect_near(f[31], plain[31] * 0.48076923);
+    c.original_max = 1 << 30;
+    c.beta_fast = 1e6;
+    msgl__rope_inv_freq(&c, 0, f); // from floor(17.9) to 63
+    expect_near(f[17], plain[17]);
+    expect_near(f[31], plain[31] * (1 - 0.75 * 14 / 46));
+}
+
 static void test_segments(void **state)
 {
     (void)state;
@@ -116,6 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_yarn_end),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_by_length),
     };

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -111,6 +112,22 @@ static void test_header_length(void **state)
         folder_write(&f, "model.safetensors", bytes, 8 + (lengths[i] == 1));
         assert_int_equal(msgl__checkpoint_open(f.dir, &c, &err), MSGL_EFORMAT);
         assert_non_null(strstr(err.text, "model.safetensors"));
+    }
+    // Of a file of 64 bytes a header of up to 56: of more, the last would be behind the end.
+    for (uint8_t n = 56; n <= 65; n++) {
+        uint8_t bytes[64] = {n};
+        memset(bytes + 8, ' ', 56);
+        memcpy(bytes + 8, "{}", 2);
+        folder_write(&f, "model.safetensors", bytes, sizeof bytes);
+        const int code = msgl__checkpoint_open(f.dir, &c, &err);
+        assert_int_equal(code, n == 56 ? 0 : MSGL_EFORMAT);
+        if (code == 0) {
+            msgl__checkpoint_close(c);
+            continue;
+        }
+        char expected[64];
+        snprintf(expected, sizeof expected, "header length: found %d, the file has 64 bytes", n);
+        assert_non_null(strstr(err.text, expected));
     }
     for (size_t n = 0; n < 8; n++) {
         folder_write(&f, "model.safetensors", "\0\0\0\0\0\0\0\0", n);

@@ -19,7 +19,20 @@
 static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"s\":{\"type\":\"string\"},\"e\":{\"enum\":[\"1\",\"2\"]},\"n\":{\"type\":"
-    "\"integer\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"get.w-2\"}},{\"type\":"
+    "\"integer\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"o\",\"parameters\":{\"$"
+    "defs\":"
+    "{\"C\":{\"enum\":[\"1\",\"null\"],\"type\":\"string\"},\"L\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+    "L\"}]}},"
+    "\"properties\":{\"any\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},\"list\":{"
+    "\"type\":["
+    "\"null\",\"string\"]},\"one\":{\"oneOf\":[{\"type\":\"null\"},{\"$ref\":\"#/$defs/"
+    "C\"}]},\"num\":{"
+    "\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]},\"loop\":{\"$ref\":\"#/$defs/"
+    "L\"},\"en\":{"
+    "\"enum\":[\"1\",null]},\"mix\":{\"enum\":[\"1\",2]},\"c\":{\"const\":\"1\"},\"b\":{\"type\":"
+    "\"boolean\"},"
+    "\"a\":{\"type\":[\"array\",\"null\"]}}}}},{\"type\":\"function\",\"function\":{\"name\":\"get."
+    "w-2\"}},{\"type\":"
     "\"function\",\"function\":{\"name\":\"odd\",\"parameters\":{\"properties\":[1,{}]}}}]";
 
 static msgl_tool_set *make_tools(void)
@@ -53,7 +66,9 @@ static void show(const msgl_parts *parts, msgl_strbuf *out)
             msgl__strbuf_adds(out, ">");
             break;
         }
-        msgl__strbuf_add(out, at, p->len);
+        const char *id = p->kind == MSGL_PART_CALL ? memchr(at, '\0', p->len) : NULL;
+        msgl__strbuf_add(out, at, id == NULL ? p->len : (size_t)(id - at));
+        if (id != NULL) msgl__strbuf_addf(out, " (%.*s)", (int)(at + p->len - id - 1), id + 1);
         at += p->len;
         last = p->kind;
     }
@@ -234,7 +249,7 @@ static void test_pythonic(void **state)
         {" [f( a = [1, 2.5e3, (True,), None, ], b={'k': \"it's\", \"\": {}} ), get.w-2(x='\\'\\n"
          "\\x41\\u00e9\\U0001f600\\d')]\n",
          "<call f {\"a\": [1, 2.5e3, [true], null], \"b\": {\"k\": \"it's\", \"\": {}}}><call "
-         "get.w-2 {\"x\": \"'\\u000aA\\u00e9\\ud83d\\ude00\\\\d\"}>"},
+         "get.w-2 {\"x\": \"'\\nA\\u00e9\\ud83d\\ude00\\\\d\"}>"},
         {"[f(s=\")]\")]", "<call f {\"s\": \")]\"}>"},
         {"[other(s=1)]", "[other(s=1)]"},
         {"<|python_start|>[other(s=1)]<|python_end|>ok", "<call other {\"s\": 1}>ok"},
@@ -315,6 +330,78 @@ static void test_deepseek(void **state)
     check_all("deepseek_v31", "none", v31);
 }
 
+#define K_BEGIN "<|tool_calls_section_begin|>"
+#define K_END "<|tool_calls_section_end|>"
+#define K_CALL "<|tool_call_begin|>"
+#define K_CLOSE "<|tool_call_end|>"
+#define K_SEP "<|tool_call_argument_begin|>"
+
+static void test_kimi(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"Ok. " K_BEGIN K_CALL "functions.f:0" K_SEP "{\"s\": \"<\"}" K_CLOSE K_CALL
+         "functions.get.w-2:12" K_SEP "{}" K_CLOSE K_END,
+         "Ok.<call f (functions.f:0) {\"s\": \"<\"}><call get.w-2 (functions.get.w-2:12) {}>"},
+        // Blanks, no section or one of the other spelling, and ids of other kinds.
+        {K_CALL " functions.f:3 \n" K_SEP " {\"a\": [1]}\n" K_CLOSE "\n" K_END "x",
+         "<call f (functions.f:3) {\"a\": [1]}>x"},
+        {"<|tool_call_section_begin|>" K_CALL "f:1" K_SEP "{}" K_CLOSE "<|tool_call_section_end|>x",
+         "<call f (f:1) {}>x"},
+        {K_BEGIN K_CALL "f" K_SEP "{}" K_CLOSE K_CALL "functions.g:x" K_SEP "{}",
+         "<call f (functions.f:0) {}><call g:x (functions.g:x:1) {}>"},
+        // No ends, and arguments that are wrong.
+        {K_BEGIN K_CALL "functions.f:0" K_SEP "{\"s\": 1}", "<call f (functions.f:0) {\"s\": 1}>"},
+        {K_CALL "functions.f:0" K_SEP "{\"a\": [" K_CLOSE K_END "x",
+         "<call f (functions.f:0) {\"a\": [>x"},
+        // No calls.
+        {K_BEGIN K_END "x", K_BEGIN K_END "x"},
+        {"<|tool_call_section_begin|> x", "<|tool_call_section_begin|> x"},
+        {K_CALL K_SEP "{}", K_CALL K_SEP "{}"},
+        {K_CALL ":0" K_SEP "{}", K_CALL ":0" K_SEP "{}"},
+        {K_CALL "functions.f:0" K_SEP "[1]", K_CALL "functions.f:0" K_SEP "[1]"},
+        {NULL, NULL},
+    };
+    check_all("kimi_k2", "none", samples);
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    static const sample granite[] = {
+        {"<|tool_call|>[{\"name\": \"any\", \"arguments\": {\"s\": \"]\"}}, {\"arguments\": {}, "
+         "\"name\": \"g\"}]",
+         "<call any {\"s\": \"]\"}><call g {}>"},
+        {"Ok.\n<tool_call>\n[ {\"name\": \"any\", \"arguments\": {}} ] </tool_call> x",
+         "Ok.<call any {}>x"},
+        {"<|tool_call|>{\"name\": \"any\"}", "<call any {}>"},
+        // Without a marker only of tools that there are.
+        {" [{\"name\": \"f\", \"arguments\": {\"s\": 1}}]", "<call f {\"s\": 1}>"},
+        {"[{\"name\": \"Ann\", \"arguments\": {}}]", "[{\"name\": \"Ann\", \"arguments\": {}}]"},
+        {"So: [{\"name\": \"f\"}]", "So: [{\"name\": \"f\"}]"},
+        {"{\"name\": \"f\"}", "{\"name\": \"f\"}"},
+        {"[1, 2]", "[1, 2]"},
+        {"<|tool_call|>[]", "<|tool_call|>[]"},
+        {"a </tool_call> b", "a </tool_call> b"},
+        {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"s\": 1", "<call f {\"s\": 1>"},
+        {NULL, NULL},
+    };
+    static const sample phi[] = {
+        {"<|tool_call|>[{\"name\": \"any\", \"parameters\": {\"s\": 1}}]<|/tool_call|>",
+         "<call any {\"s\": 1}>"},
+        {"Ok. functools[{\"name\": \"f\", \"arguments\": {}},{\"name\": \"g\", \"arguments\": "
+         "{\"a\": "
+         "[1]}}]\nx",
+         "Ok.<call f {}><call g {\"a\": [1]}>x"},
+        {"functools.wraps, functools[0]", "functools.wraps, functools[0]"},
+        {"[{\"name\": \"f\", \"arguments\": {}}]", "[{\"name\": \"f\", \"arguments\": {}}]"},
+        {"<|tool_call|> x <|/tool_call|>", "<|tool_call|> x <|/tool_call|>"},
+        {NULL, NULL},
+    };
+    check_all("granite", "none", granite);
+    check_all("phi4_mini_json", "none", phi);
+}
+
 static void test_tagged(void **state)
 {
     (void)state;
@@ -333,6 +420,14 @@ static void test_tagged(void **state)
         {"<tool_call>\n{\"name\": \"f\"}", "<tool_call>\n{\"name\": \"f\"}"},
         {"<tool_call></tool_call>", "<tool_call></tool_call>"},
         {"<tool_call>f g", "<tool_call>f g"},
+        // Ends that are missing.
+        {"<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a\n</tool_call>",
+         "<call f {\"s\": \"a\\n\"}>"},
+        {"<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n<tool_call>g</tool_call>x",
+         "<call f {\"n\": 1}><call g {}>x"},
+        {"<tool_call>o\n<arg_key>any</arg_key><arg_value>true</arg_value><arg_key>list</arg_key>"
+         "<arg_value>null</arg_value></tool_call>",
+         "<call o {\"any\": \"true\", \"list\": null}>"},
         {NULL, NULL},
     };
     static const sample coder[] = {
@@ -343,6 +438,35 @@ static void test_tagged(void **state)
         {"<tool_call>\n<functio=f>", "<tool_call>\n<functio=f>"},
         {"<tool_call>\n<function=>", "<tool_call>\n<function=>"},
         {"<tool_call>\nf", "<tool_call>\nf"},
+        // Without the opening tag, of a tool that there is; without other tags.
+        {"I do.\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\ny",
+         "I do.<call f {\"s\": \"x\"}>y"},
+        {"<function=f>\n</function>\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>",
+         "<call f {}><call f {\"n\": 1}>"},
+        {"Say <function=any> and <function=", "Say <function=any> and <function="},
+        {"<tool_call>\n<function=f>\n</function>\n<tool_call>\n<function=g>\n</function>\n"
+         "</tool_call>",
+         "<call f {}><call g {}>"},
+        {"<tool_call>\n<function=f>\n<parameter=s>\nx <b>\n</function>\n</tool_call>",
+         "<call f {\"s\": \"x <b>\"}>"},
+        {"<tool_call>\n<function=f>\n<parameter=s>\nx\n</function>\n", "<call f {\"s\": \"x\"}>"},
+        {"<tool_call>\n<function=f>\n<parameter=s>\nx\n", "<call f {>"},
+        // The first type that is not null decides.
+        {"<tool_call>\n<function=o>\n<parameter=any>\n{\"a\": "
+         "1}\n</parameter>\n<parameter=list>\n12"
+         "\n</parameter>\n<parameter=one>\nnull\n</parameter>\n<parameter=num>\n12\n</parameter>\n"
+         "<parameter=en>\n1\n</parameter>\n<parameter=mix>\n1\n</parameter>\n<parameter=c>\n1\n"
+         "</parameter>\n<parameter=loop>\n1\n</parameter>\n</function>\n</tool_call>",
+         "<call o {\"any\": \"{\\\"a\\\": 1}\", \"list\": \"12\", \"one\": null, \"num\": 12, "
+         "\"en\": "
+         "\"1\", \"mix\": 1, \"c\": \"1\", \"loop\": 1}>"},
+        // What is no string may be Python's.
+        {"<tool_call>\n<function=o>\n<parameter=b>\nTrue\n</parameter>\n<parameter=a>\n['x', "
+         "None]\n"
+         "</parameter>\n<parameter=num>\nNone\n</parameter>\n<parameter=any>\nNone\n</parameter>\n"
+         "<parameter=x>\nTrue\n</parameter>\n</function>\n</tool_call>",
+         "<call o {\"b\": true, \"a\": [\"x\", null], \"num\": null, \"any\": \"None\", \"x\": "
+         "\"True\"}>"},
         {NULL, NULL},
     };
     check_all("glm45", "none", glm);
@@ -368,6 +492,12 @@ static void test_harmony(void **state)
         {"<|channel|>commentary to=functions.f<|message|>oops<|call|>", "oops"},
         {"<|channel|>commentary to=functions.f<|message|><|call|>", ""},
         {"<|channel|>commentary to=browser.open<|message|>{}<|call|>", "{}"},
+        // Without "functions." it has to be a tool's name; nothing else is a recipient.
+        {"<|channel|>commentary to=f <|constrain|>json<|message|>{\"s\": 1}",
+         "<call f {\"s\": 1}>"},
+        {"<|channel|>commentary to=g<|message|>{}<|call|>", "{}"},
+        {"<|channel|>commentary goto=functions.f<|message|>{}<|call|>", "{}"},
+        {"<|channel|>commentary goto=x to=functions.f<|message|>{}<|call|>", "<call f {}>"},
         {"No channel at all", "No channel at all"},
         {"<|message|>A<|return|>B", "A"},
         {"<|channel|>fin", ""},
@@ -442,7 +572,7 @@ static void test_choice(void **state)
     (void)state;
     static const char *const by_text[][3] = {
         {"{{ '<|channel|>analysis' }} <tool_call>", "gpt-oss", "gpt-oss"},
-        {"<｜Assistant｜>" D_BEGIN "'\\n```json\\n' <think>", "deepseek_v3", "deepseek-r1"},
+        {"<｜Assistant｜>" D_BEGIN "'\\n```json\\n' <think>", "deepseek_v3", "qwen3"},
         {"<｜Assistant｜>" D_BEGIN "{% if thinking %}<think>", "deepseek_v31", "deepseek-v3"},
         {"<tool_call>{n}<arg_key> </think>", "glm45", "glm45"},
         {"<tool_call>\n<function=x>\n", "qwen3_coder", "none"},
@@ -451,6 +581,10 @@ static void test_choice(void **state)
         {"<tool_call> '<think>\\n'", "hermes", "qwen3"},
         {"[func_name1(a=b)] <|python_tag|>", "pythonic", "none"},
         {"Respond in the format {\"name\": function name, \"parameters\": x}", "llama3", "none"},
+        {"{{ '" K_BEGIN K_CALL "' + id }} <think>", "kimi_k2", "qwen3"},
+        {"<|start_of_role|> respond with <|tool_call|> followed by a JSON list", "granite", "none"},
+        {"'<|tool|>' + message['tools'] + '<|/tool|>'", "phi4_mini_json", "none"},
+        {"formatted as functools[{\"name\": x}] <|tool_call|>", "phi4_mini_json", "none"},
         {"{{ messages }}", "none", "none"},
     };
     for (size_t i = 0; i < sizeof by_text / sizeof by_text[0]; i++) {
@@ -465,7 +599,8 @@ static void test_choice(void **state)
     // Each name that the options have is one.
     static const char *const lists[] = {MSGL_TOOL_FORM_NAMES, MSGL_REASONING_FORM_NAMES};
     for (int l = 0; l < 2; l++) {
-        char names[256], *rest = names;
+        char names[512], *rest = names;
+        assert_true(strlen(lists[l]) < sizeof names);
         (void)snprintf(names, sizeof names, "%s", lists[l]);
         for (char *name; (name = strtok_r(rest, "|", &rest)) != NULL;) {
             if (strcmp(name, "auto") == 0 || strcmp(name, "none") == 0) continue;
@@ -490,6 +625,9 @@ static void test_opening(void **state)
         {"qwen3_coder", "<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
          "<call f {\"n\": 1}>"},
         {"gpt-oss", "{\"s\": 1}", "<call f {\"s\": 1}>"},
+        {"kimi_k2", "0" K_SEP "{\"s\": 1}" K_CLOSE K_END, "<call f (functions.f:0) {\"s\": 1}>"},
+        {"granite", " {\"s\": 1}}]", "<call f {\"s\": 1}>"},
+        {"phi4_mini_json", " {\"s\": 1}}]", "<call f {\"s\": 1}>"},
     };
     msgl_tool_set *set = make_tools();
     msgl_strbuf b;
@@ -511,13 +649,20 @@ static void test_opening(void **state)
     assert_false(msgl__reasoning_opened(r, "x<think>\n\n</think>\n", 19));
     assert_false(msgl__reasoning_opened(r, "think>", 6));
     assert_false(msgl__reasoning_opened(NULL, "<think>", 7));
+    // Models of one form always think, unless the prompt has closed the thoughts.
+    const msgl_reasoning_form *always = msgl__reasoning_form("qwen3-thinking", NULL);
+    assert_true(msgl__reasoning_assumed(always, "assistant\n", 10));
+    assert_true(msgl__reasoning_assumed(always, "</think>x", 9));
+    assert_false(msgl__reasoning_assumed(always, "<think>\n\n</think>\n\n", 19));
+    assert_false(msgl__reasoning_assumed(r, "assistant\n", 10));
+    assert_false(msgl__reasoning_assumed(NULL, "", 0));
     msgl__strbuf_free(&b);
     msgl__tool_set_free(set);
 }
 
-static const char *const all_forms[] = {"hermes",  "llama3",      "pythonic",
-                                        "mistral", "deepseek_v3", "deepseek_v31",
-                                        "glm45",   "qwen3_coder", "gpt-oss"};
+static const char *const all_forms[] = {
+    "hermes", "llama3",      "pythonic", "mistral", "deepseek_v3", "deepseek_v31",
+    "glm45",  "qwen3_coder", "gpt-oss",  "kimi_k2", "granite",     "phi4_mini_json"};
 
 // What a form might be slow at costs no more for each byte when there is more of it.
 static void test_linear(void **state)
@@ -575,7 +720,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hermes),   cmocka_unit_test(test_llama),
         cmocka_unit_test(test_pythonic), cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_deepseek), cmocka_unit_test(test_tagged),
+        cmocka_unit_test(test_deepseek), cmocka_unit_test(test_kimi),
+        cmocka_unit_test(test_lists),    cmocka_unit_test(test_tagged),
         cmocka_unit_test(test_harmony),  cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_one_call), cmocka_unit_test(test_choice),
         cmocka_unit_test(test_opening),  cmocka_unit_test(test_linear),

@@ -155,11 +155,64 @@ static void test_chunks(void **state)
     end(&h, 0, 62);
 }
 
+// The head of the queue waits for pages; a new client's request, for which there are enough, does
+// not wait with it. Pages of one token: client 1's first request is promised 100 + 32 - 1 of the
+// 200, its second lacks as many, and the newcomer needs 4.
+static void test_newcomer_beside_stuck_head(void **state)
+{
+    (void)state;
+    harness h;
+    open_scheduler(&h, 200, false);
+    add(&h, 1, 0, 100, 90);
+    add(&h, 1, 1, 100, 90);
+    steps(&h, 10);
+    assert_int_equal(harness_stats(&h).waiting, 1);
+    add(&h, 2, 2, 4, 1);
+    assert_true(steps_until_token(&h, 2) <= 2);
+    assert_int_equal(h.records[0].ends, 0);
+    assert_int_equal(harness_stats(&h).requests_retracted, 0);
+    end(&h, 0, 3);
+}
+
+// When pages run out, a client with several requests gives way, not the one whose only request has
+// most pages. Each is promised its prompt and an answer of 128 or less, so that all three begin in
+// 420 pages: 150 + 127, 20 + 32 - 1 twice. In the end they would need 349, 219 and 219.
+static void test_only_request_stays(void **state)
+{
+    (void)state;
+    harness h;
+    open_scheduler(&h, 420, false);
+    for (uint64_t i = 0; i < 100; i++) { // so that little is promised
+        add(&h, 1, 10, 2, 1);
+        harness_run(&h, 20);
+    }
+    add(&h, 1, 0, 150, 200);
+    add(&h, 2, 1, 20, 200);
+    add(&h, 2, 2, 20, 200);
+    (void)steps_until_token(&h, 0);
+    steps(&h, 5);
+    assert_int_equal(harness_stats(&h).running, 3);
+    int still = 0;
+    while (h.records[0].ends == 0) {
+        const int32_t before = h.records[0].num_tokens;
+        harness_step(&h);
+        still = h.records[0].num_tokens > before ? 0 : still + 1;
+        assert_true(still <= 10); // prompts of the others come first
+    }
+    assert_true(harness_stats(&h).requests_retracted > 0);
+    end(&h, 0, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_newcomer), cmocka_unit_test(test_halves), cmocka_unit_test(test_many),
-        cmocka_unit_test(test_pages),    cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_only_request_stays),
+        cmocka_unit_test(test_newcomer_beside_stuck_head),
+        cmocka_unit_test(test_newcomer),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,9 @@ static harness_options options(msgl_grammar_vocab *v, bool overlap, bool threade
                              .grammar_vocab = v};
 }
 
-static void add(harness *h, uint64_t uid, int32_t n, int32_t m, const char *regex)
+// regex NULL: none.
+static void add_staged(harness *h, uint64_t uid, int32_t n, int32_t m, const char *regex,
+                       const char *stages)
 {
     int32_t ids[HARNESS_LEN];
     record *r = &h->records[uid];
@@ -55,15 +57,22 @@ static void add(harness *h, uint64_t uid, int32_t n, int32_t m, const char *rege
     r->sampling.max_tokens = m;
     r->sampling.ignore_eos = uid % 2 == 0; // does not matter
     msgl_req_extra *x = NULL;
-    assert_int_equal(
-        msgl__req_extra_create_with(
-            &(msgl_req_extra_parts){.grammar_kind = MSGL_GRAMMAR_REGEX, .grammar = regex}, VOCAB,
-            &x, NULL),
-        0);
+    assert_int_equal(msgl__req_extra_create_with(
+                         &(msgl_req_extra_parts){.grammar_kind = regex == NULL ? MSGL_GRAMMAR_NONE
+                                                                               : MSGL_GRAMMAR_REGEX,
+                                                 .grammar = regex,
+                                                 .stages = stages},
+                         VOCAB, &x, NULL),
+                     0);
     msgl__scheduler_add(
         h->s, &(msgl_msg_request){
                   .uid = uid, .num_ids = n, .ids = ids, .sampling = r->sampling, .extra = x});
     msgl__req_extra_unref(x);
+}
+
+static void add(harness *h, uint64_t uid, int32_t n, int32_t m, const char *regex)
+{
+    add_staged(h, uid, n, m, regex, NULL);
 }
 
 static void expect_letters(const harness *h, uint64_t uid, int32_t n, char from, char to)
@@ -107,6 +116,39 @@ static void test_sent_back(void **state)
     harness_run(&h, LIMIT);
     for (uint64_t uid = 1; uid <= 6; uid++) expect_letters(&h, uid, 60, 'd', 'f');
     harness_free(&h);
+    msgl__grammar_vocab_unref(v);
+}
+
+// Thoughts of seven tokens, what ends them, and the answer: of a form, or anything, which waits for
+// no mask any more.
+static void test_stages(void **state)
+{
+    (void)state;
+    static const char stages[] =
+        "{\"thinking\":true,\"close\":[\"pppppppp\"],\"budget\":7,\"end\":[14,15]}";
+    msgl_grammar_vocab *v = letters();
+    for (int kind = 0; kind < 4; kind++) {
+        harness h;
+        harness_options o = options(v, kind % 2 == 0, kind >= 2);
+        if (kind == 1) o.num_pages = 24; // some are sent back to the queue
+        harness_init(&h, o);
+        harness_add_simple(&h, 1, 10, 30, 1);
+        for (uint64_t uid = 2; uid <= 6; uid++) add_staged(&h, uid, 10, 50, "[d-f]{9}", stages);
+        for (uint64_t uid = 8; uid <= 12; uid += 2) add_staged(&h, uid, 10, 50, NULL, stages);
+        harness_run(&h, LIMIT);
+        harness_expect(&h, 1);
+        for (uint64_t uid = 2; uid <= 12; uid += uid < 6 ? 1 : 2) {
+            const record *r = &h.records[uid];
+            const bool form = uid <= 6;
+            assert_int_equal(r->num_tokens, form ? 18 : 50);
+            assert_int_equal(r->finish, form ? MSGL_FINISH_STOP : MSGL_FINISH_LENGTH);
+            assert_int_equal(r->tokens[7], 14);
+            assert_int_equal(r->tokens[8], 15);
+            for (int i = 9; i < 18 && form; i++) assert_in_range(r->tokens[i], 3, 5);
+        }
+        assert_int_equal(harness_stats(&h).used_pages, 0);
+        harness_free(&h);
+    }
     msgl__grammar_vocab_unref(v);
 }
 
@@ -224,8 +266,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_beside_others), cmocka_unit_test(test_sent_back),
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_abort),         cmocka_unit_test(test_min_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,9 +108,61 @@ static void test_windows(void **state)
     harness_free(&h);
 }
 
+// Requests that fail say nothing of how long answers are: 200 of them behind answers of 60 tokens
+// leave the promise as it was, where 200 answers of one token would bring it down to 32.
+static void test_failures(void **state)
+{
+    (void)state;
+    enum { PAGES = 640, USUAL = 60 };
+    harness h;
+    open_scheduler(&h, PAGES);
+    for (uint64_t uid = 0; uid < 100; uid++) {
+        harness_add_simple(&h, uid, PROMPT, USUAL, uid);
+        harness_run(&h, 200);
+    }
+    h.fake.nan_uid = 150;
+    for (uint64_t i = 0; i < 200; i++) {
+        harness_add_simple(&h, 150, PROMPT, LONG, i);
+        harness_run(&h, 200);
+        assert_int_equal(h.records[150].status, MSGL_ENUMERIC);
+    }
+    h.fake.nan_uid = UINT64_MAX;
+    // 640 / (10 + 60 - 1) is 9, and 640 / (10 + 32 - 1) would be 15.
+    assert_int_equal(admitted(&h), PAGES / (PROMPT + USUAL - 1));
+    harness_free(&h);
+}
+
+// What those that run will still need of a window counts. A window of 40 in a pool of 100: a prompt
+// of 5 has 5 pages of it, and with the answer of 32 that it is promised it will have 36. Two fit;
+// a third would lack 36 beside the 2 * 31 that they lack, where 90 are free.
+static void test_windows_to_come(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, (harness_options){.max_running = ROWS,
+                                       .max_seq_len = 256,
+                                       .max_prefill_tokens = 128,
+                                       .num_pages = 5000,
+                                       .page_size = 1,
+                                       .window = 40,
+                                       .window_pages = 100,
+                                       .vocab_size = 16,
+                                       .cache_type = MSGL_CACHE_NAIVE,
+                                       .prefill_first = true});
+    for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 5, 100, i);
+    harness_step(&h);
+    assert_int_equal(harness_stats(&h).running, 2);
+    harness_run(&h, 2000);
+    assert_int_equal(harness_stats(&h).requests_retracted, 0);
+    assert_int_equal(harness_stats(&h).requests_done, 10);
+    harness_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows_to_come),
+        cmocka_unit_test(test_failures),
         cmocka_unit_test(test_answers_that_ended),
         cmocka_unit_test(test_answers_that_grow),
         cmocka_unit_test(test_windows),

@@ -20,7 +20,7 @@
 #include "program/endpoints.h"
 
 static const char chat_template[] =
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if tools %}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
     "{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

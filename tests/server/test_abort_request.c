@@ -169,40 +169,65 @@ static void test_names(void **state)
     server_close(&s);
 }
 
+// POST on a connection of its own with a header line ("": none) from 127.0.0.LAST.
+static response call(const server_fixture *s, int last, const char *key, const char *path,
+                     const char *body)
+{
+    char text[512];
+    const int fd = client_open_from(s, last);
+    (void)snprintf(text, sizeof text,
+                   "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path,
+                   key, strlen(body), body);
+    client_send(fd, text);
+    response r = client_read(fd);
+    close(fd);
+    return r;
+}
+
 // While a worker is busy with something long, the name of what waits behind it is not known yet;
-// its answer ends all the same, and a later request of that name is none of it.
+// its answer ends all the same, and a later request of that name is none of it, nor is another's.
 static void test_unread(void **state)
 {
     (void)state;
     enum { LONG = 4 << 20, SHORT = 100 * 1000 }; // both go to the thread for long ones
     server_fixture s;
-    open_server(&s, 2);
+    open_server(&s, 3);
     char *text = msgl__malloc(LONG + 100);
     assert_non_null(text);
     int n = snprintf(text, 100, "{\"prompt\":\"");
     memset(text + n, 'x', LONG);
     (void)snprintf(text + n + LONG, 50, "\"}");
-    // Two clients: of a queue of two one alone would find no second place.
-    const int slow = client_open(&s), fd = client_open_from(&s, 2);
+    // Three clients: of a queue of three one alone would not find all places.
+    const int slow = client_open(&s), fd = client_open_from(&s, 2), other = client_open_from(&s, 3);
     client_post(slow, "/tokenize", text);
     n = snprintf(text, 100, "{\"text\":\"p\",\"rid\":\"late\",\"sampling_params\":{}");
     memset(text + n, ' ', SHORT);
     (void)snprintf(text + n + SHORT, 50, "}");
     client_post(fd, "/generate", text);
+    client_post(other, "/generate", text);
     msgl__free(text);
-    for (int status = 200; status == 200;) { // until both are there
+    for (int status = 200; status == 200;) { // until all are there
         response r = client_request(&s, "GET", "/ready", NULL);
         status = r.status;
         response_free(&r);
     }
-    response r = client_request(&s, "POST", "/abort_request", "{\"rid\":\"late\"}");
+    response r = call(&s, 2, "", "/abort_request", "{\"rid\":\"late\"}");
     expect_has(&r, "{\"aborted\":", ""); // 0, or 1 if the thread was quick
     r = client_read(fd);
     expect_has(&r, "\"id\":\"late\"", "\"type\":\"abort\"");
     r = client_read(slow);
     response_free(&r);
+    // The other's request; before it, if the thread was quick, ours and its end.
+    uint64_t uid = 0, gone = 0;
     msgl_msg m;
-    while (msgl__channel_recv(s.engine, 0, &m) == 1) continue; // if the thread was quick
+    while (msgl__channel_recv(s.engine, uid == gone ? 10000 : 0, &m) == 1) {
+        *(m.type == MSGL_MSG_REQUEST ? &uid : &gone) =
+            m.type == MSGL_MSG_REQUEST ? m.u.request.uid : m.u.abort_uid;
+    }
+    engine_token(&s, uid, 'o', MSGL_FINISH_LENGTH);
+    r = client_read(other);
+    expect_has(&r, "\"text\":\"o\"", "\"type\":\"length\"");
+    close(other);
     client_post(fd, "/generate", "{\"text\":\"p\",\"rid\":\"late\",\"sampling_params\":{}}");
     m = engine_expect(&s, MSGL_MSG_REQUEST);
     engine_token(&s, m.u.request.uid, 'y', MSGL_FINISH_LENGTH);
@@ -286,12 +311,146 @@ static void test_refused(void **state)
     msgl__keys_free(&cfg.guard.keys);
 }
 
+static void expect_aborted(response r, int n)
+{
+    char want[64];
+    (void)snprintf(want, sizeof want, "{\"aborted\":%d}", n);
+    expect_has(&r, want, "");
+}
+
+// What who has asks: a header line, or an address.
+typedef struct asker {
+    const char *key;
+    int last;
+} asker;
+#define KEY(K) "Authorization: Bearer " K "\r\n"
+
+// Nobody ends another's request, whatever its name is; an admin does.
+static void expect_apart(server_fixture *s, asker a, asker b, const asker *admin)
+{
+    static const char *const others[] = {"{\"abort_all\":true}", "{\"rid\":\"mine\"}"};
+    char text[512];
+    const int fd = client_open_from(s, a.last);
+    (void)snprintf(text, sizeof text,
+                   "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%sX-Request-Id: mine\r\n"
+                   "Content-Length: 14\r\n\r\n{\"prompt\":\"p\"}",
+                   a.key);
+    for (int i = 0; i < 2; i++) {
+        client_send(fd, text);
+        (void)engine_expect(s, MSGL_MSG_REQUEST);
+        for (size_t k = 0; k < MSGL_COUNT(others); k++) { // b has no request, then one
+            expect_aborted(call(s, b.last, b.key, "/abort_request", others[k]), 0);
+        }
+        if (i == 0) {
+            expect_aborted(call(s, a.last, a.key, "/abort_request", others[1]), 1);
+        } else {
+            const int theirs = client_open_from(s, b.last);
+            (void)snprintf(text, sizeof text,
+                           "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%s"
+                           "X-Request-Id: mine\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"q\"}",
+                           b.key);
+            client_send(theirs, text);
+            (void)engine_expect(s, MSGL_MSG_REQUEST);
+            expect_aborted(call(s, b.last, b.key, "/abort_request", others[0]), 1);
+            (void)engine_expect(s, MSGL_MSG_ABORT);
+            response r = client_read(theirs);
+            expect_has(&r, "\"finish_reason\":\"abort\"", "");
+            close(theirs);
+            const asker end = admin != NULL ? *admin : a;
+            expect_aborted(call(s, end.last, end.key, "/abort_request", others[0]), 1);
+        }
+        (void)engine_expect(s, MSGL_MSG_ABORT);
+        response r = client_read(fd);
+        expect_has(&r, "\"finish_reason\":\"abort\"", "");
+    }
+    close(fd);
+}
+
+static void test_apart(void **state)
+{
+    (void)state;
+    server_fixture s;
+    open_server(&s, 0);
+    expect_apart(&s, (asker){"", 1}, (asker){"", 2}, NULL);
+    server_close(&s);
+
+    msgl_front_config cfg = msgl__front_config_default();
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "AAAA", 4, NULL), 0);
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "BBBB", 4, NULL), 0);
+    const asker a = {KEY("AAAA"), 1}, b = {KEY("BBBB"), 1}, admin = {KEY("ADMIN"), 1};
+    server_open(&s, &cfg, true);
+    expect_apart(&s, a, b, NULL);
+    response r = call(&s, 1, a.key, "/flush_cache", ""); // it would be others' loss
+    expect_error(&r, 403, "admin_key_needed");
+    r = call(&s, 1, admin.key, "/abort_request", "{\"abort_all\":true}");
+    expect_error(&r, 401, "invalid_api_key");
+    server_close(&s);
+
+    assert_int_equal(msgl__keys_add(&cfg.guard.admin, "ADMIN", 5, NULL), 0);
+    server_open(&s, &cfg, true);
+    expect_apart(&s, a, b, &admin);
+    expect_status(call(&s, 1, admin.key, "/tokenize", "{\"prompt\":\"x\"}"), 200);
+    server_close(&s);
+    msgl__keys_free(&cfg.guard.keys);
+
+    cfg.guard.keys = (msgl_keys){0}; // the admin's key alone: others need none
+    server_open(&s, &cfg, true);
+    expect_apart(&s, (asker){"", 1}, (asker){"", 2}, &admin);
+    r = call(&s, 1, "", "/flush_cache", "");
+    expect_error(&r, 403, "admin_key_needed");
+    server_close(&s);
+    msgl__keys_free(&cfg.guard.admin);
+}
+
+// The answer to POST /flush_cache is the engine's, or a refusal that the engine is not asked about.
+static void expect_flush(server_fixture *s, int last, const char *key, bool allowed)
+{
+    char text[256];
+    const int fd = client_open_from(s, last);
+    (void)snprintf(text, sizeof text,
+                   "POST /flush_cache HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 0\r\n\r\n",
+                   key);
+    client_send(fd, text);
+    if (allowed) {
+        (void)engine_expect(s, MSGL_MSG_FLUSH);
+        const msgl_msg m = {.type = MSGL_MSG_STATS};
+        assert_int_equal(msgl__channel_send(s->engine, &m), 0);
+    }
+    response r = client_read(fd);
+    if (allowed) expect_has(&r, "{", "");
+    if (!allowed) expect_error(&r, 403, "admin_key_needed");
+    close(fd);
+}
+
+// Who may empty the caches of all.
+static void test_flush(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    server_fixture s;
+    open_server(&s, 0);
+    expect_flush(&s, 2, "", true); // of this machine
+    server_close(&s);
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "AAAA", 4, NULL), 0);
+    server_open(&s, &cfg, true);
+    expect_flush(&s, 1, KEY("AAAA"), true); // everybody's
+    server_close(&s);
+    assert_int_equal(msgl__keys_add(&cfg.guard.admin, "ADMIN", 5, NULL), 0);
+    server_open(&s, &cfg, true);
+    expect_flush(&s, 1, KEY("AAAA"), false);
+    expect_flush(&s, 1, "X-Api-Key: ADMIN\r\n", true);
+    server_close(&s);
+    msgl__keys_free(&cfg.guard.keys);
+    msgl__keys_free(&cfg.guard.admin);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),  cmocka_unit_test(test_converters),
         cmocka_unit_test(test_names),  cmocka_unit_test(test_unread),
         cmocka_unit_test(test_places), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_apart),  cmocka_unit_test(test_flush),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

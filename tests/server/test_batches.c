@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -117,6 +118,8 @@ static void test_multipart(void **state)
 typedef struct folder {
     char path[64];
     server_fixture s;
+    msgl_store_limits limits; // max_files 0: the usual ones
+    int max_waiting;          // 0: the usual
 } folder;
 
 static void folder_serve(folder *d)
@@ -124,13 +127,22 @@ static void folder_serve(folder *d)
     msgl_front_config cfg = msgl__front_config_default();
     cfg.stop_timeout_ms = 2000;
     cfg.batch_dir = d->path;
+    if (d->limits.max_files > 0) cfg.batch_limits = d->limits;
+    if (d->max_waiting > 0) cfg.max_waiting = d->max_waiting;
     server_open(&d->s, &cfg, true);
+}
+
+static void folder_make(folder *d)
+{
+    d->limits = (msgl_store_limits){0};
+    d->max_waiting = 0;
+    (void)snprintf(d->path, sizeof d->path, "/tmp/msgl-batches-XXXXXX");
+    assert_non_null(mkdtemp(d->path));
 }
 
 static void folder_open(folder *d)
 {
-    (void)snprintf(d->path, sizeof d->path, "/tmp/msgl-batches-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
+    folder_make(d);
     folder_serve(d);
 }
 
@@ -458,9 +470,9 @@ static void test_refused(void **state)
         "{\"input_file_id\":\"%s\"}",
         "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\"}",
         "{\"input_file_id\":\"file-x\",\"endpoint\":\"/v1/"
-        "completions\",\"completion_window\":\"\"}",
-        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/rerank\",\"completion_window\":\"\"}",
-        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"\","
+        "completions\",\"completion_window\":\"24h\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/rerank\",\"completion_window\":\"24h\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"24h\","
         "\"metadata\":{\"a\":1}}"};
     for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
         const char *at = strstr(wrong[i], "%s");
@@ -608,12 +620,284 @@ static void test_makes_room(void **state)
     folder_close(&d);
 }
 
+static json_t *list(const server_fixture *s, const char *path)
+{
+    return object_of(client_request(s, "GET", path, NULL));
+}
+
+// Page by page, the newest first, each of them once; what is no page is refused.
+static void test_pages(void **state)
+{
+    (void)state;
+    enum { MANY = 5 };
+    folder d;
+    char file[64], ids[MANY][64], path[200];
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    upload(s, "x", file); // which fails them all
+    for (int i = 0; i < MANY; i++) create(s, file, ids[i]);
+    json_t *o = list(s, "/v1/batches?limit=2");
+    for (int i = MANY - 1; i >= 0; i -= 2) {
+        const json_t *data = json_object_get(o, "data");
+        const int here = i > 0 ? 2 : 1;
+        assert_int_equal(json_array_size(data), here);
+        for (int k = 0; k < here; k++) {
+            assert_string_equal(text_of(json_array_get(data, (size_t)k), "id"), ids[i - k]);
+        }
+        assert_string_equal(text_of(o, "first_id"), ids[i]);
+        assert_string_equal(text_of(o, "last_id"), ids[i - here + 1]);
+        assert_true(json_is_boolean(json_object_get(o, "has_more")));
+        assert_int_equal(json_is_true(json_object_get(o, "has_more")), i > 1);
+        (void)snprintf(path, sizeof path, "/v1/batches?after=%s&limit=2", text_of(o, "last_id"));
+        json_decref(o);
+        o = list(s, path);
+    }
+    assert_int_equal(json_array_size(json_object_get(o, "data")), 0); // behind the last
+    assert_true(json_is_null(json_object_get(o, "first_id")));
+    assert_true(json_is_false(json_object_get(o, "has_more")));
+    json_decref(o);
+    o = list(s, "/v1/files?limit=1&order=desc");
+    assert_string_equal(text_of(json_array_get(json_object_get(o, "data"), 0), "id"), file);
+    json_decref(o);
+    static const char *const bad[] = {"batches?limit=0",
+                                      "batches?limit=101",
+                                      "batches?limit=-1",
+                                      "batches?limit=",
+                                      "batches?limit=1x",
+                                      "files?limit=10001",
+                                      "batches?after=x",
+                                      "batches?after=file-18eb9908cbc10fe1361f8d5",
+                                      "batches?limit=99999999999999999999"};
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        (void)snprintf(path, sizeof path, "/v1/%s", bad[i]);
+        response r = client_request(s, "GET", path, NULL);
+        if (strstr(r.body, "allowed: ") == NULL) fail_msg("%s: %s", path, r.body);
+        expect_error(&r, 400, NULL);
+    }
+    folder_close(&d);
+}
+
+static void expect_window(const server_fixture *s, const char *file, const char *window, int status)
+{
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 4 << 20);
+    msgl__strbuf_addf(&body, "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",", file);
+    msgl__strbuf_adds(&body, "\"completion_window\":\"");
+    msgl__strbuf_adds(&body, window);
+    msgl__strbuf_adds(&body, "\"}");
+    response r = client_request(s, "POST", "/v1/batches", msgl__strbuf_str(&body));
+    if (r.status != status) fail_msg("%.40s: %d %s", window, r.status, r.body);
+    if (status == 400 && strstr(r.body, "allowed: 24h") == NULL) fail_msg("%s: %s", window, r.body);
+    response_free(&r);
+    msgl__strbuf_free(&body);
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], *large = msgl__calloc(1, (2 << 20) + 1);
+    folder_open(&d);
+    upload(&d.s, "x", file);
+    static const char *const good[] = {"24h", "1h", "168h", "1d", "7d"};
+    static const char *const bad[] = {"",    "24",   "h",     "0h",   "024h", "169h", "8d",
+                                      "24H", "24 h", "9999h", "24hh", "-1h",  "1w"};
+    for (size_t i = 0; i < MSGL_COUNT(good); i++) expect_window(&d.s, file, good[i], 200);
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) expect_window(&d.s, file, bad[i], 400);
+    memset(large, 'B', 1000000);
+    expect_window(&d.s, file, large, 400);
+    memset(large, 'B', 2 << 20); // more than any batch has
+    expect_window(&d.s, file, large, 413);
+    msgl__free(large);
+    folder_close(&d);
+}
+
+static void expect_delete(const server_fixture *s, const char *what, const char *id, int status)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
+    response r = client_request(s, "DELETE", path, NULL);
+    if (status == 200) assert_non_null(strstr(r.body, "\"deleted\":true"));
+    expect_status(r, status);
+    if (status == 200) expect_status(client_request(s, "GET", path, NULL), 404);
+}
+
+// So many files, batches and bytes, and no more until some are deleted.
+static void test_limits(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], ids[3][64], input[512], body[1024];
+    uint64_t uid;
+    folder_make(&d);
+    d.limits =
+        (msgl_store_limits){.max_files = 3, .max_batches = 2, .max_bytes = 500, .max_age_s = 1000};
+    folder_serve(&d);
+    server_fixture *s = &d.s;
+    make_input(1, input, sizeof input); // about 90 bytes; an answer has some 400
+    upload(s, input, file);
+    for (int i = 0; i < 2; i++) create(s, file, ids[i]);
+    (void)snprintf(body, sizeof body,
+                   "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\","
+                   "\"completion_window\":\"24h\"}",
+                   file);
+    response r = client_request(s, "POST", "/v1/batches", body);
+    assert_non_null(strstr(r.body, "keeps 2 batches; allowed: 2"));
+    expect_error(&r, 413, NULL);
+    (void)next_request(s, &uid);
+    expect_delete(s, "batches", ids[0], 400); // it runs
+    expect_delete(s, "batches", ids[1], 400); // it waits
+    finish(s, uid);
+    json_t *o = wait_for(s, ids[0], "completed");
+    // There is no room for the other's answers, nor for another file, but for another batch.
+    r = post_form(s, type_line,
+                  PART("name=\"purpose\"", "batch") PART("name=\"file\"", "x") "--XX--");
+    assert_non_null(strstr(r.body, "500 bytes. Delete some."));
+    expect_error(&r, 413, NULL);
+    engine_expect_nothing(s);
+    expect_delete(s, "batches", ids[0], 200);
+    create(s, file, ids[2]);
+    expect_delete(s, "files", file, 400);
+    expect_delete(s, "files", text_of(o, "output_file_id"), 200);
+    json_decref(o);
+    (void)next_request(s, &uid); // and it goes on
+    finish(s, uid);
+    json_decref(wait_for(s, ids[1], "completed"));
+    folder_close(&d);
+}
+
+static void put(const folder *d, const char *id, const char *suffix, const char *text)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s.%s", d->path, id, suffix);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+// An object's id as it was made so many seconds ago.
+static void old_id(const char *prefix, int64_t age_s, int chance, char id[64])
+{
+    const uint64_t ns = (uint64_t)(time(NULL) - age_s) * 1000000000u;
+    (void)snprintf(id, 64, "%s%016llx%08x", prefix, (unsigned long long)ns, (unsigned)chance);
+}
+
+static void put_file(const folder *d, const char *id, const char *data)
+{
+    char text[256];
+    (void)snprintf(text, sizeof text, "{\"id\":\"%s\",\"object\":\"file\"}", id);
+    put(d, id, "data", data);
+    put(d, id, "json", text);
+}
+
+static void put_batch(const folder *d, const char *id, const char *file, const char *status)
+{
+    char text[640], other[2][64];
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(other[i], 64, "file-%.23s%c", id + strlen("batch_"), "ef"[i]);
+    }
+    (void)snprintf(text, sizeof text,
+                   "{\"id\":\"%s\",\"object\":\"batch\",\"endpoint\":\"/v1/completions\","
+                   "\"input_file_id\":\"%s\",\"status\":\"%s\",\"request_counts\":{},"
+                   "\"_output\":\"%s\",\"_errors\":\"%s\"}",
+                   id, file, status, other[0], other[1]);
+    put(d, id, "json", text);
+}
+
+// What earlier servers have left: what is too old goes, but for what a batch needs that has not
+// ended; of many batches that is found, and run, while lists and calls are answered.
+static void test_left(void **state)
+{
+    (void)state;
+    enum { DAY = 24 * 3600, MANY = 300 };
+    folder d;
+    char id[64], input[512], needed[64], open[64], gone[3][64], kept[64];
+    uint64_t uid;
+    folder_make(&d);
+    make_input(1, input, sizeof input);
+    old_id("file-", 31 * DAY, 1, needed);
+    old_id("file-", 31 * DAY, 2, gone[0]);
+    old_id("batch_", 31 * DAY, 3, open);
+    old_id("batch_", 31 * DAY, 4, gone[1]);
+    old_id("batch_", 31 * DAY, 5, gone[2]);
+    old_id("file-", 29 * DAY, 6, kept);
+    put_file(&d, needed, input);
+    put_file(&d, gone[0], input);
+    put_file(&d, kept, input);
+    put_batch(&d, open, needed, "in_progress");
+    put_batch(&d, gone[1], needed, "completed");
+    put_batch(&d, gone[2], gone[0], "cancelled");
+    for (int i = 0; i < MANY; i++) {
+        old_id("batch_", DAY, i, id);
+        put_batch(&d, id, kept, "completed");
+    }
+    folder_serve(&d);
+    server_fixture *s = &d.s;
+    json_t *o = list(s, "/v1/batches?limit=100");
+    assert_int_equal(json_array_size(json_object_get(o, "data")), 100);
+    json_decref(o);
+    o = list(s, "/v1/batches");
+    assert_int_equal(json_array_size(json_object_get(o, "data")), 20);
+    json_decref(o);
+    assert_int_equal(next_request(s, &uid), 1);
+    // As it runs all is read and looked through.
+    char path[256];
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "/v1/%s/%s", i == 0 ? "files" : "batches", gone[i]);
+        expect_status(client_request(s, "GET", path, NULL), 404);
+    }
+    json_decref(get(s, "files", needed));
+    json_decref(get(s, "files", kept));
+    expect_delete(s, "files", needed, 400);
+    finish(s, uid);
+    json_decref(wait_for(s, open, "completed"));
+    folder_close(&d);
+}
+
+// A request for which there is no room in the queue is sent again, and the batch ends.
+static void test_again(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], input[512];
+    uint64_t uid, mine;
+    folder_make(&d);
+    d.max_waiting = 1;
+    folder_serve(&d);
+    server_fixture *s = &d.s;
+    make_input(1, input, sizeof input);
+    upload(s, input, file);
+    const int fd = client_ask(s, "{\"prompt\":\"me\"}", &mine);
+    create(s, file, id);
+    // Until the batch's has met a 429; this client's own requests would be the next ones of it.
+    static const char refused[] = "minisgl_errors_total{code=\"queue_full\"}";
+    for (bool seen = false; !seen; usleep(1000)) {
+        response r = client_request(s, "GET", "/metrics", NULL);
+        const char *at = strstr(r.body, refused);
+        seen = at != NULL && atoi(at + strlen(refused)) > 0;
+        response_free(&r);
+    }
+    finish(s, mine);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    assert_int_equal(next_request(s, &uid), 1);
+    finish(s, uid);
+    json_t *o = wait_for(s, id, "completed");
+    expect_answers(s, text_of(o, "output_file_id"), 1);
+    json_decref(o);
+    folder_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_multipart), cmocka_unit_test(test_off),
-        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room)};
+        cmocka_unit_test(test_again),      cmocka_unit_test(test_multipart),
+        cmocka_unit_test(test_off),        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_batch),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_goes_on),    cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_makes_room), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static int parse_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                         msgl_api_error *e)
 {
     const int rc =
-        msgl__check_fields(o, &prompt_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+        msgl__check_fields(o, &prompt_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     return rc == 0 ? msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e) : rc;
 }
 
@@ -77,13 +77,13 @@ static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     const char *text = NULL;
-    int rc = msgl__check_fields(o, &question_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &question_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_str(o, "question", &text, e);
     if (rc < 0) return rc;
     out->num_prompts = 1;
-    out->chat_vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
+    out->chat.vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
                                text == NULL ? "" : text, "add_generation_prompt", 1);
-    return out->chat_vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    return out->chat.vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
 }
 
 static const msgl_endpoint chat_ids = {.path = "/test/chat",
@@ -436,8 +436,16 @@ static void test_own_form(void **state)
     expect_body(client_read(fd), 500, "application/json", "{\"detail\":\"NaN\"}");
     close(fd);
     expect_status(client_request(&s, "POST", "/test", "{}"), 404);
-    response r = client_request(&s, "GET", "/v1/models/", NULL); // a prefix needs something behind
-    assert_non_null(strstr(r.body, "There is nothing at '/v1/models/'"));
+    // A prefix needs something behind; without it this is another's path with a slash.
+    response r = client_request(&s, "GET", "/v1/models/", NULL);
+    assert_non_null(strstr(r.body, "\"object\":\"list\""));
+    expect_status(r, 200);
+    r = client_request(&s, "GET", "/openai/models/test-model", NULL);
+    assert_non_null(strstr(r.body, "\"id\":\"test-model\""));
+    expect_status(r, 200);
+    r = client_request(&s, "POST", "/v1/chat/completion", "{}");
+    assert_non_null(strstr(r.body, "There is nothing at '/v1/chat/completion'; did you mean "
+                                   "'/v1/chat/completions'?"));
     expect_error(&r, 404, NULL);
     server_close(&s);
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -116,13 +117,14 @@ static void test_chat_stream(void **state)
     client_read_until(fd, &seen, "\"delta\":{\"content\":\"A\"}");
     assert_non_null(strstr(seen.data, "text/event-stream"));
     assert_non_null(strstr(seen.data, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"));
-    // Half a character has an event of its own: nobody takes its token for a stall.
+    // Half a character is a comment: nobody takes its token for a stall, and no delta is empty.
     engine_token(&s, uid, 0xc3, MSGL_FINISH_NONE);
-    client_read_until(fd, &seen, "\"delta\":{\"content\":\"\"}");
+    client_read_until(fd, &seen, ": \n\n");
     engine_token(&s, uid, 0xa9, MSGL_FINISH_NONE);
     client_read_until(fd, &seen, "\"delta\":{\"content\":\"\xc3\xa9\"}");
     engine_token(&s, uid, 'z', MSGL_FINISH_LENGTH);
     client_read_until(fd, &seen, "data: [DONE]\n\n");
+    assert_null(strstr(seen.data, "\"delta\":{\"content\":\"\"}"));
     const char *role = strstr(seen.data, "\"role\""), *z = strstr(seen.data, "{\"content\":\"z\"}");
     const char *fin =
         strstr(seen.data, "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"");
@@ -150,9 +152,9 @@ static void test_silent_tokens(void **state)
     static const struct {
         int32_t token;
         const char *event;
-    } steps[] = {{0xc3, "\"text\":\"\","},
+    } steps[] = {{0xc3, ": \n\n"},
                  {0xa9, "\"text\":\"\xc3\xa9\","},
-                 {'n', "\"text\":\"\","},
+                 {'n', ": \n\n"},
                  {'i', "\"text\":\"ni\","}};
     msgl_strbuf seen;
     msgl__strbuf_init(&seen, 1 << 20);
@@ -160,6 +162,7 @@ static void test_silent_tokens(void **state)
         msgl__strbuf_clear(&seen);
         engine_token(&s, uid, steps[i].token, MSGL_FINISH_NONE);
         client_read_until(fd, &seen, steps[i].event);
+        assert_null(strstr(msgl__strbuf_str(&seen), "\"text\":\"\""));
     }
     engine_token(&s, uid, 'z', MSGL_FINISH_LENGTH);
     client_read_until(fd, &seen, "data: [DONE]");
@@ -363,6 +366,35 @@ static void test_echo_logprobs(void **state)
     server_close(&s);
 }
 
+// A prompt's text has what it spells of special tokens, so what is behind them stands behind them.
+static void test_echo_special(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions",
+                "{\"prompt\":\"a<|im_end|>b\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.num_ids, 3);
+    msgl_token_logprobs rows[2];
+    fill_row(&rows[0], 1, ID_IM_END);
+    fill_row(&rows[1], 2, 'b');
+    const msgl_token_event e = {.uid = m.u.request.uid,
+                                .tokens = (const int32_t[]){'d'},
+                                .num_tokens = 1,
+                                .finish = MSGL_FINISH_LENGTH,
+                                .num_logprobs = 2,
+                                .logprobs = rows};
+    engine_send_event(&s, &e);
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "\"tokens\":[\"a\",\"<|im_end|>\",\"b\"]"));
+    assert_non_null(strstr(r.body, "\"text_offset\":[0,1,11]"));
+    expect_status(r, 200);
+    close(fd);
+    server_close(&s);
+}
+
 // vLLM's list of a prompt, with and without an echo that wants fewer tokens, for all choices; in a
 // chat once. The row of a chunk comes before the answer, and of each token its own comes first.
 static void test_prompt_logprobs(void **state)
@@ -553,7 +585,7 @@ static void test_bad_requests(void **state)
         {"/v1/completions", "[]", 400, "invalid_json"},
         {"/v1/completions", "{\"prompt\":\"\"}", 400, "invalid_value"},
         {"/v1/completions", "{\"prompt\":\"x\",\"model\":\"other\"}", 404, "model_not_found"},
-        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-1}", 400, "invalid_value"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-2}", 400, "invalid_value"},
         {"/v1/completions", "{\"prompt\":\"\xff\"}", 400, "invalid_json"},
         {"/v1/completions", "{\"prompt\":\"\\ud800\"}", 400, "invalid_json"},
         {"/v1/completions", "{\"prompt\":[259]}", 400, "invalid_value"},
@@ -644,6 +676,35 @@ static void test_info_and_flush(void **state)
     server_close(&s);
 }
 
+// What clients of OpenAI, Anthropic and Mistral look for in an entry.
+static void test_model_entry(void **state)
+{
+    (void)state;
+    server_fixture s;
+    const time_t before = time(NULL);
+    server_open(&s, NULL, true);
+    response r = client_request(&s, "GET", "/v1/models", NULL);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "data.0.id"), "test-model");
+    assert_string_equal(str_at(j, "data.0.object"), "model");
+    assert_string_equal(str_at(j, "data.0.type"), "model");
+    assert_string_equal(str_at(j, "data.0.display_name"), "test-model");
+    const json_int_t created = json_integer_value(at(j, "data.0.created"));
+    assert_true(created >= before && created <= time(NULL));
+    struct tm tm = {0};
+    assert_non_null(strptime(str_at(j, "data.0.created_at"), "%Y-%m-%dT%H:%M:%SZ", &tm));
+    assert_int_equal(timegm(&tm), created);
+    json_decref(j);
+    response_free(&r);
+    r = client_request(&s, "GET", "/tokenizer_info", NULL);
+    j = parse(&r);
+    assert_int_equal(json_integer_value(at(j, "vocab_size")), VOCAB);
+    assert_non_null(strstr(str_at(j, "chat_template"), "add_generation_prompt"));
+    json_decref(j);
+    response_free(&r);
+    server_close(&s);
+}
+
 static void test_methods_and_models(void **state)
 {
     (void)state;
@@ -661,7 +722,7 @@ static void test_methods_and_models(void **state)
         {"GET", "/v1/models//models/org/test-model/", 200},
         {"GET", "/v1/models/%2Fmodels%2Forg%2Ftest-model", 200},
         {"GET", "/v1/models/../test-model", 404},
-        {"GET", "/v1/models/", 404},
+        {"GET", "/v1/models/", 200},
         {"GET", "/v1/models?x=1", 200},
         {"GET", "/v1", 200},
         {"GET", "/get_model_info", 200},
@@ -689,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_stream_continuous_usage),
         cmocka_unit_test(test_stop_string),
         cmocka_unit_test(test_echo_logprobs),
+        cmocka_unit_test(test_echo_special),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_choices),
@@ -696,6 +758,7 @@ int main(void)
         // what is refused, and what else there is to ask
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_info_and_flush),
+        cmocka_unit_test(test_model_entry),
         cmocka_unit_test(test_methods_and_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

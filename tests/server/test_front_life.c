@@ -363,18 +363,40 @@ static void test_graceful_stop(void **state)
     server_close(&s);
 }
 
+// Clients that keep within their shares fill the queue all the same, and the next one hears that
+// it is full: each has one request where three in all may wait.
+static void test_full_queue(void **state)
+{
+    (void)state;
+    enum { MOST = 3 };
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.max_waiting = MOST;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    int fd[MOST + 1];
+    for (int i = 0; i < MOST; i++) {
+        fd[i] = client_open_from(&s, 1 + i);
+        client_post(fd[i], "/v1/completions", "{\"prompt\":\"x\"}");
+        (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    }
+    fd[MOST] = client_open_from(&s, 1 + MOST);
+    client_post(fd[MOST], "/v1/completions", "{\"prompt\":\"x\"}");
+    response r = client_read(fd[MOST]);
+    assert_non_null(strstr(r.body, "The server has 3 requests waiting"));
+    expect_error(&r, 429, "queue_full");
+    for (int i = 0; i <= MOST; i++) close(fd[i]);
+    for (int i = 0; i < MOST; i++) (void)engine_expect(&s, MSGL_MSG_ABORT);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_disconnect),
-        cmocka_unit_test(test_half_close),
-        cmocka_unit_test(test_leave_behind_pipeline),
-        cmocka_unit_test(test_pipelining),
-        cmocka_unit_test(test_engine_errors),
-        cmocka_unit_test(test_engine_death),
-        cmocka_unit_test(test_not_ready),
-        cmocka_unit_test(test_queue_limit),
-        cmocka_unit_test(test_graceful_stop),
+        cmocka_unit_test(test_full_queue),   cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_half_close),   cmocka_unit_test(test_leave_behind_pipeline),
+        cmocka_unit_test(test_pipelining),   cmocka_unit_test(test_engine_errors),
+        cmocka_unit_test(test_engine_death), cmocka_unit_test(test_not_ready),
+        cmocka_unit_test(test_queue_limit),  cmocka_unit_test(test_graceful_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+
 #include <cmocka.h>
 
 #include "front/guard.h"
@@ -151,11 +155,41 @@ static void test_keys(void **state)
     }
     assert_int_equal(ftruncate(fd, 7), 0);
     assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "has no API key"));
+    assert_int_equal(fchmod(fd, 0644), 0); // as a private key, it is not for others' eyes
+    assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "has API keys that every user of this machine may use (mode "
+                                     "644); allowed: owner and group (chmod o= FILE)"));
     unlink(path);
     assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_ENOENT);
     close(fd);
     assert_int_equal(g.keys.count, 4);
     msgl__keys_free(&g.keys);
+}
+
+static void test_which_clients_are_local(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *address;
+        bool local;
+    } cases[] = {
+        {"127.0.0.1", true},          {"127.9.9.9", true},    {"128.0.0.1", false},
+        {"10.0.0.127", false},        {"::1", true},          {"::ffff:127.0.0.1", true},
+        {"::ffff:10.0.0.127", false}, {"2001:db8::1", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sockaddr_in v4 = {.sin_family = AF_INET};
+        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+        const bool is_v4 = inet_pton(AF_INET, cases[i].address, &v4.sin_addr) == 1;
+        assert_true(is_v4 || inet_pton(AF_INET6, cases[i].address, &v6.sin6_addr) == 1);
+        const msgl_http_source s = msgl__http_source_of(is_v4 ? (const struct sockaddr *)&v4
+                                                              : (const struct sockaddr *)&v6);
+        if (msgl__http_source_is_local(&s) != cases[i].local) fail_msg("%s", cases[i].address);
+    }
+    const struct sockaddr un = {.sa_family = AF_UNIX};
+    const msgl_http_source s = msgl__http_source_of(&un);
+    assert_true(msgl__http_source_is_local(&s));
 }
 
 static void test_which_sockets_are_local(void **state)
@@ -184,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_reachable),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_which_clients_are_local),
         cmocka_unit_test(test_which_sockets_are_local),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -604,6 +604,17 @@ static void test_failed_starts(void **state)
     start(&r, ANSWERS, NULL, port, 2000);
     expect_failure(&r, MSGL_EIO, "cannot listen on 127.0.0.1");
     close(fd);
+    // Fewer files than the server can do anything with.
+    msgl_serve_config cfg = config();
+    file_limit = 31;
+    start_with(&r, ANSWERS, &cfg);
+    expect_failure(&r, MSGL_ELIMIT, "may have 31 open files here, and the server needs 32");
+    cfg.front.num_replicas = 3;
+    cfg.front.batch_dir = "/nonexistent/x";
+    file_limit = 83;
+    start_with(&r, ANSWERS, &cfg);
+    expect_failure(&r, MSGL_ELIMIT, "may have 83 open files here, and the server needs 84");
+    file_limit = 0;
 }
 
 static double now_ms(void)
@@ -765,6 +776,42 @@ static void test_watchdog(void **state)
     }
 }
 
+// A process that stands still without a step is ended in time and another one started: an engine,
+// of which the client that waits hears, and a front, which costs no engine.
+static void test_silence(void **state)
+{
+    (void)state;
+    running r;
+    char body[128];
+    msgl_serve_config cfg = config();
+    cfg.engine_silence_ms = cfg.front_silence_ms = 500; // they beat ten times as often
+    cfg.front.beat_ms = 50;
+    start_with(&r, ANSWERS, &cfg);
+    const int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    kill(engine, SIGSTOP);
+    const int fd = client_open(&r.client);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":1}");
+    response a = client_read(fd);
+    assert_int_equal(a.status, 500);
+    assert_non_null(strstr(a.body, "engine_stopped"));
+    response_free(&a);
+    close(fd);
+    const int second = expect_report(&r, 'E');
+    assert_int_not_equal(second, engine);
+    while (health(&r, body) != 200) usleep(20000);
+    expect_answer(&r);
+    const pid_t front = first_child(r.pid, (pid_t)second);
+    assert_true(front > 0);
+    kill(front, SIGSTOP);
+    expect_answer(&r); // of the next one, whose socket is the same
+    assert_int_not_equal(first_child(r.pid, (pid_t)second), front);
+    assert_int_equal(kill(second, 0), 0);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 // With few descriptors, clients that take all they can get leave the one that a new engine needs.
 static void test_few_descriptors(void **state)
 {
@@ -856,6 +903,7 @@ int main(void)
         cmocka_unit_test(test_a_life_resets_the_count),
         cmocka_unit_test(test_hung_engine),
         cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_silence),
         cmocka_unit_test(test_few_descriptors),
         cmocka_unit_test(test_stop_while_loading),
         cmocka_unit_test(test_second_signal),

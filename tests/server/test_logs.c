@@ -202,6 +202,23 @@ static void test_access_text(void **state)
     logged_close(&l);
 }
 
+// The fixture's template takes tools and does not show how a call is written.
+static void test_no_form(void **state)
+{
+    (void)state;
+    static const char says[] = "no form of calls was recognised";
+    logged l;
+    msgl_front_config cfg = msgl__front_config_default();
+    logged_open(&l, cfg, false, false);
+    assert_non_null(next_line(&l, says, 10000));
+    assert_null(next_line(&l, says, 0));
+    logged_close(&l);
+    cfg.tool_parser = "none"; // as it was asked for
+    logged_open(&l, cfg, false, false);
+    assert_null(next_line(&l, says, 0));
+    logged_close(&l);
+}
+
 static void report(logged *l, msgl_msg_stats stats)
 {
     msgl_msg m = {.type = MSGL_MSG_REPORT, .u.report.stats = stats};
@@ -286,9 +303,8 @@ static void test_ready(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_access_text),
-        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_requests), cmocka_unit_test(test_access_text),
+        cmocka_unit_test(test_status),   cmocka_unit_test(test_no_form),
         cmocka_unit_test(test_ready),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

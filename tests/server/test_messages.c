@@ -17,6 +17,8 @@
 
 #define TOOLS                                                                                      \
     "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\",\"properties\":{}}}]"
+#define TOOLS_AND(more)                                                                            \
+    "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\",\"properties\":{}}}," more "]"
 #define CALL "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"
 
 static void open_server(server_fixture *s)
@@ -73,6 +75,47 @@ static void test_prompts(void **state)
         {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024},"
          "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]",
          "{user\nhi}\n{assistant\n<think>\n"},
+        // System messages behind the user's, and Claude Code's line that differs each time.
+        {"\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1;\"},"
+         "{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}],\"messages\":["
+         "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"system\",\"content\":\"c\"},"
+         "{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"d\"}]}]",
+         "{system\na\nb\n\nc\n\nd}\n{user\nhi}\n{assistant\n"},
+        // What only Anthropic's servers run.
+        {TOOLS_AND(
+             "{\"type\":\"web_search_20250305\",\"name\":\"web_search\",\"max_uses\":8},"
+             "{\"type\":\"bash_20250124\",\"name\":\"bash\"}") ","
+                                                               "\"messages\":[{\"role\":\"user\","
+                                                               "\"content\":\"q\"},{\"role\":"
+                                                               "\"assistant\",\"content\":["
+                                                               "{\"type\":\"server_tool_use\","
+                                                               "\"id\":\"s1\",\"name\":\"web_"
+                                                               "search\",\"input\":{\"query\":"
+                                                               "\"k\"}},{\"type\":\"web_search_"
+                                                               "tool_result\",\"tool_use_id\":"
+                                                               "\"s1\",\"content\":[{\"type\":"
+                                                               "\"web_search_result\",\"url\":"
+                                                               "\"u\",\"encrypted_content\":\"zz\"}"
+                                                               "],\"cache_control\":{}},"
+                                                               "{\"type\":\"text\",\"text\":\"y\"}]"
+                                                               "},{\"role\":\"user\",\"content\":"
+                                                               "\"r\"}]",
+         "{user\nq}\n{assistant\n[server_tool_use] "
+         "{\"id\":\"s1\",\"name\":\"web_search\",\"input\":"
+         "{\"query\":\"k\"}}\n[web_search_tool_result] "
+         "{\"tool_use_id\":\"s1\",\"content\":[{\"type\":"
+         "\"web_search_result\",\"url\":\"u\"}]}\ny}\n{user\nr}\n{assistant\n"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":"
+         "\"t\","
+         "\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"f\"},{\"type\":\"image\","
+         "\"source\":{}}]}]}]",
+         "{tool\n[tool_reference] {\"tool_name\":\"f\"}\n[image] This model reads text only: the "
+         "picture is left out.}\n{assistant\n"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"title\":\"T\","
+         "\"source\":{\"type\":\"text\",\"media_type\":\"text/plain\",\"data\":\"D\"}},{\"type\":"
+         "\"document\",\"source\":{\"type\":\"content\",\"content\":[{\"type\":\"text\",\"text\":"
+         "\"E\"}]}},{\"type\":\"text\",\"text\":\"?\"}]}]",
+         "{user\nT\nD\nE\n?}\n{assistant\n"},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}]",
          "{user\n<|im_end|>}\n{assistant\n"},
     };
@@ -128,6 +171,10 @@ static void test_whole(void **state)
          HEAD "{\"type\":\"text\",\"text\":\"Now\"},{\"type\":\"tool_use\",\"id\":\"" ID24
               "\",\"name\":\"f\",\"input\":{\"a\": 1}}],\"stop_reason\":\"tool_use\","
               "\"stop_sequence\":null,"},
+        {HI "," TOOLS, "<tool_call>{\"name\": \"f\"}</tool_call>", MSGL_FINISH_STOP,
+         HEAD
+         "{\"type\":\"tool_use\",\"id\":\"" ID24
+         "\",\"name\":\"f\",\"input\":{}}],\"stop_reason\":\"tool_use\",\"stop_sequence\":null,"},
         {HI, "", MSGL_FINISH_STOP, HEAD "],\"stop_reason\":\"end_turn\",\"stop_sequence\":null,"},
         // Last, as the engine hears that the answer is over.
         {HI ",\"stop_sequences\":[\"zz\",\"lo\"]", "Hello", MSGL_FINISH_STOP,
@@ -143,6 +190,8 @@ static void test_whole(void **state)
         hide_call_ids(&r);
         char *usage = strstr(r.body, "\"usage\":{\"input_tokens\":");
         assert_non_null(usage);
+        // 21 tokens, of which the engine had two.
+        assert_ptr_equal(strstr(usage, "{\"input_tokens\":19,\"output_tokens\":"), usage + 8);
         assert_non_null(strstr(usage, ",\"cache_read_input_tokens\":2,"
                                       "\"cache_creation_input_tokens\":0}}"));
         *usage = '\0';
@@ -224,7 +273,11 @@ static void test_errors(void **state)
         "{}",
         "{\"max_tokens\":1}",
         "{\"max_tokens\":0," HI "}",
-        "{\"max_tokens\":1,\"messages\":[{\"role\":\"system\",\"content\":\"\"}]}",
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"tool\",\"content\":\"\"}]}",
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"system\",\"content\":5}]}",
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"txt\"}]}]}",
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\","
+        "\"source\":{\"type\":\"base64\",\"data\":\"\"}}]}]}",
         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\"}]}",
         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
@@ -232,7 +285,6 @@ static void test_errors(void **state)
         "\"tool_use\",\"id\":1}]}]}",
         "{\"max_tokens\":1,\"system\":5," HI "}",
         "{\"max_tokens\":1,\"tools\":[{\"name\":\"f\"}]," HI "}",
-        "{\"max_tokens\":1,\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]," HI "}",
         "{\"max_tokens\":1,\"tool_choice\":\"auto\"," HI "}",
         "{\"max_tokens\":1,\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\"}," HI "}",
         "{\"max_tokens\":1,\"thinking\":true," HI "}",

@@ -470,6 +470,15 @@ static void test_api_key(void **state)
     assert_int_equal(r.status, 200);
     assert_true(value_of(r.body, "minisgl_errors_total{code=\"invalid_api_key\"}") == 10);
     response_free(&r);
+    static const char *const others[] = {"X-Api-Key", "Api-Key"}; // Anthropic's and Azure's
+    for (int i = 0; i < 2; i++) {
+        char request[128];
+        (void)snprintf(request, sizeof request,
+                       "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n%s: sk-test\r\n\r\n",
+                       others[i]);
+        client_send(fd, request);
+        expect_status(client_read(fd), 200);
+    }
     client_send(fd, "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     expect_status(client_read(fd), 204);
     close(fd);
@@ -585,6 +594,32 @@ static void test_cors(void **state)
     assert_string_equal(value, "");
     share_of(&s, ASK("OPTIONS /v1/models", "http://localhost"), 204, value);
     assert_string_equal(value, "");
+    // What a page's library sends, OpenAI's headers for one, is what it may send; nothing that
+    // could be another header's line.
+    static const char asks[] = "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+                               "https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
+                               "Access-Control-Request-Headers: ";
+    static const char *const asked[][2] = {
+        {"authorization,content-type,openai-organization,x-stainless-os,x-stainless-timeout",
+         "authorization,content-type,openai-organization,x-stainless-os,x-stainless-timeout"},
+        {"x-a: b", NULL},
+        {"", NULL},
+    };
+    for (int i = 0; i < 3; i++) {
+        char request[512], allowed[256];
+        (void)snprintf(request, sizeof request, "%s%s\r\n\r\n", asks, asked[i][0]);
+        const int fd = client_open(&s);
+        client_send(fd, request);
+        response r = client_read(fd);
+        assert_int_equal(r.status, 204);
+        assert_non_null(header_of(&r, "Access-Control-Allow-Headers", allowed));
+        assert_string_equal(allowed, asked[i][1] != NULL
+                                         ? asked[i][1]
+                                         : "Authorization, Content-Type, X-Api-Key, "
+                                           "X-Request-Id, Anthropic-Version");
+        response_free(&r);
+        close(fd);
+    }
     server_close(&s);
     cfg.guard.cors = &any;
     cfg.guard.num_cors = 1;
@@ -596,9 +631,57 @@ static void test_cors(void **state)
     server_close(&s);
 }
 
+// Of three choices with a prompt of 2,500 tokens the first is in the engine, and two wait in the
+// front: the engine's report has none that waits.
+static void test_waiting(void **state)
+{
+    (void)state;
+    enum { LONG = 2500 };
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 1 << 20);
+    assert_int_equal(msgl__strbuf_adds(&body, "{\"n\":3,\"prompt\":[1"), 0);
+    for (int i = 1; i < LONG; i++) assert_int_equal(msgl__strbuf_adds(&body, ",1"), 0);
+    assert_int_equal(msgl__strbuf_adds(&body, "]}"), 0);
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.metrics_compat = MSGL_METRICS_VLLM;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    const int fd = client_ask(&s, msgl__strbuf_str(&body), NULL);
+    response r = scrape(&s);
+    assert_true(value_of(r.body, "minisgl_requests_waiting") == 2);
+    response_free(&r);
+    close(fd);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    msgl__strbuf_free(&body);
+    server_close(&s);
+}
+
+// The first token of a choice has no gap before it, also when another choice has had one: of two
+// choices with two tokens each there are two gaps.
+static void test_gaps(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    uint64_t uid[2];
+    const int fd = client_ask(&s, "{\"prompt\":\"x\",\"n\":2}", &uid[0]);
+    uid[1] = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    for (int i = 0; i < 2; i++) engine_token(&s, uid[i], 'a', MSGL_FINISH_NONE);
+    for (int i = 0; i < 2; i++) engine_token(&s, uid[i], 'b', MSGL_FINISH_LENGTH);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    response r = scrape(&s);
+    assert_true(value_of(r.body, "minisgl_time_to_first_token_seconds_count") == 1);
+    assert_true(value_of(r.body, "minisgl_inter_token_seconds_count") == 2);
+    assert_true(value_of(r.body, "minisgl_inter_token_seconds_sum") < 60);
+    response_free(&r);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gaps),           cmocka_unit_test(test_waiting),
         cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
         cmocka_unit_test(test_replicas),       cmocka_unit_test(test_dashboard),
         cmocka_unit_test(test_served_names),   cmocka_unit_test(test_compat),

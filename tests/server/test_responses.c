@@ -18,6 +18,9 @@
 
 #define TOOLS                                                                                      \
     "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}]"
+#define SPACE                                                                                      \
+    "\"tools\":[{\"type\":\"namespace\",\"name\":\"mcp__x\",\"tools\":[{\"type\":\"function\","    \
+    "\"name\":\"js\"}]}]"
 #define CALL "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"
 #define HI "\"input\":\"hi\""
 #define USER "{\"role\":\"user\",\"content\":\"q\"}"
@@ -28,6 +31,7 @@ static void open_server(server_fixture *s)
     cfg.stop_timeout_ms = 2000;
     cfg.tool_parser = "hermes";
     cfg.reasoning_parser = "qwen3";
+    cfg.trust_template = true;
     server_open(s, &cfg, true);
 }
 
@@ -50,7 +54,7 @@ static void engine_piece(server_fixture *s, uint64_t uid, const char *text, msgl
 // Sends the request; *uid is what the engine gets. prompt: NULL, or what it has to be given.
 static int send_request(server_fixture *s, const char *fields, const char *prompt, uint64_t *uid)
 {
-    char body[2048];
+    char body[4096];
     const int fd = client_open(s);
     (void)snprintf(body, sizeof body, "{%s}", fields);
     client_post(fd, "/v1/responses", body);
@@ -146,6 +150,59 @@ static void test_prompts(void **state)
          "{user\nhi}\n{assistant\n<think>\n"},
         {"\"reasoning\":{\"effort\":\"none\",\"summary\":\"auto\"}," HI,
          "{user\nhi}\n{assistant\n"},
+        // What the server does not run, in the history and among the tools.
+        {"\"input\":[" USER ",{\"type\":\"web_search_call\",\"id\":\"w\",\"status\":\"completed\","
+         "\"action\":{\"type\":\"search\",\"query\":\"k\"}},{\"type\":\"message\",\"role\":"
+         "\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"C\"}]},{\"type\":"
+         "\"item_reference\",\"id\":\"m\"},{\"type\":\"image_generation_call\",\"id\":\"g\","
+         "\"result\":"
+         "\"iVBOR\"}," USER "]",
+         "{user\nq}\n{assistant\n[web_search_call] {\"id\":\"w\",\"action\":{\"type\":\"search\","
+         "\"query\":\"k\"}}\nC}\n{assistant\n[image_generation_call] {\"id\":\"g\"}}\n{user\nq}\n"
+         "{assistant\n"},
+        {"\"tools\":[{\"type\":\"web_search\"},{\"type\":\"local_shell\"},{\"type\":\"tool_"
+         "search\","
+         "\"execution\":\"client\",\"parameters\":{}}]," HI,
+         "{user\nhi}\n{assistant\n"},
+        // As Codex CLI sends it: instructions and a developer's message, tools of all kinds, and
+        // what it did with them.
+        {"\"instructions\":\"I\",\"store\":false,\"include\":[\"reasoning.encrypted_content\"],"
+         "\"prompt_cache_key\":\"k\",\"client_metadata\":{\"x\":\"y\"},\"tool_choice\":\"auto\","
+         "\"parallel_tool_calls\":false,\"reasoning\":{\"effort\":\"medium\",\"summary\":\"auto\"},"
+         "\"text\":{\"verbosity\":\"medium\"},\"tools\":[{\"type\":\"function\",\"name\":\"shell\","
+         "\"strict\":false,\"parameters\":{\"type\":\"object\",\"properties\":{}}},{\"type\":"
+         "\"custom\","
+         "\"name\":\"apply_patch\",\"format\":{\"type\":\"grammar\",\"syntax\":\"lark\","
+         "\"definition\":"
+         "\"start: /.+/s\"}},{\"type\":\"web_search\",\"external_web_access\":false},{\"type\":"
+         "\"namespace\",\"name\":\"mcp__x\",\"description\":\"d\",\"tools\":[{\"type\":"
+         "\"function\","
+         "\"name\":\"js\",\"strict\":false,\"defer_loading\":true,\"parameters\":{\"type\":"
+         "\"object\"}}"
+         "]}],\"input\":[{\"type\":\"message\",\"role\":\"developer\",\"content\":[{\"type\":"
+         "\"input_text\",\"text\":\"D\"}]}," USER ",{\"type\":\"custom_tool_call\",\"status\":"
+         "\"completed\",\"call_id\":\"c1\",\"name\":\"apply_patch\",\"input\":\"*** "
+         "Begin\"},{\"type\":"
+         "\"custom_tool_call_output\",\"call_id\":\"c1\",\"output\":\"ok\"},{\"type\":"
+         "\"local_shell_call\",\"call_id\":\"c2\",\"status\":\"completed\",\"action\":{\"type\":"
+         "\"exec\","
+         "\"command\":[\"ls\"]}},{\"type\":\"function_call_output\",\"call_id\":\"c2\",\"output\":["
+         "{"
+         "\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"input_image\",\"image_url\":\"data:"
+         "\"}]},"
+         "{\"type\":\"function_call\",\"call_id\":\"c3\",\"namespace\":\"mcp__x\",\"name\":\"js\","
+         "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c3\",\"output\":"
+         "\"3\"}],"
+         "\"chat_template\":\"{% for m in messages %}({{ m.role }}:{{ m.content }}{% for c in "
+         "m.tool_calls or [] %}{{ c.id }}{{ c.function | tojson }}{% endfor %})\\n{% endfor %}"
+         "{% for t in tools %}{{ t.function.name }} {% endfor %}\"",
+         "(system:I)\n(system:D)\n(user:q)\n(assistant:c1{\"name\": \"apply_patch\", "
+         "\"arguments\": "
+         "{\"input\": \"*** Begin\"}})\n(tool:ok)\n(assistant:c2{\"name\": \"local_shell\", "
+         "\"arguments\": {\"type\": \"exec\", \"command\": [\"ls\"]}})\n(tool:a\n[image or file] "
+         "This "
+         "model reads text only: it is left out.)\n(assistant:c3{\"name\": \"mcp__x__js\", "
+         "\"arguments\": {}})\n(tool:3)\nshell mcp__x__js "},
         {"\"input\":\"<|im_end|>\"", "{user\n<|im_end|>}\n{assistant\n"},
         // Of OpenAI's service.
         {"\"store\":true,\"user\":\"u\",\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\","
@@ -222,6 +279,19 @@ static void test_whole(void **state)
         {HI "," TOOLS, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1",
          MSGL_FINISH_LENGTH,
          BEFORE(ONE_TOOL) CALLED(0, "{\\\"a\\\": 1", "incomplete") CUT USAGE(21, 46, 0, 67)},
+        // Only what is last was cut.
+        {HI "," TOOLS, "Now " CALL " And", MSGL_FINISH_LENGTH,
+         BEFORE(ONE_TOOL) MESSAGE(0, "Now", "completed") "," CALLED(
+             1, "{\\\"a\\\": 1}", "completed") "," MESSAGE(2, "And", "incomplete")
+             CUT USAGE(21, 69, 0, 90)},
+        // A function of a namespace, which chats do not have.
+        {HI "," SPACE, "<tool_call>\n{\"name\": \"mcp__x__js\", \"arguments\": {}}\n</tool_call>",
+         MSGL_FINISH_STOP,
+         BEFORE("[{\"type\":\"namespace\",\"name\":\"mcp__x\",\"tools\":[{\"type\":\"function\","
+                "\"name\":\"js\"}]}]") "{\"id\":\"fc_*_0\",\"type\":\"function_call\",\"call_id\":"
+                                       "\"call_*\",\"name\":\"js\",\"namespace\":\"mcp__x\","
+                                       "\"arguments\":\"{}\",\"status\":"
+                                       "\"completed\"}" DONE USAGE(21, 65, 0, 86)},
     };
     server_fixture s;
     (void)state;
@@ -428,8 +498,8 @@ static void test_errors(void **state)
         {"input", "\"input\":[]"},
         {"input", "\"input\":5"},
         {"input[0]", "\"input\":[5]"},
-        {"input[0]", "\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]"},
-        {"input[0]", "\"input\":[{\"type\":\"web_search_call\"}]"},
+        {"input", "\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]"},
+        {"input[0]", "\"input\":[{\"type\":\"web_serch_call\"}]"},
         {"input[0]", "\"input\":[{\"type\":5}]"},
         {"input[0].role", "\"input\":[{\"role\":\"tool\",\"content\":\"\"}]"},
         {"input[0].role", "\"input\":[{}]"},
@@ -451,14 +521,16 @@ static void test_errors(void **state)
         {"conversation", "\"conversation\":{\"id\":\"c\"}," HI},
         {"prompt", "\"prompt\":{\"id\":\"p\"}," HI},
         {"background", "\"background\":true," HI},
-        {"truncation", "\"truncation\":\"auto\"," HI},
+        {"truncation", "\"truncation\":\"auto_\"," HI},
         {"top_logprobs", "\"top_logprobs\":2," HI},
         {"include", "\"include\":[\"message.output_text.logprobs\"]," HI},
         {"include", "\"include\":[1]," HI},
         {"metadata", "\"metadata\":[]," HI},
         {"metadata", "\"metadata\":{\"a\":1}," HI},
         {"tools", "\"tools\":{}," HI},
-        {"tools[0]", "\"tools\":[{\"type\":\"web_search\"}]," HI},
+        {"tools[0].tools[1]",
+         "\"tools\":[{\"type\":\"namespace\",\"name\":\"s\",\"tools\":[{\"type\":\"custom\"},{"
+         "\"type\":\"function\"}]}]," HI},
         {"tools[0]", "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]," HI},
         {"tools[0]", "\"tools\":[5]," HI},
         {"tool_choice", "\"tool_choice\":\"any\"," HI},
@@ -496,6 +568,46 @@ static void test_errors(void **state)
         response_free(&r);
     }
     expect_alive(&s);
+    server_close(&s);
+}
+
+static void test_input_tokens(void **state)
+{
+    server_fixture s;
+    (void)state;
+    open_server(&s);
+    response r = client_request(&s, "POST", "/v1/responses/input_tokens", "{" HI "}");
+    assert_string_equal(r.body, "{\"object\":\"response.input_tokens\",\"input_tokens\":21}");
+    expect_status(r, 200);
+    r = client_request(&s, "POST", "/v1/responses/input_tokens", "{\"input\":5}");
+    expect_status(r, 400);
+    server_close(&s);
+}
+
+// What the context has no room for is left out at its begin, if the client says so.
+static void test_truncation(void **state)
+{
+    static char body[CONTEXT + 200];
+    static const char *const forms[] = {"disabled", "auto"};
+    server_fixture s;
+    (void)state;
+    open_server(&s);
+    for (int i = 0; i < 2; i++) {
+        const int n = snprintf(body, sizeof body, "{\"truncation\":\"%s\",\"input\":\"", forms[i]);
+        memset(body + n, 'a', CONTEXT);
+        strcpy(body + n + CONTEXT, "\"}");
+        const int fd = client_open(&s);
+        client_post(fd, "/v1/responses", body);
+        if (i == 1) {
+            const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+            assert_int_equal(m.u.request.num_ids, CONTEXT - 1);
+            engine_piece(&s, m.u.request.uid, "x", MSGL_FINISH_STOP);
+        }
+        response r = client_read(fd);
+        assert_int_equal(r.status, i == 0 ? 400 : 200);
+        assert_true(i == 0 || strstr(r.body, "\"truncation\":\"auto\"") != NULL);
+        response_free(&r);
+    }
     server_close(&s);
 }
 
@@ -590,11 +702,12 @@ static void test_long_fields(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_request),    cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_stream_cut), cmocka_unit_test(test_stream_fails),
-        cmocka_unit_test(test_errors),     cmocka_unit_test(test_other_names),
-        cmocka_unit_test(test_many),       cmocka_unit_test(test_long_fields),
+        cmocka_unit_test(test_prompts),      cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_request),      cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_stream_cut),   cmocka_unit_test(test_stream_fails),
+        cmocka_unit_test(test_errors),       cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_input_tokens), cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_many),         cmocka_unit_test(test_long_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

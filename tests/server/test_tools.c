@@ -228,8 +228,9 @@ static void test_reasoning(void **state)
             ask(&s, thinks, stream, "I think. </think>\n\nYes.", MSGL_FINISH_STOP, "<think>\n");
         expect(&a, "Yes.", "I think.", "stop");
         answer_free(&a);
-        a = ask(&s, "", stream, "Yes. </think>", MSGL_FINISH_STOP, "assistant\n");
-        expect(&a, "Yes. </think>", "", "stop");
+        // The form's models always think, whether they say where it begins or not.
+        a = ask(&s, "", stream, "So. </think> Yes.", MSGL_FINISH_STOP, "assistant\n");
+        expect(&a, "Yes.", "So.", "stop");
         answer_free(&a);
         a = ask(&s, thinks, stream, "I think", MSGL_FINISH_LENGTH, NULL);
         expect(&a, "", "I think ", "length");
@@ -283,11 +284,11 @@ static void test_forced(void **state)
     static const char required[] = TOOLS ",\"tool_choice\":\"required\"";
     static const char named[] = TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":"
                                       "{\"name\":\"g<|im_end|>\"}}";
-    static const char only[] =
-        "\"tools\":[" TOOL("f") "],\"tool_choice\":\"required\","
+    static const char fixed[] =
+        "\"tools\":[" TOOL("f") "],\"tool_choice\":\"required\",\"bad_words\":[\"x\"],"
                                 "\"chat_template_kwargs\":{\"enable_thinking\":true}";
     server_fixture s;
-    open_with(&s, "hermes", "qwen3");
+    open_with(&s, "hermes", "none");
     for (int stream = 0; stream < 2; stream++) {
         answer a = ask(&s, required, stream, "f\", \"arguments\": {}}\n</tool_call>" CALL_X,
                        MSGL_FINISH_STOP, "assistant\n<tool_call>\n{\"name\": \"");
@@ -301,12 +302,6 @@ static void test_forced(void **state)
         expect(&a, "", "", "tool_calls");
         assert_int_equal(a.calls, 1);
         expect_call(&a, 0, "g<|im_end|>", "{\"a\": 1}");
-        answer_free(&a);
-        // Thoughts that the prompt has opened are closed before.
-        a = ask(&s, only, stream, " {}}", MSGL_FINISH_STOP,
-                "<think>\n\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\":");
-        expect(&a, "", "", "tool_calls");
-        expect_call(&a, 0, "f", "{}");
         answer_free(&a);
     }
     static const char *const bad[] = {
@@ -323,6 +318,14 @@ static void test_forced(void **state)
         expect_error(&r, 400, "invalid_value");
     }
     server_close(&s);
+    // Thoughts that the prompt has opened are closed before where there are to be none.
+    open_with(&s, "hermes", "qwen3");
+    answer b = ask(&s, fixed, true, " {}}", MSGL_FINISH_STOP,
+                   "<think>\n\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\":");
+    expect(&b, "", "", "tool_calls");
+    expect_call(&b, 0, "f", "{}");
+    answer_free(&b);
+    server_close(&s);
     // Mistral's models begin calls in several ways; the ids of calls have nine characters.
     open_with(&s, "mistral", "none");
     answer a = ask(&s, required, true, "f[ARGS]{\"a\": 1}", MSGL_FINISH_STOP, "[TOOL_CALLS]");
@@ -334,6 +337,231 @@ static void test_forced(void **state)
                    named);
     response r = client_request(&s, "POST", "/v1/chat/completions", body);
     expect_error(&r, 400, "unsupported_parameter");
+    server_close(&s);
+}
+
+#define FORM "\"response_format\":{\"type\":\"json_object\"}"
+#define KWARGS(members) "\"chat_template_kwargs\":{" members "}"
+#define THINK_MARKS "\"open\":[\"<think>\"],\"close\":[\"</think>\"]"
+#define THINK_OPENED "\"thinking\":true,\"close\":[\"</think>\"]"
+
+// The prompt's end, and what the engine is told of the answer: the grammar and the stages. In what
+// is wanted "@TEXT@" stands for the ids of a text.
+static void expect_stages(server_fixture *s, const char *path, const char *fields,
+                          const char *prompt, msgl_grammar_kind kind, const char *want)
+{
+    char body[2048], text[2048];
+    size_t n = 0;
+    for (const char *p = want; *p != '\0'; p++) {
+        if (*p != '@') {
+            text[n++] = *p;
+            continue;
+        }
+        for (p++; *p != '@'; p++) {
+            n += (size_t)snprintf(text + n, sizeof text - n, "%d%s", (unsigned char)*p,
+                                  p[1] == '@' ? "" : ",");
+        }
+    }
+    text[n] = '\0';
+    const int fd = client_open(s);
+    (void)snprintf(body, sizeof body,
+                   "{\"max_tokens\":100,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],%s}",
+                   fields);
+    client_post(fd, path, body);
+    const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
+    const msgl_msg_request *q = &m.u.request;
+    const int32_t len = (int32_t)strlen(prompt);
+    for (int32_t i = 0; i < len; i++) {
+        if (q->ids[q->num_ids - len + i] != (unsigned char)prompt[i]) fail_msg("%s: prompt", body);
+    }
+    const msgl_req_extra_parts x = msgl__req_extra_parts_of(q->extra);
+    const char *stages = x.stages == NULL ? "" : x.stages;
+    json_t *got = json_loads(stages, 0, NULL), *wanted = json_loads(text, 0, NULL);
+    json_t *calls = json_object_get(got, "grammar");
+    if (calls != NULL && strstr(json_string_value(calls), "start: call") != NULL) {
+        json_object_set_new(got, "grammar", json_string("CALLS"));
+    }
+    assert_int_equal(x.grammar_kind, kind);
+    if (text[0] == '\0' ? stages[0] != '\0' : wanted == NULL || !json_equal(got, wanted)) {
+        fail_msg("%s:\n%s\nnot\n%s", body, stages, text);
+    }
+    json_decref(got);
+    json_decref(wanted);
+    engine_token(s, q->uid, ID_EOS, MSGL_FINISH_STOP);
+    expect_status(client_read(fd), 200);
+    close(fd);
+}
+
+typedef struct stages_case {
+    const char *fields, *prompt;
+    msgl_grammar_kind kind;
+    const char *want;
+} stages_case;
+
+static void expect_all_stages(server_fixture *s, const stages_case *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        expect_stages(s, "/v1/chat/completions", cases[i].fields, cases[i].prompt, cases[i].kind,
+                      cases[i].want);
+    }
+}
+
+// Thoughts are free, and what the answer has to be comes behind them.
+static void test_stages(void **state)
+{
+    (void)state;
+    static const stages_case cases[] = {
+        {FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT, "{" THINK_MARKS "}"},
+        {FORM "," KWARGS("\"enable_thinking\":true"), "<think>\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" THINK_OPENED "}"},
+        {FORM ",\"enable_thinking\":true", "<think>\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" THINK_OPENED "}"},
+        // No thoughts: asked for, also of a template that opens them all the same.
+        {FORM ",\"enable_thinking\":false", "assistant\n", MSGL_GRAMMAR_JSON_OBJECT, ""},
+        {FORM "," KWARGS("\"thinking\":false,\"enable_thinking\":true"), "<think>\n\n</think>\n\n",
+         MSGL_GRAMMAR_JSON_OBJECT, ""},
+        {KWARGS("\"thinking\":false,\"enable_thinking\":true"), "<think>\n\n</think>\n\n",
+         MSGL_GRAMMAR_NONE, ""},
+        // A form that has the thoughts in it; none at all.
+        {"\"guided_choice\":[\"<think>x</think>y\"]", "assistant\n", MSGL_GRAMMAR_CHOICE, ""},
+        {"\"top_k\":3", "assistant\n", MSGL_GRAMMAR_NONE, ""},
+        // Thoughts of so many tokens.
+        {"\"thinking_token_budget\":3", "assistant\n", MSGL_GRAMMAR_NONE,
+         "{" THINK_MARKS ",\"budget\":3,\"end\":[@\n</think>\n\n@]}"},
+        {FORM ",\"reasoning_budget\":0", "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" THINK_MARKS ",\"budget\":0,\"end\":[@\n</think>\n\n@]}"},
+        {"\"reasoning_budget\":-1", "assistant\n", MSGL_GRAMMAR_NONE, ""},
+        {"\"thinking_token_budget\":100", "assistant\n", MSGL_GRAMMAR_NONE, ""},
+        {"\"thinking_token_budget\":3,\"enable_thinking\":false", "assistant\n", MSGL_GRAMMAR_NONE,
+         ""},
+        // A call that is asked for comes behind them, and is held to its schema.
+        {TOOLS ",\"tool_choice\":\"required\"", "assistant\n", MSGL_GRAMMAR_LARK,
+         "{" THINK_MARKS ",\"opening\":[@<tool_call>\n{\"name\": \"@]}"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"function\",\"name\":\"g<|im_end|>\"}", "assistant\n",
+         MSGL_GRAMMAR_LARK,
+         "{" THINK_MARKS
+         ",\"opening\":[@<tool_call>\n{\"name\": \"g<|im_end|>\", \"arguments\":@]}"},
+        {TOOLS "," FORM ",\"tool_choice\":\"any\"," KWARGS("\"enable_thinking\":true"), "<think>\n",
+         MSGL_GRAMMAR_LARK, "{" THINK_OPENED ",\"opening\":[@<tool_call>\n{\"name\": \"@]}"},
+        // Calls in place of the form.
+        {TOOLS "," FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" THINK_MARKS
+         ",\"calls\":[\"<tool_call>\\n{\\\"name\\\": \\\"\"],\"grammar\":\"CALLS\"}"},
+        {TOOLS ",\"guided_choice\":[\"x\"]", "assistant\n", MSGL_GRAMMAR_CHOICE,
+         "{" THINK_MARKS "}"},
+        {TOOLS "," FORM ",\"tool_choice\":\"none\"", "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" THINK_MARKS "}"},
+    };
+    server_fixture s;
+    open_with(&s, "hermes", "qwen3");
+    expect_all_stages(&s, cases, sizeof cases / sizeof cases[0]);
+    expect_stages(
+        &s, "/v1/messages",
+        "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2},\"output_config\":{\"format\":"
+        "{\"type\":\"json_schema\",\"schema\":{}}}",
+        "<think>\n", MSGL_GRAMMAR_JSON_SCHEMA,
+        "{" THINK_OPENED ",\"budget\":2,\"end\":[@\n</think>\n\n@]}");
+    expect_stages(&s, "/v1/messages", "\"thinking\":{\"type\":\"disabled\"}", "assistant\n",
+                  MSGL_GRAMMAR_NONE, "");
+    static const char *const bad[][2] = {
+        {"\"thinking_token_budget\":-1", "thinking_token_budget"},
+        {"\"reasoning_budget\":-2", "reasoning_budget"},
+        {"\"thinking_token_budget\":3,\"min_tokens\":2", "thinking_token_budget"},
+        {"\"reasoning_budget\":3,\"bad_words\":[\"x\"]", "reasoning_budget"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[512];
+        (void)snprintf(body, sizeof body,
+                       "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],%s}", bad[i][0]);
+        response r = client_request(&s, "POST", "/v1/chat/completions", body);
+        if (r.status != 400 || strstr(r.body, bad[i][1]) == NULL) fail_msg("%s: %s", body, r.body);
+        response_free(&r);
+    }
+    server_close(&s);
+}
+
+// Forms whose calls a name begins, whose models always think, or whose answers have parts.
+static void test_other_stages(void **state)
+{
+    (void)state;
+    static const stages_case by_name[] = {
+        {TOOLS "," FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{\"calls\":[\"{\\\"name\\\": \\\"f\\\"\",\"{\\\"name\\\": \\\"g<|im_end|>\\\"\"]}"},
+    };
+    static const stages_case marked[] = {
+        {TOOLS "," FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{\"thinking\":true,\"close\":[\"</think>\"],\"calls\":[\"<tool_call>\",\"<function=\"]}"},
+        {FORM ",\"enable_thinking\":false", "assistant\n", MSGL_GRAMMAR_JSON_OBJECT, ""},
+    };
+#define FINALS                                                                                     \
+    "\"thinking\":true,\"close\":[\"<|channel|>final<|message|>\",\"<|channel|>final "             \
+    "<|constrain|>json<"                                                                           \
+    "|message|>\",\"<|channel|>final<|constrain|>json<|message|>\"]"
+    static const stages_case parts[] = {
+        {FORM, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT, "{" FINALS "}"},
+        {FORM "," TOOLS, "assistant\n", MSGL_GRAMMAR_JSON_OBJECT,
+         "{" FINALS ",\"away\":[\"<|channel|>commentary to=\",\"<|start|>assistant to=\"]}"},
+        {"\"thinking_token_budget\":1", "assistant\n", MSGL_GRAMMAR_NONE,
+         "{" FINALS
+         ",\"budget\":1,\"end\":[@<|end|><|start|>assistant<|channel|>final<|message|>@]}"},
+        {TOOLS ",\"tool_choice\":\"required\"", "assistant\n", MSGL_GRAMMAR_NONE,
+         "{\"open\":[\"<|channel|>analysis\"],\"close\":[\"<|end|>\"],\"opening\":[@<|channel|>"
+         "commentary "
+         "to=functions.@],\"behind\":[@<|start|>assistant<|channel|>commentary to=functions.@]}"},
+    };
+    server_fixture s;
+    open_with(&s, "llama3", "none");
+    expect_all_stages(&s, by_name, 1);
+    server_close(&s);
+    open_with(&s, "qwen3_coder", "deepseek_r1");
+    expect_all_stages(&s, marked, 2);
+    server_close(&s);
+    open_with(&s, "gpt-oss", "gpt-oss");
+    expect_all_stages(&s, parts, 4);
+    server_close(&s);
+}
+
+// Ids that the model gives its calls are the client's, in all three forms of answers.
+static void test_own_ids(void **state)
+{
+    (void)state;
+    static const char call[] =
+        "<|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{\"s\": 1}"
+        "<|tool_call_end|>";
+    static const char *const asked[][3] = {
+        {"/v1/messages",
+         "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{"
+         "\"name\":\"f\","
+         "\"input_schema\":{\"type\":\"object\"}}]",
+         "\"id\":\"functions.f:7\",\"name\":\"f\""},
+        {"/v1/responses",
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{"
+         "\"type\":\"object\"}}]",
+         "\"call_id\":\"functions.f:7\",\"name\":\"f\""},
+    };
+    server_fixture s;
+    open_with(&s, "kimi_k2", "none");
+    for (int stream = 0; stream < 2; stream++) {
+        answer a = ask(&s, TOOLS, stream, call, MSGL_FINISH_STOP, NULL);
+        expect(&a, "", "", "tool_calls");
+        expect_call(&a, 0, "f", "{\"s\": 1}");
+        assert_string_equal(a.ids[0], "functions.f:7");
+        answer_free(&a);
+        for (size_t i = 0; i < 2; i++) {
+            char body[1024];
+            const int fd = client_open(&s);
+            (void)snprintf(body, sizeof body, "%s,\"stream\":%s}", asked[i][1],
+                           stream ? "true" : "false");
+            client_post(fd, asked[i][0], body);
+            const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+            engine_text(&s, uid, call);
+            engine_token(&s, uid, ID_IM_END, MSGL_FINISH_STOP);
+            response r = client_read(fd);
+            if (strstr(r.body, asked[i][2]) == NULL) fail_msg("%s", r.body);
+            response_free(&r);
+            close(fd);
+        }
+    }
     server_close(&s);
 }
 
@@ -375,7 +603,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),        cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_clients_text), cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_stages),       cmocka_unit_test(test_other_stages),
+        cmocka_unit_test(test_own_ids),      cmocka_unit_test(test_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,17 @@
 // The socket of --uds: who may connect, what it replaces and what it leaves alone.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -95,9 +99,58 @@ static void test_refused(void **state)
     close(lock);
 }
 
+// A socket that another server has put in the place of ours stays, though it is in the same file
+// system. The link keeps the number of ours from being given again.
+static void test_anothers(void **state)
+{
+    (void)state;
+    msgl_unix_socket first, second;
+    msgl_err err = {0};
+    struct stat st;
+    char kept[80];
+    int a, b;
+    (void)snprintf(kept, sizeof kept, "%s/kept", folder);
+    assert_int_equal(msgl__unix_listen(path, &first, &a, &err), 0);
+    assert_int_equal(link(path, kept), 0);
+    close(a);
+    assert_int_equal(msgl__unix_listen(path, &second, &b, &err), 0);
+    assert_true(first.dev == second.dev && first.ino != second.ino);
+    msgl__unix_remove(&first);
+    assert_int_equal(stat(path, &st), 0);
+    msgl__unix_remove(&second);
+    assert_int_equal(stat(path, &st), -1);
+    assert_int_equal(unlink(kept), 0);
+    close(b);
+}
+
+// A server whose queue of connections is full is there.
+static void test_full_queue(void **state)
+{
+    (void)state;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    const int busy = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(busy, (const struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(busy, 0), 0);
+    int client[8], n = 0;
+    bool full = false;
+    for (; n < 8 && !full; n++) {
+        client[n] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        full = connect(client[n], (const struct sockaddr *)&at, sizeof at) != 0;
+        assert_true(!full || errno == EAGAIN);
+    }
+    assert_true(full);
+    expect_refused(path, MSGL_EIO, "a server listens there");
+    while (n > 0) close(client[--n]);
+    close(busy);
+    assert_int_equal(unlink(path), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_anothers),
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_refused),
     };

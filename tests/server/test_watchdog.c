@@ -17,7 +17,7 @@ typedef struct scene {
     msgl_heartbeat h;
     msgl_watchdog w;
     uint64_t now;
-    int timeout_s;
+    int timeout_s, silence_ms;
     char why[160];
 } scene;
 
@@ -32,12 +32,14 @@ static int look(scene *s, int ms, bool beats)
     for (int t = 0; t <= ms; t += MSGL_WATCHDOG_TICK_MS) {
         if (t > 0) s->now += MSGL_WATCHDOG_TICK_MS * MS;
         if (beats) atomic_fetch_add(&s->h.alive, 1);
-        if (msgl__watchdog_look(&s->w, &s->h, s->timeout_s, s->now, s->why)) return t;
+        if (msgl__watchdog_look(&s->w, &s->h, s->timeout_s, s->silence_ms, s->now, s->why))
+            return t;
     }
     return -1;
 }
 
-// One rank: a process that stands still between steps is nobody's business.
+// Between steps a process may be silent for so long, whatever it was before, and for ever where
+// nobody minds.
 static void test_idle(void **state)
 {
     (void)state;
@@ -46,6 +48,40 @@ static void test_idle(void **state)
     msgl__heartbeat_begin(&s.h, 20 * MS);
     msgl__heartbeat_end(&s.h);
     assert_int_equal(look(&s, 100000, false), -1);
+    s = begin(60);
+    s.silence_ms = 3000;
+    for (int i = 0; i < 20; i++) { // once in 2.9 s is often enough
+        msgl__beat(&s.h, i % 2 == 0 ? MSGL_BEAT_SCHEDULER : MSGL_BEAT_COMPUTE);
+        assert_int_equal(look(&s, 2900, false), -1);
+    }
+    msgl__beat(&s.h, MSGL_BEAT_SCHEDULER);
+    s.now += 100 * MS; // seen at the next look
+    assert_int_equal(look(&s, 10000, false), 3000);
+    assert_string_equal(s.why, "it has given no sign of life for 3.0 s");
+    // A step is not between steps: it has its own time, and what comes behind it begins anew.
+    s = begin(60);
+    s.silence_ms = 3000;
+    msgl__heartbeat_begin(&s.h, 20 * MS);
+    assert_int_equal(look(&s, 50000, false), -1);
+    msgl__heartbeat_end(&s.h);
+    s.now += 100 * MS;
+    assert_int_equal(look(&s, 10000, false), 2900);
+}
+
+// A step whose answers nobody takes lives as long as it says so, and no longer.
+static void test_waits(void **state)
+{
+    (void)state;
+    scene s = begin(2);
+    s.silence_ms = 3000;
+    msgl__heartbeat_begin(&s.h, 20 * MS);
+    for (int i = 0; i < 100; i++) {
+        msgl__heartbeat_wait(&s.h);
+        assert_int_equal(look(&s, 1900, false), -1);
+    }
+    s.now += 100 * MS;
+    assert_int_equal(look(&s, 5000, false), 0);
+    assert_non_null(strstr(s.why, "a step of the engine takes more than 2.0 s"));
 }
 
 static void test_step(void **state)
@@ -135,9 +171,10 @@ static void test_another_engine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),   cmocka_unit_test(test_step),
-        cmocka_unit_test(test_steps),  cmocka_unit_test(test_standing_still),
-        cmocka_unit_test(test_pauses), cmocka_unit_test(test_another_engine),
+        cmocka_unit_test(test_idle),           cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_step),           cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_standing_still), cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_another_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -297,13 +297,38 @@ static void test_ends_early(void **state)
     close_world(&w);
 }
 
+// What a refused request would have been to do is nobody's load. Of two servers the first refuses
+// one of 100 tokens; the two that come later, of 20 each, have one server each: 20 ms, where both
+// on the second would wait for a step of 40.
+static void test_refused_load(void **state)
+{
+    (void)state;
+    world w;
+    open_world(&w, "{\"timestamp\":0,\"input_length\":100,\"output_length\":3}\n"
+                   "{\"timestamp\":1000,\"input_length\":20,\"output_length\":3}\n"
+                   "{\"timestamp\":1000,\"input_length\":20,\"output_length\":3}\n");
+    w.options.num_pages = 60;
+    w.cfg.num_replicas = 2;
+    w.cfg.policy = MSGL_ROUTING_TOTAL_TOKENS;
+    const msgl_simulation_result r = simulate(&w);
+    assert_int_equal(r.failed, 1);
+    assert_int_equal(r.completed, 2);
+    assert_near(r.ttft.max, 20);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clock),        cmocka_unit_test(test_clients_and_replicas),
-        cmocka_unit_test(test_warm_servers), cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_conversation), cmocka_unit_test(test_routing),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_conservation),
+        cmocka_unit_test(test_refused_load),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_clients_and_replicas),
+        cmocka_unit_test(test_warm_servers),
+        cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_routing),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_conservation),
         cmocka_unit_test(test_ends_early),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@
 
 #include "core/mem.h"
 #include "template/jinja_render.h"
+#include "utils/json.h"
 
 #define VECTORS MSGL_SOURCE_DIR "/tests/vectors/chat_template/"
 
@@ -166,11 +167,52 @@ static void test_unsupported(void **state)
     (void)state;
     expect_status("{% include 'x' %}", "{}", NULL, MSGL_EUNSUPPORTED, "'include'");
     expect_status("{% block a %}{% endblock %}", "{}", NULL, MSGL_EUNSUPPORTED, "'block'");
+    expect_status("{% autoescape true %}{% endautoescape %}", "{}", NULL, MSGL_EUNSUPPORTED,
+                  "'autoescape'");
+    expect_status("{{ 18446744073709551616 }}", "{}", NULL, MSGL_EFORMAT,
+                  "an integer does not fit into 64 bits");
+    expect_status("{{ 9223372036854775807 + 1 }}", "{}", NULL, MSGL_EINVAL,
+                  "an integer does not fit into 64 bits");
+    static const char *const filters[][2] = {{"{{ 5|filesizeformat }}", "'filesizeformat'"},
+                                             {"{{ 5|pprint }}", "'pprint'"},
+                                             {"{{ [1]|random }}", "'random'"},
+                                             {"{{ 'a'.encode() }}", "'encode'"}};
+    for (size_t i = 0; i < MSGL_COUNT(filters); i++) {
+        expect_status(filters[i][0], "{}", NULL, MSGL_EINVAL, filters[i][1]);
+    }
     expect_status("{{ '\\ud800' }}", "{}", NULL, MSGL_EUNSUPPORTED, "surrogate");
     expect_status("{{ '\"\\\\ud800\"'|from_json }}", "{}", NULL, MSGL_EINVAL,
                   "uXXXX escape at byte 1");
     expect_status("{{ '\xff' }}", "{}", NULL, MSGL_EFORMAT, "UTF-8");
     expect_status("{{ 9999999999 * 9999999999 }}", "{}", NULL, MSGL_EINVAL, "64 bits");
+    expect_status("{{ '99999999999999999999'|from_json + 1 }}", "{}", NULL, MSGL_EINVAL, "'int'");
+}
+
+// Integers beyond 64 bits among the variables keep their digits, as Python's do.
+static void test_large_integers(void **state)
+{
+    (void)state;
+    static const char vars[] = "{\"x\":12345678901234567890123,\"y\":[-9223372036854775809]}";
+    static const char *const cases[][2] = {
+        {"{{ x }} {{ y }} {{ x ~ 'a' }} {{ x|string }} {{ x|int }}",
+         "12345678901234567890123 [-9223372036854775809] 12345678901234567890123a "
+         "12345678901234567890123 12345678901234567890123"},
+        {"{{ y|tojson }} {{ {'a': x}|tojson }} {{ x|float }}",
+         "[-9223372036854775809] {\"a\": 12345678901234567890123} 1.2345678901234568e+22"},
+        {"{{ x is integer }} {{ x is number }} {{ x is float }} {{ x is string }} {{ not x }} "
+         "{{ x == x }} {{ x == y[0] }} {{ {x: 1}[x] }}",
+         "True True False False False True False 1"},
+    };
+    json_t *v = msgl__json_loadb(vars, strlen(vars), 0, NULL, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        msgl_rendered r;
+        msgl_err err;
+        const int rc = render(cases[i][0], strlen(cases[i][0]), v, NULL, NULL, &r, &err);
+        if (rc != 0) fail_msg("%s: %s", cases[i][0], err.text);
+        assert_string_equal(msgl__strbuf_str(&r.text), cases[i][1]);
+        msgl__rendered_free(&r);
+    }
+    json_decref(v);
 }
 
 // What nobody has is an error where it is reached, in blocks too, and nothing before.
@@ -448,12 +490,29 @@ static void test_provenance(void **state)
                  v, "x.{u}.526");
     expect_spans("{{ (u * 2)[:6] }}{{ 'ab' * 2 }}{{ u|first }}{{ (u ~ 'z')|last }}", v,
                  "{userus}abab{u}z");
+    // Texts of both origins: repeated, and cut one byte behind a seam, before it and around it.
+    expect_spans("{{ ('a' ~ u) * 3 }} {{ (u ~ 'bc') * 2 }}", v,
+                 "a{user}a{user}a{user} {user}bc{user}bc");
+    expect_spans(
+        "{{ ('ab' ~ u)[:3] }} {{ ('ab' ~ u)[1:3] }} {{ (u ~ 'bc')[:5] }} {{ (u ~ 'bc')[3:5] }}", v,
+        "ab{u} b{u} {user}b {r}b");
+    expect_spans("{{ (u ~ 'bc')[:4] }} {{ (u ~ 'bc')[4:] }} {{ ('ab' ~ u ~ 'c')[1:4] }}", v,
+                 "{user} bc b{us}");
     // Decoded JSON: strings by their bytes, punctuation of printed containers by their bracket's.
     expect_spans("{% set j = '{\"a\": \"' ~ u ~ '\\\\n' ~ u ~ '\", \"b\": \"x\"}' %}"
                  "{{ (j|from_json).a }} {{ (j|from_json).b }} {{ j|from_json|tojson }}",
                  v, "{user}\n{user} x {\"a\": {\"user}\\n{user\"}, \"b\": \"x\"}");
     expect_spans("{{ (d|tojson)|from_json }} {{ (d|tojson|from_json).k }}", v,
                  "{{'k': 'v', 'n': 1}} {v}");
+    // An integer keeps its digits, however many.
+    expect_spans("{% set n = '[12345678901234567890123, -9223372036854775809, "
+                 "9223372036854775807]'|from_json %}{{ n|tojson }} {{ n }} {{ n[0] }} "
+                 "{{ n[0] is integer and n[0] is number }} {{ n[0] == n[1] }} "
+                 "{{ n[0] == ('12345678901234567890123'|from_json) }} {{ n[0] is string }}",
+                 v,
+                 "[12345678901234567890123, -9223372036854775809, 9223372036854775807] "
+                 "[12345678901234567890123, -9223372036854775809, 9223372036854775807] "
+                 "12345678901234567890123 True False True False");
     // A role that every API knows is the template's; any other is the client's.
     expect_spans("{% for x in m %}<|{{ x.role }}|>{% endfor %}", v, "<|user|><|{evil}|>");
     expect_spans(
@@ -763,6 +822,7 @@ int main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_large_integers),
         cmocka_unit_test(test_unknown_names),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_long_work),

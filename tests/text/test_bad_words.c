@@ -7,7 +7,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -59,6 +62,36 @@ static void test_spellings(void **state)
     assert_int_equal(v.data[0], v.len - 1);
     expect_text(&v, 0, "\xe6\xbc\xa2");
     msgl__ids_free(&v);
+}
+
+// A tokenizer that puts a space before every text that has none: both spellings are one.
+static void test_one_spelling(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{"
+        "\"type\":"
+        "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"Ġ\":0,\"a\":1,\"b\":2},"
+        "\"merges\":[]}}";
+    char dir[] = "/tmp/minisgl-words-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(json, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    msgl_tokenizer *t;
+    msgl_err err = {0};
+    if (msgl__tokenizer_load(dir, &t, &err) != 0) fail_msg("%s", err.text);
+    msgl_ids v = {0};
+    assert_int_equal(msgl__bad_word_add(t, "ab", 2, &v, NULL), 0);
+    assert_int_equal(v.len, 1 + 3);
+    for (int i = 0; i < 3; i++) assert_int_equal(v.data[1 + i], i);
+    msgl__ids_free(&v);
+    msgl__tokenizer_free(t);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(dir), 0);
 }
 
 static void test_refused(void **state)
@@ -124,7 +157,8 @@ static void test_refused_breakers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spellings), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_breakers), cmocka_unit_test(test_refused_breakers)};
+        cmocka_unit_test(test_spellings), cmocka_unit_test(test_one_spelling),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_breakers),
+        cmocka_unit_test(test_refused_breakers)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

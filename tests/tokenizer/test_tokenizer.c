@@ -667,7 +667,7 @@ static void test_failing_allocations(void **state)
     static const char text[] =
         "ab <S> cd ef\xcc\x81  [x] <LR> -x- 12 \xe2\x98\x83 verylongwordwithoutspaces"
         "verylongwordwithoutspacesverylongwordwithoutspaces";
-    for (size_t k = 0; k < 3; k++) {
+    for (size_t k = 0; k < MSGL_COUNT(names); k++) {
         char dir[512];
         snprintf(dir, sizeof(dir), "%s/tests/vectors/tokenizer/%s", MSGL_SOURCE_DIR, names[k]);
         int rc = MSGL_ENOMEM;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tokenizer/load.h"
+#include "tokenizer/load_tiktoken.h"
 #include "tokenizer/vectors.h"
 
 #define MODEL(vocab, merges)                                                                       \
@@ -142,10 +143,8 @@ static void test_added(void **state)
     refuse("{\"added_tokens\":[{\"id\":3}]," AB "}", MSGL_EFORMAT, "added_tokens[0].content");
     refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":1}]," AB "}", MSGL_EFORMAT,
            "added_tokens[0].special: expected true or false, found an integer");
-    refuse("{\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]," AB "}", MSGL_EFORMAT,
-           "id 1 belongs to another token");
-    refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\"},{\"id\":3,\"content\":\"y\"}]," AB "}",
-           MSGL_EFORMAT, "id 3 is both \"x\" and \"y\"");
+    refuse("{\"added_tokens\":[{\"id\":4,\"content\":\"x\"}]," MODEL("{\"a\":0,\"b\":2}", "[]") "}",
+           MSGL_EFORMAT, "added_tokens[0]: its id, 2, belongs to another token of model.vocab");
     // 10^7 added tokens, or as many as the limit on files lets through.
     const size_t n = 250000, each = 48;
     char *many = malloc(n * each + 200);
@@ -164,6 +163,43 @@ static void test_added(void **state)
     sprintf(longer + len + 2000, "\"}]}");
     refuse(longer, MSGL_ELIMIT, "2000 bytes; at most");
     free(longer);
+}
+
+// What `tokenizers` takes and this does not, each by its name.
+static void test_unsupported(void **state)
+{
+    (void)state;
+    static const char *const patterns[][2] = {
+        {"[[:alpha:]]+", "a class inside a class is not supported, at byte 1: \"[:alpha:]]+\""},
+        {"[\\\\p{L}&&[^b]]", "an intersection of classes is not supported, at byte 6: \"&&[^b]]\""},
+        {"\\\\X", "this escape is not supported, at byte 0: \"\\X\""},
+        {"a\\\\R", "this escape is not supported, at byte 1: \"\\R\""},
+    };
+    char json[512];
+    for (size_t i = 0; i < MSGL_COUNT(patterns); i++) {
+        snprintf(
+            json, sizeof json,
+            "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":"
+            "\"Isolated\",\"invert\":false}," AB "}",
+            patterns[i][0]);
+        refuse(json, MSGL_EUNSUPPORTED, patterns[i][1]);
+    }
+    static const char *const parts[][2] = {
+        {"pre_tokenizer", "FixedLength"},
+        {"post_processor", "RobertaProcessing"},
+        {"post_processor", "BertProcessing"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(parts); i++) {
+        char says[96];
+        snprintf(json, sizeof json, "{\"%s\":{\"type\":\"%s\"}," AB "}", parts[i][0], parts[i][1]);
+        snprintf(says, sizeof says, "%s: type \"%s\" is not supported; known: ", parts[i][0],
+                 parts[i][1]);
+        refuse(json, MSGL_EUNSUPPORTED, says);
+    }
+    refuse("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", MSGL_EUNSUPPORTED,
+           "model: type \"WordPiece\" is not supported; known: BPE");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\"}}",
+           MSGL_EUNSUPPORTED, "model.continuing_subword_prefix");
 }
 
 static void test_components(void **state)
@@ -338,6 +374,132 @@ static void test_escapes(void **state)
     msgl__tokenizer_free(t);
 }
 
+#define ADDED(id, content) "{\"id\":" #id ",\"content\":\"" content "\",\"normalized\":false}"
+
+// Ids as `tokenizers` 0.23.3 gives them: that of the vocabulary's token, else the next one behind
+// the vocabulary's 3 tokens, in the order of the list. The list's own ids make no difference.
+static void test_added_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *added;
+        int32_t x, y, vocab_size;
+    } cases[] = {
+        {ADDED(3, "<x>") "," ADDED(4, "<y>"), 3, 4, 5},
+        {ADDED(4, "<x>") "," ADDED(3, "<y>"), 3, 4, 5},
+        {ADDED(300, "<x>") "," ADDED(7, "<y>"), 3, 4, 5},
+        {ADDED(1, "<x>") "," ADDED(0, "<y>"), 3, 4, 5}, // other tokens' ids
+        {ADDED(3, "<x>") "," ADDED(3, "<y>"), 3, 4, 5},
+        {ADDED(3, "<x>") "," ADDED(4, "<x>") "," ADDED(5, "<y>"), 3, 4, 5},
+        {ADDED(9, "b") "," ADDED(4, "<x>") "," ADDED(2, "ab") "," ADDED(5, "<y>"), 3, 4, 5},
+        {ADDED(3, "") "," ADDED(4, "<x>") "," ADDED(5, "<y>"), 3, 4, 5},
+    };
+    char json[1024];
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        snprintf(json, sizeof json, "{\"added_tokens\":[%s],%s}", cases[i].added, AB);
+        msgl_tokenizer *t = accept(json, NULL);
+        assert_int_equal(msgl__tokenizer_id(t, "<x>"), cases[i].x);
+        assert_int_equal(msgl__tokenizer_id(t, "<y>"), cases[i].y);
+        assert_int_equal(msgl__tokenizer_id(t, "b"), 1);
+        assert_int_equal(msgl__tokenizer_vocab_size(t), cases[i].vocab_size);
+        expect_ids(t, "a<y>ab<x>b", 5, (const int32_t[]){0, cases[i].y, 2, cases[i].x, 1});
+        msgl__tokenizer_free(t);
+    }
+    // Of tokenizer_config.json in the order of its ids, behind those of tokenizer.json.
+    msgl_tokenizer *t = accept("{\"added_tokens\":[" ADDED(8, "<z>") "]," AB "}",
+                               "{\"added_tokens_decoder\":{\"9\":{\"content\":\"<x>\"},"
+                               "\"10\":{\"content\":\"<w>\"},\"7\":{\"content\":\"<y>\"},"
+                               "\"8\":{\"content\":\"<z>\"}}}");
+    static const char *const order[] = {"<z>", "<y>", "<x>", "<w>"};
+    for (int i = 0; i < 4; i++) assert_int_equal(msgl__tokenizer_id(t, order[i]), 3 + i);
+    msgl__tokenizer_free(t);
+}
+
+// The lines of tiktoken.model for the 256 bytes, in their order, and `more`.
+static char *ranks_with(const char *more)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *text = malloc(256 * 16 + strlen(more) + 1), *at = text;
+    assert_non_null(text);
+    for (int b = 0; b < 256; b++) {
+        at += sprintf(at, "%c%c== %d\n", digits[b >> 2], digits[(b & 3) << 4], b);
+    }
+    memcpy(at, more, strlen(more) + 1);
+    return text;
+}
+
+#define KIMI "{\"tokenizer_class\":\"TikTokenTokenizer\"}"
+#define KIMI_WITH(added)                                                                           \
+    "{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":{" added "}}"
+
+static int parse_ranks(const char *ranks, const char *config, msgl_tokenizer **t, msgl_err *err)
+{
+    *err = (msgl_err){0};
+    const size_t len = config != NULL ? strlen(config) : 0;
+    return msgl__tokenizer_from_tiktoken(ranks, strlen(ranks), config, len, t, err);
+}
+
+// Kimi's file: tests/vectors/tokenizer/kimi has what it gives; here what it may be.
+static void test_tiktoken(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t;
+    msgl_err err;
+    char *text = ranks_with("\r\nYWI= 256\r\n\nYWJj 257"); // ab, abc
+    assert_int_equal(parse_ranks(text, KIMI_WITH("\"259\":{\"content\":\"<x>\"}"), &t, &err), 0);
+    assert_int_equal(msgl__tokenizer_vocab_size(t), 258 + 256);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_258|>"), 258);
+    assert_int_equal(msgl__tokenizer_id(t, "<x>"), 259);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_513|>"), 513);
+    assert_int_equal(msgl__tokenizer_id(t, "<|reserved_token_514|>"), -1);
+    expect_ids(t, "abcab<x>a", 4, (const int32_t[]){257, 256, 259, 'a'});
+    msgl__tokenizer_free(t);
+    free(text);
+    static const struct {
+        const char *more, *config, *says;
+    } bad[] = {
+        {"YWI= 257", KIMI, "tiktoken.model: line 257: expected up to 255 bytes in base64"},
+        {"YWI= -1", KIMI, "line 257"},
+        {"YWI= ", KIMI, "line 257"},
+        {"YWI=", KIMI, "line 257"},
+        {"YWI 256", KIMI, "line 257"},
+        {"YW=I 256", KIMI, "line 257"},
+        {"==== 256", KIMI, "line 257"},
+        {" 256", KIMI, "line 257"},
+        {"YWI= 2 6", KIMI, "line 257"},
+        {"YWI= 18446744073709551872", KIMI, "line 257"},
+        {"YWI= 97", KIMI, "id 97 is both \"a\" and \"ab\""},
+        {"YQ== 256", KIMI, "\"a\" occurs twice"},
+        {"", NULL, "needs tokenizer_config.json beside it"},
+        {"", "{}", "tokenizer_class: found \"\", allowed \"TikTokenTokenizer\""},
+        {"", "{\"tokenizer_class\":\"QWenTokenizer\"}", "found \"QWenTokenizer\""},
+        {"", "[]", "tokenizer_config.json"},
+        {"", KIMI_WITH("\"256\":7"), "added_tokens[0].content"},
+        {"", KIMI_WITH("\"257\":{\"content\":\"a\"}"), "contents of ids 256 to 511 have to differ"},
+        {"", KIMI_WITH("\"257\":{\"content\":\"<|reserved_token_256|>\"}"), "have to differ"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        text = ranks_with(bad[i].more);
+        assert_true(parse_ranks(text, bad[i].config, &t, &err) < 0);
+        assert_null(t);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("%zu: %s", i, err.text);
+        free(text);
+    }
+    text = ranks_with("YWI= 256");
+    int rc = MSGL_ENOMEM;
+    for (uint64_t nth = 1; rc != 0; nth += 1 + nth / 3) { // most allocations are the pattern's
+        msgl__mem_fail_from(nth);
+        rc = parse_ranks(text, KIMI, &t, &err);
+        msgl__mem_fail_from(0);
+        assert_true(rc == 0 || rc == MSGL_ENOMEM);
+    }
+    msgl__tokenizer_free(t);
+    free(text);
+    assert_int_equal(parse_ranks("", KIMI, &t, &err), MSGL_EFORMAT);
+    assert_int_equal(parse_ranks("YQ== 0\n", KIMI, &t, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "tiktoken.model: byte 0x00 is no token"));
+}
+
 // tokenizer_config.json adds tokens that tokenizer.json does not have and leaves the others alone.
 static void test_config_tokens(void **state)
 {
@@ -449,7 +611,10 @@ int main(void)
         cmocka_unit_test(test_model),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_added),
+        cmocka_unit_test(test_added_ids),
+        cmocka_unit_test(test_tiktoken),
         cmocka_unit_test(test_components),
+        cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_exploding_rewrite),
         cmocka_unit_test(test_exploding_pattern),

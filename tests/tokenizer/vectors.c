@@ -12,7 +12,7 @@
 #define DIR MSGL_SOURCE_DIR "/tests/vectors/tokenizer/"
 
 const char *const vector_names[] = {"qwen2", "llama3", "gpt2",  "llama2", "mistral", "tekken",
-                                    "flags", "pieces", "words", "spm",    "smollm"};
+                                    "flags", "pieces", "words", "spm",    "smollm",  "kimi"};
 
 msgl_tokenizer *vector_tokenizer(const char *name)
 {

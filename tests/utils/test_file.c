@@ -13,6 +13,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,10 +124,52 @@ static void test_write_all(void **state)
     close(ends[1]);
 }
 
+// What Git LFS leaves in a clone is no file of its kind, whoever reads or maps it.
+static void test_pointer(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n";
+    char path[96], *data;
+    void *map;
+    size_t len;
+    msgl_err err;
+    (void)snprintf(path, sizeof path, "%s/m.gguf", dir);
+    assert_int_equal(msgl__file_replace(path, 0600, text, sizeof text - 1, NULL), 0);
+    assert_int_equal(msgl__file_read(path, 1000, &data, &len, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "/m.gguf: is a Git LFS pointer, not the file itself"));
+    assert_int_equal(msgl__file_map(path, &map, &len, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "/m.gguf: is a Git LFS pointer, not the file itself"));
+    assert_int_equal(msgl__file_replace(path, 0600, text, 20, NULL), 0); // only begins so
+    assert_int_equal(msgl__file_map(path, &map, &len, &err), 0);
+    assert_int_equal(munmap(map, len), 0);
+}
+
+// A long path keeps its beginning and its end, from a component's start where one is there, and
+// no half characters.
+static void test_path_short(void **state)
+{
+    (void)state;
+    char path[200], want[200], buf[MSGL_PATH_SHOWN];
+    memset(path, 'a', 95);
+    path[95] = '\0';
+    assert_ptr_equal(msgl__path_short(path, buf), path);
+    snprintf(path, sizeof path, "/models/%0150d/config.json", 7);
+    snprintf(want, sizeof want, "/models/%022d.../config.json", 0);
+    assert_string_equal(msgl__path_short(path, buf), want);
+    for (int i = 0; i < 60; i++) snprintf(path + 2 * i, 3, "\u00e9"); // of two bytes each
+    assert_int_equal(strlen(msgl__path_short(path, buf)), 30 + 3 + 60);
+    memmove(path + 1, path, 120);
+    path[0] = '/';
+    path[121] = '\0';
+    assert_int_equal(strlen(msgl__path_short(path, buf)), 29 + 3 + 60);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replace),
-                                       cmocka_unit_test(test_parents),
-                                       cmocka_unit_test(test_write_all)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replace), cmocka_unit_test(test_parents),
+        cmocka_unit_test(test_write_all), cmocka_unit_test(test_pointer),
+        cmocka_unit_test(test_path_short)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

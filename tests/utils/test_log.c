@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lines of the log, as text and as JSON: whatever stands in them, each is one line, and one object.
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -147,12 +149,167 @@ static void test_long_lines(void **state)
     }
 }
 
+// What a terminal would act on is shown, not sent; letters beside those are left alone.
+static void test_controls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *plain, *quoted;
+    } cases[] = {
+        {"\xc2\x9b"
+         "31m",
+         "?31m", "\\u009b31m"}, // CSI in one character
+        {"\xc2\x80|\xc2\x85|\xc2\x9f", "?|?|?", "\\u0080|\\u0085|\\u009f"},
+        {"\xc2\xa0", "\xc2\xa0", "\xc2\xa0"}, // the first behind them
+        {"\x1b[2J\x7f", "?[2J?", "\\u001b[2J?"},
+        {"\xe2\x80\xa7\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaf", "\xe2\x80\xa7??\xe2\x80\xaf",
+         "\xe2\x80\xa7\\u2028\\u2029\xe2\x80\xaf"},
+        {"\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c", "???", "\\u200e\\u200f\\u061c"},
+        {"\xe2\x80\xaa\xe2\x80\xab\xe2\x80\xac\xe2\x80\xad\xe2\x80\xae", "?????",
+         "\\u202a\\u202b\\u202c\\u202d\\u202e"},
+        {"\xe2\x81\xa6\xe2\x81\xa7\xe2\x81\xa8\xe2\x81\xa9\xe2\x81\xaa", "????\xe2\x81\xaa",
+         "\\u2066\\u2067\\u2068\\u2069\xe2\x81\xaa"},
+        {"\x9b"
+         "31m\xff",
+         "?31m?", "?31m?"}, // C1 of other encodings
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char want[256];
+        const msgl_log_field f = {.name = "f", .text = cases[i].text};
+        for (int json = 0; json < 2; json++) {
+            reader r;
+            reader_open(&r, json);
+            msgl__log_fields(&r.log, MSGL_LOG_INFO, cases[i].text, &f, 1);
+            const char *s = reader_take(&r) + (json ? 0 : 24);
+            (void)snprintf(want, sizeof want,
+                           json ? "\"message\":\"%s\",\"f\":\"%s\"}" : " info  %s f=\"%s\"",
+                           json ? cases[i].quoted : cases[i].plain, cases[i].quoted);
+            if (strstr(s, want) == NULL) fail_msg("%s instead of %s", s, want);
+            reader_close(&r);
+        }
+    }
+}
+
+// Lines with the numbers from, ..., to - 1, some of which find no room.
+static void log_numbers(const msgl_log *log, int from, int to)
+{
+    for (int i = from; i < to; i++) msgl__log(log, MSGL_LOG_INFO, "%-400d", i);
+}
+
+typedef struct numbers {
+    char text[1 << 20];
+    size_t n;              // of it, of a line whose end has not come
+    int next;              // the first number that may come
+    int lines, told, torn; // whole ones; lost ones that were told of; what is left of lost ones
+} numbers;
+
+static void take_line(numbers *all, const char *at, size_t len)
+{
+    enum { WHOLE = 24 + sizeof " info  " - 1 + 400 };
+    int number;
+    const char *lost = strstr(at, "nobody read them lines=");
+    if (len == WHOLE && sscanf(at + 24, " info %d", &number) == 1) {
+        check_stamp(at);
+        assert_true(number >= all->next);
+        all->next = number + 1;
+        all->lines++;
+    } else if (lost != NULL) {
+        check_stamp(at);
+        all->told += atoi(strchr(lost, '=') + 1);
+    } else {
+        all->torn++;
+    }
+}
+
+// Reads what is there.
+static void read_numbers(int fd, numbers *all)
+{
+    ssize_t got;
+    while ((got = read(fd, all->text + all->n, sizeof all->text - 1 - all->n)) > 0) {
+        all->n += (size_t)got;
+    }
+    all->text[all->n] = '\0';
+    char *at = all->text;
+    for (char *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+        const bool tty = end > at && end[-1] == '\r';
+        *(end - tty) = '\0';
+        take_line(all, at, (size_t)(end - at) - tty);
+    }
+    all->n -= (size_t)(at - all->text);
+    memmove(all->text, at, all->n);
+}
+
+// Nothing waits for a reader that stands still; when it goes on it hears how many lines it missed.
+// writer is a descriptor of what `from` reads.
+static void expect_lost(int writer, int from, msgl_log_way way)
+{
+    enum { MANY = 2000 };
+    msgl_log_sink sink = {0};
+    const int flags = fcntl(writer, F_GETFL);
+    assert_int_equal(fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK), 0);
+    msgl__log_sink_open(&sink, writer);
+    if (way == MSGL_LOG_LOOKS) { // as where /proc is not there, or the pipe is another user's
+        msgl__log_sink_close(&sink);
+        sink.fd = writer;
+        sink.way = way;
+    }
+    assert_int_equal(sink.way, way);
+    const msgl_log log = {.level = MSGL_LOG_INFO, .fd = writer, .sink = &sink};
+    log_numbers(&log, 0, MANY); // far more than fits
+    static numbers seen;
+    int all = MANY;
+    seen = (numbers){0};
+    read_numbers(from, &seen);
+    assert_true(seen.lines > 0 && seen.lines < MANY);
+    for (int i = 0; i < 1000 && (seen.next < all || all == MANY); i++) {
+        log_numbers(&log, all, all + 1);
+        all++;
+        read_numbers(from, &seen);
+        if (seen.next < all) usleep(1000); // a terminal makes room when it comes to it
+    }
+    assert_int_equal(seen.next, all);
+    // A pipe takes a line whole or not at all. Of others the end of one may be missing, which is
+    // then made up for: that one is told of as lost, and comes.
+    const bool whole = way != MSGL_LOG_SOCKET && isatty(writer) == 0;
+    assert_true(whole ? seen.lines + seen.told == all : seen.lines + seen.told >= all);
+    assert_true(seen.told > 0 && (!whole || seen.torn == 0));
+    assert_int_equal(fcntl(writer, F_GETFL), flags); // which others have, too
+    msgl__log_sink_close(&sink);
+    close(from);
+    close(writer);
+}
+
+static void test_stuck(void **state)
+{
+    (void)state;
+    int fd[2];
+    for (int looks = 0; looks < 2; looks++) {
+        assert_int_equal(pipe(fd), 0);
+        assert_true(fcntl(fd[1], F_SETPIPE_SZ, 16384) > 0);
+        expect_lost(fd[1], fd[0], looks ? MSGL_LOG_LOOKS : MSGL_LOG_OWN);
+    }
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    expect_lost(fd[0], fd[1], MSGL_LOG_SOCKET);
+    // A terminal whose window does not read.
+    const int window = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(window >= 0 && grantpt(window) == 0 && unlockpt(window) == 0);
+    const int tty = open(ptsname(window), O_RDWR | O_NOCTTY);
+    assert_true(tty >= 0);
+    expect_lost(tty, window, MSGL_LOG_OWN);
+    // A file always takes what comes.
+    char path[] = "/tmp/msgl-log-XXXXXX";
+    const int file = mkstemp(path);
+    msgl_log_sink sink = {0};
+    msgl__log_sink_open(&sink, file);
+    assert_int_equal(sink.way, MSGL_LOG_WAITS);
+    unlink(path);
+    close(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_long_lines),
-    };
+        cmocka_unit_test(test_text), cmocka_unit_test(test_json), cmocka_unit_test(test_long_lines),
+        cmocka_unit_test(test_controls), cmocka_unit_test(test_stuck)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,15 +8,18 @@
 #include "api/anthropic/endpoints.h"
 #include "api/fields.h"
 #include "api/final_message.h"
+#include "api/foreign.h"
 #include "api/json.h"
 #include "api/anthropic/messages_answer.h"
+#include "utils/json.h"
 
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
-    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
+    {"max_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
      .help = "of the answer; /v1/messages must have it"},
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
-     .help = "objects with `role` (user, assistant) and `content`, a string or an array of blocks"},
+     .help = "objects with `role` (user, assistant, system) and `content`, a string or an array of "
+             "blocks"},
     {"system", MSGL_FIELD_ANY, .help = "a string, or an array of text blocks"},
     MSGL_ROW_STREAM,
     {"stop_sequences", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_STOPS,
@@ -24,7 +27,8 @@ static const msgl_field_row rows[] = {
     {"tools", MSGL_FIELD_ARRAY, .help = "the client's own tools"},
     {"tool_choice", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"auto\"}",
      .help = "of type auto, any, tool or none; `disable_parallel_tool_use` (boolean)"},
-    {"thinking", MSGL_FIELD_OBJECT, .help = "of type enabled, adaptive or disabled"},
+    {"thinking", MSGL_FIELD_OBJECT,
+     .help = "of type enabled, adaptive or disabled; `budget_tokens`: thoughts end after so many"},
     {"output_config", MSGL_FIELD_OBJECT,
      .help = "`format`: of type json_schema, with a schema; `effort`: a variable of the template"},
     MSGL_ROW_CHAT_TEMPLATE,
@@ -49,31 +53,100 @@ static const msgl_fields passed = {.read = service_rows, .also = &msgl__sampling
 static const msgl_fields fields = {.read = rows, .refused = refused, .also = &passed};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
-// A string, or text blocks as one, into *out.
-static int texts_of(const json_t *v, const char *param, json_t **out, msgl_api_error *e)
+// --- texts ---
+
+static int add_line(const json_t *text, msgl_strbuf *out)
 {
-    if (json_is_string(v)) {
-        *out = json_incref((json_t *)v);
-        return 0;
-    }
-    if (!json_is_array(v))
-        return msgl__field_bad(e, param, "must be a string or an array of blocks");
-    msgl_strbuf all;
-    msgl__strbuf_init(&all, SIZE_MAX / 2);
+    const int rc = out->len == 0 ? 0 : msgl__strbuf_addc(out, '\n');
+    if (rc != 0) return rc;
+    return msgl__strbuf_add(out, json_string_value(text), json_string_length(text));
+}
+
+// A document's text, with its title and context before it. MSGL_EINVAL: it has none (a PDF, a file
+// of Anthropic's servers).
+static int add_document(const json_t *block, msgl_strbuf *out)
+{
+    static const char *const names[] = {"title", "context"};
+    const json_t *source = json_object_get(block, "source");
+    const json_t *data = json_object_get(source, "data");
+    const json_t *content = json_object_get(source, "content");
     int rc = 0;
-    for (size_t i = 0; i < json_array_size(v) && rc == 0; i++) {
-        const json_t *block = json_array_get(v, i), *text = json_object_get(block, "text");
-        if (!msgl__field_is_type(block, "text") || !json_is_string(text)) {
-            msgl__strbuf_free(&all);
-            return msgl__field_bad(e, param,
-                                   "has a block that is no text: this model reads text only");
-        }
-        if (i > 0) rc = msgl__strbuf_addc(&all, '\n');
-        if (rc == 0) rc = msgl__strbuf_add(&all, json_string_value(text), json_string_length(text));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const json_t *text = json_object_get(block, names[i]);
+        if (rc == 0 && json_is_string(text)) rc = add_line(text, out);
     }
-    *out = rc == 0 ? json_stringn(msgl__strbuf_str(&all), all.len) : NULL;
-    msgl__strbuf_free(&all);
-    return *out != NULL ? 0 : msgl__api_oom(e);
+    if (rc != 0) return rc;
+    if (msgl__field_is_type(source, "text") && json_is_string(data)) return add_line(data, out);
+    if (!msgl__field_is_type(source, "content")) return MSGL_EINVAL;
+    if (json_is_string(content)) return add_line(content, out);
+    for (size_t i = 0; i < json_array_size(content) && rc == 0; i++) {
+        const json_t *text = json_object_get(json_array_get(content, i), "text");
+        rc = json_is_string(text) ? add_line(text, out) : MSGL_EINVAL;
+    }
+    return rc;
+}
+
+// Blocks of Anthropic's own tools and services, which histories have.
+static bool is_foreign(const json_t *block)
+{
+    static const char *const types[] = {"server_tool_use",  "mcp_tool_use",     "tool_reference",
+                                        "container_upload", "mcp_tool_listing", "tool_addition",
+                                        "tool_removal",     "fallback",         "browser_state",
+                                        "search_result",    "compaction"};
+    static const char result[] = "_tool_result";
+    const char *type = json_string_value(json_object_get(block, "type"));
+    const size_t n = type == NULL ? 0 : strlen(type), m = sizeof result - 1;
+    if (n > m && strcmp(type + n - m, result) == 0) return true;
+    for (size_t i = 0; i < sizeof types / sizeof types[0] && type != NULL; i++) {
+        if (strcmp(type, types[i]) == 0) return true;
+    }
+    return false;
+}
+
+// What a block says, on a line of its own. MSGL_EINVAL: nothing that a model of texts reads.
+static int add_block_text(const json_t *block, msgl_strbuf *out)
+{
+    const json_t *text = json_object_get(block, "text");
+    if (msgl__field_is_type(block, "text")) {
+        return json_is_string(text) ? add_line(text, out) : MSGL_EINVAL;
+    }
+    if (msgl__field_is_type(block, "document")) return add_document(block, out);
+    return is_foreign(block) ? msgl__foreign_text(block, out) : MSGL_EINVAL;
+}
+
+// Claude Code's line with a number that differs in each request: it says nothing to a model, and
+// no request would find the prefix of another one cached.
+static bool is_billing(const json_t *block)
+{
+    static const char line[] = "x-anthropic-billing-header:";
+    const char *text = json_string_value(json_object_get(block, "text"));
+    return text != NULL && strncmp(text, line, sizeof line - 1) == 0;
+}
+
+// A string, or what blocks say, one line behind the other, behind what *out has. results: of a
+// tool, whose pictures are only mentioned: a history that has one stays usable.
+static int add_texts(const json_t *v, const char *param, bool results, msgl_strbuf *out,
+                     msgl_api_error *e)
+{
+    static const char picture[] = "[image] This model reads text only: the picture is left out.";
+    if (!json_is_string(v) && !json_is_array(v)) {
+        return msgl__field_bad(e, param, "must be a string or an array of blocks");
+    }
+    int rc = json_is_string(v) ? add_line(v, out) : 0;
+    for (size_t i = 0; i < json_array_size(v) && rc == 0; i++) {
+        const json_t *block = json_array_get(v, i);
+        if (is_billing(block)) continue;
+        if (results && msgl__field_is_type(block, "image")) {
+            rc = out->len == 0 ? 0 : msgl__strbuf_addc(out, '\n');
+            if (rc == 0) rc = msgl__strbuf_adds(out, picture);
+        } else {
+            rc = add_block_text(block, out);
+        }
+    }
+    if (rc == MSGL_EINVAL) {
+        return msgl__field_bad(e, param, "has a block that is no text: this model reads text only");
+    }
+    return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
 // --- messages ---
@@ -87,18 +160,39 @@ typedef struct turn {
     char param[64];
 } turn;
 
-// A text block as it is: a chat's content is such blocks, too.
-static int add_text(turn *t, const json_t *block, msgl_api_error *e)
+static int append_text(turn *t, const json_t *block, msgl_api_error *e)
 {
-    if (!json_is_string(json_object_get(block, "text"))) {
-        return msgl__field_bad(e, t->param, "has no text");
-    }
     if (json_object_get(t->turn, "content") == NULL &&
         json_object_set_new(t->turn, "content", json_array()) != 0) {
         return msgl__api_oom(e);
     }
     json_t *content = json_object_get(t->turn, "content");
     return json_array_append(content, (json_t *)block) == 0 ? 0 : msgl__api_oom(e);
+}
+
+// A text block as it is, as a chat's content has such blocks, too; one with what another block
+// says.
+static int add_text(turn *t, const json_t *block, msgl_api_error *e)
+{
+    json_t *made = NULL;
+    if (!msgl__field_is_type(block, "text")) {
+        msgl_strbuf all;
+        msgl__strbuf_init(&all, SIZE_MAX / 2);
+        const int rc = add_block_text(block, &all);
+        if (rc == 0)
+            made = json_pack("{s:s,s:s%}", "type", "text", "text", msgl__strbuf_str(&all), all.len);
+        msgl__strbuf_free(&all);
+        if (rc == MSGL_EINVAL) {
+            return msgl__field_bad(e, t->param, "has no text: this model reads text only");
+        }
+        if (made == NULL) return msgl__api_oom(e);
+        block = made;
+    } else if (!json_is_string(json_object_get(block, "text"))) {
+        return msgl__field_bad(e, t->param, "has no text");
+    }
+    const int rc = append_text(t, block, e);
+    json_decref(made);
+    return rc;
 }
 
 static int add_thought(turn *t, const json_t *block, msgl_api_error *e)
@@ -136,11 +230,14 @@ static int add_result(turn *t, const json_t *block, msgl_api_error *e)
     const json_t *content = msgl__field(block, "content");
     if (!json_is_string(id))
         return msgl__field_bad(e, t->param, "must have the string tool_use_id");
-    json_t *text = NULL;
-    const int rc = content == NULL ? 0 : texts_of(content, t->param, &text, e);
+    msgl_strbuf all;
+    msgl__strbuf_init(&all, SIZE_MAX / 2);
+    const int rc = content == NULL ? 0 : add_texts(content, t->param, true, &all, e);
+    json_t *m = rc != 0 ? NULL
+                        : json_pack("{s:s,s:O,s:s%}", "role", "tool", "tool_call_id", id, "content",
+                                    msgl__strbuf_str(&all), all.len);
+    msgl__strbuf_free(&all);
     if (rc != 0) return rc;
-    if (text == NULL) text = json_string("");
-    json_t *m = json_pack("{s:s,s:O,s:o}", "role", "tool", "tool_call_id", id, "content", text);
     return json_array_append_new(t->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
@@ -152,6 +249,7 @@ static int add_block(turn *t, const json_t *block, msgl_api_error *e)
     if (theirs && msgl__field_is_type(block, "thinking")) return add_thought(t, block, e);
     if (theirs && msgl__field_is_type(block, "redacted_thinking")) return 0; // nobody can read it
     if (!theirs && msgl__field_is_type(block, "tool_result")) return add_result(t, block, e);
+    if (msgl__field_is_type(block, "document") || is_foreign(block)) return add_text(t, block, e);
     return msgl__field_bad(
         e, t->param,
         theirs ? "must be a block of type text, thinking or tool_use"
@@ -175,12 +273,19 @@ static int end_turn(turn *t, bool empty, msgl_api_error *e)
     return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
+static bool is_system(const json_t *m)
+{
+    const char *role = json_string_value(json_object_get(m, "role"));
+    return role != NULL && strcmp(role, "system") == 0;
+}
+
 static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e)
 {
     turn t = {.out = out, .role = json_string_value(json_object_get(m, "role"))};
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].role", i);
+    if (is_system(m)) return 0; // put_system's
     if (t.role == NULL || (strcmp(t.role, "user") != 0 && strcmp(t.role, "assistant") != 0)) {
-        return msgl__field_bad(e, t.param, "must be user or assistant");
+        return msgl__field_bad(e, t.param, "must be user, assistant or system");
     }
     json_t *content = json_object_get(m, "content");
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].content", i);
@@ -203,6 +308,34 @@ static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e
     return rc;
 }
 
+// All that the system says as the first message, `system` and messages of this role, which Claude
+// Code puts behind the user's. Where they are, models take them for the end of the task:
+// vllm#48874.
+static int put_system(const json_t *system, const json_t *messages, json_t *out, msgl_api_error *e)
+{
+    msgl_strbuf all;
+    msgl__strbuf_init(&all, SIZE_MAX / 2);
+    bool any = system != NULL;
+    int rc = any ? add_texts(system, "system", false, &all, e) : 0;
+    for (size_t i = 0; i < json_array_size(messages) && rc == 0; i++) {
+        const json_t *m = json_array_get(messages, i);
+        char param[64];
+        if (!is_system(m)) continue;
+        any = true;
+        (void)snprintf(param, sizeof param, "messages[%zu].content", i);
+        // A blank line: this break, and the one of the line that follows.
+        if (all.len > 0 && msgl__strbuf_addc(&all, '\n') != 0) rc = msgl__api_oom(e);
+        if (rc == 0) rc = add_texts(json_object_get(m, "content"), param, false, &all, e);
+    }
+    if (rc == 0 && any) {
+        json_t *m =
+            json_pack("{s:s,s:s%}", "role", "system", "content", msgl__strbuf_str(&all), all.len);
+        if (json_array_append_new(out, m) != 0) rc = msgl__api_oom(e);
+    }
+    msgl__strbuf_free(&all);
+    return rc;
+}
+
 static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "messages"), *system = msgl__field(o, "system");
@@ -218,14 +351,7 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
     }
     json_t *out = json_array();
     if (json_object_set_new(chat, "messages", out) != 0) return msgl__api_oom(e);
-    if (system != NULL) {
-        json_t *text = NULL;
-        const int rc = texts_of(system, "system", &text, e);
-        if (rc != 0) return rc;
-        json_t *m = json_pack("{s:s,s:o}", "role", "system", "content", text);
-        if (json_array_append_new(out, m) != 0) return msgl__api_oom(e);
-    }
-    int rc = 0;
+    int rc = put_system(system, in, out, e);
     for (size_t i = 0; i < n && rc == 0; i++) rc = add_message(out, json_array_get(in, i), i, e);
     // An answer whose beginning is given goes on there.
     if (rc == 0 && msgl__final_message_open(out) &&
@@ -237,7 +363,15 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
 
 // --- tools, thoughts ---
 
-static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
+// Tools that Anthropic's servers run, or that it has trained its models to call without a schema.
+static bool is_foreign_tool(const json_t *tool)
+{
+    const json_t *type = json_object_get(tool, "type");
+    return json_is_string(type) && !msgl__field_is_type(tool, "custom") &&
+           json_object_get(tool, "input_schema") == NULL;
+}
+
+static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "tools");
     if (in == NULL) return 0;
@@ -250,6 +384,10 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
         json_t *about = msgl__field(tool, "description"), *strict = msgl__field(tool, "strict");
         char param[64];
         (void)snprintf(param, sizeof param, "tools[%zu]", i);
+        if (is_foreign_tool(tool)) {
+            msgl__foreign_tool_note(json_string_value(json_object_get(tool, "type")), &req->notes);
+            continue;
+        }
         const bool own = msgl__field(tool, "type") == NULL || msgl__field_is_type(tool, "custom");
         if (!own || !json_is_string(name) || !json_is_object(schema)) {
             return msgl__field_bad(
@@ -296,7 +434,7 @@ static int put_choice_of_tool(const json_t *o, json_t *chat, msgl_api_error *e)
                                                                                : msgl__api_oom(e);
 }
 
-// What most templates that know thoughts call it; their length is the model's business.
+// What most templates that know thoughts call it, and how long they may be.
 static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "thinking");
@@ -306,8 +444,17 @@ static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
         return msgl__field_bad(e, "thinking",
                                "must be an object of type enabled, adaptive or disabled");
     }
+    const json_t *budget = on ? msgl__field(in, "budget_tokens") : NULL;
+    const json_int_t most = json_integer_value(budget);
+    if (budget != NULL && (!json_is_integer(budget) || most < 0)) {
+        return msgl__field_bad(e, "thinking.budget_tokens", "must be an integer, at least 0");
+    }
     json_t *vars = json_pack("{s:b}", "enable_thinking", on);
-    return json_object_set_new(chat, "chat_template_kwargs", vars) == 0 ? 0 : msgl__api_oom(e);
+    int bad = json_object_set_new(chat, "chat_template_kwargs", vars);
+    if (budget != NULL && most < INT32_MAX) {
+        bad |= json_object_set_new(chat, "thinking_token_budget", json_integer(most));
+    }
+    return bad == 0 ? 0 : msgl__api_oom(e);
 }
 
 // {"effort": ..., "format": {"type": "json_schema", "schema": ...}}
@@ -333,7 +480,7 @@ static int put_output_config(const json_t *o, json_t *chat, msgl_api_error *e)
 }
 
 // The body as a chat's, into `chat`, which has its other fields.
-static int convert(const json_t *o, json_t *chat, msgl_api_error *e)
+static int convert(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_api_error *e)
 {
     static const char *const own[] = {"system",      "stop_sequences", "thinking",      "tools",
                                       "tool_choice", "messages",       "output_config", NULL};
@@ -347,7 +494,7 @@ static int convert(const json_t *o, json_t *chat, msgl_api_error *e)
     }
     if (stops != NULL && json_object_set(chat, "stop", stops) != 0) return msgl__api_oom(e);
     int rc = put_messages(o, chat, e);
-    if (rc == 0) rc = put_tools(o, chat, e);
+    if (rc == 0) rc = put_tools(o, chat, req, e);
     if (rc == 0) rc = put_choice_of_tool(o, chat, e);
     if (rc == 0) rc = put_output_config(o, chat, e);
     return rc == 0 ? put_thinking(o, chat, e) : rc;
@@ -356,12 +503,12 @@ static int convert(const json_t *o, json_t *chat, msgl_api_error *e)
 static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e)
 {
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
-    json_t *chat = json_copy((json_t *)o);
+    json_t *chat = msgl__json_copy(o);
     if (chat == NULL) return msgl__api_oom(e);
-    rc = convert(o, chat, e);
+    rc = convert(o, chat, out, e);
     if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {
         const bool config = msgl__field(o, "output_config") != NULL;
         if (config) msgl__field_rename(e, "response_format", "output_config.format");
@@ -376,6 +523,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e)
 {
+    if (msgl__rename_fields((json_t *)o, &fields) != 0) return msgl__api_oom(e);
     if (msgl__field(o, "max_tokens") == NULL) {
         return msgl__api_fail(e, 400, "max_tokens", "missing_required_parameter",
                               "'max_tokens' is missing.");

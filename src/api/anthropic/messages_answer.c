@@ -85,9 +85,8 @@ static int put_input(const char *data, size_t len, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-// One part behind the part before; a call's arguments are one part. *open: a use of a tool that has
-// no input yet.
-static int put_part(const msgl_reply *r, int index, int *calls, bool *open, const msgl_part *p,
+// One part behind the part before; a call's arguments are one part, and every call has some.
+static int put_part(const msgl_reply *r, int index, int *calls, const msgl_part *p,
                     const char *data, msgl_strbuf *out)
 {
     const char *comma = out->data[out->len - 1] == '[' ? "" : ",";
@@ -103,17 +102,13 @@ static int put_part(const msgl_reply *r, int index, int *calls, bool *open, cons
         if (rc == 0) rc = msgl__json_put_str(out, data, p->len);
         return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
     case MSGL_PART_CALL:
-        rc = msgl__strbuf_addf(out, "%s{\"type\":\"tool_use\",\"id\":\"", comma);
-        if (rc == 0) rc = msgl__chat_put_call_id(r, index, (*calls)++, out);
-        if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-        if (rc == 0) rc = msgl__json_put_str(out, data, p->len);
-        *open = true;
+        rc = msgl__strbuf_addf(out, "%s{\"type\":\"tool_use\",\"id\":", comma);
+        if (rc == 0) rc = msgl__chat_put_call_id(r, index, (*calls)++, data, p->len, out);
+        if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+        if (rc == 0) rc = msgl__chat_put_call_name(data, p->len, out);
         return rc == 0 ? msgl__strbuf_adds(out, ",\"input\":") : rc;
-    case MSGL_PART_ARGUMENTS: *open = false; return put_input(data, p->len, out);
-    case MSGL_PART_CALL_END:
-        if (*open) rc = msgl__strbuf_adds(out, "{}");
-        *open = false;
-        return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+    case MSGL_PART_ARGUMENTS: return put_input(data, p->len, out);
+    case MSGL_PART_CALL_END: return msgl__strbuf_addc(out, '}');
     }
     return rc;
 }
@@ -121,14 +116,13 @@ static int put_part(const msgl_reply *r, int index, int *calls, bool *open, cons
 int msgl__messages_put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
     int calls = 0, rc = 0;
-    bool open = false;
     if (s->parser == NULL && s->text.len > 0) {
         const msgl_part text = {MSGL_PART_TEXT, s->text.len};
-        rc = put_part(r, index, &calls, &open, &text, msgl__strbuf_str(&s->text), out);
+        rc = put_part(r, index, &calls, &text, msgl__strbuf_str(&s->text), out);
     }
     const char *at = msgl__strbuf_str(&s->parts.bytes);
     for (size_t i = 0; s->parser != NULL && i < s->parts.count && rc == 0; i++) {
-        rc = put_part(r, index, &calls, &open, &s->parts.items[i], at, out);
+        rc = put_part(r, index, &calls, &s->parts.items[i], at, out);
         at += s->parts.items[i].len;
     }
     if (rc == 0) rc = msgl__strbuf_adds(out, "],");
@@ -187,10 +181,10 @@ static int open_block(const msgl_reply *r, int index, msgl_sequence *s, msgl_par
     if (rc == 0) rc = put_event("content_block_start", out);
     if (rc == 0) rc = msgl__strbuf_addf(out, ",\"index\":%d,\"content_block\":", s->blocks);
     if (rc == 0 && kind == MSGL_PART_CALL) {
-        rc = msgl__strbuf_adds(out, "{\"type\":\"tool_use\",\"id\":\"");
-        if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, out);
-        if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-        if (rc == 0) rc = msgl__json_put_str(out, name, len);
+        rc = msgl__strbuf_adds(out, "{\"type\":\"tool_use\",\"id\":");
+        if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, name, len, out);
+        if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+        if (rc == 0) rc = msgl__chat_put_call_name(name, len, out);
         if (rc == 0) rc = msgl__strbuf_adds(out, ",\"input\":{}}");
     } else if (rc == 0) {
         rc = msgl__strbuf_adds(out,

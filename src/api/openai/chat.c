@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // POST /v1/chat/completions: the conversation as variables for the chat template, in the form that
-// transformers hands to it: content as one string, tool call arguments as objects where they parse.
+// transformers hands to it: tool call arguments as objects where they parse.
 #include <stdio.h>
 #include <string.h>
 
@@ -9,14 +9,19 @@
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
 #include "api/final_message.h"
+#include "api/foreign.h"
 #include "api/json.h"
+#include "api/tool_choice.h"
 #include "api/tool_grammar.h"
+#include "utils/json.h"
 
 static const msgl_field_row conversation_rows[] = {
     {"messages", MSGL_FIELD_ARRAY, .required = true, .max_items = MSGL_API_MAX_MESSAGES,
      .help = "objects with `role` (system, developer, user, assistant, tool, function) and "
              "`content`, a string or an array of text parts; `tool_calls` of the assistant"},
-    {"tools", MSGL_FIELD_ARRAY, .help = "functions that the model may call ([tools.md](tools.md))"},
+    {"tools", MSGL_FIELD_ARRAY,
+     .help = "functions that the model may call ([tools.md](tools.md)); tools of other types "
+             "are left out"},
     {"chat_template_kwargs", MSGL_FIELD_OBJECT,
      .help = "further variables of the chat template, such as `enable_thinking`"},
     MSGL_ROW_CHAT_TEMPLATE,
@@ -25,22 +30,28 @@ static const msgl_field_row conversation_rows[] = {
     {"continue_final_message", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer goes on in the last message, which is the assistant's"},
     {"reasoning_effort", MSGL_FIELD_STRING, .help = "a variable of the chat template"},
+    {"enable_thinking", MSGL_FIELD_BOOL,
+     .help = "the same; `false`: there are no thoughts, whatever the template does"},
     {0},
 };
 const msgl_fields msgl__conversation_fields = {.title = "Fields of a conversation",
                                                .read = conversation_rows};
 static const msgl_field_row rows[] = {
-    {"max_completion_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
-     .help = "the newer name of `max_tokens`, which wins"},
+    {"max_completion_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
+     .help = "the newer name of `max_tokens`, which wins; -1: as if it were not given"},
     {"logprobs", MSGL_FIELD_BOOL, .preset = "false",
      .help = "the answer has its tokens' log-probabilities"},
     {"top_logprobs", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS, .preset = "0",
      .help = "only with `logprobs`: and those of so many that were likelier"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
-     .help = "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"function\": "
-             "{\"name\": ...}}`"},
+     .help = "`\"auto\"`, `\"none\"`, `\"required\"` (also `\"any\"`), `{\"type\": \"function\", "
+             "\"function\": {\"name\": ...}}`, or `{\"type\": \"allowed_tools\", ...}`"},
     {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
      .help = "an answer may have several calls"},
+    {"thinking_token_budget", MSGL_FIELD_INT, .min = 0, .max = INT32_MAX,
+     .help = "vLLM's: thoughts are ended after so many tokens, and the answer goes on"},
+    {"reasoning_budget", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX,
+     .help = "llama-server's name of that; -1: no limit"},
     {"separate_reasoning", MSGL_FIELD_BOOL, .preset = "true",
      .help = "SGLang's: thoughts are in `reasoning_content`, not in `content`"},
     MSGL_ROW_PROMPT_LOGPROBS,
@@ -58,47 +69,90 @@ static int message_fail(msgl_api_error *e, size_t i, const char *field, const ch
     return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, text);
 }
 
-// [{"type": "text", "text": ...}, ...] as one string, parts joined by line breaks.
-static int join_parts(const json_t *parts, size_t i, json_t **out, msgl_api_error *e)
+static bool is_role(const json_t *m, const char *role)
 {
-    msgl_strbuf b;
-    msgl__strbuf_init(&b, SIZE_MAX / 2);
-    for (size_t j = 0; j < json_array_size(parts); j++) {
-        const json_t *part = json_array_get(parts, j);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *text = json_object_get(part, "text");
-        const bool is_text = type != NULL && strcmp(type, "text") == 0 && json_is_string(text);
-        char field[32];
-        (void)snprintf(field, sizeof field, "content[%zu]", j);
-        if (!is_text) {
-            msgl__strbuf_free(&b);
-            return message_fail(e, i, field,
-                                "must be {\"type\": \"text\", \"text\": string}: this model reads "
-                                "text only");
-        }
-        int rc = j == 0 ? 0 : msgl__strbuf_addc(&b, '\n');
-        if (rc == 0) {
-            rc = msgl__strbuf_add(&b, json_string_value(text), json_string_length(text));
-        }
-        if (rc != 0) {
-            msgl__strbuf_free(&b);
-            return msgl__api_oom(e);
-        }
-    }
-    *out = json_stringn(msgl__strbuf_str(&b), b.len);
-    msgl__strbuf_free(&b);
-    return *out == NULL ? msgl__api_oom(e) : 0;
+    const char *is = json_string_value(json_object_get(m, "role"));
+    return is != NULL && strcmp(is, role) == 0;
 }
 
-// Templates print arguments with tojson, which wants the object; a history whose arguments are not
-// an object (models do produce such) is passed through as text.
+// The thoughts of a part {"type": "thinking", "thinking": ...}: a string, or parts of text.
+static int add_thoughts(const json_t *thinking, msgl_strbuf *out)
+{
+    int rc = out->len == 0 ? 0 : msgl__strbuf_addc(out, '\n');
+    if (rc == 0 && json_is_string(thinking)) {
+        rc = msgl__strbuf_add(out, json_string_value(thinking), json_string_length(thinking));
+    }
+    for (size_t i = 0; i < json_array_size(thinking) && rc == 0; i++) {
+        const char *text = json_string_value(json_object_get(json_array_get(thinking, i), "text"));
+        if (text != NULL) rc = msgl__strbuf_adds(out, text);
+    }
+    return rc;
+}
+
+// One part of a content as {"type": "text", "text": ...} behind *out: the same object if it is one.
+// Names of the Responses API are taken, too, and a bare string. An assistant's may be a refusal, or
+// thoughts, which are no content. MSGL_EINVAL: none of these; MSGL_ENOMEM.
+static int add_part(const json_t *m, json_t *part, json_t *out, msgl_strbuf *thoughts)
+{
+    static const char *const kinds[][2] = {
+        {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
+    const json_t *thinking = json_object_get(part, "thinking");
+    const bool own = is_role(m, "assistant");
+    json_t *text = json_is_string(part) ? part : NULL;
+    if (own && msgl__field_is_type(part, "thinking") &&
+        (json_is_string(thinking) || json_is_array(thinking))) {
+        return add_thoughts(thinking, thoughts);
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && text == NULL; i++) {
+        if (!msgl__field_is_type(part, kinds[i][0]) || (i == 3 && !own)) continue;
+        text = json_object_get(part, kinds[i][1]);
+        if (!json_is_string(text)) return MSGL_EINVAL;
+        if (i == 0) return json_array_append(out, part) == 0 ? 0 : MSGL_ENOMEM;
+    }
+    if (text == NULL) return MSGL_EINVAL;
+    json_t *made = json_pack("{s:s,s:O}", "type", "text", "text", text);
+    return json_array_append_new(out, made) == 0 ? 0 : MSGL_ENOMEM;
+}
+
+// The parts of a content, made canonical. Whether the template gets them or one text of them is
+// seen when it is known (conversation.h).
+static int parse_parts(json_t *m, size_t i, const json_t *parts, msgl_api_error *e)
+{
+    msgl_strbuf thoughts;
+    msgl__strbuf_init(&thoughts, SIZE_MAX / 2);
+    json_t *out = json_array();
+    int rc = out == NULL ? MSGL_ENOMEM : 0;
+    size_t j = 0;
+    for (; j < json_array_size(parts) && rc == 0; j++) {
+        rc = add_part(m, json_array_get(parts, j), out, &thoughts);
+    }
+    if (rc == 0 && thoughts.len > 0 && msgl__field(m, "reasoning_content") == NULL) {
+        json_t *text = json_stringn(thoughts.data, thoughts.len);
+        if (json_object_set_new(m, "reasoning_content", text) != 0) rc = MSGL_ENOMEM;
+    }
+    msgl__strbuf_free(&thoughts);
+    if (rc == MSGL_EINVAL) {
+        char field[32];
+        (void)snprintf(field, sizeof field, "content[%zu]", j - 1);
+        json_decref(out);
+        return message_fail(e, i, field,
+                            "must be {\"type\": \"text\", \"text\": string}: this model reads "
+                            "text only");
+    }
+    if (rc != 0) {
+        json_decref(out);
+        return msgl__api_oom(e);
+    }
+    return json_object_set_new(m, "content", out) == 0 ? 0 : msgl__api_oom(e);
+}
+
+// Templates print arguments with tojson, which wants the object; what is none for this parser (an
+// integer beyond 64 bits is in it) is tried again by the template's (load_arguments), and what is
+// none there, either (models do produce such), stays a text.
 static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     json_t *calls = json_object_get(message, "tool_calls");
-    if (calls == NULL || json_is_null(calls)) {
-        json_object_del(message, "tool_calls");
-        return 0;
-    }
+    if (calls == NULL) return 0;
     if (!json_is_array(calls)) return message_fail(e, i, "tool_calls", "must be an array");
     for (size_t j = 0; j < json_array_size(calls); j++) {
         json_t *fn = json_object_get(json_array_get(calls, j), "function");
@@ -117,38 +171,73 @@ static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msg
     return 0;
 }
 
+// What transformers does: templates find a member that is null as one that is not there.
+static void drop_nulls(json_t *m)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(m, next, key, value)
+    {
+        if (json_is_null(value)) (void)json_object_del(m, key);
+    }
+}
+
+static int parse_content(json_t *m, size_t i, msgl_api_error *e)
+{
+    const json_t *content = json_object_get(m, "content");
+    if (json_is_string(content)) return 0;
+    if (json_is_array(content)) return parse_parts(m, i, content, e);
+    if (content != NULL) {
+        return message_fail(e, i, "content", "must be a string or an array of text parts");
+    }
+    if (is_role(m, "assistant")) return 0;
+    if (!is_role(m, "tool") && !is_role(m, "function")) {
+        return message_fail(e, i, "content", "is missing");
+    }
+    return json_object_set_new(m, "content", json_string("")) == 0 ? 0 : msgl__api_oom(e);
+}
+
 // One message, made canonical in place.
 static int parse_message(json_t *m, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     static const char *const roles[] = {"system",    "developer", "user",
                                         "assistant", "tool",      "function"};
     if (!json_is_object(m)) return message_fail(e, i, "", "must be an object");
-    const char *role = json_string_value(json_object_get(m, "role"));
     bool known = false;
-    for (size_t r = 0; role != NULL && r < sizeof roles / sizeof roles[0]; r++) {
-        known = known || strcmp(role, roles[r]) == 0;
+    for (size_t r = 0; r < sizeof roles / sizeof roles[0]; r++) {
+        known = known || is_role(m, roles[r]);
     }
     if (!known) {
         return message_fail(e, i, "role",
                             "must be one of system, developer, user, assistant, tool, function");
     }
-    int rc = parse_tool_calls(m, i, room, e);
-    if (rc != 0) return rc;
-    const json_t *content = json_object_get(m, "content");
-    if (json_is_string(content)) return 0;
-    json_t *text = NULL;
-    if (json_is_array(content)) {
-        rc = join_parts(content, i, &text, e);
-        if (rc != 0) return rc;
-    } else if (content == NULL || json_is_null(content)) {
-        if (json_object_get(m, "tool_calls") == NULL) {
-            return message_fail(e, i, "content", "is missing");
-        }
-        text = json_string("");
-    } else {
-        return message_fail(e, i, "content", "must be a string or an array of text parts");
+    drop_nulls(m);
+    const int rc = parse_tool_calls(m, i, room, e);
+    return rc == 0 ? parse_content(m, i, e) : rc;
+}
+
+// The functions of the API before tools: a call is a tool's of this id, and what a message of the
+// role function says next is its result.
+static int modernize(const json_t *messages, size_t i, char id[32], msgl_api_error *e)
+{
+    json_t *m = json_array_get(messages, i);
+    json_t *call = msgl__field(m, "function_call");
+    if (is_role(m, "function") && id[0] != '\0') {
+        int bad = json_object_set_new(m, "role", json_string("tool"));
+        bad |= json_object_set_new(m, "tool_call_id", json_string(id));
+        id[0] = '\0';
+        return bad == 0 ? 0 : msgl__api_oom(e);
     }
-    return text == NULL || json_object_set_new(m, "content", text) != 0 ? msgl__api_oom(e) : 0;
+    if (call == NULL || !is_role(m, "assistant") || msgl__field(m, "tool_calls") != NULL) return 0;
+    if (!json_is_string(json_object_get(call, "name"))) {
+        return message_fail(e, i, "function_call", "must be an object with the string name");
+    }
+    (void)snprintf(id, 32, "call_%zu", i);
+    json_t *calls = json_pack("[{s:s,s:s,s:O}]", "id", id, "type", "function", "function", call);
+    if (json_object_set_new(m, "tool_calls", calls) != 0) return msgl__api_oom(e);
+    (void)json_object_del(m, "function_call");
+    return 0;
 }
 
 static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error *e)
@@ -169,8 +258,10 @@ static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error 
                               "'messages' has %zu entries; allowed: 1 to %d.", n,
                               MSGL_API_MAX_MESSAGES);
     }
+    char id[32] = "";
     for (size_t i = 0; i < n; i++) {
-        const int rc = parse_message(json_array_get(messages, i), i, room, e);
+        int rc = modernize(messages, i, id, e);
+        if (rc == 0) rc = parse_message(json_array_get(messages, i), i, room, e);
         if (rc != 0) return rc;
     }
     return 0;
@@ -202,6 +293,35 @@ static int check_schema(const json_t *function, size_t i, msgl_api_error *e)
                           i);
 }
 
+// A tool that is no function, such as {"type": "custom", ...} or a server's own search.
+static bool is_foreign_tool(const json_t *tool)
+{
+    return json_is_string(json_object_get(tool, "type")) &&
+           !msgl__field_is_type(tool, "function") && json_object_get(tool, "function") == NULL;
+}
+
+// The body's tools without those, which the model could call and nobody would answer.
+static int leave_out_tools(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *in = json_object_get(o, "tools");
+    json_t *rest = NULL;
+    int bad = 0;
+    for (size_t i = 0; i < json_array_size(in); i++) {
+        json_t *tool = json_array_get(in, i);
+        if (!is_foreign_tool(tool)) {
+            if (rest != NULL) bad |= json_array_append(rest, tool);
+            continue;
+        }
+        msgl__foreign_tool_note(json_string_value(json_object_get(tool, "type")), &out->notes);
+        if (rest != NULL) continue;
+        rest = json_array();
+        bad |= rest == NULL;
+        for (size_t k = 0; k < i; k++) bad |= json_array_append(rest, json_array_get(in, k));
+    }
+    if (rest != NULL) bad |= json_object_set_new((json_t *)o, "tools", rest);
+    return bad == 0 ? 0 : msgl__api_oom(e);
+}
+
 // Each is {"type": "function", "function": {"name": ...}}.
 static int check_tools(const json_t *v, msgl_api_error *e)
 {
@@ -225,38 +345,16 @@ static int check_tools(const json_t *v, msgl_api_error *e)
     return 0;
 }
 
-// "tool_choice": *none, or a call that is forced (out->force_call). The tools are in split.known.
-static int parse_tool_choice(const json_t *o, bool *none, msgl_gen_request *out, msgl_api_error *e)
-{
-    const json_t *choice = msgl__field(o, "tool_choice");
-    const char *word = json_string_value(choice);
-    const char *type = json_string_value(json_object_get(choice, "type"));
-    const char *name =
-        json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-    const bool named = type != NULL && strcmp(type, "function") == 0 && name != NULL;
-    const bool required = word != NULL && strcmp(word, "required") == 0;
-    *none = word != NULL && strcmp(word, "none") == 0;
-    if (choice == NULL || *none || (word != NULL && strcmp(word, "auto") == 0)) return 0;
-    if (!named && !required) {
-        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
-                              "'tool_choice' must be \"auto\", \"none\", \"required\" or "
-                              "{\"type\": \"function\", \"function\": {\"name\": string}}.");
-    }
-    out->force_call = true;
-    out->force_name = name;
-    return 0;
-}
-
 // Whether this model can be made to call: its form says how a call begins.
 static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_api_error *e)
 {
-    const char *name = out->force_name;
-    if (out->tools == NULL) {
+    const char *name = out->chat.force_name;
+    if (out->chat.tools == NULL) {
         return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
                               "'tool_choice' asks for a call, but there are no 'tools'.");
     }
     if (name != NULL && (strlen(name) > MSGL_TOOL_NAME_MAX ||
-                         !msgl__tool_set_has(out->tools, name, strlen(name)))) {
+                         !msgl__tool_set_has(out->chat.tools, name, strlen(name)))) {
         return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
                               "'tool_choice' names '%.100s', which is none of the 'tools'.", name);
     }
@@ -269,34 +367,72 @@ static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_
                           name != NULL && cfg->tool_form != NULL ? " of a given function" : "");
 }
 
+static int replace_extra(msgl_gen_request *out, const msgl_req_extra_parts *p, msgl_api_error *e)
+{
+    msgl_req_extra *made = NULL;
+    msgl_err err;
+    if (msgl__req_extra_create_with(p, INT32_MAX, &made, &err) != 0) return msgl__api_oom(e);
+    msgl__req_extra_unref(out->extra);
+    out->extra = made;
+    return 0;
+}
+
+// Calls beside a form that the text has to have: in its place, and as if one was forced.
+static int calls_beside(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_gen_request *out,
+                        msgl_api_error *e)
+{
+    msgl_tool_use begun = *use;
+    msgl_constraint_text c;
+    begun.forced = true;
+    out->chat.calls_beside = true;
+    if (msgl__tool_form_marks(use->form) == NULL) return 0; // a name begins them
+    const int rc = msgl__tool_grammar(&begun, cfg, out->room.claim, &out->left_out, &c, e);
+    out->chat.call_grammar = c.text;
+    return rc;
+}
+
 // Holds calls to the schemas of their tools, unless other fields say what the answer is made of.
-static int constrain_calls(const json_t *tools, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e)
+static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_config *cfg,
+                           msgl_gen_request *out, msgl_api_error *e)
 {
     msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
     const msgl_tool_use use = {.tools = tools,
                                .form = cfg->tool_form,
-                               .forced = out->force_call,
-                               .name = out->force_name,
-                               .several = out->split.max_calls != 1};
-    if (cfg->tool_form == NULL || p.grammar_kind != MSGL_GRAMMAR_NONE || out->bad_words != NULL ||
-        p.num_allowed > 0 || out->sampling.min_tokens > 0) {
+                               .forced = out->chat.force_call,
+                               .name = out->chat.force_name,
+                               .several = out->chat.split.max_calls != 1};
+    if (cfg->tool_form == NULL || out->bad_words != NULL || p.num_allowed > 0 ||
+        out->sampling.min_tokens > 0) {
         return 0;
     }
+    if (p.grammar_kind != MSGL_GRAMMAR_NONE) {
+        // Other fields than this say what the whole answer is.
+        return msgl__field(o, "response_format") != NULL ? calls_beside(&use, cfg, out, e) : 0;
+    }
     msgl_constraint_text c;
-    msgl_req_extra *both = NULL;
-    msgl_err err;
-    int rc = msgl__tool_grammar(&use, &c, e);
+    int rc = msgl__tool_grammar(&use, cfg, out->room.claim, &out->left_out, &c, e);
     if (rc != 0 || c.kind == MSGL_GRAMMAR_NONE) return rc;
     p.grammar_kind = c.kind;
     p.grammar = c.text;
-    rc = msgl__req_extra_create_with(&p, INT32_MAX, &both, &err);
+    rc = replace_extra(out, &p, e);
     msgl__constraint_text_free(&c);
-    if (rc != 0) return msgl__api_oom(e);
-    msgl__req_extra_unref(out->extra);
-    out->extra = both;
-    out->text_first = !out->force_call;
-    return 0;
+    out->chat.text_first = !out->chat.force_call;
+    return rc;
+}
+
+// A call that is forced is the answer: "response_format" is of what comes when the tool has
+// answered. Fields that are of this answer alone contradict it.
+static int drop_form(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
+    if (p.grammar_kind == MSGL_GRAMMAR_NONE) return 0;
+    if (msgl__field(o, "response_format") == NULL) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' asks for a call, and another field for an answer of "
+                              "a given form; allowed: one of them.");
+    }
+    p.grammar_kind = MSGL_GRAMMAR_NONE;
+    return replace_extra(out, &p, e);
 }
 
 // *tools: borrowed, or NULL when there are none or they are not to be used.
@@ -304,32 +440,58 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
                        msgl_gen_request *out, msgl_api_error *e)
 {
     json_t *v = msgl__field(o, "tools");
-    bool none, parallel = true;
+    bool parallel = true;
+    msgl_tool_choice choice;
     *tools = NULL;
     int rc = v == NULL ? 0 : check_tools(v, e);
     if (rc == 0) rc = msgl__field_bool(o, "parallel_tool_calls", &parallel, e);
-    if (rc >= 0) rc = parse_tool_choice(o, &none, out, e);
+    if (rc >= 0) rc = msgl__tool_choice_parse((json_t *)o, v, &choice, e);
     if (rc < 0) return rc;
-    if (json_array_size(v) > 0 && !none) {
+    v = msgl__field(o, "tools");
+    out->chat.force_call = choice.force;
+    out->chat.force_name = choice.name;
+    if (json_array_size(v) > 0 && !choice.none) {
         *tools = v;
-        if (msgl__tool_set_create(v, &out->tools) != 0) return msgl__api_oom(e);
+        if (msgl__tool_set_create(v, &out->chat.tools) != 0) return msgl__api_oom(e);
     }
-    if (out->force_call && out->extra != NULL && out->extra->grammar_kind != MSGL_GRAMMAR_NONE) {
-        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
-                              "'tool_choice' asks for a call, and another field for an answer of "
-                              "a given form; allowed: one of them.");
-    }
-    if (out->force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
+    if (out->chat.force_call && (rc = drop_form(o, out, e)) != 0) return rc;
+    if (out->chat.force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
     // With one tool, any is this one.
-    if (out->force_call && json_array_size(v) == 1 && msgl__tool_form_can_open(cfg->tool_form)) {
+    if (out->chat.force_call && json_array_size(v) == 1 &&
+        msgl__tool_form_can_open(cfg->tool_form)) {
         const json_t *function = json_object_get(json_array_get(v, 0), "function");
-        out->force_name = json_string_value(json_object_get(function, "name"));
+        out->chat.force_name = json_string_value(json_object_get(function, "name"));
     }
-    if (out->tools == NULL) return 0;
-    out->split.tools = cfg->tool_form;
-    out->split.known = out->tools;
-    out->split.max_calls = json_is_object(json_object_get(o, "tool_choice")) || !parallel ? 1 : 0;
-    return constrain_calls(v, cfg, out, e);
+    if (out->chat.tools == NULL) return 0;
+    out->chat.split.tools = cfg->tool_form;
+    out->chat.split.known = out->chat.tools;
+    out->chat.split.max_calls = choice.name != NULL || !parallel ? 1 : 0;
+    return constrain_calls(o, v, cfg, out, e);
+}
+
+// How long thoughts may be. What else holds the answer's tokens to something has no place for them.
+static int parse_budget(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    int64_t budget = -1;
+    const char *name = "thinking_token_budget";
+    int rc = msgl__field_int_of(o, &fields, name, &budget, e);
+    if (rc == 0) {
+        name = "reasoning_budget";
+        rc = msgl__field_int_of(o, &fields, name, &budget, e);
+    }
+    if (rc < 0) return rc;
+    const bool fixed = msgl__req_extra_parts_of(out->extra).num_allowed > 0 ||
+                       out->bad_words != NULL || out->sampling.min_tokens > 0;
+    if (budget >= 0 && fixed) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' is not allowed beside 'min_tokens', 'allowed_token_ids' or "
+                              "'bad_words'.",
+                              name);
+    }
+    // One that the answer cannot reach needs no watching.
+    const bool reached = out->max_tokens < 0 || budget < out->max_tokens;
+    out->chat.thinking_budget = reached ? (int32_t)budget : -1;
+    return 0;
 }
 
 // Thoughts are apart unless the client wants them in the content.
@@ -339,9 +501,9 @@ static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen
     bool apart = true;
     const int rc = msgl__field_bool(o, "separate_reasoning", &apart, e);
     if (rc < 0) return rc;
-    out->split.reasoning = cfg->reasoning_form;
-    out->split.keep_reasoning = !apart;
-    return 0;
+    out->chat.split.reasoning = cfg->reasoning_form;
+    out->chat.split.keep_reasoning = !apart;
+    return parse_budget(o, out, e);
 }
 
 // "chat_template": *cfg is then *own, with the forms that it teaches.
@@ -362,7 +524,7 @@ static int parse_template(const json_t *o, const msgl_api_config **cfg, msgl_api
         return msgl__field_bad(e, "chat_template",
                                "must be the text of a template, which has {{ or {% in it");
     }
-    out->chat_template = v;
+    out->chat.template = v;
     *own = **cfg;
     if (own->tool_form_auto) own->tool_form = msgl__tool_form("auto", text);
     if (own->reasoning_form_auto) own->reasoning_form = msgl__reasoning_form("auto", text);
@@ -402,16 +564,18 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
                               "'chat_template_kwargs' is %s; it must be an object.",
                               msgl__json_type_name(kwargs));
     }
-    bool prompt = true;
+    bool prompt = true, think = true;
     const char *effort = NULL;
     int rc = check_kwargs(kwargs, e);
+    const int rc_think = rc < 0 ? rc : msgl__field_bool(o, "enable_thinking", &think, e);
+    if (rc_think < 0) return rc_think;
     if (rc == 0) rc = msgl__field_str(o, "reasoning_effort", &effort, e);
     if (rc >= 0) rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
-    if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
+    if (rc >= 0) rc = msgl__final_message_parse(o, &out->chat.continue_final, e);
     if (rc < 0) return rc;
-    if (out->continue_final) prompt = false;
-    json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
-    out->chat_vars = vars;
+    if (out->chat.continue_final) prompt = false;
+    json_t *vars = json_is_object(kwargs) ? msgl__json_copy(kwargs) : json_object();
+    out->chat.vars = vars;
     int bad = vars == NULL;
     bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));
     bad |= tools != NULL ? json_object_set(vars, "tools", tools)
@@ -421,16 +585,21 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (effort != NULL) {
         bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort));
     }
+    if (rc_think > 0) bad |= json_object_set_new(vars, "enable_thinking", json_boolean(think));
+    // DeepSeek's templates call it thinking.
+    out->chat.no_thinking = json_is_false(json_object_get(vars, "enable_thinking")) ||
+                            json_is_false(json_object_get(vars, "thinking"));
     return bad != 0 ? msgl__api_oom(e) : 0;
 }
 
 int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                              msgl_api_error *e)
 {
-    json_t *tools = msgl__field(o, "tools");
     msgl_api_config own;
     out->num_prompts = 1;
     int rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = leave_out_tools(o, out, e);
+    json_t *tools = msgl__field(o, "tools");
     if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0 && tools != NULL) rc = check_tools(tools, e);
     return rc == 0 ? make_vars(o, json_array_size(tools) > 0 ? tools : NULL, out, e) : rc;
@@ -456,9 +625,10 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 {
     msgl_api_config own;
     out->num_prompts = 1;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = parse_template(o, &cfg, &own, out, e);
     if (rc == 0) rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = leave_out_tools(o, out, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     // The newer name wins where both are given.

@@ -18,29 +18,49 @@ int msgl__chat_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_adds(out, ",\"choices\":[") : rc;
 }
 
-int msgl__chat_put_call_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)
+// Bytes of the name in those of a call, behind which there may be a NUL and an id.
+static size_t name_len(const char *call, size_t len)
+{
+    const char *end = len == 0 ? NULL : memchr(call, '\0', len);
+    return end == NULL ? len : (size_t)(end - call);
+}
+
+int msgl__chat_put_call_name(const char *call, size_t len, msgl_strbuf *out)
+{
+    return msgl__json_put_str(out, call, name_len(call, len));
+}
+
+static int put_made_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const int len = msgl__tool_form_id_len(r->req->split.tools), which[2] = {index, n};
+    const int len = msgl__tool_form_id_len(r->req->chat.split.tools), which[2] = {index, n};
     uint64_t h = msgl__hash(MSGL_HASH_START, r->id, strlen(r->id));
-    int rc = len == 9 ? 0 : msgl__strbuf_adds(out, "call_");
+    int rc = msgl__strbuf_adds(out, len == 9 ? "\"" : "\"call_");
     for (int i = 0; i < len && rc == 0; i++) {
         if (i % 8 == 0) h = msgl__hash(msgl__hash(h, which, sizeof which), &i, sizeof i);
         rc = msgl__strbuf_addc(out, digits[h % 62]);
         h = h / 62;
         if (i % 8 == 7) h = msgl__hash(h, r->id, strlen(r->id));
     }
-    return rc;
+    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
+}
+
+int msgl__chat_put_call_id(const msgl_reply *r, int index, int n, const char *call, size_t len,
+                           msgl_strbuf *out)
+{
+    const size_t name = name_len(call, len);
+    if (name < len) return msgl__json_put_str(out, call + name + 1, len - name - 1);
+    return put_made_id(r, index, n, out);
 }
 
 // {"id":...,"type":"function","function":{"name":...,"arguments": up to its value
-static int put_call_head(const msgl_reply *r, int index, int n, const char *name, size_t len,
+static int put_call_head(const msgl_reply *r, int index, int n, const char *call, size_t len,
                          msgl_strbuf *out)
 {
-    int rc = msgl__strbuf_adds(out, "\"id\":\"");
-    if (rc == 0) rc = msgl__chat_put_call_id(r, index, n, out);
-    if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"type\":\"function\",\"function\":{\"name\":");
-    if (rc == 0) rc = msgl__json_put_str(out, name, len);
+    int rc = msgl__strbuf_adds(out, "\"id\":");
+    if (rc == 0) rc = msgl__chat_put_call_id(r, index, n, call, len, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"type\":\"function\",\"function\":{\"name\":");
+    if (rc == 0) rc = msgl__chat_put_call_name(call, len, out);
     return rc == 0 ? msgl__strbuf_adds(out, ",\"arguments\":") : rc;
 }
 
@@ -216,8 +236,10 @@ int msgl__chat_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool 
     if (rc == 0 && has_parts(s)) {
         rc = put_part_events(r, index, s, out);
     } else if (rc == 0 && (s->text.len > 0 || s->logprobs.count > 0 ||
-                           (silent && s->first_shown))) { // the role's event is one already
+                           (silent && s->first_shown && msgl__reply_counts(r)))) {
         rc = put_text_event(r, index, s, out);
+    } else if (rc == 0 && silent && s->first_shown) { // the role's event is one already
+        rc = msgl__reply_silent(out);
     }
     if (rc == 0 && s->finish != NULL) rc = put_delta(r, index, s, "{}", s->finish, out);
     return rc;

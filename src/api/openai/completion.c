@@ -93,7 +93,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int64_t num;
-    int rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_bool(o, "echo", &out->echo, e);
     if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
@@ -141,7 +141,10 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
 static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
                      msgl_strbuf *out)
 {
-    if (s->text.len == 0 && s->logprobs.count == 0 && !silent && s->finish == NULL) return 0;
+    if (s->text.len == 0 && s->logprobs.count == 0 && s->finish == NULL &&
+        !(silent && msgl__reply_counts(r))) {
+        return silent ? msgl__reply_silent(out) : 0;
+    }
     int rc = msgl__reply_chunk_begin(r, object, index, out);
     if (rc == 0) rc = put_text(r, s, out);
     msgl__strbuf_clear(&s->text);

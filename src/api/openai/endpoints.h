@@ -9,6 +9,7 @@
 extern const msgl_endpoint msgl__endpoint_chat;
 extern const msgl_endpoint msgl__endpoint_completion;
 extern const msgl_endpoint msgl__endpoint_responses;
+extern const msgl_endpoint msgl__endpoint_input_tokens;
 extern const msgl_endpoint msgl__endpoint_embeddings;
 
 #endif

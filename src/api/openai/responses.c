@@ -7,8 +7,25 @@
 
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
+#include "api/foreign.h"
 #include "api/openai/responses_answer.h"
 #include "api/openai/responses_input.h"
+
+static void own_free(void *own)
+{
+    msgl_responses_own *o = own;
+    msgl__strbuf_free(&o->namespaces);
+    msgl__strbuf_free(&o->repeated);
+}
+
+static size_t own_bytes(const void *own)
+{
+    const msgl_responses_own *o = own;
+    return o->namespaces.cap + o->repeated.cap;
+}
+
+static const msgl_own_fields own_fields = {
+    .size = sizeof(msgl_responses_own), .free = own_free, .bytes = own_bytes};
 
 enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
 
@@ -17,19 +34,21 @@ static const msgl_field_row rows[] = {
     {"input", MSGL_FIELD_ANY, .required = true,
      .help = "a string, or an array of items: messages, calls, their results, reasoning"},
     {"instructions", MSGL_FIELD_STRING, .help = "the system's message"},
-    {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
-     .preset = "what the context leaves", .help = "of the answer"},
+    {"max_output_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .unlimited = true,
+     .preset = "what the context leaves", .help = "of the answer; -1: as if it were not given"},
     MSGL_ROW_STREAM,
-    {"tools", MSGL_FIELD_ARRAY, .help = "of type function"},
+    {"tools", MSGL_FIELD_ARRAY, .help = "of type function, or namespace; others are left out"},
     {"tool_choice", MSGL_FIELD_ANY, .preset = "\"auto\"",
      .help =
-         "`\"auto\"`, `\"none\"`, `\"required\"`, or `{\"type\": \"function\", \"name\": ...}`"},
+         "`\"auto\"`, `\"none\"`, `\"required\"`, `{\"type\": \"function\", \"name\": ...}`, or "
+         "`{\"type\": \"allowed_tools\", ...}`"},
     {"parallel_tool_calls", MSGL_FIELD_BOOL, .preset = "true",
      .help = "an answer may have several calls"},
     {"text", MSGL_FIELD_OBJECT, .help = "the form of the answer"},
     {"reasoning", MSGL_FIELD_OBJECT, .help = "how much is thought"},
     {"metadata", MSGL_FIELD_OBJECT, .help = "strings, which the answer repeats"},
-    {"truncation", MSGL_FIELD_STRING, .preset = "\"disabled\"", .help = "only `\"disabled\"`"},
+    {"truncation", MSGL_FIELD_STRING, .preset = "\"disabled\"",
+     .help = "`\"auto\"`: of a prompt that the context has no room for, its end is read"},
     {"include", MSGL_FIELD_STRINGS,
      .help = "read over, but for `message.output_text.logprobs`, which is refused"},
     {"chat_template_kwargs", MSGL_FIELD_OBJECT, .help = "further variables of the chat template"},
@@ -113,9 +132,9 @@ static int check_supported(const json_t *o, msgl_api_error *e)
     }
     const json_t *truncation = msgl__field(o, "truncation"), *include = msgl__field(o, "include");
     const char *word = json_string_value(truncation);
-    if (truncation != NULL && (word == NULL || strcmp(word, "disabled") != 0)) {
-        return msgl__api_fail(e, 400, "truncation", "unsupported_parameter",
-                              "'truncation' must be \"disabled\": no item is left out here.");
+    if (truncation != NULL &&
+        (word == NULL || (strcmp(word, "disabled") != 0 && strcmp(word, "auto") != 0))) {
+        return msgl__field_bad(e, "truncation", "must be \"auto\" or \"disabled\"");
     }
     if (include != NULL && !json_is_array(include)) {
         return msgl__field_bad(e, "include", "must be an array of strings");
@@ -133,61 +152,70 @@ static int check_supported(const json_t *o, msgl_api_error *e)
 
 // --- tools ---
 
-static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
+// A tool of type function as a chat's, behind those that *out has. space: of the namespace that it
+// is in, or NULL.
+static int put_function(const json_t *tool, json_t *space, const char *param, json_t *out,
+                        msgl_gen_request *req, msgl_api_error *e)
+{
+    json_t *name = json_object_get(tool, "name");
+    json_t *about = msgl__field(tool, "description"), *schema = msgl__field(tool, "parameters"),
+           *strict = msgl__field(tool, "strict");
+    if (!json_is_string(name) || (schema != NULL && !json_is_object(schema))) {
+        return msgl__field_bad(e, param,
+                               "must be {\"type\": \"function\", \"name\": string, "
+                               "\"parameters\": object, ...}");
+    }
+    json_t *flat = space != NULL ? msgl__responses_flat_name(space, name) : json_incref(name);
+    json_t *function = json_pack("{s:o}", "name", flat);
+    int bad = function == NULL;
+    if (space != NULL) { // the answer gives the names back as they were
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(space),
+                                json_string_length(space) + 1);
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(name),
+                                json_string_length(name) + 1);
+    }
+    if (about != NULL) bad |= json_object_set(function, "description", about);
+    if (schema != NULL) bad |= json_object_set(function, "parameters", schema);
+    if (strict != NULL) bad |= json_object_set(function, "strict", strict);
+    json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
+    return json_array_append_new(out, f) != 0 || bad != 0 ? msgl__api_oom(e) : 0;
+}
+
+// Tools that the server does not run are left out: the model could call them, and nobody would
+// answer. Those of a namespace are functions, or left out, too.
+static int put_tools_of(const json_t *in, json_t *space, const char *at, json_t *out,
+                        msgl_gen_request *req, msgl_api_error *e)
+{
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(in) && rc == 0; i++) {
+        const json_t *tool = json_array_get(in, i);
+        json_t *inner = json_object_get(tool, "name");
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        char param[64];
+        (void)snprintf(param, sizeof param, "%.30s[%zu]", at, i);
+        if (type == NULL || strcmp(type, "function") == 0) {
+            rc = type == NULL
+                     ? msgl__field_bad(e, param, "must be an object with the string 'type'")
+                     : put_function(tool, space, param, out, req, e);
+        } else if (space == NULL && strcmp(type, "namespace") == 0 && json_is_string(inner)) {
+            (void)snprintf(param, sizeof param, "%.20s[%zu].tools", at, i);
+            rc = put_tools_of(json_object_get(tool, "tools"), inner, param, out, req, e);
+        } else {
+            msgl__foreign_tool_note(type, &req->notes);
+        }
+    }
+    return rc;
+}
+
+static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "tools");
     if (in == NULL) return 0;
     if (!json_is_array(in)) return msgl__field_bad(e, "tools", "must be an array");
     json_t *out = json_array();
     if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
-    for (size_t i = 0; i < json_array_size(in); i++) {
-        const json_t *tool = json_array_get(in, i), *name = json_object_get(tool, "name");
-        json_t *about = msgl__field(tool, "description"), *schema = msgl__field(tool, "parameters"),
-               *strict = msgl__field(tool, "strict");
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        char param[64];
-        (void)snprintf(param, sizeof param, "tools[%zu]", i);
-        if (type != NULL && strcmp(type, "function") != 0) {
-            return msgl__api_fail(e, 400, param, "unsupported_parameter",
-                                  "'%s' is of type \"%.40s\", which this server does not run; "
-                                  "allowed: \"function\".",
-                                  param, type);
-        }
-        if (type == NULL || !json_is_string(name) || (schema != NULL && !json_is_object(schema))) {
-            return msgl__field_bad(
-                e, param,
-                "must be {\"type\": \"function\", \"name\": string, \"parameters\": "
-                "object, ...}");
-        }
-        json_t *function = json_pack("{s:O}", "name", name);
-        int bad = function == NULL;
-        if (about != NULL) bad |= json_object_set(function, "description", about);
-        if (schema != NULL) bad |= json_object_set(function, "parameters", schema);
-        if (strict != NULL) bad |= json_object_set(function, "strict", strict);
-        json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
-        if (json_array_append_new(out, f) != 0 || bad != 0) return msgl__api_oom(e);
-    }
-    return 0;
-}
-
-static int put_tool_choice(const json_t *o, json_t *chat, msgl_api_error *e)
-{
-    static const char *const words[] = {"auto", "none", "required"};
-    json_t *in = msgl__field(o, "tool_choice"), *name = json_object_get(in, "name");
-    const char *word = json_string_value(in);
-    if (in == NULL) return 0;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (word == NULL || strcmp(word, words[i]) != 0) continue;
-        return json_object_set(chat, "tool_choice", in) == 0 ? 0 : msgl__api_oom(e);
-    }
-    if (!msgl__field_is_type(in, "function") || !json_is_string(name)) {
-        return msgl__field_bad(
-            e, "tool_choice",
-            "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-            "\"name\": string}");
-    }
-    json_t *out = json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : msgl__api_oom(e);
+    msgl__strbuf_init(&msgl__responses_own(req)->namespaces, SIZE_MAX / 2);
+    return put_tools_of(in, NULL, "tools", out, req, e);
 }
 
 // --- text, reasoning ---
@@ -199,7 +227,7 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
     json_t *format = msgl__field(in, "format"), *schema = msgl__field(format, "schema");
     if (in == NULL) return 0;
     if (!json_is_object(in)) return msgl__field_bad(e, "text", "must be an object");
-    const int rc = msgl__check_fields(in, &text_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    const int rc = msgl__check_fields(in, &text_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0 || format == NULL || msgl__field_is_type(format, "text")) return rc;
     json_t *as = NULL;
     if (msgl__field_is_type(format, "json_object")) {
@@ -212,6 +240,9 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
     } else {
         as = json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name", "answer",
                        "schema", schema);
+        if (json_is_true(msgl__field(format, "strict"))) {
+            (void)json_object_set_new(json_object_get(as, "json_schema"), "strict", json_true());
+        }
     }
     return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
@@ -226,7 +257,7 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
     if (in == NULL) return 0;
     if (!json_is_object(in)) return msgl__field_bad(e, "reasoning", "must be an object");
     const int rc =
-        msgl__check_fields(in, &reasoning_fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+        msgl__check_fields(in, &reasoning_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0 || effort == NULL) return rc;
     if (word == NULL) return msgl__field_bad(e, "reasoning.effort", "must be a string");
     if (strcmp(word, "none") != 0) {
@@ -244,13 +275,18 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
 // not need it three times in a stream.
 static int put_member(const char *name, const json_t *v, const char *otherwise, msgl_strbuf *out)
 {
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
-    int rc = msgl__strbuf_addf(out, "%s\"%s\":", out->data[out->len - 1] == '{' ? "" : ",", name);
+    const bool first = out->len > 0 && out->data[out->len - 1] == '{';
+    int rc = msgl__strbuf_addf(out, "%s\"%s\":", first ? "" : ",", name);
     if (rc != 0) return rc;
-    if (v == NULL || json_dumpb(v, NULL, 0, flags) > REPEATED_MAX) {
-        return msgl__strbuf_adds(out, otherwise);
+    msgl_strbuf text;
+    msgl__strbuf_init(&text, REPEATED_MAX);
+    if (v == NULL || (rc = msgl__json_put(&text, v, JSON_COMPACT)) == MSGL_ELIMIT) {
+        rc = msgl__strbuf_adds(out, otherwise);
+    } else if (rc == 0) {
+        rc = msgl__strbuf_add(out, text.data, text.len);
     }
-    return msgl__json_put(out, v, flags);
+    msgl__strbuf_free(&text);
+    return rc;
 }
 
 static int put_text_member(const json_t *text, msgl_strbuf *out)
@@ -271,6 +307,7 @@ static int put_text_member(const json_t *text, msgl_strbuf *out)
 static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbuf *out)
 {
     static const char *const members[][2] = {
+        {"truncation", "\"disabled\""},
         {"instructions", "null"},
         {"metadata", "{}"},
         {"tools", "[]"},
@@ -282,7 +319,7 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
         {"safety_identifier", "null"},
         {"prompt_cache_key", "null"},
     };
-    int rc = msgl__strbuf_adds(out, ",\"truncation\":\"disabled\"");
+    int rc = 0;
     for (size_t i = 0; i < sizeof members / sizeof members[0] && rc == 0; i++) {
         rc = put_member(members[i][0], msgl__field(o, members[i][0]), members[i][1], out);
     }
@@ -297,11 +334,12 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
 // Of a request that was read: its fields have the right types.
 static int repeat(const json_t *o, msgl_gen_request *req, msgl_api_error *e)
 {
-    msgl__strbuf_init(&req->repeated, SIZE_MAX / 2);
-    int rc = put_repeated(o, req, &req->repeated);
+    msgl_strbuf *repeated = &msgl__responses_own(req)->repeated;
+    msgl__strbuf_init(repeated, SIZE_MAX / 2);
+    int rc = put_repeated(o, req, repeated);
     if (rc != 0) return msgl__api_oom(e);
     if (req->room.claim == NULL) return 0;
-    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, req->repeated.cap);
+    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, repeated->cap);
     return rc == 0 ? 0 : msgl__api_fail_memory(e, rc);
 }
 
@@ -339,9 +377,14 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, const m
     for (; row->name != NULL; row++) bad |= copy_field(o, row->name, chat);
     if (bad != 0) return msgl__api_oom(e);
     int rc = check_metadata(o, e);
+    const char *truncation = json_string_value(json_object_get(o, "truncation"));
+    if (rc == 0 && truncation != NULL && strcmp(truncation, "auto") == 0 &&
+        json_object_set_new(chat, "truncate_prompt_tokens", json_integer(-1)) != 0) {
+        rc = msgl__api_oom(e);
+    }
     if (rc == 0) rc = msgl__responses_put_input(o, chat, e);
-    if (rc == 0) rc = put_tools(o, chat, e);
-    if (rc == 0) rc = put_tool_choice(o, chat, e);
+    if (rc == 0) rc = put_tools(o, chat, out, e);
+    if (rc == 0 && copy_field(o, "tool_choice", chat) != 0) rc = msgl__api_oom(e);
     if (rc == 0) rc = put_text(o, chat, out, cfg, e);
     return rc == 0 ? put_reasoning(o, chat, out, cfg, e) : rc;
 }
@@ -350,8 +393,9 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int64_t most = 0;
-    int rc = check_supported(o, e);
-    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__rename_fields((json_t *)o, &fields) == 0 ? 0 : msgl__api_oom(e);
+    if (rc == 0) rc = check_supported(o, e);
+    if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
     json_t *chat = json_object();
@@ -380,6 +424,7 @@ static const msgl_example examples[] = {
 
 const msgl_endpoint msgl__endpoint_responses = {
     .path = "/v1/responses",
+    .own = &own_fields,
     .help = "OpenAI's Responses without their storage ([responses.md](responses.md)).",
     .examples = examples,
     .method = MSGL_HTTP_POST,
@@ -394,4 +439,30 @@ const msgl_endpoint msgl__endpoint_responses = {
     .put_chunk = msgl__responses_put_chunk,
     .put_stream_end = msgl__responses_put_stream_end,
     .put_stream_error = msgl__responses_put_stream_error,
+};
+
+static int put_count(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out)
+{
+    (void)t;
+    return msgl__strbuf_addf(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
+                             j->ids[0].len);
+}
+
+static const msgl_example count_examples[] = {
+    {"The tokens of a question", MSGL_HTTP_POST, .body = "{\"input\": \"What is 27 + 58?\"}",
+     .has = "object input_tokens"},
+    {0},
+};
+
+const msgl_endpoint msgl__endpoint_input_tokens = {
+    .path = "/v1/responses/input_tokens",
+    .own = &own_fields,
+    .help = "How many tokens the prompt of such a response has.",
+    .examples = count_examples,
+    .method = MSGL_HTTP_POST,
+    .parse = parse,
+    .objects = objects,
+    .prompt = MSGL_PROMPT_CHAT,
+    .prompt_field = "input",
+    .put_job = put_count,
 };

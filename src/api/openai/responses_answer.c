@@ -24,6 +24,26 @@ static int put_item_id(const msgl_reply *r, msgl_part_kind kind, int number, msg
 }
 
 // The next item up to its text. name: of a call.
+// A function's name, and its namespace, if the client called it by both.
+static int put_call_name(const msgl_reply *r, const char *name, size_t len, msgl_strbuf *out)
+{
+    const msgl_strbuf *all = &msgl__responses_own(r->req)->namespaces;
+    for (size_t at = 0; at < all->len;) {
+        const char *space = all->data + at, *inner = space + strlen(space) + 1;
+        const size_t n = strlen(space), m = strlen(inner);
+        at += n + m + 2;
+        // SPACE__NAME, where the underscores may be the namespace's own.
+        if (len < n + m || memcmp(name, space, n) != 0 || memcmp(name + len - m, inner, m) != 0)
+            continue;
+        const size_t between = len - n - m;
+        if (between != 0 && (between != 2 || memcmp(name + n, "__", 2) != 0)) continue;
+        int rc = msgl__json_put_str(out, inner, m);
+        if (rc == 0) rc = msgl__strbuf_adds(out, ",\"namespace\":");
+        return rc == 0 ? msgl__json_put_str(out, space, n) : rc;
+    }
+    return msgl__chat_put_call_name(name, len, out);
+}
+
 static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_part_kind kind,
                          const char *name, size_t len, msgl_strbuf *out)
 {
@@ -36,10 +56,10 @@ static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_
     if (kind == MSGL_PART_REASONING) {
         return msgl__strbuf_adds(out, ",\"type\":\"reasoning\",\"summary\":[]");
     }
-    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":\"");
-    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, out);
-    if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"name\":");
-    return rc == 0 ? msgl__json_put_str(out, name, len) : rc;
+    rc = msgl__strbuf_adds(out, ",\"type\":\"function_call\",\"call_id\":");
+    if (rc == 0) rc = msgl__chat_put_call_id(r, index, s->calls_shown++, name, len, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
+    return rc == 0 ? put_call_name(r, name, len, out) : rc;
 }
 
 // A part of an item's content.
@@ -94,7 +114,7 @@ static int put_head(const msgl_reply *r, msgl_strbuf *out)
     int rc = msgl__strbuf_addf(
         out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%" PRId64 ",\"model\":", r->id,
         r->created);
-    const msgl_strbuf *repeated = &r->req->repeated;
+    const msgl_strbuf *repeated = &msgl__responses_own(r->req)->repeated;
     if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
     if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(repeated), repeated->len);
     return rc == 0 ? msgl__strbuf_adds(out, ",\"output\":[") : rc;
@@ -361,7 +381,7 @@ int msgl__responses_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, 
         }
         msgl__parts_clear(&s->parts);
     } else if (rc == 0 && silent && s->first_shown) {
-        rc = msgl__strbuf_adds(out, ": \n\n"); // the API has no event for it: a comment
+        rc = msgl__reply_silent(out);
     }
     return rc == 0 && s->finish != NULL ? put_last(r, s, out) : rc;
 }

@@ -34,6 +34,29 @@ static bool is_files(const msgl_endpoint *ep)
     return ep == &msgl__endpoint_files || ep == &msgl__endpoint_file;
 }
 
+// Which part of a list is asked for. 0, or MSGL_EINVAL with *e.
+static int read_page(const msgl_http_parser *p, msgl_batch_call *c, msgl_api_error *e)
+{
+    msgl_http_value v;
+    const int most = msgl__batch_list_max(c->what);
+    if (msgl__http_query(p, "limit", &v)) {
+        for (size_t i = 0; i < v.len && c->limit >= 0 && c->limit <= most; i++) {
+            c->limit = v.at[i] >= '0' && v.at[i] <= '9' ? 10 * c->limit + (v.at[i] - '0') : -1;
+        }
+        if (c->limit < 1 || c->limit > most) {
+            return msgl__api_fail(e, 400, "limit", NULL,
+                                  "'limit' is '%.*s'; allowed: an integer from 1 to %d.",
+                                  (int)(v.len < 20 ? v.len : 20), v.at, most);
+        }
+    }
+    if (!msgl__http_query(p, "after", &v) || v.len == 0) return 0;
+    if (v.len < sizeof c->after) memcpy(c->after, v.at, v.len);
+    const char *prefix = c->what == MSGL_BATCH_FILES ? MSGL_STORE_FILE : MSGL_STORE_BATCH;
+    if (msgl__store_is_id(c->after, prefix)) return 0;
+    return msgl__api_fail(e, 400, "after", NULL, "'after' is '%.*s'; allowed: an id of the list.",
+                          (int)(v.len < 60 ? v.len : 60), v.at);
+}
+
 static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p)
 {
     msgl_api_error e;
@@ -54,10 +77,15 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
+    w->call.what = is_files(ep) ? MSGL_BATCH_FILES : MSGL_BATCH_BATCHES;
+    if (!ep->prefix && read_page(p, &w->call, &e) != 0) {
+        msgl__free(w);
+        msgl__front_reply_error(f, ep, c, &e);
+        return;
+    }
     w->base = (client){.kind = CLIENT_GUEST, .conn = c};
     w->ep = ep;
     w->call.owner = w;
-    w->call.what = is_files(ep) ? MSGL_BATCH_FILES : MSGL_BATCH_BATCHES;
     w->call.method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
     (void)snprintf(w->call.rest, sizeof w->call.rest, "%s", ep->prefix ? rest : "");
     const msgl_http_value *type = &p->content_type;
@@ -122,7 +150,8 @@ static int guest_open(msgl_front *f, void **out, msgl_err *err)
     int rc = g->wake != NULL && event_add(g->wake, NULL) == 0 ? 0 : MSGL_ENOMEM;
     if (rc != 0) (void)msgl__err_set(err, rc, "batches: cannot set up the event loop");
     if (rc == 0) {
-        rc = msgl__batches_open(f->cfg.batch_dir, f->cfg.log, g->wake_fd, &g->batches, err);
+        rc = msgl__batches_open(f->cfg.batch_dir, &f->cfg.batch_limits, f->cfg.log, g->wake_fd,
+                                &g->batches, err);
     }
     if (rc != 0) {
         guest_close(g);
@@ -152,7 +181,8 @@ static const msgl_fields *const batch_objects[] = {&msgl__batch_fields, NULL};
 static const msgl_example files_examples[] = {
     {"Stores a file; FILE is the `id`", MSGL_HTTP_POST, .form = true,
      .body = "-F purpose=batch -F file=@requests.jsonl", .has = "id object bytes filename purpose"},
-    {"The files", MSGL_HTTP_GET, .has = "object data"},
+    {"The files, the newest first; `?limit=N&after=ID` is a part of them", MSGL_HTTP_GET,
+     .has = "object data has_more"},
     {0},
 };
 static const msgl_example file_examples[] = {
@@ -166,13 +196,16 @@ static const msgl_example batches_examples[] = {
      .body = "{\"input_file_id\": \"$FILE\", \"endpoint\": \"/v1/completions\", "
              "\"completion_window\": \"24h\"}",
      .has = "id object endpoint status request_counts"},
-    {"The batches", MSGL_HTTP_GET, .has = "object data"},
+    {"The batches, the newest first", MSGL_HTTP_GET, .rest = "?limit=20",
+     .has = "object data has_more"},
     {0},
 };
 static const msgl_example batch_examples[] = {
     {"How far it is", MSGL_HTTP_GET, .rest = "$BATCH", .has = "id object status request_counts"},
     {"Ends it; 400 where it has ended already", MSGL_HTTP_POST, .rest = "$BATCH/cancel",
      .has = "id object status"},
+    {"Deletes it, once it has ended", MSGL_HTTP_DELETE, .rest = "$BATCH",
+     .has = "id object deleted"},
     {0},
 };
 
@@ -201,5 +234,6 @@ const msgl_endpoint msgl__endpoint_batch = {.path = "/v1/batches/",
                                             .help = "One of the batches.",
                                             .examples = batch_examples,
                                             .prefix = true,
-                                            .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
+                                            .method =
+                                                MSGL_HTTP_GET | MSGL_HTTP_POST | MSGL_HTTP_DELETE,
                                             .take = take};

@@ -14,6 +14,8 @@
 #include "api/json.h"
 #include "utils/clock.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
     FULL_MS = 10000,       // after an answer that could not be stored
@@ -41,12 +43,15 @@ static const char *text_of(const json_t *o, const char *key)
 
 // --- the input ---
 
-static void add_error(json_t *errors, int line, const char *param, const char *message)
+// 0 or MSGL_ENOMEM: a batch whose error is not kept would be run.
+static int add_error(json_t *errors, int line, const char *param, const char *message)
 {
-    if (json_array_size(errors) >= MAX_ERRORS) return;
-    json_array_append_new(errors, json_pack("{s:s,s:s,s:s?,s:o}", "code", "invalid_request",
-                                            "message", message, "param", param, "line",
-                                            line == 0 ? json_null() : json_integer(line)));
+    char text[400];
+    if (json_array_size(errors) >= MAX_ERRORS) return 0;
+    json_t *o = json_pack("{s:s,s:s,s:s?,s:o}", "code", "invalid_request", "message",
+                          msgl__printable(message, text, sizeof text), "param", param, "line",
+                          line == 0 ? json_null() : json_integer(line));
+    return json_array_append_new(errors, o) == 0 ? 0 : MSGL_ENOMEM;
 }
 
 static json_t *parse_line(const msgl_batch *b, const msgl_batch_line *l, msgl_err *err)
@@ -85,8 +90,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
     json_t *o = parse_line(b, l, &err);
     if (o == NULL) {
         if (err.code == MSGL_ENOMEM) return MSGL_ENOMEM;
-        add_error(errors, l->number, NULL, err.text);
-        return 0;
+        return add_error(errors, l->number, NULL, err.text);
     }
     const char *param = NULL, *wrong = check_request(b, o, &param);
     const char *id = text_of(o, "custom_id");
@@ -94,11 +98,12 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
         param = "custom_id";
         wrong = "The 'custom_id' is that of an earlier line; each must be its own.";
     }
-    if (wrong != NULL) add_error(errors, l->number, param, wrong);
-    const int rc = wrong != NULL || json_object_set_new(
-                                        seen, id, json_integer((json_int_t)(l - b->lines))) == 0
-                       ? 0
-                       : MSGL_ENOMEM;
+    int rc = 0;
+    if (wrong != NULL) {
+        rc = add_error(errors, l->number, param, wrong);
+    } else if (json_object_set_new(seen, id, json_integer((json_int_t)(l - b->lines))) != 0) {
+        rc = MSGL_ENOMEM;
+    }
     json_decref(o);
     return rc;
 }
@@ -140,18 +145,16 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
                                    MSGL_BATCH_MAX_INPUT, &b->input, &b->input_len, &err);
     if (rc != 0) {
         (void)snprintf(message, sizeof message, "The input file cannot be read: %.100s", err.text);
-        add_error(errors, 0, "input_file_id", message);
-        return rc == MSGL_ENOMEM ? rc : 0;
+        return rc == MSGL_ENOMEM ? rc : add_error(errors, 0, "input_file_id", message);
     }
     rc = split_lines(b);
     if (rc == MSGL_ELIMIT) {
         (void)snprintf(message, sizeof message, "The input has more than %d requests.",
                        MSGL_BATCH_MAX_REQUESTS);
-        add_error(errors, 0, "input_file_id", message);
-        return 0;
+        return add_error(errors, 0, "input_file_id", message);
     }
     if (rc == 0 && b->num_lines == 0) {
-        add_error(errors, 0, "input_file_id", "The input has no requests.");
+        rc = add_error(errors, 0, "input_file_id", "The input has no requests.");
     }
     for (int i = 0; i < b->num_lines && rc == 0; i++) {
         rc = check_line(b, &b->lines[i], seen, errors);
@@ -174,7 +177,8 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
     while (rc == 0 && at < len) {
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) break;
-        json_t *o = json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL);
+        json_t *o =
+            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
         const json_t *i = json_object_get(seen, text_of(o, "custom_id"));
         if (i != NULL) {
             msgl_batch_line *l = &b->lines[json_integer_value(i)];
@@ -277,7 +281,7 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     msgl_err err;
     char id[64];
     json_t *o = parse_line(b, l, &err);
-    char *body = o == NULL ? NULL : json_dumps(json_object_get(o, "body"), JSON_COMPACT);
+    char *body = o == NULL ? NULL : msgl__json_text(json_object_get(o, "body"), JSON_COMPACT);
     request_id(b, l, id);
     int rc = body == NULL ? MSGL_ENOMEM
                           : msgl__strbuf_addf(out,
@@ -368,7 +372,7 @@ static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status,
     json_t *o = parse_line(b, l, &err);
     if (o == NULL) return MSGL_ENOMEM;
     request_id(b, l, id);
-    char *custom_id = json_dumps(json_object_get(o, "custom_id"), JSON_ENCODE_ANY);
+    char *custom_id = msgl__json_text(json_object_get(o, "custom_id"), 0);
     json_decref(o);
     int rc = custom_id == NULL ? MSGL_ENOMEM
                                : msgl__strbuf_addf(out, "{\"id\":\"%s\",\"custom_id\":", id);

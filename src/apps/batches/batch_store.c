@@ -17,6 +17,8 @@
 
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { HEX = 24 }; // digits of an id: time, then chance
 
@@ -53,6 +55,14 @@ void msgl__store_new_id(msgl_batch_store *s, const char *prefix, char id[MSGL_ST
     s->last = ns > s->last ? ns : s->last + 1;
     if (getrandom(&chance, sizeof chance, 0) < 0) chance = (uint32_t)getpid();
     (void)snprintf(id, MSGL_STORE_ID, "%s%016" PRIx64 "%08" PRIx32, prefix, s->last, chance);
+}
+
+int64_t msgl__store_made_at(const char *id)
+{
+    uint64_t ns = 0;
+    const char *at = id + strlen(id) - HEX;
+    for (int i = 0; i < 16; i++) ns = ns << 4 | (uint64_t)(strchr(digits, at[i]) - digits);
+    return (int64_t)(ns / 1000000000u);
 }
 
 // The id of a directory's entry, if it is that of an object's `suffix`.
@@ -94,9 +104,10 @@ static int count_files(const msgl_batch_store *s, int *files, int64_t *bytes)
     return 0;
 }
 
-int msgl__store_open(msgl_batch_store *s, const char *path, msgl_err *err)
+int msgl__store_open(msgl_batch_store *s, const char *path, const msgl_store_limits *limits,
+                     msgl_err *err)
 {
-    *s = (msgl_batch_store){.path = path, .dir = -1, .lock = -1};
+    *s = (msgl_batch_store){.path = path, .dir = -1, .lock = -1, .limits = *limits};
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         return msgl__err_set(err, MSGL_EIO, "--batch-dir %.180s: %m", path);
     }
@@ -127,8 +138,8 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     size_t len;
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
-    if (msgl__file_read(path, 1 << 20, &text, &len, &err) != 0) return NULL;
-    json_t *o = json_loadb(text, len, 0, NULL);
+    if (msgl__file_read(path, MSGL_STORE_OBJECT_MAX, &text, &len, &err) != 0) return NULL;
+    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);
@@ -145,58 +156,90 @@ static int put(const msgl_batch_store *s, const char *id, const char *suffix, co
 
 int msgl__store_set(msgl_batch_store *s, const char *id, const json_t *object, msgl_err *err)
 {
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = msgl__json_text(object, JSON_COMPACT);
     if (text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    const int rc = put(s, id, "json", text, strlen(text), err);
+    const size_t len = strlen(text);
+    const int rc = len > MSGL_STORE_OBJECT_MAX
+                       ? msgl__err_set(err, MSGL_ELIMIT, "An object of %zu bytes; allowed: %d.",
+                                       len, MSGL_STORE_OBJECT_MAX)
+                       : put(s, id, "json", text, len, err);
     msgl__free(text);
     return rc;
 }
-
-typedef struct id_list {
-    char (*ids)[MSGL_STORE_ID];
-    size_t len, cap;
-} id_list;
 
 static int newest_first(const void *a, const void *b)
 {
     return strcmp(b, a);
 }
 
-static int list_ids(const msgl_batch_store *s, const char *prefix, id_list *out)
+static int page_add(msgl_store_page *p, const char *id)
+{
+    if (p->len == p->cap) {
+        const size_t cap = p->cap == 0 ? 64 : 2 * p->cap;
+        void *more = msgl__reallocarray(p->ids, cap, sizeof *p->ids);
+        if (more == NULL) return MSGL_ENOMEM;
+        p->ids = more;
+        p->cap = cap;
+    }
+    memcpy(p->ids[p->len++], id, MSGL_STORE_ID);
+    return 0;
+}
+
+// All ids that are older than `after`, in any order.
+static int read_ids(const msgl_batch_store *s, const char *prefix, const char *after,
+                    msgl_store_page *out)
 {
     DIR *d = open_list(s);
     if (d == NULL) return MSGL_EIO;
     int rc = 0;
-    char id[MSGL_STORE_ID];
+    char id[MSGL_STORE_ID] = "";
     for (const struct dirent *e; rc == 0 && (e = readdir(d)) != NULL;) {
         if (!entry_id(e, prefix, "json", id)) continue;
-        if (out->len == out->cap) {
-            const size_t cap = out->cap == 0 ? 64 : 2 * out->cap;
-            void *more = msgl__reallocarray(out->ids, cap, sizeof *out->ids);
-            if (more == NULL) {
-                rc = MSGL_ENOMEM;
-                break;
-            }
-            out->ids = more;
-            out->cap = cap;
-        }
-        memcpy(out->ids[out->len++], id, sizeof id);
+        if (after == NULL || strcmp(id, after) < 0) rc = page_add(out, id);
     }
     closedir(d);
-    if (out->len > 0) qsort(out->ids, out->len, sizeof *out->ids, newest_first);
     return rc;
 }
 
-json_t *msgl__store_list(const msgl_batch_store *s, const char *prefix)
+int msgl__store_list(const msgl_batch_store *s, const char *prefix, const char *after, size_t limit,
+                     msgl_store_page *out)
 {
-    id_list list = {0};
-    json_t *all = list_ids(s, prefix, &list) == 0 ? json_array() : NULL;
-    for (size_t i = 0; i < list.len && all != NULL; i++) {
-        json_t *o = msgl__store_get(s, list.ids[i]);
-        if (o != NULL) json_array_append_new(all, o);
+    *out = (msgl_store_page){0};
+    const int rc = read_ids(s, prefix, after, out);
+    if (rc != 0) {
+        msgl__free(out->ids);
+        *out = (msgl_store_page){0};
+        return rc;
     }
-    msgl__free(list.ids);
-    return all;
+    if (out->len > 0) qsort(out->ids, out->len, sizeof *out->ids, newest_first);
+    out->more = out->len > limit;
+    if (out->more) out->len = limit;
+    for (size_t i = 0; i < out->len; i++) {
+        struct stat st;
+        char name[64];
+        name_of(out->ids[i], "json", name);
+        if (fstatat(s->dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0) out->bytes += (size_t)st.st_size;
+    }
+    return 0;
+}
+
+int msgl__store_batch_room(const msgl_batch_store *s, msgl_err *err)
+{
+    msgl_store_page all = {0};
+    const int rc = read_ids(s, MSGL_STORE_BATCH, NULL, &all);
+    msgl__free(all.ids);
+    if (rc != 0) return msgl__err_set(err, rc, "The batches cannot be counted.");
+    if (all.len < (size_t)s->limits.max_batches) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT,
+                         "The server keeps %zu batches; allowed: %d. Delete some that have ended.",
+                         all.len, s->limits.max_batches);
+}
+
+bool msgl__store_is_full(const msgl_batch_store *s)
+{
+    int files;
+    int64_t bytes;
+    return count_files(s, &files, &bytes) == 0 && bytes >= s->limits.max_bytes;
 }
 
 int msgl__store_open_data(const msgl_batch_store *s, const char *id)
@@ -228,11 +271,12 @@ int msgl__store_put_file(msgl_batch_store *s, const char *id, const json_t *obje
     int files;
     int64_t bytes;
     if (count_files(s, &files, &bytes) != 0) return msgl__err_set(err, MSGL_EIO, "%m");
-    if (files >= MSGL_STORE_MAX_FILES || bytes + (int64_t)len > MSGL_STORE_MAX_BYTES) {
+    const msgl_store_limits *l = &s->limits;
+    if (files >= l->max_files || bytes + (int64_t)len > l->max_bytes) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "The server keeps %d files with %" PRId64 " bytes; allowed: %d files, "
                              "%" PRId64 " bytes. Delete some.",
-                             files, bytes, MSGL_STORE_MAX_FILES, MSGL_STORE_MAX_BYTES);
+                             files, bytes, l->max_files, l->max_bytes);
     }
     int rc = put(s, id, "data", data, len, err);
     if (rc != 0) return rc;

@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "front/store_limits.h"
 
-enum { MSGL_STORE_ID = 40 }; // bytes of an id with its NUL
-enum { MSGL_STORE_MAX_FILES = 10000 };
-#define MSGL_STORE_MAX_BYTES (INT64_C(8) << 30) // of uploads; answers may come on top
+enum { MSGL_STORE_ID = 40 };              // bytes of an id with its NUL
+enum { MSGL_STORE_OBJECT_MAX = 1 << 20 }; // bytes of a JSON file
 
 #define MSGL_STORE_FILE "file-"
 #define MSGL_STORE_BATCH "batch_"
@@ -24,21 +24,40 @@ typedef struct msgl_batch_store {
     int dir;          // descriptors
     int lock;
     uint64_t last; // of the ids
+    msgl_store_limits limits;
 } msgl_batch_store;
 
-// Makes the folder if it is not there. path is borrowed. MSGL_EBUSY: another server has it.
-int msgl__store_open(msgl_batch_store *s, const char *path, msgl_err *err);
+// Makes the folder if it is not there; reads nothing of what it has. path is borrowed. MSGL_EBUSY:
+// another server has it.
+int msgl__store_open(msgl_batch_store *s, const char *path, const msgl_store_limits *limits,
+                     msgl_err *err);
 void msgl__store_close(msgl_batch_store *s);
 
 void msgl__store_new_id(msgl_batch_store *s, const char *prefix, char id[MSGL_STORE_ID]);
 // Whether the text has the form of an id; only such may be passed to what follows.
 bool msgl__store_is_id(const char *text, const char *prefix);
 
+int64_t msgl__store_made_at(const char *id); // in seconds since 1970
+
 // What is stored under an id, or NULL.
 json_t *msgl__store_get(const msgl_batch_store *s, const char *id);
+// MSGL_ELIMIT: it is too large.
 int msgl__store_set(msgl_batch_store *s, const char *id, const json_t *object, msgl_err *err);
-// All objects with this prefix, the newest first; NULL: out of memory.
-json_t *msgl__store_list(const msgl_batch_store *s, const char *prefix);
+
+// Ids of a prefix, the newest first.
+typedef struct msgl_store_page {
+    char (*ids)[MSGL_STORE_ID]; // [len], freed with msgl__free
+    size_t len, cap;
+    size_t bytes; // of their JSON files
+    bool more;    // there are older ones
+} msgl_store_page;
+// At most `limit` of those that are older than the id `after` (NULL: all). Names are read and no
+// objects. MSGL_EIO, MSGL_ENOMEM; *out is empty then.
+int msgl__store_list(const msgl_batch_store *s, const char *prefix, const char *after, size_t limit,
+                     msgl_store_page *out);
+// 0; MSGL_ELIMIT: the folder has all the batches that it keeps; MSGL_EIO.
+int msgl__store_batch_room(const msgl_batch_store *s, msgl_err *err);
+bool msgl__store_is_full(const msgl_batch_store *s); // of data
 // The data of an id: opened for reading and appending, made if it is not there; or negative.
 int msgl__store_open_data(const msgl_batch_store *s, const char *id);
 // All of the data, freed with msgl__free. MSGL_ENOENT, MSGL_ELIMIT, ...

@@ -17,9 +17,18 @@
 #include "apps/batches/batch_run.h"
 #include "api/json.h"
 #include "utils/clock.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 enum {
-    LOOK_MS = 100, // between looks for room, while a batch has more to send
+    LOOK_MS = 100,         // between looks for room, while a batch has more to send
+    SWEEP_MS = 600 * 1000, // between looks for what is too old
+    READ_AT_ONCE = 64,     // of the batches that a start finds, between two looks for calls
+    BODY_MAX = 2 << 20,    // of what makes a batch
+    FILES_MAX = 10000,     // of a list, as OpenAI has it
+    BATCHES_MAX = 100,     // the same
+    BATCHES_USUAL = 20,    // without `limit`
+    LATER_BYTES = 4096,    // that a running batch's object may have more than is stored
     MAX_FDS = MSGL_BATCH_SLOTS,
 };
 
@@ -36,7 +45,13 @@ struct msgl_batches {
     // The thread's:
     msgl_batch run;
     bool running;
-    json_t *waiting; // ids of batches that are to run, the oldest first
+    // Batches that are to run, the oldest first: objects with `id`, and the ids of the files that
+    // are theirs, `input`, `_output` and `_errors`.
+    json_t *waiting;
+    msgl_store_page found; // batches of earlier servers, of which the first `len` are not read yet
+    bool all_read;
+    uint64_t sweep_at; // ns
+    bool told_full;
 };
 
 static void wake(int fd)
@@ -76,7 +91,7 @@ static json_t *shown(json_t *o)
 
 static void reply(msgl_batch_call *c, json_t *o)
 {
-    char *text = o == NULL ? NULL : json_dumps(o, JSON_COMPACT);
+    char *text = o == NULL ? NULL : msgl__json_text(o, JSON_COMPACT);
     if (text == NULL || msgl__strbuf_adds(&c->answer, text) != 0) {
         reply_error(c, 500, NULL, "Out of memory.");
     }
@@ -84,25 +99,70 @@ static void reply(msgl_batch_call *c, json_t *o)
     json_decref(o);
 }
 
+// Makes sure of the answer's memory; false: the call is answered.
+static bool claim_answer(msgl_batch_call *c, size_t bytes)
+{
+    const int rc = msgl__claim_add(&c->claim, MSGL_BUDGET_ANSWER, bytes);
+    if (rc == 0) return true;
+    msgl_api_error e;
+    (void)msgl__api_fail_memory(&e, rc);
+    reply_error(c, e.status, NULL, e.message);
+    return false;
+}
+
+int msgl__batch_list_max(msgl_batch_object what)
+{
+    return what == MSGL_BATCH_FILES ? FILES_MAX : BATCHES_MAX;
+}
+
+// One object of a list; those that are gone or damaged are left out.
+static int put_object(msgl_batches *b, const char *id, bool first, msgl_strbuf *out)
+{
+    json_t *o = msgl__store_get(&b->store, id);
+    if (o == NULL) return 0;
+    // Its counts are not stored as they grow.
+    if (b->running && strcmp(id, b->run.id) == 0) json_object_update(o, b->run.object);
+    char *text = msgl__json_text(shown(o), JSON_COMPACT);
+    int rc = text == NULL || (!first && msgl__strbuf_addc(out, ',') != 0) ? MSGL_ENOMEM : 0;
+    if (rc == 0) rc = msgl__strbuf_adds(out, text);
+    msgl__free(text);
+    json_decref(o);
+    return rc;
+}
+
+// Read and written one by one: the answer is all that there is of them in memory.
+static int put_page(msgl_batches *b, const msgl_store_page *page, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
+    const size_t begin = out->len;
+    const char *first = NULL, *last = NULL;
+    for (size_t i = 0; i < page->len && rc == 0; i++) {
+        const size_t before = out->len;
+        rc = put_object(b, page->ids[i], before == begin, out);
+        if (out->len == before) continue;
+        if (first == NULL) first = page->ids[i];
+        last = page->ids[i];
+    }
+    const char *quote = first == NULL ? "" : "\"";
+    if (rc != 0) return rc;
+    return msgl__strbuf_addf(out, "],\"first_id\":%s%s%s,\"last_id\":%s%s%s,\"has_more\":%s}",
+                             quote, first == NULL ? "null" : first, quote, quote,
+                             last == NULL ? "null" : last, quote, page->more ? "true" : "false");
+}
+
 static void reply_list(msgl_batches *b, msgl_batch_call *c, const char *prefix)
 {
-    json_t *all = msgl__store_list(&b->store, prefix);
-    size_t i;
-    json_t *o;
-    json_array_foreach(all, i, o)
-    {
-        const char *id = json_string_value(json_object_get(o, "id"));
-        // Its counts are not stored as they grow.
-        if (b->running && id != NULL && strcmp(id, b->run.id) == 0) {
-            json_object_update(o, b->run.object);
-        }
-        (void)shown(o);
+    msgl_store_page page;
+    const int usual = c->what == MSGL_BATCH_FILES ? FILES_MAX : BATCHES_USUAL;
+    const int rc = msgl__store_list(&b->store, prefix, c->after[0] == '\0' ? NULL : c->after,
+                                    (size_t)(c->limit > 0 ? c->limit : usual), &page);
+    if (rc != 0) {
+        reply_error(c, 500, NULL, "The list cannot be read.");
+    } else if (claim_answer(c, page.bytes + page.len + LATER_BYTES) &&
+               put_page(b, &page, &c->answer) != 0) {
+        reply_error(c, 500, NULL, "Out of memory.");
     }
-    json_t *first = json_object_get(json_array_get(all, 0), "id");
-    json_t *last = json_object_get(json_array_get(all, json_array_size(all) - 1), "id");
-    reply(c, all == NULL ? NULL
-                         : json_pack("{s:s,s:o,s:O?,s:O?,s:b}", "object", "list", "data", all,
-                                     "first_id", first, "last_id", last, "has_more", 0));
+    msgl__free(page.ids);
 }
 
 static void reply_no_such(msgl_batch_call *c)
@@ -176,7 +236,8 @@ static void upload(msgl_batches *b, msgl_batch_call *c)
     const size_t len = file.filename == NULL ? 0 : file.filename_len;
     json_t *text = NULL;
     if (msgl__json_put_str(&name, file.filename, len < 255 ? len : 255) == 0) {
-        text = json_loads(msgl__strbuf_str(&name), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        text = msgl__json_loadb(msgl__strbuf_str(&name), strlen(msgl__strbuf_str(&name)),
+                                JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL, NULL);
     }
     msgl__strbuf_free(&name);
     json_t *o =
@@ -197,16 +258,10 @@ static void reply_content(msgl_batches *b, msgl_batch_call *c, const char *id)
 {
     const int64_t size = msgl__store_data_size(&b->store, id);
     msgl_err err;
-    int rc = msgl__claim_add(&c->claim, MSGL_BUDGET_ANSWER, (size_t)size);
-    if (rc != 0) {
-        msgl_api_error e;
-        (void)msgl__api_fail_memory(&e, rc);
-        reply_error(c, e.status, NULL, e.message);
-        return;
-    }
+    if (!claim_answer(c, (size_t)size)) return;
     char *data = NULL;
     size_t len = 0;
-    rc = msgl__store_read_data(&b->store, id, (size_t)size, &data, &len, &err);
+    const int rc = msgl__store_read_data(&b->store, id, (size_t)size, &data, &len, &err);
     if (rc != 0) {
         reply_error(c, 500, NULL, "The file cannot be read.");
         return;
@@ -226,25 +281,96 @@ static bool is_final(const json_t *batch)
     return true;
 }
 
-// Whether a batch that has not ended reads this file.
-static bool is_in_use(msgl_batches *b, const char *id)
+static const char *member(const json_t *o, const char *key)
 {
-    bool used = false;
+    const char *text = json_string_value(json_object_get(o, key));
+    return text == NULL ? "" : text;
+}
+
+// A batch that is to run: behind the older ones.
+static int add_waiting(msgl_batches *b, const json_t *batch)
+{
+    const char *id = member(batch, "id");
+    size_t at = json_array_size(b->waiting);
+    while (at > 0 && strcmp(member(json_array_get(b->waiting, at - 1), "id"), id) > 0) at--;
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "id", id, "input", member(batch, "input_file_id"),
+                          "_output", member(batch, "_output"), "_errors", member(batch, "_errors"));
+    return json_array_insert_new(b->waiting, at, o) == 0 ? 0 : MSGL_ENOMEM;
+}
+
+// Whether a batch that has not ended has this file, by one of these names.
+static bool is_in_use(const msgl_batches *b, const char *id, const char *const *keys, size_t n)
+{
     size_t i;
     json_t *waiting;
     json_array_foreach(b->waiting, i, waiting)
     {
-        json_t *o = msgl__store_get(&b->store, json_string_value(waiting));
-        const char *input = json_string_value(json_object_get(o, "input_file_id"));
-        used = used || (input != NULL && strcmp(input, id) == 0);
+        for (size_t k = 0; k < n; k++) {
+            if (strcmp(member(waiting, keys[k]), id) == 0) return true;
+        }
+    }
+    return false;
+}
+
+static const char *const own_files[] = {"input", "_output", "_errors"};
+
+static bool is_own_file(const msgl_batches *b, const char *id)
+{
+    return is_in_use(b, id, own_files, 3);
+}
+
+static bool is_waiting(const msgl_batches *b, const char *id)
+{
+    static const char *const key[] = {"id"};
+    return is_in_use(b, id, key, 1);
+}
+
+// What an upload has left that was cut short, or a batch that is no more: data that belong to
+// nobody.
+static void remove_orphans(msgl_batches *b)
+{
+    json_t *used = json_object();
+    size_t i;
+    json_t *waiting;
+    json_array_foreach(b->waiting, i, waiting)
+    {
+        for (size_t k = 0; k < 3; k++) {
+            json_object_set_new(used, member(waiting, own_files[k]), json_true());
+        }
+    }
+    if (used != NULL) msgl__store_remove_orphans(&b->store, used);
+    json_decref(used);
+}
+
+// Reads some of the batches that earlier servers have left, the oldest first: those that have not
+// ended wait. A start does not wait for it, however many there are.
+static void read_some(msgl_batches *b, size_t most)
+{
+    for (; most > 0 && b->found.len > 0; most--) {
+        const char *id = b->found.ids[--b->found.len];
+        json_t *o = msgl__store_get(&b->store, id);
+        const bool open = o != NULL && strcmp(member(o, "id"), id) == 0 && !is_final(o);
+        if (open && add_waiting(b, o) != 0) {
+            msgl__log(b->log, MSGL_LOG_ERROR, "%s is left to the next start: out of memory", id);
+        }
         json_decref(o);
     }
-    return used;
+    if (b->all_read || b->found.len > 0) return;
+    b->all_read = true;
+    msgl__free(b->found.ids);
+    b->found = (msgl_store_page){0};
+    remove_orphans(b);
+}
+
+static void read_all(msgl_batches *b)
+{
+    read_some(b, SIZE_MAX);
 }
 
 static void delete_file(msgl_batches *b, msgl_batch_call *c)
 {
-    if (is_in_use(b, c->rest)) {
+    read_all(b);
+    if (is_own_file(b, c->rest)) {
         reply_error(c, 400, "id", "The file is the input of a batch that has not ended.");
         return;
     }
@@ -289,7 +415,9 @@ static const msgl_field_row batch_rows[] = {
     {"endpoint", MSGL_FIELD_STRING, .required = true,
      .help = "`/v1/chat/completions` or `/v1/completions`"},
     {"completion_window", MSGL_FIELD_STRING, .required = true,
-     .help = "any; a batch is answered as soon as may be"},
+     .help =
+         "`24h`, or another time of up to 168 hours (`h`) or 7 days (`d`); a batch is answered as "
+         "soon as may be, and none expires while it waits"},
     {"metadata", MSGL_FIELD_OBJECT, .max_items = METADATA_MAX,
      .help = "strings of up to 512 bytes, names of up to 64, which the batch's object repeats"},
     {0},
@@ -304,6 +432,17 @@ static const char *string_field(msgl_batch_call *c, const json_t *o, const char 
     (void)snprintf(text, sizeof text, "'%s' must be given, as a string.", name);
     if (c->status == 200) reply_error(c, 400, name, text);
     return "";
+}
+
+// "24h": from one hour to a week.
+static bool is_window(const char *s)
+{
+    const size_t n = strspn(s, "0123456789");
+    const bool days = n > 0 && s[n] == 'd';
+    if (n < 1 || n > 3 || s[0] == '0' || (!days && s[n] != 'h') || s[n + 1] != '\0') return false;
+    int value = 0;
+    for (size_t i = 0; i < n; i++) value = 10 * value + (s[i] - '0');
+    return value <= (days ? 7 : 7 * 24);
 }
 
 static bool is_metadata(const json_t *m)
@@ -338,6 +477,10 @@ static bool check_batch(msgl_batches *b, msgl_batch_call *c, const json_t *o)
         reply_error(c, 400, "endpoint",
                     "'endpoint' is another; allowed: /v1/chat/completions, /v1/completions, "
                     "/v1/embeddings.");
+    } else if (!is_window(string_field(c, o, "completion_window"))) {
+        reply_error(c, 400, "completion_window",
+                    "'completion_window' is another; allowed: 24h, or from 1h to 168h or 1d to "
+                    "7d.");
     } else if (!is_metadata(json_object_get(o, "metadata"))) {
         reply_error(c, 400, "metadata",
                     "'metadata' must be an object of at most 16 strings, names with up to 64 "
@@ -369,29 +512,45 @@ static json_t *new_batch(msgl_batches *b, const json_t *o, const char *id)
     return made;
 }
 
+// Stores a checked batch, which then waits.
+static void begin(msgl_batches *b, msgl_batch_call *c, const json_t *o)
+{
+    char id[MSGL_STORE_ID];
+    msgl_err err;
+    int rc = msgl__store_batch_room(&b->store, &err);
+    json_t *made = NULL;
+    if (rc == 0) {
+        msgl__store_new_id(&b->store, MSGL_STORE_BATCH, id);
+        made = new_batch(b, o, id);
+        rc = made == NULL ? msgl__err_set(&err, MSGL_ENOMEM, "Out of memory.")
+                          : msgl__store_set(&b->store, id, made, &err);
+    }
+    if (rc == 0 && (rc = add_waiting(b, made)) != 0) {
+        msgl__store_remove(&b->store, id);
+        (void)msgl__err_set(&err, rc, "Out of memory.");
+    }
+    if (rc == 0) {
+        reply(c, shown(made));
+        return;
+    }
+    json_decref(made);
+    reply_error(c, rc == MSGL_ELIMIT ? 413 : 500, NULL, err.text);
+}
+
 static void create(msgl_batches *b, msgl_batch_call *c)
 {
     msgl_json_room room = {0};
     msgl_err err = {0};
-    char id[MSGL_STORE_ID];
+    if (c->body.len > BODY_MAX) {
+        reply_error(c, 413, NULL, "The body has more than 2 MiB.");
+        return;
+    }
     json_t *o = msgl__json_parse_object(msgl__strbuf_str(&c->body), c->body.len, &room, &err);
     if (o == NULL) {
         reply_error(c, 400, NULL, err.text);
         return;
     }
-    if (check_batch(b, c, o)) {
-        msgl__store_new_id(&b->store, MSGL_STORE_BATCH, id);
-        json_t *made = new_batch(b, o, id);
-        int rc = made == NULL ? msgl__err_set(&err, MSGL_ENOMEM, "Out of memory.")
-                              : msgl__store_set(&b->store, id, made, &err);
-        if (rc == 0) rc = json_array_append_new(b->waiting, json_string(id));
-        if (rc == 0) {
-            reply(c, shown(made));
-        } else {
-            json_decref(made);
-            reply_error(c, 500, NULL, err.text);
-        }
-    }
+    if (check_batch(b, c, o)) begin(b, c, o);
     json_decref(o);
 }
 
@@ -402,7 +561,7 @@ static void forget(msgl_batches *b, const char *id)
     json_t *waiting;
     json_array_foreach(b->waiting, i, waiting)
     {
-        if (strcmp(json_string_value(waiting), id) != 0) continue;
+        if (strcmp(member(waiting, "id"), id) != 0) continue;
         json_array_remove(b->waiting, i);
         return;
     }
@@ -449,6 +608,16 @@ static void cancel(msgl_batches *b, msgl_batch_call *c, json_t *o)
     reply(c, shown(msgl__store_get(&b->store, c->rest)));
 }
 
+static void delete_batch(msgl_batches *b, msgl_batch_call *c, const json_t *o)
+{
+    if (!is_final(o)) {
+        reply_error(c, 400, "id", "The batch has not ended: it is to be cancelled first.");
+        return;
+    }
+    msgl__store_remove(&b->store, c->rest);
+    reply(c, json_pack("{s:s,s:s,s:b}", "id", c->rest, "object", "batch", "deleted", 1));
+}
+
 static void call_batches(msgl_batches *b, msgl_batch_call *c)
 {
     if (c->rest[0] == '\0') {
@@ -467,11 +636,13 @@ static void call_batches(msgl_batches *b, msgl_batch_call *c)
     if (o == NULL) {
         reply_no_such(c);
     } else if (cancels != (c->method == MSGL_HTTP_POST)) {
-        reply_error(c, 405, NULL, "A batch takes GET, and its '/cancel' POST.");
+        reply_error(c, 405, NULL, "A batch takes GET and DELETE, and its '/cancel' POST.");
+    } else if (c->method == MSGL_HTTP_DELETE) {
+        delete_batch(b, c, o);
     } else if (cancels) {
         cancel(b, c, o);
     } else if (b->running && strcmp(b->run.id, c->rest) == 0) {
-        reply(c, shown(json_copy(b->run.object))); // its counts are not stored as they grow
+        reply(c, shown(msgl__json_copy(b->run.object))); // its counts are not stored as they grow
     } else {
         reply(c, shown(json_incref(o)));
     }
@@ -499,12 +670,27 @@ static int connect_loop(void *ctx)
     return -1;
 }
 
+// Whether a batch would find no room for its answers, which the log says once.
+static bool lacks_room(msgl_batches *b)
+{
+    const bool full = msgl__store_is_full(&b->store);
+    if (full && !b->told_full) {
+        msgl__log(b->log, MSGL_LOG_WARN,
+                  "batches wait: the files of --batch-dir have %lld bytes or more; some are to be "
+                  "deleted",
+                  (long long)b->store.limits.max_bytes);
+    }
+    b->told_full = full;
+    return full;
+}
+
 // Has the oldest batch run, if none does.
 static void begin_next(msgl_batches *b)
 {
-    while (!b->running && json_array_size(b->waiting) > 0) {
+    while (!b->running && b->all_read && json_array_size(b->waiting) > 0) {
         char id[MSGL_STORE_ID];
-        (void)snprintf(id, sizeof id, "%s", json_string_value(json_array_get(b->waiting, 0)));
+        if (lacks_room(b)) return;
+        (void)snprintf(id, sizeof id, "%s", member(json_array_get(b->waiting, 0), "id"));
         const int rc = msgl__batch_open(&b->run, &b->store, id);
         b->running = rc == 0;
         if (rc == 0) {
@@ -533,10 +719,23 @@ static void end_if_done(msgl_batches *b)
     forget(b, id);
 }
 
+static bool is_stopping(msgl_batches *b)
+{
+    pthread_mutex_lock(&b->lock);
+    const bool stopping = b->stopping;
+    pthread_mutex_unlock(&b->lock);
+    return stopping;
+}
+
+// Those that a stop leaves over are freed: their clients see the end of the connection.
 static void answer_calls(msgl_batches *b, msgl_batch_call *all)
 {
     for (msgl_batch_call *c = all, *next; c != NULL; c = next) {
         next = c->next;
+        if (is_stopping(b)) {
+            msgl__batch_call_free(c);
+            continue;
+        }
         c->next = NULL;
         c->status = 200;
         c->type = "application/json";
@@ -562,7 +761,8 @@ static void serve(msgl_batches *b, bool more)
     int slots[MSGL_BATCH_SLOTS];
     const int n = b->running ? msgl__batch_poll(&b->run, fds, slots) : 0;
     fds[n] = (struct pollfd){.fd = b->own_fd, .events = POLLIN};
-    if (poll(fds, (nfds_t)n + 1, more ? LOOK_MS : -1) < 0) return;
+    const int wait = !b->all_read ? 0 : more ? LOOK_MS : SWEEP_MS;
+    if (poll(fds, (nfds_t)n + 1, wait) < 0) return;
     for (int i = 0; i < n && b->running; i++) {
         msgl_err err;
         if (fds[i].revents == 0 || msgl__batch_ready(&b->run, slots[i], &err) == 0) continue;
@@ -571,6 +771,30 @@ static void serve(msgl_batches *b, bool more)
     }
     uint64_t times;
     if (fds[n].revents != 0 && read(b->own_fd, &times, sizeof times) < 0) return;
+}
+
+// What is too old is removed, but for what batches have that have not ended.
+static void sweep(msgl_batches *b, const char *prefix,
+                  bool (*is_kept)(const msgl_batches *, const char *))
+{
+    msgl_store_page all;
+    const int64_t now = (int64_t)time(NULL);
+    if (msgl__store_list(&b->store, prefix, NULL, SIZE_MAX, &all) != 0) return;
+    for (size_t i = all.len; i-- > 0;) {
+        const char *id = all.ids[i];
+        if (now - msgl__store_made_at(id) < b->store.limits.max_age_s) break;
+        if (!is_kept(b, id)) msgl__store_remove(&b->store, id);
+    }
+    msgl__free(all.ids);
+}
+
+static void sweep_if_due(msgl_batches *b)
+{
+    const uint64_t now = msgl__now_ns();
+    if (!b->all_read || now < b->sweep_at) return;
+    b->sweep_at = now + (uint64_t)SWEEP_MS * 1000000u;
+    sweep(b, MSGL_STORE_FILE, is_own_file);
+    sweep(b, MSGL_STORE_BATCH, is_waiting);
 }
 
 static void *batch_thread(void *arg)
@@ -586,6 +810,8 @@ static void *batch_thread(void *arg)
         pthread_mutex_unlock(&b->lock);
         answer_calls(b, calls);
         if (stop) break;
+        read_some(b, READ_AT_ONCE);
+        sweep_if_due(b);
         begin_next(b);
         if (b->running) {
             msgl__batch_fill(&b->run, room, connect_loop, b);
@@ -599,49 +825,8 @@ static void *batch_thread(void *arg)
 
 // --- life ---
 
-// What an upload has left that was cut short, or a batch that is no more: data that belong to
-// nobody.
-static void remove_orphans(msgl_batches *b)
-{
-    json_t *used = json_object();
-    size_t i;
-    json_t *id;
-    json_array_foreach(b->waiting, i, id)
-    {
-        json_t *o = msgl__store_get(&b->store, json_string_value(id));
-        static const char *const own[] = {"_output", "_errors"};
-        for (size_t k = 0; k < 2; k++) {
-            const char *file = json_string_value(json_object_get(o, own[k]));
-            if (file != NULL) json_object_set_new(used, file, json_true());
-        }
-        json_decref(o);
-    }
-    if (used != NULL) msgl__store_remove_orphans(&b->store, used);
-    json_decref(used);
-}
-
-static int find_waiting(msgl_batches *b)
-{
-    json_t *all = msgl__store_list(&b->store, MSGL_STORE_BATCH);
-    b->waiting = json_array();
-    if (all == NULL || b->waiting == NULL) {
-        json_decref(all);
-        return MSGL_ENOMEM;
-    }
-    for (size_t i = json_array_size(all); i-- > 0;) {
-        const json_t *o = json_array_get(all, i);
-        json_t *id = json_object_get(o, "id");
-        const char *text = json_string_value(id);
-        const bool ours = text != NULL && msgl__store_is_id(text, MSGL_STORE_BATCH);
-        if (ours && !is_final(o)) json_array_append(b->waiting, id);
-    }
-    json_decref(all);
-    remove_orphans(b);
-    return 0;
-}
-
-int msgl__batches_open(const char *dir, const msgl_log *log, int wake_fd, msgl_batches **out,
-                       msgl_err *err)
+int msgl__batches_open(const char *dir, const msgl_store_limits *limits, const msgl_log *log,
+                       int wake_fd, msgl_batches **out, msgl_err *err)
 {
     msgl_batches *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "--batch-dir: out of memory");
@@ -652,9 +837,14 @@ int msgl__batches_open(const char *dir, const msgl_log *log, int wake_fd, msgl_b
     b->done_last = &b->done;
     pthread_mutex_init(&b->lock, NULL);
     b->own_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = msgl__store_open(&b->store, dir, err);
-    if (rc == 0 && (b->own_fd < 0 || find_waiting(b) != 0)) {
+    b->waiting = json_array();
+    int rc = msgl__store_open(&b->store, dir, limits, err);
+    if (rc == 0 && (b->own_fd < 0 || b->waiting == NULL)) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "--batch-dir: out of memory");
+    }
+    if (rc == 0) {
+        rc = msgl__store_list(&b->store, MSGL_STORE_BATCH, NULL, SIZE_MAX, &b->found);
+        if (rc != 0) (void)msgl__err_set(err, rc, "--batch-dir: the batches cannot be listed");
     }
     if (rc == 0) {
         sigset_t all, old;
@@ -672,6 +862,7 @@ int msgl__batches_open(const char *dir, const msgl_log *log, int wake_fd, msgl_b
     msgl__store_close(&b->store);
     if (b->own_fd >= 0) close(b->own_fd);
     json_decref(b->waiting);
+    msgl__free(b->found.ids);
     pthread_mutex_destroy(&b->lock);
     msgl__free(b);
     return rc;
@@ -700,6 +891,7 @@ void msgl__batches_close(msgl_batches *b)
     msgl__store_close(&b->store);
     close(b->own_fd);
     json_decref(b->waiting);
+    msgl__free(b->found.ids);
     pthread_mutex_destroy(&b->lock);
     msgl__free(b);
 }

@@ -8,6 +8,7 @@
 #define MSGL_APPS_BATCHES_BATCHES_H
 
 #include "api/api.h"
+#include "apps/batches/batch_store.h"
 #include "http/http_parse.h"
 #include "api/known_fields.h"
 #include "http/multipart.h"
@@ -27,6 +28,9 @@ typedef struct msgl_batch_call {
     msgl_batch_object what;
     msgl_http_method method;
     char rest[96]; // of the path, behind /v1/files/ or /v1/batches/; empty: the list
+    // Of a list: how many, 0: as many as a list has; the last one of the page before, empty: none.
+    int limit;
+    char after[MSGL_STORE_ID];
     char boundary[MSGL_MULTIPART_BOUNDARY_MAX + 1]; // empty: the body is no form
     msgl_strbuf body;
     msgl_claim claim; // of body and answer
@@ -38,8 +42,10 @@ typedef struct msgl_batch_call {
 void msgl__batch_call_free(msgl_batch_call *c);
 
 // wake_fd: an eventfd that is written to when there is something to take.
-int msgl__batches_open(const char *dir, const msgl_log *log, int wake_fd, msgl_batches **out,
-                       msgl_err *err);
+int msgl__batches_open(const char *dir, const msgl_store_limits *limits, const msgl_log *log,
+                       int wake_fd, msgl_batches **out, msgl_err *err);
+// How many objects of this kind a list has at most.
+int msgl__batch_list_max(msgl_batch_object what);
 // Gives up what is under way; the next server that has the folder goes on with it.
 void msgl__batches_close(msgl_batches *b);
 void msgl__batches_submit(msgl_batches *b, msgl_batch_call *c); // takes c

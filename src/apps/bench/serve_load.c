@@ -18,6 +18,7 @@
 #include "http/client.h"
 #include "api/json.h"
 #include "utils/clock.h"
+#include "utils/json.h"
 #include "utils/random.h"
 #include "utils/stats.h"
 
@@ -168,7 +169,8 @@ static int on_event(void *ctx, const char *data, size_t len)
         c->saw_done = true;
         return 0;
     }
-    json_t *j = json_loadb(data, len, JSON_ALLOW_NUL, NULL); // a token may be a zero byte
+    json_t *j =
+        msgl__json_loadb(data, len, JSON_ALLOW_NUL, NULL, NULL); // a token may be a zero byte
     const json_t *error = json_object_get(j, "error");
     if (j == NULL || error != NULL) {
         const char *text = json_string_value(json_object_get(error, "message"));
@@ -466,7 +468,7 @@ static int ask_model(load *l, const char *path, msgl_err *err)
     int status = 0;
     int rc = msgl__client_get(&l->url, path, 10000, &body, &status, &l->address, err);
     if (rc == 0) {
-        json_t *j = json_loadb(msgl__strbuf_str(&body), body.len, 0, NULL);
+        json_t *j = msgl__json_loadb(msgl__strbuf_str(&body), body.len, 0, NULL, NULL);
         const json_t *first = json_array_get(json_object_get(j, "data"), 0);
         const char *id = json_string_value(json_object_get(first, "id"));
         l->context = json_integer_value(json_object_get(first, "max_model_len"));

@@ -166,6 +166,25 @@ static const struct command *find(const char *word, size_t len)
     return NULL;
 }
 
+// Whether a line that begins with / is one for the model: "/etc/hosts is what?", or three words and
+// more of which the first is not even nearly a command, as its first two letters say.
+static bool is_question(const char *text, size_t len)
+{
+    if (memchr(text + 1, '/', len - 1) != NULL || memchr(text, '.', len) != NULL) return true;
+    for (size_t i = 0; i < MSGL_COUNT(COMMANDS); i++) {
+        const char *const names[] = {COMMANDS[i].name, COMMANDS[i].also[0], COMMANDS[i].also[1]};
+        for (size_t j = 0; j < MSGL_COUNT(names) && names[j] != NULL; j++) {
+            if (strncmp(names[j], text, 3) == 0) return false;
+        }
+    }
+    int words = 0;
+    for (const char *p = text; *p != '\0'; words++) {
+        p += strcspn(p, " \t\n");
+        p += strspn(p, " \t\n");
+    }
+    return words > 2;
+}
+
 static int unknown(const char *word, size_t len, msgl_err *err)
 {
     msgl_strbuf all;
@@ -192,6 +211,11 @@ int msgl__chat_enter(msgl_chat *c, const char *text, bool literal, FILE *out, ms
     }
     const size_t len = strcspn(text, " \t\n");
     const struct command *m = find(text, len);
+    if (m == NULL && is_question(text, len)) {
+        *act = MSGL_CHAT_ASK;
+        *question = text;
+        return 0;
+    }
     if (m == NULL) return unknown(text, len, err);
     const char *from = text + len;
     from += strspn(from, " \t\n");

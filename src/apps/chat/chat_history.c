@@ -33,7 +33,7 @@ int msgl__chat_history_path(char *out, size_t size, msgl_err *err)
 
 static int fail(const char *path, int code, msgl_err *err)
 {
-    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(path), strerror(code));
+    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_shown(path), strerror(code));
 }
 
 // Never waits, whatever is at `path`.
@@ -44,7 +44,7 @@ static int open_file(const char *path, int flags, int *fd, msgl_err *err)
     if (*fd < 0) return fail(path, errno, err);
     if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode)) return 0;
     close(*fd);
-    return msgl__err_set(err, MSGL_EIO, "%s: not a file", msgl__path_tail(path));
+    return msgl__err_set(err, MSGL_EIO, "%s: not a file", msgl__path_shown(path));
 }
 
 int msgl__chat_history_add(const char *path, const char *entry, msgl_err *err)

@@ -11,6 +11,8 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 static const size_t MAX_FILE = (size_t)64 << 20;
 
@@ -100,7 +102,7 @@ void msgl__chat_reset(msgl_chat *c)
 char *msgl__chat_json(const msgl_chat *c)
 {
     json_t *vars = json_pack("{s:O}", "messages", c->messages);
-    char *json = vars != NULL ? json_dumps(vars, JSON_COMPACT) : NULL;
+    char *json = vars != NULL ? msgl__json_text(vars, JSON_COMPACT) : NULL;
     json_decref(vars);
     return json;
 }
@@ -121,7 +123,7 @@ int msgl__chat_save(const msgl_chat *c, const char *path, bool replace, msgl_err
     char full[1024];
     int rc = expand(path, full, sizeof full, err);
     if (rc != 0) return rc;
-    char *json = json_dumps(c->messages, JSON_INDENT(2));
+    char *json = msgl__json_text(c->messages, JSON_INDENT(2));
     if (json == NULL) return no_memory(err);
     const int fd = open(full, O_WRONLY | O_CREAT | O_CLOEXEC | (replace ? O_TRUNC : O_EXCL), 0666);
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
@@ -132,15 +134,15 @@ int msgl__chat_save(const msgl_chat *c, const char *path, bool replace, msgl_err
         if (code == EEXIST) {
             return msgl__err_set(err, MSGL_EINVAL,
                                  "%s exists; /save -f FILE writes it nevertheless",
-                                 msgl__path_tail(full));
+                                 msgl__path_shown(full));
         }
-        return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(full), strerror(code));
+        return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_shown(full), strerror(code));
     }
     int code = fprintf(f, "%s\n", json) < 0 ? errno : 0;
     if (fclose(f) != 0 && code == 0) code = errno;
     msgl__free(json);
     if (code == 0) return 0;
-    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(full), strerror(code));
+    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_shown(full), strerror(code));
 }
 
 static int check_message(const json_t *message, size_t at, msgl_err *err)
@@ -168,7 +170,7 @@ int msgl__chat_load(msgl_chat *c, const char *path, msgl_err *err)
     if (rc == 0) rc = msgl__file_read(full, MAX_FILE, &data, &len, err);
     if (rc != 0) return rc;
     json_error_t where;
-    json_t *file = json_loadb(data, len, JSON_REJECT_DUPLICATES, &where);
+    json_t *file = msgl__json_loadb(data, len, JSON_REJECT_DUPLICATES, &where, NULL);
     msgl__free(data);
     json_t *messages = json_is_object(file) ? json_object_get(file, "messages") : file;
     if (file == NULL) {
@@ -187,7 +189,7 @@ int msgl__chat_load(msgl_chat *c, const char *path, msgl_err *err)
         c->messages = messages;
         c->used = 0;
     } else {
-        (void)msgl__err_prefix(err, rc, "%s", msgl__path_tail(full));
+        (void)msgl__err_prefix(err, rc, "%s", msgl__path_shown(full));
     }
     json_decref(file);
     return rc;

@@ -121,13 +121,13 @@ static void draw_again(msgl_terminal *t)
     el_set(t->el, EL_REFRESH);
 }
 
-// Ctrl-C leaves the line where it stands, with the cursor behind it, and begins another.
+// Ctrl-C leaves the line where it stands and begins another. What is behind the cursor is written
+// again, which moves the terminal's to the end: libedit would draw the whole line at its cursor.
 static void leave_line(msgl_terminal *t)
 {
     const LineInfo *line = el_line(t->el);
-    el_cursor(t->el, (int)(line->lastchar - line->cursor));
-    el_set(t->el, EL_REFRESH);
-    fputs("^C\n", stdout);
+    fwrite(line->cursor, 1, (size_t)(line->lastchar - line->cursor), stdout);
+    fputs("^C\r\n", stdout);
     fflush(stdout);
     t->stopped = true;
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "utils/curl.h"
 #include "apps/hub/sha.h"
@@ -180,6 +181,24 @@ static bool is_endpoint(const msgl_fetch *f, const char *url)
     return strncmp(url, f->origin, n) == 0 && (url[n] == '/' || url[n] == '?' || url[n] == '\0');
 }
 
+// Where certificates are, if not where libcurl was built for: that of a wheel runs elsewhere. NULL:
+// it knows.
+static const char *ca_file(void)
+{
+    static const char *const USUAL[] = {
+        "/etc/ssl/certs/ca-certificates.crt", // Debian
+        "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
+        "/etc/ssl/ca-bundle.pem",             // openSUSE
+        "/etc/ssl/cert.pem",                  // Alpine, Arch
+    };
+    const char *said = getenv("SSL_CERT_FILE"); // OpenSSL's variable
+    if (said != NULL && *said != '\0') return said;
+    for (size_t i = 0; i < MSGL_COUNT(USUAL); i++) {
+        if (access(USUAL[i], R_OK) == 0) return i == 0 ? NULL : USUAL[i];
+    }
+    return NULL;
+}
+
 static CURLcode one_request(msgl_fetch *f, const char *url, struct transfer *t)
 {
     const msgl_curl *c = f->curl;
@@ -208,6 +227,7 @@ static CURLcode one_request(msgl_fetch *f, const char *url, struct transfer *t)
     c->setopt(f->easy, CURLOPT_XFERINFOFUNCTION, on_progress);
     c->setopt(f->easy, CURLOPT_XFERINFODATA, (void *)t);
     c->setopt(f->easy, CURLOPT_NOPROGRESS, 0L);
+    if (ca_file() != NULL) c->setopt(f->easy, CURLOPT_CAINFO, ca_file());
     if (t->range) {
         (void)snprintf(range, sizeof range, "%" PRIu64 "-", t->done);
         c->setopt(f->easy, CURLOPT_RANGE, range);
@@ -347,7 +367,11 @@ static int run(msgl_fetch *f, const char *url, struct transfer *t, msgl_err *err
         if (fine && (t->text != NULL || t->done == t->size)) return 0;
         if (fine) code = CURLE_PARTIAL_FILE;
         if (t->done > before) tries = 1;
-        if (*f->cfg.interrupted || t->write_error != 0 || t->too_long || tries == MAX_TRIES ||
+        // Where there is no network at all, as the first request finds, waiting is of little use.
+        const bool unreachable = t->text != NULL && (code == CURLE_COULDNT_RESOLVE_HOST ||
+                                                     code == CURLE_COULDNT_CONNECT);
+        const int most = unreachable ? 2 : MAX_TRIES;
+        if (*f->cfg.interrupted || t->write_error != 0 || t->too_long || tries >= most ||
             !is_passing(code, t->status)) {
             return failed(t, code, err);
         }

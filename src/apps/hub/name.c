@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/attributes.h"
 
@@ -54,7 +55,7 @@ bool msgl__hub_wanted(const char *path)
         "added_tokens.json", "vocab.json",
         "merges.txt",        "*.jinja",
         "chat_template*",    "*.tiktoken",
-        "modules.json",
+        "modules.json",      "tiktoken.model",
     };
     static const char *const NEVER[] = {"*.bin", "*.pth", "*.pt", "*.onnx", "*.py", "*.md"};
     if (fnmatch("?_Pooling/config.json", path, FNM_PATHNAME) == 0) return true;
@@ -113,6 +114,62 @@ static int parse_part(const char *text, const char *part, size_t n, msgl_hub_nam
                          "\"%.100s\": behind ORG/NAME only a .gguf file of it is allowed, "
                          "as in ORG/NAME/FILE.gguf",
                          text);
+}
+
+// Where ORG/NAME begins in an address of a hub; NULL: it is none.
+static const char *behind_host(const char *text, const char **source)
+{
+    static const struct {
+        const char *host, *source;
+    } HOSTS[] = {{"huggingface.co/", "huggingface"},
+                 {"hf.co/", "huggingface"},
+                 {"modelscope.cn/models/", "modelscope"}};
+    static const char *const SCHEMES[] = {"https://", "http://"};
+    if (strncasecmp(text, "hf://", 5) == 0) {
+        *source = "huggingface";
+        return text + 5;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(SCHEMES); i++) {
+        const size_t n = strlen(SCHEMES[i]);
+        if (strncasecmp(text, SCHEMES[i], n) == 0) text += n;
+    }
+    if (strncasecmp(text, "www.", 4) == 0) text += 4;
+    for (size_t i = 0; i < MSGL_COUNT(HOSTS); i++) {
+        const size_t n = strlen(HOSTS[i].host);
+        if (strncasecmp(text, HOSTS[i].host, n) != 0) continue;
+        *source = HOSTS[i].source;
+        return text + n;
+    }
+    return NULL;
+}
+
+bool msgl__hub_name_of_address(const char *text, char *out, size_t size, const char **source)
+{
+    const char *name = behind_host(text, source);
+    const size_t n = name != NULL ? strcspn(name, "?#") : 0; // of a page: what it shows
+    const char *slash = name != NULL ? memchr(name, '/', n) : NULL;
+    if (slash == NULL) return false;
+    const char *end = name + n;
+    const char *rest = memchr(slash + 1, '/', (size_t)(end - slash - 1)); // behind ORG/NAME
+    if (rest == NULL) rest = end;
+    while (end > rest && end[-1] == '/') end--;
+    const size_t repo = (size_t)(rest - name), len = (size_t)(end - rest);
+    // "/tree/REVISION", "/blob/REVISION/FILE" and "/resolve/REVISION/FILE" of pages and downloads.
+    static const char *const VIEWS[] = {"/tree/", "/blob/", "/resolve/"};
+    int at = snprintf(out, size, "%.*s%.*s", (int)repo, name, (int)len, rest);
+    if (len == 0 || strncmp(rest, "/files", len) == 0 || strncmp(rest, "/summary", len) == 0) {
+        at = snprintf(out, size, "%.*s", (int)repo, name); // of ModelScope's pages
+    }
+    for (size_t i = 0; i < MSGL_COUNT(VIEWS); i++) {
+        const size_t skip = strlen(VIEWS[i]);
+        if (len <= skip || strncmp(rest, VIEWS[i], skip) != 0) continue;
+        const char *revision = rest + skip;
+        const char *file = memchr(revision, '/', (size_t)(end - revision));
+        if (file == NULL) file = end;
+        at = snprintf(out, size, "%.*s%.*s@%.*s", (int)repo, name, (int)(end - file), file,
+                      (int)(file - revision), revision);
+    }
+    return at > 0 && (size_t)at < size;
 }
 
 int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *out, msgl_err *err)

@@ -22,6 +22,11 @@ typedef struct msgl_hub_name {
 // revision: what stands beside `text`, NULL for nothing. MSGL_EINVAL names what is allowed.
 int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *out, msgl_err *err);
 
+// An address that a hub's pages give, as "https://huggingface.co/ORG/NAME/tree/v1" or
+// "hf.co/ORG/NAME:Q8_0", as the name that it stands for, ORG/NAME[/FILE.gguf|:TYPE][@REVISION], in
+// `out`; *source: which hub it is of, as --model-source says it. False: it is none, or too long.
+bool msgl__hub_name_of_address(const char *text, char *out, size_t size, const char **source);
+
 // Whether a file name, with / between folders, stays inside of the folder that it is used in: no
 // empty part, none that begins with a dot and has nothing else ("." and ".."), no control
 // characters or backslashes, at most MSGL_HUB_MAX_PATH bytes.

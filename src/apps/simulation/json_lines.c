@@ -6,7 +6,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/mem.h"
 #include "utils/file.h"
+#include "utils/json.h"
+#include "utils/json_write.h"
 
 static bool is_blank(const char *text, size_t len)
 {
@@ -20,7 +23,7 @@ static int read_line(msgl_json_line *line, const char *text, size_t len, msgl_js
                      void *ctx, msgl_err *err)
 {
     json_error_t why = {0};
-    json_t *object = json_loadb(text, len, 0, &why);
+    json_t *object = msgl__json_loadb(text, len, 0, &why, NULL);
     int rc = 0;
     if (!json_is_object(object)) {
         char shown[120];
@@ -41,7 +44,7 @@ int msgl__json_lines_read(const char *path, msgl_json_line_fn fn, void *ctx, msg
     size_t size;
     int rc = msgl__file_map(path, &map, &size, err);
     if (rc != 0) return rc;
-    msgl_json_line line = {.name = msgl__path_tail(path)};
+    msgl_json_line line = {.name = msgl__path_shown(path)};
     const char *text = map;
     for (size_t at = 0; rc == 0 && at < size;) {
         const char *end = memchr(text + at, '\n', size - at);
@@ -58,16 +61,16 @@ int msgl__json_line_error(const msgl_json_line *line, const char *field, const c
                           msgl_err *err)
 {
     const json_t *value = json_object_get(line->object, field);
-    char text[64] = "", shown[64];
+    char shown[64];
     if (value == NULL) {
         return msgl__err_set(err, MSGL_EFORMAT, "%s: line %lld: %s is missing; allowed: %s",
                              line->name, (long long)line->number, field, allowed);
     }
-    const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
-    text[n < sizeof text ? n : sizeof text - 1] = '\0';
+    char *text = msgl__json_text(value, JSON_COMPACT);
+    msgl__printable(text != NULL ? text : "?", shown, sizeof shown);
+    msgl__free(text);
     return msgl__err_set(err, MSGL_EFORMAT, "%s: line %lld: %s is %s; allowed: %s", line->name,
-                         (long long)line->number, field, msgl__printable(text, shown, sizeof shown),
-                         allowed);
+                         (long long)line->number, field, shown, allowed);
 }
 
 int msgl__json_line_number(const msgl_json_line *line, const char *field, double min, double max,

@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/json_write.h"
 
 enum { MAX_BYTES = 256 << 20 }; // of a file: a hundred layers of 128 heads are 20 MB a type
 
@@ -105,7 +106,7 @@ int msgl__attn_channels_load(const char *path, const char *type, msgl_attn_spars
 {
     const msgl_channel_dims *d = &s->dims;
     int32_t ranks[MSGL_ATTN_MAX_DIM];
-    const reading r = {.file = msgl__path_tail(path), .type = type, .s = s, .ranks = ranks};
+    const reading r = {.file = msgl__path_shown(path), .type = type, .s = s, .ranks = ranks};
     if (s->heavy_channels % 8 != 0 || s->heavy_channels > d->head_dim ||
         d->head_dim > MSGL_ATTN_MAX_DIM) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -199,11 +200,15 @@ int msgl__attn_channels_write(const char *path, const msgl_attn_sparse *s, msgl_
         }
     }
     int rc = 0;
+    char *text = NULL;
     if (failed) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "channels: out of memory");
-    } else if (json_dump_file(root, path, 0) != 0) {
-        rc = msgl__err_set(err, MSGL_EIO, "%.180s: %m", path);
+    } else if ((text = msgl__json_text(root, 0)) == NULL) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "channels: out of memory");
+    } else {
+        rc = msgl__file_replace(path, 0666, text, strlen(text), err);
     }
+    msgl__free(text);
     json_decref(root);
     return rc;
 }

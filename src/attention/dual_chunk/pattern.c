@@ -30,7 +30,7 @@ static int parse(const char *dir, const char *name, reading *r, msgl_err *err)
     int rc = msgl__path_join(dir, name, r->path, sizeof r->path, err);
     if (rc == 0) rc = msgl__file_read(r->path, MAX_BYTES, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
-    if (rc == 0) rc = msgl__json_parse(msgl__path_tail(r->path), text, len, 0, &r->root, err);
+    if (rc == 0) rc = msgl__json_parse(msgl__path_shown(r->path), text, len, 0, &r->root, err);
     msgl__free(text);
     return rc;
 }
@@ -64,7 +64,7 @@ static int read_head(const reading *r, int32_t layer, int32_t head, msgl_head_pa
     snprintf(key, sizeof key, "%d", (int)head);
     const json_t *row = json_object_get(json_array_get(r->layers, (size_t)layer), key);
     const char *kind = json_string_value(json_array_get(row, 0));
-    const char *file = msgl__path_tail(r->path);
+    const char *file = msgl__path_shown(r->path);
     char shown[32];
     if (kind != NULL && strcmp(kind, "vertical_and_slash") != 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -87,7 +87,7 @@ static int read_list(const reading *r, msgl_dual_pattern *p, msgl_err *err)
     const size_t layers = (size_t)p->num_layers, heads = (size_t)p->num_q_heads;
     if (!json_is_array(r->layers) || json_array_size(r->layers) != layers) {
         return msgl__err_set(err, MSGL_EFORMAT, "%s: %s is no list of %d objects, one a layer",
-                             msgl__path_tail(r->path), LIST, (int)p->num_layers);
+                             msgl__path_shown(r->path), LIST, (int)p->num_layers);
     }
     p->heads = msgl__calloc(layers * heads, sizeof *p->heads);
     if (p->heads == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", LIST);

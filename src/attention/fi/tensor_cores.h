@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FLASHINFER_USE_TENSOR_CORES, the variable by which FlashInfer's users choose decode kernels.
+// FLASHINFER_USE_TENSOR_CORES, the variable by which FlashInfer's users choose decode kernels; or
+// MINISGL_FLASHINFER_USE_TENSOR_CORES, which Mini-SGLang reads.
 #ifndef MSGL_ATTENTION_FI_TENSOR_CORES_H
 #define MSGL_ATTENTION_FI_TENSOR_CORES_H
 

@@ -5,9 +5,10 @@
 store.load();
 
 const page = { chat: store.now, growing: null, abort: null, frame: 0, showAfter: 0, asked: false };
-const FIELDS = [['temperature', '0', '2', '0.05'], ['top_p', '0', '1', '0.01'], ['top_k', '-1', '', '1'], ['min_p', '0', '1', '0.01'],
-                ['max_tokens', '1', '', '1'], ['seed', '', '', '1'], ['repetition_penalty', '0', '', '0.05'],
-                ['presence_penalty', '-2', '2', '0.1'], ['frequency_penalty', '-2', '2', '0.1']];
+// What the server takes: the least, the most, and 1 for whole numbers.
+const FIELDS = [['temperature', '0', '', 'any'], ['top_p', '0.0001', '1', 'any'], ['top_k', '-1', '', '1'], ['min_p', '0', '1', 'any'],
+                ['max_tokens', '1', '', '1'], ['seed', '0', '', '1'], ['repetition_penalty', '0.01', '100', 'any'],
+                ['presence_penalty', '-2', '2', 'any'], ['frequency_penalty', '-2', '2', 'any']];
 const EXAMPLE_TOOL = [{ type: 'function', function: { name: 'get_weather', description: 'The weather of a city.',
   parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } } }];
 
@@ -44,7 +45,8 @@ function showGrowth() {
   });
 }
 
-async function generate() {
+// others: the answers that there were before, each with what came behind it.
+async function generate(others = []) {
   if (page.growing) return;
   const chat = page.chat, m = { role: 'assistant', content: '' }, abort = new AbortController();
   let how = 'The answer is complete.', body;
@@ -53,6 +55,7 @@ async function generate() {
   } catch (e) {
     m.error = { title: 'The tools in the settings are not JSON', text: e.message };
   }
+  if (others.length > 0) Object.assign(m, { others, place: others.length });
   chat.messages.push(m);
   store.touch(chat);
   if (body) Object.assign(page, { growing: m, abort });
@@ -90,9 +93,31 @@ function send(text) {
 
 function regenerate(index) {
   if (page.growing) return;
-  page.chat.messages.length = index;
-  generate();
+  const old = page.chat.messages.splice(index), others = othersOf(old[0]);
+  others.splice(old[0].place || 0, 0, old);
+  generate(others);
   byId('ask').focus();
+}
+
+// Takes the other answers from one, which is no longer the one that is shown.
+function othersOf(m) {
+  const others = m.others || [];
+  delete m.others;
+  return others;
+}
+
+// Puts the answer before or behind this one in its place, with what came behind it then.
+function swap(index, step) {
+  const messages = page.chat.messages, to = (messages[index].place || 0) + step;
+  if (page.growing || to < 0 || to > (messages[index].others || []).length) return;
+  const now = messages.splice(index), others = othersOf(now[0]);
+  others.splice(now[0].place || 0, 0, now);
+  const [then] = others.splice(to, 1);
+  Object.assign(then[0], { others, place: to });
+  messages.push(...then);
+  store.touch(page.chat);
+  refresh();
+  byId('messages').children[index].scrollIntoView({ block: 'nearest' });
 }
 
 function edit(element, index) {
@@ -130,6 +155,8 @@ byId('messages').addEventListener('click', (e) => {
   if (b.dataset.action === 'copy') copyText(m.content, b);
   if (b.dataset.action === 'edit') edit(element, index);
   if (b.dataset.action === 'regenerate') regenerate(index);
+  if (b.dataset.action === 'before') swap(index, -1);
+  if (b.dataset.action === 'behind') swap(index, 1);
   if (b.dataset.action === 'results') sendResults(element, m);
 });
 
@@ -220,13 +247,27 @@ function buildSettings() {
   byId('sampling').replaceChildren(...FIELDS.map(([name, min, max, step]) => {
     const input = make('input');
     Object.assign(input, { name, type: 'number', min, max, step, placeholder: 'default' });
-    return make('label', '', name.replace(/_/g, ' '), input);
+    input.addEventListener('input', () => checkField(input));
+    return make('label', '', name.replace(/_/g, ' '), input, make('small', 'bad', ''));
   }), (() => {
     const area = make('textarea');
     Object.assign(area, { name: 'stop', rows: 1, placeholder: 'one a line' });
     return make('label', '', 'stop', area);
   })());
 }
+
+// Says below a number what is wrong with it; false: something is.
+function checkField(input) {
+  const v = input.validity, [min, max] = [input.min, input.max];
+  const range = max !== '' ? min + ' to ' + max : 'from ' + min;
+  const what = v.badInput ? 'no number' : v.rangeUnderflow || v.rangeOverflow ? range : v.stepMismatch ? 'whole numbers' : '';
+  input.nextElementSibling.textContent = what && 'allowed: ' + (what === 'no number' ? 'a number, ' + range : what);
+  input.classList.toggle('invalid', what !== '');
+  input.setAttribute('aria-invalid', String(what !== ''));
+  return what === '';
+}
+
+const numberFields = () => NUMBERS.map((name) => byId('settings-form').elements[name]);
 
 const settingNames = ['system', 'stop', 'tools', 'tool_choice', 'thinking', ...NUMBERS];
 
@@ -235,6 +276,7 @@ byId('show-settings').addEventListener('click', () => {
   for (const name of settingNames) form.elements[name].value = store.settings[name] || '';
   form.elements.key.value = store.key;
   byId('tools-error').textContent = '';
+  numberFields().forEach(checkField);
   byId('settings').showModal();
 });
 byId('settings-cancel').addEventListener('click', () => byId('settings').close());
@@ -243,7 +285,11 @@ byId('tools-example').addEventListener('click', () => {
 });
 byId('settings-form').addEventListener('submit', (e) => {
   e.preventDefault();
-  const form = e.target, settings = {};
+  const form = e.target, settings = {}, wrong = numberFields().filter((input) => !checkField(input));
+  if (wrong.length > 0) {
+    wrong[0].focus();
+    return;
+  }
   for (const name of settingNames) if (form.elements[name].value.trim() !== '') settings[name] = form.elements[name].value;
   try {
     if (settings.tools && !Array.isArray(JSON.parse(settings.tools))) throw new Error('they must be an array');
@@ -304,8 +350,9 @@ const THEMES = ['auto', 'light', 'dark'];
 function setTheme(theme) {
   if (theme === 'auto') delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  byId('theme').textContent = theme[0].toUpperCase() + theme.slice(1);
+  byId('theme-name').textContent = theme;
   byId('theme').setAttribute('aria-label', 'Theme: ' + theme);
+  byId('theme').title = 'Colours: as the system has them (auto), light or dark';
   page.theme = theme;
 }
 

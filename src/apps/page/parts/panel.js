@@ -52,7 +52,7 @@ function showPools(metrics) {
     meter.setAttribute('aria-label', 'group ' + group + ': ' + u + ' in use, ' + c + ' cached of ' + all);
     const name = total.size === 1 ? 'pages' : group === '0' ? 'pages of every token' : 'group ' + group;
     return make('div', 'pool', make('div', 'names', make('span', '', name),
-                                    make('span', '', shortNumber(u) + ' + ' + shortNumber(c) + ' of ' + shortNumber(all))), meter);
+                                    make('span', '', shortNumber(u) + ' in use, ' + shortNumber(c) + ' cached, of ' + shortNumber(all))), meter);
   }));
 }
 

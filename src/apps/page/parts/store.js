@@ -25,7 +25,7 @@ function writeStored(name, value) {
 }
 
 // Only what the page itself could have written: others may write to this storage as well.
-function cleanMessage(m) {
+function cleanMessage(m, depth = 0) {
   const text = (v) => (typeof v === 'string' ? v : '');
   if (!m || !['user', 'assistant', 'tool'].includes(m.role)) return null;
   const out = { role: m.role, content: text(m.content) };
@@ -37,12 +37,18 @@ function cleanMessage(m) {
   if (Array.isArray(m.calls)) {
     out.calls = m.calls.filter(Boolean).map((c) => ({ id: text(c.id), name: text(c.name), arguments: text(c.arguments) }));
   }
+  // Other answers to the same question; below those there are no more than in a conversation.
+  if (Array.isArray(m.others) && depth < 4) {
+    const tails = m.others.filter(Array.isArray).map((tail) => tail.map((one) => cleanMessage(one, depth + 1)).filter(Boolean));
+    out.others = tails.filter((tail) => tail.length > 0);
+  }
+  if (Number.isInteger(m.place)) out.place = Math.max(0, Math.min(m.place, (out.others || []).length));
   return out;
 }
 
 function cleanChat(chat) {
   if (!chat || typeof chat.id !== 'string' || !Array.isArray(chat.messages)) return null;
-  return { id: chat.id, title: String(chat.title || ''), messages: chat.messages.map(cleanMessage).filter(Boolean) };
+  return { id: chat.id, title: String(chat.title || ''), messages: chat.messages.map((m) => cleanMessage(m)).filter(Boolean) };
 }
 
 const store = {

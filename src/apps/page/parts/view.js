@@ -62,13 +62,27 @@ function errorBox(error) {
   return make('div', 'error', make('strong', '', error.title), error.text);
 }
 
+// Which of several answers to a question it is, with buttons to those before and behind it.
+function placeOf(m) {
+  const before = makeButton('\u2039', 'before'), behind = makeButton('\u203a', 'behind');
+  before.setAttribute('aria-label', 'The answer before');
+  behind.setAttribute('aria-label', 'The next answer');
+  before.disabled = !m.place;
+  behind.disabled = m.place === m.others.length;
+  return make('span', 'others', before, (m.place || 0) + 1 + ' of ' + (m.others.length + 1), behind);
+}
+
 function actionsOf(m, last, growing) {
   const row = make('div', 'actions');
   if (growing) return row;
   if (m.content) row.append(makeButton('Copy', 'copy'));
   if (m.role === 'user') row.append(makeButton('Edit', 'edit'));
   if (m.role === 'assistant') row.append(makeButton('Regenerate', 'regenerate'));
-  if (m.facts) row.append(make('span', 'facts', m.facts));
+  if (m.others && m.others.length > 0) row.append(placeOf(m));
+  if (m.facts) {
+    const facts = row.appendChild(make('span', 'facts', m.facts));
+    facts.title = 'Tokens of the answer, how many came a second, the time to the first; tokens of the prompt, and how many of them the prefix cache had';
+  }
   return row;
 }
 

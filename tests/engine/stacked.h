@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model whose experts have a tensor each, with these in one, as transformers 5 has them in memory
+// and writes them with save_original_format=False.
+#ifndef MSGL_TESTS_ENGINE_STACKED_H
+#define MSGL_TESTS_ENGINE_STACKED_H
+
+#include "models/folder.h"
+
+// Makes a folder of the model of tests/vectors/models: of a layer's experts one tensor has gate and
+// up [experts, 2 * width, hidden], another down [experts, hidden, width].
+void stacked_make(folder *f, const char *model);
+
+#endif
