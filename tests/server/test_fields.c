@@ -340,6 +340,33 @@ static void test_many_names(void **state)
     msgl__strbuf_free(&b);
 }
 
+// Values of llama.cpp's samplers that are out of their limits, or of no sampler here.
+static void test_samplers(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"typical_p", "0"},
+        {"typ_p", "1.5"},
+        {"xtc_probability", "-0.1"},
+        {"dry_base", "0.5"},
+        {"dry_allowed_length", "513"},
+        {"dry_sequence_breakers", "\"a\""},
+        {"dry_sequence_breakers", "[\"a\",\"\"]"},
+        {"mirostat", "1"},
+        {"mirostat", "3"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[300];
+        msgl_gen_request r;
+        msgl_api_error e;
+        with(&msgl__endpoint_completion, bad[i][0], bad[i][1], body);
+        if (parse(&msgl__endpoint_completion, false, body, &r, &e) == 0) fail_msg("%s", body);
+        assert_int_equal(e.status, 400);
+        assert_string_equal(e.param, bad[i][0]);
+        if (i == 7) assert_non_null(strstr(e.message, "allowed: 0, or 2"));
+    }
+}
+
 // The log has each name once, however many requests bring it; a strict server answers 400.
 static void test_log(void **state)
 {
@@ -783,6 +810,7 @@ int main(void)
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_own_names),
         cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_samplers),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),
