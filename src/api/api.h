@@ -19,7 +19,8 @@
 #include "text/stop.h"
 #include "utils/strbuf.h"
 
-typedef struct msgl_endpoint msgl_endpoint; // endpoint.h
+typedef struct msgl_endpoint msgl_endpoint;             // endpoint.h
+typedef struct msgl_response_store msgl_response_store; // openai/response_store.h
 
 enum {
     MSGL_API_MAX_SALT = 1024,     // bytes
@@ -41,13 +42,13 @@ typedef struct msgl_api_error {
 
 // Where a status may come from; a row of the table has several.
 typedef enum msgl_api_place {
-    MSGL_AT_ANY = 1,     // any path
-    MSGL_AT_KEY = 2,     // those that need a key
-    MSGL_AT_BODY = 4,    // those with a body
-    MSGL_AT_PARSE = 8,   // those that read fields of one
-    MSGL_AT_NAME = 16,   // those that have a name behind their path
-    MSGL_AT_ENGINE = 32, // those that wait for an engine
-    MSGL_AT_BATCH = 64,  // those of --batch-dir
+    MSGL_AT_ANY = 1,       // any path
+    MSGL_AT_KEY = 2,       // those that need a key
+    MSGL_AT_BODY = 4,      // those with a body
+    MSGL_AT_PARSE = 8,     // those that read fields of one
+    MSGL_AT_NAME = 16,     // those that have a name behind their path
+    MSGL_AT_ENGINE = 32,   // those that wait for an engine
+    MSGL_AT_OPTIONAL = 64, // those that not every server has
 } msgl_api_place;
 
 // Every status that says no, with the type of its error object and what it means.
@@ -95,6 +96,7 @@ typedef struct msgl_api_config {
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
     bool reranks;                    // these are the logits of yes and no
+    const char *template_text;       // of the model's chat template; "": it has none
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
@@ -103,6 +105,8 @@ typedef struct msgl_api_config {
     msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
+    msgl_response_store *responses; // of earlier requests; NULL: nothing is stored
+    uint64_t client;                // whose request it is, there
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
     bool defer_forms;     // a request with a form that has to be compiled is MSGL_API_FORM
 } msgl_api_config;
@@ -159,10 +163,12 @@ typedef struct msgl_gen_request {
     int num_prompts;              // of a chat: 1
     msgl_chat_request chat;       // of a chat
     msgl_pair_request pairs;      // of a reranker
+    const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none
     bool keep_texts;              // of prompts: the answer shows them
     bool without_special_tokens;  // prompts that are texts get no BOS and the like
     bool special_tokens_are_text; // special tokens that prompts spell stay text
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
+    bool keep_first;     // with last_tokens: the first ones instead
     // How tokens are chosen, and where an answer ends.
     int n;
     int32_t max_tokens;  // -1: not given
@@ -181,6 +187,8 @@ typedef struct msgl_gen_request {
     bool no_output;            // max_tokens 0 with echo: only the prompt is answered
     bool with_prompt_logprobs; // the answer has the prompt's in a list of their own ...
     int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt
+    // What is stored of it beside the answer: a conversation (openai/response_store.h); or nothing.
+    msgl_strbuf kept;
     // What the log is told.
     msgl_strbuf left_out; // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
@@ -210,7 +218,7 @@ int msgl__gen_request_settle(msgl_gen_request *r);
 // What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
 // part of an absolute one.
 void msgl__api_put_path(const char *path, char *out, size_t size);
-// Whether `name` (not terminated) means the served model.
+// Whether `name` (not terminated) means the served model, with or without ":latest" behind it.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
 
 #endif

@@ -8,6 +8,7 @@
 #include "api/begin_answer.h"
 #include "api/conversation.h"
 #include "api/endpoint.h"
+#include "api/fill_prompt.h"
 #include "api/pair_prompt.h"
 #include "text/bad_words.h"
 #include "text/dry_breakers.h"
@@ -171,19 +172,25 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
-// A document and its query, in one prompt: special tokens are the template's alone, as in a chat.
-static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer,
-                       const msgl_chat_templates *templates, int i, const char *field,
-                       size_t max_ids)
+// A document and its query in one prompt, or a gap with what stands around it: special tokens are
+// the form's alone, as in a chat.
+static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
+                        const msgl_chat_templates *templates, int i, const char *field,
+                        size_t max_ids)
 {
     msgl_rendered r = {0};
     msgl_err err = {0};
+    const bool gap = j->req.fill != NULL;
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    int rc = msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
-    if (rc != 0) {
+    int rc = gap ? msgl__fill_render(&j->req, tokenizer, &r, &err)
+                 : msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
+    if (rc == MSGL_EUNSUPPORTED && gap) {
+        rc = msgl__api_fail(&j->error, 501, NULL, NULL, "%s", err.text);
+    } else if (rc != 0) {
         rc = text_fail(j, rc, field, &err);
     } else {
-        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+        const msgl_encode_opts opts = {.add_special = gap,
+                                       .untrusted = r.untrusted,
                                        .num_untrusted = r.num_untrusted,
                                        .foreign = r.untrusted,
                                        .num_foreign =
@@ -201,7 +208,9 @@ static void keep_last(const msgl_job *j, msgl_ids *ids)
     const size_t fits = (size_t)j->max_seq_len - 1, wanted = (size_t)j->req.last_tokens;
     const size_t most = wanted < fits ? wanted : fits;
     if (wanted == 0 || ids->len <= most) return;
-    memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    if (!j->req.keep_first) {
+        memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    }
     ids->len = most;
 }
 
@@ -236,7 +245,7 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->chat.tools) + r->chat.prefill.cap;
+               msgl__tool_set_bytes(r->chat.tools) + r->chat.prefill.cap + r->kept.cap;
     const msgl_own_fields *own = r->own == NULL ? NULL : r->ep->own;
     if (own != NULL) n += own->size + (own->bytes == NULL ? 0 : own->bytes(r->own));
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
@@ -263,11 +272,12 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
             field = name;
         }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
-             : j->req.pairs.on
-                 ? encode_pair(j, tokenizer, templates, i, field, max_ids)
+             : j->req.pairs.on || j->req.fill != NULL
+                 ? encode_parts(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
-        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, ep, field, j->ids[i].len);
+        if (rc == 0 && !msgl__endpoint_ends_here(ep, &j->req))
+            rc = check_length(j, ep, field, j->ids[i].len);
     }
     return rc;
 }
@@ -357,7 +367,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
     if (rc == 0 && j->req.sampling.dry_multiplier > 0) rc = break_repeats(j, tokenizer);
-    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
+    if (rc == 0 && msgl__endpoint_ends_here(ep, &j->req)) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_oom(&j->error);
     }

@@ -193,6 +193,7 @@ static bool is_neutral(const json_t *v, msgl_neutral kind)
 {
     switch (kind) {
     case MSGL_NEUTRAL_ZERO: return json_is_number(v) && json_number_value(v) == 0;
+    case MSGL_NEUTRAL_ONE: return json_is_number(v) && json_number_value(v) == 1;
     case MSGL_NEUTRAL_FALSE: return json_is_false(v);
     case MSGL_NEUTRAL_EMPTY:
         return (json_is_object(v) && json_object_size(v) == 0) ||

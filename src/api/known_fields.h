@@ -12,6 +12,7 @@
 typedef enum msgl_neutral {
     MSGL_NEUTRAL_NULL,     // only null
     MSGL_NEUTRAL_ZERO,     // the number 0
+    MSGL_NEUTRAL_ONE,      // the number 1
     MSGL_NEUTRAL_FALSE,    // false
     MSGL_NEUTRAL_EMPTY,    // {} or [] or ""
     MSGL_NEUTRAL_OFF,      // MSGL_NEUTRAL_EMPTY, false, 0 or -1

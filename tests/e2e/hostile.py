@@ -836,9 +836,16 @@ def model_templates(s):
 
 def killed(s):
     """38: kill -9 of the launcher takes everything along, and the port is free again."""
+    def again(port):  # a port that is not listened on may be the other end's of some connection for a moment
+        for _ in range(20):
+            with contextlib.suppress(AssertionError):
+                return Server("--num-pages", "600", port=port)
+            time.sleep(0.2)
+        return Server("--num-pages", "600", port=port)
+
     port = 0
     for _ in range(4):
-        one = Server("--num-pages", "600", port=port)
+        one = again(port)
         port = one.port
         stream = one.connect()
         body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()

@@ -226,7 +226,7 @@ static void test_complete(void **state)
         const bool ours = strncmp(ep->path, "/test", 5) != 0; // of the server, in docs/http.md
         assert_int_equal(ours,
                          ep->help != NULL && ep->examples != NULL && ep->examples[0].help != NULL);
-        const bool job = ep->parse != NULL, engine = job && ep->put_job == NULL;
+        const bool job = ep->parse != NULL, engine = msgl__endpoint_has_engine(ep);
         assert_true(ep->take != NULL || job == (ep->objects != NULL && ep->objects[0] != NULL));
         assert_int_equal(job, ep->prompt_field != NULL);
         if (job) assert_int_equal(ep->method, MSGL_HTTP_POST);

@@ -8,6 +8,7 @@
 #include <openssl/evp.h>
 
 #include "core/mem.h"
+#include "api/openai/embeddings.h"
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
@@ -143,15 +144,19 @@ static int put_begin(const msgl_reply *r, msgl_strbuf *out)
     return msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
 }
 
+int msgl__embedding_put(msgl_sequence *s, int32_t dimensions, bool base64, msgl_strbuf *out)
+{
+    const int32_t n = dimensions > 0 && dimensions < s->num_values ? dimensions : s->num_values;
+    normalise(s->values, n);
+    return (base64 ? put_base64 : put_floats)(s->values, n, out);
+}
+
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
     const embeddings *own = r->req->own;
-    const int32_t asked = own->dimensions,
-                  n = asked > 0 && asked < s->num_values ? asked : s->num_values;
-    normalise(s->values, n);
     int rc = msgl__strbuf_addf(out, "%s{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
                                index == 0 ? "" : ",", index);
-    if (rc == 0) rc = (own->base64 ? put_base64 : put_floats)(s->values, n, out);
+    if (rc == 0) rc = msgl__embedding_put(s, own->dimensions, own->base64, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

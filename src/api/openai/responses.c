@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/responses, OpenAI's Responses API without its storage: the body as one of
+// POST /v1/responses, OpenAI's Responses API: the body as one of
 // /v1/chat/completions, which is what reads it from there on, and what the answer repeats of it.
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "api/foreign.h"
 #include "api/openai/responses_answer.h"
 #include "api/openai/responses_input.h"
+#include "api/openai/responses_kept.h"
 
 static void own_free(void *own)
 {
@@ -55,12 +56,14 @@ static const msgl_field_row rows[] = {
     MSGL_ROW_CHAT_TEMPLATE,
     {"max_tool_calls", MSGL_FIELD_ANY,
      .help = "changes nothing: of tools that OpenAI's servers run"},
-    {"previous_response_id", MSGL_FIELD_ANY,
-     .only = "null, with the whole conversation in 'input': nothing is stored"},
+    {"store", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "the response is kept for a while ([responses.md](responses.md#what-is-stored))"},
+    {"previous_response_id", MSGL_FIELD_STRING,
+     .help = "of a stored response, whose conversation goes on with `input`"},
     {"conversation", MSGL_FIELD_ANY,
-     .only = "null, with the whole conversation in 'input': nothing is stored"},
+     .only = "null, with 'previous_response_id' or the whole conversation in 'input'"},
     {"prompt", MSGL_FIELD_ANY,
-     .only = "null, with its text in 'instructions' and 'input': nothing is stored"},
+     .only = "null, with its text in 'instructions' and 'input': no prompts are stored"},
     {"background", MSGL_FIELD_ANY,
      .only = "false: an answer comes with its request, whole or as a stream"},
     {"context_management", MSGL_FIELD_ANY, .only = "null"},
@@ -77,7 +80,6 @@ static const msgl_field_row rows[] = {
         name, MSGL_FIELD_ANY, .help = "changes nothing: of OpenAI's service"                       \
     }
 static const msgl_field_row service_rows[] = {
-    UNUSED("store"),
     UNUSED("user"),
     UNUSED("safety_identifier"),
     UNUSED("prompt_cache_key"),
@@ -324,11 +326,17 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
         rc = put_member(members[i][0], msgl__field(o, members[i][0]), members[i][1], out);
     }
     if (rc == 0) rc = put_text_member(msgl__field(o, "text"), out);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(out, ",\"temperature\":%.7g,\"top_p\":%.7g",
+                               (double)req->sampling.temperature, (double)req->sampling.top_p);
+    }
+    if (rc == 0) {
+        rc =
+            put_member("previous_response_id", msgl__field(o, "previous_response_id"), "null", out);
+    }
     if (rc != 0) return rc;
-    return msgl__strbuf_addf(out,
-                             ",\"temperature\":%.7g,\"top_p\":%.7g,"
-                             "\"previous_response_id\":null,\"store\":false,\"background\":false",
-                             (double)req->sampling.temperature, (double)req->sampling.top_p);
+    return msgl__strbuf_addf(out, ",\"store\":%s,\"background\":false",
+                             req->kept.len > 0 ? "true" : "false");
 }
 
 // Of a request that was read: its fields have the right types.
@@ -398,6 +406,9 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
+    rc = msgl__responses_go_on((json_t *)o, cfg, out, e);
+    if (rc == 0) rc = msgl__responses_keep(o, cfg, out, e);
+    if (rc != 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, cfg, e);
@@ -425,7 +436,7 @@ static const msgl_example examples[] = {
 const msgl_endpoint msgl__endpoint_responses = {
     .path = "/v1/responses",
     .own = &own_fields,
-    .help = "OpenAI's Responses without their storage ([responses.md](responses.md)).",
+    .help = "OpenAI's Responses ([responses.md](responses.md)).",
     .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = parse,

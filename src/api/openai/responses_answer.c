@@ -356,11 +356,13 @@ static int put_last(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
                        out);
     }
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"response\":");
+    s->kept_at = out->len;
     if (rc == 0) rc = put_head(r, out);
     if (rc == 0) {
         rc = msgl__strbuf_add(out, msgl__strbuf_str(&s->blocks_shown), s->blocks_shown.len);
     }
     if (rc == 0) rc = put_tail(r, s, NULL, out);
+    s->kept_len = out->len - s->kept_at;
     return rc == 0 ? end_event(out) : rc;
 }
 
