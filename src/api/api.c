@@ -174,7 +174,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     json_decref(r->chat.vars);
     json_decref(r->root);
     r->chat.vars = r->root = NULL;
-    r->bad_words = NULL;
+    r->bad_words = r->dry_breakers = NULL;
     r->chat.template = NULL;
     r->chat.force_name = NULL;
     r->pairs.instruct = NULL;

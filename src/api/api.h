@@ -174,8 +174,9 @@ typedef struct msgl_gen_request {
     int32_t max_tokens;  // -1: not given
     uint64_t cache_salt; // 0: none
     msgl_sampling_params sampling;
-    msgl_req_extra *extra;   // a reference, or NULL
-    const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
+    msgl_req_extra *extra;      // a reference, or NULL
+    const json_t *bad_words;    // strings, in root, whose tokens the worker adds to extra; or NULL
+    const json_t *dry_breakers; // the same of what DRY stops at; NULL: the default ones
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
     bool keep_stop; // the stop string that ends an answer is part of it

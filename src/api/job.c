@@ -11,6 +11,7 @@
 #include "api/fill_prompt.h"
 #include "api/pair_prompt.h"
 #include "text/bad_words.h"
+#include "text/dry_breakers.h"
 
 enum { ANSWER_MAX = 1 << 30 };
 
@@ -310,6 +311,33 @@ static int ban_words(msgl_job *j, const msgl_tokenizer *t)
     return 0;
 }
 
+// The tokens that DRY stops at, the same.
+static int break_repeats(msgl_job *j, const msgl_tokenizer *t)
+{
+    const json_t *list = j->req.dry_breakers;
+    const char *texts[MSGL_MAX_BREAKERS];
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
+    msgl_req_extra *both = NULL;
+    msgl_ids ids = {0};
+    msgl_err err = {0};
+    char param[64] = "dry_sequence_breakers";
+    int at = 0, n = (int)json_array_size(list); // at most so many: parse
+    for (int i = 0; i < n; i++) texts[i] = json_string_value(json_array_get(list, (size_t)i));
+    int rc = msgl__dry_breakers(t, list != NULL ? texts : NULL, n, &ids, &at, &err);
+    if (rc != 0) (void)snprintf(param, sizeof param, "dry_sequence_breakers[%d]", at);
+    parts.breakers = ids.data;
+    parts.num_breakers = (int64_t)ids.len;
+    if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
+    msgl__ids_free(&ids);
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
+    if (rc != 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value", "'%s': %s.", param, err.text);
+    }
+    msgl__req_extra_unref(j->req.extra);
+    j->req.extra = both;
+    return 0;
+}
+
 // The answer, after which the ids are not needed any more.
 static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer)
 {
@@ -338,6 +366,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
+    if (rc == 0 && j->req.sampling.dry_multiplier > 0) rc = break_repeats(j, tokenizer);
     if (rc == 0 && msgl__endpoint_ends_here(ep, &j->req)) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_oom(&j->error);

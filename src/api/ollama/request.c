@@ -28,12 +28,10 @@ static const msgl_field_row option_rows[] = {
     UNUSED("penalize_newline"),
     {"repeat_last_n", MSGL_FIELD_ANY,
      .help = "changes nothing: `repeat_penalty` is of the whole prompt and answer"},
-    UNUSED("mirostat_tau"),
-    UNUSED("mirostat_eta"),
     {0},
 };
-static const msgl_refused_field option_refused[] = {
-    {"mirostat", MSGL_NEUTRAL_ZERO}, {"tfs_z", MSGL_NEUTRAL_ONE}, {NULL, MSGL_NEUTRAL_NULL}};
+static const msgl_refused_field option_refused[] = {{"tfs_z", MSGL_NEUTRAL_ONE},
+                                                    {NULL, MSGL_NEUTRAL_NULL}};
 const msgl_fields msgl__ollama_options = {.member = "options",
                                           .read = option_rows,
                                           .refused = option_refused,
