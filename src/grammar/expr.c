@@ -72,7 +72,12 @@ void msgl__gx_give_back(msgl_gx_builder *b, size_t bytes)
 
 bool msgl__gx_forgive(msgl_gx_builder *b)
 {
-    if (b->rc != MSGL_EUNSUPPORTED || !b->limits.lenient) return false;
+    return b->limits.lenient && msgl__gx_forgive_strict(b);
+}
+
+bool msgl__gx_forgive_strict(msgl_gx_builder *b)
+{
+    if (b->rc != MSGL_EUNSUPPORTED) return false;
     const size_t n = strlen(b->notes), more = strlen(b->why);
     if (n + more + 3 <= sizeof b->notes && strstr(b->notes, b->why) == NULL) {
         (void)snprintf(b->notes + n, sizeof b->notes - n, "%s%s", n > 0 ? "; " : "", b->why);

@@ -59,7 +59,7 @@ typedef struct msgl_gx_builder {
     uint64_t work; // steps made so far
     int rc;
     msgl_err *err;
-    // With limits.lenient: what was left out so far, "" for nothing; why the last failure was one.
+    // What was left out so far, "" for nothing; why the last failure was one.
     char notes[MSGL_ERR_TEXT_SIZE], why[MSGL_ERR_TEXT_SIZE];
 } msgl_gx_builder;
 
@@ -78,6 +78,8 @@ void msgl__gx_give_back(msgl_gx_builder *b, size_t bytes);
 // After a failure of MSGL_EUNSUPPORTED with limits.lenient: it is none, and the notes say what it
 // was. False: any other failure, which stays.
 bool msgl__gx_forgive(msgl_gx_builder *b);
+// The same, lenient or not.
+bool msgl__gx_forgive_strict(msgl_gx_builder *b);
 
 int32_t msgl__gx_never(msgl_gx_builder *b);
 int32_t msgl__gx_lit(msgl_gx_builder *b, const char *bytes, size_t n);

@@ -39,7 +39,7 @@ void msgl__grammar_limits_init(msgl_grammar_limits *l);
 // Each makes a grammar with the count 1 from text[0, n); limits NULL: those of _limits_init.
 // MSGL_EFORMAT (says where the text is wrong), MSGL_EUNSUPPORTED (names what is not supported and
 // where), MSGL_EINVAL (no text satisfies it), MSGL_ELIMIT, MSGL_ENOMEM. On success err->text is
-// empty or, where limits are lenient, names what was left out.
+// empty or names what was left out: where limits are not lenient, uniqueItems alone.
 // Of a JSON schema: objects that name properties and say nothing of others have no others.
 int msgl__grammar_json_schema(const char *text, size_t n, const msgl_grammar_limits *limits,
                               msgl_grammar **out, msgl_err *err);

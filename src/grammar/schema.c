@@ -63,6 +63,7 @@ static const char *const NOTES[] = {
     "$anchor",
     "contentMediaType",
     "contentEncoding",
+    "contentSchema",
     "discriminator",
     "$vocabulary",
     "nullable",

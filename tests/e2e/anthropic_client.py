@@ -55,6 +55,10 @@ def whole():
     check((m.stop_reason, m.stop_sequence, m.content[0].text) == ("stop_sequence", "8", "27 + 5"), "stop_sequences")
 
 
+def text(messages):
+    return [{"type": "text", "text": m["content"]} for m in messages]
+
+
 def turns():
     system = [{"type": "text", "text": "You are brief."}, {"type": "text", "text": "You are exact."}]
     history = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]},
@@ -66,6 +70,15 @@ def turns():
     own = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
     m = client.messages.create(model=MODEL, max_tokens=8, system=system, messages=late, tools=[ADD, own])
     check(m.usage.output_tokens > 0, "a system message behind the user's, and a tool that only Anthropic runs")
+    own = [{"type": "bash_20250124", "name": "bash"}, {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}]
+    m = client.messages.create(model=MODEL, max_tokens=40, messages=ASK, tools=own, extra_body=COLD)
+    check(m.content[0].text == "27 + 58 = 85.", "tools that only Anthropic runs are no tools")
+    for source in ({"type": "text", "media_type": "text/plain", "data": "The sky is green."},
+                   {"type": "content", "content": [{"type": "text", "text": "The sky is green."}]}):
+        attached = [{"role": "user", "content": [{"type": "document", "source": source}, *text(ASK)]}]
+        counted = client.messages.count_tokens(model=MODEL, messages=attached).input_tokens
+        plain = client.messages.count_tokens(model=MODEL, messages=ASK).input_tokens
+        check(counted > plain + 3, "a document's text is read: %s" % source["type"])
     listed = client.models.list().data[0]
     check((listed.type, listed.id, listed.display_name) == ("model", MODEL, MODEL) and listed.created_at.year > 2000,
           "the list of models")
@@ -76,6 +89,10 @@ def turns():
                                          {"type": "text", "text": "And now?"}]}]
     m = client.messages.create(model=MODEL, max_tokens=8, messages=used, tools=[ADD])
     check(m.usage.output_tokens > 0, "a tool's result")
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    used[-1]["content"][0]["content"] = [picture]
+    m = client.messages.create(model=MODEL, max_tokens=8, messages=used, tools=[ADD])
+    check(m.usage.output_tokens > 0, "a tool's result that is a picture, which is left out")
 
 
 def streams():

@@ -5,10 +5,9 @@ instructor, llama-index, lm-eval, guidellm (clients-openai2.txt, which do not go
 
     frameworks.py MINISGL MODEL
 
-Each is left out where its package is not there; exits 77 (skipped) if all are. `make check` runs it with the Python of
-either list; .ci/nightly installs both.
+Each is left out where its package is not there; exits 77 (skipped) if all are. .ci/nightly installs
+both lists, and runs it with the Python of each.
 """
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import tempfile
 import typing
 
-from serving import Server, check
+from serving import check, with_server
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # of the package, not of a network
 os.environ["LANGSMITH_TRACING"] = "false"
@@ -44,11 +43,11 @@ def with_litellm(base):
                                 max_tokens=4)
     check(r.choices[0].text, "litellm: a completion")
     try:
-        litellm.completion(messages=QUESTION, max_tokens=-1, **ask)
+        litellm.completion(messages=QUESTION, max_tokens=-2, **ask)
     except litellm.BadRequestError as e:
         check("max_tokens" in str(e), "litellm: a refusal is a BadRequestError")
     else:
-        check(False, "litellm: max_tokens -1 must be refused")
+        check(False, "litellm: max_tokens -2 must be refused")
 
 
 def with_langchain(base):
@@ -107,6 +106,9 @@ def with_instructor(base):
         raw = e.last_completion
     call = raw.choices[0].message.tool_calls[0].function
     check(call.name == "Sum" and isinstance(json.loads(call.arguments), dict), "instructor: a call")
+    said = client(instructor.Mode.RESPONSES_TOOLS).responses.create(
+        model=MODEL, input=QUESTION, response_model=Sum, max_retries=0, max_output_tokens=64, temperature=0)
+    check(isinstance(said, Sum), "instructor: a call of Responses, beside a form")
 
 
 def with_llama_index(base):
@@ -156,13 +158,23 @@ def with_lm_eval(base):
                 json.dump({**common, **task}, f)  # which is YAML, too
         ask = dict(task_manager=TaskManager(include_path=folder, include_defaults=False), apply_chat_template=True,
                    log_samples=True, bootstrap_iters=0)
-        r = lm_eval.simple_evaluate(
-            model="local-completions", tasks=["sums_choice"],
-            model_args=dict(base_url=base + "/completions", model=MODEL, tokenizer=os.path.abspath(sys.argv[2]),
-                            tokenizer_backend="huggingface", num_concurrent=4), **ask)
-        likely = [[one[0] for one in s["resps"]] for s in r["samples"]["sums_choice"]]
+
+        def choose(chat, **tokens):
+            r = lm_eval.simple_evaluate(
+                model="local-completions", tasks=["sums_choice"],
+                model_args=dict(base_url=base + "/completions", model=MODEL, num_concurrent=4, **tokens),
+                **{**ask, "apply_chat_template": chat})
+            return r, [[one[0] for one in s["resps"]] for s in r["samples"]["sums_choice"]]
+
+        own = dict(tokenizer_backend="huggingface", tokenizer=os.path.abspath(sys.argv[2]))
+        r, likely = choose(True, **own)
         check(r["results"]["sums_choice"]["acc,none"] == 1 and len(likely) == len(SUMS), "lm-eval: log-likelihoods choose")
         check(all(right[1] and not wrong[1] and right[0] > wrong[0] for right, wrong in likely), "lm-eval: greedy or not")
+        # With tokens of the server the package has no template for what is not generated.
+        (_, here), (_, there) = choose(False, **own), choose(False, tokenizer_backend="remote")
+        check(len(here) == len(SUMS) and all(abs(a[0] - b[0]) < 1e-3 and a[1] == b[1]
+                                             for pair in zip(here, there) for a, b in zip(*pair)),
+              "lm-eval: the server's tokens are the tokenizer's")
         r = lm_eval.simple_evaluate(
             model="local-chat-completions", tasks=["sums_generate"],
             model_args=dict(base_url=base + "/chat/completions", model=MODEL, num_concurrent=4), **ask)
@@ -193,24 +205,4 @@ def with_guidellm(base):
 CLIENTS = ((with_litellm, "litellm"), (with_langchain, "langchain_openai"), (with_instructor, "instructor"),
            (with_llama_index, "llama_index.llms.openai_like"), (with_lm_eval, "lm_eval"), (with_guidellm, "guidellm"))
 
-
-def available(name):
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError: # of the package that it would be in
-        found = False
-    if not found:
-        print("left out: %s is not installed" % name)
-    return found
-
-
-def main():
-    clients = [run for run, name in CLIENTS if available(name)]
-    if not clients:
-        sys.exit(77)
-    with Server(*sys.argv[1:3], "--tool-call-parser", "hermes") as server:
-        for run in clients:
-            run(server.url + "/v1")
-
-
-main()
+with_server(CLIENTS, "--tool-call-parser", "hermes")

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from serving import Server, check
-from typing import Literal
+from typing import Annotated, Literal
 
 try:
     import openai
@@ -376,6 +376,20 @@ def tools_beside_form():
     check(isinstance(json.loads(a.message.content)["a"], int), "and the form where no tool is to be called")
 
 
+class Names(pydantic.BaseModel):
+    names: set[Annotated[str, pydantic.Field(max_length=8)]] = pydantic.Field(max_length=2)
+    cities: set[Literal["Oslo", "Rome"]]
+
+
+def sets():
+    """The package calls the schema of every class strict, with uniqueItems for a set."""
+    r = client.chat.completions.parse(model=MODEL, messages=HELLO, response_format=Names, temperature=0, max_tokens=200)
+    check(isinstance(r.choices[0].message.parsed, Names), "chat.parse of a class with sets")
+    a = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=4, tools=[
+        {"type": "custom", "custom": {"name": "apply_patch"}}])
+    check(a.usage.completion_tokens > 0, "a tool that is no function is left out of a chat")
+
+
 def refusals():
     for kw, param in (
         ({"max_tokens": -2}, "max_tokens"),
@@ -503,6 +517,7 @@ try:
     tools("auto", "the model calls a tool")
     tools({"type": "function", "function": {"name": "get_weather"}}, "a named tool is called")
     tools_beside_form()
+    sets()
     refusals()
     responses()
     responses_parse()

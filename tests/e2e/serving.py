@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scripts beside share: a server under test, questions to it, and checks that say what holds."""
 import http.client
+import importlib.util
 import json
 import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 LIMIT_S = 60  # until a server counts as hanging, however busy the machine
@@ -74,3 +76,24 @@ class Server:
     def end(self):
         self.process.send_signal(signal.SIGTERM)
         check(self.process.wait(LIMIT_S) == 0, "the server ends with 0")
+
+
+def available(name):
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        found = False
+    if not found:
+        print("left out: %s is not installed" % name)
+    return found
+
+
+def with_server(clients, *options):
+    """Runs the functions of those pairs (function of the address, module) whose module is installed on a server of the
+    program and model that the command line names; exits 77 (skipped) if there are none."""
+    clients = [run for run, name in clients if available(name)]
+    if not clients:
+        sys.exit(77)
+    with Server(*sys.argv[1:3], *options) as server:
+        for run in clients:
+            run(server.url + "/v1")
