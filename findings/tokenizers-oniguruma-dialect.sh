@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # tokenizers 0.23.3: the regular expressions of tokenizer.json are Oniguruma's, which reads familiar spellings differently.
 # Expected: a pattern of a Split pre-tokenizer, written for Python's regex or Rust's fancy-regex (tiktoken), cuts alike.
-# Seen: \h is a hexadecimal digit, not a horizontal space; (?m:.) lets the dot take a newline, and (?s:.) is an error; ^ and $
-# hold at every line; (?i:ss) takes one sharp s. Each is silent but (?s:). A reader of tokenizer.json on PCRE2, Rust or Python has to translate these, and a converter
-# from a tiktoken pattern has to write them in another way.
+# Seen: \h is a hexadecimal digit, not a horizontal space; (?m:.) lets the dot take a newline, and (?s:.) is an error; ^
+# holds at every line; (?i:ss) takes one sharp s. Each is silent but (?s:). A reader of tokenizer.json on PCRE2, Rust or
+# Python has to translate these, and a converter from a tiktoken pattern has to write them in another way.
 # Exit status 0: as described, 1: it has changed.
 set -eu
 dir=$(mktemp -d)
