@@ -213,6 +213,19 @@ typedef struct msgl_params {
     const int32_t *allowed_token_ids;
     const char *const *bad_words;
     int num_bad_words;
+    // llama.cpp's further samplers, in the order of docs/sampling.md.
+    float typical_p;                      // 1: off
+    float xtc_probability, xtc_threshold; // 0: off
+    float top_n_sigma;                    // 0 or less: off
+    float dynatemp_range, dynatemp_exponent;
+    float dry_multiplier, dry_base; // 0: off
+    int dry_allowed_length, dry_penalty_last_n;
+    // Texts within a token behind which DRY sees no repeat (borrowed until msgl_submit_ returns; at
+    // most 64, of 1 to 40 bytes); NULL: a line's end, a colon, a quote and an asterisk.
+    const char *const *dry_sequence_breakers;
+    int num_dry_sequence_breakers;
+    int mirostat; // 0: off; 2
+    float mirostat_tau, mirostat_eta;
     void *reserved[3];
 } msgl_params;
 

@@ -37,7 +37,7 @@ const msgl_api_status msgl__api_statuses[] = {
      "too much is under way; `Retry-After` says when to come back"},
     {431, bad_request, MSGL_AT_ANY, "the headers are too many or too large"},
     {500, ours, MSGL_AT_BODY | MSGL_AT_ENGINE, "the server failed"},
-    {501, ours, MSGL_AT_BATCH, "the server was started without it"},
+    {501, ours, MSGL_AT_OPTIONAL, "this server, or its model, has it not; the message says why"},
     {503, "service_unavailable_error", MSGL_AT_ENGINE,
      "no engine is ready, or the server ends; `Retry-After` says when to come back"},
     {505, ours, MSGL_AT_ANY, "another version than HTTP/1.0 and 1.1"},
@@ -52,6 +52,7 @@ const msgl_api_code msgl__api_codes[] = {
     {"unknown_parameter", "a field is not known; the message may say what was meant"},
     {"unsupported_parameter", "a field is known, but not supported with this value"},
     {"context_length_exceeded", "prompt and `max_tokens` are more than the context has"},
+    {"previous_response_not_found", "the client has no such stored response"},
     {"invalid_api_key", "the key is missing or wrong"},
     {"foreign_host", "`Host` is none of this server's names"},
     {"foreign_origin", "the web page that asks is not of this server"},
@@ -119,18 +120,19 @@ void msgl__gen_request_free(msgl_gen_request *r)
 {
     for (int i = 0; i < r->num_prompts && r->prompts != NULL; i++) msgl__free(r->prompts[i].ids);
     msgl__free(r->prompts);
-    json_decref(r->chat_vars);
+    json_decref(r->chat.vars);
     json_decref(r->root);
     msgl__req_extra_unref(r->extra);
-    msgl__tool_set_free(r->tools);
-    msgl__strbuf_free(&r->prefill);
-    msgl__strbuf_free(&r->repeated);
+    msgl__tool_set_free(r->chat.tools);
+    msgl__strbuf_free(&r->chat.prefill);
+    msgl__strbuf_free(&r->kept);
     msgl__free(r->text);
-    msgl__free(r->call_grammar);
+    msgl__free(r->chat.call_grammar);
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
-    msgl__strbuf_free(&r->namespaces);
     msgl__strbuf_free(&r->left_out);
+    if (r->own != NULL && r->ep->own->free != NULL) r->ep->own->free(r->own);
+    msgl__free(r->own);
     *r = (msgl_gen_request){0};
 }
 
@@ -167,15 +169,16 @@ int msgl__gen_request_settle(msgl_gen_request *r)
         msgl__free(r->prompts);
         r->prompts = NULL;
     }
-    msgl__free(r->call_grammar); // which extra has now
-    r->call_grammar = NULL;
-    json_decref(r->chat_vars);
+    msgl__free(r->chat.call_grammar); // which extra has now
+    r->chat.call_grammar = NULL;
+    json_decref(r->chat.vars);
     json_decref(r->root);
-    r->chat_vars = r->root = NULL;
-    r->bad_words = NULL;
-    r->chat_template = NULL;
-    r->force_name = NULL;
-    r->instruct = NULL;
+    r->chat.vars = r->root = NULL;
+    r->bad_words = r->dry_breakers = NULL;
+    r->chat.template = NULL;
+    r->chat.force_name = NULL;
+    r->pairs.instruct = NULL;
+    r->fill = NULL;
     return 0;
 }
 
@@ -203,7 +206,7 @@ void msgl__api_put_path(const char *path, char *out, size_t size)
     (void)snprintf(out, size, "%.*s", (int)(len < size ? len : size), shown);
 }
 
-bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
+static bool has_name(const msgl_api_config *cfg, const char *name, size_t len)
 {
     for (int i = 0; i < cfg->num_more_names; i++) {
         const char *other = cfg->more_names[i];
@@ -216,6 +219,15 @@ bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t 
     return (len == strlen(cfg->model_name) && memcmp(name, cfg->model_name, len) == 0) ||
            (len == path_len && memcmp(name, cfg->model_path, len) == 0) ||
            (len == base_len && memcmp(name, base, len) == 0);
+}
+
+bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
+{
+    static const char latest[] = ":latest"; // Ollama's clients put it behind a name without a tag
+    const size_t tag = sizeof latest - 1;
+    if (has_name(cfg, name, len)) return true;
+    return len > tag && memcmp(name + len - tag, latest, tag) == 0 &&
+           has_name(cfg, name, len - tag);
 }
 
 static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_error *e)
@@ -283,7 +295,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     *out = (msgl_gen_request){.ep = ep,
                               .n = 1,
                               .max_tokens = -1,
-                              .thinking_budget = -1,
+                              .chat.thinking_budget = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};
@@ -293,8 +305,13 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     msgl__strbuf_init(&out->notes, NOTES_BYTES);
     msgl__strbuf_init(&out->left_out, UNKNOWN_BYTES);
-    msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
-    int rc = check_model(out->root, cfg, e);
+    msgl__strbuf_init(&out->chat.prefill, PREFILL_BYTES);
+    int rc = 0;
+    if (ep->own != NULL) {
+        out->own = msgl__calloc(1, ep->own->size);
+        if (out->own == NULL) rc = msgl__api_oom(e);
+    }
+    if (rc == 0) rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);

@@ -19,7 +19,8 @@
 #include "text/stop.h"
 #include "utils/strbuf.h"
 
-typedef struct msgl_endpoint msgl_endpoint; // endpoint.h
+typedef struct msgl_endpoint msgl_endpoint;             // endpoint.h
+typedef struct msgl_response_store msgl_response_store; // openai/response_store.h
 
 enum {
     MSGL_API_MAX_SALT = 1024,     // bytes
@@ -41,13 +42,13 @@ typedef struct msgl_api_error {
 
 // Where a status may come from; a row of the table has several.
 typedef enum msgl_api_place {
-    MSGL_AT_ANY = 1,     // any path
-    MSGL_AT_KEY = 2,     // those that need a key
-    MSGL_AT_BODY = 4,    // those with a body
-    MSGL_AT_PARSE = 8,   // those that read fields of one
-    MSGL_AT_NAME = 16,   // those that have a name behind their path
-    MSGL_AT_ENGINE = 32, // those that wait for an engine
-    MSGL_AT_BATCH = 64,  // those of --batch-dir
+    MSGL_AT_ANY = 1,       // any path
+    MSGL_AT_KEY = 2,       // those that need a key
+    MSGL_AT_BODY = 4,      // those with a body
+    MSGL_AT_PARSE = 8,     // those that read fields of one
+    MSGL_AT_NAME = 16,     // those that have a name behind their path
+    MSGL_AT_ENGINE = 32,   // those that wait for an engine
+    MSGL_AT_OPTIONAL = 64, // those that not every server has
 } msgl_api_place;
 
 // Every status that says no, with the type of its error object and what it means.
@@ -95,6 +96,7 @@ typedef struct msgl_api_config {
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
     bool reranks;                    // these are the logits of yes and no
+    const char *template_text;       // of the model's chat template; "": it has none
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
@@ -103,6 +105,8 @@ typedef struct msgl_api_config {
     msgl_unknown_fields unknown_fields;
     uint64_t salt_key[2]; // secret: what clients cannot guess the salts of the prefix cache by
     int salt_of;          // whose API key is part of the salt; 0: nobody's
+    msgl_response_store *responses; // of earlier requests; NULL: nothing is stored
+    uint64_t client;                // whose request it is, there
     bool added_from_text; // of a chat's messages: also tokens such as <think>, as transformers does
     bool defer_forms;     // a request with a form that has to be compiled is MSGL_API_FORM
 } msgl_api_config;
@@ -114,47 +118,23 @@ typedef struct msgl_prompt {
     int32_t num_ids;
 } msgl_prompt;
 
-typedef struct msgl_gen_request {
-    const msgl_endpoint *ep;        // that it came to
-    char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
-    json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
-    msgl_json_room room;
-    bool stream, include_usage, echo, skip_special;
-    bool continuous_usage;     // with include_usage: in every event, as far as the answer has come
-    bool sglang;               // /generate: in SGLang's form
-    bool keep_stop;            // the stop string that ends an answer is part of it
-    bool bare;                 // prompts that are texts get no BOS and the like
-    bool literal;              // special tokens that they spell stay text
-    bool many;                 // /tokenize and /detokenize: an array was given, whatever its length
-    bool pieces;               // /tokenize: tokens with their bytes
-    bool return_ids;           // of the prompt and the answer
-    bool continue_final;       // of a chat: in its last message
-    bool with_prompt_logprobs; // the answer has the prompt's in a list of their own
-    bool no_output;            // max_tokens 0 with echo: only the prompt is answered
-    bool base64;               // of embeddings: instead of numbers
-    int32_t dimensions;        // the same: so many of them; 0: all
-    bool keep_texts;           // of prompts: the answer shows them
-    bool pairs;                // of a reranker: prompts are documents, each with its query
-    const char *instruct;      // the same: what the model is to judge by, in root; NULL: its own
-    int num_documents;         // of /rerank and /score: prompts before the queries'
-    int num_queries;           // the same: 1, or one for each document
-    int32_t top_n;             // the same: documents that the answer has, at most
-    int n;
-    int32_t prompt_logprobs; // with_prompt_logprobs: so many tokens beside each of the prompt
-    int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
-    int32_t max_tokens;  // -1: not given
-    uint64_t cache_salt; // 0: none
-    msgl_sampling_params sampling;
-    msgl_req_extra *extra;   // a reference, or NULL
-    const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
-    const char *stops[MSGL_MAX_STOPS];
-    int num_stops;
-    json_t *chat_vars;           // of a chat: variables of the template
-    const json_t *chat_template; // a string in root: the template; NULL: the model's
-    // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
+// What the fields of one endpoint become that others do not have: its own struct behind `own` of a
+// request, which msgl__api_parse makes, zeroed, before the endpoint's `parse`.
+typedef struct msgl_own_fields {
+    size_t size;
+    void (*free)(void *own);          // what the struct owns; NULL: nothing
+    size_t (*bytes)(const void *own); // of it; NULL: 0
+} msgl_own_fields;
+
+// Of a chat: how its prompt is made, and what its answer may be.
+typedef struct msgl_chat_request {
+    json_t *vars;           // variables of the template
+    const json_t *template; // a string in root: the template; NULL: the model's
+    bool continue_final;    // the answer goes on in the last message
+    // What the answer's text is split by. `thinking` is known when the prompt is.
     msgl_parser_config split;
     msgl_tool_set *tools;    // what split.known is; owned
-    bool no_thinking;        // of a chat: there are to be no thoughts
+    bool no_thinking;        // there are to be no thoughts
     int32_t thinking_budget; // tokens of thoughts; -1: any number
     bool calls_beside;       // calls may come in place of what extra's grammar has ...
     char *call_grammar;      // ... held to this one, in Lark's form; owned; NULL: free
@@ -162,14 +142,58 @@ typedef struct msgl_gen_request {
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
-    msgl_prompt *prompts;   // of no chat; settled: with echo and keep_texts only
-    int num_prompts;        // of a chat: 1
-    msgl_strbuf namespaces; // of a response: NAMESPACE NUL NAME NUL of the tools that have one
-    msgl_strbuf repeated;   // of a response: members of its object that come from the request
-    msgl_strbuf left_out;   // what of its schemas is not kept to, each with a NUL behind it
-    msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
-    msgl_strbuf notes;      // what the log is to be told once, sentences with a NUL behind each
-    char *text;             // settled: what stops and prompts point into
+} msgl_chat_request;
+
+// Of a reranker: each prompt is a document, read together with its query.
+typedef struct msgl_pair_request {
+    bool on;              // prompts are such pairs; else each text is embedded alone
+    const char *instruct; // what the model is to judge by, in root; NULL: its own
+    int num_documents;    // prompts before the queries'
+    int num_queries;      // 1, or one for each document
+} msgl_pair_request;
+
+typedef struct msgl_gen_request {
+    const msgl_endpoint *ep;        // that it came to
+    void *own;                      // fields of ep alone (ep->own); owned
+    char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
+    json_t *root; // the body; owns strings and chat.vars' values until msgl__gen_request_settle
+    msgl_json_room room;
+    // The prompts.
+    msgl_prompt *prompts;         // of no chat; settled: with echo and keep_texts only
+    int num_prompts;              // of a chat: 1
+    msgl_chat_request chat;       // of a chat
+    msgl_pair_request pairs;      // of a reranker
+    const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none
+    bool keep_texts;              // of prompts: the answer shows them
+    bool without_special_tokens;  // prompts that are texts get no BOS and the like
+    bool special_tokens_are_text; // special tokens that prompts spell stay text
+    int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
+    bool keep_first;     // with last_tokens: the first ones instead
+    // How tokens are chosen, and where an answer ends.
+    int n;
+    int32_t max_tokens;  // -1: not given
+    uint64_t cache_salt; // 0: none
+    msgl_sampling_params sampling;
+    msgl_req_extra *extra;      // a reference, or NULL
+    const json_t *bad_words;    // strings, in root, whose tokens the worker adds to extra; or NULL
+    const json_t *dry_breakers; // the same of what DRY stops at; NULL: the default ones
+    const char *stops[MSGL_MAX_STOPS];
+    int num_stops;
+    bool keep_stop; // the stop string that ends an answer is part of it
+    // What the answer shows.
+    bool stream, include_usage, echo, skip_special;
+    bool continuous_usage;     // with include_usage: in every event, as far as the answer has come
+    bool return_ids;           // of the prompt and the answer
+    bool no_output;            // max_tokens 0 with echo: only the prompt is answered
+    bool with_prompt_logprobs; // the answer has the prompt's in a list of their own ...
+    int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt
+    // What is stored of it beside the answer: a conversation (openai/response_store.h); or nothing.
+    msgl_strbuf kept;
+    // What the log is told.
+    msgl_strbuf left_out; // what of its schemas is not kept to, each with a NUL behind it
+    msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;    // what the log is to be told once, sentences with a NUL behind each
+    char *text;           // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
 
@@ -194,7 +218,7 @@ int msgl__gen_request_settle(msgl_gen_request *r);
 // What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
 // part of an absolute one.
 void msgl__api_put_path(const char *path, char *out, size_t size);
-// Whether `name` (not terminated) means the served model.
+// Whether `name` (not terminated) means the served model, with or without ":latest" behind it.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
 
 #endif

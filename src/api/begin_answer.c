@@ -29,15 +29,17 @@ static int add_span(msgl_text_span **spans, size_t *n, msgl_text_span one)
 // client's.
 static int prefill(msgl_gen_request *req, bool closes, bool calls, msgl_rendered *r)
 {
-    msgl_strbuf *out = &req->prefill;
+    msgl_strbuf *out = &req->chat.prefill;
     size_t at = 0;
     int rc = 0;
     if (closes) {
-        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
+        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->chat.split.reasoning));
     }
     if (rc == 0 && !calls) return msgl__strbuf_add(&r->text, out->data, out->len);
-    if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
-    const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
+    if (rc == 0)
+        rc = msgl__tool_form_opening(req->chat.split.tools, req->chat.force_name, out, &at);
+    const size_t before = r->text.len,
+                 n = req->chat.force_name == NULL ? 0 : strlen(req->chat.force_name);
     if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
     if (rc != 0 || n == 0) return rc;
     const msgl_text_span name = {before + at, before + at + n};
@@ -85,12 +87,12 @@ static int put_text(json_t *o, const char *name, const char *text)
 // Parts of `whole` forms come one behind the other; a call's is begun with what is before it.
 static int put_opening(const beginning *b, json_t *o, const char *name, const char *before)
 {
-    const char *called = b->req->force_name;
+    const char *called = b->req->chat.force_name;
     msgl_strbuf text;
     size_t at;
     msgl__strbuf_init(&text, TEXT_MAX);
     int bad = msgl__strbuf_adds(&text, before);
-    if (bad == 0) bad = msgl__tool_form_opening(b->req->split.tools, called, &text, &at);
+    if (bad == 0) bad = msgl__tool_form_opening(b->req->chat.split.tools, called, &text, &at);
     if (bad == 0) {
         const msgl_text_span span = {at, called == NULL ? at : at + strlen(called)};
         bad = put_ids(b, o, name, msgl__strbuf_str(&text), span);
@@ -104,17 +106,17 @@ static int put_thoughts(const beginning *b, json_t *o)
     const msgl_reasoning_marks *m = &b->marks;
     const bool whole = m->whole && !b->behind;
     int bad = 0;
-    if (b->req->split.thinking || whole) {
+    if (b->req->chat.split.thinking || whole) {
         bad |= json_object_set_new(o, "thinking", json_true());
-    } else if (!b->req->continue_final) {
+    } else if (!b->req->chat.continue_final) {
         bad |= put_text(o, "open", m->begin);
     }
     const bool part = m->whole && b->behind;
     bad |= part ? put_text(o, "close", m->part_end) : put_texts(o, "close", m->closes);
-    if (whole && b->req->calls_beside) bad |= put_texts(o, "away", m->away);
-    if (b->req->thinking_budget >= 0) {
+    if (whole && b->req->chat.calls_beside) bad |= put_texts(o, "away", m->away);
+    if (b->req->chat.thinking_budget >= 0) {
         const msgl_text_span none = {0};
-        bad |= json_object_set_new(o, "budget", json_integer(b->req->thinking_budget));
+        bad |= json_object_set_new(o, "budget", json_integer(b->req->chat.thinking_budget));
         bad |= put_ids(b, o, "end", part ? m->part_end : m->end, none);
     }
     if (!b->behind) return bad;
@@ -125,15 +127,15 @@ static int put_thoughts(const beginning *b, json_t *o)
 // What the calls begin with that may come in place of the form.
 static int put_calls(const beginning *b, json_t *o)
 {
-    const msgl_tool_form *form = b->req->split.tools;
+    const msgl_tool_form *form = b->req->chat.split.tools;
     const char *const *marks = msgl__tool_form_marks(form);
     msgl_tool_writing writing;
-    if (b->req->call_grammar != NULL && msgl__tool_form_writing(form, &writing)) {
+    if (b->req->chat.call_grammar != NULL && msgl__tool_form_writing(form, &writing)) {
         const int bad = put_text(o, "calls", writing.open);
-        return bad | json_object_set_new(o, "grammar", json_string(b->req->call_grammar));
+        return bad | json_object_set_new(o, "grammar", json_string(b->req->chat.call_grammar));
     }
     if (marks != NULL) return put_texts(o, "calls", marks);
-    const json_t *tools = json_object_get(b->req->chat_vars, "tools");
+    const json_t *tools = json_object_get(b->req->chat.vars, "tools");
     json_t *list = json_array();
     msgl_strbuf text;
     msgl__strbuf_init(&text, TEXT_MAX);
@@ -160,7 +162,8 @@ static int put_stages(const beginning *b)
     msgl__strbuf_init(&text, TEXT_MAX);
     int bad = o == NULL;
     if (bad == 0 && b->thinks) bad |= put_thoughts(b, o);
-    if (bad == 0 && b->req->calls_beside && !(b->thinks && b->marks.whole)) bad |= put_calls(b, o);
+    if (bad == 0 && b->req->chat.calls_beside && !(b->thinks && b->marks.whole))
+        bad |= put_calls(b, o);
     if (bad == 0) bad |= msgl__json_put(&text, o, JSON_COMPACT);
     json_decref(o);
     parts.stages = msgl__strbuf_str(&text);
@@ -178,14 +181,14 @@ static int put_stages(const beginning *b)
 static bool has_thoughts(const beginning *b)
 {
     const msgl_req_extra *x = b->req->extra;
-    return !b->marks.whole && !b->req->text_first && x != NULL &&
+    return !b->marks.whole && !b->req->chat.text_first && x != NULL &&
            strstr(x->grammar, b->marks.closes[0]) != NULL;
 }
 
 int msgl__begin_answer(msgl_gen_request *req, const msgl_tokenizer *t, msgl_rendered *r,
                        msgl_api_error *e)
 {
-    msgl_parser_config *split = &req->split;
+    msgl_parser_config *split = &req->chat.split;
     const msgl_reasoning_form *form = split->reasoning;
     beginning b = {.req = req, .t = t};
     if (form != NULL) msgl__reasoning_marks(form, &b.marks);
@@ -195,21 +198,21 @@ int msgl__begin_answer(msgl_gen_request *req, const msgl_tokenizer *t, msgl_rend
     const size_t len = r->text.len - from;
     const bool opened = msgl__reasoning_opened(form, end, len);
     const bool closed = msgl__reasoning_closed(form, end, len);
-    const bool bound = req->force_call || msgl__req_extra_constrains(req->extra);
+    const bool bound = req->chat.force_call || msgl__req_extra_constrains(req->extra);
     const msgl_req_extra_parts parts = msgl__req_extra_parts_of(req->extra);
     // What else holds an answer's tokens to something does so from the first one on.
     const bool fixed =
         parts.num_allowed > 0 || req->bad_words != NULL || req->sampling.min_tokens > 0;
-    const bool own = form != NULL && !req->force_call && has_thoughts(&b);
+    const bool own = form != NULL && !req->chat.force_call && has_thoughts(&b);
     const bool may = form != NULL && !fixed && !own;
-    b.thinks = may && (b.marks.whole || (!req->no_thinking && !closed)) &&
-               (bound || req->thinking_budget >= 0);
-    b.behind = b.thinks && req->force_call;
-    const bool closes = opened && !own && (req->no_thinking || (bound && !b.thinks));
-    const bool calls = req->force_call && !b.behind;
-    const bool assumed = msgl__reasoning_assumed(form, end, len) && !req->no_thinking;
+    b.thinks = may && (b.marks.whole || (!req->chat.no_thinking && !closed)) &&
+               (bound || req->chat.thinking_budget >= 0);
+    b.behind = b.thinks && req->chat.force_call;
+    const bool closes = opened && !own && (req->chat.no_thinking || (bound && !b.thinks));
+    const bool calls = req->chat.force_call && !b.behind;
+    const bool assumed = msgl__reasoning_assumed(form, end, len) && !req->chat.no_thinking;
     split->thinking = opened || (assumed && !calls);
     int rc = closes || calls ? prefill(req, closes, calls, r) : 0;
-    if (rc == 0 && (b.thinks || (req->calls_beside && !fixed))) rc = put_stages(&b);
+    if (rc == 0 && (b.thinks || (req->chat.calls_beside && !fixed))) rc = put_stages(&b);
     return rc == 0 ? 0 : msgl__api_oom(e);
 }

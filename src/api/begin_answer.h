@@ -9,9 +9,9 @@
 #include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
-// Of the rendered prompt *r: sets req->split.thinking, adds to *r (and to req->prefill) what the
-// answer goes on behind, and to req->extra the stages that it is made of. 0, or MSGL_EINVAL with *e
-// (500).
+// Of the rendered prompt *r: sets req->chat.split.thinking, adds to *r (and to req->chat.prefill)
+// what the answer goes on behind, and to req->extra the stages that it is made of. 0, or
+// MSGL_EINVAL with *e (500).
 int msgl__begin_answer(msgl_gen_request *req, const msgl_tokenizer *t, msgl_rendered *r,
                        msgl_api_error *e);
 

@@ -34,9 +34,11 @@ typedef struct msgl_replica_stats {
 typedef struct msgl_example {
     const char *help; // what it does; NULL: behind the last one
     msgl_http_method method;
-    const char *rest; // of the path, behind a prefix; $FILE and $BATCH are ids of earlier answers
+    const char
+        *rest; // of the path, behind a prefix; $FILE, $BATCH and $RESPONSE: ids of earlier answers
     const char *body; // JSON, or with `form` arguments of curl; NULL: none
     bool form;
+    int status;       // of the answer; 0: 200
     const char *type; // of the answer; NULL: the endpoint's
     const char *has;  // members of its object (in a stream, of the first event), by blanks; or NULL
     const char *end;  // of a stream's last line
@@ -48,14 +50,16 @@ struct msgl_endpoint {
     const char *path;
     const char *help; // what it does, a sentence of docs/http.md
     const msgl_example *examples;
-    bool prefix;         // path and at least one character behind it
-    bool open;           // needs no API key
-    bool probe;          // is answered while the server stops
-    bool admin;          // concerns all clients: who may ask is said in routes.c
-    int method;          // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
-    const char *type;    // of a whole answer; NULL: application/json
-    const char *headers; // of it, further lines, each ending in CR LF; NULL: none
-    const char *etag;    // of put_now's answer, quoted: who has it gets 304; NULL: none
+    bool prefix;      // path and at least one character behind it
+    bool open;        // needs no API key
+    bool probe;       // is answered while the server stops
+    bool admin;       // concerns all clients: who may ask is said in routes.c
+    bool optional;    // 501 where this server, or its model, has it not
+    int method;       // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
+    const char *type; // of a whole answer; NULL: application/json
+    const char *stream_type; // of a stream; NULL: text/event-stream
+    const char *headers;     // of it, further lines, each ending in CR LF; NULL: none
+    const char *etag;        // of put_now's answer, quoted: who has it gets 304; NULL: none
     // The body of an error; NULL: OpenAI's (msgl__api_error_put).
     int (*put_error)(const msgl_api_error *e, msgl_strbuf *out);
 
@@ -78,6 +82,7 @@ struct msgl_endpoint {
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e);
+    const msgl_own_fields *own; // fields that no other endpoint has; NULL: none
     // Kinds of object in its bodies, a NULL behind them: names that are not typing errors. Those of
     // a `take` that reads JSON are here, too.
     const msgl_fields *const *objects;
@@ -87,7 +92,8 @@ struct msgl_endpoint {
     void (*name_prompt)(const msgl_gen_request *r, int prompt, char *out, size_t size);
 
     // 3. The job ends in the worker, and this is its answer. j->req and j->ids are complete; ids
-    // may be none, or more than the context has.
+    // may be none, or more than the context has. Of an endpoint that has the functions of 4., too:
+    // where the request has no prompts.
     int (*put_job)(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out);
 
     // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
@@ -118,6 +124,19 @@ struct msgl_endpoint {
 static inline const char *msgl__endpoint_type(const msgl_endpoint *ep)
 {
     return ep->type == NULL ? "application/json" : ep->type;
+}
+
+// Whether an engine is asked for what it answers, at least for some requests.
+static inline bool msgl__endpoint_has_engine(const msgl_endpoint *ep)
+{
+    return ep->parse != NULL &&
+           (ep->put_job == NULL || ep->put_begin != NULL || ep->put_all != NULL);
+}
+
+// Whether the request, which was read, is answered in the worker.
+static inline bool msgl__endpoint_ends_here(const msgl_endpoint *ep, const msgl_gen_request *r)
+{
+    return ep->put_job != NULL && (!msgl__endpoint_has_engine(ep) || r->num_prompts == 0);
 }
 
 #endif

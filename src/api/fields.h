@@ -99,8 +99,8 @@ int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_er
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
-// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars and
-// out->chat_template.
+// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat.vars and
+// out->chat.template.
 extern const msgl_fields msgl__conversation_fields;
 int msgl__parse_conversation(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                              msgl_api_error *e);
@@ -110,6 +110,10 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 // sampling.c: "prompt_logprobs", behind what asks for an echo's log-probabilities.
 int msgl__parse_prompt_logprobs(const json_t *o, const msgl_fields *f, msgl_gen_request *out,
                                 msgl_api_error *e);
+// fill_prompt.c: what stands before a gap, behind it, how the answer begins, and other files with
+// filename and text: strings of the body, or NULL, into out->fill.
+int msgl__parse_fill(const json_t *prefix, const json_t *suffix, const json_t *begun,
+                     const json_t *files, msgl_gen_request *out, msgl_api_error *e);
 // completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 

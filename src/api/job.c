@@ -8,8 +8,10 @@
 #include "api/begin_answer.h"
 #include "api/conversation.h"
 #include "api/endpoint.h"
+#include "api/fill_prompt.h"
 #include "api/pair_prompt.h"
 #include "text/bad_words.h"
+#include "text/dry_breakers.h"
 
 enum { ANSWER_MAX = 1 << 30 };
 
@@ -100,12 +102,12 @@ static int render_fail(msgl_job *j, int rc, const char *param, const msgl_conver
 static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
                   msgl_rendered *r)
 {
-    const json_t *text = j->req.chat_template;
+    const json_t *text = j->req.chat.template;
     msgl_chat_template *own = NULL;
     msgl_err err = {0};
     msgl_conversation c = {.templates = templates,
-                           .vars = j->req.chat_vars,
-                           .continue_final = j->req.continue_final,
+                           .vars = j->req.chat.vars,
+                           .continue_final = j->req.chat.continue_final,
                            .claim = &j->claim};
     int rc = 0;
     if (text != NULL) {
@@ -130,7 +132,7 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
     const bool none = templates == NULL || *msgl__chat_templates_text(templates) == '\0';
-    if (none && j->req.chat_template == NULL) {
+    if (none && j->req.chat.template == NULL) {
         return msgl__api_fail(&j->error, 400, field, NULL,
                               "This model has no chat template; use /v1/completions.");
     }
@@ -163,26 +165,32 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         return 0;
     }
     const msgl_text_span all = {0, p->len};
-    const msgl_encode_opts opts = {.add_special = !j->req.bare,
+    const msgl_encode_opts opts = {.add_special = !j->req.without_special_tokens,
                                    .untrusted = &all,
-                                   .num_untrusted = j->req.literal,
+                                   .num_untrusted = j->req.special_tokens_are_text,
                                    .max_ids = max_ids};
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
-// A document and its query, in one prompt: special tokens are the template's alone, as in a chat.
-static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer,
-                       const msgl_chat_templates *templates, int i, const char *field,
-                       size_t max_ids)
+// A document and its query in one prompt, or a gap with what stands around it: special tokens are
+// the form's alone, as in a chat.
+static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
+                        const msgl_chat_templates *templates, int i, const char *field,
+                        size_t max_ids)
 {
     msgl_rendered r = {0};
     msgl_err err = {0};
+    const bool gap = j->req.fill != NULL;
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    int rc = msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
-    if (rc != 0) {
+    int rc = gap ? msgl__fill_render(&j->req, tokenizer, &r, &err)
+                 : msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
+    if (rc == MSGL_EUNSUPPORTED && gap) {
+        rc = msgl__api_fail(&j->error, 501, NULL, NULL, "%s", err.text);
+    } else if (rc != 0) {
         rc = text_fail(j, rc, field, &err);
     } else {
-        const msgl_encode_opts opts = {.untrusted = r.untrusted,
+        const msgl_encode_opts opts = {.add_special = gap,
+                                       .untrusted = r.untrusted,
                                        .num_untrusted = r.num_untrusted,
                                        .foreign = r.untrusted,
                                        .num_foreign =
@@ -200,7 +208,9 @@ static void keep_last(const msgl_job *j, msgl_ids *ids)
     const size_t fits = (size_t)j->max_seq_len - 1, wanted = (size_t)j->req.last_tokens;
     const size_t most = wanted < fits ? wanted : fits;
     if (wanted == 0 || ids->len <= most) return;
-    memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    if (!j->req.keep_first) {
+        memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    }
     ids->len = most;
 }
 
@@ -235,8 +245,9 @@ static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
-               msgl__tool_set_bytes(r->tools) + r->prefill.cap + r->repeated.cap +
-               r->namespaces.cap;
+               msgl__tool_set_bytes(r->chat.tools) + r->chat.prefill.cap + r->kept.cap;
+    const msgl_own_fields *own = r->own == NULL ? NULL : r->ep->own;
+    if (own != NULL) n += own->size + (own->bytes == NULL ? 0 : own->bytes(r->own));
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }
@@ -251,7 +262,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     if (j->ids == NULL) return msgl__api_oom(&j->error);
     // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
-    const bool chat = j->req.chat_vars != NULL;
+    const bool chat = j->req.chat.vars != NULL;
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
     char name[sizeof j->error.param];
     int rc = 0;
@@ -261,11 +272,12 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
             field = name;
         }
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
-             : j->req.pairs
-                 ? encode_pair(j, tokenizer, templates, i, field, max_ids)
+             : j->req.pairs.on || j->req.fill != NULL
+                 ? encode_parts(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);
-        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, ep, field, j->ids[i].len);
+        if (rc == 0 && !msgl__endpoint_ends_here(ep, &j->req))
+            rc = check_length(j, ep, field, j->ids[i].len);
     }
     return rc;
 }
@@ -290,6 +302,33 @@ static int ban_words(msgl_job *j, const msgl_tokenizer *t)
     parts.num_banned = (int64_t)banned.len;
     if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
     msgl__ids_free(&banned);
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
+    if (rc != 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value", "'%s': %s.", param, err.text);
+    }
+    msgl__req_extra_unref(j->req.extra);
+    j->req.extra = both;
+    return 0;
+}
+
+// The tokens that DRY stops at, the same.
+static int break_repeats(msgl_job *j, const msgl_tokenizer *t)
+{
+    const json_t *list = j->req.dry_breakers;
+    const char *texts[MSGL_MAX_BREAKERS];
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
+    msgl_req_extra *both = NULL;
+    msgl_ids ids = {0};
+    msgl_err err = {0};
+    char param[64] = "dry_sequence_breakers";
+    int at = 0, n = (int)json_array_size(list); // at most so many: parse
+    for (int i = 0; i < n; i++) texts[i] = json_string_value(json_array_get(list, (size_t)i));
+    int rc = msgl__dry_breakers(t, list != NULL ? texts : NULL, n, &ids, &at, &err);
+    if (rc != 0) (void)snprintf(param, sizeof param, "dry_sequence_breakers[%d]", at);
+    parts.breakers = ids.data;
+    parts.num_breakers = (int64_t)ids.len;
+    if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
+    msgl__ids_free(&ids);
     if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
     if (rc != 0) {
         return msgl__api_fail(&j->error, 400, param, "invalid_value", "'%s': %s.", param, err.text);
@@ -327,7 +366,8 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
-    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
+    if (rc == 0 && j->req.sampling.dry_multiplier > 0) rc = break_repeats(j, tokenizer);
+    if (rc == 0 && msgl__endpoint_ends_here(ep, &j->req)) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_oom(&j->error);
     }

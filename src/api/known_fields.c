@@ -14,7 +14,6 @@ enum {
 };
 
 const msgl_refused_field msgl__refused_fields[] = {
-    {"typical_p", MSGL_NEUTRAL_ONE},
     {"suffix", MSGL_NEUTRAL_EMPTY},
     {"use_beam_search", MSGL_NEUTRAL_FALSE},
     {"response_format", MSGL_NEUTRAL_TEXT},
@@ -64,13 +63,6 @@ const char *const msgl__foreign_fields[] = {
     "adaptive_target",
     "cache_prompt",
     "chat_format",
-    "dry_allowed_length",
-    "dry_base",
-    "dry_multiplier",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "dynatemp_exponent",
-    "dynatemp_range",
     "generation_prompt",
     "grammar",
     "grammar_lazy",
@@ -80,9 +72,6 @@ const char *const msgl__foreign_fields[] = {
     "input_suffix",
     "lora",
     "min_keep",
-    "mirostat",
-    "mirostat_eta",
-    "mirostat_tau",
     "n_cmpl",
     "n_discard",
     "n_indent",
@@ -104,10 +93,6 @@ const char *const msgl__foreign_fields[] = {
     "tfs_z",
     "thinking_forced_open",
     "timings_per_token",
-    "top_n_sigma",
-    "typ_p",
-    "xtc_probability",
-    "xtc_threshold",
     // vLLM
     "add_special_tokens",
     "documents",

@@ -47,12 +47,15 @@ static int put_token_text(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id)
     return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
 }
 
-// {"token": ..., "logprob": ..., "bytes": [...]  without the closing brace.
-static int put_chat_token(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, double logprob)
+// {"token": ..., "logprob": ..., "bytes": [...]  without the closing brace; with_id: "id" first.
+static int put_chat_token(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, double logprob,
+                          bool with_id)
 {
     char buf[TOKEN_BYTES];
     const size_t n = token_bytes(t, id, buf);
-    int rc = msgl__strbuf_adds(out, "{\"token\":");
+    int rc = msgl__strbuf_addc(out, '{');
+    if (rc == 0 && with_id) rc = msgl__strbuf_addf(out, "\"id\":%d,", (int)id);
+    if (rc == 0) rc = msgl__strbuf_adds(out, "\"token\":");
     if (rc == 0) rc = msgl__json_put_str(out, buf, n);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"logprob\":");
     if (rc == 0) rc = msgl__json_put_logprob(out, logprob);
@@ -63,19 +66,31 @@ static int put_chat_token(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id,
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
+static int put_chat_row(msgl_strbuf *out, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                        bool with_id)
+{
+    int rc = put_chat_token(out, t, row->token, row->logprob, with_id);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"top_logprobs\":[");
+    for (int32_t i = 0; i < row->num_top && rc == 0; i++) {
+        if (i > 0) rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_chat_token(out, t, row->top_ids[i], row->top_logprobs[i], with_id);
+        if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    }
+    return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
+}
+
 static int add_content(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset)
 {
     (void)token, (void)offset;
-    msgl_strbuf *out = &parts[0];
-    int rc = put_chat_token(out, t, row->token, row->logprob);
-    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"top_logprobs\":[");
-    for (int32_t i = 0; i < row->num_top && rc == 0; i++) {
-        if (i > 0) rc = msgl__strbuf_addc(out, ',');
-        if (rc == 0) rc = put_chat_token(out, t, row->top_ids[i], row->top_logprobs[i]);
-        if (rc == 0) rc = msgl__strbuf_addc(out, '}');
-    }
-    return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
+    return put_chat_row(&parts[0], t, row, false);
+}
+
+static int add_with_id(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                       int32_t token, size_t offset)
+{
+    (void)token, (void)offset;
+    return put_chat_row(&parts[0], t, row, true);
 }
 
 // The object of one token's alternatives, keyed by text. Different ids can have the same text: the
@@ -119,6 +134,12 @@ const msgl_logprobs_form msgl__logprobs_content = {.num_parts = 1,
                                                    .before = {"{\"content\":["},
                                                    .behind = "],\"refusal\":null}",
                                                    .add = add_content};
+
+const msgl_logprobs_form msgl__logprobs_list = {
+    .num_parts = 1, .before = {"["}, .behind = "]", .add = add_content};
+
+const msgl_logprobs_form msgl__logprobs_with_ids = {
+    .num_parts = 1, .before = {"["}, .behind = "]", .add = add_with_id};
 
 static int add_to_arrays(msgl_strbuf *parts, const msgl_tokenizer *t,
                          const msgl_token_logprobs *row, int32_t token, size_t offset)

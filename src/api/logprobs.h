@@ -13,9 +13,11 @@
 enum { MSGL_LOGPROBS_PARTS = 4 }; // at most
 
 typedef struct msgl_logprobs_form msgl_logprobs_form;
-extern const msgl_logprobs_form msgl__logprobs_content; // {"content":[...],"refusal":null}
-extern const msgl_logprobs_form msgl__logprobs_arrays;  // {"tokens":[...],...,"text_offset":[...]}
-extern const msgl_logprobs_form msgl__logprobs_prompt;  // [null,{"ID":{...},...},...]
+extern const msgl_logprobs_form msgl__logprobs_content;  // {"content":[...],"refusal":null}
+extern const msgl_logprobs_form msgl__logprobs_list;     // [...], of the same entries
+extern const msgl_logprobs_form msgl__logprobs_with_ids; // the same with the tokens' ids
+extern const msgl_logprobs_form msgl__logprobs_arrays;   // {"tokens":[...],...,"text_offset":[...]}
+extern const msgl_logprobs_form msgl__logprobs_prompt;   // [null,{"ID":{...},...},...]
 
 // Entries formatted and not yet written; zero-initialise, then init.
 typedef struct msgl_logprobs {

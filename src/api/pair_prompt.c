@@ -31,7 +31,8 @@ static json_t *vars_of(const msgl_gen_request *q, const msgl_prompt *query,
     json_t *vars = json_pack("{s:o,s:b}", "messages", messages, "add_generation_prompt", 1);
     if (vars == NULL) return NULL;
     int rc = 0;
-    if (q->instruct != NULL) rc = add_message(messages, "system", q->instruct, strlen(q->instruct));
+    if (q->pairs.instruct != NULL)
+        rc = add_message(messages, "system", q->pairs.instruct, strlen(q->pairs.instruct));
     if (rc == 0) rc = add_message(messages, "query", query->text, query->len);
     if (rc == 0) rc = add_message(messages, "document", document->text, document->len);
     if (rc == 0) return vars;
@@ -56,15 +57,15 @@ static int write_qwen(const msgl_gen_request *q, const msgl_prompt *query,
     static const char usual[] =
         "Given a web search query, retrieve relevant passages that answer the query";
     enum { FRAME = 1024 };
-    const size_t instruct = q->instruct == NULL ? 0 : strlen(q->instruct);
+    const size_t instruct = q->pairs.instruct == NULL ? 0 : strlen(q->pairs.instruct);
     msgl__strbuf_init(&r->text, FRAME + instruct + query->len + document->len);
     int rc = msgl__strbuf_adds(
         &r->text,
         "<|im_start|>system\nJudge whether the Document meets the requirements based on "
         "the Query and the Instruct provided. Note that the answer can only be \"yes\" or "
         "\"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: ");
-    if (rc == 0 && q->instruct == NULL) rc = msgl__strbuf_adds(&r->text, usual);
-    if (rc == 0 && q->instruct != NULL) rc = add_client_text(r, q->instruct, instruct);
+    if (rc == 0 && q->pairs.instruct == NULL) rc = msgl__strbuf_adds(&r->text, usual);
+    if (rc == 0 && q->pairs.instruct != NULL) rc = add_client_text(r, q->pairs.instruct, instruct);
     if (rc == 0) rc = msgl__strbuf_adds(&r->text, "\n<Query>: ");
     if (rc == 0) rc = add_client_text(r, query->text, query->len);
     if (rc == 0) rc = msgl__strbuf_adds(&r->text, "\n<Document>: ");
@@ -78,7 +79,8 @@ int msgl__pair_render(const msgl_gen_request *q, int i, const msgl_chat_template
                       const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err)
 {
     const msgl_prompt *document = &q->prompts[i],
-                      *query = &q->prompts[q->num_documents + (q->num_queries == 1 ? 0 : i)];
+                      *query =
+                          &q->prompts[q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i)];
     const char *source = templates == NULL ? "" : msgl__chat_templates_text(templates);
     if (!names(source, "query") || !names(source, "document")) {
         const int rc = write_qwen(q, query, document, out);

@@ -7,9 +7,9 @@
 #include "api/api.h"
 #include "template/chat_template.h"
 
-// The prompt of document i of q, which has `pairs`, and of its query: by the folder's chat template
-// if that writes messages of the roles query and document (and system, the instruction), as
-// sentence-transformers has it; else (NULL, too) as Qwen3-Reranker was trained. *out is empty
+// The prompt of document i of q, whose `pairs` are on, and of its query: by the folder's chat
+// template if that writes messages of the roles query and document (and system, the instruction),
+// as sentence-transformers has it; else (NULL, too) as Qwen3-Reranker was trained. *out is empty
 // before; freed by the caller, also on failure. The errors of msgl__chat_templates_render.
 int msgl__pair_render(const msgl_gen_request *q, int i, const msgl_chat_templates *templates,
                       const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);

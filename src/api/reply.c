@@ -88,6 +88,21 @@ int msgl__reply_prompt_logprobs(const msgl_sequence *s, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
+int msgl__reply_arguments(const char *data, size_t len, msgl_strbuf *out)
+{
+    msgl_json_room room = {0};
+    msgl_err err;
+    json_t *object = msgl__json_parse_object(data, len, &room, &err);
+    if (object != NULL) {
+        json_decref(object);
+        return msgl__strbuf_add(out, data, len);
+    }
+    if (len == 0) return msgl__strbuf_adds(out, "{}");
+    int rc = msgl__strbuf_adds(out, "{\"arguments\":");
+    if (rc == 0) rc = msgl__json_put_str(out, data, len);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
 int msgl__reply_head(const msgl_reply *r, const char *object, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(

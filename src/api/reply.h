@@ -16,6 +16,8 @@ typedef struct msgl_reply {
     const msgl_ids *prompt_ids; // of the first prompt
     int64_t reasoning_tokens;   // summed over choices; -1: the answers do not tell them apart
     const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
+    // Since the request was read: until its first token (now, if there was none), and until now.
+    int64_t first_ns, total_ns;
 } msgl_reply;
 
 // All of these append to *out and return 0 or the buffer's failure. cached and completion: summed.
@@ -42,6 +44,10 @@ int msgl__reply_put_ids(const char *name, const msgl_ids *ids, msgl_strbuf *out)
 
 // With prompt_logprobs: ,"prompt_logprobs":[...] of s.
 int msgl__reply_prompt_logprobs(const msgl_sequence *s, msgl_strbuf *out);
+
+// A call's arguments as they are if they are an object, else as a string inside of one: what the
+// model wrote is not lost, and the client gets the JSON that it expects.
+int msgl__reply_arguments(const char *data, size_t len, msgl_strbuf *out);
 
 // OpenAI's objects, whose "object" is given. A whole one up to its model; up to its choices; and
 // from behind them.

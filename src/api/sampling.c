@@ -10,6 +10,7 @@
 #include "api/fields.h"
 #include "api/logit_bias.h"
 #include "text/bad_words.h"
+#include "text/dry_breakers.h"
 
 #define SETTING(name_)                                                                             \
     {                                                                                              \
@@ -26,6 +27,28 @@ static const msgl_field_row sampling_rows[] = {
     {"repeat_penalty", MSGL_FIELD_SETTING, .setting = "repetition_penalty",
      .help = "llama-server's name of `repetition_penalty`"},
     SETTING("repetition_penalty"),
+    {"typ_p", MSGL_FIELD_SETTING, .setting = "typical_p",
+     .help = "llama-server's name of `typical_p`"},
+    {"typical_p", MSGL_FIELD_SETTING,
+     .help = "locally typical sampling: 1 is off. From here on llama.cpp's samplers "
+             "([sampling.md](sampling.md)). The order of all: `logit_bias`, penalties, DRY, "
+             "temperature, `top_n_sigma`, `top_k`, `typical_p`, `top_p`, `min_p`, XTC"},
+    SETTING("top_n_sigma"),
+    SETTING("xtc_probability"),
+    SETTING("xtc_threshold"),
+    SETTING("dynatemp_range"),
+    SETTING("dynatemp_exponent"),
+    SETTING("dry_multiplier"),
+    SETTING("dry_base"),
+    SETTING("dry_allowed_length"),
+    SETTING("dry_penalty_last_n"),
+    {"dry_sequence_breakers", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_BREAKERS,
+     .max_bytes = MSGL_MAX_BREAKER_BYTES, .preset = "`[\"\\n\", \":\", \"\\\"\", \"*\"]`",
+     .help = "DRY sees no repeat across a token whose text has one of these in it; each has to be "
+             "within one token"},
+    SETTING("mirostat"),
+    SETTING("mirostat_tau"),
+    SETTING("mirostat_eta"),
     {"logit_bias", MSGL_FIELD_ANY, .max_items = MSGL_MAX_LOGIT_BIAS,
      .help = "an object from token ids to numbers from -100 to 100, or an array of pairs of them: "
              "what is added to these tokens' logits"},
@@ -175,6 +198,11 @@ static int parse_settings(const json_t *o, msgl_sampling_params *out, msgl_api_e
         if (s != NULL) rc = parse_setting(o, row->name, s, out, e);
     }
     if (out->temperature < min_temperature) out->temperature = 0;
+    if (rc >= 0 && out->mirostat == 1) {
+        return msgl__api_fail(e, 400, "mirostat", "invalid_value",
+                              "'mirostat' is 1, which this server does not have; allowed: 0, or 2 "
+                              "(Mirostat 2.0).");
+    }
     return rc < 0 ? rc : 0;
 }
 
@@ -192,32 +220,42 @@ static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error 
     return rc < 0 ? rc : 0;
 }
 
-// Strings, which the worker makes tokens of.
-static int parse_bad_words(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+// Strings, which the worker makes tokens of. *out: the array, NULL where it is not there.
+static int parse_strings(const json_t *o, const char *name, int max_items, int max_bytes,
+                         const json_t **out, msgl_api_error *e)
 {
-    static const char name[] = "bad_words";
     const json_t *v = msgl__field(o, name);
+    *out = NULL;
     if (v == NULL) return 0;
     if (!json_is_array(v)) {
         return msgl__api_fail(e, 400, name, "invalid_type",
                               "'%s' is %s; it must be an array of strings.", name,
                               msgl__json_type_name(v));
     }
-    if (json_array_size(v) > MSGL_MAX_BAD_WORDS) {
+    if (json_array_size(v) > (size_t)max_items) {
         return msgl__api_fail(e, 400, name, "invalid_value",
                               "'%s' has %zu strings; allowed: at most %d.", name,
-                              json_array_size(v), MSGL_MAX_BAD_WORDS);
+                              json_array_size(v), max_items);
     }
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *s = json_array_get(v, i);
         const size_t len = json_is_string(s) ? json_string_length(s) : 0;
-        if (len > 0 && len <= MSGL_MAX_BAD_WORD_BYTES) continue;
+        if (len > 0 && len <= (size_t)max_bytes) continue;
         return msgl__api_fail(e, 400, name, "invalid_value",
-                              "'%s[%zu]' must be a string of 1 to %d bytes.", name, i,
-                              MSGL_MAX_BAD_WORD_BYTES);
+                              "'%s[%zu]' must be a string of 1 to %d bytes.", name, i, max_bytes);
     }
-    out->bad_words = json_array_size(v) > 0 ? v : NULL;
+    *out = v;
     return 0;
+}
+
+static int parse_lists(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    const int rc = parse_strings(o, "bad_words", MSGL_MAX_BAD_WORDS, MSGL_MAX_BAD_WORD_BYTES,
+                                 &out->bad_words, e);
+    if (json_array_size(out->bad_words) == 0) out->bad_words = NULL;
+    return rc != 0 ? rc
+                   : parse_strings(o, "dry_sequence_breakers", MSGL_MAX_BREAKERS,
+                                   MSGL_MAX_BREAKER_BYTES, &out->dry_breakers, e);
 }
 
 // The ids into new memory, *ids.
@@ -263,7 +301,7 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     if (rc == MSGL_ENOMEM) return msgl__api_oom(e);
     if (rc != 0) return msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
     rc = parse_allowed(o, cfg, &allowed, &num_allowed, e);
-    if (rc == 0) rc = parse_bad_words(o, out, e);
+    if (rc == 0) rc = parse_lists(o, out, e);
     if (rc == 0) {
         rc = msgl__constraint_parse(o, cfg, out->room.claim, &out->left_out, &c, e);
     }

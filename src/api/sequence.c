@@ -32,14 +32,14 @@ static int echo_init(msgl_sequence *s, const msgl_prompt *p)
 // with.
 static int parser_init(msgl_sequence *s)
 {
-    const msgl_parser_config *cfg = &s->req->split;
+    const msgl_parser_config *cfg = &s->req->chat.split;
     if (cfg->tools == NULL && cfg->reasoning == NULL) return 0;
     int rc = msgl__parser_create(cfg, &s->parser);
     if (rc == 0 && s->req->skip_special) {
         rc = msgl__text_keep_special(&s->answer, s->tokenizer, msgl__tool_form_tokens(cfg->tools),
                                      msgl__reasoning_form_tokens(cfg->reasoning));
     }
-    const msgl_strbuf *prefill = &s->req->prefill;
+    const msgl_strbuf *prefill = &s->req->chat.prefill;
     if (rc == 0) rc = msgl__parser_feed(s->parser, prefill->data, prefill->len, &s->parts);
     return rc;
 }

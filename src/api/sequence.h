@@ -25,6 +25,7 @@ typedef struct msgl_sequence {
     msgl_strbuf blocks_shown;  // the same of all blocks, in the caller's form
     size_t block_at;           // the caller's: where the open one begins in blocks_shown
     int events_shown;          // the caller's: events of its stream
+    size_t kept_at, kept_len;  // the same: in what was written last, the answer as it is stored
     msgl_logprobs logprobs;    // the same of log-probabilities
     bool want_logprobs;
     msgl_ids ids;          // with return_ids: tokens that the caller has not taken (cleared) yet

@@ -267,10 +267,11 @@ static void options_man(const msgl_command *commands, int n, FILE *out)
 
 void msgl__help_man(const msgl_command *commands, int n, const char *version, FILE *out)
 {
-    fprintf(out,
-            ".TH MINISGL 1 \"\" \"minisgl %s\"\n.SH NAME\nminisgl \\- an LLM serving engine\n"
-            ".SH SYNOPSIS\n.B minisgl\n.I COMMAND\n[options]\n.SH COMMANDS\n",
-            version);
+    fprintf(
+        out,
+        ".TH MINISGL 1 \"\" \"minisgl %s\"\n.ad l\n.SH NAME\nminisgl \\- an LLM serving engine\n"
+        ".SH SYNOPSIS\n.B minisgl\n.I COMMAND\n[options]\n.SH COMMANDS\n",
+        version);
     for (int c = 0; c < n; c++) {
         char line[256];
         snprintf(line, sizeof line, "%s %s", commands[c].name, commands[c].usage);

@@ -55,6 +55,7 @@ void msgl__run_line_free(msgl_run_line *r)
     json_decref(r->logprobs);
     msgl__free(r->chat);
     msgl__free(r->bad_words);
+    msgl__free(r->breakers);
     msgl__ids_free(&r->ids);
     msgl__ids_free(&r->tokens);
     msgl__strbuf_free(&r->answer);
@@ -120,17 +121,31 @@ static void take_params(msgl_run_line *r)
     }
 }
 
-static int take_bad_words(msgl_run_line *r)
+// The strings of an array into new memory; of an empty one too, which is not NULL.
+static int take_texts(msgl_run_line *r, const json_t *array, const char ***out)
 {
-    const json_t *words = r->request.bad_words;
-    const size_t n = json_array_size(words);
-    if (n == 0) return 0;
-    r->bad_words = msgl__malloc(n * sizeof *r->bad_words);
-    if (r->bad_words == NULL) return refuse(r, 500, "out of memory");
-    for (size_t i = 0; i < n; i++) r->bad_words[i] = json_string_value(json_array_get(words, i));
-    r->params.bad_words = r->bad_words;
-    r->params.num_bad_words = (int)n;
+    const size_t n = json_array_size(array);
+    *out = msgl__malloc((n + 1) * sizeof **out);
+    if (*out == NULL) return refuse(r, 500, "out of memory");
+    for (size_t i = 0; i < n; i++) (*out)[i] = json_string_value(json_array_get(array, i));
     return 0;
+}
+
+static int take_lists(msgl_run_line *r)
+{
+    const msgl_gen_request *q = &r->request;
+    int rc = 0;
+    if (q->bad_words != NULL) {
+        rc = take_texts(r, q->bad_words, &r->bad_words);
+        r->params.bad_words = r->bad_words;
+        r->params.num_bad_words = (int)json_array_size(q->bad_words);
+    }
+    if (rc == 0 && q->dry_breakers != NULL) {
+        rc = take_texts(r, q->dry_breakers, &r->breakers);
+        r->params.dry_sequence_breakers = r->breakers;
+        r->params.num_dry_sequence_breakers = (int)json_array_size(q->dry_breakers);
+    }
+    return rc;
 }
 
 // The chat template's input where a text is a user message; NULL: it is not UTF-8, or memory is
@@ -155,7 +170,7 @@ static int take_prompt(msgl_run_line *r)
 {
     msgl_gen_request *q = &r->request;
     if (q->ep == &msgl__endpoint_chat) {
-        r->chat = msgl__json_text(q->chat_vars, JSON_COMPACT);
+        r->chat = msgl__json_text(q->chat.vars, JSON_COMPACT);
         return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
     }
     if (q->num_prompts != 1) {
@@ -190,7 +205,7 @@ static int check_request(msgl_run_line *r)
     if (!q->skip_special) {
         return refuse(r, BAD_REQUEST, "'skip_special_tokens' is false; allowed: true");
     }
-    if (q->thinking_budget >= 0) {
+    if (q->chat.thinking_budget >= 0) {
         return refuse(r, BAD_REQUEST,
                       "'thinking_token_budget' is not supported in a line; the server has it");
     }
@@ -234,7 +249,7 @@ static int read_body(msgl_run_line *r, const msgl_endpoint *ep, json_t *body)
     }
     rc = check_request(r);
     if (rc == 0) rc = take_prompt(r);
-    if (rc == 0) rc = take_bad_words(r);
+    if (rc == 0) rc = take_lists(r);
     if (rc == 0) take_params(r);
     return rc;
 }

@@ -38,9 +38,10 @@ typedef struct msgl_run_line {
     json_t *custom_id;        // a string, or NULL
     msgl_gen_request request; // what text, stop strings and ids point into
     const char *text;         // a completion prompt, or
-    const char **bad_words;   // [params.num_bad_words], in request
-    char *chat;               // the chat template's input, or
-    msgl_ids ids;             // token ids
+    // [params.num_bad_words] and [params.num_dry_sequence_breakers], in request
+    const char **bad_words, **breakers;
+    char *chat;   // the chat template's input, or
+    msgl_ids ids; // token ids
     msgl_params params;
     bool done;
     char error[512];

@@ -50,6 +50,8 @@ typedef struct msgl_batch_req {
     // NULL, or [mask_words]: the token to choose is one of those whose bits are set, as if the
     // others' logits were -inf before anything else. The scheduler's, as extra is; read by submit.
     const uint32_t *mask;
+    // With mirostat: its state to begin with, where the row has none of this request yet; else NaN.
+    float mu;
 } msgl_batch_req;
 
 // Requests of a step whose tokens are neighbours, as attention and every other mixer over sequences
@@ -114,6 +116,9 @@ typedef struct msgl_step_result {
     // Chosen tokens: those of request i are [cu_tokens[i], cu_tokens[i + 1]); none for a chunk that
     // is not its prompt's last.
     const int32_t *tokens, *cu_tokens;
+    // NULL, or of each chosen token: mirostat's state behind it; of requests without, nothing of
+    // use.
+    const float *mu;
     const int32_t *status; // [size] 0, or MSGL_ENUMERIC: the logits were NaN, no token
     // NULL, or of an engine that pools, in the tokens' place: [cu_tokens[size], pooled_size], all
     // finite where the status is 0.

@@ -38,13 +38,20 @@ static int check_bias(const msgl_bias *sorted, int32_t n, int vocab_size, msgl_e
     return 0;
 }
 
-static int check_allowed(const msgl_req_extra *x, int vocab_size, msgl_err *err)
+static int check_tokens(const char *field, const int32_t *ids, int32_t n, int vocab_size,
+                        msgl_err *err)
 {
     int rc = 0;
-    for (int32_t i = 0; i < x->num_allowed && rc == 0; i++) {
-        rc = check_token("allowed_token_ids", x->allowed[i], vocab_size, err);
-    }
+    for (int32_t i = 0; i < n && rc == 0; i++) rc = check_token(field, ids[i], vocab_size, err);
     return rc;
+}
+
+static int check_lists(const msgl_req_extra *x, int vocab_size, msgl_err *err)
+{
+    const int rc = check_tokens("allowed_token_ids", x->allowed, x->num_allowed, vocab_size, err);
+    return rc != 0 ? rc
+                   : check_tokens("dry_sequence_breakers", x->breakers, x->num_breakers, vocab_size,
+                                  err);
 }
 
 static int check_banned(const msgl_req_extra *x, int vocab_size, msgl_err *err)
@@ -81,22 +88,27 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
                  size_t stages_len)
 {
     int32_t *allowed = (int32_t *)&x->bias[p->num_bias];
-    int32_t *banned = allowed + p->num_allowed;
-    char *text = (char *)(banned + p->num_banned);
+    int32_t *banned = allowed + p->num_allowed, *breakers = banned + p->num_banned;
+    char *text = (char *)(breakers + p->num_breakers);
     *x = (msgl_req_extra){.num_bias = (int32_t)p->num_bias,
                           .grammar_kind = p->grammar_kind,
                           .grammar = text,
                           .stages = text + grammar_len + 1,
                           .num_allowed = (int32_t)p->num_allowed,
                           .num_banned = (int32_t)p->num_banned,
+                          .num_breakers = (int32_t)p->num_breakers,
                           .allowed = allowed,
-                          .banned = banned};
+                          .banned = banned,
+                          .breakers = breakers};
     atomic_init(&x->refs, 1);
     const size_t n = (size_t)p->num_bias;
     if (n > 0) memcpy(x->bias, p->bias, n * sizeof *p->bias);
     if (n > 1) qsort(x->bias, n, sizeof x->bias[0], token_order);
     if (p->num_allowed > 0) memcpy(allowed, p->allowed, (size_t)p->num_allowed * sizeof *allowed);
     if (p->num_banned > 0) memcpy(banned, p->banned, (size_t)p->num_banned * sizeof *banned);
+    if (p->num_breakers > 0) {
+        memcpy(breakers, p->breakers, (size_t)p->num_breakers * sizeof *breakers);
+    }
     if (grammar_len > 0) memcpy(text, p->grammar, grammar_len);
     text[grammar_len] = '\0';
     if (stages_len > 0) memcpy(text + grammar_len + 1, p->stages, stages_len);
@@ -109,7 +121,8 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     *out = NULL;
     const bool bare = p->grammar_kind == MSGL_GRAMMAR_NONE;
     const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
-    if (p->num_bias == 0 && bare && p->num_allowed == 0 && p->num_banned == 0 && stages_len == 0) {
+    if (p->num_bias == 0 && bare && p->num_allowed == 0 && p->num_banned == 0 &&
+        p->num_breakers == 0 && stages_len == 0) {
         return 0;
     }
     int rc = check_count("logit_bias", p->num_bias, MSGL_MAX_LOGIT_BIAS, err);
@@ -117,15 +130,18 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
         rc = check_count("allowed_token_ids", p->num_allowed, MSGL_MAX_ALLOWED_TOKENS, err);
     }
     if (rc == 0) rc = check_count("bad_words", p->num_banned, MSGL_MAX_BANNED, err);
+    if (rc == 0) {
+        rc = check_count("dry_sequence_breakers", p->num_breakers, MSGL_MAX_DRY_BREAKERS, err);
+    }
     if (rc != 0) return rc;
     const size_t len = bare || p->grammar == NULL ? 0 : strlen(p->grammar);
-    const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned;
+    const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned + (size_t)p->num_breakers;
     msgl_req_extra *x = msgl__malloc(sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] +
                                      ids * sizeof(int32_t) + len + 1 + stages_len + 1);
     if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
     fill(x, p, len, stages_len);
     rc = check_bias(x->bias, x->num_bias, vocab_size, err);
-    if (rc == 0) rc = check_allowed(x, vocab_size, err);
+    if (rc == 0) rc = check_lists(x, vocab_size, err);
     if (rc == 0) rc = check_banned(x, vocab_size, err);
     if (rc != 0) {
         msgl__free(x);
@@ -146,7 +162,9 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
                                   .allowed = x->allowed,
                                   .num_allowed = x->num_allowed,
                                   .banned = x->banned,
-                                  .num_banned = x->num_banned};
+                                  .num_banned = x->num_banned,
+                                  .breakers = x->breakers,
+                                  .num_breakers = x->num_breakers};
 }
 
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err)
@@ -156,7 +174,7 @@ int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err
     if (x->num_bias > 0) {
         rc = check_token("logit_bias", x->bias[x->num_bias - 1].token, vocab_size, err);
     }
-    if (rc == 0) rc = check_allowed(x, vocab_size, err);
+    if (rc == 0) rc = check_lists(x, vocab_size, err);
     return rc == 0 ? check_banned(x, vocab_size, err) : rc;
 }
 
@@ -168,7 +186,7 @@ bool msgl__req_extra_constrains(const msgl_req_extra *x)
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
     if (x == NULL) return 0;
-    const size_t ids = (size_t)x->num_allowed + (size_t)x->num_banned;
+    const size_t ids = (size_t)x->num_allowed + (size_t)x->num_banned + (size_t)x->num_breakers;
     return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + ids * sizeof(int32_t) +
            strlen(x->grammar) + 1 + strlen(x->stages) + 1;
 }

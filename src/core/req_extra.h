@@ -17,6 +17,7 @@
 #define MSGL_MAX_LOGIT_BIAS 1024 // entries of one request
 #define MSGL_LOGIT_BIAS_RANGE 100.0f
 #define MSGL_MAX_ALLOWED_TOKENS 16384
+#define MSGL_MAX_DRY_BREAKERS 65536
 #define MSGL_MAX_BANNED 8192 // numbers: of each sequence its length and its tokens
 
 typedef struct msgl_req_extra {
@@ -27,12 +28,13 @@ typedef struct msgl_req_extra {
     // The same: what may come before that text or in its place, as grammar/stages.h has it; "":
     // nothing.
     const char *stages;
-    int32_t num_allowed, num_banned;
+    int32_t num_allowed, num_banned, num_breakers;
     const int32_t *allowed; // in this block: the tokens that an answer is made of; none: all
     // In this block: sequences that no answer has, one behind the other, each with its length
     // before it.
     const int32_t *banned;
-    msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
+    const int32_t *breakers; // in this block: tokens behind which DRY sees no repeat
+    msgl_bias bias[];        // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
 
 // What a block is made of; everything is copied.
@@ -46,6 +48,8 @@ typedef struct msgl_req_extra_parts {
     int64_t num_allowed;
     const int32_t *banned;
     int64_t num_banned;
+    const int32_t *breakers;
+    int64_t num_breakers;
 } msgl_req_extra_parts;
 
 // A block with the count 1 from entries in any order, or *out NULL when there are none. MSGL_EINVAL
@@ -53,7 +57,8 @@ typedef struct msgl_req_extra_parts {
 // twice, a value out of range (NaN is); MSGL_ENOMEM.
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err);
-// The same of all that there may be; MSGL_EINVAL names allowed_token_ids or bad_words, too.
+// The same of all that there may be; MSGL_EINVAL names allowed_token_ids, bad_words or
+// dry_sequence_breakers, too.
 int msgl__req_extra_create_with(const msgl_req_extra_parts *parts, int vocab_size,
                                 msgl_req_extra **out, msgl_err *err);
 // What x (NULL: nothing) was made of, in x.

@@ -26,6 +26,15 @@ typedef struct msgl_sampling_params {
     // the second is taken off as often as they are, the third once (OpenAI's API reference); 0:
     // off.
     float repetition_penalty, frequency_penalty, presence_penalty;
+    // llama.cpp's further samplers, in docs/sampling.md: 1, 0, -1, 0, 0 and 0 are off.
+    float typical_p;
+    float xtc_probability, xtc_threshold;
+    float top_n_sigma;
+    float dynatemp_range, dynatemp_exponent;
+    float dry_multiplier, dry_base;
+    int32_t dry_allowed_length, dry_penalty_last_n; // the latter: -1: prompt and answer
+    int32_t mirostat;                               // 0 or 2
+    float mirostat_tau, mirostat_eta;
     bool ignore_eos;
     int32_t min_tokens; // as long as the answer has fewer, nothing that ends it is chosen
     uint64_t seed;      // with the token's position, determines the random number used for it
@@ -35,6 +44,15 @@ typedef struct msgl_sampling_params {
     int32_t num_stop_ids;
     int32_t stop_ids[MSGL_MAX_STOP_IDS]; // finish with "stop" after one of these
 } msgl_sampling_params;
+
+// Whether the choice is made by one of these samplers, none of which but DRY changes a greedy one.
+static inline bool msgl__sampling_has_chain(const msgl_sampling_params *p)
+{
+    return p->dry_multiplier > 0 ||
+           (p->temperature > 0 &&
+            (p->typical_p < 1 || p->xtc_probability > 0 || p->top_n_sigma > 0 ||
+             p->dynatemp_range > 0 || p->mirostat != 0));
+}
 
 // Greedy, MSGL_USUAL_MAX_TOKENS, nothing else.
 msgl_sampling_params msgl__sampling_params_default(void);

@@ -68,6 +68,13 @@ static size_t scratch_bytes(const msgl_engine *e)
     return (gemm > sample ? gemm : sample) + msgl__masked_bytes(e) + 4096;
 }
 
+// Breakers and mirostat's state, of each row.
+static size_t chain_bytes(const msgl_engine *e)
+{
+    const size_t words = (size_t)msgl__mask_words(e);
+    return ((size_t)e->max_running + 1) * (words * sizeof *e->dev.breakers + sizeof *e->dev.mu);
+}
+
 static size_t arena_bytes(const msgl_engine *e)
 {
     return e->model.cfg.arch->family->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
@@ -95,6 +102,9 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     const size_t most = MSGL_MAX_LOGIT_BIAS;
     msgl_bias *bias = msgl__engine_take(e, rows, most * sizeof *bias, false, &code, err);
     float *bias_saved = msgl__engine_take(e, rows, most * sizeof *bias_saved, false, &code, err);
+    const size_t words = (size_t)msgl__mask_words(e) * sizeof *e->dev.breakers;
+    e->dev.breakers = msgl__engine_take(e, rows, words, false, &code, err);
+    e->dev.mu = msgl__engine_take(e, rows, sizeof *e->dev.mu, false, &code, err);
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
     e->dev.token_pool = token_pool;
@@ -164,7 +174,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
         .weight_format = e->model.target.weights->name,
-        .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e),
+        .step_bytes =
+            arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
         // Of the same memory only where device and host are one.
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)

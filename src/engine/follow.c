@@ -58,11 +58,14 @@ static int follow_extra(follower *f)
     msgl_err err;
     if (!msgl__wire_get(&f->w, &x, sizeof x) || !is_row(f, x.table_idx)) return MSGL_EINTERNAL;
     const msgl_bias *bias = msgl__wire_take(&f->w, (size_t)x.num_bias * sizeof *bias);
-    if (bias == NULL) return MSGL_EINTERNAL;
+    const int32_t *breakers = msgl__wire_take(&f->w, (size_t)x.num_breakers * sizeof *breakers);
+    if (bias == NULL || breakers == NULL) return MSGL_EINTERNAL;
+    const msgl_req_extra_parts parts = {
+        .bias = bias, .num_bias = x.num_bias, .breakers = breakers, .num_breakers = x.num_breakers};
     msgl_req_extra **mine = &f->extras[x.table_idx];
     msgl__req_extra_unref(*mine);
     *mine = NULL;
-    const int code = msgl__req_extra_create(bias, x.num_bias, f->e->info.vocab_size, mine, &err);
+    const int code = msgl__req_extra_create_with(&parts, f->e->info.vocab_size, mine, &err);
     if (code != 0 || *mine == NULL) return code;
     return f->runner->write_extra(f->e, x.table_idx, *mine);
 }

@@ -65,6 +65,9 @@ typedef struct msgl_engine_step {
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
     uint32_t *masks;      // [num_masks, words], as the scheduler made them
     int32_t num_masks;
+    int32_t *sample_chain;     // [num_samples] which of the chains it has, -1: none
+    msgl_sample_chain *chains; // [num_chains]
+    int32_t num_chains;
     bool any_random, any_filter, any_adjust; // of the sampled rows
     bool whole_rows;                         // somebody looks at them
     msgl_token_logprobs *records;
@@ -72,6 +75,7 @@ typedef struct msgl_engine_step {
     void *hidden;     // [max_running, pooled_size] of an engine that pools, as activations are
     float *pooled;    // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
     int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
+    float *mu;        // [max_running] of the samples with chains, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
@@ -89,11 +93,14 @@ typedef struct msgl_engine_dev {
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
     uint32_t *masks;                      // [max_running, words] of a step
+    msgl_sample_chain *chains;            // [max_running] of a step
+    float *mu;                            // [max_running + 1]: see msgl_sample_call
+    uint32_t *breakers;                   // [max_running + 1, words], the same
 } msgl_engine_dev;
 
 // Ids on their way into the token pool and slots into the device's page table of a span (the ids
-// with those of span 0), or pairs into the device's bias, in host memory that stays until they are
-// copied.
+// with those of span 0), or pairs into the device's bias, or words into its breakers, in host
+// memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {
@@ -103,6 +110,7 @@ typedef struct msgl_token_write {
             int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
         };
         msgl_bias bias[MSGL_MAX_LOGIT_BIAS];
+        uint32_t words[MSGL_WRITE_IDS];
     };
 } msgl_token_write;
 
@@ -255,7 +263,8 @@ void msgl__graphs_destroy(msgl_engine *e);
 // Words of a request's mask; bytes of the scratch for masked copies of logits.
 int32_t msgl__mask_words(const msgl_engine *e);
 size_t msgl__masked_bytes(const msgl_engine *e);
-void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s); // on the device's queue
+// On the device's queue: what only steps with masks or chains have.
+void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s);
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
 // a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and

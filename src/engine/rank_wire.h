@@ -21,7 +21,7 @@ typedef enum msgl_wire_kind {
     MSGL_WIRE_EXCHANGE, // what ranks tell each other before they are ready; to and from the others
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
     MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then slots of each table
-    MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias
+    MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias, breakers
     MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; saves, slots, mask of each
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
@@ -32,7 +32,7 @@ typedef struct msgl_wire_tokens {
 } msgl_wire_tokens;
 
 typedef struct msgl_wire_extra {
-    int32_t table_idx, num_bias;
+    int32_t table_idx, num_bias, num_breakers;
 } msgl_wire_extra;
 
 typedef struct msgl_wire { // {0}: empty; memory grows to the longest message

@@ -320,10 +320,13 @@ int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32
 
 int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra)
 {
-    const msgl_wire_extra head = {.table_idx = table_idx, .num_bias = extra->num_bias};
+    const msgl_wire_extra head = {
+        .table_idx = table_idx, .num_bias = extra->num_bias, .num_breakers = extra->num_breakers};
     msgl__wire_begin(&r->message, MSGL_WIRE_EXTRA);
     msgl__wire_put(&r->message, &head, sizeof head);
     msgl__wire_put(&r->message, extra->bias, (size_t)extra->num_bias * sizeof *extra->bias);
+    msgl__wire_put(&r->message, extra->breakers,
+                   (size_t)extra->num_breakers * sizeof *extra->breakers);
     return send_all(r);
 }
 

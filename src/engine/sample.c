@@ -40,7 +40,7 @@ static void draw_apart(msgl_engine *e, msgl_sample_call call, int32_t first, con
     k->pick(&e->exec, &call, e->comm->size);
 }
 
-enum { MASKED_ROWS = 8 }; // at a time: their logits are copied
+enum { MASKED_ROWS = 8 }; // at a time, with masks or chains: their logits are copied
 
 int32_t msgl__mask_words(const msgl_engine *e)
 {
@@ -54,9 +54,15 @@ size_t msgl__masked_bytes(const msgl_engine *e)
 
 void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s)
 {
-    if (s->num_masks == 0) return;
-    e->device->ops->copy_in(e->device, e->dev.masks, s->masks,
-                            (size_t)s->num_masks * (size_t)msgl__mask_words(e) * sizeof *s->masks);
+    if (s->num_masks > 0) {
+        e->device->ops->copy_in(e->device, e->dev.masks, s->masks,
+                                (size_t)s->num_masks * (size_t)msgl__mask_words(e) *
+                                    sizeof *s->masks);
+    }
+    if (s->num_chains > 0) {
+        e->device->ops->copy_in(e->device, e->dev.chains, s->chains,
+                                (size_t)s->num_chains * sizeof *s->chains);
+    }
 }
 
 // Inside a graph the kernel starts while the last of the logits are being computed.
@@ -85,28 +91,40 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
     msgl__arena_reset(&e->scratch);
 }
 
-// Rows from r on, of the sampled ones [r, end), that have masks or have none as r does, as many as
-// are sampled together.
+static bool has_mask(const msgl_engine_step *s, int32_t row)
+{
+    return s->sample_mask[s->row_sample[row]] >= 0;
+}
+
+static bool has_chain(const msgl_engine_step *s, int32_t row)
+{
+    return s->sample_chain[s->row_sample[row]] >= 0;
+}
+
+// Rows from r on, of the sampled ones [r, end), that have masks and chains or have none as r does,
+// as many as are sampled together.
 static int32_t alike_end(const msgl_engine_step *s, int32_t r, int32_t end)
 {
-    const bool has = s->sample_mask[s->row_sample[r]] >= 0;
+    const bool mask = has_mask(s, r), chain = has_chain(s, r);
     int32_t to = r + 1;
-    while (to < end && (s->sample_mask[s->row_sample[to]] >= 0) == has &&
-           (!has || to - r < MASKED_ROWS)) {
+    while (to < end && has_mask(s, to) == mask && has_chain(s, to) == chain &&
+           ((!mask && !chain) || to - r < MASKED_ROWS)) {
         to++;
     }
     return to;
 }
 
 // A copy of rows' logits with -inf where their masks say so, in the scratch: log-probabilities are
-// those of the logits themselves. Only rows with masks pay for it.
-static float *masked(msgl_engine *e, const msgl_engine_step *s, int32_t at, int32_t rows,
+// those of the logits themselves. Only rows with masks or chains pay for it.
+static float *copied(msgl_engine *e, const msgl_engine_step *s, int32_t at, int32_t rows,
                      const float *logits)
 {
     const size_t vocab = (size_t)e->model.cfg.vocab_size;
     float *copy = msgl__arena_alloc(&e->scratch, (size_t)rows * vocab * sizeof *copy);
     assert(copy != NULL);
-    const uint32_t *masks = e->dev.masks + (size_t)s->sample_mask[at] * (size_t)msgl__mask_words(e);
+    const int32_t mask = s->sample_mask[at];
+    const uint32_t *masks =
+        mask < 0 ? NULL : e->dev.masks + (size_t)mask * (size_t)msgl__mask_words(e);
     e->kernels.sample.mask(&e->exec, logits, vocab, masks, rows, (int)vocab, copy);
     return copy;
 }
@@ -125,7 +143,9 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
         const int32_t to = alike_end(s, r, run_end(s->row_sample, r, end));
         float *of_run = l->whole + (size_t)(r - first) * (size_t)vocab;
         const msgl_sample_call call = {
-            .logits = s->sample_mask[at] < 0 ? of_run : masked(e, s, at, to - r, of_run),
+            .logits = s->sample_mask[at] < 0 && s->sample_chain[at] < 0
+                          ? of_run
+                          : copied(e, s, at, to - r, of_run),
             .ld = (size_t)vocab,
             .num_rows = to - r,
             .vocab = vocab,
@@ -139,9 +159,15 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .bias = e->dev.bias,
             .bias_saved = e->dev.bias_saved,
             .saved = e->dev.saved,
+            .chains = s->sample_chain[at] < 0 ? NULL : e->dev.chains + s->sample_chain[at],
+            .mu = e->dev.mu,
+            .mu_out = s->mu + at,
+            .breakers = e->dev.breakers,
         };
         if (apart) {
             draw_apart(e, call, r - first, l);
+        } else if (call.chains != NULL) {
+            e->kernels.sample.chain(&e->exec, &call);
         } else {
             e->kernels.sample.sample(&e->exec, &call);
         }
@@ -202,7 +228,8 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
     const size_t dim = (size_t)e->model.cfg.hidden_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
     const bool apart = msgl__model_draws_apart(&e->model) && !s->any_filter && !s->any_adjust &&
-                       !s->whole_rows && s->num_records == 0 && s->num_masks == 0;
+                       !s->whole_rows && s->num_records == 0 && s->num_masks == 0 &&
+                       s->num_chains == 0;
     msgl_logits l;
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {

@@ -68,6 +68,9 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
     s->row_record = cut(&c, t, sizeof *s->row_record);
     s->sample_req = cut(&c, r, sizeof *s->sample_req);
+    s->sample_chain = cut(&c, r, sizeof *s->sample_chain);
+    s->chains = cut(&c, r, sizeof *s->chains);
+    s->mu = cut(&c, r, sizeof *s->mu);
     s->sample_mask = cut(&c, r, sizeof *s->sample_mask);
     s->masks = cut(&c, r * (size_t)msgl__mask_words(e), sizeof *s->masks);
     s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
@@ -83,6 +86,7 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     d->base = cut(&c, cut_io(e, t, NULL, &io), 1);
     d->records = cut(&c, t, sizeof *d->records);
     d->ids = cut(&c, t, sizeof *d->ids);
+    d->chains = cut(&c, (size_t)e->max_running, sizeof *d->chains);
     d->masks = cut(&c, (size_t)e->max_running * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
 }

@@ -4,6 +4,7 @@
 // device needs in the batch's staging set, then queues the work; run (device's queue) copies the
 // staging in, computes, and copies the results out; wait hands them over. The host never looks at
 // device memory, and the device never at the scheduler's.
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,6 +57,34 @@ static void stage_adjusts(const msgl_engine *e, msgl_engine_step *s, const msgl_
     row->num_bias = num_bias;
 }
 
+// llama.cpp's further samplers, whose rows go through a kernel of their own.
+static void stage_chain(const msgl_engine *e, msgl_engine_step *s, const msgl_batch_req *r)
+{
+    const msgl_sampling_params *p = &r->sampling;
+    s->sample_chain[s->num_samples] = -1;
+    if (!msgl__sampling_has_chain(p)) return;
+    s->sample_chain[s->num_samples] = s->num_chains;
+    s->chains[s->num_chains++] = (msgl_sample_chain){
+        .typical_p = p->typical_p,
+        .xtc_probability = p->xtc_probability,
+        .xtc_threshold = p->xtc_threshold,
+        .top_n_sigma = p->top_n_sigma,
+        .dynatemp_range = p->dynatemp_range,
+        .dynatemp_exponent = p->dynatemp_exponent,
+        .dry_multiplier = p->dry_multiplier,
+        .dry_base = p->dry_base,
+        .dry_allowed_length = p->dry_allowed_length,
+        .dry_last_n = p->dry_penalty_last_n,
+        .mirostat = p->mirostat,
+        .mirostat_tau = p->mirostat_tau,
+        .mirostat_eta = p->mirostat_eta,
+        .mu = p->mirostat != 0 ? r->mu : NAN,
+        .table_idx = r->table_idx,
+        .tokens = token_place(e, r, 0),
+        .breaks = r->extra != NULL && r->extra->num_breakers > 0,
+    };
+}
+
 static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
 {
     const msgl_batch_req *r = &s->reqs[req];
@@ -75,7 +104,8 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         const size_t words = (size_t)msgl__mask_words(e);
         memcpy(s->masks + (size_t)s->num_masks++ * words, r->mask, words * sizeof *s->masks);
     }
-    if (p->temperature > 0) {
+    stage_chain(e, s, r);
+    if (p->temperature > 0 && s->sample_chain[s->num_samples] < 0) {
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
     }
@@ -108,7 +138,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
 
 static void stage_rows(msgl_engine *e, msgl_engine_step *s)
 {
-    s->num_rows = s->num_samples = s->num_records = s->num_masks = 0;
+    s->num_rows = s->num_samples = s->num_records = s->num_masks = s->num_chains = 0;
     s->any_random = s->any_filter = s->any_adjust = false;
     int32_t first = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
@@ -160,11 +190,12 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
-// and stays outside; nor does it with masks, or when someone looks at the logits first, or where
-// ranks choose from their own columns and a row adjusts.
+// and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
+// or where ranks choose from their own columns and a row adjusts.
 static void stage_late(const msgl_engine *e, msgl_engine_step *s)
 {
-    const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0;
+    const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0 &&
+                     s->num_chains == 0;
     const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
     *s->io.late = (msgl_sample_late){
         .tokens = s->sampled,
@@ -398,6 +429,7 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
         .size = s->batch.size,
         .tokens = s->sampled,
         .cu_tokens = s->cu_tokens,
+        .mu = s->num_chains > 0 ? s->mu : NULL,
         .status = s->status,
         .pooled = pooling ? s->pooled : NULL,
         .num_logprobs = s->num_records,
@@ -505,14 +537,17 @@ static void run_write_bias(void *ctx, int64_t index)
     e->device->ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
 }
 
-int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra)
+static void run_write_words(void *ctx, int64_t index)
 {
-    msgl_engine *e = engine;
-    if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
-    if (e->place.others != NULL) {
-        const int told = msgl__ranks_write_extra(e->place.others, table_idx, extra);
-        if (told != 0) return told;
-    }
+    msgl_engine *e = ctx;
+    const msgl_token_write *w = &e->writes[index];
+    e->device->ops->copy_in(e->device, e->dev.breakers + w->place, w->words,
+                            (size_t)w->count * sizeof *w->words);
+    e->device->ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
+}
+
+static int write_bias(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)
+{
     msgl_token_write *w;
     const int code = claim_write(e, &w);
     if (code != 0) return code;
@@ -521,4 +556,38 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
     memcpy(w->bias, extra->bias, (size_t)w->count * sizeof *w->bias);
     queue_write(e, w, run_write_bias);
     return 0;
+}
+
+// The breakers of a row as bits, so many words at a time.
+static int write_breakers(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)
+{
+    const int32_t words = msgl__mask_words(e);
+    for (int32_t first = 0; first < words; first += MSGL_WRITE_IDS) {
+        msgl_token_write *w;
+        const int code = claim_write(e, &w);
+        if (code != 0) return code;
+        w->count = words - first < MSGL_WRITE_IDS ? words - first : MSGL_WRITE_IDS;
+        w->place = table_idx * words + first;
+        memset(w->words, 0, sizeof w->words);
+        for (int32_t i = 0; i < extra->num_breakers; i++) {
+            const int32_t token = extra->breakers[i], at = token / 32 - first;
+            if (at >= 0 && at < w->count) w->words[at] |= 1u << token % 32;
+        }
+        queue_write(e, w, run_write_words);
+    }
+    return 0;
+}
+
+int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra)
+{
+    msgl_engine *e = engine;
+    if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
+    if (e->place.others != NULL) {
+        const int told = msgl__ranks_write_extra(e->place.others, table_idx, extra);
+        if (told != 0) return told;
+    }
+    int code = 0;
+    if (extra->num_bias > 0) code = write_bias(e, table_idx, extra);
+    if (code == 0 && extra->num_breakers > 0) code = write_breakers(e, table_idx, extra);
+    return code;
 }

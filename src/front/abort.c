@@ -34,7 +34,7 @@ static int parse(const msgl_api_config *cfg, const msgl_strbuf *body,
     }
     json_t *o = msgl__json_parse_object(msgl__strbuf_str(body), body->len, &room, &err);
     if (o == NULL) return msgl__json_fail(&err, e);
-    int rc = msgl__check_fields(o, &fields, cfg, true, NULL, e);
+    int rc = msgl__check_fields(o, &fields, cfg, MSGL_UNKNOWN_REFUSE, NULL, e);
     if (rc == 0) rc = msgl__field_bool(o, "abort_all", &all, e);
     if (rc >= 0) rc = msgl__parse_rid(o, rid, e);
     json_decref(o);

@@ -22,5 +22,16 @@ extern const msgl_endpoint msgl__endpoint_flush_cache;
 extern const msgl_endpoint msgl__endpoint_abort_request;
 extern const msgl_endpoint msgl__endpoint_metrics;
 extern const msgl_endpoint msgl__endpoint_radix_tree;
+extern const msgl_endpoint msgl__endpoint_response;
+extern const msgl_endpoint msgl__endpoint_llama_props;
+extern const msgl_endpoint msgl__endpoint_llama_slots;
+extern const msgl_endpoint msgl__endpoint_ollama_tags;
+extern const msgl_endpoint msgl__endpoint_ollama_ps;
+extern const msgl_endpoint msgl__endpoint_ollama_version;
+extern const msgl_endpoint msgl__endpoint_ollama_pull;
+extern const msgl_endpoint msgl__endpoint_ollama_push;
+extern const msgl_endpoint msgl__endpoint_ollama_create;
+extern const msgl_endpoint msgl__endpoint_ollama_copy;
+extern const msgl_endpoint msgl__endpoint_ollama_delete;
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -14,6 +15,8 @@
 
 // What routing may remember of prompts, in bytes; 60 for each block of ROUTE_BLOCK tokens.
 enum { ROUTE_MEMORY = 64 << 20 };
+// A running engine meets a new front between two of its steps.
+enum { AWAIT_ENGINES_MS = 2000 };
 
 msgl_store_limits msgl__store_limits_default(void)
 {
@@ -37,6 +40,22 @@ msgl_front_config msgl__front_config_default(void)
                                .beat_ms = 1000,
                                .batch_limits = msgl__store_limits_default(),
                                .http = msgl__http_config_default()};
+}
+
+void msgl__front_await_engines(msgl_front *f)
+{
+    f->awaits_engines = true;
+    msgl__http_server_hold(f->http, AWAIT_ENGINES_MS);
+}
+
+void msgl__front_engine_ready(msgl_front *f)
+{
+    if (!f->awaits_engines) return;
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        if (f->replicas[i].chan != NULL && !f->replicas[i].ready) return;
+    }
+    f->awaits_engines = false;
+    msgl__http_server_hold(f->http, 0);
 }
 
 struct event_base *msgl__front_base(msgl_front *f)
@@ -109,6 +128,14 @@ static int front_batches(msgl_front *f, msgl_err *err)
     return f->cfg.batches->open(f, &f->batches, err);
 }
 
+// Responses that clients may ask for again.
+static int front_responses(msgl_front *f, msgl_err *err)
+{
+    const msgl_response_limits limits = msgl__response_limits_default(f->cfg.max_request_memory);
+    const int rc = msgl__response_store_create(&limits, &f->budget, &f->responses);
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "front: out of memory");
+}
+
 static void on_second(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
@@ -117,6 +144,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg)
         msgl__replica_look_for_beats(&f->replicas[i]);
     }
     msgl__status_second(f);
+    msgl__response_store_expire(f->responses, (int64_t)time(NULL));
     if (msgl__budget_trim_second(&f->budget)) msgl__workers_trim(f->workers);
 }
 
@@ -180,6 +208,7 @@ static void front_forms(msgl_front *f)
     const char *reasoning = cfg->reasoning_parser == NULL ? "auto" : cfg->reasoning_parser;
     f->api.tool_form_auto = strcmp(tool, "auto") == 0;
     f->api.reasoning_form_auto = strcmp(reasoning, "auto") == 0;
+    f->api.template_text = text == NULL ? "" : text;
     f->api.tool_form = msgl__tool_form(tool, text);
     f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
     if (f->api.tool_form == NULL && f->api.tool_form_auto && text != NULL &&
@@ -231,6 +260,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     f->started_at = time(NULL);
     msgl__api_put_path(cfg->model_path, f->shown_path, sizeof f->shown_path);
     front_forms(f);
+    f->started = (int64_t)time(NULL);
     f->done_fd = f->stop_fd = -1;
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
@@ -247,6 +277,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
                                   cfg->templates, &f->budget, f->done_fd, &f->workers, err);
     }
+    if (rc == 0) rc = front_responses(f, err);
     if (rc == 0) rc = front_batches(f, err);
     const msgl_http_handlers handlers = {.ctx = f,
                                          .on_head = msgl__route_head,
@@ -290,6 +321,7 @@ void msgl__front_destroy(msgl_front *f)
         msgl__stats_lost(&f->replicas[i]);
         msgl__replica_free(&f->replicas[i]);
     }
+    msgl__response_store_free(f->responses);
     msgl__free(f->replicas);
     msgl__router_destroy(f->router);
     msgl__free(f->route_keys);

@@ -94,6 +94,9 @@ int msgl__front_run(msgl_front *f);
 // Graceful stop: no new requests but /health and /ready, those in flight end or are aborted after
 // stop_timeout_ms, the engines are told to exit, run returns. From any thread.
 void msgl__front_stop(msgl_front *f);
+// Takes no connections until all engines whose channels it has are ready, or for a moment. They
+// wait in the listener's queue: of a front that is started anew beside engines that run.
+void msgl__front_await_engines(msgl_front *f);
 struct event_base *msgl__front_base(msgl_front *f);
 
 #endif

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "api/endpoint.h"
+#include "api/openai/response_store.h"
 #include "front/front.h"
 #include "front/workers.h"
 #include "utils/uids.h"
@@ -109,8 +110,9 @@ struct gen {
     uint64_t number; // in the order of opening
     int64_t created;
     uint64_t arrived_ns;
-    bool first_seen; // a token of it
-    msgl_span *span; // what is told of it; NULL: nothing
+    bool first_seen;   // a token of it
+    uint64_t first_ns; // when
+    msgl_span *span;   // what is told of it; NULL: nothing
 };
 
 // An engine as the front sees it.
@@ -157,10 +159,13 @@ struct msgl_front {
     msgl_http_server *http;
     msgl_workers *workers;
     void *batches; // of cfg.batches; NULL: there are none
+    msgl_response_store *responses;
     int done_fd, stop_fd;
     struct event *done_event, *stop_event, *stop_timer, *second_timer, *beat_timer;
     bool stopping;
-    replica *replicas; // [cfg.num_replicas]
+    int64_t started;     // Unix time
+    bool awaits_engines; // msgl__front_await_engines
+    replica *replicas;   // [cfg.num_replicas]
     msgl_router *router;
     uint64_t route_seed;
     uint64_t *route_keys; // scratch, of one prompt
@@ -195,7 +200,8 @@ struct msgl_front {
 };
 
 // front.c
-void msgl__front_idle_check(msgl_front *f); // while stopping: are we done?
+void msgl__front_idle_check(msgl_front *f);   // while stopping: are we done?
+void msgl__front_engine_ready(msgl_front *f); // one more
 
 // replica.c
 void msgl__replica_init(msgl_front *f, int index);
@@ -250,6 +256,8 @@ part *msgl__turn_next(replica *r);
 // The request's party, which has one request more; NULL: no memory.
 party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 void msgl__party_leave(msgl_front *f, party *p);
+// The number that such a request's party has, whether it has requests now or not.
+uint64_t msgl__party_id(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 // Whose such a request is; NULL: of somebody who has none now.
 const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 

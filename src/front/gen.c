@@ -14,6 +14,7 @@
 #include "core/mem.h"
 #include "front/front_impl.h"
 #include "utils/clock.h"
+#include "utils/siphash.h"
 
 enum {
     BATCH_ALONE = 16,    // requests of batches at once
@@ -120,7 +121,9 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }
-    if (r.req->split.reasoning == NULL) r.reasoning_tokens = -1;
+    r.total_ns = (int64_t)(msgl__now_ns() - g->arrived_ns);
+    r.first_ns = g->first_seen ? (int64_t)(g->first_ns - g->arrived_ns) : r.total_ns;
+    if (r.req->chat.split.reasoning == NULL) r.reasoning_tokens = -1;
     for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
         r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
     }
@@ -267,8 +270,9 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     g->created = (int64_t)time(NULL);
     g->arrived_ns = msgl__now_ns();
     if (ep->id_prefix != NULL) {
+        const uint64_t n = ++f->next_id; // the rest of it nobody can guess from other ids
         (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix,
-                       f->id_base, ++f->next_id);
+                       msgl__siphash(f->api.salt_key, &n, sizeof n), n);
     }
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
@@ -279,7 +283,8 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     f->num_inner += g->inner;
     tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
-    g->job->client = from->id;
+    g->job->client = g->job->config.client = from->id;
+    if (!msgl__http_conn_is_inner(c)) g->job->config.responses = f->responses;
     msgl__workers_submit(f->workers, g->job);
 }
 
@@ -570,7 +575,10 @@ int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
     bool late = false;
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
-        if (g->base.conn == NULL || g->ep->put_job != NULL || (rid == NULL && g->inner)) continue;
+        if (g->base.conn == NULL || !msgl__endpoint_has_engine(g->ep) ||
+            (rid == NULL && g->inner)) {
+            continue;
+        }
         if (of != NULL && g->party != of) continue;
         if (rid != NULL && !has_name(g, rid)) {
             late |= g->in_worker;
@@ -659,7 +667,7 @@ void msgl__gen_jobs_done(msgl_front *f)
                  "a request has the field '%s', which this server does not read; it is ignored");
         log_once(f, &j->req.left_out, "an answer's form is kept but for this: %s");
         log_once(f, &j->req.notes, "%s");
-        if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
+        if (g->base.conn != NULL && j->rc == 0 && !msgl__endpoint_ends_here(g->ep, &j->req)) {
             gen_start(f, g);
             continue;
         }
@@ -724,6 +732,15 @@ static int put_all(msgl_front *f, gen *g, const msgl_reply *r, int64_t cached)
     return rc;
 }
 
+// An answer that its client may ask for again. One that finds no room is not kept.
+static void keep(msgl_front *f, const gen *g, const void *body, size_t len)
+{
+    const msgl_strbuf *items = &g->job->req.kept;
+    if (items->len == 0 || body == NULL) return;
+    (void)msgl__response_store_put(f->responses, g->job->client, g->id, (int64_t)time(NULL), items,
+                                   body, len);
+}
+
 static int put_whole(msgl_front *f, gen *g, struct evbuffer *body)
 {
     const msgl_reply r = reply_of(f, g);
@@ -751,6 +768,9 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     } else {
         msgl_http_conn *c = g->base.conn;
         g->base.conn = NULL;
+        if (g->job->req.kept.len > 0) {
+            keep(f, g, evbuffer_pullup(body, -1), evbuffer_get_length(body));
+        }
         msgl__durations_observe(&f->metrics.latency, msgl__now_ns() - g->arrived_ns);
         msgl__trace_status(g, 200);
         msgl__http_reply_buffer(c, 200, msgl__endpoint_type(g->ep), body);
@@ -779,6 +799,8 @@ static void gen_stream(msgl_front *f, gen *g)
         int64_t cached, completion;
         totals(g, &cached, &completion);
         rc = g->ep->put_stream_end(&r, cached, completion, &f->out);
+        const msgl_sequence *s = &g->choices[0].seq;
+        if (rc == 0) keep(f, g, msgl__strbuf_str(&f->out) + s->kept_at, s->kept_len);
     }
     if (rc != 0) {
         gen_fail_status(f, g, rc);
@@ -786,7 +808,7 @@ static void gen_stream(msgl_front *f, gen *g)
     }
     msgl_http_conn *c = g->base.conn;
     if (!g->streaming) msgl__trace_status(g, 200);
-    if (!g->streaming) msgl__http_stream_begin(c);
+    if (!g->streaming) msgl__http_stream_begin(c, g->ep->stream_type);
     g->streaming = true;
     rc = msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
     if (f->out.cap > OUT_KEEP) msgl__strbuf_free(&f->out);
@@ -818,6 +840,7 @@ static void observe(msgl_front *f, choice *c, uint64_t now_ns)
     if (!g->first_seen) {
         msgl__durations_observe(&f->metrics.first_token, now_ns - g->arrived_ns);
         msgl__trace_first(g, now_ns);
+        g->first_ns = now_ns;
     }
     if (c->last_ns != 0) msgl__durations_observe(&f->metrics.gap, now_ns - c->last_ns);
     g->first_seen = true;

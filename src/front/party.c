@@ -46,6 +46,12 @@ static uint64_t id_of(const msgl_front *f, const party *p)
     return msgl__siphash(key, whose, sizeof whose);
 }
 
+uint64_t msgl__party_id(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p)
+{
+    const party id = identify(f, c, p);
+    return id_of(f, &id);
+}
+
 static party *find(party *first, const party *id)
 {
     while (first != NULL && !same(first, id)) first = first->next;

@@ -111,6 +111,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     msgl__router_set_up(f->router, r->index, true);
     msgl__log(f->cfg.log, MSGL_LOG_INFO, "%s is ready: attention %s, %s", r->name,
               r->engine.attention, r->engine.device);
+    msgl__front_engine_ready(f);
     if (f->cfg.on_ready != NULL) f->cfg.on_ready(f->cfg.ctx, r->index, &r->engine);
 }
 

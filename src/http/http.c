@@ -427,13 +427,14 @@ void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type, st
     answered(c);
 }
 
-void msgl__http_stream_begin(msgl_http_conn *c)
+void msgl__http_stream_begin(msgl_http_conn *c, const char *type)
 {
     if (c->state == CONN_DEAD) return;
     c->streaming = true;
     c->chunked = !c->parser.http10;
     if (!c->chunked) c->keep_alive = false;
-    put_head(c, 200, "text/event-stream", "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+    put_head(c, 200, type == NULL ? "text/event-stream" : type,
+             "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
              c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
 }
 
@@ -777,6 +778,13 @@ static void on_accept_retry(evutil_socket_t fd, short what, void *arg)
     event_add(s->accept_event, NULL);
 }
 
+void msgl__http_server_hold(msgl_http_server *s, int ms)
+{
+    const struct timeval tv = {ms / 1000, ms % 1000 * 1000};
+    event_del(s->accept_event);
+    event_add(s->accept_retry, &tv);
+}
+
 static void on_accept(evutil_socket_t fd, short what, void *arg)
 {
     (void)what;
@@ -788,10 +796,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
         if (conn >= 0) {
             conn_add(s, conn, &p);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            // Out of descriptors: not listening for a moment beats spinning.
-            const struct timeval tv = {0, 200000};
-            event_del(s->accept_event);
-            event_add(s->accept_retry, &tv);
+            msgl__http_server_hold(s, 200); // out of descriptors: not to listen beats spinning
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;

@@ -89,6 +89,8 @@ void msgl__http_server_destroy(msgl_http_server *s);
 // on a new connection; those without one are closed.
 void msgl__http_server_drain(msgl_http_server *s);
 int msgl__http_server_connections(const msgl_http_server *s);
+// Takes no new connections for so long, or until it is told 0: they wait in the listener's queue.
+void msgl__http_server_hold(msgl_http_server *s, int ms);
 // Serves a connection that the server itself has made, beyond max_connections. Takes fd over.
 void msgl__http_server_adopt(msgl_http_server *s, int fd);
 bool msgl__http_conn_is_inner(const msgl_http_conn *c);
@@ -117,10 +119,10 @@ void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const cha
 // The same, moving the body out of `body`.
 void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type,
                              struct evbuffer *body);
-// An answer as server-sent events: begin (status 200), any number of writes, end. A write that
-// alone is more than max_output does nothing and is MSGL_ELIMIT; any other is 0, also when the
-// client is so far behind that it counts as gone from now on.
-void msgl__http_stream_begin(msgl_http_conn *c);
+// An answer as a stream of a type, NULL: text/event-stream: begin (status 200), any number of
+// writes, end. A write that alone is more than max_output does nothing and is MSGL_ELIMIT; any
+// other is 0, also when the client is so far behind that it counts as gone from now on.
+void msgl__http_stream_begin(msgl_http_conn *c, const char *type);
 int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len);
 void msgl__http_stream_end(msgl_http_conn *c);
 

@@ -246,6 +246,25 @@ typedef struct msgl_sample_row {
 
 enum { MSGL_MAX_COUNTED = (1 << 22) - 1 }; // tokens before these count as the prompt
 
+enum { MSGL_DRY_MAX_EXPONENT = 512 };
+
+// Further samplers of a row, as llama.cpp has them (src/llama-sampling.cpp); docs/sampling.md has
+// their formulas and order. With mirostat no other filter counts, neither these nor the row's.
+typedef struct msgl_sample_chain {
+    float typical_p;                      // 1: off
+    float xtc_probability, xtc_threshold; // 0: off
+    float top_n_sigma;                    // <= 0: off
+    float dynatemp_range, dynatemp_exponent;
+    float dry_multiplier, dry_base;         // 0: off
+    int32_t dry_allowed_length, dry_last_n; // < 0: all
+    int32_t mirostat;                       // 0 or 2
+    float mirostat_tau, mirostat_eta;
+    float mu;          // of mirostat: what to begin with; NaN: what the call's `mu` has
+    int32_t table_idx; // of the call's `mu` and `breakers`
+    int32_t tokens;    // as the row's, also where it does not adjust
+    bool breaks;       // the call's `breakers` has something
+} msgl_sample_chain;
+
 // What a captured call learns when it is replayed.
 typedef struct msgl_sample_late {
     int32_t *tokens, *status; // [num_rows], of host_alloc too
@@ -282,6 +301,12 @@ typedef struct msgl_sample_call {
     // those of tokens at the places of the pool. No two rows share a place.
     const msgl_bias *bias;
     float *bias_saved, *saved;
+    // Of `chain`: that of each row; mirostat's state by table_idx, and a copy of it for the host,
+    // [num_rows]; by table_idx, too, a bit for each token that ends what DRY compares, in
+    // ceil(vocab / 32) words.
+    const msgl_sample_chain *chains;
+    float *mu, *mu_out;
+    const uint32_t *breakers;
 } msgl_sample_call;
 
 #endif

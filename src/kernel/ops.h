@@ -116,10 +116,13 @@ typedef struct msgl_sample_kernels {
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                      msgl_token_logprobs *out);
     // out[r, t] = logits[r, t] (stride ld) where bit t of masks[r, 0..ceil(vocab / 32)) is set,
-    // else -inf. out: [num_rows, vocab].
+    // else -inf; masks NULL: all are. out: [num_rows, vocab].
     void (*mask)(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks, int num_rows,
                  int vocab, float *out);
-    // Bytes that sample and logprobs take from exec->scratch for num_rows rows.
+    // sample, where every row has a chain; the logits are a copy, which is changed. None may be
+    // `late`.
+    void (*chain)(msgl_exec *x, const msgl_sample_call *c);
+    // Bytes that sample, chain and logprobs take from exec->scratch for num_rows rows.
     size_t (*scratch_size)(int num_rows, int vocab);
 } msgl_sample_kernels;
 

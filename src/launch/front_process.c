@@ -169,6 +169,7 @@ static int front_serve(front_process *p, int listen_fd, const int *engine_fds, m
         if (engine_fds[i] >= 0) rc = use_engine(p, i, engine_fds[i], err);
     }
     if (rc != 0) goto out;
+    if (p->announced) msgl__front_await_engines(p->front);
     control =
         event_new(msgl__front_base(p->front), p->control, EV_READ | EV_PERSIST, on_control, p);
     if (control == NULL || event_add(control, NULL) != 0) {

@@ -18,6 +18,7 @@
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
 #include "text/bad_words.h"
+#include "text/dry_breakers.h"
 #include "text/stream.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/json.h"
@@ -234,6 +235,19 @@ void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out)
     out->repetition_penalty = p->repetition_penalty;
     out->frequency_penalty = p->frequency_penalty;
     out->presence_penalty = p->presence_penalty;
+    out->typical_p = p->typical_p;
+    out->xtc_probability = p->xtc_probability;
+    out->xtc_threshold = p->xtc_threshold;
+    out->top_n_sigma = p->top_n_sigma;
+    out->dynatemp_range = p->dynatemp_range;
+    out->dynatemp_exponent = p->dynatemp_exponent;
+    out->dry_multiplier = p->dry_multiplier;
+    out->dry_base = p->dry_base;
+    out->dry_allowed_length = p->dry_allowed_length;
+    out->dry_penalty_last_n = p->dry_penalty_last_n;
+    out->mirostat = p->mirostat;
+    out->mirostat_tau = p->mirostat_tau;
+    out->mirostat_eta = p->mirostat_eta;
     out->ignore_eos = p->ignore_eos != 0;
     out->min_tokens = p->min_tokens;
 }
@@ -247,6 +261,19 @@ void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
     out->repetition_penalty = s->repetition_penalty;
     out->frequency_penalty = s->frequency_penalty;
     out->presence_penalty = s->presence_penalty;
+    out->typical_p = s->typical_p;
+    out->xtc_probability = s->xtc_probability;
+    out->xtc_threshold = s->xtc_threshold;
+    out->top_n_sigma = s->top_n_sigma;
+    out->dynatemp_range = s->dynatemp_range;
+    out->dynatemp_exponent = s->dynatemp_exponent;
+    out->dry_multiplier = s->dry_multiplier;
+    out->dry_base = s->dry_base;
+    out->dry_allowed_length = s->dry_allowed_length;
+    out->dry_penalty_last_n = s->dry_penalty_last_n;
+    out->mirostat = s->mirostat;
+    out->mirostat_tau = s->mirostat_tau;
+    out->mirostat_eta = s->mirostat_eta;
     out->ignore_eos = s->ignore_eos;
     out->min_tokens = s->min_tokens;
 }
@@ -301,10 +328,22 @@ static int ban_words(const msgl_llm *l, const msgl_params *p, msgl_ids *out, msg
     return 0;
 }
 
+static int break_repeats(const msgl_llm *l, const msgl_params *p, msgl_ids *out, msgl_err *err)
+{
+    msgl_err why;
+    int at = 0;
+    if (!(p->dry_multiplier > 0)) return 0;
+    const int rc = msgl__dry_breakers(l->tokenizer, p->dry_sequence_breakers,
+                                      p->num_dry_sequence_breakers, out, &at, &why);
+    if (rc == 0) return 0;
+    return msgl__err_set(err, rc, "dry_sequence_breakers[%d]: %.200s", at, why.text);
+}
+
 static int extra_of(const msgl_llm *l, const msgl_params *p, msgl_req_extra **out, msgl_err *err)
 {
-    msgl_ids banned = {0};
+    msgl_ids banned = {0}, breakers = {0};
     int rc = ban_words(l, p, &banned, err);
+    if (rc == 0) rc = break_repeats(l, p, &breakers, err);
     if (rc == 0) {
         const msgl_req_extra_parts parts = {.bias = p->logit_bias,
                                             .num_bias = p->num_logit_bias,
@@ -313,11 +352,14 @@ static int extra_of(const msgl_llm *l, const msgl_params *p, msgl_req_extra **ou
                                             .allowed = p->allowed_token_ids,
                                             .num_allowed = p->num_allowed_token_ids,
                                             .banned = banned.data,
-                                            .num_banned = (int64_t)banned.len};
+                                            .num_banned = (int64_t)banned.len,
+                                            .breakers = breakers.data,
+                                            .num_breakers = (int64_t)breakers.len};
         const int vocab_size = msgl__engine_info(l->engine)->vocab_size;
         rc = msgl__req_extra_create_with(&parts, vocab_size, out, err);
     }
     msgl__ids_free(&banned);
+    msgl__ids_free(&breakers);
     return rc;
 }
 

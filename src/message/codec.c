@@ -235,18 +235,11 @@ static void extra(cursor *c, msgl_req_extra **x)
 {
     msgl_req_extra_parts parts = {.grammar = "", .stages = ""};
     if (c->out != NULL && *x != NULL) {
-        parts = (msgl_req_extra_parts){.bias = (*x)->bias,
-                                       .num_bias = (*x)->num_bias,
-                                       .grammar_kind = (*x)->grammar_kind,
-                                       .grammar = (*x)->grammar,
-                                       .stages = (*x)->stages,
-                                       .allowed = (*x)->allowed,
-                                       .num_allowed = (*x)->num_allowed,
-                                       .banned = (*x)->banned,
-                                       .num_banned = (*x)->num_banned};
+        parts = msgl__req_extra_parts_of(*x);
     }
     int32_t kind = (int32_t)parts.grammar_kind, num_bias = (int32_t)parts.num_bias;
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
+    int32_t num_breakers = (int32_t)parts.num_breakers;
     const void *bias = parts.bias;
     i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
@@ -254,12 +247,14 @@ static void extra(cursor *c, msgl_req_extra **x)
     array(c, &bias, &num_bias, sizeof(msgl_bias), MSGL_MAX_LOGIT_BIAS, "request.logit_bias");
     ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");
     ids(c, &parts.banned, &num_banned, 0, INT32_MAX, "request.banned");
+    ids(c, &parts.breakers, &num_breakers, 0, INT32_MAX, "request.breakers");
     if (c->rc != 0 || c->out != NULL) return;
     parts.grammar_kind = (msgl_grammar_kind)kind;
     parts.bias = bias;
     parts.num_bias = num_bias;
     parts.num_allowed = num_allowed;
     parts.num_banned = num_banned;
+    parts.num_breakers = num_breakers;
     const int rc = msgl__req_extra_create_with(&parts, INT32_MAX, &c->mem->extra, NULL);
     if (rc != 0) {
         fail(c, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, "request.extra", "not valid");

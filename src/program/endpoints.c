@@ -5,6 +5,8 @@
 
 #include "api/anthropic/endpoints.h"
 #include "api/jina/endpoints.h"
+#include "api/llama_server/endpoints.h"
+#include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
 #include "api/sglang/endpoints.h"
 #include "api/vllm/endpoints.h"
@@ -24,6 +26,7 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_count_tokens,
     &msgl__endpoint_responses,
     &msgl__endpoint_input_tokens,
+    &msgl__endpoint_response,
     &msgl__endpoint_embeddings,
     &msgl__endpoint_rerank,
     &msgl__endpoint_rerank_short,
@@ -49,6 +52,23 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_abort_request,
     &msgl__endpoint_metrics,
     &msgl__endpoint_radix_tree,
+    &msgl__endpoint_llama_completion,
+    &msgl__endpoint_llama_infill,
+    &msgl__endpoint_llama_props,
+    &msgl__endpoint_llama_slots,
+    &msgl__endpoint_ollama_chat,
+    &msgl__endpoint_ollama_generate,
+    &msgl__endpoint_ollama_embed,
+    &msgl__endpoint_ollama_embeddings,
+    &msgl__endpoint_ollama_show,
+    &msgl__endpoint_ollama_tags,
+    &msgl__endpoint_ollama_ps,
+    &msgl__endpoint_ollama_version,
+    &msgl__endpoint_ollama_pull,
+    &msgl__endpoint_ollama_push,
+    &msgl__endpoint_ollama_create,
+    &msgl__endpoint_ollama_copy,
+    &msgl__endpoint_ollama_delete,
 #ifdef MSGL_APP_PAGE
     &msgl__endpoint_page,
 #endif

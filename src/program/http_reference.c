@@ -194,7 +194,8 @@ static void put_example(FILE *out, const msgl_endpoint *ep, const msgl_example *
     if (x->rest != NULL) fputs(x->rest, out);
     if (x->body != NULL && x->form) fprintf(out, " %s", x->body);
     if (x->body != NULL && !x->form) put_body(out, x->body);
-    fprintf(out, "\n\nAnswer: 200, `%s`", x->type != NULL ? x->type : msgl__endpoint_type(ep));
+    fprintf(out, "\n\nAnswer: %d, `%s`", x->status == 0 ? 200 : x->status,
+            x->type != NULL ? x->type : msgl__endpoint_type(ep));
     for (const char *name = x->has; name != NULL && *name != '\0';) {
         const size_t n = strcspn(name, " ");
         fprintf(out, "%s`%.*s`", name == x->has ? " with " : ", ", (int)n, name);
@@ -211,8 +212,8 @@ static unsigned places_of(const msgl_endpoint *ep)
     if (ep->parse != NULL || ep->take != NULL) at |= MSGL_AT_BODY;
     if (ep->parse != NULL) at |= MSGL_AT_PARSE;
     if (ep->prefix) at |= MSGL_AT_NAME;
-    if (ep->put_stats != NULL || (ep->parse != NULL && ep->put_job == NULL)) at |= MSGL_AT_ENGINE;
-    if (ep->take != NULL) at |= MSGL_AT_BATCH;
+    if (ep->put_stats != NULL || msgl__endpoint_has_engine(ep)) at |= MSGL_AT_ENGINE;
+    if (ep->optional) at |= MSGL_AT_OPTIONAL;
     return at;
 }
 

@@ -15,6 +15,8 @@
 // With overlap the results of the step before are not known yet; an answer that turns out to have
 // ended there computes one token too many, which is dropped. One that reaches its maximum length is
 // left out beforehand, so the surplus token never needs a slot beyond it.
+#include <math.h>
+
 #include "core/req_extra.h"
 #include "scheduler/internal.h"
 
@@ -54,9 +56,10 @@ static void add_saves(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t de
     }
 }
 
-static bool has_bias(const msgl_req *r)
+// Whether the engine reads something of r's variable part: of grammars and lists, it does not.
+static bool engine_reads_extra(const msgl_req *r)
 {
-    return r->extra != NULL && r->extra->num_bias > 0;
+    return r->extra != NULL && (r->extra->num_bias > 0 || r->extra->num_breakers > 0);
 }
 
 // What r's next token, which gets to position `at`, is chosen from; NULL: all.
@@ -88,8 +91,10 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
         .sample = last,
         .sampling = r->sampling,
-        .extra = has_bias(r) ? r->extra : NULL, // as write_extra: the engine reads no grammar
+        .extra = engine_reads_extra(r) ? r->extra : NULL,
         .mask = last ? mask_at(r, device_len) : NULL,
+        // Of the first choice since it got its row: no result is out then, so r->mu is all of it.
+        .mu = r->state == MSGL_REQ_PREFILL ? r->mu : NAN,
     };
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
@@ -187,7 +192,8 @@ static int start_next(msgl_scheduler *s, msgl_flight *f, int32_t *budget)
     msgl__req_push(&s->running, r);
     r->state = MSGL_REQ_PREFILL;
     int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
-    if (rc == 0 && has_bias(r)) rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
+    if (rc == 0 && engine_reads_extra(r))
+        rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
     if (rc < 0) return rc;
     *budget = add_chunk(s, f, r, *budget);
     return 1;

@@ -77,6 +77,7 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
             return true;
         }
         e->num_tokens++;
+        if (res->mu != NULL) r->mu = res->mu[t];
         r->ids[r->num_ids++] = token;
         s->stats.generated_tokens++;
         if (is_stop(s, r, token)) {

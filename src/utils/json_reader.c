@@ -189,6 +189,11 @@ static int unexpected(reader *r, size_t at, const char *what)
     while (n < 20 && at + n < r->len && (unsigned char)r->text[at + n] > ' ') n++;
     if (n == 0) n = 1;
     while (at + n < r->len && ((unsigned char)r->text[at + n] & 0xc0) == 0x80) n++;
+    n = msgl__utf8_valid(r->text + at, n); // the message is text, whatever was read
+    if (n == 0) {
+        return fail(r, at, json_error_invalid_utf8, "%s: byte 0x%x is no UTF-8", what,
+                    (unsigned char)r->text[at]);
+    }
     return fail(r, at, json_error_invalid_syntax, "%s near '%.*s'", what, (int)n, r->text + at);
 }
 

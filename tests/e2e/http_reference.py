@@ -5,7 +5,7 @@ type and the members of each answer are what the page says.
 
     http_reference.py MINISGL MODEL PAGE
 
-Exits 77 (skipped) if there is no curl. FILE and BATCH of the page are the ids of what was stored and begun.
+Exits 77 (skipped) if there is no curl. FILE, BATCH and RESPONSE of the page are the ids of what was stored and begun.
 """
 import functools
 import json
@@ -75,6 +75,10 @@ def check_answer(body, status, kind, says):
         found = events(body)
         answer = found[0] if found else None
         check(says.group(4) in body.rstrip().splitlines()[-1], "the end of the stream: %r" % body[-200:])
+    elif kind == "application/x-ndjson":
+        lines = body.rstrip("\n").split("\n")
+        answer = json.loads(lines[0])
+        check(says.group(4) in lines[-1], "the end of the lines: %r" % lines[-1])
     elif kind == "application/json":
         answer = json.loads(body)
     check(all(name in answer for name in names), "%s of %.300s" % (names, body))
@@ -83,7 +87,7 @@ def check_answer(body, status, kind, says):
 
 def run_all(page, base, pools, folder):
     """pools: the base of a server that makes embeddings and answers nothing."""
-    of_vectors = ("/v1/embeddings", "/rerank", "/score")
+    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
@@ -91,12 +95,13 @@ def run_all(page, base, pools, folder):
             answer = check_answer(*run(line, server, variables, folder), says)
         except AssertionError as e:
             raise AssertionError("%s\n%s\n%s" % (title, line, e))
-        if line.startswith("curl") and (" -d " in line or " -F " in line) and title.endswith(("/v1/files", "/v1/batches")):
-            variables["FILE" if "files" in title else "BATCH"] = answer["id"]
+        made = {"/v1/files": "FILE", "/v1/batches": "BATCH", "/v1/responses": "RESPONSE"}.get(title.split(" ")[-1])
+        if made and (" -d " in line or " -F " in line) and "id" in answer:
+            variables[made] = answer["id"]
         count += 1
         titles.add(title)
     print("ok: %d lines of %d endpoints" % (count, len(titles)), flush=True)
-    check(set(variables) == {"FILE", "BATCH"} and count > len(titles), "lines are missing: %s" % sorted(titles))
+    check(set(variables) == {"FILE", "BATCH", "RESPONSE"} and count > len(titles), "lines are missing: %s" % sorted(titles))
 
 
 def main():

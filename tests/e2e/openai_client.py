@@ -299,6 +299,36 @@ def strict_tools():
     check(isinstance(json.loads(text)["day"], bool), "responses: strict")
 
 
+def responses_stored():
+    """Responses that are kept: found again, gone on with, listed, deleted."""
+    kw = dict(model=MODEL, temperature=0, max_output_tokens=40)
+    first = client.responses.create(input="What is 27 + 58?", **kw)
+    again = client.responses.retrieve(first.id)
+    check(first.store and again.model_dump() == first.model_dump(), "retrieve gives the response")
+    second = client.responses.create(input="What is 12 + 30?", previous_response_id=first.id, **kw)
+    history = [{"role": "user", "content": "What is 27 + 58?"}, *first.output, {"role": "user", "content": "What is 12 + 30?"}]
+    whole = client.responses.create(input=history, **kw)
+    check(second.output_text == whole.output_text and second.usage.input_tokens == whole.usage.input_tokens and
+          second.previous_response_id == first.id, "previous_response_id is the conversation")
+    items = client.responses.input_items.list(second.id, order="asc").data
+    check([i.role for i in items] == ["user", "assistant", "user"] and items[1].content[0].text == first.output_text, "input_items")
+    down = client.responses.input_items.list(second.id).data
+    check([i.role for i in down] == ["user", "assistant", "user"] and down[0].content[0].text == "What is 12 + 30?", "the newest first")
+    with client.responses.stream(input="And 1 + 1?", previous_response_id=second.id, **kw) as s:
+        last = s.get_final_response()
+    check(client.responses.retrieve(last.id).output_text == last.output_text, "a stream is kept, too")
+    client.responses.delete(first.id)
+    not_kept = client.responses.create(input="Hello", store=False, **kw)
+    check(not not_kept.store, "store: false")
+    for gone in (first.id, not_kept.id, "resp-1"):
+        try:
+            client.responses.retrieve(gone)
+            check(False, "%s must be gone" % gone)
+        except openai.NotFoundError as e:
+            check(gone in e.body["message"], "it is gone: %s" % e.body["message"])
+    check(client.responses.create(input="Go on.", previous_response_id=second.id, **kw).status, "what went on from it stays")
+
+
 def responses_refusals():
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]}]
     for kw, param in (
@@ -480,6 +510,7 @@ try:
     responses_tools("auto", "responses: the model calls a tool")
     responses_tools("required", "responses: a call that is required")
     responses_tools({"type": "function", "name": "get_weather"}, "responses: a named tool is called")
+    responses_stored()
     responses_refusals()
     asyncio.run(concurrent())
     batches()

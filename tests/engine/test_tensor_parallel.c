@@ -476,7 +476,7 @@ static void test_other_files(void **state)
          "rank 2: .: found another model than rank 0: config.json differs"},
         {false, true, false, MSGL_EFORMAT,
          "rank 2: .: found another model than rank 0: weights differ"},
-        {false, false, true, MSGL_ENOENT, "rank 2: ./model.safetensors: "},
+        {false, false, true, MSGL_ENOENT, "rank 2: .: has no model.safetensors"},
     };
     char config[512], weights[512], old[512];
     parity_path(config, "deepseek_v2_lite", "config.json");

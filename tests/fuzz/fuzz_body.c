@@ -15,6 +15,8 @@
 #include "api/sglang/endpoints.h"
 #include "api/vllm/endpoints.h"
 #include "api/jina/endpoints.h"
+#include "api/llama_server/endpoints.h"
+#include "api/ollama/endpoints.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -32,6 +34,12 @@ static const msgl_endpoint *const POOLED[] = {
     &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score,
     &msgl__endpoint_embeddings, &msgl__endpoint_rerank, &msgl__endpoint_score};
 enum { NUM_POOLED = sizeof POOLED / sizeof POOLED[0], FIRST_POOLED = 256 - NUM_POOLED };
+
+// Others that answer: the values before these.
+static const msgl_endpoint *const MORE[] = {
+    &msgl__endpoint_ollama_chat, &msgl__endpoint_ollama_generate, &msgl__endpoint_ollama_show,
+    &msgl__endpoint_llama_completion, &msgl__endpoint_llama_infill};
+enum { NUM_MORE = sizeof MORE / sizeof MORE[0], FIRST_MORE = FIRST_POOLED - NUM_MORE };
 
 static void require(bool ok)
 {
@@ -51,7 +59,7 @@ static void check_result(const msgl_job *j, int32_t vocab)
         msgl__strbuf_free(&out);
         return;
     }
-    if (j->ep->put_job != NULL) return;
+    if (msgl__endpoint_ends_here(j->ep, &j->req)) return;
     msgl_sampling_params p = j->req.sampling;
     p.min_tokens = 0; // compared by the engine's side, with the room that an answer has
     require(msgl__sampling_params_check(&p, vocab, NULL) == 0);
@@ -81,7 +89,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     msgl_job *j = msgl__calloc(1, sizeof *j);
     require(j != NULL);
     const bool pooled = data[0] >= FIRST_POOLED;
-    j->ep = pooled ? POOLED[data[0] - FIRST_POOLED] : KINDS[data[0] % NUM_KINDS];
+    j->ep = pooled                  ? POOLED[data[0] - FIRST_POOLED]
+            : data[0] >= FIRST_MORE ? MORE[data[0] - FIRST_MORE]
+                                    : KINDS[data[0] % NUM_KINDS];
     j->config = (msgl_api_config){
         .model_name = "m",
         .model_path = "/models/m",

@@ -38,6 +38,19 @@ static msgl_msg request_message(const int32_t *ids, int32_t n)
                                                   .repetition_penalty = 1.1f,
                                                   .frequency_penalty = -0.5f,
                                                   .presence_penalty = 2,
+                                                  .typical_p = 0.5f,
+                                                  .xtc_probability = 0.25f,
+                                                  .xtc_threshold = 0.2f,
+                                                  .top_n_sigma = 1.5f,
+                                                  .dynatemp_range = 0.3f,
+                                                  .dynatemp_exponent = 2,
+                                                  .dry_multiplier = 0.8f,
+                                                  .dry_base = 1.5f,
+                                                  .dry_allowed_length = 3,
+                                                  .dry_penalty_last_n = 64,
+                                                  .mirostat = 2,
+                                                  .mirostat_tau = 4,
+                                                  .mirostat_eta = 0.2f,
                                                   .seed = 0x8000000000000000u,
                                                   .max_tokens = INT32_MAX,
                                                   .ignore_eos = true,
@@ -489,10 +502,15 @@ static void test_token_lists(void **state)
 {
     (void)state;
     const int32_t id = 7, allowed[] = {9, 3}, banned[] = {1, 4, 2, 8, 70000};
+    const int32_t breakers[] = {5, 6, 9};
     msgl_msg m = request_message(&id, 1), d;
     msgl_msg_mem mem = {0};
-    msgl_req_extra_parts parts = {
-        .allowed = allowed, .num_allowed = 2, .banned = banned, .num_banned = 5};
+    msgl_req_extra_parts parts = {.allowed = allowed,
+                                  .num_allowed = 2,
+                                  .banned = banned,
+                                  .num_banned = 5,
+                                  .breakers = breakers,
+                                  .num_breakers = 3};
     assert_int_equal(msgl__req_extra_create_with(&parts, 70001, &m.u.request.extra, NULL), 0);
     msgl_strbuf b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
@@ -501,6 +519,8 @@ static void test_token_lists(void **state)
     assert_memory_equal(x->allowed, allowed, sizeof allowed);
     assert_int_equal(x->num_banned, 5);
     assert_memory_equal(x->banned, banned, sizeof banned);
+    assert_int_equal(x->num_breakers, 3);
+    assert_memory_equal(x->breakers, breakers, sizeof breakers);
     msgl_err err;
     assert_int_equal(msgl__req_extra_check(x, 70001, &err), 0);
     assert_int_equal(msgl__req_extra_check(x, 70000, &err), MSGL_EINVAL);

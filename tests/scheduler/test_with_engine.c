@@ -42,21 +42,25 @@ typedef struct setting {
     bool long_answers; // longer than answers were before
 } setting;
 
-static msgl_req_extra *g_bias;
+static msgl_req_extra *g_bias, *g_breakers;
 
 static int make_bias(void **state)
 {
     (void)state;
     const msgl_bias bias[] = {{17, 3}, {5, -100}, {200, 2.5f}, {41, 2}};
-    return msgl__req_extra_create(bias, MSGL_COUNT(bias), 250, &g_bias, NULL);
+    const int32_t breakers[] = {7, 100, 130, 200};
+    const msgl_req_extra_parts parts = {.breakers = breakers, .num_breakers = 4};
+    const int rc = msgl__req_extra_create_with(&parts, 250, &g_breakers, NULL);
+    return rc != 0 ? rc : msgl__req_extra_create(bias, MSGL_COUNT(bias), 250, &g_bias, NULL);
 }
 
 static int check_bias(void **state)
 {
     (void)state;
-    const int refs = g_bias->refs; // every request has let go of it
+    const int refs = g_bias->refs + g_breakers->refs; // every request has let go of them
     msgl__req_extra_unref(g_bias);
-    return refs == 1 ? 0 : -1;
+    msgl__req_extra_unref(g_breakers);
+    return refs == 2 ? 0 : -1;
 }
 
 static bool has_penalties(int i)
@@ -72,6 +76,32 @@ static void add_penalties(int i, msgl_msg_request *r)
     p->frequency_penalty = i % 4 == 3 ? 1.2f : 0;
     p->presence_penalty = i % 4 == 2 ? 0.7f : 0;
     r->extra = i % 4 == 1 ? NULL : g_bias;
+}
+
+// Further samplers, of which one keeps a state and one reads the history: by themselves, beside
+// penalties, and with tokens that end a repeat. Of the requests that may be sent back all that are
+// drawn have the one with a state.
+static void add_chain(int i, bool long_answers, msgl_msg_request *r)
+{
+    msgl_sampling_params *p = &r->sampling;
+    if (i % 8 == 1 || i % 8 == 3 || long_answers) {
+        p->mirostat = 2;
+        p->mirostat_tau = 3;
+        p->mirostat_eta = 0.7f;
+        return;
+    }
+    if (i % 8 == 5) {
+        p->typical_p = 0.8f;
+        p->dynatemp_range = 0.5f;
+        p->xtc_probability = 0.5f;
+        p->xtc_threshold = 0.02f;
+    }
+    if (i % 8 == 7 || i % 16 == 4) { // the latter's tokens are the most likely ones
+        p->dry_multiplier = 1.5f;
+        p->dry_allowed_length = 1;
+        p->top_n_sigma = 2.5f;
+        r->extra = g_breakers;
+    }
 }
 
 static void on_events(void *ctx, const msgl_msg_tokens *m)
@@ -107,6 +137,7 @@ static void make_request(int i, int32_t *ids, msgl_msg_request *r)
     r->sampling.logprobs = i % 5 == 4 ? -1 : 3;
     r->sampling.prompt_logprobs = i % 7 == 6 ? 2 : -1;
     add_penalties(i, r);
+    add_chain(i, false, r);
 }
 
 static void work(msgl_scheduler *s)
@@ -205,11 +236,12 @@ static uint64_t run(const setting *v, answer *answers)
         msgl_msg_request r;
         make_request(i, ids, &r);
         if (v->long_answers) {
+            add_chain(i, i % 2 == 1, &r);
             r.sampling.max_tokens = 60;
             r.sampling.ignore_eos = true;
         }
         if (v->no_penalties) {
-            r.extra = NULL;
+            if (r.extra == g_bias) r.extra = NULL;
             r.sampling.repetition_penalty = 1;
             r.sampling.frequency_penalty = r.sampling.presence_penalty = 0;
         }

@@ -87,8 +87,8 @@ static void test_defaults(void **state)
     assert_int_equal(r.n, 1);
     assert_false(r.stream);
     assert_int_equal(r.sampling.logprobs, -1);
-    assert_true(json_is_true(json_object_get(r.chat_vars, "add_generation_prompt")));
-    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    assert_true(json_is_true(json_object_get(r.chat.vars, "add_generation_prompt")));
+    assert_true(json_is_null(json_object_get(r.chat.vars, "tools")));
     const uint64_t seed = r.sampling.seed;
     msgl__gen_request_free(&r);
     r = good(&msgl__endpoint_completion, "{\"prompt\":\"x\"}");
@@ -655,8 +655,8 @@ static void test_template_variables(void **state)
         ","
         "\"tool_choice\":\"auto\",\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_"
         "thinking\":false}}");
-    assert_string_equal(json_string_value(json_object_get(r.chat_vars, "reasoning_effort")), "low");
-    json_t *messages = json_object_get(r.chat_vars, "messages");
+    assert_string_equal(json_string_value(json_object_get(r.chat.vars, "reasoning_effort")), "low");
+    json_t *messages = json_object_get(r.chat.vars, "messages");
     assert_int_equal(json_array_size(messages), 3);
     const json_t *m = json_array_get(messages, 0);
     assert_int_equal(json_array_size(json_object_get(m, "content")), 2);
@@ -668,13 +668,13 @@ static void test_template_variables(void **state)
     assert_int_equal(json_integer_value(json_object_get(args, "x")), 1);
     args = json_object_get(json_object_get(json_array_get(calls, 1), "function"), "arguments");
     assert_string_equal(json_string_value(args), "{\"a\":\"b\"c\"}");
-    assert_int_equal(json_array_size(json_object_get(r.chat_vars, "tools")), 1);
-    assert_true(json_is_false(json_object_get(r.chat_vars, "enable_thinking")));
+    assert_int_equal(json_array_size(json_object_get(r.chat.vars, "tools")), 1);
+    assert_true(json_is_false(json_object_get(r.chat.vars, "enable_thinking")));
     msgl__gen_request_free(&r);
     r = good(&msgl__endpoint_chat,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
              "\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}");
-    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    assert_true(json_is_null(json_object_get(r.chat.vars, "tools")));
     msgl__gen_request_free(&r);
 }
 
@@ -790,143 +790,6 @@ static void test_hostile_bodies(void **state)
     msgl__gen_request_free(&r);
 }
 
-// What is claimed for a tree is what jansson takes for it, or somewhat more. Sanitizers replace the
-// heap: there is nothing to compare then.
-static void test_tree_memory(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *item;
-        int count;
-    } shapes[] = {
-        {"{}", 20000},
-        {"[]", 20000},
-        {"1", 20000},
-        {"1.5", 20000},
-        {"\"\"", 20000},
-        {"\"abcdefghijklmnopqrstuvwxyz0123456789\"", 20000},
-        {"{\"a\":1}", 20000},
-        {"{\"a\":\"b\",\"c\":[{\"d\":null}]}", 20000},
-        {"[[[[[]]]]]", 20000},
-        {"{\"a\":{\"b\":{\"c\":{}}}}", 20000},
-        {"{\"a\":\"\"}", 20000},
-    };
-    for (size_t i = 0; i <= sizeof shapes / sizeof shapes[0]; i++) {
-        msgl_strbuf b;
-        msgl__strbuf_init(&b, 16 << 20);
-        msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"user\":");
-        if (i == sizeof shapes / sizeof shapes[0]) { // one object of many members
-            for (int k = 0; k < 20000; k++) msgl__strbuf_addf(&b, "%s\"%d\":1", k ? "," : "{", k);
-            msgl__strbuf_adds(&b, "}}");
-        } else {
-            for (int k = 0; k < shapes[i].count; k++) {
-                msgl__strbuf_addf(&b, "%s%s", k ? "," : "[", shapes[i].item);
-            }
-            msgl__strbuf_adds(&b, "]}");
-        }
-        msgl_budget budget;
-        msgl__budget_init(&budget, (size_t)1 << 30);
-        msgl_claim claim = {.budget = &budget};
-        msgl_gen_request r;
-        msgl_api_error e;
-        const msgl_api_config c = config();
-        const size_t before = mallinfo2().uordblks;
-        assert_int_equal(
-            msgl__api_parse(&msgl__endpoint_completion, b.data, b.len, &c, &claim, &r, &e), 0);
-        const size_t taken = mallinfo2().uordblks - before;
-        assert_int_equal(claim.bytes, atomic_load(&budget.used));
-        if (taken > claim.bytes || (taken > 0 && claim.bytes > 4 * taken)) {
-            fail_msg("%.60s: %zu bytes taken, %zu claimed", b.data, taken, claim.bytes);
-        }
-        assert_int_equal(msgl__gen_request_settle(&r), 0);
-        assert_null(r.root);
-        msgl__gen_request_free(&r);
-        msgl__claim_free(&claim);
-        msgl__strbuf_free(&b);
-    }
-}
-
-// Values are counted over the body and the JSON texts in it; memory is refused before it is taken.
-static void test_tree_limits(void **state)
-{
-    (void)state;
-    msgl_strbuf b;
-    msgl__strbuf_init(&b, 16 << 20);
-    msgl__strbuf_adds(&b, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[");
-    for (int call = 0; call < 3; call++) {
-        msgl__strbuf_addf(&b, "%s{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[0",
-                          call ? "," : "");
-        for (int i = 0; i < 700000; i++) msgl__strbuf_adds(&b, ",1");
-        msgl__strbuf_adds(&b, "]}\"}}");
-    }
-    msgl__strbuf_adds(&b, "]}]}");
-    refused(&msgl__endpoint_chat, b.data, 413, NULL); // 2.1 million in three strings
-    // With a budget: more than a quarter of it is too much for one request, what others hold is too
-    // much for now; nothing is built, nothing stays claimed but what the caller had.
-    const msgl_api_config c = config();
-    for (int busy = 0; busy < 2; busy++) {
-        msgl_budget budget;
-        msgl__budget_init(&budget, busy ? 40 << 20 : 6 << 20);
-        msgl_claim claim = {.budget = &budget}, other = {.budget = &budget};
-        if (busy) msgl__claim_count(&other, 29 << 20);
-        msgl__strbuf_clear(&b);
-        msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"user\":[0");
-        for (int i = 0; i < 20000; i++) msgl__strbuf_adds(&b, ",1");
-        msgl__strbuf_adds(&b, "]}");
-        msgl_gen_request r;
-        msgl_api_error e;
-        const uint64_t allocs = msgl__mem_allocs();
-        assert_int_equal(
-            msgl__api_parse(&msgl__endpoint_completion, b.data, b.len, &c, &claim, &r, &e),
-            MSGL_EINVAL);
-        assert_int_equal(e.status, busy ? 429 : 413);
-        assert_true(msgl__mem_allocs() - allocs < 4);
-        assert_int_equal(claim.bytes, 0);
-        msgl__claim_free(&other);
-    }
-    msgl__strbuf_free(&b);
-}
-
-// What compiling a form may take is claimed before, and given back; a form that is deferred costs
-// nothing yet.
-static void test_form_memory(void **state)
-{
-    (void)state;
-    static const char *const bodies[] = {
-        "{\"prompt\":\"x\",\"regex\":\"[a-z]{1,8}\"}",
-        "{\"prompt\":\"x\",\"guided_json\":{\"type\":\"integer\",\"maximum\":18446744073709551615}"
-        "}",
-    };
-    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
-        for (int busy = 0; busy < 2; busy++) {
-            // A body of 100 bytes fits in both cases, an eighth of the budget in one.
-            msgl_budget budget;
-            msgl__budget_init(&budget, 64 << 20);
-            msgl_claim claim = {.budget = &budget}, other = {.budget = &budget};
-            msgl__claim_count(&other, busy ? 44 << 20 : 16 << 20);
-            msgl_gen_request r;
-            msgl_api_error e;
-            msgl_api_config c = config();
-            c.defer_forms = true;
-            const size_t len = strlen(bodies[i]);
-            assert_int_equal(
-                msgl__api_parse(&msgl__endpoint_completion, bodies[i], len, &c, &claim, &r, &e),
-                MSGL_API_FORM);
-            assert_null(r.root);
-            msgl__claim_free(&claim);
-            c.defer_forms = false;
-            const int rc =
-                msgl__api_parse(&msgl__endpoint_completion, bodies[i], len, &c, &claim, &r, &e);
-            assert_int_equal(rc, busy ? MSGL_EINVAL : 0);
-            if (busy) assert_int_equal(e.status, 429);
-            assert_true(claim.bytes < 64 * 1024);
-            msgl__gen_request_free(&r);
-            msgl__claim_free(&claim);
-            msgl__claim_free(&other);
-        }
-    }
-}
-
 // Stop strings and echoed text outlive the tree; nothing else does.
 static void test_settle(void **state)
 {
@@ -945,7 +808,7 @@ static void test_settle(void **state)
     r = good(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
     assert_int_equal(msgl__gen_request_settle(&r), 0);
     assert_null(r.root);
-    assert_null(r.chat_vars);
+    assert_null(r.chat.vars);
     assert_int_equal(r.num_prompts, 1);
     msgl__gen_request_free(&r);
 }
@@ -1011,9 +874,6 @@ int main(void)
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_hostile_bodies),
-        cmocka_unit_test(test_tree_memory),
-        cmocka_unit_test(test_tree_limits),
-        cmocka_unit_test(test_form_memory),
         cmocka_unit_test(test_settle),
         cmocka_unit_test(test_json_strings),
     };

@@ -81,9 +81,9 @@ static int parse_question(const json_t *o, const msgl_api_config *cfg, msgl_gen_
     if (rc == 0) rc = msgl__field_str(o, "question", &text, e);
     if (rc < 0) return rc;
     out->num_prompts = 1;
-    out->chat_vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
+    out->chat.vars = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content",
                                text == NULL ? "" : text, "add_generation_prompt", 1);
-    return out->chat_vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    return out->chat.vars != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
 }
 
 static const msgl_endpoint chat_ids = {.path = "/test/chat",
@@ -226,7 +226,7 @@ static void test_complete(void **state)
         const bool ours = strncmp(ep->path, "/test", 5) != 0; // of the server, in docs/http.md
         assert_int_equal(ours,
                          ep->help != NULL && ep->examples != NULL && ep->examples[0].help != NULL);
-        const bool job = ep->parse != NULL, engine = job && ep->put_job == NULL;
+        const bool job = ep->parse != NULL, engine = msgl__endpoint_has_engine(ep);
         assert_true(ep->take != NULL || job == (ep->objects != NULL && ep->objects[0] != NULL));
         assert_int_equal(job, ep->prompt_field != NULL);
         if (job) assert_int_equal(ep->method, MSGL_HTTP_POST);

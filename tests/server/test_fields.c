@@ -141,8 +141,8 @@ static void test_other_conventions(void **state)
     assert_true(r.sampling.top_p == 0.5f);
     assert_int_equal(r.sampling.seed, 3);
     assert_string_equal(r.stops[0], "a");
-    assert_int_equal(json_integer_value(json_object_get(r.chat_vars, "a")), 1);
-    const json_t *effort = json_object_get(r.chat_vars, "reasoning_effort");
+    assert_int_equal(json_integer_value(json_object_get(r.chat.vars, "a")), 1);
+    const json_t *effort = json_object_get(r.chat.vars, "reasoning_effort");
     assert_string_equal(json_string_value(effort), "low");
     msgl__gen_request_free(&r);
 }
@@ -211,12 +211,8 @@ static void test_foreign_names(void **state)
     (void)state;
     static const char *const names[] = {
         "repeat_last_n",
-        "mirostat",
-        "dry_multiplier",
-        "xtc_probability",
         "tfs_z",
         "top_a",
-        "top_n_sigma",
         "samplers",
         "length_penalty",
         "documents",
@@ -240,8 +236,6 @@ static void test_foreign_names(void **state)
         "mm_processor_kwargs",
         "no_stop_trim",
         "extra_body",
-        "dynatemp_range",
-        "typ_p",
         "n_cmpl",
         "post_sampling_probs",
         "logprob_token_ids",
@@ -346,6 +340,33 @@ static void test_many_names(void **state)
     msgl__strbuf_free(&b);
 }
 
+// Values of llama.cpp's samplers that are out of their limits, or of no sampler here.
+static void test_samplers(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"typical_p", "0"},
+        {"typ_p", "1.5"},
+        {"xtc_probability", "-0.1"},
+        {"dry_base", "0.5"},
+        {"dry_allowed_length", "513"},
+        {"dry_sequence_breakers", "\"a\""},
+        {"dry_sequence_breakers", "[\"a\",\"\"]"},
+        {"mirostat", "1"},
+        {"mirostat", "3"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[300];
+        msgl_gen_request r;
+        msgl_api_error e;
+        with(&msgl__endpoint_completion, bad[i][0], bad[i][1], body);
+        if (parse(&msgl__endpoint_completion, false, body, &r, &e) == 0) fail_msg("%s", body);
+        assert_int_equal(e.status, 400);
+        assert_string_equal(e.param, bad[i][0]);
+        if (i == 7) assert_non_null(strstr(e.message, "allowed: 0, or 2"));
+    }
+}
+
 // The log has each name once, however many requests bring it; a strict server answers 400.
 static void test_log(void **state)
 {
@@ -406,7 +427,6 @@ static void test_sglang_fields(void **state)
               &r, &e) != 0) {
         fail_msg("%s", e.message);
     }
-    assert_true(r.sglang);
     assert_false(r.stream);
     assert_true(r.sampling.temperature == 1.5f && r.sampling.top_p == 0.5f);
     assert_true(r.sampling.min_p == 0.25f && r.sampling.ignore_eos && !r.skip_special);
@@ -426,6 +446,21 @@ static void test_sglang_fields(void **state)
     assert_int_equal(r.extra->num_allowed, 2);
     assert_int_equal(r.extra->allowed[1], 3);
     assert_int_equal(json_array_size(r.bad_words), 2);
+    assert_true(r.sampling.typical_p == 1 && r.sampling.dry_multiplier == 0);
+    assert_false(msgl__sampling_has_chain(&r.sampling));
+    assert_null(r.dry_breakers);
+    msgl__gen_request_free(&r);
+    // llama-server's, whose spelling of one is another; nothing asks for DRY's tokens to be empty.
+    assert_int_equal(parse(&msgl__endpoint_completion, true,
+                           "{\"prompt\":\"a\",\"typ_p\":0.5,\"mirostat\":2,\"dry_multiplier\":0.8,"
+                           "\"dry_sequence_breakers\":[],\"xtc_threshold\":0.3}",
+                           &r, &e),
+                     0);
+    assert_true(r.sampling.typical_p == 0.5f && r.sampling.xtc_threshold == 0.3f);
+    assert_true(r.sampling.dry_multiplier == 0.8f && r.sampling.dry_base == 1.75f);
+    assert_int_equal(r.sampling.mirostat, 2);
+    assert_true(r.sampling.mirostat_tau == 5 && msgl__sampling_has_chain(&r.sampling));
+    assert_non_null(r.dry_breakers);
     msgl__gen_request_free(&r);
     // Defaults are SGLang's: the model's sampling, 128 tokens.
     assert_int_equal(parse(&msgl__endpoint_generate, false,
@@ -775,6 +810,7 @@ int main(void)
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_own_names),
         cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_samplers),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),

@@ -189,13 +189,16 @@ static void test_many_clients(void **state)
     done(running, 1);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_by_cost), TEST(test_newcomer),  TEST(test_comes_back),   TEST(test_threads),
-        TEST(test_lanes),   TEST(test_no_memory), TEST(test_many_clients),
+        cmocka_unit_test_setup_teardown(test_by_cost, begin, end),
+        cmocka_unit_test_setup_teardown(test_newcomer, begin, end),
+        cmocka_unit_test_setup_teardown(test_comes_back, begin, end),
+        cmocka_unit_test_setup_teardown(test_threads, begin, end),
+        cmocka_unit_test_setup_teardown(test_lanes, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
+        cmocka_unit_test_setup_teardown(test_many_clients, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

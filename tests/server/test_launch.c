@@ -470,7 +470,7 @@ static void test_front_dies_often(void **state)
     const int engine = expect_report(&r, 'E');
     r.client.port = expect_report(&r, 'P');
     for (int i = 0; i < 3; i++) {
-        await_health(&r, "\"ok\""); // a new front serves as soon as the engine has met it
+        expect_answer(&r); // nobody is refused while a new front meets the engine
         kill(front_of(&r, engine), SIGKILL);
     }
     report rep = next_report(&r);

@@ -126,7 +126,7 @@ static const struct {
     {RERANK, "{\"query\":\"a\",\"documents\":[{\"title\":\"a\"}]}", "invalid_type",
      "an object whose 'text' is one"},
     {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"top_n\":0}", "invalid_value", "'top_n'"},
-    {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"topn\":1}", "unknown_parameter", "'top_n'"},
+    {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"top_m\":1}", "unknown_parameter", "'top_n'"},
     {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"max_tokens_per_doc\":9}",
      "unsupported_parameter", "'max_tokens_per_doc'"},
     {RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"instruct\":\"b\"}", "unsupported_parameter",

@@ -230,7 +230,7 @@ static void test_prompts(void **state)
     ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"max_output_tokens\":null,"           \
     "\"reasoning\":{\"effort\":null,\"summary\":null},\"user\":null,\"safety_identifier\":null,"   \
     "\"prompt_cache_key\":null,\"text\":{\"format\":{\"type\":\"text\"}},\"temperature\":1,"       \
-    "\"top_p\":1,\"previous_response_id\":null,\"store\":false,\"background\":false,\"output\":["
+    "\"top_p\":1,\"previous_response_id\":null,\"store\":true,\"background\":false,\"output\":["
 #define ONE_TOOL "[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}]"
 #define DONE "],\"status\":\"completed\",\"incomplete_details\":null,\"error\":null,"
 #define CUT                                                                                        \

@@ -137,7 +137,7 @@ static void test_answers(void **state)
         if (parse(c, &r, &e) != 0) fail_msg("%zu: %s", i, e.message);
         assert_non_null(r.extra);
         assert_int_equal(r.extra->grammar_kind, MSGL_GRAMMAR_LARK);
-        assert_int_equal(r.text_first, strcmp(c->choice, AUTO) == 0);
+        assert_int_equal(r.chat.text_first, strcmp(c->choice, AUTO) == 0);
         msgl_grammar_limits limits;
         msgl__grammar_limits_init(&limits);
         limits.lenient = true; // as the engine reads it
@@ -185,7 +185,7 @@ static void test_unconstrained(void **state)
         msgl_api_error e = {0};
         if (parse(&cases[i], &r, &e) != 0) fail_msg("%zu: %s", i, e.message);
         if (r.extra != NULL && r.extra->grammar_kind != MSGL_GRAMMAR_NONE) fail_msg("case %zu", i);
-        assert_false(r.text_first);
+        assert_false(r.chat.text_first);
         msgl__gen_request_free(&r);
     }
 }

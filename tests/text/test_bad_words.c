@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a word that must not be said is spelled by, with the demo model's tokenizer.
+// What a word that must not be said is spelled by, and which tokens end what DRY compares, with the
+// demo model's tokenizer.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include <cmocka.h>
 
 #include "text/bad_words.h"
+#include "text/dry_breakers.h"
 
 static msgl_tokenizer *tok;
 
@@ -107,10 +110,55 @@ static void test_refused(void **state)
     }
 }
 
+// All tokens whose text has one of the strings in it, each once and no other.
+static void test_breakers(void **state)
+{
+    (void)state;
+    const char *const texts[] = {":", "th"}, *const usual[] = {"\n", ":", "\"", "*"};
+    for (int kind = 0; kind < 2; kind++) {
+        const char *const *all = kind == 0 ? texts : usual;
+        const int n = kind == 0 ? 2 : 4;
+        msgl_ids v = {0};
+        int at;
+        assert_int_equal(msgl__dry_breakers(tok, kind == 0 ? texts : NULL, n, &v, &at, NULL), 0);
+        size_t next = 0;
+        for (int32_t id = 0; id < msgl__tokenizer_vocab_size(tok); id++) {
+            char text[256] = "";
+            const int len = msgl__tokenizer_token_bytes(tok, id, text, sizeof text - 1);
+            bool has = false;
+            for (int i = 0; i < n && len > 0; i++) has |= strstr(text, all[i]) != NULL;
+            if (!has) continue;
+            assert_true(next < v.len);
+            assert_int_equal(v.data[next++], id);
+        }
+        assert_int_equal(next, v.len);
+        assert_true(next > 0);
+        msgl__ids_free(&v);
+    }
+}
+
+static void test_refused_breakers(void **state)
+{
+    (void)state;
+    const char *const texts[] = {":", "not in any token of it"};
+    msgl_ids v = {0};
+    msgl_err err;
+    int at = -1;
+    assert_int_equal(msgl__dry_breakers(tok, texts, 2, &v, &at, &err), MSGL_EINVAL);
+    assert_int_equal(at, 1);
+    assert_non_null(strstr(err.text, "no token of the model"));
+    assert_int_equal(msgl__dry_breakers(tok, texts, 65, &v, &at, &err), MSGL_EINVAL);
+    v.len = 0; // none
+    assert_int_equal(msgl__dry_breakers(tok, texts, 0, &v, &at, &err), 0);
+    assert_int_equal(v.len, 0);
+    msgl__ids_free(&v);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spellings),
-                                       cmocka_unit_test(test_one_spelling),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spellings), cmocka_unit_test(test_one_spelling),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_breakers),
+        cmocka_unit_test(test_refused_breakers)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

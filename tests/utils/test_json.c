@@ -295,6 +295,8 @@ static void test_places(void **state)
         {"[1e999]", "real number overflow", 1, 2, 0},
         {"[NaN]", "invalid token near 'NaN]'", 1, 2, 0},
         {"1", "'[' or '{' expected near '1'", 1, 1, 0},
+        {"\xff", "'[' or '{' expected: byte 0xff is no UTF-8", 1, 1, 0},
+        {"[x\xff]", "invalid token near 'x'", 1, 2, 0},
         {"", "'[' or '{' expected near end of file", 1, 1, 0},
         {"[1] x", "end of file expected near 'x'", 1, 5, 0},
         {"[\"abc", "string ends near end of file", 1, 6, 0},

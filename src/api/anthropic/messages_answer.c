@@ -68,23 +68,6 @@ int msgl__messages_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return put_head(r, out);
 }
 
-// A call's arguments as they are if they are an object, else as a string inside of one: what the
-// model wrote is not lost, and the client gets the JSON that it expects.
-static int put_input(const char *data, size_t len, msgl_strbuf *out)
-{
-    msgl_json_room room = {0};
-    msgl_err err;
-    json_t *object = msgl__json_parse_object(data, len, &room, &err);
-    if (object != NULL) {
-        json_decref(object);
-        return msgl__strbuf_add(out, data, len);
-    }
-    if (len == 0) return msgl__strbuf_adds(out, "{}");
-    int rc = msgl__strbuf_adds(out, "{\"arguments\":");
-    if (rc == 0) rc = msgl__json_put_str(out, data, len);
-    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
-}
-
 // One part behind the part before; a call's arguments are one part, and every call has some.
 static int put_part(const msgl_reply *r, int index, int *calls, const msgl_part *p,
                     const char *data, msgl_strbuf *out)
@@ -107,7 +90,7 @@ static int put_part(const msgl_reply *r, int index, int *calls, const msgl_part 
         if (rc == 0) rc = msgl__strbuf_adds(out, ",\"name\":");
         if (rc == 0) rc = msgl__chat_put_call_name(data, p->len, out);
         return rc == 0 ? msgl__strbuf_adds(out, ",\"input\":") : rc;
-    case MSGL_PART_ARGUMENTS: return put_input(data, p->len, out);
+    case MSGL_PART_ARGUMENTS: return msgl__reply_arguments(data, p->len, out);
     case MSGL_PART_CALL_END: return msgl__strbuf_addc(out, '}');
     }
     return rc;

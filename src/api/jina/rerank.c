@@ -111,7 +111,7 @@ static int count_texts(const text_field *f, msgl_api_error *e)
 static int check_counts(const text_field *queries, const text_field *documents,
                         const msgl_gen_request *out, msgl_api_error *e)
 {
-    const int q = out->num_queries, d = out->num_documents;
+    const int q = out->pairs.num_queries, d = out->pairs.num_documents;
     if (q != 1 && q != d) {
         return msgl__api_fail(e, 400, queries->name, "invalid_value",
                               "'%s' has %d texts and '%s' has %d; allowed: one, or as many.",
@@ -126,7 +126,7 @@ static int check_counts(const text_field *queries, const text_field *documents,
 static int parse_instruct(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                           msgl_api_error *e)
 {
-    const int rc = msgl__field_str(o, "instruct", &out->instruct, e);
+    const int rc = msgl__field_str(o, "instruct", &out->pairs.instruct, e);
     if (rc <= 0 || cfg->reranks) return rc;
     return msgl__api_fail(e, 400, "instruct", "unsupported_parameter",
                           "'instruct' is for rerankers, and this server's model makes embeddings: "
@@ -139,8 +139,8 @@ static int parse_texts(const text_field *queries, const text_field *documents,
 {
     const int q = count_texts(queries, e), d = q < 0 ? q : count_texts(documents, e);
     if (d < 0) return d;
-    out->num_queries = q;
-    out->num_documents = d;
+    out->pairs.num_queries = q;
+    out->pairs.num_documents = d;
     int rc = check_counts(queries, documents, out, e);
     if (rc != 0) return rc;
     out->prompts = msgl__calloc((size_t)(q + d), sizeof *out->prompts);
@@ -149,10 +149,16 @@ static int parse_texts(const text_field *queries, const text_field *documents,
     out->max_tokens = 1;
     rc = add_texts(documents, out, e);
     if (rc == 0) rc = add_texts(queries, out, e);
-    out->pairs = cfg->reranks;
-    if (out->pairs) out->num_prompts = d;
+    out->pairs.on = cfg->reranks;
+    if (out->pairs.on) out->num_prompts = d;
     return rc;
 }
+
+// Fields of /rerank alone.
+typedef struct rerank {
+    int32_t top_n; // documents that the answer has, at most
+} rerank;
+static const msgl_own_fields rerank_own = {.size = sizeof(rerank)};
 
 static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
@@ -165,7 +171,7 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     if (rc >= 0) rc = msgl__field_bool(o, "return_documents", &out->keep_texts, e);
     if (rc >= 0) rc = parse_instruct(o, cfg, out, e);
     if (rc < 0) return rc;
-    out->top_n = (int32_t)top;
+    ((rerank *)out->own)->top_n = (int32_t)top;
     const text_field queries = {"query", msgl__field(o, "query"), false},
                      documents = {"documents", msgl__field(o, "documents"), true};
     if (documents.value != NULL && !json_is_array(documents.value)) {
@@ -194,7 +200,7 @@ static void name_one(const char *name, int index, char *out, size_t size)
 
 static void name_document(const msgl_gen_request *r, int prompt, char *out, size_t size)
 {
-    if (prompt < r->num_documents) {
+    if (prompt < r->pairs.num_documents) {
         name_one("documents", prompt, out, size);
     } else {
         (void)snprintf(out, size, "query");
@@ -203,8 +209,9 @@ static void name_document(const msgl_gen_request *r, int prompt, char *out, size
 
 static void name_text(const msgl_gen_request *r, int prompt, char *out, size_t size)
 {
-    const bool first = prompt >= r->num_documents;
-    name_one(first ? "text_1" : "text_2", first ? prompt - r->num_documents : prompt, out, size);
+    const bool first = prompt >= r->pairs.num_documents;
+    name_one(first ? "text_1" : "text_2", first ? prompt - r->pairs.num_documents : prompt, out,
+             size);
 }
 
 // --- answers ---
@@ -237,10 +244,10 @@ static double yes_of(const msgl_sequence *s)
 // [num_documents], freed with msgl__free; NULL: no memory.
 static score *scores_of(const msgl_gen_request *q, const msgl_sequence *const *all)
 {
-    score *scores = msgl__calloc((size_t)q->num_documents, sizeof *scores);
-    for (int i = 0; i < q->num_documents && scores != NULL; i++) {
-        const int query = q->num_documents + (q->num_queries == 1 ? 0 : i);
-        scores[i] = (score){i, q->pairs ? yes_of(all[i]) : cosine(all[query], all[i])};
+    score *scores = msgl__calloc((size_t)q->pairs.num_documents, sizeof *scores);
+    for (int i = 0; i < q->pairs.num_documents && scores != NULL; i++) {
+        const int query = q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i);
+        scores[i] = (score){i, q->pairs.on ? yes_of(all[i]) : cosine(all[query], all[i])};
     }
     return scores;
 }
@@ -268,10 +275,11 @@ static int put_results(const msgl_reply *r, const msgl_sequence *const *all, int
                        msgl_strbuf *out)
 {
     const msgl_gen_request *q = r->req;
-    const int n = q->top_n < q->num_documents ? q->top_n : q->num_documents;
+    const int32_t top_n = ((const rerank *)q->own)->top_n;
+    const int n = top_n < q->pairs.num_documents ? top_n : q->pairs.num_documents;
     score *scores = scores_of(q, all);
     if (scores == NULL) return MSGL_ENOMEM;
-    qsort(scores, (size_t)q->num_documents, sizeof *scores, best_first);
+    qsort(scores, (size_t)q->pairs.num_documents, sizeof *scores, best_first);
     int rc = msgl__reply_head(r, "list", out);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"results\":[");
     for (int i = 0; i < n && rc == 0; i++) {
@@ -289,7 +297,7 @@ static int put_scores(const msgl_reply *r, const msgl_sequence *const *all, int6
     if (scores == NULL) return MSGL_ENOMEM;
     int rc = msgl__reply_head(r, "list", out);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"data\":[");
-    for (int i = 0; i < r->req->num_documents && rc == 0; i++) {
+    for (int i = 0; i < r->req->pairs.num_documents && rc == 0; i++) {
         rc = msgl__strbuf_addf(out, "%s{\"index\":%d,\"object\":\"score\",\"score\":%.9g}",
                                i == 0 ? "" : ",", i, scores[i].value);
     }
@@ -322,7 +330,7 @@ static const msgl_example score_examples[] = {
 #define RERANK(PATH, HELP)                                                                         \
     {                                                                                              \
         .path = PATH, .help = HELP, .examples = rerank_examples, .method = MSGL_HTTP_POST,         \
-        .pooled = true, .parse = parse_rerank, .objects = rerank_objects,                          \
+        .pooled = true, .parse = parse_rerank, .own = &rerank_own, .objects = rerank_objects,      \
         .prompt = MSGL_PROMPT_TEXT, .prompt_field = "documents", .name_prompt = name_document,     \
         .id_prefix = "rerank", .put_all = put_results,                                             \
     }

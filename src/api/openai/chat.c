@@ -348,13 +348,13 @@ static int check_tools(const json_t *v, msgl_api_error *e)
 // Whether this model can be made to call: its form says how a call begins.
 static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_api_error *e)
 {
-    const char *name = out->force_name;
-    if (out->tools == NULL) {
+    const char *name = out->chat.force_name;
+    if (out->chat.tools == NULL) {
         return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
                               "'tool_choice' asks for a call, but there are no 'tools'.");
     }
     if (name != NULL && (strlen(name) > MSGL_TOOL_NAME_MAX ||
-                         !msgl__tool_set_has(out->tools, name, strlen(name)))) {
+                         !msgl__tool_set_has(out->chat.tools, name, strlen(name)))) {
         return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
                               "'tool_choice' names '%.100s', which is none of the 'tools'.", name);
     }
@@ -384,10 +384,10 @@ static int calls_beside(const msgl_tool_use *use, const msgl_api_config *cfg, ms
     msgl_tool_use begun = *use;
     msgl_constraint_text c;
     begun.forced = true;
-    out->calls_beside = true;
+    out->chat.calls_beside = true;
     if (msgl__tool_form_marks(use->form) == NULL) return 0; // a name begins them
     const int rc = msgl__tool_grammar(&begun, cfg, out->room.claim, &out->left_out, &c, e);
-    out->call_grammar = c.text;
+    out->chat.call_grammar = c.text;
     return rc;
 }
 
@@ -398,9 +398,9 @@ static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_
     msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
     const msgl_tool_use use = {.tools = tools,
                                .form = cfg->tool_form,
-                               .forced = out->force_call,
-                               .name = out->force_name,
-                               .several = out->split.max_calls != 1};
+                               .forced = out->chat.force_call,
+                               .name = out->chat.force_name,
+                               .several = out->chat.split.max_calls != 1};
     if (cfg->tool_form == NULL || out->bad_words != NULL || p.num_allowed > 0 ||
         out->sampling.min_tokens > 0) {
         return 0;
@@ -416,7 +416,7 @@ static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_
     p.grammar = c.text;
     rc = replace_extra(out, &p, e);
     msgl__constraint_text_free(&c);
-    out->text_first = !out->force_call;
+    out->chat.text_first = !out->chat.force_call;
     return rc;
 }
 
@@ -448,23 +448,24 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     if (rc >= 0) rc = msgl__tool_choice_parse((json_t *)o, v, &choice, e);
     if (rc < 0) return rc;
     v = msgl__field(o, "tools");
-    out->force_call = choice.force;
-    out->force_name = choice.name;
+    out->chat.force_call = choice.force;
+    out->chat.force_name = choice.name;
     if (json_array_size(v) > 0 && !choice.none) {
         *tools = v;
-        if (msgl__tool_set_create(v, &out->tools) != 0) return msgl__api_oom(e);
+        if (msgl__tool_set_create(v, &out->chat.tools) != 0) return msgl__api_oom(e);
     }
-    if (out->force_call && (rc = drop_form(o, out, e)) != 0) return rc;
-    if (out->force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
+    if (out->chat.force_call && (rc = drop_form(o, out, e)) != 0) return rc;
+    if (out->chat.force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
     // With one tool, any is this one.
-    if (out->force_call && json_array_size(v) == 1 && msgl__tool_form_can_open(cfg->tool_form)) {
+    if (out->chat.force_call && json_array_size(v) == 1 &&
+        msgl__tool_form_can_open(cfg->tool_form)) {
         const json_t *function = json_object_get(json_array_get(v, 0), "function");
-        out->force_name = json_string_value(json_object_get(function, "name"));
+        out->chat.force_name = json_string_value(json_object_get(function, "name"));
     }
-    if (out->tools == NULL) return 0;
-    out->split.tools = cfg->tool_form;
-    out->split.known = out->tools;
-    out->split.max_calls = choice.name != NULL || !parallel ? 1 : 0;
+    if (out->chat.tools == NULL) return 0;
+    out->chat.split.tools = cfg->tool_form;
+    out->chat.split.known = out->chat.tools;
+    out->chat.split.max_calls = choice.name != NULL || !parallel ? 1 : 0;
     return constrain_calls(o, v, cfg, out, e);
 }
 
@@ -489,7 +490,7 @@ static int parse_budget(const json_t *o, msgl_gen_request *out, msgl_api_error *
     }
     // One that the answer cannot reach needs no watching.
     const bool reached = out->max_tokens < 0 || budget < out->max_tokens;
-    out->thinking_budget = reached ? (int32_t)budget : -1;
+    out->chat.thinking_budget = reached ? (int32_t)budget : -1;
     return 0;
 }
 
@@ -500,8 +501,8 @@ static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen
     bool apart = true;
     const int rc = msgl__field_bool(o, "separate_reasoning", &apart, e);
     if (rc < 0) return rc;
-    out->split.reasoning = cfg->reasoning_form;
-    out->split.keep_reasoning = !apart;
+    out->chat.split.reasoning = cfg->reasoning_form;
+    out->chat.split.keep_reasoning = !apart;
     return parse_budget(o, out, e);
 }
 
@@ -523,7 +524,7 @@ static int parse_template(const json_t *o, const msgl_api_config **cfg, msgl_api
         return msgl__field_bad(e, "chat_template",
                                "must be the text of a template, which has {{ or {% in it");
     }
-    out->chat_template = v;
+    out->chat.template = v;
     *own = **cfg;
     if (own->tool_form_auto) own->tool_form = msgl__tool_form("auto", text);
     if (own->reasoning_form_auto) own->reasoning_form = msgl__reasoning_form("auto", text);
@@ -570,11 +571,11 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (rc_think < 0) return rc_think;
     if (rc == 0) rc = msgl__field_str(o, "reasoning_effort", &effort, e);
     if (rc >= 0) rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
-    if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
+    if (rc >= 0) rc = msgl__final_message_parse(o, &out->chat.continue_final, e);
     if (rc < 0) return rc;
-    if (out->continue_final) prompt = false;
+    if (out->chat.continue_final) prompt = false;
     json_t *vars = json_is_object(kwargs) ? msgl__json_copy(kwargs) : json_object();
-    out->chat_vars = vars;
+    out->chat.vars = vars;
     int bad = vars == NULL;
     bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));
     bad |= tools != NULL ? json_object_set(vars, "tools", tools)
@@ -586,8 +587,8 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     }
     if (rc_think > 0) bad |= json_object_set_new(vars, "enable_thinking", json_boolean(think));
     // DeepSeek's templates call it thinking.
-    out->no_thinking = json_is_false(json_object_get(vars, "enable_thinking")) ||
-                       json_is_false(json_object_get(vars, "thinking"));
+    out->chat.no_thinking = json_is_false(json_object_get(vars, "enable_thinking")) ||
+                            json_is_false(json_object_get(vars, "thinking"));
     return bad != 0 ? msgl__api_oom(e) : 0;
 }
 

@@ -33,7 +33,7 @@ int msgl__chat_put_call_name(const char *call, size_t len, msgl_strbuf *out)
 static int put_made_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const int len = msgl__tool_form_id_len(r->req->split.tools), which[2] = {index, n};
+    const int len = msgl__tool_form_id_len(r->req->chat.split.tools), which[2] = {index, n};
     uint64_t h = msgl__hash(MSGL_HASH_START, r->id, strlen(r->id));
     int rc = msgl__strbuf_adds(out, len == 9 ? "\"" : "\"call_");
     for (int i = 0; i < len && rc == 0; i++) {

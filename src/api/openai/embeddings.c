@@ -8,6 +8,7 @@
 #include <openssl/evp.h>
 
 #include "core/mem.h"
+#include "api/openai/embeddings.h"
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
@@ -29,14 +30,22 @@ static const msgl_refused_field refused[] = {{"truncate_prompt_tokens", MSGL_NEU
 static const msgl_fields fields = {.read = rows, .refused = refused};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
+// Fields of this alone.
+typedef struct embeddings {
+    bool base64;        // values as base64 instead of numbers
+    int32_t dimensions; // so many of them; 0: all
+} embeddings;
+static const msgl_own_fields own_fields = {.size = sizeof(embeddings)};
+
 static int parse_format(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     static const char name[] = "encoding_format";
     const char *format = "float";
     const int rc = msgl__field_str(o, name, &format, e);
     if (rc < 0) return rc;
-    out->base64 = strcmp(format, "base64") == 0;
-    if (out->base64 || strcmp(format, "float") == 0) return 0;
+    embeddings *own = out->own;
+    own->base64 = strcmp(format, "base64") == 0;
+    if (own->base64 || strcmp(format, "float") == 0) return 0;
     return msgl__api_fail(e, 400, name, "invalid_value",
                           "'%s' is '%.40s'; allowed: float and base64.", name, format);
 }
@@ -49,7 +58,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = parse_format(o, out, e);
     if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
     if (rc < 0) return rc;
-    out->dimensions = (int32_t)num;
+    ((embeddings *)out->own)->dimensions = (int32_t)num;
     out->sampling = msgl__sampling_params_default(); // no answer follows
     out->max_tokens = 1;
     return msgl__parse_prompts(json_object_get(o, "input"), "input", cfg, out, e);
@@ -135,14 +144,19 @@ static int put_begin(const msgl_reply *r, msgl_strbuf *out)
     return msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
 }
 
+int msgl__embedding_put(msgl_sequence *s, int32_t dimensions, bool base64, msgl_strbuf *out)
+{
+    const int32_t n = dimensions > 0 && dimensions < s->num_values ? dimensions : s->num_values;
+    normalise(s->values, n);
+    return (base64 ? put_base64 : put_floats)(s->values, n, out);
+}
+
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
-    const int32_t asked = r->req->dimensions,
-                  n = asked > 0 && asked < s->num_values ? asked : s->num_values;
-    normalise(s->values, n);
+    const embeddings *own = r->req->own;
     int rc = msgl__strbuf_addf(out, "%s{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
                                index == 0 ? "" : ",", index);
-    if (rc == 0) rc = (r->req->base64 ? put_base64 : put_floats)(s->values, n, out);
+    if (rc == 0) rc = msgl__embedding_put(s, own->dimensions, own->base64, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -163,6 +177,7 @@ static const msgl_example examples[] = {
 };
 const msgl_endpoint msgl__endpoint_embeddings = {
     .path = "/v1/embeddings",
+    .own = &own_fields,
     .help = "Vectors of texts, by a server of a model that makes them "
             "([embeddings.md](embeddings.md)); others refuse it.",
     .examples = examples,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/responses, OpenAI's Responses API without its storage: the body as one of
+// POST /v1/responses, OpenAI's Responses API: the body as one of
 // /v1/chat/completions, which is what reads it from there on, and what the answer repeats of it.
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +10,23 @@
 #include "api/foreign.h"
 #include "api/openai/responses_answer.h"
 #include "api/openai/responses_input.h"
+#include "api/openai/responses_kept.h"
+
+static void own_free(void *own)
+{
+    msgl_responses_own *o = own;
+    msgl__strbuf_free(&o->namespaces);
+    msgl__strbuf_free(&o->repeated);
+}
+
+static size_t own_bytes(const void *own)
+{
+    const msgl_responses_own *o = own;
+    return o->namespaces.cap + o->repeated.cap;
+}
+
+static const msgl_own_fields own_fields = {
+    .size = sizeof(msgl_responses_own), .free = own_free, .bytes = own_bytes};
 
 enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
 
@@ -39,12 +56,14 @@ static const msgl_field_row rows[] = {
     MSGL_ROW_CHAT_TEMPLATE,
     {"max_tool_calls", MSGL_FIELD_ANY,
      .help = "changes nothing: of tools that OpenAI's servers run"},
-    {"previous_response_id", MSGL_FIELD_ANY,
-     .only = "null, with the whole conversation in 'input': nothing is stored"},
+    {"store", MSGL_FIELD_BOOL, .preset = "true",
+     .help = "the response is kept for a while ([responses.md](responses.md#what-is-stored))"},
+    {"previous_response_id", MSGL_FIELD_STRING,
+     .help = "of a stored response, whose conversation goes on with `input`"},
     {"conversation", MSGL_FIELD_ANY,
-     .only = "null, with the whole conversation in 'input': nothing is stored"},
+     .only = "null, with 'previous_response_id' or the whole conversation in 'input'"},
     {"prompt", MSGL_FIELD_ANY,
-     .only = "null, with its text in 'instructions' and 'input': nothing is stored"},
+     .only = "null, with its text in 'instructions' and 'input': no prompts are stored"},
     {"background", MSGL_FIELD_ANY,
      .only = "false: an answer comes with its request, whole or as a stream"},
     {"context_management", MSGL_FIELD_ANY, .only = "null"},
@@ -61,7 +80,6 @@ static const msgl_field_row rows[] = {
         name, MSGL_FIELD_ANY, .help = "changes nothing: of OpenAI's service"                       \
     }
 static const msgl_field_row service_rows[] = {
-    UNUSED("store"),
     UNUSED("user"),
     UNUSED("safety_identifier"),
     UNUSED("prompt_cache_key"),
@@ -153,9 +171,9 @@ static int put_function(const json_t *tool, json_t *space, const char *param, js
     json_t *function = json_pack("{s:o}", "name", flat);
     int bad = function == NULL;
     if (space != NULL) { // the answer gives the names back as they were
-        bad |= msgl__strbuf_add(&req->namespaces, json_string_value(space),
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(space),
                                 json_string_length(space) + 1);
-        bad |= msgl__strbuf_add(&req->namespaces, json_string_value(name),
+        bad |= msgl__strbuf_add(&msgl__responses_own(req)->namespaces, json_string_value(name),
                                 json_string_length(name) + 1);
     }
     if (about != NULL) bad |= json_object_set(function, "description", about);
@@ -198,7 +216,7 @@ static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_
     if (!json_is_array(in)) return msgl__field_bad(e, "tools", "must be an array");
     json_t *out = json_array();
     if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
-    msgl__strbuf_init(&req->namespaces, SIZE_MAX / 2);
+    msgl__strbuf_init(&msgl__responses_own(req)->namespaces, SIZE_MAX / 2);
     return put_tools_of(in, NULL, "tools", out, req, e);
 }
 
@@ -308,21 +326,28 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
         rc = put_member(members[i][0], msgl__field(o, members[i][0]), members[i][1], out);
     }
     if (rc == 0) rc = put_text_member(msgl__field(o, "text"), out);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(out, ",\"temperature\":%.7g,\"top_p\":%.7g",
+                               (double)req->sampling.temperature, (double)req->sampling.top_p);
+    }
+    if (rc == 0) {
+        rc =
+            put_member("previous_response_id", msgl__field(o, "previous_response_id"), "null", out);
+    }
     if (rc != 0) return rc;
-    return msgl__strbuf_addf(out,
-                             ",\"temperature\":%.7g,\"top_p\":%.7g,"
-                             "\"previous_response_id\":null,\"store\":false,\"background\":false",
-                             (double)req->sampling.temperature, (double)req->sampling.top_p);
+    return msgl__strbuf_addf(out, ",\"store\":%s,\"background\":false",
+                             req->kept.len > 0 ? "true" : "false");
 }
 
 // Of a request that was read: its fields have the right types.
 static int repeat(const json_t *o, msgl_gen_request *req, msgl_api_error *e)
 {
-    msgl__strbuf_init(&req->repeated, SIZE_MAX / 2);
-    int rc = put_repeated(o, req, &req->repeated);
+    msgl_strbuf *repeated = &msgl__responses_own(req)->repeated;
+    msgl__strbuf_init(repeated, SIZE_MAX / 2);
+    int rc = put_repeated(o, req, repeated);
     if (rc != 0) return msgl__api_oom(e);
     if (req->room.claim == NULL) return 0;
-    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, req->repeated.cap);
+    rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, repeated->cap);
     return rc == 0 ? 0 : msgl__api_fail_memory(e, rc);
 }
 
@@ -381,6 +406,9 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = msgl__field_int_of(o, &fields, "max_output_tokens", &most, e);
     if (rc < 0) return rc;
+    rc = msgl__responses_go_on((json_t *)o, cfg, out, e);
+    if (rc == 0) rc = msgl__responses_keep(o, cfg, out, e);
+    if (rc != 0) return rc;
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, cfg, e);
@@ -407,7 +435,8 @@ static const msgl_example examples[] = {
 
 const msgl_endpoint msgl__endpoint_responses = {
     .path = "/v1/responses",
-    .help = "OpenAI's Responses without their storage ([responses.md](responses.md)).",
+    .own = &own_fields,
+    .help = "OpenAI's Responses ([responses.md](responses.md)).",
     .examples = examples,
     .method = MSGL_HTTP_POST,
     .parse = parse,
@@ -438,6 +467,7 @@ static const msgl_example count_examples[] = {
 
 const msgl_endpoint msgl__endpoint_input_tokens = {
     .path = "/v1/responses/input_tokens",
+    .own = &own_fields,
     .help = "How many tokens the prompt of such a response has.",
     .examples = count_examples,
     .method = MSGL_HTTP_POST,

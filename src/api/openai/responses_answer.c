@@ -27,7 +27,7 @@ static int put_item_id(const msgl_reply *r, msgl_part_kind kind, int number, msg
 // A function's name, and its namespace, if the client called it by both.
 static int put_call_name(const msgl_reply *r, const char *name, size_t len, msgl_strbuf *out)
 {
-    const msgl_strbuf *all = &r->req->namespaces;
+    const msgl_strbuf *all = &msgl__responses_own(r->req)->namespaces;
     for (size_t at = 0; at < all->len;) {
         const char *space = all->data + at, *inner = space + strlen(space) + 1;
         const size_t n = strlen(space), m = strlen(inner);
@@ -114,7 +114,7 @@ static int put_head(const msgl_reply *r, msgl_strbuf *out)
     int rc = msgl__strbuf_addf(
         out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%" PRId64 ",\"model\":", r->id,
         r->created);
-    const msgl_strbuf *repeated = &r->req->repeated;
+    const msgl_strbuf *repeated = &msgl__responses_own(r->req)->repeated;
     if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
     if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(repeated), repeated->len);
     return rc == 0 ? msgl__strbuf_adds(out, ",\"output\":[") : rc;
@@ -356,11 +356,13 @@ static int put_last(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
                        out);
     }
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"response\":");
+    s->kept_at = out->len;
     if (rc == 0) rc = put_head(r, out);
     if (rc == 0) {
         rc = msgl__strbuf_add(out, msgl__strbuf_str(&s->blocks_shown), s->blocks_shown.len);
     }
     if (rc == 0) rc = put_tail(r, s, NULL, out);
+    s->kept_len = out->len - s->kept_at;
     return rc == 0 ? end_event(out) : rc;
 }
 

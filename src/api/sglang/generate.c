@@ -74,6 +74,17 @@ static const msgl_fields sglang = {
     .inside = &misplaced};
 static const msgl_fields *const objects[] = {&plain, &sglang, &params, NULL};
 
+// Fields of this alone.
+typedef struct generate {
+    bool sglang; // in SGLang's form
+} generate;
+static const msgl_own_fields own_fields = {.size = sizeof(generate)};
+
+static bool in_sglang(const msgl_gen_request *r)
+{
+    return ((const generate *)r->own)->sglang;
+}
+
 static bool is_sglang(const json_t *o)
 {
     return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL;
@@ -147,7 +158,7 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
 static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
-    out->sglang = true;
+    ((generate *)out->own)->sglang = true;
     int rc = check_places(o, e);
     if (rc == 0) rc = msgl__check_fields(o, &sglang, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc < 0) return rc;
@@ -222,14 +233,14 @@ static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, ms
 
 static int put_begin(const msgl_reply *r, msgl_strbuf *out)
 {
-    if (!r->req->sglang) return msgl__strbuf_addc(out, '{');
+    if (!in_sglang(r->req)) return msgl__strbuf_addc(out, '{');
     return r->num_choices > 1 ? msgl__strbuf_addc(out, '[') : 0;
 }
 
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
     int rc = 0;
-    if (r->req->sglang) {
+    if (in_sglang(r->req)) {
         if (index > 0) rc = msgl__strbuf_addc(out, ',');
         return rc == 0 ? put_sglang(r, index, s, out) : rc;
     }
@@ -240,7 +251,7 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
 
 static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
-    if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
+    if (in_sglang(r->req)) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
     int rc = msgl__strbuf_addc(out, ',');
     if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
@@ -250,7 +261,7 @@ static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool sile
                      msgl_strbuf *out)
 {
     int rc = 0;
-    if (r->req->sglang) {
+    if (in_sglang(r->req)) {
         if (s->first_shown && !silent && s->finish == NULL) return 0;
         rc = msgl__strbuf_adds(out, "data: ");
         if (rc == 0) rc = put_sglang(r, index, s, out);
@@ -270,7 +281,7 @@ static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completio
 // Plain text is the data of Mini-SGLang's stream, so its errors have an event name of their own.
 static int put_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out)
 {
-    const int rc = r->req->sglang ? 0 : msgl__strbuf_adds(out, "event: error\n");
+    const int rc = in_sglang(r->req) ? 0 : msgl__strbuf_adds(out, "event: error\n");
     return rc == 0 ? msgl__reply_stream_error(r, e, out) : rc;
 }
 
@@ -285,6 +296,7 @@ static const msgl_example examples[] = {
 
 const msgl_endpoint msgl__endpoint_generate = {
     .path = "/generate",
+    .own = &own_fields,
     .help = "The completions of Mini-SGLang and of SGLang, told apart by `sampling_params` and "
             "`input_ids`.",
     .examples = examples,

@@ -13,6 +13,18 @@
 
 // --- /tokenize ---
 
+// Fields of these alone.
+typedef struct tokenize {
+    bool many;   // an array was given, whatever its length
+    bool pieces; // tokens with their bytes
+} tokenize;
+static const msgl_own_fields own_fields = {.size = sizeof(tokenize)};
+
+static tokenize *own_of(const msgl_gen_request *r)
+{
+    return r->own;
+}
+
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
     {"prompt", MSGL_FIELD_ANY, .max_items = MSGL_API_MAX_PROMPTS,
@@ -56,7 +68,7 @@ static int parse_texts(const json_t *v, const char *name, msgl_gen_request *out,
         out->prompts[out->num_prompts++] =
             (msgl_prompt){.text = json_string_value(text), .len = json_string_length(text)};
     }
-    out->many = json_is_array(v);
+    own_of(out)->many = json_is_array(v);
     return 0;
 }
 
@@ -91,10 +103,10 @@ static int parse_tokenize(const json_t *o, const msgl_api_config *cfg, msgl_gen_
     rc = msgl__field_bool(o, "add_special", &special, e);
     if (rc >= 0) rc = msgl__field_bool(o, "add_special_tokens", &special, e);
     if (rc >= 0) rc = msgl__field_bool(o, "parse_special", &parse, e);
-    if (rc >= 0) rc = msgl__field_bool(o, "with_pieces", &out->pieces, e);
+    if (rc >= 0) rc = msgl__field_bool(o, "with_pieces", &own_of(out)->pieces, e);
     if (rc < 0) return rc;
-    out->bare = !special;
-    out->literal = !parse;
+    out->without_special_tokens = !special;
+    out->special_tokens_are_text = !parse;
     if (strcmp(source, "messages") == 0) return msgl__parse_conversation(o, cfg, out, e);
     return parse_texts(json_object_get(o, source), source, out, e);
 }
@@ -130,7 +142,7 @@ static int put_tokens(const msgl_job *j, const msgl_tokenizer *t, const msgl_ids
     int rc = msgl__strbuf_addc(out, '[');
     for (size_t i = 0; i < ids->len && rc == 0; i++) {
         const char *comma = i == 0 ? "" : ",";
-        if (!j->req.pieces) {
+        if (!own_of(&j->req)->pieces) {
             rc = msgl__strbuf_addf(out, "%s%d", comma, ids->data[i]);
             continue;
         }
@@ -144,7 +156,7 @@ static int put_tokens(const msgl_job *j, const msgl_tokenizer *t, const msgl_ids
 // Of several texts, "tokens" and "count" are arrays, as from SGLang.
 static int put_tokenized(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out)
 {
-    const bool many = j->req.many;
+    const bool many = own_of(&j->req)->many;
     int rc = msgl__strbuf_adds(out, many ? "{\"tokens\":[" : "{\"tokens\":");
     for (int i = 0; i < j->req.num_prompts && rc == 0; i++) {
         if (i > 0) rc = msgl__strbuf_addc(out, ',');
@@ -168,6 +180,7 @@ static const msgl_example tokenize_examples[] = {
 };
 const msgl_endpoint msgl__endpoint_tokenize = {
     .path = "/tokenize",
+    .own = &own_fields,
     .help = "The tokens of a text, of several, or of a conversation ([tokenize.md](tokenize.md)).",
     .examples = tokenize_examples,
     .method = MSGL_HTTP_POST,
@@ -204,7 +217,7 @@ static int parse_detokenize(const json_t *o, const msgl_api_config *cfg, msgl_ge
         return msgl__api_fail(e, 400, "tokens", "invalid_type",
                               "'tokens' must be an array of token ids, or an array of such.");
     }
-    out->many = json_is_array(first);
+    own_of(out)->many = json_is_array(first);
     if (json_is_array(tokens) && first == NULL) { // no tokens, no text
         out->prompts = msgl__calloc(1, sizeof *out->prompts);
         out->num_prompts = 1;
@@ -234,12 +247,12 @@ static int put_text(const msgl_tokenizer *t, const msgl_ids *ids, bool skip_spec
 
 static int put_texts(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out)
 {
-    int rc = j->req.many ? msgl__strbuf_addc(out, '[') : 0;
+    int rc = own_of(&j->req)->many ? msgl__strbuf_addc(out, '[') : 0;
     for (int i = 0; i < j->req.num_prompts && rc == 0; i++) {
         if (i > 0) rc = msgl__strbuf_addc(out, ',');
         if (rc == 0) rc = put_text(t, &j->ids[i], j->req.skip_special, out);
     }
-    return rc == 0 && j->req.many ? msgl__strbuf_addc(out, ']') : rc;
+    return rc == 0 && own_of(&j->req)->many ? msgl__strbuf_addc(out, ']') : rc;
 }
 
 // vLLM's "prompt", llama-server's "content", SGLang's "text".
@@ -261,6 +274,7 @@ static const msgl_example detokenize_examples[] = {
 };
 const msgl_endpoint msgl__endpoint_detokenize = {
     .path = "/detokenize",
+    .own = &own_fields,
     .help = "The text of tokens.",
     .examples = detokenize_examples,
     .method = MSGL_HTTP_POST,

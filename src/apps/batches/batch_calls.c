@@ -216,12 +216,14 @@ const msgl_endpoint msgl__endpoint_files = {
     .examples = files_examples,
     .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
     .objects = file_objects,
+    .optional = true,
     .take = take};
 const msgl_endpoint msgl__endpoint_file = {.path = "/v1/files/",
                                            .help = "One of the files.",
                                            .examples = file_examples,
                                            .prefix = true,
                                            .method = MSGL_HTTP_GET | MSGL_HTTP_DELETE,
+                                           .optional = true,
                                            .take = take};
 const msgl_endpoint msgl__endpoint_batches = {
     .path = "/v1/batches",
@@ -229,6 +231,7 @@ const msgl_endpoint msgl__endpoint_batches = {
     .examples = batches_examples,
     .method = MSGL_HTTP_GET | MSGL_HTTP_POST,
     .objects = batch_objects,
+    .optional = true,
     .take = take};
 const msgl_endpoint msgl__endpoint_batch = {.path = "/v1/batches/",
                                             .help = "One of the batches.",
@@ -236,4 +239,5 @@ const msgl_endpoint msgl__endpoint_batch = {.path = "/v1/batches/",
                                             .prefix = true,
                                             .method =
                                                 MSGL_HTTP_GET | MSGL_HTTP_POST | MSGL_HTTP_DELETE,
+                                            .optional = true,
                                             .take = take};

@@ -43,12 +43,15 @@ static const char *text_of(const json_t *o, const char *key)
 
 // --- the input ---
 
-static void add_error(json_t *errors, int line, const char *param, const char *message)
+// 0 or MSGL_ENOMEM: a batch whose error is not kept would be run.
+static int add_error(json_t *errors, int line, const char *param, const char *message)
 {
-    if (json_array_size(errors) >= MAX_ERRORS) return;
-    json_array_append_new(errors, json_pack("{s:s,s:s,s:s?,s:o}", "code", "invalid_request",
-                                            "message", message, "param", param, "line",
-                                            line == 0 ? json_null() : json_integer(line)));
+    char text[400];
+    if (json_array_size(errors) >= MAX_ERRORS) return 0;
+    json_t *o = json_pack("{s:s,s:s,s:s?,s:o}", "code", "invalid_request", "message",
+                          msgl__printable(message, text, sizeof text), "param", param, "line",
+                          line == 0 ? json_null() : json_integer(line));
+    return json_array_append_new(errors, o) == 0 ? 0 : MSGL_ENOMEM;
 }
 
 static json_t *parse_line(const msgl_batch *b, const msgl_batch_line *l, msgl_err *err)
@@ -87,8 +90,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
     json_t *o = parse_line(b, l, &err);
     if (o == NULL) {
         if (err.code == MSGL_ENOMEM) return MSGL_ENOMEM;
-        add_error(errors, l->number, NULL, err.text);
-        return 0;
+        return add_error(errors, l->number, NULL, err.text);
     }
     const char *param = NULL, *wrong = check_request(b, o, &param);
     const char *id = text_of(o, "custom_id");
@@ -96,11 +98,12 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
         param = "custom_id";
         wrong = "The 'custom_id' is that of an earlier line; each must be its own.";
     }
-    if (wrong != NULL) add_error(errors, l->number, param, wrong);
-    const int rc = wrong != NULL || json_object_set_new(
-                                        seen, id, json_integer((json_int_t)(l - b->lines))) == 0
-                       ? 0
-                       : MSGL_ENOMEM;
+    int rc = 0;
+    if (wrong != NULL) {
+        rc = add_error(errors, l->number, param, wrong);
+    } else if (json_object_set_new(seen, id, json_integer((json_int_t)(l - b->lines))) != 0) {
+        rc = MSGL_ENOMEM;
+    }
     json_decref(o);
     return rc;
 }
@@ -142,18 +145,16 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
                                    MSGL_BATCH_MAX_INPUT, &b->input, &b->input_len, &err);
     if (rc != 0) {
         (void)snprintf(message, sizeof message, "The input file cannot be read: %.100s", err.text);
-        add_error(errors, 0, "input_file_id", message);
-        return rc == MSGL_ENOMEM ? rc : 0;
+        return rc == MSGL_ENOMEM ? rc : add_error(errors, 0, "input_file_id", message);
     }
     rc = split_lines(b);
     if (rc == MSGL_ELIMIT) {
         (void)snprintf(message, sizeof message, "The input has more than %d requests.",
                        MSGL_BATCH_MAX_REQUESTS);
-        add_error(errors, 0, "input_file_id", message);
-        return 0;
+        return add_error(errors, 0, "input_file_id", message);
     }
     if (rc == 0 && b->num_lines == 0) {
-        add_error(errors, 0, "input_file_id", "The input has no requests.");
+        rc = add_error(errors, 0, "input_file_id", "The input has no requests.");
     }
     for (int i = 0; i < b->num_lines && rc == 0; i++) {
         rc = check_line(b, &b->lines[i], seen, errors);

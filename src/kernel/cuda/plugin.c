@@ -101,6 +101,7 @@ static void fill_kernels(msgl_kernels *k)
         .pick = msgl__cuda_pick,
         .logprobs = msgl__cuda_logprobs,
         .mask = msgl__cuda_mask,
+        .chain = msgl__cuda_chain,
         .scratch_size = msgl__cuda_sample_scratch,
     };
     k->delta = (msgl_delta_kernels){

@@ -181,6 +181,12 @@ template <typename T> static inline T atomicOr(T *p, T v)
     *p |= v;
     return old;
 }
+static inline unsigned atomicCAS(unsigned *p, unsigned want, unsigned v)
+{
+    const unsigned old = *p;
+    if (old == want) *p = v;
+    return old;
+}
 static inline int min(int a, int b)
 {
     return a < b ? a : b;
@@ -224,6 +230,18 @@ static inline float __uint_as_float(uint32_t u)
 static inline float __fmul_rn(float a, float b)
 {
     return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
 }
 static inline float __fdividef(float a, float b)
 {

@@ -11,9 +11,8 @@
 #define MSGL_KERNEL_CUDA_OPS_ADJUST_CUH
 
 #include "kernel/calls.h"
+#include "kernel/cuda/ops/adjust_values.cuh"
 #include "kernel/cuda/ops/row_search.cuh"
-
-#define COUNTER_BITS 0x7fc00000u
 
 struct sample_args { // of sample_kernel
     float *logits;
@@ -54,29 +53,6 @@ static __device__ __forceinline__ row_adjust adjust_of(const sample_args *a)
                       cluster_rank() * (int)blockDim.x + (int)threadIdx.x,
                       size * (int)blockDim.x,
                       size};
-}
-
-struct adjust_range { // of positions
-    int first, answer, end;
-};
-
-static __device__ __forceinline__ adjust_range adjust_places(const msgl_sample_row &p)
-{
-    const int answer = max(p.prompt_len, p.position - MSGL_MAX_COUNTED);
-    const bool counts = p.frequency != 0 || p.presence != 0;
-    return adjust_range{p.repetition != 1 ? 0 : counts ? answer : p.position, answer, p.position};
-}
-
-static __device__ __forceinline__ float adjust_repeated(const msgl_sample_row &p, float l)
-{
-    return l > 0 ? __fdiv_rn(l, p.repetition) : __fmul_rn(l, p.repetition);
-}
-
-static __device__ __forceinline__ float adjust_answered(const msgl_sample_row &p, float l,
-                                                        uint32_t count)
-{
-    l = __fsub_rn(adjust_repeated(p, l), __fmul_rn(p.frequency, (float)count));
-    return __fsub_rn(l, p.presence);
 }
 
 // Loads go past the L1: other SMs of the cluster write.

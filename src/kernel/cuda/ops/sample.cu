@@ -625,7 +625,7 @@ extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld
     launch_rows<logprobs_kernel>(x, l, num_rows, logits, ld, vocab, out, l.keep);
 }
 
-// One thread a logit.
+// One thread a logit; masks NULL: a copy.
 static __global__ void mask_kernel(const float *logits, size_t ld, const uint32_t *masks, int vocab,
                                    float *out)
 {
@@ -633,7 +633,7 @@ static __global__ void mask_kernel(const float *logits, size_t ld, const uint32_
     msgl__pdl_trigger();
     msgl__pdl_wait();
     if (t >= vocab) return;
-    const uint32_t word = masks[(size_t)row * ((vocab + 31) / 32) + t / 32];
+    const uint32_t word = masks == NULL ? ~0u : masks[(size_t)row * ((vocab + 31) / 32) + t / 32];
     out[(size_t)row * vocab + t] =
         word >> (t % 32) & 1 ? logits[(size_t)row * ld + t] : -CUDART_INF_F;
 }
