@@ -146,7 +146,7 @@ static const char *put_text(char **at, const char *s, size_t len)
     return copy;
 }
 
-int msgl__gen_request_settle(msgl_gen_request *r)
+int msgl__gen_request_detach(msgl_gen_request *r)
 {
     size_t len = 0;
     const bool keep = (r->echo || r->keep_texts) && r->prompts != NULL;

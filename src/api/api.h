@@ -140,7 +140,7 @@ typedef struct msgl_chat_request {
     char *call_grammar;      // ... held to this one, in Lark's form; owned; NULL: free
     bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
-    const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
+    const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_detach
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
 } msgl_chat_request;
 
@@ -156,10 +156,10 @@ typedef struct msgl_gen_request {
     const msgl_endpoint *ep;        // that it came to
     void *own;                      // fields of ep alone (ep->own); owned
     char rid[MSGL_API_MAX_RID + 1]; // the client's name of the request; "": none
-    json_t *root; // the body; owns strings and chat.vars' values until msgl__gen_request_settle
+    json_t *root; // the body; owns strings and chat.vars' values until msgl__gen_request_detach
     msgl_json_room room;
     // The prompts.
-    msgl_prompt *prompts;         // of no chat; settled: with echo and keep_texts only
+    msgl_prompt *prompts;         // of no chat; detached: with echo and keep_texts only
     int num_prompts;              // of a chat: 1
     msgl_chat_request chat;       // of a chat
     msgl_pair_request pairs;      // of a reranker
@@ -193,7 +193,7 @@ typedef struct msgl_gen_request {
     msgl_strbuf left_out; // what of its schemas is not kept to, each with a NUL behind it
     msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
     msgl_strbuf notes;    // what the log is to be told once, sentences with a NUL behind each
-    char *text;           // settled: what stops and prompts point into
+    char *text;           // detached: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
 
@@ -213,7 +213,7 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
 
 // When the prompts are ids: copies what the answer still needs (stop strings, echoed text) and
 // frees the body's tree. 0 or MSGL_ENOMEM.
-int msgl__gen_request_settle(msgl_gen_request *r);
+int msgl__gen_request_detach(msgl_gen_request *r);
 
 // What clients are shown of a path: all of a relative one, such as ORG/NAME of a hub, and the last
 // part of an absolute one.

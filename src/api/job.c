@@ -241,7 +241,7 @@ static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param,
 }
 
 // What stays claimed when the tree is gone.
-static size_t settled_bytes(const msgl_job *j)
+static size_t detached_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
     size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
@@ -368,10 +368,10 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
     if (rc == 0 && j->req.sampling.dry_multiplier > 0) rc = break_repeats(j, tokenizer);
     if (rc == 0 && msgl__endpoint_ends_here(ep, &j->req)) rc = end_here(j, ep, tokenizer);
-    if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
+    if (rc == 0 && msgl__gen_request_detach(&j->req) != 0) {
         rc = msgl__api_oom(&j->error);
     }
-    if (rc == 0) msgl__claim_count(&j->claim, settled_bytes(j));
+    if (rc == 0) msgl__claim_count(&j->claim, detached_bytes(j));
     return rc;
 }
 

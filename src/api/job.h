@@ -28,7 +28,7 @@ typedef struct msgl_job {
     // Result: rc 0 with req and ids, or with the answer if the endpoint ends here (put_job); or
     // negative with error.
     int rc;
-    msgl_gen_request req; // settled
+    msgl_gen_request req; // detached
     msgl_ids *ids;        // [req.num_prompts]
     msgl_strbuf rendered; // of MSGL_PROMPT_RENDERED
     msgl_strbuf answer;

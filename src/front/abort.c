@@ -54,7 +54,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         return;
     }
     const bool everybody = msgl__guard_is_admin(&f->cfg.guard, p);
-    const party *own = everybody ? NULL : msgl__party_find(f, c, p);
+    const tenant *own = everybody ? NULL : msgl__tenant_find(f, c, p);
     const int n =
         everybody || own != NULL ? msgl__gen_abort(f, own, rid[0] == '\0' ? NULL : rid) : 0;
     msgl__strbuf_clear(&f->out);

@@ -3,8 +3,8 @@
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
 // a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
 // (what the log says of them and of requests), abort.c, gen.c
-// (requests with a job), trace.c (what is told of them), party.c (who they come from), turn.c
-// (whose choice an engine gets next).
+// (requests with a job), trace.c (what is told of them), tenant.c (who they come from),
+// fair_queue.c (whose choice an engine gets next).
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
@@ -18,9 +18,9 @@
 
 enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
 
-// Of what is shared out, a party may hold so many times what is then left for others.
+// A tenant may hold so many times what is then left for others: of 8 rows 7, since 7 <= 7 x 1.
 enum { SHARE = 7 };
-enum { PARTY_BUCKETS = 256 };
+enum { TENANT_BUCKETS = 256 };
 
 // What a connection's open request is, as its user pointer.
 typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_GUEST } client_kind;
@@ -39,7 +39,7 @@ struct choice {
     msgl_sequence seq;
     size_t seq_bytes; // of seq, claimed
     gen *owner;
-    choice *next;     // of its part, while it waits for its turn
+    choice *next;     // of its request_queue, while it waits there
     msgl_route route; // where it goes and counts
     bool sent;        // it had its turn
     bool waiting;     // in the engine, no event yet
@@ -52,42 +52,42 @@ struct choice {
     int64_t ahead;    // of its request there, its own included, when it was handed over
 };
 
-// Those who take turns are a ring; NULL and NULL: it is in none.
+// Queues that are served in turn form a ring; NULL and NULL: this one is in none.
 typedef struct ring {
     struct ring *prev, *next;
 } ring;
 
-// A request's choices of one replica.
-typedef struct part {
-    ring ring; // first: of its share, while there are any that wait
+// The choices of one request that one replica gets, served first in, first out.
+typedef struct request_queue {
+    ring ring; // first: of its tenant_queue, while choices wait
     gen *owner;
     choice *first, *last; // those that wait for their turn, in the request's order
     // Of those in the engine:
     int in_engine;
     int64_t tokens, to_start;
-} part;
+} request_queue;
 
-// A party's requests of one replica.
-typedef struct share {
+// The request_queues of one tenant at one replica, served in turn.
+typedef struct tenant_queue {
     ring ring;      // first: of the replica, while there are any that wait
-    ring *turn;     // of its parts with choices that wait; the next one
+    ring *turn;     // of its request_queues with choices that wait; the next one
     int in_engine;  // choices
     int64_t tokens; // that the engine is expected to keep for them
-} share;
+} tenant_queue;
 
 // Who requests come from, as far as shares go: an API key where keys are asked for, else an
 // address, or all batches together. There while it has requests.
-typedef struct party {
-    struct party *next; // of its bucket
-    enum { PARTY_KEY, PARTY_ADDRESS, PARTY_BATCHES } kind;
+typedef struct tenant {
+    struct tenant *next; // of its bucket
+    enum { TENANT_KEY, TENANT_ADDRESS, TENANT_BATCHES } kind;
     int key;
     msgl_http_source source;
     uint64_t number; // for engines; no other has or had it
     uint64_t id;     // for the workers; the same when it comes back
     int num_gens;
-    int waiting;    // of the front's `waiting`, its part
-    share shares[]; // [num_replicas]
-} party;
+    int waiting;           // those of the front's `waiting` that are its own
+    tenant_queue shares[]; // [num_replicas]
+} tenant;
 
 // A request with a job, from its body to the last byte of its answer.
 struct gen {
@@ -100,12 +100,12 @@ struct gen {
     bool streaming; // the answer has begun
     bool inner;     // of a batch
     bool aborted;   // to be, when the worker has done with it
-    party *party;   //
+    tenant *tenant; //
     msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
     int num_choices, num_left; // all, and those that have not ended
     int num_sent;              // choices that had their turn
-    part *parts;               // [num_replicas]
+    request_queue *parts;      // [num_replicas]
     char id[48];
     uint64_t number; // in the order of opening
     int64_t created;
@@ -134,7 +134,7 @@ typedef struct replica {
     // What it has been given:
     ring *turn;            // of shares with choices that wait for their turn; the next one
     int in_engine;         // choices
-    int parties;           // whose they are
+    int tenants;           // whose they are
     int64_t tokens;        // that the engine is expected to keep for them
     int64_t start_max;     // prompt tokens of one request that may be in the engine and not started
     int queued;            // choices that wait for their turn here
@@ -173,8 +173,8 @@ struct msgl_front {
 
     gen *gens, *dirty;
     int num_gens, num_inner; // all, and those of batches
-    party *parties[PARTY_BUCKETS];
-    uint64_t last_party;
+    tenant *tenants[TENANT_BUCKETS];
+    uint64_t last_tenant;
     stats_wait *stats_first, **stats_last;
     msgl_uids uids; // choices in engines
     uint64_t last_uid;
@@ -239,27 +239,27 @@ void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c)
 void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MSGL_MSG_TREE
 void msgl__stats_lost(replica *r);                       // the engine is gone
 
-// turn.c
-void msgl__turn_join(replica *r, part *p);
-void msgl__turn_leave(replica *r, part *p); // not in the ring: nothing happens
+// fair_queue.c
+void msgl__fair_join(replica *r, request_queue *p);
+void msgl__fair_leave(replica *r, request_queue *p); // not in the ring: nothing happens
 // The choice was handed to the engine; had its first event; left the engine.
-void msgl__turn_sent(msgl_front *f, choice *c);
-void msgl__turn_started(msgl_front *f, choice *c);
-void msgl__turn_grown(msgl_front *f, choice *c); // and any later event
-void msgl__turn_left(msgl_front *f, choice *c);
+void msgl__fair_sent(msgl_front *f, choice *c);
+void msgl__fair_started(msgl_front *f, choice *c);
+void msgl__fair_grown(msgl_front *f, choice *c); // and any later event
+void msgl__fair_left(msgl_front *f, choice *c);
 // How many tokens answers have had lately, about.
-int32_t msgl__turn_usual_answer(const msgl_front *f);
-// The part whose first choice the engine may have now, moved to the end of the ring, or NULL.
-part *msgl__turn_next(replica *r);
+int32_t msgl__fair_usual_answer(const msgl_front *f);
+// The queue whose first choice the engine may have now, moved to the end of the ring, or NULL.
+request_queue *msgl__fair_next(replica *r);
 
-// party.c
-// The request's party, which has one request more; NULL: no memory.
-party *msgl__party_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
-void msgl__party_leave(msgl_front *f, party *p);
-// The number that such a request's party has, whether it has requests now or not.
-uint64_t msgl__party_id(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+// tenant.c
+// The request's tenant, which has one request more; NULL: no memory.
+tenant *msgl__tenant_join(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+void msgl__tenant_leave(msgl_front *f, tenant *p);
+// The number that such a request's tenant has, whether it has requests now or not.
+uint64_t msgl__tenant_id(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 // Whose such a request is; NULL: of somebody who has none now.
-const party *msgl__party_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+const tenant *msgl__tenant_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 
 // trace.c
 // The request has been read; its first choice was given to an engine; it has its first token.
@@ -280,10 +280,10 @@ void msgl__trace_refused(msgl_front *f, const msgl_endpoint *ep, const msgl_http
 
 // gen.c
 // Ends the requests of this name, or all but those of batches (NULL), with what they have answered
-// so far: those of one party, or anybody's (NULL). A name is what the client gave as `rid`, or the
+// so far: those of one tenant, or anybody's (NULL). A name is what the client gave as `rid`, or the
 // answer's X-Request-Id, or its id. Returns how many; those that a worker still reads count if
 // their header has the name.
-int msgl__gen_abort(msgl_front *f, const party *of, const char *rid);
+int msgl__gen_abort(msgl_front *f, const tenant *of, const char *rid);
 void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);

@@ -26,7 +26,7 @@ enum {
 // --- life ---
 
 // So many of its places in the queue are free again.
-static void queue_give(msgl_front *f, party *p, int n)
+static void queue_give(msgl_front *f, tenant *p, int n)
 {
     f->waiting -= n;
     p->waiting -= n;
@@ -42,9 +42,9 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
     }
     msgl__uids_remove(&f->uids, &c->uid);
     c->uid.id = 0;
-    msgl__turn_left(f, c);
+    msgl__fair_left(f, c);
     msgl__router_ended(f->router, &c->route);
-    queue_give(f, c->owner->party, c->waiting);
+    queue_give(f, c->owner->tenant, c->waiting);
     c->waiting = false;
     c->owner->num_left--;
 }
@@ -55,8 +55,8 @@ static void queue_left(replica *r, const choice *c)
     r->queued_tokens -= c->prompt;
 }
 
-// The part's choices wait no longer, and count nowhere. Returns the list of them.
-static choice *part_empty(msgl_front *f, part *p)
+// The queue's choices wait no longer, and count nowhere. Returns the list of them.
+static choice *part_empty(msgl_front *f, request_queue *p)
 {
     choice *all = p->first;
     replica *r = &f->replicas[p - p->owner->parts];
@@ -64,7 +64,7 @@ static choice *part_empty(msgl_front *f, part *p)
         msgl__router_ended(f->router, &c->route);
         queue_left(r, c);
     }
-    msgl__turn_leave(r, p);
+    msgl__fair_leave(r, p);
     p->first = p->last = NULL;
     return all;
 }
@@ -81,7 +81,7 @@ static void tell_batches(msgl_front *f)
 static void gen_free(msgl_front *f, gen *g)
 {
     msgl__trace_end(f, g);
-    queue_give(f, g->party, g->num_choices - g->num_sent);
+    queue_give(f, g->tenant, g->num_choices - g->num_sent);
     for (int i = 0; i < f->cfg.num_replicas && g->parts != NULL; i++) {
         (void)part_empty(f, &g->parts[i]);
     }
@@ -95,7 +95,7 @@ static void gen_free(msgl_front *f, gen *g)
     if (g->prev != NULL) g->prev->next = g->next;
     if (g->next != NULL) g->next->prev = g->prev;
     if (f->gens == g) f->gens = g->next;
-    msgl__party_leave(f, g->party);
+    msgl__tenant_leave(f, g->tenant);
     f->num_gens--;
     f->num_inner -= g->inner;
     tell_batches(f);
@@ -194,9 +194,9 @@ void msgl__gen_gone(msgl_front *f, gen *g)
 // --- body to worker ---
 
 // Takes n more places in the queue for a request that has `own` there. A request alone in it may
-// pass the limit: it could never be served otherwise. A party with more than one request waiting
+// pass the limit: it could never be served otherwise. A tenant with more than one request waiting
 // leaves places for others.
-static bool queue_take(msgl_front *f, party *p, int n, int own, msgl_api_error *e)
+static bool queue_take(msgl_front *f, tenant *p, int n, int own, msgl_api_error *e)
 {
     const int left = f->cfg.max_waiting - f->waiting - n;
     const bool full = f->waiting > own && left < 0;
@@ -213,7 +213,7 @@ static bool queue_take(msgl_front *f, party *p, int n, int own, msgl_api_error *
 }
 
 // The request's shell, with the body and its claim in its job; or NULL and *e.
-static gen *gen_create(msgl_front *f, const party *from, msgl_http_parser *p,
+static gen *gen_create(msgl_front *f, const tenant *from, msgl_http_parser *p,
                        const msgl_endpoint *ep, msgl_api_error *e)
 {
     gen *g = msgl__calloc(1, sizeof *g);
@@ -246,24 +246,24 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
 {
     msgl_api_error e;
     gen *g = NULL;
-    party *from = NULL;
+    tenant *from = NULL;
     if (msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready",
                              "The engine is not ready; try again soon.");
-    } else if ((from = msgl__party_join(f, c, p)) == NULL) {
+    } else if ((from = msgl__tenant_join(f, c, p)) == NULL) {
         (void)msgl__api_oom(&e);
     } else if (queue_take(f, from, 1, 0, &e)) {
         g = gen_create(f, from, p, ep, &e);
         if (g == NULL) queue_give(f, from, 1);
     }
     if (g == NULL) {
-        if (from != NULL) msgl__party_leave(f, from);
+        if (from != NULL) msgl__tenant_leave(f, from);
         msgl__trace_refused(f, ep, c, p, &e);
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
     g->ep = ep;
-    g->party = from;
+    g->tenant = from;
     g->number = ++f->num_opened;
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
@@ -324,8 +324,8 @@ static int choice_claim(gen *g, choice *c)
     return rc;
 }
 
-// The first choice of a part goes to the part's engine.
-static int choice_start(msgl_front *f, part *p)
+// The first choice of a queue goes to the queue's engine.
+static int choice_start(msgl_front *f, request_queue *p)
 {
     gen *g = p->owner;
     choice *c = p->first;
@@ -334,7 +334,7 @@ static int choice_start(msgl_front *f, part *p)
     queue_left(r, c);
     if (p->first == NULL) {
         p->last = NULL;
-        msgl__turn_leave(r, p);
+        msgl__fair_leave(r, p);
     }
     const msgl_gen_request *req = &g->job->req;
     const int copy = copy_of(c), prompt = (int)(c - g->choices) / req->n;
@@ -347,7 +347,7 @@ static int choice_start(msgl_front *f, part *p)
         if (copy > 0) rc = msgl__sequence_share_prompt(&c->seq, &(c - copy)->seq);
     }
     if (rc != 0) {
-        queue_give(f, g->party, 1);
+        queue_give(f, g->tenant, 1);
         msgl__router_ended(f->router, &c->route);
         return rc;
     }
@@ -355,10 +355,10 @@ static int choice_start(msgl_front *f, part *p)
     msgl__uids_put(&f->uids, &c->uid);
     c->waiting = true;
     msgl__trace_sent(g);
-    msgl__turn_sent(f, c);
+    msgl__fair_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
-                                     .client = g->party->number,
+                                     .client = g->tenant->number,
                                      .cache_salt = req->cache_salt,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
@@ -375,7 +375,7 @@ void msgl__gen_turns(msgl_front *f)
 {
     for (int i = 0; i < f->cfg.num_replicas; i++) {
         replica *r = &f->replicas[i];
-        for (part *p; r->ready && (p = msgl__turn_next(r)) != NULL;) {
+        for (request_queue *p; r->ready && (p = msgl__fair_next(r)) != NULL;) {
             gen *g = p->owner;
             const int rc = choice_start(f, p);
             if (rc != 0) gen_fail_status(f, g, rc);
@@ -407,7 +407,7 @@ static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids, uint64_t s
 static int choice_route(msgl_front *f, choice *c, const uint64_t *keys)
 {
     gen *g = c->owner;
-    const int32_t max = g->job->req.max_tokens, usual = msgl__turn_usual_answer(f);
+    const int32_t max = g->job->req.max_tokens, usual = msgl__fair_usual_answer(f);
     const int rc = msgl__router_choose(f->router, keys, c->prompt,
                                        max > 0 && max < usual ? max : usual, &c->route);
     if (rc != 0) return rc;
@@ -416,7 +416,7 @@ static int choice_route(msgl_front *f, choice *c, const uint64_t *keys)
     r->queued_tokens += c->prompt;
     const int32_t rest = r->engine.max_seq_len > c->prompt ? r->engine.max_seq_len - c->prompt : 1;
     c->most = c->prompt + (max > 0 && max < rest ? max : rest);
-    part *p = &g->parts[c->route.replica];
+    request_queue *p = &g->parts[c->route.replica];
     choice **at = &p->first;
     if (p->last != NULL && p->last < c) at = &p->last->next;
     while (*at != NULL && *at < c) at = &(*at)->next;
@@ -455,12 +455,12 @@ static int gen_choices(msgl_front *f, gen *g, int n)
 static void gen_join(msgl_front *f, gen *g)
 {
     for (int i = 0; i < f->cfg.num_replicas; i++) {
-        if (g->parts[i].first != NULL) msgl__turn_join(&f->replicas[i], &g->parts[i]);
+        if (g->parts[i].first != NULL) msgl__fair_join(&f->replicas[i], &g->parts[i]);
     }
 }
 
-// Routes what waits in a part anew, its replica being down and another one up.
-static void part_move(msgl_front *f, part *p)
+// Routes what waits in a queue anew, its replica being down and another one up.
+static void part_move(msgl_front *f, request_queue *p)
 {
     gen *g = p->owner;
     int prompt = -1;
@@ -495,7 +495,7 @@ void msgl__gen_replica_lost(replica *r, const msgl_api_error *e)
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
         if (g->parts == NULL) continue; // with a worker
-        const part *p = &g->parts[r->index];
+        const request_queue *p = &g->parts[r->index];
         if (p->in_engine > 0 || (p->first != NULL && !others)) gen_fail(f, g, e);
     }
     msgl__gen_move(r);
@@ -517,7 +517,7 @@ static int choice_abort(msgl_front *f, choice *c)
         c->sent = true;
         g->num_sent++;
         g->num_left--;
-        queue_give(f, g->party, 1);
+        queue_give(f, g->tenant, 1);
         const int rc =
             msgl__sequence_init(&c->seq, req, prompt, &g->job->ids[prompt], f->cfg.tokenizer);
         if (rc != 0) return rc;
@@ -554,7 +554,7 @@ static bool aborted_late(const msgl_front *f, const gen *g)
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     for (uint64_t i = 0; i < f->num_late_aborts && i < MAX; i++) {
         const struct late_abort *a = &f->late_aborts[i];
-        if (a->up_to >= g->number && (a->of == 0 || a->of == g->party->number) &&
+        if (a->up_to >= g->number && (a->of == 0 || a->of == g->tenant->number) &&
             strcmp(a->rid, g->job->req.rid) == 0) {
             return true;
         }
@@ -568,7 +568,7 @@ static bool has_name(const gen *g, const char *rid)
     return !g->in_worker && strcmp(g->job->req.rid, rid) == 0;
 }
 
-int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
+int msgl__gen_abort(msgl_front *f, const tenant *of, const char *rid)
 {
     enum { MAX = sizeof f->late_aborts / sizeof f->late_aborts[0] };
     int n = 0;
@@ -579,7 +579,7 @@ int msgl__gen_abort(msgl_front *f, const party *of, const char *rid)
             (rid == NULL && g->inner)) {
             continue;
         }
-        if (of != NULL && g->party != of) continue;
+        if (of != NULL && g->tenant != of) continue;
         if (rid != NULL && !has_name(g, rid)) {
             late |= g->in_worker;
             continue;
@@ -604,12 +604,12 @@ static void gen_start(msgl_front *f, gen *g)
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
     if (msgl__front_num_serving(f) == 0) {
-        queue_give(f, g->party, 1);
+        queue_give(f, g->tenant, 1);
         gen_fail_status(f, g, MSGL_ECLOSED);
         return;
     }
-    if (!queue_take(f, g->party, n - 1, 1, &e)) {
-        queue_give(f, g->party, 1);
+    if (!queue_take(f, g->tenant, n - 1, 1, &e)) {
+        queue_give(f, g->tenant, 1);
         gen_fail(f, g, &e);
         return;
     }
@@ -618,7 +618,7 @@ static void gen_start(msgl_front *f, gen *g)
     int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, bytes);
     if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
-        queue_give(f, g->party, n - g->num_choices); // freeing it gives its choices' back
+        queue_give(f, g->tenant, n - g->num_choices); // freeing it gives its choices' back
         gen_fail_status(f, g, rc);
         return;
     }
@@ -671,7 +671,7 @@ void msgl__gen_jobs_done(msgl_front *f)
             gen_start(f, g);
             continue;
         }
-        queue_give(f, g->party, 1);
+        queue_give(f, g->tenant, 1);
         if (g->base.conn == NULL) {
             gen_free(f, g); // left, or was failed, in the meantime
         } else if (j->rc != 0) {
@@ -853,8 +853,8 @@ static void token_event(msgl_front *f, const msgl_token_event *e, uint64_t now_n
     if (c == NULL) return; // aborted in the meantime
     gen *g = c->owner;
     if (c->waiting) {
-        queue_give(f, g->party, 1);
-        msgl__turn_started(f, c);
+        queue_give(f, g->tenant, 1);
+        msgl__fair_started(f, c);
         msgl__router_started(f->router, &c->route);
     }
     c->waiting = false;
@@ -870,7 +870,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e, uint64_t now_n
         gen_fail_status(f, g, rc);
         return;
     }
-    msgl__turn_grown(f, c);
+    msgl__fair_grown(f, c);
     if (c->seq.finish != NULL) choice_leave(f, c, e->finish == MSGL_FINISH_NONE);
     if (!g->dirty) {
         g->dirty = true;

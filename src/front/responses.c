@@ -98,7 +98,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
     id[n] = '\0';
     const int rc = items && p->method == MSGL_HTTP_DELETE
                        ? MSGL_ENOENT
-                       : do_call(f, p, msgl__party_id(f, c, p), id, items);
+                       : do_call(f, p, msgl__tenant_id(f, c, p), id, items);
     if (rc != MSGL_ENOENT) {
         msgl__front_reply(f, ep, c, 200, rc);
         return;

@@ -126,7 +126,7 @@ msgl_prefix msgl__cache_match(const msgl_cache *c, uint64_t salt, const int32_t 
     return c->ops->match(c->impl, salt, ids, n, pending != NULL ? pending : &unused);
 }
 
-void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_hold *h)
+void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_handle *h)
 {
     h->prefix = p;
     h->num_pages = p.len / c->store.layout.page_size;
@@ -139,7 +139,7 @@ void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_hold *h)
     msgl__units_hold(&c->store, c->states, h->loads);
 }
 
-void msgl__cache_loaded(msgl_cache *c, msgl_cache_hold *h)
+void msgl__cache_loaded(msgl_cache *c, msgl_cache_handle *h)
 {
     if (h->loads >= 0) msgl__units_give_back(&c->store, c->states, h->loads);
     h->loads = -1;
@@ -170,7 +170,7 @@ static bool make_free(msgl_cache *c, int32_t span, int32_t n)
     return true;
 }
 
-bool msgl__cache_grow(msgl_cache *c, msgl_cache_hold *h, int32_t num_pages)
+bool msgl__cache_grow(msgl_cache *c, msgl_cache_handle *h, int32_t num_pages)
 {
     msgl_cache_store *st = &c->store;
     const int32_t more = num_pages - h->num_pages;
@@ -200,7 +200,7 @@ int32_t msgl__cache_room(const msgl_cache *c)
 
 // Gives back pages [h->first, end) of a window, last ones first: a prefix whose end is evicted
 // still has an end.
-static void give_back(msgl_cache *c, int32_t span, msgl_cache_hold *h, int32_t end)
+static void give_back(msgl_cache *c, int32_t span, msgl_cache_handle *h, int32_t end)
 {
     for (int32_t i = end - 1; i >= h->first[span]; i--) {
         const int32_t page = msgl__page_of(&c->store, h->slots[span], i);
@@ -209,7 +209,7 @@ static void give_back(msgl_cache *c, int32_t span, msgl_cache_hold *h, int32_t e
     if (end > h->first[span]) h->first[span] = end;
 }
 
-void msgl__cache_slide(msgl_cache *c, msgl_cache_hold *h, int32_t position)
+void msgl__cache_slide(msgl_cache *c, msgl_cache_handle *h, int32_t position)
 {
     const msgl_cache_layout *l = &c->store.layout;
     for (int32_t s = 1; s < l->num_spans; s++) {
@@ -218,7 +218,7 @@ void msgl__cache_slide(msgl_cache *c, msgl_cache_hold *h, int32_t position)
     }
 }
 
-void msgl__cache_extend(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t n)
+void msgl__cache_extend(msgl_cache *c, msgl_cache_handle *h, const int32_t *ids, int32_t n)
 {
     c->ops->extend(c->impl, h, ids, n);
 }
@@ -231,7 +231,7 @@ static int32_t take_checkpoint(msgl_cache *c)
     return l->units[--l->count];
 }
 
-int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_hold *h, int32_t len)
+int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_handle *h, int32_t len)
 {
     if (c->states == 0) return -1;
     if (len > h->prefix.len) {
@@ -248,7 +248,7 @@ int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_hold *h, int32_t len)
 
 // The answer's own checkpoint goes to the prefix that ends with its state, or becomes free. Behind
 // the tree's release, which leaves in h->prefix what of the request is cached.
-static void give_back_saved(msgl_cache *c, msgl_cache_hold *h)
+static void give_back_saved(msgl_cache *c, msgl_cache_handle *h)
 {
     if (h->saved < 0) return;
     int32_t node = MSGL_CACHE_ROOT;
@@ -261,7 +261,7 @@ static void give_back_saved(msgl_cache *c, msgl_cache_hold *h)
     h->saved = -1;
 }
 
-void msgl__cache_release(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t keep)
+void msgl__cache_release(msgl_cache *c, msgl_cache_handle *h, const int32_t *ids, int32_t keep)
 {
     c->ops->release(c->impl, h, ids, keep);
     for (int32_t s = 1; s < c->store.layout.num_spans; s++) {
@@ -272,7 +272,7 @@ void msgl__cache_release(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, 
     give_back_saved(c, h);
 }
 
-void msgl__cache_discard(msgl_cache *c, msgl_cache_hold *h)
+void msgl__cache_discard(msgl_cache *c, msgl_cache_handle *h)
 {
     const msgl_prefix held = h->prefix;
     h->saved_len = INT32_MAX; // nobody's

@@ -34,7 +34,7 @@ typedef struct msgl_prefix {
 } msgl_prefix;
 
 // What a running request has, between msgl__cache_begin and msgl__cache_release or _discard.
-typedef struct msgl_cache_hold {
+typedef struct msgl_cache_handle {
     // Of each span with pages, the request's row of its page table; the caller's memory, written
     // by grow and begin, not before a window's first page.
     int32_t *slots[MSGL_MAX_SPANS];
@@ -43,7 +43,7 @@ typedef struct msgl_cache_hold {
     int32_t first[MSGL_MAX_SPANS]; // pages before it were given back; 0 but for windows
     int32_t loads;            // checkpoint that its state begins with, until msgl__cache_loaded; -1
     int32_t saved, saved_len; // checkpoint of its answer, owned until it ends; -1
-} msgl_cache_hold;
+} msgl_cache_handle;
 
 typedef struct msgl_cache_counts {
     int32_t total, free, cached;
@@ -72,41 +72,41 @@ msgl_prefix msgl__cache_match(const msgl_cache *c, uint64_t salt, const int32_t 
 
 // Begins a request that goes on from p, just matched: what it reads of p is not evicted. h->slots
 // is set; the rest is set here, and the rows get p's slots.
-void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_hold *h);
+void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_handle *h);
 
 // Pages in every span, up to num_pages in all. Where nothing is free, the least recently used
 // cached ones that nobody holds are evicted (few of a large pool at once). False: some span has too
 // few; nothing has changed.
-bool msgl__cache_grow(msgl_cache *c, msgl_cache_hold *h, int32_t num_pages);
+bool msgl__cache_grow(msgl_cache *c, msgl_cache_handle *h, int32_t num_pages);
 // How many pages grow could add at most.
 int32_t msgl__cache_room(const msgl_cache *c);
 
 // The request's next token is at `position`: gives back pages that no window reaches from there. A
 // step that reads them must have been submitted.
-void msgl__cache_slide(msgl_cache *c, msgl_cache_hold *h, int32_t position);
+void msgl__cache_slide(msgl_cache *c, msgl_cache_handle *h, int32_t position);
 
 // The request gives its pages of ids[prefix.len, n) to the cache, whole pages only, and locks what
 // it now shares. A page whose tokens are cached already stays with the request (the row still
 // points to it). Stops at a cached page that nobody has locked: locking it would take an evictable
 // page away from what admission counted on.
-void msgl__cache_extend(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t n);
+void msgl__cache_extend(msgl_cache *c, msgl_cache_handle *h, const int32_t *ids, int32_t n);
 
 // A checkpoint for the request's state behind token len, a multiple of the page size, that the step
 // being built shall save: up to prefix.len it is cached there, beyond it is the request's own until
 // it ends (of several the last). -1: there is one there already, or none to be had.
-int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_hold *h, int32_t len);
+int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_handle *h, int32_t len);
 // The step that loads h->loads has been submitted.
-void msgl__cache_loaded(msgl_cache *c, msgl_cache_hold *h);
+void msgl__cache_loaded(msgl_cache *c, msgl_cache_handle *h);
 
 // The request ends: what it has of ids[0, keep) and is not cached yet becomes cached (whole pages
 // only), all else that it owns becomes free, and it holds nothing any more.
-void msgl__cache_release(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t keep);
+void msgl__cache_release(msgl_cache *c, msgl_cache_handle *h, const int32_t *ids, int32_t keep);
 
 // The request ends, and what it computed is worth nothing: all that it owns becomes free, and so do
 // the cached pages of its prefix, from the end on, as far as no other request holds them and no
 // other prefix goes on from them. (extend may have cached its pages while it ran; who shares one of
 // them holds it, and discards it in turn.)
-void msgl__cache_discard(msgl_cache *c, msgl_cache_hold *h);
+void msgl__cache_discard(msgl_cache *c, msgl_cache_handle *h);
 
 // Frees all cached pages of span 0 that are not locked, with what the other spans have of them;
 // returns how many.

@@ -85,11 +85,11 @@ typedef struct msgl_cache_ops {
     void (*destroy)(void *impl);
     msgl_prefix (*match)(const void *impl, uint64_t salt, const int32_t *ids, int32_t n,
                          int32_t *pending);
-    void (*begin)(void *impl, msgl_cache_hold *h); // locks h->prefix, writes rows, sets h->first
-    void (*extend)(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n);
+    void (*begin)(void *impl, msgl_cache_handle *h); // locks h->prefix, writes rows, sets h->first
+    void (*extend)(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t n);
     // All of span 0; of the others, only what the nodes of ids[0, keep) have not got yet becomes
     // theirs, still held.
-    void (*release)(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep);
+    void (*release)(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t keep);
     void (*discard)(void *impl, msgl_prefix held); // behind release with keep = 0
     int32_t (*evict)(void *impl, int32_t n);       // up to n pages onto the free list; how many
     // The node at which the first len tokens of p end.

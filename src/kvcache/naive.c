@@ -24,17 +24,17 @@ static msgl_prefix match(const void *impl, uint64_t salt, const int32_t *ids, in
     return (msgl_prefix){.node = MSGL_CACHE_ROOT};
 }
 
-static void begin(void *impl, msgl_cache_hold *h)
+static void begin(void *impl, msgl_cache_handle *h)
 {
     (void)impl, (void)h;
 }
 
-static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n)
+static void extend(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t n)
 {
     (void)impl, (void)h, (void)ids, (void)n;
 }
 
-static void release(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep)
+static void release(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t keep)
 {
     (void)ids, (void)keep;
     msgl_cache_store *s = impl;

@@ -229,7 +229,7 @@ static msgl_prefix match(const void *impl, uint64_t salt, const int32_t *ids, in
     return p;
 }
 
-static void begin(void *impl, msgl_cache_hold *h)
+static void begin(void *impl, msgl_cache_handle *h)
 {
     radix *t = impl;
     msgl_cache_store *st = t->store;
@@ -254,7 +254,7 @@ static void begin(void *impl, msgl_cache_hold *h)
 
 // Gives node n what it has not got yet of the request's pages i of the windows. The request goes on
 // holding them.
-static void give_windows(radix *t, const msgl_cache_hold *h, int32_t n, int32_t i, uint32_t born)
+static void give_windows(radix *t, const msgl_cache_handle *h, int32_t n, int32_t i, uint32_t born)
 {
     msgl_cache_store *st = t->store;
     for (int32_t s = 1; s < st->layout.num_spans; s++) {
@@ -264,7 +264,7 @@ static void give_windows(radix *t, const msgl_cache_hold *h, int32_t n, int32_t 
     }
 }
 
-static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n)
+static void extend(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t n)
 {
     radix *t = impl;
     const int32_t page_size = page_size_of(t);
@@ -287,7 +287,7 @@ static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n
     h->prefix = p;
 }
 
-static void release(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep)
+static void release(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t keep)
 {
     radix *t = impl;
     msgl_cache_store *st = t->store;

@@ -91,7 +91,7 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
 {
     const int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
     if (code != 0) return code;
-    msgl__weights_settle(&m->plan, m->checkpoint);
+    msgl__weights_choose_form(&m->plan, m->checkpoint);
     return msgl__weights_check(&m->plan, m->checkpoint, err);
 }
 
@@ -100,7 +100,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 {
     msgl__weight_plan_place(&m->plan, region);
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    if (m->checkpoint == NULL) msgl__weights_settle(&m->plan, NULL);
+    if (m->checkpoint == NULL) msgl__weights_choose_form(&m->plan, NULL);
     const int code = m->checkpoint == NULL
                          ? msgl__weights_dummy(&m->plan, x, progress, ctx, err)
                          : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);

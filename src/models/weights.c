@@ -371,7 +371,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const msgl_wanted *)a)->name, ((const msgl_wanted *)b)->name);
 }
 
-void msgl__weights_settle(msgl_weight_plan *p, const msgl_checkpoint *c)
+void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c)
 {
     bool apart = false, stacked = false;
     for (size_t i = 0; i < p->num_wanted && !stacked; i++) {

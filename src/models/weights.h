@@ -171,7 +171,7 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region);
 // Leaves the tensors of the one form that the checkpoint is in: stacked if it has one of those, or
 // if the model knows no other. NULL: there is no checkpoint, and the first form will do. Before
 // what follows, of plans with forms.
-void msgl__weights_settle(msgl_weight_plan *p, const msgl_checkpoint *c);
+void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c);
 // Checks that the checkpoint has exactly the wanted tensors with the wanted shapes (surplus that
 // is known to be harmless aside). Reads no data.
 int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);

@@ -55,9 +55,9 @@ typedef struct msgl_req {
     int32_t reserved;  // pages that it was promised, hold.num_pages among them; it may outgrow them
     int32_t begin_len; // tokens that the row found in the prefix cache
     int32_t cached_tokens;
-    float mu;             // mirostat's state behind the last token that the host knows
-    msgl_cache_hold hold; // rows, pages and prefix, while it has a row
-    int32_t ids[];        // [max_len]
+    float mu;               // mirostat's state behind the last token that the host knows
+    msgl_cache_handle hold; // rows, pages and prefix, while it has a row
+    int32_t ids[];          // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {

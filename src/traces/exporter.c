@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "utils/curl.h"
+#include "http/curl.h"
 #include "utils/clock.h"
 #include "utils/json.h"
 #include "utils/packet.h"

@@ -18,7 +18,7 @@ typedef struct seq {
     int32_t ids[MAX_SEQ_PAGES * MAX_PAGE], slots[MSGL_MAX_SPANS][MAX_SEQ_PAGES * MAX_PAGE];
     int32_t len, position;
     uint64_t salt;
-    msgl_cache_hold hold;
+    msgl_cache_handle hold;
 } seq;
 
 typedef struct machine {

@@ -14,7 +14,7 @@
 
 #include "core/attributes.h"
 #include "apps/hub/fetch.h"
-#include "utils/curl.h"
+#include "http/curl.h"
 
 #undef curl_easy_setopt // checks types, as a macro
 #undef curl_easy_getinfo
@@ -104,7 +104,7 @@ static void fake_free_all(struct curl_slist *list)
     (void)list;
 }
 
-// In place of that of src/utils/curl.c.
+// In place of that of src/http/curl.c.
 int msgl__curl_open(const char *what, const msgl_curl **out, msgl_err *err)
 {
     static const msgl_curl table = {.global_init = fake_init,

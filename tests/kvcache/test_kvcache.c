@@ -214,7 +214,7 @@ enum { PAGES = 8, PAGE = 4, ROW = PAGES * PAGE };
 
 typedef struct seq {
     int32_t ids[ROW], slots[MSGL_MAX_SPANS][ROW];
-    msgl_cache_hold hold;
+    msgl_cache_handle hold;
 } seq;
 
 static int32_t to_ids(const char *text, int32_t *ids)
@@ -400,7 +400,7 @@ static void test_order_after_eviction(void **state)
     int32_t *ids = msgl__calloc(N, sizeof *ids), *slots = msgl__calloc(N, sizeof *slots);
     assert_non_null(ids);
     assert_non_null(slots);
-    msgl_cache_hold h = {.slots = {slots}};
+    msgl_cache_handle h = {.slots = {slots}};
     msgl__cache_begin(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, &h);
     assert_true(msgl__cache_grow(c, &h, N));
     for (int32_t i = 0; i < N; i++) {

@@ -38,7 +38,7 @@ typedef struct entry {
 typedef struct seq {
     bool active;
     int32_t ids[MAX_TOKENS], slots[MSGL_MAX_SPANS][MAX_TOKENS], len, position;
-    msgl_cache_hold hold;
+    msgl_cache_handle hold;
 } seq;
 
 typedef struct model {
@@ -387,7 +387,7 @@ static void checkpoint(model *m, seq *s)
 }
 
 // Behind the end of s, whose hold was `had`: what it held is given back.
-static void ended(model *m, seq *s, const msgl_cache_hold *had, int32_t cached_len)
+static void ended(model *m, seq *s, const msgl_cache_handle *had, int32_t cached_len)
 {
     s->active = false;
     for (int32_t i = 1; i < m->layout.num_spans; i++) {
@@ -406,7 +406,7 @@ static void ended(model *m, seq *s, const msgl_cache_hold *had, int32_t cached_l
 static void release(model *m, seq *s)
 {
     const int32_t keep = (int32_t)rnd(m, (uint32_t)s->len + 1);
-    const msgl_cache_hold had = s->hold;
+    const msgl_cache_handle had = s->hold;
     int32_t len = had.prefix.len;
     for (; len + m->page_size <= keep; len += m->page_size) {
         int i = find(m, s->ids, len + m->page_size);
@@ -423,7 +423,7 @@ static void release(model *m, seq *s)
 
 static void discard(model *m, seq *s)
 {
-    const msgl_cache_hold had = s->hold;
+    const msgl_cache_handle had = s->hold;
     msgl__cache_discard(m->cache, &s->hold);
     ended(m, s, &had, 0);
     touch(m, s->ids, had.prefix.len);

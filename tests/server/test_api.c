@@ -797,7 +797,7 @@ static void test_settle(void **state)
     msgl_gen_request r =
         good(&msgl__endpoint_completion, "{\"prompt\":[\"ab\",\"c\"],\"echo\":true,"
                                          "\"stop\":[\"xy\",\"z\"],\"metadata\":[1,2]}");
-    assert_int_equal(msgl__gen_request_settle(&r), 0);
+    assert_int_equal(msgl__gen_request_detach(&r), 0);
     assert_null(r.root);
     assert_string_equal(r.stops[0], "xy");
     assert_string_equal(r.stops[1], "z");
@@ -806,7 +806,7 @@ static void test_settle(void **state)
     assert_int_equal(r.text_len, 3 + 2 + 3 + 2);
     msgl__gen_request_free(&r);
     r = good(&msgl__endpoint_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
-    assert_int_equal(msgl__gen_request_settle(&r), 0);
+    assert_int_equal(msgl__gen_request_detach(&r), 0);
     assert_null(r.root);
     assert_null(r.chat.vars);
     assert_int_equal(r.num_prompts, 1);

@@ -102,7 +102,7 @@ static void test_tree_memory(void **state)
         if (taken > claim.bytes || (taken > 0 && claim.bytes > 4 * taken)) {
             fail_msg("%.60s: %zu bytes taken, %zu claimed", b.data, taken, claim.bytes);
         }
-        assert_int_equal(msgl__gen_request_settle(&r), 0);
+        assert_int_equal(msgl__gen_request_detach(&r), 0);
         assert_null(r.root);
         msgl__gen_request_free(&r);
         msgl__claim_free(&claim);

@@ -14,7 +14,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "utils/curl.h"
+#include "http/curl.h"
 #include "apps/hub/sha.h"
 #include "utils/file.h"
 

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose choice an engine gets next, of those that were routed to it. The engine's queue costs
-// memory in two processes, so it is kept short: it gets what it can run and a little more. Parties
-// take turns, one choice at a time, and so do the requests of each, which may be many people behind
-// a proxy.
+// Which choice an engine gets next, of those that were routed to it: a fair queue of two levels.
+// The engine's own queue costs memory in two processes, so it is kept short: it gets what it can
+// run and a little more. Tenants are served in turn, one choice at a time, and so are the requests
+// of each tenant, which may be many people behind a proxy.
 //
-// A party that has something in the engine leaves places for others: it may hold seven times what
-// is then left, which for one alone is all rows and some at hand. The engine knows whose a request
-// is, and takes rows back from who has more than its share (src/scheduler); the places are for
-// those that it takes them for.
+// A tenant that has something in the engine leaves places for others: it may hold seven times what
+// is then left. Alone it gets 7/8 of the rows, and two tenants get 7/15 each. The scheduler knows
+// whose a request is, and takes rows back from a tenant that has more than its share
+// (src/scheduler); the places are for those that it takes them for.
 //
-// A request that has nothing in the engine only waits for its turn. One that has leaves room for
-// others of its party: of rows and of tokens it may hold seven times what is left after it took, so
-// that one request gets 7/8 of what the party can have, two get 7/15 each, and there is something
-// left for the next one.
+// A request with nothing in the engine only waits for its turn. One that has something there leaves
+// room for others of its tenant in the same way: of rows and of tokens it may hold seven times what
+// is left after it took.
 // A running answer is expected to take min(max_tokens, 4 x the usual length of answers) tokens, and
 // what it has when it gets longer than that. max_tokens alone is mostly the rest of the context,
 // which next to no answer needs. Example: answers have 100 tokens, max_tokens is 8,000: 400 tokens
@@ -35,14 +34,14 @@ static replica *replica_of(msgl_front *f, const choice *c)
     return &f->replicas[c->route.replica];
 }
 
-static part *part_of(const choice *c)
+static request_queue *part_of(const choice *c)
 {
     return &c->owner->parts[c->route.replica];
 }
 
-static share *share_of(const replica *r, const part *p)
+static tenant_queue *share_of(const replica *r, const request_queue *p)
 {
-    return &p->owner->party->shares[r->index];
+    return &p->owner->tenant->shares[r->index];
 }
 
 static void ring_join(ring **turn, ring *x)
@@ -68,21 +67,21 @@ static void ring_leave(ring **turn, ring *x)
     x->prev = x->next = NULL;
 }
 
-void msgl__turn_join(replica *r, part *p)
+void msgl__fair_join(replica *r, request_queue *p)
 {
-    share *s = share_of(r, p);
+    tenant_queue *s = share_of(r, p);
     ring_join(&s->turn, &p->ring);
     ring_join(&r->turn, &s->ring);
 }
 
-void msgl__turn_leave(replica *r, part *p)
+void msgl__fair_leave(replica *r, request_queue *p)
 {
-    share *s = share_of(r, p);
+    tenant_queue *s = share_of(r, p);
     ring_leave(&s->turn, &p->ring);
     if (s->turn == NULL) ring_leave(&r->turn, &s->ring);
 }
 
-int32_t msgl__turn_usual_answer(const msgl_front *f)
+int32_t msgl__fair_usual_answer(const msgl_front *f)
 {
     return f->answer_len > 0 ? f->answer_len / 16 : ANSWER_MIN;
 }
@@ -97,19 +96,19 @@ static int32_t expected(const msgl_front *f, const choice *c)
 static void add_tokens(msgl_front *f, const choice *c, int64_t more)
 {
     replica *r = replica_of(f, c);
-    part *p = part_of(c);
+    request_queue *p = part_of(c);
     r->tokens += more;
     share_of(r, p)->tokens += more;
     p->tokens += more;
 }
 
-void msgl__turn_sent(msgl_front *f, choice *c)
+void msgl__fair_sent(msgl_front *f, choice *c)
 {
     replica *r = replica_of(f, c);
-    part *p = part_of(c);
+    request_queue *p = part_of(c);
     c->tokens = expected(f, c);
-    share *s = share_of(r, p);
-    r->parties += s->in_engine == 0;
+    tenant_queue *s = share_of(r, p);
+    r->tenants += s->in_engine == 0;
     r->in_engine++;
     s->in_engine++;
     p->in_engine++;
@@ -119,7 +118,7 @@ void msgl__turn_sent(msgl_front *f, choice *c)
     c->ahead = p->to_start;
 }
 
-void msgl__turn_started(msgl_front *f, choice *c)
+void msgl__fair_started(msgl_front *f, choice *c)
 {
     replica *r = replica_of(f, c);
     const int64_t ns = (int64_t)(msgl__now_ns() - c->sent_ns) + 1;
@@ -132,7 +131,7 @@ void msgl__turn_started(msgl_front *f, choice *c)
     c->to_start = 0;
 }
 
-void msgl__turn_grown(msgl_front *f, choice *c)
+void msgl__fair_grown(msgl_front *f, choice *c)
 {
     const int32_t now = c->prompt + c->seq.completion_tokens;
     if (now <= c->tokens) return;
@@ -141,42 +140,42 @@ void msgl__turn_grown(msgl_front *f, choice *c)
     add_tokens(f, c, more);
 }
 
-void msgl__turn_left(msgl_front *f, choice *c)
+void msgl__fair_left(msgl_front *f, choice *c)
 {
     replica *r = replica_of(f, c);
-    part *p = part_of(c);
+    request_queue *p = part_of(c);
     if (c->seq.finish != NULL) {
         f->answer_len += (16 * c->seq.completion_tokens - f->answer_len) / 16;
     }
-    share *s = share_of(r, p);
+    tenant_queue *s = share_of(r, p);
     r->in_engine--;
     s->in_engine--;
     p->in_engine--;
-    r->parties -= s->in_engine == 0;
+    r->tenants -= s->in_engine == 0;
     add_tokens(f, c, -c->tokens);
     p->to_start -= c->to_start;
 }
 
-// Room for parties that have nothing in the engine; what cannot run yet is at hand there when
+// Room for tenants that have nothing in the engine; what cannot run yet is at hand there when
 // something ends. Seven eighths of all are what the engine can run, and at least one.
 static int room(const replica *r)
 {
     return r->engine.max_running + 2 + r->engine.max_running / 4 - r->in_engine;
 }
 
-static bool share_may_take(const replica *r, const share *s)
+static bool share_may_take(const replica *r, const tenant_queue *s)
 {
     return s->in_engine == 0 || s->in_engine + 1 <= SHARE * (room(r) - 1);
 }
 
-// What a party can have of `all`, others holding so much: what they leave, and at least its share,
+// What a tenant can have of `all`, others holding so much: what they leave, and at least its share,
 // which the engine takes from them.
 static int64_t reach(const replica *r, int64_t all, int64_t others)
 {
-    return all - others > all / r->parties ? all - others : all / r->parties;
+    return all - others > all / r->tenants ? all - others : all / r->tenants;
 }
 
-static bool may_take(const replica *r, const share *s, const part *p)
+static bool may_take(const replica *r, const tenant_queue *s, const request_queue *p)
 {
     const choice *c = p->first;
     if (!msgl__gen_can_send(c)) return false;
@@ -190,25 +189,25 @@ static bool may_take(const replica *r, const share *s, const part *p)
            p->to_start + c->to_start <= r->start_max;
 }
 
-static part *part_next(const replica *r, share *s)
+static request_queue *part_next(const replica *r, tenant_queue *s)
 {
     const ring *first = s->turn;
     do {
-        part *p = (part *)s->turn;
+        request_queue *p = (request_queue *)s->turn;
         s->turn = p->ring.next;
         if (may_take(r, s, p)) return p;
     } while (s->turn != first);
     return NULL;
 }
 
-part *msgl__turn_next(replica *r)
+request_queue *msgl__fair_next(replica *r)
 {
     if (r->turn == NULL || room(r) <= 0) return NULL;
     const ring *first = r->turn;
     do {
-        share *s = (share *)r->turn;
+        tenant_queue *s = (tenant_queue *)r->turn;
         r->turn = s->ring.next;
-        part *p = share_may_take(r, s) ? part_next(r, s) : NULL;
+        request_queue *p = share_may_take(r, s) ? part_next(r, s) : NULL;
         if (p != NULL) return p;
     } while (r->turn != first);
     return NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "utils/curl.h"
+#include "http/curl.h"
 
 #include <dlfcn.h>
 #include <string.h>

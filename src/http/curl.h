@@ -2,8 +2,8 @@
 //
 // libcurl, opened when something is to be downloaded or traces are exported: a program that only
 // runs models neither loads nor needs it.
-#ifndef MSGL_UTILS_CURL_H
-#define MSGL_UTILS_CURL_H
+#ifndef MSGL_HTTP_CURL_H
+#define MSGL_HTTP_CURL_H
 
 #include <curl/curl.h>
 
