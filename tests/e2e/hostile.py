@@ -173,7 +173,7 @@ class Server:
 def message_of(body):
     """The message, and the field that is wrong, of an error in any form."""
     error = json.loads(body)["error"]
-    return error["message"], error.get("param")
+    return (error, None) if isinstance(error, str) else (error["message"], error.get("param"))  # a string: Ollama's
 
 
 def row(s, path, body, status, says="", param=None):
@@ -658,9 +658,12 @@ def paths(s):
 def absent(s):
     """7, 25: what other servers let anybody load, restore or run is not there."""
     for path in ("/slots/0?action=restore", "/slots/0?action=save", "/v1/load_lora_adapter", "/lora-adapters", "/collective_rpc",
-                 "/update_weights_from_disk", "/update_weights", "/start_profile", "/props", "/api/pull", "/api/create", "/api/blobs/x",
+                 "/update_weights_from_disk", "/update_weights", "/start_profile", "/api/blobs/x",
                  "/pause", "/open_session", "/set_internal_state"):
         row(s, path, {"filename": "../../x", "model": "../x", "path": "/etc/passwd"}, 404)
+    row(s, "/props", {"chat_template": "x"}, 405)  # is read, and set by nobody
+    for path in ("/api/pull", "/api/create"):  # known by name, to say what to do instead
+        row(s, path, {"model": "../x"}, 501)
 
 
 def stored(s):
