@@ -28,6 +28,7 @@ typedef struct msgl_args {
     msgl_options engine; // model_dir as the user wrote it; cpu_level and callbacks are not set
     // model
     const char *model_source, *revision;
+    const struct msgl_model_names *names; // what looks names of models up; NULL: nothing does
     // engine
     const char *prefill_attention, *decode_attention;
     // server

@@ -23,6 +23,16 @@ int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
 // Ends the process as other tools end in a pipe whose reader is gone, by SIGPIPE, if it is.
 void msgl__cli_end_pipe(void);
 
+// What finds models that are given by a name.
+typedef struct msgl_model_names {
+    // An address of a hub's page as the name that it stands for; *source: which hub it is of, as
+    // --model-source says it. False: it is none, or too long.
+    bool (*of_address)(const char *text, char *out, size_t size, const char **source);
+    // The folder or file of a->engine.model_dir, downloaded if it is not here. Freed with
+    // msgl_free.
+    int (*find)(const msgl_args *a, char **out, msgl_err *err);
+} msgl_model_names;
+
 // Puts names in the place of what else may be given as --model: an address of a hub's page, or the
 // folder of a model in the hub's cache (models--ORG--NAME), which becomes that of its snapshot.
 // Once, before --model is used.

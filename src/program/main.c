@@ -10,6 +10,9 @@
 #include "cli/common.h"
 #include "cli/job.h"
 #include "core/attributes.h"
+#ifdef MSGL_APP_HUB
+#include "apps/hub/command.h"
+#endif
 
 static int cmd_help(const msgl_args *a);
 
@@ -46,8 +49,10 @@ static const msgl_command COMMANDS[] = {
     {"template", MSGL_CMD_TEMPLATE, "MODEL",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
+#ifdef MSGL_APP_HUB
     {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf|:TYPE] [--revision NAME]",
      "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
+#endif
     {"help", MSGL_CMD_HELP,
      "[COMMAND | --man | --completion bash | --markdown | --http | --matrix]",
      "Show this overview, or a command's options, or write the manual page, completion for a "
@@ -146,6 +151,9 @@ int main(int argc, char **argv)
     int rc = msgl__cli_job(&job, &err);
     if (rc == 0) rc = msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err);
     if (rc == 0) rc = msgl__cli_take_job(&job, &args, &err);
+#ifdef MSGL_APP_HUB
+    args.names = &msgl__hub_names;
+#endif
     if (rc == 0) rc = msgl__cli_take_address(&args, &err);
     // What is wrong with arguments that all processes of a job have is said once.
     if (rc != 0) return job.rank > 0 ? MSGL_EXIT_USAGE : msgl__cli_fail(MSGL_EXIT_USAGE, &err);
