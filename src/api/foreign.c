@@ -48,7 +48,7 @@ int msgl__foreign_text(const json_t *o, msgl_strbuf *out)
     int rc = copy == NULL ? MSGL_ENOMEM : 0;
     if (rc == 0 && out->len > 0) rc = msgl__strbuf_addc(out, '\n');
     if (rc == 0) rc = msgl__strbuf_addf(out, "[%.64s] ", type == NULL ? "item" : type);
-    if (rc == 0) rc = msgl__json_put(out, copy, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    if (rc == 0) rc = msgl__json_put(out, copy, JSON_COMPACT);
     json_decref(copy);
     return rc;
 }

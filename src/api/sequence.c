@@ -48,13 +48,13 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
                         const msgl_ids *prompt, const msgl_tokenizer *tokenizer)
 {
     *s = (msgl_sequence){.req = req, .prompt = prompt, .tokenizer = tokenizer};
-    s->want_logprobs = req->sampling.logprobs >= 0;
+    const msgl_logprobs_form *form = req->ep->logprobs;
+    s->want_logprobs = form != NULL && req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
     msgl__strbuf_init(&s->block_text, TEXT_MAX);
     msgl__strbuf_init(&s->blocks_shown, SIZE_MAX / 2); // TEXT_MAX and what escapes make of it
     msgl__parts_init(&s->parts, TEXT_MAX);
-    const msgl_logprobs_form *form = req->ep->logprobs;
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
     msgl__logprobs_init(&s->prompt_logprobs, &msgl__logprobs_prompt);

@@ -311,6 +311,31 @@ static void test_errors(void **state)
     server_close(&s);
 }
 
+// What a chat reads and this API does not changes nothing, as the log says: the prompt, the
+// answer's length, and no log-probabilities, for which its answers have no place.
+static void test_fields_of_chats(void **state)
+{
+    static const char *const others[] = {
+        "\"logprobs\":true,\"top_logprobs\":3",
+        "\"truncate_prompt_tokens\":3",
+        "\"add_generation_prompt\":false",
+        "\"max_completion_tokens\":2",
+        "\"stream_options\":{\"include_usage\":1}",
+        "\"reasoning_effort\":7",
+    };
+    server_fixture s;
+    (void)state;
+    open_server(&s);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char fields[256];
+        (void)snprintf(fields, sizeof fields, "%s," HI, others[i]);
+        response r = ask(&s, fields, "{user\nhi}\n{assistant\n", "Hello", MSGL_FINISH_STOP);
+        if (r.status != 200 || strstr(r.body, "Hello") == NULL) fail_msg("%s: %s", fields, r.body);
+        response_free(&r);
+    }
+    server_close(&s);
+}
+
 // Blocks, as many as a body has room for, are joined once.
 static void test_many_blocks(void **state)
 {
@@ -343,7 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompts),     cmocka_unit_test(test_whole),
         cmocka_unit_test(test_stream),      cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_fields_of_chats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,6 +316,54 @@ static void test_stored(void **state)
     server_close(&s);
 }
 
+// Who asks for a stored response again and again and reads none of it gets no more of the memory
+// that requests may hold than any other request.
+static void test_unread(void **state)
+{
+    enum { ASKERS = 100, TEXT = 3000000 };
+    msgl_front_config cfg = msgl__front_config_default();
+    server_fixture s;
+    int fds[ASKERS], refused = 0;
+    char id[64], line[160];
+    msgl_strbuf body;
+    (void)state;
+    cfg.stop_timeout_ms = 2000;
+    cfg.max_request_memory = (size_t)256 << 20;
+    server_open(&s, &cfg, true);
+    msgl__strbuf_init(&body, 4 << 20);
+    assert_int_equal(msgl__strbuf_adds(&body, "{\"input\":[{\"type\":\"item_reference\",\"id\":\""),
+                     0);
+    for (int i = 0; i < TEXT; i++) assert_int_equal(msgl__strbuf_addc(&body, 'x'), 0);
+    assert_int_equal(msgl__strbuf_adds(&body, "\"},{\"role\":\"user\",\"content\":\"hi\"}]}"), 0);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/responses", msgl__strbuf_str(&body));
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    engine_token(&s, m.u.request.uid, ID_IM_END, MSGL_FINISH_STOP);
+    response r = client_read(fd);
+    close(fd);
+    id_of(&r, id);
+    response_free(&r);
+    msgl__strbuf_free(&body);
+    (void)snprintf(line, sizeof line,
+                   "GET /v1/responses/%s/input_items HTTP/1.1\r\nHost: x\r\n\r\n", id);
+    for (int i = 0; i < ASKERS; i++) {
+        fds[i] = client_open(&s);
+        client_send(fds[i], line);
+    }
+    expect_alive(&s);
+    for (int i = 0; i < ASKERS; i++) {
+        r = client_read(fds[i]);
+        refused += r.status == 429;
+        if (r.status != 200 && r.status != 429) fail_msg("%d %.200s", r.status, r.body);
+        response_free(&r);
+        close(fds[i]);
+    }
+    assert_in_range(refused, 1, ASKERS - 1);
+    r = call(&s, 1, "", "GET", id, "");
+    expect_status(r, 200);
+    server_close(&s);
+}
+
 // Where keys are asked for, a response is its key's, wherever the key's owner asks from.
 static void test_keys(void **state)
 {
@@ -355,7 +403,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_owners),    cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_no_memory), cmocka_unit_test(test_going_on_without_memory),
-        cmocka_unit_test(test_stored),    cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_stored),    cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

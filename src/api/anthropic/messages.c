@@ -479,7 +479,24 @@ static int put_output_config(const json_t *o, json_t *chat, msgl_api_error *e)
     return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// The body as a chat's, into `chat`, which has its other fields.
+// The fields that this endpoint reads, as a new object; NULL: no memory. What a chat reads beyond
+// them is not this API's.
+static json_t *own_fields_of(const json_t *o)
+{
+    json_t *chat = json_object();
+    int bad = chat == NULL;
+    for (const msgl_fields *f = &fields; f != NULL; f = f->also) {
+        for (const msgl_field_row *row = f->read; row->name != NULL; row++) {
+            json_t *v = json_object_get(o, row->name);
+            if (v != NULL) bad |= json_object_set(chat, row->name, v);
+        }
+    }
+    if (bad == 0) return chat;
+    json_decref(chat);
+    return NULL;
+}
+
+// The body as a chat's, into `chat`, which has its fields.
 static int convert(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_api_error *e)
 {
     static const char *const own[] = {"system",      "stop_sequences", "thinking",      "tools",
@@ -506,7 +523,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
-    json_t *chat = msgl__json_copy(o);
+    json_t *chat = own_fields_of(o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, e);
     if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) {

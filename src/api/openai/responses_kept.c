@@ -88,7 +88,7 @@ int msgl__responses_go_on(json_t *o, const msgl_api_config *cfg, msgl_gen_reques
 
 static int keep_item(const json_t *item, msgl_strbuf *out)
 {
-    const int rc = msgl__json_put(out, item, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    const int rc = msgl__json_put(out, item, JSON_COMPACT);
     return rc == 0 ? msgl__strbuf_addc(out, '\0') : rc;
 }
 
