@@ -183,7 +183,9 @@ static char *info_json(const msgl_options *o)
     bool bad = false;
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
-        if (s->name == NULL) continue;
+        // A text that nobody has given is left out.
+        const bool none = s->type == MSGL_SETTING_TEXT && msgl__setting_text(s, o) == NULL;
+        if (s->name == NULL || none) continue;
         char key[64];
         snprintf(key, sizeof key, "%s", s->name);
         for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';

@@ -389,7 +389,7 @@ static void test_hostile_requests(void **state)
         {"/v1/completions", "{\"prompt\":[-1]}", 400},
         {"/v1/completions", "{\"prompt\":[2147483647]}", 400},
         {"/v1/completions", "{\"prompt\":[6143,6144]}", 400},
-        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-1}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-2}", 400},
         {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":0}", 400},
         {"/v1/completions", "{\"prompt\":\"x\",\"n\":1000000}", 400},
         {"/v1/completions", "{\"prompt\":\"x\",\"best_of\":1000000000}", 400},
