@@ -99,13 +99,6 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
     const int rc = items && p->method == MSGL_HTTP_DELETE
                        ? MSGL_ENOENT
                        : do_call(f, p, msgl__tenant_id(f, c, p), id, items);
-    // What waits to be sent is memory, too: who asks and does not read gets no more of it.
-    const int full = rc == 0 ? msgl__budget_fits(&f->budget, MSGL_BUDGET_PROMPT, f->out.len) : 0;
-    if (full != 0) {
-        (void)msgl__api_fail_memory(&e, full);
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
     if (rc != MSGL_ENOENT) {
         msgl__front_reply(f, ep, c, 200, rc);
         return;

@@ -12,6 +12,8 @@ enum { MAX_ASKED = 1024 }; // bytes of header names that a browser asks for
 
 static const char json_mime[] = "application/json";
 
+enum { ALWAYS_GIVEN = 256 * 1024 }; // bytes of an answer made on the event loop
+
 static void reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                         const char *headers, const msgl_api_error *e)
 {
@@ -31,13 +33,22 @@ void msgl__front_reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_c
 void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, int status,
                        int rc)
 {
+    // What waits to be sent is memory, too: who asks again and again and does not read gets no more
+    // of it. Small answers are always given, so that /health and /metrics are.
+    if (rc == 0 && f->out.len > ALWAYS_GIVEN) {
+        rc = msgl__budget_fits(&f->budget, MSGL_BUDGET_PROMPT, f->out.len);
+    }
     if (rc == 0) {
         msgl__http_reply(c, status, msgl__endpoint_type(ep), ep->headers, msgl__strbuf_str(&f->out),
                          f->out.len);
         return;
     }
     msgl_api_error e;
-    (void)msgl__api_oom(&e);
+    if (rc == MSGL_ELIMIT || rc == MSGL_EBUSY) {
+        (void)msgl__api_fail_memory(&e, rc);
+    } else {
+        (void)msgl__api_oom(&e);
+    }
     msgl__front_reply_error(f, ep, c, &e);
 }
 
