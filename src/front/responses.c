@@ -13,6 +13,14 @@ enum { ID_MAX = 64 }; // bytes of an id with its NUL
 
 static const char items_of[] = "/input_items";
 
+// Whether the query has this parameter with this value.
+static bool asks(const msgl_http_parser *p, const char *name, const char *value)
+{
+    msgl_http_value v;
+    return msgl__http_query(p, name, &v) && v.len == strlen(value) &&
+           memcmp(v.at, value, v.len) == 0;
+}
+
 static int not_found(const char *id, msgl_api_error *e)
 {
     return msgl__api_fail(
@@ -64,12 +72,7 @@ static int do_call(msgl_front *f, const msgl_http_parser *p, uint64_t own, const
                          &f->out, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}", id)
                    : rc;
     }
-    msgl_http_value order;
-    if (items) {
-        const bool up = msgl__http_query(p, "order", &order) && order.len == 3 &&
-                        memcmp(order.at, "asc", 3) == 0;
-        return get_items(f, own, id, up);
-    }
+    if (items) return get_items(f, own, id, asks(p, "order", "asc"));
     return msgl__response_store_get(f->responses, own, id, (int64_t)time(NULL), NULL, &f->out);
 }
 
@@ -78,7 +81,6 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
     const char *rest = msgl__strbuf_str(&p->path) + strlen(ep->path);
     const size_t n = strcspn(rest, "/");
     const bool items = strcmp(rest + n, items_of) == 0;
-    msgl_http_value stream;
     char id[ID_MAX];
     msgl_api_error e;
     msgl__strbuf_clear(&f->out);
@@ -88,7 +90,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }
-    if (msgl__http_query(p, "stream", &stream) && stream.len == 4) { // true
+    if (asks(p, "stream", "true")) {
         (void)msgl__api_fail(&e, 400, "stream", "unsupported_parameter",
                              "'stream' is not supported here: a stored response comes whole.");
         msgl__front_reply_error(f, ep, c, &e);
