@@ -176,3 +176,9 @@ int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, i
     }
     return 0;
 }
+
+void msgl__request_pools(msgl_gen_request *out)
+{
+    out->sampling = msgl__sampling_params_default();
+    out->max_tokens = 1;
+}

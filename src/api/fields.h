@@ -21,6 +21,18 @@
         "stream", MSGL_FIELD_BOOL, .preset = "false",                                              \
                                    .help = "the answer comes as server-sent events"                \
     }
+// A field of a service's or of another program that changes nothing here; whose: "of Anthropic's
+// service".
+#define MSGL_ROW_UNUSED(name, whose)                                                               \
+    {                                                                                              \
+        name, MSGL_FIELD_ANY, .help = "changes nothing: " whose                                    \
+    }
+#define MSGL_ROW_DIMENSIONS                                                                        \
+    {                                                                                              \
+        "dimensions", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,                                  \
+                                      .preset = "all that the model has, which is the most",       \
+                                      .help = "the first so many values, made of length 1 again"   \
+    }
 #define MSGL_ROW_CACHE_SALT                                                                        \
     {                                                                                              \
         "cache_salt", MSGL_FIELD_STRING,                                                           \
@@ -95,6 +107,8 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
                          msgl_api_error *e);
 // "rid", as msgl__field_str: 1 to MSGL_API_MAX_RID bytes.
 int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e);
+// For endpoints whose engine pools: a prompt is read, and no answer follows.
+void msgl__request_pools(msgl_gen_request *out);
 // completion.c
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,

@@ -36,10 +36,7 @@ static const msgl_field_row rows[] = {
     {0},
 };
 // Of Anthropic's service: nothing here depends on them.
-#define UNUSED(name)                                                                               \
-    {                                                                                              \
-        name, MSGL_FIELD_ANY, .help = "changes nothing: of Anthropic's service"                    \
-    }
+#define UNUSED(name) MSGL_ROW_UNUSED(name, "of Anthropic's service")
 static const msgl_field_row service_rows[] = {
     UNUSED("metadata"),        UNUSED("cache_control"), UNUSED("service_tier"),
     UNUSED("inference_geo"),   UNUSED("speed"),         UNUSED("diagnostics"),

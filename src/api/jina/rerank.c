@@ -145,8 +145,7 @@ static int parse_texts(const text_field *queries, const text_field *documents,
     if (rc != 0) return rc;
     out->prompts = msgl__calloc((size_t)(q + d), sizeof *out->prompts);
     if (out->prompts == NULL) return msgl__api_oom(e);
-    out->sampling = msgl__sampling_params_default(); // no answer follows
-    out->max_tokens = 1;
+    msgl__request_pools(out);
     rc = add_texts(documents, out, e);
     if (rc == 0) rc = add_texts(queries, out, e);
     out->pairs.on = cfg->reranks;

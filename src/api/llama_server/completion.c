@@ -10,10 +10,7 @@
 #include "api/llama_server/answer.h"
 #include "api/llama_server/endpoints.h"
 
-#define UNUSED(name)                                                                               \
-    {                                                                                              \
-        name, MSGL_FIELD_ANY, .help = "changes nothing: of how llama-server runs a model"          \
-    }
+#define UNUSED(name) MSGL_ROW_UNUSED(name, "of how llama-server runs a model")
 static const msgl_field_row common_rows[] = {
     MSGL_ROW_MODEL,
     MSGL_ROW_STREAM,

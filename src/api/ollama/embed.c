@@ -10,19 +10,14 @@
 #include "api/ollama/endpoints.h"
 #include "api/openai/embeddings.h"
 
-#define UNUSED(name)                                                                               \
-    {                                                                                              \
-        name, MSGL_FIELD_ANY, .help = "changes nothing: of how Ollama runs a model"                \
-    }
+#define UNUSED(name) MSGL_ROW_UNUSED(name, "of how Ollama runs a model")
 static const msgl_field_row rows[] = {
     MSGL_ROW_MODEL,
     {"input", MSGL_FIELD_ANY, .required = true, .max_items = MSGL_API_MAX_PROMPTS,
      .help = "a string or an array of strings"},
     {"truncate", MSGL_FIELD_BOOL, .preset = "true",
      .help = "of a text that is too long its beginning is taken; else it is refused"},
-    {"dimensions", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
-     .preset = "all that the model has, which is the most",
-     .help = "the first so many values, made of length 1 again"},
+    MSGL_ROW_DIMENSIONS,
     MSGL_ROW_CACHE_SALT,
     UNUSED("options"),
     UNUSED("keep_alive"),
@@ -51,8 +46,7 @@ static const msgl_own_fields own_fields = {.size = sizeof(embed)};
 static int parse_texts(const json_t *o, const char *name, bool cut, const msgl_api_config *cfg,
                        msgl_gen_request *out, msgl_api_error *e)
 {
-    out->sampling = msgl__sampling_params_default(); // no answer follows
-    out->max_tokens = 1;
+    msgl__request_pools(out);
     out->keep_first = cut;
     out->last_tokens = cut ? INT32_MAX : 0;
     return msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);

@@ -4,10 +4,7 @@
 #include <string.h>
 
 // Of how Ollama runs a model: nothing here depends on them.
-#define UNUSED(name)                                                                               \
-    {                                                                                              \
-        name, MSGL_FIELD_ANY, .help = "changes nothing: of how Ollama runs a model"                \
-    }
+#define UNUSED(name) MSGL_ROW_UNUSED(name, "of how Ollama runs a model")
 static const msgl_field_row option_rows[] = {
     {"num_predict", MSGL_FIELD_INT, .min = -2, .max = INT32_MAX,
      .preset = "what the context leaves", .help = "tokens of the answer; 0 and less: no limit"},

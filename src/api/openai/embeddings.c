@@ -19,9 +19,7 @@ static const msgl_field_row rows[] = {
      .help = "a string, an array of token ids, or an array of either"},
     {"encoding_format", MSGL_FIELD_STRING, .preset = "\"float\"",
      .help = "`\"float\"`, or `\"base64\"`: of little-endian float32"},
-    {"dimensions", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX,
-     .preset = "all that the model has, which is the most",
-     .help = "the first so many values, made of length 1 again"},
+    MSGL_ROW_DIMENSIONS,
     MSGL_ROW_CACHE_SALT,
     {0},
 };
@@ -59,8 +57,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = msgl__field_int(o, "dimensions", 1, cfg->pooled_size, &num, e);
     if (rc < 0) return rc;
     ((embeddings *)out->own)->dimensions = (int32_t)num;
-    out->sampling = msgl__sampling_params_default(); // no answer follows
-    out->max_tokens = 1;
+    msgl__request_pools(out);
     return msgl__parse_prompts(json_object_get(o, "input"), "input", cfg, out, e);
 }
 

@@ -75,10 +75,7 @@ static const msgl_field_row rows[] = {
     {0},
 };
 // Of OpenAI's service: nothing here depends on them.
-#define UNUSED(name)                                                                               \
-    {                                                                                              \
-        name, MSGL_FIELD_ANY, .help = "changes nothing: of OpenAI's service"                       \
-    }
+#define UNUSED(name) MSGL_ROW_UNUSED(name, "of OpenAI's service")
 static const msgl_field_row service_rows[] = {
     UNUSED("user"),
     UNUSED("safety_identifier"),
