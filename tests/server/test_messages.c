@@ -316,12 +316,9 @@ static void test_errors(void **state)
 static void test_fields_of_chats(void **state)
 {
     static const char *const others[] = {
-        "\"logprobs\":true,\"top_logprobs\":3",
-        "\"truncate_prompt_tokens\":3",
-        "\"add_generation_prompt\":false",
-        "\"max_completion_tokens\":2",
-        "\"stream_options\":{\"include_usage\":1}",
-        "\"reasoning_effort\":7",
+        "\"logprobs\":true,\"top_logprobs\":3",     "\"truncate_prompt_tokens\":3",
+        "\"add_generation_prompt\":false",          "\"max_completion_tokens\":2",
+        "\"stream_options\":{\"include_usage\":1}", "\"reasoning_effort\":7",
     };
     server_fixture s;
     (void)state;
