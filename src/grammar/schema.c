@@ -184,7 +184,8 @@ static json_t *follow_pointer(msgl_schema *s, const char *p)
 
 static json_t *find_anchor(msgl_schema *s, json_t *at, const char *name, int depth)
 {
-    if (depth > MSGL_SCHEMA_DEPTH || msgl__gx_spend(s->b, 2, 0) != 0) return NULL;
+    if (depth > MSGL_SCHEMA_DEPTH) return NULL;
+    if (msgl__gx_spend(s->b, 2 + json_object_size(at) / 4, 0) != 0) return NULL;
     const char *key;
     json_t *value;
     const json_t *own = json_object_get(at, "$anchor");
@@ -414,8 +415,11 @@ bool msgl__schema_has_type(const msgl_schema *s, const json_t *v, int types)
     case JSON_INTEGER: return types & MSGL_T_INTEGER;
     case JSON_REAL: {
         msgl_dec d;
+        if ((types & (MSGL_T_NUMBER | MSGL_T_INTEGER)) != MSGL_T_INTEGER) {
+            return types & MSGL_T_NUMBER; // whether it is an integer does not matter
+        }
         msgl__dec_of(s, v, &d);
-        return types & (msgl__dec_is_integer(&d) ? MSGL_T_NUMBER | MSGL_T_INTEGER : MSGL_T_NUMBER);
+        return msgl__dec_is_integer(&d);
     }
     case JSON_STRING: return types & MSGL_T_STRING;
     case JSON_ARRAY: return types & MSGL_T_ARRAY;
@@ -646,10 +650,12 @@ int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int ind
 
 const msgl_schema_large *msgl__schema_large_of(const msgl_schema *s, const json_t *v)
 {
-    for (int32_t i = 0; json_is_real(v) && i < s->num_large; i++) {
-        if (s->large[i].value == json_real_value(v)) return &s->large[i];
-    }
-    return NULL;
+    if (!json_is_real(v) || s->num_large == 0) return NULL;
+    // put_large numbers them: the quotient by the first one is the number, 3e201 / 1e201 the third.
+    const double i = json_real_value(v) / s->large[0].value - 1;
+    if (!(i > -0.5 && i < s->num_large - 0.5)) return NULL;
+    const msgl_schema_large *large = &s->large[(int32_t)(i + 0.5)];
+    return large->value == json_real_value(v) ? large : NULL;
 }
 
 // Puts a real that the text does not have in the place of a large integer, in the copy.
@@ -688,9 +694,12 @@ static int survey(msgl_schema *s, const char *text, char *copy, size_t n)
             for (i++; i < n && text[i] != '"'; i++) i += text[i] == '\\';
         } else if (c >= '0' && c <= '9') {
             const size_t from = i > 0 && text[i - 1] == '-' ? i - 1 : i;
-            while (i + 1 < n && memchr("0123456789.eE+-", text[i + 1], 15) != NULL) i++;
+            bool integer = true;
+            while (i + 1 < n && memchr("0123456789.eE+-", text[i + 1], 15) != NULL) {
+                integer &= memchr(".eE", text[++i], 3) == NULL;
+            }
             const size_t digits = i + 1 - from;
-            if (digits < 19 || strcspn(copy + from, ".eE") < digits) continue;
+            if (digits < 19 || !integer) continue;
             (void)put_large(s, text + from, copy + from, digits, power);
         }
     }

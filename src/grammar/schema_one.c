@@ -39,7 +39,7 @@ static int types_of(msgl_schema *s, const json_t *schema)
     }
     int types = 0;
     const json_t *v;
-    for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+    for (size_t i = 0; (v = listed(schema, i)) != NULL && msgl__gx_spend(s->b, 1, 0) == 0; i++) {
         for (int bit = 1; bit < MSGL_T_ALL; bit *= 2) {
             if (msgl__schema_has_type(s, v, bit)) types |= bit;
         }
@@ -47,11 +47,13 @@ static int types_of(msgl_schema *s, const json_t *schema)
     return types;
 }
 
-static bool is_required(const json_t *schema, const char *key)
+static bool is_required(const msgl_schema *s, const json_t *schema, const char *key)
 {
+    const json_t *required = json_object_get(schema, "required");
     size_t i;
     const json_t *v;
-    json_array_foreach(json_object_get(schema, "required"), i, v)
+    if (msgl__gx_spend(s->b, json_array_size(required) / 4 + 1, 0) != 0) return false;
+    json_array_foreach(required, i, v)
     {
         if (json_is_string(v) && strcmp(json_string_value(v), key) == 0) return true;
     }
@@ -79,7 +81,8 @@ static bool needs_other(const msgl_schema *s, const json_t *a, const json_t *b)
     json_array_foreach(json_object_get(a, "required"), i, v)
     {
         const char *key = json_string_value(v);
-        if (key != NULL && json_object_get(named, key) == NULL && !is_required(b, key)) return true;
+        if (key != NULL && json_object_get(named, key) == NULL && !is_required(s, b, key))
+            return true;
     }
     return false;
 }
@@ -96,7 +99,7 @@ static bool objects_apart(msgl_schema *s, json_t *a, json_t *b, int depth)
     json_object_foreach((json_t *)(uintptr_t)pa, key, v)
     {
         json_t *w = json_object_get(pb, key);
-        if (w == NULL || (!is_required(a, key) && !is_required(b, key))) continue;
+        if (w == NULL || (!is_required(s, a, key) && !is_required(s, b, key))) continue;
         if (apart(s, v, w, MSGL_T_ALL, depth + 1)) return true;
     }
     return false;
@@ -213,7 +216,7 @@ static bool told_apart(msgl_schema *s, json_t **list, int32_t n, const char *key
     for (int32_t i = 0; i < n && all; i++) {
         json_t *v = list[i];
         if (key != NULL) {
-            all = types_of(s, v) == MSGL_T_OBJECT && is_required(v, key);
+            all = types_of(s, v) == MSGL_T_OBJECT && is_required(s, v, key);
             v = json_object_get(json_object_get(v, "properties"), key);
         }
         all = all && v != NULL && new_values(s, v, &seen);
@@ -359,7 +362,7 @@ static void add_points(one_of *o, numbers *p, json_t *schema)
     const msgl_bounds r = msgl__schema_bounds(s, schema);
     if (r.has_lo) add_point(s, p, &r.lo);
     if (r.has_hi) add_point(s, p, &r.hi);
-    for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+    for (size_t i = 0; (v = listed(schema, i)) != NULL && s->b->rc == 0; i++) {
         msgl_dec d;
         if (!json_is_number(v)) continue;
         msgl__dec_of(s, v, &d);
@@ -374,7 +377,7 @@ static bool covers(one_of *o, json_t *schema, const msgl_bounds *region, bool po
     const msgl_bounds r = msgl__schema_bounds(s, schema);
     const json_t *v;
     if (point && has_list(schema)) {
-        for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+        for (size_t i = 0; (v = listed(schema, i)) != NULL && s->b->rc == 0; i++) {
             msgl_dec d;
             if (!json_is_number(v)) continue;
             msgl__dec_of(s, v, &d);
