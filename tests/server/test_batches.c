@@ -164,26 +164,32 @@ static void folder_close(folder *d)
     folder_remove(d);
 }
 
-static response post_form(const server_fixture *s, const char *type, const char *body)
+// body[0, len), which may have NUL bytes.
+static response post_bytes(const server_fixture *s, const char *type, const char *body, size_t len)
 {
     char head[512];
     const int fd = client_open(s);
     (void)snprintf(head, sizeof head,
                    "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
                    "Content-Length: %zu\r\n\r\n",
-                   type, strlen(body));
+                   type, len);
     client_send(fd, head);
-    client_send(fd, body);
+    assert_int_equal(write(fd, body, len), len);
     response r = client_read(fd);
     close(fd);
     return r;
+}
+
+static response post_form(const server_fixture *s, const char *type, const char *body)
+{
+    return post_bytes(s, type, body, strlen(body));
 }
 
 // The object of a good answer, which it frees.
 static json_t *object_of(response r)
 {
     if (r.status != 200) fail_msg("%d %s", r.status, r.body);
-    json_t *o = json_loadb(r.body, r.len, 0, NULL);
+    json_t *o = json_loadb(r.body, r.len, JSON_ALLOW_NUL, NULL);
     assert_true(json_is_object(o));
     response_free(&r);
     return o;
@@ -306,6 +312,16 @@ static void expect_answers(const server_fixture *s, const char *file, int n)
 
 // --- tests ---
 
+static void expect_delete(const server_fixture *s, const char *what, const char *id, int status)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
+    response r = client_request(s, "DELETE", path, NULL);
+    if (status == 200) assert_non_null(strstr(r.body, "\"deleted\":true"));
+    expect_status(r, status);
+    if (status == 200) expect_status(client_request(s, "GET", path, NULL), 404);
+}
+
 static void test_off(void **state)
 {
     (void)state;
@@ -347,6 +363,16 @@ static void test_files(void **state)
     json_decref(o);
     expect_status(client_request(s, "GET", path, NULL), 404);
     expect_status(client_request(s, "DELETE", path, NULL), 404);
+    // A name may have any bytes: a NUL and what is no UTF-8 do not lose the file.
+    static const char odd[] = PART("name=\"purpose\"", "batch")
+        PART("name=\"file\"; filename=\"a\0\xff.jsonl\"", "odd\n") "--XX--\r\n";
+    o = object_of(post_bytes(s, type_line, odd, sizeof odd - 1));
+    (void)snprintf(id, sizeof id, "%s", text_of(o, "id"));
+    json_decref(o);
+    content(s, id, &text);
+    assert_string_equal(msgl__strbuf_str(&text), "odd\n");
+    msgl__strbuf_free(&text);
+    expect_delete(s, "files", id, 200);
     // Names that are no ids are no files, whatever they would be in a folder.
     static const char *const bad[] = {"lock",
                                       ".",
@@ -710,16 +736,6 @@ static void test_windows(void **state)
     expect_window(&d.s, file, large, 413);
     msgl__free(large);
     folder_close(&d);
-}
-
-static void expect_delete(const server_fixture *s, const char *what, const char *id, int status)
-{
-    char path[160];
-    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
-    response r = client_request(s, "DELETE", path, NULL);
-    if (status == 200) assert_non_null(strstr(r.body, "\"deleted\":true"));
-    expect_status(r, status);
-    if (status == 200) expect_status(client_request(s, "GET", path, NULL), 404);
 }
 
 // So many files, batches and bytes, and no more until some are deleted.

@@ -139,7 +139,8 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
     if (msgl__file_read(path, MSGL_STORE_OBJECT_MAX, &text, &len, &err) != 0) return NULL;
-    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
+    // An uploaded file's name, as the client gave it, may have a NUL.
+    json_t *o = msgl__json_loadb(text, len, JSON_ALLOW_NUL, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);
