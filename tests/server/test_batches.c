@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -620,6 +621,63 @@ static void test_cancel(void **state)
     folder_close(&d);
 }
 
+// The id of the batch's file of answers, which has no object yet: the data are all that there is.
+static void answers_id(const folder *d, const char *input, char id[64])
+{
+    DIR *all = opendir(d->path);
+    char path[512];
+    struct stat st;
+    id[0] = '\0';
+    for (const struct dirent *e; (e = readdir(all)) != NULL;) {
+        const char *dot = strstr(e->d_name, ".data");
+        (void)snprintf(path, sizeof path, "%s/%s", d->path, e->d_name);
+        if (dot == NULL || strncmp(e->d_name, input, strlen(input)) == 0) continue;
+        assert_int_equal(stat(path, &st), 0);
+        if (st.st_size > 0) (void)snprintf(id, 64, "%.*s", (int)(dot - e->d_name), e->d_name);
+    }
+    closedir(all);
+    assert_string_not_equal(id, "");
+}
+
+// A batch whose end cannot be stored is one that has not ended: its requests are sent again.
+static void test_end_fails(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], answers[64], input[2048], path[160];
+    uint64_t uid;
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    make_input(3, input, sizeof input);
+    upload(s, input, file);
+    create(s, file, id);
+    (void)next_request(s, &uid);
+    finish(s, uid);
+    for (int i = 0; i < 2; i++) (void)next_request(s, &uid);
+    json_t *o = get(s, "batches", id);
+    for (; count_of(o, "completed") == 0; o = get(s, "batches", id)) json_decref(o);
+    json_decref(o);
+    answers_id(&d, file, answers);
+    (void)snprintf(path, sizeof path, "%s/%s.json", d.path, answers);
+    assert_int_equal(mkdir(path, 0700), 0); // where a file would have to be
+    char cancel[160];
+    (void)snprintf(cancel, sizeof cancel, "/v1/batches/%s/cancel", id);
+    expect_status(client_request(s, "POST", cancel, "{}"), 500);
+    assert_int_equal(rmdir(path), 0);
+    for (int i = 0; i < 2; i++) (void)engine_expect(s, MSGL_MSG_ABORT);
+    o = get(s, "batches", id);
+    assert_string_equal(text_of(o, "status"), "in_progress");
+    json_decref(o);
+    for (int i = 0; i < 2; i++) {
+        (void)next_request(s, &uid);
+        finish(s, uid);
+    }
+    o = wait_for(s, id, "completed");
+    expect_answers(s, text_of(o, "output_file_id"), 3);
+    json_decref(o);
+    folder_close(&d);
+}
+
 // While another client is served, a batch has two requests at once.
 static void test_makes_room(void **state)
 {
@@ -914,6 +972,6 @@ int main(void)
         cmocka_unit_test(test_goes_on),    cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_makes_room), cmocka_unit_test(test_pages),
         cmocka_unit_test(test_windows),    cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_left)};
+        cmocka_unit_test(test_left),       cmocka_unit_test(test_end_fails)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,12 +302,18 @@ static void wait_ms(msgl_batch *b, int ms)
     b->one_by_one = true;
 }
 
-// The request is to be sent again, later.
-static void give_back(msgl_batch *b, msgl_batch_slot *s)
+// Gives up the request that a slot has sent, which is then one that was never sent.
+static void unsend(msgl_batch *b, msgl_batch_slot *s)
 {
     b->lines[s->line].state = LINE_WAITING;
     if (s->line < b->first) b->first = s->line;
     slot_close(s);
+}
+
+// The same after the server said "later": the next request waits for a while.
+static void send_later(msgl_batch *b, msgl_batch_slot *s)
+{
+    unsend(b, s);
     wait_ms(b, RETRY_MS);
 }
 
@@ -413,7 +419,7 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
     const bool full = status == 408 || status == 429 || status == 503;
     const bool engine = status == 500 && memmem(body, len, "engine_stopped", 14) != NULL;
     if (full || (engine && ++l->tries < MAX_TRIES)) {
-        give_back(b, s);
+        send_later(b, s);
         return 0;
     }
     msgl_strbuf line;
@@ -426,7 +432,7 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
     }
     msgl__strbuf_free(&line);
     if (rc != 0) {
-        give_back(b, s);
+        send_later(b, s);
         wait_ms(b, FULL_MS);
         return rc;
     }
@@ -447,7 +453,7 @@ static int take_silence(msgl_batch *b, msgl_batch_slot *s, msgl_err *err)
     if (++b->lines[s->line].tries >= MAX_TRIES) {
         return take_answer(b, s, 500, body, sizeof body - 1, err);
     }
-    give_back(b, s);
+    send_later(b, s);
     return 0;
 }
 
@@ -506,16 +512,14 @@ bool msgl__batch_is_done(const msgl_batch *b)
 
 // --- the end ---
 
-// Makes a file of answers one of the API's, unless it is empty.
-static int publish(msgl_batch *b, const char *own, const char *key, const char *name, msgl_err *err)
+// Makes a file of answers one of the API's, named in the object `ended`, unless it is empty.
+static int publish(const msgl_batch *b, json_t *ended, const char *own, const char *key,
+                   const char *name, msgl_err *err)
 {
-    char id[MSGL_STORE_ID], filename[96];
-    (void)snprintf(id, sizeof id, "%s", text_of(b->object, own));
+    const char *id = text_of(ended, own);
+    char filename[96];
     const int64_t bytes = msgl__store_data_size(b->store, id);
-    if (bytes == 0) {
-        msgl__store_remove(b->store, id);
-        return 0;
-    }
+    if (bytes == 0) return 0;
     (void)snprintf(filename, sizeof filename, "%s_%s.jsonl", b->id, name);
     json_t *file = json_pack("{s:s,s:s,s:I,s:I,s:s,s:s,s:s}", "id", id, "object", "file", "bytes",
                              (json_int_t)bytes, "created_at", (json_int_t)time(NULL), "filename",
@@ -523,23 +527,47 @@ static int publish(msgl_batch *b, const char *own, const char *key, const char *
     const int rc = file == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
                                 : msgl__store_set(b->store, id, file, err);
     json_decref(file);
-    if (rc == 0) json_object_set_new(b->object, key, json_string(id));
+    if (rc == 0) json_object_set_new(ended, key, json_string(id));
     return rc;
+}
+
+static void remove_if_empty(const msgl_batch *b, const char *own)
+{
+    const char *id = text_of(b->object, own);
+    if (msgl__store_data_size(b->store, id) == 0) msgl__store_remove(b->store, id);
+}
+
+// Stores the object as it is when the batch has ended, which it then is.
+static int store_end(msgl_batch *b, json_t *ended, const char *status, msgl_err *err)
+{
+    char key[32];
+    int rc = publish(b, ended, "_output", "output_file_id", "output", err);
+    if (rc == 0) rc = publish(b, ended, "_errors", "error_file_id", "error", err);
+    if (rc != 0) return rc;
+    (void)snprintf(key, sizeof key, "%s_at", status);
+    json_object_set_new(ended, "status", json_string(status));
+    now_at(ended, "finalizing_at");
+    now_at(ended, key);
+    rc = msgl__store_set(b->store, b->id, ended, err);
+    if (rc != 0) return rc;
+    json_decref(b->object);
+    b->object = json_incref(ended);
+    remove_if_empty(b, "_output");
+    remove_if_empty(b, "_errors");
+    return 0;
 }
 
 int msgl__batch_end(msgl_batch *b, const char *status, msgl_err *err)
 {
-    char key[32];
-    for (int i = 0; i < MSGL_BATCH_SLOTS; i++) slot_close(&b->slots[i]);
+    for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
+        if (b->slots[i].fd >= 0) unsend(b, &b->slots[i]);
+    }
     if ((b->out_fd >= 0 && fsync(b->out_fd) != 0) || (b->err_fd >= 0 && fsync(b->err_fd) != 0)) {
         return msgl__err_set(err, MSGL_EIO, "%m");
     }
-    int rc = publish(b, "_output", "output_file_id", "output", err);
-    if (rc == 0) rc = publish(b, "_errors", "error_file_id", "error", err);
-    if (rc != 0) return rc;
-    (void)snprintf(key, sizeof key, "%s_at", status);
-    json_object_set_new(b->object, "status", json_string(status));
-    now_at(b->object, "finalizing_at");
-    now_at(b->object, key);
-    return msgl__store_set(b->store, b->id, b->object, err);
+    json_t *ended = msgl__json_copy(b->object);
+    const int rc = ended == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
+                                 : store_end(b, ended, status, err);
+    json_decref(ended);
+    return rc;
 }

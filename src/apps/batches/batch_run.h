@@ -59,6 +59,8 @@ int msgl__batch_poll(msgl_batch *b, struct pollfd *fds, int *slot_of);
 int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err);
 bool msgl__batch_is_done(const msgl_batch *b);
 // Ends it: the files of answers become the API's. status: "completed", "cancelled" or "failed".
+// Negative, with *err: the end cannot be stored, and the batch goes on where it was, its requests
+// that were under way to be sent again.
 int msgl__batch_end(msgl_batch *b, const char *status, msgl_err *err);
 
 #endif
