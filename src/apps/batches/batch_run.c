@@ -35,12 +35,6 @@ struct msgl_batch_line {
     uint8_t state, tries;
 };
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s == NULL ? "" : s;
-}
-
 // --- the input ---
 
 // 0 or MSGL_ENOMEM: a batch whose error is not kept would be run.
@@ -69,9 +63,9 @@ static const char *check_request(const msgl_batch *b, const json_t *o, const cha
         return "'custom_id' must be a string that is not empty.";
     }
     *param = "method";
-    if (strcmp(text_of(o, "method"), "POST") != 0) return "'method' must be 'POST'.";
+    if (strcmp(msgl__store_text(o, "method"), "POST") != 0) return "'method' must be 'POST'.";
     *param = "url";
-    if (strcmp(text_of(o, "url"), text_of(b->object, "endpoint")) != 0) {
+    if (strcmp(msgl__store_text(o, "url"), msgl__store_text(b->object, "endpoint")) != 0) {
         return "'url' must be the 'endpoint' of the batch.";
     }
     *param = "body";
@@ -93,7 +87,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
         return add_error(errors, l->number, NULL, err.text);
     }
     const char *param = NULL, *wrong = check_request(b, o, &param);
-    const char *id = text_of(o, "custom_id");
+    const char *id = msgl__store_text(o, "custom_id");
     if (wrong == NULL && json_object_get(seen, id) != NULL) {
         param = "custom_id";
         wrong = "The 'custom_id' is that of an earlier line; each must be its own.";
@@ -141,7 +135,7 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
 {
     char message[160];
     msgl_err err = {0};
-    int rc = msgl__store_read_data(b->store, text_of(b->object, "input_file_id"),
+    int rc = msgl__store_read_data(b->store, msgl__store_text(b->object, "input_file_id"),
                                    MSGL_BATCH_MAX_INPUT, &b->input, &b->input_len, &err);
     if (rc != 0) {
         (void)snprintf(message, sizeof message, "The input file cannot be read: %.100s", err.text);
@@ -179,7 +173,7 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
         if (end == NULL) break;
         json_t *o =
             msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
-        const json_t *i = json_object_get(seen, text_of(o, "custom_id"));
+        const json_t *i = json_object_get(seen, msgl__store_text(o, "custom_id"));
         if (i != NULL) {
             msgl_batch_line *l = &b->lines[json_integer_value(i)];
             b->done += l->state != LINE_DONE;
@@ -196,7 +190,8 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
 
 static int open_answers(msgl_batch *b, const json_t *seen)
 {
-    const char *out = text_of(b->object, "_output"), *err = text_of(b->object, "_errors");
+    const char *out = msgl__store_text(b->object, "_output"),
+               *err = msgl__store_text(b->object, "_errors");
     int completed, failed;
     b->out_fd = msgl__store_open_data(b->store, out);
     b->err_fd = msgl__store_open_data(b->store, err);
@@ -239,7 +234,7 @@ int msgl__batch_open(msgl_batch *b, msgl_batch_store *store, const char *id)
         if (rc == 0) rc = MSGL_EINVAL;
     } else if (rc == 0) {
         rc = open_answers(b, seen);
-        if (rc == 0 && strcmp(text_of(b->object, "status"), "validating") == 0) {
+        if (rc == 0 && strcmp(msgl__store_text(b->object, "status"), "validating") == 0) {
             json_object_set_new(b->object, "status", json_string("in_progress"));
             now_at(b->object, "in_progress_at");
         }
@@ -283,13 +278,14 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     json_t *o = parse_line(b, l, &err);
     char *body = o == NULL ? NULL : msgl__json_text(json_object_get(o, "body"), JSON_COMPACT);
     request_id(b, l, id);
-    int rc = body == NULL ? MSGL_ENOMEM
-                          : msgl__strbuf_addf(out,
-                                              "POST %s HTTP/1.1\r\nHost: localhost\r\n"
-                                              "Content-Type: application/json\r\n"
-                                              "X-Request-Id: %s\r\nConnection: close\r\n"
-                                              "Content-Length: %zu\r\n\r\n",
-                                              text_of(b->object, "endpoint"), id, strlen(body));
+    int rc = body == NULL
+                 ? MSGL_ENOMEM
+                 : msgl__strbuf_addf(out,
+                                     "POST %s HTTP/1.1\r\nHost: localhost\r\n"
+                                     "Content-Type: application/json\r\n"
+                                     "X-Request-Id: %s\r\nConnection: close\r\n"
+                                     "Content-Length: %zu\r\n\r\n",
+                                     msgl__store_text(b->object, "endpoint"), id, strlen(body));
     if (rc == 0) rc = msgl__strbuf_adds(out, body);
     msgl__free(body);
     json_decref(o);
@@ -516,7 +512,7 @@ bool msgl__batch_is_done(const msgl_batch *b)
 static int publish(const msgl_batch *b, json_t *ended, const char *own, const char *key,
                    const char *name, msgl_err *err)
 {
-    const char *id = text_of(ended, own);
+    const char *id = msgl__store_text(ended, own);
     char filename[96];
     const int64_t bytes = msgl__store_data_size(b->store, id);
     if (bytes == 0) return 0;
@@ -533,7 +529,7 @@ static int publish(const msgl_batch *b, json_t *ended, const char *own, const ch
 
 static void remove_if_empty(const msgl_batch *b, const char *own)
 {
-    const char *id = text_of(b->object, own);
+    const char *id = msgl__store_text(b->object, own);
     if (msgl__store_data_size(b->store, id) == 0) msgl__store_remove(b->store, id);
 }
 

@@ -39,6 +39,13 @@ bool msgl__store_is_id(const char *text, const char *prefix);
 
 int64_t msgl__store_made_at(const char *id); // in seconds since 1970
 
+// The string that an object has under a key; "": it has none.
+static inline const char *msgl__store_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text == NULL ? "" : text;
+}
+
 // What is stored under an id, or NULL.
 json_t *msgl__store_get(const msgl_batch_store *s, const char *id);
 // MSGL_ELIMIT: it is too large.
