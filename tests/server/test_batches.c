@@ -841,6 +841,42 @@ static void test_left(void **state)
     folder_close(&d);
 }
 
+// A batch that an earlier server has begun keeps its answers when it is cancelled as it waits for
+// an older one: the whole lines, without the torn one behind them.
+static void test_cancel_begun(void **state)
+{
+    (void)state;
+    folder d;
+    char older[64], begun[64], output[64], file[64], input[2048], path[160];
+    uint64_t uid;
+    folder_make(&d);
+    make_input(3, input, sizeof input);
+    old_id("file-", 100, 1, file);
+    old_id("batch_", 90, 2, older);
+    old_id("batch_", 80, 3, begun);
+    (void)snprintf(output, sizeof output, "file-%.23se", begun + strlen("batch_"));
+    put_file(&d, file, input);
+    put_batch(&d, older, file, "validating");
+    put_batch(&d, begun, file, "in_progress");
+    put(&d, output, "data", "{\"custom_id\":\"r2\",\"text\":\"ok\"}\n{\"custom_id\":\"r1\"");
+    folder_serve(&d);
+    for (int i = 0; i < 3; i++) (void)next_request(&d.s, &uid); // of the older one
+    (void)snprintf(path, sizeof path, "/v1/batches/%s/cancel", begun);
+    json_t *o = object_of(client_request(&d.s, "POST", path, "{}"));
+    assert_string_equal(text_of(o, "status"), "cancelled");
+    assert_string_equal(text_of(o, "output_file_id"), output);
+    assert_int_equal(count_of(o, "completed"), 1);
+    assert_int_equal(count_of(o, "total"), 3);
+    json_decref(o);
+    msgl_strbuf text;
+    content(&d.s, output, &text);
+    assert_string_equal(msgl__strbuf_str(&text), "{\"custom_id\":\"r2\",\"text\":\"ok\"}\n");
+    msgl__strbuf_free(&text);
+    // Its input is that of the older one, which still runs.
+    expect_delete(&d.s, "files", file, 400);
+    folder_close(&d);
+}
+
 // A request for which there is no room in the queue is sent again, and the batch ends.
 static void test_again(void **state)
 {
@@ -878,12 +914,12 @@ static void test_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_again),    cmocka_unit_test(test_off),
-        cmocka_unit_test(test_files),    cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_cancel),   cmocka_unit_test(test_makes_room),
-        cmocka_unit_test(test_pages),    cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_limits),   cmocka_unit_test(test_left),
-        cmocka_unit_test(test_end_fails)};
+        cmocka_unit_test(test_again),     cmocka_unit_test(test_off),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room),
+        cmocka_unit_test(test_pages),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_left),
+        cmocka_unit_test(test_end_fails), cmocka_unit_test(test_cancel_begun)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

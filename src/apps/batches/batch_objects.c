@@ -167,9 +167,26 @@ static int cancel_running(msgl_batches *b, msgl_err *err)
     return rc;
 }
 
-// One that has not begun: it has no answers.
+// Cancels a waiting batch that an earlier server has begun: it may have answers, which its object
+// then names.
+static int cancel_begun(msgl_batches *b, const char *id, msgl_err *err)
+{
+    msgl_batch batch;
+    int rc = msgl__batch_open(&batch, &b->store, id);
+    if (rc == 0) {
+        rc = msgl__batch_end(&batch, "cancelled", err);
+    } else if (rc == MSGL_EINVAL) {
+        rc = 0; // its input was refused, and it has failed before it could be cancelled
+    } else {
+        (void)msgl__err_set(err, rc, "The batch cannot be read: %s", msgl__status_text(rc));
+    }
+    msgl__batch_close(&batch);
+    return rc;
+}
+
 static int cancel_waiting(msgl_batches *b, const char *id, json_t *o, msgl_err *err)
 {
+    if (strcmp(msgl__store_text(o, "status"), "validating") != 0) return cancel_begun(b, id, err);
     json_object_set_new(o, "status", json_string("cancelled"));
     json_object_set_new(o, "cancelled_at", json_integer((json_int_t)time(NULL)));
     return msgl__store_set(&b->store, id, o, err);
@@ -181,7 +198,7 @@ static void cancel(msgl_batches *b, msgl_batch_call *c, json_t *o)
     if (msgl__batch_is_final(o)) {
         char text[96];
         (void)snprintf(text, sizeof text, "The batch has ended already: %.40s.",
-                       json_string_value(json_object_get(o, "status")));
+                       msgl__store_text(o, "status"));
         msgl__batch_reply_error(c, 400, NULL, text);
         return;
     }
