@@ -171,7 +171,7 @@ static int cancel_running(msgl_batches *b, msgl_err *err)
 // then names.
 static int cancel_begun(msgl_batches *b, const char *id, msgl_err *err)
 {
-    msgl_batch batch;
+    msgl_batch_run batch;
     int rc = msgl__batch_open(&batch, &b->store, id);
     if (rc == 0) {
         rc = msgl__batch_end(&batch, "cancelled", err);

@@ -48,14 +48,14 @@ static int add_error(json_t *errors, int line, const char *param, const char *me
     return json_array_append_new(errors, o) == 0 ? 0 : MSGL_ENOMEM;
 }
 
-static json_t *parse_line(const msgl_batch *b, const msgl_batch_line *l, msgl_err *err)
+static json_t *parse_line(const msgl_batch_run *b, const msgl_batch_line *l, msgl_err *err)
 {
     msgl_json_room room = {0};
     return msgl__json_parse_object(b->input + l->at, l->len, &room, err);
 }
 
 // What is wrong with a request, and with which of its fields; NULL: nothing.
-static const char *check_request(const msgl_batch *b, const json_t *o, const char **param)
+static const char *check_request(const msgl_batch_run *b, const json_t *o, const char **param)
 {
     const json_t *id = json_object_get(o, "custom_id"), *body = json_object_get(o, "body");
     *param = "custom_id";
@@ -78,7 +78,7 @@ static const char *check_request(const msgl_batch *b, const json_t *o, const cha
 }
 
 // One line of the input. seen: line numbers by custom_id.
-static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, json_t *errors)
+static int check_line(msgl_batch_run *b, const msgl_batch_line *l, json_t *seen, json_t *errors)
 {
     msgl_err err = {0};
     json_t *o = parse_line(b, l, &err);
@@ -102,7 +102,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
     return rc;
 }
 
-static int add_line(msgl_batch *b, msgl_batch_line l)
+static int add_line(msgl_batch_run *b, msgl_batch_line l)
 {
     if (b->num_lines == b->cap_lines) {
         const int cap = b->cap_lines == 0 ? 64 : 2 * b->cap_lines;
@@ -115,7 +115,7 @@ static int add_line(msgl_batch *b, msgl_batch_line l)
     return 0;
 }
 
-static int split_lines(msgl_batch *b)
+static int split_lines(msgl_batch_run *b)
 {
     int rc = 0, number = 0;
     for (size_t at = 0; at < b->input_len && rc == 0;) {
@@ -131,7 +131,7 @@ static int split_lines(msgl_batch *b)
     return rc;
 }
 
-static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
+static int read_input(msgl_batch_run *b, json_t *seen, json_t *errors)
 {
     char message[160];
     msgl_err err = {0};
@@ -160,7 +160,7 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
 
 // Takes the whole lines of a file of answers, and cuts off what is torn behind them. *lines: how
 // many.
-static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *seen, int *lines)
+static int take_answers(msgl_batch_run *b, const char *id, int fd, const json_t *seen, int *lines)
 {
     char *text = NULL;
     size_t len = 0;
@@ -188,7 +188,7 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
     return rc;
 }
 
-static int open_answers(msgl_batch *b, const json_t *seen)
+static int open_answers(msgl_batch_run *b, const json_t *seen)
 {
     const char *out = msgl__store_text(b->object, "_output"),
                *err = msgl__store_text(b->object, "_errors");
@@ -211,10 +211,10 @@ static void now_at(json_t *object, const char *key)
     json_object_set_new(object, key, json_integer((json_int_t)time(NULL)));
 }
 
-int msgl__batch_open(msgl_batch *b, msgl_batch_store *store, const char *id)
+int msgl__batch_open(msgl_batch_run *b, msgl_batch_store *store, const char *id)
 {
     msgl_err err;
-    *b = (msgl_batch){.store = store, .out_fd = -1, .err_fd = -1};
+    *b = (msgl_batch_run){.store = store, .out_fd = -1, .err_fd = -1};
     (void)snprintf(b->id, sizeof b->id, "%s", id);
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
         b->slots[i].fd = -1;
@@ -253,7 +253,7 @@ static void slot_close(msgl_batch_slot *s)
     msgl__strbuf_free(&s->out);
 }
 
-void msgl__batch_close(msgl_batch *b)
+void msgl__batch_close(msgl_batch_run *b)
 {
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) slot_close(&b->slots[i]);
     if (b->out_fd >= 0) close(b->out_fd);
@@ -261,17 +261,17 @@ void msgl__batch_close(msgl_batch *b)
     json_decref(b->object);
     msgl__free(b->input);
     msgl__free(b->lines);
-    *b = (msgl_batch){.out_fd = -1, .err_fd = -1};
+    *b = (msgl_batch_run){.out_fd = -1, .err_fd = -1};
 }
 
 // --- requests ---
 
-static void request_id(const msgl_batch *b, const msgl_batch_line *l, char id[64])
+static void request_id(const msgl_batch_run *b, const msgl_batch_line *l, char id[64])
 {
     (void)snprintf(id, 64, "batch_req_%s_%d", b->id + sizeof MSGL_STORE_BATCH - 1, l->number);
 }
 
-static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbuf *out)
+static int put_request(const msgl_batch_run *b, const msgl_batch_line *l, msgl_strbuf *out)
 {
     msgl_err err;
     char id[64];
@@ -292,14 +292,14 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     return rc;
 }
 
-static void wait_ms(msgl_batch *b, int ms)
+static void wait_ms(msgl_batch_run *b, int ms)
 {
     b->wait_until_ns = msgl__now_ns() + (uint64_t)ms * 1000000u;
     b->one_by_one = true;
 }
 
 // Gives up the request that a slot has sent, which is then one that was never sent.
-static void unsend(msgl_batch *b, msgl_batch_slot *s)
+static void unsend(msgl_batch_run *b, msgl_batch_slot *s)
 {
     b->lines[s->line].state = LINE_WAITING;
     if (s->line < b->first) b->first = s->line;
@@ -307,13 +307,13 @@ static void unsend(msgl_batch *b, msgl_batch_slot *s)
 }
 
 // The same after the server said "later": the next request waits for a while.
-static void send_later(msgl_batch *b, msgl_batch_slot *s)
+static void send_later(msgl_batch_run *b, msgl_batch_slot *s)
 {
     unsend(b, s);
     wait_ms(b, RETRY_MS);
 }
 
-void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void *ctx)
+void msgl__batch_fill(msgl_batch_run *b, int slots, msgl_batch_connect connect, void *ctx)
 {
     int used = 0;
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) used += b->slots[i].fd >= 0;
@@ -338,7 +338,7 @@ void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void
     }
 }
 
-int msgl__batch_poll(msgl_batch *b, struct pollfd *fds, int *slot_of)
+int msgl__batch_poll(msgl_batch_run *b, struct pollfd *fds, int *slot_of)
 {
     int n = 0;
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
@@ -366,8 +366,8 @@ static int parse_answer(const msgl_strbuf *in, int *status, size_t *body, size_t
     return in->len - *body >= *len ? 1 : 0;
 }
 
-static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status, const char *body,
-                      size_t len, msgl_strbuf *out)
+static int put_answer(const msgl_batch_run *b, const msgl_batch_line *l, int status,
+                      const char *body, size_t len, msgl_strbuf *out)
 {
     char id[64];
     msgl_err err;
@@ -400,7 +400,7 @@ static int append(int fd, const msgl_strbuf *line, msgl_err *err)
     return MSGL_EIO;
 }
 
-static void count_one(const msgl_batch *b, const char *what)
+static void count_one(const msgl_batch_run *b, const char *what)
 {
     json_t *counts = json_object_get(b->object, "request_counts");
     const json_int_t n = json_integer_value(json_object_get(counts, what));
@@ -408,8 +408,8 @@ static void count_one(const msgl_batch *b, const char *what)
 }
 
 // A whole answer has come.
-static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char *body, size_t len,
-                       msgl_err *err)
+static int take_answer(msgl_batch_run *b, msgl_batch_slot *s, int status, const char *body,
+                       size_t len, msgl_err *err)
 {
     msgl_batch_line *l = &b->lines[s->line];
     const bool full = status == 408 || status == 429 || status == 503;
@@ -441,7 +441,7 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
 }
 
 // The connection was closed without an answer. Not again and again: the request is what it is.
-static int take_silence(msgl_batch *b, msgl_batch_slot *s, msgl_err *err)
+static int take_silence(msgl_batch_run *b, msgl_batch_slot *s, msgl_err *err)
 {
     static const char body[] =
         "{\"error\":{\"message\":\"The server gave no answer.\",\"type\":\"server_error\","
@@ -478,7 +478,7 @@ static int send_more(msgl_batch_slot *s)
     return 0;
 }
 
-int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err)
+int msgl__batch_ready(msgl_batch_run *b, int slot, msgl_err *err)
 {
     msgl_batch_slot *s = &b->slots[slot];
     if (s->fd < 0) return 0;
@@ -501,7 +501,7 @@ int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err)
     return take_silence(b, s, err);
 }
 
-bool msgl__batch_is_done(const msgl_batch *b)
+bool msgl__batch_is_done(const msgl_batch_run *b)
 {
     return b->done == b->num_lines;
 }
@@ -509,7 +509,7 @@ bool msgl__batch_is_done(const msgl_batch *b)
 // --- the end ---
 
 // Makes a file of answers one of the API's, named in the object `ended`, unless it is empty.
-static int publish(const msgl_batch *b, json_t *ended, const char *own, const char *key,
+static int publish(const msgl_batch_run *b, json_t *ended, const char *own, const char *key,
                    const char *name, msgl_err *err)
 {
     const char *id = msgl__store_text(ended, own);
@@ -527,14 +527,14 @@ static int publish(const msgl_batch *b, json_t *ended, const char *own, const ch
     return rc;
 }
 
-static void remove_if_empty(const msgl_batch *b, const char *own)
+static void remove_if_empty(const msgl_batch_run *b, const char *own)
 {
     const char *id = msgl__store_text(b->object, own);
     if (msgl__store_data_size(b->store, id) == 0) msgl__store_remove(b->store, id);
 }
 
 // Stores the object as it is when the batch has ended, which it then is.
-static int store_end(msgl_batch *b, json_t *ended, const char *status, msgl_err *err)
+static int store_end(msgl_batch_run *b, json_t *ended, const char *status, msgl_err *err)
 {
     char key[32];
     int rc = publish(b, ended, "_output", "output_file_id", "output", err);
@@ -553,7 +553,7 @@ static int store_end(msgl_batch *b, json_t *ended, const char *status, msgl_err 
     return 0;
 }
 
-int msgl__batch_end(msgl_batch *b, const char *status, msgl_err *err)
+int msgl__batch_end(msgl_batch_run *b, const char *status, msgl_err *err)
 {
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
         if (b->slots[i].fd >= 0) unsend(b, &b->slots[i]);

@@ -28,7 +28,7 @@ typedef struct msgl_batch_slot {
     size_t sent;
 } msgl_batch_slot;
 
-typedef struct msgl_batch {
+typedef struct msgl_batch_run {
     msgl_batch_store *store;
     char id[MSGL_STORE_ID];
     json_t *object; // what the API shows; ours
@@ -42,25 +42,25 @@ typedef struct msgl_batch {
     uint64_t wait_until_ns; // the server is full, or its engine gone: no request before
     bool one_by_one;        // and then one, until it is answered
     msgl_batch_slot slots[MSGL_BATCH_SLOTS];
-} msgl_batch;
+} msgl_batch_run;
 
 // A descriptor of a new connection to the server, or -1.
 typedef int (*msgl_batch_connect)(void *ctx);
 
 // The batch of a stored object, with its input read and checked. 0, or negative: it cannot be run,
 // and the object says why ("failed"). Freed with msgl__batch_close either way.
-int msgl__batch_open(msgl_batch *b, msgl_batch_store *store, const char *id);
-void msgl__batch_close(msgl_batch *b); // what is under way is given up
+int msgl__batch_open(msgl_batch_run *b, msgl_batch_store *store, const char *id);
+void msgl__batch_close(msgl_batch_run *b); // what is under way is given up
 // Begins as many requests as may be under way at once.
-void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void *ctx);
+void msgl__batch_fill(msgl_batch_run *b, int slots, msgl_batch_connect connect, void *ctx);
 // What to wait for, into fds (MSGL_BATCH_SLOTS); how many. slot_of: whose each is.
-int msgl__batch_poll(msgl_batch *b, struct pollfd *fds, int *slot_of);
+int msgl__batch_poll(msgl_batch_run *b, struct pollfd *fds, int *slot_of);
 // Something can be read or written. 0, or negative: an answer cannot be stored, with *err.
-int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err);
-bool msgl__batch_is_done(const msgl_batch *b);
+int msgl__batch_ready(msgl_batch_run *b, int slot, msgl_err *err);
+bool msgl__batch_is_done(const msgl_batch_run *b);
 // Ends it: the files of answers become the API's. status: "completed", "cancelled" or "failed".
 // Negative, with *err: the end cannot be stored, and the batch goes on where it was, its requests
 // that were under way to be sent again.
-int msgl__batch_end(msgl_batch *b, const char *status, msgl_err *err);
+int msgl__batch_end(msgl_batch_run *b, const char *status, msgl_err *err);
 
 #endif

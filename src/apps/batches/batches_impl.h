@@ -27,7 +27,7 @@ struct msgl_batches {
     int room;
     bool stopping;
     // The thread's: the batch that runs, if one does.
-    msgl_batch run;
+    msgl_batch_run run;
     bool running;
     // Batches that are to run, the oldest first, the running one among them: objects with `id` and
     // the ids of their files, `input`, `_output` and `_errors`.
