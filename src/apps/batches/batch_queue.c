@@ -63,15 +63,17 @@ static bool is_waiting(const msgl_batches *b, const char *id)
 static void remove_orphans(msgl_batches *b)
 {
     json_t *used = json_object();
+    bool bad = used == NULL;
     size_t i;
     json_t *waiting;
     json_array_foreach(b->waiting, i, waiting)
     {
         for (size_t k = 0; k < 3; k++) {
-            json_object_set_new(used, msgl__store_text(waiting, own_files[k]), json_true());
+            const char *id = msgl__store_text(waiting, own_files[k]);
+            bad |= json_object_set_new(used, id, json_true()) != 0;
         }
     }
-    if (used != NULL) msgl__store_remove_orphans(&b->store, used);
+    if (!bad) msgl__store_remove_orphans(&b->store, used);
     json_decref(used);
 }
 
@@ -82,7 +84,9 @@ void msgl__batches_read_found(msgl_batches *b, size_t most)
         json_t *o = msgl__store_get(&b->store, id);
         const bool open =
             o != NULL && strcmp(msgl__store_text(o, "id"), id) == 0 && !msgl__batch_is_final(o);
+        b->any_unread |= o == NULL;
         if (open && msgl__batches_add_waiting(b, o) != 0) {
+            b->any_unread = true;
             msgl__log(b->log, MSGL_LOG_ERROR, "%s is left to the next start: out of memory", id);
         }
         json_decref(o);
@@ -91,7 +95,7 @@ void msgl__batches_read_found(msgl_batches *b, size_t most)
     b->all_read = true;
     msgl__free(b->found.ids);
     b->found = (msgl_store_page){0};
-    remove_orphans(b);
+    if (!b->any_unread) remove_orphans(b);
 }
 
 void msgl__batches_forget(msgl_batches *b, const char *id)

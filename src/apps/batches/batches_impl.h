@@ -34,6 +34,7 @@ struct msgl_batches {
     json_t *waiting;
     msgl_store_page found; // batches of earlier servers, of which the first `len` are not read yet
     bool all_read;
+    bool any_unread;   // one of them could not be read, and which files it needs is not known
     uint64_t sweep_at; // ns, of msgl__now_ns()
     bool logged_full;  // the log has said that there is no room for answers
 };
