@@ -15,7 +15,7 @@ enum { METADATA_MAX = 16 };
 static const msgl_field_row batch_rows[] = {
     {"input_file_id", MSGL_FIELD_STRING, .required = true, .help = "the `id` of a file"},
     {"endpoint", MSGL_FIELD_STRING, .required = true,
-     .help = "`/v1/chat/completions` or `/v1/completions`"},
+     .help = "`/v1/chat/completions`, `/v1/completions` or `/v1/embeddings`"},
     {"completion_window", MSGL_FIELD_STRING, .required = true,
      .help =
          "`24h`, or another time of up to 168 hours (`h`) or 7 days (`d`); a batch is answered as "
