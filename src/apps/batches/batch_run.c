@@ -18,26 +18,28 @@
 #include "utils/json_write.h"
 
 enum {
-    FULL_MS = 10000,       // after an answer that could not be stored
-    RETRY_MS = 500,        // after an answer that says "later"
-    MAX_TRIES = 3,         // of a request with which the engine ends
-    MAX_ERRORS = 100,      // of the input that are told
-    ANSWER_MAX = 1 << 30,  // bytes
-    HEAD_MAX = 16 * 1024,  // of an answer
-    READ_STEP = 64 * 1024, //
+    FULL_MS = 10000,       // pause after an answer that could not be stored
+    RETRY_MS = 500,        // pause after an answer that says "later"
+    MAX_TRIES = 3,         // how often a request is sent that stops the engine, or has no answer
+    MAX_ERRORS = 100,      // lines of a refused input that its batch names
+    ANSWER_MAX = 1 << 30,  // bytes of an answer, its head included
+    HEAD_MAX = 16 * 1024,  // bytes of an answer's head
+    READ_STEP = 64 * 1024, // bytes that are received at once
 };
 
 typedef enum line_state { LINE_WAITING, LINE_SENT, LINE_DONE } line_state;
 
 struct msgl_batch_line {
-    size_t at, len; // in the input
-    int number;     // from 1
-    uint8_t state, tries;
+    size_t at, len; // its bytes are input[at, at + len)
+    int number;     // of the input's lines, from 1: blank ones count, and are no requests
+    uint8_t state;  // line_state
+    uint8_t tries;  // how often it was sent without an answer that counts
 };
 
 // --- the input ---
 
-// 0 or MSGL_ENOMEM: a batch whose error is not kept would be run.
+// Adds an error to those that the batch's object will have. 0, or MSGL_ENOMEM, which has to end the
+// check: a batch without errors is run.
 static int add_error(json_t *errors, int line, const char *param, const char *message)
 {
     char text[400];
@@ -54,7 +56,7 @@ static json_t *parse_line(const msgl_batch_run *b, const msgl_batch_line *l, msg
     return msgl__json_parse_object(b->input + l->at, l->len, &room, err);
 }
 
-// What is wrong with a request, and with which of its fields; NULL: nothing.
+// Says what is wrong with a request, and sets *param to the field; NULL: nothing is.
 static const char *check_request(const msgl_batch_run *b, const json_t *o, const char **param)
 {
     const json_t *id = json_object_get(o, "custom_id"), *body = json_object_get(o, "body");
@@ -77,7 +79,7 @@ static const char *check_request(const msgl_batch_run *b, const json_t *o, const
     return NULL;
 }
 
-// One line of the input. seen: line numbers by custom_id.
+// Checks one line of the input. seen: indices of lines by their custom_id.
 static int check_line(msgl_batch_run *b, const msgl_batch_line *l, json_t *seen, json_t *errors)
 {
     msgl_err err = {0};
@@ -158,8 +160,8 @@ static int read_input(msgl_batch_run *b, json_t *seen, json_t *errors)
 
 // --- what earlier runs have answered ---
 
-// Takes the whole lines of a file of answers, and cuts off what is torn behind them. *lines: how
-// many.
+// Reads a file of answers: their requests are done. A last line without an end is cut off. *lines:
+// how many whole lines there are.
 static int take_answers(msgl_batch_run *b, const char *id, int fd, const json_t *seen, int *lines)
 {
     char *text = NULL;
@@ -353,7 +355,8 @@ int msgl__batch_poll(msgl_batch_run *b, struct pollfd *fds, int *slot_of)
 
 // --- answers ---
 
-// The status and where the body is, once the answer is whole. 1: it is; 0: not yet; -1: no answer.
+// Finds the status and the body of an answer, whose bytes are in[*body, *body + *len). 1: it is
+// whole; 0: more has to come; -1: this is no answer.
 static int parse_answer(const msgl_strbuf *in, int *status, size_t *body, size_t *len)
 {
     static const char length[] = "\r\nContent-Length: ";
@@ -389,14 +392,15 @@ static int put_answer(const msgl_batch_run *b, const msgl_batch_line *l, int sta
     return rc;
 }
 
-// Appended whole or not at all, as far as that can be had.
+// Appends a line. Where only a part of it could be written the file is cut back to its length
+// before.
 static int append(int fd, const msgl_strbuf *line, msgl_err *err)
 {
     const off_t before = lseek(fd, 0, SEEK_END);
     if (msgl__write_all(fd, line->data, line->len) == 0) return 0;
     (void)msgl__err_set(err, MSGL_EIO, "%m");
     const int cut = before >= 0 ? ftruncate(fd, before) : -1;
-    (void)cut; // the next start does it again
+    (void)cut; // otherwise the next start of the batch cuts off the line, which has no end
     return MSGL_EIO;
 }
 
@@ -407,7 +411,8 @@ static void count_one(const msgl_batch_run *b, const char *what)
     json_object_set_new(counts, what, json_integer(n + 1));
 }
 
-// A whole answer has come.
+// Stores a whole answer, or sends the request again where the answer says that it could not be
+// served now.
 static int take_answer(msgl_batch_run *b, msgl_batch_slot *s, int status, const char *body,
                        size_t len, msgl_err *err)
 {
@@ -440,7 +445,8 @@ static int take_answer(msgl_batch_run *b, msgl_batch_slot *s, int status, const 
     return 0;
 }
 
-// The connection was closed without an answer. Not again and again: the request is what it is.
+// The connection was closed without an answer. After MAX_TRIES of these the request itself may be
+// the reason, and it is answered by an error.
 static int take_silence(msgl_batch_run *b, msgl_batch_slot *s, msgl_err *err)
 {
     static const char body[] =
@@ -453,7 +459,7 @@ static int take_silence(msgl_batch_run *b, msgl_batch_slot *s, msgl_err *err)
     return 0;
 }
 
-// Takes interim answers (100) from the front of what has come.
+// Removes interim answers (100 Continue) that stand before the answer.
 static void skip_interim(msgl_strbuf *in)
 {
     static const char interim[] = "HTTP/1.1 100 ";
@@ -482,7 +488,9 @@ int msgl__batch_ready(msgl_batch_run *b, int slot, msgl_err *err)
 {
     msgl_batch_slot *s = &b->slots[slot];
     if (s->fd < 0) return 0;
-    const bool sent = send_more(s) == 0; // a refusal may come before all of it is read
+    // A server may refuse a request before it has read all of it, and close: then nothing more can
+    // be sent, and the answer is still there to be received.
+    const bool sent = send_more(s) == 0;
     for (;;) {
         if (msgl__strbuf_reserve(&s->in, READ_STEP) != 0) break;
         const ssize_t n = recv(s->fd, s->in.data + s->in.len, READ_STEP, MSG_DONTWAIT);
