@@ -519,7 +519,6 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 {
     int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
-    // The request's tree owns the chat's: its texts are the same ones.
     json_t *chat = own_fields_of(o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, e);
@@ -530,8 +529,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
             msgl__field_rename(e, "stop", "stop_sequences");
     }
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a message is one answer");
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,

@@ -107,9 +107,7 @@ static int parse_common(const json_t *o, const msgl_fields *f, const msgl_api_co
     drop_neutral(copy);
     rc = msgl__parse_sampling(copy, cfg, out, e);
     if (rc == 0) rc = parse_limits(o, out, e);
-    // The request's tree owns the copy: its texts are the same ones.
-    if (json_object_set_new(out->root, "\ncopy", copy) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "\ncopy", copy, rc, e);
 }
 
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,

@@ -415,9 +415,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a response is one answer");
     if (rc == 0 && most > 0) out->max_tokens = (int32_t)most;
     if (rc == 0) rc = repeat(o, out, e);
-    // The request's tree owns the chat's: its texts are the same ones.
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static const msgl_example examples[] = {
