@@ -69,7 +69,7 @@ static const msgl_fields fill_fields = {.read = fill_rows, .also = &common};
 static const msgl_fields *const objects[] = {&fields, NULL};
 static const msgl_fields *const fill_objects[] = {&fill_fields, NULL};
 
-// Values that mean here what a field left out means.
+// Removes values that mean for llama-server what leaving the field out means for this server.
 static void drop_neutral(json_t *o)
 {
     const json_t *seed = json_object_get(o, "seed"), *grammar = json_object_get(o, "grammar");
@@ -77,7 +77,7 @@ static void drop_neutral(json_t *o)
     if (json_is_string(grammar) && json_string_length(grammar) == 0) {
         (void)json_object_del(o, "grammar");
     }
-    (void)json_object_del(o, "max_tokens"); // read by its other name
+    (void)json_object_del(o, "max_tokens"); // parse_limits reads it: -1 and 0 are allowed here
 }
 
 static int parse_limits(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
