@@ -264,7 +264,7 @@ static int end_turn(turn *t, bool empty, msgl_api_error *e)
         json_t *text = json_stringn(msgl__strbuf_str(&t->thoughts), t->thoughts.len);
         rc = json_object_set_new(t->turn, "reasoning_content", text);
     }
-    if (!empty && json_object_size(t->turn) == 1) return 0; // its role
+    if (rc == 0 && !empty && json_object_size(t->turn) == 1) return 0; // it has its role alone
     if (rc == 0 && json_object_get(t->turn, "content") == NULL) {
         rc = json_object_set_new(t->turn, "content", json_string(""));
     }
@@ -394,14 +394,11 @@ static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_
                 "tools of the client (type \"custom\")");
         }
         json_t *function = json_pack("{s:O,s:O}", "name", name, "parameters", schema);
-        if (function != NULL && about != NULL) {
-            (void)json_object_set(function, "description", about);
-        }
-        if (function != NULL && strict != NULL) {
-            (void)json_object_set(function, "strict", strict);
-        }
+        int bad = about == NULL ? 0 : json_object_set(function, "description", about);
+        if (strict != NULL) bad |= json_object_set(function, "strict", strict);
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
-        if (json_array_append_new(out, f) != 0) return msgl__api_oom(e);
+        bad |= json_array_append_new(out, f);
+        if (bad != 0) return msgl__api_oom(e);
     }
     return 0;
 }

@@ -239,8 +239,11 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
     } else {
         as = json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name", "answer",
                        "schema", schema);
-        if (json_is_true(msgl__field(format, "strict"))) {
-            (void)json_object_set_new(json_object_get(as, "json_schema"), "strict", json_true());
+        json_t *inner = json_object_get(as, "json_schema");
+        if (json_is_true(msgl__field(format, "strict")) &&
+            json_object_set_new(inner, "strict", json_true()) != 0) {
+            json_decref(as);
+            return msgl__api_oom(e);
         }
     }
     return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);

@@ -173,8 +173,10 @@ static int take_answers(msgl_batch_run *b, const char *id, int fd, const json_t 
     while (rc == 0 && at < len) {
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) break;
+        int parsed;
         json_t *o =
-            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
+            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, &parsed);
+        if (parsed == MSGL_ENOMEM) rc = MSGL_ENOMEM; // its request may be answered already
         const json_t *i = json_object_get(seen, msgl__store_text(o, "custom_id"));
         if (i != NULL) {
             msgl_batch_line *l = &b->lines[json_integer_value(i)];
