@@ -18,7 +18,6 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "apps/batches/batches_impl.h"
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
@@ -878,44 +877,6 @@ static void test_cancel_begun(void **state)
     folder_close(&d);
 }
 
-// Where memory runs out as the batches of earlier servers are read, no answers of theirs are taken
-// for what nobody needs.
-static void test_found_without_memory(void **state)
-{
-    (void)state;
-    folder d;
-    char begun[64], answers[2][64], file[64], path[512];
-    const msgl_store_limits limits = {.max_files = 10, .max_bytes = 1 << 20, .max_batches = 10};
-    folder_make(&d);
-    old_id("file-", 100, 1, file);
-    old_id("batch_", 80, 3, begun);
-    put_file(&d, file, "x\n");
-    put_batch(&d, begun, file, "in_progress");
-    for (int i = 0; i < 2; i++) {
-        (void)snprintf(answers[i], 64, "file-%.23s%c", begun + strlen("batch_"), "ef"[i]);
-        put(&d, answers[i], "data", "{}\n");
-    }
-    bool all_read = false;
-    for (uint64_t nth = 1; !all_read; nth++) {
-        msgl_batches b = {.waiting = json_array()};
-        msgl_err err;
-        assert_int_equal(msgl__store_open(&b.store, d.path, &limits, &err), 0);
-        assert_int_equal(msgl__store_list(&b.store, MSGL_STORE_BATCH, NULL, SIZE_MAX, &b.found), 0);
-        msgl__mem_fail_from(nth);
-        msgl__batches_read_found(&b, SIZE_MAX);
-        msgl__mem_fail_from(0);
-        all_read = json_array_size(b.waiting) == 1 && nth > 100;
-        for (int i = 0; i < 2; i++) {
-            (void)snprintf(path, sizeof path, "%s/%s.data", d.path, answers[i]);
-            if (access(path, F_OK) != 0) fail_msg("allocation %d: %s is gone", (int)nth, path);
-        }
-        msgl__store_close(&b.store);
-        msgl__free(b.found.ids);
-        json_decref(b.waiting);
-    }
-    folder_remove(&d);
-}
-
 // A request for which there is no room in the queue is sent again, and the batch ends.
 static void test_again(void **state)
 {
@@ -952,20 +913,13 @@ static void test_again(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_again),
-                                       cmocka_unit_test(test_off),
-                                       cmocka_unit_test(test_files),
-                                       cmocka_unit_test(test_batch),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_goes_on),
-                                       cmocka_unit_test(test_cancel),
-                                       cmocka_unit_test(test_makes_room),
-                                       cmocka_unit_test(test_pages),
-                                       cmocka_unit_test(test_windows),
-                                       cmocka_unit_test(test_limits),
-                                       cmocka_unit_test(test_left),
-                                       cmocka_unit_test(test_end_fails),
-                                       cmocka_unit_test(test_cancel_begun),
-                                       cmocka_unit_test(test_found_without_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_again),     cmocka_unit_test(test_off),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room),
+        cmocka_unit_test(test_pages),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_left),
+        cmocka_unit_test(test_end_fails), cmocka_unit_test(test_cancel_begun)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,48 +160,73 @@ static int read_input(msgl_batch_run *b, json_t *seen, json_t *errors)
 
 // --- what earlier runs have answered ---
 
-// Reads a file of answers: their requests are done. A last line without an end is cut off. *lines:
-// how many whole lines there are.
-static int take_answers(msgl_batch_run *b, const char *id, int fd, const json_t *seen, int *lines)
+// Notes that the request of a line text[0, len) of a file of answers is done. 0, or MSGL_ENOMEM.
+static int take_line(msgl_batch_run *b, const char *text, size_t len, const json_t *seen)
 {
-    char *text = NULL;
-    size_t len = 0;
-    msgl_err err;
-    int rc = msgl__store_read_data(b->store, id, SIZE_MAX / 2, &text, &len, &err);
-    size_t at = 0;
-    *lines = 0;
-    while (rc == 0 && at < len) {
-        const char *end = memchr(text + at, '\n', len - at);
-        if (end == NULL) break;
-        int parsed;
-        json_t *o =
-            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, &parsed);
-        if (parsed == MSGL_ENOMEM) rc = MSGL_ENOMEM; // its request may be answered already
-        const json_t *i = json_object_get(seen, msgl__store_text(o, "custom_id"));
-        if (i != NULL) {
-            msgl_batch_line *l = &b->lines[json_integer_value(i)];
-            b->done += l->state != LINE_DONE;
-            l->state = LINE_DONE;
-        }
-        json_decref(o);
-        at = (size_t)(end - text) + 1;
-        ++*lines;
+    int rc;
+    json_t *o = msgl__json_loadb(text, len, JSON_ALLOW_NUL, NULL, &rc);
+    if (rc == MSGL_ENOMEM) return rc; // its request may be answered already
+    const json_t *i = json_object_get(seen, msgl__store_text(o, "custom_id"));
+    if (i != NULL) {
+        msgl_batch_line *l = &b->lines[json_integer_value(i)];
+        b->done += l->state != LINE_DONE;
+        l->state = LINE_DONE;
     }
-    if (rc == 0 && at < len && ftruncate(fd, (off_t)at) != 0) rc = MSGL_EIO;
-    msgl__free(text);
+    json_decref(o);
+    return 0;
+}
+
+// Takes the whole lines out of text, of which only the bytes from `from` on are new: those before
+// have no line break.
+static int take_lines(msgl_batch_run *b, msgl_strbuf *text, size_t from, const json_t *seen,
+                      int *lines)
+{
+    size_t begin = 0;
+    int rc = 0;
+    for (const char *end;
+         rc == 0 && (end = memchr(text->data + from, '\n', text->len - from)) != NULL; ++*lines) {
+        from = (size_t)(end - text->data) + 1;
+        rc = take_line(b, text->data + begin, from - 1 - begin, seen);
+        begin = from;
+    }
+    text->len -= begin;
+    if (begin > 0) memmove(text->data, text->data + begin, text->len);
+    return rc;
+}
+
+// Reads a file of answers: their requests are done. A last line without an end is cut off. *lines:
+// how many whole lines there are. All of the answers may be larger than memory, so that they are
+// read a line at a time.
+static int take_answers(msgl_batch_run *b, int fd, const json_t *seen, int *lines)
+{
+    off_t at = 0;
+    ssize_t n = 0;
+    int rc = 0;
+    msgl_strbuf text;
+    msgl__strbuf_init(&text, SIZE_MAX / 2);
+    *lines = 0;
+    while (rc == 0 && (rc = msgl__strbuf_reserve(&text, READ_STEP)) == 0) {
+        n = pread(fd, text.data + text.len, READ_STEP, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        at += n;
+        text.len += (size_t)n;
+        rc = take_lines(b, &text, text.len - (size_t)n, seen, lines);
+    }
+    if (n < 0) rc = MSGL_EIO;
+    if (rc == 0 && text.len > 0 && ftruncate(fd, at - (off_t)text.len) != 0) rc = MSGL_EIO;
+    msgl__strbuf_free(&text);
     return rc;
 }
 
 static int open_answers(msgl_batch_run *b, const json_t *seen)
 {
-    const char *out = msgl__store_text(b->object, "_output"),
-               *err = msgl__store_text(b->object, "_errors");
     int completed, failed;
-    b->out_fd = msgl__store_open_data(b->store, out);
-    b->err_fd = msgl__store_open_data(b->store, err);
+    b->out_fd = msgl__store_open_data(b->store, msgl__store_text(b->object, "_output"));
+    b->err_fd = msgl__store_open_data(b->store, msgl__store_text(b->object, "_errors"));
     if (b->out_fd < 0 || b->err_fd < 0) return MSGL_EIO;
-    int rc = take_answers(b, out, b->out_fd, seen, &completed);
-    if (rc == 0) rc = take_answers(b, err, b->err_fd, seen, &failed);
+    int rc = take_answers(b, b->out_fd, seen, &completed);
+    if (rc == 0) rc = take_answers(b, b->err_fd, seen, &failed);
     if (rc != 0) return rc;
     json_t *counts = json_object_get(b->object, "request_counts");
     json_object_set_new(counts, "total", json_integer(b->num_lines));
