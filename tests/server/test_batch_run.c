@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,6 +153,52 @@ static void test_found_without_memory(void **state)
     folder_close(&d);
 }
 
+// In the place of a thread that has been joined.
+static void *ends_at_once(void *arg)
+{
+    return arg;
+}
+
+// Calls that wait when the thread is stopped stay there until it is closed: connections point to
+// them, and the event loop, which goes on for a while, writes to them as their clients leave.
+static void test_stopped(void **state)
+{
+    (void)state;
+    folder d;
+    msgl_batches *b = NULL;
+    msgl_err err;
+    folder_open(&d, "x\n");
+    msgl__store_close(&d.store); // the thread's from here on
+    const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    assert_int_equal(msgl__batches_open(d.path, &d.store.limits, NULL, wake_fd, &b, &err), 0);
+    msgl_batch_call *calls[2];
+    // Both and the stop are there when the thread looks next.
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0; i < 2; i++) {
+        calls[i] = msgl__calloc(1, sizeof *calls[i]);
+        assert_non_null(calls[i]);
+        calls[i]->method = MSGL_HTTP_GET;
+        *b->todo_last = calls[i];
+        b->todo_last = &calls[i]->next;
+    }
+    b->stopping = true;
+    pthread_mutex_unlock(&b->lock);
+    msgl__batches_stop(b);
+    pthread_join(b->thread, NULL); // which msgl__batches_close would do
+    assert_ptr_equal(b->todo, calls[0]);
+    assert_ptr_equal(calls[0]->next, calls[1]);
+    assert_null(calls[1]->next);
+    assert_null(msgl__batches_take(b));
+    // A call that comes behind them is freed with them.
+    pthread_mutex_lock(&b->lock);
+    assert_ptr_equal(b->todo_last, &calls[1]->next);
+    pthread_mutex_unlock(&b->lock);
+    assert_int_equal(pthread_create(&b->thread, NULL, ends_at_once, NULL), 0);
+    msgl__batches_close(b);
+    close(wake_fd);
+    folder_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_large_answers),
 #endif
         cmocka_unit_test(test_found_without_memory),
+        cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

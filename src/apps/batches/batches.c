@@ -122,15 +122,28 @@ static bool is_stopping(msgl_batches *b)
     return stopping;
 }
 
-// Answers the calls of a list. After a stop they are freed without an answer: their clients see the
-// end of the connection.
+// Puts calls that were taken back in front of those that wait.
+static void put_back(msgl_batches *b, msgl_batch_call *first)
+{
+    msgl_batch_call *last = first;
+    while (last->next != NULL) last = last->next;
+    pthread_mutex_lock(&b->lock);
+    last->next = b->todo;
+    if (b->todo == NULL) b->todo_last = &last->next;
+    b->todo = first;
+    pthread_mutex_unlock(&b->lock);
+}
+
+// Answers the calls of a list. After a stop they are not answered, and not freed before
+// msgl__batches_close either: until then the event loop has connections that point to them. Their
+// clients see the end of the connection.
 static void answer_calls(msgl_batches *b, msgl_batch_call *all)
 {
     for (msgl_batch_call *c = all, *next; c != NULL; c = next) {
         next = c->next;
         if (is_stopping(b)) {
-            msgl__batch_call_free(c);
-            continue;
+            put_back(b, c);
+            return;
         }
         c->next = NULL;
         c->status = 200;
