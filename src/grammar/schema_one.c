@@ -53,7 +53,7 @@ static bool is_required(const msgl_schema *s, const json_t *schema, const char *
     const json_t *required = json_object_get(schema, "required");
     size_t i;
     const json_t *v;
-    if (msgl__gx_spend(s->b, json_array_size(required) / 4 + 1, 0) != 0) return false;
+    if (msgl__gx_spend(s->b, json_array_size(required) / 8 + 1, 0) != 0) return false;
     json_array_foreach(required, i, v)
     {
         if (json_is_string(v) && strcmp(json_string_value(v), key) == 0) return true;
