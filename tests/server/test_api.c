@@ -791,7 +791,7 @@ static void test_hostile_bodies(void **state)
 }
 
 // Stop strings and echoed text outlive the tree; nothing else does.
-static void test_settle(void **state)
+static void test_detach(void **state)
 {
     (void)state;
     msgl_gen_request r =
@@ -904,7 +904,7 @@ int main(void)
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_hostile_bodies),
-        cmocka_unit_test(test_settle),
+        cmocka_unit_test(test_detach),
         cmocka_unit_test(test_json_strings),
         cmocka_unit_test(test_many_allowed_tools),
     };
