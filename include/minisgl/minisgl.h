@@ -81,8 +81,9 @@ typedef struct msgl_options {
     int max_prefill_tokens; // prompt tokens per step
     int page_size;          // tokens per KV page
     int num_pages;          // 0: from memory_ratio
-    double memory_ratio; // share of the free memory that the KV pool may take; 0: 0.9 of a GPU's,
-                         // 0.4 of the host's
+    double memory_ratio; // share of the free memory that the KV pool may take; 0: 0.9 of a GPU's;
+                         // 0.4 of the host's, but at most 8 times the weights, or what 4 requests
+                         // of max_seq_len need
     // Instead, as vLLM and SGLang say it: shares of all memory of the GPU or host. The first is of
     // weights, workspace and KV pool, the second of weights and KV pool alone. 0: not given.
     double gpu_memory_utilization, mem_fraction_static;

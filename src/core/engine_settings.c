@@ -218,7 +218,8 @@ static const msgl_setting ROWS[] = {
         MSGL_REAL(msgl_options, memory_ratio),
         .min = 0.01,
         .max = 0.99,
-        .by_default = ": 0.9 of a GPU's, 0.4 of the host's",
+        .by_default =
+            ": 0.9 of a GPU's; 0.4 of the host's, at most 8 times the weights or 4 contexts",
         .commands = MSGL_CMD_ENGINE,
         .group = "engine",
         .metavar = "X",

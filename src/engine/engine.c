@@ -189,6 +189,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
                         : on_host           ? 0.4
                                             : 0.9,
+        // A GPU has nothing else to do with its memory.
+        .weights_ratio = on_host && !(o->memory_ratio > 0) ? 8 : 0,
         .whole_share =
             o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : o->mem_fraction_static,
         .whole = (on_host ? msgl__memory_whole() : e->device_bytes) / sharing,

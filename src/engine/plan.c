@@ -309,11 +309,26 @@ static int bound_length(msgl_memory_plan *p, msgl_err *err)
     return 0;
 }
 
+// Nobody said how much memory: a cache of gigabytes is out of proportion to weights of megabytes.
+// Example: 23 MiB of weights and a ratio of 8 give 184 MiB, if four contexts need no more.
+static size_t proportionate(const msgl_memory_plan *p, const sizes *s, size_t budget)
+{
+    const int64_t contexts =
+        p->max_running < MSGL_PLAN_CONTEXTS ? p->max_running : MSGL_PLAN_CONTEXTS;
+    const size_t least = bytes_of_pages(p, s, contexts * s->longest);
+    const double ratio = p->weights_ratio * (double)p->weight_bytes;
+    const size_t most = ratio < (double)least ? least : (size_t)ratio;
+    return budget < most ? budget : most;
+}
+
 // What the pools may take beside `all`, of which `live` is theirs.
-static size_t budget_of(const msgl_memory_plan *p, size_t all, size_t live)
+static size_t budget_of(const msgl_memory_plan *p, const sizes *s, size_t all, size_t live)
 {
     const size_t rest = p->available - all;
-    if (p->whole_share == 0) return (size_t)(p->memory_ratio * (double)rest);
+    if (p->whole_share == 0) {
+        const size_t budget = (size_t)(p->memory_ratio * (double)rest);
+        return p->weights_ratio > 0 ? proportionate(p, s, budget) : budget;
+    }
     const double share = p->whole_share * (double)p->whole;
     const double used = p->with_workspace ? (double)all : (double)p->weight_bytes + (double)live;
     if (share <= used) return 0;
@@ -342,7 +357,7 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
                            : "the model is too large for this machine",
                        err);
     }
-    if (!divide(p, &s, live, budget_of(p, all, live))) {
+    if (!divide(p, &s, live, budget_of(p, &s, all, live))) {
         return no_room(p, fixed,
                        p->whole_share == 0 ? "a larger --memory-ratio may help"
                        : p->with_workspace ? "a larger --gpu-memory-utilization may help"

@@ -13,6 +13,8 @@
 #include "core/err.h"
 #include "kvcache/kvcache.h"
 
+enum { MSGL_PLAN_CONTEXTS = 4 };
+
 typedef struct msgl_memory_plan {
     // Wanted:
     size_t available;          // memory that this process may still take
@@ -27,8 +29,11 @@ typedef struct msgl_memory_plan {
     int32_t max_running, max_step_tokens, max_prefill_tokens;
     int32_t max_seq_len; // wanted; bounded by span 0 here
     double memory_ratio; // of what is left, for the pools
-    // Where not 0, in its place: the share of `whole`, all memory of the device, that weights,
-    // pools and, with_workspace, the rest take together.
+    // Where not 0: the pools take no more than so many times the weights, but have room for
+    // MSGL_PLAN_CONTEXTS whole contexts.
+    double weights_ratio;
+    // Where not 0, in place of memory_ratio: the share of `whole`, all memory of the device, that
+    // weights, pools and, with_workspace, the rest take together.
     double whole_share;
     size_t whole;
     bool with_workspace;

@@ -96,6 +96,40 @@ static void test_adds_up(void **state)
     }
 }
 
+// A page is 96 KiB. Eight times 10 MiB are 853.3 of them, of which one is nobody's.
+static void test_proportion(void **state)
+{
+    (void)state;
+    msgl_err err;
+    msgl_memory_plan p = wanted();
+    p.weight_bytes = 10 * MIB;
+    p.weights_ratio = 8;
+    p.max_seq_len = 2000;
+    assert_int_equal(plan(&p, &err), 0);
+    assert_int_equal(pages_of(&p, 0), 852);
+    // Four contexts of 1,000 pages need more, and get it; so does the only one of one request.
+    p = wanted();
+    p.weight_bytes = 10 * MIB;
+    p.weights_ratio = 8;
+    p.max_seq_len = 16000;
+    assert_int_equal(plan(&p, &err), 0);
+    assert_int_equal(pages_of(&p, 0), 4000);
+    p.max_running = 1;
+    p.cache.spans[0].num_units = 0;
+    assert_int_equal(plan(&p, &err), 0);
+    assert_int_equal(pages_of(&p, 0), 1000);
+    // Never more than memory_ratio gives.
+    p = wanted();
+    p.max_seq_len = 2000;
+    p.weights_ratio = 8;
+    assert_int_equal(plan(&p, &err), 0);
+    const int32_t by_ratio = pages_of(&p, 0);
+    p = wanted();
+    p.max_seq_len = 2000;
+    assert_int_equal(plan(&p, &err), 0);
+    assert_int_equal(pages_of(&p, 0), by_ratio);
+}
+
 // The pool is what the ratio allows: not a page more, dummy page included, and not a page less.
 static void test_ratio(void **state)
 {
@@ -512,13 +546,13 @@ static void test_without_proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),        cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_whole_shares),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_windows),        cmocka_unit_test(test_window_floor),
-        cmocka_unit_test(test_window_ceiling), cmocka_unit_test(test_windows_only),
-        cmocka_unit_test(test_states),         cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_address_space),  cmocka_unit_test(test_without_proc),
-        cmocka_unit_test(test_cgroup),
+        cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_proportion),   cmocka_unit_test(test_whole_shares),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
+        cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
+        cmocka_unit_test(test_without_proc), cmocka_unit_test(test_cgroup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
