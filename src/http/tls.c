@@ -160,10 +160,9 @@ struct bufferevent *msgl__tls_accept(msgl_tls *t, struct event_base *base, int f
         ERR_clear_error();
         return NULL;
     }
-    struct bufferevent *bev = bufferevent_openssl_socket_new(
-        base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
-    if (bev == NULL) SSL_free(ssl);
-    return bev;
+    // With this option libevent (2.1.12) frees ssl also where it fails.
+    return bufferevent_openssl_socket_new(base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                          BEV_OPT_CLOSE_ON_FREE);
 }
 
 void msgl__tls_bye(struct bufferevent *bev)
