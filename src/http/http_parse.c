@@ -398,8 +398,14 @@ static int chunk_size(msgl_http_parser *p, char c)
     for (int d; i < p->line_len && (d = msgl__hex_digit(p->line[i])) >= 0; i++) {
         n = n > UINT64_MAX / 32 ? n : n * 16 + (uint64_t)d; // saturates
     }
-    if (i == 0 || (p->line[i] != '\r' && p->line[i] != ';' && p->line[i] != ' ')) {
+    const char *rest = p->line + i, *end = p->line + p->line_len - 1; // the CR
+    while (*rest == ' ' || *rest == '\t') rest++;
+    if (i == 0 || (rest != end && *rest != ';')) {
         return bad(p, 400, "A chunk size is not a hexadecimal number.");
+    }
+    // A parser that takes a bare CR for the end of a line would see other chunks here.
+    if (memchr(rest, '\r', (size_t)(end - rest)) != NULL) {
+        return bad(p, 400, "A chunk size line is malformed.");
     }
     p->line_len = 0;
     if (n > p->limits.max_body - p->body.len) return bad(p, 413, "The body is too large.");
