@@ -61,6 +61,7 @@ expect "info without a GPU" 0 "^  flashmla  *-  *-  " env MINISGL_PLUGIN_DIR="$d
 expect "info, why not" 0 "not here: attention backend flashmla: no kernel for layers that keep" "$minisgl" info "$model" --verbose
 expect "info, one line for a backend" 0 "^1$" sh -c "'$minisgl' info '$model' | grep -c '^  fa '"
 expect "info in 100 columns" 1 "^0$" sh -c "{ '$minisgl' info '$model'; '$minisgl' info; } | sed 1,6d | grep -c '.\{101\}'"
+expect "info as CSV" 0 '^cpu,fi,"FlashInfer: ragged token indices, .* per batch",' "$minisgl" info "$model" -o csv
 expect "info as a table" 0 "^| cpu | fa | FlashAttention: .*| yes |$" "$minisgl" info "$model" -o md
 if command -v groff >/dev/null; then
     expect "a manual page without warnings" 1 "^0$" sh -c "'$minisgl' help --man | groff -man -Tutf8 -ww 2>&1 >/dev/null | grep -c ."
