@@ -21,8 +21,9 @@ enum { MSGL_CONTROL_TEXT = 512 }; // bytes of a text, of which more is cut off
 
 // text: or NULL. pass_fd -1: none goes along. 0, or MSGL_EIO.
 int msgl__control_send(int fd, msgl_control kind, int replica, const char *text, int pass_fd);
-// The kind, or 0 when there is none now, or -1 at the end. text: MSGL_CONTROL_TEXT + 1 bytes;
-// *passed_fd: -1, or the caller's.
+// The kind, or 0 when there is none now, or -1 at the end. text: MSGL_CONTROL_TEXT + 1 bytes.
+// *passed_fd: -1, or a descriptor that is the caller's from now on; NULL: one that comes is closed,
+// since a process that takes none must not run out of them by what another one sends.
 int msgl__control_recv(int fd, int *replica, char *text, int *passed_fd);
 
 #endif

@@ -247,6 +247,7 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     begin_start(&e->child);
     e->lost = false;
     e->end_at = 0;
+    close_fd(&e->front_fd); // of an engine before it that no front has seen
     e->front_fd = fd[0];
     e->line = line[0];
     msgl__heartbeat_reset(e->heartbeat);
@@ -317,9 +318,9 @@ static int start_exporter(supervisor *s, msgl_err *err)
     }
     struct pollfd p = {.fd = s->traces[0], .events = POLLIN};
     char text[MSGL_CONTROL_TEXT + 1];
-    int index, passed;
+    int index;
     const int n = poll(&p, 1, EXPORTER_START_MS);
-    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
+    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, NULL) : 0;
     if (kind == MSGL_CONTROL_FAILED) return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
     if (kind != MSGL_CONTROL_SERVES)
         return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
@@ -420,8 +421,8 @@ static void engine_is_ready(supervisor *s, engine_process *e)
 static void on_packets(supervisor *s)
 {
     char text[MSGL_CONTROL_TEXT + 1];
-    int passed, kind, replica = 0;
-    while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
+    int kind, replica = 0;
+    while ((kind = msgl__control_recv(s->control[0], &replica, text, NULL)) > 0) {
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
         if (kind == MSGL_CONTROL_SERVES) {

@@ -3,6 +3,7 @@
 // The three processes, with an engine that repeats itself: start, stop, restart, failure, signals,
 // and that nothing is left behind. The test is the subreaper of the server, so that a process that
 // the server forgot would show up here.
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -23,8 +24,10 @@
 #include <cmocka.h>
 
 #include "server/fixture.h"
+#include "launch/control.h"
 #include "launch/launch.h"
 #include "utils/clock.h"
+#include "utils/packet.h"
 #include "program/endpoints.h"
 
 typedef enum behaviour {
@@ -492,6 +495,77 @@ static void test_front_dies_often(void **state)
     finish(&r, false);
 }
 
+// A descriptor that comes with a packet is whose it is for, or closed.
+static void test_passed_descriptors(void **state)
+{
+    (void)state;
+    static const struct {
+        bool wanted, whole; // a caller asks for it; the packet is one
+        int kind;
+    } cases[] = {
+        {true, true, MSGL_CONTROL_CHANNEL}, {false, true, MSGL_CONTROL_CHANNEL}, {true, false, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int line[2], end[2], replica = 0, passed = -1;
+        char text[MSGL_CONTROL_TEXT + 1], c;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+        assert_int_equal(pipe(end), 0);
+        const int rc = cases[i].whole
+                           ? msgl__control_send(line[0], MSGL_CONTROL_CHANNEL, 3, "x", end[1])
+                           : msgl__packet_send(line[0], "x", 1, end[1]);
+        assert_int_equal(rc, 0);
+        close(end[1]);
+        const int kind =
+            msgl__control_recv(line[1], &replica, text, cases[i].wanted ? &passed : NULL);
+        assert_int_equal(kind, cases[i].kind);
+        assert_int_equal(replica, cases[i].whole ? 3 : 0);
+        assert_int_equal(passed >= 0, cases[i].wanted && cases[i].whole);
+        if (passed >= 0) close(passed);
+        assert_int_equal(read(end[0], &c, 1), 0); // nobody has it any more
+        close(end[0]);
+        close(line[0]);
+        close(line[1]);
+    }
+}
+
+static int descriptors_of(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    while (readdir(d) != NULL) n++;
+    closedir(d);
+    return n;
+}
+
+// Engines that start and die while there is no front leave no descriptor behind in the supervisor.
+static void test_engines_without_a_front(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.restart_delay_ms = 100; // the front's third pause is 400 ms, the engine's first two 300 ms
+    start_with(&r, ANSWERS, &cfg);
+    pid_t engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    await_health(&r, "\"ok\"");
+    const int before = descriptors_of(r.pid);
+    for (int i = 0; i < 3; i++) {
+        await_health(&r, "\"ok\"");
+        kill(front_of(&r, engine), SIGKILL);
+    }
+    for (int i = 0; i < 2; i++) {
+        kill(engine, SIGKILL);
+        engine = expect_report(&r, 'E');
+    }
+    await_health(&r, "\"ok\"");
+    assert_int_equal(descriptors_of(r.pid), before);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 // The processes of two replicas' engines, in the order of replicas.
 static void expect_engines(running *r, int pid[2])
 {
@@ -898,6 +972,8 @@ int main(void)
         cmocka_unit_test(test_engine_once),
         cmocka_unit_test(test_front_killed),
         cmocka_unit_test(test_front_dies_often),
+        cmocka_unit_test(test_passed_descriptors),
+        cmocka_unit_test(test_engines_without_a_front),
         cmocka_unit_test(test_failed_starts),
         cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_a_life_resets_the_count),
