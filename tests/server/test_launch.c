@@ -527,6 +527,39 @@ static void test_passed_descriptors(void **state)
     }
 }
 
+// Of two descriptors in one packet, which nobody here sends, the second is not taken.
+static void test_two_descriptors(void **state)
+{
+    (void)state;
+    int line[2], end[2], passed;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+    assert_int_equal(pipe(end), 0);
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof end)];
+    } control = {0};
+    char c = 'x';
+    struct iovec iov = {&c, 1};
+    const struct msghdr msg = {.msg_iov = &iov,
+                               .msg_iovlen = 1,
+                               .msg_control = control.buf,
+                               .msg_controllen = sizeof control.buf};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof end);
+    memcpy(CMSG_DATA(head), end, sizeof end);
+    assert_int_equal(sendmsg(line[0], &msg, 0), 1);
+    close(end[1]);
+    assert_int_equal(msgl__packet_recv(line[1], &c, 1, &passed), 1);
+    assert_true(passed >= 0);
+    close(passed); // the pipe's end to read from
+    assert_int_equal(read(end[0], &c, 1), 0);
+    close(end[0]);
+    close(line[0]);
+    close(line[1]);
+}
+
 static int descriptors_of(pid_t pid)
 {
     char path[64];
@@ -973,6 +1006,7 @@ int main(void)
         cmocka_unit_test(test_front_killed),
         cmocka_unit_test(test_front_dies_often),
         cmocka_unit_test(test_passed_descriptors),
+        cmocka_unit_test(test_two_descriptors),
         cmocka_unit_test(test_engines_without_a_front),
         cmocka_unit_test(test_failed_starts),
         cmocka_unit_test(test_gives_up),
