@@ -148,11 +148,11 @@ const char *msgl__cli_model_name(const msgl_args *a, const char *dir)
     const char *text = path ? dir : model, *repo = strstr(dir, "models--");
     const char *cached = repo != NULL ? strstr(repo, "/snapshots/") : NULL;
     if (path && cached != NULL) { // ".../models--ORG--NAME/snapshots/COMMIT"
-        static char name[128];
-        (void)snprintf(name, sizeof name, "%.*s", (int)(cached - repo), repo);
-        const char *last = name;
-        for (const char *p = name; (p = strstr(p, "--")) != NULL;) last = p += 2;
-        return last;
+        static char name[256];    // of a folder
+        const char *last = repo, *p = repo;
+        while ((p = memmem(p, (size_t)(cached - p), "--", 2)) != NULL) last = p += 2;
+        (void)snprintf(name, sizeof name, "%.*s", (int)(cached - last), last);
+        return name;
     }
     const char *slash = memrchr(text, '/', path ? strlen(text) : strcspn(text, "@"));
     return slash != NULL && slash[1] != '\0' ? slash + 1 : text;

@@ -375,6 +375,11 @@ expect "a model of the hub's cache" 0 '"text":' env HF_HUB_CACHE="$dir/hub" "$mi
 
 expect "a folder of the hub's cache" 0 '"model":"small"' sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
     '$minisgl' run '$dir/hub/models--org--small/' --input -"
+long=$(printf '%096d' 7)
+mkdir -p "$dir/hub/models--$long--$long/snapshots"
+ln -s "$(realpath "$model")" "$dir/hub/models--$long--$long/snapshots/c0ffee"
+expect "as long a name as there may be" 0 "\"model\":\"$long\"" sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
+    '$minisgl' run '$dir/hub/models--$long--$long' --input -"
 rm "$dir/hub/models--org--small/refs/main"
 expect "its only snapshot" 0 "Qwen3ForCausalLM" "$minisgl" info "$dir/hub/models--org--small"
 ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/other"
