@@ -173,8 +173,9 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
-    const unsigned parts = MSGL_CONFINE_ENGINE | s->cfg->engine_parts;
-    if (s->cfg->seccomp && (msgl__shut_in(NULL, &err) != 0 || msgl__confine(parts, &err) != 0)) {
+    const unsigned permissions = MSGL_CONFINE_ENGINE | s->cfg->engine_permissions;
+    if (s->cfg->seccomp &&
+        (msgl__shut_in(NULL, &err) != 0 || msgl__confine(permissions, &err) != 0)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
         _exit(1);
     }
@@ -780,12 +781,12 @@ static int open_port(supervisor *s, msgl_err *err)
 static int give_up_rights(const supervisor *s, msgl_err *err)
 {
     const msgl_serve_config *cfg = s->cfg;
-    const unsigned parts =
-        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_parts;
+    const unsigned permissions =
+        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_permissions;
     int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
     if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
     if (rc != 0 || !cfg->seccomp) return rc;
-    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
+    return msgl__confine(permissions | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
                              (cfg->traces == NULL ? 0 : MSGL_CONFINE_TRACES),
                          err);
 }

@@ -253,7 +253,7 @@ static bool gpu_possible(const char *device)
     return driver != NULL;
 }
 
-// What the server's processes keep of what they may do.
+// Decides which privileges the server's processes keep, and whether their system calls are limited.
 static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_config *cfg)
 {
     const msgl_options *o = s->options;
@@ -263,8 +263,8 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     if (cfg->gpu) unable = "engines may use a GPU, whose driver has calls of its own";
     if (o->mpi) unable = "MPI's library has calls of its own";
     cfg->seccomp = unable == NULL && strcmp(a->seccomp, "on") == 0;
-    cfg->engine_parts = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
-                        (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
+    cfg->engine_permissions = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
+                              (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
     if (unable != NULL && strcmp(a->seccomp, "on") == 0) {
         msgl__log(&s->log, MSGL_LOG_INFO, "system calls are not limited (--seccomp): %s", unable);
     }
