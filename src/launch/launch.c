@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Supervisor and front talk over a packet socket (front_process.h).
-// Supervisor and engine have a packet socket, too, the engine's line: a packet is a descriptor, of
-// the channel to the next front when the last one has died.
-// Signals of a terminal reach the whole process group, so the children ignore SIGINT and SIGTERM
-// and hear of them from the supervisor only.
+// The supervisor talks with the front over a packet socket (control.h), and has another one to each
+// engine, its line: when a front has died it sends over it the engine's end of a new channel, whose
+// other end the next front gets.
+// Signals of a terminal reach the whole process group. The children ignore SIGINT and SIGTERM, and
+// the supervisor tells the front to stop, so that it can end requests in flight first.
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-// A process, and how its starts went.
+// One of the supervisor's processes, and how its starts went.
 typedef struct child {
     char name[16]; // "front", "engine", one of several "engine 3"
     pid_t pid;     // 0: not running
@@ -74,9 +74,12 @@ typedef struct engine_process {
     int line;                  // our end of its line, or -1
     msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
     msgl_watchdog watchdog;
-    bool lost; // the front says so
-    int owed;  // earlier ones that the front has still to call lost
-    // When it is ended that the front has lost and that lives on, waiting for another; ns, 0: not.
+    bool lost; // the front has reported that its channel is at its end
+    // Earlier engines of this index that have ended and that the front has not reported yet: its
+    // next reports are of them, not of the engine that runs now.
+    int unreported;
+    // When an engine is ended whose loss the front has reported and that lives on, as it waits for
+    // a new channel; ns, 0: it is not.
     uint64_t end_at;
 } engine_process;
 
@@ -89,12 +92,12 @@ typedef struct supervisor {
     msgl_watchdog front_watchdog;
     child exporter; // of traces
     msgl_traces_counts *trace_counts;
-    int traces[2]; // of both, kept for the next ones; -1: none
+    int traces[2]; // the front's end and the exporter's, kept for those that follow; -1: none
     msgl_traces traces_front;
     int num_engines;
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
-    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
-    bool announced;                                      // all of them were ready once
+    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // the engines'
+    bool announced;                                      // all engines were ready once
     msgl_unix_socket unix_socket;
     int listen_fd, port; // kept for the next front
     msgl_tls *tls;       // the front's; NULL: none
@@ -111,8 +114,9 @@ static uint64_t in_ms(int ms)
     return msgl__now_ns() + (uint64_t)ms * 1000000u;
 }
 
-// What every child does first: what it shall not have is closed, so that the end of whoever has it
-// alone is seen. The parent may have died before prctl took effect.
+// What every child does first. It closes descriptors that belong to others, because a socket's peer
+// sees its end only when no process has it any more. The supervisor may have died before prctl took
+// effect, which its children see by their new parent.
 static void child_begin(supervisor *s)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -132,7 +136,7 @@ static void close_traces(supervisor *s)
     close_fd(&s->traces[1]);
 }
 
-// Sends a packet when it has started, or why it cannot.
+// The exporter's process. The first one says that it has started; any says why it cannot.
 static _Noreturn void exporter_child(supervisor *s)
 {
     const char *scheme = s->tls != NULL ? "https" : "http";
@@ -182,7 +186,7 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, &err);
-    if (rc != 0) { // there is no other way to say it
+    if (rc != 0) { // without a channel the log is the only way to say it
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s", e->child.name, err.text);
     } else {
         msgl__channel_set_line(ch, line);
@@ -220,20 +224,20 @@ static int make_pair(int type, int fd[2], msgl_err *err)
 
 static void begin_start(child *c)
 {
-    fflush(NULL); // what is buffered must not be written twice
+    fflush(NULL); // parent and child would both write what is buffered
     c->ready = false;
     c->restart_at = 0;
     c->last_words[0] = '\0';
 }
 
-// It is ready; again, perhaps, for another front.
+// An engine is reported ready by each front that it gets; its life begins with the first report.
 static void now_ready(child *c)
 {
     if (!c->ready) c->ready_at = msgl__now_ns();
     c->ready = c->ever_ready = true;
 }
 
-// Forks an engine; its front_fd is the front's end of its channel.
+// Forks an engine. The front's end of its channel stays in e->front_fd until a front takes it.
 static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
     int fd[2], line[2];
@@ -265,13 +269,13 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     return 0;
 }
 
-// A running engine whose channel a front had that has died gets a new one.
+// Gives a running engine, whose front has died, a new channel for the next front.
 static int renew_channel(engine_process *e, msgl_err *err)
 {
     int fd[2];
     const int rc = make_pair(SOCK_STREAM, fd, err);
     if (rc != 0) return rc;
-    // If the engine has just died its channel is at its end, as the front will see.
+    // This fails if the engine has just died: fd[1] is closed below, and the front sees that end.
     (void)msgl__packet_send(e->line, "C", 1, fd[1]);
     close(fd[1]);
     e->front_fd = fd[0];
@@ -283,11 +287,11 @@ static int renew_channel(engine_process *e, msgl_err *err)
 // Forks the front. Engines that are started later reach it by MSGL_CONTROL_CHANNEL.
 static int start_front(supervisor *s, msgl_err *err)
 {
-    close_fd(&s->control[0]); // of the last one
+    close_fd(&s->control[0]); // to the front before this one
     int rc = make_pair(SOCK_SEQPACKET, s->control, err);
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        e->owed = 0;
+        e->unreported = 0;
         if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
     }
     if (rc != 0) return rc;
@@ -303,7 +307,8 @@ static int start_front(supervisor *s, msgl_err *err)
     return 0;
 }
 
-// Forks the exporter. The first one has to say that it can do its work.
+// Forks the exporter, and waits until the first one has said that it can do its work: a server
+// whose traces cannot be exported does not start.
 static int start_exporter(supervisor *s, msgl_err *err)
 {
     begin_start(&s->exporter);
@@ -329,7 +334,7 @@ static int start_exporter(supervisor *s, msgl_err *err)
     return 0;
 }
 
-// Before anything else is forked.
+// Comes before anything else is forked, so that there is nothing to undo when it fails.
 static int start_traces(supervisor *s, msgl_err *err)
 {
     if (s->cfg->traces == NULL) return 0;
@@ -351,7 +356,7 @@ static void kill_child(const child *c)
     if (c->pid > 0) kill(c->pid, SIGKILL);
 }
 
-// Waits for one that was killed.
+// Waits for the end of a child that was killed.
 static void end_child(child *c)
 {
     while (c->pid > 0 && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
@@ -370,7 +375,8 @@ static void end_children(supervisor *s)
     for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
 }
 
-// While stopping, without a front: engines that it did not tell to exit see that none will follow.
+// Ends the engines of a server that stops and has no front: one that was not told to exit, by a
+// message, sees by the end of its line that no other front will come.
 static void end_engines(supervisor *s)
 {
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
@@ -401,8 +407,9 @@ static int on_signals(supervisor *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCHLD) continue; // children are looked at anyway
-        // Who started the ranks ends them all when one has ended: no second signal of a user's.
+        if (info.ssi_signo == SIGCHLD) continue; // the caller looks at all children anyway
+        // When one rank has ended mpirun ends the others by a signal, which is not a user's second
+        // one.
         if (s->failure.code != 0) continue;
         if (s->stopping) return MSGL_EABORTED;
         begin_stop(s);
@@ -432,8 +439,8 @@ static void on_packets(supervisor *s)
         } else if (kind == MSGL_CONTROL_READY) {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
-        } else if (kind == MSGL_CONTROL_LOST && e->owed > 0) {
-            e->owed--;
+        } else if (kind == MSGL_CONTROL_LOST && e->unreported > 0) {
+            e->unreported--;
         } else if (kind == MSGL_CONTROL_LOST) {
             e->lost = true;
             e->end_at = in_ms(ENGINE_EXIT_MS);
@@ -455,7 +462,7 @@ static const char *how_it_ended(int status, char buf[64])
     return buf;
 }
 
-// The engine's last words come by way of the front and may be later than its death.
+// Waits for an engine's last words, which come through the front, often after the engine's end.
 static void await_last_words(supervisor *s, const engine_process *e)
 {
     const uint64_t until = in_ms(LAST_WORDS_MS);
@@ -466,7 +473,7 @@ static void await_last_words(supervisor *s, const engine_process *e)
     }
 }
 
-// Why the server ends with a process that does not start.
+// Sets the error of a server that ends because a process does not start, or not for long.
 static int give_up(const child *c, const char *how, msgl_err *err)
 {
     const char *words = c->last_words;
@@ -479,13 +486,14 @@ static int give_up(const child *c, const char *how, msgl_err *err)
     return msgl__err_set(err, MSGL_EINTERNAL, "the %s ended while it started (%s)", c->name, how);
 }
 
-// The end of an engine that is not started again. The front says so to whoever waits, and ends.
+// Stops the server after the end of an engine that cannot be started again: the front answers those
+// that wait with an error, and ends.
 static void end_with_engine(supervisor *s, engine_process *e, const char *how)
 {
     await_last_words(s, e);
-    const bool told = e->child.last_words[0] != '\0';
+    const char *words = e->child.last_words;
     msgl__err_set(&s->failure, MSGL_EINTERNAL, "the engine ended (%s)%s%.180s", how,
-                  told ? ": " : "", e->child.last_words);
+                  words[0] == '\0' ? "" : ": ", words);
     e->child.ready = false;
     if (!s->stopping) begin_stop(s);
 }
@@ -497,7 +505,7 @@ static bool any_ready(const supervisor *s)
     return any;
 }
 
-// Whether this end of it is one of too many in a row.
+// Counts an end of a child; whether that is the max_failed_starts-th short life in a row.
 static bool failed_again(const supervisor *s, child *c)
 {
     const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
@@ -517,7 +525,8 @@ static void start_later(const supervisor *s, child *c, const char *how)
     c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
 }
 
-// A server of which a process leaked memory does not end well, however it goes on.
+// A process that leaked memory (as the leak sanitizer's exit status says) makes the server's own
+// result a failure, also if it is stopped on request later.
 static void note_leaks(supervisor *s, const child *c, int status)
 {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
@@ -537,8 +546,8 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
         return 0;
     }
     if (s->stopping) return 0;
-    if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
-    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->owed++;
+    if (!e->child.ready) await_last_words(s, e); // its READY may still come, too
+    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->unreported++;
     if (!e->child.ever_ready) return give_up(&e->child, how, err);
     if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
     start_later(s, &e->child, how);
@@ -552,9 +561,9 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     s->front.pid = 0;
     close_fd(&s->control[0]);
     note_leaks(s, &s->front, status);
-    if (s->stopping) { // it told the engines to exit, if it could
+    if (s->stopping) { // a front that stops in order has told the engines to exit
         end_engines(s);
-        close_fd(&s->listen_fd); // clients would wait for nobody
+        close_fd(&s->listen_fd); // clients in its queue would wait for a front that does not come
         return 0;
     }
     if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);
@@ -562,7 +571,7 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
     return 0;
 }
 
-// Nothing depends on it: it is started again however often it ends.
+// Nothing depends on the exporter, so it is started again however often it ends.
 static void on_exporter_end(supervisor *s, int status)
 {
     char buf[64];
@@ -580,7 +589,7 @@ static int reap(supervisor *s, msgl_err *err)
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
         if (e->child.pid <= 0 || waitpid(e->child.pid, &status, WNOHANG) != e->child.pid) continue;
-        on_packets(s); // a READY or last words that were sent before
+        on_packets(s); // a READY or last words that came before the end are read before it counts
         rc = on_engine_end(s, e, status, err);
     }
     if (rc == 0 && s->front.pid > 0 && waitpid(s->front.pid, &status, WNOHANG) == s->front.pid) {
@@ -596,27 +605,29 @@ static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
     const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
-    // Else it is kept for the next front.
+    // A descriptor that could not be sent is kept for the next front.
     if (msgl__control_send(s->control[0], MSGL_CONTROL_CHANNEL, e->index, NULL, e->front_fd) == 0)
         close_fd(&e->front_fd);
     return 0;
 }
 
-// Of a server that has stopped: 0, or why it did.
+// The result of a server that has stopped: 0, or why it did.
 static int end_of(const supervisor *s, msgl_err *err)
 {
     if (s->failure.code != 0 && err != NULL) *err = s->failure;
     return s->failure.code;
 }
 
-// Ends engines that hang; their deaths then come as any other's. Whether it is to look again.
+// Kills engines that hang, whose ends then come as any other's. Whether there is an engine to
+// watch, so that this has to be called again within MSGL_WATCHDOG_TICK_MS.
 static bool watch_engines(supervisor *s)
 {
     char why[160];
     bool watches = false;
     for (int i = 0; i < s->num_engines; i++) {
         engine_process *e = &s->engines[i];
-        // An engine that is the only one is watched to its end: its job may end all others first.
+        // The engine of an MPI job is watched while it stops, too: its other ranks may end first,
+        // and it would wait for them for ever.
         if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
         watches = true;
         if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
@@ -630,7 +641,8 @@ static bool watch_engines(supervisor *s)
     return watches;
 }
 
-// Ends a front that hangs, which costs its clients their requests and the engines nothing.
+// Kills a front that hangs, which costs its clients their requests and the engines nothing. The
+// result is as above.
 static bool watch_front(supervisor *s)
 {
     char why[160];
@@ -644,7 +656,9 @@ static bool watch_front(supervisor *s)
     return true;
 }
 
-// Whether its pause is over; else *next is not behind its end. 0: none.
+// Whether a child's pause before its next start is over. If not, *next becomes the end of the pause
+// unless it is earlier already (0: there was none): with *next 700 and restart_at 500 it becomes
+// 500.
 static bool is_due(const child *c, uint64_t now, uint64_t *next)
 {
     if (c->restart_at == 0 || now >= c->restart_at) return c->restart_at != 0;
@@ -652,7 +666,7 @@ static bool is_due(const child *c, uint64_t now, uint64_t *next)
     return false;
 }
 
-// Starts what has to start again now; *next: when the next one has, or the stop's deadline, or 0.
+// Starts the children that are due. *next: when the next one is, or the deadline of a stop, or 0.
 static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *err)
 {
     int rc = 0;
@@ -661,7 +675,7 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
         engine_process *e = &s->engines[i];
         if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
-    // What would end the server with another process is a pause for this one.
+    // A fork that fails ends the server with any other process; this one can wait.
     if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
         start_later(s, &s->exporter, "fork failed");
         (void)is_due(&s->exporter, now, next);
@@ -669,7 +683,7 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
     return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
-// Ends engines that the front has lost without their end. *next as above.
+// Kills engines that live on although the front has lost their channel. *next is as above.
 static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
 {
     for (int i = 0; i < s->num_engines; i++) {
@@ -722,9 +736,10 @@ static int supervise(supervisor *s, msgl_err *err)
     }
 }
 
-// With fewer the front answers nobody, or only when others have left. 32 were seen to be enough for
-// one engine and a few clients; of each further one there are its channel and what is kept for the
-// next; a batch under way has a connection to each of its requests.
+// Refuses a limit of descriptors with which the front could answer nobody, or one client only after
+// another has left. 32 were seen to be enough for one engine and a few clients. A further engine
+// needs 3 for its channel and 3 that are kept for the next one; a batch under way has a connection
+// for each of its requests. With 3 replicas and --batch-dir that is 32 + 2 * 6 + 40 = 84.
 static int check_files(const supervisor *s, msgl_err *err)
 {
     enum { LEAST = 32, ENGINE = 6, BATCHES = 40, TRACES = 2 };
@@ -740,7 +755,7 @@ static int check_files(const supervisor *s, msgl_err *err)
                          (unsigned long long)lim.rlim_max, (unsigned long long)least);
 }
 
-// Beyond this machine a server without keys is open to all: somebody has to want that.
+// A server without keys that other machines reach is open to all, so somebody has to ask for that.
 static int check_reach(const supervisor *s, msgl_err *err)
 {
     const msgl_guard *g = &s->cfg->front.guard;
@@ -761,7 +776,7 @@ static int check_reach(const supervisor *s, msgl_err *err)
     return 0;
 }
 
-// What the front serves on.
+// Opens the socket that the front serves on.
 static int open_port(supervisor *s, msgl_err *err)
 {
     const msgl_serve_config *cfg = s->cfg;
@@ -777,7 +792,8 @@ static int open_port(supervisor *s, msgl_err *err)
     return rc == 0 ? check_reach(s, err) : rc;
 }
 
-// Before anything is started, which then has no more: the launcher's calls are those of all.
+// Gives up rights before anything is started, so that no child has more. Its own filter has to
+// allow what those of its children allow, which inherit it.
 static int give_up_rights(const supervisor *s, msgl_err *err)
 {
     const msgl_serve_config *cfg = s->cfg;
@@ -857,7 +873,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);
     close_fd(&s.signals);
-    // A signal that came meanwhile has been heeded; it must not also kill the caller.
+    // The server has stopped, as a signal that came meanwhile asked for: it must not kill the
+    // caller.
     const struct timespec now = {0, 0};
     while (sigtimedwait(&mask, NULL, &now) > 0) {
     }
