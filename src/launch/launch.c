@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "launch/child.h"
 #include "launch/confine.h"
 #include "launch/control.h"
 #include "launch/front_process.h"
@@ -31,7 +32,6 @@
 #include "utils/process.h"
 
 enum {
-    RESTART_DELAY_MAX_MS = 30000,
     ENGINE_EXIT_MS = 3000,
     LAST_WORDS_MS = 2000,
     EXPORTER_START_MS = 20000,
@@ -57,18 +57,8 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-// One of the supervisor's processes, and how its starts went.
-typedef struct child {
-    char name[16]; // "front", "engine", one of several "engine 3"
-    pid_t pid;     // 0: not running
-    bool ready, ever_ready;
-    int failed_starts, delay_ms;
-    uint64_t ready_at, restart_at; // ns; restart_at 0: none
-    char last_words[MSGL_CONTROL_TEXT + 1];
-} child;
-
 typedef struct engine_process {
-    child child;
+    msgl_child child;
     int index;
     int front_fd;              // the front's end of its channel until a front has it, or -1
     int line;                  // our end of its line, or -1
@@ -87,10 +77,10 @@ typedef struct supervisor {
     const msgl_serve_config *cfg;
     const msgl_log *log;
     pid_t self;
-    child front;
+    msgl_child front;
     msgl_heartbeat *front_heartbeat; // the same for every front
     msgl_watchdog front_watchdog;
-    child exporter; // of traces
+    msgl_child exporter; // of traces
     msgl_traces_counts *trace_counts;
     int traces[2]; // the front's end and the exporter's, kept for those that follow; -1: none
     msgl_traces traces_front;
@@ -222,21 +212,6 @@ static int make_pair(int type, int fd[2], msgl_err *err)
     return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
 }
 
-static void begin_start(child *c)
-{
-    fflush(NULL); // parent and child would both write what is buffered
-    c->ready = false;
-    c->restart_at = 0;
-    c->last_words[0] = '\0';
-}
-
-// An engine is reported ready by each front that it gets; its life begins with the first report.
-static void now_ready(child *c)
-{
-    if (!c->ready) c->ready_at = msgl__now_ns();
-    c->ready = c->ever_ready = true;
-}
-
 // Forks an engine. The front's end of its channel stays in e->front_fd until a front takes it.
 static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
@@ -249,7 +224,7 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
         close(fd[1]);
         return rc;
     }
-    begin_start(&e->child);
+    msgl__child_begin_start(&e->child);
     e->lost = false;
     e->end_at = 0;
     close_fd(&e->front_fd); // of an engine before it that no front has seen
@@ -295,7 +270,7 @@ static int start_front(supervisor *s, msgl_err *err)
         if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
     }
     if (rc != 0) return rc;
-    begin_start(&s->front);
+    msgl__child_begin_start(&s->front);
     s->front.pid = fork();
     if (s->front.pid == 0) front_child(s);
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
@@ -311,7 +286,7 @@ static int start_front(supervisor *s, msgl_err *err)
 // whose traces cannot be exported does not start.
 static int start_exporter(supervisor *s, msgl_err *err)
 {
-    begin_start(&s->exporter);
+    msgl__child_begin_start(&s->exporter);
     s->exporter.pid = fork();
     if (s->exporter.pid == 0) exporter_child(s);
     if (s->exporter.pid < 0) {
@@ -319,7 +294,7 @@ static int start_exporter(supervisor *s, msgl_err *err)
         return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
     }
     if (s->exporter.ever_ready) {
-        now_ready(&s->exporter);
+        msgl__child_set_ready(&s->exporter);
         return 0;
     }
     struct pollfd p = {.fd = s->traces[0], .events = POLLIN};
@@ -330,7 +305,7 @@ static int start_exporter(supervisor *s, msgl_err *err)
     if (kind == MSGL_CONTROL_FAILED) return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
     if (kind != MSGL_CONTROL_SERVES)
         return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
-    now_ready(&s->exporter);
+    msgl__child_set_ready(&s->exporter);
     return 0;
 }
 
@@ -351,28 +326,15 @@ static int start_all(supervisor *s, msgl_err *err)
     return rc == 0 ? start_front(s, err) : rc;
 }
 
-static void kill_child(const child *c)
-{
-    if (c->pid > 0) kill(c->pid, SIGKILL);
-}
-
-// Waits for the end of a child that was killed.
-static void end_child(child *c)
-{
-    while (c->pid > 0 && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    c->pid = 0;
-}
-
 // Kills and reaps whatever is left.
 static void end_children(supervisor *s)
 {
-    kill_child(&s->front);
-    kill_child(&s->exporter);
-    for (int i = 0; i < s->num_engines; i++) kill_child(&s->engines[i].child);
-    end_child(&s->front);
-    end_child(&s->exporter);
-    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
+    msgl__child_kill(&s->front);
+    msgl__child_kill(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) msgl__child_kill(&s->engines[i].child);
+    msgl__child_reap(&s->front);
+    msgl__child_reap(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) msgl__child_reap(&s->engines[i].child);
 }
 
 // Ends the engines of a server that stops and has no front: one that was not told to exit, by a
@@ -393,12 +355,12 @@ static void begin_stop(supervisor *s)
         engine_process *e = &s->engines[i];
         e->child.restart_at = 0;
         // An engine that is still loading listens to nobody, and has nothing in flight.
-        if (!e->child.ready) kill_child(&e->child);
+        if (!e->child.ready) msgl__child_kill(&e->child);
     }
     if (s->front.pid == 0) {
         end_engines(s);
     } else if (msgl__control_send(s->control[0], MSGL_CONTROL_STOP, 0, NULL, -1) != 0) {
-        kill_child(&s->front);
+        msgl__child_kill(&s->front);
     }
 }
 
@@ -420,7 +382,7 @@ static int on_signals(supervisor *s)
 static void engine_is_ready(supervisor *s, engine_process *e)
 {
     if (!e->child.ready) e->watchdog = (msgl_watchdog){0};
-    now_ready(&e->child);
+    msgl__child_set_ready(&e->child);
     bool all = true;
     for (int i = 0; i < s->num_engines; i++) all = all && s->engines[i].child.ready;
     s->announced = s->announced || all;
@@ -434,7 +396,7 @@ static void on_packets(supervisor *s)
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
         if (kind == MSGL_CONTROL_SERVES) {
-            now_ready(&s->front);
+            msgl__child_set_ready(&s->front);
             s->front_watchdog = (msgl_watchdog){0};
         } else if (kind == MSGL_CONTROL_READY) {
             engine_is_ready(s, e);
@@ -452,16 +414,6 @@ static void on_packets(supervisor *s)
     if (kind < 0) close_fd(&s->control[0]); // the front is gone; its end comes as SIGCHLD, too
 }
 
-static const char *how_it_ended(int status, char buf[64])
-{
-    if (WIFSIGNALED(status)) {
-        (void)snprintf(buf, 64, "killed by signal %d", WTERMSIG(status));
-    } else {
-        (void)snprintf(buf, 64, "exit status %d", WEXITSTATUS(status));
-    }
-    return buf;
-}
-
 // Waits for an engine's last words, which come through the front, often after the engine's end.
 static void await_last_words(supervisor *s, const engine_process *e)
 {
@@ -471,19 +423,6 @@ static void await_last_words(supervisor *s, const engine_process *e)
         (void)poll(&p, 1, 50);
         on_packets(s);
     }
-}
-
-// Sets the error of a server that ends because a process does not start, or not for long.
-static int give_up(const child *c, const char *how, msgl_err *err)
-{
-    const char *words = c->last_words;
-    if (c->ever_ready) {
-        return msgl__err_set(err, MSGL_EINTERNAL,
-                             "the %s ended %d times in a row soon after its start (%s)%s%s",
-                             c->name, c->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
-    }
-    if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
-    return msgl__err_set(err, MSGL_EINTERNAL, "the %s ended while it started (%s)", c->name, how);
 }
 
 // Stops the server after the end of an engine that cannot be started again: the front answers those
@@ -505,29 +444,9 @@ static bool any_ready(const supervisor *s)
     return any;
 }
 
-// Counts an end of a child; whether that is the max_failed_starts-th short life in a row.
-static bool failed_again(const supervisor *s, child *c)
-{
-    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
-    const bool lived = c->ready && msgl__now_ns() - c->ready_at >= least;
-    c->ready = false;
-    if (!lived) return ++c->failed_starts >= s->cfg->max_failed_starts;
-    c->failed_starts = 0;
-    c->delay_ms = s->cfg->restart_delay_ms;
-    return false;
-}
-
-static void start_later(const supervisor *s, child *c, const char *how)
-{
-    msgl__log(s->log, MSGL_LOG_ERROR, "%s ended (%s); starting it again in %d ms", c->name, how,
-              c->delay_ms);
-    c->restart_at = in_ms(c->delay_ms);
-    c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
-}
-
 // A process that leaked memory (as the leak sanitizer's exit status says) makes the server's own
 // result a failure, also if it is stopped on request later.
-static void note_leaks(supervisor *s, const child *c, int status)
+static void note_leaks(supervisor *s, const msgl_child *c, int status)
 {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
     msgl__err_set(&s->failure, MSGL_EINTERNAL, "the %s leaked memory", c->name);
@@ -536,7 +455,7 @@ static void note_leaks(supervisor *s, const child *c, int status)
 static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
-    const char *how = how_it_ended(status, buf);
+    const char *how = msgl__child_how_ended(status, buf);
     e->child.pid = 0;
     e->end_at = 0;
     close_fd(&e->line);
@@ -548,16 +467,17 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
     if (s->stopping) return 0;
     if (!e->child.ready) await_last_words(s, e); // its READY may still come, too
     if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->unreported++;
-    if (!e->child.ever_ready) return give_up(&e->child, how, err);
-    if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
-    start_later(s, &e->child, how);
+    if (!e->child.ever_ready) return msgl__child_give_up(&e->child, how, err);
+    if (msgl__child_failed_again(s->cfg, &e->child) && !any_ready(s))
+        return msgl__child_give_up(&e->child, how, err);
+    msgl__child_start_later(s->log, &e->child, how);
     return 0;
 }
 
 static int on_front_end(supervisor *s, int status, msgl_err *err)
 {
     char buf[64];
-    const char *how = how_it_ended(status, buf);
+    const char *how = msgl__child_how_ended(status, buf);
     s->front.pid = 0;
     close_fd(&s->control[0]);
     note_leaks(s, &s->front, status);
@@ -566,8 +486,9 @@ static int on_front_end(supervisor *s, int status, msgl_err *err)
         close_fd(&s->listen_fd); // clients in its queue would wait for a front that does not come
         return 0;
     }
-    if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);
-    start_later(s, &s->front, how);
+    if (!s->front.ever_ready || msgl__child_failed_again(s->cfg, &s->front))
+        return msgl__child_give_up(&s->front, how, err);
+    msgl__child_start_later(s->log, &s->front, how);
     return 0;
 }
 
@@ -579,8 +500,8 @@ static void on_exporter_end(supervisor *s, int status)
     (void)atomic_fetch_add(&s->trace_counts->dropped, lost);
     s->exporter.pid = 0;
     if (s->stopping) return;
-    (void)failed_again(s, &s->exporter);
-    start_later(s, &s->exporter, how_it_ended(status, buf));
+    (void)msgl__child_failed_again(s->cfg, &s->exporter);
+    msgl__child_start_later(s->log, &s->exporter, msgl__child_how_ended(status, buf));
 }
 
 static int reap(supervisor *s, msgl_err *err)
@@ -635,7 +556,7 @@ static bool watch_engines(supervisor *s)
             continue;
         }
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", e->child.name, why);
-        kill_child(&e->child);
+        msgl__child_kill(&e->child);
         e->watchdog = (msgl_watchdog){0};
     }
     return watches;
@@ -650,20 +571,10 @@ static bool watch_front(supervisor *s)
     if (msgl__watchdog_look(&s->front_watchdog, s->front_heartbeat, 0, s->cfg->front_silence_ms,
                             msgl__now_ns(), why)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", s->front.name, why);
-        kill_child(&s->front);
+        msgl__child_kill(&s->front);
         s->front_watchdog = (msgl_watchdog){0};
     }
     return true;
-}
-
-// Whether a child's pause before its next start is over. If not, *next becomes the end of the pause
-// unless it is earlier already (0: there was none): with *next 700 and restart_at 500 it becomes
-// 500.
-static bool is_due(const child *c, uint64_t now, uint64_t *next)
-{
-    if (c->restart_at == 0 || now >= c->restart_at) return c->restart_at != 0;
-    if (*next == 0 || c->restart_at < *next) *next = c->restart_at;
-    return false;
 }
 
 // Starts the children that are due. *next: when the next one is, or the deadline of a stop, or 0.
@@ -673,14 +584,14 @@ static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *er
     *next = s->stopping ? s->deadline : 0;
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
+        if (msgl__child_is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
     // A fork that fails ends the server with any other process; this one can wait.
-    if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
-        start_later(s, &s->exporter, "fork failed");
-        (void)is_due(&s->exporter, now, next);
+    if (msgl__child_is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
+        msgl__child_start_later(s->log, &s->exporter, "fork failed");
+        (void)msgl__child_is_due(&s->exporter, now, next);
     }
-    return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
+    return rc == 0 && msgl__child_is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
 // Kills engines that live on although the front has lost their channel. *next is as above.
@@ -694,7 +605,7 @@ static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
             continue;
         }
         msgl__log(s->log, MSGL_LOG_ERROR, "the front has lost the %s: ending it", e->child.name);
-        kill_child(&e->child);
+        msgl__child_kill(&e->child);
         e->end_at = 0;
     }
 }
