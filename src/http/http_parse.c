@@ -351,7 +351,7 @@ static int parse_head(msgl_http_parser *p)
     return 0;
 }
 
-static int feed_head(msgl_http_parser *p, const char *data, size_t len, size_t *used)
+static int read_head(msgl_http_parser *p, const char *data, size_t len, size_t *used)
 {
     // Empty lines before a request are skipped (RFC 9112 section 2.2).
     if (p->head.len == 0) {
@@ -459,7 +459,7 @@ static int body_reserve(msgl_http_parser *p, size_t n)
     return rc == 0 ? 0 : bad(p, 500, "Out of memory.");
 }
 
-static int feed_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)
+static int read_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)
 {
     size_t n = len - *used;
     if (n > p->body_left) n = (size_t)p->body_left;
@@ -477,14 +477,14 @@ msgl_http_event msgl__http_parse(msgl_http_parser *p, const char *data, size_t l
     while (p->state != S_BAD && p->state != S_DONE && *used < len) {
         switch (p->state) {
         case S_HEAD:
-            (void)feed_head(p, data, len, used);
+            (void)read_head(p, data, len, used);
             if (p->expect_continue && p->state != S_HEAD && p->state < S_DONE) {
                 p->expect_continue = false;
                 return MSGL_HTTP_CONTINUE;
             }
             break;
         case S_BODY:
-        case S_CHUNK_DATA: (void)feed_body(p, data, len, used); break;
+        case S_CHUNK_DATA: (void)read_body(p, data, len, used); break;
         case S_CHUNK_SIZE: (void)chunk_size(p, data[(*used)++]); break;
         case S_CHUNK_END: (void)chunk_end(p, data[(*used)++]); break;
         case S_TRAILER: (void)trailer(p, data[(*used)++]); break;

@@ -55,7 +55,7 @@ typedef struct msgl_http_parser {
     size_t line_len;
     size_t trailer_len;
 
-    // The request, from MSGL_HTTP_DONE until the next feed:
+    // The request is valid from MSGL_HTTP_DONE until the next call of msgl__http_parse:
     msgl_http_method method;
     msgl_strbuf path; // percent-decoded, without query and root_path; starts with "/" (or is "*")
     msgl_http_value query; // what is behind the target's '?', in `head`
