@@ -130,8 +130,4 @@ void msgl__http_stream_end(msgl_http_conn *c);
 
 const char *msgl__http_status_text(int status);
 
-// A listening TCP socket; port 0 picks one. *bound_port gets the port. The error names host, port
-// and reason.
-int msgl__http_listen(const char *host, int port, int *fd, int *bound_port, msgl_err *err);
-
 #endif

@@ -24,6 +24,7 @@
 #include "launch/confine.h"
 #include "launch/control.h"
 #include "launch/front_process.h"
+#include "http/tcp_socket.h"
 #include "http/tls.h"
 #include "http/unix_socket.h"
 #include "launch/watchdog.h"
@@ -698,7 +699,7 @@ static int open_port(supervisor *s, msgl_err *err)
     if (rc == 0) {
         rc = cfg->uds != NULL
                  ? msgl__unix_listen(cfg->uds, &s->unix_socket, &s->listen_fd, err)
-                 : msgl__http_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
+                 : msgl__tcp_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
     }
     return rc == 0 ? check_reach(s, err) : rc;
 }

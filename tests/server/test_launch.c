@@ -26,6 +26,7 @@
 #include "server/fixture.h"
 #include "launch/launch.h"
 #include "utils/clock.h"
+#include "http/tcp_socket.h"
 #include "program/endpoints.h"
 
 typedef enum behaviour {
@@ -640,7 +641,7 @@ static void test_failed_starts(void **state)
     expect_failure(&r, MSGL_EINTERNAL, "/nonexistent");
     int fd, port;
     msgl_err err;
-    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &port, &err), 0);
+    assert_int_equal(msgl__tcp_listen("127.0.0.1", 0, &fd, &port, &err), 0);
     start(&r, ANSWERS, NULL, port, 2000);
     expect_failure(&r, MSGL_EIO, "cannot listen on 127.0.0.1");
     close(fd);
