@@ -59,46 +59,37 @@ struct chain_row {
 
 // ---- the block ----
 
-static __device__ __forceinline__ sum_t block_sum(chain_shared *s, sum_t v)
+// Combines the values of all threads, each of which gets the result, in `of` [CHAIN_THREADS] of
+// shared memory. Halves are added to halves, so that the order is always the same: of 4 threads'
+// values (v0 + v2) + (v1 + v3).
+template <typename T, typename OP>
+static __device__ __forceinline__ T block_reduce(T *of, T v, OP op)
 {
     const int t = (int)threadIdx.x;
-    s->sums[t] = v;
+    of[t] = v;
     __syncthreads();
     for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n) s->sums[t] += s->sums[t + n];
+        if (t < n) of[t] = op(of[t], of[t + n]);
         __syncthreads();
     }
-    v = s->sums[0];
+    v = of[0];
     __syncthreads();
     return v;
+}
+
+static __device__ __forceinline__ sum_t block_sum(chain_shared *s, sum_t v)
+{
+    return block_reduce(s->sums, v, [](sum_t a, sum_t b) { return a + b; });
 }
 
 static __device__ __forceinline__ double block_sum(chain_shared *s, double v)
 {
-    const int t = (int)threadIdx.x;
-    s->reals[t] = v;
-    __syncthreads();
-    for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n) s->reals[t] += s->reals[t + n];
-        __syncthreads();
-    }
-    v = s->reals[0];
-    __syncthreads();
-    return v;
+    return block_reduce(s->reals, v, [](double a, double b) { return a + b; });
 }
 
 static __device__ __forceinline__ uint64_t block_max(chain_shared *s, uint64_t v)
 {
-    const int t = (int)threadIdx.x;
-    s->sums[t] = v;
-    __syncthreads();
-    for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n && s->sums[t + n] > s->sums[t]) s->sums[t] = s->sums[t + n];
-        __syncthreads();
-    }
-    v = s->sums[0];
-    __syncthreads();
-    return v;
+    return block_reduce(s->sums, (sum_t)v, [](sum_t a, sum_t b) { return a > b ? a : b; });
 }
 
 // Sum over the threads before this one.
