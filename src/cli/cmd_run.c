@@ -24,6 +24,7 @@ struct run {
     const msgl_args *args;
     msgl_llm *llm;
     FILE *in, *out;
+    long in_start; // where `in` begins: somebody may have read from standard input before
     const char *out_name;
     msgl_run_common common;
     msgl_run_line **window; // ring of requests, oldest first
@@ -173,10 +174,11 @@ static int open_input(struct run *r, const char *input, msgl_err *err)
     if (fstat(fileno(r->in), &st) == 0 && S_ISDIR(st.st_mode)) {
         return msgl__err_set(err, MSGL_EINVAL, "--input %.180s: is a folder", input);
     }
-    r->total_bytes = 0;
-    if (fseek(r->in, 0, SEEK_END) == 0) {
-        r->total_bytes = (uint64_t)ftell(r->in);
-        rewind(r->in);
+    r->in_start = ftell(r->in);
+    if (r->in_start >= 0 && fseek(r->in, 0, SEEK_END) == 0) {
+        const long end = ftell(r->in);
+        r->total_bytes = end > r->in_start ? (uint64_t)(end - r->in_start) : 0;
+        (void)fseek(r->in, r->in_start, SEEK_SET);
     } else if (r->args->resume) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "--input %.180s: --resume reads it twice; it must be a file", input);
@@ -200,7 +202,7 @@ static int read_before(struct run *r, int64_t bytes, msgl_err *err)
     if (out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
     const int rc = msgl__resume_read(r->in, r->args->input, out, output, &r->before, err);
     fclose(out);
-    rewind(r->in);
+    (void)fseek(r->in, r->in_start, SEEK_SET);
     if (rc == 0) {
         fprintf(stderr, "%lld requests are answered in %s%s\n", (long long)r->before.answered,
                 output, r->before.torn ? "; its torn last line is cut off" : "");
