@@ -17,7 +17,7 @@
 
 volatile sig_atomic_t msgl__cli_interrupted;
 
-// Whoever read standard output has heard enough, as `head` does.
+// Whoever read standard output has closed it, as `head` does when it has its lines.
 static bool g_reader_gone;
 
 int msgl__cli_fail(int code, const msgl_err *err)
@@ -85,7 +85,7 @@ const char *msgl__cli_cpu_level(void)
     return getenv("MINISGL_CPU");
 }
 
-// A half of a pair is one backend.
+// Refuses a pair of backends for one half of a pair.
 static int check_half(const char *flag, const char *name, msgl_err *err)
 {
     if (name == NULL || strchr(name, ',') == NULL) return 0;
