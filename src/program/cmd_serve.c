@@ -246,8 +246,8 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->guard.num_cors = a->cors_origins.count;
 }
 
-// Whether engines may run on a GPU. To open the driver would start threads, which the launcher must
-// not have when it forks, so that this only looks whether there is one.
+// Whether engines may run on a GPU. To set up the driver would start threads, which the launcher
+// must not have when it forks, so that this only looks whether there is one.
 static bool gpu_possible(const char *device)
 {
     if (device != NULL && strcmp(device, "auto") != 0) return strcmp(device, "cpu") != 0;
