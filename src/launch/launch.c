@@ -228,7 +228,6 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     msgl__child_begin_start(&e->child);
     e->lost = false;
     e->end_at = 0;
-    close_fd(&e->front_fd); // of an engine before it that no front has seen
     e->front_fd = fd[0];
     e->line = line[0];
     msgl__heartbeat_reset(e->heartbeat);
@@ -468,6 +467,9 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
     if (s->stopping) return 0;
     if (!e->child.ready) await_last_words(s, e); // its READY may still come, too
     if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->unreported++;
+    // A channel that no front has seen yet is closed. A front that got it now would report it lost,
+    // perhaps after the next engine's start, and that engine would be ended for it.
+    close_fd(&e->front_fd);
     if (!e->child.ever_ready) return msgl__child_give_up(&e->child, how, err);
     if (msgl__child_failed_again(s->cfg, &e->child) && !any_ready(s))
         return msgl__child_give_up(&e->child, how, err);

@@ -5,6 +5,7 @@
 // the server forgot would show up here.
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -533,6 +534,40 @@ static void test_engines_without_a_front(void **state)
     finish(&r, false);
 }
 
+// A front that starts when the engine is dead, and is slow, does not take the next engine for it.
+static void test_engine_dead_before_the_front(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.restart_delay_ms = 100;
+    start_with(&r, ANSWERS, &cfg);
+    pid_t engine = expect_report(&r, 'E'), front = 0;
+    r.client.port = expect_report(&r, 'P');
+    for (int i = 0; i < 3; i++) { // the front's third pause is 400 ms
+        await_health(&r, "\"ok\"");
+        kill(front_of(&r, engine), SIGKILL);
+    }
+    for (int i = 0; i < 2;
+         i++) { // the engine's are 100, 200, 400 ms: two starts before the front's
+        kill(engine, SIGKILL);
+        engine = expect_report(&r, 'E');
+    }
+    kill(engine, SIGKILL);
+    while ((front = first_child(r.pid, engine)) <= 0) usleep(500);
+    kill(front, SIGSTOP);
+    engine = expect_report(&r, 'E');
+    kill(front, SIGCONT);
+    await_health(&r, "\"ok\"");
+    struct pollfd p = {.fd = r.reports, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 3500),
+                     0); // as long as an engine without a front may live, and longer
+    expect_answer(&r);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 // The processes of two replicas' engines, in the order of replicas.
 static void expect_engines(running *r, int pid[2])
 {
@@ -940,6 +975,7 @@ int main(void)
         cmocka_unit_test(test_front_killed),
         cmocka_unit_test(test_front_dies_often),
         cmocka_unit_test(test_engines_without_a_front),
+        cmocka_unit_test(test_engine_dead_before_the_front),
         cmocka_unit_test(test_failed_starts),
         cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_a_life_resets_the_count),
