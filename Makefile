@@ -3,7 +3,8 @@
 BUILD  ?= build
 SAN    ?=
 PREFIX ?= /usr/local
-JOBS   ?= $(shell nproc)
+# Tests at once: one more than cores, since many of them mostly wait.
+JOBS   ?= $(shell expr $$(nproc) + 1)
 ARCHS  ?=
 
 .PHONY: all cuda setup demo check bench install wheel format clean

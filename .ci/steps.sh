@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 # For .ci/run and .ci/nightly, which read this from the tree's root.
 started=$(date +%s)
-jobs=$(nproc)
+jobs=$(($(nproc) + 1)) # tests at once: many of them mostly wait
 step_name='' step_start=$started
 # step NAME: ends the step before it, says how long that took, and begins the next.
 step() {

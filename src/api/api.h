@@ -137,7 +137,7 @@ typedef struct msgl_chat_request {
     bool no_thinking;        // there are to be no thoughts
     int32_t thinking_budget; // tokens of thoughts; -1: any number
     bool calls_beside;       // calls may come in place of what extra's grammar has ...
-    char *call_grammar;      // ... held to this one, in Lark's form; owned; NULL: free
+    char *call_grammar;      // ... of this grammar, in Lark's form; owned; NULL: of any text
     bool text_first;        // extra's grammar is of calls, with any text (and thoughts) before them
     bool force_call;        // the answer has to begin with a call ...
     const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_detach
@@ -189,11 +189,12 @@ typedef struct msgl_gen_request {
     int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt
     // What is stored of it beside the answer: a conversation (openai/response_store.h); or nothing.
     msgl_strbuf kept;
-    // What the log is told.
-    msgl_strbuf left_out; // what of its schemas is not kept to, each with a NUL behind it
-    msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
-    msgl_strbuf notes;    // what the log is to be told once, sentences with a NUL behind each
-    char *text;           // detached: what stops and prompts point into
+    // What is logged of the request.
+    msgl_strbuf
+        left_out; // what of its schemas does not constrain the answer, each with a NUL behind
+    msgl_strbuf unknown; // names of fields that are not read here, each with a NUL behind it
+    msgl_strbuf notes;   // sentences that are logged once, each with a NUL behind it
+    char *text;          // detached: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
 

@@ -200,7 +200,7 @@ int msgl__begin_answer(msgl_gen_request *req, const msgl_tokenizer *t, msgl_rend
     const bool closed = msgl__reasoning_closed(form, end, len);
     const bool bound = req->chat.force_call || msgl__req_extra_constrains(req->extra);
     const msgl_req_extra_parts parts = msgl__req_extra_parts_of(req->extra);
-    // What else holds an answer's tokens to something does so from the first one on.
+    // These fields constrain the answer's tokens from the first one on, those of thoughts included.
     const bool fixed =
         parts.num_allowed > 0 || req->bad_words != NULL || req->sampling.min_tokens > 0;
     const bool own = form != NULL && !req->chat.force_call && has_thoughts(&b);

@@ -206,7 +206,8 @@ int msgl__constraint_compile(const msgl_constraint_text *c, const msgl_constrain
     msgl__grammar_unref(g);
     if (claim != NULL) msgl__claim_sub(claim, taken);
     if (rc != 0 || err->text[0] == '\0') return rc;
-    // One that has no room is not told of: the log tells of few anyway.
+    // What was left out is not logged where there is no room for it: the log names only a few
+    // anyway.
     msgl_strbuf *out = use->left_out;
     if (msgl__strbuf_adds(out, err->text) == 0) (void)msgl__strbuf_addc(out, '\0');
     return 0;

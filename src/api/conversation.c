@@ -440,7 +440,7 @@ int msgl__conversation_render(msgl_conversation *c, msgl_rendered *out, msgl_err
     }
     // A template that a request brings may take all of its steps and raise: not as often again.
     if (c->own != NULL) c->limits.max_steps /= LATER_BUDGET;
-    a.err = &later; // what the client is told is about the messages that it sent
+    a.err = &later; // the client's error stays the one about the messages that it sent
     for (size_t i = 0; i < sizeof changes / sizeof changes[0] && rc == MSGL_EINVAL; i++) {
         bool tried = false;
         const int now = try_change(&a, i, &messages, &tried, out);

@@ -177,6 +177,13 @@ int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, i
     return 0;
 }
 
+int msgl__request_keep(msgl_gen_request *out, const char *name, json_t *tree, int rc,
+                       msgl_api_error *e)
+{
+    const int bad = json_object_set_new(out->root, name, tree);
+    return bad != 0 && rc == 0 ? msgl__api_oom(e) : rc;
+}
+
 void msgl__request_pools(msgl_gen_request *out)
 {
     out->sampling = msgl__sampling_params_default();

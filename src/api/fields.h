@@ -107,6 +107,11 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
                          msgl_api_error *e);
 // "rid", as msgl__field_str: 1 to MSGL_API_MAX_RID bytes.
 int msgl__parse_rid(const json_t *o, char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e);
+// Gives the request's tree a tree that was made of the body, as the member `name`: what was read of
+// it points to its texts. Takes the reference of `tree`. Returns rc, or, where that is 0 and there
+// is no memory, MSGL_ENOMEM with *e.
+int msgl__request_keep(msgl_gen_request *out, const char *name, json_t *tree, int rc,
+                       msgl_api_error *e);
 // For endpoints whose engine pools: a prompt is read, and no answer follows.
 void msgl__request_pools(msgl_gen_request *out);
 // completion.c

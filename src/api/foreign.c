@@ -61,5 +61,5 @@ void msgl__foreign_tool_note(const char *type, msgl_strbuf *notes)
                                "run; it is left out",
                                type);
     if (rc == 0) rc = msgl__strbuf_addc(notes, '\0');
-    if (rc != 0) notes->len = before; // no room: others are told of
+    if (rc != 0) notes->len = before; // no room: this tool is not logged
 }

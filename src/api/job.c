@@ -22,7 +22,7 @@ static void free_ids(msgl_job *j)
     j->ids = NULL;
 }
 
-// Of what the job holds, only the error stays.
+// Frees all that the job has but its error.
 static void drop(msgl_job *j)
 {
     free_ids(j);

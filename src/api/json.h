@@ -26,7 +26,7 @@ typedef struct msgl_json_room {
 } msgl_json_room;
 
 // A new object from the whole of text[0, len), or NULL with *err: MSGL_EFORMAT (not JSON, not an
-// object, nested too deep), MSGL_ELIMIT (too many values, more memory than a request may hold),
+// object, nested too deep), MSGL_ELIMIT (too many values, more memory than a request may take),
 // MSGL_EBUSY (no memory left in the budget).
 json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err);
 

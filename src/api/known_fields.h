@@ -49,7 +49,7 @@ typedef struct msgl_field_row {
     int64_t min, max;    // of MSGL_FIELD_INT; both 0: any
     int max_items;       // of an array or object; 0: as the body allows
     int max_bytes;       // of each string in it; 0: as the body allows
-    const char *only;    // its only values; others are refused, and told this
+    const char *only;    // its only values: the error that refuses others says this
     bool required;
     bool unlimited; // of MSGL_FIELD_INT: -1 is as if it were not there, as in llama-server
 } msgl_field_row;

@@ -21,6 +21,17 @@ int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len)
     return rc == 0 ? msgl__strbuf_addc(out, '\n') : rc;
 }
 
+int msgl__reply_join(const msgl_parts *parts, msgl_part_kind kind, msgl_strbuf *all)
+{
+    const char *at = msgl__strbuf_str(&parts->bytes);
+    int rc = 0;
+    for (size_t i = 0; i < parts->count && rc == 0; i++) {
+        if (parts->items[i].kind == kind) rc = msgl__strbuf_add(all, at, parts->items[i].len);
+        at += parts->items[i].len;
+    }
+    return rc;
+}
+
 int msgl__reply_done(msgl_strbuf *out)
 {
     return msgl__strbuf_adds(out, "data: [DONE]\n\n");

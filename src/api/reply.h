@@ -12,9 +12,9 @@ typedef struct msgl_reply {
     const char *model; // served name
     int64_t created;   // Unix time
     int num_choices;
-    int64_t prompt_tokens;      // summed over prompts
-    const msgl_ids *prompt_ids; // of the first prompt
-    int64_t reasoning_tokens;   // summed over choices; -1: the answers do not tell them apart
+    int64_t prompt_tokens;             // summed over prompts
+    const msgl_ids *prompt_ids;        // of the first prompt
+    int64_t reasoning_tokens;          // summed over choices; -1: answers that do not count them
     const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
     // Since the request was read: until its first token (now, if there was none), and until now.
     int64_t first_ns, total_ns;
@@ -27,7 +27,9 @@ int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len);
 // The event that ends OpenAI's streams, and all of ours.
 int msgl__reply_done(msgl_strbuf *out);
 
-// "usage":{...}; reasoning: of the completion's tokens, -1: not told.
+// Appends the bytes of all parts of a kind, one behind the other.
+int msgl__reply_join(const msgl_parts *parts, msgl_part_kind kind, msgl_strbuf *all);
+// "usage":{...}; reasoning: how many of the completion's tokens were thoughts, -1: left out.
 int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, int64_t reasoning,
                       msgl_strbuf *out);
 // ,"finish_reason":... NULL: null

@@ -44,8 +44,8 @@ static const msgl_field_row sampling_rows[] = {
     SETTING("dry_penalty_last_n"),
     {"dry_sequence_breakers", MSGL_FIELD_STRINGS, .max_items = MSGL_MAX_BREAKERS,
      .max_bytes = MSGL_MAX_BREAKER_BYTES, .preset = "`[\"\\n\", \":\", \"\\\"\", \"*\"]`",
-     .help = "DRY sees no repeat across a token whose text has one of these in it; each has to be "
-             "within one token"},
+     .help = "DRY sees no repeat across a token whose text has one of these in it; of one that "
+             "only several tokens spell, across the last of them"},
     SETTING("mirostat"),
     SETTING("mirostat_tau"),
     SETTING("mirostat_eta"),

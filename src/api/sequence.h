@@ -17,7 +17,7 @@ typedef struct msgl_sequence {
     msgl_strbuf text;    // shown text that the caller has not taken (cleared) yet
     msgl_parser *parser; // NULL: text is all there is
     msgl_parts parts;    // else what the text was split into, in its place
-    int calls_shown;     // the caller's: calls that the client was told of
+    int calls_shown;     // the caller's: calls that the client has got
     int blocks;          // the caller's: content blocks before the one that is open, if it is
     bool block_open;
     msgl_part_kind block_kind; // of the open one
@@ -29,17 +29,17 @@ typedef struct msgl_sequence {
     msgl_logprobs logprobs;    // the same of log-probabilities
     bool want_logprobs;
     msgl_ids ids;          // with return_ids: tokens that the caller has not taken (cleared) yet
-    bool prompt_ids_shown; // the caller's: the client was told of the prompt's
+    bool prompt_ids_shown; // the caller's: the client has got the prompt's
     float *values;         // of an engine that pools, with the end
     int32_t num_values;
     int32_t cached_tokens, completion_tokens;
     int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come
     const char *finish;             // "stop", "length", "tool_calls", "abort"; NULL: not finished
-    bool first_shown, finish_shown; // the caller's: what the client was told
-    int32_t tokens_shown;           // the same: completion tokens that it has heard of
+    bool first_shown, finish_shown; // the caller's: the client has got an event, and the finish
+    int32_t tokens_shown;           // the same: completion tokens that it has got events of
 
-    struct msgl_pending *pending; // log-probabilities of text that is still held back
+    struct msgl_pending *pending; // log-probabilities of text that cannot be shown yet
     int num_pending, cap_pending;
     msgl_text_stream echoed;    // the prompt's tokens, for their offsets
     const msgl_prompt *in_text; // the prompt, if it is echoed as the text that it came as

@@ -192,7 +192,7 @@ static int make(writer *w, msgl_strbuf *left_out, msgl_err *err)
     return msgl__constraint_compile(&c, &how, err);
 }
 
-// Whether the answer is to be held to a grammar.
+// Whether the answer is to be constrained by a grammar.
 static bool is_wanted(const msgl_tool_use *use, const msgl_tool_writing *form)
 {
     const bool strict = any_strict(use);
@@ -210,8 +210,9 @@ int msgl__tool_grammar(const msgl_tool_use *use, const msgl_api_config *cfg, msg
     *out = (msgl_constraint_text){0};
     if (!msgl__tool_form_writing(use->form, &w.form) || !is_wanted(use, &w.form)) return 0;
     int rc = make(&w, left_out, &err);
-    const bool told = rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EBUSY || rc == MSGL_API_FORM;
-    if (!told && !any_strict(use)) {
+    // A schema that cannot be compiled is left out, unless its tool is strict.
+    const bool final = rc == 0 || rc == MSGL_ENOMEM || rc == MSGL_EBUSY || rc == MSGL_API_FORM;
+    if (!final && !any_strict(use)) {
         w.any = true;
         rc = make(&w, left_out, &err);
     }

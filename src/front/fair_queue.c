@@ -2,21 +2,20 @@
 //
 // Which choice an engine gets next, of those that were routed to it: a fair queue of two levels.
 // The engine's own queue costs memory in two processes, so it is kept short: it gets what it can
-// run and a little more. Tenants are served in turn, one choice at a time, and so are the requests
-// of each tenant, which may be many people behind a proxy.
+// run and a little more. Tenants are served round-robin, one choice at a time, and so are the
+// requests of each tenant, which may be many people behind a proxy.
 //
 // A tenant that has something in the engine leaves places for others: it may hold seven times what
 // is then left. Alone it gets 7/8 of the rows, and two tenants get 7/15 each. The scheduler knows
-// whose a request is, and takes rows back from a tenant that has more than its share
+// whose a request is, and takes rows back from a tenant that has more than its equal part
 // (src/scheduler); the places are for those that it takes them for.
 //
-// A request with nothing in the engine only waits for its turn. One that has something there leaves
-// room for others of its tenant in the same way: of rows and of tokens it may hold seven times what
-// is left after it took.
-// A running answer is expected to take min(max_tokens, 4 x the usual length of answers) tokens, and
-// what it has when it gets longer than that. max_tokens alone is mostly the rest of the context,
-// which next to no answer needs. Example: answers have 100 tokens, max_tokens is 8,000: 400 tokens
-// are reserved, and 401 once it has 401.
+// A request with nothing in the engine waits for nothing else than the round-robin. One that has
+// something there leaves room for others of its tenant in the same way: of rows and of tokens it
+// may hold seven times what is left after it took. A running answer is expected to take
+// min(max_tokens, 4 x the usual length of answers) tokens, and what it has when it gets longer than
+// that. max_tokens alone is mostly the rest of the context, which next to no answer needs. Example:
+// answers have 100 tokens, max_tokens is 8,000: 400 tokens are reserved, and 401 once it has 401.
 // And the prompts that others then find before theirs stay short: as many tokens as were started
 // in half a second (docs/decisions/010).
 #include "front/front_impl.h"
@@ -34,51 +33,51 @@ static replica *replica_of(msgl_front *f, const choice *c)
     return &f->replicas[c->route.replica];
 }
 
-static request_queue *part_of(const choice *c)
+static request_queue *queue_of(const choice *c)
 {
-    return &c->owner->parts[c->route.replica];
+    return &c->owner->queues[c->route.replica];
 }
 
-static tenant_queue *share_of(const replica *r, const request_queue *p)
+static tenant_queue *tenant_queue_of(const replica *r, const request_queue *p)
 {
-    return &p->owner->tenant->shares[r->index];
+    return &p->owner->tenant->queues[r->index];
 }
 
-static void ring_join(ring **turn, ring *x)
+static void ring_join(ring **next, ring *x)
 {
     if (x->next != NULL) return;
-    if (*turn == NULL) {
+    if (*next == NULL) {
         x->prev = x->next = x;
-        *turn = x;
+        *next = x;
         return;
     }
-    x->next = *turn;
-    x->prev = (*turn)->prev;
+    x->next = *next;
+    x->prev = (*next)->prev;
     x->prev->next = x;
-    (*turn)->prev = x;
+    (*next)->prev = x;
 }
 
-static void ring_leave(ring **turn, ring *x)
+static void ring_leave(ring **next, ring *x)
 {
     if (x->next == NULL) return;
     x->prev->next = x->next;
     x->next->prev = x->prev;
-    if (*turn == x) *turn = x->next == x ? NULL : x->next;
+    if (*next == x) *next = x->next == x ? NULL : x->next;
     x->prev = x->next = NULL;
 }
 
 void msgl__fair_join(replica *r, request_queue *p)
 {
-    tenant_queue *s = share_of(r, p);
-    ring_join(&s->turn, &p->ring);
-    ring_join(&r->turn, &s->ring);
+    tenant_queue *s = tenant_queue_of(r, p);
+    ring_join(&s->next, &p->ring);
+    ring_join(&r->next, &s->ring);
 }
 
 void msgl__fair_leave(replica *r, request_queue *p)
 {
-    tenant_queue *s = share_of(r, p);
-    ring_leave(&s->turn, &p->ring);
-    if (s->turn == NULL) ring_leave(&r->turn, &s->ring);
+    tenant_queue *s = tenant_queue_of(r, p);
+    ring_leave(&s->next, &p->ring);
+    if (s->next == NULL) ring_leave(&r->next, &s->ring);
 }
 
 int32_t msgl__fair_usual_answer(const msgl_front *f)
@@ -96,18 +95,18 @@ static int32_t expected(const msgl_front *f, const choice *c)
 static void add_tokens(msgl_front *f, const choice *c, int64_t more)
 {
     replica *r = replica_of(f, c);
-    request_queue *p = part_of(c);
+    request_queue *p = queue_of(c);
     r->tokens += more;
-    share_of(r, p)->tokens += more;
+    tenant_queue_of(r, p)->tokens += more;
     p->tokens += more;
 }
 
 void msgl__fair_sent(msgl_front *f, choice *c)
 {
     replica *r = replica_of(f, c);
-    request_queue *p = part_of(c);
+    request_queue *p = queue_of(c);
     c->tokens = expected(f, c);
-    tenant_queue *s = share_of(r, p);
+    tenant_queue *s = tenant_queue_of(r, p);
     r->tenants += s->in_engine == 0;
     r->in_engine++;
     s->in_engine++;
@@ -127,7 +126,7 @@ void msgl__fair_started(msgl_front *f, choice *c)
     if (rate > r->start_max || ns > START_NS / 2) r->start_max += (rate - r->start_max) / 4;
     if (r->start_max < START_MIN) r->start_max = START_MIN;
     if (r->start_max > START_MAX) r->start_max = START_MAX;
-    part_of(c)->to_start -= c->to_start;
+    queue_of(c)->to_start -= c->to_start;
     c->to_start = 0;
 }
 
@@ -143,11 +142,11 @@ void msgl__fair_grown(msgl_front *f, choice *c)
 void msgl__fair_left(msgl_front *f, choice *c)
 {
     replica *r = replica_of(f, c);
-    request_queue *p = part_of(c);
+    request_queue *p = queue_of(c);
     if (c->seq.finish != NULL) {
         f->answer_len += (16 * c->seq.completion_tokens - f->answer_len) / 16;
     }
-    tenant_queue *s = share_of(r, p);
+    tenant_queue *s = tenant_queue_of(r, p);
     r->in_engine--;
     s->in_engine--;
     p->in_engine--;
@@ -163,19 +162,19 @@ static int room(const replica *r)
     return r->engine.max_running + 2 + r->engine.max_running / 4 - r->in_engine;
 }
 
-static bool share_may_take(const replica *r, const tenant_queue *s)
+static bool tenant_may_send(const replica *r, const tenant_queue *s)
 {
-    return s->in_engine == 0 || s->in_engine + 1 <= SHARE * (room(r) - 1);
+    return s->in_engine == 0 || s->in_engine + 1 <= DYNAMIC_THRESHOLD * (room(r) - 1);
 }
 
-// What a tenant can have of `all`, others holding so much: what they leave, and at least its share,
-// which the engine takes from them.
+// What a tenant can have of `all`, others holding so much: what they leave, and at least an
+// equal part, which the engine takes from them.
 static int64_t reach(const replica *r, int64_t all, int64_t others)
 {
     return all - others > all / r->tenants ? all - others : all / r->tenants;
 }
 
-static bool may_take(const replica *r, const tenant_queue *s, const request_queue *p)
+static bool request_may_send(const replica *r, const tenant_queue *s, const request_queue *p)
 {
     const choice *c = p->first;
     if (!msgl__gen_can_send(c)) return false;
@@ -185,30 +184,31 @@ static bool may_take(const replica *r, const tenant_queue *s, const request_queu
     const int64_t all = (int64_t)r->engine.num_pages * r->engine.page_size;
     const int32_t more = expected(r->front, c);
     const int64_t tokens = reach(r, all, r->tokens - s->tokens) - s->tokens - more;
-    return p->in_engine + 1 <= SHARE * rows && p->tokens + more <= SHARE * tokens &&
+    return p->in_engine + 1 <= DYNAMIC_THRESHOLD * rows &&
+           p->tokens + more <= DYNAMIC_THRESHOLD * tokens &&
            p->to_start + c->to_start <= r->start_max;
 }
 
-static request_queue *part_next(const replica *r, tenant_queue *s)
+static request_queue *queue_next(const replica *r, tenant_queue *s)
 {
-    const ring *first = s->turn;
+    const ring *first = s->next;
     do {
-        request_queue *p = (request_queue *)s->turn;
-        s->turn = p->ring.next;
-        if (may_take(r, s, p)) return p;
-    } while (s->turn != first);
+        request_queue *p = (request_queue *)s->next;
+        s->next = p->ring.next;
+        if (request_may_send(r, s, p)) return p;
+    } while (s->next != first);
     return NULL;
 }
 
 request_queue *msgl__fair_next(replica *r)
 {
-    if (r->turn == NULL || room(r) <= 0) return NULL;
-    const ring *first = r->turn;
+    if (r->next == NULL || room(r) <= 0) return NULL;
+    const ring *first = r->next;
     do {
-        tenant_queue *s = (tenant_queue *)r->turn;
-        r->turn = s->ring.next;
-        request_queue *p = share_may_take(r, s) ? part_next(r, s) : NULL;
+        tenant_queue *s = (tenant_queue *)r->next;
+        r->next = s->ring.next;
+        request_queue *p = tenant_may_send(r, s) ? queue_next(r, s) : NULL;
         if (p != NULL) return p;
-    } while (r->turn != first);
+    } while (r->next != first);
     return NULL;
 }

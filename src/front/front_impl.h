@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
-// a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
-// (what the log says of them and of requests), abort.c, gen.c
-// (requests with a job), trace.c (what is told of them), tenant.c (who they come from),
-// fair_queue.c (whose choice an engine gets next).
+// The front's files: front.c (its life), replica.c (an engine: channel, signs of life), routes.c
+// (from a path to its endpoint), stats.c (what the engines say of themselves), status.c and
+// access.c (what the log says of them and of requests); requests with a job: gen.c (their life),
+// dispatch.c (their choices' way to the engines), answer.c (tokens back to the client), abort.c,
+// trace.c (their spans), tenant.c (who they come from), fair_queue.c (whose choice an engine gets
+// next).
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 
@@ -18,8 +19,9 @@
 
 enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
 
-// A tenant may hold so many times what is then left for others: of 8 rows 7, since 7 <= 7 x 1.
-enum { SHARE = 7 };
+// The alpha of dynamic thresholds (Choudhury and Hahne, 1998): a tenant may have so many times what
+// is then left for others. Example: of 8 rows 7, since 7 <= 7 x 1.
+enum { DYNAMIC_THRESHOLD = 7 };
 enum { TENANT_BUCKETS = 256 };
 
 // What a connection's open request is, as its user pointer.
@@ -32,7 +34,7 @@ typedef struct client {
 
 typedef struct gen gen;
 
-// One choice: routed to a replica, it waits for its turn, then is in the engine until it ends.
+// One choice: routed to a replica, it waits in a queue, then is in the engine until it ends.
 typedef struct choice choice;
 struct choice {
     msgl_uid uid; // first, in the front's `uids`; id 0: not in the engine
@@ -41,8 +43,9 @@ struct choice {
     gen *owner;
     choice *next;     // of its request_queue, while it waits there
     msgl_route route; // where it goes and counts
-    bool sent;        // it had its turn
+    bool sent;        // it was handed to an engine
     bool waiting;     // in the engine, no event yet
+    bool returned;    // its engine ended before it began it, once
     int32_t prompt;   // tokens
     uint64_t sent_ns; // when it was handed to the engine
     uint64_t last_ns; // when its last tokens came; 0: none yet
@@ -52,7 +55,7 @@ struct choice {
     int64_t ahead;    // of its request there, its own included, when it was handed over
 };
 
-// Queues that are served in turn form a ring; NULL and NULL: this one is in none.
+// Queues that are served round-robin form a ring; NULL and NULL: this one is in none.
 typedef struct ring {
     struct ring *prev, *next;
 } ring;
@@ -61,21 +64,21 @@ typedef struct ring {
 typedef struct request_queue {
     ring ring; // first: of its tenant_queue, while choices wait
     gen *owner;
-    choice *first, *last; // those that wait for their turn, in the request's order
+    choice *first, *last; // those that wait to be sent, in the request's order
     // Of those in the engine:
     int in_engine;
     int64_t tokens, to_start;
 } request_queue;
 
-// The request_queues of one tenant at one replica, served in turn.
+// The request_queues of one tenant at one replica, served round-robin.
 typedef struct tenant_queue {
     ring ring;      // first: of the replica, while there are any that wait
-    ring *turn;     // of its request_queues with choices that wait; the next one
+    ring *next;     // of its request_queues with choices that wait: the one to serve next
     int in_engine;  // choices
     int64_t tokens; // that the engine is expected to keep for them
 } tenant_queue;
 
-// Who requests come from, as far as shares go: an API key where keys are asked for, else an
+// Who requests come from, as far as fairness goes: an API key where keys are asked for, else an
 // address, or all batches together. There while it has requests.
 typedef struct tenant {
     struct tenant *next; // of its bucket
@@ -86,7 +89,7 @@ typedef struct tenant {
     uint64_t id;     // for the workers; the same when it comes back
     int num_gens;
     int waiting;           // those of the front's `waiting` that are its own
-    tenant_queue shares[]; // [num_replicas]
+    tenant_queue queues[]; // [num_replicas]
 } tenant;
 
 // A request with a job, from its body to the last byte of its answer.
@@ -100,19 +103,19 @@ struct gen {
     bool streaming; // the answer has begun
     bool inner;     // of a batch
     bool aborted;   // to be, when the worker has done with it
-    tenant *tenant; //
-    msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
+    tenant *tenant;
+    msgl_job *job; // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
     int num_choices, num_left; // all, and those that have not ended
-    int num_sent;              // choices that had their turn
-    request_queue *parts;      // [num_replicas]
+    int num_sent;              // choices that were handed to an engine
+    request_queue *queues;     // [num_replicas]
     char id[48];
     uint64_t number; // in the order of opening
     int64_t created;
     uint64_t arrived_ns;
     bool first_seen;   // a token of it
     uint64_t first_ns; // when
-    msgl_span *span;   // what is told of it; NULL: nothing
+    msgl_span *span;   // of its trace; NULL: it is not traced
 };
 
 // An engine as the front sees it.
@@ -125,19 +128,20 @@ typedef struct replica {
     bool ready, started;   // now; once at least
     uint64_t beats;        // seen last
     int silence_s;         // seconds, of the timer, without a beat while ready
+    bool in_step;          // at the timer's last look
     msgl_msg_ready engine; // its strings are ours
     char *attention, *device;
     char *fatal;
-    msgl_msg_report report;        // the engine's last; zero: none yet
-    msgl_msg_report told;          // the one that the log's last line about it knew
-    uint64_t reported_ns, told_ns; // when they came; before, when it was ready
+    msgl_msg_report report;          // the engine's last; zero: none yet
+    msgl_msg_report logged;          // the one that the log's last line about it knew
+    uint64_t reported_ns, logged_ns; // when they came; before, when it was ready
     // What it has been given:
-    ring *turn;            // of shares with choices that wait for their turn; the next one
+    ring *next;            // of tenants' queues with choices that wait: the one to serve next
     int in_engine;         // choices
     int tenants;           // whose they are
     int64_t tokens;        // that the engine is expected to keep for them
     int64_t start_max;     // prompt tokens of one request that may be in the engine and not started
-    int queued;            // choices that wait for their turn here
+    int queued;            // choices that wait in queues here
     int64_t queued_tokens; // of their prompts
 } replica;
 
@@ -186,14 +190,14 @@ struct msgl_front {
     uint64_t num_opened; // requests with a job
     // Aborts whose request may still be with a worker, which reads its name: of those up to this
     // number. The newest ones.
-    struct late_abort {
+    struct pending_abort {
         char rid[MSGL_API_MAX_RID + 1];
         uint64_t up_to;
         uint64_t of; // the number of whose they are; 0: anybody's
-    } late_aborts[64];
-    uint64_t num_late_aborts; // in all
+    } pending_aborts[64];
+    uint64_t num_pending_aborts; // in all
     time_t started_at;
-    char *unknown[64]; // what the log has told of: names of fields, parts of schemas
+    char *unknown[64]; // what the log has said once: names of fields, keywords of schemas
     int num_unknown;
     msgl_metrics metrics;
     int status_seconds; // since the log's last lines about engines
@@ -279,23 +283,51 @@ void msgl__trace_refused(msgl_front *f, const msgl_endpoint *ep, const msgl_http
                          const msgl_http_parser *p, const msgl_api_error *e);
 
 // gen.c
-// Ends the requests of this name, or all but those of batches (NULL), with what they have answered
-// so far: those of one tenant, or anybody's (NULL). A name is what the client gave as `rid`, or the
-// answer's X-Request-Id, or its id. Returns how many; those that a worker still reads count if
-// their header has the name.
-int msgl__gen_abort(msgl_front *f, const tenant *of, const char *rid);
 void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p);
-void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);
-void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
-void msgl__gen_turns(msgl_front *f);      // gives the engines what they may have now
-bool msgl__gen_can_send(const choice *c); // it does not wait for another of its request
-// Ends all requests that engines have (or had) with this error.
+// The client has left: the request ends.
+void msgl__gen_gone(msgl_front *f, gen *g);
+// Answers with an error, in the form that fits how far the answer is, and ends the request. One
+// that a worker has stays without a client until its job comes back.
+void msgl__gen_fail(msgl_front *f, gen *g, const msgl_api_error *e);
+void msgl__gen_fail_status(msgl_front *f, gen *g, int rc); // with the error that an MSGL_E* means
+// All requests but those that workers have.
 void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e);
-// The engine is gone: ends the requests that it had with this error, and those that wait for it
-// unless another one takes them.
-void msgl__gen_replica_lost(replica *r, const msgl_api_error *e);
-// The engine does not answer: those that wait for it go to another one if there is one.
-void msgl__gen_move(replica *r);
+void msgl__gen_free(msgl_front *f, gen *g); // answered: nothing of it is left
+// The engine is done with this choice, or is told to be (abort_it). Not in an engine: nothing.
+void msgl__choice_leave(msgl_front *f, choice *c, bool abort_it);
+// The engine has this choice no longer: it is none of its uids, and counts in no load there.
+void msgl__choice_lost(msgl_front *f, choice *c);
+// n of the tenant's places in the queue are free again.
+void msgl__queue_give(msgl_front *f, tenant *p, int n);
+
+// dispatch.c
+// Makes the request's n choices and routes each; then they join the queues of their replicas.
+int msgl__gen_route(msgl_front *f, gen *g, int n);
+void msgl__gen_join(msgl_front *f, gen *g);
+bool msgl__gen_can_send(const choice *c); // it does not wait for another of its request
+void msgl__dispatch(msgl_front *f);       // gives the engines what they may have now
+// The queue's choices wait no longer, and count nowhere. Returns the list of them.
+choice *msgl__queue_clear(msgl_front *f, request_queue *q);
+// The replica does not serve, or does again: what waits for it is routed anew if any serves.
+void msgl__reroute(replica *r);
+// The engine is gone. keep: it hung before it saw what was sent last. Requests of which it had
+// begun nothing then wait for the next engine, once; all others that it had end with this error,
+// and so do those that waited for their turn, unless another replica serves. Returns how many wait.
+int msgl__dispatch_lost(replica *r, bool keep, const msgl_api_error *e);
+
+// answer.c
+msgl_reply msgl__gen_reply(const msgl_front *f, const gen *g);
+// Sends what there is: what a stream has new, or a whole answer when its last choice has ended.
+void msgl__gen_answer(msgl_front *f, gen *g);
+void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
+// Claims what the choice's buffers have grown by. MSGL_ELIMIT, MSGL_EBUSY.
+int msgl__choice_claim(gen *g, choice *c);
+
+// abort.c
+// Whether it was aborted by a name that only its worker knew.
+bool msgl__gen_is_aborted(const msgl_front *f, const gen *g);
+// Its choices end, and so its answer does, with what there is of it: of a vector nothing.
+void msgl__gen_end_aborted(msgl_front *f, gen *g);
 
 #endif

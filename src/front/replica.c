@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An engine as the front sees it: its channel from READY to its end, and whether it gives signs of
-// life. Routing is told of both: requests go to engines that are ready and do not hang.
+// life. The router hears of both: requests go to engines that are ready and do not hang.
 #include <stdio.h>
 
 #include "core/mem.h"
 #include "front/front_impl.h"
 #include "utils/clock.h"
 
-enum { MESSAGES_PER_TURN = 64 };
+enum { MESSAGES_AT_ONCE = 64 };
 
 void msgl__replica_init(msgl_front *f, int index)
 {
@@ -70,12 +70,19 @@ void msgl__replica_free(replica *r)
     msgl__free(r->fatal);
 }
 
+// Whether the engine hung between two steps, so that it has seen nothing of what was sent since: an
+// idle engine beats more often than once in two seconds.
+static bool hung_idle(const replica *r)
+{
+    return r->ready && r->silence_s >= 2 && !r->in_step;
+}
+
 static void engine_lost(replica *r)
 {
     msgl_front *f = r->front;
-    const bool was_ready = r->ready;
+    const bool was_ready = r->ready, keep = hung_idle(r) && !f->stopping;
     channel_close(r);
-    r->report = r->told = (msgl_msg_report){0}; // the next engine counts from zero
+    r->report = r->logged = (msgl_msg_report){0}; // the next engine counts from zero
     // Last words before the first start is complete are what the server ends with.
     const char *words = r->fatal == NULL || !r->started ? "" : r->fatal;
     msgl__log(f->cfg.log, f->stopping ? MSGL_LOG_INFO : MSGL_LOG_ERROR, "%s is gone%s%s", r->name,
@@ -83,7 +90,11 @@ static void engine_lost(replica *r)
     msgl_api_error e;
     (void)msgl__api_fail(&e, was_ready ? 500 : 503, NULL, "engine_stopped",
                          "The engine stopped while it worked on this request.");
-    msgl__gen_replica_lost(r, &e);
+    const int kept = msgl__dispatch_lost(r, keep, &e);
+    if (kept > 0) {
+        msgl__log(f->cfg.log, MSGL_LOG_INFO,
+                  "%d requests that %s had not begun wait for the next one", kept, r->name);
+    }
     msgl__stats_lost(r);
     if (f->cfg.on_lost != NULL) f->cfg.on_lost(f->cfg.ctx, r->index, r->fatal);
     msgl__free(r->fatal);
@@ -106,12 +117,15 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
     r->ready = r->started = true;
     r->silence_s = 0;
-    r->reported_ns = r->told_ns = msgl__now_ns();
+    r->reported_ns = r->logged_ns = msgl__now_ns();
     msgl__router_set_cache(f->router, r->index, (int64_t)ready->num_pages * ready->page_size);
     msgl__router_set_up(f->router, r->index, true);
     msgl__log(f->cfg.log, MSGL_LOG_INFO, "%s is ready: attention %s, %s", r->name,
               r->engine.attention, r->engine.device);
     msgl__front_engine_ready(f);
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        if (i == r->index || !msgl__replica_serves(&f->replicas[i])) msgl__reroute(&f->replicas[i]);
+    }
     if (f->cfg.on_ready != NULL) f->cfg.on_ready(f->cfg.ctx, r->index, &r->engine);
 }
 
@@ -131,8 +145,8 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
     replica *r = arg;
     const msgl_log *log = r->front->cfg.log;
     msgl_msg m;
-    // A bounded number per turn: the loop comes back at once, and connections get theirs between.
-    for (int i = 0; i < MESSAGES_PER_TURN && r->chan != NULL; i++) {
+    // A bounded number at a time: the loop comes back at once, and serves connections between.
+    for (int i = 0; i < MESSAGES_AT_ONCE && r->chan != NULL; i++) {
         const int rc = msgl__channel_recv(r->chan, 0, &m);
         if (rc == 0) return;
         if (rc < 0) {
@@ -196,7 +210,7 @@ int msgl__front_set_channel(msgl_front *f, int index, msgl_channel *ch)
 
 // --- signs of life ---
 
-// Counts turns of the timer and no clock: a front that was stopped itself has not looked.
+// Counts ticks of the timer and no clock: a front that was stopped itself has not looked.
 void msgl__replica_look_for_beats(replica *r)
 {
     msgl_front *f = r->front;
@@ -204,6 +218,7 @@ void msgl__replica_look_for_beats(replica *r)
     const bool hung = msgl__replica_hangs(r);
     r->silence_s = r->ready && beats == r->beats ? r->silence_s + 1 : 0;
     r->beats = beats;
+    r->in_step = msgl__heartbeat_in_step(f->cfg.heartbeats[r->index]);
     if (!r->ready || hung == msgl__replica_hangs(r)) return;
     msgl__router_set_up(f->router, r->index, hung);
     if (hung) {
@@ -211,6 +226,6 @@ void msgl__replica_look_for_beats(replica *r)
     } else {
         msgl__log(f->cfg.log, MSGL_LOG_ERROR, "%s has given no sign of life for %d s: it hangs",
                   r->name, r->silence_s);
-        msgl__gen_move(r);
+        msgl__reroute(r);
     }
 }

@@ -20,14 +20,14 @@ static double percent(double some, double whole)
 
 static void tell(replica *r)
 {
-    const msgl_msg_stats *s = &r->report.stats, *old = &r->told.stats;
+    const msgl_msg_stats *s = &r->report.stats, *old = &r->logged.stats;
     const uint64_t prompt = s->prompt_tokens - old->prompt_tokens;
     const int64_t waiting = (int64_t)s->waiting + r->queued;
     const bool quiet = s->running == 0 && waiting == 0 && prompt == 0 &&
                        s->generated_tokens == old->generated_tokens;
-    const double seconds = (double)(r->reported_ns - r->told_ns) / 1e9;
-    if (r->reported_ns == r->told_ns)
-        return; // no news: it loads, or hangs, which is told elsewhere
+    const double seconds = (double)(r->reported_ns - r->logged_ns) / 1e9;
+    if (r->reported_ns == r->logged_ns)
+        return; // no news: it loads, or hangs, which another line says
     if (!quiet) {
         const msgl_log_field fields[] = {
             {.name = "running", .number = s->running},
@@ -42,8 +42,8 @@ static void tell(replica *r)
         };
         msgl__log_fields(r->front->cfg.log, MSGL_LOG_INFO, r->name, fields, MSGL_COUNT(fields));
     }
-    r->told = r->report;
-    r->told_ns = r->reported_ns;
+    r->logged = r->report;
+    r->logged_ns = r->reported_ns;
 }
 
 void msgl__status_second(msgl_front *f)

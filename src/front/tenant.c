@@ -70,7 +70,7 @@ tenant *msgl__tenant_join(msgl_front *f, const msgl_http_conn *c, const msgl_htt
     tenant **first = bucket(f, &id), *found = find(*first, &id);
     if (found == NULL) {
         const size_t n = (size_t)f->cfg.num_replicas;
-        found = msgl__calloc(1, sizeof *found + n * sizeof found->shares[0]);
+        found = msgl__calloc(1, sizeof *found + n * sizeof found->queues[0]);
         if (found == NULL) return NULL;
         *found = id;
         found->number = ++f->last_tenant;

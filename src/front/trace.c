@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What traces are told of a request: filled in while it is on its way, sent to the exporter when
+// A request's span: filled in while it is on its way, sent to the exporter when
 // it is over. Nothing of what was asked or answered is in it.
 #include <stdio.h>
 #include <string.h>

@@ -145,7 +145,7 @@ static int find_grammar(msgl_constrainer *c, msgl_grammar_kind kind, const char 
     msgl_grammar_limits limits;
     msgl__grammar_limits_init(&limits);
     limits.cache_bytes = MASK_BYTES;
-    limits.lenient = true; // who asked was told what is left out, or refused
+    limits.lenient = true; // the front has named what is left out, or refused it
     const int rc = msgl__grammar_compile(kind, text, &limits, out, err);
     if (rc == 0) keep(c, kind, text, *out);
     return rc;

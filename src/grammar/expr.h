@@ -70,7 +70,7 @@ int32_t msgl__gx_fail(msgl_gx_builder *b, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 // Room for `need` elements of *p: 0 or -1 (out of memory, or over the limit of bytes).
 int msgl__gx_room(msgl_gx_builder *b, void **p, int32_t *cap, int64_t need, size_t size);
-// Counts steps of work, of some 50 ns each, and bytes of memory that the builder does not hold
+// Counts steps of work, of some 50 ns each, and bytes of memory that the builder does not own
 // itself; 0, or the failure: too many of them.
 int msgl__gx_spend(msgl_gx_builder *b, size_t steps, size_t bytes);
 // Bytes that were spent are free again.

@@ -46,7 +46,7 @@ msgl_matcher *msgl__matcher_create(msgl_grammar *g, msgl_grammar_vocab *v)
         rc = msgl__pda_init(&m->p, &g->nfa, &g->limits);
     }
     if (rc == 0) m->state = msgl__pda_start(&m->p);
-    // A start that is too wide is told by the first call.
+    // A start state that is too wide fails the first call, not this one.
     if (rc == 0 && m->p.rc == MSGL_ENOMEM) rc = MSGL_ENOMEM;
     if (rc == 0) return m;
     msgl__matcher_destroy(m);

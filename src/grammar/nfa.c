@@ -104,7 +104,7 @@ static int32_t rule_number(msgl_nfa_builder *x, int32_t rule)
 static bool pairs_cover_plain(const uint32_t *pairs, int32_t n)
 {
     for (int k = 0; k < MSGL_PLAIN_PAIRS; k++) {
-        uint32_t need = msgl__plain_pairs[2 * k]; // ranges ascend, so one pass settles it
+        uint32_t need = msgl__plain_pairs[2 * k]; // ranges ascend, so one pass is enough
         for (int32_t i = 0; i < n; i++) {
             if (pairs[2 * i] <= need && pairs[2 * i + 1] >= need) need = pairs[2 * i + 1] + 1;
             if (need == 0xd800) need = 0xe000;

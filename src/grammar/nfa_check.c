@@ -185,7 +185,7 @@ static void enter(tarjan *t, int32_t node)
     t->at[node] = 0;
 }
 
-// Tarjan's strongly connected components (1972), without recursion. group 0: not settled.
+// Tarjan's strongly connected components (1972), without recursion. group 0: none is known yet.
 static void components(const msgl_nfa *a, const uint8_t *empty, tarjan *t, int32_t start)
 {
     enter(t, start);

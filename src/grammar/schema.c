@@ -184,7 +184,8 @@ static json_t *follow_pointer(msgl_schema *s, const char *p)
 
 static json_t *find_anchor(msgl_schema *s, json_t *at, const char *name, int depth)
 {
-    if (depth > MSGL_SCHEMA_DEPTH || msgl__gx_spend(s->b, 2, 0) != 0) return NULL;
+    if (depth > MSGL_SCHEMA_DEPTH) return NULL;
+    if (msgl__gx_spend(s->b, 2 + json_object_size(at) / 4, 0) != 0) return NULL;
     const char *key;
     json_t *value;
     const json_t *own = json_object_get(at, "$anchor");
@@ -414,8 +415,11 @@ bool msgl__schema_has_type(const msgl_schema *s, const json_t *v, int types)
     case JSON_INTEGER: return types & MSGL_T_INTEGER;
     case JSON_REAL: {
         msgl_dec d;
+        if ((types & (MSGL_T_NUMBER | MSGL_T_INTEGER)) != MSGL_T_INTEGER) {
+            return types & MSGL_T_NUMBER; // whether it is an integer does not matter
+        }
         msgl__dec_of(s, v, &d);
-        return types & (msgl__dec_is_integer(&d) ? MSGL_T_NUMBER | MSGL_T_INTEGER : MSGL_T_NUMBER);
+        return msgl__dec_is_integer(&d);
     }
     case JSON_STRING: return types & MSGL_T_STRING;
     case JSON_ARRAY: return types & MSGL_T_ARRAY;
@@ -490,8 +494,8 @@ static json_t *without(msgl_schema *s, json_t *schema, const char *keyword)
     return rest;
 }
 
-// The alternatives of a keyword into at, flat, each with the keywords beside it. How many there
-// are, -1 after a failure.
+// Sets at[] to the alternatives of a keyword, each merged with the keywords beside it. Returns how
+// many there are, -1 after a failure.
 static int32_t flat_list(msgl_schema *s, json_t *schema, const char *keyword, json_t **at)
 {
     json_t *rest = only_notes_beside(schema, keyword) ? NULL : without(s, schema, keyword);
@@ -540,7 +544,7 @@ static int32_t alternatives(msgl_schema *s, json_t *schema, const char *keyword)
     if (num >= 0) {
         const bool one = strcmp(keyword, "oneOf") == 0;
         e = one ? msgl__schema_one_of(s, list, num) : any_of(s, list, num);
-        // What cannot be told apart is taken as any of them.
+        // Where values that are valid for two cannot be left out, oneOf is compiled as anyOf.
         if (one && e < 0 && msgl__gx_forgive(s->b)) e = any_of(s, list, num);
     }
     s->place[before] = '\0';
@@ -563,7 +567,8 @@ static int32_t body_once(msgl_schema *s, json_t *schema)
     return by_types(s, schema, types);
 }
 
-// Of a flat schema. Keywords that are not supported are left out one by one, where that is allowed.
+// The expression of a flat schema. Keywords that are not supported are left out one by one, where
+// that is allowed.
 static int32_t body(msgl_schema *s, json_t *schema)
 {
     if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
@@ -646,13 +651,16 @@ int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int ind
 
 const msgl_schema_large *msgl__schema_large_of(const msgl_schema *s, const json_t *v)
 {
-    for (int32_t i = 0; json_is_real(v) && i < s->num_large; i++) {
-        if (s->large[i].value == json_real_value(v)) return &s->large[i];
-    }
-    return NULL;
+    if (!json_is_real(v) || s->num_large == 0) return NULL;
+    // put_large numbers them: the quotient by the first one is the number, 3e201 / 1e201 the third.
+    const double i = json_real_value(v) / s->large[0].value - 1;
+    if (!(i > -0.5 && i < s->num_large - 0.5)) return NULL;
+    const msgl_schema_large *large = &s->large[(int32_t)(i + 0.5)];
+    return large->value == json_real_value(v) ? large : NULL;
 }
 
-// Puts a real that the text does not have in the place of a large integer, in the copy.
+// Writes a real that the text does not have in the place of an integer beyond 64 bits, in the copy:
+// with the power 201 the first such integer becomes 1e201, the second one 2e201.
 static int put_large(msgl_schema *s, const char *text, char *copy, size_t n, int power)
 {
     int32_t i = 0;
@@ -670,7 +678,8 @@ static int put_large(msgl_schema *s, const char *text, char *copy, size_t n, int
     return 0;
 }
 
-// What the JSON of a text takes at most is spent; its integers beyond 64 bits are replaced in copy.
+// Spends what the values of a JSON text will take at most, and replaces its integers beyond 64 bits
+// in the copy.
 static int survey(msgl_schema *s, const char *text, char *copy, size_t n)
 {
     size_t objects = 0, arrays = 0, values = 1;
@@ -688,9 +697,12 @@ static int survey(msgl_schema *s, const char *text, char *copy, size_t n)
             for (i++; i < n && text[i] != '"'; i++) i += text[i] == '\\';
         } else if (c >= '0' && c <= '9') {
             const size_t from = i > 0 && text[i - 1] == '-' ? i - 1 : i;
-            while (i + 1 < n && memchr("0123456789.eE+-", text[i + 1], 15) != NULL) i++;
+            bool integer = true;
+            while (i + 1 < n && memchr("0123456789.eE+-", text[i + 1], 15) != NULL) {
+                integer &= memchr(".eE", text[++i], 3) == NULL;
+            }
             const size_t digits = i + 1 - from;
-            if (digits < 19 || strcspn(copy + from, ".eE") < digits) continue;
+            if (digits < 19 || !integer) continue;
             (void)put_large(s, text + from, copy + from, digits, power);
         }
     }
@@ -724,12 +736,12 @@ int32_t msgl__schema_expr(msgl_gx_builder *b, msgl_json_rules *rules, const char
     if (s.made == NULL) msgl__gx_fail(b, MSGL_ENOMEM, "out of memory for a grammar");
     const int32_t e = msgl__schema_at(&s, s.root, NULL, -1);
     *rules = s.json;
-    for (int32_t i = 0; i < s.num_sums; i++) msgl__free(s.sums[i].parts);
+    for (int32_t i = 0; i < s.num_merges; i++) msgl__free(s.merges[i].subschemas);
     json_decref(s.made);
     json_decref(s.root);
     msgl__free(s.rules);
     msgl__free(s.seen);
-    msgl__free(s.sums);
+    msgl__free(s.merges);
     msgl__free(s.large);
     return e;
 }

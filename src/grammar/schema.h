@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON schema to expressions; shared by schema*.c. Places in the schema are JSON pointers, for
-// messages. A schema that is being compiled is a rule of its own, found again by its object, which
-// is how recursion through $ref ends.
+// JSON schema to expressions: what the files schema*.c have in common. A place in the schema is a
+// JSON pointer, which messages name. Each schema is a rule, which is found by the address of its
+// JSON object and is there before its body is compiled: so recursion through $ref ends.
 #ifndef MSGL_GRAMMAR_SCHEMA_H
 #define MSGL_GRAMMAR_SCHEMA_H
 
@@ -21,22 +21,24 @@ typedef struct msgl_schema_rule {
     int32_t rule;
 } msgl_schema_rule;
 
-// What a walk through the parts of a schema knows of one of them.
+// A schema that the last walk through subschemas came to (schema_merge.c).
 typedef struct msgl_schema_seen {
     const json_t *schema;
-    int32_t walk, state;
+    int32_t walk;  // the number of that walk
+    int32_t state; // whether the walk has left it again
 } msgl_schema_seen;
 
-// Parts that all have to hold, and the schema that says them all.
+// Subschemas that all have to hold, and the schema that they are merged into.
 typedef struct msgl_schema_sum {
-    uint64_t hash;
-    int32_t n, next; // next: of the same head, -1: none
-    json_t **parts;
-    json_t *sum;
-} msgl_schema_sum;
+    uint64_t hash;       // of their addresses
+    int32_t n, next;     // next: the next one in the chain of its head, -1: none
+    json_t **subschemas; // [n]
+    json_t *merged;
+} msgl_schema_merge;
 
-// An integer beyond 64 bits, as the text has it. The reader of JSON would round it: it reads a real
-// of its own in its place, by which the text is found again.
+// An integer beyond 64 bits, as the text has it. The reader of JSON would round it, and reads
+// another real in its place, such as 3e201 for the third of them, by which the integer's text is
+// found.
 typedef struct msgl_schema_large {
     double value;
     const char *text;
@@ -52,9 +54,9 @@ typedef struct msgl_schema {
     int32_t num_rules, cap_rules;
     msgl_schema_seen *seen; // the same
     int32_t num_seen, cap_seen, walk;
-    msgl_schema_sum *sums;
-    int32_t num_sums, cap_sums;
-    int32_t sum_heads[MSGL_SCHEMA_HEADS]; // number + 1 of the first, 0: none
+    msgl_schema_merge *merges;
+    int32_t num_merges, cap_merges;
+    int32_t merge_heads[MSGL_SCHEMA_HEADS]; // the index + 1 of the first in a chain, 0: none
     msgl_schema_large *large;
     int32_t num_large, cap_large;
     int32_t character; // of a string, as an expression; -1: not made yet
@@ -68,7 +70,7 @@ typedef struct msgl_schema {
     int depth;
 } msgl_schema;
 
-// Types as bits; integer is apart from number.
+// Types as bits. MSGL_T_NUMBER stands for numbers that are no integers: "number" is both bits.
 enum {
     MSGL_T_NULL = 1,
     MSGL_T_BOOL = 2,
@@ -99,7 +101,7 @@ bool msgl__schema_only_links(const json_t *schema); // $ref, allOf, and what con
 int32_t msgl__schema_const(msgl_schema *s, const json_t *value);
 // Keeps what was made for the schema's compilation; takes the reference. NULL: out of memory.
 json_t *msgl__schema_keep(msgl_schema *s, json_t *made);
-// Extends the place by a token of a JSON pointer; returns what to cut it back to.
+// Extends the place by a token of a JSON pointer; returns the length before, to cut it back to.
 size_t msgl__schema_enter(msgl_schema *s, const char *key, int index);
 
 static inline uint32_t msgl__schema_slot(const json_t *schema, int32_t cap)
@@ -108,16 +110,17 @@ static inline uint32_t msgl__schema_slot(const json_t *schema, int32_t cap)
            (uint32_t)(cap - 1);
 }
 
-// schema_merge.c. What allOf and $ref say, in one schema without them, the same for the same parts;
-// or a boolean. NULL: failed.
+// schema_merge.c. The schema with what allOf and $ref lead to merged into it, which has neither of
+// them and is the same one for the same schema; or a boolean. NULL: failed.
 json_t *msgl__schema_flat(msgl_schema *s, json_t *schema);
 // {"allOf": [a, b]}; a new reference, NULL: failed.
 json_t *msgl__schema_both(msgl_schema *s, json_t *a, json_t *b);
 
 // schema_check.c. Whether a value is valid, as the standard has it (objects are open): 1, 0, or -1
-// after a failure, which is MSGL_EUNSUPPORTED for what cannot be told.
+// after a failure, which is MSGL_EUNSUPPORTED where that cannot be decided.
 int msgl__schema_allows(msgl_schema *s, json_t *schema, const json_t *value);
-// schema_one.c. Exactly one of the alternatives, each of which is flat.
+// schema_one.c. The expression of values that are valid for exactly one of the alternatives, each
+// of which is flat.
 int32_t msgl__schema_one_of(msgl_schema *s, json_t **list, int32_t n);
 
 // schema_object.c, schema_array.c, schema_number.c, schema_string.c: bodies by type.

@@ -9,7 +9,7 @@
 #include "grammar/schema_number.h"
 #include "utils/utf8.h"
 
-// Numbers by their value, all else as jansson compares it.
+// Whether two values are equal: numbers by their value, all else as jansson compares it.
 static bool same(const msgl_schema *s, const json_t *a, const json_t *b)
 {
     if (!json_is_number(a) || !json_is_number(b)) return json_equal(a, b) != 0;
@@ -137,7 +137,7 @@ static int check_object(msgl_schema *s, json_t *schema, const json_t *v)
     return rc;
 }
 
-// anyOf and oneOf: how many of the list hold, at least one or exactly one.
+// Whether v is valid for at least one schema of anyOf, and for exactly one of oneOf.
 static int check_lists(msgl_schema *s, json_t *schema, const json_t *v)
 {
     static const char *const KEYS[] = {"anyOf", "oneOf"};

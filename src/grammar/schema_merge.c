@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Schemas that all have to hold, as one: how allOf, $ref beside other keywords, and keywords beside
-// anyOf are compiled. What cannot be said in one schema is refused by name. A schema is taken apart
-// into its parts first (itself without $ref and allOf, what those lead to, and so on, each once),
-// and the parts give the same sum whoever asks: without that {"allOf": [d, d]} of 30 levels would
-// be 2^30 sums. Values are shared with the originals.
+// Subschemas that all have to hold, merged into one schema: this is how allOf, $ref beside other
+// keywords, and keywords beside anyOf are compiled. What one schema cannot say is refused by the
+// keyword's name. First a schema's subschemas are collected: the schema itself without $ref and
+// allOf, those that $ref and allOf lead to, and so on, each of them once. The same subschemas are
+// merged once, whoever asks for them: otherwise {"allOf": [d, d]}, nested 30 levels deep, would be
+// 2^30 merges. A merged schema shares values with those that it was made of.
 #include <string.h>
 
 #include "core/attributes.h"
@@ -48,13 +49,13 @@ static int set(msgl_schema *s, json_t *to, const char *key, json_t *value)
     return msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
 }
 
-// A value onto a list, which takes it over; bad stays set once one did not get there.
+// Appends v to a list, which owns it then; *bad is set where there was no memory for one of them.
 static void push(json_t *list, json_t *v, bool *bad)
 {
     *bad |= json_array_append_new(list, v) != 0;
 }
 
-// v, or NULL if something of it could not be made.
+// Returns v; or, where something of it could not be made, frees it and returns NULL.
 static json_t *unless(bool bad, json_t *v)
 {
     if (!bad) return v;
@@ -62,10 +63,11 @@ static json_t *unless(bool bad, json_t *v)
     return NULL;
 }
 
-// Values inside of v and itself: what a comparison with it costs at most.
+// How many values v has, itself among them, as steps of work: a comparison with it costs no more. A
+// string counts one more for each 64 bytes.
 static size_t weight(const json_t *v)
 {
-    size_t sum = 1, i;
+    size_t sum = 1, i; // v itself
     const char *key;
     json_t *x;
     if (json_is_string(v)) return 1 + json_string_length(v) / 64;
@@ -84,7 +86,7 @@ static int never(msgl_schema *s, json_t *to)
 
 // ---- single keywords ----
 
-// The list of types of "type" as given: a string stands for a list of one.
+// Whether the value of a "type" names a type: it is a list of names, or one name.
 static bool names_type(const json_t *type, const char *name)
 {
     if (json_is_string(type)) return strcmp(json_string_value(type), name) == 0;
@@ -148,8 +150,8 @@ static int merge_enum(msgl_schema *s, json_t *to, const json_t *a, const json_t 
 
 static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const json_t *b)
 {
-    json_t *sum = json_array(), *seen = json_object();
-    bool bad = sum == NULL || seen == NULL;
+    json_t *merged = json_array(), *seen = json_object();
+    bool bad = merged == NULL || seen == NULL;
     for (int side = 0; side < 2; side++) {
         size_t i;
         json_t *x;
@@ -158,33 +160,33 @@ static int merge_required(msgl_schema *s, json_t *to, const json_t *a, const jso
             const char *name = json_is_string(x) ? json_string_value(x) : NULL;
             if (name != NULL && json_object_get(seen, name) != NULL) continue;
             if (name != NULL) bad |= json_object_set_new(seen, name, json_true()) != 0;
-            push(sum, json_incref(x), &bad);
+            push(merged, json_incref(x), &bad);
             if (msgl__gx_spend(s->b, 2, VALUE_BYTES) != 0) break;
         }
     }
     json_decref(seen);
-    return set(s, to, "required", unless(bad, sum));
+    return set(s, to, "required", unless(bad, merged));
 }
 
-// Alternatives of both: every pair of them.
+// "anyOf" or "oneOf" of both: one alternative for every pair, as {"allOf": [a, b]}.
 static int merge_product(msgl_schema *s, json_t *to, const char *key, const json_t *a,
                          const json_t *b)
 {
     if (json_array_size(a) * json_array_size(b) > MAX_PRODUCT) {
         return msgl__schema_fail(s, MSGL_ELIMIT, key, "too many combinations (limit: 400)");
     }
-    json_t *sum = json_array();
-    bool bad = sum == NULL;
+    json_t *merged = json_array();
+    bool bad = merged == NULL;
     size_t i, k;
     json_t *x, *y;
     json_array_foreach(a, i, x)
     {
         json_array_foreach(b, k, y)
         {
-            push(sum, msgl__schema_both(s, x, y), &bad);
+            push(merged, msgl__schema_both(s, x, y), &bad);
         }
     }
-    return set(s, to, key, unless(bad, sum));
+    return set(s, to, key, unless(bad, merged));
 }
 
 static int merge_key(msgl_schema *s, json_t *to, const char *key, json_t *a, json_t *b)
@@ -220,24 +222,27 @@ static int merge_key(msgl_schema *s, json_t *to, const char *key, json_t *a, jso
 
 // ---- properties ----
 
-// What a schema says of a property that it does not name; NULL: nothing.
+// The schema of properties that are not named; NULL: they may have any value.
 static json_t *said_of_others(const json_t *schema)
 {
     json_t *more = json_object_get(schema, "additionalProperties");
     return more == NULL || json_is_true(more) ? NULL : more;
 }
 
-// Into sum, whose "properties" are its own.
-static int merge_properties(msgl_schema *s, json_t *sum, const json_t *part)
+// Merges what a subschema says of properties. The object under "properties" of `merged` is not
+// shared with a subschema, so that it may change.
+static int merge_properties(msgl_schema *s, json_t *merged, const json_t *subschema)
 {
-    json_t *own = json_object_get(sum, "properties"), *theirs = json_object_get(part, "properties");
-    json_t *xa = said_of_others(sum), *xb = said_of_others(part);
+    json_t *own = json_object_get(merged, "properties"),
+           *theirs = json_object_get(subschema, "properties");
+    json_t *xa = said_of_others(merged), *xb = said_of_others(subschema);
     const char *key;
     json_t *v;
     if (own == NULL && (theirs != NULL || xb != NULL)) {
-        // What additionalProperties alone says is about names of others, too.
-        if (theirs != NULL && set(s, sum, "properties", json_object()) != 0) return s->b->rc;
-        own = json_object_get(sum, "properties");
+        // Without "properties" of its own, "additionalProperties" of `merged` is about the names of
+        // the others.
+        if (theirs != NULL && set(s, merged, "properties", json_object()) != 0) return s->b->rc;
+        own = json_object_get(merged, "properties");
     }
     if (xb != NULL && own != NULL) {
         void *tmp;
@@ -255,24 +260,24 @@ static int merge_properties(msgl_schema *s, json_t *sum, const json_t *part)
         if (set(s, own, key, value) != 0) return s->b->rc;
     }
     if (xa == NULL || xb == NULL) {
-        json_t *more = json_object_get(part, "additionalProperties");
+        json_t *more = json_object_get(subschema, "additionalProperties");
         if (xb == NULL && (xa != NULL || more == NULL)) return 0;
-        return set(s, sum, "additionalProperties", json_incref(more));
+        return set(s, merged, "additionalProperties", json_incref(more));
     }
     const bool closed = json_is_false(xa) || json_is_false(xb);
-    return set(s, sum, "additionalProperties",
+    return set(s, merged, "additionalProperties",
                closed ? json_false() : msgl__schema_both(s, xa, xb));
 }
 
-// ---- parts ----
+// ---- the subschemas of a schema ----
 
-typedef struct parts {
+typedef struct subschemas {
     msgl_schema *s;
     json_t **at;
     int32_t n, cap;
-    bool never; // one of them is false
+    bool never; // one of them is the schema `false`
     int depth;
-} parts;
+} subschemas;
 
 enum { OPEN = 1, DONE = 2 };
 
@@ -307,9 +312,9 @@ static msgl_schema_seen *seen_at(msgl_schema *s, const json_t *schema)
     return &s->seen[k];
 }
 
-static int take_apart(parts *p, json_t *schema);
+static int collect(subschemas *p, json_t *schema);
 
-static int take_list(parts *p, const json_t *list)
+static int collect_list(subschemas *p, const json_t *list)
 {
     size_t i;
     json_t *v;
@@ -318,13 +323,13 @@ static int take_list(parts *p, const json_t *list)
     }
     json_array_foreach(list, i, v)
     {
-        if (take_apart(p, v) != 0) return -1;
+        if (collect(p, v) != 0) return -1;
     }
     return 0;
 }
 
-// Adds the parts of a schema that are not there yet; of a walk with the same number (s->walk).
-static int take_apart(parts *p, json_t *schema)
+// Adds the subschemas of a schema that were not added since the walk s->walk began.
+static int collect(subschemas *p, json_t *schema)
 {
     msgl_schema *s = p->s;
     if (json_is_true(schema)) return 0;
@@ -347,21 +352,21 @@ static int take_apart(parts *p, json_t *schema)
     if ((ref == NULL && all == NULL) || !msgl__schema_only_links(schema)) p->at[p->n++] = schema;
     if (ref != NULL) {
         json_t *to = msgl__schema_ref_target(s, ref);
-        if (to == NULL || take_apart(p, to) != 0) return -1;
+        if (to == NULL || collect(p, to) != 0) return -1;
     }
-    if (all != NULL && take_list(p, all) != 0) return -1;
+    if (all != NULL && collect_list(p, all) != 0) return -1;
     p->depth--;
     seen = seen_at(s, schema); // the table may have grown
     if (seen != NULL) seen->state = DONE;
     return s->b->rc;
 }
 
-// Adds what a part says to the sum.
-static int add_part(msgl_schema *s, json_t *sum, json_t *part, bool first)
+// Merges one of the subschemas; first: nothing was merged before it.
+static int merge_subschema(msgl_schema *s, json_t *merged, json_t *subschema, bool first)
 {
     const char *key;
     json_t *v;
-    json_object_foreach(part, key, v)
+    json_object_foreach(subschema, key, v)
     {
         if (strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0 ||
             strcmp(key, "$ref") == 0 || strcmp(key, "allOf") == 0) {
@@ -371,54 +376,55 @@ static int add_part(msgl_schema *s, json_t *sum, json_t *part, bool first)
             if (msgl__schema_leave_out(s, key, "inside of allOf it is not supported") != 0) break;
             continue;
         }
-        json_t *own = json_object_get(sum, key);
-        if (own == NULL && set(s, sum, key, json_incref(v)) != 0) break;
-        if (own != NULL && merge_key(s, sum, key, own, v) != 0) break;
+        json_t *own = json_object_get(merged, key);
+        if (own == NULL && set(s, merged, key, json_incref(v)) != 0) break;
+        if (own != NULL && merge_key(s, merged, key, own, v) != 0) break;
     }
-    json_t *named = json_object_get(part, "properties");
+    json_t *named = json_object_get(subschema, "properties");
     if (s->b->rc == 0 && named != NULL && !json_is_object(named)) {
         return msgl__schema_fail(s, MSGL_EFORMAT, "properties", "has to be an object");
     }
-    return s->b->rc == 0 ? merge_properties(s, sum, part) : s->b->rc;
+    return s->b->rc == 0 ? merge_properties(s, merged, subschema) : s->b->rc;
 }
 
-// The sum of parts, which is the same one when they come again.
-static json_t *sum_of(msgl_schema *s, parts *p)
+// The merged schema, which is the same one when the same subschemas come again.
+static json_t *merge_of(msgl_schema *s, subschemas *p)
 {
     const size_t bytes = (size_t)p->n * sizeof *p->at;
     const uint64_t h = msgl__hash(MSGL_HASH_START, p->at, bytes);
-    int32_t *const head = &s->sum_heads[h % MSGL_SCHEMA_HEADS];
-    for (int32_t i = *head - 1; i >= 0; i = s->sums[i].next) {
-        const msgl_schema_sum *x = &s->sums[i];
+    int32_t *const head = &s->merge_heads[h % MSGL_SCHEMA_HEADS];
+    for (int32_t i = *head - 1; i >= 0; i = s->merges[i].next) {
+        const msgl_schema_merge *x = &s->merges[i];
         if (msgl__gx_spend(s->b, 1, 0) != 0) return NULL;
-        if (x->hash == h && x->n == p->n && memcmp(x->parts, p->at, bytes) == 0) return x->sum;
+        if (x->hash == h && x->n == p->n && memcmp(x->subschemas, p->at, bytes) == 0)
+            return x->merged;
     }
-    if (msgl__gx_room(s->b, (void **)&s->sums, &s->cap_sums, (int64_t)s->num_sums + 1,
-                      sizeof *s->sums) != 0) {
+    if (msgl__gx_room(s->b, (void **)&s->merges, &s->cap_merges, (int64_t)s->num_merges + 1,
+                      sizeof *s->merges) != 0) {
         return NULL;
     }
-    json_t *sum = msgl__schema_keep(s, json_object());
-    if (sum == NULL) return NULL;
-    // Known before it is whole: parts that lead back here find it.
-    s->sums[s->num_sums] = (msgl_schema_sum){h, p->n, *head - 1, p->at, sum};
-    *head = ++s->num_sums;
+    json_t *merged = msgl__schema_keep(s, json_object());
+    if (merged == NULL) return NULL;
+    // It can be found before it is whole, by subschemas that lead back to it.
+    s->merges[s->num_merges] = (msgl_schema_merge){h, p->n, *head - 1, p->at, merged};
+    *head = ++s->num_merges;
     json_t **at = p->at;
     p->at = NULL;
     p->cap = 0;
     for (int32_t i = 0; i < p->n; i++) {
-        if (add_part(s, sum, at[i], i == 0) != 0) return NULL;
+        if (merge_subschema(s, merged, at[i], i == 0) != 0) return NULL;
     }
-    return sum;
+    return merged;
 }
 
 json_t *msgl__schema_flat(msgl_schema *s, json_t *schema)
 {
     if (s->b->rc != 0 || schema == NULL) return NULL;
     if (json_is_boolean(schema)) return schema;
-    parts p = {.s = s};
+    subschemas p = {.s = s};
     s->walk++;
     json_t *out = NULL;
-    if (take_apart(&p, schema) == 0) {
+    if (collect(&p, schema) == 0) {
         if (p.never) {
             out = json_false();
         } else if (p.n == 0) {
@@ -427,7 +433,7 @@ json_t *msgl__schema_flat(msgl_schema *s, json_t *schema)
                    json_object_get(p.at[0], "allOf") == NULL) {
             out = p.at[0];
         } else {
-            out = sum_of(s, &p);
+            out = merge_of(s, &p);
         }
     }
     msgl__free(p.at);

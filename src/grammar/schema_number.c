@@ -73,17 +73,18 @@ static void parse(const char *text, size_t n, msgl_dec *out)
 void msgl__dec_of(const msgl_schema *s, const json_t *v, msgl_dec *out)
 {
     char text[64];
+    const msgl_schema_large *large = msgl__schema_large_of(s, v);
+    size_t n = large != NULL ? large->n : 0, steps = n / 4;
     if (json_is_integer(v)) {
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
-    } else {
-        const msgl_schema_large *large = msgl__schema_large_of(s, v);
-        if (large != NULL) {
-            parse(large->text, large->n, out);
-            return;
-        }
+        n = (size_t)snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
+        steps = 4;
+    } else if (large == NULL) {
         msgl__schema_real(json_real_value(v), text, sizeof text);
+        n = strlen(text);
+        steps = n * 8; // the real was printed and read again once for each of its digits
     }
-    parse(text, strlen(text), out);
+    parse(large != NULL ? large->text : text, n, out);
+    (void)msgl__gx_spend(s->b, steps, 0);
 }
 
 // Without the signs.

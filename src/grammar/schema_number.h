@@ -28,7 +28,8 @@ typedef enum msgl_number_kind {
 } msgl_number_kind;
 
 // Of a JSON number. An integer beyond 64 bits, which the reader of JSON made a real of, is what the
-// schema's text has.
+// schema's text has. It counts as steps of the builder's work, and *out is set even where these are
+// too many.
 void msgl__dec_of(const msgl_schema *s, const json_t *v, msgl_dec *out);
 int msgl__dec_compare(const msgl_dec *a, const msgl_dec *b); // below, at or above 0
 bool msgl__dec_is_integer(const msgl_dec *a);

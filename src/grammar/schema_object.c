@@ -193,7 +193,8 @@ static int32_t counted_members(msgl_schema *s, int32_t member, int32_t min, int3
 {
     msgl_gx_builder *b = s->b;
     const int32_t space = msgl__json_space(b, &s->json);
-    if (member < 0 && (b->rc != 0 || min > 0)) return b->rc != 0 ? -1 : msgl__gx_never(b);
+    if (b->rc != 0) return -1;
+    if ((max != MSGL_GX_INF && min > max) || (member < 0 && min > 0)) return msgl__gx_never(b);
     const int32_t open = msgl__gx_str(b, "{");
     const int32_t empty[2] = {open, closed(s, "}")};
     if (max == 0 || member < 0) return msgl__gx_seq(b, empty, 2);
@@ -381,7 +382,9 @@ static int32_t different(msgl_schema *s, const int32_t *values, int n, int32_t m
 static int32_t unique_items(msgl_schema *s, json_t *schema, int32_t min, int32_t max)
 {
     if (max == 0 || max == 1) return -1;
-    json_t *items = msgl__schema_flat(s, json_object_get(schema, "items"));
+    json_t *items = json_object_get(schema, "items");
+    // A list has a schema for each of the first elements, and none that all of them are values of.
+    items = json_is_array(items) ? NULL : msgl__schema_flat(s, items);
     json_t *list = json_object_get(items, "enum");
     const char *type = json_string_value(json_object_get(items, "type"));
     if (list == NULL && type != NULL && strcmp(type, "boolean") == 0) {

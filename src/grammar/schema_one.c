@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// oneOf: exactly one of the alternatives holds. Where no value satisfies two of them, which types,
-// listed values, bounds and members that are required show, they are alternatives like any others.
-// Where values do, those are taken out: numbers by intervals, other scalars one by one.
+// oneOf: a value is valid for exactly one of the alternatives. Alternatives that are disjoint, as
+// their types, listed values, bounds or required members show, are compiled like those of anyOf. Of
+// others, the values that are valid for two are left out: numbers by intervals, other scalars one
+// by one.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "grammar/schema.h"
 #include "grammar/schema_number.h"
 
-enum { NUMBERS = MSGL_T_INTEGER | MSGL_T_NUMBER, APART_DEPTH = 8 };
+enum { NUMBERS = MSGL_T_INTEGER | MSGL_T_NUMBER, DISJOINT_DEPTH = 8 };
 
 static bool has_list(const json_t *schema)
 {
@@ -39,7 +40,7 @@ static int types_of(msgl_schema *s, const json_t *schema)
     }
     int types = 0;
     const json_t *v;
-    for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+    for (size_t i = 0; (v = listed(schema, i)) != NULL && msgl__gx_spend(s->b, 1, 0) == 0; i++) {
         for (int bit = 1; bit < MSGL_T_ALL; bit *= 2) {
             if (msgl__schema_has_type(s, v, bit)) types |= bit;
         }
@@ -47,20 +48,22 @@ static int types_of(msgl_schema *s, const json_t *schema)
     return types;
 }
 
-static bool is_required(const json_t *schema, const char *key)
+static bool is_required(const msgl_schema *s, const json_t *schema, const char *key)
 {
+    const json_t *required = json_object_get(schema, "required");
     size_t i;
     const json_t *v;
-    json_array_foreach(json_object_get(schema, "required"), i, v)
+    if (msgl__gx_spend(s->b, json_array_size(required) / 8 + 1, 0) != 0) return false;
+    json_array_foreach(required, i, v)
     {
         if (json_is_string(v) && strcmp(json_string_value(v), key) == 0) return true;
     }
     return false;
 }
 
-static bool apart(msgl_schema *s, json_t *a, json_t *b, int types, int depth);
+static bool disjoint(msgl_schema *s, json_t *a, json_t *b, int types, int depth);
 
-// Members beyond the named ones are not written.
+// Whether objects have no members but those that are named.
 static bool is_closed(const msgl_schema *s, const json_t *schema)
 {
     const json_t *more = json_object_get(schema, "additionalProperties");
@@ -70,7 +73,7 @@ static bool is_closed(const msgl_schema *s, const json_t *schema)
                          : !s->open && json_object_get(schema, "properties") != NULL);
 }
 
-// a requires a member that objects of b do not have.
+// Whether a requires a member that objects of b do not have.
 static bool needs_other(const msgl_schema *s, const json_t *a, const json_t *b)
 {
     size_t i;
@@ -79,12 +82,13 @@ static bool needs_other(const msgl_schema *s, const json_t *a, const json_t *b)
     json_array_foreach(json_object_get(a, "required"), i, v)
     {
         const char *key = json_string_value(v);
-        if (key != NULL && json_object_get(named, key) == NULL && !is_required(b, key)) return true;
+        if (key != NULL && json_object_get(named, key) == NULL && !is_required(s, b, key))
+            return true;
     }
     return false;
 }
 
-static bool objects_apart(msgl_schema *s, json_t *a, json_t *b, int depth)
+static bool objects_disjoint(msgl_schema *s, json_t *a, json_t *b, int depth)
 {
     const json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
     const char *key;
@@ -96,15 +100,15 @@ static bool objects_apart(msgl_schema *s, json_t *a, json_t *b, int depth)
     json_object_foreach((json_t *)(uintptr_t)pa, key, v)
     {
         json_t *w = json_object_get(pb, key);
-        if (w == NULL || (!is_required(a, key) && !is_required(b, key))) continue;
-        if (apart(s, v, w, MSGL_T_ALL, depth + 1)) return true;
+        if (w == NULL || (!is_required(s, a, key) && !is_required(s, b, key))) continue;
+        if (disjoint(s, v, w, MSGL_T_ALL, depth + 1)) return true;
     }
     return false;
 }
 
-// All counts of one are below those of the other.
-static bool counts_apart(msgl_schema *s, const json_t *a, const json_t *b, const char *least,
-                         const char *most)
+// Whether the counts that one allows are all less than those that the other allows.
+static bool counts_disjoint(msgl_schema *s, const json_t *a, const json_t *b, const char *least,
+                            const char *most)
 {
     for (int side = 0; side < 2; side++) {
         const int32_t max = msgl__schema_count(s, side == 0 ? a : b, most, MSGL_GX_INF);
@@ -114,7 +118,7 @@ static bool counts_apart(msgl_schema *s, const json_t *a, const json_t *b, const
     return false;
 }
 
-static bool numbers_apart(msgl_schema *s, const json_t *a, const json_t *b)
+static bool numbers_disjoint(msgl_schema *s, const json_t *a, const json_t *b)
 {
     const msgl_bounds x = msgl__schema_bounds(s, a), y = msgl__schema_bounds(s, b);
     for (int side = 0; side < 2; side++) {
@@ -126,8 +130,8 @@ static bool numbers_apart(msgl_schema *s, const json_t *a, const json_t *b)
     return false;
 }
 
-// No value that a lists is valid for b.
-static bool list_apart(msgl_schema *s, json_t *a, json_t *b, int types)
+// Whether no value of these types that a lists is valid for b.
+static bool list_disjoint(msgl_schema *s, json_t *a, json_t *b, int types)
 {
     const json_t *v;
     for (size_t i = 0; (v = listed(a, i)) != NULL && s->b->rc == 0; i++) {
@@ -137,7 +141,7 @@ static bool list_apart(msgl_schema *s, json_t *a, json_t *b, int types)
     return s->b->rc == 0;
 }
 
-static bool any_apart(msgl_schema *s, json_t *a, json_t *b, int types, int depth)
+static bool any_disjoint(msgl_schema *s, json_t *a, json_t *b, int types, int depth)
 {
     static const char *const KEYS[] = {"anyOf", "oneOf"};
     for (int k = 0; k < 2; k++) {
@@ -147,37 +151,38 @@ static bool any_apart(msgl_schema *s, json_t *a, json_t *b, int types, int depth
         bool all = list != NULL;
         json_array_foreach(list, i, v)
         {
-            all = all && apart(s, v, b, types, depth + 1);
+            all = all && disjoint(s, v, b, types, depth + 1);
         }
         if (all) return true;
     }
     return false;
 }
 
-// Whether it is plain that no value of these types is valid for both.
-static bool apart(msgl_schema *s, json_t *a, json_t *b, int types, int depth)
+// Whether no value of these types is valid for both; false also where that is not plain.
+static bool disjoint(msgl_schema *s, json_t *a, json_t *b, int types, int depth)
 {
     a = msgl__schema_flat(s, a);
     b = msgl__schema_flat(s, b);
-    if (a == NULL || b == NULL || depth > APART_DEPTH || msgl__gx_spend(s->b, 16, 0) != 0) {
+    if (a == NULL || b == NULL || depth > DISJOINT_DEPTH || msgl__gx_spend(s->b, 16, 0) != 0) {
         return false;
     }
     types &= types_of(s, a) & types_of(s, b);
     if (types == 0) return true;
     if (json_is_boolean(a) || json_is_boolean(b)) return false;
-    if (has_list(a) && list_apart(s, a, b, types)) return true;
-    if (has_list(b) && list_apart(s, b, a, types)) return true;
-    if (any_apart(s, a, b, types, depth) || any_apart(s, b, a, types, depth)) return true;
+    if (has_list(a) && list_disjoint(s, a, b, types)) return true;
+    if (has_list(b) && list_disjoint(s, b, a, types)) return true;
+    if (any_disjoint(s, a, b, types, depth) || any_disjoint(s, b, a, types, depth)) return true;
     if ((types & (MSGL_T_NULL | MSGL_T_BOOL)) != 0) return false;
-    if ((types & NUMBERS) != 0 && !numbers_apart(s, a, b)) return false;
-    if ((types & MSGL_T_STRING) != 0 && !counts_apart(s, a, b, "minLength", "maxLength")) {
+    if ((types & NUMBERS) != 0 && !numbers_disjoint(s, a, b)) return false;
+    if ((types & MSGL_T_STRING) != 0 && !counts_disjoint(s, a, b, "minLength", "maxLength")) {
         return false;
     }
-    if ((types & MSGL_T_ARRAY) != 0 && !counts_apart(s, a, b, "minItems", "maxItems")) return false;
-    return (types & MSGL_T_OBJECT) == 0 || objects_apart(s, a, b, depth);
+    if ((types & MSGL_T_ARRAY) != 0 && !counts_disjoint(s, a, b, "minItems", "maxItems"))
+        return false;
+    return (types & MSGL_T_OBJECT) == 0 || objects_disjoint(s, a, b, depth);
 }
 
-// ---- many alternatives that one value tells apart ----
+// ---- many alternatives, each with listed values of its own ----
 
 // Values that were listed: strings, and integers by their digits.
 typedef struct listed_values {
@@ -205,15 +210,16 @@ static bool new_values(msgl_schema *s, json_t *schema, const listed_values *seen
     return i > 0;
 }
 
-// Each alternative lists values of its own; key: under a member that all require.
-static bool told_apart(msgl_schema *s, json_t **list, int32_t n, const char *key)
+// Whether no two alternatives list the same value; with a key: as values of this member, which all
+// of them require.
+static bool lists_disjoint(msgl_schema *s, json_t **list, int32_t n, const char *key)
 {
     const listed_values seen = {json_object(), json_object()};
     bool all = seen.strings != NULL && seen.integers != NULL;
     for (int32_t i = 0; i < n && all; i++) {
         json_t *v = list[i];
         if (key != NULL) {
-            all = types_of(s, v) == MSGL_T_OBJECT && is_required(v, key);
+            all = types_of(s, v) == MSGL_T_OBJECT && is_required(s, v, key);
             v = json_object_get(json_object_get(v, "properties"), key);
         }
         all = all && v != NULL && new_values(s, v, &seen);
@@ -223,24 +229,24 @@ static bool told_apart(msgl_schema *s, json_t **list, int32_t n, const char *key
     return all;
 }
 
-static bool all_apart(msgl_schema *s, json_t **list, int32_t n)
+static bool all_disjoint(msgl_schema *s, json_t **list, int32_t n)
 {
-    if (told_apart(s, list, n, NULL)) return true;
+    if (lists_disjoint(s, list, n, NULL)) return true;
     const char *key;
     json_t *v;
     json_object_foreach(json_object_get(list[0], "properties"), key, v)
     {
-        if (told_apart(s, list, n, key)) return true;
+        if (lists_disjoint(s, list, n, key)) return true;
     }
     for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < i && s->b->rc == 0; k++) {
-            if (!apart(s, list[i], list[k], MSGL_T_ALL, 0)) return false;
+            if (!disjoint(s, list[i], list[k], MSGL_T_ALL, 0)) return false;
         }
     }
     return s->b->rc == 0;
 }
 
-// ---- values that satisfy two are taken out ----
+// ---- values that are valid for two alternatives are left out ----
 
 typedef struct one_of {
     msgl_schema *s;
@@ -255,7 +261,7 @@ static int32_t overlap(one_of *o)
                              "alternatives that may hold at once are not supported");
 }
 
-// The alternative without the types but one.
+// The expression of the alternative's values of one type.
 static int32_t only_type(one_of *o, int32_t i, const char *type)
 {
     msgl_schema *s = o->s;
@@ -276,8 +282,8 @@ static int satisfied(one_of *o, const json_t *v)
     return n;
 }
 
-// Strings: those that are listed once, and of one alternative that takes all strings those that are
-// not listed elsewhere.
+// Adds the strings that are valid for one alternative: those that one lists, and, if one allows all
+// strings, all that none lists.
 static int add_strings(one_of *o)
 {
     msgl_schema *s = o->s;
@@ -318,7 +324,7 @@ static int add_strings(one_of *o)
     return s->b->rc;
 }
 
-// null, true and false, each by itself.
+// Adds null, or true and false, each if it is valid for one alternative.
 static int add_fixed(one_of *o, int type)
 {
     json_t *const values[3] = {json_null(), json_false(), json_true()};
@@ -359,7 +365,7 @@ static void add_points(one_of *o, numbers *p, json_t *schema)
     const msgl_bounds r = msgl__schema_bounds(s, schema);
     if (r.has_lo) add_point(s, p, &r.lo);
     if (r.has_hi) add_point(s, p, &r.hi);
-    for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+    for (size_t i = 0; (v = listed(schema, i)) != NULL && s->b->rc == 0; i++) {
         msgl_dec d;
         if (!json_is_number(v)) continue;
         msgl__dec_of(s, v, &d);
@@ -374,7 +380,7 @@ static bool covers(one_of *o, json_t *schema, const msgl_bounds *region, bool po
     const msgl_bounds r = msgl__schema_bounds(s, schema);
     const json_t *v;
     if (point && has_list(schema)) {
-        for (size_t i = 0; (v = listed(schema, i)) != NULL; i++) {
+        for (size_t i = 0; (v = listed(schema, i)) != NULL && s->b->rc == 0; i++) {
             msgl_dec d;
             if (!json_is_number(v)) continue;
             msgl__dec_of(s, v, &d);
@@ -444,7 +450,7 @@ static int add_type(one_of *o, int types, const char *name)
     bool all = true;
     for (int32_t i = 0; i < o->n; i++) {
         for (int32_t k = 0; k < i && all && s->b->rc == 0; k++) {
-            all = apart(s, o->list[i], o->list[k], types, 0);
+            all = disjoint(s, o->list[i], o->list[k], types, 0);
         }
     }
     if (s->b->rc != 0) return s->b->rc;
@@ -467,7 +473,7 @@ int32_t msgl__schema_one_of(msgl_schema *s, json_t **list, int32_t n)
     } TYPES[] = {{MSGL_T_OBJECT, "object"}, {MSGL_T_ARRAY, "array"},  {MSGL_T_STRING, "string"},
                  {NUMBERS, "number"},       {MSGL_T_BOOL, "boolean"}, {MSGL_T_NULL, "null"}};
     one_of o = {.s = s, .list = list, .n = n};
-    if (n == 1 || all_apart(s, list, n)) {
+    if (n == 1 || all_disjoint(s, list, n)) {
         for (int32_t i = 0; i < n && s->b->rc == 0; i++) {
             msgl__gx_list_add(s->b, &o.out, msgl__schema_at(s, list[i], NULL, i));
         }

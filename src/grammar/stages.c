@@ -23,29 +23,34 @@ struct msgl_stages {
 };
 
 typedef enum stage {
-    START, // of the answer, or behind thoughts: it is not decided what comes
-    THINK,
-    FORCED, // ids that have to come
-    GRAMMAR,
-    FREE,
+    START,   // at the beginning of the answer, or behind thoughts: what comes is not decided yet
+    THINK,   // in thoughts
+    FORCED,  // only the next token of `ids` may come
+    GRAMMAR, // in a text of the grammar, or a call with a grammar
+    FREE,    // any token may come up to the end
 } stage;
 
 struct msgl_staged {
     msgl_stages *s;
     msgl_grammar *answer, *calls; // references, or NULL
     msgl_grammar_vocab *v;        // a reference
-    msgl_matcher *matcher; // of START (NULL: no grammar, or not its text any more) and GRAMMAR
+    // In START and GRAMMAR. In START it is NULL without a grammar, or where the text so far is no
+    // beginning of the grammar's.
+    msgl_matcher *matcher;
     stage stage;
-    bool thought;      // thoughts are behind us
-    bool may_blank;    // START: white space may come
-    msgl_strbuf seen;  // START: the text so far; THINK: the end of it
-    const json_t *ids; // FORCED, and of START what may be forced: all of seen is its beginning
-    size_t num_ids;    // of them that came
-    int64_t num_thoughts;
+    bool thought;     // the thoughts have ended
+    bool may_blank;   // START: white space may come
+    msgl_strbuf seen; // START: the text so far; THINK: the last bytes of the thoughts
+    // FORCED: the tokens that have to come, of which num_ids came. START: the same where all tokens
+    // so far were these, else NULL.
+    const json_t *ids;
+    size_t num_ids;
+    int64_t num_thoughts; // THINK: tokens of thoughts so far
 };
 
-// --- how it is told ---
+// --- the text of stages ---
 
+// Whether all of a list, which may be missing, are ids (or texts that `seen` has room for).
 static bool all_of(const json_t *list, bool ids)
 {
     if (list != NULL && !json_is_array(list)) return false;
@@ -81,7 +86,8 @@ int msgl__stages_parse(const char *text, msgl_stages **out, msgl_err *err)
                           all_of(s->away, false) && all_of(s->calls, false) &&
                           all_of(s->end, true) && all_of(s->opening, true) &&
                           all_of(s->behind, true) && s->budget >= -1;
-        if (!fine) rc = msgl__err_set(err, MSGL_EFORMAT, "stages: not as they are told");
+        if (!fine)
+            rc = msgl__err_set(err, MSGL_EFORMAT, "stages: not an object of the known members");
     }
     if (rc != 0) {
         msgl__stages_free(s);
@@ -105,7 +111,7 @@ const char *msgl__stages_calls(const msgl_stages *s)
 
 // --- life ---
 
-// The stage in which the answer, or what is behind thoughts, begins.
+// Sets the stage in which the answer begins, or goes on behind its thoughts.
 static int begin(msgl_staged *x)
 {
     const msgl_stages *s = x->s;
@@ -193,7 +199,7 @@ bool msgl__staged_is_free(const msgl_staged *x)
 
 // --- texts ---
 
-// Whether something has to come behind the thoughts.
+// Whether an answer has to have something behind its thoughts.
 static bool is_bound(const msgl_staged *x)
 {
     return x->answer != NULL || json_array_size(x->s->opening) > 0;
@@ -213,8 +219,9 @@ static const char *text_at(const json_t *list, size_t i, size_t *len)
     return json_string_value(v);
 }
 
-// Of the texts that begin with all of seen: whether there is one that is longer, and the length of
-// one that is not (0: none), which seen then begins with.
+// Whether seen is the beginning of a text of the list that is longer: "<to" is that of
+// "<tool_call>". *whole is set to the length of a text that seen begins with, and left alone where
+// there is none.
 static bool may_come(const msgl_strbuf *seen, const json_t *list, size_t *whole)
 {
     bool more = false;
@@ -232,7 +239,8 @@ static bool may_come(const msgl_strbuf *seen, const json_t *list, size_t *whole)
     return more;
 }
 
-// The end of the first of the texts in seen, or 0.
+// Where the text of the list that ends first in seen ends: 11 for "</think>" in "ab </think>\n"; 0:
+// none of them is there.
 static size_t find(const msgl_strbuf *seen, const json_t *list)
 {
     size_t best = 0;
@@ -248,7 +256,7 @@ static size_t find(const msgl_strbuf *seen, const json_t *list)
 
 // --- going on ---
 
-// A call's text came instead of the grammar's, up to `used`.
+// The beginning of a call came in place of the grammar's text: the first `used` bytes of seen.
 static int begin_calls(msgl_staged *x, size_t used)
 {
     msgl__matcher_destroy(x->matcher);
@@ -261,7 +269,8 @@ static int begin_calls(msgl_staged *x, size_t used)
     return msgl__matcher_accept_bytes(x->matcher, x->seen.data + used, x->seen.len - used);
 }
 
-// START: a token (-1: none), or what of it is behind the thoughts' end.
+// Accepts a token's text in START; token -1: the text is the rest of a token that ended the
+// thoughts.
 static int start_accept(msgl_staged *x, int32_t token, const char *text, size_t n)
 {
     if (x->may_blank && n <= BLANK_MAX && is_blank(text, n)) {
@@ -297,14 +306,14 @@ static int start_accept(msgl_staged *x, int32_t token, const char *text, size_t 
         return forced_done(x);
     }
     x->stage = x->matcher != NULL ? GRAMMAR : FREE;
-    // Nothing fits where something has to.
+    // The grammar does not have this text, and no call begins with it.
     return x->stage == FREE && is_bound(x) ? MSGL_EINVAL : 0;
 }
 
 static int forced_done(msgl_staged *x)
 {
     if (x->num_ids < json_array_size(x->ids)) return 0;
-    if (x->ids == x->s->end) { // of thoughts
+    if (x->ids == x->s->end) { // these tokens have ended the thoughts
         x->thought = true;
         const int rc = begin(x);
         x->may_blank = false;
@@ -319,7 +328,8 @@ static int forced_done(msgl_staged *x)
 
 static int think_accept(msgl_staged *x, const char *text, size_t n)
 {
-    // Marks are shorter than half of what there is room for.
+    // The text of a mark is shorter than SEEN_MAX / 2 (all_of), so that a mark which is there in
+    // part is within the bytes that stay.
     if (x->seen.len > SEEN_MAX / 2) {
         const size_t keep = SEEN_MAX / 2;
         memmove(x->seen.data, x->seen.data + x->seen.len - keep, keep);
@@ -373,14 +383,15 @@ static void set_all(const msgl_staged *x, uint32_t *bits, bool ends)
     }
 }
 
-// What is left of a text that may still come.
+// The bytes of a text behind those that have come.
 typedef struct rest {
     const char *text;
     size_t len;
 } rest;
 
-// Tokens that go on towards a text of the list. One look at the vocabulary, whatever their number:
-// few tokens begin with a byte that one of the texts goes on with.
+// Allows the tokens with which seen becomes a longer beginning of a text of the list. The
+// vocabulary is gone through once, however many texts there are: only the few tokens whose first
+// byte is the next one of a text are compared with the texts.
 static int set_towards(const msgl_staged *x, const json_t *list, uint32_t *bits)
 {
     const size_t seen = x->seen.len, most = json_array_size(list);
@@ -417,7 +428,8 @@ static void set_blanks(const msgl_staged *x, uint32_t *bits)
     }
 }
 
-// Without tokens that end the thoughts and go on with something that would have to be looked at.
+// Forbids tokens that end the thoughts and have more than white space behind: after "</thi", the
+// token "nk>{" would begin the grammar's text unseen by its mask.
 static void clear_joined(const msgl_staged *x, uint32_t *bits)
 {
     for (size_t i = 0; i < json_array_size(x->s->close); i++) {

@@ -41,7 +41,7 @@ typedef struct msgl_family {
     void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_FIXED = 4 };
+enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 2, MSGL_MAX_FIXED = 4 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -70,6 +70,11 @@ struct msgl_arch {
     const char *ignored[MSGL_MAX_IGNORED];
     // So are those of layers behind the last one: they predict tokens further ahead (MTP).
     bool ignores_layers_behind;
+    // What else files call the tensors whose names, as they are declared, begin with own. Example:
+    // {"language_model.model.", "model.language_model."}. own NULL: no more.
+    struct {
+        const char *own, *other;
+    } renamed[MSGL_MAX_RENAMED];
     msgl_fixed_field fixed[MSGL_MAX_FIXED]; // key NULL: no more
     // Reads the fields that are this architecture's own; failures go to the reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);

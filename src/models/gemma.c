@@ -97,6 +97,10 @@ const msgl_arch msgl__arch_gemma3_vision = {
     .text_defaults = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216,"
                      " \"num_hidden_layers\": 26, \"num_attention_heads\": 8,"
                      " \"num_key_value_heads\": 4, \"max_position_embeddings\": 131072}",
-    .ignored = {"vision_tower.", "multi_modal_projector."},
+    .ignored = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                "model.multi_modal_projector."},
+    // As transformers 5 has them in memory, and writes them with save_original_format=False.
+    .renamed = {{"language_model.model.", "model.language_model."},
+                {"language_model.lm_head.", "lm_head."}},
     .configure = configure_3_vision,
 };

@@ -91,6 +91,10 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
 {
     const int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
     if (code != 0) return code;
+    for (int i = 0; i < MSGL_MAX_RENAMED && m->cfg.arch->renamed[i].own != NULL; i++) {
+        msgl__weights_rename(&m->plan, m->checkpoint, m->cfg.arch->renamed[i].own,
+                             m->cfg.arch->renamed[i].other);
+    }
     msgl__weights_choose_form(&m->plan, m->checkpoint);
     return msgl__weights_check(&m->plan, m->checkpoint, err);
 }

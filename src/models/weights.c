@@ -371,6 +371,24 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const msgl_wanted *)a)->name, ((const msgl_wanted *)b)->name);
 }
 
+static void rename_one(char name[MSGL_TENSOR_NAME], const msgl_checkpoint *c, const char *own,
+                       const char *other)
+{
+    char alias[MSGL_TENSOR_NAME];
+    const size_t n = strlen(own);
+    if (strncmp(name, own, n) != 0 || msgl__checkpoint_find(c, name) != NULL) return;
+    const int len = snprintf(alias, sizeof alias, "%s%s", other, name + n);
+    if (len < 0 || (size_t)len >= sizeof alias || msgl__checkpoint_find(c, alias) == NULL) return;
+    memcpy(name, alias, (size_t)len + 1);
+}
+
+void msgl__weights_rename(msgl_weight_plan *p, const msgl_checkpoint *c, const char *own,
+                          const char *other)
+{
+    for (size_t i = 0; i < p->num_wanted; i++) rename_one(p->wanted[i].name, c, own, other);
+    for (size_t i = 0; i < p->num_scales; i++) rename_one(p->scales[i].name, c, own, other);
+}
+
 void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c)
 {
     bool apart = false, stacked = false;

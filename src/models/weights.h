@@ -168,6 +168,10 @@ typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);
 
 // Hands out addresses in `region` (zeroed, p->bytes long, device memory).
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region);
+// The plan's tensors whose names begin with `own` are called `other` and the rest of the name,
+// those of them that the checkpoint has by that name alone.
+void msgl__weights_rename(msgl_weight_plan *p, const msgl_checkpoint *c, const char *own,
+                          const char *other);
 // Leaves the tensors of the one form that the checkpoint is in: stacked if it has one of those, or
 // if the model knows no other. NULL: there is no checkpoint, and the first form will do. Before
 // what follows, of plans with forms.

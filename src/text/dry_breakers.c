@@ -16,6 +16,31 @@ static bool has(const char *text, size_t len, const char *part, size_t part_len)
     return false;
 }
 
+// Of a text that only several tokens spell, the last one stops repeats, as in the original DRY
+// (text-generation-webui, extensions of sampler "dry"): the one behind a letter, where most
+// breakers stand. Example: " ###" as " #" "##" breaks at every "##".
+static int add_last_token(const msgl_tokenizer *t, const char *text, msgl_ids *out, msgl_err *err)
+{
+    char behind_letter[MSGL_MAX_BREAKER_BYTES + 2];
+    msgl_ids ids = {0};
+    const size_t len = strlen(text);
+    if (len == 0 || len > MSGL_MAX_BREAKER_BYTES) {
+        return msgl__err_set(err, MSGL_EINVAL, "it has %zu bytes; allowed: 1 to %d", len,
+                             MSGL_MAX_BREAKER_BYTES);
+    }
+    behind_letter[0] = 'a';
+    memcpy(behind_letter + 1, text, len);
+    int rc = msgl__tokenizer_encode(t, behind_letter, len + 1, NULL, &ids, err);
+    const int32_t last = ids.len > 0 ? ids.data[ids.len - 1] : -1;
+    bool there = last < 0;
+    for (size_t i = 0; i < out->len && !there; i++) there = out->data[i] == last;
+    if (rc == 0 && !there && msgl__ids_push(out, last) != 0) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    }
+    msgl__ids_free(&ids);
+    return rc;
+}
+
 int msgl__dry_breakers(const msgl_tokenizer *t, const char *const *texts, int count, msgl_ids *out,
                        int *at, msgl_err *err)
 {
@@ -42,10 +67,10 @@ int msgl__dry_breakers(const msgl_tokenizer *t, const char *const *texts, int co
             return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         }
     }
-    for (*at = 0; *at < n && (found[*at] || texts == NULL); ++*at) {
+    int rc = 0;
+    for (*at = 0; *at < n; ++*at) {
+        if (!found[*at] && texts != NULL) rc = add_last_token(t, all[*at], out, err);
+        if (rc != 0) return rc;
     }
-    if (*at == n) return 0;
-    return msgl__err_set(err, MSGL_EINVAL,
-                         "no token of the model has it in its text; allowed: what lies within one "
-                         "token");
+    return 0;
 }

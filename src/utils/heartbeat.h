@@ -7,6 +7,7 @@
 #define MSGL_UTILS_HEARTBEAT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -62,6 +63,14 @@ static inline void msgl__heartbeat_end(msgl_heartbeat *h)
     if (h == NULL) return;
     const uint64_t n = atomic_load_explicit(&h->begun, memory_order_relaxed);
     atomic_store_explicit(&h->ended, n, memory_order_release);
+}
+
+// Whether a step is under way.
+static inline bool msgl__heartbeat_in_step(const msgl_heartbeat *h)
+{
+    // `ended` first: with `begun` first, a step that begins and ends between would look like one.
+    const uint64_t ended = atomic_load_explicit(&h->ended, memory_order_acquire);
+    return atomic_load_explicit(&h->begun, memory_order_acquire) != ended;
 }
 
 // It waits for the front, and lives.

@@ -150,6 +150,42 @@ static void test_all(void **state)
     }
 }
 
+// In a tree a row sees several runs of keys, and a kernel is called once for each with the same
+// tile: of 40 rows (10 tokens, 4 heads each) it takes a large block and a small one, time and
+// again.
+static void test_tree_runs(void **state)
+{
+    (void)state;
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const int levels = (int)msgl__cpu_level_detect() + 1;
+    for (int i = 0; i < count; i++) {
+        const bool cpu = (all[i]->devices & 1u << MSGL_DEVICE_CPU) != 0;
+        for (int level = 0; cpu && all[i]->tree && level < levels; level++) {
+            if (level != levels - 1 && !has_levels(all[i])) continue;
+            world_spec spec = world_base(all[i], 2, 400, 64);
+            world_suit(&spec);
+            spec.level = (msgl_cpu_level)level;
+            spec.dtype = (all[i]->kv_dtypes & 1u << MSGL_BF16) != 0 ? MSGL_BF16 : spec.dtype;
+            spec.group = 4;
+            spec.tree = true;
+            world w;
+            world_open(&w, &spec);
+            world_request(&w, 0, 400);
+            for (int tokens = 10; tokens <= 14; tokens++) {
+                const step_req r = {.req = 0, .cached = 258, .device = 258 + tokens};
+                world_mixed(&w, 0, &r, 1);
+                const double error = world_error(&w, &r, 1);
+                if (error > world_tolerance(all[i]->name, spec.dtype)) {
+                    fail_msg("%s %s, %d tokens: error %g", all[i]->name,
+                             msgl__cpu_level_name(spec.level), tokens, error);
+                }
+            }
+            world_close(&w);
+        }
+    }
+}
+
 // No backend takes memory after create.
 static void test_no_heap(void **state)
 {
@@ -229,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
+        cmocka_unit_test(test_tree_runs),
         cmocka_unit_test(test_no_heap),
         cmocka_unit_test(test_failed_allocations),
     };

@@ -99,12 +99,17 @@ static void stack_module(file *out, const file *in, const char *key)
 
 static void keep(file *out, const file *in, const char *key, const json_t *tensor)
 {
-    static const char router[] = ".block_sparse_moe.gate.weight";
+    static const char router[] = ".block_sparse_moe.gate.weight"; // of Mixtral
+    static const char half[] = "language_model.model.";           // of Gemma 3 that sees
     char name[NAME];
-    const size_t begin = out->size;
+    const size_t begin = out->size, n = strlen(half);
     const char *const at = strstr(key, router);
-    snprintf(name, sizeof name, "%.*s%s", (int)(at != NULL ? (size_t)(at - key) : strlen(key)), key,
-             at != NULL ? ".mlp.gate.weight" : "");
+    if (strncmp(key, half, n) == 0) {
+        snprintf(name, sizeof name, "model.language_model.%s", key + n);
+    } else {
+        snprintf(name, sizeof name, "%.*s%s", (int)(at != NULL ? (size_t)(at - key) : strlen(key)),
+                 key, at != NULL ? ".mlp.gate.weight" : "");
+    }
     append(out, in, tensor);
     end_tensor(out, name, json_object_get(tensor, "dtype"),
                json_incref(json_object_get(tensor, "shape")), begin);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model whose experts have a tensor each, with these in one, as transformers 5 has them in memory
-// and writes them with save_original_format=False.
+// A model of tests/vectors/models as transformers 5 has it in memory and writes it with
+// save_original_format=False: a layer's experts in one tensor, some modules by other names.
 #ifndef MSGL_TESTS_ENGINE_STACKED_H
 #define MSGL_TESTS_ENGINE_STACKED_H
 

@@ -137,6 +137,48 @@ static void test_large_enum(void **state)
     msgl__strbuf_free(&b);
 }
 
+// A list of n values, each of which `fmt` makes of its number.
+__attribute__((format(printf, 3, 0))) static void list(msgl_strbuf *b, int n, const char *fmt)
+{
+    for (int i = 0; i < n; i++) {
+        if (i > 0) repeat(b, ",", 1);
+        assert_int_equal(msgl__strbuf_addf(b, fmt, i), 0);
+    }
+}
+
+// Comparing values and names with each other is work, too: the cost of these schemas grows with the
+// square of their length, and one of 800 kB took 18 s before every comparison was counted.
+static void test_comparisons(void **state)
+{
+    (void)state;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, (size_t)4 << 20);
+    // At each listed number both alternatives are looked at, and the list is 3,000 values long.
+    repeat(&b, "{\"oneOf\":[{\"enum\":[", 1);
+    list(&b, 3000, "%d");
+    repeat(&b, "]},{\"type\":\"integer\"}]}", 1);
+    hostile(msgl__grammar_json_schema, &b, "limit: work");
+    repeat(&b, "{\"oneOf\":[{\"type\":\"integer\",\"enum\":[", 1);
+    list(&b, 3000, "%d");
+    repeat(&b, "]},{\"type\":\"integer\"}]}", 1);
+    hostile(msgl__grammar_json_schema, &b, "limit: work");
+    // Each of 8,000 properties is looked for in 8,000 names that are required.
+    repeat(&b, "{\"oneOf\":[{\"type\":\"object\",\"properties\":{", 1);
+    list(&b, 8000, "\"k%d\":{}");
+    repeat(&b, "},\"required\":[", 1);
+    list(&b, 8000, "\"k%d\"");
+    repeat(&b, "]},{\"type\":\"object\"}]}", 1);
+    hostile(msgl__grammar_json_schema, &b, "limit: work");
+    // 300 references look for an anchor past 50,000 values.
+    repeat(&b, "{\"examples\":[],\"default\":{", 1);
+    list(&b, 50000, "\"%d\":1");
+    repeat(&b, "},\"$defs\":{\"a\":{\"$anchor\":\"x\",\"type\":\"null\"}},\"properties\":{", 1);
+    list(&b, 300, "\"k%d\":{\"$ref\":\"#x\"}");
+    repeat(&b, "}}", 1);
+    hostile(msgl__grammar_json_schema, &b, "limit: work");
+    msgl__strbuf_free(&b);
+}
+
 // Of alternatives without end some are left out, and the answer goes on as long as there is one.
 static void test_explosion(void **state)
 {
@@ -394,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_explosion),     cmocka_unit_test(test_large_forms),
         cmocka_unit_test(test_stack_depth),   cmocka_unit_test(test_long_answer),
         cmocka_unit_test(test_forced),        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_comparisons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,6 +204,28 @@ static void test_closed(void **state)
     check(msgl__grammar_json_schema_open, OPEN, MSGL_COUNT(OPEN));
 }
 
+// Counts of members and elements, and what lists whose elements have a schema each are made of.
+static void test_counts(void **state)
+{
+    (void)state;
+    static const schema_case CASES[] = {
+        {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1}",
+         {"{\"a\":1}"},
+         {"{}", "{\"a\":1,\"b\":1}"}},
+        // No object has at least one member and none; null is left.
+        {"{\"type\":[\"object\",\"null\"],\"minProperties\":1,\"maxProperties\":0}",
+         {"null"},
+         {"{}", "{\"a\":1}"}},
+        {"{\"type\":[\"array\",\"null\"],\"minItems\":1,\"maxItems\":0}", {"null"}, {"[]", "[1]"}},
+        // Up to draft 2019-09 a list under "items" has the schemas of the first elements.
+        {"{\"type\":\"array\",\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],"
+         "\"additionalItems\":false,\"uniqueItems\":true}",
+         {"[1,null]", "[]"},
+         {"[null]", "[1,null,2]"}},
+    };
+    check(msgl__grammar_json_schema, CASES, MSGL_COUNT(CASES));
+}
+
 static void test_one_of(void **state)
 {
     (void)state;
@@ -440,7 +462,7 @@ int main(void)
         cmocka_unit_test(test_closed),        cmocka_unit_test(test_one_of),
         cmocka_unit_test(test_listed_values), cmocka_unit_test(test_left_out),
         cmocka_unit_test(test_characters),    cmocka_unit_test(test_tokens_at_limits),
-        cmocka_unit_test(test_categories),
+        cmocka_unit_test(test_categories),    cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ class CiRun(unittest.TestCase):
     def test_nightly(self):
         self.assertRegex(self.run_ci(name="nightly").splitlines()[-1],
                          r"^all nightly checks passed \(.*\), CUDA not built, clients not checked, clients of openai 2 not checked$")
-        self.assertIn("-DMSGL_CUDA=AUTO", self.calls())
+        self.assertIn("-DMSGL_CUDA=OFF", self.calls())
         self.with_compiler_and_clients()
         out = self.run_ci("--cuda", name="nightly")
         self.assertRegex(out.splitlines()[-1],
@@ -84,6 +84,14 @@ class CiRun(unittest.TestCase):
                 self.stand_in(command, "exit 1")
                 self.assertNotIn("passed", self.run_ci(name=name, code=1))
                 self.stand_in(command)
+
+    def test_nightly_goes_on(self):
+        self.stand_in("tools/ctest", "exit 1")
+        self.stand_in("scripts/check-wheel", "exit 77")
+        out = self.run_ci(name="nightly", code=1).splitlines()[-1]
+        self.assertRegex(out, r"^nightly checks FAILED \(.*\), CUDA not built: all tests, in full: ctest .*; .*thread sanitizer.*: ctest")
+        self.assertNotIn("wheel;", out)
+        self.assertIn("scripts/fuzz build-fuzz 120", self.calls())
 
     def test_wrong_words(self):
         self.assertIn("usage", self.run_ci("--cuda", code=2))

@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROWS = [*map(str, range(1, 45)), *("H%d" % i for i in range(1, 6)), *("M%d" % i for i in range(1, 7)),
-        *("L%d" % i for i in range(1, 11)), *("N%d" % i for i in range(1, 14))]
+        *("L%d" % i for i in range(1, 11)), *("N%d" % i for i in range(1, 15))]
 PATTERNS = {  # of a test of this name in a file of this kind
     ".c": r"cmocka_unit_test\w*\(\s*{0}\b|^int {0}\(",
     ".py": r"^ *def {0}\(",

@@ -791,7 +791,7 @@ static void test_hostile_bodies(void **state)
 }
 
 // Stop strings and echoed text outlive the tree; nothing else does.
-static void test_settle(void **state)
+static void test_detach(void **state)
 {
     (void)state;
     msgl_gen_request r =
@@ -854,6 +854,36 @@ static void test_json_strings(void **state)
     msgl__strbuf_free(&b);
 }
 
+// Each of many allowed tools is one of many tools: the request is read in a time that grows with
+// their number, not with its square, which took half a minute here.
+static void test_many_allowed_tools(void **state)
+{
+    (void)state;
+    enum { MANY = 30000 };
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, (size_t)8 << 20);
+    msgl__strbuf_adds(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[");
+    for (int i = 0; i < MANY; i++) {
+        msgl__strbuf_addf(&body, "%s{\"type\":\"function\",\"function\":{\"name\":\"f%d\"}}",
+                          i == 0 ? "" : ",", i);
+    }
+    msgl__strbuf_adds(&body, "],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":"
+                             "{\"mode\":\"auto\",\"tools\":[");
+    // The last one first, and twice.
+    for (int i = MANY; i >= 0; i--) {
+        msgl__strbuf_addf(&body, "%s{\"type\":\"function\",\"function\":{\"name\":\"f%d\"}}",
+                          i == MANY ? "" : ",", i == MANY ? MANY - 1 : i);
+    }
+    assert_int_equal(msgl__strbuf_adds(&body, "]}}}"), 0);
+    msgl_gen_request r = good(&msgl__endpoint_chat, msgl__strbuf_str(&body));
+    const json_t *tools = json_object_get(r.chat.vars, "tools");
+    assert_int_equal(json_array_size(tools), MANY);
+    const json_t *first = json_object_get(json_array_get(tools, 0), "function");
+    assert_string_equal(json_string_value(json_object_get(first, "name")), "f29999");
+    msgl__gen_request_free(&r);
+    msgl__strbuf_free(&body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -874,8 +904,9 @@ int main(void)
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_hostile_bodies),
-        cmocka_unit_test(test_settle),
+        cmocka_unit_test(test_detach),
         cmocka_unit_test(test_json_strings),
+        cmocka_unit_test(test_many_allowed_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,99 +21,11 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
-#include "http/multipart.h"
 #include "http/tcp_socket.h"
 
 static const char type_line[] = "multipart/form-data; boundary=XX";
 
-// --- multipart ---
-
-typedef struct form_case {
-    const char *body, *seen; // name=value;... and how it ends
-} form_case;
-
 #define PART(head, value) "--XX\r\nContent-Disposition: form-data; " head "\r\n\r\n" value "\r\n"
-
-static const form_case forms[] = {
-    {PART("name=\"a\"", "1") "--XX--\r\n", "a=1;0"},
-    {PART("name=\"a\"", "") "--XX--", "a=;0"},
-    {PART("name=a", "1") PART("name=\"b\"; filename=\"x;y\"", "2\r\n--X") "--XX--",
-     "a=1;b(x;y)=2\r\n--X;0"},
-    {"preamble\r\n" PART("NAME=\"a\"", "x--XX") "--XX--", "a=x--XX;0"},
-    {"--XX--", "0"},
-    {"", "-1"},
-    {"--XX", "-1"},
-    {"--XX\r\n", "-1"},
-    {"--XX\r\n\r\n", "-1"},
-    {"--XX\r\n\r\nx\r\n--XX--", "-1"}, // no name
-    {PART("filename=\"a\"", "1") "--XX--", "-1"},
-    {PART("name=\"a", "1") "--XX--", "-1"},
-    {PART("name=\"a\"", "1"), "-1"}, // no end
-    {PART("name=\"a\"", "1") "--XX", "a=1;-1"},
-    {"--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n--XX--", "-1"},
-};
-
-static void read_form(const char *body, size_t len, msgl_strbuf *seen)
-{
-    size_t at = 0;
-    msgl_multipart_field f;
-    int rc;
-    while ((rc = msgl__multipart_next(body, len, "XX", &at, &f)) > 0) {
-        msgl__strbuf_add(seen, f.name, f.name_len);
-        if (f.filename != NULL) {
-            msgl__strbuf_addf(seen, "(%.*s)", (int)f.filename_len, f.filename);
-        }
-        msgl__strbuf_addc(seen, '=');
-        msgl__strbuf_add(seen, f.value, f.len);
-        msgl__strbuf_addc(seen, ';');
-    }
-    msgl__strbuf_addf(seen, "%d", rc);
-}
-
-static void test_multipart(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < MSGL_COUNT(forms); i++) {
-        msgl_strbuf seen;
-        msgl__strbuf_init(&seen, 4096);
-        // A copy of its size: reading behind it is noticed.
-        const size_t len = strlen(forms[i].body);
-        char *body = msgl__malloc(len);
-        memcpy(body, forms[i].body, len);
-        read_form(body, len, &seen);
-        assert_string_equal(msgl__strbuf_str(&seen), forms[i].seen);
-        // Cut anywhere it is no whole form, but never read beyond.
-        for (size_t n = 0; n < len; n++) {
-            char *cut = msgl__malloc(n);
-            memcpy(cut, body, n);
-            msgl__strbuf_clear(&seen);
-            read_form(cut, n, &seen);
-            msgl__free(cut);
-        }
-        msgl__free(body);
-        msgl__strbuf_free(&seen);
-    }
-    char boundary[MSGL_MULTIPART_BOUNDARY_MAX + 1];
-    assert_true(msgl__multipart_boundary(type_line, strlen(type_line), boundary));
-    assert_string_equal(boundary, "XX");
-    static const char quoted[] = "Multipart/Form-Data; charset=x; boundary=\"a b\"";
-    assert_true(msgl__multipart_boundary(quoted, strlen(quoted), boundary));
-    assert_string_equal(boundary, "a b");
-    static const char *const bad[] = {
-        "application/json",
-        "multipart/form-data",
-        "multipart/form-data; boundary=",
-        "multipart/form-data; boundary=\"x",
-        "multipart/form-data; xboundary=y",
-        "multipart/form-data; boundary="
-        "1234567890123456789012345678901234567890123456789012345678901234567890x"};
-    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
-        assert_false(msgl__multipart_boundary(bad[i], strlen(bad[i]), boundary));
-    }
-    assert_false(msgl__multipart_boundary(NULL, 0, boundary));
-    static const char nul[] = "multipart/form-data; boundary=\0x";
-    assert_false(msgl__multipart_boundary(nul, sizeof nul - 1, boundary));
-}
 
 // --- a server with a folder ---
 
@@ -165,26 +78,32 @@ static void folder_close(folder *d)
     folder_remove(d);
 }
 
-static response post_form(const server_fixture *s, const char *type, const char *body)
+// body[0, len), which may have NUL bytes.
+static response post_bytes(const server_fixture *s, const char *type, const char *body, size_t len)
 {
     char head[512];
     const int fd = client_open(s);
     (void)snprintf(head, sizeof head,
                    "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
                    "Content-Length: %zu\r\n\r\n",
-                   type, strlen(body));
+                   type, len);
     client_send(fd, head);
-    client_send(fd, body);
+    assert_int_equal(write(fd, body, len), len);
     response r = client_read(fd);
     close(fd);
     return r;
+}
+
+static response post_form(const server_fixture *s, const char *type, const char *body)
+{
+    return post_bytes(s, type, body, strlen(body));
 }
 
 // The object of a good answer, which it frees.
 static json_t *object_of(response r)
 {
     if (r.status != 200) fail_msg("%d %s", r.status, r.body);
-    json_t *o = json_loadb(r.body, r.len, 0, NULL);
+    json_t *o = json_loadb(r.body, r.len, JSON_ALLOW_NUL, NULL);
     assert_true(json_is_object(o));
     response_free(&r);
     return o;
@@ -307,6 +226,16 @@ static void expect_answers(const server_fixture *s, const char *file, int n)
 
 // --- tests ---
 
+static void expect_delete(const server_fixture *s, const char *what, const char *id, int status)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
+    response r = client_request(s, "DELETE", path, NULL);
+    if (status == 200) assert_non_null(strstr(r.body, "\"deleted\":true"));
+    expect_status(r, status);
+    if (status == 200) expect_status(client_request(s, "GET", path, NULL), 404);
+}
+
 static void test_off(void **state)
 {
     (void)state;
@@ -348,6 +277,16 @@ static void test_files(void **state)
     json_decref(o);
     expect_status(client_request(s, "GET", path, NULL), 404);
     expect_status(client_request(s, "DELETE", path, NULL), 404);
+    // A name may have any bytes: a NUL and what is no UTF-8 do not lose the file.
+    static const char odd[] = PART("name=\"purpose\"", "batch")
+        PART("name=\"file\"; filename=\"a\0\xff.jsonl\"", "odd\n") "--XX--\r\n";
+    o = object_of(post_bytes(s, type_line, odd, sizeof odd - 1));
+    (void)snprintf(id, sizeof id, "%s", text_of(o, "id"));
+    json_decref(o);
+    content(s, id, &text);
+    assert_string_equal(msgl__strbuf_str(&text), "odd\n");
+    msgl__strbuf_free(&text);
+    expect_delete(s, "files", id, 200);
     // Names that are no ids are no files, whatever they would be in a folder.
     static const char *const bad[] = {"lock",
                                       ".",
@@ -595,6 +534,63 @@ static void test_cancel(void **state)
     folder_close(&d);
 }
 
+// The id of the batch's file of answers, which has no object yet: the data are all that there is.
+static void answers_id(const folder *d, const char *input, char id[64])
+{
+    DIR *all = opendir(d->path);
+    char path[512];
+    struct stat st;
+    id[0] = '\0';
+    for (const struct dirent *e; (e = readdir(all)) != NULL;) {
+        const char *dot = strstr(e->d_name, ".data");
+        (void)snprintf(path, sizeof path, "%s/%s", d->path, e->d_name);
+        if (dot == NULL || strncmp(e->d_name, input, strlen(input)) == 0) continue;
+        assert_int_equal(stat(path, &st), 0);
+        if (st.st_size > 0) (void)snprintf(id, 64, "%.*s", (int)(dot - e->d_name), e->d_name);
+    }
+    closedir(all);
+    assert_string_not_equal(id, "");
+}
+
+// A batch whose end cannot be stored is one that has not ended: its requests are sent again.
+static void test_end_fails(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], answers[64], input[2048], path[160];
+    uint64_t uid;
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    make_input(3, input, sizeof input);
+    upload(s, input, file);
+    create(s, file, id);
+    (void)next_request(s, &uid);
+    finish(s, uid);
+    for (int i = 0; i < 2; i++) (void)next_request(s, &uid);
+    json_t *o = get(s, "batches", id);
+    for (; count_of(o, "completed") == 0; o = get(s, "batches", id)) json_decref(o);
+    json_decref(o);
+    answers_id(&d, file, answers);
+    (void)snprintf(path, sizeof path, "%s/%s.json", d.path, answers);
+    assert_int_equal(mkdir(path, 0700), 0); // where a file would have to be
+    char cancel[160];
+    (void)snprintf(cancel, sizeof cancel, "/v1/batches/%s/cancel", id);
+    expect_status(client_request(s, "POST", cancel, "{}"), 500);
+    assert_int_equal(rmdir(path), 0);
+    for (int i = 0; i < 2; i++) (void)engine_expect(s, MSGL_MSG_ABORT);
+    o = get(s, "batches", id);
+    assert_string_equal(text_of(o, "status"), "in_progress");
+    json_decref(o);
+    for (int i = 0; i < 2; i++) {
+        (void)next_request(s, &uid);
+        finish(s, uid);
+    }
+    o = wait_for(s, id, "completed");
+    expect_answers(s, text_of(o, "output_file_id"), 3);
+    json_decref(o);
+    folder_close(&d);
+}
+
 // While another client is served, a batch has two requests at once.
 static void test_makes_room(void **state)
 {
@@ -711,16 +707,6 @@ static void test_windows(void **state)
     expect_window(&d.s, file, large, 413);
     msgl__free(large);
     folder_close(&d);
-}
-
-static void expect_delete(const server_fixture *s, const char *what, const char *id, int status)
-{
-    char path[160];
-    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
-    response r = client_request(s, "DELETE", path, NULL);
-    if (status == 200) assert_non_null(strstr(r.body, "\"deleted\":true"));
-    expect_status(r, status);
-    if (status == 200) expect_status(client_request(s, "GET", path, NULL), 404);
 }
 
 // So many files, batches and bytes, and no more until some are deleted.
@@ -856,6 +842,42 @@ static void test_left(void **state)
     folder_close(&d);
 }
 
+// A batch that an earlier server has begun keeps its answers when it is cancelled as it waits for
+// an older one: the whole lines, without the torn one behind them.
+static void test_cancel_begun(void **state)
+{
+    (void)state;
+    folder d;
+    char older[64], begun[64], output[64], file[64], input[2048], path[160];
+    uint64_t uid;
+    folder_make(&d);
+    make_input(3, input, sizeof input);
+    old_id("file-", 100, 1, file);
+    old_id("batch_", 90, 2, older);
+    old_id("batch_", 80, 3, begun);
+    (void)snprintf(output, sizeof output, "file-%.23se", begun + strlen("batch_"));
+    put_file(&d, file, input);
+    put_batch(&d, older, file, "validating");
+    put_batch(&d, begun, file, "in_progress");
+    put(&d, output, "data", "{\"custom_id\":\"r2\",\"text\":\"ok\"}\n{\"custom_id\":\"r1\"");
+    folder_serve(&d);
+    for (int i = 0; i < 3; i++) (void)next_request(&d.s, &uid); // of the older one
+    (void)snprintf(path, sizeof path, "/v1/batches/%s/cancel", begun);
+    json_t *o = object_of(client_request(&d.s, "POST", path, "{}"));
+    assert_string_equal(text_of(o, "status"), "cancelled");
+    assert_string_equal(text_of(o, "output_file_id"), output);
+    assert_int_equal(count_of(o, "completed"), 1);
+    assert_int_equal(count_of(o, "total"), 3);
+    json_decref(o);
+    msgl_strbuf text;
+    content(&d.s, output, &text);
+    assert_string_equal(msgl__strbuf_str(&text), "{\"custom_id\":\"r2\",\"text\":\"ok\"}\n");
+    msgl__strbuf_free(&text);
+    // Its input is that of the older one, which still runs.
+    expect_delete(&d.s, "files", file, 400);
+    folder_close(&d);
+}
+
 // A request for which there is no room in the queue is sent again, and the batch ends.
 static void test_again(void **state)
 {
@@ -893,12 +915,12 @@ static void test_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_again),      cmocka_unit_test(test_multipart),
-        cmocka_unit_test(test_off),        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_batch),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_goes_on),    cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_makes_room), cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_windows),    cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_left)};
+        cmocka_unit_test(test_again),     cmocka_unit_test(test_off),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room),
+        cmocka_unit_test(test_pages),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_left),
+        cmocka_unit_test(test_end_fails), cmocka_unit_test(test_cancel_begun)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

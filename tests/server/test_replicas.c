@@ -376,6 +376,74 @@ static void test_hang(void **state)
     for (int i = 0; i < REPLICAS; i++) msgl__heartbeat_destroy(beats[i]);
 }
 
+// Until the front has had no sign of life of this one for two seconds; all others beat.
+static void await_silence(fleet *f, msgl_heartbeat *const *beats, int silent, int serving)
+{
+    for (int i = 0; i < 1500; i++) {
+        for (int k = 0; k < REPLICAS; k++) {
+            if (k != silent) msgl__beat(beats[k], MSGL_BEAT_SCHEDULER);
+        }
+        if (i % 20 == 0 && health(f, "serving") == serving) return;
+        usleep(10000);
+    }
+    fail_msg("engine %d is not missed", silent);
+}
+
+static int post(const fleet *f, char letter)
+{
+    char body[256];
+    body_of(letter, "", body);
+    const int fd = client_open(&f->s);
+    client_post(fd, "/v1/completions", body);
+    return fd;
+}
+
+// An engine that hung between two steps has begun nothing of what it was sent since: that goes to
+// another engine when it ends, but only once. What it had begun, or had in a step, is lost.
+static void test_hang_and_end(void **state)
+{
+    (void)state;
+    fleet f;
+    msgl_heartbeat *beats[REPLICAS];
+    msgl_err err;
+    for (int i = 0; i < REPLICAS; i++) assert_int_equal(msgl__heartbeat_create(&beats[i], &err), 0);
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.heartbeats = beats;
+    cfg.max_silence_s = 2;
+    cfg.routing = MSGL_ROUTING_ROUND_ROBIN;
+    open_fleet(&f, cfg, 16);
+    uint64_t uid, begun_uid, again;
+    const int fd = post(&f, 'a');
+    const int first = find_request(&f, &uid);
+    for (int i = 1; i < REPLICAS; i++) (void)serve(&f, 'b', "");
+    const int begun = post(&f, 'c');
+    assert_int_equal(find_request(&f, &begun_uid), first);
+    engine_token(&f.at[first], begun_uid, 'x', MSGL_FINISH_NONE);
+    await_silence(&f, beats, first, REPLICAS - 1);
+    kill_engine(&f, first);
+    response r = client_read(begun);
+    expect_error(&r, 500, "engine_stopped");
+    close(begun);
+    const int second = find_request(&f, &again);
+    assert_int_not_equal(second, first);
+    assert_true(again != uid);
+    await_silence(&f, beats, second, REPLICAS - 2);
+    kill_engine(&f, second);
+    r = client_read(fd);
+    expect_error(&r, 500, "engine_stopped");
+    close(fd);
+    const int in_step = post(&f, 'b');
+    const int third = find_request(&f, &uid);
+    msgl__heartbeat_begin(beats[third], 0);
+    await_silence(&f, beats, third, 0);
+    kill_engine(&f, third);
+    r = client_read(in_step);
+    expect_error(&r, 500, "engine_stopped");
+    close(in_step);
+    server_close(&f.s);
+    for (int i = 0; i < REPLICAS; i++) msgl__heartbeat_destroy(beats[i]);
+}
+
 static json_int_t number(const json_t *o, const char *name)
 {
     const json_t *v = json_object_get(o, name);
@@ -521,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_abort_request), cmocka_unit_test(test_death),
         cmocka_unit_test(test_hang),          cmocka_unit_test(test_stats),
         cmocka_unit_test(test_trees),         cmocka_unit_test(test_load),
+        cmocka_unit_test(test_hang_and_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

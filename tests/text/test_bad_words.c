@@ -137,19 +137,37 @@ static void test_breakers(void **state)
     }
 }
 
+// A text that only several tokens spell breaks at the last of them, and at nothing else of it.
+static void test_long_breakers(void **state)
+{
+    (void)state;
+    const char *const texts[] = {"not in any token of it", "nor is this one, of it"};
+    msgl_ids v = {0}, spelled = {0};
+    int at = -1;
+    assert_int_equal(
+        msgl__tokenizer_encode(tok, "anot in any token of it", 23, NULL, &spelled, NULL), 0);
+    assert_true(spelled.len > 2);
+    assert_int_equal(msgl__dry_breakers(tok, texts, 2, &v, &at, NULL), 0);
+    assert_int_equal(v.len, 1); // both end in the same
+    assert_int_equal(v.data[0], spelled.data[spelled.len - 1]);
+    msgl__ids_free(&v);
+    msgl__ids_free(&spelled);
+}
+
 static void test_refused_breakers(void **state)
 {
     (void)state;
-    const char *const texts[] = {":", "not in any token of it"};
+    static const char *const empty[] = {":", ""}, *const broken[] = {"\xffnowhere"};
     msgl_ids v = {0};
     msgl_err err;
     int at = -1;
-    assert_int_equal(msgl__dry_breakers(tok, texts, 2, &v, &at, &err), MSGL_EINVAL);
+    assert_int_equal(msgl__dry_breakers(tok, empty, 2, &v, &at, &err), MSGL_EINVAL);
     assert_int_equal(at, 1);
-    assert_non_null(strstr(err.text, "no token of the model"));
-    assert_int_equal(msgl__dry_breakers(tok, texts, 65, &v, &at, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "allowed: 1 to 40"));
+    assert_int_equal(msgl__dry_breakers(tok, broken, 1, &v, &at, &err), MSGL_EFORMAT);
+    assert_int_equal(msgl__dry_breakers(tok, empty, 65, &v, &at, &err), MSGL_EINVAL);
     v.len = 0; // none
-    assert_int_equal(msgl__dry_breakers(tok, texts, 0, &v, &at, &err), 0);
+    assert_int_equal(msgl__dry_breakers(tok, empty, 0, &v, &at, &err), 0);
     assert_int_equal(v.len, 0);
     msgl__ids_free(&v);
 }
@@ -157,8 +175,8 @@ static void test_refused_breakers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spellings), cmocka_unit_test(test_one_spelling),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_breakers),
-        cmocka_unit_test(test_refused_breakers)};
+        cmocka_unit_test(test_spellings),     cmocka_unit_test(test_one_spelling),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_breakers),
+        cmocka_unit_test(test_long_breakers), cmocka_unit_test(test_refused_breakers)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

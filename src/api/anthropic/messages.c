@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/messages and /v1/messages/count_tokens, Anthropic's API: their bodies as bodies of
-// /v1/chat/completions, which is what reads them from there on.
+// POST /v1/messages and /v1/messages/count_tokens, Anthropic's API: their bodies are rewritten as
+// bodies of /v1/chat/completions, whose parser reads them from there on.
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static const msgl_field_row rows[] = {
     MSGL_ROW_CACHE_SALT,
     {0},
 };
-// Of Anthropic's service: nothing here depends on them.
+// Fields of Anthropic's service, on which nothing here depends.
 #define UNUSED(name) MSGL_ROW_UNUSED(name, "of Anthropic's service")
 static const msgl_field_row service_rows[] = {
     UNUSED("metadata"),        UNUSED("cache_control"), UNUSED("service_tier"),
@@ -59,8 +59,8 @@ static int add_line(const json_t *text, msgl_strbuf *out)
     return msgl__strbuf_add(out, json_string_value(text), json_string_length(text));
 }
 
-// A document's text, with its title and context before it. MSGL_EINVAL: it has none (a PDF, a file
-// of Anthropic's servers).
+// Appends a document's text, with its title and context before it. MSGL_EINVAL: it has no text, as
+// a PDF or a file of Anthropic's servers.
 static int add_document(const json_t *block, msgl_strbuf *out)
 {
     static const char *const names[] = {"title", "context"};
@@ -83,7 +83,7 @@ static int add_document(const json_t *block, msgl_strbuf *out)
     return rc;
 }
 
-// Blocks of Anthropic's own tools and services, which histories have.
+// Whether a block is of Anthropic's own tools and services, which may be in a history.
 static bool is_foreign(const json_t *block)
 {
     static const char *const types[] = {"server_tool_use",  "mcp_tool_use",     "tool_reference",
@@ -100,7 +100,7 @@ static bool is_foreign(const json_t *block)
     return false;
 }
 
-// What a block says, on a line of its own. MSGL_EINVAL: nothing that a model of texts reads.
+// Appends what a block says, on a line of its own. MSGL_EINVAL: it has no text.
 static int add_block_text(const json_t *block, msgl_strbuf *out)
 {
     const json_t *text = json_object_get(block, "text");
@@ -111,8 +111,8 @@ static int add_block_text(const json_t *block, msgl_strbuf *out)
     return is_foreign(block) ? msgl__foreign_text(block, out) : MSGL_EINVAL;
 }
 
-// Claude Code's line with a number that differs in each request: it says nothing to a model, and
-// no request would find the prefix of another one cached.
+// Whether a block is Claude Code's line with a number that differs in each request. It is left out:
+// it says nothing to a model, and with it no request would find the prefix of another one cached.
 static bool is_billing(const json_t *block)
 {
     static const char line[] = "x-anthropic-billing-header:";
@@ -120,8 +120,8 @@ static bool is_billing(const json_t *block)
     return text != NULL && strncmp(text, line, sizeof line - 1) == 0;
 }
 
-// A string, or what blocks say, one line behind the other, behind what *out has. results: of a
-// tool, whose pictures are only mentioned: a history that has one stays usable.
+// Appends a string, or what blocks say, each on a line of its own. results: they are a tool's,
+// whose pictures are only mentioned: a history that has one stays usable.
 static int add_texts(const json_t *v, const char *param, bool results, msgl_strbuf *out,
                      msgl_api_error *e)
 {
@@ -148,11 +148,12 @@ static int add_texts(const json_t *v, const char *param, bool results, msgl_strb
 
 // --- messages ---
 
-// The messages of a chat that one of Anthropic's is: `turn` is the one with its text, behind the
-// results of tools.
+// One of Anthropic's messages as messages of a chat: one for each result of a tool, and behind
+// these the one with its texts and calls.
 typedef struct turn {
-    json_t *out, *turn;   // out: the chat's, borrowed
-    msgl_strbuf thoughts; // of the turn's blocks, one behind the other
+    json_t *out;          // the chat's messages; borrowed
+    json_t *turn;         // the message with texts and calls; owned
+    msgl_strbuf thoughts; // the thoughts of its blocks, one behind the other
     const char *role;
     char param[64];
 } turn;
@@ -167,8 +168,8 @@ static int append_text(turn *t, const json_t *block, msgl_api_error *e)
     return json_array_append(content, (json_t *)block) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// A text block as it is, as a chat's content has such blocks, too; one with what another block
-// says.
+// Adds a text block, which a chat's content may have, too, as it is; another block as a text block
+// with what it says.
 static int add_text(turn *t, const json_t *block, msgl_api_error *e)
 {
     json_t *made = NULL;
@@ -254,7 +255,8 @@ static int add_block(turn *t, const json_t *block, msgl_api_error *e)
                  "only");
 }
 
-// The turn, when all of its blocks are there. Results alone are none.
+// Adds the turn when all of its blocks are in it. Where the blocks were results alone there is
+// none.
 static int end_turn(turn *t, bool empty, msgl_api_error *e)
 {
     int rc = 0;
@@ -262,7 +264,7 @@ static int end_turn(turn *t, bool empty, msgl_api_error *e)
         json_t *text = json_stringn(msgl__strbuf_str(&t->thoughts), t->thoughts.len);
         rc = json_object_set_new(t->turn, "reasoning_content", text);
     }
-    if (!empty && json_object_size(t->turn) == 1) return 0; // its role
+    if (rc == 0 && !empty && json_object_size(t->turn) == 1) return 0; // it has its role alone
     if (rc == 0 && json_object_get(t->turn, "content") == NULL) {
         rc = json_object_set_new(t->turn, "content", json_string(""));
     }
@@ -280,7 +282,7 @@ static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e
 {
     turn t = {.out = out, .role = json_string_value(json_object_get(m, "role"))};
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].role", i);
-    if (is_system(m)) return 0; // put_system's
+    if (is_system(m)) return 0; // put_system has added it
     if (t.role == NULL || (strcmp(t.role, "user") != 0 && strcmp(t.role, "assistant") != 0)) {
         return msgl__field_bad(e, t.param, "must be user, assistant or system");
     }
@@ -305,9 +307,8 @@ static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e
     return rc;
 }
 
-// All that the system says as the first message, `system` and messages of this role, which Claude
-// Code puts behind the user's. Where they are, models take them for the end of the task:
-// vllm#48874.
+// Puts `system` and all messages of this role into one message, the first. Claude Code sends some
+// of these behind the user's messages, where models take them for the end of the task (vllm#48874).
 static int put_system(const json_t *system, const json_t *messages, json_t *out, msgl_api_error *e)
 {
     msgl_strbuf all;
@@ -350,7 +351,7 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
     if (json_object_set_new(chat, "messages", out) != 0) return msgl__api_oom(e);
     int rc = put_system(system, in, out, e);
     for (size_t i = 0; i < n && rc == 0; i++) rc = add_message(out, json_array_get(in, i), i, e);
-    // An answer whose beginning is given goes on there.
+    // A last message of the assistant is the beginning of the answer, which goes on there.
     if (rc == 0 && msgl__final_message_open(out) &&
         json_object_set_new(chat, "continue_final_message", json_true()) != 0) {
         rc = msgl__api_oom(e);
@@ -360,7 +361,7 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
 
 // --- tools, thoughts ---
 
-// Tools that Anthropic's servers run, or that it has trained its models to call without a schema.
+// Whether a tool is run by Anthropic's servers, or has no schema as Anthropic's models know it.
 static bool is_foreign_tool(const json_t *tool)
 {
     const json_t *type = json_object_get(tool, "type");
@@ -393,14 +394,11 @@ static int put_tools(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_
                 "tools of the client (type \"custom\")");
         }
         json_t *function = json_pack("{s:O,s:O}", "name", name, "parameters", schema);
-        if (function != NULL && about != NULL) {
-            (void)json_object_set(function, "description", about);
-        }
-        if (function != NULL && strict != NULL) {
-            (void)json_object_set(function, "strict", strict);
-        }
+        int bad = about == NULL ? 0 : json_object_set(function, "description", about);
+        if (strict != NULL) bad |= json_object_set(function, "strict", strict);
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
-        if (json_array_append_new(out, f) != 0) return msgl__api_oom(e);
+        bad |= json_array_append_new(out, f);
+        if (bad != 0) return msgl__api_oom(e);
     }
     return 0;
 }
@@ -431,7 +429,7 @@ static int put_choice_of_tool(const json_t *o, json_t *chat, msgl_api_error *e)
                                                                                : msgl__api_oom(e);
 }
 
-// What most templates that know thoughts call it, and how long they may be.
+// Sets enable_thinking, as most templates with thoughts call it, and how long the thoughts may be.
 static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "thinking");
@@ -493,7 +491,7 @@ static json_t *own_fields_of(const json_t *o)
     return NULL;
 }
 
-// The body as a chat's, into `chat`, which has its fields.
+// Rewrites in `chat` the fields that a chat has in another form.
 static int convert(const json_t *o, json_t *chat, msgl_gen_request *req, msgl_api_error *e)
 {
     static const char *const own[] = {"system",      "stop_sequences", "thinking",      "tools",
@@ -519,7 +517,6 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
 {
     int rc = msgl__check_fields(o, &fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc != 0) return rc;
-    // The request's tree owns the chat's: its texts are the same ones.
     json_t *chat = own_fields_of(o);
     if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, e);
@@ -530,8 +527,7 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
             msgl__field_rename(e, "stop", "stop_sequences");
     }
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a message is one answer");
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,

@@ -68,7 +68,8 @@ int msgl__messages_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return put_head(r, out);
 }
 
-// One part behind the part before; a call's arguments are one part, and every call has some.
+// A part, behind the part before. A call is three parts: its name, all of its arguments, which are
+// at least {}, and its end.
 static int put_part(const msgl_reply *r, int index, int *calls, const msgl_part *p,
                     const char *data, msgl_strbuf *out)
 {
@@ -122,7 +123,8 @@ int msgl__messages_put_end(const msgl_reply *r, int64_t cached, int64_t completi
 
 // --- events ---
 //
-// s->block is the number of the block that is open, s->block_kind of what part it is; -1: none is.
+// s->blocks is the number of the block that is open or comes next; s->block_kind is the kind of the
+// open one's part, if s->block_open.
 
 static int put_event(const char *type, msgl_strbuf *out) // up to its fields
 {
@@ -156,7 +158,7 @@ static int close_block(msgl_sequence *s, msgl_strbuf *out)
     return rc == 0 ? end_event(out) : rc;
 }
 
-// name: of a call.
+// Begins a block, behind the open one. name[0, len): the bytes of a call's part.
 static int open_block(const msgl_reply *r, int index, msgl_sequence *s, msgl_part_kind kind,
                       const char *name, size_t len, msgl_strbuf *out)
 {

@@ -63,7 +63,8 @@ static int put_timings(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf 
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-// "index" to "tokens_evaluated" of what there is now, which s then has no more.
+// An object from "index" to "completion_probabilities", with the text, ids and log-probabilities
+// that s has now. They are taken out of s: the next piece does not have them again.
 static int put_piece(int index, msgl_sequence *s, bool stop, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(out, "{\"index\":%d,\"content\":", index);
@@ -96,7 +97,7 @@ static int put_stop(const msgl_sequence *s, msgl_strbuf *out)
     return rc == 0 ? msgl__json_put_str(out, which, strlen(which)) : rc;
 }
 
-// The prompt as the model got it.
+// ,"prompt":... as the model got it.
 static int put_prompt(const msgl_sequence *s, msgl_strbuf *out)
 {
     msgl_strbuf text;
@@ -110,7 +111,7 @@ static int put_prompt(const msgl_sequence *s, msgl_strbuf *out)
     return rc;
 }
 
-// From behind the last piece.
+// The rest of the last object, behind its piece.
 static int put_last(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out)
 {
     const msgl_gen_request *req = r->req;

@@ -69,7 +69,7 @@ static const msgl_fields fill_fields = {.read = fill_rows, .also = &common};
 static const msgl_fields *const objects[] = {&fields, NULL};
 static const msgl_fields *const fill_objects[] = {&fill_fields, NULL};
 
-// Values that mean here what a field left out means.
+// Removes values that mean for llama-server what leaving the field out means for this server.
 static void drop_neutral(json_t *o)
 {
     const json_t *seed = json_object_get(o, "seed"), *grammar = json_object_get(o, "grammar");
@@ -77,7 +77,7 @@ static void drop_neutral(json_t *o)
     if (json_is_string(grammar) && json_string_length(grammar) == 0) {
         (void)json_object_del(o, "grammar");
     }
-    (void)json_object_del(o, "max_tokens"); // read by its other name
+    (void)json_object_del(o, "max_tokens"); // parse_limits reads it: -1 and 0 are allowed here
 }
 
 static int parse_limits(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
@@ -107,9 +107,7 @@ static int parse_common(const json_t *o, const msgl_fields *f, const msgl_api_co
     drop_neutral(copy);
     rc = msgl__parse_sampling(copy, cfg, out, e);
     if (rc == 0) rc = parse_limits(o, out, e);
-    // The request's tree owns the copy: its texts are the same ones.
-    if (json_object_set_new(out->root, "\ncopy", copy) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "\ncopy", copy, rc, e);
 }
 
 static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,

@@ -107,20 +107,14 @@ int msgl__ollama_generate_put_job(const msgl_job *j, const msgl_tokenizer *t, ms
 
 // --- parts ---
 
-// ,"NAME":TEXT of all parts of a kind; with no text only where `always`.
+// ,"NAME":TEXT of all parts of a kind. Without text the member is left out, but not where `always`.
 static int put_joined(const msgl_sequence *s, msgl_part_kind kind, const char *name, bool always,
                       msgl_strbuf *out)
 {
     msgl_strbuf all;
     msgl__strbuf_init(&all, SIZE_MAX / 2);
-    int rc = 0;
-    if (kind == MSGL_PART_TEXT) rc = msgl__strbuf_add(&all, s->text.data, s->text.len);
-    const char *at = msgl__strbuf_str(&s->parts.bytes);
-    for (size_t i = 0; i < s->parts.count && rc == 0; i++) {
-        const msgl_part *p = &s->parts.items[i];
-        if (p->kind == kind) rc = msgl__strbuf_add(&all, at, p->len);
-        at += p->len;
-    }
+    int rc = kind == MSGL_PART_TEXT ? msgl__strbuf_add(&all, s->text.data, s->text.len) : 0;
+    if (rc == 0) rc = msgl__reply_join(&s->parts, kind, &all);
     if (rc == 0 && (always || all.len > 0)) {
         rc = msgl__strbuf_addf(out, ",\"%s\":", name);
         if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&all), all.len);
@@ -129,8 +123,9 @@ static int put_joined(const msgl_sequence *s, msgl_part_kind kind, const char *n
     return rc;
 }
 
-// The calls that end in these parts, as a list's elements in s->blocks_shown, from which a stream
-// takes them; what an open one has is in s->block_text. *shown: so many were added.
+// Appends the calls that end in these parts, as elements of a list, to s->blocks_shown, from which
+// a stream takes them. The arguments of a call that has not ended are in s->block_text. *shown: how
+// many calls ended.
 static int collect_calls(msgl_sequence *s, int *shown)
 {
     const char *at = msgl__strbuf_str(&s->parts.bytes);
@@ -158,7 +153,8 @@ static int collect_calls(msgl_sequence *s, int *shown)
     return rc;
 }
 
-// ,"tool_calls":[...] those that are complete; what is open stays.
+// ,"tool_calls":[...] with the calls that are complete. One that has not ended stays in
+// s->blocks_shown.
 static int put_calls(msgl_sequence *s, msgl_strbuf *out)
 {
     int shown;
@@ -229,7 +225,8 @@ int msgl__ollama_put_end(const msgl_reply *r, int64_t cached, int64_t completion
 
 // --- lines ---
 
-// A line with what there is now, and the last one, which has no piece of the answer.
+// A line with the pieces of the answer since the line before and, where the answer has ended, the
+// last line, which has counts and no piece.
 static int put_lines(const msgl_reply *r, msgl_sequence *s, bool silent, put_pieces put,
                      msgl_strbuf *out)
 {

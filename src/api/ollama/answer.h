@@ -10,7 +10,7 @@
 
 // {"error":MESSAGE}
 int msgl__ollama_put_error(const msgl_api_error *e, msgl_strbuf *out);
-// The line of an error behind an answer that has begun.
+// The line of an error in a stream that has begun.
 int msgl__ollama_put_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out);
 // A name as Ollama writes it: with ":latest" if it has no tag, as a JSON string.
 int msgl__ollama_put_name(const char *name, msgl_strbuf *out);
@@ -19,7 +19,7 @@ int msgl__ollama_put_time(int64_t seconds, msgl_strbuf *out);
 // "details":{...} of a model, by its path.
 int msgl__ollama_put_details(const char *path, msgl_strbuf *out);
 
-// /api/chat, and /api/generate.
+// The functions of the descriptors of /api/chat (chat) and /api/generate (generate), or of both.
 int msgl__ollama_chat_put_job(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out);
 int msgl__ollama_chat_put_begin(const msgl_reply *r, msgl_strbuf *out);
 int msgl__ollama_chat_put_choice(const msgl_reply *r, int index, msgl_sequence *s,

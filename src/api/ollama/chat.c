@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /api/chat: the body as one of /v1/chat/completions, which is what reads it from there on.
+// POST /api/chat: the body is rewritten as one of /v1/chat/completions, whose parser reads it from
+// there on.
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static int bad_message(size_t i, const char *field, const char *what, msgl_api_e
     return msgl__field_bad(e, param, what);
 }
 
-// Calls with what a chat's have beside the function.
+// Adds the calls of a message, with the type and the id that a chat's calls have.
 static int put_calls(const json_t *in, size_t i, json_t *out, msgl_api_error *e)
 {
     if (in == NULL) return 0;
@@ -42,7 +43,7 @@ static int put_calls(const json_t *in, size_t i, json_t *out, msgl_api_error *e)
             return bad_message(i, ".tool_calls",
                                "must be objects {\"function\": {\"name\": string, ...}}", e);
         }
-        char own[48]; // by place: Ollama's calls have none
+        char own[48]; // an id by the call's place, such as call_2_0: Ollama's calls have none
         (void)snprintf(own, sizeof own, "call_%zu_%zu", i, k);
         json_t *as = json_pack("{s:s,s:s,s:O}", "type", "function", "id",
                                id == NULL ? own : json_string_value(id), "function", function);
@@ -51,7 +52,7 @@ static int put_calls(const json_t *in, size_t i, json_t *out, msgl_api_error *e)
     return 0;
 }
 
-// The fields that Ollama has under other names; the chat looks at role and content.
+// Adds a message with its fields under a chat's names. The chat's parser checks role and content.
 static int put_message(const json_t *in, size_t i, json_t *messages, msgl_api_error *e)
 {
     static const char *const names[][2] = {
@@ -84,7 +85,7 @@ static int put_messages(const json_t *in, json_t *chat, msgl_api_error *e)
     for (size_t i = 0; i < json_array_size(in) && rc == 0; i++) {
         rc = put_message(json_array_get(in, i), i, out, e);
     }
-    // An answer whose beginning is given goes on there.
+    // A last message of the assistant is the beginning of the answer, which goes on there.
     if (rc == 0 && msgl__final_message_open(out) &&
         json_object_set_new(chat, "continue_final_message", json_true()) != 0) {
         rc = msgl__api_oom(e);
@@ -120,9 +121,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
     rc = read_chat(o, chat, cfg, out, e);
-    // The request's tree owns the chat's: its texts are the same ones.
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static const msgl_example examples[] = {

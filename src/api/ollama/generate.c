@@ -90,9 +90,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     json_t *chat = json_object();
     if (chat == NULL) return msgl__api_oom(e);
     rc = read_prompt(o, chat, cfg, out, e);
-    // The request's tree owns the chat's: its texts are the same ones.
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static const msgl_example examples[] = {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-// Of how Ollama runs a model: nothing here depends on them.
+// Options of how Ollama runs a model, on which nothing here depends.
 #define UNUSED(name) MSGL_ROW_UNUSED(name, "of how Ollama runs a model")
 static const msgl_field_row option_rows[] = {
     {"num_predict", MSGL_FIELD_INT, .min = -2, .max = INT32_MAX,
@@ -93,7 +93,8 @@ static int put_format(const json_t *o, json_t *chat, msgl_api_error *e)
     return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// Templates call it by one of two names.
+// Sets the variable that says whether there are thoughts, under both names that templates have for
+// it.
 static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     json_t *in = msgl__field(o, "think");

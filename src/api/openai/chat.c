@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/chat/completions: the conversation as variables for the chat template, in the form that
-// transformers hands to it: tool call arguments as objects where they parse.
+// POST /v1/chat/completions: the conversation becomes variables of the chat template, in the form
+// in which transformers passes them: the arguments of a tool call are an object, where they parse.
 #include <stdio.h>
 #include <string.h>
 
@@ -75,7 +75,8 @@ static bool is_role(const json_t *m, const char *role)
     return is != NULL && strcmp(is, role) == 0;
 }
 
-// The thoughts of a part {"type": "thinking", "thinking": ...}: a string, or parts of text.
+// Appends the thoughts of a part {"type": "thinking", "thinking": ...}, which are a string, or
+// parts of text.
 static int add_thoughts(const json_t *thinking, msgl_strbuf *out)
 {
     int rc = out->len == 0 ? 0 : msgl__strbuf_addc(out, '\n');
@@ -89,9 +90,10 @@ static int add_thoughts(const json_t *thinking, msgl_strbuf *out)
     return rc;
 }
 
-// One part of a content as {"type": "text", "text": ...} behind *out: the same object if it is one.
-// Names of the Responses API are taken, too, and a bare string. An assistant's may be a refusal, or
-// thoughts, which are no content. MSGL_EINVAL: none of these; MSGL_ENOMEM.
+// Appends a part of a content to *out as {"type": "text", "text": ...}: the same object if the part
+// is one. The part's type may be one of the Responses API, and the part a string. In an assistant's
+// message it may be a refusal, or thoughts, which are no content and are appended to *thoughts.
+// MSGL_EINVAL: it is none of these; MSGL_ENOMEM.
 static int add_part(const json_t *m, json_t *part, json_t *out, msgl_strbuf *thoughts)
 {
     static const char *const kinds[][2] = {
@@ -114,8 +116,8 @@ static int add_part(const json_t *m, json_t *part, json_t *out, msgl_strbuf *tho
     return json_array_append_new(out, made) == 0 ? 0 : MSGL_ENOMEM;
 }
 
-// The parts of a content, made canonical. Whether the template gets them or one text of them is
-// seen when it is known (conversation.h).
+// Makes the parts of a content canonical. Whether the template gets the parts or one text of them
+// is decided when the template is known (conversation.h).
 static int parse_parts(json_t *m, size_t i, const json_t *parts, msgl_api_error *e)
 {
     msgl_strbuf thoughts;
@@ -146,9 +148,10 @@ static int parse_parts(json_t *m, size_t i, const json_t *parts, msgl_api_error 
     return json_object_set_new(m, "content", out) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// Templates print arguments with tojson, which wants the object; what is none for this parser (an
-// integer beyond 64 bits is in it) is tried again by the template's (load_arguments), and what is
-// none there, either (models do produce such), stays a text.
+// Replaces the arguments of a message's calls, which are texts, by the objects that they are the
+// JSON of: templates print them with tojson. A text that this parser refuses is tried again by the
+// template's (load_arguments), and one that is no object there, which models do write, stays a
+// text.
 static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     json_t *calls = json_object_get(message, "tool_calls");
@@ -171,7 +174,7 @@ static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msg
     return 0;
 }
 
-// What transformers does: templates find a member that is null as one that is not there.
+// Removes members that are null, as transformers does: a template finds them not defined.
 static void drop_nulls(json_t *m)
 {
     const char *key;
@@ -198,7 +201,7 @@ static int parse_content(json_t *m, size_t i, msgl_api_error *e)
     return json_object_set_new(m, "content", json_string("")) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// One message, made canonical in place.
+// Checks a message and makes it canonical, in place.
 static int parse_message(json_t *m, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     static const char *const roles[] = {"system",    "developer", "user",
@@ -217,8 +220,8 @@ static int parse_message(json_t *m, size_t i, msgl_json_room *room, msgl_api_err
     return rc == 0 ? parse_content(m, i, e) : rc;
 }
 
-// The functions of the API before tools: a call is a tool's of this id, and what a message of the
-// role function says next is its result.
+// Rewrites a message of the API before tools: a function_call becomes a call of a tool, with an id
+// that is made here, and the next message of the role function becomes that tool's result.
 static int modernize(const json_t *messages, size_t i, char id[32], msgl_api_error *e)
 {
     json_t *m = json_array_get(messages, i);
@@ -267,7 +270,7 @@ static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error 
     return 0;
 }
 
-// The i-th tool's parameters are a schema, and one of an object where it is promised to be kept.
+// Checks that the i-th tool's parameters are a schema, and with "strict" one of an object.
 static int check_schema(const json_t *function, size_t i, msgl_api_error *e)
 {
     const json_t *schema = msgl__field(function, "parameters");
@@ -293,14 +296,14 @@ static int check_schema(const json_t *function, size_t i, msgl_api_error *e)
                           i);
 }
 
-// A tool that is no function, such as {"type": "custom", ...} or a server's own search.
+// Whether a tool is no function, such as {"type": "custom", ...} or a server's own search.
 static bool is_foreign_tool(const json_t *tool)
 {
     return json_is_string(json_object_get(tool, "type")) &&
            !msgl__field_is_type(tool, "function") && json_object_get(tool, "function") == NULL;
 }
 
-// The body's tools without those, which the model could call and nobody would answer.
+// Leaves such tools out of the body: the model could call them, and nobody would answer.
 static int leave_out_tools(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     const json_t *in = json_object_get(o, "tools");
@@ -322,7 +325,7 @@ static int leave_out_tools(const json_t *o, msgl_gen_request *out, msgl_api_erro
     return bad == 0 ? 0 : msgl__api_oom(e);
 }
 
-// Each is {"type": "function", "function": {"name": ...}}.
+// Checks that each tool is {"type": "function", "function": {"name": ...}}.
 static int check_tools(const json_t *v, msgl_api_error *e)
 {
     if (!json_is_array(v)) {
@@ -377,7 +380,8 @@ static int replace_extra(msgl_gen_request *out, const msgl_req_extra_parts *p, m
     return 0;
 }
 
-// Calls beside a form that the text has to have: in its place, and as if one was forced.
+// Makes the grammar of calls beside "response_format": a call may come in the place of a text of
+// that form, and once it begins its grammar is that of a call that was forced.
 static int calls_beside(const msgl_tool_use *use, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
@@ -391,7 +395,7 @@ static int calls_beside(const msgl_tool_use *use, const msgl_api_config *cfg, ms
     return rc;
 }
 
-// Holds calls to the schemas of their tools, unless other fields say what the answer is made of.
+// Constrains calls to the schemas of their tools, unless another field constrains the answer.
 static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_config *cfg,
                            msgl_gen_request *out, msgl_api_error *e)
 {
@@ -406,7 +410,7 @@ static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_
         return 0;
     }
     if (p.grammar_kind != MSGL_GRAMMAR_NONE) {
-        // Other fields than this say what the whole answer is.
+        // Other fields than "response_format" constrain the whole answer, calls included.
         return msgl__field(o, "response_format") != NULL ? calls_beside(&use, cfg, out, e) : 0;
     }
     msgl_constraint_text c;
@@ -420,8 +424,9 @@ static int constrain_calls(const json_t *o, const json_t *tools, const msgl_api_
     return rc;
 }
 
-// A call that is forced is the answer: "response_format" is of what comes when the tool has
-// answered. Fields that are of this answer alone contradict it.
+// Drops "response_format" where a call is forced: the call is the answer, and the format is that of
+// the one that follows the tool's result. Other fields that constrain the answer contradict the
+// call.
 static int drop_form(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
@@ -435,7 +440,8 @@ static int drop_form(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
     return replace_extra(out, &p, e);
 }
 
-// *tools: borrowed, or NULL when there are none or they are not to be used.
+// Reads "tools" and what may be asked of them. *tools is borrowed from o; NULL: there are none, or
+// the answer may not call any.
 static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **tools,
                        msgl_gen_request *out, msgl_api_error *e)
 {
@@ -469,7 +475,8 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     return constrain_calls(o, v, cfg, out, e);
 }
 
-// How long thoughts may be. What else holds the answer's tokens to something has no place for them.
+// Reads how many tokens thoughts may have. Fields that constrain every token of the answer cannot
+// be combined with it: the tokens that end the thoughts would have to be allowed by them.
 static int parse_budget(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     int64_t budget = -1;
@@ -488,13 +495,13 @@ static int parse_budget(const json_t *o, msgl_gen_request *out, msgl_api_error *
                               "'bad_words'.",
                               name);
     }
-    // One that the answer cannot reach needs no watching.
+    // A budget that the answer cannot use up is none.
     const bool reached = out->max_tokens < 0 || budget < out->max_tokens;
     out->chat.thinking_budget = reached ? (int32_t)budget : -1;
     return 0;
 }
 
-// Thoughts are apart unless the client wants them in the content.
+// Reads whether thoughts are in "reasoning_content", or in the content, and how long they may be.
 static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                            msgl_api_error *e)
 {
@@ -506,7 +513,8 @@ static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen
     return parse_budget(o, out, e);
 }
 
-// "chat_template": *cfg is then *own, with the forms that it teaches.
+// Reads "chat_template". With one, *cfg becomes *own, a copy with the forms of calls and of
+// thoughts that this template has.
 static int parse_template(const json_t *o, const msgl_api_config **cfg, msgl_api_config *own,
                           msgl_gen_request *out, msgl_api_error *e)
 {
@@ -532,8 +540,9 @@ static int parse_template(const json_t *o, const msgl_api_config **cfg, msgl_api
     return 0;
 }
 
-// Names that are no variables for a client to set: they have fields of their own, or would be
-// arguments of what renders the template elsewhere, where they have done harm (CVE-2025-62426).
+// Refuses variables that a client may not set: they have fields of their own, or are arguments of
+// the function that renders templates in other servers, where setting them has done harm
+// (CVE-2025-62426).
 static int check_kwargs(const json_t *kwargs, msgl_api_error *e)
 {
     static const char *const reserved[] = {"messages",

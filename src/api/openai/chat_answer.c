@@ -18,7 +18,8 @@ int msgl__chat_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_adds(out, ",\"choices\":[") : rc;
 }
 
-// Bytes of the name in those of a call, behind which there may be a NUL and an id.
+// The length of the name in the bytes of a call's part, which are the name, or, with an id that the
+// model gave, the name, a NUL and the id: 3 for "add\0call_7".
 static size_t name_len(const char *call, size_t len)
 {
     const char *end = len == 0 ? NULL : memchr(call, '\0', len);
@@ -66,17 +67,13 @@ static int put_call_head(const msgl_reply *r, int index, int n, const char *call
 
 // --- whole ---
 
-// All bytes of a kind of part, joined. *any: there are some.
+// Appends the text of all parts of a kind, as one string. *any: it is not empty; where it is,
+// nothing is appended.
 static int put_joined(const msgl_parts *parts, msgl_part_kind kind, bool *any, msgl_strbuf *out)
 {
     msgl_strbuf all;
     msgl__strbuf_init(&all, SIZE_MAX / 2);
-    const char *at = msgl__strbuf_str(&parts->bytes);
-    int rc = 0;
-    for (size_t i = 0; i < parts->count && rc == 0; i++) {
-        if (parts->items[i].kind == kind) rc = msgl__strbuf_add(&all, at, parts->items[i].len);
-        at += parts->items[i].len;
-    }
+    int rc = msgl__reply_join(parts, kind, &all);
     *any = all.len > 0;
     if (rc == 0 && *any) rc = msgl__json_put_str(out, msgl__strbuf_str(&all), all.len);
     msgl__strbuf_free(&all);
@@ -102,7 +99,7 @@ static int put_calls(const msgl_reply *r, int index, const msgl_parts *parts, ms
     return rc == 0 && calls > 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
-// "content" and what else the parts are.
+// The members of a message from the value of "content" on: content, refusal, reasoning and calls.
 static int put_parts(const msgl_reply *r, int index, const msgl_sequence *s, msgl_strbuf *out)
 {
     bool any;
@@ -160,7 +157,7 @@ static int put_delta(const msgl_reply *r, int index, msgl_sequence *s, const cha
     return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
 }
 
-// A part's fields in a delta: those of content for anything but reasoning and calls.
+// The members of a delta that say what a part says: "content", "reasoning_content" or "tool_calls".
 static int put_part(const msgl_reply *r, int index, msgl_sequence *s, const msgl_part *p,
                     const char *data, msgl_strbuf *out)
 {
@@ -182,7 +179,8 @@ static int put_part(const msgl_reply *r, int index, msgl_sequence *s, const msgl
     return rc == 0 ? msgl__json_put_str(out, data, p->len) : rc;
 }
 
-// The event of a part. The log-probabilities that there are come with the first.
+// The event of a part. The first one has the log-probabilities of all tokens since the event
+// before.
 static int put_event(const msgl_reply *r, int index, msgl_sequence *s, const msgl_part *p,
                      const char *data, msgl_strbuf *out)
 {
@@ -220,7 +218,7 @@ static int put_part_events(const msgl_reply *r, int index, msgl_sequence *s, msg
     return rc;
 }
 
-// Whether there is a part that has an event.
+// Whether there is a part with bytes: the end of a call has none, and no event.
 static bool has_parts(const msgl_sequence *s)
 {
     return s->parts.bytes.len > 0;

@@ -7,7 +7,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 
-// A client, as long as it has responses.
+// A client that has responses: it is freed with the last of them.
 typedef struct owner {
     struct owner *next;
     uint64_t id;
@@ -21,7 +21,7 @@ typedef struct entry {
     int64_t made;
     msgl_claim claim;
     size_t items_len, body_len;
-    char *items, *body; // behind the id
+    char *items, *body; // in this block of memory, behind the id
     char id[];
 } entry;
 
@@ -37,9 +37,9 @@ struct msgl_response_store {
 
 msgl_response_limits msgl__response_limits_default(size_t max_request_memory)
 {
-    const size_t most = (size_t)64 << 20, share = max_request_memory / 16;
+    const size_t most = (size_t)64 << 20, sixteenth = max_request_memory / 16;
     return (msgl_response_limits){.max_count = 1000,
-                                  .max_bytes = share < most ? share : most,
+                                  .max_bytes = sixteenth < most ? sixteenth : most,
                                   .max_age_s = INT64_C(24) * 3600};
 }
 
@@ -59,13 +59,13 @@ int msgl__response_store_create(const msgl_response_limits *limits, msgl_budget 
     return 0;
 }
 
-// All that an entry takes.
+// The bytes of memory that an entry takes.
 static size_t bytes_of(const entry *e)
 {
     return sizeof *e + strlen(e->id) + 1 + e->items_len + e->body_len;
 }
 
-// Takes the entry at *at out of the list.
+// Takes the entry at *at out of the list and frees it.
 static void drop(msgl_response_store *s, entry **at)
 {
     entry *e = *at;
@@ -103,7 +103,7 @@ static void expire(msgl_response_store *s, int64_t now)
     while (s->oldest != NULL && now - s->oldest->made > s->limits.max_age_s) drop(s, &s->oldest);
 }
 
-// The client's response, or NULL.
+// Where the list has the client's response; NULL: it does not.
 static entry **find(msgl_response_store *s, uint64_t own, const char *id)
 {
     for (entry **at = &s->oldest; *at != NULL; at = &(*at)->next) {
@@ -112,7 +112,7 @@ static entry **find(msgl_response_store *s, uint64_t own, const char *id)
     return NULL;
 }
 
-// The oldest of the client that has the most bytes.
+// Drops the oldest response of the client whose responses have the most bytes.
 static void drop_one(msgl_response_store *s)
 {
     const owner *most = s->owners;
@@ -137,8 +137,9 @@ static owner *owner_of(msgl_response_store *s, uint64_t id)
     return o;
 }
 
-// The client's count has the entry before room is made: who brings it is the first who may lose
-// something.
+// Adds an entry, and drops others until the limits are kept. The entry is counted first, so that
+// the client that stores a response may itself be the one with the most bytes, which loses its
+// oldest.
 static int add(msgl_response_store *s, entry *e, uint64_t own)
 {
     e->owner = owner_of(s, own);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Responses that were answered, for GET, DELETE and previous_response_id: in memory, until the
-// server ends. Each belongs to the client that asked for it; for others it does not exist. Bounded
-// in number, bytes and age; where there is no room the client that has the most loses its oldest.
-// Any thread at any time.
+// Responses that were answered, which GET, DELETE and previous_response_id read: in memory, until
+// the server ends. Each belongs to the client that asked for it; for others it does not exist.
+// Number, bytes and age are bounded: where there is no room, the client whose responses have the
+// most bytes loses its oldest. Any thread may call these functions at any time.
 #ifndef MSGL_API_OPENAI_RESPONSE_STORE_H
 #define MSGL_API_OPENAI_RESPONSE_STORE_H
 
@@ -17,7 +17,7 @@ typedef struct msgl_response_limits {
     size_t max_bytes;
     int64_t max_age_s;
 } msgl_response_limits;
-// 1,000; 64 MiB, but at most 1/16 of what requests may hold; a day.
+// 1,000 responses; 64 MiB, or 1/16 of the memory of requests if that is less; a day.
 msgl_response_limits msgl__response_limits_default(size_t max_request_memory);
 
 typedef struct msgl_response_store msgl_response_store;
@@ -36,7 +36,9 @@ int msgl__response_store_put(msgl_response_store *s, uint64_t owner, const char 
 // Appends copies of a client's response; either may be NULL. 0, MSGL_ENOENT, MSGL_ENOMEM.
 int msgl__response_store_get(msgl_response_store *s, uint64_t owner, const char *id, int64_t now,
                              msgl_strbuf *items, msgl_strbuf *body);
-int msgl__response_store_remove(msgl_response_store *s, uint64_t owner, const char *id); // as get
+// Removes a client's response. 0, or MSGL_ENOENT.
+int msgl__response_store_remove(msgl_response_store *s, uint64_t owner, const char *id);
+// Removes the responses that are too old.
 void msgl__response_store_expire(msgl_response_store *s, int64_t now);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/responses, OpenAI's Responses API: the body as one of
-// /v1/chat/completions, which is what reads it from there on, and what the answer repeats of it.
+// POST /v1/responses, OpenAI's Responses API: the body is rewritten as one of /v1/chat/completions,
+// whose parser reads it from there on; and what of the request the answer repeats.
 #include <stdio.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ static const msgl_field_row rows[] = {
     MSGL_ROW_CACHE_SALT,
     {0},
 };
-// Of OpenAI's service: nothing here depends on them.
+// Fields of OpenAI's service, on which nothing here depends.
 #define UNUSED(name) MSGL_ROW_UNUSED(name, "of OpenAI's service")
 static const msgl_field_row service_rows[] = {
     UNUSED("user"),
@@ -107,7 +107,7 @@ static const msgl_fields text_fields = {.member = "text", .read = text_rows};
 static const msgl_fields reasoning_fields = {.member = "reasoning", .read = reasoning_rows};
 static const msgl_fields *const objects[] = {&fields, &text_fields, &reasoning_fields, NULL};
 
-// As if it were not there.
+// Whether a value means what leaving the field out means.
 static bool is_off(const json_t *v)
 {
     switch (v == NULL ? JSON_NULL : json_typeof(v)) {
@@ -151,8 +151,8 @@ static int check_supported(const json_t *o, msgl_api_error *e)
 
 // --- tools ---
 
-// A tool of type function as a chat's, behind those that *out has. space: of the namespace that it
-// is in, or NULL.
+// Appends a tool of type function to *out as a chat has it. space: the name of the namespace that
+// it is in, or NULL.
 static int put_function(const json_t *tool, json_t *space, const char *param, json_t *out,
                         msgl_gen_request *req, msgl_api_error *e)
 {
@@ -180,8 +180,8 @@ static int put_function(const json_t *tool, json_t *space, const char *param, js
     return json_array_append_new(out, f) != 0 || bad != 0 ? msgl__api_oom(e) : 0;
 }
 
-// Tools that the server does not run are left out: the model could call them, and nobody would
-// answer. Those of a namespace are functions, or left out, too.
+// Appends the tools that are functions, those of namespaces among them. Other tools are run by
+// OpenAI's servers and are left out: the model could call them, and nobody would answer.
 static int put_tools_of(const json_t *in, json_t *space, const char *at, json_t *out,
                         msgl_gen_request *req, msgl_api_error *e)
 {
@@ -239,14 +239,18 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out,
     } else {
         as = json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name", "answer",
                        "schema", schema);
-        if (json_is_true(msgl__field(format, "strict"))) {
-            (void)json_object_set_new(json_object_get(as, "json_schema"), "strict", json_true());
+        json_t *inner = json_object_get(as, "json_schema");
+        if (json_is_true(msgl__field(format, "strict")) &&
+            json_object_set_new(inner, "strict", json_true()) != 0) {
+            json_decref(as);
+            return msgl__api_oom(e);
         }
     }
     return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// The template's variables. Effort "none" is what most templates call enable_thinking.
+// Sets variables of the template. The effort "none" is what most templates call enable_thinking
+// false.
 static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
                          const msgl_api_config *cfg, msgl_api_error *e)
 {
@@ -270,8 +274,8 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out,
 
 // --- what the answer repeats ---
 
-// ,"name":v, or `otherwise` in its place: v is NULL, or so long that the client, which has it, does
-// not need it three times in a stream.
+// ,"name":v; or ,"name":otherwise, where v is NULL, or has more than REPEATED_MAX bytes: a stream
+// would repeat them three times to the client that sent them.
 static int put_member(const char *name, const json_t *v, const char *otherwise, msgl_strbuf *out)
 {
     const bool first = out->len > 0 && out->data[out->len - 1] == '{';
@@ -336,7 +340,7 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
                              req->kept.len > 0 ? "true" : "false");
 }
 
-// Of a request that was read: its fields have the right types.
+// Writes the members of the answer that repeat the request, whose fields were checked before.
 static int repeat(const json_t *o, msgl_gen_request *req, msgl_api_error *e)
 {
     msgl_strbuf *repeated = &msgl__responses_own(req)->repeated;
@@ -370,7 +374,7 @@ static int copy_field(const json_t *o, const char *name, json_t *chat)
     return v == NULL ? 0 : json_object_set(chat, name, v);
 }
 
-// The body as a chat's. Fields that the chat has and this API does not have are not passed on.
+// Rewrites the body as a chat's. Fields that a chat has and this API does not have are not copied.
 static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, const msgl_api_config *cfg,
                    msgl_api_error *e)
 {
@@ -415,9 +419,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a response is one answer");
     if (rc == 0 && most > 0) out->max_tokens = (int32_t)most;
     if (rc == 0) rc = repeat(o, out, e);
-    // The request's tree owns the chat's: its texts are the same ones.
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
-    return rc;
+    return msgl__request_keep(out, "chat", chat, rc, e);
 }
 
 static const msgl_example examples[] = {

@@ -23,8 +23,8 @@ static int put_item_id(const msgl_reply *r, msgl_part_kind kind, int number, msg
                              own == NULL ? r->id : own + 1, number);
 }
 
-// The next item up to its text. name: of a call.
-// A function's name, and its namespace, if the client called it by both.
+// A function's name, and its namespace if the client's tools have it in one: the model calls it
+// SPACE__NAME, and the answer has the two names as they were.
 static int put_call_name(const msgl_reply *r, const char *name, size_t len, msgl_strbuf *out)
 {
     const msgl_strbuf *all = &msgl__responses_own(r->req)->namespaces;
@@ -44,6 +44,7 @@ static int put_call_name(const msgl_reply *r, const char *name, size_t len, msgl
     return msgl__chat_put_call_name(name, len, out);
 }
 
+// The next item up to its text. name[0, len): the bytes of a call's part; others have none.
 static int put_item_head(const msgl_reply *r, int index, msgl_sequence *s, msgl_part_kind kind,
                          const char *name, size_t len, msgl_strbuf *out)
 {
@@ -73,7 +74,7 @@ static int put_content(msgl_part_kind kind, const char *text, size_t len, msgl_s
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-// From behind its head to the end of an item.
+// An item from behind its head to its end.
 static int put_item_rest(msgl_part_kind kind, const char *text, size_t len, const char *status,
                          msgl_strbuf *out)
 {
@@ -85,15 +86,15 @@ static int put_item_rest(msgl_part_kind kind, const char *text, size_t len, cons
     return rc == 0 ? msgl__strbuf_addf(out, "%s,\"status\":\"%s\"}", call ? "" : "]", status) : rc;
 }
 
-// By a limit, or aborted.
+// Whether the answer ended by a limit, or was aborted.
 static bool was_cut(const msgl_sequence *s)
 {
     return s->finish != NULL &&
            (strcmp(s->finish, "length") == 0 || strcmp(s->finish, "abort") == 0);
 }
 
-// Of an item that ends here. last: there is nothing behind it. A call may be whole although the
-// answer was cut.
+// The status of an item that ends here. last: there is nothing behind it in the answer. A call may
+// be whole although the answer was cut behind it.
 static const char *status_of(const msgl_sequence *s, msgl_part_kind kind, bool last,
                              const char *text, size_t len)
 {
@@ -108,7 +109,7 @@ static const char *status_of(const msgl_sequence *s, msgl_part_kind kind, bool l
 
 // --- the response ---
 
-// Up to its items.
+// The response up to its items.
 static int put_head(const msgl_reply *r, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(
@@ -143,7 +144,8 @@ static int put_usage(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *o
         r->prompt_tokens + s->completion_tokens);
 }
 
-// From behind its items. s: of an answer that is complete, or NULL. e: why it failed, or NULL.
+// The response from behind its items. s: the answer if it is complete, or NULL. e: why it failed,
+// or NULL.
 static int put_tail(const msgl_reply *r, const msgl_sequence *s, const msgl_api_error *e,
                     msgl_strbuf *out)
 {
@@ -252,7 +254,7 @@ static int put_part_event(const msgl_reply *r, msgl_sequence *s, const char *typ
     return rc == 0 ? end_event(out) : rc;
 }
 
-// "delta" or the whole text.
+// The event of a piece of the open item's text or arguments, or (delta false) of all of it.
 static int put_string_event(const msgl_reply *r, msgl_sequence *s, bool delta, const char *text,
                             size_t len, msgl_strbuf *out)
 {
@@ -283,7 +285,7 @@ static int put_shown_item(const msgl_sequence *s, msgl_strbuf *out)
     return msgl__strbuf_add(out, msgl__strbuf_str(&s->blocks_shown) + at, s->blocks_shown.len - at);
 }
 
-// last: nothing follows it.
+// Ends the open item, if there is one. last: nothing follows it in the answer.
 static int close_item(const msgl_reply *r, msgl_sequence *s, bool last, msgl_strbuf *out)
 {
     if (!s->block_open) return 0;
@@ -301,7 +303,7 @@ static int close_item(const msgl_reply *r, msgl_sequence *s, bool last, msgl_str
     return rc == 0 ? end_event(out) : rc;
 }
 
-// name: of a call.
+// Begins an item, behind the open one. name[0, len): the bytes of a call's part; others have none.
 static int open_item(const msgl_reply *r, int index, msgl_sequence *s, msgl_part_kind kind,
                      const char *name, size_t len, msgl_strbuf *out)
 {
@@ -320,7 +322,7 @@ static int open_item(const msgl_reply *r, int index, msgl_sequence *s, msgl_part
     return rc == 0 ? put_part_event(r, s, "response.content_part.added", "", 0, out) : rc;
 }
 
-// last: of what there is to show. A call's end has an event when nothing of its text has.
+// The events of a part; last: it is the last one of those that there are now.
 static int put_part_events(const msgl_reply *r, int index, msgl_sequence *s, const msgl_part *p,
                            const char *data, bool last, msgl_strbuf *out)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Items of /v1/responses as messages of a chat. What the model made in one turn are several items,
-// thoughts, text and calls, and one message. Every item is looked at once.
+// Items of /v1/responses as messages of a chat. What the model wrote in one turn, thoughts, text
+// and calls, is several items, and one message of a chat. Every item is looked at once.
 #include "api/openai/responses_input.h"
 
 #include <stdio.h>
@@ -16,14 +16,15 @@ static const char unread[] = "[image or file] This model reads text only: it is 
 
 typedef struct history {
     json_t *out;          // the chat's messages; borrowed
-    json_t *turn;         // the model's that is not complete yet, or NULL; owned
-    bool has_said, noted; // the turn has content; it is only what other items say (add_note)
+    json_t *turn;         // the model's message that is not complete yet, or NULL; owned
+    bool has_said;        // the turn has content
+    bool noted;           // and all of it is text of items that are no messages (add_note)
     msgl_strbuf said;     // the content
-    msgl_strbuf thoughts; // of the turn's items, one behind the other
-    char param[64];       // the item
+    msgl_strbuf thoughts; // the thoughts of the turn's items, one behind the other
+    char param[64];       // where the item is, such as "input[3]"
 } history;
 
-// Part i of the item's `field` is of none of these types.
+// 400: part i of the item's `field` has none of the types that are read there.
 static int bad_part(const history *h, const char *field, size_t i, const json_t *part,
                     const char *allowed, msgl_api_error *e)
 {
@@ -39,8 +40,7 @@ static int bad_part(const history *h, const char *field, size_t i, const json_t 
                           param, type, allowed);
 }
 
-// The text of a part of one of these types, the other one's only where it is not `allowed` anyway;
-// or of a refusal. NULL: it is none.
+// The text of a part of one of the two types, or of a refusal; NULL: the part is none of these.
 static const json_t *text_in(const json_t *part, const char *allowed, const char *other)
 {
     const json_t *text = json_object_get(part, "text");
@@ -56,7 +56,7 @@ static bool is_picture(const json_t *part)
            msgl__field_is_type(part, "computer_screenshot");
 }
 
-// Texts of the parts behind what *out has, by line breaks apart. Pictures and files in a tool's
+// Appends the texts of parts to *out, with line breaks between them. Pictures and files in a tool's
 // output are only mentioned: a history that has one stays usable.
 static int join(const history *h, const char *field, const json_t *parts, const char *allowed,
                 const char *other, msgl_strbuf *out, msgl_api_error *e)
@@ -74,7 +74,7 @@ static int join(const history *h, const char *field, const json_t *parts, const 
     return 0;
 }
 
-// A string, or parts of text as one, into *out.
+// Sets *out to a new reference to a string, or to parts of text as one string.
 static int text_of(const history *h, const char *field, const json_t *v, const char *allowed,
                    const char *other, json_t **out, msgl_api_error *e)
 {
@@ -132,7 +132,7 @@ static bool turn_has(const history *h, const char *field)
 
 // --- items ---
 
-// The turn's content, behind what other items said.
+// Appends a text to the turn's content, on a line of its own.
 static int say(history *h, const char *text, size_t len, msgl_api_error *e)
 {
     int rc = h->has_said && h->said.len > 0 ? msgl__strbuf_addc(&h->said, '\n') : 0;
@@ -171,7 +171,8 @@ static int add_message(history *h, const json_t *item, msgl_api_error *e)
     return json_array_append_new(h->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
-// The thoughts themselves, else what was made of them; what is encrypted nobody can read here.
+// Adds the thoughts of an item to the turn: the thoughts themselves, or else their summary.
+// Thoughts that are encrypted cannot be read here.
 static int add_reasoning(history *h, const json_t *item, msgl_api_error *e)
 {
     const json_t *content = msgl__field(item, "content"), *summary = msgl__field(item, "summary");
@@ -187,7 +188,7 @@ static int add_reasoning(history *h, const json_t *item, msgl_api_error *e)
                : join(h, "summary", summary, "summary_text", "text", &h->thoughts, e);
 }
 
-// A call with its id, name and arguments, into the turn.
+// Adds a call with its id, name and arguments to the turn.
 static int put_call(history *h, const json_t *item, msgl_api_error *e)
 {
     json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
@@ -205,7 +206,7 @@ static int put_call(history *h, const json_t *item, msgl_api_error *e)
                : msgl__api_oom(e);
 }
 
-// What a namespace has is called by both names, as chats have no namespaces.
+// Adds a call of a function. One of a namespace has both names in one, as chats have no namespaces.
 static int add_call(history *h, const json_t *item, msgl_api_error *e)
 {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
@@ -222,7 +223,7 @@ static int add_call(history *h, const json_t *item, msgl_api_error *e)
     return rc;
 }
 
-// Behind the model's turn, as what the tool of the call `id` said. Takes the reference of text.
+// Ends the turn and adds the result of the call `id`. Takes the reference of text.
 static int put_output(history *h, const json_t *id, json_t *text, msgl_api_error *e)
 {
     const int rc = text == NULL ? msgl__api_oom(e) : end_turn(h, e);
@@ -246,7 +247,7 @@ static int add_output(history *h, const json_t *item, msgl_api_error *e)
 
 // --- items of tools that are no functions ---
 
-// The id by which an item's call and output know each other; NULL: none.
+// The id that a call's item and its output's have in common; NULL: the item has none.
 static const json_t *call_id_of(const json_t *item)
 {
     const json_t *id = json_object_get(item, "call_id");
@@ -254,7 +255,7 @@ static const json_t *call_id_of(const json_t *item)
     return json_is_string(id) ? id : NULL;
 }
 
-// What the item says, as text of the model's turn.
+// Adds what an item says as text of the model's turn.
 static int add_note(history *h, const json_t *item, msgl_api_error *e)
 {
     msgl_strbuf text;
@@ -269,14 +270,14 @@ static int add_note(history *h, const json_t *item, msgl_api_error *e)
     return rc;
 }
 
-// Nobody reads these: what is stored elsewhere, or what is said to OpenAI's servers.
+// Leaves out an item that names what OpenAI's servers store, or is for them alone.
 static int skip(history *h, const json_t *item, msgl_api_error *e)
 {
     (void)h, (void)item, (void)e;
     return 0;
 }
 
-// A picture is not text, and long.
+// Adds what an item says without its picture, which is no text, and long.
 static int add_picture(history *h, const json_t *item, msgl_api_error *e)
 {
     json_t *rest = msgl__json_copy(item);
@@ -287,8 +288,9 @@ static int add_picture(history *h, const json_t *item, msgl_api_error *e)
     return rc;
 }
 
-// A call of a tool that the client runs: custom_tool_call, local_shell_call, ... The model sees a
-// call of a function, with the client's id. The input of a custom one is a text, not arguments.
+// Adds a call of a tool that the client runs, such as custom_tool_call or local_shell_call, as a
+// call of a function with the client's id. Where its input is no object, as the text of a custom
+// tool, the arguments are an object with that input.
 static int add_other_call(history *h, const json_t *item, msgl_api_error *e)
 {
     static const char *const inputs[] = {"input", "arguments", "action", "actions", "operation"};
@@ -312,7 +314,7 @@ static int add_other_call(history *h, const json_t *item, msgl_api_error *e)
     return rc;
 }
 
-// And what it said: a text, parts, or whatever the tool's kind has.
+// Adds the output of such a call: a text, parts, or any JSON value that the tool's kind has.
 static int add_other_output(history *h, const json_t *item, msgl_api_error *e)
 {
     const json_t *id = call_id_of(item), *output = msgl__field(item, "output");
@@ -412,7 +414,7 @@ static int add_items(history *h, const json_t *in, msgl_api_error *e)
                           json_array_size(h->out), MSGL_API_MAX_MESSAGES);
 }
 
-// A message of one text; v is a string.
+// Adds a message of one text, the string v.
 static int add_text(history *h, const char *role, const json_t *v, msgl_api_error *e)
 {
     json_t *m = json_pack("{s:s,s:O}", "role", role, "content", v);

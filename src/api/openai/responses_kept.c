@@ -9,14 +9,14 @@
 #include "api/json.h"
 #include "api/openai/response_store.h"
 
-// A string as the item that it stands for.
+// The item that a string as "input" stands for: a message of the user.
 static json_t *item_of_text(const json_t *text)
 {
     return json_pack("{s:s,s:s,s:[{s:s,s:O}]}", "type", "message", "role", "user", "content",
                      "type", "input_text", "text", text);
 }
 
-// {"data":[...]} of texts with a NUL behind each.
+// Appends {"data":[...]} with JSON texts, behind each of which there is a NUL.
 static int write_list(const msgl_strbuf *items, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_adds(out, "{\"data\":[");
@@ -27,7 +27,7 @@ static int write_list(const msgl_strbuf *items, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
 }
 
-// The array `name` of a stored text, behind what *list has.
+// Appends the elements of the array `name` of a stored object to *list.
 static int add_stored(json_t *list, const msgl_strbuf *text, const char *name,
                       msgl_gen_request *out, msgl_api_error *e)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// /v1/files and /v1/batches as the event loop sees them: calls go to the thread of batches.h and
-// come back as answers; the connections that it makes are served as any other.
+// /v1/files and /v1/batches as the event loop sees them: a call is passed to the thread of
+// batches.h and replied to when it comes back with its answer; the connections that the thread
+// makes are served like those of any client.
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,7 +15,8 @@
 #include "core/mem.h"
 #include "front/front_impl.h"
 
-// What the front has of us: the thread of batches.h, and what wakes the loop when it has something.
+// The front's guest: the thread of batches.h, and the event that wakes the loop when the thread has
+// something for it.
 typedef struct guest {
     msgl_front *front;
     msgl_batches *batches;
@@ -24,8 +26,8 @@ typedef struct guest {
 
 // A call whose client waits.
 typedef struct batch_wait {
-    msgl_batch_call call; // first: it is freed with it
-    client base;
+    msgl_batch_call call; // the first member: msgl__batch_call_free frees all of this
+    client base;          // its conn is NULL once the client has left
     const msgl_endpoint *ep;
 } batch_wait;
 
@@ -34,7 +36,7 @@ static bool is_files(const msgl_endpoint *ep)
     return ep == &msgl__endpoint_files || ep == &msgl__endpoint_file;
 }
 
-// Which part of a list is asked for. 0, or MSGL_EINVAL with *e.
+// Reads which page of a list is asked for. 0, or MSGL_EINVAL with *e.
 static int read_page(const msgl_http_parser *p, msgl_batch_call *c, msgl_api_error *e)
 {
     msgl_http_value v;
@@ -92,7 +94,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
     if (!msgl__multipart_boundary(type->at, type->len, w->call.boundary)) {
         w->call.boundary[0] = '\0';
     }
-    w->call.body = p->body; // taken over
+    w->call.body = p->body; // owned by the call from here on, as is its claim
     msgl__strbuf_init(&p->body, p->body.max);
     w->call.claim = p->claim;
     w->call.claim.budget = &f->budget;
@@ -105,7 +107,7 @@ static void reply(batch_wait *w)
 {
     msgl_http_conn *c = w->base.conn;
     const msgl_batch_call *call = &w->call;
-    if (c == NULL) return; // left in the meantime
+    if (c == NULL) return; // the client has left
     w->base.conn = NULL;
     msgl__http_conn_set_user(c, NULL);
     msgl__http_reply(c, call->status, call->type, NULL, msgl__strbuf_str(&call->answer),

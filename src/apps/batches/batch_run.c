@@ -18,32 +18,28 @@
 #include "utils/json_write.h"
 
 enum {
-    FULL_MS = 10000,       // after an answer that could not be stored
-    RETRY_MS = 500,        // after an answer that says "later"
-    MAX_TRIES = 3,         // of a request with which the engine ends
-    MAX_ERRORS = 100,      // of the input that are told
-    ANSWER_MAX = 1 << 30,  // bytes
-    HEAD_MAX = 16 * 1024,  // of an answer
-    READ_STEP = 64 * 1024, //
+    FULL_MS = 10000,       // pause after an answer that could not be stored
+    RETRY_MS = 500,        // pause after an answer that says "later"
+    MAX_TRIES = 3,         // how often a request is sent that stops the engine, or has no answer
+    MAX_ERRORS = 100,      // lines of a refused input that its batch names
+    ANSWER_MAX = 1 << 30,  // bytes of an answer, its head included
+    HEAD_MAX = 16 * 1024,  // bytes of an answer's head
+    READ_STEP = 64 * 1024, // bytes that are received at once
 };
 
 typedef enum line_state { LINE_WAITING, LINE_SENT, LINE_DONE } line_state;
 
 struct msgl_batch_line {
-    size_t at, len; // in the input
-    int number;     // from 1
-    uint8_t state, tries;
+    size_t at, len; // its bytes are input[at, at + len)
+    int number;     // of the input's lines, from 1: blank ones count, and are no requests
+    uint8_t state;  // line_state
+    uint8_t tries;  // how often it was sent without an answer that counts
 };
-
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s == NULL ? "" : s;
-}
 
 // --- the input ---
 
-// 0 or MSGL_ENOMEM: a batch whose error is not kept would be run.
+// Adds an error to those that the batch's object will have. 0, or MSGL_ENOMEM, which has to end the
+// check: a batch without errors is run.
 static int add_error(json_t *errors, int line, const char *param, const char *message)
 {
     char text[400];
@@ -54,14 +50,14 @@ static int add_error(json_t *errors, int line, const char *param, const char *me
     return json_array_append_new(errors, o) == 0 ? 0 : MSGL_ENOMEM;
 }
 
-static json_t *parse_line(const msgl_batch *b, const msgl_batch_line *l, msgl_err *err)
+static json_t *parse_line(const msgl_batch_run *b, const msgl_batch_line *l, msgl_err *err)
 {
     msgl_json_room room = {0};
     return msgl__json_parse_object(b->input + l->at, l->len, &room, err);
 }
 
-// What is wrong with a request, and with which of its fields; NULL: nothing.
-static const char *check_request(const msgl_batch *b, const json_t *o, const char **param)
+// Says what is wrong with a request, and sets *param to the field; NULL: nothing is.
+static const char *check_request(const msgl_batch_run *b, const json_t *o, const char **param)
 {
     const json_t *id = json_object_get(o, "custom_id"), *body = json_object_get(o, "body");
     *param = "custom_id";
@@ -69,9 +65,9 @@ static const char *check_request(const msgl_batch *b, const json_t *o, const cha
         return "'custom_id' must be a string that is not empty.";
     }
     *param = "method";
-    if (strcmp(text_of(o, "method"), "POST") != 0) return "'method' must be 'POST'.";
+    if (strcmp(msgl__store_text(o, "method"), "POST") != 0) return "'method' must be 'POST'.";
     *param = "url";
-    if (strcmp(text_of(o, "url"), text_of(b->object, "endpoint")) != 0) {
+    if (strcmp(msgl__store_text(o, "url"), msgl__store_text(b->object, "endpoint")) != 0) {
         return "'url' must be the 'endpoint' of the batch.";
     }
     *param = "body";
@@ -83,8 +79,8 @@ static const char *check_request(const msgl_batch *b, const json_t *o, const cha
     return NULL;
 }
 
-// One line of the input. seen: line numbers by custom_id.
-static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, json_t *errors)
+// Checks one line of the input. seen: indices of lines by their custom_id.
+static int check_line(msgl_batch_run *b, const msgl_batch_line *l, json_t *seen, json_t *errors)
 {
     msgl_err err = {0};
     json_t *o = parse_line(b, l, &err);
@@ -93,7 +89,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
         return add_error(errors, l->number, NULL, err.text);
     }
     const char *param = NULL, *wrong = check_request(b, o, &param);
-    const char *id = text_of(o, "custom_id");
+    const char *id = msgl__store_text(o, "custom_id");
     if (wrong == NULL && json_object_get(seen, id) != NULL) {
         param = "custom_id";
         wrong = "The 'custom_id' is that of an earlier line; each must be its own.";
@@ -108,7 +104,7 @@ static int check_line(msgl_batch *b, const msgl_batch_line *l, json_t *seen, jso
     return rc;
 }
 
-static int add_line(msgl_batch *b, msgl_batch_line l)
+static int add_line(msgl_batch_run *b, msgl_batch_line l)
 {
     if (b->num_lines == b->cap_lines) {
         const int cap = b->cap_lines == 0 ? 64 : 2 * b->cap_lines;
@@ -121,7 +117,7 @@ static int add_line(msgl_batch *b, msgl_batch_line l)
     return 0;
 }
 
-static int split_lines(msgl_batch *b)
+static int split_lines(msgl_batch_run *b)
 {
     int rc = 0, number = 0;
     for (size_t at = 0; at < b->input_len && rc == 0;) {
@@ -137,11 +133,11 @@ static int split_lines(msgl_batch *b)
     return rc;
 }
 
-static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
+static int read_input(msgl_batch_run *b, json_t *seen, json_t *errors)
 {
     char message[160];
     msgl_err err = {0};
-    int rc = msgl__store_read_data(b->store, text_of(b->object, "input_file_id"),
+    int rc = msgl__store_read_data(b->store, msgl__store_text(b->object, "input_file_id"),
                                    MSGL_BATCH_MAX_INPUT, &b->input, &b->input_len, &err);
     if (rc != 0) {
         (void)snprintf(message, sizeof message, "The input file cannot be read: %.100s", err.text);
@@ -164,45 +160,73 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
 
 // --- what earlier runs have answered ---
 
-// Takes the whole lines of a file of answers, and cuts off what is torn behind them. *lines: how
-// many.
-static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *seen, int *lines)
+// Notes that the request of a line text[0, len) of a file of answers is done. 0, or MSGL_ENOMEM.
+static int take_line(msgl_batch_run *b, const char *text, size_t len, const json_t *seen)
 {
-    char *text = NULL;
-    size_t len = 0;
-    msgl_err err;
-    int rc = msgl__store_read_data(b->store, id, SIZE_MAX / 2, &text, &len, &err);
-    size_t at = 0;
-    *lines = 0;
-    while (rc == 0 && at < len) {
-        const char *end = memchr(text + at, '\n', len - at);
-        if (end == NULL) break;
-        json_t *o =
-            msgl__json_loadb(text + at, (size_t)(end - text) - at, JSON_ALLOW_NUL, NULL, NULL);
-        const json_t *i = json_object_get(seen, text_of(o, "custom_id"));
-        if (i != NULL) {
-            msgl_batch_line *l = &b->lines[json_integer_value(i)];
-            b->done += l->state != LINE_DONE;
-            l->state = LINE_DONE;
-        }
-        json_decref(o);
-        at = (size_t)(end - text) + 1;
-        ++*lines;
+    int rc;
+    json_t *o = msgl__json_loadb(text, len, JSON_ALLOW_NUL, NULL, &rc);
+    if (rc == MSGL_ENOMEM) return rc; // its request may be answered already
+    const json_t *i = json_object_get(seen, msgl__store_text(o, "custom_id"));
+    if (i != NULL) {
+        msgl_batch_line *l = &b->lines[json_integer_value(i)];
+        b->done += l->state != LINE_DONE;
+        l->state = LINE_DONE;
     }
-    if (rc == 0 && at < len && ftruncate(fd, (off_t)at) != 0) rc = MSGL_EIO;
-    msgl__free(text);
+    json_decref(o);
+    return 0;
+}
+
+// Takes the whole lines out of text, of which only the bytes from `from` on are new: those before
+// have no line break.
+static int take_lines(msgl_batch_run *b, msgl_strbuf *text, size_t from, const json_t *seen,
+                      int *lines)
+{
+    size_t begin = 0;
+    int rc = 0;
+    for (const char *end;
+         rc == 0 && (end = memchr(text->data + from, '\n', text->len - from)) != NULL; ++*lines) {
+        from = (size_t)(end - text->data) + 1;
+        rc = take_line(b, text->data + begin, from - 1 - begin, seen);
+        begin = from;
+    }
+    text->len -= begin;
+    if (begin > 0) memmove(text->data, text->data + begin, text->len);
     return rc;
 }
 
-static int open_answers(msgl_batch *b, const json_t *seen)
+// Reads a file of answers: their requests are done. A last line without an end is cut off. *lines:
+// how many whole lines there are. All of the answers may be larger than memory, so that they are
+// read a line at a time.
+static int take_answers(msgl_batch_run *b, int fd, const json_t *seen, int *lines)
 {
-    const char *out = text_of(b->object, "_output"), *err = text_of(b->object, "_errors");
+    off_t at = 0;
+    ssize_t n = 0;
+    int rc = 0;
+    msgl_strbuf text;
+    msgl__strbuf_init(&text, SIZE_MAX / 2);
+    *lines = 0;
+    while (rc == 0 && (rc = msgl__strbuf_reserve(&text, READ_STEP)) == 0) {
+        n = pread(fd, text.data + text.len, READ_STEP, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        at += n;
+        text.len += (size_t)n;
+        rc = take_lines(b, &text, text.len - (size_t)n, seen, lines);
+    }
+    if (n < 0) rc = MSGL_EIO;
+    if (rc == 0 && text.len > 0 && ftruncate(fd, at - (off_t)text.len) != 0) rc = MSGL_EIO;
+    msgl__strbuf_free(&text);
+    return rc;
+}
+
+static int open_answers(msgl_batch_run *b, const json_t *seen)
+{
     int completed, failed;
-    b->out_fd = msgl__store_open_data(b->store, out);
-    b->err_fd = msgl__store_open_data(b->store, err);
+    b->out_fd = msgl__store_open_data(b->store, msgl__store_text(b->object, "_output"));
+    b->err_fd = msgl__store_open_data(b->store, msgl__store_text(b->object, "_errors"));
     if (b->out_fd < 0 || b->err_fd < 0) return MSGL_EIO;
-    int rc = take_answers(b, out, b->out_fd, seen, &completed);
-    if (rc == 0) rc = take_answers(b, err, b->err_fd, seen, &failed);
+    int rc = take_answers(b, b->out_fd, seen, &completed);
+    if (rc == 0) rc = take_answers(b, b->err_fd, seen, &failed);
     if (rc != 0) return rc;
     json_t *counts = json_object_get(b->object, "request_counts");
     json_object_set_new(counts, "total", json_integer(b->num_lines));
@@ -216,10 +240,10 @@ static void now_at(json_t *object, const char *key)
     json_object_set_new(object, key, json_integer((json_int_t)time(NULL)));
 }
 
-int msgl__batch_open(msgl_batch *b, msgl_batch_store *store, const char *id)
+int msgl__batch_open(msgl_batch_run *b, msgl_batch_store *store, const char *id)
 {
     msgl_err err;
-    *b = (msgl_batch){.store = store, .out_fd = -1, .err_fd = -1};
+    *b = (msgl_batch_run){.store = store, .out_fd = -1, .err_fd = -1};
     (void)snprintf(b->id, sizeof b->id, "%s", id);
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
         b->slots[i].fd = -1;
@@ -239,7 +263,7 @@ int msgl__batch_open(msgl_batch *b, msgl_batch_store *store, const char *id)
         if (rc == 0) rc = MSGL_EINVAL;
     } else if (rc == 0) {
         rc = open_answers(b, seen);
-        if (rc == 0 && strcmp(text_of(b->object, "status"), "validating") == 0) {
+        if (rc == 0 && strcmp(msgl__store_text(b->object, "status"), "validating") == 0) {
             json_object_set_new(b->object, "status", json_string("in_progress"));
             now_at(b->object, "in_progress_at");
         }
@@ -258,7 +282,7 @@ static void slot_close(msgl_batch_slot *s)
     msgl__strbuf_free(&s->out);
 }
 
-void msgl__batch_close(msgl_batch *b)
+void msgl__batch_close(msgl_batch_run *b)
 {
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) slot_close(&b->slots[i]);
     if (b->out_fd >= 0) close(b->out_fd);
@@ -266,52 +290,59 @@ void msgl__batch_close(msgl_batch *b)
     json_decref(b->object);
     msgl__free(b->input);
     msgl__free(b->lines);
-    *b = (msgl_batch){.out_fd = -1, .err_fd = -1};
+    *b = (msgl_batch_run){.out_fd = -1, .err_fd = -1};
 }
 
 // --- requests ---
 
-static void request_id(const msgl_batch *b, const msgl_batch_line *l, char id[64])
+static void request_id(const msgl_batch_run *b, const msgl_batch_line *l, char id[64])
 {
     (void)snprintf(id, 64, "batch_req_%s_%d", b->id + sizeof MSGL_STORE_BATCH - 1, l->number);
 }
 
-static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbuf *out)
+static int put_request(const msgl_batch_run *b, const msgl_batch_line *l, msgl_strbuf *out)
 {
     msgl_err err;
     char id[64];
     json_t *o = parse_line(b, l, &err);
     char *body = o == NULL ? NULL : msgl__json_text(json_object_get(o, "body"), JSON_COMPACT);
     request_id(b, l, id);
-    int rc = body == NULL ? MSGL_ENOMEM
-                          : msgl__strbuf_addf(out,
-                                              "POST %s HTTP/1.1\r\nHost: localhost\r\n"
-                                              "Content-Type: application/json\r\n"
-                                              "X-Request-Id: %s\r\nConnection: close\r\n"
-                                              "Content-Length: %zu\r\n\r\n",
-                                              text_of(b->object, "endpoint"), id, strlen(body));
+    int rc = body == NULL
+                 ? MSGL_ENOMEM
+                 : msgl__strbuf_addf(out,
+                                     "POST %s HTTP/1.1\r\nHost: localhost\r\n"
+                                     "Content-Type: application/json\r\n"
+                                     "X-Request-Id: %s\r\nConnection: close\r\n"
+                                     "Content-Length: %zu\r\n\r\n",
+                                     msgl__store_text(b->object, "endpoint"), id, strlen(body));
     if (rc == 0) rc = msgl__strbuf_adds(out, body);
     msgl__free(body);
     json_decref(o);
     return rc;
 }
 
-static void wait_ms(msgl_batch *b, int ms)
+static void wait_ms(msgl_batch_run *b, int ms)
 {
     b->wait_until_ns = msgl__now_ns() + (uint64_t)ms * 1000000u;
     b->one_by_one = true;
 }
 
-// The request is to be sent again, later.
-static void give_back(msgl_batch *b, msgl_batch_slot *s)
+// Gives up the request that a slot has sent, which is then one that was never sent.
+static void unsend(msgl_batch_run *b, msgl_batch_slot *s)
 {
     b->lines[s->line].state = LINE_WAITING;
     if (s->line < b->first) b->first = s->line;
     slot_close(s);
+}
+
+// The same after the server said "later": the next request waits for a while.
+static void send_later(msgl_batch_run *b, msgl_batch_slot *s)
+{
+    unsend(b, s);
     wait_ms(b, RETRY_MS);
 }
 
-void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void *ctx)
+void msgl__batch_fill(msgl_batch_run *b, int slots, msgl_batch_connect connect, void *ctx)
 {
     int used = 0;
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) used += b->slots[i].fd >= 0;
@@ -336,7 +367,7 @@ void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void
     }
 }
 
-int msgl__batch_poll(msgl_batch *b, struct pollfd *fds, int *slot_of)
+int msgl__batch_poll(msgl_batch_run *b, struct pollfd *fds, int *slot_of)
 {
     int n = 0;
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
@@ -351,7 +382,8 @@ int msgl__batch_poll(msgl_batch *b, struct pollfd *fds, int *slot_of)
 
 // --- answers ---
 
-// The status and where the body is, once the answer is whole. 1: it is; 0: not yet; -1: no answer.
+// Finds the status and the body of an answer, whose bytes are in[*body, *body + *len). 1: it is
+// whole; 0: more has to come; -1: this is no answer.
 static int parse_answer(const msgl_strbuf *in, int *status, size_t *body, size_t *len)
 {
     static const char length[] = "\r\nContent-Length: ";
@@ -364,8 +396,8 @@ static int parse_answer(const msgl_strbuf *in, int *status, size_t *body, size_t
     return in->len - *body >= *len ? 1 : 0;
 }
 
-static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status, const char *body,
-                      size_t len, msgl_strbuf *out)
+static int put_answer(const msgl_batch_run *b, const msgl_batch_line *l, int status,
+                      const char *body, size_t len, msgl_strbuf *out)
 {
     char id[64];
     msgl_err err;
@@ -387,33 +419,35 @@ static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status,
     return rc;
 }
 
-// Appended whole or not at all, as far as that can be had.
+// Appends a line. Where only a part of it could be written the file is cut back to its length
+// before.
 static int append(int fd, const msgl_strbuf *line, msgl_err *err)
 {
     const off_t before = lseek(fd, 0, SEEK_END);
     if (msgl__write_all(fd, line->data, line->len) == 0) return 0;
     (void)msgl__err_set(err, MSGL_EIO, "%m");
     const int cut = before >= 0 ? ftruncate(fd, before) : -1;
-    (void)cut; // the next start does it again
+    (void)cut; // otherwise the next start of the batch cuts off the line, which has no end
     return MSGL_EIO;
 }
 
-static void count_one(const msgl_batch *b, const char *what)
+static void count_one(const msgl_batch_run *b, const char *what)
 {
     json_t *counts = json_object_get(b->object, "request_counts");
     const json_int_t n = json_integer_value(json_object_get(counts, what));
     json_object_set_new(counts, what, json_integer(n + 1));
 }
 
-// A whole answer has come.
-static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char *body, size_t len,
-                       msgl_err *err)
+// Stores a whole answer, or sends the request again where the answer says that it could not be
+// served now.
+static int take_answer(msgl_batch_run *b, msgl_batch_slot *s, int status, const char *body,
+                       size_t len, msgl_err *err)
 {
     msgl_batch_line *l = &b->lines[s->line];
     const bool full = status == 408 || status == 429 || status == 503;
     const bool engine = status == 500 && memmem(body, len, "engine_stopped", 14) != NULL;
     if (full || (engine && ++l->tries < MAX_TRIES)) {
-        give_back(b, s);
+        send_later(b, s);
         return 0;
     }
     msgl_strbuf line;
@@ -426,7 +460,7 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
     }
     msgl__strbuf_free(&line);
     if (rc != 0) {
-        give_back(b, s);
+        send_later(b, s);
         wait_ms(b, FULL_MS);
         return rc;
     }
@@ -438,8 +472,9 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
     return 0;
 }
 
-// The connection was closed without an answer. Not again and again: the request is what it is.
-static int take_silence(msgl_batch *b, msgl_batch_slot *s, msgl_err *err)
+// The connection was closed without an answer. After MAX_TRIES of these the request itself may be
+// the reason, and it is answered by an error.
+static int take_silence(msgl_batch_run *b, msgl_batch_slot *s, msgl_err *err)
 {
     static const char body[] =
         "{\"error\":{\"message\":\"The server gave no answer.\",\"type\":\"server_error\","
@@ -447,11 +482,11 @@ static int take_silence(msgl_batch *b, msgl_batch_slot *s, msgl_err *err)
     if (++b->lines[s->line].tries >= MAX_TRIES) {
         return take_answer(b, s, 500, body, sizeof body - 1, err);
     }
-    give_back(b, s);
+    send_later(b, s);
     return 0;
 }
 
-// Takes interim answers (100) from the front of what has come.
+// Removes interim answers (100 Continue) that stand before the answer.
 static void skip_interim(msgl_strbuf *in)
 {
     static const char interim[] = "HTTP/1.1 100 ";
@@ -476,11 +511,13 @@ static int send_more(msgl_batch_slot *s)
     return 0;
 }
 
-int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err)
+int msgl__batch_ready(msgl_batch_run *b, int slot, msgl_err *err)
 {
     msgl_batch_slot *s = &b->slots[slot];
     if (s->fd < 0) return 0;
-    const bool sent = send_more(s) == 0; // a refusal may come before all of it is read
+    // A server may refuse a request before it has read all of it, and close: then nothing more can
+    // be sent, and the answer is still there to be received.
+    const bool sent = send_more(s) == 0;
     for (;;) {
         if (msgl__strbuf_reserve(&s->in, READ_STEP) != 0) break;
         const ssize_t n = recv(s->fd, s->in.data + s->in.len, READ_STEP, MSG_DONTWAIT);
@@ -499,23 +536,21 @@ int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err)
     return take_silence(b, s, err);
 }
 
-bool msgl__batch_is_done(const msgl_batch *b)
+bool msgl__batch_is_done(const msgl_batch_run *b)
 {
     return b->done == b->num_lines;
 }
 
 // --- the end ---
 
-// Makes a file of answers one of the API's, unless it is empty.
-static int publish(msgl_batch *b, const char *own, const char *key, const char *name, msgl_err *err)
+// Makes a file of answers one of the API's, named in the object `ended`, unless it is empty.
+static int publish(const msgl_batch_run *b, json_t *ended, const char *own, const char *key,
+                   const char *name, msgl_err *err)
 {
-    char id[MSGL_STORE_ID], filename[96];
-    (void)snprintf(id, sizeof id, "%s", text_of(b->object, own));
+    const char *id = msgl__store_text(ended, own);
+    char filename[96];
     const int64_t bytes = msgl__store_data_size(b->store, id);
-    if (bytes == 0) {
-        msgl__store_remove(b->store, id);
-        return 0;
-    }
+    if (bytes == 0) return 0;
     (void)snprintf(filename, sizeof filename, "%s_%s.jsonl", b->id, name);
     json_t *file = json_pack("{s:s,s:s,s:I,s:I,s:s,s:s,s:s}", "id", id, "object", "file", "bytes",
                              (json_int_t)bytes, "created_at", (json_int_t)time(NULL), "filename",
@@ -523,23 +558,47 @@ static int publish(msgl_batch *b, const char *own, const char *key, const char *
     const int rc = file == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
                                 : msgl__store_set(b->store, id, file, err);
     json_decref(file);
-    if (rc == 0) json_object_set_new(b->object, key, json_string(id));
+    if (rc == 0) json_object_set_new(ended, key, json_string(id));
     return rc;
 }
 
-int msgl__batch_end(msgl_batch *b, const char *status, msgl_err *err)
+static void remove_if_empty(const msgl_batch_run *b, const char *own)
+{
+    const char *id = msgl__store_text(b->object, own);
+    if (msgl__store_data_size(b->store, id) == 0) msgl__store_remove(b->store, id);
+}
+
+// Stores the object as it is when the batch has ended, which it then is.
+static int store_end(msgl_batch_run *b, json_t *ended, const char *status, msgl_err *err)
 {
     char key[32];
-    for (int i = 0; i < MSGL_BATCH_SLOTS; i++) slot_close(&b->slots[i]);
+    int rc = publish(b, ended, "_output", "output_file_id", "output", err);
+    if (rc == 0) rc = publish(b, ended, "_errors", "error_file_id", "error", err);
+    if (rc != 0) return rc;
+    (void)snprintf(key, sizeof key, "%s_at", status);
+    json_object_set_new(ended, "status", json_string(status));
+    now_at(ended, "finalizing_at");
+    now_at(ended, key);
+    rc = msgl__store_set(b->store, b->id, ended, err);
+    if (rc != 0) return rc;
+    json_decref(b->object);
+    b->object = json_incref(ended);
+    remove_if_empty(b, "_output");
+    remove_if_empty(b, "_errors");
+    return 0;
+}
+
+int msgl__batch_end(msgl_batch_run *b, const char *status, msgl_err *err)
+{
+    for (int i = 0; i < MSGL_BATCH_SLOTS; i++) {
+        if (b->slots[i].fd >= 0) unsend(b, &b->slots[i]);
+    }
     if ((b->out_fd >= 0 && fsync(b->out_fd) != 0) || (b->err_fd >= 0 && fsync(b->err_fd) != 0)) {
         return msgl__err_set(err, MSGL_EIO, "%m");
     }
-    int rc = publish(b, "_output", "output_file_id", "output", err);
-    if (rc == 0) rc = publish(b, "_errors", "error_file_id", "error", err);
-    if (rc != 0) return rc;
-    (void)snprintf(key, sizeof key, "%s_at", status);
-    json_object_set_new(b->object, "status", json_string(status));
-    now_at(b->object, "finalizing_at");
-    now_at(b->object, key);
-    return msgl__store_set(b->store, b->id, b->object, err);
+    json_t *ended = msgl__json_copy(b->object);
+    const int rc = ended == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory")
+                                 : store_end(b, ended, status, err);
+    json_decref(ended);
+    return rc;
 }

@@ -20,7 +20,7 @@
 #include "utils/json.h"
 #include "utils/json_write.h"
 
-enum { HEX = 24 }; // digits of an id: time, then chance
+enum { HEX = 24 }; // digits of an id: 16 of its time, 8 of chance
 
 static const char digits[] = "0123456789abcdef";
 
@@ -30,7 +30,7 @@ static void name_of(const char *id, const char *suffix, char name[64])
     (void)snprintf(name, 64, "%s.%s", id, suffix);
 }
 
-// The same as a path.
+// The path of ID.json or ID.data.
 static int path_of(const msgl_batch_store *s, const char *id, const char *suffix,
                    char path[PATH_MAX], msgl_err *err)
 {
@@ -65,7 +65,7 @@ int64_t msgl__store_made_at(const char *id)
     return (int64_t)(ns / 1000000000u);
 }
 
-// The id of a directory's entry, if it is that of an object's `suffix`.
+// Sets id to that of a directory's entry ID.suffix. False: its name has another form or prefix.
 static bool entry_id(const struct dirent *e, const char *prefix, const char *suffix,
                      char id[MSGL_STORE_ID])
 {
@@ -139,7 +139,8 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     msgl_err err;
     if (path_of(s, id, "json", path, &err) != 0) return NULL;
     if (msgl__file_read(path, MSGL_STORE_OBJECT_MAX, &text, &len, &err) != 0) return NULL;
-    json_t *o = msgl__json_loadb(text, len, 0, NULL, NULL);
+    // An uploaded file's name, as the client gave it, may have a NUL.
+    json_t *o = msgl__json_loadb(text, len, JSON_ALLOW_NUL, NULL, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
     json_decref(o);
@@ -185,7 +186,7 @@ static int page_add(msgl_store_page *p, const char *id)
     return 0;
 }
 
-// All ids that are older than `after`, in any order.
+// Adds all ids that are older than `after` (NULL: all), in any order.
 static int read_ids(const msgl_batch_store *s, const char *prefix, const char *after,
                     msgl_store_page *out)
 {

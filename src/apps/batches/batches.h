@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Batches over a folder: one thread that answers calls of /v1/files and /v1/batches, and runs the
-// batches that are there, the oldest first, over connections to the server that it is part of: a
-// batch's request is one as any other, but for its being sent when the server has room for it. The
-// event loop hands calls over, is woken, and takes answers and the ends of connections back.
+// Batches over a folder. One thread answers the calls of /v1/files and /v1/batches and runs the
+// batches that the folder has, the oldest first, as a client of the server that it belongs to: a
+// batch's request is like any other, but is sent only when the server has room for it. The event
+// loop submits calls to the thread; it is woken, and takes answered calls and the ends of the
+// thread's new connections.
 #ifndef MSGL_APPS_BATCHES_BATCHES_H
 #define MSGL_APPS_BATCHES_BATCHES_H
 
@@ -16,24 +17,23 @@
 
 typedef struct msgl_batches msgl_batches;
 
-// What POST reads: a form's parts, a JSON object.
+// The fields that POST reads, of /v1/files in a form, of /v1/batches in a JSON object.
 extern const msgl_fields msgl__file_fields, msgl__batch_fields;
 
 typedef enum msgl_batch_object { MSGL_BATCH_FILES, MSGL_BATCH_BATCHES } msgl_batch_object;
 
-// A call, and its answer.
+// A call of the API, and the answer that the thread writes into it.
 typedef struct msgl_batch_call {
     struct msgl_batch_call *next;
-    void *owner; // the submitter's
+    void *owner; // for who submits it; the thread leaves it alone
     msgl_batch_object what;
     msgl_http_method method;
-    char rest[96]; // of the path, behind /v1/files/ or /v1/batches/; empty: the list
-    // Of a list: how many, 0: as many as a list has; the last one of the page before, empty: none.
-    int limit;
-    char after[MSGL_STORE_ID];
+    char rest[96];             // the path behind /v1/files/ or /v1/batches/; empty: the list
+    int limit;                 // objects of a list's page; 0: the usual number
+    char after[MSGL_STORE_ID]; // the last object of the page before; empty: this is the first page
     char boundary[MSGL_MULTIPART_BOUNDARY_MAX + 1]; // empty: the body is no form
     msgl_strbuf body;
-    msgl_claim claim; // of body and answer
+    msgl_claim claim; // the memory of body and answer
     int status;
     const char *type;
     msgl_strbuf answer;
@@ -41,18 +41,25 @@ typedef struct msgl_batch_call {
 
 void msgl__batch_call_free(msgl_batch_call *c);
 
-// wake_fd: an eventfd that is written to when there is something to take.
+// Starts the thread over a folder, which is made if it is not there. wake_fd is an eventfd that the
+// thread writes to when there is something to take; it stays the caller's. Errors: those of
+// msgl__store_open, MSGL_EIO, MSGL_ENOMEM, MSGL_EINTERNAL.
 int msgl__batches_open(const char *dir, const msgl_store_limits *limits, const msgl_log *log,
                        int wake_fd, msgl_batches **out, msgl_err *err);
-// How many objects of this kind a list has at most.
+// How many objects of this kind a page of a list has at most.
 int msgl__batch_list_max(msgl_batch_object what);
-// Gives up what is under way; the next server that has the folder goes on with it.
+// Stops the thread and frees all of it, NULL allowed. A batch that has not ended goes on in the
+// next server that opens the folder.
 void msgl__batches_close(msgl_batches *b);
-void msgl__batches_submit(msgl_batches *b, msgl_batch_call *c); // takes c
-msgl_batch_call *msgl__batches_take(msgl_batches *b);           // answered, or NULL
-int msgl__batches_take_fd(msgl_batches *b);                     // to serve, or -1
-// How many requests may be under way at once from now on, at most MSGL_BATCH_SLOTS.
+// Passes a call to the thread, which owns it until msgl__batches_take returns it.
+void msgl__batches_submit(msgl_batches *b, msgl_batch_call *c);
+// An answered call, which is the caller's again; NULL: there is none.
+msgl_batch_call *msgl__batches_take(msgl_batches *b);
+// The end of a new connection, which the caller serves and closes; -1: there is none.
+int msgl__batches_take_fd(msgl_batches *b);
+// Sets how many requests of batches there may be at once, at most MSGL_BATCH_SLOTS.
 void msgl__batches_set_room(msgl_batches *b, int room);
-void msgl__batches_stop(msgl_batches *b); // those that are under way are given up
+// Has the thread end: it answers no more calls, and closes the connections of its requests.
+void msgl__batches_stop(msgl_batches *b);
 
 #endif

@@ -37,6 +37,7 @@ static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_FEW_COLUMNS * 2 + 64];
 typedef struct amx_scratch {
     int n;                     // columns of a block of up to 16 rows: 1, 2, 4, 8 or 16
     int padded, steps;         // head_dim padded to 32, and that over 32
+    bool placed;               // the whole tile is in k and v; else each stage is placed in turn
     char *q, *k, *v;           // B tiles of q; gathered keys; B tiles of V
     const char *block[BLOCKS]; // keys of 16: row 0, and bytes from row to row
     size_t stride[BLOCKS];
@@ -212,7 +213,8 @@ static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
         const bool in = i >= keys->begin && i < keys->end;
         s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->slot_bytes : ZEROS;
     }
-    if (rows <= MSGL_ATTN_FEW_ROWS) return; // placed stage by stage
+    s->placed = rows > MSGL_ATTN_FEW_ROWS;
+    if (!s->placed) return;
     for (int b = first * 2; b < last * 2; b++) {
         place_block(s, keys, b, s->k + (size_t)b * 32 * (size_t)s->padded);
     }
@@ -302,7 +304,9 @@ static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, in
         const int end = b + STAGE < to ? b + STAGE : to;
         fetch next = end < to ? fetch_stage(keys, keys->k, end, to, products)
                               : fetch_stage(keys, keys->v, from, to, products);
-        for (int i = b; i < end; i++) {
+        // Of an item of 40 rows the second block has 8, and what is placed serves the next run,
+        // too.
+        for (int i = b; i < end && !s->placed; i++) {
             place_block(s, keys, i,
                         s->k + (size_t)(i - b) * 32 * (size_t)(s->padded * keys->heads));
         }
@@ -514,9 +518,12 @@ static void value_stage(amx_scratch *s, const msgl__attn_keys *keys, int from, i
                 _tile_loadd(6, o + 16, o_stride);
             }
             for (int pair = from; pair < to; pair++) {
-                char *tiles = s->v + (pair & 1) * 2048;
+                const size_t in_tile = (size_t)pair * 64 * (size_t)s->padded + (size_t)t * 2048;
+                char *tiles = s->v + (s->placed ? in_tile : (size_t)(pair & 1) * 2048);
                 fetch_some(next);
-                place_values(s->value + pair * 32, at + (size_t)t * 64, k, tiles);
+                if (!s->placed) {
+                    place_values(s->value + pair * 32, at + (size_t)t * 64, k, tiles);
+                }
                 MSGL_AMX_BARRIER(tiles);
                 _tile_loadd(7, s->p[h * s->n] + pair * 32, TILE * 2);
                 _tile_loadd(2, tiles, 64);
