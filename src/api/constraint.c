@@ -196,7 +196,7 @@ int msgl__constraint_compile(const msgl_constraint_text *c, const msgl_constrain
     limits.lenient = !use->strict;
     const size_t most = claim == NULL || claim->budget == NULL
                             ? limits.compile_bytes
-                            : msgl__budget_share(claim->budget) / 2;
+                            : msgl__budget_request_limit(claim->budget) / 2;
     if (limits.compile_bytes > most) limits.compile_bytes = most;
     const size_t taken = fixed ? 0 : limits.compile_bytes;
     int rc = claim == NULL ? 0 : msgl__claim_add(claim, MSGL_BUDGET_PROMPT, taken);

@@ -17,7 +17,8 @@ static const struct {
     {&msgl__sampling_settings, offsetof(msgl_args, sampling)},
 };
 
-// The table of option *i, which becomes a row of it; past the last table: none.
+// The table of option *i, which becomes the row in it: with 60 rows in the first table and 90 in
+// the second, option 70 is row 10 of the second. Past the last row the result is no table.
 static size_t table_of(int *i)
 {
     size_t t = 0;
@@ -56,8 +57,8 @@ void msgl__option_env(const msgl_setting *o, char out[64])
     out[n] = '\0';
 }
 
-// The option of these commands that a flag says; -1: none. *as: the row of another's spelling, else
-// NULL.
+// The option of these commands that a flag means; -1: none. *as: the row of spellings.c that it is
+// found by; NULL: it is minisgl's own name.
 static int find(const char *flag, unsigned commands, const msgl_spelling **as)
 {
     const msgl_setting *o;
@@ -77,7 +78,7 @@ static int find(const char *flag, unsigned commands, const msgl_spelling **as)
     return -1;
 }
 
-// Edits between two words (Levenshtein), for "did you mean"; words of up to 63 letters.
+// The number of edits between two words of up to 63 letters (Levenshtein), for "did you mean".
 static int distance(const char *a, const char *b)
 {
     int row[64];
@@ -158,7 +159,7 @@ static int store(int i, const char *source, const char *value, msgl_args *a, msg
     return 0;
 }
 
-// The same of a value as `as` spells it; NULL: it is minisgl's own spelling.
+// The same for a value in the spelling of another project, `as`; NULL: it is minisgl's own.
 static int store_spelled(int i, const msgl_spelling *as, const char *source, const char *value,
                          msgl_args *a, msgl_err *err)
 {
@@ -170,7 +171,8 @@ static int store_spelled(int i, const msgl_spelling *as, const char *source, con
     return store(i, source, value, a, err);
 }
 
-// What another project's flag asks for is so anyway.
+// Whether a flag of another project asks for what minisgl always does. It is named, and changes
+// nothing.
 static bool is_ignored(const char *flag)
 {
     const msgl_spelling *as = msgl__spelling_find(flag);
@@ -179,8 +181,9 @@ static bool is_ignored(const char *flag)
     return true;
 }
 
-// Kubernetes sets MINISGL_PORT=tcp://10.0.0.1:1919 in the pods beside a Service named minisgl (and
-// Docker for a link of that name): it tells of another server, and is no setting of this one.
+// Whether a variable is the address of another server: Kubernetes sets
+// MINISGL_PORT=tcp://10.0.0.1:1919 in the pods beside a Service named minisgl, and Docker does for
+// a link of that name.
 static bool is_service_link(const msgl_setting *o, const char *value)
 {
     return strcmp(o->name, "port") == 0 &&
@@ -210,7 +213,7 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
     return 0;
 }
 
-// The benchmarks that read an option, if not all or none do: NULL then.
+// The benchmarks that read an option; NULL: all or none of them do.
 static const char *benchmarks_of(const msgl_setting *o)
 {
     return (o->commands & MSGL_BENCH_STEP) != 0      ? "step"
@@ -231,7 +234,8 @@ bool msgl__cli_lists(const char *list, const char *name)
     return false;
 }
 
-// An option of some benchmarks must not be given to another in silence. o: one of those, or NULL.
+// Refuses an option of some benchmarks for another one, which would read over it in silence. o
+// NULL: fine.
 static int check_benchmark(const msgl_setting *o, const char *sub, msgl_err *err)
 {
     if (o == NULL || msgl__cli_lists(benchmarks_of(o), sub)) return 0;
@@ -261,7 +265,7 @@ static int add_option(struct own_options *own, const msgl_setting *o, const char
     return rc != 0 ? rc : check_benchmark(own->several, benchmarks_of(own->one), err);
 }
 
-// A word that is no option: what is measured (bench), or the model. *model: the one so far.
+// Takes a word that is no option: what is measured (bench), or the model, which *model becomes.
 static int take_word(const msgl_command *cmd, const char *word, const struct own_options *own,
                      const char **model, msgl_args *out, msgl_err *err)
 {
@@ -284,8 +288,8 @@ static int take_word(const msgl_command *cmd, const char *word, const struct own
                          word, cmd->name);
 }
 
-// The value of a flag: behind its "=", what it stands for by itself, or the next word, *i, of argc.
-// NULL: there is none.
+// The value of the flag argv[*i]: what is behind its "=", what it stands for by itself, or the next
+// word, which *i becomes. NULL: there is none.
 static const char *value_of(const msgl_setting *o, const msgl_spelling *as, int argc, char **argv,
                             int *i)
 {
@@ -296,7 +300,7 @@ static const char *value_of(const msgl_setting *o, const msgl_spelling *as, int 
     return *i + 1 < argc ? argv[++*i] : NULL;
 }
 
-// A word that begins with "-", at *i. *model: what --model says.
+// Takes the word argv[*i], which begins with "-", and its value. *model becomes what --model says.
 static int take_flag(const msgl_command *cmd, int argc, char **argv, int *i,
                      struct own_options *own, const char **model, msgl_args *out, msgl_err *err)
 {
@@ -343,7 +347,7 @@ static int read_command_line(const msgl_command *cmd, int argc, char **argv, msg
 
 // ---- the file of --config ----
 
-// What a boolean is called in YAML, in any case; else the text as it is.
+// The text in lower case if it may be a boolean of YAML, which has them in any case; else as it is.
 static const char *lower_boolean(const char *value, char out[8])
 {
     size_t n = 0;
@@ -354,7 +358,8 @@ static const char *lower_boolean(const char *value, char out[8])
 
 enum { ENTRY_WRONG = -1, ENTRY_IGNORED = -2 };
 
-// The option of an entry, and how it is spelled; or one of the above, the first with *err.
+// The option of an entry of the file, and how it is spelled; or one of the above, the first with
+// *err.
 static int find_entry(const msgl_command *cmd, const msgl_file_option *e, const msgl_spelling **as,
                       msgl_err *err)
 {
@@ -379,7 +384,7 @@ static int find_entry(const msgl_command *cmd, const msgl_file_option *e, const 
     return at;
 }
 
-// given: by flag or variable, which goes first.
+// Stores an entry of the file, unless a flag or a variable, which count more, has given the option.
 static int take_entry(int at, const msgl_spelling *as, const msgl_file_option *e, bool given,
                       msgl_args *out, msgl_err *err)
 {
@@ -432,7 +437,8 @@ static int read_config(const msgl_command *cmd, msgl_args *out, msgl_err *err)
     return 0;
 }
 
-// llama-server's context is of all requests together.
+// Divides a context that was given as llama-server's, which all requests share, by their number: -c
+// 8192 -np 4 is 2048 tokens for each.
 static int share_context(msgl_args *a, msgl_err *err)
 {
     const int n = a->engine.max_running;

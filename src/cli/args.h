@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The command line. The tables of the engine's settings (core/engine_settings.c), of sampling
-// (core/sampling_params.c) and of the rest (options.c) feed parsing, --help, the MINISGL_
-// environment names, what --config reads and docs/cli.md; a value comes from its flag, else from
-// its variable, else from the file, else it is the default.
+// (core/sampling_params.c) and of the rest (options.c) are what the parser, --help, the names of
+// MINISGL_ variables, --config and docs/cli.md are made from. A value comes from its flag, else
+// from its variable, else from the file, else it is the default.
 #ifndef MSGL_CLI_ARGS_H
 #define MSGL_CLI_ARGS_H
 
@@ -77,12 +77,14 @@ typedef struct msgl_command {
 
 // Rows whose values are in msgl_args itself.
 extern const msgl_setting_table msgl__cli_settings;
-// Other name k, from 0, of an option: "-o" of "--format"; NULL: it has no more.
+// The k-th other name, from 0, of an option: the first one of "format" is "-o". NULL: it has no
+// more.
 const char *msgl__option_alias(const msgl_setting *o, int k);
 
-// All options, counted from 0; NULL behind the last. What only the C API has is of no command.
+// The i-th of all options, from 0; NULL: there is none. One that only the C API has is of no
+// command.
 const msgl_setting *msgl__option(int i);
-// Where in msgl_args the struct is that holds option i's value.
+// The offset in msgl_args of the struct that has option i's value.
 size_t msgl__option_values(int i);
 
 // Reads argv[0, argc) (without program and command), then variables, then the file of --config. A
@@ -94,15 +96,15 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
 void msgl__args_free(msgl_args *a);
 // Whether the option that is stored in this member of *a was given, by flag, variable or file.
 bool msgl__args_given(const msgl_args *a, const void *member);
-// "MINISGL_MAX_RUNNING_REQUESTS" of "max-running-requests".
+// The name of an option's variable: MINISGL_MAX_RUNNING_REQUESTS for max-running-requests.
 void msgl__option_env(const msgl_setting *o, char out[64]);
 void msgl__help_command(const msgl_command *cmd, FILE *out);
 void msgl__help_markdown(const msgl_command *commands, int n, FILE *out);
-// A page of section 1.
+// Writes the manual page, of section 1.
 void msgl__help_man(const msgl_command *commands, int n, const char *version, FILE *out);
 void msgl__help_bash(const msgl_command *commands, int n, FILE *out); // what bash completes
 
-// Whether `name` stands in a list with commas, spaces behind which do not count.
+// Whether `name` is in a list with commas: "fi" is in "fa, fi", "f" is not.
 bool msgl__cli_lists(const char *list, const char *name);
 
 #endif

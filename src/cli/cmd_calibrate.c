@@ -25,7 +25,7 @@ static int on_piece(void *ctx, const msgl_piece *p)
     return msgl__cli_interrupted;
 }
 
-// All prompts of `most` tokens, the last one of what is left.
+// Computes the ids as prompts of `most` tokens each; the last one has what is left.
 static int compute(msgl_llm *l, const int32_t *ids, size_t n, size_t most, msgl_err *err)
 {
     struct calibration c = {.total = n};

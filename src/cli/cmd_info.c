@@ -50,15 +50,15 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
     }
 }
 
-// The GPU that `auto` would take.
+// The GPU that `auto` would take, or why there is none.
 typedef struct gpu {
     bool usable;
     msgl_cuda_props props;
     msgl_err why; // it is not usable
 } gpu;
 
-// What a start with this backend would ask of it for a group of layers; without a model (NULL),
-// what most models do.
+// What the engine would need of this backend for a group of layers. Without a model (NULL) it is
+// what most models need.
 static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
                                 int32_t group, const gpu *g, msgl_device_kind kind)
 {
@@ -112,7 +112,7 @@ static bool runs_here(const msgl_attn_desc *d, const msgl_model_config *model, c
     return false;
 }
 
-// One row per backend and kind of device, straight from its descriptor and its supports.
+// Prints a row for each backend of this kind of device, from its descriptor.
 static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
                      msgl_rows *rows)
 {
@@ -173,7 +173,8 @@ static void gpus(gpu *g, bool print)
     printf("gpu      none%s%s\n", news ? " used: " : "", news ? g->why.text : "");
 }
 
-// Each plug-in and whether it opens, or why not; without `all`, one line where there is no GPU.
+// Prints each plug-in and whether it opens, or why not; without a GPU, and unless all_lines, one
+// line.
 static void plugins(bool all_lines)
 {
     if (!all_lines && !msgl__cuda_has_driver() && msgl__cuda_api_open(NULL) == NULL) {
@@ -241,7 +242,8 @@ static void print_model(const char *dir, const msgl_model_config *c)
 
 enum { WIDTH = 100, NAMES = 23, WHAT = 64 };
 
-// A summary in `room` columns: as a whole, or up to the last mark that fits.
+// Prints a summary in `room` columns: all of it, or as much as ends before a comma, colon or
+// semicolon.
 static void put_summary(const char *text, int room)
 {
     int n = (int)strlen(text);
@@ -263,7 +265,7 @@ static const msgl_attn_desc *find_backend(const char *name, msgl_device_kind kin
     return NULL;
 }
 
-// A line for each name.
+// Prints a line for each name of a backend.
 static void overview(const msgl_model_config *model, const gpu *g)
 {
     int count;
@@ -285,7 +287,7 @@ static void overview(const msgl_model_config *model, const gpu *g)
            model != NULL ? " MODEL" : "");
 }
 
-// Words behind what stands in the line, which goes on in the next where it is full.
+// Prints words behind the `column` characters that the line has, and breaks it where it is full.
 static void put_words(const char *text, int column)
 {
     while (*text != '\0') {

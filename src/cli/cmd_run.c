@@ -24,6 +24,7 @@ struct run {
     const msgl_args *args;
     msgl_llm *llm;
     FILE *in, *out;
+    long in_start; // where `in` begins: somebody may have read from standard input before
     const char *out_name;
     msgl_run_common common;
     msgl_run_line **window; // ring of requests, oldest first
@@ -64,8 +65,8 @@ static int on_piece(void *ctx, const msgl_piece *p)
     return msgl__cli_interrupted;
 }
 
-// An empty answer looks like a fault: the first one says why it is none. line: of the input; 0: of
-// a prompt.
+// Says why an answer is empty, of the first one, because it looks like a fault of the program.
+// line: its line of the input; 0: it answers a prompt of the command line.
 static void say_empty(struct run *r, int64_t line, int finish, int tokens)
 {
     char where[40] = "";
@@ -81,13 +82,14 @@ static void say_empty(struct run *r, int64_t line, int finish, int tokens)
             r->common.chat ? "" : "; the prompt was no chat's, but text to be continued");
 }
 
-// Writes what is answered. ended: the engine has; what fails because of that was not answered.
+// Writes the answers that are complete, up to the first that is not. ended: the engine has failed;
+// a line that has failed with it is not written, so that --resume asks it again.
 static int flush_window(struct run *r, bool ended, msgl_err *err)
 {
     while (r->count > 0 && r->window[r->first]->done) {
         const msgl_run_line *line = r->window[r->first];
         if (ended && r->window[r->first]->error_status >= 500) break;
-        // Why it could not be written is said by the flush.
+        // If the file does not take it, the flush below says why.
         if (msgl__run_line_write(line, r->out) == MSGL_ENOMEM) {
             return msgl__err_set(err, MSGL_ENOMEM, "an answer: out of memory");
         }
@@ -173,10 +175,11 @@ static int open_input(struct run *r, const char *input, msgl_err *err)
     if (fstat(fileno(r->in), &st) == 0 && S_ISDIR(st.st_mode)) {
         return msgl__err_set(err, MSGL_EINVAL, "--input %.180s: is a folder", input);
     }
-    r->total_bytes = 0;
-    if (fseek(r->in, 0, SEEK_END) == 0) {
-        r->total_bytes = (uint64_t)ftell(r->in);
-        rewind(r->in);
+    r->in_start = ftell(r->in);
+    if (r->in_start >= 0 && fseek(r->in, 0, SEEK_END) == 0) {
+        const long end = ftell(r->in);
+        r->total_bytes = end > r->in_start ? (uint64_t)(end - r->in_start) : 0;
+        (void)fseek(r->in, r->in_start, SEEK_SET);
     } else if (r->args->resume) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "--input %.180s: --resume reads it twice; it must be a file", input);
@@ -184,7 +187,7 @@ static int open_input(struct run *r, const char *input, msgl_err *err)
     return 0;
 }
 
-// What the output, a file of `bytes`, has already.
+// Reads what the output, a file of `bytes`, has already.
 static int read_before(struct run *r, int64_t bytes, msgl_err *err)
 {
     const char *output = r->args->output;
@@ -200,7 +203,7 @@ static int read_before(struct run *r, int64_t bytes, msgl_err *err)
     if (out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
     const int rc = msgl__resume_read(r->in, r->args->input, out, output, &r->before, err);
     fclose(out);
-    rewind(r->in);
+    (void)fseek(r->in, r->in_start, SEEK_SET);
     if (rc == 0) {
         fprintf(stderr, "%lld requests are answered in %s%s\n", (long long)r->before.answered,
                 output, r->before.torn ? "; its torn last line is cut off" : "");
@@ -208,7 +211,7 @@ static int read_before(struct run *r, int64_t bytes, msgl_err *err)
     return rc;
 }
 
-// The output of a batch file, which may be there already.
+// Checks the output of a batch file, which may be there already.
 static int check_output(struct run *r, msgl_err *err)
 {
     const char *output = r->args->output;
@@ -221,15 +224,15 @@ static int check_output(struct run *r, msgl_err *err)
     if (fstat(fileno(r->in), &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
         return msgl__err_set(err, MSGL_EINVAL, "--output %.180s: is the input", output);
     }
-    // Not every file system has locks; where there are some, a run that still goes on is noticed.
+    // This finds a run that still goes on, unless the file system has no locks.
     if (flock(fileno(r->out), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         return msgl__err_set(err, MSGL_EBUSY, "--output %.180s: another run is writing it", output);
     }
     return read_before(r, out.st_size, err);
 }
 
-// Opens the files before the model is loaded: a wrong name is said at once. What of the output does
-// not stay is only cut off when the run begins.
+// Opens the files before the model is loaded, so that a wrong name is refused at once. The output
+// is cut only when the run begins: a model that cannot be loaded leaves it as it is.
 static int open_files(struct run *r, msgl_err *err)
 {
     const char *input = r->args->input, *output = r->args->output;
@@ -241,7 +244,7 @@ static int open_files(struct run *r, msgl_err *err)
     return input != NULL && output != NULL ? check_output(r, err) : 0;
 }
 
-// The result of what was done so far; closing can be what fails.
+// Closes the files. rc is the result so far; closing the output may be the first thing that fails.
 static int close_files(struct run *r, int rc, msgl_err *err)
 {
     if (r->in != NULL && r->in != stdin) fclose(r->in);
@@ -251,7 +254,7 @@ static int close_files(struct run *r, int rc, msgl_err *err)
     return rc;
 }
 
-// To what stays of it: nothing, or the whole lines that the run goes on with.
+// Cuts the output to what stays of it: nothing, or the whole lines that the run goes on with.
 static int cut_output(const struct run *r, msgl_err *err)
 {
     struct stat st;
@@ -309,7 +312,7 @@ static int on_shown(void *ctx, const msgl_piece *p)
     return msgl__cli_interrupted || s->lost;
 }
 
-// One prompt after the other, the text as it comes, then how fast it came.
+// Answers one prompt after the other, and shows the text as it comes, then how fast it came.
 static int run_streamed(struct run *r, msgl_err *err)
 {
     const msgl_args *a = r->args;
@@ -337,7 +340,7 @@ static int run_streamed(struct run *r, msgl_err *err)
     return 0;
 }
 
-// All prompts batched, answers as JSON lines.
+// Answers all prompts of the command line in one batch, as JSON lines.
 static int run_prompts(struct run *r, msgl_err *err)
 {
     const msgl_args *a = r->args;
@@ -365,7 +368,7 @@ static int run_prompts(struct run *r, msgl_err *err)
     return rc;
 }
 
-// What all lines have in common; dir: of the model, borrowed.
+// Sets what all lines have in common. dir: the model's, which has to live as long as the run.
 static void begin(struct run *r, const char *dir)
 {
     const msgl_args *a = r->args;

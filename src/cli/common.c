@@ -17,7 +17,7 @@
 
 volatile sig_atomic_t msgl__cli_interrupted;
 
-// Whoever read standard output has heard enough, as `head` does.
+// Whoever read standard output has closed it, as `head` does when it has its lines.
 static bool g_reader_gone;
 
 int msgl__cli_fail(int code, const msgl_err *err)
@@ -85,7 +85,7 @@ const char *msgl__cli_cpu_level(void)
     return getenv("MINISGL_CPU");
 }
 
-// A half of a pair is one backend.
+// Refuses a pair of backends for one half of a pair.
 static int check_half(const char *flag, const char *name, msgl_err *err)
 {
     if (name == NULL || strchr(name, ',') == NULL) return 0;
@@ -230,35 +230,65 @@ msgl_cell msgl__cell_real(const char *name, double value, int digits)
     return c;
 }
 
+static void put_json_row(const msgl_cell *cells, int n)
+{
+    json_t *row = json_object();
+    for (int i = 0; i < n; i++) {
+        const char *value = cells[i].value;
+        json_object_set_new(
+            row, cells[i].name,
+            cells[i].text ? json_string(value)
+                          : msgl__json_loadb(value, strlen(value), JSON_DECODE_ANY, NULL, NULL));
+    }
+    char *text = msgl__json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    printf("%s\n", text != NULL ? text : "{\"error\":\"out of memory\"}");
+    msgl__free(text);
+    json_decref(row);
+}
+
+// A field of CSV, in quotes if it has what ends fields or records (RFC 4180).
+static void put_csv(const char *value)
+{
+    if (value[strcspn(value, ",\"\r\n")] == '\0') {
+        printf("%s", value);
+        return;
+    }
+    putchar('"');
+    for (; *value != '\0'; value++) printf(*value == '"' ? "\"\"" : "%c", *value);
+    putchar('"');
+}
+
+static void put_csv_row(bool first, const msgl_cell *cells, int n)
+{
+    for (int i = 0; first && i < n; i++) printf("%s%s", i > 0 ? "," : "", cells[i].name);
+    if (first) printf("\n");
+    for (int i = 0; i < n; i++) {
+        if (i > 0) putchar(',');
+        put_csv(cells[i].value);
+    }
+    printf("\n");
+}
+
+static void put_markdown_row(bool first, const msgl_cell *cells, int n)
+{
+    for (int i = 0; first && i < n; i++) printf("| %s ", cells[i].name);
+    if (first) printf("|\n");
+    for (int i = 0; first && i < n; i++) printf("|---%s", cells[i].text ? "" : ":");
+    if (first) printf("|\n");
+    for (int i = 0; i < n; i++) printf("| %s ", cells[i].value);
+    printf("|\n");
+}
+
 void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
 {
-    const bool csv = strcmp(r->format, "csv") == 0;
+    const bool first = r->count++ == 0;
     if (strcmp(r->format, "json") == 0) {
-        json_t *row = json_object();
-        for (int i = 0; i < n; i++) {
-            json_object_set_new(row, cells[i].name,
-                                cells[i].text
-                                    ? json_string(cells[i].value)
-                                    : msgl__json_loadb(cells[i].value, strlen(cells[i].value),
-                                                       JSON_DECODE_ANY, NULL, NULL));
-        }
-        char *text = msgl__json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        printf("%s\n", text != NULL ? text : "{\"error\":\"out of memory\"}");
-        msgl__free(text);
-        json_decref(row);
+        put_json_row(cells, n);
+    } else if (strcmp(r->format, "csv") == 0) {
+        put_csv_row(first, cells, n);
     } else {
-        if (r->count == 0) {
-            for (int i = 0; i < n; i++)
-                printf(csv ? "%s%s" : "%s| %s ", csv && i ? "," : "", cells[i].name);
-            printf(csv ? "\n" : "|\n");
-            for (int i = 0; i < n && !csv; i++) printf("|---%s", cells[i].text ? "" : ":");
-            if (!csv) printf("|\n");
-        }
-        for (int i = 0; i < n; i++)
-            printf(csv ? "%s%s" : "%s| %s ", csv && i ? "," : "", cells[i].value);
-        printf(csv ? "\n" : "|\n");
+        put_markdown_row(first, cells, n);
     }
-    r->count++;
     (void)msgl__cli_flush(stdout, "standard output", NULL); // main looks at it again
 }
 

@@ -41,15 +41,15 @@ static void names_of(const msgl_setting *o, const char *separator, char *out, si
     if (n < size && value != NULL) snprintf(out + n, size - n, " %s", value);
 }
 
-// Appends to a text of `size` bytes that is n long; its new length.
+// Appends a and b to a text of n bytes in `size`; the length that it has, or would have, then.
 static size_t append(char *out, size_t size, size_t n, const char *a, const char *b)
 {
     if (n >= size) return n;
     return n + (size_t)snprintf(out + n, size - n, "%s%s", a, b);
 }
 
-// Behind the help of an option: others' flags that are it with other values, or not quite. Rows
-// that say the same stand together.
+// Appends to an option's help the flags of other projects that are it with other values, or not
+// quite. Those of which the same is to be said stand together.
 static void spelled_elsewhere(const msgl_setting *o, char *out, size_t size)
 {
     const msgl_spelling *s;
@@ -69,7 +69,7 @@ static void spelled_elsewhere(const msgl_setting *o, char *out, size_t size)
     }
 }
 
-// The help of an option, its default at the end.
+// The help of an option, with its default at the end.
 static void help_of(const msgl_setting *o, char *out, size_t size)
 {
     char value[64] = "";
@@ -85,7 +85,7 @@ static void help_of(const msgl_setting *o, char *out, size_t size)
     spelled_elsewhere(o, out, size);
 }
 
-// The options of these commands, group by group; how many.
+// Puts the options of these commands into `out`, group by group; how many there are.
 static int in_order(unsigned commands, const msgl_setting *out[MSGL_MAX_OPTIONS])
 {
     static const char *const GROUPS[] = {"model", "engine", "server", "requests", "bench", "help"};
@@ -120,7 +120,7 @@ void msgl__help_command(const msgl_command *cmd, FILE *out)
                  "file of --config.\n");
 }
 
-// What is read from the environment beside the options' own variables.
+// The variables that are read beside the options' own.
 static const struct {
     const char *names, *values, *meaning;
 } VARIABLES[] = {
@@ -210,7 +210,7 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
 
 // ---- the manual page ----
 
-// Text for roff: its own characters are escaped, and so is the ` that Markdown has.
+// Writes a line for roff: its own characters are escaped, and the ` that Markdown has is left out.
 static void put_roff(FILE *out, const char *text)
 {
     if (*text == '.' || *text == '\'') fputs("\\&", out);
@@ -293,13 +293,14 @@ void msgl__help_man(const msgl_command *commands, int n, const char *version, FI
 
 // ---- completion ----
 
-// "a|b" as "a b".
+// Writes the choices "a|b" as the words "a b".
 static void put_choices(FILE *out, const char *choices, size_t len)
 {
     for (size_t i = 0; i < len; i++) fputc(choices[i] == '|' ? ' ' : choices[i], out);
 }
 
-// What follows a flag that has a value: one of its choices; else bash itself completes a file.
+// Completes the value of a flag: one of its choices, or, if it has none, a file, as bash itself
+// does.
 static void values_bash(FILE *out)
 {
     const msgl_setting *o;

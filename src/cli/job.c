@@ -8,8 +8,8 @@
 #include "core/attributes.h"
 #include "core/err.h"
 
-// What those that start processes tell each of them; the first that is set counts. Slurm's are of
-// srun alone: a batch script itself has SLURM_NTASKS, too.
+// The variables by which a starter of processes tells each of them its rank; the first pair that is
+// set counts. SLURM_NTASKS would not do: a batch script that starts no ranks has it, too.
 static const struct {
     const char *starter, *rank, *size;
 } STARTERS[] = {
@@ -70,7 +70,8 @@ int msgl__cli_follow(const msgl_cli_job *job, const msgl_args *a)
     const bool another_host = a->engine.node_rank > 0; // on whose terminal rank 0 says nothing
     int rc = msgl__cli_options(a, &o, &dir, attention, &err);
     if (rc != 0 && !another_host) {
-        // Without a folder, too, rank 0 is told, which says what is wrong.
+        // Rank 0 has to know of a rank without a folder, too, as it is the one that says what is
+        // wrong.
         o = a->engine;
         rc = o.model_dir != NULL ? 0 : MSGL_ECLOSED;
     }

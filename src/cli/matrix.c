@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The matrix of attention backends that README.md and docs/attention.md show, from the descriptors:
-// a row a name, which may have a descriptor for the CPU and one for GPUs.
+// The matrix of attention backends that README.md and docs/attention.md show, made from the
+// descriptors. Each name has one row, and may have a descriptor for the CPU and one for GPUs.
 #include <string.h>
 
 #include "attention/attention.h"
 #include "cli/common.h"
 #include "core/attributes.h"
 
-// Of a GPU that every release is run on (scripts/gpu-check); of others kernels are compiled only.
+// The compute capability, 9.0, of the GPU that every release is run on (scripts/gpu-check). For
+// others kernels are compiled and not run.
 enum { RUN_CAPABILITY = 90 };
 
 typedef struct pair {
@@ -90,7 +91,7 @@ static void state(FILE *out, const pair *p)
     if (from < RUN_CAPABILITY) fprintf(out, ", compiled from %d.%d on", from / 10, from % 10);
 }
 
-// The file that a GPU's backend is in.
+// Writes the cell that names the file which a GPU's backend is in.
 static void plugin(FILE *out, const pair *p)
 {
     fprintf(out, " | ");
@@ -107,7 +108,8 @@ static void pages(FILE *out, const msgl_attn_desc *d)
     }
 }
 
-// yes: wherever the backend is; CPU or GPU: there alone.
+// Writes whether the backend has a property: "yes" if it has it on each device that it is for, else
+// the device that it has it on.
 static void cell(FILE *out, const pair *p, property has)
 {
     const bool cpu = p->cpu != NULL && has(p->cpu), gpu = p->gpu != NULL && has(p->gpu);

@@ -14,7 +14,7 @@
 #include "utils/file.h"
 #include "utils/gguf.h"
 
-// A folder of the hub's cache: the one of its snapshots that refs/main names, or the only one.
+// Finds the snapshot in a folder of the hub's cache: the one that refs/main names, or the only one.
 static int find_snapshot(const char *folder, char *out, size_t size, msgl_err *err)
 {
     char path[1100], *text = NULL;
@@ -71,7 +71,7 @@ int msgl__cli_take_address(msgl_args *a, msgl_err *err)
     return rc;
 }
 
-// What a folder is that no model is in: the words behind "is", or NULL.
+// What a folder without a model is, as the words behind "is"; NULL: it is not known.
 static const char *kind_of_folder(const char *dir)
 {
     static const struct {
@@ -90,7 +90,7 @@ static const char *kind_of_folder(const char *dir)
     return NULL;
 }
 
-// That a folder may be a model's. A file is one if its format says so.
+// Refuses a folder that has no model. Whether a file has one, its format says when it is read.
 static int check_folder(const char *dir, msgl_err *err)
 {
     char path[1200], file[1200];
@@ -148,11 +148,11 @@ const char *msgl__cli_model_name(const msgl_args *a, const char *dir)
     const char *text = path ? dir : model, *repo = strstr(dir, "models--");
     const char *cached = repo != NULL ? strstr(repo, "/snapshots/") : NULL;
     if (path && cached != NULL) { // ".../models--ORG--NAME/snapshots/COMMIT"
-        static char name[128];
-        (void)snprintf(name, sizeof name, "%.*s", (int)(cached - repo), repo);
-        const char *last = name;
-        for (const char *p = name; (p = strstr(p, "--")) != NULL;) last = p += 2;
-        return last;
+        static char name[256];    // of a folder
+        const char *last = repo, *p = repo;
+        while ((p = memmem(p, (size_t)(cached - p), "--", 2)) != NULL) last = p += 2;
+        (void)snprintf(name, sizeof name, "%.*s", (int)(cached - last), last);
+        return name;
     }
     const char *slash = memrchr(text, '/', path ? strlen(text) : strcspn(text, "@"));
     return slash != NULL && slash[1] != '\0' ? slash + 1 : text;

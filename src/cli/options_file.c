@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libyaml's events, of which a flat mapping has few: everything else (nesting, anchors, tags, a
-// second document) is refused where it begins, so that nothing can grow beyond the file.
+// Reads a flat mapping from libyaml's events. Everything else (nesting, anchors, tags, a second
+// document) is refused where it begins, so that nothing can become larger than the file.
 #include "cli/options_file.h"
 
 #include <stdbool.h>
@@ -38,7 +38,7 @@ static int wrong(reader *r, const char *text)
     return msgl__options_file_at(r->path, line_of(r), r->err);
 }
 
-// The next event in the place of the last one.
+// Puts the next event in the place of the last one.
 static int next(reader *r)
 {
     yaml_event_delete(&r->event);
@@ -53,7 +53,7 @@ static int next(reader *r)
     return msgl__options_file_at(r->path, (int)line + 1, r->err);
 }
 
-// What a scalar says; *text NULL: null.
+// Reads the event, a scalar. *text NULL: it is null.
 static int read_scalar(reader *r, const char **text)
 {
     const yaml_event_t *e = &r->event;
@@ -94,7 +94,7 @@ static int add(reader *r, const char *key, int index)
     return 0;
 }
 
-// A value, or a list of them; the event is its first.
+// Reads a value, or a list of values, which the event begins.
 static int read_value(reader *r, const char *key)
 {
     static const char nested[] = "options are not nested; allowed: NAME: VALUE, or NAME: [VALUE, "
@@ -153,7 +153,8 @@ int msgl__options_file_read(const char *path, msgl_options_file *out, msgl_err *
     *out = (msgl_options_file){0};
     int rc = msgl__file_read(path, MSGL_OPTIONS_FILE_MAX, &data, &len, err);
     if (rc != 0) return rc;
-    // An escape of two bytes stands for three at most, and each text has an end.
+    // In UTF-8 "\L", with 2 bytes, stands for U+2028, with 3; and each text has a NUL. Twice the
+    // file's length has room for both.
     out->cap_texts = 2 * len + 2;
     out->texts = msgl__malloc(out->cap_texts);
     reader r = {.path = path, .out = out, .err = err};

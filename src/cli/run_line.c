@@ -18,7 +18,7 @@
 
 enum { BAD_REQUEST = 400 };
 
-// o if all of it could be made, else NULL.
+// Gives o if all of it could be made; else frees it and gives NULL.
 static json_t *whole(json_t *o, bool bad)
 {
     if (!bad) return o;
@@ -65,7 +65,7 @@ void msgl__run_line_free(msgl_run_line *r)
 static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-// The first thing that is wrong with a line; always MSGL_EINVAL.
+// Notes what is wrong with a line, unless something was wrong before. Always MSGL_EINVAL.
 static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
 {
     if (r->error_status != 0) return MSGL_EINVAL;
@@ -86,7 +86,7 @@ static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
 
 // ---- parsing ----
 
-// Values of this request over those of the command line.
+// Puts this request's values in the place of the command line's.
 static void take_params(msgl_run_line *r)
 {
     const msgl_gen_request *q = &r->request;
@@ -121,7 +121,8 @@ static void take_params(msgl_run_line *r)
     }
 }
 
-// The strings of an array into new memory; of an empty one too, which is not NULL.
+// Copies the pointers to an array's strings into new memory, which is not NULL for an empty one
+// either.
 static int take_texts(msgl_run_line *r, const json_t *array, const char ***out)
 {
     const size_t n = json_array_size(array);
@@ -193,7 +194,7 @@ static int take_prompt(msgl_run_line *r)
     return 0;
 }
 
-// What the server can and a line cannot.
+// Refuses what the server can do and a line cannot.
 static int check_request(msgl_run_line *r)
 {
     const msgl_gen_request *q = &r->request;
@@ -217,7 +218,8 @@ static int check_request(msgl_run_line *r)
     return 0;
 }
 
-// In a plain line "logprobs" is a number for both kinds of prompt.
+// Takes "logprobs" out of a chat's body: in a plain line it is a number for both kinds of prompt,
+// and over HTTP it is a boolean for chats.
 static int chat_logprobs(msgl_run_line *r, json_t *body)
 {
     const json_t *v = json_object_get(body, "logprobs");
@@ -447,7 +449,7 @@ static json_t *batch_error(const msgl_run_line *r)
                      r->error_param[0] == '\0' ? NULL : r->error_param, "code", r->error_code);
 }
 
-// Whoever reads only whether a line has an error finds it, too.
+// The error beside "response", for whoever looks at nothing else.
 static json_t *line_error(const msgl_run_line *r)
 {
     const char *code = r->error_code != NULL   ? r->error_code

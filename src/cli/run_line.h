@@ -54,7 +54,7 @@ typedef struct msgl_run_line {
     json_t *logprobs; // array, when asked for
 } msgl_run_line;
 
-// A line's tree, or NULL and *where.
+// Parses a line's JSON; NULL: it is none, and *where says why.
 json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where);
 // Whether an object is meant to be OpenAI's form: it has a url, a method or a body.
 bool msgl__run_line_is_batch(const json_t *line);
@@ -67,11 +67,11 @@ msgl_run_line *msgl__run_line_prompt(const char *prompt, const msgl_run_common *
 void msgl__run_line_free(msgl_run_line *r);
 int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, void *ctx,
                              msgl_err *err);
-// The same with the line itself as the callback's context, a failure going to ->error.
+// The same, with the line itself as the callback's context; a failure is noted in ->error.
 void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn);
-// Collects a piece; sets ->done with the last.
+// Adds a piece to the answer; the last one sets ->done.
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p);
-// 0, MSGL_ENOMEM, or MSGL_EIO when the file did not take it.
+// Writes the answer. 0, MSGL_ENOMEM, or MSGL_EIO when the file did not take it.
 int msgl__run_line_write(const msgl_run_line *r, FILE *out);
 
 #endif

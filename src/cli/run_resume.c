@@ -41,7 +41,7 @@ static bool has_failed(const json_t *answer)
     return error != NULL && !json_is_null(error);
 }
 
-// One more answer, or (by -1) one less, under this key. MSGL_ENOENT: there was none to take away.
+// Adds 1 to the number of answers with this key, or -1, which is MSGL_ENOENT if there is none.
 static int count(json_t *answers, const char *key, int by)
 {
     const int64_t n = json_integer_value(json_object_get(answers, key)) + by;
@@ -96,7 +96,8 @@ static int read_output(msgl_resume *r, FILE *out, const char *out_name, json_t *
     return rc == 0 ? read_error(out, out_name, err) : rc;
 }
 
-// Room for one more line of the input.
+// Makes room for one more line of the input: 1, 2, 4, 8... of them, as num_lines gets to a power of
+// two.
 static int add_line(msgl_resume *r)
 {
     if ((r->num_lines & (r->num_lines - 1)) == 0) {
@@ -113,7 +114,7 @@ static int take_line(msgl_resume *r, const char *text, size_t len, json_t *answe
 {
     int rc = add_line(r);
     if (rc != 0) return rc;
-    // As when it is run: what is no object is answered in the form of the line before.
+    // A line that is no object is answered in the form of the line before it, as when it is run.
     uint8_t *flags = &r->lines[r->num_lines - 1];
     if (r->num_lines > 1) *flags = flags[-1] & BATCH;
     if (strspn(text, " \t\r\n") == len) return 0;

@@ -14,7 +14,7 @@
 #define VLLM "vLLM"
 #define LLAMA "llama-server"
 
-// Of several rows, which help prints once.
+// Helps that several rows have: the same pointer in neighbours is printed once.
 static const char SLOTS[] = "of all requests at once: with -np 4 each has a quarter",
                   GPU[] = "0 is cpu, and 99, auto or all auto";
 
@@ -32,7 +32,7 @@ static const msgl_spelled_value AUTO[] = {{"auto", NULL}, {"-1", NULL}, {NULL, N
                                             {NULL, NULL}};
 
 static const msgl_spelling ROWS[] = {
-    // Other names.
+    // Other names for an option.
     {.flag = "-m", .option = "model"},
     {.flag = "--model-path", .of = MINI ", " SGL, .option = "model"},
     {.flag = "--attn", .of = MINI, .option = "attention-backend"},
@@ -87,7 +87,7 @@ static const msgl_spelling ROWS[] = {
     {.flag = "--random-output-len", .of = SGL ", " VLLM, .option = "max-tokens"},
     {.flag = "--output-len", .of = SGL ", " VLLM, .option = "max-tokens"},
 
-    // Values that differ.
+    // Other names for an option whose values differ.
     {.flag = "--max-model-len",
      .of = VLLM,
      .option = "max-seq-len-override",
@@ -146,7 +146,7 @@ static const msgl_spelling ROWS[] = {
      .only = "0, or 99, auto or all: a model is on the GPU as a whole or not at all",
      .help = GPU},
 
-    // Nothing to ask for.
+    // Flags that ask for what is always so.
     {.flag = "--disable-pynccl",
      .of = MINI,
      .ignored = true,
@@ -173,7 +173,7 @@ static const msgl_spelling ROWS[] = {
      .ignored = true,
      .help = "requests are logged by --access-log alone"},
 
-    // What to do instead.
+    // Flags that are refused, with what to do instead.
     {.flag = "--max-prefill-tokens",
      .of = SGL,
      .help = "--max-prefill-length bounds the prompt tokens of a step, of all requests together"},
@@ -252,7 +252,7 @@ bool msgl__spelling_is_alias(const msgl_spelling *s)
     return s->option != NULL && !own && s->value == NULL && s->only == NULL;
 }
 
-// "32k" as 32000, "1.5K" as 1536; NULL: no such number.
+// A number with a unit, in decimal digits: "32k" is 32000, "1.5K" is 1536. NULL: it is none.
 static const char *count_of(const char *text, char buf[64])
 {
     static const char UNITS[] = "kmgKMG";

@@ -29,9 +29,11 @@ typedef struct msgl_spelling {
 
 // Row i, from 0; NULL behind the last.
 const msgl_spelling *msgl__spelling(int i);
-// The row of a flag as typed; NULL: none.
+// The row of a flag as it was typed, which a row that ends in "*" may be by its beginning; NULL:
+// none.
 const msgl_spelling *msgl__spelling_find(const char *flag);
-// Whether it is another name of an option, which takes the option's values; a few may mean others.
+// Whether it is another name for an option and takes the option's own values, a few of which may
+// have another spelling.
 bool msgl__spelling_is_alias(const msgl_spelling *s);
 // What `value` is in the option's own terms: as it is, a text of the row's, or a number written to
 // buf; NULL: as if the option were not given. MSGL_EINVAL names the flag and what is allowed.

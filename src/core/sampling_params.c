@@ -21,7 +21,7 @@ static const msgl_setting ROWS[] = {
     {
         .name = "top-p",
         MSGL_REAL(msgl_sampling_params, top_p),
-        .min = 1e-37, // above 0, as a float, too
+        .min = 1e-37, // it is above 0 as a float, too
         .max = 1,
         .preset = 1,
         .unset = true,
@@ -67,7 +67,8 @@ static const msgl_setting ROWS[] = {
         .metavar = "X",
         .help = "above 1: makes tokens of prompt and answer less likely",
     },
-    // What follows is no model's: MSGL_SAMPLING_OF_MODEL.
+    // A model's generation_config.json can set the MSGL_SAMPLING_OF_MODEL rows above, and none
+    // below.
     {
         .name = "frequency-penalty",
         MSGL_REAL(msgl_sampling_params, frequency_penalty),
@@ -88,7 +89,7 @@ static const msgl_setting ROWS[] = {
         .metavar = "X",
         .help = "taken off the logits of tokens that the answer has",
     },
-    // llama.cpp's, with its defaults where they are on (docs/sampling.md).
+    // These are llama.cpp's samplers, with its defaults for those that are on (docs/sampling.md).
     {
         .name = "typical-p",
         MSGL_REAL(msgl_sampling_params, typical_p),

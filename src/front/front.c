@@ -45,7 +45,7 @@ msgl_front_config msgl__front_config_default(void)
 void msgl__front_await_engines(msgl_front *f)
 {
     f->awaits_engines = true;
-    msgl__http_server_hold(f->http, AWAIT_ENGINES_MS);
+    msgl__http_server_pause_accepting(f->http, AWAIT_ENGINES_MS);
 }
 
 void msgl__front_engine_ready(msgl_front *f)
@@ -55,7 +55,7 @@ void msgl__front_engine_ready(msgl_front *f)
         if (f->replicas[i].chan != NULL && !f->replicas[i].ready) return;
     }
     f->awaits_engines = false;
-    msgl__http_server_hold(f->http, 0);
+    msgl__http_server_pause_accepting(f->http, 0);
 }
 
 struct event_base *msgl__front_base(msgl_front *f)

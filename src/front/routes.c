@@ -202,7 +202,7 @@ static const msgl_endpoint *find_endpoint(const msgl_front *f, msgl_http_conn *c
     msgl__http_conn_set_label(c, place + 1);
     bool any;
     *shares = msgl__guard_shares(&f->cfg.guard, p, &any);
-    if (*shares) msgl__http_conn_share(c, any);
+    if (*shares) msgl__http_conn_allow_origin(c, any);
     return ep;
 }
 

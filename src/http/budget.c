@@ -5,7 +5,8 @@
 
 #include "core/err.h"
 
-enum { TRIM_BYTES = 32 << 20, LATE_TRIM_BYTES = 1 << 20, LATE_TRIM_SECONDS = 30 };
+// Trimming takes time, so that it waits for many bytes, or for some and a while.
+enum { TRIM_BYTES = 32 << 20, SMALL_TRIM_BYTES = 1 << 20, SMALL_TRIM_SECONDS = 30 };
 
 void msgl__budget_init(msgl_budget *b, size_t limit)
 {
@@ -15,7 +16,7 @@ void msgl__budget_init(msgl_budget *b, size_t limit)
     b->seconds = 0;
 }
 
-size_t msgl__budget_share(const msgl_budget *b)
+size_t msgl__budget_request_limit(const msgl_budget *b)
 {
     return b->limit / 4;
 }
@@ -28,7 +29,7 @@ static size_t limit_of(const msgl_budget *b, msgl_budget_use use)
 int msgl__budget_fits(const msgl_budget *b, msgl_budget_use use, size_t bytes)
 {
     if (b == NULL) return 0;
-    if (bytes > msgl__budget_share(b)) return MSGL_ELIMIT;
+    if (bytes > msgl__budget_request_limit(b)) return MSGL_ELIMIT;
     const size_t used = atomic_load_explicit(&b->used, memory_order_relaxed);
     const size_t limit = limit_of(b, use);
     return used <= limit && bytes <= limit - used ? 0 : MSGL_EBUSY;
@@ -55,7 +56,7 @@ int msgl__claim_set(msgl_claim *c, msgl_budget_use use, size_t bytes)
         give_back(c, c->bytes - bytes);
         return 0;
     }
-    if (bytes > msgl__budget_share(b)) return MSGL_ELIMIT;
+    if (bytes > msgl__budget_request_limit(b)) return MSGL_ELIMIT;
     const size_t more = bytes - c->bytes, limit = limit_of(b, use);
     size_t used = atomic_load_explicit(&b->used, memory_order_relaxed);
     do {
@@ -106,7 +107,7 @@ bool msgl__budget_trim_due(msgl_budget *b)
 
 bool msgl__budget_trim_second(msgl_budget *b)
 {
-    const bool late = ++b->seconds >= LATE_TRIM_SECONDS;
-    if (late) b->seconds = 0;
-    return trim_from(b, late ? LATE_TRIM_BYTES : TRIM_BYTES);
+    const bool small = ++b->seconds >= SMALL_TRIM_SECONDS;
+    if (small) b->seconds = 0;
+    return trim_from(b, small ? SMALL_TRIM_BYTES : TRIM_BYTES);
 }

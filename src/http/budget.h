@@ -33,13 +33,15 @@ typedef struct msgl_claim {
 } msgl_claim;
 
 void msgl__budget_init(msgl_budget *b, size_t limit);
-// The most that one request may hold: a quarter.
-size_t msgl__budget_share(const msgl_budget *b);
-// Whether `bytes` more could be claimed now: 0, MSGL_ELIMIT (never: one request may not hold as
-// much), MSGL_EBUSY (not now). budget NULL: 0.
+// The most bytes that one request may claim: a quarter of the limit.
+size_t msgl__budget_request_limit(const msgl_budget *b);
+// Whether a request could claim `bytes` more now: 0; MSGL_ELIMIT: never, as they are more than one
+// request may claim; MSGL_EBUSY: not now. With a limit of 1024 MiB, of which bodies have used 400,
+// a body of 200 MiB is MSGL_EBUSY (its use ends at 512) and one of 300 is MSGL_ELIMIT (256). budget
+// NULL: 0.
 int msgl__budget_fits(const msgl_budget *b, msgl_budget_use use, size_t bytes);
 
-// For the client, when rc is one of these two: one sentence.
+// A sentence for the client that says which of these two errors rc is.
 const char *msgl__budget_refusal(int rc);
 
 // Changes the claim to `bytes` in all. Less always succeeds; more fails as msgl__budget_fits does,
@@ -47,7 +49,8 @@ const char *msgl__budget_refusal(int rc);
 int msgl__claim_set(msgl_claim *c, msgl_budget_use use, size_t bytes);
 int msgl__claim_add(msgl_claim *c, msgl_budget_use use, size_t more);
 void msgl__claim_sub(msgl_claim *c, size_t less);
-// The same for what is taken already and only has to be counted.
+// Changes the claim to what is taken already, such as unsent bytes: it is counted, and never
+// refused.
 void msgl__claim_count(msgl_claim *c, size_t bytes);
 void msgl__claim_free(msgl_claim *c);
 

@@ -131,7 +131,8 @@ static int answer_line(msgl_answer *a, const char *line, msgl_err *err)
     }
 }
 
-// Bytes up to and with the end of a line; what is there of it is kept until the rest comes.
+// Takes bytes up to the end of a line, and reads the line. If its end has not come yet, the bytes
+// are kept in a->line until it does.
 static int answer_take_line(msgl_answer *a, const char *data, size_t len, size_t *used,
                             msgl_err *err)
 {

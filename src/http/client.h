@@ -39,7 +39,7 @@ typedef struct msgl_answer {
     void *ctx;
     msgl_answer_state state;
     int status; // valid behind the head
-    bool keep;  // another request may use the connection
+    bool keep;  // the connection may be used for another request
     bool chunked, has_length;
     unsigned long long left; // bytes of the body or chunk
     msgl_strbuf line;        // begun and not ended
@@ -53,8 +53,8 @@ int msgl__answer_feed(msgl_answer *a, const char *data, size_t len, size_t *used
 // The connection ended: 0 when that ends the answer, too.
 int msgl__answer_end(msgl_answer *a, msgl_err *err);
 
-// The request line and header fields, to url's path followed by `path`: POST of JSON with a body,
-// else GET.
+// Writes the request line and the header fields of a request for url's path followed by `path`: a
+// POST of JSON if it has a body, else a GET.
 int msgl__client_head(const msgl_url *url, const char *path, bool has_body, size_t body_len,
                       msgl_strbuf *out);
 
@@ -62,8 +62,9 @@ typedef struct msgl_address {
     struct sockaddr_storage addr;
     socklen_t len;
 } msgl_address;
-// One GET on a connection of its own; any HTTP status is success. timeout_ms: of connecting, and
-// without any byte. *address: the one of the host's that took the connection.
+// Does one GET on a connection of its own; any HTTP status is success. timeout_ms is how long
+// connecting may take, and how long no byte may come. *address is that of the host's addresses
+// which took the connection.
 int msgl__client_get(const msgl_url *url, const char *path, int timeout_ms, msgl_strbuf *body,
                      int *status, msgl_address *address, msgl_err *err);
 

@@ -29,8 +29,8 @@ typedef struct msgl_curl {
     __typeof__(curl_multi_info_read) *multi_info_read;
 } msgl_curl;
 
-// The library's functions, for good. what: that needs them, such as "downloading".
-// MSGL_EUNSUPPORTED says which package is missing.
+// Opens the library, once in a process, and gives its functions. `what` needs them, such as
+// "downloading": MSGL_EUNSUPPORTED names it, and the package that is missing.
 int msgl__curl_open(const char *what, const msgl_curl **out, msgl_err *err);
 
 #endif

@@ -6,7 +6,6 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -51,26 +50,26 @@ struct msgl_http_conn {
     // Of the open request:
     int label;
     uint64_t opened_ns;
-    int status; // of its answer, 0: none yet
+    int status; // its answer's; 0: there is none yet
     char id[MSGL_HTTP_ID_MAX + 1];
     char client[INET6_ADDRSTRLEN + 16]; // address and port
     msgl_http_source source;
-    msgl_source_count *counted;        // NULL: not counted
-    msgl_http_conn *idler, *less_idle; // neighbours among the idle ones
-    bool idle; // it has no request, and what has come of one is not all of its head; or it lingers
+    msgl_source_count *counted;            // NULL: not counted
+    msgl_http_conn *more_idle, *less_idle; // neighbours in the list of idle ones
+    bool idle; // it lingers, or no request is open and the next one's head is not complete
     bool reserve;
-    bool share_origin, share_any;
+    bool cors_origin, cors_any;
     size_t lingered;
-    msgl_claim buffers; // what is in bev's
-    int watch_ms;       // CONN_OPEN without reading: until the next look; 0: reading
-    bool half_closed;   // the client will send nothing more
-    bool probed;        // and was sent something to find out whether it is there
-    int looks;          // while reading is stopped
-    bool cut;           // too far behind, or there was no memory for a part of the answer
+    msgl_claim buffers; // counts the bytes in bev's two buffers
+    int watch_ms;     // time to the next look, if a CONN_OPEN is not read from; 0: it is read from
+    bool half_closed; // the client will send nothing more
+    bool probed;      // it was sent an interim answer since, to find out whether it is there
+    int looks;        // that were taken while it is not read from
+    bool cut; // the client is too far behind, or memory for a piece of the answer was missing
     bool head_only, keep_alive, chunked, streaming;
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
-    bool head_seen; // of the request that is coming in
+    bool head_seen; // on_head has been called for the request that is coming in
     bool inner;     // made by the server itself
 };
 
@@ -129,16 +128,19 @@ const char *msgl__http_status_text(int status)
     return "Unknown";
 }
 
-// --- who is idle ---
+// --- the list of idle connections ---
+
+// From the one that has been idle longest to the one that became so last: if A, B and C became idle
+// in this order, most_idle is A, least_idle is C, and B has more_idle A and less_idle C.
 
 static void idle_join(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
     if (c->idle || c->inner) return;
     c->idle = true;
-    c->idler = s->least_idle;
+    c->more_idle = s->least_idle;
     c->less_idle = NULL;
-    if (c->idler != NULL) c->idler->less_idle = c;
+    if (c->more_idle != NULL) c->more_idle->less_idle = c;
     s->least_idle = c;
     if (s->most_idle == NULL) s->most_idle = c;
 }
@@ -148,10 +150,10 @@ static void idle_leave(msgl_http_conn *c)
     msgl_http_server *s = c->server;
     if (!c->idle) return;
     c->idle = false;
-    if (c->idler != NULL) c->idler->less_idle = c->less_idle;
-    if (c->less_idle != NULL) c->less_idle->idler = c->idler;
+    if (c->more_idle != NULL) c->more_idle->less_idle = c->less_idle;
+    if (c->less_idle != NULL) c->less_idle->more_idle = c->more_idle;
     if (s->most_idle == c) s->most_idle = c->less_idle;
-    if (s->least_idle == c) s->least_idle = c->idler;
+    if (s->least_idle == c) s->least_idle = c->more_idle;
 }
 
 // --- life of a connection ---
@@ -169,7 +171,7 @@ static void conn_free(msgl_http_conn *c)
     s->count--;
     if (c->timer != NULL) event_free(c->timer);
     if (c->bev != NULL) {
-        // TLS's goes on to use its buffers when it has told of an end in the middle of a write.
+        // TLS's bufferevent uses its buffers after this when it reports an end from within a write.
         (void)evbuffer_remove_cb(bufferevent_get_input(c->bev), on_buffered, c);
         (void)evbuffer_remove_cb(bufferevent_get_output(c->bev), on_buffered, c);
         bufferevent_free(c->bev);
@@ -185,7 +187,7 @@ static void conn_timer(msgl_http_conn *c, int ms)
     event_add(c->timer, &tv);
 }
 
-// The open request is over.
+// Reports that the open request is over.
 static void conn_done(msgl_http_conn *c, bool whole)
 {
     const msgl_http_handlers *h = &c->server->handlers;
@@ -212,7 +214,7 @@ static void conn_done(msgl_http_conn *c, bool whole)
     h->on_done(h->ctx, &d);
 }
 
-// The client is gone: whoever answers it is told, unless nothing was open.
+// Frees the connection of a client that is gone, and says so to whoever answers its open request.
 static void conn_gone(msgl_http_conn *c)
 {
     if (c->state == CONN_OPEN) {
@@ -233,7 +235,7 @@ static size_t unsent(const msgl_http_conn *c)
     return evbuffer_get_length(bufferevent_get_output(c->bev));
 }
 
-// One of the buffers has grown or shrunk.
+// libevent calls this when one of the buffers has grown or shrunk.
 static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
 {
     (void)b, (void)i;
@@ -241,7 +243,7 @@ static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, vo
     msgl__claim_count(&c->buffers, unread(c) + unsent(c));
 }
 
-// An open request whose connection is not read from: its end has to be looked for.
+// Stops reading from a connection with an open request, so that its end has to be looked for.
 static void conn_watch(msgl_http_conn *c)
 {
     bufferevent_disable(c->bev, EV_READ);
@@ -258,7 +260,7 @@ static void conn_look(msgl_http_conn *c)
         return;
     }
     if (n > 0 && (p.revents & POLLRDHUP) != 0) c->half_closed = true;
-    // HTTP/1.0 has no interim answers; a stream that has begun is its own probe.
+    // HTTP/1.0 has no interim answers, and what a stream sends finds out as much.
     const bool probe = c->half_closed ? !c->probed : ++c->looks % PROBE_EVERY == 0;
     if (probe && !c->streaming && !c->parser.http10) {
         bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
@@ -280,7 +282,7 @@ static void conn_linger(msgl_http_conn *c)
     conn_timer(c, LINGER_MS);
 }
 
-// After the last answer: waits until it is sent, then lingers. Called when the answer is complete.
+// Follows the last answer, once it is complete: waits until all of it is sent, then lingers.
 static void conn_finish(msgl_http_conn *c)
 {
     c->state = CONN_FLUSH;
@@ -294,7 +296,7 @@ static void conn_finish(msgl_http_conn *c)
 
 // --- answering ---
 
-// Whether it may stand in a header and in a log as it is.
+// Whether a client's id may stand in a header and in a log as it is.
 static bool is_request_id(const msgl_http_value *v)
 {
     static const char allowed[] =
@@ -306,7 +308,7 @@ static bool is_request_id(const msgl_http_value *v)
     return true;
 }
 
-// The request's own, or a new one.
+// Sets the answer's X-Request-Id: the request's own, or a new one.
 static void choose_id(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
@@ -326,8 +328,8 @@ static void cut_off(msgl_http_conn *c)
     event_active(c->timer, EV_TIMEOUT, 1);
 }
 
-// Adds to what is sent. An answer with a hole must not pass for one: without memory the connection
-// ends.
+// Adds bytes to what is sent. If there is no memory for them the connection ends, because an answer
+// with a hole must not pass for a whole one.
 static void put(msgl_http_conn *c, const void *data, size_t len)
 {
     if (!c->cut && len > 0 && bufferevent_write(c->bev, data, len) != 0) cut_off(c);
@@ -343,11 +345,11 @@ __attribute__((format(printf, 2, 3))) static void putf(msgl_http_conn *c, const 
     va_end(args);
 }
 
-static void put_sharing(msgl_http_conn *c)
+static void put_cors(msgl_http_conn *c)
 {
     const msgl_http_value *origin = &c->parser.origin;
     putf(c, "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n");
-    if (c->share_any) {
+    if (c->cors_any) {
         putf(c, "Access-Control-Allow-Origin: *\r\n");
     } else {
         putf(c, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n", (int)origin->len,
@@ -363,7 +365,7 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
     if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
     putf(c, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
     putf(c, "X-Request-Id: %s\r\n", c->id);
-    if (c->share_origin || c->share_any) put_sharing(c);
+    if (c->cors_origin || c->cors_any) put_cors(c);
     if (type != NULL) putf(c, "Content-Type: %s\r\n", type);
     if (status == 401) putf(c, "WWW-Authenticate: Bearer\r\n");
     if (status == 429 || status == 503) putf(c, "Retry-After: 1\r\n");
@@ -379,7 +381,7 @@ static void answered(msgl_http_conn *c)
     conn_done(c, !c->cut);
     c->user = NULL;
     c->label = c->status = 0;
-    c->share_origin = c->share_any = false;
+    c->cors_origin = c->cors_any = false;
     c->streaming = c->probed = false;
     if (c->state == CONN_DEAD) return;
     if (c->cut) {
@@ -401,7 +403,7 @@ static void answered(msgl_http_conn *c)
     if (!c->processing) conn_process(c);
 }
 
-// Of an answer whose body has `len` bytes.
+// The head of an answer whose body has `len` bytes.
 static void put_whole_head(msgl_http_conn *c, int status, const char *type, const char *headers,
                            size_t len)
 {
@@ -473,10 +475,10 @@ void *msgl__http_conn_user(const msgl_http_conn *c)
     return c->user;
 }
 
-void msgl__http_conn_share(msgl_http_conn *c, bool any)
+void msgl__http_conn_allow_origin(msgl_http_conn *c, bool any)
 {
-    c->share_origin = c->parser.origin.at != NULL;
-    c->share_any = any;
+    c->cors_origin = c->parser.origin.at != NULL;
+    c->cors_any = any;
 }
 
 void msgl__http_conn_set_label(msgl_http_conn *c, int label)
@@ -496,7 +498,7 @@ const char *msgl__http_conn_id(const msgl_http_conn *c)
 
 // --- reading ---
 
-// A request is to be answered from here on.
+// From here on there is a request to be answered, and its time counts.
 static void begin(msgl_http_conn *c)
 {
     choose_id(c);
@@ -518,7 +520,7 @@ static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
 }
 
 // Deadlines run from a request's first byte and from the end of its headers, not from its latest
-// byte: a client that sends one byte a second does not hold on longer.
+// byte: a client that sends one byte a second does not keep its connection longer.
 static void conn_deadlines(msgl_http_conn *c)
 {
     const msgl_http_config *cfg = &c->server->cfg;
@@ -547,7 +549,7 @@ static void conn_open_request(msgl_http_conn *c)
     s->handlers.on_request(s->handlers.ctx, c, &c->parser);
 }
 
-// Whether the request whose body comes in is refused for its head, and is now.
+// Refuses a request for its head, if on_head says so, before its body has come. Whether it was.
 static bool refuse_head(msgl_http_conn *c)
 {
     const msgl_http_handlers *h = &c->server->handlers;
@@ -560,7 +562,7 @@ static bool refuse_head(msgl_http_conn *c)
     return reason != NULL;
 }
 
-// Parses what has come, one request after the other, until one stays open.
+// Parses the bytes that have come, one request after the other, until one stays open.
 static void conn_process(msgl_http_conn *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->bev);
@@ -672,7 +674,8 @@ static void put_peer(const peer *p, char *out, size_t size)
                    ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
 }
 
-// One too many. With TLS it gets no answer, for which it would need a handshake, which is work.
+// Ends a connection that is one too many. With TLS it gets no answer, as that takes a handshake,
+// which costs more than the answer.
 static void conn_turn_away(msgl_http_conn *c, int status, const char *why)
 {
     if (c->server->cfg.tls != NULL) {
@@ -699,7 +702,7 @@ static bool conn_may_stay(msgl_http_conn *c)
     return false;
 }
 
-// p NULL: the server itself.
+// Takes a connection in. p NULL: it is the server's own.
 static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
 {
     msgl_http_conn *c = msgl__calloc(1, sizeof *c);
@@ -778,7 +781,7 @@ static void on_accept_retry(evutil_socket_t fd, short what, void *arg)
     event_add(s->accept_event, NULL);
 }
 
-void msgl__http_server_hold(msgl_http_server *s, int ms)
+void msgl__http_server_pause_accepting(msgl_http_server *s, int ms)
 {
     const struct timeval tv = {ms / 1000, ms % 1000 * 1000};
     event_del(s->accept_event);
@@ -796,7 +799,8 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
         if (conn >= 0) {
             conn_add(s, conn, &p);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            msgl__http_server_hold(s, 200); // out of descriptors: not to listen beats spinning
+            // The listener stays readable while there is no descriptor: the loop would spin.
+            msgl__http_server_pause_accepting(s, 200);
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;
@@ -844,7 +848,7 @@ void msgl__http_server_drain(msgl_http_server *s)
     for (msgl_http_conn *c = s->conns, *next; c != NULL; c = next) {
         next = c->next;
         if (c->state == CONN_OPEN) c->keep_alive = c->streaming && c->keep_alive;
-        // One that has not asked anything yet is told, as those that come meanwhile.
+        // A connection that has not asked anything yet may do so once, as new ones may.
         const bool idle = c->state == CONN_READ && !msgl__http_parser_started(&c->parser);
         if (idle && c->opened_ns != 0) conn_finish(c);
     }
@@ -853,45 +857,4 @@ void msgl__http_server_drain(msgl_http_server *s)
 int msgl__http_server_connections(const msgl_http_server *s)
 {
     return s->count;
-}
-
-int msgl__http_listen(const char *host, int port, int *fd, int *bound_port, msgl_err *err)
-{
-    if (port < 0 || port > 65535) {
-        return msgl__err_set(err, MSGL_EINVAL, "port is %d; allowed: 0 to 65535", port);
-    }
-    char service[8];
-    (void)snprintf(service, sizeof service, "%d", port);
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *list = NULL;
-    const int gai = getaddrinfo(host, service, &hints, &list);
-    if (gai != 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "host %s: %s", host, gai_strerror(gai));
-    }
-    int saved = EADDRNOTAVAIL;
-    *fd = -1;
-    for (const struct addrinfo *a = list; a != NULL && *fd < 0; a = a->ai_next) {
-        const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        const int one = 1;
-        if (s >= 0 && setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-            bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1024) == 0) {
-            *fd = s;
-        } else {
-            saved = errno;
-            if (s >= 0) close(s);
-        }
-    }
-    freeaddrinfo(list);
-    if (*fd < 0) {
-        return msgl__err_set(err, MSGL_EIO, "cannot listen on %s port %d: %s", host, port,
-                             strerror(saved));
-    }
-    struct sockaddr_storage addr;
-    socklen_t len = sizeof addr;
-    *bound_port = port;
-    if (getsockname(*fd, (struct sockaddr *)&addr, &len) == 0) {
-        *bound_port = addr.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&addr)->sin6_port)
-                                                 : ntohs(((struct sockaddr_in *)&addr)->sin_port);
-    }
-    return 0;
 }

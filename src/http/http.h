@@ -8,10 +8,10 @@
 // One request per connection is open at a time: from on_request until msgl__http_reply or
 // msgl__http_stream_end, or until on_gone. Everything runs on the loop's thread.
 //
-// A new connection never waits for those who hold one without asking anything: at the limit it
-// takes the place of the one that has been idle longest. Where all have an open request it is one
-// of the reserve, which whoever checks the server's health gets an answer by: on_request and
-// on_head see that it is, and refuse all else.
+// A new connection never waits for clients that keep one open without asking anything: at the limit
+// it takes the place of the one that has been idle longest. If all have an open request it becomes
+// one of a small reserve, so that checks of the server's health are still answered: on_request and
+// on_head look at msgl__http_conn_is_reserve, and refuse all other requests.
 //
 // A client that closes its sending half still gets its answer. TCP does not tell it from one that
 // has gone: only what the server sends does, because a closed socket answers with a reset. So an
@@ -34,16 +34,16 @@ typedef struct msgl_http_conn msgl_http_conn;
 
 typedef struct msgl_http_config {
     msgl_http_limits limits;
-    int max_connections;   // beyond them the one that is idle longest is closed; see reserve below
-    int max_per_source;    // of one msgl_http_source: further ones are answered 429, with TLS
-                           // closed; 0: no limit
+    int max_connections; // beyond them the one that is idle longest is closed; see above
+    int max_per_source;  // connections of one msgl_http_source: further ones are answered 429, with
+                         // TLS closed; 0: no limit
     int header_timeout_ms; // from a request's first byte to the end of its headers: 408; a
                            // connection's first byte, after TLS's handshake, has as long: closed
     int body_timeout_ms;   // then to the end of its body: 408
     int idle_timeout_ms;   // between requests: closed
     int write_timeout_ms;  // a client that takes nothing for this long is gone
     size_t max_output;     // unsent bytes of a stream; a client that is further behind is gone
-    struct msgl_tls *tls;  // of all connections but the server's own; NULL: none
+    struct msgl_tls *tls;  // for all connections but the server's own; NULL: no TLS
 } msgl_http_config;
 
 msgl_http_config msgl__http_config_default(void);
@@ -54,7 +54,7 @@ typedef struct msgl_http_done {
     const char *path;   // percent-decoded, without query, any bytes; empty: not known
     int status;         // of the answer; MSGL_HTTP_GONE: there was none
     bool whole;         // the answer was complete when the client left, or it did not leave
-    uint64_t ns;        // since all of the request was here
+    uint64_t ns;        // from the request's last byte to the answer's, or to the client's end
     const char *id;     // X-Request-Id of the answer
     const char *client; // address and port
 } msgl_http_done;
@@ -70,10 +70,10 @@ typedef struct msgl_http_handlers {
     const char *(*on_head)(void *ctx, msgl_http_conn *c, const msgl_http_parser *p, int *status);
     // The client left before its answer was complete. c must not be used any more.
     void (*on_gone)(void *ctx, msgl_http_conn *c);
-    // An answer with this status begins: one a request, refused ones included. NULL allowed.
+    // An answer with this status begins. Each request has one, also if it is refused. NULL allowed.
     void (*on_answer)(void *ctx, msgl_http_conn *c, int status);
-    // It has its whole answer, or its client has left; behind on_answer, before on_gone. None for
-    // what is open when the server is destroyed. NULL allowed.
+    // A request has its whole answer, or its client has left. It comes after on_answer and before
+    // on_gone, and not for requests that are open when the server is destroyed. NULL allowed.
     void (*on_done)(void *ctx, const msgl_http_done *d);
     // The body of an error answer that the connection layer gives itself (400, 408, 413, ...).
     void (*write_error)(void *ctx, int status, const char *reason, msgl_strbuf *out);
@@ -85,25 +85,27 @@ int msgl__http_server_create(struct event_base *base, int listen_fd, const msgl_
                              msgl_err *err);
 // Closes everything at once; no handler is called.
 void msgl__http_server_destroy(msgl_http_server *s);
-// From now on a connection has no further request behind the one that it has open, or that comes in
-// on a new connection; those without one are closed.
+// Ends the server's work: a connection is closed after the request that is open or coming in, one
+// that has had a request and has none now is closed at once, and a new one may ask once.
 void msgl__http_server_drain(msgl_http_server *s);
 int msgl__http_server_connections(const msgl_http_server *s);
-// Takes no new connections for so long, or until it is told 0: they wait in the listener's queue.
-void msgl__http_server_hold(msgl_http_server *s, int ms);
+// Accepts no new connections for so long, or until it is called with 0: they wait in the listener's
+// queue.
+void msgl__http_server_pause_accepting(msgl_http_server *s, int ms);
 // Serves a connection that the server itself has made, beyond max_connections. Takes fd over.
 void msgl__http_server_adopt(msgl_http_server *s, int fd);
-bool msgl__http_conn_is_inner(const msgl_http_conn *c);
-bool msgl__http_conn_is_reserve(const msgl_http_conn *c); // closed after its request
+bool msgl__http_conn_is_inner(const msgl_http_conn *c);   // the server itself has made it
+bool msgl__http_conn_is_reserve(const msgl_http_conn *c); // it is beyond the limit, for one request
 #define MSGL_HTTP_FULL "There are too many connections."
 
 msgl_http_source msgl__http_conn_source(const msgl_http_conn *c); // inner: zero
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);
-// Of the open request: its answer lets the page of its Origin, or any page, read it.
-void msgl__http_conn_share(msgl_http_conn *c, bool any);
-// What the open request is, for on_answer; 0: nobody has said.
+// Makes the answer to the open request one that web pages may read (CORS): those of its Origin, or
+// any.
+void msgl__http_conn_allow_origin(msgl_http_conn *c, bool any);
+// A number for the open request, which on_answer may ask for; 0 until it is set.
 void msgl__http_conn_set_label(msgl_http_conn *c, int label);
 int msgl__http_conn_label(const msgl_http_conn *c);
 const char *msgl__http_conn_id(const msgl_http_conn *c); // X-Request-Id of its answer
@@ -112,8 +114,8 @@ const char *msgl__http_conn_id(const msgl_http_conn *c); // X-Request-Id of its 
 // letters, digits, '.', '_', ':' and '-', else one made up here that no other answer has.
 enum { MSGL_HTTP_ID_MAX = 128 };
 
-// A whole answer; 429 and 503 say Retry-After, 401 WWW-Authenticate. headers: further lines, each
-// ending in CR LF, or NULL.
+// Sends a whole answer; 429 and 503 get Retry-After, 401 gets WWW-Authenticate. headers: further
+// lines, each ending in CR LF, or NULL.
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
                       const void *body, size_t len);
 // The same, moving the body out of `body`.
@@ -127,9 +129,5 @@ int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len);
 void msgl__http_stream_end(msgl_http_conn *c);
 
 const char *msgl__http_status_text(int status);
-
-// A listening TCP socket; port 0 picks one. *bound_port gets the port. The error names host, port
-// and reason.
-int msgl__http_listen(const char *host, int port, int *fd, int *bound_port, msgl_err *err);
 
 #endif

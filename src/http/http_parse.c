@@ -70,26 +70,29 @@ static int bad(msgl_http_parser *p, int status, const char *reason)
     return -1;
 }
 
-// Small bodies may use what large ones have to leave: most requests are small.
+// Which limit of the budget a body counts against: small ones may use memory that large ones have
+// to leave, because most requests are small and should not wait for a few that are not.
 static msgl_budget_use body_use(size_t size)
 {
     return size <= SMALL_BODY ? MSGL_BUDGET_PROMPT : MSGL_BUDGET_BODY;
 }
 
-// rc of a claim: 413 for what one request may never hold, 429 for what is not free now.
+// Refuses a body that could not be claimed: with 413 if no request may claim as much, with 429 if
+// it is not free now.
 static int bad_claim(msgl_http_parser *p, int rc)
 {
     return bad(p, rc == MSGL_ELIMIT ? 413 : 429, msgl__budget_refusal(rc));
 }
 
-// RFC 9110 section 5.6.2.
+// Whether c may stand in a token: a method or the name of a header (RFC 9110 section 5.6.2).
 static bool is_token_char(unsigned char c)
 {
     if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
     return c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL;
 }
 
-// A proxy that serves us below a path may leave it in or take it out.
+// Takes root_path off the path: a proxy that serves this server below it may send it or not. With
+// root_path "/llm", "/llm/v1/models" becomes "/v1/models" and "/llm" becomes "/"; "/llms" stays.
 static void leave_root_out(msgl_http_parser *p)
 {
     const char *root = p->limits.root_path;
@@ -280,10 +283,11 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
     } else if (value_is(name, name_len, "x-api-key") || value_is(name, name_len, "api-key")) {
         return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice."); // Azure's
     } else if (value_is(name, name_len, "x-request-id")) {
-        // A proxy may have added its own behind the client's: no reason to refuse a request.
+        // A proxy may have added its own behind the client's, which is no reason to refuse a
+        // request.
         if (p->request_id.at == NULL) p->request_id = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "traceparent")) {
-        // Of two none is the one that is meant; W3C has a trace begin anew then.
+        // Of two nobody knows which is meant; W3C's rule is that a new trace begins then.
         p->traceparent = (msgl_http_value){v, p->traceparent.at == NULL ? len : 0};
     } else if (value_is(name, name_len, "access-control-request-headers")) {
         if (p->request_headers.at == NULL) p->request_headers = (msgl_http_value){v, len};
@@ -317,7 +321,7 @@ static int parse_header_line(msgl_http_parser *p, head_facts *f, const char *s, 
     return header(p, f, s, (size_t)(colon - s), v, n);
 }
 
-// The head is complete, its empty line included: reads it and decides how the body is framed.
+// Reads the head, which is complete with its empty line, and decides how the body is framed.
 static int parse_head(msgl_http_parser *p)
 {
     const char *s = p->head.data, *end = s + p->head.len - 2;
@@ -342,7 +346,7 @@ static int parse_head(msgl_http_parser *p)
     if (f.have_length && p->body_left > p->limits.max_body) {
         return bad(p, 413, "The body is too large.");
     }
-    if (p->body_left > 0) { // what has none, such as a probe of /health, takes none
+    if (p->body_left > 0) { // a request without a body, such as a probe of /health, needs no memory
         const size_t body = (size_t)p->body_left + 1;
         const int rc = msgl__budget_fits(p->limits.budget, body_use(body), body);
         if (rc != 0) return bad_claim(p, rc);
@@ -351,7 +355,7 @@ static int parse_head(msgl_http_parser *p)
     return 0;
 }
 
-static int feed_head(msgl_http_parser *p, const char *data, size_t len, size_t *used)
+static int read_head(msgl_http_parser *p, const char *data, size_t len, size_t *used)
 {
     // Empty lines before a request are skipped (RFC 9112 section 2.2).
     if (p->head.len == 0) {
@@ -382,7 +386,7 @@ static int feed_head(msgl_http_parser *p, const char *data, size_t len, size_t *
     return parse_head(p);
 }
 
-// "size[;extension]" with CR LF at its end.
+// Takes the next byte of a chunk's first line, "SIZE[;EXTENSION]" with CR LF at its end.
 static int chunk_size(msgl_http_parser *p, char c)
 {
     if (c != '\n') {
@@ -398,8 +402,14 @@ static int chunk_size(msgl_http_parser *p, char c)
     for (int d; i < p->line_len && (d = msgl__hex_digit(p->line[i])) >= 0; i++) {
         n = n > UINT64_MAX / 32 ? n : n * 16 + (uint64_t)d; // saturates
     }
-    if (i == 0 || (p->line[i] != '\r' && p->line[i] != ';' && p->line[i] != ' ')) {
+    const char *rest = p->line + i, *end = p->line + p->line_len - 1; // the CR
+    while (*rest == ' ' || *rest == '\t') rest++;
+    if (i == 0 || (rest != end && *rest != ';')) {
         return bad(p, 400, "A chunk size is not a hexadecimal number.");
+    }
+    // A parser that takes a bare CR for the end of a line would see other chunks here.
+    if (memchr(rest, '\r', (size_t)(end - rest)) != NULL) {
+        return bad(p, 400, "A chunk size line is malformed.");
     }
     p->line_len = 0;
     if (n > p->limits.max_body - p->body.len) return bad(p, 413, "The body is too large.");
@@ -418,7 +428,7 @@ static int chunk_end(msgl_http_parser *p, char c)
     return 0;
 }
 
-// Trailer lines are read over; an empty line ends the request.
+// Takes the next byte of the trailer, whose lines are not used; an empty one ends the request.
 static int trailer(msgl_http_parser *p, char c)
 {
     if (++p->trailer_len > TRAILER_MAX) return bad(p, 431, "The trailer is too large.");
@@ -433,8 +443,9 @@ static int trailer(msgl_http_parser *p, char c)
     return 0;
 }
 
-// Claims memory for n more bytes, and takes it: twice what there is, so that it is not moved often,
-// unless that is more than the whole body or than there is to claim.
+// Claims and reserves memory for n more bytes: twice what there is, so that the body is not copied
+// often, but not more than the whole body needs or than can be claimed. With 64 KiB, of which all
+// are used, and 100 KiB still to come, one more byte makes it 128 KiB.
 static int body_reserve(msgl_http_parser *p, size_t n)
 {
     const size_t need = p->body.len + n + 1;
@@ -453,7 +464,7 @@ static int body_reserve(msgl_http_parser *p, size_t n)
     return rc == 0 ? 0 : bad(p, 500, "Out of memory.");
 }
 
-static int feed_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)
+static int read_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)
 {
     size_t n = len - *used;
     if (n > p->body_left) n = (size_t)p->body_left;
@@ -471,14 +482,14 @@ msgl_http_event msgl__http_parse(msgl_http_parser *p, const char *data, size_t l
     while (p->state != S_BAD && p->state != S_DONE && *used < len) {
         switch (p->state) {
         case S_HEAD:
-            (void)feed_head(p, data, len, used);
+            (void)read_head(p, data, len, used);
             if (p->expect_continue && p->state != S_HEAD && p->state < S_DONE) {
                 p->expect_continue = false;
                 return MSGL_HTTP_CONTINUE;
             }
             break;
         case S_BODY:
-        case S_CHUNK_DATA: (void)feed_body(p, data, len, used); break;
+        case S_CHUNK_DATA: (void)read_body(p, data, len, used); break;
         case S_CHUNK_SIZE: (void)chunk_size(p, data[(*used)++]); break;
         case S_CHUNK_END: (void)chunk_end(p, data[(*used)++]); break;
         case S_TRAILER: (void)trailer(p, data[(*used)++]); break;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HTTP/1.1 requests from bytes, as a state machine without sockets: bytes go in as they arrive, a
-// request or a refusal comes out. Strict where leniency lets two parsers disagree about where a
-// request ends (bare LF, folded headers, both or doubled lengths), and bounded everywhere.
+// A parser of HTTP/1.1 requests, as a state machine without sockets: bytes go in as they arrive, a
+// request or a refusal comes out. It is strict where leniency lets two parsers disagree about where
+// a request ends (a bare LF, folded headers, both kinds of length or one of them twice), and
+// everything has a limit.
 #ifndef MSGL_HTTP_HTTP_PARSE_H
 #define MSGL_HTTP_HTTP_PARSE_H
 
@@ -55,7 +56,7 @@ typedef struct msgl_http_parser {
     size_t line_len;
     size_t trailer_len;
 
-    // The request, from MSGL_HTTP_DONE until the next feed:
+    // The request is valid from MSGL_HTTP_DONE until the next call of msgl__http_parse:
     msgl_http_method method;
     msgl_strbuf path; // percent-decoded, without query and root_path; starts with "/" (or is "*")
     msgl_http_value query; // what is behind the target's '?', in `head`
@@ -67,21 +68,23 @@ typedef struct msgl_http_parser {
     msgl_http_value request_id;      // X-Request-Id, as the client wrote it; of several the first
     msgl_strbuf body;
     msgl_claim claim; // of the body's memory; whoever takes the body takes this, too
-    // The refusal, from MSGL_HTTP_BAD on:
+    // The refusal is valid from MSGL_HTTP_BAD on:
     int status;
     const char *reason; // one sentence
 } msgl_http_parser;
 
 void msgl__http_parser_init(msgl_http_parser *p, const msgl_http_limits *limits);
 void msgl__http_parser_free(msgl_http_parser *p);
-// Ready for the next request on the connection.
+// Makes the parser ready for the next request on the connection.
 void msgl__http_parser_reset(msgl_http_parser *p);
 // Whether any byte of the next request has come.
 bool msgl__http_parser_started(const msgl_http_parser *p);
 bool msgl__http_parser_in_body(const msgl_http_parser *p);
-// A parameter of the query, as it is written: what is behind NAME=, the first one. False: none.
+// The value of the query's first parameter with this name, as it is written (percent escapes stay).
+// False: there is none.
 bool msgl__http_query(const msgl_http_parser *p, const char *name, msgl_http_value *out);
-// Takes bytes from data[0, len), *used of them (all unless DONE, CONTINUE or BAD).
+// Takes *used bytes of data[0, len): all of them if the result is MSGL_HTTP_MORE, else those up to
+// what it is about.
 msgl_http_event msgl__http_parse(msgl_http_parser *p, const char *data, size_t len, size_t *used);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct msgl_http_source {
     unsigned char bytes[16];
 } msgl_http_source;
 
-// Of an address of any family; those of Unix sockets are one, all zero.
+// The source of an address of any family; all Unix sockets have the same one, which is zero.
 msgl_http_source msgl__http_source_of(const struct sockaddr *address);
 uint32_t msgl__http_source_hash(const msgl_http_source *s);
 // Whether it is this machine: 127.0.0.0/8, ::1, or a Unix socket.
@@ -29,14 +29,14 @@ typedef struct msgl_source_count {
     int count;
 } msgl_source_count;
 
-// Zero: none.
+// How many connections each source has; zero-initialised it has none.
 typedef struct msgl_sources {
     msgl_source_count *buckets[MSGL_SOURCE_BUCKETS];
 } msgl_sources;
 
-// One more of the source; NULL: no memory, and it is not counted.
+// Counts one more connection of the source. NULL: there is no memory, and it is not counted.
 msgl_source_count *msgl__sources_join(msgl_sources *all, const msgl_http_source *source);
-// One less; NULL allowed. With the last one the count is gone.
+// Counts one connection less. c may be NULL, and is freed with its last connection.
 void msgl__sources_leave(msgl_sources *all, msgl_source_count *c);
 
 #endif

@@ -11,7 +11,8 @@ static bool begins(const char *s, size_t len, const char *with)
     return len >= n && strncasecmp(s, with, n) == 0;
 }
 
-// The value of `; name=value` or `; name="value"` in a header's text. NULL: it has none.
+// The value of `; name=value` or `; name="value"` in a header's text; NULL: it has no such
+// parameter.
 static const char *parameter(const char *s, size_t len, const char *name, size_t *value_len)
 {
     const size_t n = strlen(name);
@@ -62,7 +63,7 @@ static size_t find_delimiter(const char *body, size_t len, size_t at, const char
     return len;
 }
 
-// The headers of a part, each ending in CR LF.
+// Reads the headers of one part of the form, each of which ends in CR LF.
 static void read_headers(const char *s, size_t len, msgl_multipart_field *out)
 {
     static const char name[] = "content-disposition:";
@@ -93,7 +94,8 @@ int msgl__multipart_next(const char *body, size_t len, const char *boundary, siz
     const char *blank = memmem(body + headers, len - headers, "\r\n\r\n", 4);
     if (blank == NULL) return -1;
     const size_t value = (size_t)(blank - body) + 4;
-    // The value may be empty, its CR LF being the one behind the headers.
+    // The value of "\r\n\r\n--boundary" is empty: the second CR LF is also the one before the
+    // delimiter.
     const size_t end = find_delimiter(body, len, value - 2, boundary);
     if (end == len) return -1;
     if ((size_t)(blank - body) > headers) {

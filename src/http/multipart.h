@@ -20,8 +20,8 @@ typedef struct msgl_multipart_field {
 bool msgl__multipart_boundary(const char *type, size_t len,
                               char boundary[MSGL_MULTIPART_BOUNDARY_MAX + 1]);
 
-// The fields in their order: *at is 0 before the first call. 1: *out is one; 0: there is no further
-// one; -1: the body is no such form.
+// Gives the fields in their order. *at is 0 before the first call and not changed between calls. 1:
+// *out is a field; 0: there is no further one; -1: the body is no form with this boundary.
 int msgl__multipart_next(const char *body, size_t len, const char *boundary, size_t *at,
                          msgl_multipart_field *out);
 

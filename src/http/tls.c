@@ -13,14 +13,16 @@
 
 enum { PEM_MAX = 1 << 20 };
 
-// Of TLS 1.2: those with forward secrecy and authenticated encryption. TLS 1.3 has no others.
+// The cipher suites of TLS 1.2 that have forward secrecy and authenticated encryption. All of
+// TLS 1.3's have both.
 static const char CIPHERS[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 struct msgl_tls {
     SSL_CTX *ctx;
 };
 
-// What OpenSSL has last complained of, and nothing of it is left for those who ask next.
+// Why OpenSSL's last call failed. Its queue of errors is empty then, as libevent takes what is in
+// it for the connection that it works on.
 static const char *reason(void)
 {
     const unsigned long e = ERR_peek_last_error();
@@ -29,7 +31,8 @@ static const char *reason(void)
     return text == NULL ? "OpenSSL does not say why" : text;
 }
 
-// The server asks nobody for a passphrase: it is noted that there is one.
+// OpenSSL calls this for a key that has a passphrase. There is nobody to ask for it, but the error
+// says so.
 static int on_passphrase(char *buf, int size, int writing, void *asked)
 {
     (void)buf, (void)size, (void)writing;
@@ -37,7 +40,7 @@ static int on_passphrase(char *buf, int size, int writing, void *asked)
     return -1;
 }
 
-// A private key from PEM text.
+// Reads a private key from a PEM file that no other user can read.
 static int read_key(const char *path, EVP_PKEY **key, msgl_err *err)
 {
     char *text;
@@ -63,7 +66,7 @@ static int read_key(const char *path, EVP_PKEY **key, msgl_err *err)
                          msgl__path_shown(path), why);
 }
 
-// "2026-11-26 16:00:00 UTC"
+// A time as "2026-11-26 16:00:00 UTC".
 static const char *date(const ASN1_TIME *t, char buf[64])
 {
     struct tm tm;
@@ -71,7 +74,7 @@ static const char *date(const ASN1_TIME *t, char buf[64])
     return buf;
 }
 
-// The chain to ctx, of a time that includes now.
+// Reads the certificate chain into ctx, and refuses one that is not valid now.
 static int use_certificate(SSL_CTX *ctx, const char *path, msgl_err *err)
 {
     char *text;
@@ -119,8 +122,8 @@ static int set_up(SSL_CTX *ctx, const char *certfile, const char *keyfile, msgl_
         SSL_CTX_set_cipher_list(ctx, CIPHERS) != 1) {
         return msgl__err_set(err, MSGL_EINTERNAL, "TLS: %s", reason());
     }
-    // A client that closes without a word is one that has gone, as without TLS: where a request
-    // ends is said by HTTP.
+    // A client that closes without TLS's close_notify is one that has gone, as it is without TLS.
+    // Nobody can cut a request short so, because HTTP says where it ends.
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                  SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);         // of connections that are idle
@@ -160,16 +163,15 @@ struct bufferevent *msgl__tls_accept(msgl_tls *t, struct event_base *base, int f
         ERR_clear_error();
         return NULL;
     }
-    struct bufferevent *bev = bufferevent_openssl_socket_new(
-        base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
-    if (bev == NULL) SSL_free(ssl);
-    return bev;
+    // With this option libevent (2.1.12) frees ssl also where it fails.
+    return bufferevent_openssl_socket_new(base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                          BEV_OPT_CLOSE_ON_FREE);
 }
 
 void msgl__tls_bye(struct bufferevent *bev)
 {
     SSL *ssl = bufferevent_openssl_get_ssl(bev);
     if (ssl == NULL) return;
-    (void)SSL_shutdown(ssl); // what it has no room for now is not said
+    (void)SSL_shutdown(ssl); // if the socket is full, the client is not told
     ERR_clear_error();
 }

@@ -13,18 +13,18 @@ struct bufferevent;
 struct event_base;
 typedef struct msgl_tls msgl_tls;
 
-// From a PEM file with the certificate and those between it and its root, and the PEM file of its
-// key; keyfile NULL: it is in certfile, too. Refused with a line that names the file: what cannot
-// be read or is no PEM, a key that other users may read, has a passphrase or is another
-// certificate's, a certificate of another time.
+// Reads a PEM file with the certificate and those between it and its root, and the PEM file of its
+// key; keyfile NULL: the key is in certfile, too. The error names the file that is refused: one
+// that cannot be read or is no PEM, a key that other users may read, that has a passphrase or that
+// is another certificate's, a certificate that is not valid now.
 int msgl__tls_create(const char *certfile, const char *keyfile, msgl_tls **out, msgl_err *err);
 void msgl__tls_free(msgl_tls *t); // and forgets the key
 
 // The server's end of a connection, which closes fd when it is freed. BEV_EVENT_CONNECTED comes
 // when the handshake is done. NULL: out of memory, fd stays open.
 struct bufferevent *msgl__tls_accept(msgl_tls *t, struct event_base *base, int fd);
-// Tells the client that nothing more comes, so that it does not take what it has for cut off. bev
-// may be without TLS: nothing.
+// Tells the client that nothing more comes, so that it does not take what it has for cut off. Does
+// nothing on a connection without TLS.
 void msgl__tls_bye(struct bufferevent *bev);
 
 #endif

@@ -19,8 +19,8 @@ static int fail(const char *path, const char *what, msgl_err *err)
     return msgl__err_set(err, MSGL_EIO, "cannot listen on %s: %s", msgl__path_shown(path), what);
 }
 
-// Of two servers that start at the same path one must not remove the other's file: who starts holds
-// its folder. A file system without locks has none.
+// Locks the folder of a socket, because of two servers that start at the same path the second one
+// could remove the first one's file. On a file system without locks it goes on without one.
 static int lock_folder(const char *path, int *lock, msgl_err *err)
 {
     char copy[sizeof((struct sockaddr_un *)0)->sun_path];

@@ -15,9 +15,9 @@ typedef struct msgl_unix_socket {
     ino_t ino;
 } msgl_unix_socket;
 
-// A listening socket whose file has mode 0600. Changes the process's umask for a moment: one
-// thread. MSGL_EINVAL: a path that no socket can have; MSGL_EIO: something else is there, a server
-// listens there, or the system refuses. The error names the path.
+// Makes a listening socket whose file has mode 0600. It changes the process's umask for a moment,
+// so that there must be no other thread. MSGL_EINVAL: no socket can have this path; MSGL_EIO:
+// something else is there, a server listens there, or the system refuses. The error names the path.
 int msgl__unix_listen(const char *path, msgl_unix_socket *out, int *fd, msgl_err *err);
 // Removes the file, if it still is this socket's.
 void msgl__unix_remove(const msgl_unix_socket *s);

@@ -22,7 +22,7 @@
 
 enum { SPEC_MAX = 128 };
 
-// Of "NAME[:GROUP]".
+// Finds the user and the group that "NAME[:GROUP]" means; without GROUP it is the user's own.
 static int look_up(const char *spec, char name[SPEC_MAX], const struct passwd **user, gid_t *group,
                    msgl_err *err)
 {
@@ -79,7 +79,8 @@ int msgl__no_new_privileges(msgl_err *err)
 
 // --- files and other processes ---
 
-// As the kernel has it (Landlock); the fields behind the first are of later versions.
+// The kernel's struct landlock_ruleset_attr, declared here because the fields behind the first are
+// of later versions than the headers of the oldest system that this is built on.
 typedef struct landlock_rules {
     uint64_t files, net, scopes;
 } landlock_rules;
@@ -89,7 +90,7 @@ static int landlock_version(void)
     return (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
 }
 
-// Allows what a store of files does, below a folder, which is made if it is not there.
+// Allows the accesses `files` below a folder, which is made if it is not there.
 static int allow_folder(int rules, const char *dir, uint64_t files, msgl_err *err)
 {
     if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
@@ -153,12 +154,12 @@ enum {
     STARTS = LAUNCHER | RANKS, // processes
 };
 
-// Calls that are allowed whatever their arguments. Those that an architecture does not have are
-// passed over. Beside what this program calls: what the C library calls in its place on other
-// versions and architectures.
+// Calls that are allowed whatever their arguments. libseccomp leaves out those that the
+// architecture does not have. Beside what this program calls the list has what other versions of
+// the C library, and other architectures', call in its place.
 static const struct {
     int call;
-    unsigned parts;
+    unsigned permissions;
 } CALLS[] = {
     // Files and descriptors.
     {SCMP_SYS(read), ALL},
@@ -203,7 +204,7 @@ static const struct {
     {SCMP_SYS(eventfd2), ALL},
     {SCMP_SYS(timerfd_create), ALL},
     {SCMP_SYS(timerfd_settime), ALL},
-    // Connections that there are; none is made.
+    // Connections that are there already; to make one takes socket and connect, below.
     {SCMP_SYS(accept), FRONT | HOSTS},
     {SCMP_SYS(accept4), FRONT | HOSTS},
     {SCMP_SYS(sendmsg), ALL}, // where to cannot be read; see add_by_argument
@@ -252,7 +253,7 @@ static const struct {
     {SCMP_SYS(rt_sigreturn), ALL},
     {SCMP_SYS(rt_sigtimedwait), ALL},
     {SCMP_SYS(rt_sigpending), ALL},
-    // Time, and what the process is and has.
+    // The time, and what a process asks about itself.
     {SCMP_SYS(clock_gettime), ALL},
     {SCMP_SYS(clock_getres), ALL},
     {SCMP_SYS(clock_nanosleep), ALL},
@@ -312,55 +313,60 @@ static const struct {
     {SCMP_SYS(recvmmsg), HOSTS | TRACES},
 };
 
-// Of one argument: its bits `mask` are `value`.
+// Allows a call whose argument number `arg` has `value` in its bits `mask`. Flags are tested so:
+// with mask O_ACCMODE and value O_RDONLY (0) an open for reading is allowed whatever its other
+// flags.
 static int allow_if(scmp_filter_ctx f, int call, unsigned arg, uint64_t mask, uint64_t value)
 {
     const struct scmp_arg_cmp c = SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, mask, value);
     return seccomp_rule_add_array(f, SCMP_ACT_ALLOW, call, 1, &c);
 }
 
-// Sockets carry what is sent to their other end alone: there are none of datagrams, with which
-// sendmsg could send, also descriptors, to any socket in the file system.
-static int add_sockets(scmp_filter_ctx f, unsigned parts)
+// Lets sockets send to their other end alone: sendto without an address, and pairs of connected
+// types only. With one of datagrams sendmsg could send anything, descriptors included, to any
+// socket in the file system, and a filter cannot read its address.
+static int add_sockets(scmp_filter_ctx f, unsigned permissions)
 {
-    enum { ADDRESS = 4, TYPES = 0xf }; // what is above are flags
+    enum { ADDRESS = 4, TYPES = 0xf }; // SOCK_CLOEXEC and SOCK_NONBLOCK are above these bits
     int rc = allow_if(f, SCMP_SYS(socketpair), 1, TYPES, SOCK_STREAM);
     if (rc == 0) rc = allow_if(f, SCMP_SYS(socketpair), 1, TYPES, SOCK_SEQPACKET);
     if (rc != 0) return rc;
-    if ((parts & (HOSTS | TRACES)) != 0) {
+    if ((permissions & (HOSTS | TRACES)) != 0) {
         return seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(sendto), 0);
     }
     return allow_if(f, SCMP_SYS(sendto), ADDRESS, UINT64_MAX, 0);
 }
 
-// What a process does to itself: limits, CPUs, and the signal of abort(). Who starts processes may
-// signal others anyway, and those inherit its list.
-static int add_own(scmp_filter_ctx f, unsigned parts)
+// Allows what a process does to itself: set its limits and its CPUs, and send the signal of
+// abort(). A process that starts others may send any process a signal by kill anyway; its children
+// inherit this filter, and their abort() has another number than this process for its argument.
+static int add_own(scmp_filter_ctx f, unsigned permissions)
 {
     int rc = allow_if(f, SCMP_SYS(prlimit64), 0, UINT32_MAX, 0);
     if (rc == 0) rc = allow_if(f, SCMP_SYS(sched_setaffinity), 0, UINT32_MAX, 0);
     if (rc != 0) return rc;
-    if ((parts & STARTS) != 0) return seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 0);
+    if ((permissions & STARTS) != 0)
+        return seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 0);
     return allow_if(f, SCMP_SYS(tgkill), 0, UINT32_MAX, (uint64_t)getpid());
 }
 
-// Calls that are allowed with some arguments.
-static int add_by_argument(scmp_filter_ctx f, unsigned parts)
+// Allows the calls that are harmless with some arguments only.
+static int add_by_argument(scmp_filter_ctx f, unsigned permissions)
 {
     enum {
         NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                      CLONE_NEWPID | CLONE_NEWNET
     };
     static const unsigned long requests[] = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO};
-    int rc = add_sockets(f, parts);
-    if (rc == 0) rc = add_own(f, parts);
+    int rc = add_sockets(f, permissions);
+    if (rc == 0) rc = add_own(f, permissions);
     if (rc != 0) return rc;
-    if ((parts & STARTS) != 0) {
+    if ((permissions & STARTS) != 0) {
         rc = allow_if(f, SCMP_SYS(clone), 0, NAMESPACES, 0);
     } else {
         rc = allow_if(f, SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD);
     }
-    if (rc == 0 && (parts & BATCHES) == 0) { // to read
+    if (rc == 0 && (permissions & BATCHES) == 0) { // opens nothing but to read it
         const uint64_t mask = O_ACCMODE | O_CREAT | O_TRUNC;
         rc = allow_if(f, SCMP_SYS(openat), 2, mask, O_RDONLY);
         if (rc == 0) rc = allow_if(f, SCMP_SYS(open), 1, mask, O_RDONLY);
@@ -371,21 +377,23 @@ static int add_by_argument(scmp_filter_ctx f, unsigned parts)
     return rc;
 }
 
-static int fill(scmp_filter_ctx f, unsigned parts)
+static int fill(scmp_filter_ctx f, unsigned permissions)
 {
-    int rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_LOG, 1); // by the kernel
-    // A tree by numbers; how fast a call is does not depend on its place above.
+    int rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_LOG, 1); // the kernel logs what is refused
+    // The filter is a binary tree of call numbers, so that a call's time does not depend on its
+    // place in the table.
     if (rc == 0) rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0] && rc == 0; i++) {
-        if ((CALLS[i].parts & parts) != 0) {
+        if ((CALLS[i].permissions & permissions) != 0) {
             rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, CALLS[i].call, 0);
         }
     }
-    return rc == 0 ? add_by_argument(f, parts) : rc;
+    return rc == 0 ? add_by_argument(f, permissions) : rc;
 }
 
-// clone3 has its flags where no filter can read them. The C library makes threads without it where
-// it is not there, so it is missing, without a line in the kernel's log for each.
+// Makes clone3 look missing, by a filter of its own: its flags are in memory, where no filter can
+// read them, and the C library makes threads with clone where the kernel has no clone3. The main
+// filter would do the same, but the kernel would log each thread.
 static int without_clone3(void)
 {
     scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
@@ -396,12 +404,12 @@ static int without_clone3(void)
     return rc;
 }
 
-int msgl__confine(unsigned parts, msgl_err *err)
+int msgl__confine(unsigned permissions, msgl_err *err)
 {
-    // ENOSYS: what a library that can do without has an answer to, as on an older kernel.
+    // A library that can do without a call knows ENOSYS from older kernels.
     scmp_filter_ctx f = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
     if (f == NULL) return msgl__err_set(err, MSGL_ENOMEM, "seccomp: out of memory");
-    int rc = fill(f, parts);
+    int rc = fill(f, permissions);
     if (rc == 0) rc = without_clone3();
     if (rc == 0) rc = seccomp_load(f);
     seccomp_release(f);

@@ -9,31 +9,35 @@
 
 #include "core/err.h"
 
-// Whose calls are allowed; a launcher needs those of all that it starts.
-typedef enum msgl_confine_part {
+// Permissions, each a set of system calls: those of a kind of process, and those of what some
+// servers do besides. Filters are inherited, so that a launcher needs the permissions of all that
+// it starts.
+typedef enum msgl_confine_permission {
     MSGL_CONFINE_FRONT = 1,    // answers on connections that are made, reads files
     MSGL_CONFINE_ENGINE = 2,   // loads a model and computes, on the CPU
     MSGL_CONFINE_LAUNCHER = 4, // starts, watches and ends the others
-    // and, where it has them,
-    MSGL_CONFINE_BATCHES = 8, // --batch-dir: writes files
-    MSGL_CONFINE_RANKS = 16,  // starts more processes
-    MSGL_CONFINE_HOSTS = 32,  // talks to ranks on other hosts
-    MSGL_CONFINE_TRACES = 64, // an exporter of traces, a process of its own
-} msgl_confine_part;
+    MSGL_CONFINE_BATCHES = 8,  // --batch-dir: writes files
+    MSGL_CONFINE_RANKS = 16,   // starts more processes
+    MSGL_CONFINE_HOSTS = 32,   // talks to ranks on other hosts
+    MSGL_CONFINE_TRACES = 64,  // an exporter of traces, a process of its own
+} msgl_confine_permission;
 
-// NAME or NAME:GROUP: this process, which must be root's, becomes that user's, for good.
+// This process, which must be root's, becomes that of the user `spec` (NAME or NAME:GROUP) for
+// good.
 int msgl__become_user(const char *spec, msgl_err *err);
-// Nothing that this process starts has more privileges than it has.
+// From now on no program that this process starts has more privileges than it has itself.
 int msgl__no_new_privileges(msgl_err *err);
 // From now on this process, and those that it forks, write, make and remove no files but in the
 // folder `writes` (made if it is not there; NULL: none), and read the memory and environment of no
 // process that is not of them; on Linux 6.12 or later they signal none, either. What is open stays
-// so. Does nothing where the kernel has no Landlock. Before msgl__confine.
+// so. Does nothing where the kernel has no Landlock. It has to be called before msgl__confine,
+// which forbids its system calls.
 int msgl__shut_in(const char *writes, msgl_err *err);
-// Any other system call than those of these parts does nothing from now on, and is ENOSYS, in this
-// process and those that it forks. Before it has threads. Implies msgl__no_new_privileges.
-int msgl__confine(unsigned parts, msgl_err *err);
-// NULL: that can be done in this program; else why not.
+// From now on any system call that is not in the permissions, a sum of msgl_confine_permission,
+// does nothing and is ENOSYS, in this process and in those that it forks. It has to have one thread
+// then. Implies msgl__no_new_privileges.
+int msgl__confine(unsigned permissions, msgl_err *err);
+// Why msgl__confine cannot be used in this program; NULL: it can be.
 const char *msgl__confine_unable(void);
 
 #endif

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/control.h"
 
+#include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "message/frame.h"
 #include "utils/packet.h"
@@ -27,10 +29,18 @@ int msgl__control_send(int fd, msgl_control kind, int replica, const char *text,
 int msgl__control_recv(int fd, int *replica, char *text, int *passed_fd)
 {
     packet p;
-    const ssize_t n = msgl__packet_recv(fd, &p, sizeof p, passed_fd);
-    if (n <= 0) return (int)n;
     msgl_frame_head head;
-    if (n < EMPTY || msgl__frame_peek(&p, (size_t)n, sizeof p - sizeof head, &head) != 1) return -1;
+    int passed;
+    const ssize_t n = msgl__packet_recv(fd, &p, sizeof p, &passed);
+    const bool whole =
+        n >= EMPTY && msgl__frame_peek(&p, (size_t)n, sizeof p - sizeof head, &head) == 1;
+    if (passed >= 0 && (!whole || passed_fd == NULL)) {
+        close(passed);
+        passed = -1;
+    }
+    if (passed_fd != NULL) *passed_fd = passed;
+    if (n <= 0) return (int)n;
+    if (!whole) return -1;
     memcpy(text, p.text, (size_t)n - EMPTY);
     text[n - EMPTY] = '\0';
     *replica = p.replica;

@@ -14,13 +14,14 @@ enum { CHANNEL_FILES = 3 };
 
 // --- life ---
 
-// What the front's process keeps of an engine.
+// What the front's process knows of an engine.
 typedef struct front_engine {
     bool ready;
-    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
-    // epoll: clients may hold all others. -1: not kept now.
+    // Descriptors that are reserved for the channel to the next engine, which needs three (a
+    // socket, an eventfd and an epoll), because clients may have taken all others by then. -1: none
+    // is reserved.
     int spare[CHANNEL_FILES];
-    bool used; // its channel has them
+    bool used; // the channel of this engine has taken them, and gives them back with its end
 } front_engine;
 
 typedef struct front_process {
@@ -71,7 +72,7 @@ static void front_lost(void *ctx, int replica, const char *fatal)
 {
     front_process *p = ctx;
     p->engines[replica].ready = p->engines[replica].used = false;
-    keep_spares(p); // the channel's are free now
+    keep_spares(p); // the channel has given its descriptors back
     (void)msgl__control_send(p->control, MSGL_CONTROL_LOST, replica, fatal, -1);
 }
 
@@ -114,7 +115,9 @@ static void on_control(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-// As many descriptors as allowed; fewer connections when that is not enough for all of them.
+// Raises the limit of descriptors as far as it is allowed, and lowers that of connections if this
+// does not suffice for all of them. With one engine and a hard limit of 1024, 4096 connections
+// become 896.
 static void raise_file_limit(msgl_front_config *cfg)
 {
     struct rlimit lim;
@@ -127,7 +130,7 @@ static void raise_file_limit(msgl_front_config *cfg)
         if (setrlimit(RLIMIT_NOFILE, &lim) != 0) (void)getrlimit(RLIMIT_NOFILE, &lim);
     }
     if (lim.rlim_cur >= want) return;
-    // What is kept back is for the engine's channel, workers, files and a connection to refuse.
+    // The rest is for engines' channels, workers, files, and a connection that is refused.
     const int room = (int)lim.rlim_cur > more ? (int)lim.rlim_cur - more : 0;
     const int most = room > 256 ? room - 128 : room > 64 ? room - 48 : room / 4;
     if (cfg->http.max_connections > most) cfg->http.max_connections = most;
@@ -149,7 +152,8 @@ static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_te
     return bring ? msgl__chat_templates_load_own(dir, "", templates, err) : 0;
 }
 
-// Takes over listen_fd and the channels' descriptors; -1: of an engine that does not run now.
+// Serves until the front has stopped. Takes over listen_fd and the descriptors of engines'
+// channels, which are -1 for an engine that does not run now.
 static int front_serve(front_process *p, int listen_fd, const int *engine_fds, msgl_err *err)
 {
     msgl_tokenizer *tokenizer = NULL;

@@ -21,7 +21,8 @@ typedef struct msgl_front_start {
 } msgl_front_start;
 
 // Serves until the front has stopped. Takes over control, listen_fd and engine_fds. 0, or why it
-// could not start, which the supervisor has been told. Once a process.
+// could not start, which the supervisor gets as MSGL_CONTROL_FAILED. It is called once in a
+// process.
 int msgl__front_process(const msgl_front_start *start);
 
 #endif

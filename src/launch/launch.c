@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Supervisor and front talk over a packet socket (front_process.h).
-// Supervisor and engine have a packet socket, too, the engine's line: a packet is a descriptor, of
-// the channel to the next front when the last one has died.
-// Signals of a terminal reach the whole process group, so the children ignore SIGINT and SIGTERM
-// and hear of them from the supervisor only.
+// The supervisor talks with the front over a packet socket (control.h), and has another one to each
+// engine, its line: when a front has died it sends over it the engine's end of a new channel, whose
+// other end the next front gets.
+// Signals of a terminal reach the whole process group. The children ignore SIGINT and SIGTERM, and
+// the supervisor tells the front to stop, so that it can end requests in flight first.
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "launch/child.h"
 #include "launch/confine.h"
 #include "launch/control.h"
 #include "launch/front_process.h"
+#include "http/tcp_socket.h"
 #include "http/tls.h"
 #include "http/unix_socket.h"
 #include "launch/watchdog.h"
@@ -31,7 +33,6 @@
 #include "utils/process.h"
 
 enum {
-    RESTART_DELAY_MAX_MS = 30000,
     ENGINE_EXIT_MS = 3000,
     LAST_WORDS_MS = 2000,
     EXPORTER_START_MS = 20000,
@@ -57,26 +58,19 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-// A process, and how its starts went.
-typedef struct child {
-    char name[16]; // "front", "engine", one of several "engine 3"
-    pid_t pid;     // 0: not running
-    bool ready, ever_ready;
-    int failed_starts, delay_ms;
-    uint64_t ready_at, restart_at; // ns; restart_at 0: none
-    char last_words[MSGL_CONTROL_TEXT + 1];
-} child;
-
 typedef struct engine_process {
-    child child;
+    msgl_child child;
     int index;
     int front_fd;              // the front's end of its channel until a front has it, or -1
     int line;                  // our end of its line, or -1
     msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
     msgl_watchdog watchdog;
-    bool lost; // the front says so
-    int owed;  // earlier ones that the front has still to call lost
-    // When it is ended that the front has lost and that lives on, waiting for another; ns, 0: not.
+    bool lost; // the front has reported that its channel is at its end
+    // Earlier engines of this index that have ended and that the front has not reported yet: its
+    // next reports are of them, not of the engine that runs now.
+    int unreported;
+    // When an engine is ended whose loss the front has reported and that lives on, as it waits for
+    // a new channel; ns, 0: it is not.
     uint64_t end_at;
 } engine_process;
 
@@ -84,17 +78,17 @@ typedef struct supervisor {
     const msgl_serve_config *cfg;
     const msgl_log *log;
     pid_t self;
-    child front;
+    msgl_child front;
     msgl_heartbeat *front_heartbeat; // the same for every front
     msgl_watchdog front_watchdog;
-    child exporter; // of traces
+    msgl_child exporter; // of traces
     msgl_traces_counts *trace_counts;
-    int traces[2]; // of both, kept for the next ones; -1: none
+    int traces[2]; // the front's end and the exporter's, kept for those that follow; -1: none
     msgl_traces traces_front;
     int num_engines;
     engine_process engines[MSGL_FRONT_MAX_REPLICAS];
-    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
-    bool announced;                                      // all of them were ready once
+    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // the engines'
+    bool announced;                                      // all engines were ready once
     msgl_unix_socket unix_socket;
     int listen_fd, port; // kept for the next front
     msgl_tls *tls;       // the front's; NULL: none
@@ -111,8 +105,9 @@ static uint64_t in_ms(int ms)
     return msgl__now_ns() + (uint64_t)ms * 1000000u;
 }
 
-// What every child does first: what it shall not have is closed, so that the end of whoever has it
-// alone is seen. The parent may have died before prctl took effect.
+// What every child does first. It closes descriptors that belong to others, because a socket's peer
+// sees its end only when no process has it any more. The supervisor may have died before prctl took
+// effect, which its children see by their new parent.
 static void child_begin(supervisor *s)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -132,7 +127,7 @@ static void close_traces(supervisor *s)
     close_fd(&s->traces[1]);
 }
 
-// Sends a packet when it has started, or why it cannot.
+// The exporter's process. The first one says that it has started; any says why it cannot.
 static _Noreturn void exporter_child(supervisor *s)
 {
     const char *scheme = s->tls != NULL ? "https" : "http";
@@ -173,15 +168,16 @@ static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd, int
     close_traces(s);
     msgl__tls_free(s->tls);
     msgl_err err = {0};
-    const unsigned parts = MSGL_CONFINE_ENGINE | s->cfg->engine_parts;
-    if (s->cfg->seccomp && (msgl__shut_in(NULL, &err) != 0 || msgl__confine(parts, &err) != 0)) {
+    const unsigned permissions = MSGL_CONFINE_ENGINE | s->cfg->engine_permissions;
+    if (s->cfg->seccomp &&
+        (msgl__shut_in(NULL, &err) != 0 || msgl__confine(permissions, &err) != 0)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s", err.text);
         _exit(1);
     }
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, &err);
-    if (rc != 0) { // there is no other way to say it
+    if (rc != 0) { // without a channel the log is the only way to say it
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s", e->child.name, err.text);
     } else {
         msgl__channel_set_line(ch, line);
@@ -217,22 +213,7 @@ static int make_pair(int type, int fd[2], msgl_err *err)
     return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
 }
 
-static void begin_start(child *c)
-{
-    fflush(NULL); // what is buffered must not be written twice
-    c->ready = false;
-    c->restart_at = 0;
-    c->last_words[0] = '\0';
-}
-
-// It is ready; again, perhaps, for another front.
-static void now_ready(child *c)
-{
-    if (!c->ready) c->ready_at = msgl__now_ns();
-    c->ready = c->ever_ready = true;
-}
-
-// Forks an engine; its front_fd is the front's end of its channel.
+// Forks an engine. The front's end of its channel stays in e->front_fd until a front takes it.
 static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
     int fd[2], line[2];
@@ -244,7 +225,7 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
         close(fd[1]);
         return rc;
     }
-    begin_start(&e->child);
+    msgl__child_begin_start(&e->child);
     e->lost = false;
     e->end_at = 0;
     e->front_fd = fd[0];
@@ -263,13 +244,13 @@ static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
     return 0;
 }
 
-// A running engine whose channel a front had that has died gets a new one.
+// Gives a running engine, whose front has died, a new channel for the next front.
 static int renew_channel(engine_process *e, msgl_err *err)
 {
     int fd[2];
     const int rc = make_pair(SOCK_STREAM, fd, err);
     if (rc != 0) return rc;
-    // If the engine has just died its channel is at its end, as the front will see.
+    // This fails if the engine has just died: fd[1] is closed below, and the front sees that end.
     (void)msgl__packet_send(e->line, "C", 1, fd[1]);
     close(fd[1]);
     e->front_fd = fd[0];
@@ -281,15 +262,15 @@ static int renew_channel(engine_process *e, msgl_err *err)
 // Forks the front. Engines that are started later reach it by MSGL_CONTROL_CHANNEL.
 static int start_front(supervisor *s, msgl_err *err)
 {
-    close_fd(&s->control[0]); // of the last one
+    close_fd(&s->control[0]); // to the front before this one
     int rc = make_pair(SOCK_SEQPACKET, s->control, err);
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        e->owed = 0;
+        e->unreported = 0;
         if (e->child.pid > 0 && e->front_fd < 0) rc = renew_channel(e, err);
     }
     if (rc != 0) return rc;
-    begin_start(&s->front);
+    msgl__child_begin_start(&s->front);
     s->front.pid = fork();
     if (s->front.pid == 0) front_child(s);
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
@@ -301,10 +282,11 @@ static int start_front(supervisor *s, msgl_err *err)
     return 0;
 }
 
-// Forks the exporter. The first one has to say that it can do its work.
+// Forks the exporter, and waits until the first one has said that it can do its work: a server
+// whose traces cannot be exported does not start.
 static int start_exporter(supervisor *s, msgl_err *err)
 {
-    begin_start(&s->exporter);
+    msgl__child_begin_start(&s->exporter);
     s->exporter.pid = fork();
     if (s->exporter.pid == 0) exporter_child(s);
     if (s->exporter.pid < 0) {
@@ -312,22 +294,22 @@ static int start_exporter(supervisor *s, msgl_err *err)
         return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
     }
     if (s->exporter.ever_ready) {
-        now_ready(&s->exporter);
+        msgl__child_set_ready(&s->exporter);
         return 0;
     }
     struct pollfd p = {.fd = s->traces[0], .events = POLLIN};
     char text[MSGL_CONTROL_TEXT + 1];
-    int index, passed;
+    int index;
     const int n = poll(&p, 1, EXPORTER_START_MS);
-    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, &passed) : 0;
+    const int kind = n > 0 ? msgl__control_recv(s->traces[0], &index, text, NULL) : 0;
     if (kind == MSGL_CONTROL_FAILED) return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s", text);
     if (kind != MSGL_CONTROL_SERVES)
         return msgl__err_set(err, MSGL_EIO, "the exporter of traces does not start");
-    now_ready(&s->exporter);
+    msgl__child_set_ready(&s->exporter);
     return 0;
 }
 
-// Before anything else is forked.
+// Comes before anything else is forked, so that there is nothing to undo when it fails.
 static int start_traces(supervisor *s, msgl_err *err)
 {
     if (s->cfg->traces == NULL) return 0;
@@ -344,31 +326,19 @@ static int start_all(supervisor *s, msgl_err *err)
     return rc == 0 ? start_front(s, err) : rc;
 }
 
-static void kill_child(const child *c)
-{
-    if (c->pid > 0) kill(c->pid, SIGKILL);
-}
-
-// Waits for one that was killed.
-static void end_child(child *c)
-{
-    while (c->pid > 0 && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    c->pid = 0;
-}
-
 // Kills and reaps whatever is left.
 static void end_children(supervisor *s)
 {
-    kill_child(&s->front);
-    kill_child(&s->exporter);
-    for (int i = 0; i < s->num_engines; i++) kill_child(&s->engines[i].child);
-    end_child(&s->front);
-    end_child(&s->exporter);
-    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].child);
+    msgl__child_kill(&s->front);
+    msgl__child_kill(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) msgl__child_kill(&s->engines[i].child);
+    msgl__child_reap(&s->front);
+    msgl__child_reap(&s->exporter);
+    for (int i = 0; i < s->num_engines; i++) msgl__child_reap(&s->engines[i].child);
 }
 
-// While stopping, without a front: engines that it did not tell to exit see that none will follow.
+// Ends the engines of a server that stops and has no front: one that was not told to exit, by a
+// message, sees by the end of its line that no other front will come.
 static void end_engines(supervisor *s)
 {
     for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].line);
@@ -385,12 +355,12 @@ static void begin_stop(supervisor *s)
         engine_process *e = &s->engines[i];
         e->child.restart_at = 0;
         // An engine that is still loading listens to nobody, and has nothing in flight.
-        if (!e->child.ready) kill_child(&e->child);
+        if (!e->child.ready) msgl__child_kill(&e->child);
     }
     if (s->front.pid == 0) {
         end_engines(s);
     } else if (msgl__control_send(s->control[0], MSGL_CONTROL_STOP, 0, NULL, -1) != 0) {
-        kill_child(&s->front);
+        msgl__child_kill(&s->front);
     }
 }
 
@@ -399,8 +369,9 @@ static int on_signals(supervisor *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCHLD) continue; // children are looked at anyway
-        // Who started the ranks ends them all when one has ended: no second signal of a user's.
+        if (info.ssi_signo == SIGCHLD) continue; // the caller looks at all children anyway
+        // When one rank has ended mpirun ends the others by a signal, which is not a user's second
+        // one.
         if (s->failure.code != 0) continue;
         if (s->stopping) return MSGL_EABORTED;
         begin_stop(s);
@@ -411,7 +382,7 @@ static int on_signals(supervisor *s)
 static void engine_is_ready(supervisor *s, engine_process *e)
 {
     if (!e->child.ready) e->watchdog = (msgl_watchdog){0};
-    now_ready(&e->child);
+    msgl__child_set_ready(&e->child);
     bool all = true;
     for (int i = 0; i < s->num_engines; i++) all = all && s->engines[i].child.ready;
     s->announced = s->announced || all;
@@ -420,18 +391,18 @@ static void engine_is_ready(supervisor *s, engine_process *e)
 static void on_packets(supervisor *s)
 {
     char text[MSGL_CONTROL_TEXT + 1];
-    int passed, kind, replica = 0;
-    while ((kind = msgl__control_recv(s->control[0], &replica, text, &passed)) > 0) {
+    int kind, replica = 0;
+    while ((kind = msgl__control_recv(s->control[0], &replica, text, NULL)) > 0) {
         if (replica < 0 || replica >= s->num_engines) continue;
         engine_process *e = &s->engines[replica];
         if (kind == MSGL_CONTROL_SERVES) {
-            now_ready(&s->front);
+            msgl__child_set_ready(&s->front);
             s->front_watchdog = (msgl_watchdog){0};
         } else if (kind == MSGL_CONTROL_READY) {
             engine_is_ready(s, e);
             (void)msgl__no_new_privileges(NULL); // what a GPU's driver needs has been started
-        } else if (kind == MSGL_CONTROL_LOST && e->owed > 0) {
-            e->owed--;
+        } else if (kind == MSGL_CONTROL_LOST && e->unreported > 0) {
+            e->unreported--;
         } else if (kind == MSGL_CONTROL_LOST) {
             e->lost = true;
             e->end_at = in_ms(ENGINE_EXIT_MS);
@@ -443,17 +414,7 @@ static void on_packets(supervisor *s)
     if (kind < 0) close_fd(&s->control[0]); // the front is gone; its end comes as SIGCHLD, too
 }
 
-static const char *how_it_ended(int status, char buf[64])
-{
-    if (WIFSIGNALED(status)) {
-        (void)snprintf(buf, 64, "killed by signal %d", WTERMSIG(status));
-    } else {
-        (void)snprintf(buf, 64, "exit status %d", WEXITSTATUS(status));
-    }
-    return buf;
-}
-
-// The engine's last words come by way of the front and may be later than its death.
+// Waits for an engine's last words, which come through the front, often after the engine's end.
 static void await_last_words(supervisor *s, const engine_process *e)
 {
     const uint64_t until = in_ms(LAST_WORDS_MS);
@@ -464,26 +425,14 @@ static void await_last_words(supervisor *s, const engine_process *e)
     }
 }
 
-// Why the server ends with a process that does not start.
-static int give_up(const child *c, const char *how, msgl_err *err)
-{
-    const char *words = c->last_words;
-    if (c->ever_ready) {
-        return msgl__err_set(err, MSGL_EINTERNAL,
-                             "the %s ended %d times in a row soon after its start (%s)%s%s",
-                             c->name, c->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
-    }
-    if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
-    return msgl__err_set(err, MSGL_EINTERNAL, "the %s ended while it started (%s)", c->name, how);
-}
-
-// The end of an engine that is not started again. The front says so to whoever waits, and ends.
+// Stops the server after the end of an engine that cannot be started again: the front answers those
+// that wait with an error, and ends.
 static void end_with_engine(supervisor *s, engine_process *e, const char *how)
 {
     await_last_words(s, e);
-    const bool told = e->child.last_words[0] != '\0';
+    const char *words = e->child.last_words;
     msgl__err_set(&s->failure, MSGL_EINTERNAL, "the engine ended (%s)%s%.180s", how,
-                  told ? ": " : "", e->child.last_words);
+                  words[0] == '\0' ? "" : ": ", words);
     e->child.ready = false;
     if (!s->stopping) begin_stop(s);
 }
@@ -495,28 +444,9 @@ static bool any_ready(const supervisor *s)
     return any;
 }
 
-// Whether this end of it is one of too many in a row.
-static bool failed_again(const supervisor *s, child *c)
-{
-    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
-    const bool lived = c->ready && msgl__now_ns() - c->ready_at >= least;
-    c->ready = false;
-    if (!lived) return ++c->failed_starts >= s->cfg->max_failed_starts;
-    c->failed_starts = 0;
-    c->delay_ms = s->cfg->restart_delay_ms;
-    return false;
-}
-
-static void start_later(const supervisor *s, child *c, const char *how)
-{
-    msgl__log(s->log, MSGL_LOG_ERROR, "%s ended (%s); starting it again in %d ms", c->name, how,
-              c->delay_ms);
-    c->restart_at = in_ms(c->delay_ms);
-    c->delay_ms = 2 * c->delay_ms < RESTART_DELAY_MAX_MS ? 2 * c->delay_ms : RESTART_DELAY_MAX_MS;
-}
-
-// A server of which a process leaked memory does not end well, however it goes on.
-static void note_leaks(supervisor *s, const child *c, int status)
+// A process that leaked memory (as the leak sanitizer's exit status says) makes the server's own
+// result a failure, also if it is stopped on request later.
+static void note_leaks(supervisor *s, const msgl_child *c, int status)
 {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != MSGL_EXIT_LEAKS) return;
     msgl__err_set(&s->failure, MSGL_EINTERNAL, "the %s leaked memory", c->name);
@@ -525,7 +455,7 @@ static void note_leaks(supervisor *s, const child *c, int status)
 static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
-    const char *how = how_it_ended(status, buf);
+    const char *how = msgl__child_how_ended(status, buf);
     e->child.pid = 0;
     e->end_at = 0;
     close_fd(&e->line);
@@ -535,32 +465,37 @@ static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err 
         return 0;
     }
     if (s->stopping) return 0;
-    if (!e->child.ready) await_last_words(s, e); // or its READY is still under way
-    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->owed++;
-    if (!e->child.ever_ready) return give_up(&e->child, how, err);
-    if (failed_again(s, &e->child) && !any_ready(s)) return give_up(&e->child, how, err);
-    start_later(s, &e->child, how);
+    if (!e->child.ready) await_last_words(s, e); // its READY may still come, too
+    if (!e->lost && s->front.pid > 0 && e->front_fd < 0) e->unreported++;
+    // A channel that no front has seen yet is closed. A front that got it now would report it lost,
+    // perhaps after the next engine's start, and that engine would be ended for it.
+    close_fd(&e->front_fd);
+    if (!e->child.ever_ready) return msgl__child_give_up(&e->child, how, err);
+    if (msgl__child_failed_again(s->cfg, &e->child) && !any_ready(s))
+        return msgl__child_give_up(&e->child, how, err);
+    msgl__child_start_later(s->log, &e->child, how);
     return 0;
 }
 
 static int on_front_end(supervisor *s, int status, msgl_err *err)
 {
     char buf[64];
-    const char *how = how_it_ended(status, buf);
+    const char *how = msgl__child_how_ended(status, buf);
     s->front.pid = 0;
     close_fd(&s->control[0]);
     note_leaks(s, &s->front, status);
-    if (s->stopping) { // it told the engines to exit, if it could
+    if (s->stopping) { // a front that stops in order has told the engines to exit
         end_engines(s);
-        close_fd(&s->listen_fd); // clients would wait for nobody
+        close_fd(&s->listen_fd); // clients in its queue would wait for a front that does not come
         return 0;
     }
-    if (!s->front.ever_ready || failed_again(s, &s->front)) return give_up(&s->front, how, err);
-    start_later(s, &s->front, how);
+    if (!s->front.ever_ready || msgl__child_failed_again(s->cfg, &s->front))
+        return msgl__child_give_up(&s->front, how, err);
+    msgl__child_start_later(s->log, &s->front, how);
     return 0;
 }
 
-// Nothing depends on it: it is started again however often it ends.
+// Nothing depends on the exporter, so it is started again however often it ends.
 static void on_exporter_end(supervisor *s, int status)
 {
     char buf[64];
@@ -568,8 +503,8 @@ static void on_exporter_end(supervisor *s, int status)
     (void)atomic_fetch_add(&s->trace_counts->dropped, lost);
     s->exporter.pid = 0;
     if (s->stopping) return;
-    (void)failed_again(s, &s->exporter);
-    start_later(s, &s->exporter, how_it_ended(status, buf));
+    (void)msgl__child_failed_again(s->cfg, &s->exporter);
+    msgl__child_start_later(s->log, &s->exporter, msgl__child_how_ended(status, buf));
 }
 
 static int reap(supervisor *s, msgl_err *err)
@@ -578,7 +513,7 @@ static int reap(supervisor *s, msgl_err *err)
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
         if (e->child.pid <= 0 || waitpid(e->child.pid, &status, WNOHANG) != e->child.pid) continue;
-        on_packets(s); // a READY or last words that were sent before
+        on_packets(s); // a READY or last words that came before the end are read before it counts
         rc = on_engine_end(s, e, status, err);
     }
     if (rc == 0 && s->front.pid > 0 && waitpid(s->front.pid, &status, WNOHANG) == s->front.pid) {
@@ -594,27 +529,29 @@ static int restart_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
     const int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
-    // Else it is kept for the next front.
+    // A descriptor that could not be sent is kept for the next front.
     if (msgl__control_send(s->control[0], MSGL_CONTROL_CHANNEL, e->index, NULL, e->front_fd) == 0)
         close_fd(&e->front_fd);
     return 0;
 }
 
-// Of a server that has stopped: 0, or why it did.
+// The result of a server that has stopped: 0, or why it did.
 static int end_of(const supervisor *s, msgl_err *err)
 {
     if (s->failure.code != 0 && err != NULL) *err = s->failure;
     return s->failure.code;
 }
 
-// Ends engines that hang; their deaths then come as any other's. Whether it is to look again.
+// Kills engines that hang, whose ends then come as any other's. Whether there is an engine to
+// watch, so that this has to be called again within MSGL_WATCHDOG_TICK_MS.
 static bool watch_engines(supervisor *s)
 {
     char why[160];
     bool watches = false;
     for (int i = 0; i < s->num_engines; i++) {
         engine_process *e = &s->engines[i];
-        // An engine that is the only one is watched to its end: its job may end all others first.
+        // The engine of an MPI job is watched while it stops, too: its other ranks may end first,
+        // and it would wait for them for ever.
         if (!e->child.ready || (s->stopping && !s->cfg->engine_once)) continue;
         watches = true;
         if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
@@ -622,13 +559,14 @@ static bool watch_engines(supervisor *s)
             continue;
         }
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", e->child.name, why);
-        kill_child(&e->child);
+        msgl__child_kill(&e->child);
         e->watchdog = (msgl_watchdog){0};
     }
     return watches;
 }
 
-// Ends a front that hangs, which costs its clients their requests and the engines nothing.
+// Kills a front that hangs, which costs its clients their requests and the engines nothing. The
+// result is as above.
 static bool watch_front(supervisor *s)
 {
     char why[160];
@@ -636,38 +574,30 @@ static bool watch_front(supervisor *s)
     if (msgl__watchdog_look(&s->front_watchdog, s->front_heartbeat, 0, s->cfg->front_silence_ms,
                             msgl__now_ns(), why)) {
         msgl__log(s->log, MSGL_LOG_ERROR, "%s: %s: ending it", s->front.name, why);
-        kill_child(&s->front);
+        msgl__child_kill(&s->front);
         s->front_watchdog = (msgl_watchdog){0};
     }
     return true;
 }
 
-// Whether its pause is over; else *next is not behind its end. 0: none.
-static bool is_due(const child *c, uint64_t now, uint64_t *next)
-{
-    if (c->restart_at == 0 || now >= c->restart_at) return c->restart_at != 0;
-    if (*next == 0 || c->restart_at < *next) *next = c->restart_at;
-    return false;
-}
-
-// Starts what has to start again now; *next: when the next one has, or the stop's deadline, or 0.
+// Starts the children that are due. *next: when the next one is, or the deadline of a stop, or 0.
 static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *err)
 {
     int rc = 0;
     *next = s->stopping ? s->deadline : 0;
     for (int i = 0; i < s->num_engines && rc == 0; i++) {
         engine_process *e = &s->engines[i];
-        if (is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
+        if (msgl__child_is_due(&e->child, now, next)) rc = restart_engine(s, e, err);
     }
-    // What would end the server with another process is a pause for this one.
-    if (is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
-        start_later(s, &s->exporter, "fork failed");
-        (void)is_due(&s->exporter, now, next);
+    // A fork that fails ends the server with any other process; this one can wait.
+    if (msgl__child_is_due(&s->exporter, now, next) && start_exporter(s, NULL) != 0) {
+        msgl__child_start_later(s->log, &s->exporter, "fork failed");
+        (void)msgl__child_is_due(&s->exporter, now, next);
     }
-    return rc == 0 && is_due(&s->front, now, next) ? start_front(s, err) : rc;
+    return rc == 0 && msgl__child_is_due(&s->front, now, next) ? start_front(s, err) : rc;
 }
 
-// Ends engines that the front has lost without their end. *next as above.
+// Kills engines that live on although the front has lost their channel. *next is as above.
 static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
 {
     for (int i = 0; i < s->num_engines; i++) {
@@ -678,7 +608,7 @@ static void end_lost(supervisor *s, uint64_t now, uint64_t *next)
             continue;
         }
         msgl__log(s->log, MSGL_LOG_ERROR, "the front has lost the %s: ending it", e->child.name);
-        kill_child(&e->child);
+        msgl__child_kill(&e->child);
         e->end_at = 0;
     }
 }
@@ -720,9 +650,10 @@ static int supervise(supervisor *s, msgl_err *err)
     }
 }
 
-// With fewer the front answers nobody, or only when others have left. 32 were seen to be enough for
-// one engine and a few clients; of each further one there are its channel and what is kept for the
-// next; a batch under way has a connection to each of its requests.
+// Refuses a limit of descriptors with which the front could answer nobody, or one client only after
+// another has left. 32 were seen to be enough for one engine and a few clients. A further engine
+// needs 3 for its channel and 3 that are kept for the next one; a batch under way has a connection
+// for each of its requests. With 3 replicas and --batch-dir that is 32 + 2 * 6 + 40 = 84.
 static int check_files(const supervisor *s, msgl_err *err)
 {
     enum { LEAST = 32, ENGINE = 6, BATCHES = 40, TRACES = 2 };
@@ -738,7 +669,7 @@ static int check_files(const supervisor *s, msgl_err *err)
                          (unsigned long long)lim.rlim_max, (unsigned long long)least);
 }
 
-// Beyond this machine a server without keys is open to all: somebody has to want that.
+// A server without keys that other machines reach is open to all, so somebody has to ask for that.
 static int check_reach(const supervisor *s, msgl_err *err)
 {
     const msgl_guard *g = &s->cfg->front.guard;
@@ -759,7 +690,7 @@ static int check_reach(const supervisor *s, msgl_err *err)
     return 0;
 }
 
-// What the front serves on.
+// Opens the socket that the front serves on.
 static int open_port(supervisor *s, msgl_err *err)
 {
     const msgl_serve_config *cfg = s->cfg;
@@ -770,21 +701,22 @@ static int open_port(supervisor *s, msgl_err *err)
     if (rc == 0) {
         rc = cfg->uds != NULL
                  ? msgl__unix_listen(cfg->uds, &s->unix_socket, &s->listen_fd, err)
-                 : msgl__http_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
+                 : msgl__tcp_listen(cfg->host, cfg->port, &s->listen_fd, &s->port, err);
     }
     return rc == 0 ? check_reach(s, err) : rc;
 }
 
-// Before anything is started, which then has no more: the launcher's calls are those of all.
+// Gives up rights before anything is started, so that no child has more. Its own filter has to
+// allow what those of its children allow, which inherit it.
 static int give_up_rights(const supervisor *s, msgl_err *err)
 {
     const msgl_serve_config *cfg = s->cfg;
-    const unsigned parts =
-        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_parts;
+    const unsigned permissions =
+        MSGL_CONFINE_LAUNCHER | MSGL_CONFINE_FRONT | MSGL_CONFINE_ENGINE | cfg->engine_permissions;
     int rc = cfg->user == NULL ? 0 : msgl__become_user(cfg->user, err);
     if (rc == 0 && !cfg->gpu) rc = msgl__no_new_privileges(err);
     if (rc != 0 || !cfg->seccomp) return rc;
-    return msgl__confine(parts | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
+    return msgl__confine(permissions | (cfg->front.batch_dir == NULL ? 0 : MSGL_CONFINE_BATCHES) |
                              (cfg->traces == NULL ? 0 : MSGL_CONFINE_TRACES),
                          err);
 }
@@ -855,7 +787,8 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);
     close_fd(&s.signals);
-    // A signal that came meanwhile has been heeded; it must not also kill the caller.
+    // The server has stopped, as a signal that came meanwhile asked for: it must not kill the
+    // caller.
     const struct timespec now = {0, 0};
     while (sigtimedwait(&mask, NULL, &now) > 0) {
     }

@@ -20,10 +20,10 @@ typedef struct msgl_serve_config {
     const char *chat_template; // the text of one in place of that; NULL: the model's
     const char *ssl_certfile, *ssl_keyfile; // PEM (tls.h); NULL: no TLS, key in certfile
     const char *user;                       // NAME[:GROUP] to become (confine.h); NULL: none
-    bool seccomp;          // limit the processes' system calls; only engines on the CPU
-    unsigned engine_parts; // for that: MSGL_CONFINE_RANKS and _HOSTS
-    bool gpu;              // engines may have to start a program of the driver's that is root's
-    bool insecure;         // serve everybody who can reach a host beyond loopback, without keys
+    bool seccomp;                // limit the processes' system calls; only engines on the CPU
+    unsigned engine_permissions; // MSGL_CONFINE_RANKS and _HOSTS, if engines need them for seccomp
+    bool gpu;      // engines may have to start a program of the driver's that is root's
+    bool insecure; // serve everybody who can reach a host beyond loopback, without keys
     const msgl_traces_settings *traces; // where those of requests go; NULL: there are none
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     msgl_front_config front;

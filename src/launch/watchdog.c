@@ -5,7 +5,7 @@
 
 static const uint64_t SECOND = 1000000000u;
 static const uint64_t STILL_NS = 1500000000u;    // ranks blame each other after as long
-static const uint64_t LATE_NS = 500000000u;      // a pause of our own
+static const uint64_t PAUSE_NS = 500000000u;     // looks are further apart: the watchdog paused
 static const uint64_t UNKNOWN_NS = 30000000000u; // expected of a step before any was seen
 
 static uint64_t allowed_ns(uint64_t expected, int timeout_s)
@@ -17,13 +17,13 @@ static uint64_t allowed_ns(uint64_t expected, int timeout_s)
 bool msgl__watchdog_look(msgl_watchdog *w, const msgl_heartbeat *h, int timeout_s, int silence_ms,
                          uint64_t now, char why[160])
 {
-    // After a pause of our own (the machine was suspended, or is overloaded) nobody had more time
-    // than we had.
-    const bool late = w->last == 0 || now - w->last > LATE_NS;
-    if (!late) w->clock += now - w->last;
+    // When this process did not run for a while (the machine was suspended, or is overloaded) the
+    // others may not have run either, so that the time between the two looks does not count.
+    const bool paused = w->last == 0 || now - w->last > PAUSE_NS;
+    if (!paused) w->clock += now - w->last;
     w->last = now;
     const uint64_t alive = atomic_load_explicit(&h->alive, memory_order_relaxed);
-    if (late || alive == 0 || alive != w->alive) w->alive_since = w->clock;
+    if (paused || alive == 0 || alive != w->alive) w->alive_since = w->clock;
     w->alive = alive;
     const uint64_t ended = atomic_load_explicit(&h->ended, memory_order_acquire);
     const uint64_t begun = atomic_load_explicit(&h->begun, memory_order_acquire);
@@ -33,7 +33,7 @@ bool msgl__watchdog_look(msgl_watchdog *w, const msgl_heartbeat *h, int timeout_
     w->begun = begun;
     w->waits = waits;
     const uint64_t beats = msgl__beats(h);
-    if (begun != ended || beats != w->beats || late) w->beats_since = w->clock;
+    if (begun != ended || beats != w->beats || paused) w->beats_since = w->clock;
     w->beats = beats;
     if (w->clock - w->alive_since >= STILL_NS) {
         (void)snprintf(why, 160, "the engine's first rank has stood still for %.1f s",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both kinds of channel carry the same frames (frame.h), so
-// that the in-process one exercises the same code and copies on sending as promised. What differs
-// is where bytes go: a socket, or the peer's queue.
+// Both kinds of channel carry the same frames (frame.h), so that the in-process one exercises the
+// same code and copies on sending as promised. They differ in where bytes go: to a socket, or to
+// the peer's queue.
 //
 // An end keeps what it has read beyond the current message in rx. Because such bytes no longer
 // make the socket readable, an eventfd says so in their place; poll_fd is an epoll descriptor over
@@ -40,12 +40,12 @@ typedef struct queue {
 typedef struct local {
     pthread_mutex_t lock;
     queue q[2]; // q[i] is read by end i
-    int ends;
+    int ends;   // that are not destroyed yet
 } local;
 
 struct msgl_channel {
     int fd;       // socket, or -1
-    int line;     // packet socket on which the next peers' sockets come, or -1
+    int line;     // packet socket over which sockets to the next peers come, or -1
     local *pair;  // in-process pair, or NULL
     int side;     // of the pair
     int epoll_fd; // over fd and wake
@@ -199,8 +199,8 @@ static void buffer_compact(msgl_strbuf *b, size_t *off)
     if (b->len == 0 && b->cap > KEEP_CAPACITY) msgl__strbuf_free(b);
 }
 
-// Moves what the socket or the queue has into rx. Called with rx_lock held. 0 or MSGL_ENOMEM,
-// MSGL_ELIMIT; the end of the stream sets rx_eof.
+// Moves what the socket has into rx; the end of the stream sets rx_eof. The caller has locked
+// rx_lock. 0, MSGL_ENOMEM or MSGL_ELIMIT.
 static int rx_fill_socket(msgl_channel *c)
 {
     while (!c->rx_eof) {
@@ -222,6 +222,7 @@ static int rx_fill_socket(msgl_channel *c)
     return 0;
 }
 
+// The same of the in-process queue.
 static int rx_fill_local(msgl_channel *c)
 {
     local *p = c->pair;
@@ -396,7 +397,8 @@ int msgl__channel_send(msgl_channel *c, const msgl_msg *m)
 
 // --- the next peer ---
 
-// Goes on with this socket, without what was read and not yet written of the last one's.
+// Goes on with this socket. What was read from the last one and not taken, and what was not written
+// to it, is dropped: the new peer has not asked for it.
 static int use_socket(msgl_channel *c, int fd)
 {
     struct epoll_event ev = {.events = EPOLLIN};

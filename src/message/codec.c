@@ -20,8 +20,8 @@ enum { BLOCK_MIN = 64 * 1024 };
 
 void msgl__msg_mem_reset(msgl_msg_mem *m)
 {
-    // The head is always the largest block; after a message that needed several, or a very large
-    // one, the rest goes back.
+    // The head is the largest block, as each is twice as large as the one before. It is kept for
+    // the next message unless it is very large; the others are freed.
     if (m->head != NULL) {
         struct msgl_msg_block *b = m->head->next;
         while (b != NULL) {
@@ -137,8 +137,9 @@ static void flag(cursor *c, bool *v, const char *field)
     *v = c->rc == 0 && byte != 0;
 }
 
-// How many elements follow; each takes at least min_bytes, so that a number which the remaining
-// bytes cannot hold is refused before anything is allocated for it. 0 behind a failure.
+// The number of elements that follow. Each takes at least min_bytes, so that a number for which
+// there are not enough bytes is refused before anything is allocated: 3 elements of 20 bytes in 59.
+// 0 after a failure.
 static int32_t length(cursor *c, int32_t n, size_t min_bytes, int32_t max, const char *field)
 {
     i32(c, &n, 0, max, field);
@@ -148,6 +149,7 @@ static int32_t length(cursor *c, int32_t n, size_t min_bytes, int32_t max, const
     return c->rc == 0 ? n : 0;
 }
 
+// Memory for n elements of a decoded message; NULL after a failure.
 static void *room(cursor *c, size_t n, size_t size, const char *field)
 {
     void *p = NULL;
@@ -159,7 +161,8 @@ static void *room(cursor *c, size_t n, size_t size, const char *field)
     return c->rc == 0 ? p : NULL;
 }
 
-// [n] elements of 4 or 8 bytes as they are; NULL when there are none.
+// An array of n elements of 4 or 8 bytes, which are written as they are in memory. Read, it is NULL
+// if there are none.
 static void array(cursor *c, const void **p, int32_t *n, size_t size, int32_t max,
                   const char *field)
 {
@@ -185,7 +188,7 @@ static void ids(cursor *c, const int32_t **p, int32_t *n, int32_t least, int32_t
     }
 }
 
-// A text without its NUL, behind its length; NULL is a length of UINT32_MAX.
+// A text, as its length and its bytes without the NUL; one that is NULL has the length UINT32_MAX.
 static void text(cursor *c, const char **s, bool may_miss, const char *field)
 {
     uint32_t n = *s == NULL ? UINT32_MAX : (uint32_t)strlen(*s);
@@ -230,7 +233,8 @@ static void setting(cursor *c, const msgl_setting *s, void *values)
     if (c->out == NULL) msgl__setting_put(s, v, values);
 }
 
-// What varies in size. Tokens are checked against the vocabulary by the receiver, who knows it.
+// The parts of a request that vary in size. The receiver checks token ids, as it knows the
+// vocabulary.
 static void extra(cursor *c, msgl_req_extra **x)
 {
     msgl_req_extra_parts parts = {.grammar = "", .stages = ""};

@@ -14,8 +14,8 @@
 #define MSGL_MSG_FRAME_MAX ((size_t)64 << 20)    // bytes of one encoded message's body
 #define MSGL_MSG_DECODED_MAX ((size_t)512 << 20) // bytes of one decoded message's arrays and texts
 
-// Where a decoded message's arrays and texts live. Zero-initialised is empty; blocks are kept from
-// message to message, so that small ones need no heap once warm.
+// Where a decoded message's arrays and texts are. It is empty if zero-initialised. Blocks are kept
+// from message to message, so that after a few small ones need no allocation.
 typedef struct msgl_msg_mem {
     struct msgl_msg_block *head;
     size_t total;          // bytes handed out since the last reset

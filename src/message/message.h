@@ -34,7 +34,7 @@ typedef enum msgl_msg_type {
 
 typedef struct msgl_msg_request {
     uint64_t uid;        // unique among requests in flight; chosen by the front
-    uint64_t client;     // whose it is: clients have a share each; any number
+    uint64_t client;     // any number; each client gets as much of the engine as another
     uint64_t cache_salt; // prefixes are shared with requests of the same; 0 as well
     int32_t num_ids;
     const int32_t *ids; // prompt, not empty
@@ -50,7 +50,7 @@ typedef enum msgl_finish {
     MSGL_FINISH_ERROR,  // refused, or failed (status and text say why)
 } msgl_finish;
 
-// One request's part of a step.
+// What a step has brought for one request.
 typedef struct msgl_token_event {
     uint64_t uid;
     const int32_t *tokens; // [num_tokens] the answer's next ones; none with an abort, an error, or
@@ -59,10 +59,11 @@ typedef struct msgl_token_event {
     int32_t prompt_tokens, cached_tokens; // of the request; cached: prefix found at admission
     int32_t status;                       // MSGL_FINISH_ERROR: MSGL_E code
     const char *text;                     // MSGL_FINISH_ERROR: one line, else NULL
-    // Of an engine that pools, with the end; then there are no tokens.
+    // The values of an engine that pools; they come with the end, and there are no tokens.
     int32_t num_values;
     const float *values;
-    // Asked for: rows for prompt tokens, then for `tokens`, by ascending positions.
+    // If the request asks for them: rows for prompt tokens, then for `tokens`, by ascending
+    // positions.
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // .req is not meaningful here
 } msgl_token_event;
@@ -81,23 +82,25 @@ typedef struct msgl_msg_ready {
 } msgl_msg_ready;
 
 typedef struct msgl_msg_stats {
-    uint64_t step; // steps done; together with busy shows a hang
+    uint64_t step; // steps done
     int32_t running, waiting;
     int32_t free_pages, cached_pages, used_pages, total_pages; // free + cached + used = total
     uint64_t prompt_tokens, generated_tokens, cached_tokens, requests_done, requests_aborted;
-    // Sent back to the queue for want of pages, or for another client; they continued later.
+    // Requests that were sent back to the queue for want of pages, or for another client, and went
+    // on later.
     uint64_t requests_retracted;
 } msgl_msg_stats;
 
 enum { MSGL_MAX_REPORT_GROUPS = 8 };
 
-// What an engine says of itself for /metrics; counters begin with the process.
+// An engine's figures for /metrics; counters begin with its process.
 typedef struct msgl_msg_report {
     msgl_msg_stats stats;
     msgl_process_use process;
     msgl_durations steps; // how long they took to compute
-    // Groups of layers that keep their cache equally long: the first for every token, then windows,
-    // then states, of which checkpoints are counted instead of pages.
+    // Groups of layers that keep their cache equally long: first those that keep it for every
+    // token, then those with a window, then those with states, whose checkpoints are counted
+    // instead of pages.
     int32_t num_groups;
     struct {
         int32_t total, free, cached;
@@ -111,8 +114,8 @@ enum { MSGL_MAX_TREE_RUNS = 512 };
 typedef struct msgl_tree_run {
     int32_t parent; // its index, -1: the root
     int32_t tokens; // of this run alone
-    int32_t pins;   // running requests and held runs that lean on it; 0: it may be evicted
-    int64_t hits;   // requests that went on from its end or from behind it
+    int32_t pins; // running requests, and pinned runs below it, that need it; 0: it may be evicted
+    int64_t hits; // requests that went on from its end or from behind it
 } msgl_tree_run;
 
 typedef struct msgl_msg_tree {
@@ -136,34 +139,34 @@ typedef struct msgl_msg {
     } u;
 } msgl_msg;
 
-// A stream of messages between two threads or processes. Sending copies. Thread-safe: one sender
-// and one receiver thread per direction.
+// A stream of messages between two threads or processes. Sending copies the message. In each
+// direction one thread may send and one may receive at the same time.
 typedef struct msgl_channel msgl_channel;
 
-// In-process pair: what is sent on one end is received on the other.
+// Makes an in-process pair: what is sent on one end is received on the other.
 int msgl__channel_pair_local(msgl_channel **a, msgl_channel **b, msgl_err *err);
-// Over one end of a stream socketpair, which the channel owns from now on.
+// Makes a channel over one end of a stream socketpair, which the channel owns from now on.
 int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err);
 void msgl__channel_destroy(msgl_channel *c); // the peer then receives MSGL_ECLOSED
 // The peer may be followed by others: the ends of their socketpairs come over the packet socket
 // `line`, one a packet, which the channel owns from now on.
 void msgl__channel_set_line(msgl_channel *c, int line);
-// When the peer is gone: 1 when the channel goes to the next one now, as if it were new; 0: none in
-// time (timeout_ms as below); MSGL_ECLOSED: none will come; MSGL_EIO. No other thread may use it
-// meanwhile.
+// Waits for the next peer when one is gone (timeout_ms as below). 1: the channel goes to it now, as
+// if it were new; 0: none came in time; MSGL_ECLOSED: none will come; MSGL_EIO. No other thread may
+// use the channel meanwhile.
 int msgl__channel_renew(msgl_channel *c, int timeout_ms);
 
-// While a send waits for room it calls this, several times a second; NULL: nothing.
+// A send that waits for room calls this several times a second; NULL: nothing.
 void msgl__channel_on_wait(msgl_channel *c, void (*on_wait)(void *ctx), void *ctx);
-// 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message above the frame
-// limit. Blocks only while the socket is full, and keeps reading meanwhile, so that two ends that
-// send at the same time cannot wait for each other.
+// Sends a message. 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message
+// above the frame limit. It blocks only while the socket is full, and keeps reading meanwhile, so
+// that two ends that send at the same time cannot wait for each other.
 int msgl__channel_send(msgl_channel *c, const msgl_msg *m);
 // The same without blocking, for an event loop: what the socket does not take now is kept, and
 // goes out with the next post, send or flush.
 int msgl__channel_post(msgl_channel *c, const msgl_msg *m);
-// Writes what was kept: 1 when some is left (wait until write_fd is writable, then call again), 0
-// when none is, MSGL_ECLOSED.
+// Writes what was kept. 1: some of it is left (call again when write_fd is writable); 0: none is;
+// MSGL_ECLOSED.
 int msgl__channel_flush(msgl_channel *c);
 int msgl__channel_write_fd(const msgl_channel *c); // -1: in process, where nothing is ever kept
 // Receives one message into *m, whose pointers stay valid until the next receive on this end.

@@ -25,7 +25,8 @@ struct serve {
     msgl_log log;
 };
 
-// Lines of an engine's start, which may not wait for a reader either: it may be another's.
+// Logs a line of an engine's start. It must not wait for whoever reads the log, as the engine may
+// be one that replaces another while clients wait.
 static void log_line(void *ctx, const char *line)
 {
     const struct serve *s = ctx;
@@ -97,7 +98,7 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     fflush(stdout);
 }
 
-// What a request gets that leaves a sampling field out: the model's own defaults.
+// Reads the model's own defaults, which requests get for sampling fields that they leave out.
 static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err)
 {
     static msgl_model_config config; // too large for the stack
@@ -107,7 +108,7 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     return 0;
 }
 
-// What the folder says that its model is for.
+// Sets whether the model embeds or ranks texts, as its folder says.
 static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
 {
     msgl_model_pooling pooling;
@@ -119,7 +120,7 @@ static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
     return 0;
 }
 
-// Keys of the command line, or the environment, and of the files.
+// Reads the API keys of the options and of the files that they name.
 static int read_keys(const msgl_args *a, msgl_guard *g, msgl_err *err)
 {
     msgl_keys *keys = &g->keys;
@@ -139,7 +140,7 @@ static int read_keys(const msgl_args *a, msgl_guard *g, msgl_err *err)
     return rc;
 }
 
-// A text of which, if it is an absolute path, only the last part is shown.
+// A text as clients may see it: of an absolute path only the last part.
 static json_t *shown(const char *text)
 {
     char out[1024];
@@ -148,7 +149,8 @@ static json_t *shown(const char *text)
     return json_stringn(out, msgl__utf8_valid(out, strlen(out))); // it may have been cut
 }
 
-// "/llm" of "/llm/"; NULL: none.
+// Reads --root-path without slashes at its end: "/llm/" is "/llm". *root NULL: there is none, or
+// "/".
 static int read_root(const char *text, char out[128], const char **root, msgl_err *err)
 {
     *root = NULL;
@@ -175,7 +177,7 @@ static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
     return s->type == MSGL_SETTING_REAL ? json_real(v) : json_integer((json_int_t)v);
 }
 
-// What /get_server_info says of the start: every setting by its flag's name, two by older ones.
+// What /get_server_info answers: every setting by its flag's name, and two by older names as well.
 static char *info_json(const msgl_options *o)
 {
     json_t *j =
@@ -183,7 +185,7 @@ static char *info_json(const msgl_options *o)
     bool bad = false;
     for (int i = 0; i < msgl__engine_settings.count; i++) {
         const msgl_setting *s = &msgl__engine_settings.rows[i];
-        // A text that nobody has given is left out.
+        // A text is left out if nobody has given it.
         const bool none = s->type == MSGL_SETTING_TEXT && msgl__setting_text(s, o) == NULL;
         if (s->name == NULL || none) continue;
         char key[64];
@@ -196,7 +198,7 @@ static char *info_json(const msgl_options *o)
     return text;
 }
 
-// Where the log goes and how it looks, to the processes that are forked as well.
+// Sets where the log goes and how it looks, for the processes that are forked as well.
 static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
 {
     setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
@@ -207,7 +209,7 @@ static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
     if (s->log.json) o->progress = NULL; // a bar, at a terminal
 }
 
-// The front's settings that are arguments as they stand.
+// Copies the front's settings from arguments.
 static void set_front(const msgl_args *a, msgl_front_config *f)
 {
     f->model_path = a->engine.model_dir;
@@ -244,7 +246,8 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->guard.num_cors = a->cors_origins.count;
 }
 
-// Whether engines may run on a GPU. Nothing here may find out that threads would come of.
+// Whether engines may run on a GPU. To set up the driver would start threads, which the launcher
+// must not have when it forks, so that this only looks whether there is one.
 static bool gpu_possible(const char *device)
 {
     if (device != NULL && strcmp(device, "auto") != 0) return strcmp(device, "cpu") != 0;
@@ -253,7 +256,7 @@ static bool gpu_possible(const char *device)
     return driver != NULL;
 }
 
-// What the server's processes keep of what they may do.
+// Decides which privileges the server's processes keep, and whether their system calls are limited.
 static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_config *cfg)
 {
     const msgl_options *o = s->options;
@@ -263,14 +266,14 @@ static void set_rights(const msgl_args *a, const struct serve *s, msgl_serve_con
     if (cfg->gpu) unable = "engines may use a GPU, whose driver has calls of its own";
     if (o->mpi) unable = "MPI's library has calls of its own";
     cfg->seccomp = unable == NULL && strcmp(a->seccomp, "on") == 0;
-    cfg->engine_parts = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
-                        (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
+    cfg->engine_permissions = (o->tp_size > 1 ? MSGL_CONFINE_RANKS : 0u) |
+                              (o->nnodes > 1 ? MSGL_CONFINE_RANKS | MSGL_CONFINE_HOSTS : 0u);
     if (unable != NULL && strcmp(a->seccomp, "on") == 0) {
         msgl__log(&s->log, MSGL_LOG_INFO, "system calls are not limited (--seccomp): %s", unable);
     }
 }
 
-// How long an engine may be silent between steps, where it beats once a second.
+// How long an engine may be silent between steps, ms: at least 3 s, as it beats once a second.
 static int watchdog_silence_ms(const msgl_args *a)
 {
     enum { LEAST_S = 3 };
@@ -278,7 +281,7 @@ static int watchdog_silence_ms(const msgl_args *a)
     return s == 0 ? 0 : 1000 * (s < LEAST_S ? LEAST_S : s);
 }
 
-// Options that do not go without or with another.
+// Refuses options that need another one, or that exclude each other.
 static int check_pairs(const msgl_args *a, msgl_err *err)
 {
     if (a->ssl_keyfile != NULL && a->ssl_certfile == NULL) {
@@ -317,7 +320,8 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
-    // A front that is started again has the same one, whatever has become of a file.
+    // The template is read here, so that a front that is started again has the same one although
+    // its file may have changed.
     char *template = NULL;
     if (rc == 0 && options.chat_template != NULL) {
         rc = msgl__chat_template_read(options.chat_template, &template, &err);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// docs/http.md: the server's endpoints, from the descriptors that route to them and the rows that
-// read their fields. tests/e2e/http_reference.py runs its curl lines.
+// Writes docs/http.md, the reference of the server's endpoints, from the descriptors that route to
+// them and the rows that read their fields. tests/e2e/http_reference.py runs its curl lines.
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 
 #define ADDRESS "http://127.0.0.1:1919"
 
-// Fields that several endpoints have, shown once.
+// Fields that several endpoints have; they are written once.
 static const msgl_fields *const SHARED[] = {&msgl__conversation_fields, &msgl__request_fields,
                                             &msgl__sampling_fields};
 
-// In a cell of a table.
+// Writes a text into a cell of a table.
 static void put_cell(FILE *out, const char *text)
 {
     for (; *text != '\0'; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
@@ -105,7 +105,7 @@ static const char *neutral_name(msgl_neutral n)
     return "";
 }
 
-// Those that are refused, by what they may be all the same.
+// Writes the fields that are refused, grouped by the value that they may have all the same.
 static void put_refused(FILE *out, const msgl_refused_field *list)
 {
     for (int n = MSGL_NEUTRAL_NULL; list != NULL && n <= MSGL_NEUTRAL_NO_AUDIO; n++) {
@@ -136,7 +136,7 @@ static void put_link(FILE *out, const char *title)
     fputc(')', out);
 }
 
-// The rows of a kind of object, and links to those that it shares with others.
+// Writes the fields of a kind of object, and links to those that others have, too.
 static void put_fields(FILE *out, const msgl_fields *f)
 {
     const msgl_fields *links[MSGL_COUNT(SHARED)];
@@ -168,7 +168,8 @@ static const char *method_name(msgl_http_method m)
     return m == MSGL_HTTP_GET ? "GET" : m == MSGL_HTTP_POST ? "POST" : "DELETE";
 }
 
-// A body within single quotes of a shell; what stands for an id is put there by the shell.
+// Writes a body within the single quotes of a shell. A name such as $FILE is outside of them, so
+// that the shell puts its value there.
 static void put_body(FILE *out, const char *body)
 {
     fputs(" -H 'Content-Type: application/json' -d '", out);
@@ -217,7 +218,7 @@ static unsigned places_of(const msgl_endpoint *ep)
     return at;
 }
 
-// Those that not every path has.
+// Writes the errors that not every path has.
 static void put_errors(FILE *out, const msgl_endpoint *ep)
 {
     int n = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// minisgl: the commands and their dispatch. Without a command, options go to `serve`, as in
-// Mini-SGLang.
+// The program: its commands, and which of them runs. Options without a command are those of
+// `serve`, as in Mini-SGLang.
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
@@ -108,7 +108,7 @@ static int cmd_help(const msgl_args *a)
     return MSGL_EXIT_OK;
 }
 
-// A result that could not be written is no result.
+// The exit code of a command whose result is written out here, since it has failed if that does.
 static int finish(int code)
 {
     msgl_err err;
@@ -155,7 +155,8 @@ int main(int argc, char **argv)
     args.names = &msgl__hub_names;
 #endif
     if (rc == 0) rc = msgl__cli_take_address(&args, &err);
-    // What is wrong with arguments that all processes of a job have is said once.
+    // All processes of a job have the same arguments, so that the first one says what is wrong with
+    // them.
     if (rc != 0) return job.rank > 0 ? MSGL_EXIT_USAGE : msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     if (args.help) {
         msgl__help_command(cmd, stdout);

@@ -57,7 +57,7 @@ static void put(line *l, const char *s)
     l->n += n;
 }
 
-// Without control characters, and no terminator.
+// Appends a text to the line, with "?" for control characters and for bytes that are no UTF-8.
 static void put_plain(line *l, const char *s)
 {
     for (size_t left = strlen(s); left > 0;) {
@@ -71,7 +71,7 @@ static void put_plain(line *l, const char *s)
     }
 }
 
-// A JSON string of at most `most` bytes of s: valid UTF-8, whatever s is.
+// Appends a JSON string of at most `most` bytes of s. It is valid UTF-8, whatever s is.
 static void put_quoted(line *l, const char *s, size_t most)
 {
     const size_t len = strnlen(s, most);
@@ -126,7 +126,7 @@ static void put_field(line *l, bool json, const msgl_log_field *f)
     }
 }
 
-// "2026-11-26T04:35:20.549Z"
+// The time now, such as "2026-11-26T04:35:20.549Z".
 static void put_stamp(char stamp[48])
 {
     char day[32];
@@ -140,9 +140,8 @@ static void put_stamp(char stamp[48])
 
 // --- writing ---
 
-// Of a descriptor whose file can be opened by its name below /proc: what is opened has flags of its
-// own. Set on the description that was given, O_NONBLOCK would be the shell's and its other
-// programs', too.
+// Opens a descriptor's file again, by its name below /proc, so that it has flags of its own:
+// O_NONBLOCK on the open file that was given would also be the shell's and its other programs'.
 static int open_again(int fd)
 {
     char path[64];
@@ -177,7 +176,7 @@ void msgl__log_never_wait(void)
     has_own_sink = true;
 }
 
-// As much as there is room for now; of a pipe a line of up to 4 KiB is taken whole or not at all.
+// Writes what there is room for now. A pipe takes a line of up to 4 KiB as a whole or not at all.
 static ssize_t write_now(const msgl_log_sink *s, const char *at, size_t n)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLOUT};
@@ -186,7 +185,8 @@ static ssize_t write_now(const msgl_log_sink *s, const char *at, size_t n)
     return write(s->fd, at, n);
 }
 
-// False: it is lost, or its end is.
+// Whether all of the line was written. If the one before it was written in part, a line break ends
+// that first.
 static bool write_line(msgl_log_sink *s, const char *at, size_t n)
 {
     if (atomic_exchange(&s->torn, false) && write_now(s, "\n", 1) != 1) {
@@ -201,7 +201,7 @@ static bool write_line(msgl_log_sink *s, const char *at, size_t n)
     return done == (ssize_t)n;
 }
 
-// How many lines were lost, if any were. False: that is lost again.
+// Writes how many lines were lost, if any were. False: there was no room for that either.
 static bool tell_lost(const msgl_log *log, msgl_log_sink *s)
 {
     const int64_t lost = atomic_exchange(&s->lost, 0);

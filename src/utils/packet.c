@@ -38,10 +38,11 @@ ssize_t msgl__packet_recv(int fd, void *data, size_t cap, int *passed_fd)
 {
     struct iovec iov = {data, cap};
     one_fd control = {0};
+    // The padding of CMSG_SPACE would have room for a second descriptor, which nobody would close.
     struct msghdr msg = {.msg_iov = &iov,
                          .msg_iovlen = 1,
                          .msg_control = control.buf,
-                         .msg_controllen = sizeof control.buf};
+                         .msg_controllen = CMSG_LEN(sizeof(int))};
     *passed_fd = -1;
     ssize_t n;
     do {

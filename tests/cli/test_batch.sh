@@ -141,6 +141,15 @@ run "with another line" 1 "foreign: line 49 is no answer" --input "$dir/in.jsonl
 run "no output" 2 "resume needs --input" --input "$dir/in.jsonl" --resume
 run "no input" 2 "resume needs --input" --prompt x --output "$dir/none" --resume
 run "no file" 1 "/dev/null: --resume needs a file" --input "$dir/in.jsonl" --output /dev/null --resume
+# A file on standard input that somebody has read from goes on behind that, as it does for other tools.
+{ printf 'a headline\n'; head -1 "$dir/in.jsonl"; } >"$dir/headed"
+{
+    read -r _
+    "$minisgl" run --model "$model" --temperature 0 --num-pages 4000 --input - >"$dir/headed.out" 2>"$dir/said"
+} <"$dir/headed"
+check "behind a headline: $(cat "$dir/said")" $?
+[ "$(wc -l <"$dir/headed.out")" -eq 1 ]
+check "one answer: $(cat "$dir/headed.out")" $?
 cat "$dir/in.jsonl" | "$minisgl" run --model "$model" --input - --output "$dir/pipe" --resume >"$dir/said" 2>&1
 has "a pipe" "resume reads it twice" "$dir/said"
 

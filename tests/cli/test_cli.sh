@@ -61,6 +61,7 @@ expect "info without a GPU" 0 "^  flashmla  *-  *-  " env MINISGL_PLUGIN_DIR="$d
 expect "info, why not" 0 "not here: attention backend flashmla: no kernel for layers that keep" "$minisgl" info "$model" --verbose
 expect "info, one line for a backend" 0 "^1$" sh -c "'$minisgl' info '$model' | grep -c '^  fa '"
 expect "info in 100 columns" 1 "^0$" sh -c "{ '$minisgl' info '$model'; '$minisgl' info; } | sed 1,6d | grep -c '.\{101\}'"
+expect "info as CSV" 0 '^cpu,fi,"FlashInfer: ragged token indices, .* per batch",' "$minisgl" info "$model" -o csv
 expect "info as a table" 0 "^| cpu | fa | FlashAttention: .*| yes |$" "$minisgl" info "$model" -o md
 if command -v groff >/dev/null; then
     expect "a manual page without warnings" 1 "^0$" sh -c "'$minisgl' help --man | groff -man -Tutf8 -ww 2>&1 >/dev/null | grep -c ."
@@ -374,6 +375,11 @@ expect "a model of the hub's cache" 0 '"text":' env HF_HUB_CACHE="$dir/hub" "$mi
 
 expect "a folder of the hub's cache" 0 '"model":"small"' sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
     '$minisgl' run '$dir/hub/models--org--small/' --input -"
+long=$(printf '%096d' 7)
+mkdir -p "$dir/hub/models--$long--$long/snapshots"
+ln -s "$(realpath "$model")" "$dir/hub/models--$long--$long/snapshots/c0ffee"
+expect "as long a name as there may be" 0 "\"model\":\"$long\"" sh -c "echo '{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"max_tokens\":1}}' |
+    '$minisgl' run '$dir/hub/models--$long--$long' --input -"
 rm "$dir/hub/models--org--small/refs/main"
 expect "its only snapshot" 0 "Qwen3ForCausalLM" "$minisgl" info "$dir/hub/models--org--small"
 ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/other"

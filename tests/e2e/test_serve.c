@@ -23,6 +23,7 @@
 #include "core/mem.h"
 #include "apps/bench/serve_load.h"
 #include "server/fixture.h"
+#include "http/tcp_socket.h"
 #include "utils/clock.h"
 #include "utils/file.h"
 
@@ -657,7 +658,7 @@ static void test_ranks_killed(void **state)
     for (int i = 0; i <= 2 * CASES; i++) assert_int_equal(kill(old[i], 0), -1);
     int fd, port;
     msgl_err err;
-    assert_int_equal(msgl__http_listen("127.0.0.1", s.at.port, &fd, &port, &err), 0);
+    assert_int_equal(msgl__tcp_listen("127.0.0.1", s.at.port, &fd, &port, &err), 0);
     close(fd);
 }
 

@@ -17,6 +17,7 @@
 #include <jansson.h>
 
 #include "core/mem.h"
+#include "http/tcp_socket.h"
 #include "program/endpoints.h"
 
 static const char chat_template[] =
@@ -161,7 +162,7 @@ void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready)
     int fd;
     msgl_err err = {0};
     msgl_channel *ours;
-    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &s->port, &err), 0);
+    assert_int_equal(msgl__tcp_listen("127.0.0.1", 0, &fd, &s->port, &err), 0);
     assert_int_equal(msgl__front_create(&s->cfg, fd, &s->front, &err), 0);
     assert_int_equal(msgl__channel_pair_local(&ours, &s->engine, &err), 0);
     assert_int_equal(msgl__front_set_channel(s->front, 0, ours), 0);

@@ -21,6 +21,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "server/fixture.h"
+#include "http/tcp_socket.h"
 
 static const char type_line[] = "multipart/form-data; boundary=XX";
 
@@ -498,7 +499,7 @@ static void test_goes_on(void **state)
     int fd, port;
     msgl_err err = {0};
     msgl_front *f = NULL;
-    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &port, &err), 0);
+    assert_int_equal(msgl__tcp_listen("127.0.0.1", 0, &fd, &port, &err), 0);
     assert_int_equal(msgl__front_create(&d.s.cfg, fd, &f, &err), MSGL_EBUSY);
     assert_non_null(strstr(err.text, "another server"));
     folder_close(&d);

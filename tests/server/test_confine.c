@@ -145,14 +145,14 @@ static bool can_limit_itself(void)
            sched_setaffinity(0, sizeof cpus, &cpus) == 0;
 }
 
-// Whether that is what a process of these parts can do; the same without (parts 0).
-static bool is_able(unsigned parts, bool (*what)(void))
+// Whether a process with these permissions can do that; 0: one that is not confined.
+static bool is_able(unsigned permissions, bool (*what)(void))
 {
     int status;
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        if (parts != 0 && msgl__confine(parts, NULL) != 0) _exit(2);
+        if (permissions != 0 && msgl__confine(permissions, NULL) != 0) _exit(2);
         errno = 0;
         const bool able = what();
         _exit(able ? 0 : errno == ENOSYS ? 1 : 3);
@@ -167,7 +167,7 @@ static void test_calls(void **state)
     (void)state;
     enum { F = MSGL_CONFINE_FRONT, E = MSGL_CONFINE_ENGINE, L = MSGL_CONFINE_LAUNCHER };
     static const struct {
-        unsigned parts;
+        unsigned permissions;
         bool thread, fork, read, write, connect, kill;
     } all[] = {
         {F, true, false, true, false, false, false},
@@ -179,23 +179,23 @@ static void test_calls(void **state)
         {MSGL_CONFINE_TRACES, true, false, true, false, true, false},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const unsigned parts = all[i].parts;
-        assert_int_equal(is_able(parts, can_thread), all[i].thread);
-        assert_int_equal(is_able(parts, can_fork), all[i].fork);
-        assert_int_equal(is_able(parts, can_read), all[i].read);
-        assert_int_equal(is_able(parts, can_write), all[i].write);
-        assert_int_equal(is_able(parts, can_open_to_write), all[i].write);
-        assert_int_equal(is_able(parts, can_connect), all[i].connect);
-        assert_int_equal(is_able(parts, can_kill), all[i].kill);
-        assert_false(is_able(parts, can_run));
-        assert_false(is_able(parts, can_have_datagrams));
-        assert_true(is_able(parts, can_have_streams));
-        assert_int_equal(is_able(parts, can_send_to_others), all[i].connect);
-        assert_int_equal(is_able(parts, can_signal_by_thread), all[i].kill);
-        assert_true(is_able(parts, can_signal_itself));
-        assert_false(is_able(parts, can_limit_others));
-        assert_true(is_able(parts, can_limit_itself));
-        assert_false(is_able(parts, can_own_users));
+        const unsigned permissions = all[i].permissions;
+        assert_int_equal(is_able(permissions, can_thread), all[i].thread);
+        assert_int_equal(is_able(permissions, can_fork), all[i].fork);
+        assert_int_equal(is_able(permissions, can_read), all[i].read);
+        assert_int_equal(is_able(permissions, can_write), all[i].write);
+        assert_int_equal(is_able(permissions, can_open_to_write), all[i].write);
+        assert_int_equal(is_able(permissions, can_connect), all[i].connect);
+        assert_int_equal(is_able(permissions, can_kill), all[i].kill);
+        assert_false(is_able(permissions, can_run));
+        assert_false(is_able(permissions, can_have_datagrams));
+        assert_true(is_able(permissions, can_have_streams));
+        assert_int_equal(is_able(permissions, can_send_to_others), all[i].connect);
+        assert_int_equal(is_able(permissions, can_signal_by_thread), all[i].kill);
+        assert_true(is_able(permissions, can_signal_itself));
+        assert_false(is_able(permissions, can_limit_others));
+        assert_true(is_able(permissions, can_limit_itself));
+        assert_false(is_able(permissions, can_own_users));
     }
     assert_true(is_able(0, can_write));
     assert_true(is_able(0, can_connect));

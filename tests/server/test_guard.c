@@ -17,7 +17,8 @@
 #include <cmocka.h>
 
 #include "front/guard.h"
-#include "http/http.h"
+#include "http/http_source.h"
+#include "http/tcp_socket.h"
 
 // The status of a request with these header lines, 0 when it passes.
 static int status_of(const msgl_guard *g, const char *method, const char *headers)
@@ -203,7 +204,7 @@ static void test_which_sockets_are_local(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int fd, port;
         msgl_err err;
-        if (msgl__http_listen(cases[i].host, 0, &fd, &port, &err) != 0) {
+        if (msgl__tcp_listen(cases[i].host, 0, &fd, &port, &err) != 0) {
             if (strchr(cases[i].host, ':') != NULL) continue; // a machine without IPv6
             fail_msg("%s", err.text);
         }

@@ -3,7 +3,9 @@
 // The three processes, with an engine that repeats itself: start, stop, restart, failure, signals,
 // and that nothing is left behind. The test is the subreaper of the server, so that a process that
 // the server forgot would show up here.
+#include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -25,6 +27,7 @@
 #include "server/fixture.h"
 #include "launch/launch.h"
 #include "utils/clock.h"
+#include "http/tcp_socket.h"
 #include "program/endpoints.h"
 
 typedef enum behaviour {
@@ -492,6 +495,79 @@ static void test_front_dies_often(void **state)
     finish(&r, false);
 }
 
+static int descriptors_of(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    while (readdir(d) != NULL) n++;
+    closedir(d);
+    return n;
+}
+
+// Engines that start and die while there is no front leave no descriptor behind in the supervisor.
+static void test_engines_without_a_front(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.restart_delay_ms = 100; // the front's third pause is 400 ms, the engine's first two 300 ms
+    start_with(&r, ANSWERS, &cfg);
+    pid_t engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    await_health(&r, "\"ok\"");
+    const int before = descriptors_of(r.pid);
+    for (int i = 0; i < 3; i++) {
+        await_health(&r, "\"ok\"");
+        kill(front_of(&r, engine), SIGKILL);
+    }
+    for (int i = 0; i < 2; i++) {
+        kill(engine, SIGKILL);
+        engine = expect_report(&r, 'E');
+    }
+    await_health(&r, "\"ok\"");
+    assert_int_equal(descriptors_of(r.pid), before);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+// A front that starts when the engine is dead, and is slow, does not take the next engine for it.
+static void test_engine_dead_before_the_front(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.restart_delay_ms = 100;
+    start_with(&r, ANSWERS, &cfg);
+    pid_t engine = expect_report(&r, 'E'), front = 0;
+    r.client.port = expect_report(&r, 'P');
+    for (int i = 0; i < 3; i++) { // the front's third pause is 400 ms
+        await_health(&r, "\"ok\"");
+        kill(front_of(&r, engine), SIGKILL);
+    }
+    for (int i = 0; i < 2;
+         i++) { // the engine's are 100, 200, 400 ms: two starts before the front's
+        kill(engine, SIGKILL);
+        engine = expect_report(&r, 'E');
+    }
+    kill(engine, SIGKILL);
+    while ((front = first_child(r.pid, engine)) <= 0) usleep(500);
+    kill(front, SIGSTOP);
+    engine = expect_report(&r, 'E');
+    kill(front, SIGCONT);
+    await_health(&r, "\"ok\"");
+    struct pollfd p = {.fd = r.reports, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 3500),
+                     0); // as long as an engine without a front may live, and longer
+    expect_answer(&r);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 // The processes of two replicas' engines, in the order of replicas.
 static void expect_engines(running *r, int pid[2])
 {
@@ -600,7 +676,7 @@ static void test_failed_starts(void **state)
     expect_failure(&r, MSGL_EINTERNAL, "/nonexistent");
     int fd, port;
     msgl_err err;
-    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &port, &err), 0);
+    assert_int_equal(msgl__tcp_listen("127.0.0.1", 0, &fd, &port, &err), 0);
     start(&r, ANSWERS, NULL, port, 2000);
     expect_failure(&r, MSGL_EIO, "cannot listen on 127.0.0.1");
     close(fd);
@@ -899,6 +975,8 @@ int main(void)
         cmocka_unit_test(test_engine_once),
         cmocka_unit_test(test_front_killed),
         cmocka_unit_test(test_front_dies_often),
+        cmocka_unit_test(test_engines_without_a_front),
+        cmocka_unit_test(test_engine_dead_before_the_front),
         cmocka_unit_test(test_failed_starts),
         cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_a_life_resets_the_count),

@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <event2/event.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 
@@ -376,12 +378,41 @@ static void test_too_many_requests(void **state)
     close_tls(&t);
 }
 
+static bool no_memory; // libevent gets none
+
+static void *allocate(size_t size)
+{
+    return no_memory ? NULL : malloc(size);
+}
+
+// A connection that there is no memory for: its TLS is freed once, and its descriptor stays open.
+static void test_no_memory(void **state)
+{
+    (void)state;
+    char cert[128], key[128];
+    msgl_tls *t = NULL;
+    int fd[2];
+    assert_int_equal(msgl__tls_create(at("cert", cert), at("key", key), &t, NULL), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    struct event_base *base = event_base_new();
+    assert_non_null(base);
+    no_memory = true;
+    assert_null(msgl__tls_accept(t, base, fd[0]));
+    no_memory = false;
+    assert_int_equal(close(fd[0]), 0);
+    close(fd[1]);
+    event_base_free(base);
+    msgl__tls_free(t);
+}
+
 int main(void)
 {
+    event_set_mem_functions(allocate, realloc, free); // before libevent has any
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_streams_left), cmocka_unit_test(test_handshakes),
-        cmocka_unit_test(test_too_many),     cmocka_unit_test(test_too_many_requests),
+        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_files),
+        cmocka_unit_test(test_versions),          cmocka_unit_test(test_streams_left),
+        cmocka_unit_test(test_handshakes),        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_too_many_requests),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -134,7 +134,7 @@ static void offer(const char *snapshot, const char *folder, int depth, msgl_hub_
     if (d != NULL) closedir(d);
 }
 
-// All parts of a file, and name->file is the first of them.
+// Whether all parts of the file are there; name->file becomes the first of them.
 static bool has_file(const char *snapshot, msgl_hub_name *name)
 {
     char first[MSGL_HUB_PATH], path[MSGL_HUB_PATH];
@@ -258,7 +258,7 @@ int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,
     if (rc != 0) return rc;
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) return fail(path, err);
-    for (bool told = false; flock(*fd, LOCK_EX | LOCK_NB) != 0; told = true) {
+    for (bool first = true; flock(*fd, LOCK_EX | LOCK_NB) != 0; first = false) {
         if ((errno != EWOULDBLOCK && errno != EINTR) || *interrupted) {
             const int why = errno;
             close(*fd);
@@ -266,7 +266,7 @@ int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,
             return *interrupted ? msgl__err_set(err, MSGL_EABORTED, "interrupted")
                                 : fail(path, err);
         }
-        if (!told && waiting != NULL) waiting(ctx);
+        if (first && waiting != NULL) waiting(ctx);
         const struct timespec t = {.tv_nsec = 100000000};
         nanosleep(&t, NULL);
     }

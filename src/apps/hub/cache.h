@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of a hub's cache, which its own tools share. Of Hugging Face's:
+// The layout of a hub's cache, which the hub's own tools use, too. Hugging Face's is:
 //     ROOT/models--ORG--NAME/blobs/CHECKSUM            content, named by its checksum
 //     ROOT/models--ORG--NAME/snapshots/COMMIT/FILE     -> ../../blobs/CHECKSUM
 //     ROOT/models--ORG--NAME/refs/REVISION             a commit
 //     ROOT/.locks/models--ORG--NAME/CHECKSUM.lock      flock: one process writes a blob
-// ModelScope's has models/ORG--NAME/snapshots/REVISION/FILE and no refs; its client writes the
-// files there, which is as good, and looks at nothing else.
+// ModelScope's has models/ORG--NAME/snapshots/REVISION/FILE and no refs. Its own client writes
+// files there instead of links, and looks at nothing else; both kinds may be in one snapshot.
 #ifndef MSGL_APPS_HUB_CACHE_H
 #define MSGL_APPS_HUB_CACHE_H
 
@@ -37,18 +37,19 @@ bool msgl__hub_cache_complete(const char *snapshot, msgl_hub_name *name);
 // A complete copy that an older version of the hub's client has made.
 bool msgl__hub_cache_older(const msgl_hub_cache *c, msgl_hub_name *name, char out[MSGL_HUB_PATH]);
 
-// refs/REVISION, at once.
+// Writes refs/REVISION, by a rename, so that no process reads half of it.
 int msgl__hub_cache_set_commit(const msgl_hub_cache *c, const char *revision, const char *commit,
                                msgl_err *err);
-// snapshots/COMMIT/FILE as a relative link to the blob, at once; over one that is there.
+// Makes snapshots/COMMIT/FILE a relative link to the blob, by a rename, in the place of what is
+// there.
 int msgl__hub_cache_link(const msgl_hub_cache *c, const char *commit, const char *file,
                          const char *checksum, msgl_err *err);
 // Makes a file that a hub's client has written into the blob that it is, by a second link, if it
 // has this size and SHA-256 and is no link itself. False: it is not, and nothing was done.
 bool msgl__hub_cache_adopt(const msgl_hub_cache *c, const char *path, const char *checksum,
                            uint64_t size, const volatile sig_atomic_t *interrupted);
-// Waits for the blob's lock; *fd is closed to give it back. waiting, if not NULL, is called once
-// when another process has it.
+// Waits for the blob's lock, which is given back by closing *fd. `waiting`, if it is not NULL, is
+// called once when another process has the lock.
 int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,
                          const volatile sig_atomic_t *interrupted, void (*waiting)(void *ctx),
                          void *ctx, int *fd, msgl_err *err);

@@ -11,8 +11,8 @@
 // Types that can be run here, the smallest first.
 static const char *const RUN[] = {"Q8_0", "BF16", "F16", "F32"};
 
-// TYPE stands in the path before a "." or "-", in either case, as llama-server has it, or is a
-// folder; and after no letter or digit: a BF16 is no F16.
+// Whether the path has the type before a ".", a "-" or, as a folder, a "/", in either case, as
+// llama-server looks for it, and not behind a letter or digit: "m-BF16.gguf" has BF16, and no F16.
 static bool has_type(const char *path, const char *type)
 {
     const size_t n = strlen(type), len = strlen(path);
@@ -24,7 +24,7 @@ static bool has_type(const char *path, const char *type)
     return false;
 }
 
-// -1: not what was asked for.
+// How good a file is, from 0, the best; -1: it is not what was asked for.
 static int rank(const msgl_hub_name *name, const char *path)
 {
     if (name->file[0] != '\0') {
@@ -50,6 +50,6 @@ void msgl__hub_offer(msgl_hub_choice *c, const char *path)
 
 const char *msgl__hub_chosen(const msgl_hub_choice *c)
 {
-    // Of several, one of a type that nobody asked for is not taken.
+    // If there are several files, and none of a type that can be run, nothing says which is meant.
     return c->models > 1 && c->rank == (int)MSGL_COUNT(RUN) ? "" : c->file;
 }

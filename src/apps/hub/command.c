@@ -32,7 +32,7 @@ static void on_log(void *ctx, const char *line)
     fprintf(stderr, "minisgl: %s\n", line);
 }
 
-// "3:07" or "1:02:03".
+// A duration as minutes and seconds, "3:07", or with hours, "1:02:03".
 static void duration(double seconds, char out[32])
 {
     const long s = seconds < 359999 ? (long)seconds : 359999;
@@ -90,7 +90,7 @@ static void hub_home(const msgl_hub_kind *kind, char *out, size_t size)
     }
 }
 
-// "" if nothing says where.
+// Where the hub's cache is; "" if nothing says where.
 static void cache_root(const msgl_hub_kind *kind, const char *home, char *out, size_t size)
 {
     const char *set = variable(getenv(kind->cache_var));
@@ -98,7 +98,8 @@ static void cache_root(const msgl_hub_kind *kind, const char *home, char *out, s
     snprintf(out, size, "%s%s", set != NULL ? set : home, set != NULL || none ? "" : kind->cache);
 }
 
-// The address that the environment has, "" if none. A host alone is one of https.
+// The hub's address that the environment has; "" if it has none. A host without a scheme is one of
+// https.
 static void hub_endpoint(const msgl_hub_kind *kind, char *out, size_t size)
 {
     const char *set = NULL;
@@ -106,8 +107,8 @@ static void hub_endpoint(const msgl_hub_kind *kind, char *out, size_t size)
         const char *name = kind->endpoint_vars[i];
         set = name != NULL ? variable(getenv(name)) : NULL;
     }
-    const bool bare = set != NULL && kind->endpoint_vars[1] != NULL && strstr(set, "://") == NULL;
-    snprintf(out, size, "%s%s", bare ? "https://" : "", set != NULL ? set : "");
+    const bool host = set != NULL && kind->endpoint_vars[1] != NULL && strstr(set, "://") == NULL;
+    snprintf(out, size, "%s%s", host ? "https://" : "", set != NULL ? set : "");
 }
 
 static bool is_yes(const char *text)
@@ -129,7 +130,8 @@ static const msgl_hub_kind *hub_kind(const msgl_args *a)
     return msgl__hub_kind_named(name);
 }
 
-// The token, "" if there is none. It becomes a line of HTTP, and is never shown.
+// Reads the token; "" if there is none. It becomes a line of HTTP, so that it is one word, and no
+// message shows it.
 static int read_token(const msgl_hub_kind *kind, const char *home, char out[MAX_TOKEN],
                       msgl_err *err)
 {

@@ -37,7 +37,7 @@ struct msgl_fetch {
     char detail[CURL_ERROR_SIZE];
 };
 
-// One answer to be had, over several attempts.
+// An answer that is to be had, with as many attempts as it takes.
 struct transfer {
     msgl_fetch *f;
     const char *what;
@@ -75,7 +75,7 @@ static bool empty_file(struct transfer *t)
     return false;
 }
 
-// Reads what an earlier attempt left behind.
+// Reads and hashes what an earlier attempt has left in the file.
 static int take_up(struct transfer *t, const char *path, msgl_err *err)
 {
     static char buf[1 << 16];
@@ -143,7 +143,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *ctx)
     return add_to_file(t, data, n) ? n : 0;
 }
 
-// The value of a header if it is this one.
+// The value of the header line if it is that of this header; else NULL.
 static const char *header_value(const char *line, const char *name)
 {
     const size_t n = strlen(name);
@@ -174,15 +174,16 @@ static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl
     return *t->f->cfg.interrupted ? 1 : 0;
 }
 
-// Whether the token may be shown there.
+// Whether the address is the endpoint's own, which may see the token: with https://hub.example,
+// "https://hub.example/x" is, and "https://hub.example.evil/" is not.
 static bool is_endpoint(const msgl_fetch *f, const char *url)
 {
     const size_t n = strlen(f->origin);
     return strncmp(url, f->origin, n) == 0 && (url[n] == '/' || url[n] == '?' || url[n] == '\0');
 }
 
-// Where certificates are, if not where libcurl was built for: that of a wheel runs elsewhere. NULL:
-// it knows.
+// The file with the certificates of authorities; NULL: libcurl's own default. That is the place of
+// the system that libcurl was built for, and the one of a wheel runs on others.
 static const char *ca_file(void)
 {
     static const char *const USUAL[] = {
@@ -241,7 +242,7 @@ static CURLcode one_request(msgl_fetch *f, const char *url, struct transfer *t)
     return code;
 }
 
-// Follows redirects. From https none leads to http.
+// Follows redirects, but none from https to http.
 static CURLcode with_redirects(msgl_fetch *f, const char *url, struct transfer *t)
 {
     char here[8192];
@@ -329,7 +330,7 @@ static int failed(const struct transfer *t, CURLcode code, msgl_err *err)
                          f->detail[0] != '\0' ? f->detail : f->curl->strerror(code));
 }
 
-// Sleeps, but not through an interruption.
+// Sleeps, until an interruption at most.
 static void pause_ms(const msgl_fetch *f, long ms)
 {
     for (; ms > 0 && !*f->cfg.interrupted; ms -= 50) {
@@ -352,7 +353,7 @@ static void wait_for_next(msgl_fetch *f, const struct transfer *t, CURLcode code
     pause_ms(f, ms);
 }
 
-// Requests until the transfer is complete.
+// Makes requests until the transfer is complete, or MAX_TRIES in a row have brought nothing.
 static int run(msgl_fetch *f, const char *url, struct transfer *t, msgl_err *err)
 {
     for (int tries = 1;; tries++) {
@@ -367,7 +368,8 @@ static int run(msgl_fetch *f, const char *url, struct transfer *t, msgl_err *err
         if (fine && (t->text != NULL || t->done == t->size)) return 0;
         if (fine) code = CURLE_PARTIAL_FILE;
         if (t->done > before) tries = 1;
-        // Where there is no network at all, as the first request finds, waiting is of little use.
+        // If the hub cannot be reached for a list, which comes first, there is probably no network
+        // at all, and waiting is of little use.
         const bool unreachable = t->text != NULL && (code == CURLE_COULDNT_RESOLVE_HOST ||
                                                      code == CURLE_COULDNT_CONNECT);
         const int most = unreachable ? 2 : MAX_TRIES;

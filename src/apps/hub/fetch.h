@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts and files over HTTP: redirects, the token to its own host alone, retries, and files that go
-// on where an earlier attempt ended and are checked against what the hub says of them.
+// Downloads texts and files over HTTP. It follows redirects, shows the token to its own host alone,
+// and tries again. A file goes on where an earlier attempt ended, and is checked against what the
+// hub says of it.
 #ifndef MSGL_APPS_HUB_FETCH_H
 #define MSGL_APPS_HUB_FETCH_H
 
@@ -27,7 +28,7 @@ typedef struct msgl_fetch msgl_fetch;
 int msgl__fetch_open(const msgl_fetch_config *cfg, msgl_fetch **out, msgl_err *err);
 void msgl__fetch_close(msgl_fetch *f); // NULL allowed
 
-// What is at `url`, at most out->max bytes. `what` names it in messages.
+// Reads what is at `url`, at most out->max bytes. `what` is its name in messages.
 int msgl__fetch_text(msgl_fetch *f, const char *url, const char *what, msgl_strbuf *out,
                      msgl_err *err);
 
@@ -38,8 +39,8 @@ typedef struct msgl_fetch_file {
     const char *checksum; // of SHA-256, or git's SHA-1 (by its length), in lower-case hexadecimal
 } msgl_fetch_file;
 
-// The whole file in `partial`, checked. A wrong one is removed (MSGL_EFORMAT); after any other
-// error what is there stays for the next attempt.
+// Downloads the rest of the file into `partial`, and checks all of it. A wrong one is removed
+// (MSGL_EFORMAT); after any other error what is there stays for the next attempt.
 int msgl__fetch_file(msgl_fetch *f, const msgl_fetch_file *file, msgl_err *err);
 
 #endif

@@ -75,8 +75,8 @@ static bool has_blob(const struct pull *p, const msgl_hub_file *f)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == f->size;
 }
 
-// Whether the hub's own client has a file of this size: where a snapshot of ours has a link, or in
-// its older layout.
+// Whether the hub's own client has written a file of this size: in the place where a snapshot of
+// ours has a link, or in its older layout.
 static bool client_file(const struct pull *p, const msgl_hub_file *f, char path[MSGL_HUB_PATH])
 {
     struct stat st;
@@ -92,7 +92,7 @@ static bool client_file(const struct pull *p, const msgl_hub_file *f, char path[
 
 // ---- the list ----
 
-// What is at the address that `make` says.
+// Reads the text at the address that `make` writes.
 static int get_text(struct pull *p,
                     int (*make)(msgl_strbuf *url, const char *endpoint, const msgl_hub_name *name),
                     msgl_strbuf *text, msgl_err *err)
@@ -111,7 +111,8 @@ static int get_text(struct pull *p,
     return rc;
 }
 
-// Whether it is the revision that there is none of. A hub that cannot say leaves *err as it is.
+// Whether a list was refused because there is no such revision; *err says so then. A hub that
+// cannot tell leaves it as it is.
 static bool no_revision(struct pull *p, msgl_err *err)
 {
     const msgl_hub_kind *kind = p->hub->kind;
@@ -143,7 +144,7 @@ static int get_list(struct pull *p, msgl_err *err)
     return rc;
 }
 
-// Better to hear it before an hour of downloading than behind it.
+// Refuses a download that the disk has no room for: its user should not learn of it after an hour.
 static int check_room(const struct pull *p, msgl_err *err)
 {
     struct statvfs fs;
@@ -195,7 +196,8 @@ static int fetch_blob(struct pull *p, const msgl_hub_file *f, msgl_err *err)
     return rc;
 }
 
-// The client's file becomes ours. It is read once, which takes less time than to have it sent.
+// Makes the client's file a blob of ours. It is read once for that, which is faster than a
+// download.
 static bool adopt(const struct pull *p, const msgl_hub_file *f)
 {
     char path[MSGL_HUB_PATH];
@@ -213,7 +215,7 @@ static int get_file(struct pull *p, const msgl_hub_file *f, msgl_err *err)
         rc = msgl__hub_cache_lock(&p->cache, f->checksum, p->hub->interrupted, on_waiting, p, &lock,
                                   err);
         if (rc != 0) return rc;
-        // else the other process has done it
+        // The process that had the lock may have downloaded the file.
         if (!has_blob(p, f) && !adopt(p, f)) rc = fetch_blob(p, f, err);
         close(lock);
     }
@@ -223,7 +225,7 @@ static int get_file(struct pull *p, const msgl_hub_file *f, msgl_err *err)
     return rc;
 }
 
-// Weights last: what is wrong with a model's name or format shows in its small files.
+// Downloads the weights last, because small files show what is wrong with a model's name or format.
 static int get_files(struct pull *p, msgl_err *err)
 {
     for (int large = 0; large < 2; large++) {
@@ -266,7 +268,7 @@ static int download(struct pull *p, char commit[MSGL_HUB_MAX_REVISION + 1], msgl
         tell(p, line);
         rc = get_files(p, err);
     }
-    // The last step: a revision that is known here has its files.
+    // The revision is written last, so that one that is known here has all of its files.
     if (rc == 0 && strcmp(p->name.revision, p->list.commit) != 0) {
         rc = msgl__hub_cache_set_commit(&p->cache, p->name.revision, p->list.commit, err);
     }
@@ -308,7 +310,7 @@ int msgl__hub_find(const msgl_hub *hub, const msgl_hub_name *name, char **out, m
     if (!unsaid || !msgl__hub_cache_older(&p.cache, &found, p.older)) p.older[0] = '\0';
     if (take && p.older[0] != '\0') return result(p.older, &found, out, err);
     if (hub->offline != NULL) {
-        // Whoever needs no weights can go on with what there is.
+        // A command that needs no weights can use what there is.
         if (here && name->file[0] == '\0' && name->type[0] == '\0') {
             return result(snapshot, &p.name, out, err);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Models by name: from the hub's local cache, else downloaded into it. docs/hubs.md says
-// what users see of it.
+// Finds models by name, in the hub's local cache, into which they are downloaded else. docs/hubs.md
+// says what users see of it.
 #ifndef MSGL_APPS_HUB_HUB_H
 #define MSGL_APPS_HUB_HUB_H
 
@@ -20,7 +20,7 @@ typedef struct msgl_hub {
     bool refresh;        // asks the hub also when all is here
     const volatile sig_atomic_t *interrupted;
     void (*log)(void *ctx, const char *line);
-    // Bytes of all files that are here, of how many, and how many of those came just now.
+    // done of total bytes of all files are here, of which this process has received some.
     void (*progress)(void *ctx, uint64_t done, uint64_t total, uint64_t received);
     void *ctx;
 } msgl_hub;

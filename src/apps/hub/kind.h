@@ -13,7 +13,7 @@
 #include "apps/hub/name.h"
 #include "utils/strbuf.h"
 
-// What a hub says of a file, in its list's own memory; NULL: nothing.
+// What a hub says of a file, in its list's own memory; a member is NULL if it says nothing of that.
 typedef struct msgl_hub_said {
     const char *path, *checksum;
     const json_t *size;
@@ -26,7 +26,7 @@ typedef struct msgl_hub_kind {
     const char *cookie;   // in which it takes the token beside "Authorization: Bearer"; or NULL
     bool hides;           // answers 404 also for what the token may not see
 
-    // Variables of its own client: the first that is set counts.
+    // The variables that its own client reads; of several the first that is set counts.
     const char *endpoint_vars[2], *token_var, *cache_var, *home_var; // or NULL
     const char *token_file;                                          // in the home; or NULL
     const char *token_from; // for messages: where a token was looked for
@@ -62,9 +62,10 @@ extern const msgl_hub_kind msgl__hub_huggingface, msgl__hub_modelscope;
 
 const msgl_hub_kind *msgl__hub_kind_named(const char *name); // NULL: there is none
 
-// For lists: the model's name and what is wrong. MSGL_EFORMAT.
+// Says what is wrong with the list of a model's files. MSGL_EFORMAT.
 int msgl__hub_malformed(const msgl_hub_name *name, const char *what, msgl_err *err);
-// Adds `text` with everything but letters, digits and "-_.~" (and `keep`, if not NUL) as %XX.
+// Adds `text` with everything but letters, digits, "-_.~" and `keep` (NUL: nothing more) as %XX: "a
+// b/c" is "a%20b/c" if '/' is kept.
 int msgl__hub_add_escaped(msgl_strbuf *b, const char *text, char keep);
 
 #endif

@@ -23,7 +23,7 @@ static bool take_file(const msgl_hub_said *said, msgl_hub_file *f)
     return true;
 }
 
-// Every name is looked at before one is used.
+// Looks at every name before one is used, and refuses the list for a single bad one.
 static int check_names(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
                        msgl_err *err)
 {
@@ -78,7 +78,7 @@ static bool of_file(const char *path, const char *file)
     return strcmp(path, file) == 0 || msgl__gguf_same_model(path, file);
 }
 
-// The .gguf file that is asked for, to out->file.
+// Sets out->file to the .gguf file that is asked for.
 static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
                    msgl_hub_list *out, size_t *models)
 {
@@ -95,7 +95,7 @@ static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hu
     *models = c.models;
 }
 
-// Up to three of a hub's .gguf files, as they are named behind ORG/NAME.
+// Writes the names of up to three of a hub's .gguf files, as they stand behind ORG/NAME.
 static void show_models(const msgl_hub_kind *kind, const json_t *files, char out[200])
 {
     size_t i, n = 0, shown = 0;
@@ -112,7 +112,7 @@ static void show_models(const msgl_hub_kind *kind, const json_t *files, char out
     }
 }
 
-// Why there is nothing to run.
+// Sets the error of a model that has nothing to run.
 static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
                       size_t models, msgl_err *err)
 {
@@ -133,7 +133,7 @@ static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl
         name->type[0] != '\0' ? "" : " by name", models, list, models > 3 ? ", ..." : "");
 }
 
-// The parts of a model are all there, and out->file is the first of them.
+// Checks that all parts of a model are in the list; out->file becomes the first of them.
 static int check_parts(const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
 {
     msgl_gguf_part part;

@@ -74,8 +74,9 @@ bool msgl__hub_is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-// Letters, digits, "-", "_" and ".", as hubs allow them in names: up to 96, no ".." and no "--",
-// which stands for the slash in the cache.
+// Whether a word may be in a name: hubs allow up to 96 letters, digits, "-", "_" and ".", but no
+// ".." and no
+// "--", which is the slash in the names of the cache's folders.
 static bool word_ok(const char *p, size_t n)
 {
     if (n == 0 || n > 96 || *p == '.' || *p == '-') return false;
@@ -93,7 +94,7 @@ static bool revision_ok(const char *text)
            strpbrk(text, " ?#%:*[~^\"'") == NULL;
 }
 
-// What stands between ORG/NAME and "@": "/FILE.gguf" or ":TYPE".
+// Reads what is between ORG/NAME and "@": "/FILE.gguf" or ":TYPE".
 static int parse_part(const char *text, const char *part, size_t n, msgl_hub_name *out,
                       msgl_err *err)
 {

@@ -19,7 +19,8 @@ typedef struct msgl_hub_name {
     char revision[MSGL_HUB_MAX_REVISION + 1]; // branch, tag or commit; "": the hub's own
 } msgl_hub_name;
 
-// revision: what stands beside `text`, NULL for nothing. MSGL_EINVAL names what is allowed.
+// Reads a name. revision: what --revision says beside it; NULL: nothing. MSGL_EINVAL names what is
+// allowed.
 int msgl__hub_name_parse(const char *text, const char *revision, msgl_hub_name *out, msgl_err *err);
 
 // An address that a hub's pages give, as "https://huggingface.co/ORG/NAME/tree/v1" or
@@ -31,7 +32,7 @@ bool msgl__hub_name_of_address(const char *text, char *out, size_t size, const c
 // empty part, none that begins with a dot and has nothing else ("." and ".."), no control
 // characters or backslashes, at most MSGL_HUB_MAX_PATH bytes.
 bool msgl__hub_path_ok(const char *path);
-// Whether it is one that minisgl reads of a model.
+// Whether a model's file is one that minisgl reads.
 bool msgl__hub_wanted(const char *path);
 bool msgl__hub_is_commit(const char *revision); // 40 hexadecimal digits
 bool msgl__hub_is_checksum(const char *etag);   // 40 of SHA-1 or 64 of SHA-256, lower case

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SHA-1 and SHA-256 of bytes that come in pieces: what hubs say of their files. SHA-1 is git's name
-// of a small file, no protection against somebody who wants two files of one name.
+// SHA-1 and SHA-256 of bytes that come in pieces, as hubs give them for their files. SHA-1 is git's
+// name of a small file, and does not protect against somebody who makes two files with one name.
 #ifndef MSGL_APPS_HUB_SHA_H
 #define MSGL_APPS_HUB_SHA_H
 

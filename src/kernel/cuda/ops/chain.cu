@@ -59,49 +59,40 @@ struct chain_row {
 
 // ---- the block ----
 
-static __device__ __forceinline__ sum_t block_sum(chain_shared *s, sum_t v)
+// Combines the values of all threads, each of which gets the result, in `of` [CHAIN_THREADS] of
+// shared memory. Halves are added to halves, so that the order is always the same: of 4 threads'
+// values (v0 + v2) + (v1 + v3).
+template <typename T, typename OP>
+static __device__ __forceinline__ T block_reduce(T *of, T v, OP op)
 {
     const int t = (int)threadIdx.x;
-    s->sums[t] = v;
+    of[t] = v;
     __syncthreads();
     for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n) s->sums[t] += s->sums[t + n];
+        if (t < n) of[t] = op(of[t], of[t + n]);
         __syncthreads();
     }
-    v = s->sums[0];
+    v = of[0];
     __syncthreads();
     return v;
+}
+
+static __device__ __forceinline__ sum_t block_sum(chain_shared *s, sum_t v)
+{
+    return block_reduce(s->sums, v, [](sum_t a, sum_t b) { return a + b; });
 }
 
 static __device__ __forceinline__ double block_sum(chain_shared *s, double v)
 {
-    const int t = (int)threadIdx.x;
-    s->reals[t] = v;
-    __syncthreads();
-    for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n) s->reals[t] += s->reals[t + n];
-        __syncthreads();
-    }
-    v = s->reals[0];
-    __syncthreads();
-    return v;
+    return block_reduce(s->reals, v, [](double a, double b) { return a + b; });
 }
 
 static __device__ __forceinline__ uint64_t block_max(chain_shared *s, uint64_t v)
 {
-    const int t = (int)threadIdx.x;
-    s->sums[t] = v;
-    __syncthreads();
-    for (int n = CHAIN_THREADS / 2; n > 0; n /= 2) {
-        if (t < n && s->sums[t + n] > s->sums[t]) s->sums[t] = s->sums[t + n];
-        __syncthreads();
-    }
-    v = s->sums[0];
-    __syncthreads();
-    return v;
+    return block_reduce(s->sums, (sum_t)v, [](sum_t a, sum_t b) { return a > b ? a : b; });
 }
 
-// Sum over the threads before this one.
+// The sum over the threads before this one: of 4 threads with 5, 1, 2 and 4 it is 0, 5, 6 and 8.
 static __device__ __forceinline__ sum_t block_before(chain_shared *s, sum_t v)
 {
     const int t = (int)threadIdx.x;
@@ -157,7 +148,8 @@ static __device__ uint64_t total_mass(const chain_row &r)
     return block_sum(r.shared, sum);
 }
 
-// The bin in which the first `want` of the bins' sums end; *want becomes what of it is wanted.
+// The bin in which a mass of *want ends, which becomes the mass that is wanted of this bin: with
+// bins of 3, 0 and 4 and *want 5 it is bin 2, and *want becomes 2.
 static __device__ int find_bin(chain_shared *s, sum_t *want)
 {
     const int at = (int)threadIdx.x * BINS_PER_THREAD;
@@ -287,7 +279,7 @@ static __device__ void keep_expected(chain_row *r, float mu)
     r->mirostat = true;
 }
 
-// Draws in the order of ids, of which each thread has a part. *log_sum: of those that are left.
+// Draws in the order of ids, of which each thread has a range. *log_sum is that of the tokens left.
 static __device__ int draw(const chain_row &r, double u, double *log_sum)
 {
     chain_shared *const s = r.shared;
