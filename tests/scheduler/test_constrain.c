@@ -12,9 +12,30 @@
 #include <cmocka.h>
 
 #include "core/req_extra.h"
+#include "grammar/constrain.h"
 #include "harness.h"
+#include "scheduler/internal.h"
 
 enum { VOCAB = 16, LIMIT = 100000 };
+
+// While `withheld`, the scheduler hears of no mask, and one that it takes all the same allows 'p'
+// alone. By the linker's --wrap it calls these in place of the constraints' own functions.
+static bool withheld;
+msgl_constraint_state __real_msgl__constraint_state(const msgl_constraint *x);
+msgl_constraint_state __wrap_msgl__constraint_state(const msgl_constraint *x);
+const uint32_t *__real_msgl__constraint_mask(const msgl_constraint *x);
+const uint32_t *__wrap_msgl__constraint_mask(const msgl_constraint *x);
+
+msgl_constraint_state __wrap_msgl__constraint_state(const msgl_constraint *x)
+{
+    return withheld ? MSGL_CONSTRAINT_PENDING : __real_msgl__constraint_state(x);
+}
+
+const uint32_t *__wrap_msgl__constraint_mask(const msgl_constraint *x)
+{
+    static const uint32_t only_p[] = {1u << ('p' - 'a')};
+    return withheld ? only_p : __real_msgl__constraint_mask(x);
+}
 
 // Token i is the letter 'a' + i; HARNESS_EOS has none.
 static msgl_grammar_vocab *letters(void)
@@ -103,7 +124,18 @@ static void test_beside_others(void **state)
     msgl__grammar_vocab_unref(v);
 }
 
-// The pool holds little more than one of them: they are sent back to the queue and go on there.
+// Has the scheduler expect short answers, so that it admits more than there is room for.
+static void answer_shortly(harness *h)
+{
+    for (int k = 0; k < 40; k++) {
+        for (uint64_t uid = 7; uid <= 10; uid++) add(h, uid, 10, 80, "d");
+        harness_run(h, LIMIT);
+    }
+}
+
+// The pool holds little more than one of them: they are sent back to the queue and go on there. Of
+// its 24 pages of 4 tokens each request is promised 11, for 10 + 32 - 1 tokens, so that two begin,
+// and needs 18 for 70.
 static void test_sent_back(void **state)
 {
     (void)state;
@@ -112,9 +144,44 @@ static void test_sent_back(void **state)
     o.num_pages = 24;
     harness h;
     harness_init(&h, o);
+    answer_shortly(&h);
     for (uint64_t uid = 1; uid <= 6; uid++) add(&h, uid, 10, 80, "[d-f]{60}");
     harness_run(&h, LIMIT);
     for (uint64_t uid = 1; uid <= 6; uid++) expect_letters(&h, uid, 60, 'd', 'f');
+    assert_true(harness_stats(&h).requests_retracted > 0);
+    harness_free(&h);
+    msgl__grammar_vocab_unref(v);
+}
+
+// One that is back from the queue waits for its mask, too: two begin, one of them is sent back when
+// pages run out, the other one is aborted, and what is back has a row again but no mask yet.
+static void test_sent_back_without_mask(void **state)
+{
+    (void)state;
+    msgl_grammar_vocab *v = letters();
+    harness_options o = options(v, false, false);
+    o.num_pages = 24;
+    harness h;
+    harness_init(&h, o);
+    answer_shortly(&h);
+    for (uint64_t uid = 1; uid <= 2; uid++) add(&h, uid, 10, 80, "[d-f]{60}");
+    for (int i = 0; h.s->stats.requests_retracted == 0; i++) {
+        assert_true(i < LIMIT);
+        harness_step(&h);
+    }
+    const msgl_req *back = h.s->waiting.head;
+    assert_non_null(back);
+    const uint64_t uid = back->uid.id;
+    const int32_t had = h.records[uid].num_tokens;
+    assert_in_range(had, 20, 59);
+    withheld = true;
+    msgl__scheduler_abort(h.s, 3 - uid);
+    for (int i = 0; i < 10; i++) harness_step(&h);
+    assert_true(back->row >= 0);
+    assert_int_equal(h.records[uid].num_tokens, had);
+    withheld = false;
+    harness_run(&h, LIMIT);
+    expect_letters(&h, uid, 60, 'd', 'f');
     harness_free(&h);
     msgl__grammar_vocab_unref(v);
 }
@@ -265,9 +332,14 @@ static void test_min_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beside_others), cmocka_unit_test(test_sent_back),
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_abort),         cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_beside_others),
+        cmocka_unit_test(test_sent_back),
+        cmocka_unit_test(test_sent_back_without_mask),
+
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_min_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
