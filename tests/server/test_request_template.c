@@ -316,6 +316,10 @@ static void test_forms(void **state)
     answer(&s, TOOLS, call, "\"content\":\"<think>a</think><tool_call>");
     answer(&s, TOOLS "," TEACHES, call, "\"tool_calls\":[{");
     answer(&s, TOOLS "," TEACHES, call, "\"reasoning_content\":\"a\"");
+    // Up to the closing tag, a token a character here: 7 of <think>, and the thought.
+    answer(&s, TOOLS "," TEACHES, call, "\"completion_tokens_details\":{\"reasoning_tokens\":8}}");
+    answer(&s, TOOLS "," TEACHES, "no thought",
+           "\"completion_tokens_details\":{\"reasoning_tokens\":0}}");
     answer(&s, TOOLS, call, "\"content\":\"<think>a</think><tool_call>");
     server_close(&s);
     // What the operator says stays.
