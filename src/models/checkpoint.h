@@ -18,7 +18,7 @@
 #define MSGL_TENSOR_MAX_DIMS 8
 
 typedef struct msgl_model_config msgl_model_config; // models/config.h
-typedef struct msgl_blocks msgl_blocks;             // models/source.h
+typedef struct msgl_blocks msgl_blocks;             // quant/blocks.h
 
 typedef struct msgl_tensor {
     char *name;                // as the architectures declare it

@@ -10,7 +10,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/formats.h"
-#include "models/source.h"
+#include "quant/blocks.h"
 #include "utils/gguf_split.h"
 
 enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
@@ -66,29 +66,13 @@ static void model_name(const char *name, char out[NAME_BYTES])
 
 // ---- tensors ----
 
-typedef struct type_row {
-    const char *name;
-    msgl_dtype dtype;
-    const msgl_blocks *blocks;
-} type_row;
-
-// The types that weights can have.
-static const type_row TYPES[] = {
-    {"F32", MSGL_F32, NULL},
-    {"F16", MSGL_F16, NULL},
-    {"BF16", MSGL_BF16, NULL},
-    {"Q8_0", MSGL_F32, &msgl__blocks_q8_0},
-};
-
 static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
 {
     t->type = s->name;
-    for (size_t i = 0; i < MSGL_COUNT(TYPES); i++) {
-        if (strcmp(s->name, TYPES[i].name) != 0) continue;
-        t->loadable = true;
-        t->dtype = TYPES[i].dtype;
-        t->blocks = TYPES[i].blocks;
-    }
+    t->dtype = MSGL_F32;
+    t->blocks = msgl__blocks_of_ggml(s->name);
+    // ggml spells the types without blocks as safetensors do.
+    t->loadable = t->blocks != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
 }
 
 static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, int32_t file,
@@ -199,7 +183,8 @@ static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
 
 const msgl_checkpoint_format msgl__format_gguf = {
     .name = "gguf",
-    .types = "F32, F16, BF16 or Q8_0 (another file of the model may be, as ORG/NAME:Q8_0)",
+    .types = "F32, F16, BF16, F64, Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, "
+             "IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 or NVFP4",
     .is = is_gguf,
     .config = load_config,
     .open = open_files,

@@ -174,7 +174,10 @@ static int check_all(const gguf_model *m, msgl_err *err)
 static const char *dtype_of(const gguf_model *m)
 {
     const msgl_gguf_tensor *t = msgl__gguf_tensor_named(m->g, "blk.0.attn_q.weight");
-    if (t != NULL && strcmp(t->storage->name, "F32") == 0) return "float32";
+    if (t != NULL &&
+        (strcmp(t->storage->name, "F32") == 0 || strcmp(t->storage->name, "F64") == 0)) {
+        return "float32";
+    }
     return t != NULL && strcmp(t->storage->name, "F16") == 0 ? "float16" : "bfloat16";
 }
 

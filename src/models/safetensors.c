@@ -16,7 +16,7 @@
 #include "models/config.h"
 #include "models/formats.h"
 #include "models/json_read.h"
-#include "models/source.h"
+#include "quant/blocks.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -390,8 +390,8 @@ static bool is_mxfp4(const msgl_tensor *t, size_t *name)
     static const char SUFFIX[] = "_blocks";
     const size_t n = strlen(t->name), s = sizeof SUFFIX - 1;
     *name = n > s ? n - s : 0;
-    return t->ndim == 4 && t->dims[3] == msgl__blocks_mxfp4.bytes && strcmp(t->type, "U8") == 0 &&
-           *name > 0 && strcmp(t->name + *name, SUFFIX) == 0;
+    return t->ndim == 4 && t->dims[3] == msgl__blocks_ocp_mxfp4.bytes &&
+           strcmp(t->type, "U8") == 0 && *name > 0 && strcmp(t->name + *name, SUFFIX) == 0;
 }
 
 static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
@@ -405,8 +405,8 @@ static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
         if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
         t->name[name] = '\0';
         t->ndim = 3;
-        t->dims[2] *= msgl__blocks_mxfp4.elements;
-        t->blocks = &msgl__blocks_mxfp4;
+        t->dims[2] *= msgl__blocks_ocp_mxfp4.elements;
+        t->blocks = &msgl__blocks_ocp_mxfp4;
         any = true;
     }
     return any ? msgl__checkpoint_sort(c, err) : 0;
@@ -447,7 +447,7 @@ static int link_exponents(msgl_checkpoint *c, msgl_err *err)
     for (size_t i = 0; i < c->tensors.count; i++) {
         msgl_tensor *t = &c->tensors.at[i];
         char name[NAME_BYTES], shown[96], found[80], want[48];
-        if (t->blocks != &msgl__blocks_mxfp4) continue;
+        if (t->blocks != &msgl__blocks_ocp_mxfp4) continue;
         const int n = snprintf(name, sizeof name, "%s_scales", t->name);
         const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
         const int64_t grid[3] = {t->dims[0], t->dims[1], t->dims[2] / t->blocks->elements};

@@ -5,29 +5,9 @@
 #include <string.h>
 
 #include "core/round.h"
+#include "quant/blocks.h"
 
 enum { TASK_ROWS = 16 };
-
-// 32 elements: an f16 scale, then as many i8.
-static void expand_q8_0(const uint8_t *block, float *values)
-{
-    const float scale = msgl__f16_to_f32((uint16_t)(block[0] | block[1] << 8));
-    for (int i = 0; i < 32; i++) values[i] = scale * (float)(int8_t)block[2 + i];
-}
-
-const msgl_blocks msgl__blocks_q8_0 = {.elements = 32, .bytes = 34, .expand = expand_q8_0};
-
-static void expand_mxfp4(const uint8_t *block, float *values)
-{
-    static const float E2M1[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
-                                   -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    for (int i = 0; i < 16; i++) {
-        values[2 * i] = E2M1[block[i] & 15];
-        values[2 * i + 1] = E2M1[block[i] >> 4];
-    }
-}
-
-const msgl_blocks msgl__blocks_mxfp4 = {.elements = 32, .bytes = 16, .expand = expand_mxfp4};
 
 // 2^(b - 127), of 255 NaN (OCP Microscaling Formats v1.0, 5.4.1).
 static float e8m0_to_f32(uint8_t b)
@@ -174,15 +154,28 @@ static void scatter(const filling *f, size_t col)
     }
 }
 
-// The same of rows in pairs, which nothing that is expanded has.
+// The same of rows in pairs. Of what is expanded a unit is kept as long as elements are in it: with
+// heads of 64 and blocks of 32 elements 0, 2, ... 62 need two, and 1, 3, ... 63 the same two again.
 static void scatter_pairs(const filling *f, size_t col)
 {
     const msgl_source *s = f->s;
-    const size_t size = msgl__dtype_size(s->t->dtype), cols = (size_t)s->t->dims[s->t->ndim - 1];
-    const uint8_t *row = s->t->data + (s->first + s->first_col + col) * cols * size;
+    const bool expanded = expands(s->t);
+    const size_t size = msgl__dtype_size(msgl__source_dtype(s)), n = unit_of(s->t);
+    const size_t row = s->first + s->first_col + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
+    float values[MSGL_MAX_BLOCK];
+    size_t held = SIZE_MAX; // the unit in values
     for (int32_t r = 0; r < f->rows; r++) {
-        memcpy(f->out + ((size_t)r * s->cols + col) * size,
-               row + stored_behind(s, (size_t)(f->first + r)) * size, size);
+        const size_t at = stored_behind(s, (size_t)(f->first + r));
+        char *out = f->out + ((size_t)r * s->cols + col) * size;
+        if (!expanded) {
+            memcpy(out, s->t->data + (row * cols + at) * size, size);
+            continue;
+        }
+        if (at / n != held) {
+            held = at / n;
+            expand_unit(f, row, cols, held * n, values);
+        }
+        msgl__store_f32(out, s->want, 0, values[at % n]);
     }
 }
 

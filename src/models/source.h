@@ -12,17 +12,6 @@
 #include "models/checkpoint.h"
 #include "utils/threadpool.h"
 
-#define MSGL_MAX_BLOCK 256
-
-// Elements that are stored together.
-struct msgl_blocks {
-    int32_t elements, bytes;                             // of a block; up to MSGL_MAX_BLOCK
-    void (*expand)(const uint8_t *block, float *values); // [elements], exact
-};
-extern const msgl_blocks msgl__blocks_q8_0;
-// e2m1 (OCP Microscaling Formats v1.0, 5.3.3), the lower half of a byte first.
-extern const msgl_blocks msgl__blocks_mxfp4;
-
 typedef struct msgl_source {
     const msgl_tensor *t;
     msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is

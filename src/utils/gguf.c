@@ -24,19 +24,19 @@ enum { MAX_STRING = 16 << 20, MAX_JSON_ARRAY = 4096, MAX_PARTS = 65535 };
 // Bytes of a value of each type; 0: not of one size.
 static const uint8_t SIZES[MSGL_GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-// Of the ggml types, by number. Where there is no name, there is no such type any more.
+// Of the ggml types, by number. Where there are no bytes, there is no such type any more.
 static const msgl_gguf_storage STORAGES[] = {
-    {"F32", 1, 4},        {"F16", 1, 2},       {"Q4_0", 32, 18},     {"Q4_1", 32, 20},
-    {NULL, 0, 0},         {NULL, 0, 0},        {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
-    {"Q8_0", 32, 34},     {"Q8_1", 32, 36},    {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
-    {"Q4_K", 256, 144},   {"Q5_K", 256, 176},  {"Q6_K", 256, 210},   {"Q8_K", 256, 292},
-    {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50},
-    {"IQ4_NL", 32, 18},   {"IQ3_S", 256, 110}, {"IQ2_S", 256, 82},   {"IQ4_XS", 256, 136},
-    {"I8", 1, 1},         {"I16", 1, 2},       {"I32", 1, 4},        {"I64", 1, 8},
-    {"F64", 1, 8},        {"IQ1_M", 256, 56},  {"BF16", 1, 2},       {NULL, 0, 0},
-    {NULL, 0, 0},         {NULL, 0, 0},        {"TQ1_0", 256, 54},   {"TQ2_0", 256, 66},
-    {NULL, 0, 0},         {NULL, 0, 0},        {NULL, 0, 0},         {"MXFP4", 32, 17},
-    {"NVFP4", 64, 36},    {"Q1_0", 128, 18},   {"Q2_0", 64, 18},
+    {"F32", 1, 4},        {"F16", 1, 2},        {"Q4_0", 32, 18},     {"Q4_1", 32, 20},
+    {"Q4_2", 0, 0},       {"Q4_3", 0, 0},       {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
+    {"Q8_0", 32, 34},     {"Q8_1", 32, 36},     {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
+    {"Q4_K", 256, 144},   {"Q5_K", 256, 176},   {"Q6_K", 256, 210},   {"Q8_K", 256, 292},
+    {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74},  {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50},
+    {"IQ4_NL", 32, 18},   {"IQ3_S", 256, 110},  {"IQ2_S", 256, 82},   {"IQ4_XS", 256, 136},
+    {"I8", 1, 1},         {"I16", 1, 2},        {"I32", 1, 4},        {"I64", 1, 8},
+    {"F64", 1, 8},        {"IQ1_M", 256, 56},   {"BF16", 1, 2},       {"Q4_0_4_4", 0, 0},
+    {"Q4_0_4_8", 0, 0},   {"Q4_0_8_8", 0, 0},   {"TQ1_0", 256, 54},   {"TQ2_0", 256, 66},
+    {"IQ4_NL_4_4", 0, 0}, {"IQ4_NL_4_8", 0, 0}, {"IQ4_NL_8_8", 0, 0}, {"MXFP4", 32, 17},
+    {"NVFP4", 64, 36},    {"Q1_0", 128, 18},    {"Q2_0", 64, 18},
 };
 
 // ---- reading bytes ----
@@ -212,8 +212,15 @@ static int get_tensor(cursor *c, msgl_gguf_tensor *t, uint64_t *offset)
     const uint64_t type = get(c, 4);
     *offset = get(c, 8);
     if (c->status != 0) return c->status;
-    if (type >= MSGL_COUNT(STORAGES) || STORAGES[type].name == NULL) {
+    if (type >= MSGL_COUNT(STORAGES)) {
         return tensor_error(c, t, MSGL_EUNSUPPORTED, "type", type, "a type of ggml");
+    }
+    if (STORAGES[type].bytes == 0) {
+        return msgl__err_set(c->err, MSGL_EUNSUPPORTED,
+                             "%s: tensor %.*s: type: found %llu (%s), which ggml has removed: the "
+                             "file has to be made again",
+                             c->file, (int)t->name.n, t->name.p, (unsigned long long)type,
+                             STORAGES[type].name);
     }
     t->storage = &STORAGES[type];
     const uint64_t row = t->ndim > 0 ? (uint64_t)t->dims[0] : 1;

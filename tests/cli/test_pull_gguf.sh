@@ -30,11 +30,11 @@ for source in huggingface modelscope; do
     expect "and comes" 0 "^$first\$" "$minisgl" pull org/small/Q8_0/m-Q8_0-00002-of-00003.gguf
     expect "F16 is no BF16, and no projector" 0 "^$snapshot/m-F16.gguf\$" "$minisgl" pull org/small:F16
     expect "BF16" 0 "Qwen2ForCausalLM" "$minisgl" info org/small:bf16
-    expect "a type that cannot be run" 0 "^$snapshot/m-Q4_K_M.gguf\$" "$minisgl" pull org/small:Q4_K_M
+    expect "a type that is taken only by name" 0 "^$snapshot/m-Q4_K_M.gguf\$" "$minisgl" pull org/small:Q4_K_M
     expect "no such type" 1 "has no .gguf file of type Q5_K; its 4 are " "$minisgl" pull org/small:Q5_K
     expect "no such file" 1 "org/small has no file none.gguf" "$minisgl" pull org/small/none.gguf
     fresh "folder=$served"
-    expect "no type: the smallest that runs" 0 "Q8_0/m-Q8_0-00001-of-00003.gguf is taken; org/small:TYPE names another" \
+    expect "no type: the first of the preferred ones" 0 "Q8_0/m-Q8_0-00001-of-00003.gguf is taken; org/small:TYPE names another" \
         "$minisgl" pull org/small
 done
 

@@ -297,7 +297,7 @@ static void test_choice(void **state)
             assert_string_equal(msgl__hub_chosen(&c), CASES[i].want);
         }
     }
-    // Two of types that cannot be run.
+    // Two of types that are taken only when they are asked for.
     const msgl_hub_name n = {.repo = "a/b"};
     msgl_hub_choice c = {.name = &n};
     msgl__hub_offer(&c, FILES[0]);

@@ -165,7 +165,7 @@ static void test_tensors(void **state)
 
 // ---- files made here ----
 
-enum { F32 = 0, Q4_K = 12 };
+enum { F32 = 0, I32 = 26 };
 
 // A model of one layer, without the tensors that nothing looks at.
 static void put_model(gguf_writer *w, const char *arch)
@@ -387,10 +387,11 @@ static void test_bad_tensors(void **state)
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", F32, 2, dims, data, 8192);
     expect(&w, up, 0, "");
     gguf_put_string(&w, "general.architecture", "qwen3");
-    gguf_put_tensor(&w, "blk.12.ffn_up.weight", Q4_K, 2, dims, data, 8 * 144);
+    gguf_put_tensor(&w, "blk.12.ffn_up.weight", I32, 2, dims, data, 8192);
     expect(&w, up, MSGL_EUNSUPPORTED,
-           "tensor blk.12.ffn_up.weight: dtype: found Q4_K, expected F32, F16, BF16 or Q8_0 "
-           "(another file of the model may be, as ORG/NAME:Q8_0)");
+           "tensor blk.12.ffn_up.weight: dtype: found I32, expected F32, F16, BF16, F64, Q1_0, "
+           "Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, "
+           "MXFP4 or NVFP4");
     gguf_put_string(&w, "general.architecture", "qwen3");
     gguf_put_tensor(&w, "blk.12.ffn_up.weight", F32, 2, (int64_t[]){8, 256}, data, 8192);
     expect(&w, up, MSGL_EFORMAT,

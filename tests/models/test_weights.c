@@ -19,6 +19,7 @@
 #include "models/folder.h"
 #include "models/source.h"
 #include "models/weights.h"
+#include "quant/blocks.h"
 
 // The status of a model that wants norm.weight [2] and finds one more tensor in the file.
 static int check_surplus(const char *name, msgl_err *err)
@@ -303,6 +304,15 @@ static void test_slices(void **state)
     for (int r = 0; r < 5; r++) {
         for (int c = 0; c < 4; c++) {
             assert_true(out[r * 4 + c] == (float)((c + 3) * 10 + (r + 30) % 32 % 7));
+        }
+    }
+    // In pairs, too: the model's rows 30, 31, 32 ... of a head are elements 60, 62, 1 ... of it.
+    static const int paired[5] = {60, 62, 1, 3, 5};
+    s.head = C, s.pairs = C / 2;
+    msgl__source_rows(pool, &s, 30, 5, out);
+    for (int r = 0; r < 5; r++) {
+        for (int c = 0; c < 4; c++) {
+            assert_true(out[r * 4 + c] == (float)((c + 3) * 10 + paired[r] % 32 % 7));
         }
     }
     msgl__pool_destroy(pool);

@@ -236,7 +236,7 @@ static void test_tensors(void **state)
     refuse_tensor("t", F32, 5, (int64_t[]){1, 1, 1, 1, 1}, 4, MSGL_EFORMAT,
                   "t: dimensions: found 5");
     refuse_tensor("t", Q8_0, 2, two, 34, MSGL_EFORMAT, "t: first dimension: found 3");
-    refuse_tensor("t", GONE, 1, one, 34, MSGL_EUNSUPPORTED, "t: type: found 4");
+    refuse_tensor("t", GONE, 1, one, 34, MSGL_EUNSUPPORTED, "t: type: found 4 (Q4_2)");
     refuse_tensor("t", 1000, 1, one, 34, MSGL_EUNSUPPORTED, "t: type: found 1000");
     refuse_tensor("", F32, 1, one, 128, MSGL_EFORMAT, "tensor name: found 0 bytes");
     gguf_writer w = {0};

@@ -8,8 +8,9 @@
 #include "core/attributes.h"
 #include "utils/gguf_split.h"
 
-// Types that can be run here, the smallest first.
-static const char *const RUN[] = {"Q8_0", "BF16", "F16", "F32"};
+// Types that are taken where none is asked for, the smallest first. Others run as well, but their
+// blocks are expanded while loading: they would save a download and no memory, and cost quality.
+static const char *const PREFERRED[] = {"Q8_0", "BF16", "F16", "F32"};
 
 // Whether the path has the type before a ".", a "-" or, as a folder, a "/", in either case, as
 // llama-server looks for it, and not behind a letter or digit: "m-BF16.gguf" has BF16, and no F16.
@@ -33,7 +34,7 @@ static int rank(const msgl_hub_name *name, const char *path)
     if (!msgl__gguf_is_model(path)) return -1;
     if (name->type[0] != '\0') return has_type(path, name->type) ? 0 : -1;
     int i = 0;
-    while (i < (int)MSGL_COUNT(RUN) && !has_type(path, RUN[i])) i++;
+    while (i < (int)MSGL_COUNT(PREFERRED) && !has_type(path, PREFERRED[i])) i++;
     return i;
 }
 
@@ -50,6 +51,6 @@ void msgl__hub_offer(msgl_hub_choice *c, const char *path)
 
 const char *msgl__hub_chosen(const msgl_hub_choice *c)
 {
-    // If there are several files, and none of a type that can be run, nothing says which is meant.
-    return c->models > 1 && c->rank == (int)MSGL_COUNT(RUN) ? "" : c->file;
+    // If there are several files, and none of a preferred type, nothing says which is meant.
+    return c->models > 1 && c->rank == (int)MSGL_COUNT(PREFERRED) ? "" : c->file;
 }

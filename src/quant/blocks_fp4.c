@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements of e2m1 (OCP Microscaling Formats v1.0, 5.3.3: a sign, two bits of exponent, one of
+// mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6) with a scale for each 16 or 32 of them.
+//
+// GGUF's forms differ from those of others with the same names: code 8 is +0 and not -0, an
+// exponent of 255 is an exponent and not NaN, and elements of a byte are half a block apart.
+#include <math.h>
+
+#include "quant/blocks.h"
+#include "quant/internal.h"
+
+// Twice the values, as ggml has them.
+static const float DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// | MXFP4 of GGUF | bytes |                              |
+// |---------------|-------|------------------------------|
+// | e             | 0     | exponent of a power of two   |
+// | qs            | 1-16  | element i: nibble i of qs    |
+// value: DOUBLED[q] * 2^(e - 128). With e = 0 the power is f32's subnormal 2^-128; with e = 255,
+// 2^127, codes above 1.5 are infinite.
+static void expand_ggml_mxfp4(const uint8_t *block, float *values)
+{
+    const float d = ldexpf(1, block[0] - 128);
+    for (int i = 0; i < 32; i++) values[i] = d * DOUBLED[msgl__block_nibble(block + 1, i, 16)];
+}
+
+const msgl_blocks msgl__blocks_ggml_mxfp4 = {"MXFP4", 32, 17, expand_ggml_mxfp4};
+
+// | MXFP4 of safetensors | bytes |                                                         |
+// |----------------------|-------|---------------------------------------------------------|
+// | qs                   | 0-15  | elements 2j and 2j + 1: lower and upper half of byte j  |
+// value: e2m1, to be multiplied by the block's e8m0, which is in another tensor.
+static void expand_ocp_mxfp4(const uint8_t *block, float *values)
+{
+    for (int i = 0; i < 32; i++) {
+        const uint32_t q = (uint32_t)block[i / 2] >> (i % 2 * 4) & 15;
+        values[i] = copysignf(DOUBLED[q] / 2, q & 8 ? -1.0f : 1.0f); // -0 too
+    }
+}
+
+const msgl_blocks msgl__blocks_ocp_mxfp4 = {"MXFP4", 32, 16, expand_ocp_mxfp4};
+
+// A scale of seven bits, as e4m3 has it without its sign. Bit 7 is not a sign: it is ignored, but
+// in 0xff, which is 480, as 0x7f would be if it were not 0.
+static float ue4m3(uint8_t b)
+{
+    if (b == 0x7f) return 0;
+    if (b == 0xff) return 480;
+    return msgl__e4m3_to_f32(b & 0x7f);
+}
+
+// | NVFP4  | bytes |                                                                          |
+// |--------|-------|--------------------------------------------------------------------------|
+// | scales | 0-3   | ue4m3 of elements 16s to 16s + 15                                        |
+// | qs     | 4-35  | element 16s + l: nibble l of the eight bytes from 8s on                  |
+// value: DOUBLED[q] * (scale / 2). Element 20 = 16 + 4 has the lower half of byte 4 + 8 + 4.
+static void expand_nvfp4(const uint8_t *block, float *values)
+{
+    for (int s = 0; s < 4; s++) {
+        const float scale = ue4m3(block[s]) * 0.5f;
+        for (int l = 0; l < 16; l++) {
+            values[16 * s + l] = scale * DOUBLED[msgl__block_nibble(block + 4 + 8 * s, l, 8)];
+        }
+    }
+}
+
+const msgl_blocks msgl__blocks_nvfp4 = {"NVFP4", 64, 36, expand_nvfp4};
