@@ -13,6 +13,7 @@
 #include "utils/file.h"
 #include "utils/json.h"
 
+enum { FP8_BLOCK = 128 };
 enum { CONFIG_MAX_BYTES = 16 << 20, PATH_BYTES = 4096 };
 
 static void find_arch(msgl_json_reader *r, msgl_model_config *c)
@@ -340,8 +341,8 @@ static void check_quantization(msgl_json_reader *r)
     expect_word(&sub, "fmt", "e4m3", "e4m3", "e4m3");
     expect_word(&sub, "activation_scheme", "dynamic", "dynamic", "dynamic");
     const json_t *size = msgl__json_get(&sub, "weight_block_size");
-    if (json_array_size(size) != 2 || json_integer_value(json_array_get(size, 0)) != MSGL_SCALED ||
-        json_integer_value(json_array_get(size, 1)) != MSGL_SCALED) {
+    if (json_array_size(size) != 2 || json_integer_value(json_array_get(size, 0)) != FP8_BLOCK ||
+        json_integer_value(json_array_get(size, 1)) != FP8_BLOCK) {
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "weight_block_size", size, "[128, 128]");
     }
     r->status = sub.status;

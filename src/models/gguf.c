@@ -10,7 +10,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/formats.h"
-#include "quant/blocks.h"
+#include "quant/stored.h"
 #include "utils/gguf_split.h"
 
 enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
@@ -70,9 +70,10 @@ static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
 {
     t->type = s->name;
     t->dtype = MSGL_F32;
-    t->blocks = msgl__blocks_of_ggml(s->name);
+    t->packing.blocks = msgl__blocks_of_ggml(s->name);
+    if (t->packing.blocks != NULL) t->packing.form = &msgl__stored_blocks;
     // ggml spells the types without blocks as safetensors do.
-    t->loadable = t->blocks != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
+    t->loadable = t->packing.form != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
 }
 
 static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, int32_t file,

@@ -16,7 +16,7 @@
 #include "models/config.h"
 #include "models/formats.h"
 #include "models/json_read.h"
-#include "quant/blocks.h"
+#include "quant/stored.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -346,11 +346,13 @@ static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
     return code != 0 ? code : msgl__checkpoint_sort(c, err);
 }
 
+enum { SCALED = 128 };
+
 // The shape of what has a scale for each block of t, whole or not.
 static bool is_grid(const msgl_tensor *s, const msgl_tensor *t, int64_t grid[2])
 {
     for (int i = 0; i < 2; i++) {
-        grid[i] = t->dims[i] / MSGL_SCALED + (t->dims[i] % MSGL_SCALED != 0);
+        grid[i] = t->dims[i] / SCALED + (t->dims[i] % SCALED != 0);
     }
     return s->ndim == 2 && s->dims[0] == grid[0] && s->dims[1] == grid[1];
 }
@@ -368,17 +370,21 @@ static int link_scales(msgl_checkpoint *c, msgl_err *err)
         if (s == NULL) continue;
         int64_t grid[2];
         if (!is_grid(s, t, grid) || !s->loadable || s->dtype != MSGL_F32) {
-            return msgl__err_set(
-                err, MSGL_EUNSUPPORTED,
-                "%s: tensor %s: found %s %s, allowed F32 %s: a scale for each "
-                "%d x %d elements",
-                msgl__checkpoint_file(c, s), msgl__printable(s->name, shown, sizeof shown), s->type,
-                msgl__shape_show(s->dims, s->ndim, found, sizeof found),
-                msgl__shape_show(grid, 2, want, sizeof want), MSGL_SCALED, MSGL_SCALED);
+            return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                                 "%s: tensor %s: found %s %s, allowed F32 %s: a scale for each "
+                                 "%d x %d elements",
+                                 msgl__checkpoint_file(c, s),
+                                 msgl__printable(s->name, shown, sizeof shown), s->type,
+                                 msgl__shape_show(s->dims, s->ndim, found, sizeof found),
+                                 msgl__shape_show(grid, 2, want, sizeof want), SCALED, SCALED);
         }
         t->loadable = true;
-        t->scales = s;
-        c->tensors.at[s - c->tensors.at].is_scales = true;
+        t->packing = (msgl_packing){.form = &msgl__stored_numbers,
+                                    .number = MSGL_NUMBER_E4M3,
+                                    .group_rows = SCALED,
+                                    .group = SCALED,
+                                    .sides[MSGL_SCALES] = {s->data, s->bytes, MSGL_NUMBER_F32}};
+        c->tensors.at[s - c->tensors.at].is_side = true;
     }
     return 0;
 }
@@ -406,7 +412,8 @@ static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
         t->name[name] = '\0';
         t->ndim = 3;
         t->dims[2] *= msgl__blocks_ocp_mxfp4.elements;
-        t->blocks = &msgl__blocks_ocp_mxfp4;
+        t->packing =
+            (msgl_packing){.form = &msgl__stored_blocks, .blocks = &msgl__blocks_ocp_mxfp4};
         any = true;
     }
     return any ? msgl__checkpoint_sort(c, err) : 0;
@@ -447,10 +454,10 @@ static int link_exponents(msgl_checkpoint *c, msgl_err *err)
     for (size_t i = 0; i < c->tensors.count; i++) {
         msgl_tensor *t = &c->tensors.at[i];
         char name[NAME_BYTES], shown[96], found[80], want[48];
-        if (t->blocks != &msgl__blocks_ocp_mxfp4) continue;
+        if (t->packing.blocks != &msgl__blocks_ocp_mxfp4) continue;
         const int n = snprintf(name, sizeof name, "%s_scales", t->name);
         const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
-        const int64_t grid[3] = {t->dims[0], t->dims[1], t->dims[2] / t->blocks->elements};
+        const int64_t grid[3] = {t->dims[0], t->dims[1], t->dims[2] / t->packing.blocks->elements};
         if (s == NULL || strcmp(s->type, "U8") != 0 || s->ndim != 3 ||
             memcmp(s->dims, grid, sizeof grid) != 0) {
             return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -463,8 +470,8 @@ static int link_exponents(msgl_checkpoint *c, msgl_err *err)
                                  msgl__shape_show(grid, 3, want, sizeof want));
         }
         t->loadable = true;
-        t->scales = s;
-        c->tensors.at[s - c->tensors.at].is_scales = true;
+        t->packing.sides[MSGL_SCALES] = (msgl_side){s->data, s->bytes, MSGL_NUMBER_E8M0};
+        c->tensors.at[s - c->tensors.at].is_side = true;
     }
     return 0;
 }

@@ -284,11 +284,11 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
-// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Blocks lie
-// along the sum always.
+// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Packed
+// rows lie along the sum always.
 static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
 {
-    return w->by_columns && t->blocks == NULL;
+    return w->by_columns && t->packing.form == NULL;
 }
 
 // Dimensions that its tensor has to have; how many.
@@ -421,7 +421,7 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
         const msgl_tensor *t = msgl__checkpoint_at(c, i); // both lists are ordered by name
         while (w < p->num_wanted && strcmp(sorted[w].name, t->name) < 0) w++;
         if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
-        if (t->is_scales || harmless(p, t->name)) continue;
+        if (t->is_side || harmless(p, t->name)) continue;
         char name[96];
         code = msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
                              msgl__checkpoint_file(c, t),

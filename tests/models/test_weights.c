@@ -111,6 +111,11 @@ static void test_read_ahead(void **state)
     check_read_ahead(many, MANY);
 }
 
+#define IN_Q8_0                                                                                    \
+    {                                                                                              \
+        .form = &msgl__stored_blocks, .blocks = &msgl__blocks_q8_0                                 \
+    }
+
 // Pairs of neighbours become halves of what rotates in a head; what does not rotate stays. A tensor
 // that is not aligned is read all the same.
 static void test_elements(void **state)
@@ -131,7 +136,8 @@ static void test_elements(void **state)
     blocks[1] = blocks[35] = 0x38;
     blocks[2 + 31] = 0x80;
     blocks[36] = 3;
-    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .loadable = true};
+    const msgl_tensor q = {
+        .data = blocks, .packing = IN_Q8_0, .ndim = 1, .dims = {64}, .loadable = true};
     const msgl_source e = {.t = &q};
     assert_true(msgl__source_element(&e, 31) == -64.0f);
     assert_true(msgl__source_element(&e, 32) == 1.5f);
@@ -187,14 +193,18 @@ static void test_spans(void **state)
                            .dtype = MSGL_F32,
                            .ndim = 2,
                            .dims = {R, C}};
-    const msgl_tensor one = {.data = (const uint8_t *)&scale, .bytes = sizeof scale};
-    const msgl_tensor e4m3 = {
-        .data = coded, .bytes = sizeof coded, .ndim = 2, .dims = {R, C}, .scales = &one};
-    const msgl_tensor q8 = {.data = blocks,
-                            .bytes = sizeof blocks,
-                            .blocks = &msgl__blocks_q8_0,
-                            .ndim = 2,
-                            .dims = {R, C}};
+    const msgl_tensor e4m3 = {.data = coded,
+                              .bytes = sizeof coded,
+                              .ndim = 2,
+                              .dims = {R, C},
+                              .packing = {.form = &msgl__stored_numbers,
+                                          .number = MSGL_NUMBER_E4M3,
+                                          .group_rows = 128,
+                                          .group = 128,
+                                          .sides[MSGL_SCALES] = {(const uint8_t *)&scale,
+                                                                 sizeof scale, MSGL_NUMBER_F32}}};
+    const msgl_tensor q8 = {
+        .data = blocks, .bytes = sizeof blocks, .packing = IN_Q8_0, .ndim = 2, .dims = {R, C}};
     const size_t row = C * sizeof(float);
     msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
     check_span(&s, pool, 3, 4, 5 * row, 4 * row);
@@ -297,7 +307,7 @@ static void test_slices(void **state)
         blocks[b * 34 + 1] = 0x3c; // a scale of 1
         for (int i = 0; i < 32; i++) blocks[b * 34 + 2 + i] = (uint8_t)(b / 2 * 10 + i % 7);
     }
-    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .ndim = 2, .dims = {R, C}};
+    const msgl_tensor q = {.data = blocks, .packing = IN_Q8_0, .ndim = 2, .dims = {R, C}};
     s = (msgl_source){.t = &q, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
     float out[5 * 4];
     msgl__source_rows(pool, &s, 30, 5, out); // over the end of a block
