@@ -409,7 +409,7 @@ enum { N = 131, K = 200, CODES = N * K };
 static int open_fp8(folder *f, const char *header, size_t bytes, msgl_checkpoint **c, msgl_err *err)
 {
     static const float scales[4] = {0.5f, 3, -1e-3f, 1};
-    static uint8_t data[CODES + sizeof scales];
+    static uint8_t data[CODES + 2 * sizeof scales];
     for (int i = 0; i < CODES; i++) data[i] = (uint8_t)(i + i / 256);
     memcpy(data + CODES, scales, sizeof scales);
     folder_make(f);
@@ -519,15 +519,15 @@ static void test_fp8_refusals(void **state)
         const char *expect;
     } bad[] = {
         {"{" MATRIX "}", CODES,
-         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, F8_E4M3 of "
-         "two dimensions beside its *_scale_inv, or MXFP4 as *_blocks and *_scales"},
+         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, "},
         {GRID("F32", "[1,4]", "26216"), CODES + 16,
-         "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32 [2, 2]: a scale for "
-         "each 128 x 128 elements"},
-        {GRID("F32", "[4]", "26216"), CODES + 16, "found F32 [4], allowed F32 [2, 2]"},
-        {GRID("F32", "[2,1]", "26208"), CODES + 8, "found F32 [2, 1], allowed F32 [2, 2]"},
-        {GRID("BF16", "[2,2]", "26208"), CODES + 8, "found BF16 [2, 2], allowed F32 [2, 2]"},
-        {GRID("F8_E8M0", "[2,2]", "26204"), CODES + 4, "found F8_E8M0 [2, 2], allowed F32 [2, 2]"},
+         "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32, F16, BF16, F8_E8M0 "
+         "or U8 [1], [131, 1], [131, groups] or [2, 2]: a scale for all, for each row, or for each "
+         "128 x 128 elements"},
+        {GRID("F32", "[4]", "26216"), CODES + 16, "found F32 [4], allowed"},
+        {GRID("F32", "[2,1]", "26208"), CODES + 8, "found F32 [2, 1], allowed"},
+        {GRID("I16", "[2,2]", "26208"), CODES + 8, "found I16 [2, 2], allowed F32"},
+        {GRID("F32", "[2,2,2]", "26232"), CODES + 32, "found F32 [2, 2, 2], allowed F32"},
     };
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         folder f;
@@ -624,9 +624,10 @@ static void test_mxfp4_refusals(void **state)
         const char *expect;
     } bad[] = {
         {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,2,16],\"data_offsets\":[0,192]}}", 192,
-         "tensor m_blocks: found scales nowhere , allowed U8 [2, 3, 2] beside it"},
-        {BLOCKS4_OF("U8", "[2,3,1]", "198"), 198, "found scales U8 [2, 3, 1], allowed U8"},
-        {BLOCKS4_OF("F8_E4M3", "[2,3,2]", "204"), 204, "found scales F8_E4M3 [2, 3, 2]"},
+         "tensor m_blocks: found nothing beside it that ends in _scales, allowed U8"},
+        {BLOCKS4_OF("U8", "[2,3,1]", "198"), 198,
+         "tensor m_scales: found U8 [2, 3, 1], allowed U8 [2, 3, 2]"},
+        {BLOCKS4_OF("F8_E4M3", "[2,3,2]", "204"), 204, "found F8_E4M3 [2, 3, 2], allowed U8"},
     };
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         folder f;
