@@ -35,3 +35,39 @@ static int claim_fp8(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_fp8 = {"", "F8_E4M3", 2, NULL, claim_fp8};
+
+// int-quantized of compressed-tensors: X_scale, and X_zero_point of the same shape.
+static int claim_int8(msgl_adapting *a)
+{
+    const msgl_tensor *t = a->t, *s = msgl__beside(a, "_scale");
+    if (s == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers, .number = MSGL_NUMBER_I8};
+    int code =
+        msgl__take_scales(a, "_scale", "F32, F16 or BF16", t->dims[0], t->dims[1], a->q->block);
+    if (code == 0 && msgl__beside(a, "_zero_point") != NULL) {
+        code = msgl__take_side(a, MSGL_ZEROS, "_zero_point", "I8", s->ndim, s->dims);
+    }
+    if (code != 0) return code;
+    take_activations(a);
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_int8 = {"", "I8", 2, NULL, claim_int8};
+
+// int8 of bitsandbytes: the largest magnitude of each row, which is 127 of its numbers.
+static int claim_bnb_int8(msgl_adapting *a)
+{
+    const int64_t rows = a->t->dims[0];
+    if (msgl__beside(a, ".SCB") == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers,
+                                   .number = MSGL_NUMBER_I8,
+                                   .group_rows = 1,
+                                   .group = (size_t)a->t->dims[1],
+                                   .factor = 1 / 127.0f};
+    const int code = msgl__take_side(a, MSGL_SCALES, ".SCB", "F32", 1, &rows);
+    if (code != 0) return code;
+    msgl__take_unused(a, ".weight_format");
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_bnb_int8 = {".weight", "I8", 2, ".weight", claim_bnb_int8};

@@ -36,6 +36,13 @@ static void read_block(msgl_json_reader *r, const char *key, msgl_quantization *
     if (!good) msgl__json_reject(r, MSGL_EUNSUPPORTED, key, size, "two integers, as [128, 128]");
 }
 
+static void read_group(msgl_json_reader *r, const char *key, msgl_quantization *q)
+{
+    q->group = msgl__json_int_or(r, key, -1, 1 << 24, 128);
+    if (q->group != 0) return;
+    msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key), "-1 or an integer from 1 on");
+}
+
 static void read_fp8(msgl_json_reader *r, msgl_quantization *q)
 {
     static const char *const formats[] = {"e4m3", "float8_e4m3fn"};
@@ -49,7 +56,9 @@ static void read_fp8(msgl_json_reader *r, msgl_quantization *q)
 static void read_gptq(msgl_json_reader *r, msgl_quantization *q)
 {
     static const char *const formats[] = {"gptq", "gptq_v2"};
+    q->method = MSGL_QUANT_GPTQ;
     q->bits = msgl__json_int(r, "bits", 2, 8);
+    read_group(r, "group_size", q);
     if (r->status == 0 && q->bits != 2 && q->bits != 3 && q->bits != 4 && q->bits != 8) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "bits", msgl__json_get(r, "bits"), "2, 3, 4 or 8");
     }
@@ -70,7 +79,9 @@ static void read_gptq(msgl_json_reader *r, msgl_quantization *q)
 static void read_awq(msgl_json_reader *r, msgl_quantization *q)
 {
     static const char *const versions[] = {"gemm", "gemv"};
-    q->bits = msgl__json_int_or(r, msgl__json_get(r, "w_bit") != NULL ? "w_bit" : "bits", 4, 4, 4);
+    q->method = MSGL_QUANT_AWQ;
+    read_group(r, msgl__json_get(r, "q_group_size") != NULL ? "q_group_size" : "group_size", q);
+    msgl__json_int_or(r, msgl__json_get(r, "w_bit") != NULL ? "w_bit" : "bits", 4, 4, 4);
     q->by_rows = strcmp(word(r, "version", "gemm", versions, MSGL_COUNT(versions), "gemm or gemv"),
                         "gemv") == 0;
 }

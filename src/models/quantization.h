@@ -9,9 +9,18 @@
 
 enum { MSGL_MAX_SCHEMES = 16 };
 
+// What decides between tensors of the same names.
+typedef enum msgl_quant_method {
+    MSGL_QUANT_OTHER,
+    MSGL_QUANT_AWQ,
+    MSGL_QUANT_GPTQ,
+} msgl_quant_method;
+
 typedef struct msgl_quantization {
+    msgl_quant_method method;
     int64_t block[2]; // fp8: rows and columns that share a scale where a grid of scales is given
-    int32_t bits;     // gptq, awq
+    int32_t bits;     // gptq
+    int32_t group;    // gptq, awq: columns of a group; -1: all
     bool v2;          // gptq: zero points are stored as they are
     bool symmetric;   // gptq
     bool ordered;     // gptq: columns say their group

@@ -396,9 +396,8 @@ static bool is_folder(const char *path)
 
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
-    .types =
-        "F32, F16 or BF16, F8_E4M3 beside its *_scale_inv or *_scale, or MXFP4 as *_blocks and "
-        "*_scales",
+    .types = "F32, F16 or BF16, or packed values with their scales, as FP8, INT8, AWQ, GPTQ, "
+             "compressed-tensors, ModelOpt, bitsandbytes and MXFP4 name them",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

@@ -11,6 +11,14 @@ size_t msgl__number_size(msgl_number type)
     return sizes[type];
 }
 
+int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i)
+{
+    const uint8_t *at = data + i * msgl__number_size(type);
+    const uint64_t low = msgl__block_u32(at);
+    if (type == MSGL_NUMBER_I32) return (int32_t)low;
+    return (int64_t)(low | (uint64_t)msgl__block_u32(at + 4) << 32);
+}
+
 float msgl__number_at(const uint8_t *data, msgl_number type, size_t i)
 {
     const uint8_t *at = data + i * msgl__number_size(type);
@@ -22,7 +30,7 @@ float msgl__number_at(const uint8_t *data, msgl_number type, size_t i)
     case MSGL_NUMBER_I8: return (int8_t)*at;
     case MSGL_NUMBER_U8: return *at;
     case MSGL_NUMBER_I32:
-    case MSGL_NUMBER_I64: return (float)(int32_t)msgl__block_u32(at); // of small numbers
+    case MSGL_NUMBER_I64: return (float)msgl__integer_at(data, type, i);
     case MSGL_NUMBER_F32:
     case MSGL_NUMBERS: break;
     }

@@ -50,7 +50,14 @@ typedef struct msgl_packing {
     const struct msgl_stored *form; // NULL: values stand one by one, as a dtype
     const msgl_blocks *blocks;
     msgl_number number;       // of the elements, where they are numbers
-    size_t group_rows, group; // rows and columns that share a scale
+    size_t group_rows, group; // rows and columns that share a scale, or elements in all rows' order
+    int32_t bits;             // of a code
+    int32_t per_word;         // codes in a word of 32 bits; 0: codes are one stream of bits
+    int32_t zero;             // that codes are counted from, where there are no ZEROS
+    uint32_t zeros_plus;      // that is added to each word of ZEROS first
+    bool divided;             // SCALES are divided by GLOBAL, not multiplied
+    float factor;             // what elements are multiplied by at last; 0: nothing
+    float nested_plus;        // that is added to the scales that NESTED ones make
     msgl_side sides[MSGL_ROLES];
 } msgl_packing;
 
@@ -73,6 +80,8 @@ typedef struct msgl_stored {
 
 // The number at place i.
 float msgl__number_at(const uint8_t *data, msgl_number type, size_t i);
+// The integer at place i, of I32 or I64.
+int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i);
 size_t msgl__number_size(msgl_number type);
 
 static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
@@ -84,6 +93,16 @@ static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i
 // stored_blocks.c: `blocks`, each row a whole number of them. SCALES: a factor for each block.
 extern const msgl_stored msgl__stored_blocks;
 // stored_numbers.c: `number` one by one. SCALES: a factor for each group_rows x group of them.
+// ZEROS: a number for each of those, or none.
 extern const msgl_stored msgl__stored_numbers;
+// stored_codes.c: integers of `bits`, packed into words of 32 bits.
+extern const msgl_stored msgl__stored_rows, msgl__stored_gptq, msgl__stored_awq,
+    msgl__stored_awq_rows;
+// stored_fp4.c: e2m1, the first of two in the lower half of a byte. SCALES: for each `group` of a
+// row; GLOBAL: of all.
+extern const msgl_stored msgl__stored_fp4;
+// stored_codebook.c: codes of 4 bits that stand for VALUES, the first of two in the upper half of a
+// byte. SCALES: for each `group` elements, whatever rows they are in.
+extern const msgl_stored msgl__stored_codebook;
 
 #endif

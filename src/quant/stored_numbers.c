@@ -4,18 +4,23 @@
 // INT8 with scales by tensor, row, group or block.
 #include "quant/stored.h"
 
-// value: number * SCALES[row / group_rows][col / group]. Example: of 131 x 200 elements in groups
-// of 128 x 128, element (130, 150) has scale 1 * 2 + 1 = 3.
+// value: (number - ZEROS[row / group_rows][col / group]) * SCALES[...], times factor if there is
+// one. Example: of 131 x 200 elements in groups of 128 x 128, element (130, 150) has scale 1 * 2 +
+// 1 = 3.
 static void expand(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const size_t group = p->how->group, groups = (p->cols + group - 1) / group;
-    const size_t first = row / p->how->group_rows * groups;
+    const msgl_packing *how = p->how;
+    const size_t group = how->group, groups = (p->cols + group - 1) / group;
+    const size_t first = row / how->group_rows * groups;
+    const bool has_zeros = how->sides[MSGL_ZEROS].data != NULL;
     for (size_t at = from; at < from + n;) {
         const size_t end = at / group * group + group, stop = end < from + n ? end : from + n;
         const float scale = msgl__side_at(p, MSGL_SCALES, first + at / group);
+        const float zero = has_zeros ? msgl__side_at(p, MSGL_ZEROS, first + at / group) : 0;
         for (; at < stop; at++) {
-            values[at - from] =
-                msgl__number_at(p->data, p->how->number, row * p->cols + at) * scale;
+            const float number = msgl__number_at(p->data, how->number, row * p->cols + at);
+            const float value = (has_zeros ? number - zero : number) * scale;
+            values[at - from] = how->factor != 0 ? value * how->factor : value;
         }
     }
 }
