@@ -323,6 +323,11 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                                : "checkpoint";
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
+    if (!t->loadable) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
+                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
+                             c->format->types);
+    }
     int64_t expected[3];
     const int32_t ndim = expected_shape(w, t, expected);
     if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
@@ -331,11 +336,6 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                              msgl__checkpoint_file(c, t), msgl__tensor_label(t),
                              msgl__shape_show(t->dims, t->ndim, found, sizeof found),
                              msgl__shape_show(expected, ndim, want_shape, sizeof want_shape));
-    }
-    if (!t->loadable) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
-                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
-                             c->format->types);
     }
     return 0;
 }
