@@ -99,6 +99,16 @@ static int take_zeros(msgl_adapting *a, int64_t rows, int64_t groups)
     return 0;
 }
 
+// Exporters gave modules a bias of zeros whose models have none.
+static void take_no_bias(const msgl_adapting *a)
+{
+    msgl_tensor *bias = msgl__beside(a, ".bias");
+    if (bias == NULL) return;
+    size_t i = 0;
+    while (i < bias->bytes && bias->data[i] == 0) i++;
+    bias->is_side = i == bias->bytes;
+}
+
 static int claim_gptq(msgl_adapting *a)
 {
     msgl_tensor *t = a->t;
@@ -119,6 +129,7 @@ static int claim_gptq(msgl_adapting *a)
     }
     if (code != 0) return code;
     msgl__take_unused(a, ".g_idx");
+    take_no_bias(a);
     msgl__claim_matrix(a, rows, cols);
     return 1;
 }
@@ -222,3 +233,32 @@ static int claim_rows(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_packed = {".weight_packed", "I32", 2, ".weight", claim_rows};
+
+// ---- MLX ----
+
+// [rows, cols * bits / 32], one stream of bits in each row, which is whole groups.
+static int claim_affine(msgl_adapting *a)
+{
+    msgl_tensor *t = a->t;
+    const msgl_tensor *s = msgl__beside(a, ".scales");
+    if (a->q->method != MSGL_QUANT_MLX || s == NULL) return 0;
+    const int64_t groups = s->ndim == 2 && s->dims[1] < INT32_MAX ? s->dims[1] : 0;
+    const int64_t rows = t->dims[0], cols = groups * a->q->group, room = t->dims[1] * 32;
+    if (cols == 0 || room % cols != 0 || room / cols < 2 || room / cols > 8) {
+        return msgl__adapt_error(a, t,
+                                 "rows of codes of 2 to 8 bits for its scales' groups of "
+                                 "config.json's group_size columns");
+    }
+    t->packing = (msgl_packing){.form = &msgl__stored_affine,
+                                .bits = (int32_t)(room / cols),
+                                .group_rows = 1,
+                                .group = (size_t)a->q->group};
+    const int64_t dims[2] = {rows, groups};
+    int code = msgl__take_side(a, MSGL_SCALES, ".scales", SCALES, 2, dims);
+    if (code == 0) code = msgl__take_side(a, MSGL_BIASES, ".biases", SCALES, 2, dims);
+    if (code != 0) return code;
+    msgl__claim_matrix(a, rows, cols);
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_mlx = {".weight", "U32", 2, ".weight", claim_affine};

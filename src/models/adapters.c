@@ -17,7 +17,7 @@ static const msgl_adapter *const ADAPTERS[] = {
     &msgl__adapter_fp8,      &msgl__adapter_int8,       &msgl__adapter_bnb_int8,
     &msgl__adapter_awq,      &msgl__adapter_gptq,       &msgl__adapter_packed,
     &msgl__adapter_gpt_oss,  &msgl__adapter_packed_fp4, &msgl__adapter_modelopt_fp4,
-    &msgl__adapter_codebook,
+    &msgl__adapter_codebook, &msgl__adapter_mlx,
 };
 
 // Suffixes of what only packers write.

@@ -51,7 +51,8 @@ void msgl__claim_matrix(msgl_adapting *a, int64_t rows, int64_t cols);
 // adapt_numbers.c: numbers of eight bits with scales.
 extern const msgl_adapter msgl__adapter_fp8, msgl__adapter_int8, msgl__adapter_bnb_int8;
 // adapt_codes.c: integers of 2 to 8 bits in words of 32 bits.
-extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_packed;
+extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_packed,
+    msgl__adapter_mlx;
 // adapt_fp4.c: e2m1 with scales.
 extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_packed_fp4,
     msgl__adapter_modelopt_fp4;

@@ -32,7 +32,7 @@ typedef struct msgl_tensor {
     int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
     const uint8_t *data;                // in the mapping; not necessarily aligned
     size_t bytes;
-    bool is_side; // of another one's packing, or of a product that is computed otherwise here
+    bool is_side; // the model need not have it: another one's packing has, or nothing does
 } msgl_tensor;
 
 // A list of tensors that grows while files are read.

@@ -28,7 +28,14 @@ static void read_block(msgl_json_reader *r, const char *key, msgl_quantization *
     const json_t *size = msgl__json_get(r, key);
     if (size == NULL) return;
     bool good = json_array_size(size) == 2;
-    for (size_t i = 0; i < 2 && good; i++) {
+    if (json_is_string(size)) { // "128x128"
+        char *end;
+        q->block[0] = strtol(json_string_value(size), &end, 10);
+        q->block[1] = *end == 'x' ? strtol(end + 1, &end, 10) : 0;
+        good = *end == '\0' && q->block[0] > 0 && q->block[1] > 0 && q->block[0] < 1 << 24 &&
+               q->block[1] < 1 << 24;
+    }
+    for (size_t i = 0; i < 2 && good && json_is_array(size); i++) {
         const json_t *n = json_array_get(size, i);
         q->block[i] = json_integer_value(n);
         good = json_is_integer(n) && q->block[i] > 0 && q->block[i] < 1 << 24;
@@ -123,6 +130,11 @@ static void read_compressed(msgl_json_reader *r, msgl_quantization *q)
     if (end != release && major >= 0 && major < 1000 && minor >= 0 && minor < 1000) {
         q->release = (int32_t)(major * 1000 + minor);
     }
+    const json_t *turns = msgl__json_get(r, "transform_config");
+    if (json_object_size(json_object_get(turns, "config_groups")) > 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "transform_config", turns,
+                          "none: weights that were rotated need activations that are");
+    }
     const json_t *groups = msgl__json_get(r, "config_groups");
     const char *name;
     json_t *group;
@@ -164,11 +176,21 @@ static const struct {
     {"bitsandbytes", read_nothing},
 };
 
+// MLX names no method. Modules that differ in bits say so by their shapes.
+static void read_mlx(msgl_json_reader *r, msgl_quantization *q)
+{
+    static const char *const modes[] = {"affine"};
+    q->method = MSGL_QUANT_MLX;
+    q->group = msgl__json_int(r, "group_size", 1, 1 << 24);
+    word(r, "mode", "affine", modes, MSGL_COUNT(modes), "affine");
+}
+
 void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
 {
     *q = (msgl_quantization){.block = {128, 128}};
     const json_t *given = msgl__json_get(r, "quantization_config");
     if (given == NULL) given = msgl__json_get(r, "compression_config");
+    if (given == NULL) given = msgl__json_get(r, "quantization");
     if (given == NULL) return;
     if (!json_is_object(given)) {
         msgl__json_reject(r, MSGL_EFORMAT, "quantization_config", given, "an object");
@@ -182,6 +204,8 @@ void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
     while (i < MSGL_COUNT(METHODS) && strcmp(method, METHODS[i].name) != 0) i++;
     if (i < MSGL_COUNT(METHODS)) {
         METHODS[i].read(&sub, q);
+    } else if (method[0] == '\0' && msgl__json_get(&sub, "group_size") != NULL) {
+        read_mlx(&sub, q);
     } else {
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "quant_method",
                           msgl__json_get(&sub, "quant_method"),

@@ -14,13 +14,14 @@ typedef enum msgl_quant_method {
     MSGL_QUANT_OTHER,
     MSGL_QUANT_AWQ,
     MSGL_QUANT_GPTQ,
+    MSGL_QUANT_MLX,
 } msgl_quant_method;
 
 typedef struct msgl_quantization {
     msgl_quant_method method;
     int64_t block[2]; // fp8: rows and columns that share a scale where a grid of scales is given
     int32_t bits;     // gptq
-    int32_t group;    // gptq, awq: columns of a group; -1: all
+    int32_t group;    // gptq, awq, mlx: columns of a group; -1: all
     bool v2;          // gptq: zero points are stored as they are
     bool symmetric;   // gptq
     bool ordered;     // gptq: columns say their group

@@ -32,6 +32,7 @@ typedef enum msgl_number {
 typedef enum msgl_role {
     MSGL_SCALES,        // that values are multiplied by
     MSGL_ZEROS,         // that codes are counted from
+    MSGL_BIASES,        // that are added to what is scaled
     MSGL_ORDER,         // [cols]: the group of each column
     MSGL_GLOBAL,        // one more scale, of all
     MSGL_NESTED,        // scales of the scales, ...
@@ -92,12 +93,12 @@ static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i
 
 // stored_blocks.c: `blocks`, each row a whole number of them. SCALES: a factor for each block.
 extern const msgl_stored msgl__stored_blocks;
-// stored_numbers.c: `number` one by one. SCALES: a factor for each group_rows x group of them.
-// ZEROS: a number for each of those, or none.
+// stored_numbers.c: `number`, E4M3 or I8, one by one. SCALES: a factor for each group_rows x group
+// of them. ZEROS: a number for each of those, or none.
 extern const msgl_stored msgl__stored_numbers;
 // stored_codes.c: integers of `bits`, packed into words of 32 bits.
-extern const msgl_stored msgl__stored_rows, msgl__stored_gptq, msgl__stored_awq,
-    msgl__stored_awq_rows;
+extern const msgl_stored msgl__stored_rows, msgl__stored_affine, msgl__stored_gptq,
+    msgl__stored_awq, msgl__stored_awq_rows;
 // stored_fp4.c: e2m1, the first of two in the lower half of a byte. SCALES: for each `group` of a
 // row; GLOBAL: of all.
 extern const msgl_stored msgl__stored_fp4;

@@ -97,6 +97,28 @@ static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *fr
 
 const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows};
 
+// MLX. value: code * SCALES + BIASES of the group, which is the same as by a zero point but for
+// what is rounded; scales may be negative.
+static void expand_affine(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
+{
+    const stream s = {p->data + row * words_of(p->how, p->cols) * 4, 1, (uint32_t)p->how->bits, 0,
+                      0};
+    const size_t groups = groups_of(p);
+    size_t held = SIZE_MAX;
+    float scale = 0, bias = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t group = row * groups + (from + i) / p->how->group;
+        if (group != held) {
+            scale = msgl__side_at(p, MSGL_SCALES, group);
+            bias = msgl__side_at(p, MSGL_BIASES, group);
+        }
+        held = group;
+        values[i] = (float)code_at(&s, from + i) * scale + bias;
+    }
+}
+
+const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows};
+
 // ---- GPTQ: codes down the rows of [cols, rows] ----
 
 // ZEROS are along the rows of [groups, rows]. Files of the first version have each zero point less

@@ -250,6 +250,34 @@ static void pack_gptq(const packer *k, tensors_out *o, const char *module, int r
     free_grouped(&g);
 }
 
+// MLX: scales of both signs.
+static void pack_affine(const packer *k, tensors_out *o, const char *module, int rows, int cols,
+                        uint64_t *seed, float *values)
+{
+    const int b = k->bits, words = cols * b / 32, n = cols / k->group;
+    uint32_t *packed = room((size_t)(rows * words) * 4);
+    uint16_t *scales = room((size_t)(rows * n) * 2), *biases = room((size_t)(rows * n) * 2);
+    for (int i = 0; i < rows * n; i++) {
+        const float sign = draw(seed, 2) != 0 ? -1 : 1;
+        const float scale =
+            sign * put_scale(scales, k->dtype, (size_t)i, 0.3f / (float)(1 << b), seed);
+        const float bias = -sign * put_scale(biases, k->dtype, (size_t)i, 0.15f, seed);
+        scales[i] |= sign < 0 ? 0x8000 : 0;
+        biases[i] |= sign > 0 ? 0x8000 : 0;
+        for (int c = i % n * k->group; c < (i % n + 1) * k->group; c++) {
+            const int code = draw(seed, 1 << b);
+            put_code(packed + i / n * words, 1, c * b, b, (uint32_t)code);
+            values[i / n * cols + c] = (float)code * scale + bias;
+        }
+    }
+    put_matrix(o, module, ".weight", "U32", rows, words, packed, (size_t)(rows * words) * 4);
+    put_matrix(o, module, ".scales", k->dtype, rows, n, scales, (size_t)(rows * n) * 2);
+    put_matrix(o, module, ".biases", k->dtype, rows, n, biases, (size_t)(rows * n) * 2);
+    free(packed);
+    free(scales);
+    free(biases);
+}
+
 static void pack_awq(const packer *k, tensors_out *o, const char *module, int rows, int cols,
                      uint64_t *seed, float *values)
 {
@@ -399,6 +427,7 @@ static void pack_codebook(const packer *k, tensors_out *o, const char *module, i
     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"version\": "     \
     "\"" version                                                                                   \
     "\", \"config_groups\": {\"group_0\": " PACKED_OF(bits) ", \"group_1\": " PACKED_OF("4") "}}"
+#define MLX(group, bits) "{\"group_size\": " group ", \"bits\": " bits "}"
 #define BNB "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}"
 #define V2 ", \"checkpoint_format\": \"gptq_v2\""
 #define ANY ", \"sym\": false"
@@ -449,5 +478,9 @@ const packer packers[] = {
     {"NF4", BNB, pack_codebook, 4, 0, 64, ".weight.quant_state.bitsandbytes__nf4", NULL, 0},
     {"FP4, nested", BNB, pack_codebook, 4, 0, 4096, ".weight.quant_state.bitsandbytes__fp4", NULL,
      WITH_OTHER},
+    {"MLX 3", MLX("32", "3"), pack_affine, 3, 1, 32, NULL, "F16", 0},
+    {"MLX 4", MLX("64", "4"), pack_affine, 4, 1, 64, NULL, "BF16", 0},
+    {"MLX 6, said to be 4", MLX("128", "4"), pack_affine, 6, 1, 128, NULL, "BF16", 0},
+    {"MLX 8", MLX("64", "8"), pack_affine, 8, 1, 64, NULL, "F16", 0},
     {0},
 };

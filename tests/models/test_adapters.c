@@ -74,6 +74,7 @@ static void make(const folder *f, const refusal *r)
 #define PACKED(bits, more)                                                                         \
     "{\"quant_method\": \"compressed-tensors\"" more                                               \
     ", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": " bits "}}}}"
+#define MLX "{\"group_size\": 32, \"bits\": 4}"
 #define BNB "{\"quant_method\": \"bitsandbytes\"}"
 #define STATE "weight.quant_state.bitsandbytes__nf4"
 
@@ -154,6 +155,13 @@ static const refusal REFUSALS[] = {
       {"qzeros", "I32", {2, 1}, NULL},
       {"scales", "F16", {2, 8}, NULL}},
      "tensor m.qweight: found I32 [8, 8], allowed a first dimension of whole codes"},
+    {GPTQ(""),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"bias", "F16", {8}, NULL},
+      {"g_idx", "I32", {64}, NULL}},
+     NULL},
     // compressed-tensors.
     {PACKED("4", ""),
      {{"weight_packed", "I32", {8, 8}, NULL},
@@ -254,6 +262,18 @@ static const refusal REFUSALS[] = {
     {BNB,
      {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {7}, NULL}},
      "tensor m.SCB: found F32 [7], allowed F32 [8]"},
+    // MLX: 4 bits.
+    {MLX,
+     {{"weight", "U32", {8, 8}, NULL},
+      {"scales", "F16", {8, 2}, NULL},
+      {"biases", "F16", {8, 2}, NULL}},
+     NULL},
+    {MLX,
+     {{"weight", "U32", {8, 8}, NULL}, {"scales", "F16", {8, 2}, NULL}},
+     "tensor m.weight: found nothing beside it that ends in .biases, allowed F16, BF16 or F32"},
+    {MLX,
+     {{"weight", "U32", {8, 9}, NULL}, {"scales", "F16", {8, 2}, NULL}},
+     "tensor m.weight: found U32 [8, 9], allowed rows of codes of 2 to 8 bits for its scales'"},
     // Forms that nothing reads.
     {BNB,
      {{"qweight", "I32", {8, 8}, NULL}},
@@ -267,6 +287,13 @@ static const refusal REFUSALS[] = {
     {"{\"quant_method\": \"awq\", \"group_size\": 0}",
      {{"a", "F32", {1}, NULL}},
      "quantization_config.group_size: found 0, allowed -1 or an integer from 1 on"},
+    {"{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": {\"a\": "
+     "{}}}}",
+     {{"a", "F32", {1}, NULL}},
+     "quantization_config.transform_config: found an object, allowed none"},
+    {PACKED("8", ", \"format\": \"sparse-bitmask\""),
+     {{"a", "F32", {1}, NULL}},
+     "format: found \"sparse-bitmask\", allowed int-"},
     {"{\"quant_method\": \"quark\"}",
      {{"a", "F32", {1}, NULL}},
      "quant_method: found \"quark\", allowed"},

@@ -172,6 +172,24 @@ static void test_awq(void **state)
     }
 }
 
+// MLX: a negative scale, and 3 bits as one stream.
+static void test_affine(void **state)
+{
+    (void)state;
+    static const uint32_t words[3] = {0x88fac688, 0xc688fac6, 0xfac688fa};
+    static const float scales[2] = {-0.5f, 2}, biases[2] = {1, -3};
+    float want[32];
+    for (int c = 0; c < 32; c++) want[c] = (float)(c % 8) * scales[c / 16] + biases[c / 16];
+    const msgl_packing how = {.form = &msgl__stored_affine,
+                              .bits = 3,
+                              .group_rows = 1,
+                              .group = 16,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_BIASES] = side(biases, sizeof biases, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 1, 32};
+    check(&p, 0, want);
+}
+
 // NVFP4: 0 .5 1 1.5 2 3 4 6 are 10 32 54 76; a scale of 2 and a global one of 8 give code 1 0.125.
 static void test_nvfp4(void **state)
 {
@@ -255,7 +273,7 @@ int main(void)
         cmocka_unit_test(test_packed_3), cmocka_unit_test(test_gptq),
         cmocka_unit_test(test_gptq_3),   cmocka_unit_test(test_awq),
         cmocka_unit_test(test_nvfp4),    cmocka_unit_test(test_codebook),
-        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_affine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
