@@ -20,15 +20,16 @@ static float scale_of(const msgl_packed *p, size_t block)
 // is element 11, the lower half of byte 5.
 static void expand(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const size_t first = row * p->cols + from;
-    size_t held = SIZE_MAX;
-    float scale = 0;
-    for (size_t i = 0; i < n; i++) {
-        const size_t e = first + i, block = e / p->how->group;
-        if (block != held) scale = scale_of(p, block);
-        held = block;
-        const uint32_t code = (uint32_t)p->data[e / 2] >> (e % 2 == 0 ? 4 : 0) & 15;
-        values[i] = msgl__side_at(p, MSGL_VALUES, code) * scale;
+    const size_t first = row * p->cols + from, end = first + n, group = p->how->group;
+    float book[16];
+    for (size_t i = 0; i < 16; i++) book[i] = msgl__side_at(p, MSGL_VALUES, i);
+    for (size_t e = first; e < end;) {
+        const size_t stop = (e / group + 1) * group;
+        const float scale = scale_of(p, e / group);
+        for (; e < stop && e < end; e++) {
+            const uint32_t code = (uint32_t)p->data[e / 2] >> (e % 2 == 0 ? 4 : 0) & 15;
+            values[e - first] = book[code] * scale;
+        }
     }
 }
 

@@ -16,12 +16,17 @@ typedef struct stream {
     uint32_t bits, per_word, shift; // shift: of the first code of a word
 } stream;
 
-static uint32_t code_at(const stream *s, size_t i)
+static inline uint32_t code_at(const stream *s, size_t i)
 {
-    const size_t bit = i * s->bits;
-    const size_t word = s->per_word > 0 ? i / s->per_word : bit / 32;
-    const uint32_t shift =
-        s->per_word > 0 ? (uint32_t)(i % s->per_word) * s->bits + s->shift : bit % 32;
+    size_t word = i;
+    uint32_t shift = s->shift;
+    if (s->per_word == 0) {
+        word = i * s->bits / 32;
+        shift = (uint32_t)(i * s->bits % 32);
+    } else if (s->per_word > 1) {
+        word = i / s->per_word;
+        shift += (uint32_t)(i % s->per_word) * s->bits;
+    }
     const uint8_t *at = s->words + word * s->stride * 4;
     uint64_t two = msgl__block_u32(at);
     if (shift + s->bits > 32) two |= (uint64_t)msgl__block_u32(at + s->stride * 4) << 32;
@@ -51,14 +56,20 @@ static void expand(const msgl_packed *p, const stream *s, size_t row, size_t fro
                    float *values)
 {
     const uint8_t *order = p->how->sides[MSGL_ORDER].data;
-    size_t held = SIZE_MAX;
-    grouped g = {0, 0};
-    for (size_t i = 0; i < n; i++) {
-        const size_t col = from + i;
-        const size_t group = order != NULL ? msgl__block_u32(order + 4 * col) : col / p->how->group;
-        if (group != held) g = of_group(p, row, group);
-        held = group;
-        values[i] = ((float)code_at(s, col) - g.zero) * g.scale;
+    const size_t end = from + n;
+    for (size_t col = from; col < end;) {
+        size_t group, stop;
+        if (order != NULL) {
+            group = msgl__block_u32(order + 4 * col);
+            stop = col + 1;
+        } else {
+            group = col / p->how->group;
+            stop = (group + 1) * p->how->group;
+        }
+        const grouped g = of_group(p, row, group);
+        for (; col < stop && col < end; col++) {
+            values[col - from] = ((float)code_at(s, col) - g.zero) * g.scale;
+        }
     }
 }
 
@@ -103,17 +114,14 @@ static void expand_affine(const msgl_packed *p, size_t row, size_t from, size_t 
 {
     const stream s = {p->data + row * words_of(p->how, p->cols) * 4, 1, (uint32_t)p->how->bits, 0,
                       0};
-    const size_t groups = groups_of(p);
-    size_t held = SIZE_MAX;
-    float scale = 0, bias = 0;
-    for (size_t i = 0; i < n; i++) {
-        const size_t group = row * groups + (from + i) / p->how->group;
-        if (group != held) {
-            scale = msgl__side_at(p, MSGL_SCALES, group);
-            bias = msgl__side_at(p, MSGL_BIASES, group);
+    const size_t group = p->how->group, first = row * groups_of(p), end = from + n;
+    for (size_t col = from; col < end;) {
+        const size_t at = first + col / group, stop = (col / group + 1) * group;
+        const float scale = msgl__side_at(p, MSGL_SCALES, at);
+        const float bias = msgl__side_at(p, MSGL_BIASES, at);
+        for (; col < stop && col < end; col++) {
+            values[col - from] = (float)code_at(&s, col) * scale + bias;
         }
-        held = group;
-        values[i] = (float)code_at(&s, from + i) * scale + bias;
     }
 }
 

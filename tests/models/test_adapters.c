@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What packed tensors are refused with: sizes that do not fit each other, tensors that are missing,
-// and forms that are not known. Values are tests/quant's and tests/engine's.
+// and forms that are not known; and that those that are read give the same values by rows, columns,
+// pairs and ranks. Values are tests/quant's and tests/engine's.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "core/attributes.h"
 #include "models/checkpoint.h"
 #include "models/folder.h"
+#include "models/source.h"
 
 enum { MAX_TENSORS = 5 };
 
@@ -44,7 +46,7 @@ static void make(const folder *f, const refusal *r)
     static uint8_t data[1 << 16];
     char header[2000] = "{";
     size_t at = 0, n = 1;
-    memset(data, 0, sizeof data);
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 37 + i / 7) & 0x3f; // no NaN
     for (size_t i = 0; i < MAX_TENSORS && r->tensors[i].name != NULL; i++) {
         const given *g = &r->tensors[i];
         size_t bytes = size_of(g->type);
@@ -56,6 +58,7 @@ static void make(const folder *f, const refusal *r)
         }
         assert_true(at + bytes <= sizeof data);
         if (g->bytes != NULL) memcpy(data + at, g->bytes, bytes);
+        if (strcmp(g->name, "bias") == 0) memset(data + at, 0, bytes);
         n += (size_t)snprintf(header + n, sizeof header - n,
                               "%s\"m.%s\": {\"dtype\": \"%s\", \"shape\": [%s], \"data_offsets\": "
                               "[%zu, %zu]}",
@@ -80,7 +83,8 @@ static void make(const folder *f, const refusal *r)
 
 static const int64_t SHAPE[2] = {8, 64}, OTHER[2] = {7, 64}, FORTY[2] = {8, 32},
                      NEGATIVE[2] = {8, -64};
-static const int32_t GROUPS[64] = {[5] = 2}, BELOW[64] = {[5] = -1}, NONE[64] = {-1};
+static const int32_t GROUPS[64] = {[5] = 2}, ORDER[64] = {[5] = 1, [6] = 1, [63] = 1},
+                     BELOW[64] = {[5] = -1}, NONE[64] = {-1};
 
 static const refusal REFUSALS[] = {
     // AWQ: [cols, rows / 8].
@@ -274,6 +278,27 @@ static const refusal REFUSALS[] = {
     {MLX,
      {{"weight", "U32", {8, 9}, NULL}, {"scales", "F16", {8, 2}, NULL}},
      "tensor m.weight: found U32 [8, 9], allowed rows of codes of 2 to 8 bits for its scales'"},
+    // Others that are read.
+    {GPTQ(", \"desc_act\": true"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"g_idx", "I32", {64}, ORDER}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL},
+      {"weight_scale", "F8_E4M3", {8, 2}, NULL},
+      {"weight_global_scale", "F32", {1}, NULL}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "U8", {8, 1}, NULL}},
+     NULL},
+    {PACKED("8", ""),
+     {{"weight", "F8_E4M3", {8, 40}, NULL},
+      {"weight_scale", "F32", {1, 1}, NULL},
+      {"input_scale", "F32", {1}, NULL}},
+     NULL},
+    {BNB, {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {8}, NULL}}, NULL},
     // Forms that nothing reads.
     {BNB,
      {{"qweight", "I32", {8, 8}, NULL}},
@@ -299,9 +324,74 @@ static const refusal REFUSALS[] = {
      "quant_method: found \"quark\", allowed"},
 };
 
+// Rows of the source are elements of `whole`, 8 x cols, whose row and column `at` says.
+static void check_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
+                       const float *whole, size_t cols,
+                       size_t (*at)(size_t cols, size_t row, size_t col))
+{
+    float got[64 * 64];
+    assert_true((size_t)rows * s->cols <= MSGL_COUNT(got));
+    assert_null(msgl__source_direct(s, 0));
+    msgl__source_rows(pool, s, first, rows, got);
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        for (size_t c = 0; c < s->cols; c++) {
+            const float want = whole[at(cols, r + (size_t)first, c)];
+            assert_memory_equal(&got[r * s->cols + c], &want, sizeof want);
+        }
+    }
+}
+
+static size_t plain(size_t cols, size_t row, size_t col)
+{
+    return row * cols + col;
+}
+
+// Heads of 4 rows: 0 2 1 3.
+static size_t paired(size_t cols, size_t row, size_t col)
+{
+    static const size_t order[4] = {0, 2, 1, 3};
+    return (row / 4 * 4 + order[row % 4]) * cols + col;
+}
+
+static size_t from_5(size_t cols, size_t row, size_t col)
+{
+    return row * cols + 5 + col;
+}
+
+static size_t transposed(size_t cols, size_t row, size_t col)
+{
+    return (col + 3) * cols + row;
+}
+
+static void check_values(msgl_pool *pool, const msgl_tensor *t)
+{
+    float whole[8 * 64];
+    const size_t cols = (size_t)t->dims[1];
+    const msgl_packed p = {&t->packing, t->data, 8, cols};
+    assert_true(cols <= 64);
+    for (size_t r = 0; r < 8; r++) t->packing.form->expand(&p, r, 0, cols, whole + r * cols);
+    msgl_source s = {.t = t, .want = MSGL_F32, .cols = cols};
+    check_rows(pool, &s, 1, 7, whole, cols, plain);
+    s.head = 4, s.pairs = 2;
+    check_rows(pool, &s, 1, 7, whole, cols, paired);
+    s = (msgl_source){.t = t, .want = MSGL_F32, .cols = cols - 8, .all_cols = cols, .first_col = 5};
+    check_rows(pool, &s, 2, 5, whole, cols, from_5);
+    s = (msgl_source){.t = t, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
+    check_rows(pool, &s, 1, (int32_t)cols - 1, whole, cols, transposed);
+    for (size_t i = 0; i < 8 * cols; i += 7) {
+        const float got = msgl__source_element(&(msgl_source){.t = t}, i);
+        assert_memory_equal(&got, &whole[i], sizeof got);
+    }
+    size_t from, bytes;
+    msgl__source_span(&s, 1, cols - 1, &from, &bytes);
+    assert_true(from + bytes <= t->bytes);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
     for (size_t i = 0; i < MSGL_COUNT(REFUSALS); i++) {
         const refusal *r = &REFUSALS[i];
         folder f;
@@ -318,6 +408,7 @@ static void test_refusals(void **state)
             const msgl_tensor *t = msgl__checkpoint_find(c, "m.weight");
             assert_non_null(t);
             assert_true(t->loadable && t->ndim == 2 && t->dims[0] == 8);
+            check_values(pool, t);
             for (size_t k = 0; k < msgl__checkpoint_count(c); k++) {
                 const msgl_tensor *s = msgl__checkpoint_at(c, k);
                 assert_true(s == t || s->is_side);
@@ -326,6 +417,7 @@ static void test_refusals(void **state)
         msgl__checkpoint_close(c);
         folder_remove(&f);
     }
+    msgl__pool_destroy(pool);
 }
 
 int main(void)

@@ -253,11 +253,20 @@ static void test_numbers(void **state)
     static const int64_t wide[2] = {-3, 1};
     const msgl_packing how = {.form = &msgl__stored_numbers,
                               .number = MSGL_NUMBER_E4M3,
-                              .group_rows = 1,
-                              .group = 4,
+                              .group_rows = 4,
+                              .group = 64,
                               .sides[MSGL_SCALES] = side(&TWO, 4, MSGL_NUMBER_F32)};
     const msgl_packed p = {&how, codes, 1, 4};
     check(&p, 0, (const float[]){896, 0x1p-8f, -0.0f, 2});
+    uint8_t all[256];
+    float values[256];
+    for (int i = 0; i < 256; i++) all[i] = (uint8_t)i;
+    const msgl_packed every = {&how, all, 4, 64};
+    for (size_t r = 0; r < 4; r++) every.how->form->expand(&every, r, 0, 64, values + 64 * r);
+    for (int i = 0; i < 256; i++) {
+        const float want = 2 * msgl__number_at(all, MSGL_NUMBER_E4M3, (size_t)i);
+        assert_true(isnan(want) ? isnan(values[i]) : memcmp(&want, &values[i], sizeof want) == 0);
+    }
     assert_true(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 0) == 0x1p-127f);
     assert_true(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 1) == 1);
     assert_true(isnan(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 2)));
