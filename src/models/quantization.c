@@ -144,14 +144,19 @@ static void read_compressed(msgl_json_reader *r, msgl_quantization *q)
 // ModelOpt writes its object into config.json, or one level deeper.
 static void read_modelopt(msgl_json_reader *r, msgl_quantization *q)
 {
-    static const char *const algorithms[] = {
-        "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION"};
+    static const char *const algorithms[] = {"FP8",
+                                             "FP8_PER_CHANNEL_PER_TOKEN",
+                                             "FP8_PB_WO",
+                                             "NVFP4",
+                                             "W4A16_NVFP4",
+                                             "MXFP8",
+                                             "MIXED_PRECISION"};
     (void)q;
     const json_t *inner = msgl__json_get(r, "quantization");
     msgl_json_reader sub = *r;
     if (json_is_object(inner)) sub.obj = inner;
     word(&sub, "quant_algo", NULL, algorithms, MSGL_COUNT(algorithms),
-         "FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4, W4A16_NVFP4 or MIXED_PRECISION");
+         "FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4, W4A16_NVFP4, MXFP8 or MIXED_PRECISION");
     r->status = sub.status;
 }
 

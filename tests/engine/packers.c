@@ -472,6 +472,8 @@ const packer packers[] = {
     {"packed 6, whole codes", PACKED("0.17.1", "6"), pack_rows, 6, 1, 64, NULL, "BF16", WITH_OTHER},
     {"packed 7", PACKED("1.0", "7"), pack_rows, 7, 1, 64, NULL, "BF16", 0},
     {"NVFP4", NULL, pack_fp4, 4, 1, 16, NULL, "F8_E4M3", 0},
+    {"MXFP8 of ModelOpt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"mxfp8\"}",
+     pack_numbers, 0, 1, 32, ".weight_scale", "U8", 0},
     {"NVFP4 of ModelOpt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", pack_fp4,
      4, 1, 16, NULL, "F8_E4M3", WITH_OTHER},
     {"MXFP4", NULL, pack_fp4, 4, 1, 32, NULL, "U8", 0},
