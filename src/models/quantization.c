@@ -74,8 +74,8 @@ static void read_gptq(msgl_json_reader *r, msgl_quantization *q)
                    "gptq_v2") == 0;
     q->symmetric = msgl__json_bool_or(r, "sym", true);
     q->ordered = msgl__json_bool_or(r, "desc_act", false);
-    // Zero points of 3 bits: GPTQModel takes 1 from each by constants whose bits are those of 4s,
-    // AutoGPTQ took 1. They agree on what a symmetric file means.
+    // Zero points of 3 bits: GPTQModel takes constants from words that are 4, 1 or 2 of a code, by
+    // the word that it is in; AutoGPTQ took 1. They agree on what a symmetric file means.
     if (r->status == 0 && q->bits == 3 && !q->v2 && !q->symmetric) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "sym", msgl__json_get(r, "sym"),
                           "true, with 3 bits and checkpoint_format gptq: its zero points are "
