@@ -25,7 +25,7 @@ int msgl__attn_config_check(const msgl_attn_desc *desc, const msgl_attn_config *
                   {"max_running", cfg->max_running, 1 << 20},
                   {"max_seq_len", cfg->max_seq_len, 1 << 28},
                   {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
-                  {"max_flights", cfg->max_flights, 64},
+                  {"max_in_flight", cfg->max_in_flight, 64},
                   {"num_threads", cfg->num_threads, 1 << 16}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (limits[i].value < 1 || limits[i].value > limits[i].max) {

@@ -43,7 +43,7 @@ void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, float bmm1_scale,
                         float bmm2_scale, void *out);
-// What prepare made for a flight, for tests.
-const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight);
+// What prepare made for the step in step_slot, for tests.
+const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t step_slot);
 
 #endif

@@ -556,7 +556,7 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     }
     e->runner = (msgl_runner){
         .ctx = e,
-        .max_flights = MSGL_ENGINE_FLIGHTS,
+        .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
         .cut = msgl__states_cut(e),

@@ -16,7 +16,7 @@
 #include "kernel/cuda_loader.h"
 #include "models/arch.h"
 
-#define MSGL_ENGINE_FLIGHTS 2
+#define MSGL_ENGINE_STEP_SLOTS 2
 
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
@@ -169,7 +169,7 @@ struct msgl_engine {
     int32_t token_stride; // of the token pool
     int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
     uint64_t done_ns;     // when the last step was seen to end
-    msgl_engine_step steps[MSGL_ENGINE_FLIGHTS];
+    msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;
     msgl_engine_dev dev;
@@ -241,7 +241,7 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
                               int32_t n);
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__engine_submit(void *engine, msgl_batch *b);
-int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out);
+int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
 // Dummy tokens in the places [from, to) of a decode step.
 void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to);

@@ -66,15 +66,15 @@ typedef struct msgl_req_list {
 } msgl_req_list;
 
 // A step that was submitted, or is being built.
-typedef struct msgl_flight {
+typedef struct msgl_inflight_step {
     msgl_batch batch;
     msgl_req **owners;      // [batch.size]
     msgl_state_save *saves; // [max_saves], those of the batch's requests one after the other
     int32_t num_saves;
     uint64_t expected_ns; // 0: nobody knows
-} msgl_flight;
+} msgl_inflight_step;
 
-enum { MSGL_MAX_FLIGHTS = 2 };
+enum { MSGL_MAX_IN_FLIGHT = 2 };
 
 struct msgl_scheduler {
     msgl_options options; // the texts in it are not read after creation
@@ -96,9 +96,11 @@ struct msgl_scheduler {
     bool stuck;            // the next of the queue did not fit, and no pages have come back since
     bool stuck_in_windows; // but for want of these pages of windows, which come back by sliding
     int32_t lacks[MSGL_MAX_SPANS];
-    msgl_flight flights[MSGL_MAX_FLIGHTS];
-    int32_t depth, num_flights, next_flight; // ring of flights
-    msgl_token_event *events;                // [max_running]
+    msgl_inflight_step inflight[MSGL_MAX_IN_FLIGHT];
+    // inflight is a ring of `depth` step slots: with depth 2, next_step_slot 0 and num_in_flight 1,
+    // the oldest step is in slot 1.
+    int32_t depth, num_in_flight, next_step_slot;
+    msgl_token_event *events; // [max_running]
     msgl_pace pace;
     msgl_step_times times;
     int broken;     // the engine's failure; nothing runs any more
@@ -145,11 +147,12 @@ void msgl__sched_leave(msgl_scheduler *s, msgl_req *r);
 // An answer has got `tokens` long; of one that has ended this was all.
 void msgl__sched_seen_answer(msgl_scheduler *s, int32_t tokens, bool ended);
 
-// batch.c: fills f->batch with what the next step computes: how many requests, or a failure of the
-// engine.
-int msgl__sched_build(msgl_scheduler *s, msgl_flight *f);
+// batch.c: fills step->batch with what the next step computes: how many requests, or a failure of
+// the engine.
+int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step);
 
-// results.c: the oldest flight's results become events. Fails if the result makes no sense.
-int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res);
+// results.c: the results of the oldest step in flight become events. Fails if the result makes no
+// sense.
+int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_step_result *res);
 
 #endif

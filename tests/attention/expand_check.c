@@ -12,7 +12,7 @@
 
 #include "kernel/cuda/plugin.h"
 
-enum { LAYERS = 2, LAYER = 1, FLIGHTS = 2, FLIGHT = 1 };
+enum { LAYERS = 2, LAYER = 1, STEP_SLOTS = 2, STEP_SLOT = 1 };
 static const float K_SCALE = 0.25f;
 
 // A host array and, on a GPU, its copy.
@@ -219,7 +219,7 @@ static void configure(expand_world *w)
         .page_size = 1,
         .max_running = EXPAND_MAX_REQS,
         .max_step_tokens = c->max_step_tokens,
-        .max_flights = FLIGHTS,
+        .max_in_flight = STEP_SLOTS,
         .expanded = {.prompts = c->prompts != 0 ? c->prompts : MSGL_PROMPTS_EXPANDED,
                      .nope = c->nope,
                      .v_dim = c->v_dim},
@@ -237,7 +237,7 @@ static void configure(expand_world *w)
                           .cu_seqlens_q = w->cu,
                           .seqlens_k = c->keys,
                           .table_rows = w->rows_of_table,
-                          .flight = FLIGHT};
+                          .step_slot = STEP_SLOT};
 }
 
 // What the pass has gathered becomes K and V.

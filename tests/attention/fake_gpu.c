@@ -271,7 +271,7 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
                                 .max_running = FAKE_RUNNING,
                                 .max_seq_len = FAKE_SEQ_LEN,
                                 .max_step_tokens = FAKE_STEP_TOKENS,
-                                .max_flights = FAKE_FLIGHTS,
+                                .max_in_flight = FAKE_STEP_SLOTS,
                                 .deterministic = n->deterministic,
                                 .variants = n->variants,
                                 .pool = &w->pool,

@@ -59,7 +59,7 @@ typedef struct fake_world {
     msgl_exec exec;
 } fake_world;
 
-enum { FAKE_RUNNING = 4, FAKE_SEQ_LEN = 2048, FAKE_STEP_TOKENS = 2048, FAKE_FLIGHTS = 2 };
+enum { FAKE_RUNNING = 4, FAKE_SEQ_LEN = 2048, FAKE_STEP_TOKENS = 2048, FAKE_STEP_SLOTS = 2 };
 
 // needs: with the page size that was chosen.
 void fake_world_open(fake_world *w, const msgl_attn_needs *needs);

@@ -150,7 +150,7 @@ static void test_prepared(void **state)
     world_request(&w, 0, 3000);
     const step_req r = {.req = 0, .cached = 2999, .device = 3000};
     world_prepare(&w, MSGL_DECODE, &r, 1);
-    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
+    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].step_slot);
     assert_true(md->plan.split_kv);
     assert_true(md->plan.num_works > 1);
     world_forward(&w);
@@ -244,14 +244,14 @@ static void test_in_two(void **state)
         };
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
             world_step(&w, MSGL_PREFILL, steps[i], 3);
-            const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
+            const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].step_slot);
             assert_true(md->in_two);
             check_in_two(&w, md);
             assert_true(world_error(&w, steps[i], 3) < world_tolerance("flashinfer", spec.dtype));
         }
         const step_req answers[] = {{0, 2999, 3000}, {1, 399, 400}, {2, 29, 30}};
         world_step(&w, MSGL_DECODE, answers, 3);
-        assert_false(msgl__fi_metadata(w.backend, w.seqs[0].flight)->in_two);
+        assert_false(msgl__fi_metadata(w.backend, w.seqs[0].step_slot)->in_two);
         assert_true(world_error(&w, answers, 3) < world_tolerance("flashinfer", spec.dtype));
         world_close(&w);
     }

@@ -118,7 +118,7 @@ static void open_walk(walk *w, const step *s)
                           .cu_seqlens_q = w->cu,
                           .seqlens_k = s->keys,
                           .table_rows = w->rows,
-                          .flight = FAKE_FLIGHTS - 1};
+                          .step_slot = FAKE_STEP_SLOTS - 1};
     w->met = calloc((size_t)w->seqs.num_tokens * HEADS, sizeof *w->met);
     assert_non_null(w->met);
 }

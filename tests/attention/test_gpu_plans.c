@@ -64,7 +64,7 @@ typedef struct run { // of one model on one GPU
     msgl_attn attn;
     msgl_batch_req reqs[FAKE_RUNNING];
     char *lengths; // of the sequences in each slot
-    int32_t flight;
+    int32_t step_slot;
 } run;
 
 static void open_run(run *r, const char *backend, const model *m, const struct gpu *g)
@@ -81,7 +81,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     fake_world_open(&r->w, &n);
     if (d->create(d, &r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
     r->attn = (msgl_attn){.prefill = r->b, .decode = r->b};
-    r->lengths = malloc(FAKE_FLIGHTS * msgl__seqs_bytes(FAKE_RUNNING));
+    r->lengths = malloc(FAKE_STEP_SLOTS * msgl__seqs_bytes(FAKE_RUNNING));
 }
 
 static void close_run(run *r)
@@ -99,12 +99,12 @@ static msgl_seqs prepared(run *r, msgl_phase phase, int32_t size, int32_t len, i
         r->reqs[i] = (msgl_batch_req){
             .table_idx = i, .device_len = len, .cached_len = phase == MSGL_DECODE ? len - 1 : 0};
     }
-    r->flight = (r->flight + 1) % FAKE_FLIGHTS;
+    r->step_slot = (r->step_slot + 1) % FAKE_STEP_SLOTS;
     const msgl_batch batch = {.size = size,
                               .num_decode = phase == MSGL_DECODE ? size : 0,
                               .reqs = r->reqs,
-                              .flight = r->flight};
-    char *block = r->lengths + (size_t)r->flight * msgl__seqs_bytes(FAKE_RUNNING);
+                              .step_slot = r->step_slot};
+    char *block = r->lengths + (size_t)r->step_slot * msgl__seqs_bytes(FAKE_RUNNING);
     msgl_seqs seqs;
     msgl__seqs_fill(&batch, 0, size, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
@@ -643,7 +643,8 @@ static void test_flashinfer(void **state)
                                              .device_len = 700 + 10 * k,
                                              .cached_len = k < with ? 50 + 100 * k : 0};
             }
-            const msgl_batch batch = {.size = 2, .reqs = r.reqs, .flight = with % FAKE_FLIGHTS};
+            const msgl_batch batch = {
+                .size = 2, .reqs = r.reqs, .step_slot = with % FAKE_STEP_SLOTS};
             msgl_seqs seqs;
             msgl__seqs_fill(&batch, 0, 2, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
                             &seqs);

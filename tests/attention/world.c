@@ -365,7 +365,7 @@ void world_open(world *w, const world_spec *spec)
                                 .max_running = spec->max_running,
                                 .max_seq_len = spec->max_seq_len,
                                 .max_step_tokens = spec->max_step_tokens,
-                                .max_flights = 2,
+                                .max_in_flight = 2,
                                 .deterministic = spec->deterministic,
                                 .apart = spec->apart,
                                 .kernels = &w->kernels,
@@ -606,9 +606,9 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
                             .num_decode = num_decode,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
-                            .flight = w->next_flight};
+                            .step_slot = w->next_step_slot};
     if (w->spec.tree) make_tree(w, reqs, n, tokens);
-    w->next_flight = (w->next_flight + 1) % w->cfg.max_flights;
+    w->next_step_slot = (w->next_step_slot + 1) % w->cfg.max_in_flight;
     int t = 0;
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];

@@ -107,7 +107,7 @@ static void launch(msgl_device *d, msgl_graph *g)
     (void)d;
     gpu.num_launched++;
     msgl_engine_step s = g->step;
-    for (int i = 0; i < MSGL_ENGINE_FLIGHTS; i++) {
+    for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         const msgl_engine_step *now = &gpu.e->steps[i];
         if (!now->in_flight || now->graph == NULL || now->graph->graph != g) continue;
         memcpy(s.seqs, now->seqs, sizeof s.seqs);

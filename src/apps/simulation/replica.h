@@ -44,7 +44,7 @@ typedef struct msgl_sim_replica {
     uint64_t device_ns; // when all submitted steps will have run
     uint64_t busy_ns;   // that steps took
     int64_t warm_steps; // not counted there
-    const msgl_batch *flights[2];
+    const msgl_batch *batches[2];
     uint64_t ends_ns[2], took_ns[2]; // of these
     msgl_sim_replica_event *events;  // [max_running] of the last step, at now_ns
     int32_t num_events;

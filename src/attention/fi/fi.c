@@ -33,7 +33,7 @@ typedef struct fi_backend {
     bool merges;  // chunks are planned in two
     void *memory; // metadata of all sets
     size_t memory_bytes;
-    msgl_fi_metadata *sets; // [max_flights]
+    msgl_fi_metadata *sets; // [max_in_flight]
 } fi_backend;
 
 // Takes the arrays of one metadata set from *at; with at counting from NULL, measures them.
@@ -156,15 +156,15 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, bool 
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = set_bytes(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens);
-    b->memory_bytes = set * (size_t)cfg->max_flights;
-    b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
+    b->memory_bytes = set * (size_t)cfg->max_in_flight;
+    b->sets = msgl__calloc((size_t)cfg->max_in_flight, sizeof *b->sets);
     b->memory = msgl__pages_alloc(b->memory_bytes);
     if (b->sets == NULL || b->memory == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for %zu bytes", desc->name,
                            b->memory_bytes);
         goto fail;
     }
-    for (int32_t i = 0; i < cfg->max_flights; i++) {
+    for (int32_t i = 0; i < cfg->max_in_flight; i++) {
         uintptr_t at = (uintptr_t)b->memory + (size_t)i * set;
         carve(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens, &at, &b->sets[i]);
     }
@@ -270,7 +270,7 @@ static int plan_step(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadat
 static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *md = &b->sets[seqs->flight];
+    msgl_fi_metadata *md = &b->sets[seqs->step_slot];
     msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->indices);
     for (int32_t i = 0; i < seqs->size; i++) md->last_page_len[i] = 1;
     const int rc = plan_step(b, seqs, md);
@@ -292,7 +292,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const fi_backend *b = (const fi_backend *)base;
-    const msgl_fi_metadata *md = &b->sets[seqs->flight];
+    const msgl_fi_metadata *md = &b->sets[seqs->step_slot];
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->indices;
@@ -307,9 +307,9 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     k->paged(k, x, &c);
 }
 
-msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight)
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t step_slot)
 {
-    return &((fi_backend *)base)->sets[flight];
+    return &((fi_backend *)base)->sets[step_slot];
 }
 
 #define FI                                                                                         \

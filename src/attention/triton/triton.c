@@ -30,7 +30,7 @@ typedef struct triton_backend {
     size_t memory_bytes;
     float *attn_logits, *attn_lse; // see msgl_triton_stage
     float *tiles;                  // [threads, TILE, head_dim + v_dim] K, then V unless it is in K
-    msgl_triton_metadata *sets;    // [max_flights]
+    msgl_triton_metadata *sets;    // [max_in_flight]
 } triton_backend;
 
 // One layer's answers.
@@ -65,7 +65,7 @@ static void carve(triton_backend *b, char **at)
     b->attn_logits = msgl__attn_carve(at, splits * v_dim * sizeof(float));
     b->attn_lse = msgl__attn_carve(at, splits * sizeof(float));
     b->tiles = msgl__attn_carve(at, (size_t)cfg->num_threads * tile * sizeof(float));
-    for (int32_t i = 0; i < cfg->max_flights; i++) {
+    for (int32_t i = 0; i < cfg->max_in_flight; i++) {
         msgl_triton_metadata *md = &b->sets[i];
         md->kv_indptr = msgl__attn_carve(at, (running + 1) * 4);
         md->kv_indices = msgl__attn_carve(at, running * (size_t)cfg->max_seq_len * 4);
@@ -78,7 +78,7 @@ static void carve(triton_backend *b, char **at)
 static int take_memory(triton_backend *b, msgl_err *err)
 {
     char *at = NULL;
-    b->sets = msgl__calloc((size_t)b->cfg.max_flights, sizeof *b->sets);
+    b->sets = msgl__calloc((size_t)b->cfg.max_in_flight, sizeof *b->sets);
     if (b->sets == NULL) return msgl__err_set(err, MSGL_ENOMEM, "triton: out of memory");
     carve(b, &at);
     b->memory_bytes = (size_t)(uintptr_t)at;
@@ -141,7 +141,7 @@ static void count_splits(const triton_backend *b, const msgl_seqs *seqs, int32_t
 static int triton_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     triton_backend *b = (triton_backend *)base;
-    msgl_triton_metadata *md = &b->sets[seqs->flight];
+    msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->kv_indices);
     if (seqs->phase == MSGL_PREFILL) {
         msgl__attn_plan_tiles(&b->cfg, &b->ws, seqs->size, seqs->cu_seqlens_q, seqs->seqlens_k,
@@ -251,7 +251,7 @@ static void stage2(void *arg, int row, int worker)
 static void extend(const triton_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                    const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    const msgl_triton_metadata *md = &b->sets[seqs->flight];
+    const msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->kv_indices;
@@ -281,7 +281,7 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
         if (x->status == 0) x->status = MSGL_EINVAL;
         return;
     }
-    const msgl_triton_metadata *md = &b->sets[seqs->flight];
+    const msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     triton_call c = {.b = b,
                      .md = md,
                      .layer = layer,
@@ -296,10 +296,10 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     msgl__pool_run(x->pool, seqs->size * cfg->num_q_heads, stage2, &c);
 }
 
-msgl_triton_stage msgl__triton_stage(const msgl_attn_backend *base, int32_t flight)
+msgl_triton_stage msgl__triton_stage(const msgl_attn_backend *base, int32_t step_slot)
 {
     const triton_backend *b = (const triton_backend *)base;
-    return (msgl_triton_stage){&b->sets[flight], b->attn_logits, b->attn_lse};
+    return (msgl_triton_stage){&b->sets[step_slot], b->attn_logits, b->attn_lse};
 }
 
 const msgl_attn_desc msgl__attn_triton = {
