@@ -26,7 +26,7 @@
 typedef struct msgl_engine_io {
     size_t bytes;
     float *inv_freq;
-    msgl_sample_late *late;           // what the graph samples
+    msgl_sample_replay *replay;       // what the graph samples
     msgl_sample_row *sample_rows;     // [num_samples]
     int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
     int32_t *positions;               // [num_tokens]
@@ -249,7 +249,7 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
 // failure of the attention backend.
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph);
 // On the device's queue: the staging; and what is captured, everything from ids to the logits of
-// all tokens and the tokens chosen from them, as far as io.late wants them.
+// all tokens and the tokens chosen from them, for the first io.replay->num_rows rows.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
 bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 
@@ -268,13 +268,14 @@ void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s);
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
 // a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and
-// log-probabilities of rows [first, end). sample_late is the graph's part: the first io.late rows.
+// log-probabilities of rows [first, end). msgl__sample_in_graph is captured and samples the first
+// io.replay->num_rows rows.
 size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         const msgl_logits *l);
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
-                       const msgl_logits *l);
+void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                           const msgl_logits *l);
 
 // pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
 // of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result

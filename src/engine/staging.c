@@ -31,7 +31,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     cutter c = {.base = base};
     io->inv_freq =
         cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_running), sizeof *io->inv_freq);
-    io->late = cut(&c, 1, sizeof *io->late);
+    io->replay = cut(&c, 1, sizeof *io->replay);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);

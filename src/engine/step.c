@@ -192,12 +192,12 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
 // and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
 // or where ranks choose from their own columns and a row adjusts.
-static void stage_late(const msgl_engine *e, msgl_engine_step *s)
+static void stage_sample_replay(const msgl_engine *e, msgl_engine_step *s)
 {
     const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0 &&
                      s->num_chains == 0;
     const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
-    *s->io.late = (msgl_sample_late){
+    *s->io.replay = (msgl_sample_replay){
         .tokens = s->sampled,
         .status = s->sampled + e->max_running,
         .num_rows = all && !s->any_filter && !adjusts && !s->whole_rows ? s->num_rows : 0,
@@ -279,7 +279,7 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
     if (hidden == NULL || !msgl__model_take_logits(&e->model, &f, rows, out)) return false;
     msgl__model_logits(&e->model, &f, hidden, rows, out);
     if (!msgl__model_draws_apart(&e->model)) msgl__model_join_logits(&e->model, &f, rows, out);
-    msgl__sample_late(e, s, rows, out);
+    msgl__sample_in_graph(e, s, rows, out);
     return true;
 }
 
@@ -287,7 +287,7 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
 static void behind_graph(msgl_engine *e, msgl_engine_step *s)
 {
     const msgl_logits *l = &s->graph->logits;
-    if (s->io.late->num_rows > 0 && s->num_records == 0) return;
+    if (s->io.replay->num_rows > 0 && s->num_records == 0) return;
     if (msgl__model_draws_apart(&e->model)) {
         msgl_forward f = {.x = &e->exec, .k = &e->kernels, .comm = e->comm};
         msgl__model_join_logits(&e->model, &f, s->graph->size, l);
@@ -385,7 +385,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
         s->graph = msgl__graphs_find(e, b->size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
     }
-    stage_late(e, s);
+    stage_sample_replay(e, s);
     msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
                         s->dev.inv_freq, s->segments, s->ropes);
     const int code = msgl__step_seqs(e, s, s->graph);

@@ -265,11 +265,12 @@ typedef struct msgl_sample_chain {
     bool breaks;       // the call's `breakers` has something
 } msgl_sample_chain;
 
-// What a captured call learns when it is replayed.
-typedef struct msgl_sample_late {
+// Replay inputs of a captured call: the graph keeps the address of this struct, and the kernel
+// reads its members at each replay.
+typedef struct msgl_sample_replay {
     int32_t *tokens, *status; // [num_rows], of host_alloc too
     int32_t num_rows;         // at most the call's; 0: nothing is done
-} msgl_sample_late;
+} msgl_sample_replay;
 
 // tokens[r] = token chosen from logits[r, 0..vocab) by rows[r]; status[r] = 0, or MSGL_ENUMERIC and
 // token -1 when a logit is NaN or all are -inf. Filters apply in the order temperature, top_k,
@@ -282,9 +283,9 @@ typedef struct msgl_sample_call {
     bool any_random;             // some row has temperature > 0
     bool any_filter;             // some such row has top_k, top_p or min_p
     int32_t *tokens, *status;    // [num_rows], of host_alloc too
-    // NULL, or on the device: tokens and status are there, and only the first num_rows rows are
-    // looked at. For graphs: NULL where there are none.
-    const msgl_sample_late *late;
+    // NULL, or replay inputs on the device, for captured calls: its tokens and status take the
+    // place of those above, and only its first num_rows rows are sampled.
+    const msgl_sample_replay *replay;
     // Where the next step finds the token, or NULL: pool[pool_index[r]] = tokens[r], 0 where no
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;

@@ -119,8 +119,8 @@ typedef struct msgl_sample_kernels {
     // else -inf; masks NULL: all are. out: [num_rows, vocab].
     void (*mask)(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks, int num_rows,
                  int vocab, float *out);
-    // sample, where every row has a chain; the logits are a copy, which is changed. None may be
-    // `late`.
+    // sample, where every row has a chain; the logits are a copy, which is changed. The
+    // call has no replay inputs.
     void (*chain)(msgl_exec *x, const msgl_sample_call *c);
     // Bytes that sample, chain and logprobs take from exec->scratch for num_rows rows.
     size_t (*scratch_size)(int num_rows, int vocab);
