@@ -31,20 +31,23 @@ typedef enum msgl_activation {
 
 struct msgl_peer_sum; // kernel/cuda/peer_sum.h
 
-// What a product that adds to the residual stream x leaves for the norm behind it, so that the
-// product behind that finds half of the norm done: what is left is a factor per row.
-typedef struct msgl_norm_feed {
+// Fused add + RMSNorm, cut between two products. The one that adds to the residual stream x writes
+// x * weight and each row's sums of squares in its epilogue; the next product multiplies the scaled
+// rows and applies the factor 1 / sqrt(mean of squares + eps) of each row to its result.
+typedef struct msgl_norm_stats {
     void *scaled; // [m, n], dense, of exec->act: x * weight
-    // [parts, m]: sums of x^2 over the columns of a part; room for n / MSGL_FEED_COLUMNS + 1 parts.
+    // [num_tiles, m]: sums of x^2 over the columns of a tile of the kernel; room for n /
+    // MSGL_NORM_STATS_COLUMNS + 1 tiles. With n 5120 and tiles of 64 columns num_tiles is 80, and
+    // sums[2 * m + 7] is that of row 7 over columns [128, 192).
     float *sums;
-    int32_t parts; // 0: there is nothing here
+    int32_t num_tiles; // 0: there is nothing here
     // Whose values these are.
     const void *x;
     const float *weight;
     int32_t m;
-} msgl_norm_feed;
+} msgl_norm_stats;
 
-enum { MSGL_FEED_COLUMNS = 32 }; // fewest of a part
+enum { MSGL_NORM_STATS_COLUMNS = 32 }; // fewest of a tile
 
 // out = f(norm(in)) W^T + bias): rows of `in` are RMS-normalised first when norm is given (Zhang &
 // Sennrich 2019, eq. 4), and the result is gated, added or stored.
@@ -62,9 +65,9 @@ typedef struct msgl_linear_call {
     bool f32_out;    // out is f32 whatever exec->act is (logits)
     void *out;       // [m, n or n/2], stride ld_out elements
     size_t ld_out;
-    // NULL, or: with norm, what may be known of norm(in); with next_norm, empty, and where a kernel
-    // that can do that leaves what serves the norm behind. Not both.
-    msgl_norm_feed *feed;
+    // NULL, or: with norm, the stats of `in`, empty or not; with next_norm, empty, and where a
+    // kernel that can do that leaves the stats of `out`. Not both.
+    msgl_norm_stats *norm_stats;
     const float *next_norm; // [w->n] weight of the norm behind, or NULL
     // NULL, or, with accumulate: the product is this rank's part of a sum over two ranks, which
     // meets the other's there: out += the sum. For msgl_gemm_kernels.linear_sum alone.

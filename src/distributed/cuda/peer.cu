@@ -359,7 +359,7 @@ size_t msgl__peer_most_rows(msgl_dtype dtype, size_t dim)
     return MSGL_PEER_SLOT_BYTES / (parts_of(dim) * TILE * msgl__dtype_size(dtype));
 }
 
-int msgl__peer_feed_parts(size_t dim)
+int msgl__peer_norm_stats_tiles(size_t dim)
 {
     return (int)parts_of(dim);
 }

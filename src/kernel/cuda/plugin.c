@@ -60,7 +60,7 @@ static void fill_kernels(msgl_kernels *k)
         .heads_scratch = msgl__cuda_heads_scratch,
         .block_rows = 8192,
         .indexed = true,
-        .feed_rows = 256,
+        .norm_stats_rows = 256,
         .tune = msgl__cuda_gemm_tune,
     };
     k->norm = (msgl_norm_kernels){
