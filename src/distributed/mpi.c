@@ -143,17 +143,18 @@ static bool reduce_one_shot(mpi_comm *c, float *buf, size_t n)
     return true;
 }
 
-// Each rank sums its share of a piece, [rank * share, ...), and sends it to the others.
+// Reduce-scatter: each rank sums its shard of a piece, [rank * shard, ...), and sends it to the
+// others.
 static bool reduce_two_shot(mpi_comm *c, float *buf, size_t n)
 {
     const int size = c->base.size, rank = c->base.rank;
     const size_t line = LINE / sizeof *buf;
-    const size_t share = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
-    const size_t from = least(n, (size_t)rank * share), mine = least(n, from + share) - from;
+    const size_t shard = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
+    const size_t from = least(n, (size_t)rank * shard), mine = least(n, from + shard) - from;
     for (int r = 0; r < size; r++) {
         if (r == rank) continue;
-        const size_t at = least(n, (size_t)r * share);
-        send_part(c, r, buf + at, (least(n, at + share) - at) * sizeof *buf);
+        const size_t at = least(n, (size_t)r * shard);
+        send_part(c, r, buf + at, (least(n, at + shard) - at) * sizeof *buf);
         receive_part(c, r, row_of(c, r), mine * sizeof *buf);
     }
     memcpy(row_of(c, rank), buf + from, mine * sizeof *buf);
@@ -161,9 +162,9 @@ static bool reduce_two_shot(mpi_comm *c, float *buf, size_t n)
     sum(c, mine, buf + from);
     for (int r = 0; r < size; r++) {
         if (r == rank) continue;
-        const size_t at = least(n, (size_t)r * share);
+        const size_t at = least(n, (size_t)r * shard);
         send_part(c, r, buf + from, mine * sizeof *buf);
-        receive_part(c, r, buf + at, (least(n, at + share) - at) * sizeof *buf);
+        receive_part(c, r, buf + at, (least(n, at + shard) - at) * sizeof *buf);
     }
     return exchange(c);
 }

@@ -197,7 +197,7 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 // connect.c: the ranks' communicator, their GPUs' choices of kernels, which rank 0 makes.
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                          msgl_err *err);
-int msgl__engine_share_choices(msgl_engine *e, msgl_err *err);
+int msgl__engine_broadcast_choices(msgl_engine *e, msgl_err *err);
 void msgl__engine_disconnect(msgl_engine *e);
 
 // groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans

@@ -325,14 +325,14 @@ static size_t proportionate(const msgl_memory_plan *p, const sizes *s, size_t bu
 static size_t budget_of(const msgl_memory_plan *p, const sizes *s, size_t all, size_t live)
 {
     const size_t rest = p->available - all;
-    if (p->whole_share == 0) {
+    if (p->mem_fraction == 0) {
         const size_t budget = (size_t)(p->memory_ratio * (double)rest);
         return p->weights_ratio > 0 ? proportionate(p, s, budget) : budget;
     }
-    const double share = p->whole_share * (double)p->whole;
+    const double limit = p->mem_fraction * (double)p->whole;
     const double used = p->with_workspace ? (double)all : (double)p->weight_bytes + (double)live;
-    if (share <= used) return 0;
-    return share - used < (double)rest ? (size_t)(share - used) : rest;
+    if (limit <= used) return 0;
+    return limit - used < (double)rest ? (size_t)(limit - used) : rest;
 }
 
 int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
@@ -359,9 +359,9 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
     }
     if (!divide(p, &s, live, budget_of(p, &s, all, live))) {
         return no_room(p, fixed,
-                       p->whole_share == 0 ? "a larger --memory-ratio may help"
-                       : p->with_workspace ? "a larger --gpu-memory-utilization may help"
-                                           : "a larger --mem-fraction-static may help",
+                       p->mem_fraction == 0 ? "a larger --memory-ratio may help"
+                       : p->with_workspace  ? "a larger --gpu-memory-utilization may help"
+                                            : "a larger --mem-fraction-static may help",
                        err);
     }
     if (p->kv_bytes > p->available - fixed) {

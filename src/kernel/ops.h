@@ -60,10 +60,10 @@ typedef struct msgl_act_kernels {
     // p[r, i] *= msgl_temper's factor at positions[r]; p [rows, dim] with stride ld.
     void (*temper)(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
                    size_t ld, int rows, int dim);
-    // Columns that ranks have, side by side: out[i, r * share + j] = part r's [i, j]. Part r is
-    // [rows, columns of it], dense, at parts + r * rows * share; each has `share` columns, the last
-    // ones fewer, `dim` in all.
-    void (*join_columns)(msgl_exec *x, const float *parts, int share, int rows, int dim,
+    // Puts the shards of all ranks side by side: out[i, r * shard_columns + j] = shard r's [i, j].
+    // Shard r is [rows, its columns], dense, at shards + r * rows * shard_columns. Each has
+    // shard_columns columns, the last ones fewer, `dim` in all: dim 10 over 4 ranks are 3, 3, 3, 1.
+    void (*join_columns)(msgl_exec *x, const float *shards, int shard_columns, int rows, int dim,
                          float *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);

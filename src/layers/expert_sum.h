@@ -2,8 +2,8 @@
 //
 // Adds up what ranks with parts of a layer's experts have. Where a token's experts are with few of
 // the ranks, most of what an all_reduce would move is zeros. Then each rank sends the rows that it
-// has to the rank in whose share of the rows they are (all_to_all); that one adds them, in rank
-// order as an all_reduce does, and all gather the shares. The sums are the same either way.
+// has to the rank in whose shard of the rows they are (all_to_all); that one adds them, in rank
+// order as an all_reduce does, and all gather the shards. The sums are the same either way.
 // Fewer rows than ranks are not worth the second barrier.
 #ifndef MSGL_LAYERS_EXPERT_SUM_H
 #define MSGL_LAYERS_EXPERT_SUM_H

@@ -39,8 +39,8 @@ static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
 static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
 {
     return (msgl_delta){.eps = d->rms_eps,
-                        .k_heads = msgl__share_count(d->delta.k_heads, ranks),
-                        .v_heads = msgl__share_count(d->delta.v_heads, ranks),
+                        .k_heads = msgl__shard_size(d->delta.k_heads, ranks),
+                        .v_heads = msgl__shard_size(d->delta.v_heads, ranks),
                         .k_dim = d->delta.k_dim,
                         .v_dim = d->delta.v_dim};
 }
@@ -78,7 +78,7 @@ static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, 
             (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                               .num_layers = num_layers,
                               .window = window ? d->sliding_window - 1 : -1,
-                              .num_heads = msgl__share_count(c->num_kv_heads, ranks),
+                              .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
                               .k_dim = c->head_dim,
                               .v_dim = c->head_dim,
                               .dtype = dtype};
@@ -177,8 +177,8 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->gated = d->gated_attn;
-    a->num_heads = msgl__share_count(c->num_heads, m->target.ranks);
-    a->num_kv_heads = msgl__share_count(c->num_kv_heads, m->target.ranks);
+    a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
+    a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
     a->head_dim = c->head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
@@ -210,7 +210,7 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .k_up = heads,
         .v_up = heads + m->cfg.num_heads,
         .eps = LATENT_EPS,
-        .num_heads = msgl__share_count(m->cfg.num_heads, m->target.ranks),
+        .num_heads = msgl__shard_size(m->cfg.num_heads, m->target.ranks),
         .q_rank = d->latent.q_rank,
         .rank = d->latent.rank,
         .nope = d->latent.nope,

@@ -186,12 +186,12 @@ static void sum_row(const worker_room *w, int i, int32_t pos, int32_t key, const
 
 // Second pass: what the row gives to each key and distance. To do it in one, [last, keys] of scores
 // would have to be kept.
-static void share_row(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
+static void add_probs(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
 {
     for (int j = 0; j < n; j++) {
-        const float share = expf(s[j] - w->max[i]) / w->sum[i];
-        w->columns[key + j] += share;
-        w->distances[pos - key - j] += share;
+        const float prob = expf(s[j] - w->max[i]) / w->sum[i];
+        w->columns[key + j] += prob;
+        w->distances[pos - key - j] += prob;
     }
 }
 
@@ -253,7 +253,7 @@ static void choose_pattern(void *arg, int head, int worker)
         w.sum[i] = 0;
     }
     pass_keys(p, &w, head, sum_row);
-    pass_keys(p, &w, head, share_row);
+    pass_keys(p, &w, head, add_probs);
     choose_bits(w.columns, p->end, msgl__dual_columns(pattern), MSGL_SPARSE_FIRST_KEYS, w.chosen,
                 columns);
     choose_bits(w.distances, p->end, pattern->distances, MSGL_SPARSE_NEAR_KEYS, w.chosen,

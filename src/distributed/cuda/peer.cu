@@ -14,7 +14,7 @@
 // made EMPTY again. (Lamport's queue of one reader and one writer; TensorRT-LLM's sums for few
 // tokens are alike.) Words come whole, and that is all that is asked of the link.
 //
-// Two shots: a rank sums its share of each tile and the others read it, which moves 2 (p - 1) / p
+// Two shots: a rank sums its shard of each tile and the others read it, which moves 2 (p - 1) / p
 // instead of p - 1 messages. There, and in gathers, a block writes to its rank's own memory, says
 // so to the same block of the others, waits for theirs and reads it. What blocks say is the number
 // of the call, so that nothing has to be reset.

@@ -55,7 +55,7 @@ static int mpi_init(msgl_mpi_job *out, msgl_err *err)
     return 0;
 }
 
-static int mpi_share(void *data, size_t bytes, msgl_err *err)
+static int mpi_broadcast(void *data, size_t bytes, msgl_err *err)
 {
     const int rc = MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, g_mpi.comm);
     return rc == MPI_SUCCESS ? 0 : explain(err, "MPI_Bcast", rc);
@@ -122,7 +122,7 @@ static void mpi_finish(void)
 static msgl_mpi_api g_api = {
     .abi = MSGL_MPI_ABI,
     .init = mpi_init,
-    .share = mpi_share,
+    .broadcast = mpi_broadcast,
     .start = mpi_start,
     .test = mpi_test,
     .finish = mpi_finish,

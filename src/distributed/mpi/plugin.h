@@ -5,7 +5,7 @@
 // started, asks for this table, and checks its version.
 //
 // MPI is set up with MPI_THREAD_SERIALIZED: one thread at a time calls, not always the same one.
-// No function but `init`, `share` and `finish` waits for other processes.
+// No function but `init`, `broadcast` and `finish` waits for other processes.
 #ifndef MSGL_DISTRIBUTED_MPI_PLUGIN_H
 #define MSGL_DISTRIBUTED_MPI_PLUGIN_H
 
@@ -37,7 +37,7 @@ typedef struct msgl_mpi_api {
     // Becomes a process of the job. Once in a process. MSGL_EUNSUPPORTED says what MPI said.
     int (*init)(msgl_mpi_job *out, msgl_err *err);
     // data [bytes] of rank 0 to all; for what is said once, at the start.
-    int (*share)(void *data, size_t bytes, msgl_err *err);
+    int (*broadcast)(void *data, size_t bytes, msgl_err *err);
     // Begins to send and to receive all parts, whose memory stays the call's until `test` has said
     // true. Of one rank, parts arrive in the order that it sent them. At most one exchange at a
     // time. MSGL_EINTERNAL.

@@ -121,7 +121,7 @@ static const msgl_cuda_api API = {
     .l2_bytes = msgl__cuda_device_l2_bytes,
     .kernels = fill_kernels,
     .comm = msgl__cuda_comm_create,
-    .share_choices = msgl__cuda_gemm_share,
+    .broadcast_choices = msgl__cuda_gemm_broadcast,
     .attn = &ATTN,
 };
 

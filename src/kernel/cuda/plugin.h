@@ -88,7 +88,7 @@ typedef struct msgl_cuda_api {
     // kernel/cuda/ranks.h
     int (*comm)(msgl_device *d, const msgl_cuda_ranks *ranks, struct msgl_comm **out, char *note,
                 size_t note_size, msgl_err *err);
-    int (*share_choices)(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
+    int (*broadcast_choices)(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
 } msgl_cuda_api;
 
 // The only exported symbol: "msgl_cuda_plugin".

@@ -258,10 +258,10 @@ static __global__ __launch_bounds__(THREADS) void sparse_sums(const __grid_const
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float x = msgl__exp2(s[i / 2][2 * r + i % 2] - m[r]) * unit[r];
-                const uint32_t share = __float2uint_rn(x);
-                sum += share;
+                const uint32_t prob = __float2uint_rn(x);
+                sum += prob;
                 // Diagonals of the tile, from its last key and first row on.
-                if (share > 0) atomicAdd(&distances[row + r * 8 + KEYS - 1 - key], share);
+                if (prob > 0) atomicAdd(&distances[row + r * 8 + KEYS - 1 - key], prob);
             }
             sum += __shfl_xor_sync(~0u, sum, 4);
             sum += __shfl_xor_sync(~0u, sum, 8);

@@ -75,7 +75,7 @@ typedef struct msgl_mla_call {
 // How lengths are shared out; what msgl__cuda_mla_plan takes was measured.
 typedef struct msgl_mla_tune {
     int32_t overhead;  // what a request costs besides its tiles of keys, in tiles
-    int32_t min_tiles; // of a block's share; fewer are not worth another part to merge
+    int32_t min_tiles; // of a block's range; fewer are not worth another part to merge
     int32_t snap;      // a unit's ends shorter than this are not cut off
     int32_t whole;     // units of up to so many tiles are not cut at all
 } msgl_mla_tune;
@@ -98,7 +98,7 @@ static inline int32_t msgl__mla_units(int32_t num_heads, int32_t batch, int32_t 
 static inline size_t msgl__mla_plan_bytes(int32_t num_heads, int32_t batch, int32_t ragged_tokens)
 {
     const size_t units = (size_t)msgl__mla_units(num_heads, batch, ragged_tokens);
-    return 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS +         // shares
+    return 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS +         // ranges
            8 * sizeof(int32_t) * units +                      // units
            sizeof(int32_t) * (units + 1 + (size_t)batch + 1); // sums of their costs; first ones
 }
@@ -118,7 +118,7 @@ typedef struct msgl_mla_workspace {
 
 static inline msgl_mla_workspace msgl__mla_workspace_layout(int32_t num_heads, int32_t q_len)
 {
-    // A share has up to two requests that others have parts of.
+    // A range has up to two requests that others have parts of.
     const size_t groups =
         2 * (size_t)MSGL_MLA_MAX_CTAS * (size_t)msgl__mla_row_groups(num_heads, q_len);
     msgl_mla_workspace w;
@@ -134,7 +134,7 @@ static inline size_t msgl__mla_workspace_bytes(int32_t num_heads, int32_t q_len)
     return msgl__mla_workspace_layout(num_heads, q_len).bytes;
 }
 
-// Shares out the keys of a step's requests among the blocks of the launches that follow: once a
+// Ranges out the keys of a step's requests among the blocks of the launches that follow: once a
 // step, before its layers. Reads of the call only num_heads, batch, lengths, page_size, e4m3,
 // deterministic and plan.
 int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream);

@@ -241,7 +241,7 @@ static __device__ __forceinline__ decode_place find_place(const msgl_delta_args 
 static __device__ __forceinline__ int mixed_channel(const msgl_delta_args &p,
                                                     const decode_place &at)
 {
-    const int warp = (int)threadIdx.x / 32, k_head = at.head / p.share;
+    const int warp = (int)threadIdx.x / 32, k_head = at.head / p.group_size;
     const int head = warp == 2 ? 2 * p.k_heads + at.head : (warp == 1) * p.k_heads + k_head;
     return head * DIM + (int)threadIdx.x % 32 * 4;
 }
@@ -274,7 +274,7 @@ static __device__ __forceinline__ void take_token(const msgl_delta_args &p, cons
         if (warp == 0) spread<C>(smem.q, lane * 4, y);
         if (warp == 1) spread<C>(smem.k, lane * 4, y);
         if (warp == 2) *(float4 *)&smem.v[lane * 4] = y;
-        if (at.slice == 0 && (warp == 2 || at.head % p.share == 0)) {
+        if (at.slice == 0 && (warp == 2 || at.head % p.group_size == 0)) {
             keep_inputs(p, channel, at.to, at.pos, in, now, at.from != at.to);
             for (int i = at.save; i < at.save_end; i++) {
                 keep_inputs(p, channel, p.saves[i].state, at.pos, in, now, true);

@@ -29,7 +29,9 @@ struct fused_args {
     int32_t m, n, k; // n: outputs, which is half of W's rows when gated
     int32_t stages, splits;
     int32_t steps, longer; // steps of k of a part; of the first `longer` parts one more
-    int32_t share;         // rows of `in` of a tile that each part finishes
+    // Rows of a tile that each split finishes: of 64 rows and 3 splits 22, and the last one has
+    // rows [44, 64).
+    int32_t split_rows;
     const float *bias;
     const float *sums; // [num_tiles, m] of norm_stats of the input, or NULL
     int32_t num_tiles;
@@ -100,7 +102,7 @@ static inline void fused_split_k(fused_args *g, int tile)
     const int steps = fused_steps(g->k), rows = g->m < tile ? g->m : tile;
     g->steps = steps / g->splits;
     g->longer = steps % g->splits;
-    g->share = (rows + g->splits - 1) / g->splits;
+    g->split_rows = (rows + g->splits - 1) / g->splits;
 }
 
 // As many stages as fit `room` bytes and have a use.
@@ -132,7 +134,7 @@ static __device__ __forceinline__ fused_place fused_find_place(const fused_args 
     p.output = (int)blockIdx.y * OUTPUTS;
     p.token = (int)blockIdx.z * TILE;
     p.rows = msgl__clamp_to(g.m - p.token, TILE);
-    p.own = msgl__clamp_to(p.rows - p.part * g.share, g.share);
+    p.own = msgl__clamp_to(p.rows - p.part * g.split_rows, g.split_rows);
     p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
     p.num = g.steps + (p.part < g.longer);
     return p;
@@ -261,8 +263,8 @@ static __device__ __forceinline__ void fused_send(const fused_args &g, const fus
 {
     const int to = threadIdx.x % 32;
     if (to >= g.splits || to == p.part) return;
-    const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
-    const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.share, g.share) * row;
+    const uint32_t row = PITCH * 4, all = (uint32_t)g.split_rows * row;
+    const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.split_rows, g.split_rows) * row;
     const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
     if (bytes == 0) return;
     msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, (uint32_t)to),

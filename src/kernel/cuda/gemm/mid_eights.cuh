@@ -38,7 +38,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         row = (int)threadIdx.x / 32 * OF_WARP + of_warp;
         column = p.output + lane * 8;
         valid = of_warp < OF_WARP && column < g.n;
-        out = g.out + (size_t)(p.token + p.part * g.share) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.part * g.split_rows) * g.ld_out + column;
     }
 
     __device__ __forceinline__ bool there(const fused_place &p, int r) const
@@ -73,8 +73,8 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     __device__ __forceinline__ void add_parts(const fused_args &g, const fused_place &p,
                                               const fused_shared &at, int r, float v[8]) const
     {
-        const int share = g.share * PITCH * 4, first = p.part * g.share;
-        uint32_t from = at.stages + (uint32_t)(p.part * share) + place(p, r);
+        const int bytes = g.split_rows * PITCH * 4, first = p.part * g.split_rows;
+        uint32_t from = at.stages + (uint32_t)(p.part * bytes) + place(p, r);
 #pragma unroll
         for (int j = 0; j < 8; j++) v[j] = 0;
 #pragma unroll 1
@@ -83,7 +83,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
             const float4 b = msgl__read_shared<float4>(from + 16);
             v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
             v[4] += b.x, v[5] += b.y, v[6] += b.z, v[7] += b.w;
-            from = at.parts + (uint32_t)(part * share) + place(p, r);
+            from = at.parts + (uint32_t)(part * bytes) + place(p, r);
         }
         const float scale = fused_load_scale(g.sums != NULL, at.scales, first + r);
 #pragma unroll
@@ -97,7 +97,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     __device__ __forceinline__ void leave_norm_stats(const fused_args &g, const fused_place &p,
                                                      int r, uint4 stored) const
     {
-        const int t = p.token + p.part * g.share + r;
+        const int t = p.token + p.part * g.split_rows + r;
         float x[8], square = 0;
         eights_unpack(stored, x);
 #pragma unroll
@@ -146,7 +146,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     // Where the other rank's part of row r is, or this one's goes, behind a slot's beginning.
     __device__ __forceinline__ size_t word(const fused_args &g, const fused_place &p, int r) const
     {
-        const int t = p.token + p.part * g.share + r;
+        const int t = p.token + p.part * g.split_rows + r;
         return ((size_t)t * g.n + column) * sizeof(__nv_bfloat16);
     }
 
@@ -163,8 +163,8 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
             const uint2 b = fused_plus_zeros(make_uint2(u.z, u.w));
             const uint4 part = make_uint4(a.x, a.y, b.x, b.y);
             msgl__peer_push(slot.theirs + word(g, p, r), part);
-            msgl__write_shared(at.stages + (uint32_t)(p.part * g.share * PITCH * 4) + place(p, r),
-                               part);
+            msgl__write_shared(
+                at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4) + place(p, r), part);
         }
     }
 
@@ -172,7 +172,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     __device__ __forceinline__ void receive(const fused_args &g, const fused_place &p,
                                             const fused_shared &at, const msgl_peer_slot &slot)
     {
-        const uint32_t own = at.stages + (uint32_t)(p.part * g.share * PITCH * 4);
+        const uint32_t own = at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4);
         const int of_warp = (int)threadIdx.x / 32 * OF_WARP;
 #pragma unroll 1
         for (int done = 0; of_warp + done < p.own; done += AHEAD * STEP) {

@@ -152,7 +152,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
 
     __device__ __forceinline__ mid_finisher(const fused_args &g, const fused_place &p) : base(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.share + row) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.part * g.split_rows + row) * g.ld_out + column;
     }
 
     __device__ __forceinline__ uint2 load_old(const fused_args &g, const fused_place &p,
@@ -187,7 +187,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
         for (int i = 1; i < FUSED_MAX_SPLITS; i++) {
             a[i] = make_float4(0, 0, 0, 0);
             if (i < g.splits) a[i] = msgl__read_shared<float4>(parts);
-            parts += (uint32_t)(g.share * shape::PITCH * 4);
+            parts += (uint32_t)(g.split_rows * shape::PITCH * 4);
         }
         v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;
 #pragma unroll
@@ -200,7 +200,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
                                         const fused_shared &at) const
     {
         const int c = column - p.output, warp = (int)(threadIdx.x & ~31u) / FOURS;
-        const int first = p.part * g.share; // row of the tile
+        const int first = p.part * g.split_rows; // row of the tile
         uint32_t offset = (uint32_t)((row * shape::PITCH + c) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
         __nv_bfloat16 *to = out;
@@ -232,7 +232,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
     __device__ __forceinline__ void send(const fused_args &g, const fused_place &p,
                                          const fused_shared &at, const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.share;
+        const int first = p.part * g.split_rows;
         uint32_t offset = (uint32_t)((row * shape::PITCH + column - p.output) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
 #pragma unroll 1
@@ -253,7 +253,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
                                             const fused_shared &at,
                                             const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.share, warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.part * g.split_rows, warp = (int)(threadIdx.x & ~31u) / FOURS;
         const uint32_t own =
             at.stages + (uint32_t)(((first + row) * shape::PITCH + column - p.output) * 4);
 #pragma unroll 1
@@ -377,7 +377,7 @@ static void launch(msgl_exec *x, fused_args g, const CUtensorMap maps[2], const 
     typedef mid_shape<COLUMNS> shape;
     constexpr int OUTPUTS = END == MSGL_FUSED_GATED ? COLUMNS / 2 : COLUMNS;
     fused_split_k(&g, ROWS);
-    const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.share * shape::PITCH * 4;
+    const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.split_rows * shape::PITCH * 4;
     const int sums = END == MSGL_FUSED_COLLECT ? shape::SUMS_BYTES : 0;
     g.stages = fused_count_stages(&g, plan->shared - fixed, shape::STAGE_BYTES);
     const int ring = g.stages * shape::STAGE_BYTES;

@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
     const int tile = (int)blockIdx.x / splits, steps = (g.k + BK - 1) / BK;
     const int first = steps * rank / splits, last = steps * (rank + 1) / splits;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
-    const int rows = g.m, share = (rows + splits - 1) / splits;  // that a block finishes
-    const uint32_t pitch = (uint32_t)(share * shape::PITCH * 4); // of one part
+    const int rows = g.m, split_rows = (rows + splits - 1) / splits;  // that a block finishes
+    const uint32_t pitch = (uint32_t)(split_rows * shape::PITCH * 4); // of one part
     narrow_places at;
     at.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
     at.full = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
@@ -311,11 +311,11 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
         }
         msgl__fence_async_proxy();
         msgl__named_barrier_sync(1, GROUPS * GROUP);
-        int own = rows - rank * share; // rows that this block finishes
-        own = own < 0 ? 0 : own < share ? own : share;
+        int own = rows - rank * split_rows; // rows that this block finishes
+        own = own < 0 ? 0 : own < split_rows ? own : split_rows;
         if (splits > 1 && warp == 0 && lane < splits) { // to block `lane`, its rows
-            int theirs = rows - lane * share;
-            theirs = theirs < 0 ? 0 : theirs < share ? theirs : share;
+            int theirs = rows - lane * split_rows;
+            theirs = theirs < 0 ? 0 : theirs < split_rows ? theirs : split_rows;
             const uint32_t bytes = (uint32_t)(theirs * shape::PITCH * 4);
             if (lane == rank) msgl__mbarrier_expect(at.landed, (uint32_t)splits * bytes);
             if (bytes > 0) {
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             }
         }
         narrow_rows<T, shape, NORM>(g, splits > 1 ? at.parts : at.stages, pitch, splits, at.landed,
-                                    rank * share, own, tile);
+                                    rank * split_rows, own, tile);
     }
     msgl__cluster_meet(); // what this block has sent has arrived
 #endif
@@ -340,9 +340,9 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS;
     const int tiles = (g.n + columns - 1) / columns, steps = (g.k + BK - 1) / BK;
     const int needed = (steps + splits - 1) / splits;
-    const int share = (g.m + splits - 1) / splits;
+    const int split_rows = (g.m + splits - 1) / splits;
     const int fixed =
-        shape::SMALL_BYTES + 16 + (splits > 1 ? splits * share * shape::PITCH * 4 : 0);
+        shape::SMALL_BYTES + 16 + (splits > 1 ? splits * split_rows * shape::PITCH * 4 : 0);
     const int room = (SHARE - fixed) / shape::STAGE_BYTES;
     const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= SHARE;
     g.stages = shared ? room : (LIMIT - fixed) / shape::STAGE_BYTES;

@@ -208,7 +208,7 @@ struct tall_finisher : fused_finisher<ROWS> {
     __device__ __forceinline__ tall_finisher(const tall_args &g, const fused_place &p)
         : fused_finisher<ROWS>(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.share) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.part * g.split_rows) * g.ld_out + column;
     }
 
     // Of the rows from r on.
@@ -228,7 +228,7 @@ struct tall_finisher : fused_finisher<ROWS> {
                                               const fused_shared &at, int r,
                                               float (&v)[BATCH][4]) const
     {
-        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.part * g.share * PITCH * 4);
+        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int there = r + i * STEP < p.own ? r + i * STEP : 0;
@@ -242,14 +242,14 @@ struct tall_finisher : fused_finisher<ROWS> {
                 const float4 a = msgl__read_shared<float4>(from + offset[i]);
                 v[i][0] += a.x, v[i][1] += a.y, v[i][2] += a.z, v[i][3] += a.w;
             }
-            from = at.parts + (uint32_t)(part * g.share * PITCH * 4);
+            from = at.parts + (uint32_t)(part * g.split_rows * PITCH * 4);
         }
     }
 
     __device__ __forceinline__ void run(const tall_args &g, const fused_place &p,
                                         const fused_shared &at)
     {
-        const int first = p.part * g.share, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.part * g.split_rows, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
         // A warp goes on as long as one of its rows is there: all lanes take part in the sums of
         // leave_norm_stats.
 #pragma unroll 1
@@ -347,7 +347,7 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
     constexpr int OUTPUTS = END == MSGL_FUSED_GATED ? ROWS / 2 : ROWS;
     fused_split_k(&g, COLUMNS);
     g.height = ((g.m < COLUMNS ? g.m : COLUMNS) + 7) / 8 * 8;
-    const int sums = (g.height + (g.splits - 1) * g.share) * PITCH * 4;
+    const int sums = (g.height + (g.splits - 1) * g.split_rows) * PITCH * 4;
     g.stages = fused_count_stages(&g, plan->shared - shape::SMALL_BYTES, shape::STAGE_BYTES);
     int bytes = g.stages * shape::STAGE_BYTES;
     if (END == MSGL_FUSED_COLLECT && bytes < sums) bytes = sums;

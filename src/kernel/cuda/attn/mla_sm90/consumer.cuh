@@ -31,7 +31,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     using Product = msgl_mla_product<E4M3>;
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, row_tile;
+    const int range, row_tile;
     const int lane, warp, row; // row: the thread's first one of the tile
     msgl_mla_sight sight;
     msgl_mla_phases phases; // of the stages; bit 2: of q
@@ -39,8 +39,8 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     float scale[2]; // of what is in o when the next product is added
 
     __device__ __forceinline__ msgl_mla_consumer(const msgl_mla_params &params, msgl_mla_smem &sm,
-                                                 int share_, int tile)
-        : p(params), smem(sm), share(share_), row_tile(tile), lane(threadIdx.x & 31),
+                                                 int range_, int tile)
+        : p(params), smem(sm), range(range_), row_tile(tile), lane(threadIdx.x & 31),
           warp(threadIdx.x >> 5 & 3), row(warp * 16 + lane / 4)
     {
     }
@@ -284,7 +284,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
         total[1] = sums[0][row + 8] + sums[1][row + 8];
     }
 
-    // The results of a unit that this share has alone.
+    // The results of a unit that this range has alone.
     __device__ __forceinline__ void store(const msgl_mla_item &it, const msgl_mla_sums &o,
                                           const float (&total)[2]) const
     {
@@ -325,7 +325,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     __device__ __forceinline__ void run()
     {
         msgl_mla_sums o;
-        msgl_mla_walk walk(p, share);
+        msgl_mla_walk walk(p, range);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             begin(it, o);
@@ -344,10 +344,10 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             }
             float total[2];
             totals(total);
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it, o, total);
             else
-                leave(2 * share + (it.index != walk.from.unit), o, total);
+                leave(2 * range + (it.index != walk.from.unit), o, total);
         }
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) msgl__cluster_arrive_done();

@@ -2,7 +2,7 @@
 //
 // Few answers of at most 16 query rows each (heads x tokens). Such a step is made of latencies in a
 // row, so a request's keys are spread over clusters of eight blocks, which merge through each
-// other's shared memory. A share of the plan is a cluster's.
+// other's shared memory. A range of the plan is a cluster's.
 //
 // Of an item's keys each block has a run of whole eights. They come in tiles of 32 to a ring that
 // is full from the start to the end, over the limits of items. A warp copies half of the elements
@@ -119,8 +119,8 @@ struct msgl_mla_few_asker {
     uint32_t count; // tiles before
 
     __device__ __forceinline__ msgl_mla_few_asker(const msgl_mla_params &params,
-                                                  msgl_mla_few_smem &s, int share, int rank_)
-        : p(params), smem(s), walk(params, share), rank(rank_), row(msgl__mla_few_row()),
+                                                  msgl_mla_few_smem &s, int range, int rank_)
+        : p(params), smem(s), walk(params, range), rank(rank_), row(msgl__mla_few_row()),
           place(row, msgl__mla_few_first()), from(0), to(0), page_slot(0), count(0)
     {
         find();
@@ -171,7 +171,7 @@ struct msgl_mla_few_rows {
 struct msgl_mla_few {
     const msgl_mla_params &p;
     msgl_mla_few_smem &smem;
-    const int share, rank, lane, warp;
+    const int range, rank, lane, warp;
     msgl_mla_few_range keys;
     uint32_t count, q_phase; // tiles before; of q_full
     msgl_mla_sight sight;
@@ -181,7 +181,7 @@ struct msgl_mla_few {
 
     __device__ __forceinline__ msgl_mla_few(const msgl_mla_params &params, msgl_mla_few_smem &s,
                                             int cluster)
-        : p(params), smem(s), share(cluster), rank((int)msgl__cluster_rank()),
+        : p(params), smem(s), range(cluster), rank((int)msgl__cluster_rank()),
           lane(threadIdx.x & 31), warp(threadIdx.x >> 5), count(0), q_phase(0)
     {
     }
@@ -399,14 +399,14 @@ struct msgl_mla_few {
     // take the rows in turn.
     __device__ __forceinline__ void merge(const msgl_mla_open &open) const
     {
-        const int row = share - open.first_share + warp * open.parts;
+        const int row = range - open.first_range + warp * open.parts;
         if (row >= open.rows) return;
-        float2 ml = make_float2(-INFINITY, 0), v[MSGL_MLA_FEW_SHARES];
+        float2 ml = make_float2(-INFINITY, 0), v[MSGL_MLA_FEW_RANGES];
         if (lane < open.parts)
             ml = __ldcg(p.part_ml + part(open.slot(lane)) * MSGL_MLA_FEW_ROWS + row);
         const int at = lane / 4 * 32 + (row & 7) * 4 + (lane & 3); // as `leave` wrote it
 #pragma unroll
-        for (int i = 0; i < MSGL_MLA_FEW_SHARES; i++) {
+        for (int i = 0; i < MSGL_MLA_FEW_RANGES; i++) {
             const int n = open.slot(min(i, open.parts - 1));
             v[i] = __ldcg((const float2 *)(p.part_o + part(n) * 256 + at) + row / 8);
         }
@@ -416,7 +416,7 @@ struct msgl_mla_few {
         float total = ml.y * by, a = 0, b = 0;
         for (int x = 1; x < 32; x *= 2) total += __shfl_xor_sync(0xffffffff, total, x);
 #pragma unroll
-        for (int i = 0; i < MSGL_MLA_FEW_SHARES; i++) {
+        for (int i = 0; i < MSGL_MLA_FEW_RANGES; i++) {
             const float y = __shfl_sync(0xffffffff, by, i); // 0 behind the last part
             a = fmaf(v[i].x, y, a);
             b = fmaf(v[i].y, y, b);
@@ -446,22 +446,22 @@ struct msgl_mla_few {
 
     __device__ __forceinline__ void run()
     {
-        msgl_mla_walk walk(p, share);
-        msgl_mla_few_asker asker(p, smem, share, rank);
+        msgl_mla_walk walk(p, range);
+        msgl_mla_few_asker asker(p, smem, range, rank);
         begin(asker, walk);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             attend(it, asker, walk.more(), walk.ahead);
             float sum[4];
             const msgl_mla_few_rows r = exchange(sum);
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it.unit, r, sum);
             else
-                leave(2 * share + (it.index != walk.from.unit), r, sum);
+                leave(2 * range + (it.index != walk.from.unit), r, sum);
             if (walk.more()) msgl__cluster_sync(); // all have read
         }
         msgl__copy_async_wait_all();
-        const msgl_mla_opens opens(p, share, rank);
+        const msgl_mla_opens opens(p, range, rank);
         if (opens.count == 0) return;
         meet(opens);
         merge(opens.at[0]);

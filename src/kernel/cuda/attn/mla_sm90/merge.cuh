@@ -47,25 +47,25 @@ static __device__ __forceinline__ size_t msgl__mla_part(const msgl_mla_params &p
     return (size_t)(slot * p.row_tiles + row_tile) * p.row_groups + group;
 }
 
-// A unit that several shares have parts of.
+// A unit that several ranges have parts of.
 struct msgl_mla_open {
-    int first_row, rows, first_slot, first_share, parts;
+    int first_row, rows, first_slot, first_range, parts;
     int32_t *counters; // parts that are there, blocks that have seen so
 
     __device__ __forceinline__ int slot(int part) const
     {
-        return part == 0 ? first_slot : 2 * (first_share + part);
+        return part == 0 ? first_slot : 2 * (first_range + part);
     }
 };
 
-// Those of a share: its first unit, its last one, both or none.
+// Those of a range: its first unit, its last one, both or none.
 struct msgl_mla_opens {
     msgl_mla_open at[2];
     int count;
 
-    __device__ __forceinline__ msgl_mla_opens(const msgl_mla_params &p, int share, int row_tile)
+    __device__ __forceinline__ msgl_mla_opens(const msgl_mla_params &p, int range, int row_tile)
     {
-        const msgl_mla_share s = p.plan->shares[share];
+        const msgl_mla_kv_range s = p.plan->ranges[range];
         const msgl_mla_bound from = s.from, to = s.to;
         const int last = to.tile > 0 ? to.unit : to.unit - 1;
         const bool some = from.unit < last || (from.unit == last && from.tile < to.tile) ||
@@ -84,8 +84,8 @@ struct msgl_mla_opens {
         o->first_row = r.first_row;
         o->rows = r.rows;
         o->first_slot = r.first_slot;
-        o->first_share = first;
-        o->parts = r.last_share - first + 1;
+        o->first_range = first;
+        o->parts = r.last_range - first + 1;
         o->counters = p.counters + 2 * (first * p.row_tiles + row_tile);
         return o->parts > 1;
     }
@@ -96,7 +96,7 @@ static __device__ __forceinline__ msgl_mla_open msgl__mla_choose(bool c, const m
                                                                  const msgl_mla_open &b)
 {
     return {c ? a.first_row : b.first_row,   c ? a.rows : b.rows,
-            c ? a.first_slot : b.first_slot, c ? a.first_share : b.first_share,
+            c ? a.first_slot : b.first_slot, c ? a.first_range : b.first_range,
             c ? a.parts : b.parts,           c ? a.counters : b.counters};
 }
 
@@ -117,9 +117,9 @@ static __device__ __forceinline__ void msgl__mla_seen_parts(const msgl_mla_open 
 // By one loading warp: once this block's parts are in memory, tells the others, waits for theirs,
 // and tells the computing warps. The last one leaves the counters as the next launch wants them.
 static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, msgl_mla_smem &s,
-                                                      int share, int row_tile)
+                                                      int range, int row_tile)
 {
-    const msgl_mla_opens opens(p, share, row_tile);
+    const msgl_mla_opens opens(p, range, row_tile);
     const int lane = threadIdx.x & 31;
     if (opens.count == 0 || lane >= 2) return;
     if (lane < opens.count) {
@@ -137,13 +137,13 @@ static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, 
 struct msgl_mla_merger {
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, row_tile;
+    const int range, row_tile;
     const int thread, lane, warp;
     enum { WARPS = 8 };
 
     __device__ __forceinline__ msgl_mla_merger(const msgl_mla_params &params, msgl_mla_smem &s,
-                                               int share_, int tile)
-        : p(params), smem(s), share(share_), row_tile(tile), thread(threadIdx.x - 128),
+                                               int range_, int tile)
+        : p(params), smem(s), range(range_), row_tile(tile), thread(threadIdx.x - 128),
           lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4)
     {
     }
@@ -196,7 +196,7 @@ struct msgl_mla_merger {
         const int64_t place = at.valid ? (at.out - p.out) / 8 : -1;
         ml[o.parts * MSGL_MLA_TILE + r] =
             make_float2(sum > 0 ? p.out_scale * msgl__rcp(sum) : 0, __int_as_float((int)place));
-        if (share == o.first_share) at.store_lse(p, max, sum);
+        if (range == o.first_range) at.store_lse(p, max, sum);
     }
 
     // Where row r's results go: [512], or NULL if it is no row of the unit; times *inverse.
@@ -286,7 +286,7 @@ struct msgl_mla_merger {
         const int lines = p.row_groups * 64, skip = 4 * WARPS * o.parts;
         float4 v[8];
 #pragma unroll 1
-        for (int line = 4 * (share - o.first_share + warp * o.parts); line < lines;
+        for (int line = 4 * (range - o.first_range + warp * o.parts); line < lines;
              line += 2 * skip) {
             add<8, 4, 2>(o, ml, line, skip, 0, 1, v);
             store_run(o, ml, line, v);
@@ -298,7 +298,7 @@ struct msgl_mla_merger {
     // sums are added where they lie in shared memory.
     __device__ __forceinline__ void slice_lines(const msgl_mla_open &o, const float2 *ml) const
     {
-        const int lines = p.row_groups * 64, own = share - o.first_share;
+        const int lines = p.row_groups * 64, own = range - o.first_range;
         enum { BATCH = 4 };
         float4 v[BATCH], *sums = (float4 *)smem.kv[1];    // [line][warp][lane]
         msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier unit's are read
@@ -331,7 +331,7 @@ struct msgl_mla_merger {
     // Behind this warp's last part.
     __device__ __forceinline__ void run() const
     {
-        const msgl_mla_opens opens(p, share, row_tile);
+        const msgl_mla_opens opens(p, range, row_tile);
         if (opens.count == 0) return;
         __syncwarp();
         if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&smem.left));

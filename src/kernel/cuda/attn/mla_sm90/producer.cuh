@@ -227,7 +227,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         for (int c = 0; c < chunks; c++) msgl__prefetch_l2(from + c * ROW);
     }
 
-    // An item; of the share's first one the keys that are older than the step before the kernel
+    // An item; of the range's first one the keys that are older than the step before the kernel
     // before this one has ended.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
@@ -257,11 +257,11 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     }
 };
 
-// A share's items, by a loading warp.
+// A range's items, by a loading warp.
 template <typename PRODUCER>
-static __device__ __forceinline__ void msgl__mla_load_share(PRODUCER producer, int share)
+static __device__ __forceinline__ void msgl__mla_load_range(PRODUCER producer, int range)
 {
-    msgl_mla_walk walk(producer.p, share);
+    msgl_mla_walk walk(producer.p, range);
     bool first = true;
     while (walk.more()) {
         const msgl_mla_item it = walk.take();

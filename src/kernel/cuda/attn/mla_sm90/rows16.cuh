@@ -108,7 +108,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
 template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, lane, warp; // warp: of the eight
+    const int range, lane, warp; // warp: of the eight
     msgl_mla_ring ring;
     msgl_mla_phases phase; // bit 0: of q
     msgl_mla_sight sight;
@@ -117,8 +117,8 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
     float o[32]; // [column of eight, as above][4]
 
     __device__ __forceinline__ msgl_mla_rows16_consumer(const msgl_mla_params &params,
-                                                        msgl_mla_smem &sm, int share_)
-        : p(params), smem(sm), share(share_), lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4),
+                                                        msgl_mla_smem &sm, int range_)
+        : p(params), smem(sm), range(range_), lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4),
           ring(sm)
     {
     }
@@ -239,7 +239,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
         }
     }
 
-    // The results of a unit that this share has alone.
+    // The results of a unit that this range has alone.
     __device__ __forceinline__ void store(const msgl_mla_item &it, const float (&total)[2]) const
     {
 #pragma unroll
@@ -281,7 +281,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
 
     __device__ __forceinline__ void run()
     {
-        msgl_mla_walk walk(p, share);
+        msgl_mla_walk walk(p, range);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             sight.begin(p, it.unit, lane / 4);
@@ -293,10 +293,10 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
                 tiles(it);
             }
             const float total[2] = {rows.total(0), rows.total(1)};
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it, total);
             else
-                leave(2 * share + (it.index != walk.from.unit), total);
+                leave(2 * range + (it.index != walk.from.unit), total);
         }
     }
 };
