@@ -48,8 +48,8 @@ static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, 
     for (int32_t len = (b->cached_len / span->interval + 1) * span->interval; len <= device_len;
          len += span->interval) {
         // Own checkpoints take each other's place.
-        if (len > r->hold.prefix.len && len + span->interval <= device_len) continue;
-        const int32_t checkpoint = msgl__cache_checkpoint(s->cache, &r->hold, len);
+        if (len > r->cache_handle.prefix.len && len + span->interval <= device_len) continue;
+        const int32_t checkpoint = msgl__cache_checkpoint(s->cache, &r->cache_handle, len);
         if (checkpoint < 0) continue;
         step->saves[step->num_saves++] = (msgl_state_save){.len = len, .checkpoint = checkpoint};
         b->num_saves++;
@@ -88,7 +88,7 @@ static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
         .device_len = device_len,
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
-        .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
+        .load_state = r->device_len == r->begin_len ? r->cache_handle.loads : -1,
         .sample = last,
         .sampling = r->sampling,
         .extra = engine_reads_extra(r) ? r->extra : NULL,
@@ -141,7 +141,7 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *
     if (!msgl__sched_grow(s, r, r->device_len + n)) return budget;
     add(step, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
-    msgl__cache_extend(s->cache, &r->hold, r->ids, r->device_len);
+    msgl__cache_extend(s->cache, &r->cache_handle, r->ids, r->device_len);
     add_saves(s, step, r, r->device_len);
     r->client->served = ++s->chunks;
     if (r->state != MSGL_REQ_PREFILL) return budget - n;

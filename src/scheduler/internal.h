@@ -16,7 +16,7 @@
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
-    MSGL_REQ_HELD,    // in `held`, until its grammar is compiled; owns nothing
+    MSGL_REQ_GRAMMAR, // in `grammar_queue`, until its grammar is compiled; owns nothing
     MSGL_REQ_WAITING, // in `waiting`; owns nothing
     MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
     MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
@@ -36,7 +36,7 @@ typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
     msgl_client *client;          //
     uint64_t salt;                // of what it shares in the prefix cache
-    struct msgl_req *prev, *next; // in `held`, `waiting` or `running`
+    struct msgl_req *prev, *next; // in `grammar_queue`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
     msgl_req_extra *extra;       // a reference, or NULL
@@ -52,12 +52,13 @@ typedef struct msgl_req {
     int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
     int32_t inflight;   // submitted steps with this request whose results are not handled
     int32_t row;        // of the page table; -1: none
-    int32_t reserved;  // pages that it was promised, hold.num_pages among them; it may outgrow them
-    int32_t begin_len; // tokens that the row found in the prefix cache
+    int32_t reserved;   // pages that it was promised, cache_handle.num_pages among them; it may
+                        // outgrow them
+    int32_t begin_len;  // tokens that the row found in the prefix cache
     int32_t cached_tokens;
-    float mu;               // mirostat's state behind the last token that the host knows
-    msgl_cache_handle hold; // rows, pages and prefix, while it has a row
-    int32_t ids[];          // [max_len]
+    float mu;                       // mirostat's state behind the last token that the host knows
+    msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row
+    int32_t ids[];                  // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {
@@ -83,7 +84,7 @@ struct msgl_scheduler {
     msgl_emit_fn emit;
     void *emit_ctx;
     msgl_cache *cache;
-    msgl_req_list held, waiting, running;
+    msgl_req_list grammar_queue, waiting, running;
     msgl_constrainer *constrainer; // NULL: no request had a grammar yet
     msgl_uids uids, clients;
     uint64_t chunks;    // of prompts, so far

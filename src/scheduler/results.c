@@ -8,8 +8,8 @@ enum { VALUES_AT_ONCE = 1 << 20 }; // about, so that a message stays far below a
 static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
 {
     // A grammar has it where the answer may end.
-    const bool held = r->constraint != NULL && r->extra->grammar_kind != MSGL_GRAMMAR_NONE;
-    if (!r->sampling.ignore_eos || held) {
+    const bool constrained = r->constraint != NULL && r->extra->grammar_kind != MSGL_GRAMMAR_NONE;
+    if (!r->sampling.ignore_eos || constrained) {
         for (int32_t i = 0; i < s->cfg.num_eos; i++) {
             if (s->cfg.eos_ids[i] == token) return true;
         }

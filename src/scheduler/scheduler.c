@@ -125,7 +125,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
 {
     if (s == NULL) return;
     drain(s);
-    msgl_req_list *lists[] = {&s->held, &s->waiting, &s->running};
+    msgl_req_list *lists[] = {&s->grammar_queue, &s->waiting, &s->running};
     for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
         for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
             next = r->next;
@@ -161,7 +161,7 @@ void msgl__scheduler_flush(msgl_scheduler *s)
 
 bool msgl__scheduler_has_work(const msgl_scheduler *s)
 {
-    return s->held.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
+    return s->grammar_queue.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
 }
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
@@ -169,7 +169,7 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
     const msgl_cache_counts n = msgl__cache_count(s->cache, 0);
     *out = s->stats;
     out->running = s->running.count;
-    out->waiting = s->waiting.count + s->held.count;
+    out->waiting = s->waiting.count + s->grammar_queue.count;
     out->total_pages = n.total;
     out->free_pages = n.free;
     out->cached_pages = n.cached;
@@ -221,7 +221,7 @@ static int break_down(msgl_scheduler *s, int code)
     while (msgl__scheduler_has_work(s)) {
         msgl_req_list *l = s->running.head != NULL   ? &s->running
                            : s->waiting.head != NULL ? &s->waiting
-                                                     : &s->held;
+                                                     : &s->grammar_queue;
         msgl_req *r = l->head;
         const uint64_t uid = r->uid.id;
         const int32_t prompt_len = r->prompt_len;
@@ -288,7 +288,7 @@ static int finish_step(msgl_scheduler *s)
 // Whether some answer may have to wait for its mask, or for its grammar.
 static bool may_wait(const msgl_scheduler *s)
 {
-    bool may = s->held.head != NULL;
+    bool may = s->grammar_queue.head != NULL;
     for (const msgl_req *r = s->running.head; r != NULL && !may; r = r->next) {
         may = r->constraint != NULL;
     }

@@ -180,7 +180,7 @@ void fake_gpu_reset(int32_t capability)
         (fake_gpu){.base = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = capability}};
 }
 
-bool fake_gpu_holds(const void *p, size_t bytes)
+bool fake_gpu_contains(const void *p, size_t bytes)
 {
     return holds(p, bytes, false);
 }

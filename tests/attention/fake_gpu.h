@@ -34,7 +34,7 @@ extern const msgl_cuda_api FAKE_CUDA;
 // Empty, of that capability.
 void fake_gpu_reset(int32_t capability);
 // Whether [p, p + bytes) is in one block of device memory.
-bool fake_gpu_holds(const void *p, size_t bytes);
+bool fake_gpu_contains(const void *p, size_t bytes);
 // Fails the test if a block was not freed or a copy was out of bounds.
 void fake_gpu_check(void);
 
