@@ -279,8 +279,8 @@ int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, ms
                       msgl_err *err);
 void msgl__attn_destroy(msgl_attn *a);
 // How many msgl_seqs a step of `size` >= 1 requests is, the first num_decode of them answers: one,
-// or two where they are apart. Part i is the requests [i == 0 ? 0 : ends[0], ends[i]).
-int32_t msgl__attn_parts(bool apart, int32_t num_decode, int32_t size, int32_t ends[2]);
+// or two where they are apart. Sequences i are the requests [i == 0 ? 0 : ends[0], ends[i]).
+int32_t msgl__attn_split_seqs(bool apart, int32_t num_decode, int32_t size, int32_t ends[2]);
 // The descriptor's functions of the same names, by the backend that serves the sequences.
 int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs);
 void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs);

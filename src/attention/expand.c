@@ -333,8 +333,8 @@ void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
         .out = io->out,
         .lse = io->lse,
         .merges = p->from > 0,
-        .part = io->part,
-        .part_lse = io->part_lse,
+        .partial_out = io->partial_out,
+        .partial_lse = io->partial_lse,
         .plan = e->reqs != NULL ? NULL : e->plans.device + p->plan,
     };
     if (cfg->device == MSGL_DEVICE_CPU) {

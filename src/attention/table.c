@@ -18,7 +18,7 @@ typedef struct msgl_table_backend {
 
 static const msgl_table_rule TILES = {.limits = msgl__attn_workspace_limits,
                                       .plan = msgl__attn_plan_tiles,
-                                      .part_kind = MSGL_ATTN_PART_TILE};
+                                      .partial_kind = MSGL_ATTN_PARTIAL_TILE};
 
 static size_t ints_bytes(const msgl_table_backend *b)
 {
@@ -150,7 +150,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.heads_per_task = md->plan.heads_per_task;
-    c.part_kind = b->rule->part_kind;
+    c.partial_kind = b->rule->partial_kind;
     k->paged(k, x, &c);
 }
 

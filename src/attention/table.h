@@ -24,10 +24,10 @@ typedef struct msgl_table_rule {
     void (*plan)(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
                  const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
                  msgl_attn_plan *p);
-    msgl_attn_part_kind part_kind;
+    msgl_attn_partial_kind partial_kind;
 } msgl_table_rule;
 
-// The descriptor's functions, create by whole tiles, each a part of its own (paged.h), or by a
+// The descriptor's functions, create by whole tiles, each a partial of its own (paged.h), or by a
 // rule.
 int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                        msgl_attn_backend **out, msgl_err *err);

@@ -176,7 +176,7 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
         seqs->graph = true;
     } else {
         int32_t ends[2];
-        const int32_t n = msgl__attn_parts(e->apart, b->num_decode, b->size, ends);
+        const int32_t n = msgl__attn_split_seqs(e->apart, b->num_decode, b->size, ends);
         for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;

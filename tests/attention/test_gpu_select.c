@@ -293,7 +293,7 @@ static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, con
                               .reqs = reqs + 2 - answers};
     int32_t ends[2], block[2][48];
     assert_true(msgl__seqs_bytes(2) <= sizeof block[0]);
-    const int32_t parts = msgl__attn_parts(true, answers, size, ends);
+    const int32_t parts = msgl__attn_split_seqs(true, answers, size, ends);
     for (int32_t i = 0; i < parts; i++) {
         msgl_seqs seqs;
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);

@@ -565,7 +565,7 @@ static void add_seqs(world *w, int first, int end)
 static void make_seqs(world *w)
 {
     int32_t ends[2];
-    const int n = msgl__attn_parts(w->cfg.apart, w->batch.num_decode, w->batch.size, ends);
+    const int n = msgl__attn_split_seqs(w->cfg.apart, w->batch.num_decode, w->batch.size, ends);
     w->num_seqs = 0;
     for (int i = 0; i < n; i++) add_seqs(w, i == 0 ? 0 : ends[0], ends[i]);
     for (int i = 0; i < w->num_seqs; i++) {

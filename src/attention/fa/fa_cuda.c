@@ -44,9 +44,9 @@ typedef struct fa_backend {
     msgl_fa_local
         *local;      // [max_in_flight, num_kinds, PHASES], in host memory; of kinds with chunks
     size_t l2_bytes; // of the GPU
-    void *workspace; // of decode: counters, then parts
+    void *workspace; // of decode: counters, then partials
     size_t workspace_bytes;
-    void *tree_workspace; // in place of these parts
+    void *tree_workspace; // in place of these partials
     msgl_mla_cuda mla;    // of a latent cache, which needs nothing of the above
 } fa_backend;
 
@@ -124,14 +124,14 @@ static int take_memory(fa_backend *b, msgl_err *err)
     b->local = msgl__calloc(sets * PHASES, sizeof *b->local);
     b->workspace_bytes = msgl__fa_decode_workspace(
         cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
-    const size_t parts = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim,
-                                                cfg->deterministic)
-                             .part_ml;
-    const size_t tree = parts + msgl__attn_tree_workspace(cfg->head_dim);
+    const size_t partials = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads,
+                                                   cfg->head_dim, cfg->deterministic)
+                                .partial_ml;
+    const size_t tree = partials + msgl__attn_tree_workspace(cfg->head_dim);
     if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
     if (b->used != NULL && b->local != NULL && b->workspace != NULL) {
-        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + parts;
+        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + partials;
         return 0;
     }
     return msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",

@@ -224,7 +224,7 @@ static void stage2(void *arg, int row, int worker)
     const int v_dim = cfg->pool->spec.v_dim, req = row / cfg->num_q_heads;
     const int32_t len = c->seqs->seqlens_k[req], seen = msgl__triton_seen(len, c->layer->window);
     const float *lse = c->b->attn_lse + (size_t)row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c->b->attn_logits + (size_t)row * MSGL_TRITON_MAX_SPLITS * (size_t)v_dim;
+    const float *partial = c->b->attn_logits + (size_t)row * MSGL_TRITON_MAX_SPLITS * (size_t)v_dim;
     float *out = c->out + (size_t)row * (size_t)v_dim;
     const float sink =
         c->layer->sinks != NULL ? c->layer->sinks[row % cfg->num_q_heads] : -INFINITY;
@@ -244,7 +244,7 @@ static void stage2(void *arg, int row, int worker)
     }
     memset(out, 0, (size_t)v_dim * sizeof *out);
     for (int i = 0; i < n; i++) {
-        msgl__scale_add(out, 1, weight[i] / sum, part + (size_t)i * (size_t)v_dim, v_dim);
+        msgl__scale_add(out, 1, weight[i] / sum, partial + (size_t)i * (size_t)v_dim, v_dim);
     }
 }
 
@@ -261,7 +261,7 @@ static void extend(const triton_backend *b, msgl_exec *x, const msgl_attn_layer 
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.heads_per_task = md->plan.heads_per_task;
-    c.part_kind = MSGL_ATTN_PART_TILE;
+    c.partial_kind = MSGL_ATTN_PARTIAL_TILE;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);
 }

@@ -17,9 +17,9 @@ struct msgl_mla_way {
 // Measured: docs/internals/mla.md.
 static msgl_mla_tune measured(const msgl_mla_call *c, bool few)
 {
-    // Parts of a request, merged through the L2, pay where there are clusters to spare.
+    // Splits of a request, merged through the L2, pay where there are clusters to spare.
     if (few) return {1, 2, 2, c->batch < 4 ? 8 : 16};
-    // The parts of few heads are merged sooner.
+    // The splits of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
     return {least, least, least, 8};
 }
@@ -118,8 +118,8 @@ static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
                            (!ragged && c->q_len == 1 && c->num_heads <= MSGL_MLA_TILE);
     if (!dense && !one_token) return true;
     const int32_t tokens = ragged ? c->total_q : c->batch * c->q_len;
-    const bool part = !ragged && c->num_heads < MSGL_MLA_TILE;
-    p->q_box_rows = part ? c->num_heads : (int)MSGL_MLA_TILE;
+    const bool few_rows = !ragged && c->num_heads < MSGL_MLA_TILE;
+    p->q_box_rows = few_rows ? c->num_heads : (int)MSGL_MLA_TILE;
     p->q_box_heads = dense ? c->num_heads * tokens : c->num_heads;
     const cuuint64_t dims[3] = {MSGL_MLA_ROW, (cuuint64_t)p->q_box_heads,
                                 dense ? 1 : (cuuint64_t)tokens};
@@ -158,8 +158,8 @@ static void common_params(const msgl_mla_call *c, msgl_mla_params *p)
     p->table_stride = c->table_stride;
     const msgl_mla_workspace w = msgl__mla_workspace_layout(c->num_heads, c->q_len);
     p->counters = (int32_t *)c->workspace;
-    p->part_ml = (float2 *)((char *)c->workspace + w.part_ml);
-    p->part_o = (float4 *)((char *)c->workspace + w.part_o);
+    p->partial_ml = (float2 *)((char *)c->workspace + w.partial_ml);
+    p->partial_o = (float4 *)((char *)c->workspace + w.partial_o);
     p->heads = c->num_heads;
     p->row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
     p->page_mask = c->page_size - 1;

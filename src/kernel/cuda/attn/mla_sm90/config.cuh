@@ -5,7 +5,8 @@
 // A unit is query rows of a request and the keys that they see: all of its rows, or, in ragged
 // calls, up to 64 or 128 of them. The keys of a step's units are cut into KV ranges, each for every
 // tile of a unit's rows: block range * row_tiles + tile. A range is everything between two places,
-// each a unit and a tile of its keys. What it has of a unit is an item: all of it, or a part.
+// each a unit and a tile of its keys. What it has of a unit is an item: all of it, or a split of
+// it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 
@@ -25,7 +26,7 @@ enum {
     MSGL_MLA_CHUNK = MSGL_MLA_TILE * 128,
     MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
     MSGL_MLA_CODES = MSGL_MLA_TILE * 64, // bytes of a chunk as E4M3
-    MSGL_MLA_PARTS = 4, // of a tile that is loaded: two chunks each, the last one three
+    MSGL_MLA_QUARTERS = 4, // of a loaded tile's columns: two chunks each, the last one three
     MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
     MSGL_MLA_PAIRS_PAGE = 16,  // least page of pairs
     MSGL_MLA_GATHER_ROWS = 32, // of a tile, for a loading warp
@@ -56,9 +57,9 @@ template <bool E4M3> using msgl_mla_product = std::conditional_t<E4M3, __half, _
 // What the plan says of a unit.
 struct alignas(16) msgl_mla_unit {
     int32_t len, table_row; // keys that its last row sees
-    // Where its first part lies: 2 * range, + 1 unless it is the range's first unit. Its part in
-    // each later range is that one's first: of a unit that begins inside range 3 and ends in range
-    // 5, the parts lie at 7, 8 and 10.
+    // Where its first partial lies: 2 * range, + 1 unless it is the range's first unit. Its partial
+    // in each later range is that one's first: of a unit that begins inside range 3 and ends in
+    // range 5, the partials lie at 7, 8 and 10.
     int32_t first_slot, last_range;
     int32_t first_row, rows; // of q as [tokens * heads, 576]
     int32_t seen, old;       // keys that its first row sees; keys older than the step
@@ -91,9 +92,9 @@ struct msgl_mla_params {
     const int32_t *table;
     const uint64_t *tree; // or NULL
     size_t ld_q, ld_out, table_stride;
-    int32_t *counters; // 2 of each (range, row tile): msgl_mla_open
-    float2 *part_ml;   // maximum and sum of each row of each part
-    float4 *part_o;
+    int32_t *counters;  // 2 of each (range, row tile): msgl_mla_open
+    float2 *partial_ml; // maximum and sum of each row of each partial
+    float4 *partial_o;
     int32_t heads, rows; // rows: most of a unit
     int32_t row_tiles, row_groups;
     // Of q_map; q_box_rows 0: a tile's rows are of several tokens, copied row by row.
@@ -113,9 +114,9 @@ struct msgl_mla_smem {
     float max[2][MSGL_MLA_TILE]; // behind the even and the odd tile
     float sum[2][2][MSGL_MLA_TILE]; // of both warpgroups' tiles; items take turns
     uint64_t q_full, q_empty;
-    uint64_t left, merge; // this block's parts are in memory, all blocks' are
-    uint64_t full[2][MSGL_MLA_PARTS], empty[2][MSGL_MLA_PARTS]; // [stage]
-    uint64_t codes[2][MSGL_MLA_PARTS]; // E4M3: have landed, and are not yet what is multiplied
+    uint64_t left, merge; // this block's partials are in memory, all blocks' are
+    uint64_t full[2][MSGL_MLA_QUARTERS], empty[2][MSGL_MLA_QUARTERS]; // [stage]
+    uint64_t codes[2][MSGL_MLA_QUARTERS]; // E4M3: have landed, and are not yet what is multiplied
 };
 
 // What a range has of a unit: tiles [begin, end) of its keys.

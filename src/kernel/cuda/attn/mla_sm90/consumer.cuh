@@ -45,25 +45,26 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     {
     }
 
-    __device__ __forceinline__ void wait_part(int stage, int part) const
+    __device__ __forceinline__ void wait_quarter(int stage, int quarter) const
     {
-        msgl__mla_wait(&smem.full[stage][part], phases.of(stage));
+        msgl__mla_wait(&smem.full[stage][quarter], phases.of(stage));
         // cp.async writes through the generic proxy. The fence is on this side since a loader would
         // wait in it for its later copies too.
         if (MODE == MSGL_MLA_GATHER) msgl__fence_async_proxy();
     }
 
-    // Both parts of the own half, of a tile whose scores the other warpgroup has computed.
+    // Both quarters of the own half, of a tile whose scores the other warpgroup has computed.
     __device__ __forceinline__ void wait_half(int stage) const
     {
         msgl__mla_wait(&smem.full[stage][2 * GROUP], phases.of(stage));
-        wait_part(stage, 2 * GROUP + 1);
+        wait_quarter(stage, 2 * GROUP + 1);
     }
 
-    // Whoever loads this part of a stage may do so as far as this warp is concerned.
-    __device__ __forceinline__ void release(int stage, int part) const
+    // Whoever loads this quarter of the own half, 0 or 1, of a stage may do so as far as this warp
+    // is concerned.
+    __device__ __forceinline__ void release(int stage, int quarter) const
     {
-        const uint32_t barrier = msgl__shared_address(&smem.empty[stage][2 * GROUP + part]);
+        const uint32_t barrier = msgl__shared_address(&smem.empty[stage][2 * GROUP + quarter]);
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) {
             if (lane < 2) msgl__mbarrier_arrive_at(barrier, (uint32_t)lane);
@@ -83,13 +84,13 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     {
         const uint64_t a = msgl__wgmma_operand(msgl__shared_address(smem.q));
         const uint64_t b = msgl__wgmma_operand(msgl__shared_address(smem.kv[stage]));
-        wait_part(stage, 0);
+        wait_quarter(stage, 0);
         msgl__wgmma_fence();
 #pragma unroll
         for (int k = 0; k < MSGL_MLA_ROW / 16; k++) {
             if (k == 8 || k == 16 || k == 24) {
                 msgl__wgmma_commit();
-                wait_part(stage, k / 8);
+                wait_quarter(stage, k / 8);
                 msgl__wgmma_fence();
             }
             const int at = (k / 4 * MSGL_MLA_CHUNK + k % 4 * 32) / 16;
@@ -104,12 +105,12 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     {
         msgl__wgmma_fence();
 #pragma unroll
-        for (int part = 0; part < 2; part++) {
-            const unsigned char *from = smem.kv[stage] + (GROUP * 4 + part * 2) * MSGL_MLA_CHUNK;
+        for (int quarter = 0; quarter < 2; quarter++) {
+            const unsigned char *from = smem.kv[stage] + (GROUP * 4 + quarter * 2) * MSGL_MLA_CHUNK;
             const uint64_t b = msgl__wgmma_operand(msgl__shared_address(from), MSGL_MLA_CHUNK);
 #pragma unroll
             for (int k = 0; k < MSGL_MLA_TILE / 16; k++)
-                msgl__wgmma_registers<true>(o[part], prob[k], b + k * 2048 / 16, 1, Product());
+                msgl__wgmma_registers<true>(o[quarter], prob[k], b + k * 2048 / 16, 1, Product());
             msgl__wgmma_commit();
         }
     }
@@ -294,20 +295,20 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                                     row_tile * MSGL_MLA_TILE + row + 8 * h);
             const float inverse = total[h] > 0 ? p.out_scale * msgl__rcp(total[h]) : 0;
 #pragma unroll
-            for (int part = 0; part < 2; part++)
-                msgl__fa_store_row(at.out + (2 * GROUP + part) * 128, o[part], h, inverse, at.valid,
-                                   128);
+            for (int quarter = 0; quarter < 2; quarter++)
+                msgl__fa_store_row(at.out + (2 * GROUP + quarter) * 128, o[quarter], h, inverse,
+                                   at.valid, 128);
             if (GROUP == 0 && (lane & 3) == 0) at.store_lse(p, rows.max[h], total[h]);
         }
     }
 
-    // A part of one that others have parts of too.
+    // A split of one that others have splits of too.
     __device__ __forceinline__ void leave(int slot, const msgl_mla_sums &o,
                                           const float (&total)[2]) const
     {
         if (warp < p.row_groups) {
-            const size_t block = msgl__mla_part(p, slot, row_tile, warp);
-            float4 *to = p.part_o + block * (16 * MSGL_MLA_LATENT / 4) +
+            const size_t block = msgl__mla_partial_at(p, slot, row_tile, warp);
+            float4 *to = p.partial_o + block * (16 * MSGL_MLA_LATENT / 4) +
                          GROUP * (16 * MSGL_MLA_LATENT / 8) + lane;
 #pragma unroll
             for (int i = 0; i < MSGL_MLA_HALF_SUMS / 4; i++) {
@@ -315,7 +316,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                 __stcg(to + i * 32, make_float4(v[0], v[1], v[2], v[3]));
             }
             if (GROUP == 0 && (lane & 3) == 0) {
-                float2 *ml = p.part_ml + block * 16 + lane / 4;
+                float2 *ml = p.partial_ml + block * 16 + lane / 4;
                 __stcg(ml, make_float2(rows.max[0], total[0]));
                 __stcg(ml + 8, make_float2(rows.max[1], total[1]));
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MLA decode for Hopper: a persistent block of one loading and two computing warpgroups per SM, its
-// work shared out by a plan on the device, parts of requests merged in the same launch. Body of the
-// instantiation files.
+// work shared out by a plan on the device, splits of requests merged in the same launch. Body of
+// the instantiation files.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_KERNEL_CUH
 
@@ -15,18 +15,18 @@
 template <msgl_mla_mode MODE, bool E4M3, bool ROWS16>
 static __device__ __forceinline__ void msgl__mla_init_barriers(msgl_mla_smem &s, bool q_box)
 {
-    const uint32_t come = MODE == MSGL_MLA_GATHER ? 64 : 1; // a part's
-    const uint32_t full = ROWS16 ? MSGL_MLA_PARTS * come : E4M3 ? 1 : come;
+    const uint32_t come = MODE == MSGL_MLA_GATHER ? 64 : 1; // a quarter's
+    const uint32_t full = ROWS16 ? MSGL_MLA_QUARTERS * come : E4M3 ? 1 : come;
     const uint32_t empty = ROWS16 || MODE == MSGL_MLA_PAIRS ? 8 : 4;
     msgl__mbarrier_init(msgl__shared_address(&s.q_full), q_box ? 4 : 128);
     msgl__mbarrier_init(msgl__shared_address(&s.q_empty), 8);
     msgl__mbarrier_init(msgl__shared_address(&s.left), 8);
     msgl__mbarrier_init(msgl__shared_address(&s.merge), 2);
     for (int stage = 0; stage < 2; stage++) {
-        for (int part = 0; part < MSGL_MLA_PARTS; part++) {
-            msgl__mbarrier_init(msgl__shared_address(&s.full[stage][part]), full);
-            msgl__mbarrier_init(msgl__shared_address(&s.codes[stage][part]), come);
-            msgl__mbarrier_init(msgl__shared_address(&s.empty[stage][part]), empty);
+        for (int quarter = 0; quarter < MSGL_MLA_QUARTERS; quarter++) {
+            msgl__mbarrier_init(msgl__shared_address(&s.full[stage][quarter]), full);
+            msgl__mbarrier_init(msgl__shared_address(&s.codes[stage][quarter]), come);
+            msgl__mbarrier_init(msgl__shared_address(&s.empty[stage][quarter]), empty);
         }
     }
     msgl__mbarrier_init_done();

@@ -72,7 +72,7 @@ static __device__ __forceinline__ int32_t msgl__mla_plan_find(const int32_t *sum
     return lo;
 }
 
-// Unit i but for its parts.
+// Unit i without its ranges.
 static __device__ __forceinline__ msgl_mla_unit msgl__mla_plan_unit(const msgl_mla_plan_args &a,
                                                                     int32_t i)
 {
