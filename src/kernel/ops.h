@@ -105,11 +105,11 @@ typedef struct msgl_moe_kernels {
 
 typedef struct msgl_sample_kernels {
     void (*sample)(msgl_exec *x, const msgl_sample_call *c); // see msgl_sample_call
-    // The same in two halves, for ranks that have a part of each row: draw leaves keys, and pick
-    // finishes a call whose keys are [parts, num_rows], from all of them, or with `sum` [num_rows],
+    // The same in two halves, for ranks that have a shard of each row: draw leaves keys, and pick
+    // finishes a call whose keys are [ranks, num_rows], from all of them, or with `sum` [num_rows],
     // this rank's. NULL: not on this device.
     void (*draw)(msgl_exec *x, const msgl_sample_call *c);
-    void (*pick)(msgl_exec *x, const msgl_sample_call *c, int parts);
+    void (*pick)(msgl_exec *x, const msgl_sample_call *c, int ranks);
     // out[r].logprob and rank of out[r].token and the out[r].num_top most likely (ties: lowest id
     // first), from the raw logits; req and position are left alone. A NaN row gives NaN, rank 0 and
     // num_top 0.

@@ -118,9 +118,9 @@ static void make_row(float *l, int vocab, int kind, uint64_t *seed)
 }
 
 // Drawn from columns that are apart, as ranks have them: the tokens of whole rows.
-static void check_parts(bench_exec *e, family *f, int rows, int vocab, int parts, uint64_t *seed)
+static void check_shards(bench_exec *e, family *f, int rows, int vocab, int ranks, uint64_t *seed)
 {
-    const int share = ((vocab + parts - 1) / parts + 3) / 4 * 4;
+    const int shard_columns = ((vocab + ranks - 1) / ranks + 3) / 4 * 4;
     array l = array_new(MSGL_F32, (size_t)rows * vocab, 0, seed);
     msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows), *d_rows;
     for (int r = 0; r < rows; r++) {
@@ -133,32 +133,33 @@ static void check_parts(bench_exec *e, family *f, int rows, int vocab, int parts
     int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 2 * rows),
             *d_out = ints_upload(out, 2 * rows);
     uint64_t *d_keys;
-    float *d_part;
+    float *d_shard;
     CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
-    CUDA_OK(cudaMalloc((void **)&d_keys, sizeof *d_keys * rows * parts));
-    CUDA_OK(cudaMalloc((void **)&d_part, sizeof(float) * rows * share));
+    CUDA_OK(cudaMalloc((void **)&d_keys, sizeof *d_keys * rows * ranks));
+    CUDA_OK(cudaMalloc((void **)&d_shard, sizeof(float) * rows * shard_columns));
     device_write(d_rows, p, sizeof *p * rows);
     msgl_sample_call c = {};
     c.num_rows = rows, c.rows = d_rows, c.any_random = true;
-    for (int i = 0; i < parts; i++) {
-        const int first = i * share, columns = vocab - first < share ? vocab - first : share;
-        CUDA_OK(cudaMemcpy2D(d_part, columns * sizeof(float), (const float *)l.dev + first,
+    for (int i = 0; i < ranks; i++) {
+        const int first = i * shard_columns,
+                  columns = vocab - first < shard_columns ? vocab - first : shard_columns;
+        CUDA_OK(cudaMemcpy2D(d_shard, columns * sizeof(float), (const float *)l.dev + first,
                              vocab * sizeof(float), columns * sizeof(float), rows,
                              cudaMemcpyDeviceToDevice));
-        c.logits = d_part, c.ld = columns, c.vocab = columns, c.first = first;
+        c.logits = d_shard, c.ld = columns, c.vocab = columns, c.first = first;
         c.keys = d_keys + (size_t)i * rows;
         msgl__cuda_draw(&e->x, &c);
         exec_sync(e);
     }
     c.keys = d_keys, c.tokens = d_out, c.status = d_out + rows;
-    msgl__cuda_pick(&e->x, &c, parts);
+    msgl__cuda_pick(&e->x, &c, ranks);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 2 * rows, cudaMemcpyDeviceToHost));
     for (int r = 0; r < rows; r++) {
-        expect(f, out[r] == want.tokens[r], "a token from parts");
-        expect(f, out[rows + r] == want.status[r], "a status from parts");
+        expect(f, out[r] == want.tokens[r], "a token from shards");
+        expect(f, out[rows + r] == want.status[r], "a status from shards");
     }
-    cudaFree(d_out), cudaFree(d_rows), cudaFree(d_keys), cudaFree(d_part);
+    cudaFree(d_out), cudaFree(d_rows), cudaFree(d_keys), cudaFree(d_shard);
     free(out), free(p);
     draws_free(&want), array_free(&l);
 }
@@ -527,7 +528,7 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
-    family replay = {"replay"}, adjusts = {"adjusts"}, parts = {"parts"};
+    family replay = {"replay"}, adjusts = {"adjusts"}, shards = {"shards"};
     const int big = o.quick ? 5003 : 151936;
     check_greedy(&e, &greedy, SOME, 1, 1, &seed);
     check_greedy(&e, &greedy, MANY, 7, 7, &seed);
@@ -539,10 +540,10 @@ int main(int argc, char **argv)
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
     }
 
-    check_parts(&e, &parts, SOME, 777, 2, &seed);
-    check_parts(&e, &parts, MANY, 778, 3, &seed);
-    if (!o.quick) check_parts(&e, &parts, 1, big, 2, &seed);
-    if (!o.quick) check_parts(&e, &parts, 64, big, 4, &seed);
+    check_shards(&e, &shards, SOME, 777, 2, &seed);
+    check_shards(&e, &shards, MANY, 778, 3, &seed);
+    if (!o.quick) check_shards(&e, &shards, 1, big, 2, &seed);
+    if (!o.quick) check_shards(&e, &shards, 64, big, 4, &seed);
 
     check_replay(&e, &replay, SOME, 777, &seed);
     if (!o.quick) check_replay(&e, &replay, 1, big, &seed);
@@ -628,7 +629,7 @@ int main(int argc, char **argv)
     int failed = family_end(&greedy);
     failed |= family_end(&replay);
     failed |= family_end(&adjusts);
-    failed |= family_end(&parts);
+    failed |= family_end(&shards);
     failed |= family_end(&draws);
     failed |= family_end(&mixed);
     failed |= family_end(&logprobs);

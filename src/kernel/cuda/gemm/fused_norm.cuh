@@ -38,7 +38,7 @@ static inline bool msgl__leaves_norm_stats(const msgl_linear_call *c)
 }
 
 // What becomes of the sums: stored by the threads that have them, gated before, or collected in
-// shared memory, added up over the parts of k and to what is there, and norm_stats left for the
+// shared memory, added up over the splits of k and to what is there, and norm_stats left for the
 // norm behind.
 typedef enum msgl_fused_epilogue {
     MSGL_FUSED_PLAIN,

@@ -28,7 +28,7 @@ enum {
 struct fused_args {
     int32_t m, n, k; // n: outputs, which is half of W's rows when gated
     int32_t stages, splits;
-    int32_t steps, longer; // steps of k of a part; of the first `longer` parts one more
+    int32_t steps, longer; // steps of k of a split; of the first `longer` splits one more
     // Rows of a tile that each split finishes: of 64 rows and 3 splits 22, and the last one has
     // rows [44, 64).
     int32_t split_rows;
@@ -78,14 +78,14 @@ static inline int fused_steps(int k)
     return (k + BK - 1) / BK;
 }
 
-// Whether k can be cut into so many parts.
+// Whether k can be cut into so many splits.
 static inline bool fused_can_split(const msgl_linear_call *c, int splits)
 {
     return !(c->gated && splits > 1) && splits <= fused_steps(c->w->k) &&
            splits <= FUSED_MAX_SPLITS;
 }
 
-// Most parts of at least four steps that leave all blocks running at once: those of a cluster lie
+// Most splits of at least four steps that leave all blocks running at once: those of a cluster lie
 // in one part of the GPU, of which each has a few multiprocessors left over.
 static inline int fused_choose_splits(const msgl_cuda_device *d, int blocks, int steps)
 {
@@ -117,9 +117,9 @@ static inline int fused_count_stages(const fused_args *g, int room, int stage_by
 
 // --- where a block is ---------------------------------------------------------------------------
 
-// Blocks of a cluster differ in their part of k.
+// Blocks of a cluster differ in their split of k.
 struct fused_place {
-    int part;
+    int split;
     int output, token; // its first output, its first row of in
     int rows, own;     // rows of in of this tile, rows that this block finishes
     int first, num;    // steps of k
@@ -130,24 +130,24 @@ template <int TILE, int OUTPUTS>
 static __device__ __forceinline__ fused_place fused_find_place(const fused_args &g)
 {
     fused_place p;
-    p.part = (int)blockIdx.x;
+    p.split = (int)blockIdx.x;
     p.output = (int)blockIdx.y * OUTPUTS;
     p.token = (int)blockIdx.z * TILE;
     p.rows = msgl__clamp_to(g.m - p.token, TILE);
-    p.own = msgl__clamp_to(p.rows - p.part * g.split_rows, g.split_rows);
-    p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
-    p.num = g.steps + (p.part < g.longer);
+    p.own = msgl__clamp_to(p.rows - p.split * g.split_rows, g.split_rows);
+    p.first = p.split * g.steps + (p.split < g.longer ? p.split : g.longer);
+    p.num = g.steps + (p.split < g.longer);
     return p;
 }
 
 // Addresses in shared memory.
 struct fused_shared {
-    uint32_t stages; // then this block's own sums
-    uint32_t parts;  // other blocks' sums of the rows that this one finishes
+    uint32_t stages;   // then this block's own sums
+    uint32_t partials; // other blocks' sums of the rows that this one finishes
     uint32_t full, empty, landed, scales;
 };
 
-// All but `parts`. scales: bytes of the rows' factors.
+// All but `partials`. scales: bytes of the rows' factors.
 static __device__ __forceinline__ fused_shared fused_lay_out(const void *unaligned, uint32_t scales)
 {
     fused_shared at;
@@ -220,7 +220,7 @@ static __device__ __forceinline__ void fused_load_rest(const LOADER &l, const fu
 
 // --- multiplying --------------------------------------------------------------------------------
 
-// The tile's sums over this block's part of k; A and B are at A_AT and B_AT of a stage.
+// The tile's sums over this block's split of k; A and B are at A_AT and B_AT of a stage.
 // LAST: also stages that nobody waits for are given back.
 template <int STAGE_BYTES, int A_AT, int B_AT, bool LAST, int SUMS>
 static __device__ __forceinline__ void fused_multiply(const fused_args &g, const fused_place &p,
@@ -262,12 +262,12 @@ static __device__ __forceinline__ void fused_send(const fused_args &g, const fus
                                                   const fused_shared &at)
 {
     const int to = threadIdx.x % 32;
-    if (to >= g.splits || to == p.part) return;
+    if (to >= g.splits || to == p.split) return;
     const uint32_t row = PITCH * 4, all = (uint32_t)g.split_rows * row;
     const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.split_rows, g.split_rows) * row;
-    const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
+    const uint32_t slot = (uint32_t)(p.split < to ? p.split : p.split - 1);
     if (bytes == 0) return;
-    msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, (uint32_t)to),
+    msgl__cluster_copy(msgl__cluster_address(at.partials + slot * all, (uint32_t)to),
                        at.stages + (uint32_t)to * all, bytes,
                        msgl__cluster_address(at.landed, (uint32_t)to));
 }
@@ -321,15 +321,16 @@ template <int OUTPUTS> struct fused_finisher {
         v[3] = v[3] * scale + bias.w + before[3];
     }
 
-    // Sums to this rank's part of what is added, as it is sent.
-    __device__ __forceinline__ uint2 part(float v[4], float scale) const
+    // Sums to this rank's partial of what is added, as it is sent.
+    __device__ __forceinline__ uint2 partial(float v[4], float scale) const
     {
         const float nothing[4] = {};
         add(v, scale, nothing);
         return fused_plus_zeros(fused_pack_four(v));
     }
 
-    // Where the other rank's part of row t of x is, or this one's goes, behind a slot's beginning.
+    // Where the other rank's partial of row t of x is, or this one's goes, behind a slot's
+    // beginning.
     __device__ __forceinline__ size_t place(const fused_args &g, int t) const
     {
         return ((size_t)t * g.n + column) * sizeof(__nv_bfloat16);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of mid_sm90 for tiles of 80 outputs: 64 tiles of 5,120 outputs with k in two parts are
+// The end of mid_sm90 for tiles of 80 outputs: 64 tiles of 5,120 outputs with k in two splits are
 // 128 blocks, in pairs, of which a GPU holds as many as it has pairs of multiprocessors. (o of half
 // of 14B, 64 rows: 10.6 us; 40 clusters of three, for tiles of 128, took 17.2, 40 pairs 13.1.)
 //
@@ -38,7 +38,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         row = (int)threadIdx.x / 32 * OF_WARP + of_warp;
         column = p.output + lane * 8;
         valid = of_warp < OF_WARP && column < g.n;
-        out = g.out + (size_t)(p.token + p.part * g.split_rows) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows) * g.ld_out + column;
     }
 
     __device__ __forceinline__ bool there(const fused_place &p, int r) const
@@ -63,27 +63,27 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         }
     }
 
-    // Where its part of row r of this block's lies in shared memory.
+    // Where its partial of row r of this block's lies in shared memory.
     __device__ __forceinline__ uint32_t place(const fused_place &p, int r) const
     {
         return (uint32_t)((r * PITCH + column - p.output) * 4);
     }
 
-    // All parts of k, this block's first, and the bias.
-    __device__ __forceinline__ void add_parts(const fused_args &g, const fused_place &p,
-                                              const fused_shared &at, int r, float v[8]) const
+    // All splits of k, this block's first, and the bias.
+    __device__ __forceinline__ void add_splits(const fused_args &g, const fused_place &p,
+                                               const fused_shared &at, int r, float v[8]) const
     {
-        const int bytes = g.split_rows * PITCH * 4, first = p.part * g.split_rows;
-        uint32_t from = at.stages + (uint32_t)(p.part * bytes) + place(p, r);
+        const int bytes = g.split_rows * PITCH * 4, first = p.split * g.split_rows;
+        uint32_t from = at.stages + (uint32_t)(p.split * bytes) + place(p, r);
 #pragma unroll
         for (int j = 0; j < 8; j++) v[j] = 0;
 #pragma unroll 1
-        for (int part = 0; part < g.splits; part++) {
+        for (int split = 0; split < g.splits; split++) {
             const float4 a = msgl__read_shared<float4>(from);
             const float4 b = msgl__read_shared<float4>(from + 16);
             v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
             v[4] += b.x, v[5] += b.y, v[6] += b.z, v[7] += b.w;
-            from = at.parts + (uint32_t)(part * bytes) + place(p, r);
+            from = at.partials + (uint32_t)(split * bytes) + place(p, r);
         }
         const float scale = fused_load_scale(g.sums != NULL, at.scales, first + r);
 #pragma unroll
@@ -97,7 +97,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     __device__ __forceinline__ void leave_norm_stats(const fused_args &g, const fused_place &p,
                                                      int r, uint4 stored) const
     {
-        const int t = p.token + p.part * g.split_rows + r;
+        const int t = p.token + p.split * g.split_rows + r;
         float x[8], square = 0;
         eights_unpack(stored, x);
 #pragma unroll
@@ -131,7 +131,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
                 uint4 stored = make_uint4(0, 0, 0, 0);
                 if (there(p, r)) {
                     float v[8], before[8];
-                    add_parts(g, p, at, r, v);
+                    add_splits(g, p, at, r, v);
                     eights_unpack(old[i], before);
 #pragma unroll
                     for (int j = 0; j < 8; j++) v[j] += before[j];
@@ -143,28 +143,28 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         }
     }
 
-    // Where the other rank's part of row r is, or this one's goes, behind a slot's beginning.
+    // Where the other rank's partial of row r is, or this one's goes, behind a slot's beginning.
     __device__ __forceinline__ size_t word(const fused_args &g, const fused_place &p, int r) const
     {
-        const int t = p.token + p.part * g.split_rows + r;
+        const int t = p.token + p.split * g.split_rows + r;
         return ((size_t)t * g.n + column) * sizeof(__nv_bfloat16);
     }
 
-    // This rank's parts to the other one, and in place of their first sums.
+    // This rank's partials to the other one, and in place of their first sums.
     __device__ __forceinline__ void send(const fused_args &g, const fused_place &p,
                                          const fused_shared &at, const msgl_peer_slot &slot) const
     {
 #pragma unroll 1
         for (int r = row; there(p, r); r += STEP) {
             float v[8];
-            add_parts(g, p, at, r, v);
+            add_splits(g, p, at, r, v);
             const uint4 u = eights_pack(v);
             const uint2 a = fused_plus_zeros(make_uint2(u.x, u.y));
             const uint2 b = fused_plus_zeros(make_uint2(u.z, u.w));
-            const uint4 part = make_uint4(a.x, a.y, b.x, b.y);
-            msgl__peer_push(slot.theirs + word(g, p, r), part);
+            const uint4 sent = make_uint4(a.x, a.y, b.x, b.y);
+            msgl__peer_push(slot.theirs + word(g, p, r), sent);
             msgl__write_shared(
-                at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4) + place(p, r), part);
+                at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4) + place(p, r), sent);
         }
     }
 
@@ -172,7 +172,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     __device__ __forceinline__ void receive(const fused_args &g, const fused_place &p,
                                             const fused_shared &at, const msgl_peer_slot &slot)
     {
-        const uint32_t own = at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4);
+        const uint32_t own = at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4);
         const int of_warp = (int)threadIdx.x / 32 * OF_WARP;
 #pragma unroll 1
         for (int done = 0; of_warp + done < p.own; done += AHEAD * STEP) {

@@ -152,7 +152,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
 
     __device__ __forceinline__ mid_finisher(const fused_args &g, const fused_place &p) : base(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.split_rows + row) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows + row) * g.ld_out + column;
     }
 
     __device__ __forceinline__ uint2 load_old(const fused_args &g, const fused_place &p,
@@ -177,17 +177,17 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
         return load_old(g, p, i);
     }
 
-    // All parts of a sum, here first.
-    __device__ __forceinline__ void add_parts(const fused_args &g, uint32_t own, uint32_t parts,
-                                              float v[4]) const
+    // All partials of a sum, here first.
+    __device__ __forceinline__ void add_splits(const fused_args &g, uint32_t own, uint32_t partials,
+                                               float v[4]) const
     {
         float4 a[FUSED_MAX_SPLITS];
         a[0] = msgl__read_shared<float4>(own);
 #pragma unroll
         for (int i = 1; i < FUSED_MAX_SPLITS; i++) {
             a[i] = make_float4(0, 0, 0, 0);
-            if (i < g.splits) a[i] = msgl__read_shared<float4>(parts);
-            parts += (uint32_t)(g.split_rows * shape::PITCH * 4);
+            if (i < g.splits) a[i] = msgl__read_shared<float4>(partials);
+            partials += (uint32_t)(g.split_rows * shape::PITCH * 4);
         }
         v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;
 #pragma unroll
@@ -200,7 +200,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
                                         const fused_shared &at) const
     {
         const int c = column - p.output, warp = (int)(threadIdx.x & ~31u) / FOURS;
-        const int first = p.part * g.split_rows; // row of the tile
+        const int first = p.split * g.split_rows; // row of the tile
         uint32_t offset = (uint32_t)((row * shape::PITCH + c) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
         __nv_bfloat16 *to = out;
@@ -214,7 +214,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
             if (there) {
                 const uint2 was = loaded(g, p, i);
                 float v[4], before[4];
-                add_parts(g, own + offset, at.parts + offset, v);
+                add_splits(g, own + offset, at.partials + offset, v);
                 fused_unpack_four(was, before);
                 base::add(v, fused_load_scale(g.sums != NULL, at.scales, first + r), before);
                 stored = fused_pack_four(v);
@@ -228,21 +228,21 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
         }
     }
 
-    // This rank's parts to the other one, and in place of their first sums.
+    // This rank's partials to the other one, and in place of their first sums.
     __device__ __forceinline__ void send(const fused_args &g, const fused_place &p,
                                          const fused_shared &at, const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.split_rows;
+        const int first = p.split * g.split_rows;
         uint32_t offset = (uint32_t)((row * shape::PITCH + column - p.output) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
 #pragma unroll 1
         for (int r = row; valid && r < p.own; r += STEP) {
             float v[4];
-            add_parts(g, own + offset, at.parts + offset, v);
-            const uint2 part =
-                base::part(v, fused_load_scale(g.sums != NULL, at.scales, first + r));
-            msgl__peer_push(slot.theirs + base::place(g, p.token + first + r), part);
-            msgl__write_shared(own + offset, part);
+            add_splits(g, own + offset, at.partials + offset, v);
+            const uint2 sent =
+                base::partial(v, fused_load_scale(g.sums != NULL, at.scales, first + r));
+            msgl__peer_push(slot.theirs + base::place(g, p.token + first + r), sent);
+            msgl__write_shared(own + offset, sent);
             offset += STEP * shape::PITCH * 4;
         }
     }
@@ -253,7 +253,7 @@ template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
                                             const fused_shared &at,
                                             const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.split_rows, warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.split * g.split_rows, warp = (int)(threadIdx.x & ~31u) / FOURS;
         const uint32_t own =
             at.stages + (uint32_t)(((first + row) * shape::PITCH + column - p.output) * 4);
 #pragma unroll 1
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(FUSED_THREADS, 2)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     fused_shared at = fused_lay_out(unaligned, ROWS * 4);
     const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
-    at.parts = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
+    at.partials = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
     msgl__pdl_trigger();
     if (warp == FUSED_WARPS) {
         const int ahead = p.num < g.stages ? p.num : g.stages;

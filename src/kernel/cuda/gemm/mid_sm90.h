@@ -12,7 +12,7 @@ extern "C" {
 #include "kernel/exec.h"
 
 // How a product is cut up: a block makes 64 rows of `in` times `columns` rows of W over one of
-// `splits` parts of k, which are a cluster.
+// the `splits` ranges of k, which are a cluster.
 typedef struct msgl_mid_plan {
     int columns;       // gated 48, 64, 96, 144 or 208, else 32 or 64, or 80 to add to the output
     int splits;        // 1 to 8; gated 1

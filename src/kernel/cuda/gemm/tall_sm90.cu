@@ -70,7 +70,7 @@ static __device__ __forceinline__ void row_scales(const tall_args &g, const fuse
                                                   uint32_t scales)
 {
     constexpr int NUM = tall_shape<COLUMNS>::SCALES,
-                  BATCH = 32 / NUM; // rows of a lane, parts at a time
+                  BATCH = 32 / NUM; // rows of a lane, tiles of norm_stats at a time
     const int lane = threadIdx.x % 32;
     float sum[NUM] = {};
 #pragma unroll 1
@@ -208,7 +208,7 @@ struct tall_finisher : fused_finisher<ROWS> {
     __device__ __forceinline__ tall_finisher(const tall_args &g, const fused_place &p)
         : fused_finisher<ROWS>(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.split_rows) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows) * g.ld_out + column;
     }
 
     // Of the rows from r on.
@@ -223,12 +223,12 @@ struct tall_finisher : fused_finisher<ROWS> {
         }
     }
 
-    // Sums over the parts of k, this block's first.
-    __device__ __forceinline__ void add_parts(const tall_args &g, const fused_place &p,
-                                              const fused_shared &at, int r,
-                                              float (&v)[BATCH][4]) const
+    // Sums over the splits of k, this block's first.
+    __device__ __forceinline__ void add_splits(const tall_args &g, const fused_place &p,
+                                               const fused_shared &at, int r,
+                                               float (&v)[BATCH][4]) const
     {
-        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.part * g.split_rows * PITCH * 4);
+        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int there = r + i * STEP < p.own ? r + i * STEP : 0;
@@ -236,20 +236,20 @@ struct tall_finisher : fused_finisher<ROWS> {
             v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0;
         }
 #pragma unroll 1
-        for (int part = 0; part < g.splits; part++) {
+        for (int split = 0; split < g.splits; split++) {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const float4 a = msgl__read_shared<float4>(from + offset[i]);
                 v[i][0] += a.x, v[i][1] += a.y, v[i][2] += a.z, v[i][3] += a.w;
             }
-            from = at.parts + (uint32_t)(part * g.split_rows * PITCH * 4);
+            from = at.partials + (uint32_t)(split * g.split_rows * PITCH * 4);
         }
     }
 
     __device__ __forceinline__ void run(const tall_args &g, const fused_place &p,
                                         const fused_shared &at)
     {
-        const int first = p.part * g.split_rows, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.split * g.split_rows, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
         // A warp goes on as long as one of its rows is there: all lanes take part in the sums of
         // leave_norm_stats.
 #pragma unroll 1
@@ -257,7 +257,7 @@ struct tall_finisher : fused_finisher<ROWS> {
             float v[BATCH][4];
             uint2 stored[BATCH];
             if (done > 0) load(g, p, row + done);
-            add_parts(g, p, at, row + done, v);
+            add_splits(g, p, at, row + done, v);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int r = row + done + i * STEP;
@@ -292,9 +292,9 @@ __global__ void __launch_bounds__(FUSED_THREADS, 2)
     extern __shared__ unsigned char unaligned[];
     const fused_place p = fused_find_place<COLUMNS, OUTPUTS>(g);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool split = COLLECT && g.splits > 1;
+    const bool splits = COLLECT && g.splits > 1;
     fused_shared at = fused_lay_out(unaligned, shape::SCALES * 128);
-    at.parts = at.stages + (uint32_t)(g.height * PITCH * 4);
+    at.partials = at.stages + (uint32_t)(g.height * PITCH * 4);
     msgl__pdl_trigger();
     const int ahead = p.num < g.stages ? p.num : g.stages;
     const tall_loader<COLUMNS, GATED> loader = {p, &map_in, &map_w};
@@ -309,12 +309,12 @@ __global__ void __launch_bounds__(FUSED_THREADS, 2)
         msgl__pdl_wait();
         if (lane == 0) fused_load_rest(loader, at, p.first, p.first + p.num, ahead, g.stages);
         __syncwarp();
-        if (split) msgl__cluster_meet();
+        if (splits) msgl__cluster_meet();
     } else if (warp > FUSED_WARPS) {
         msgl__pdl_wait();
         if (g.sums != NULL) row_scales<COLUMNS>(g, p, at.scales);
         msgl__named_barrier_arrive(1, GROUP + 32);
-        if (split) msgl__cluster_meet();
+        if (splits) msgl__cluster_meet();
     } else {
         float acc[COLUMNS / 2];
         tall_finisher finisher(g, p);
@@ -324,19 +324,19 @@ __global__ void __launch_bounds__(FUSED_THREADS, 2)
         msgl__named_barrier_sync(1, GROUP + 32); // the stages become the sums' place
         if (COLLECT) {
             // What others send may land where this block's stages were, from when all are here.
-            if (split) msgl__cluster_arrive();
+            if (splits) msgl__cluster_arrive();
             collect<COLUMNS>(p, at, acc);
             msgl__fence_async_proxy();
-            if (split) msgl__cluster_wait();
+            if (splits) msgl__cluster_wait();
             msgl__named_barrier_sync(2, GROUP);
-            if (split && warp == 0) fused_send<PITCH>(g, p, at);
-            if (split) msgl__mbarrier_wait(at.landed, 0);
+            if (splits && warp == 0) fused_send<PITCH>(g, p, at);
+            if (splits) msgl__mbarrier_wait(at.landed, 0);
             finisher.run(g, p, at);
         } else {
             store_direct<COLUMNS, GATED>(g, p, at, acc);
         }
     }
-    if (split) msgl__cluster_meet(); // what this block has sent has arrived
+    if (splits) msgl__cluster_meet(); // what this block has sent has arrived
 #endif
 }
 

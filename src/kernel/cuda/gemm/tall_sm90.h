@@ -12,7 +12,7 @@ extern "C" {
 #include "kernel/exec.h"
 
 // How a product is cut up: a block makes 64 rows of W times `columns` rows of `in` over one of
-// `splits` parts of k, which are a cluster.
+// the `splits` ranges of k, which are a cluster.
 typedef struct msgl_tall_plan {
     int columns;       // 48 to 128, a multiple of 16
     int splits;        // 1 to 8; gated 1

@@ -75,7 +75,7 @@ void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, 
 void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c);
 void msgl__cuda_chain(msgl_exec *x, const msgl_sample_call *c);
 void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c);
-void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts);
+void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int ranks);
 void msgl__cuda_mask(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks,
                      int num_rows, int vocab, float *out);
 void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,

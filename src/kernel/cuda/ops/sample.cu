@@ -393,16 +393,16 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (p.adjusts) restore_row(&a);
 }
 
-// A thread per row: the largest of the keys [parts, rows], all of which have one.
-static __global__ void pick_kernel(const __grid_constant__ sample_args a, int rows, int parts)
+// A thread per row: the largest of the keys [ranks, rows], all of which have one.
+static __global__ void pick_kernel(const __grid_constant__ sample_args a, int rows, int ranks)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (row >= (a.replay == NULL ? rows : a.replay->num_rows)) return;
     uint64_t best = 0;
-    for (int part = 0; part < parts; part++) {
-        const uint64_t key = __ldcg(a.keys + (size_t)part * rows + row);
+    for (int rank = 0; rank < ranks; rank++) {
+        const uint64_t key = __ldcg(a.keys + (size_t)rank * rows + row);
         best = key > best ? key : best;
     }
     put_token(find_place(a, row), best);
@@ -590,7 +590,7 @@ extern "C" void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c)
     launch_unfiltered(x, l, c->num_rows, a);
 }
 
-extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts)
+extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int ranks)
 {
     if (c->num_rows <= 0) return;
     sample_args a = args_of(c, 0);
@@ -602,7 +602,7 @@ extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int par
         return;
     }
     MSGL_CUDA_TRY(
-        x, msgl__launch(pick_kernel, grid, block, 0, msgl__cuda_stream(x), a, c->num_rows, parts));
+        x, msgl__launch(pick_kernel, grid, block, 0, msgl__cuda_stream(x), a, c->num_rows, ranks));
 }
 
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
