@@ -60,7 +60,7 @@ int msgl__sim_replica_send(msgl_sim_replica *r, int32_t line, msgl_err *err);
 // is left but what the scheduler has learned of its steps. Its own prefix stays cached.
 int msgl__sim_replica_warm_up(msgl_sim_replica *r, int32_t line);
 bool msgl__sim_replica_has_work(const msgl_sim_replica *r);
-// One turn of the scheduler. now_ns is when it ends, events what came of it.
+// One step of the scheduler. now_ns is when it ends, events what came of it.
 int msgl__sim_replica_step(msgl_sim_replica *r);
 
 #endif

@@ -25,9 +25,9 @@ typedef struct dual_backend {
     msgl_dual_ranges ranges; // of a step's answers
     float *lse;              // what a layer's ranges leave
     void *results;
-    // With a pattern: its counts [layers, num_q_heads, 2] and turns, and a piece's workspace.
+    // With a pattern: its counts [layers, num_q_heads, 2] and rotations, and a piece's workspace.
     int32_t *counts;
-    float *turns;
+    float *rotations;
     void *sparse;
 } dual_backend;
 
@@ -60,7 +60,7 @@ static void carve(dual_backend *b, char **at)
     b->results = msgl__attn_carve(at, rows * (size_t)cfg->head_dim * elem);
     if (cfg->pattern == NULL) return;
     b->counts = msgl__attn_carve(at, counts_bytes(cfg->pattern));
-    b->turns = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->turns);
+    b->rotations = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->rotations);
     b->sparse = msgl__attn_carve(at, cfg->cuda->attn->dual_sparse_workspace(
                                          cfg->num_q_heads, cfg->head_dim, cfg->max_seq_len));
 }
@@ -78,7 +78,8 @@ static int copy_pattern(const dual_backend *b, msgl_err *err)
         counts[2 * i + 1] = p->heads[i].distances;
     }
     ops->copy_in(b->cfg.dev, b->counts, counts, counts_bytes(p));
-    ops->copy_in(b->cfg.dev, b->turns, p->turns, 4 * (size_t)p->half * sizeof *b->turns);
+    ops->copy_in(b->cfg.dev, b->rotations, p->rotations,
+                 4 * (size_t)p->half * sizeof *b->rotations);
     msgl__free(counts);
     return 0;
 }
@@ -185,7 +186,7 @@ static int prefill(const dual_backend *b, const msgl_cuda_attn_call *c,
                                    .last = p->prompts.last,
                                    .counts = b->counts +
                                              (size_t)layer->layer * (size_t)p->num_q_heads * 2,
-                                   .turns = b->turns,
+                                   .rotations = b->rotations,
                                    .half = p->half,
                                    .workspace = b->sparse};
         for (int32_t at = len - rows; at < len && code == 0; at = piece.end) {

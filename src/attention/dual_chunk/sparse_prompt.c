@@ -130,14 +130,14 @@ static int32_t choosing_rows(const piece *p)
     return at_most(p->cfg->pattern->prompts.last, p->end - p->begin);
 }
 
-// The queries that choose among keys of earlier chunks are turned by the whole distance, so that
+// The queries that choose among keys of earlier chunks are rotated by the whole distance, so that
 // they find what is near across the border: by len for the chunk before, by size for others.
-static void turn_queries(const piece *p, int head, const worker_room *w)
+static void rotate_queries(const piece *p, int head, const worker_room *w)
 {
     const msgl_dual_pattern *pattern = p->cfg->pattern;
     const int dim = p->cfg->head_dim, half = pattern->half, rows = choosing_rows(p);
     for (int t = 0; t < 2; t++) {
-        const float *cosines = pattern->turns + (size_t)t * 2 * (size_t)half;
+        const float *cosines = pattern->rotations + (size_t)t * 2 * (size_t)half;
         const float *sines = cosines + half;
         for (int i = 0; i < rows; i++) {
             const int32_t row = p->row + (p->end - p->begin) - rows + i;
@@ -160,7 +160,7 @@ static void score_row(const piece *p, const worker_room *w, int head, int range,
     const float *q = w->queries;
     if (range == MSGL_ATTN_RANGES - 1) {
         q = query_of(p, p->row + (p->end - p->begin) - rows + i, range, head);
-    } else { // 1: the chunk before, by the first turn; 0: by the second
+    } else { // 1: the chunk before, by the first rotation; 0: by the second
         q += (size_t)((1 - range) * p->cfg->pattern->prompts.last + i) * (size_t)dim;
     }
     for (int j = 0; j < n; j++) {
@@ -245,7 +245,7 @@ static void choose_pattern(void *arg, int head, int worker)
     memset(distances, 0, bytes);
     memset(columns, all ? 255 : 0, bytes);
     if (all) return;
-    turn_queries(p, head, &w);
+    rotate_queries(p, head, &w);
     memset(w.columns, 0, (size_t)p->end * sizeof *w.columns);
     memset(w.distances, 0, (size_t)p->end * sizeof *w.distances);
     for (int32_t i = 0; i < rows; i++) {
