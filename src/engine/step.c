@@ -368,9 +368,9 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     if (!batch_valid(e, b)) return MSGL_EINVAL;
     if (e->place.rank == 0) e->whole_rows = e->on_logits != NULL;
     if (e->place.others != NULL) {
-        const int told =
+        const int code =
             msgl__ranks_submit(e->place.others, e->page_tables, e->num_tables, b, e->whole_rows);
-        if (told != 0) return told;
+        if (code != 0) return code;
     }
     msgl_engine_step *s = &e->steps[b->step_slot];
     s->whole_rows = e->whole_rows;
@@ -514,9 +514,9 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         return MSGL_EINVAL;
     }
     if (e->place.others != NULL) {
-        const int told = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
+        const int code = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
                                                   table_idx, pos, ids, n);
-        if (told != 0) return told;
+        if (code != 0) return code;
     }
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
         const int32_t count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
@@ -584,8 +584,8 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
     msgl_engine *e = engine;
     if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
     if (e->place.others != NULL) {
-        const int told = msgl__ranks_write_extra(e->place.others, table_idx, extra);
-        if (told != 0) return told;
+        const int code = msgl__ranks_write_extra(e->place.others, table_idx, extra);
+        if (code != 0) return code;
     }
     int code = 0;
     if (extra->num_bias > 0) code = write_bias(e, table_idx, extra);

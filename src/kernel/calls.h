@@ -96,7 +96,7 @@ typedef struct msgl_grouped_call {
     const int32_t *to; // NULL, or, not together with gated: row j's result is row to[j] of out
     // The device arrays offsets, from and to were complete before the grouped product in front of
     // this call began, so that the kernel may read them before that product ends.
-    bool settled;
+    bool inputs_ready;
 } msgl_grouped_call;
 
 // A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.

@@ -87,8 +87,8 @@ CHAIN_FN uint64_t chain_typical_key(double x, double log_sum, double entropy, in
 // Mass that a prefix has to reach to have the fraction p of all, or, `beyond`, more than that.
 CHAIN_FN uint64_t chain_mass_target(float p, uint64_t total, bool beyond)
 {
-    const double part = (double)p * (double)total;
-    const uint64_t mass = (uint64_t)(beyond ? floor(part) + 1 : ceil(part));
+    const double target = (double)p * (double)total;
+    const uint64_t mass = (uint64_t)(beyond ? floor(target) + 1 : ceil(target));
     return mass < 1 ? 1 : mass > total ? total : mass;
 }
 

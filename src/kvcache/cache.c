@@ -9,7 +9,7 @@
 
 // How much is evicted at once: so many tokens, but no more than one in so many of the span's pages.
 // Kernels read neighbouring slots faster.
-enum { EVICTED_TOKENS = 512, EVICTED_SHARE = 64 };
+enum { EVICTED_TOKENS = 512, EVICTED_DIVISOR = 64 };
 
 struct msgl_cache {
     const msgl_cache_ops *ops;
@@ -161,7 +161,7 @@ static bool make_free(msgl_cache *c, int32_t span, int32_t n)
         // A prefix is evicted from its end, so pages evicted one by one would be handed out in
         // falling order; of some at once the stack makes a rising one.
         int32_t some = EVICTED_TOKENS / l->page_size;
-        const int32_t most = l->spans[span].num_units / EVICTED_SHARE;
+        const int32_t most = l->spans[span].num_units / EVICTED_DIVISOR;
         if (some > most) some = most;
         const int32_t lacking = n - c->store.free[span].count;
         if (some < lacking) some = lacking;

@@ -8,19 +8,19 @@
 // Two ranks sum in one shot, which moves no more and waits once.
 enum { LEAST_RANKS = 3 };
 
-static int32_t parts(const msgl_moe_experts *e)
+static int32_t ranks_of(const msgl_moe_experts *e)
 {
     return e->num_experts / e->own;
 }
 
 bool msgl__experts_exchange(const msgl_moe_experts *e)
 {
-    return parts(e) >= LEAST_RANKS;
+    return ranks_of(e) >= LEAST_RANKS;
 }
 
 size_t msgl__expert_sum_bytes(const msgl_moe_experts *e, int32_t rows)
 {
-    const size_t n = (size_t)rows, ranks = (size_t)parts(e), hidden = (size_t)e->down[0].n;
+    const size_t n = (size_t)rows, ranks = (size_t)ranks_of(e), hidden = (size_t)e->down[0].n;
     const size_t padded_rows = ranks * (size_t)msgl__ceil_div(rows, (int32_t)ranks);
     if (!msgl__experts_exchange(e)) return 0;
     return msgl__round_up(n * sizeof(uint64_t), 64) +
@@ -71,7 +71,7 @@ static bool find_rows(exchange *x, const msgl_moe_experts *e, const int32_t *ids
     return 2 * sent <= (int64_t)x->rows * x->ranks;
 }
 
-static void pack(exchange *x, const float *part)
+static void pack(exchange *x, const float *partial)
 {
     const int rank = x->f->comm->rank;
     float *to = x->packed;
@@ -82,7 +82,7 @@ static void pack(exchange *x, const float *part)
                 x->counts[s * x->ranks + r / x->shard_rows] += x->hidden;
         }
         if ((x->with[r] >> rank & 1) == 0) continue;
-        memcpy(to, part + (size_t)r * x->hidden, x->hidden * sizeof *to);
+        memcpy(to, partial + (size_t)r * x->hidden, x->hidden * sizeof *to);
         to += x->hidden;
     }
 }
@@ -115,8 +115,8 @@ static float *sum_shard(const exchange *x)
     return shard;
 }
 
-void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t *ids, void *part,
-                       int32_t rows)
+void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t *ids,
+                       void *partial, int32_t rows)
 {
     msgl_comm *c = f->comm;
     exchange x = {.f = f,
@@ -126,9 +126,9 @@ void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t
                   .hidden = (size_t)e->down[0].n};
     if (c->ops->all_to_all == NULL) return NULL;
     // Of a step that has failed nobody knows the experts.
-    if (rows < c->size || c->size != parts(e) || f->x->status != 0) return NULL;
+    if (rows < c->size || c->size != ranks_of(e) || f->x->status != 0) return NULL;
     if (!take(&x) || !find_rows(&x, e, ids)) return NULL;
-    pack(&x, part);
+    pack(&x, partial);
     c->ops->all_to_all(c, f->x, x.packed, x.counts, x.received);
     const float *shard = sum_shard(&x);
     c->ops->all_gather(c, f->x, shard, (size_t)x.shard_rows * x.hidden, x.sums);

@@ -14,10 +14,10 @@
 bool msgl__experts_exchange(const msgl_moe_experts *e);
 // Step arena bytes of msgl__expert_sum for up to `rows` rows.
 size_t msgl__expert_sum_bytes(const msgl_moe_experts *e, int32_t rows);
-// part [rows, hidden]: this rank's; of rows with none of its experts zeros. ids [rows, top_k]: the
-// experts, the same on all ranks. Returns the sum over the ranks, in the step arena, or NULL: an
-// all_reduce moves less, or the step has failed.
-void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t *ids, void *part,
-                       int32_t rows);
+// partial [rows, hidden]: this rank's; of rows with none of its experts zeros. ids [rows, top_k]:
+// the experts, the same on all ranks. Returns the sum over the ranks, in the step arena, or NULL:
+// an all_reduce moves less, or the step has failed.
+void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t *ids,
+                       void *partial, int32_t rows);
 
 #endif

@@ -62,13 +62,13 @@ void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *
 }
 
 // In one go, where the communicator can.
-static bool sum_and_add(msgl_forward *f, const msgl_join *j, const void *part, void *residual,
+static bool sum_and_add(msgl_forward *f, const msgl_join *j, const void *partial, void *residual,
                         int32_t rows, int32_t dim)
 {
     const msgl_comm_ops *ops = f->comm->ops;
     if (ops->all_reduce_add == NULL || j->norm != NULL) return false;
     const bool leaves = j->next != NULL && f->norm_stats.scaled != NULL;
-    const msgl_reduce_add a = {.in = part,
+    const msgl_reduce_add a = {.in = partial,
                                .residual = residual,
                                .scale = j->scale,
                                .rows = rows,

@@ -225,8 +225,8 @@ static int break_down(msgl_scheduler *s, int code)
         msgl_req *r = l->head;
         const uint64_t uid = r->uid.id;
         const int32_t prompt_len = r->prompt_len;
-        const bool told = r->state == MSGL_REQ_DONE;
-        if (!told) msgl__uids_remove(&s->uids, &r->uid);
+        const bool reported = r->state == MSGL_REQ_DONE;
+        if (!reported) msgl__uids_remove(&s->uids, &r->uid);
         if (r->row >= 0) {
             r->keep_kv = false;
             msgl__sched_retire(s, r);
@@ -234,7 +234,7 @@ static int break_down(msgl_scheduler *s, int code)
             msgl__req_unlink(l, r);
             msgl__req_free(s, r);
         }
-        if (!told) {
+        if (!reported) {
             msgl__sched_emit_error(s, uid, prompt_len, code, err.text);
         }
     }

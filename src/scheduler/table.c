@@ -23,7 +23,7 @@
 
 // Waiting one step for a prefix that another request is just computing pays when it saves this
 // many tokens.
-enum { SHARE_MIN = 64 };
+enum { MIN_SHARED_TOKENS = 64 };
 
 // Tokens that an answer is promised at least, however long it already is.
 enum { ANSWER_MIN = 32 };
@@ -117,7 +117,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
     const msgl_prefix p = msgl__cache_match(s->cache, r->salt, r->ids, most, &pending);
-    if (pending >= SHARE_MIN) return false;
+    if (pending >= MIN_SHARED_TOKENS) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {
         const bool state = s->cfg.cache.spans[i].kind == MSGL_SPAN_STATE;

@@ -29,7 +29,7 @@ template <int LANES> struct decode_shape {
     static const int GROUPS = 32 / LANES;              // rows that a warp reads at once
     static const int ROWS = DIM / GROUPS;              // of a thread: group + GROUPS * i
     static const int SUMS_HERE = SUMS / GROUPS;        // of the tree's, in a thread
-    static const int PARTS = DIM / COLUMNS;            // warps of a v head
+    static const int HEAD_WARPS = DIM / COLUMNS;       // warps of a v head
     static const int STRIDE = ROWS + 4;                // of a group's q and k: other banks
 };
 
@@ -39,7 +39,7 @@ typedef decode_shape<8> decode_many;
 template <class C> struct decode_smem {
     float q[C::GROUPS * C::STRIDE], k[C::GROUPS * C::STRIDE], v[DIM];
     float decay, beta;
-    float squares[C::PARTS];
+    float squares[C::HEAD_WARPS];
 };
 
 // One of q, k and v by a warp: four channels a lane.
@@ -207,15 +207,15 @@ static __device__ __forceinline__ float head_squares(decode_smem<C> &smem, float
         msgl__cluster_sync();
     else
         __syncthreads();
-    float parts[C::PARTS];
+    float sums[C::HEAD_WARPS];
 #pragma unroll
-    for (int i = 0; i < C::PARTS; i++) parts[i] = smem.squares[i];
+    for (int i = 0; i < C::HEAD_WARPS; i++) sums[i] = smem.squares[i];
 #pragma unroll
-    for (int step = 1; step < C::PARTS; step *= 2) {
+    for (int step = 1; step < C::HEAD_WARPS; step *= 2) {
 #pragma unroll
-        for (int i = 0; i < C::PARTS; i += 2 * step) parts[i] += parts[i + step];
+        for (int i = 0; i < C::HEAD_WARPS; i += 2 * step) sums[i] += sums[i + step];
     }
-    return parts[0];
+    return sums[0];
 }
 
 // What a block works on.

@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
         msgl__mbarrier_init_done();
         msgl__tensor_prefetch(&map_w);
     }
-    if (!g.settled) msgl__pdl_wait();
+    if (!g.inputs_ready) msgl__pdl_wait();
     msgl__count_tiles<S::N>(g, first); // ends with a barrier
     const int32_t start = find_expert(g, first, (int32_t)blockIdx.x / S::CLUSTER);
     if (S::DENSE) msgl__cluster_meet();
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
         }
     } else {
         if (S::DENSE) msgl__registers_up<232>();
-        // The kernel behind may read what was there before the one in front began (settled).
+        // The kernel behind may read what was there before the one in front began (inputs_ready).
         msgl__pdl_wait();
         msgl__pdl_trigger();
         multiply_all<T, S, GATED>(g, r, first, start, places, out, rank);

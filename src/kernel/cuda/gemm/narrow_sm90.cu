@@ -336,15 +336,18 @@ template <typename T, int GROUPS, int N, bool NORM>
 static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int splits)
 {
     typedef narrow_shape<GROUPS, N> shape;
-    enum { LIMIT = 227 << 10, SHARE = 112 << 10 }; // of a block; of one of two on a multiprocessor
+    enum {
+        LIMIT = 227 << 10,
+        HALF_LIMIT = 112 << 10
+    }; // of a block; of one of two on a multiprocessor
     const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS;
     const int tiles = (g.n + columns - 1) / columns, steps = (g.k + BK - 1) / BK;
     const int needed = (steps + splits - 1) / splits;
     const int split_rows = (g.m + splits - 1) / splits;
     const int fixed =
         shape::SMALL_BYTES + 16 + (splits > 1 ? splits * split_rows * shape::PITCH * 4 : 0);
-    const int room = (SHARE - fixed) / shape::STAGE_BYTES;
-    const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= SHARE;
+    const int room = (HALF_LIMIT - fixed) / shape::STAGE_BYTES;
+    const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= HALF_LIMIT;
     g.stages = shared ? room : (LIMIT - fixed) / shape::STAGE_BYTES;
     if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
     if (g.stages > needed) g.stages = needed;

@@ -173,7 +173,7 @@ static int best_of(const contest *c)
 }
 
 // The winner, `first` unless another one is clearly faster; -1: none ran. run(i) queues one run.
-template <typename RUN> static int hold(tuner *t, contest *c, int first, RUN run)
+template <typename RUN> static int run_contest(tuner *t, contest *c, int first, RUN run)
 {
     msgl_cuda_device *d = msgl__cuda_device(t->x);
     open_events(t);
@@ -389,7 +389,7 @@ static void measure_library(tuner *t, const msgl_linear_call *call)
     for (int i = 0; i < c.num; i++) c.in[i] = true;
     c.warm[0] = p.in;
     c.warm_bytes = (size_t)p.m * p.ld_in * element;
-    const int best = hold(t, &c, 0, [&](int i) {
+    const int best = run_contest(t, &c, 0, [&](int i) {
         return msgl__cuda_gemm_launch(d, &p, &desc, &proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
     });
     if (best < 0) return;
@@ -484,7 +484,7 @@ static void measure_kernels(tuner *t, const buffers *b, tuned_calls *s)
         c.warm[0] = b->in;
         c.warm[1] = call->norm != NULL && call->norm_stats != NULL ? b->scaled : NULL;
         c.warm_bytes = (size_t)call->m * (size_t)call->w->k * msgl__dtype_size(t->x->act);
-        const int best = t->x->status != 0 ? -1 : hold(t, &c, first, [&](int i) {
+        const int best = t->x->status != 0 ? -1 : run_contest(t, &c, first, [&](int i) {
             d->base.ops->graph_launch(t->x->device, graphs[i]);
             return true;
         });
