@@ -20,15 +20,15 @@ static inline void msgl__free_push(msgl_free_list *l, int32_t unit)
 
 // A page or checkpoint of a span behind the first.
 typedef struct msgl_unit {
-    int32_t node;      // of the prefix tree that has it; -1: none
+    int32_t node;      // the node of the prefix tree that has it; -1: none
     int32_t ref_count; // SGLang's lock_ref: requests that use it there
-    uint32_t born;     // step that writes it
+    uint32_t born;     // the step that writes it
 } msgl_unit;
 
 typedef struct msgl_units {
     msgl_unit *all;     // [num_units]
-    int32_t *of_node;   // [pages of span 0] unit that the node has, -1
-    msgl_lru evictable; // those of nodes with ref_count 0, by last use
+    int32_t *of_node;   // [pages of span 0] the unit that each node has, or -1
+    msgl_lru evictable; // the units of nodes that have ref_count 0, by last use
     int32_t num_cached;
 } msgl_units;
 

@@ -9,25 +9,27 @@
 #include "utils/lru.h"
 #include "utils/random.h"
 
+// A block that some replica has. The list of its copies begins with the latest one.
 typedef struct block {
     uint64_t key;
-    int32_t next;  // of its bucket, or of those that are free
-    int32_t first; // copy, the latest
-    int32_t count; // copies
+    int32_t next;  // the next block of its bucket or, of a free one, of the free list
+    int32_t first; // its latest copy
+    int32_t count; // number of its copies
 } block;
 
+// A replica's copy of a block.
 typedef struct copy {
     int32_t block, replica;
-    int32_t next;         // of its bucket, or of those that are free
-    int32_t later, prior; // of its block's
+    int32_t next;         // the next copy of its bucket or, of a free one, of the free list
+    int32_t later, prior; // its neighbours in the list of its block's copies, -1: none
 } copy;
 
 struct msgl_prefix_index {
     int32_t mask;                // of both tables
-    int32_t new_block, new_copy; // those from here on were never used
+    int32_t new_block, new_copy; // blocks and copies from these indexes on were never used
     int32_t free_block, free_copy;
-    msgl_lru *used;        // [num_replicas] its copies
-    int32_t *limit;        // [num_replicas] of these
+    msgl_lru *used;        // [num_replicas] the copies of each, by last use
+    int32_t *limit;        // [num_replicas] most copies of each
     msgl_lru_link *links;  // of all copies
     block *blocks;         //
     copy *copies;          //

@@ -16,20 +16,21 @@
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
-    MSGL_REQ_GRAMMAR, // in `grammar_queue`, until its grammar is compiled; owns nothing
-    MSGL_REQ_WAITING, // in `waiting`; owns nothing
-    MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
-    MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
-    MSGL_REQ_LEAVING, // goes back to `waiting` when no step in flight uses its row and pages
-    MSGL_REQ_DONE,    // finished or aborted; keeps row and pages while a step in flight uses them
+    MSGL_REQ_GRAMMAR, // it is in grammar_queue until its grammar is compiled, and owns nothing
+    MSGL_REQ_WAITING, // it is in `waiting`, and owns nothing
+    MSGL_REQ_PREFILL, // it is in `running`, with a row and pages; its prompt is not all submitted
+    MSGL_REQ_DECODE,  // its prompt is submitted, its first token sampled or on its way
+    MSGL_REQ_LEAVING, // it goes back to `waiting` when no step in flight uses its row and pages
+    MSGL_REQ_DONE,    // it has ended, and keeps row and pages while a step in flight uses them
 } msgl_req_state;
 
-// Whose requests these are; there while there are any.
+// A client of the server; the struct exists while it has requests.
 typedef struct msgl_client {
-    msgl_uid id; // first, in `clients`
+    msgl_uid id; // the first member: `clients` finds the struct by it
     int32_t requests, rows;
-    int32_t pages;   // promised; scratch of table.c
-    uint64_t served; // when it had its last prompt chunk: `chunks` then; 0: never
+    int32_t pages; // promised; scratch of table.c
+    // The value of `chunks` when a chunk of its prompts was last in a step; 0: never.
+    uint64_t served;
 } msgl_client;
 
 typedef struct msgl_req {
@@ -66,13 +67,15 @@ typedef struct msgl_req_list {
     int32_t count;
 } msgl_req_list;
 
-// A step that was submitted, or is being built.
+// A step that was submitted, or is being built. The ring of them is msgl_scheduler.inflight.
 typedef struct msgl_inflight_step {
     msgl_batch batch;
-    msgl_req **owners;      // [batch.size]
-    msgl_state_save *saves; // [max_saves], those of the batch's requests one after the other
+    msgl_req **owners; // [batch.size]
+    // [max_saves] the saves of the batch's requests, request after request: with 2 of request 0 and
+    // 1 of request 1, request 1's is saves[2].
+    msgl_state_save *saves;
     int32_t num_saves;
-    uint64_t expected_ns; // 0: nobody knows
+    uint64_t expected_ns; // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
 
 enum { MSGL_MAX_IN_FLIGHT = 2 };
