@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints in one GGUF file or the parts of one: config and tensors as llama.cpp's
+// Checkpoints in one GGUF file or the splits of one: config and tensors as llama.cpp's
 // convert_hf_to_gguf.py has written them, under the names that the architectures declare.
 #include "models/gguf.h"
 
@@ -125,16 +125,16 @@ static int find(const char *path, char file[PATH_BYTES], msgl_err *err)
     return found > 0 ? 0 : msgl__err_set(err, MSGL_ENOENT, "%s: no GGUF file", path);
 }
 
-static int open_parts(const char *path, msgl_gguf_parts *out, msgl_err *err)
+static int open_splits(const char *path, msgl_gguf_splits *out, msgl_err *err)
 {
     char file[PATH_BYTES];
-    *out = (msgl_gguf_parts){0};
+    *out = (msgl_gguf_splits){0};
     const int code = find(path, file, err);
-    return code == 0 ? msgl__gguf_parts_open(file, out, err) : code;
+    return code == 0 ? msgl__gguf_splits_open(file, out, err) : code;
 }
 
-// The first part's values, and the tensors of all.
-static int merge(const msgl_gguf_parts *p, msgl_gguf *out, msgl_err *err)
+// The first split's values, and the tensors of all.
+static int merge(const msgl_gguf_splits *p, msgl_gguf *out, msgl_err *err)
 {
     size_t n = 0;
     *out = p->at[0];
@@ -155,20 +155,20 @@ static int merge(const msgl_gguf_parts *p, msgl_gguf *out, msgl_err *err)
 
 static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
 {
-    msgl_gguf_parts p;
+    msgl_gguf_splits p;
     msgl_gguf whole = {0};
-    int code = open_parts(path, &p, err);
+    int code = open_splits(path, &p, err);
     if (code == 0) code = merge(&p, &whole, err);
     if (code == 0) code = msgl__gguf_config(&whole, out, err);
     msgl__free(whole.tensors);
-    msgl__gguf_parts_close(&p);
+    msgl__gguf_splits_close(&p);
     return code;
 }
 
 static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
 {
-    msgl_gguf_parts p;
-    int code = open_parts(path, &p, err);
+    msgl_gguf_splits p;
+    int code = open_splits(path, &p, err);
     for (uint32_t i = 0; i < p.count && code == 0; i++) {
         msgl_gguf *g = &p.at[i];
         code = msgl__checkpoint_take(c, p.paths[i], g->map, g->size, err);
@@ -177,7 +177,7 @@ static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
             code = add_tensors(g, c->num_files - 1, &c->tensors, err);
         }
     }
-    msgl__gguf_parts_close(&p);
+    msgl__gguf_splits_close(&p);
     return code == 0 ? msgl__checkpoint_sort(c, err) : code;
 }
 

@@ -414,7 +414,7 @@ static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
 
 // A model that was saved without its head, as those that are made to embed are (Qwen3-Embedding):
 // its tensors have no "model." in front.
-static int name_bare(msgl_checkpoint *c, msgl_err *err)
+static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
 {
     static const char PREFIX[] = "model.", EMBED[] = "embed_tokens.weight";
     static const char *const parts[] = {"embed_tokens.", "layers.", "norm."};
@@ -476,7 +476,7 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     if (code != 0) return code;
     code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
     if (code == 0) code = name_mxfp4(c, err);
-    if (code == 0) code = name_bare(c, err);
+    if (code == 0) code = add_model_prefix(c, err);
     if (code == 0) code = link_exponents(c, err);
     return code != 0 ? code : link_scales(c, err);
 }

@@ -137,7 +137,7 @@ static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const cha
     }
     p->declared = p->num_wanted;
     w.form = p->form;
-    w.part_rows = w.rows;
+    w.unsharded_rows = w.rows;
     w.all_cols = w.cols;
     if (kept != NULL && kept->cols.count > 0) {
         w.all_cols = kept->all_cols;
@@ -295,22 +295,22 @@ static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
 static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
-        shape[0] = w->part_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
+        shape[0] = w->unsharded_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
         return 3;
     }
     if (w->experts > 0 && w->cols == 0) {
         shape[0] = w->experts;
-        shape[1] = w->part_rows / w->experts;
+        shape[1] = w->unsharded_rows / w->experts;
         return 2;
     }
     if (w->experts > 0) {
         shape[0] = w->experts;
-        shape[1] = columns_first(w, t) ? w->all_cols : w->part_rows;
-        shape[2] = columns_first(w, t) ? w->part_rows : w->all_cols;
+        shape[1] = columns_first(w, t) ? w->all_cols : w->unsharded_rows;
+        shape[2] = columns_first(w, t) ? w->unsharded_rows : w->all_cols;
         return 3;
     }
-    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->part_rows;
-    shape[1] = w->transposed ? w->part_rows : w->all_cols;
+    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
+    shape[1] = w->transposed ? w->unsharded_rows : w->all_cols;
     return w->cols > 0 ? 2 : 1;
 }
 
@@ -446,7 +446,7 @@ static msgl_source source_of(const msgl_load_item *it)
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
     const bool one = w->experts > 0 && w->cols > 0, columns = one && columns_first(w, it->tensor);
-    const int32_t expert_rows = columns ? w->all_cols : w->part_rows; // of the tensor
+    const int32_t expert_rows = columns ? w->all_cols : w->unsharded_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .cols = (size_t)w->cols,

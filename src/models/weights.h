@@ -48,10 +48,10 @@ typedef struct msgl_wanted {
     float add;   // to the elements of a vector
     int32_t row, rows, cols;
     // One rank of several reads rows [skip, skip + rows) and columns [first_col, first_col + cols)
-    // of the part_rows x all_cols that a single rank would read. Example: rank 1 of 2 of a weight
-    // of 6 x 4, split by rows, has part_rows 6, skip 3, rows 3. rows 0: nothing is read, but the
-    // tensor has to be in the checkpoint.
-    int32_t part_rows, skip, all_cols, first_col;
+    // of the unsharded_rows x all_cols that a single rank would read. Example: rank 1 of 2 of a
+    // weight of 6 x 4, split by rows, has unsharded_rows 6, skip 3, rows 3. rows 0: nothing is
+    // read, but the tensor has to be in the checkpoint.
+    int32_t unsharded_rows, skip, all_cols, first_col;
     // Not 0: the tensor stacks several weights. It has tensor_rows rows, and row i of this weight
     // is its row first + i; or, transposed, column j of this weight is its row first + j.
     int32_t tensor_rows, first;

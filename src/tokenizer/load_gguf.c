@@ -89,9 +89,9 @@ static int read_lists(source *s)
 // ---- pipeline ----
 
 // Calls a loader of load.h with a component that is freed behind it.
-typedef int load_part(msgl_tokenizer *t, const json_t *j, msgl_err *err);
+typedef int load_section(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 
-static int load_part_of(msgl_tokenizer *t, load_part *load, json_t *j, msgl_err *err)
+static int load_section_of(msgl_tokenizer *t, load_section *load, json_t *j, msgl_err *err)
 {
     const int rc = j == NULL ? msgl__j_enomem(err) : load(t, j, err);
     json_decref(j);
@@ -125,11 +125,11 @@ static int load_byte_level(const source *s, const pre *p, msgl_tokenizer *t)
     int rc = 0;
     t->bpe.ignore_merges = p->ignore_merges;
     if (p->nfc) {
-        rc = load_part_of(t, msgl__load_normalizer, json_pack("{s:s}", "type", "NFC"), s->err);
+        rc = load_section_of(t, msgl__load_normalizer, json_pack("{s:s}", "type", "NFC"), s->err);
     }
-    if (rc == 0) rc = load_part_of(t, msgl__load_pre_tokenizer, pre_tokenizer(p), s->err);
+    if (rc == 0) rc = load_section_of(t, msgl__load_pre_tokenizer, pre_tokenizer(p), s->err);
     if (rc != 0) return rc;
-    return load_part_of(t, msgl__load_decoder, json_pack("{s:s}", "type", "ByteLevel"), s->err);
+    return load_section_of(t, msgl__load_decoder, json_pack("{s:s}", "type", "ByteLevel"), s->err);
 }
 
 // Spaces become marks, with one before the text unless the file says no; bytes stand for what is no
@@ -148,12 +148,12 @@ static int load_sentence_piece(const source *s, msgl_tokenizer *t)
                             "Sequence", "decoders", "type", "Replace", "pattern", "String", MARK,
                             "content", " ", "type", "ByteFallback", "type", "Fuse", "type", "Strip",
                             "content", " ", "start", prefix, "stop", 0);
-    rc = load_part_of(t, msgl__load_normalizer, norm, s->err);
+    rc = load_section_of(t, msgl__load_normalizer, norm, s->err);
     if (rc != 0) {
         json_decref(dec);
         return rc;
     }
-    return load_part_of(t, msgl__load_decoder, dec, s->err);
+    return load_section_of(t, msgl__load_decoder, dec, s->err);
 }
 
 static int unknown(const source *s, const char *key, const json_t *found, const char *known)
