@@ -300,7 +300,7 @@ static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_
     }
     if (w->experts > 0 && w->cols == 0) {
         shape[0] = w->experts;
-        shape[1] = w->part_rows / w->experts;
+        shape[1] = (w->tensor_rows > 0 ? w->tensor_rows : w->part_rows) / w->experts;
         return 2;
     }
     if (w->experts > 0) {

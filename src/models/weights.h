@@ -58,7 +58,9 @@ typedef struct msgl_wanted {
     bool transposed;
     // Not 0: the tensor's first dimension are `experts` experts. A weight is expert number
     // `expert`, which the file has as [rows, cols], or with by_columns as [cols, rows] (blocks of
-    // MXFP4 are [rows, cols] in both cases). A vector is all experts one after the other.
+    // MXFP4 are [rows, cols] in both cases). A vector is all experts one after the other, or with
+    // tensor_rows the elements from `first` on. Example: 4 experts of 16, tensor_rows 64, first 32,
+    // rows 16: expert 2's.
     int32_t experts, expert;
     bool by_columns;
     // The file has the rows that rotate together as neighbours, and the kernels want them in
