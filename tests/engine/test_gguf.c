@@ -79,6 +79,25 @@ static void test_equal(void **state)
     }
 }
 
+// Files that llama.cpp's converter has written, of all other architectures: the same bits, whatever
+// the order of their rows and tensors, and whether their norms have the 1 added.
+static void test_converted(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "gemma2", "gemma3",    "qwen3moe", "qwen2moe",  "mixtral",
+        "phi3",   "phi3-long", "granite",  "smollm3",   "olmo2",
+        "glm4",   "gpt-oss",   "llama4",   "deepseek2", "deepseek2-v3",
+    };
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        char folder[64], file[64];
+        snprintf(folder, sizeof folder, "converted/%s", models[i]);
+        snprintf(file, sizeof file, "converted/%s.gguf", models[i]);
+        const double diff = compare(folder, file, "float32", NULL);
+        if (diff != 0) fail_msg("%s: off by %g", file, diff);
+    }
+}
+
 // Llama 3's scaled frequencies come from a tensor that was rounded to f32.
 static void test_rope_factors(void **state)
 {
@@ -90,6 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_converted),
         cmocka_unit_test(test_rope_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
