@@ -4,7 +4,7 @@
 they come from. Or converts one folder. Files are laid out as llama.cpp's convert_hf_to_gguf.py does it:
 the same keys, tensor names (from gguf-py's own map), types and order of rows.
 
-    python3 tools/make_gguf_vectors.py tests/vectors [LLAMA_CPP_DIR]
+    python3 tools/make_gguf_vectors.py tests/vectors [LLAMA_CPP_DIR [NAME...]]
     python3 tools/make_gguf_vectors.py --convert MODEL_DIR FILE.gguf TYPE PRE
     python3 tools/make_gguf_vectors.py --split FILE.gguf TENSORS OUT.gguf  # as OUT-00001-of-0000N.gguf
 
@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from make_model_vectors import save_model, write_tokenizer
 from model_vector_configs import (
     deepseek_v2, deepseek_v3, gemma2, gemma3, glm4, gpt_oss, granite, llama, llama4, longrope, mixtral, olmo2, phi3,
-    qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3,
+    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, smollm3,
 )
 
 SMALL = dict(hidden_size=32, intermediate_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
@@ -95,6 +95,11 @@ CONVERTED = {
     "llama4": (
         llama4(hidden_size=32, head_dim=8, attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1,
                no_rope_layer_interval=4), []
+    ),
+    # Gate and up of the experts in one tensor; without the layers that predict further tokens.
+    "qwen3next": (
+        qwen3_next(hidden_size=32, intermediate_size=32, head_dim=32, num_experts=4, linear_value_head_dim=16),
+        ["--no-mtp", "--fuse-gate-up-exps"],
     ),
 }
 TOKENIZERS = {
@@ -327,12 +332,14 @@ def split(source, most, out, small_first=False):
     finish(w)
 
 
-def make_converted(root, llama_cpp):
-    """Folder and file of each model; the file has the dtype of the folder, and its norms float32."""
-    shutil.rmtree(root, ignore_errors=True)
+def make_converted(root, llama_cpp, names):
+    """Folder and file of each model, or of those named; the file has the dtype of the folder, and its norms float32."""
     script = Path(__file__).with_name("convert_by_llama_cpp.py")
     for seed, (name, (config, options)) in enumerate(CONVERTED.items()):
+        if names and name not in names:
+            continue
         folder = root / name
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         save_model(folder, name, dict(config=config), 7100 + seed)
         (folder / "config.alt.json").unlink()
@@ -356,8 +363,8 @@ def main():
         convert(*sys.argv[2:])
     elif len(sys.argv) == 5 and sys.argv[1] == "--split":
         split(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
-    elif len(sys.argv) == 3:
-        make_converted(Path(sys.argv[1]) / "gguf" / "converted", sys.argv[2])
+    elif len(sys.argv) >= 3:
+        make_converted(Path(sys.argv[1]) / "gguf" / "converted", sys.argv[2], sys.argv[3:])
     elif len(sys.argv) == 2:
         root = Path(sys.argv[1])
         make_models(root / "gguf")

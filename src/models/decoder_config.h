@@ -69,6 +69,8 @@ typedef struct msgl_delta_config {
     // in_proj_qkvz and in_proj_ba have what belongs to a k head side by side; otherwise
     // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a have heads in their order.
     bool by_k_head;
+    bool only_ba_by_k_head; // in_proj_ba is, and in_proj_qkv and in_proj_z are apart (GGUF)
+    bool a_is_minus_exp;    // A_log is stored as -exp of it (GGUF)
 } msgl_delta_config;
 
 typedef struct msgl_decoder_config {

@@ -367,9 +367,16 @@ static void declare_delta_by_k_head(const declaring *d, const msgl_delta_config 
 static void declare_delta_parts(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
     const int32_t values = c->v_heads * c->v_dim, channels = 2 * c->k_heads * c->k_dim + values;
-    const int32_t b = channels + values;
+    const int32_t b = channels + values, share = c->v_heads / c->k_heads;
     declare_part(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
     declare_part(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
+    for (int32_t h = 0; h < c->k_heads && c->only_ba_by_k_head; h++) {
+        const char *const ba = "linear_attn.in_proj_ba";
+        const int32_t row = b + h * share, at = h * 2 * share;
+        declare_slice(d, &l->in, row, share, false, 2 * c->v_heads, at, ba);
+        declare_slice(d, &l->in, row + c->v_heads, share, false, 2 * c->v_heads, at + share, ba);
+    }
+    if (c->only_ba_by_k_head) return;
     declare_part(d, &l->in, b, c->v_heads, false, "linear_attn.in_proj_b");
     declare_part(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
 }
@@ -414,6 +421,7 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
     declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, taps, 3, 0.5f, "conv1d.weight");
     msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
     declare_vector(d, &l->a_log, c->v_heads, &v_heads, 1, 0, "A_log");
+    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
     declare_vector(d, &l->dt_bias, c->v_heads, &v_heads, 1, 1, "dt_bias");
     // Never as what is missing to 1.
     declare_vector(d, &l->norm, c->v_dim, &all, 1, 1, "norm.weight");

@@ -4,6 +4,7 @@
 // convert_hf_to_gguf.py has written them, under the names that the architectures declare.
 #include "models/gguf.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 #include "models/gguf/arch.h"
 #include "models/source.h"
 #include "utils/gguf_split.h"
+#include "utils/log.h"
 
 enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
 
@@ -180,13 +182,28 @@ static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
     return code;
 }
 
+// Once in a process, however many ranks open the file.
+static void say_defaults(const msgl_gguf_model *m)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const msgl_gguf_default *d = m->arch != NULL ? m->arch->defaults : NULL;
+    const msgl_log log = msgl__log_default();
+    if (d == NULL || atomic_flag_test_and_set(&said)) return;
+    for (; d->key != NULL; d++) {
+        if (msgl__gguf_field(m, d->key) != NULL || msgl__gguf_field(m, d->with) == NULL) continue;
+        msgl__log(&log, MSGL_LOG_INFO, "%s: %s.%s: missing, %s is taken, as by llama.cpp",
+                  m->g->file, m->arch->name, d->key, d->taken);
+    }
+}
+
 // The row of the file's architecture; *arch NULL: there is none, which the config's reader has
 // said.
 static int find_arch(const msgl_gguf *g, const msgl_gguf_arch **arch, msgl_err *err)
 {
     msgl_gguf_model m = {.g = g};
     const int code = msgl__gguf_metadata(g, &m.meta, err);
-    *arch = code == 0 ? msgl__gguf_arch_find(&m) : NULL;
+    *arch = m.arch = code == 0 ? msgl__gguf_arch_find(&m) : NULL;
+    say_defaults(&m);
     json_decref(m.meta);
     return code;
 }

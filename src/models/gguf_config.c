@@ -256,6 +256,12 @@ static void set_storage(const msgl_gguf_model *m, msgl_decoder_config *d)
         d->names.each_up = "mlp.experts.each_up";
         d->names.each_down = "mlp.experts.each_down";
     }
+    if (d->delta.v_heads > 0) {
+        d->delta.only_ba_by_k_head =
+            d->delta.by_k_head && !msgl__gguf_has(m, "blk.0.ssm_in.weight");
+        d->delta.by_k_head = d->delta.by_k_head && !d->delta.only_ba_by_k_head;
+        d->delta.a_is_minus_exp = true;
+    }
     d->latent.apart = d->latent.rank > 0 && msgl__gguf_has(m, "blk.0.attn_k_b.weight");
 }
 

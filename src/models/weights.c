@@ -209,6 +209,12 @@ void msgl__plan_add_one(msgl_weight_plan *p)
     for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].add = 1;
 }
 
+void msgl__plan_log_of_minus(msgl_weight_plan *p)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].log_of_minus = true;
+}
+
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs)
 {
     if (p->status != 0) return;
@@ -471,6 +477,7 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
     }
     for (size_t i = 0; i < n; i++) {
         host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+        if (w->log_of_minus) host[i] = logf(-host[i]);
     }
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);

@@ -92,9 +92,9 @@ static void test_converted(void **state)
 {
     (void)state;
     static const char *const models[] = {
-        "gemma2", "gemma3",    "qwen3moe", "qwen2moe",  "mixtral",
-        "phi3",   "phi3-long", "granite",  "smollm3",   "olmo2",
-        "glm4",   "gpt-oss",   "llama4",   "deepseek2", "deepseek2-v3",
+        "gemma2",    "gemma3",    "qwen3moe",     "qwen2moe",  "mixtral", "phi3",
+        "phi3-long", "granite",   "smollm3",      "olmo2",     "glm4",    "gpt-oss",
+        "llama4",    "deepseek2", "deepseek2-v3", "qwen3next",
     };
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         char folder[64], file[64];
@@ -102,7 +102,9 @@ static void test_converted(void **state)
         snprintf(file, sizeof file, "converted/%s.gguf", models[i]);
         for (int32_t ranks = 1; ranks < 3; ranks++) { // of two each has some rows and columns
             const double diff = compare_ranks(folder, file, "float32", NULL, ranks);
-            if (diff != 0) fail_msg("%s, %d ranks: off by %g", file, ranks, diff);
+            // A_log, which the file has as -exp of it, is rounded twice.
+            const double most = strcmp(models[i], "qwen3next") == 0 ? 1e-4 : 0;
+            if (diff > most) fail_msg("%s, %d ranks: off by %g", file, ranks, diff);
         }
     }
 }

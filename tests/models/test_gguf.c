@@ -251,8 +251,8 @@ static void test_defaults(void **state)
 }
 
 #define ARCHITECTURES                                                                              \
-    "llama, mistral3, granite, smollm3, olmo2, qwen2, qwen2moe, qwen3, qwen3moe, gemma2, gemma3, " \
-    "phi3, glm4, gpt-oss, deepseek2, llama4"
+    "llama, mistral3, granite, smollm3, olmo2, qwen2, qwen2moe, qwen3, qwen3moe, qwen3next, "      \
+    "gemma2, gemma3, phi3, glm4, gpt-oss, deepseek2, llama4"
 
 static void test_bad_config(void **state)
 {
@@ -430,6 +430,59 @@ static void test_gemma_defaults(void **state)
     assert_true(c.ropes[0].theta == 10000);
 }
 
+// Qwen3-Next's last blocks predict further tokens: they are no layers, and their tensors are left.
+static void test_further_tokens(void **state)
+{
+    (void)state;
+    static msgl_model_config c;
+    gguf_writer w = {0};
+    static const char *const tokens[] = {"a", "b"};
+    static const int32_t recurrent[] = {1, 0, 0};
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", 3},
+                 {"context_length", 64},
+                 {"embedding_length", 8},
+                 {"feed_forward_length", 16},
+                 {"attention.head_count", 2},
+                 {"attention.key_length", 16},
+                 {"attention.value_length", 16},
+                 {"rope.dimension_count", 4},
+                 {"nextn_predict_layers", 1},
+                 {"expert_count", 4},
+                 {"expert_used_count", 2},
+                 {"expert_feed_forward_length", 8},
+                 {"expert_shared_feed_forward_length", 8},
+                 {"ssm.group_count", 2},
+                 {"ssm.time_step_rank", 4},
+                 {"ssm.state_size", 16},
+                 {"ssm.conv_kernel", 4},
+                 {"ssm.inner_size", 128}};
+    gguf_put_string(&w, "general.architecture", "qwen3next");
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        char key[96];
+        snprintf(key, sizeof key, "qwen3next.%s", sizes[i].key);
+        gguf_put_int(&w, key, MSGL_GGUF_U32, sizes[i].value);
+    }
+    gguf_put_strings(&w, "tokenizer.ggml.tokens", tokens, 2);
+    gguf_put_array(&w, "qwen3next.attention.recurrent_layers", MSGL_GGUF_I32, recurrent, 3);
+    static const float router[32] = {0};
+    for (int l = 0; l < 3; l += 2) { // layer 1 is dense
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", l);
+        gguf_put_tensor(&w, name, F32, 2, (int64_t[]){8, 4}, router, sizeof router);
+    }
+    configure(&w, &c);
+    assert_int_equal(c.num_layers, 2);
+    assert_true(c.arch->ignores_layers_behind);
+    assert_int_equal(c.decoder.delta.v_dim, 32); // 128 / 4
+    assert_int_equal(c.ropes[0].dim, 4);
+    assert_true(c.decoder.delta.only_ba_by_k_head && c.decoder.delta.a_is_minus_exp);
+    assert_int_equal(c.decoder.layer_flags[0], MSGL_LAYER_SPARSE | MSGL_LAYER_DELTA);
+    assert_int_equal(c.decoder.layer_flags[1], 0);
+}
+
 // Opens the file as a checkpoint and checks that it holds one tensor [8, 256] and nothing else.
 static int check(gguf_writer *w, const char *tensor, msgl_err *err)
 {
@@ -523,7 +576,8 @@ int main(void)
         cmocka_unit_test(test_config),         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_defaults),       cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_gemma_defaults), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_gemma_defaults), cmocka_unit_test(test_further_tokens),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

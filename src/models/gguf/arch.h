@@ -48,6 +48,12 @@ typedef struct msgl_gguf_field {
 
 enum { MSGL_GGUF_MAX_FIELDS = 64 };
 
+// A key that files of a converter's older releases lack, and what is taken then: said in the log,
+// of files that have the key `with`.
+typedef struct msgl_gguf_default {
+    const char *key, *with, *taken; // key NULL: the end of a list
+} msgl_gguf_default;
+
 typedef struct msgl_gguf_arch msgl_gguf_arch;
 
 // A file while its config is read.
@@ -68,8 +74,9 @@ struct msgl_gguf_arch {
     bool (*takes)(const msgl_gguf_model *m);
     bool pairs;       // rows that rotate together are neighbours
     bool norms_whole; // norms are stored with the 1 added that config.json's architecture adds
-    const msgl_gguf_name *names;   // in blocks, before the common ones; NULL: none
-    const msgl_gguf_field *fields; // before the common ones; NULL: none
+    const msgl_gguf_name *names;       // in blocks, before the common ones; NULL: none
+    const msgl_gguf_field *fields;     // before the common ones; NULL: none
+    const msgl_gguf_default *defaults; // NULL: none
     // Adds fields that follow from several values, or from tensors; NULL: none.
     void (*derive)(msgl_gguf_model *m);
 };

@@ -32,6 +32,12 @@ static const msgl_gguf_field GEMMA3_FIELDS[] = {
     {MSGL_GGUF_CONFIG, NULL, NULL},
 };
 
+static const msgl_gguf_default GEMMA3_DEFAULTS[] = {
+    {"attention.sliding_window_pattern", "attention.sliding_window", "6"},
+    {"rope.freq_base_swa", "attention.sliding_window", "10000"},
+    {NULL, NULL, NULL},
+};
+
 // Of the model with so many layers the scores' scale is that of hidden_size / num_attention_heads.
 static void set_scale(msgl_gguf_model *m, int64_t layers_of_27b)
 {
@@ -67,6 +73,7 @@ const msgl_gguf_arch msgl__gguf_gemma[] = {
      .norms_whole = true,
      .names = NAMES,
      .fields = GEMMA3_FIELDS,
+     .defaults = GEMMA3_DEFAULTS,
      .derive = derive_3},
     {.name = NULL},
 };
