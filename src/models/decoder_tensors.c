@@ -243,22 +243,62 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     }
 }
 
-// The heads' parts of kv_b_proj: of each head nope rows for K, then v_dim for V.
-static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
+// Head h's parts of kv_b_proj, which has for each head nope rows for K, then v_dim for V.
+static void declare_latent_head(const declaring *d, msgl_latent_attention *a, int32_t h,
+                                msgl_weight *k_up, msgl_weight *v_up)
 {
     const char *const fmt = "%slayers.%d.self_attn.kv_b_proj.weight";
     const char *const prefix = d->m->cfg.decoder.names.prefix;
-    const msgl_range heads = msgl__shard(target(d), d->m->cfg.num_heads);
-    const msgl_range rows = rows_of(heads, a->nope + a->v_dim, 0);
     const int32_t head = a->nope + a->v_dim, all = d->m->cfg.num_heads * head;
+    msgl__plan_rows(d->p, k_up, 0, a->rank, fmt, prefix, d->layer);
+    msgl__plan_slice(d->p, all, h * head, true);
+    msgl__plan_rows(d->p, v_up, 0, a->v_dim, fmt, prefix, d->layer);
+    msgl__plan_slice(d->p, all, h * head + a->nope, false);
+}
+
+static const char K_B[] = "%slayers.%d.self_attn.k_b_proj.weight";
+static const char V_B[] = "%slayers.%d.self_attn.v_b_proj.weight";
+
+// The same from two tensors.
+static void declare_latent_head_apart(const declaring *d, msgl_latent_attention *a, int32_t h,
+                                      msgl_weight *k_up, msgl_weight *v_up)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t heads = d->m->cfg.num_heads;
+    msgl__plan_rows(d->p, k_up, 0, a->rank, K_B, prefix, d->layer);
+    msgl__plan_slice(d->p, heads * a->rank, h * a->rank, false);
+    msgl__plan_rows(d->p, v_up, 0, a->v_dim, V_B, prefix, d->layer);
+    msgl__plan_slice(d->p, heads * a->v_dim, h * a->v_dim, false);
+}
+
+// All of kv_b_proj from two tensors: rows of K are columns of the first.
+static void declare_kv_up_apart(const declaring *d, msgl_latent_attention *a)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t heads = d->m->cfg.num_heads, head = a->nope + a->v_dim;
+    for (int32_t h = 0; h < heads; h++) {
+        msgl__plan_rows(d->p, &a->kv_up.w, h * head, a->nope, K_B, prefix, d->layer);
+        msgl__plan_slice(d->p, heads * a->rank, h * a->rank, true);
+        msgl__plan_rows(d->p, &a->kv_up.w, h * head + a->nope, a->v_dim, V_B, prefix, d->layer);
+        msgl__plan_slice(d->p, heads * a->v_dim, h * a->v_dim, false);
+    }
+}
+
+static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
+{
+    const bool apart = d->m->cfg.decoder.latent.apart;
+    const msgl_range heads = msgl__shard(target(d), d->m->cfg.num_heads);
+    const int32_t head = a->nope + a->v_dim, all = d->m->cfg.num_heads * head;
+    const msgl_range rows = rows_of(heads, head, 0);
     for (int32_t h = 0; h < a->num_heads; h++) {
-        const int32_t at = (heads.from + h) * head;
-        msgl__plan_exact_weight(d->p, &a->k_up[h], a->rank, a->nope);
-        msgl__plan_rows(d->p, &a->k_up[h], 0, a->rank, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, at, true);
-        msgl__plan_exact_weight(d->p, &a->v_up[h], a->v_dim, a->rank);
-        msgl__plan_rows(d->p, &a->v_up[h], 0, a->v_dim, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, at + a->nope, false);
+        msgl_weight *k_up = &a->k_up[h], *v_up = &a->v_up[h];
+        msgl__plan_exact_weight(d->p, k_up, a->rank, a->nope);
+        msgl__plan_exact_weight(d->p, v_up, a->v_dim, a->rank);
+        if (apart) {
+            declare_latent_head_apart(d, a, heads.from + h, k_up, v_up);
+        } else {
+            declare_latent_head(d, a, heads.from + h, k_up, v_up);
+        }
     }
     msgl__products_add_heads(&d->m->products, a->k_up, a->num_heads);
     msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
@@ -266,7 +306,11 @@ static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
     const msgl_linear_use plain = {0};
     keep_rows(d, &a->kv_up.w, &rows, 1);
     msgl__plan_exact_weight(d->p, &a->kv_up.w, rows.count, a->rank);
-    declare_rows(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
+    if (apart) {
+        declare_kv_up_apart(d, a);
+    } else {
+        declare_rows(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
+    }
     msgl__products_add(&d->m->products, &a->kv_up, &plain);
 }
 
@@ -323,9 +367,17 @@ static void declare_delta_by_k_head(const declaring *d, const msgl_delta_config 
 static void declare_delta_by_tensor(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
     const int32_t values = c->v_heads * c->v_dim, channels = 2 * c->k_heads * c->k_dim + values;
-    const int32_t b = channels + values;
+    const int32_t b = channels + values, per_k_head = c->v_heads / c->k_heads;
     declare_rows(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
     declare_rows(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
+    for (int32_t h = 0; h < c->k_heads && c->only_ba_by_k_head; h++) {
+        const char *const ba = "linear_attn.in_proj_ba";
+        const int32_t row = b + h * per_k_head, at = h * 2 * per_k_head;
+        declare_slice(d, &l->in, row, per_k_head, false, 2 * c->v_heads, at, ba);
+        declare_slice(d, &l->in, row + c->v_heads, per_k_head, false, 2 * c->v_heads,
+                      at + per_k_head, ba);
+    }
+    if (c->only_ba_by_k_head) return;
     declare_rows(d, &l->in, b, c->v_heads, false, "linear_attn.in_proj_b");
     declare_rows(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
 }
@@ -370,6 +422,7 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
     declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, taps, 3, 0.5f, "conv1d.weight");
     msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
     declare_vector(d, &l->a_log, c->v_heads, &v_heads, 1, 0, "A_log");
+    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
     declare_vector(d, &l->dt_bias, c->v_heads, &v_heads, 1, 1, "dt_bias");
     // Never as what is missing to 1.
     declare_vector(d, &l->norm, c->v_dim, &all, 1, 1, "norm.weight");
@@ -400,6 +453,27 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
     declare_joined(d, &m->down, shard.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
     snprintf(tensor, sizeof tensor, "%s.down_proj", name);
     declare_rows(d, &m->down, 0, hidden, c->mlp_bias, tensor);
+}
+
+// Expert e's part of the tensors that stack gates, ups and downs by themselves.
+static void declare_expert_of_each(const declaring *d, msgl_weight *gate_up, msgl_weight *down,
+                                   int32_t e)
+{
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const int32_t all = d->m->cfg.decoder.num_experts;
+    const char *const fmt = "%slayers.%d.%s.weight";
+    if (n->each_gate_up != NULL) {
+        msgl__plan_rows(d->p, gate_up, 0, 2 * inter, fmt, n->prefix, d->layer, n->each_gate_up);
+        msgl__plan_expert(d->p, all, e, false);
+    } else {
+        msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->each_gate);
+        msgl__plan_expert(d->p, all, e, false);
+        msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->each_up);
+        msgl__plan_expert(d->p, all, e, false);
+    }
+    msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->each_down);
+    msgl__plan_expert(d->p, all, e, false);
 }
 
 // Expert e's tensors: its own, and those that it has a part in.
@@ -441,11 +515,16 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, down, &kept_down);
     msgl__plan_weight(d->p, gate_up, own ? 2 * shard.count : 0, hidden);
     msgl__plan_weight(d->p, down, own ? hidden : 0, shard.count);
-    declare_expert_tensors(d, gate_up, down, e);
+    if (d->m->cfg.decoder.names.each_down != NULL) {
+        declare_expert_of_each(d, gate_up, down, e);
+    } else {
+        declare_expert_tensors(d, gate_up, down, e);
+    }
 }
 
 // [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each of its
-// experts' a rank has the ranges kept [num], in room for `room` elements.
+// experts' a rank has the ranges kept [num], in room for `room` elements. name NULL: the tensors
+// are declared behind it.
 static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_experts *e,
                                  int32_t n, const msgl_range *kept, int32_t num, int32_t room,
                                  int32_t pairs, const char *name)
@@ -454,10 +533,46 @@ static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_e
     for (int32_t i = 0; i < num; i++) of_each.rows[i] = kept[i];
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, v, &of_each);
     msgl__plan_vector(d->p, v, e->own * room);
+    if (name == NULL) return;
     msgl__plan_elements(d->p, v, 0, e->num_experts * n, 0, "%slayers.%d.%s_bias",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
     msgl__plan_pairs(d->p, n, 0, pairs);
     msgl__plan_expert(d->p, e->num_experts, 0, false);
+}
+
+// Elements [at, at + n) of the `of` that each expert has in vector v, from a tensor [experts, n].
+static void declare_bias_of_each(const declaring *d, float **v, const msgl_moe_experts *e,
+                                 int32_t of, int32_t at, int32_t n, const char *name)
+{
+    for (int32_t i = 0; i < e->num_experts; i++) {
+        msgl__plan_elements(d->p, v, i * of + at, n, 0, "%slayers.%d.%s.bias",
+                            d->m->cfg.decoder.names.prefix, d->layer, name);
+        msgl__plan_slice(d->p, e->num_experts * n, i * n, false);
+        msgl__plan_expert(d->p, e->num_experts, 0, false);
+    }
+}
+
+static void declare_experts_biases(const declaring *d, msgl_moe_experts *e)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const msgl_decoder_names *n = &c->names;
+    const int32_t inter = c->moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const bool each = n->each_down != NULL;
+    const msgl_range shard = msgl__own_columns(target(d), inter);
+    const msgl_range up[] = {shard, rows_of(shard, 1, inter)};
+    // What several ranks add up has one bias: the others have zeros in its place.
+    const msgl_range down = {0, shard.from == 0 ? hidden : 0};
+    declare_experts_bias(d, &e->gate_up_bias, e, 2 * inter, up, 2, 2 * shard.count,
+                         n->all_alternate ? inter : 0, each ? NULL : n->all_gate_up);
+    if (each && n->each_gate_up != NULL) {
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, 0, 2 * inter, n->each_gate_up);
+    } else if (each) {
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, 0, inter, n->each_gate);
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, inter, inter, n->each_up);
+    }
+    declare_experts_bias(d, &e->down_bias, e, hidden, &down, 1, hidden, 0,
+                         each ? NULL : n->all_down);
+    if (each) declare_bias_of_each(d, &e->down_bias, e, hidden, 0, hidden, n->each_down);
 }
 
 static void declare_router(const declaring *d, msgl_moe *m)
@@ -489,18 +604,7 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
                             c->names.prefix, d->layer, c->names.correction);
     }
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
-    if (c->experts_bias) {
-        const int32_t inter = c->moe_intermediate_size;
-        const msgl_range shard = msgl__own_columns(target(d), inter);
-        const msgl_range up[] = {shard, rows_of(shard, 1, inter)};
-        // What several ranks add up has one bias: the others have zeros in its place.
-        const msgl_range down = {0, shard.from == 0 ? hidden : 0};
-        declare_experts_bias(d, &m->experts.gate_up_bias, &m->experts, 2 * inter, up, 2,
-                             2 * shard.count, c->names.all_alternate ? inter : 0,
-                             c->names.all_gate_up);
-        declare_experts_bias(d, &m->experts.down_bias, &m->experts, hidden, &down, 1, hidden, 0,
-                             c->names.all_down);
-    }
+    if (c->experts_bias) declare_experts_biases(d, &m->experts);
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};

@@ -209,6 +209,12 @@ void msgl__plan_add_one(msgl_weight_plan *p)
     for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].add = 1;
 }
 
+void msgl__plan_log_of_minus(msgl_weight_plan *p)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].log_of_minus = true;
+}
+
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs)
 {
     if (p->status != 0) return;
@@ -300,7 +306,7 @@ static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_
     }
     if (w->experts > 0 && w->cols == 0) {
         shape[0] = w->experts;
-        shape[1] = w->unsharded_rows / w->experts;
+        shape[1] = (w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows) / w->experts;
         return 2;
     }
     if (w->experts > 0) {
@@ -471,6 +477,7 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
     }
     for (size_t i = 0; i < n; i++) {
         host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+        if (w->log_of_minus) host[i] = logf(-host[i]);
     }
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);
