@@ -113,8 +113,8 @@ static result run(msgl_routing policy, double balance, int replicas, int talks, 
             int32_t found[MAX_BLOCKS];
             const int32_t k = msgl__prefix_index_find(caches, keys, n / BLOCK, found);
             const int32_t held =
-                msgl__prefix_index_held(caches, found, k, q->route.replica) * BLOCK;
-            msgl__prefix_index_hold(caches, q->route.replica, keys, n / BLOCK);
+                msgl__prefix_index_match(caches, found, k, q->route.replica) * BLOCK;
+            msgl__prefix_index_insert(caches, q->route.replica, keys, n / BLOCK);
             q->began = now;
             q->next = (*at > now ? *at : now) + n - held;
             *at = q->next + OUT * MSGL_ROUTER_ANSWER_COST;

@@ -4,17 +4,19 @@
 they come from. Or converts one folder. Files are laid out as llama.cpp's convert_hf_to_gguf.py does it:
 the same keys, tensor names (from gguf-py's own map), types and order of rows.
 
-    python3 tools/make_gguf_vectors.py tests/vectors
+    python3 tools/make_gguf_vectors.py tests/vectors [LLAMA_CPP_DIR [NAME...]]
     python3 tools/make_gguf_vectors.py --convert MODEL_DIR FILE.gguf TYPE PRE
     python3 tools/make_gguf_vectors.py --split FILE.gguf TENSORS OUT.gguf  # as OUT-00001-of-0000N.gguf
 
-TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
+With LLAMA_CPP_DIR (convert_by_llama_cpp.py says what it is), only tests/vectors/gguf/converted: a model of every
+further architecture, written by llama.cpp's converter itself. TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
 torch, safetensors and transformers >= 5. Never needed to build, run or test; README.md in the output folder
 describes the files.
 """
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +27,10 @@ from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
 
 from make_model_vectors import save_model, write_tokenizer
-from model_vector_configs import llama, qwen2, qwen3
+from model_vector_configs import (
+    deepseek_v2, deepseek_v3, gemma2, gemma3, glm4, gpt_oss, granite, llama, llama4, longrope, mixtral, olmo2, phi3,
+    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, smollm3,
+)
 
 SMALL = dict(hidden_size=32, intermediate_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
 LLAMA3 = dict(
@@ -55,6 +60,46 @@ MODELS = {
     # Weights that F16 holds exactly.
     "qwen3": dict(
         config=qwen3(**dict(SMALL, head_dim=16), num_hidden_layers=1, tie_word_embeddings=False), types=["F16"]
+    ),
+}
+# What the files do not say is as llama.cpp takes it: Gemma's scale and pattern, SmolLM3's layers without positions,
+# Llama 4's chunks and temperature, all layers sparse where there is no step.
+TINY = dict(hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2)
+EXPERTS = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
+LATENT = dict(
+    hidden_size=32, intermediate_size=32, num_hidden_layers=2, n_routed_experts=4, n_group=2, topk_group=1,
+    num_experts_per_tok=2, q_lora_rank=16, kv_lora_rank=16,
+)
+CONVERTED = {
+    "gemma2": (gemma2(**TINY, head_dim=16, query_pre_attn_scalar=16), []),
+    "gemma3": (
+        gemma3(**TINY, head_dim=8, query_pre_attn_scalar=8, num_hidden_layers=6, sliding_window_pattern=6), []
+    ),
+    "qwen3moe": (qwen3_moe(**TINY, **EXPERTS, head_dim=16), []),
+    "qwen2moe": (
+        qwen2_moe(**TINY, **EXPERTS, num_hidden_layers=2, decoder_sparse_step=1, mlp_only_layers=[]), []
+    ),
+    "mixtral": (mixtral(**dict(TINY, intermediate_size=16), num_local_experts=4), []),
+    "phi3": (phi3(**TINY, sliding_window=16), []),
+    "phi3-long": (
+        phi3(**TINY, max_position_embeddings=128, original_max_position_embeddings=32, partial_rotary_factor=0.5,
+             num_hidden_layers=1, rope_scaling=longrope(2)), []
+    ),
+    "granite": (granite(**TINY), []),
+    "smollm3": (smollm3(**TINY), []),
+    "olmo2": (olmo2(**TINY), []),
+    "glm4": (glm4(**TINY, head_dim=16), []),
+    "gpt-oss": (gpt_oss(**TINY, head_dim=16, tie_word_embeddings=True), []),
+    "deepseek2": (deepseek_v2(**LATENT), []),
+    "deepseek2-v3": (deepseek_v3(**LATENT), []),
+    "llama4": (
+        llama4(hidden_size=32, head_dim=8, attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1,
+               no_rope_layer_interval=4), []
+    ),
+    # Gate and up of the experts in one tensor; without the layers that predict further tokens.
+    "qwen3next": (
+        qwen3_next(hidden_size=32, intermediate_size=32, head_dim=32, num_experts=4, linear_value_head_dim=16),
+        ["--no-mtp", "--fuse-gate-up-exps"],
     ),
 }
 TOKENIZERS = {
@@ -287,6 +332,22 @@ def split(source, most, out, small_first=False):
     finish(w)
 
 
+def make_converted(root, llama_cpp, names):
+    """Folder and file of each model, or of those named; the file has the dtype of the folder, and its norms float32."""
+    script = Path(__file__).with_name("convert_by_llama_cpp.py")
+    for seed, (name, (config, options)) in enumerate(CONVERTED.items()):
+        if names and name not in names:
+            continue
+        folder = root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_model(folder, name, dict(config=config), 7100 + seed)
+        (folder / "config.alt.json").unlink()
+        write_tokenizer(folder)
+        out = root / f"{name}.gguf"
+        subprocess.run([sys.executable, script, llama_cpp, folder, out, "bf16", *options], check=True)
+
+
 def make_tokenizers(source, out):
     out.mkdir(exist_ok=True)
     for name, pre in TOKENIZERS.items():
@@ -302,6 +363,8 @@ def main():
         convert(*sys.argv[2:])
     elif len(sys.argv) == 5 and sys.argv[1] == "--split":
         split(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    elif len(sys.argv) >= 3:
+        make_converted(Path(sys.argv[1]) / "gguf" / "converted", sys.argv[2], sys.argv[3:])
     elif len(sys.argv) == 2:
         root = Path(sys.argv[1])
         make_models(root / "gguf")

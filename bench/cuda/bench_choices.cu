@@ -2,9 +2,9 @@
 //
 // Tunes the products of a Qwen3 model as an engine's first start does, and prints what it measured:
 // microseconds of a call by each kernel of the table that can do it; * the one that is taken.
-// Behind them the one that is taken without a measurement, where that is another one. "fed": the
-// norm's feed is there, "R": with the rope kernel behind it, "+": with the product behind it, which
-// the feed is for.
+// Behind them the one that is taken without a measurement, where that is another one. "stats":
+// norm_stats of the input are there, "R": with the rope kernel behind it, "+": with the product
+// behind it, which norm_stats are for.
 //
 //   bench_choices [--cache DIR] [0.6B] [4B] [14B] [14B/2]
 //
@@ -68,8 +68,9 @@ static void print_head(const char *what)
 static void print_result(void *ctx, const msgl_tune_result *r)
 {
     const bench *b = (const bench *)ctx;
-    const bool fed = (r->key.call & MSGL_CALL_FED) != 0, rope = (r->key.call & MSGL_CALL_ROPE) != 0;
-    const char *state = r->pair ? "+" : rope ? fed ? "R fed" : "R" : fed ? "fed" : "";
+    const bool stats = (r->key.call & MSGL_CALL_NORM_STATS) != 0,
+               rope = (r->key.call & MSGL_CALL_ROPE) != 0;
+    const char *state = r->pair ? "+" : rope ? stats ? "R stats" : "R" : stats ? "stats" : "";
     printf("%-8s %-5s %5d", b->product, state, r->m);
     for (int i = 0; i < MSGL_PRODUCT_KERNELS; i++) {
         if (r->us[i] > 0) {

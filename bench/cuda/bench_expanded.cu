@@ -84,9 +84,9 @@ static void run(const prompts *s, cudaStream_t stream)
     c.kv = values((size_t)keys * heads * (MSGL_EXPANDED_NOPE + MSGL_EXPANDED_V));
     c.rotary_keys = g.rotary_keys;
     c.out = device_copy(NULL, (size_t)tokens * heads * MSGL_EXPANDED_V * 2);
-    c.part = device_copy(NULL, (size_t)tokens * heads * MSGL_EXPANDED_V * 2);
+    c.partial_out = device_copy(NULL, (size_t)tokens * heads * MSGL_EXPANDED_V * 2);
     c.lse = (float *)device_copy(NULL, (size_t)tokens * heads * 4);
-    c.part_lse = (float *)device_copy(NULL, (size_t)tokens * heads * 4);
+    c.partial_lse = (float *)device_copy(NULL, (size_t)tokens * heads * 4);
     c.plan = plan_of(s);
     CUDA_OK(cudaDeviceSynchronize());
     const double gather =
@@ -102,8 +102,8 @@ static void run(const prompts *s, cudaStream_t stream)
            s->batch, s->len, s->before, s->heads, gather, attend, flops / attend * 1e-6,
            flops / attend * 1e8 / PEAK_FLOPS, merge);
     fflush(stdout);
-    const void *device[] = {g.reqs, g.pool, g.table, g.latent, g.rotary_keys, c.q,
-                            c.kv,   c.out,  c.part,  c.lse,    c.part_lse,    c.plan};
+    const void *device[] = {g.reqs, g.pool, g.table,       g.latent, g.rotary_keys, c.q,
+                            c.kv,   c.out,  c.partial_out, c.lse,    c.partial_lse, c.plan};
     for (const void *d : device) CUDA_OK(cudaFree((void *)d));
     free(table);
 }

@@ -38,7 +38,7 @@ typedef struct bench {
     char *weights[LAYERS][PRODUCTS];
     void *residual, *qkv, *attn, *mid;
     float *norm;
-    msgl_norm_feed feed;
+    msgl_norm_stats norm_stats;
     int m;
     bool plain; // without the kernels of our own
 } bench;
@@ -72,7 +72,7 @@ static msgl_linear_call call_of(bench *b, int product, msgl_weight *w, int layer
     c.norm = product % 2 == 0 ? b->norm : NULL;
     c.gated = product == 2;
     c.accumulate = product % 2 == 1;
-    c.feed = &b->feed;
+    c.norm_stats = &b->norm_stats;
     c.next_norm = c.accumulate ? b->norm : NULL;
     const void *const in[PRODUCTS] = {b->residual, b->attn, b->residual, b->mid};
     void *const out[PRODUCTS] = {b->qkv, b->residual, b->mid, b->residual};
@@ -83,13 +83,13 @@ static msgl_linear_call call_of(bench *b, int product, msgl_weight *w, int layer
     return c;
 }
 
-// plan NULL: as the engine does it, or, without a feed, by norm, library and silu.
+// plan NULL: as the engine does it, or, without norm_stats, by norm, library and silu.
 static bool product(bench *b, int product, int layer, const msgl_tall_plan *plan)
 {
     msgl_weight w;
     msgl_linear_call c = call_of(b, product, &w, layer);
     if (plan == NULL) {
-        if (b->plain) c.feed = NULL, c.next_norm = NULL;
+        if (b->plain) c.norm_stats = NULL, c.next_norm = NULL;
         if (b->plain)
             msgl__cuda_linear_library(&b->x, &c);
         else
@@ -107,7 +107,8 @@ static float time_layer(bench *b, const msgl_tall_plan *const plans[PRODUCTS], i
     bool done = true;
     b->device->ops->graph_begin(b->device);
     // Of the first norm; each product before another one leaves its own.
-    b->feed.parts = 32, b->feed.x = b->residual, b->feed.weight = b->norm, b->feed.m = b->m;
+    b->norm_stats.num_tiles = 32, b->norm_stats.x = b->residual, b->norm_stats.weight = b->norm,
+    b->norm_stats.m = b->m;
     for (int l = 0; l < LAYERS; l++) {
         for (int i = 0; i < PRODUCTS; i++) {
             if (which >> i & 1) done = product(b, i, l, plans[i]) && done;
@@ -213,12 +214,12 @@ int main(int argc, char **argv)
     b.qkv = alloc(&b, most * N[0] * 2, 1);
     b.attn = alloc(&b, most * K[1] * 2, 1);
     b.mid = alloc(&b, most * K[3] * 2, 1);
-    b.feed.scaled = alloc(&b, most * N[1] * 2, 1);
-    b.feed.sums = (float *)alloc(&b, most * 32 * 4, 1);
-    CUDA_OK(cudaMemset(b.feed.sums, 0, most * 32 * 4));
+    b.norm_stats.scaled = alloc(&b, most * N[1] * 2, 1);
+    b.norm_stats.sums = (float *)alloc(&b, most * 32 * 4, 1);
+    CUDA_OK(cudaMemset(b.norm_stats.sums, 0, most * 32 * 4));
     std::vector<float> ones(8192, 1.0f);
     b.norm = (float *)device_copy(ones.data(), ones.size() * 4);
-    b.feed.weight = b.norm;
+    b.norm_stats.weight = b.norm;
     void *memory;
     CUDA_OK(cudaMalloc(&memory, scratch));
     msgl__arena_init(&b.scratch, (char *)memory, scratch);

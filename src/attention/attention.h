@@ -172,7 +172,7 @@ struct msgl_attn_desc {
                   msgl_err *err);
     void (*destroy)(msgl_attn_backend *b);
     // Host work for a step's sequences, on the scheduler's thread: what the kernels need beside the
-    // lengths (work lists, plans), into the memory of seqs->flight. A graph's plan fits every
+    // lengths (work lists, plans), into the memory of seqs->step_slot. A graph's plan fits every
     // launch of it. NULL: nothing.
     int (*prepare)(msgl_attn_backend *b, const msgl_seqs *seqs);
     // On the device's queue, before the step or the launch of its graph, never captured: copies
@@ -205,7 +205,8 @@ struct msgl_attn_config { // of one group of layers
     int32_t max_running; // requests per batch
     int32_t max_seq_len;
     int32_t max_step_tokens; // query tokens per batch
-    int32_t max_flights;     // steps that may be prepared at once, seqs->flight in [0, max_flights)
+    int32_t
+        max_in_flight;  // steps that may be prepared at once, seqs->step_slot in [0, max_in_flight)
     bool deterministic; // results of a request must not depend on the batch (always so for fa on
                         // the CPU)
     bool apart; // answers and chunks come as sequences of their own, whatever the backend could do
@@ -278,8 +279,8 @@ int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, ms
                       msgl_err *err);
 void msgl__attn_destroy(msgl_attn *a);
 // How many msgl_seqs a step of `size` >= 1 requests is, the first num_decode of them answers: one,
-// or two where they are apart. Part i is the requests [i == 0 ? 0 : ends[0], ends[i]).
-int32_t msgl__attn_parts(bool apart, int32_t num_decode, int32_t size, int32_t ends[2]);
+// or two where they are apart. Sequences i are the requests [i == 0 ? 0 : ends[0], ends[i]).
+int32_t msgl__attn_split_seqs(bool apart, int32_t num_decode, int32_t size, int32_t ends[2]);
 // The descriptor's functions of the same names, by the backend that serves the sequences.
 int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs);
 void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs);

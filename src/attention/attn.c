@@ -36,7 +36,7 @@ void msgl__attn_destroy(msgl_attn *a)
     *a = (msgl_attn){0};
 }
 
-int32_t msgl__attn_parts(bool apart, int32_t num_decode, int32_t size, int32_t ends[2])
+int32_t msgl__attn_split_seqs(bool apart, int32_t num_decode, int32_t size, int32_t ends[2])
 {
     const bool mixed = num_decode > 0 && num_decode < size;
     int32_t n = 0;

@@ -256,7 +256,7 @@ static int create(bench *b, const msgl_attn_bench_env *env, msgl_err *err)
         .max_running = s->batch,
         .max_seq_len = s->cached_len + s->extend_len,
         .max_step_tokens = s->batch * s->extend_len,
-        .max_flights = 1,
+        .max_in_flight = 1,
         .kernels = env->kernels,
         .pool = &b->pool,
         .page_table = &b->table,

@@ -20,8 +20,8 @@ int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_
 {
     size_t all;
     *out = (msgl_cuda_plans){
-        .dev = cfg->dev, .bytes = msgl__round_up(bytes, 64), .num_sets = cfg->max_flights};
-    if (msgl__size_mul(out->bytes, (size_t)cfg->max_flights, &all) != 0) {
+        .dev = cfg->dev, .bytes = msgl__round_up(bytes, 64), .num_sets = cfg->max_in_flight};
+    if (msgl__size_mul(out->bytes, (size_t)cfg->max_in_flight, &all) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "%s: plans too large", name);
     }
     out->staging = cfg->dev->ops->host_alloc(cfg->dev, all);
@@ -39,9 +39,9 @@ void msgl__cuda_plans_destroy(msgl_cuda_plans *p)
     p->staging = p->device = NULL;
 }
 
-void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t flight, size_t from, size_t bytes)
+void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t step_slot, size_t from, size_t bytes)
 {
-    p->dev->ops->copy_in(p->dev, p->device + from, msgl__cuda_plan(p, flight) + from, bytes);
+    p->dev->ops->copy_in(p->dev, p->device + from, msgl__cuda_plan(p, step_slot) + from, bytes);
 }
 
 void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *layer,

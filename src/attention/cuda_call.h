@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the CUDA backends share: a layer's attention as the launchers take it, and plans on their
-// way to the GPU. A plan is written by the scheduler's thread into pinned memory of the step's
-// flight; a copy takes it to device memory at a fixed address, which captured graphs read too. One
-// set on the device suffices, as steps run one after the other.
+// way to the GPU. A plan is written by the scheduler's thread into the pinned
+// set of the step's slot (msgl_batch.step_slot); a copy takes it to device memory at a fixed
+// address, which captured graphs read too. One set on the device suffices, as steps run one after
+// the other.
 #ifndef MSGL_ATTENTION_CUDA_CALL_H
 #define MSGL_ATTENTION_CUDA_CALL_H
 
@@ -23,19 +24,19 @@ typedef struct msgl_cuda_plans {
     msgl_device *dev;
     size_t bytes;           // of a set
     int32_t num_sets;       //
-    char *staging, *device; // [num_sets] sets, one per flight, pinned; one set
+    char *staging, *device; // [num_sets] sets, one per step slot, pinned; one set
 } msgl_cuda_plans;
 
 // Sets of up to `bytes` (64-byte aligned). destroy takes half-made ones too.
 int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_t bytes,
                             msgl_cuda_plans *out, msgl_err *err);
 void msgl__cuda_plans_destroy(msgl_cuda_plans *p);
-static inline char *msgl__cuda_plan(const msgl_cuda_plans *p, int32_t flight)
+static inline char *msgl__cuda_plan(const msgl_cuda_plans *p, int32_t step_slot)
 {
-    return p->staging + (size_t)flight * p->bytes;
+    return p->staging + (size_t)step_slot * p->bytes;
 }
-// Queues the copy of a flight's [from, from + bytes).
-void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t flight, size_t from, size_t bytes);
+// Queues the copy of bytes [from, from + bytes) of the step slot's set.
+void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t step_slot, size_t from, size_t bytes);
 
 // One layer's attention. plan and workspace are the caller's to set.
 void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *layer,

@@ -23,22 +23,22 @@ enum {
 typedef struct pass {
     int32_t first, size, from, keys;
     int32_t req0; // its first msgl_expand_req of the step
-    size_t plan;  // a GPU's: offset and bytes in the flight's set
+    size_t plan;  // a GPU's: offset and bytes in the set of its step slot
     size_t plan_bytes;
 } pass;
 
-typedef struct flight {
+typedef struct step_passes {
     int32_t num_passes, num_reqs;
     pass passes[MAX_PASSES];
-} flight;
+} step_passes;
 
 struct msgl_expand {
     msgl_attn_config cfg;
     int32_t max_keys;      // of a pass
     int32_t max_reqs;      // of a step, over all passes
-    flight *flights;       // [max_flights]
-    msgl_expand_req *reqs; // [max_flights, max_reqs], on the CPU; on a GPU they are in `plans`
-    // A GPU's: of each flight its requests, then its passes' lists of work.
+    step_passes *steps;    // [max_in_flight]
+    msgl_expand_req *reqs; // [max_in_flight, max_reqs], on the CPU; on a GPU they are in `plans`
+    // A GPU's: each step slot's set has its requests, then the passes' lists of work.
     msgl_cuda_plans plans;
     size_t reqs_bytes;
     int32_t *lens; // [4, max_running + 1] of a pass, for its list
@@ -79,12 +79,12 @@ static size_t plans_bytes(const msgl_expand *e)
 static int take_memory(msgl_expand *e, msgl_err *err)
 {
     const msgl_attn_config *cfg = &e->cfg;
-    const size_t flights = (size_t)cfg->max_flights, reqs = (size_t)e->max_reqs;
-    e->flights = msgl__calloc(flights, sizeof *e->flights);
+    const size_t step_slots = (size_t)cfg->max_in_flight, reqs = (size_t)e->max_reqs;
+    e->steps = msgl__calloc(step_slots, sizeof *e->steps);
     e->reqs_bytes = msgl__round_up(reqs * sizeof *e->reqs, PLAN_ALIGN);
-    bool all = e->flights != NULL;
+    bool all = e->steps != NULL;
     if (cfg->device == MSGL_DEVICE_CPU) {
-        e->reqs = msgl__calloc(flights * reqs, sizeof *e->reqs);
+        e->reqs = msgl__calloc(step_slots * reqs, sizeof *e->reqs);
         all = all && e->reqs != NULL;
     } else {
         e->plans.dev = cfg->dev;
@@ -124,7 +124,7 @@ void msgl__expand_destroy(msgl_expand *e)
     if (e->plans.dev != NULL) msgl__cuda_plans_destroy(&e->plans);
     msgl__free(e->lens);
     msgl__free(e->reqs);
-    msgl__free(e->flights);
+    msgl__free(e->steps);
     msgl__free(e);
 }
 
@@ -146,18 +146,18 @@ static bool is_cheaper(const msgl_expand *e, const msgl_seqs *seqs)
 }
 
 // Of requests [first, first + size), or of keys from `from` on of the one.
-static bool add_pass(const msgl_expand *e, flight *f, int32_t first, int32_t size, int32_t from,
-                     int32_t keys)
+static bool add_pass(const msgl_expand *e, step_passes *s, int32_t first, int32_t size,
+                     int32_t from, int32_t keys)
 {
-    if (f->num_passes == MAX_PASSES || f->num_reqs + size > e->max_reqs) return false;
-    f->passes[f->num_passes++] =
-        (pass){.first = first, .size = size, .from = from, .keys = keys, .req0 = f->num_reqs};
-    f->num_reqs += size;
+    if (s->num_passes == MAX_PASSES || s->num_reqs + size > e->max_reqs) return false;
+    s->passes[s->num_passes++] =
+        (pass){.first = first, .size = size, .from = from, .keys = keys, .req0 = s->num_reqs};
+    s->num_reqs += size;
     return true;
 }
 
 // Whole requests as long as they fit, ranges of those that do not.
-static bool cut(const msgl_expand *e, const msgl_seqs *seqs, flight *f)
+static bool cut(const msgl_expand *e, const msgl_seqs *seqs, step_passes *s)
 {
     for (int32_t i = 0; i < seqs->size;) {
         const int32_t first = i;
@@ -165,12 +165,12 @@ static bool cut(const msgl_expand *e, const msgl_seqs *seqs, flight *f)
         while (i < seqs->size && seqs->seqlens_k[i] <= e->max_keys - keys) {
             keys += seqs->seqlens_k[i++];
         }
-        if (i > first && !add_pass(e, f, first, i - first, 0, keys)) return false;
+        if (i > first && !add_pass(e, s, first, i - first, 0, keys)) return false;
         if (i > first) continue;
         for (int32_t at = 0; at < seqs->seqlens_k[i]; at += e->max_keys) {
             const int32_t rest = seqs->seqlens_k[i] - at;
             const int32_t n = rest < e->max_keys ? rest : e->max_keys;
-            if (!add_pass(e, f, i, 1, at, n)) return false;
+            if (!add_pass(e, s, i, 1, at, n)) return false;
         }
         i++;
     }
@@ -238,47 +238,47 @@ static bool are_chunks(const msgl_seqs *seqs)
 int32_t msgl__expand_prepare(msgl_expand *e, const msgl_seqs *seqs)
 {
     if (!are_chunks(seqs)) return 0;
-    flight *f = &e->flights[seqs->flight];
-    f->num_passes = f->num_reqs = 0;
+    step_passes *s = &e->steps[seqs->step_slot];
+    s->num_passes = s->num_reqs = 0;
     const bool all = e->cfg.expanded.prompts == MSGL_PROMPTS_EXPANDED;
-    if (!(all || is_cheaper(e, seqs)) || !cut(e, seqs, f)) {
-        f->num_passes = 0;
+    if (!(all || is_cheaper(e, seqs)) || !cut(e, seqs, s)) {
+        s->num_passes = 0;
         return 0;
     }
     size_t at = e->reqs_bytes;
-    for (int32_t i = 0; i < f->num_passes; i++) {
-        pass *p = &f->passes[i];
-        msgl_expand_req *reqs = host_reqs(e, seqs->flight) + p->req0;
+    for (int32_t i = 0; i < s->num_passes; i++) {
+        pass *p = &s->passes[i];
+        msgl_expand_req *reqs = host_reqs(e, seqs->step_slot) + p->req0;
         describe(seqs, p, reqs);
         if (e->reqs != NULL) continue;
         p->plan = at;
-        p->plan_bytes = plan(e, reqs, p->size, msgl__cuda_plan(&e->plans, seqs->flight) + at);
+        p->plan_bytes = plan(e, reqs, p->size, msgl__cuda_plan(&e->plans, seqs->step_slot) + at);
         at += msgl__round_up(p->plan_bytes, PLAN_ALIGN);
     }
-    return f->num_passes;
+    return s->num_passes;
 }
 
 int32_t msgl__expand_passes(const msgl_expand *e, const msgl_seqs *seqs)
 {
-    return e != NULL && are_chunks(seqs) ? e->flights[seqs->flight].num_passes : 0;
+    return e != NULL && are_chunks(seqs) ? e->steps[seqs->step_slot].num_passes : 0;
 }
 
 void msgl__expand_copy_in(msgl_expand *e, const msgl_seqs *seqs)
 {
-    const flight *f = &e->flights[seqs->flight];
-    if (e->reqs != NULL || f->num_passes == 0) return;
-    const pass *last = &f->passes[f->num_passes - 1];
-    msgl__cuda_plans_copy(&e->plans, seqs->flight, 0, last->plan + last->plan_bytes);
+    const step_passes *s = &e->steps[seqs->step_slot];
+    if (e->reqs != NULL || s->num_passes == 0) return;
+    const pass *last = &s->passes[s->num_passes - 1];
+    msgl__cuda_plans_copy(&e->plans, seqs->step_slot, 0, last->plan + last->plan_bytes);
 }
 
 int32_t msgl__expand_pass_keys(const msgl_expand *e, const msgl_seqs *seqs, int32_t i)
 {
-    return e->flights[seqs->flight].passes[i].keys;
+    return e->steps[seqs->step_slot].passes[i].keys;
 }
 
 static const msgl_expand_req *reqs_of(const msgl_expand *e, const msgl_seqs *seqs, const pass *p)
 {
-    if (e->reqs != NULL) return host_reqs(e, seqs->flight) + p->req0;
+    if (e->reqs != NULL) return host_reqs(e, seqs->step_slot) + p->req0;
     return (const msgl_expand_req *)(const void *)e->plans.device + p->req0;
 }
 
@@ -287,7 +287,7 @@ void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
 {
     const msgl_attn_config *cfg = &e->cfg;
     const msgl_kv_pool *pool = cfg->pool;
-    const pass *p = &e->flights[seqs->flight].passes[i];
+    const pass *p = &e->steps[seqs->step_slot].passes[i];
     const bool cpu = cfg->device == MSGL_DEVICE_CPU;
     const msgl_gather_call c = {
         .reqs = reqs_of(e, seqs, p),
@@ -315,7 +315,7 @@ void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
                          const msgl_seqs *seqs, int32_t i, const msgl_expand_io *io)
 {
     const msgl_attn_config *cfg = &e->cfg;
-    const pass *p = &e->flights[seqs->flight].passes[i];
+    const pass *p = &e->steps[seqs->step_slot].passes[i];
     const msgl_expanded_call c = {
         .reqs = reqs_of(e, seqs, p),
         .num_reqs = p->size,
@@ -333,8 +333,8 @@ void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
         .out = io->out,
         .lse = io->lse,
         .merges = p->from > 0,
-        .part = io->part,
-        .part_lse = io->part_lse,
+        .partial_out = io->partial_out,
+        .partial_lse = io->partial_lse,
         .plan = e->reqs != NULL ? NULL : e->plans.device + p->plan,
     };
     if (cfg->device == MSGL_DEVICE_CPU) {

@@ -19,8 +19,8 @@ typedef struct msgl_expand_io {
     const void *q;
     size_t ld_q;
     const void *kv, *rotary_keys;
-    void *out, *part;
-    float *lse, *part_lse;
+    void *out, *partial_out;
+    float *lse, *partial_lse;
 } msgl_expand_io;
 
 // Whether there are kernels for these needs.

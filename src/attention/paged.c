@@ -8,7 +8,7 @@
 
 enum {
     TASKS_PER_THREAD = 4, // aimed at, so that a slow core leaves work to the others
-    MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
+    MAX_PARTIALS = 1024,  // 262,144 keys of split requests; more are walked by one item each
 };
 
 int msgl__attn_config_check(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_err *err)
@@ -25,7 +25,7 @@ int msgl__attn_config_check(const msgl_attn_desc *desc, const msgl_attn_config *
                   {"max_running", cfg->max_running, 1 << 20},
                   {"max_seq_len", cfg->max_seq_len, 1 << 28},
                   {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
-                  {"max_flights", cfg->max_flights, 64},
+                  {"max_in_flight", cfg->max_in_flight, 64},
                   {"num_threads", cfg->num_threads, 1 << 16}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (limits[i].value < 1 || limits[i].value > limits[i].max) {
@@ -57,29 +57,30 @@ void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspac
     const int32_t dual_len = cfg->dual_len;
     const int32_t cut = dual_len > 0 ? MSGL_ATTN_RANGES - 1 : 0; // tiles at ends of ranges
     const int64_t tiles = ((int64_t)msgl__ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) + cut) *
-                          cfg->max_running * msgl__ceil_div(group, MSGL_ATTN_PART_ROWS);
+                          cfg->max_running * msgl__ceil_div(group, MSGL_ATTN_PARTIAL_ROWS);
     const int64_t row_tiles =
-        (int64_t)cfg->max_step_tokens * group / MSGL_ATTN_PART_ROWS + cfg->max_running;
-    *w = (msgl_attn_workspace){.part_rows = MSGL_ATTN_PART_ROWS};
+        (int64_t)cfg->max_step_tokens * group / MSGL_ATTN_PARTIAL_ROWS + cfg->max_running;
+    *w = (msgl_attn_workspace){.partial_rows = MSGL_ATTN_PARTIAL_ROWS};
     // A dual chunk that ends inside of a step's rows makes one more item of them.
     const int32_t ends = dual_len > 0 ? cfg->max_step_tokens / dual_len + cfg->max_running : 0;
-    w->max_parts = (int32_t)(tiles < MAX_PARTS ? tiles : MAX_PARTS);
-    w->max_works = (int32_t)(row_tiles + ends) + w->max_parts;
-    w->max_groups = w->max_parts;
+    w->max_partials = (int32_t)(tiles < MAX_PARTIALS ? tiles : MAX_PARTIALS);
+    w->max_works = (int32_t)(row_tiles + ends) + w->max_partials;
+    w->max_groups = w->max_partials;
 }
 
 int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace *w, msgl_err *err)
 {
     const msgl_kernels *k = cfg->kernels;
-    const size_t part = msgl__attn_part_floats(w->part_rows, cfg->pool->spec.v_dim) * sizeof(float);
+    const size_t partial =
+        msgl__attn_partial_floats(w->partial_rows, cfg->pool->spec.v_dim) * sizeof(float);
     const size_t heads = (size_t)cfg->num_kv_heads;
-    size_t parts, pending, scratch;
+    size_t partials, pending, scratch;
     w->scratch_stride = k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim,
                                              msgl__attn_latent(cfg));
-    if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
+    if (msgl__size_mul((size_t)w->max_partials * heads, partial, &partials) != 0 ||
         msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
         msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
-        msgl__size_add(parts, msgl__round_up(pending, 64), &w->bytes) != 0 ||
+        msgl__size_add(partials, msgl__round_up(pending, 64), &w->bytes) != 0 ||
         msgl__size_add(w->bytes, scratch, &w->bytes) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "attention workspace: too large");
     }
@@ -91,7 +92,7 @@ int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace
     char *at = w->base;
     w->scratch = msgl__attn_carve(&at, scratch);
     w->pending = msgl__attn_carve(&at, pending);
-    w->parts = msgl__attn_carve(&at, parts);
+    w->partials = msgl__attn_carve(&at, partials);
     return 0;
 }
 
@@ -117,14 +118,14 @@ void msgl__attn_list_slots(const msgl_page_table *table, const msgl_seqs *seqs, 
 static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_t *cu_seqlens_q)
 {
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
-    for (int32_t rows = MSGL_ATTN_MAX_ROWS; rows > MSGL_ATTN_PART_ROWS; rows /= 2) {
+    for (int32_t rows = MSGL_ATTN_MAX_ROWS; rows > MSGL_ATTN_PARTIAL_ROWS; rows /= 2) {
         int64_t tasks = 0;
         for (int32_t i = 0; i < bs; i++) {
             tasks += msgl__ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
         }
         if (tasks * cfg->num_kv_heads >= (int64_t)TASKS_PER_THREAD * cfg->num_threads) return rows;
     }
-    return MSGL_ATTN_PART_ROWS;
+    return MSGL_ATTN_PARTIAL_ROWS;
 }
 
 static int32_t tiles_of(int32_t begin, int32_t end)
@@ -133,7 +134,7 @@ static int32_t tiles_of(int32_t begin, int32_t end)
 }
 
 // Cuts an item, whose keys are in these ranges, into several of `unit` tiles each, every tile with
-// its own part.
+// its own partial.
 static void add_item(const msgl_attn_workspace *w, msgl_attn_work item,
                      const int32_t ends[MSGL_ATTN_RANGES], int32_t unit, msgl_attn_plan *p)
 {
@@ -143,16 +144,16 @@ static void add_item(const msgl_attn_workspace *w, msgl_attn_work item,
         tiles += n;
         num_works += msgl__ceil_div(n, unit);
     }
-    if (item.rows > w->part_rows || tiles <= unit || tiles > w->max_parts - p->num_parts) {
-        item.part = -1;
+    if (item.rows > w->partial_rows || tiles <= unit || tiles > w->max_partials - p->num_partials) {
+        item.partial = -1;
         p->works[p->num_works++] = item;
         return;
     }
     p->groups[p->num_groups] = (msgl_attn_group){.req = item.req,
                                                  .row = item.row,
                                                  .rows = item.rows,
-                                                 .part = p->num_parts,
-                                                 .num_parts = tiles,
+                                                 .partial = p->num_partials,
+                                                 .num_partials = tiles,
                                                  .num_works = num_works};
     item.group = p->num_groups++;
     for (int i = 0, begin = 0; i < MSGL_ATTN_RANGES; begin = ends[i++]) {
@@ -160,10 +161,10 @@ static void add_item(const msgl_attn_workspace *w, msgl_attn_work item,
         for (int32_t tile = first; tile < last; tile += unit) {
             item.kv_begin = tile > first ? tile * MSGL_ATTN_TILE : begin;
             item.kv_end = tile + unit < last ? (tile + unit) * MSGL_ATTN_TILE : ends[i];
-            item.part = p->num_parts + tile - first;
+            item.partial = p->num_partials + tile - first;
             p->works[p->num_works++] = item;
         }
-        p->num_parts += last - first;
+        p->num_partials += last - first;
     }
 }
 
@@ -204,7 +205,7 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
     p->heads_per_task = msgl__attn_heads_per_task(tiles < 1 << 20 ? (int32_t)tiles : 1 << 20,
                                                   cfg->num_kv_heads, most, cfg->head_dim);
     const int64_t unit = tiles / p->heads_per_task;
-    p->num_works = p->num_groups = p->num_parts = 0;
+    p->num_works = p->num_groups = p->num_partials = 0;
     for (int32_t i = 0; i < bs; i++) {
         const int32_t q_len = cu_seqlens_q[i + 1] - cu_seqlens_q[i];
         const int32_t first_pos = seqlens_k[i] - q_len;
@@ -245,8 +246,8 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .cu_seqlens_q = seqs->cu_seqlens_q,
                           .seqlens_k = seqs->seqlens_k,
                           .tree = seqs->tree,
-                          .part_rows = w->part_rows,
-                          .parts = w->parts,
+                          .partial_rows = w->partial_rows,
+                          .partials = w->partials,
                           .pending = w->pending,
                           .scratch = w->scratch,
                           .scratch_stride = w->scratch_stride};

@@ -2,7 +2,7 @@
 //
 // What the paged backends (fa, trtllm) share: turning a batch's lengths into the kernel's work
 // list, and the memory that a call needs. Splitting is by whole tiles of MSGL_ATTN_TILE keys at
-// absolute positions and each tile is a part of its own, so the plan (which depends on the batch
+// absolute positions and each tile is a partial of its own, so the plan (which depends on the batch
 // and on the number of threads) never shows in the results.
 #ifndef MSGL_ATTENTION_PAGED_H
 #define MSGL_ATTENTION_PAGED_H
@@ -11,12 +11,12 @@
 #include "core/round.h"
 
 // Rows of an item that may be split over the keys.
-#define MSGL_ATTN_PART_ROWS 16
+#define MSGL_ATTN_PARTIAL_ROWS 16
 
 typedef struct msgl_attn_plan {
     msgl_attn_work *works;
     msgl_attn_group *groups;
-    int32_t num_works, num_groups, num_parts;
+    int32_t num_works, num_groups, num_partials;
     int32_t heads_per_task;
 } msgl_attn_plan;
 
@@ -30,11 +30,11 @@ static inline bool msgl__attn_latent(const msgl_attn_config *cfg)
 typedef struct msgl_attn_workspace {
     void *base;
     size_t bytes;
-    float *parts;
+    float *partials;
     atomic_int *pending;
     char *scratch;
     size_t scratch_stride;
-    int32_t max_works, max_groups, max_parts, part_rows;
+    int32_t max_works, max_groups, max_partials, partial_rows;
 } msgl_attn_workspace;
 
 // Limits that hold every batch of cfg.

@@ -13,12 +13,12 @@ typedef struct msgl_table_backend {
     msgl_attn_workspace ws;
     void *tables; // metadata of all sets
     size_t tables_bytes;
-    msgl_table_metadata *sets; // [max_flights]
+    msgl_table_metadata *sets; // [max_in_flight]
 } msgl_table_backend;
 
 static const msgl_table_rule TILES = {.limits = msgl__attn_workspace_limits,
                                       .plan = msgl__attn_plan_tiles,
-                                      .part_kind = MSGL_ATTN_PART_TILE};
+                                      .partial_kind = MSGL_ATTN_PARTIAL_TILE};
 
 static size_t ints_bytes(const msgl_table_backend *b)
 {
@@ -76,18 +76,18 @@ int msgl__table_create_by(const msgl_table_rule *rule, const msgl_attn_desc *des
     rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = metadata_bytes(b, cfg->max_running, cfg->max_seq_len);
-    if (set == 0 || msgl__size_mul(set, (size_t)cfg->max_flights, &b->tables_bytes) != 0) {
+    if (set == 0 || msgl__size_mul(set, (size_t)cfg->max_in_flight, &b->tables_bytes) != 0) {
         rc = msgl__err_set(err, MSGL_ELIMIT, "%s: page tables too large", desc->name);
         goto fail;
     }
-    b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
+    b->sets = msgl__calloc((size_t)cfg->max_in_flight, sizeof *b->sets);
     b->tables = msgl__pages_alloc(b->tables_bytes);
     if (b->sets == NULL || b->tables == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for %zu bytes", desc->name,
                            b->tables_bytes);
         goto fail;
     }
-    for (int32_t i = 0; i < cfg->max_flights; i++) {
+    for (int32_t i = 0; i < cfg->max_in_flight; i++) {
         metadata_carve(b, cfg->max_running, cfg->max_seq_len, (char *)b->tables + (size_t)i * set,
                        &b->sets[i]);
     }
@@ -121,7 +121,7 @@ static void fill_pages(const msgl_table_backend *b, int32_t table_idx, int32_t l
 int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     msgl_table_backend *b = (msgl_table_backend *)base;
-    msgl_table_metadata *md = &b->sets[seqs->flight];
+    msgl_table_metadata *md = &b->sets[seqs->step_slot];
     const int32_t columns = pages_of(b, seqs->max_seqlen_k);
     for (int32_t i = 0; i < seqs->size; i++) {
         fill_pages(b, seqs->table_rows[i], seqs->seqlens_k[i], columns,
@@ -137,7 +137,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
                         float bmm2_scale, void *out)
 {
     const msgl_table_backend *b = (const msgl_table_backend *)base;
-    const msgl_table_metadata *md = &b->sets[seqs->flight];
+    const msgl_table_metadata *md = &b->sets[seqs->step_slot];
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
@@ -150,7 +150,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.heads_per_task = md->plan.heads_per_task;
-    c.part_kind = b->rule->part_kind;
+    c.partial_kind = b->rule->partial_kind;
     k->paged(k, x, &c);
 }
 
@@ -160,7 +160,7 @@ void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
     msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
 }
 
-const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight)
+const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t step_slot)
 {
-    return &((const msgl_table_backend *)base)->sets[flight];
+    return &((const msgl_table_backend *)base)->sets[step_slot];
 }

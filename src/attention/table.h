@@ -24,10 +24,10 @@ typedef struct msgl_table_rule {
     void (*plan)(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
                  const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
                  msgl_attn_plan *p);
-    msgl_attn_part_kind part_kind;
+    msgl_attn_partial_kind partial_kind;
 } msgl_table_rule;
 
-// The descriptor's functions, create by whole tiles, each a part of its own (paged.h), or by a
+// The descriptor's functions, create by whole tiles, each a partial of its own (paged.h), or by a
 // rule.
 int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                        msgl_attn_backend **out, msgl_err *err);
@@ -43,7 +43,7 @@ void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, float bmm1_scale,
                         float bmm2_scale, void *out);
-// What prepare made for a flight, for tests.
-const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight);
+// What prepare made for the step in step_slot, for tests.
+const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t step_slot);
 
 #endif

@@ -73,8 +73,8 @@ typedef struct msgl_seqs {
     // ancestor of i, j <= i < MSGL_MAX_TREE. A token's result is that of its path alone: all keys
     // before the new tokens, then its ancestors, then itself, at successive positions.
     const uint64_t *tree, *dev_tree;
-    int32_t flight; // of the step
-    bool graph;     // for a captured graph: no launch may depend on the lengths
+    int32_t step_slot; // msgl_batch.step_slot of the step
+    bool graph;        // for a captured graph: no launch may depend on the lengths
 } msgl_seqs;
 
 typedef struct msgl_batch {
@@ -83,7 +83,9 @@ typedef struct msgl_batch {
     int32_t num_tokens;   // sum of extend_len
     int32_t mask_words;   // of each request's mask: ceil(vocab_size / 32)
     msgl_batch_req *reqs; // [size]
-    int32_t flight;       // which of the steps in flight this is: its staging set (a ring)
+    // The staging set of this step, in a ring of max_in_flight sets: with two, steps 0, 1, 2, 3 use
+    // slots 0, 1, 0, 1.
+    int32_t step_slot;
 } msgl_batch;
 
 static inline int32_t msgl__extend_len(const msgl_batch_req *r)
@@ -110,7 +112,7 @@ typedef struct msgl_token_logprobs {
     float top_logprobs[MSGL_MAX_LOGPROBS];
 } msgl_token_logprobs;
 
-// Result of a step, in memory of the engine, valid until its flight is used again.
+// Result of a step, in memory of the engine, valid until its step slot is used again.
 typedef struct msgl_step_result {
     int32_t size;
     // Chosen tokens: those of request i are [cu_tokens[i], cu_tokens[i + 1]); none for a chunk that
@@ -132,7 +134,7 @@ typedef struct msgl_step_result {
 // scheduler's thread. Work is done in the order submitted.
 typedef struct msgl_runner {
     void *ctx;
-    int32_t max_flights; // steps that may be in flight at once (2 for overlap)
+    int32_t max_in_flight; // steps that may be in step_slot at once (2 for overlap)
     // Tokens that the products of a large step take at a time: steps of a multiple are the cheapest
     // ones; 0: any.
     int32_t tile;
@@ -146,10 +148,11 @@ typedef struct msgl_runner {
     // submitted. *extra may go when the call returns.
     int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
     // Starts a step; returns at once. The page table's rows must already hold the slots of all
-    // positions < device_len. b->flight, in [0, max_flights), must not be in flight.
+    // positions < device_len. b->step_slot, in [0, max_in_flight), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);
-    // Blocks until the step in `flight` is done. A negative status means that the engine is broken.
-    int (*wait)(void *ctx, int32_t flight, msgl_step_result *out);
+    // Blocks until the step in step_slot is done. A negative status means that the engine is
+    // broken.
+    int (*wait)(void *ctx, int32_t step_slot, msgl_step_result *out);
     // What broke the engine, or NULL when only the status is known. Optional.
     const char *(*fault)(void *ctx);
 } msgl_runner;

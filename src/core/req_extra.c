@@ -119,9 +119,9 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
                                 msgl_err *err)
 {
     *out = NULL;
-    const bool bare = p->grammar_kind == MSGL_GRAMMAR_NONE;
+    const bool no_grammar = p->grammar_kind == MSGL_GRAMMAR_NONE;
     const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
-    if (p->num_bias == 0 && bare && p->num_allowed == 0 && p->num_banned == 0 &&
+    if (p->num_bias == 0 && no_grammar && p->num_allowed == 0 && p->num_banned == 0 &&
         p->num_breakers == 0 && stages_len == 0) {
         return 0;
     }
@@ -134,7 +134,7 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
         rc = check_count("dry_sequence_breakers", p->num_breakers, MSGL_MAX_DRY_BREAKERS, err);
     }
     if (rc != 0) return rc;
-    const size_t len = bare || p->grammar == NULL ? 0 : strlen(p->grammar);
+    const size_t len = no_grammar || p->grammar == NULL ? 0 : strlen(p->grammar);
     const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned + (size_t)p->num_breakers;
     msgl_req_extra *x = msgl__malloc(sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] +
                                      ids * sizeof(int32_t) + len + 1 + stages_len + 1);

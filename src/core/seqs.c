@@ -33,7 +33,7 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t pa
                        .dev_cu_seqlens_q = dev,
                        .dev_seqlens_k = dev + n,
                        .dev_table_rows = dev + 2 * n,
-                       .flight = b->flight};
+                       .step_slot = b->step_slot};
     cu_seqlens_q[0] = 0;
     for (int32_t i = 0; i < size; i++) {
         const msgl_batch_req *r = i < real ? &b->reqs[first + i] : NULL;

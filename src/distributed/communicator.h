@@ -20,10 +20,10 @@
 #include "core/err.h"
 #include "distributed/group.h"
 
-struct msgl_exec;      // kernel/exec.h: where work is queued
-struct msgl_norm_feed; // kernel/calls.h
-struct msgl_mpi_api;   // distributed/mpi/plugin.h
-struct msgl_peer_sum;  // kernel/cuda/peer_sum.h
+struct msgl_exec;       // kernel/exec.h: where work is queued
+struct msgl_norm_stats; // kernel/calls.h
+struct msgl_mpi_api;    // distributed/mpi/plugin.h
+struct msgl_peer_sum;   // kernel/cuda/peer_sum.h
 
 typedef struct msgl_comm msgl_comm;
 
@@ -33,9 +33,9 @@ typedef struct msgl_reduce_add {
     void *residual;
     float scale;
     int32_t rows, dim;
-    // NULL, or an empty feed that may be filled for the norm behind, whose weight this is.
+    // NULL, or the weight of the norm behind, and empty norm_stats that may be filled for it.
     const float *next_norm;
-    struct msgl_norm_feed *feed;
+    struct msgl_norm_stats *norm_stats;
 } msgl_reduce_add;
 
 typedef struct msgl_comm_ops {

@@ -56,8 +56,8 @@ static void receive(const msgl_links *l, msgl_group *g, int rank)
 static void tell_blame(msgl_links *l, const msgl_group *g)
 {
     const int rank = msgl__group_blamed(g);
-    if (rank < 0 || l->told) return;
-    l->told = true;
+    if (rank < 0 || l->reported) return;
+    l->reported = true;
     send_all(l, g->size, (unsigned char)rank);
     for (int r = 0; r < g->size; r++) {
         if (l->ways[r] != 0) shutdown(l->ways[r] - 1, SHUT_RDWR);
@@ -76,5 +76,5 @@ void msgl__links_look(msgl_links *l, msgl_group *g)
 void msgl__links_leave(msgl_links *l, msgl_group *g)
 {
     tell_blame(l, g);
-    if (!l->told) send_all(l, g->size, LEAVE);
+    if (!l->reported) send_all(l, g->size, LEAVE);
 }

@@ -11,7 +11,7 @@
 typedef struct msgl_links { // {0}: none
     // 1 + descriptors: of beats, and of the way that is closed when somebody is to blame.
     int beats[MSGL_GROUP_MAX_SIZE], ways[MSGL_GROUP_MAX_SIZE];
-    bool told; // who is to blame
+    bool reported; // who is to blame has been sent to the others
 } msgl_links;
 
 // Of `rank` from now on, and sends it a beat at once.

@@ -41,25 +41,25 @@ typedef struct mpi_comm {
     msgl_group *group;
     int tag;     // of the current call
     int failed;  // 0, or why every call ends at once
-    float *rows; // [size, PIECE]: the ranks' parts of a piece
-    msgl_mpi_part sent[MSGL_GROUP_MAX_SIZE], received[MSGL_GROUP_MAX_SIZE];
+    float *rows; // [size, PIECE]: the ranks' values of a piece
+    msgl_mpi_message sent[MSGL_GROUP_MAX_SIZE], received[MSGL_GROUP_MAX_SIZE];
     int num_sent, num_received;
 } mpi_comm;
 
-_Static_assert(2 * MSGL_GROUP_MAX_SIZE <= MSGL_MPI_MAX_PARTS, "of one exchange");
+_Static_assert(2 * MSGL_GROUP_MAX_SIZE <= MSGL_MPI_MAX_MESSAGES, "of one exchange");
 
-static void add(msgl_mpi_part *parts, int *num, int rank, const void *data, size_t bytes)
+static void add(msgl_mpi_message *messages, int *num, int rank, const void *data, size_t bytes)
 {
-    parts[(*num)++] =
-        (msgl_mpi_part){.data = (void *)(uintptr_t)data, .bytes = bytes, .rank = rank};
+    messages[(*num)++] =
+        (msgl_mpi_message){.data = (void *)(uintptr_t)data, .bytes = bytes, .rank = rank};
 }
 
-static void send_part(mpi_comm *c, int rank, const void *data, size_t bytes)
+static void add_send(mpi_comm *c, int rank, const void *data, size_t bytes)
 {
     add(c->sent, &c->num_sent, rank, data, bytes);
 }
 
-static void receive_part(mpi_comm *c, int rank, void *data, size_t bytes)
+static void add_receive(mpi_comm *c, int rank, void *data, size_t bytes)
 {
     add(c->received, &c->num_received, rank, data, bytes);
 }
@@ -74,7 +74,7 @@ static bool in_vain(const mpi_comm *c, uint64_t waited)
     return false;
 }
 
-// The parts that were added go, and come. False: the call ends here.
+// The messages that were added are sent, and received. False: the call ends here.
 static bool exchange(mpi_comm *c)
 {
     int code = c->api->start(c->sent, c->num_sent, c->received, c->num_received, c->tag);
@@ -95,7 +95,7 @@ static bool exchange(mpi_comm *c)
     return code == 0;
 }
 
-// Begins a call; false: the group is over. Calls that differ have different tags, or parts of
+// Begins a call; false: the group is over. Calls that differ have different tags, or messages of
 // different sizes, sooner or later.
 static bool begin(mpi_comm *c, int op, int root, size_t count)
 {
@@ -128,42 +128,43 @@ static void sum(const mpi_comm *c, size_t n, float *out)
     msgl__sum_rows(rows, c->base.size, n, out);
 }
 
-// Every rank sums all parts of a piece.
+// Every rank sums the pieces of all ranks.
 static bool reduce_one_shot(mpi_comm *c, float *buf, size_t n)
 {
     const int rank = c->base.rank;
     if (n > 0) memcpy(row_of(c, rank), buf, n * sizeof *buf);
     for (int r = 0; r < c->base.size; r++) {
         if (r == rank) continue;
-        send_part(c, r, row_of(c, rank), n * sizeof *buf);
-        receive_part(c, r, row_of(c, r), n * sizeof *buf);
+        add_send(c, r, row_of(c, rank), n * sizeof *buf);
+        add_receive(c, r, row_of(c, r), n * sizeof *buf);
     }
     if (!exchange(c)) return false;
     sum(c, n, buf);
     return true;
 }
 
-// Each rank sums its share of a piece, [rank * share, ...), and sends it to the others.
+// Reduce-scatter: each rank sums its shard of a piece, [rank * shard, ...), and sends it to the
+// others.
 static bool reduce_two_shot(mpi_comm *c, float *buf, size_t n)
 {
     const int size = c->base.size, rank = c->base.rank;
     const size_t line = LINE / sizeof *buf;
-    const size_t share = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
-    const size_t from = least(n, (size_t)rank * share), mine = least(n, from + share) - from;
+    const size_t shard = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
+    const size_t from = least(n, (size_t)rank * shard), mine = least(n, from + shard) - from;
     for (int r = 0; r < size; r++) {
         if (r == rank) continue;
-        const size_t at = least(n, (size_t)r * share);
-        send_part(c, r, buf + at, (least(n, at + share) - at) * sizeof *buf);
-        receive_part(c, r, row_of(c, r), mine * sizeof *buf);
+        const size_t at = least(n, (size_t)r * shard);
+        add_send(c, r, buf + at, (least(n, at + shard) - at) * sizeof *buf);
+        add_receive(c, r, row_of(c, r), mine * sizeof *buf);
     }
     memcpy(row_of(c, rank), buf + from, mine * sizeof *buf);
     if (!exchange(c)) return false;
     sum(c, mine, buf + from);
     for (int r = 0; r < size; r++) {
         if (r == rank) continue;
-        const size_t at = least(n, (size_t)r * share);
-        send_part(c, r, buf + from, mine * sizeof *buf);
-        receive_part(c, r, buf + at, (least(n, at + share) - at) * sizeof *buf);
+        const size_t at = least(n, (size_t)r * shard);
+        add_send(c, r, buf + from, mine * sizeof *buf);
+        add_receive(c, r, buf + at, (least(n, at + shard) - at) * sizeof *buf);
     }
     return exchange(c);
 }
@@ -193,8 +194,8 @@ static void mpi_all_gather(msgl_comm *base, msgl_exec *x, const float *in, size_
         m = least(n - done, PIECE);
         for (int r = 0; r < base->size; r++) {
             if (r == base->rank) continue;
-            send_part(c, r, own + done, m * sizeof *in);
-            receive_part(c, r, out + (size_t)r * n + done, m * sizeof *in);
+            add_send(c, r, own + done, m * sizeof *in);
+            add_receive(c, r, out + (size_t)r * n + done, m * sizeof *in);
         }
         ok = exchange(c);
         if (done + m == n) break;
@@ -223,8 +224,8 @@ static void mpi_all_to_all(msgl_comm *base, msgl_exec *x, const void *in, const 
         for (int r = 0; r < size; r++) {
             const size_t goes = counts[rank * size + r], comes = counts[r * size + rank];
             const size_t now = piece_of(goes, done), then = piece_of(comes, done);
-            if (r != rank && now > 0) send_part(c, r, from + done, now * sizeof *from);
-            if (r != rank && then > 0) receive_part(c, r, to + done, then * sizeof *to);
+            if (r != rank && now > 0) add_send(c, r, from + done, now * sizeof *from);
+            if (r != rank && then > 0) add_receive(c, r, to + done, then * sizeof *to);
             if (r == rank && now > 0) memcpy(to + done, from + done, now * sizeof *to);
             from += goes;
             to += comes;
@@ -243,9 +244,9 @@ static void mpi_broadcast(msgl_comm *base, msgl_exec *x, void *buf, size_t bytes
     char *at = buf;
     for (size_t left = bytes, m; ok; left -= m, at += m) {
         m = least(left, PIECE * sizeof(float));
-        if (base->rank != root) receive_part(c, root, at, m);
+        if (base->rank != root) add_receive(c, root, at, m);
         for (int r = 0; base->rank == root && r < base->size; r++) {
-            if (r != root) send_part(c, r, at, m);
+            if (r != root) add_send(c, r, at, m);
         }
         ok = exchange(c);
         if (left == m) break;
@@ -256,7 +257,7 @@ static void mpi_broadcast(msgl_comm *base, msgl_exec *x, void *buf, size_t bytes
 static void mpi_destroy(msgl_comm *base)
 {
     mpi_comm *c = (mpi_comm *)base;
-    // After a failure MPI still has its parts.
+    // After a failure MPI still has its messages.
     if (c->failed != 0) return;
     msgl__free(c->rows);
     msgl__free(c);

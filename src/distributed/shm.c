@@ -34,7 +34,7 @@ enum {
     SPIN_NS = 20000,
     SPINS_PER_CLOCK = 16,
     SLEEP_NS = 50000000, // at most, until a waiting rank looks whether it waits in vain
-    // Up to so many bytes, and with two ranks, every rank sums all parts; else each sums its share
+    // Up to so many bytes, and with two ranks, every rank sums all parts; else each sums its shard
     // of them for all, which reads less and takes a second barrier (docs/internals/ranks.md).
     ONE_SHOT_BYTES = 16384,
     LINE = 64,
@@ -178,14 +178,15 @@ static bool reduce_one_shot(shm_comm *c, float *buf, size_t n)
     return true;
 }
 
-// Each rank sums its share of a piece, [rank * share, ...), and leaves it in its slot. The shares
-// are whole cache lines, so that nobody writes to a line that another one writes to.
+// Reduce-scatter: each rank sums its shard of a piece, [rank * shard, ...), and leaves it in its
+// slot. The shards are whole cache lines, so that nobody writes to a line that another one writes
+// to.
 static bool reduce_two_shot(shm_comm *c, float *buf, size_t n)
 {
     const int size = c->base.size, rank = c->base.rank;
     const size_t line = LINE / sizeof *buf;
-    const size_t share = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
-    const size_t from = least(n, (size_t)rank * share), to = least(n, from + share);
+    const size_t shard = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
+    const size_t from = least(n, (size_t)rank * shard), to = least(n, from + shard);
     float *own = slot_of(c, rank);
     memcpy(own, buf, from * sizeof *buf); // what others sum
     memcpy(own + to, buf + to, (n - to) * sizeof *buf);
@@ -197,7 +198,7 @@ static bool reduce_two_shot(shm_comm *c, float *buf, size_t n)
     msgl__sum_rows(rows, size, to - from, own + from);
     if (!meet(c)) return false;
     for (int r = 0; r < size; r++) {
-        const size_t at = least(n, (size_t)r * share), m = least(n, at + share) - at;
+        const size_t at = least(n, (size_t)r * shard), m = least(n, at + shard) - at;
         memcpy(buf + at, (const float *)slot_of(c, r) + at, m * sizeof *buf);
     }
     return true;

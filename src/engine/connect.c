@@ -83,11 +83,11 @@ int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_hear
     return code;
 }
 
-int msgl__engine_share_choices(msgl_engine *e, msgl_err *err)
+int msgl__engine_broadcast_choices(msgl_engine *e, msgl_err *err)
 {
     meeting m = {.e = e};
     const msgl_cuda_ranks ranks = ranks_of(&m, "none", false);
-    return explain(e->cuda->share_choices(e->device, &ranks, err), &m, err);
+    return explain(e->cuda->broadcast_choices(e->device, &ranks, err), &m, err);
 }
 
 void msgl__engine_disconnect(msgl_engine *e)

@@ -191,7 +191,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
                                             : 0.9,
         // A GPU has nothing else to do with its memory.
         .weights_ratio = on_host && !(o->memory_ratio > 0) ? 8 : 0,
-        .whole_share =
+        .mem_fraction =
             o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : o->mem_fraction_static,
         .whole = (on_host ? msgl__memory_whole() : e->device_bytes) / sharing,
         .with_workspace = o->gpu_memory_utilization > 0,
@@ -397,12 +397,12 @@ static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
     const int32_t rank = e->place.rank, ranks = e->model.target.ranks;
-    int code = ranks > 1 && rank > 0 ? msgl__engine_share_choices(e, err) : 0;
+    int code = ranks > 1 && rank > 0 ? msgl__engine_broadcast_choices(e, err) : 0;
     if (code != 0) return code;
     msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv_dtype,
                         e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
-    if (ranks > 1 && rank == 0) code = msgl__engine_share_choices(e, err);
+    if (ranks > 1 && rank == 0) code = msgl__engine_broadcast_choices(e, err);
     if (code != 0) return code;
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
@@ -556,7 +556,7 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     }
     e->runner = (msgl_runner){
         .ctx = e,
-        .max_flights = MSGL_ENGINE_FLIGHTS,
+        .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
         .cut = msgl__states_cut(e),

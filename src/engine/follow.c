@@ -14,7 +14,7 @@ typedef struct follower {
     msgl_engine *e;
     const msgl_runner *runner;
     msgl_wire w;
-    bool in_flight[MSGL_ENGINE_FLIGHTS];
+    bool in_flight[MSGL_ENGINE_STEP_SLOTS];
     int32_t *ids;            // of a message
     msgl_batch_req *reqs;    // [max_running] of the next step
     msgl_req_extra **extras; // [max_running] of each row
@@ -70,12 +70,12 @@ static int follow_extra(follower *f)
     return f->runner->write_extra(f->e, x.table_idx, *mine);
 }
 
-static int wait_for(follower *f, int32_t flight)
+static int wait_for(follower *f, int32_t step_slot)
 {
     msgl_step_result unused;
-    if (!f->in_flight[flight]) return 0;
-    f->in_flight[flight] = false;
-    return f->runner->wait(f->e, flight, &unused);
+    if (!f->in_flight[step_slot]) return 0;
+    f->in_flight[step_slot] = false;
+    return f->runner->wait(f->e, step_slot, &unused);
 }
 
 static int follow_submit(follower *f)
@@ -83,8 +83,8 @@ static int follow_submit(follower *f)
     msgl_batch b;
     int32_t whole;
     if (!msgl__wire_get(&f->w, &whole, sizeof whole) || !msgl__wire_get(&f->w, &b, sizeof b) ||
-        b.size < 1 || b.size > f->e->max_running || b.flight < 0 ||
-        b.flight >= MSGL_ENGINE_FLIGHTS ||
+        b.size < 1 || b.size > f->e->max_running || b.step_slot < 0 ||
+        b.step_slot >= MSGL_ENGINE_STEP_SLOTS ||
         !msgl__wire_get(&f->w, f->reqs, (size_t)b.size * sizeof *f->reqs)) {
         return MSGL_EINTERNAL;
     }
@@ -103,9 +103,9 @@ static int follow_submit(follower *f)
         q->mask = msgl__wire_take(&f->w, (size_t)b.mask_words * sizeof *q->mask);
         if (q->mask == NULL) return MSGL_EINTERNAL;
     }
-    const int code = wait_for(f, b.flight);
+    const int code = wait_for(f, b.step_slot);
     if (code != 0) return code;
-    f->in_flight[b.flight] = true;
+    f->in_flight[b.step_slot] = true;
     f->e->whole_rows = whole != 0;
     return f->runner->submit(f->e, &b);
 }
@@ -179,7 +179,7 @@ int msgl__ranks_follow(const msgl_options *o, msgl_rank_place *place)
         if (code != 0 && code != MSGL_EPEER) msgl__group_blame(place->group, place->rank);
     }
     // Steps in flight end, or fail with the group.
-    for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_FLIGHTS; i++) (void)wait_for(&f, i);
+    for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_STEP_SLOTS; i++) (void)wait_for(&f, i);
     if (code == MSGL_EPEER && place->linked) await_blame(place->group);
     free_all(&f);
     return code;

@@ -32,7 +32,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     }
     s->num_rows = s->num_samples = s->num_records = 0;
     s->whole_rows = false;
-    *s->io.late = (msgl_sample_late){0};
+    *s->io.replay = (msgl_sample_replay){0};
     msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
                         s->dev.inv_freq, s->segments, s->ropes);
     msgl__step_pad(e, s, 0, size);

@@ -166,7 +166,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,
         .max_step_tokens = e->max_step_tokens,
-        .max_flights = MSGL_ENGINE_FLIGHTS,
+        .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
         .kernels = &e->kernels,
         .num_threads = msgl__pool_threads(e->threads),
     };

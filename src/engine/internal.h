@@ -16,7 +16,7 @@
 #include "kernel/cuda_loader.h"
 #include "models/arch.h"
 
-#define MSGL_ENGINE_FLIGHTS 2
+#define MSGL_ENGINE_STEP_SLOTS 2
 
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
@@ -26,7 +26,7 @@
 typedef struct msgl_engine_io {
     size_t bytes;
     float *inv_freq;
-    msgl_sample_late *late;           // what the graph samples
+    msgl_sample_replay *replay;       // what the graph samples
     msgl_sample_row *sample_rows;     // [num_samples]
     int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
     int32_t *positions;               // [num_tokens]
@@ -169,7 +169,7 @@ struct msgl_engine {
     int32_t token_stride; // of the token pool
     int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
     uint64_t done_ns;     // when the last step was seen to end
-    msgl_engine_step steps[MSGL_ENGINE_FLIGHTS];
+    msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;
     msgl_engine_dev dev;
@@ -197,7 +197,7 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 // connect.c: the ranks' communicator, their GPUs' choices of kernels, which rank 0 makes.
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                          msgl_err *err);
-int msgl__engine_share_choices(msgl_engine *e, msgl_err *err);
+int msgl__engine_broadcast_choices(msgl_engine *e, msgl_err *err);
 void msgl__engine_disconnect(msgl_engine *e);
 
 // groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans
@@ -241,7 +241,7 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
                               int32_t n);
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__engine_submit(void *engine, msgl_batch *b);
-int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out);
+int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
 // Dummy tokens in the places [from, to) of a decode step.
 void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to);
@@ -249,7 +249,7 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
 // failure of the attention backend.
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph);
 // On the device's queue: the staging; and what is captured, everything from ids to the logits of
-// all tokens and the tokens chosen from them, as far as io.late wants them.
+// all tokens and the tokens chosen from them, for the first io.replay->num_rows rows.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
 bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 
@@ -268,13 +268,14 @@ void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s);
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
 // a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and
-// log-probabilities of rows [first, end). sample_late is the graph's part: the first io.late rows.
+// log-probabilities of rows [first, end). msgl__sample_in_graph is captured and samples the first
+// io.replay->num_rows rows.
 size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         const msgl_logits *l);
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
-                       const msgl_logits *l);
+void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                           const msgl_logits *l);
 
 // pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
 // of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result

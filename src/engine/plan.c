@@ -112,11 +112,11 @@ size_t msgl__memory_whole(void)
 // --------------------------------------------------------------------------
 
 enum {
-    USUAL_TOKENS = 4096,  // of a request, at least, where that decides what the spans get
-    USUAL_WINDOWS = 4,    // and so many times the largest window
-    CHECKPOINT_SHARE = 8, // of the budget is one part for checkpoints of states
-    TREE_SHARE = 16,      // and one for the prefix tree, where pages take no memory otherwise
-    TREE_PAGE_BYTES = 40, // of its nodes, a page
+    USUAL_TOKENS = 4096,    // of a request, at least, where that decides what the spans get
+    USUAL_WINDOWS = 4,      // and so many times the largest window
+    CHECKPOINT_DIVISOR = 8, // of 800 MB of budget 100 are for checkpoints of states
+    TREE_DIVISOR = 16,      // and 50 for the prefix tree, where pages take no memory otherwise
+    TREE_PAGE_BYTES = 40,   // of its nodes, a page
 };
 
 // What the division depends on.
@@ -170,8 +170,8 @@ static int64_t pages_alone(const msgl_memory_plan *p, const sizes *s, int32_t sp
 static int64_t window_span(const msgl_memory_plan *p, const sizes *s, int32_t span, int64_t pages)
 {
     const int32_t size = p->cache.page_size;
-    const int64_t settled = msgl__window_pages(p->cache.spans[span].window, size) + 2;
-    const int64_t most = p->max_running * (settled < s->longest ? settled : s->longest) +
+    const int64_t steady = msgl__window_pages(p->cache.spans[span].window, size) + 2;
+    const int64_t most = p->max_running * (steady < s->longest ? steady : s->longest) +
                          msgl__ceil_div(p->max_step_tokens, size);
     const int64_t alone = pages_alone(p, s, span), least = pages < alone ? pages : alone;
     int64_t n = (pages * s->usual[span] + s->usual[0] - 1) / s->usual[0];
@@ -218,7 +218,7 @@ static int64_t all_pages(const msgl_memory_plan *p, const sizes *s, size_t budge
         if (window_span(p, s, i, fitting) < pages_alone(p, s, i)) return fitting;
     }
     const size_t each = TREE_PAGE_BYTES + (size_t)p->cache.page_size * sizeof(int32_t);
-    const size_t tree = budget / TREE_SHARE / each;
+    const size_t tree = budget / TREE_DIVISOR / each;
     const int64_t most = p->max_running * s->longest;
     return tree < 1 ? 1 : tree < (size_t)most ? (int64_t)tree : most;
 }
@@ -233,7 +233,7 @@ static bool divide(msgl_memory_plan *p, const sizes *s, size_t live, size_t budg
         const size_t unit = s->unit[s->num_paged];
         const int64_t most =
             (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, spans[s->num_paged].interval);
-        size_t n = budget / CHECKPOINT_SHARE / unit;
+        size_t n = budget / CHECKPOINT_DIVISOR / unit;
         if (n > (size_t)most) n = (size_t)most;
         if (n > INT32_MAX / 2) n = INT32_MAX / 2;
         spans[s->num_paged].num_units = (int32_t)n;
@@ -325,14 +325,14 @@ static size_t proportionate(const msgl_memory_plan *p, const sizes *s, size_t bu
 static size_t budget_of(const msgl_memory_plan *p, const sizes *s, size_t all, size_t live)
 {
     const size_t rest = p->available - all;
-    if (p->whole_share == 0) {
+    if (p->mem_fraction == 0) {
         const size_t budget = (size_t)(p->memory_ratio * (double)rest);
         return p->weights_ratio > 0 ? proportionate(p, s, budget) : budget;
     }
-    const double share = p->whole_share * (double)p->whole;
+    const double limit = p->mem_fraction * (double)p->whole;
     const double used = p->with_workspace ? (double)all : (double)p->weight_bytes + (double)live;
-    if (share <= used) return 0;
-    return share - used < (double)rest ? (size_t)(share - used) : rest;
+    if (limit <= used) return 0;
+    return limit - used < (double)rest ? (size_t)(limit - used) : rest;
 }
 
 int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
@@ -359,9 +359,9 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
     }
     if (!divide(p, &s, live, budget_of(p, &s, all, live))) {
         return no_room(p, fixed,
-                       p->whole_share == 0 ? "a larger --memory-ratio may help"
-                       : p->with_workspace ? "a larger --gpu-memory-utilization may help"
-                                           : "a larger --mem-fraction-static may help",
+                       p->mem_fraction == 0 ? "a larger --memory-ratio may help"
+                       : p->with_workspace  ? "a larger --gpu-memory-utilization may help"
+                                            : "a larger --mem-fraction-static may help",
                        err);
     }
     if (p->kv_bytes > p->available - fixed) {

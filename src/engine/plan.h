@@ -32,9 +32,9 @@ typedef struct msgl_memory_plan {
     // Where not 0: the pools take no more than so many times the weights, but have room for
     // MSGL_PLAN_CONTEXTS whole contexts.
     double weights_ratio;
-    // Where not 0, in place of memory_ratio: the share of `whole`, all memory of the device, that
-    // weights, pools and, with_workspace, the rest take together.
-    double whole_share;
+    // Where not 0, in place of memory_ratio: the fraction of `whole`, all memory of the device,
+    // that weights, pools and, with_workspace, the rest take together.
+    double mem_fraction;
     size_t whole;
     bool with_workspace;
     bool lazy; // memory is only taken as pages are filled

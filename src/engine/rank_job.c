@@ -93,7 +93,7 @@ int msgl__job_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err)
     }
     call.code = code;
     msgl_err unused;
-    const int shared = out->mpi->share(&call, sizeof call, code == 0 ? err : &unused);
+    const int shared = out->mpi->broadcast(&call, sizeof call, code == 0 ? err : &unused);
     if (code == 0) code = shared;
     if (code == 0) code = msgl__meet_others(out, fd, call.token, false, MEET_MS, o, err);
     if (fd >= 0) close(fd);
@@ -107,7 +107,7 @@ int msgl__job_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err)
 static int follow_job(msgl_rank_place *place, const msgl_options *o, msgl_err *err)
 {
     job_call call;
-    int code = place->mpi->share(&call, sizeof call, err);
+    int code = place->mpi->broadcast(&call, sizeof call, err);
     if (code != 0) return code;
     if (call.code != 0) return msgl__err_set(err, MSGL_ECLOSED, "rank 0 failed");
     call.address[sizeof call.address - 1] = '\0';

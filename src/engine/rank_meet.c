@@ -157,7 +157,7 @@ int msgl__meet_rank_0(msgl_rank_place *place, const char *address, uint64_t toke
     return code;
 }
 
-void msgl__meet_part(msgl_rank_place *place)
+void msgl__meet_leave(msgl_rank_place *place)
 {
     msgl_ranks *r = place->others;
     bool all = r != NULL && place->ready && msgl__group_blamed(place->group) < 0;

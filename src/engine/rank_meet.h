@@ -28,7 +28,7 @@ int msgl__meet_others(msgl_rank_place *place, int fd, uint64_t token, bool data,
 int msgl__meet_rank_0(msgl_rank_place *place, const char *address, uint64_t token, bool data,
                       int timeout_ms, const msgl_options *o, msgl_err *err);
 // Rank 0 tells the others, if all follow, that this is the end, and closes the connections.
-void msgl__meet_part(msgl_rank_place *place);
+void msgl__meet_leave(msgl_rank_place *place);
 
 // What a forked rank keeps of its parent: descriptors below first_closed. Keyboard and supervisor
 // speak to the parent, which ends its ranks; by_main: that its end is theirs, as its main thread

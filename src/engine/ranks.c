@@ -110,7 +110,7 @@ void msgl__ranks_stop(msgl_rank_place *place)
 {
     msgl_ranks *r = place->others;
     if (place->linked) {
-        msgl__meet_part(place);
+        msgl__meet_leave(place);
     } else if (r != NULL) {
         for (int32_t i = 0; i < r->count; i++) close(r->fds[i]); // the sign to end
     }

@@ -66,8 +66,8 @@ void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s)
 }
 
 // Inside a graph the kernel starts while the last of the logits are being computed.
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
-                       const msgl_logits *l)
+void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                           const msgl_logits *l)
 {
     const msgl_sample_call call = {
         .logits = l->whole,
@@ -76,7 +76,7 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
         .vocab = e->model.cfg.vocab_size,
         .rows = s->dev.sample_rows,
         .any_random = true,
-        .late = s->dev.late,
+        .replay = s->dev.replay,
         .pool = e->dev.token_pool,
         .pool_index = s->dev.sample_index,
         .bias = e->dev.bias,
@@ -219,7 +219,7 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
                         const msgl_logits *l)
 {
     if (e->on_logits != NULL) show_logits(e, s, first, end, l->whole);
-    if (s->io.late->num_rows == 0) sample_rows(e, s, first, end, l, false);
+    if (s->io.replay->num_rows == 0) sample_rows(e, s, first, end, l, false);
     record_rows(e, s, first, end, l->whole);
 }
 

@@ -126,5 +126,5 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
     }
     float inv_freq[MSGL_MAX_HEAD_DIM / 2];
     (void)msgl__rope_inv_freq(rope, 0, inv_freq);
-    return msgl__dual_pattern_turns(p, &rope->dual, inv_freq, rope->dim / 2, err);
+    return msgl__dual_pattern_rotations(p, &rope->dual, inv_freq, rope->dim / 2, err);
 }

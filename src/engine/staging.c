@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of the steps: what the host writes before a step and reads after it, one set per flight,
-// and the device's set. The part that the device reads has the same layout on both sides, so that
-// one copy moves it; arrays per token are as long as the step needs, but never shorter than a
+// Memory of the steps: what the host writes before a step and reads after it, one set per step
+// slot, and the device's set. The part that the device reads has the same layout on both sides, so
+// that one copy moves it; arrays per token are as long as the step needs, but never shorter than a
 // decode step may need, so that captured graphs always find them at the same place.
 #include <string.h>
 
@@ -31,7 +31,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     cutter c = {.base = base};
     io->inv_freq =
         cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_running), sizeof *io->inv_freq);
-    io->late = cut(&c, 1, sizeof *io->late);
+    io->replay = cut(&c, 1, sizeof *io->replay);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
@@ -94,7 +94,7 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
 size_t msgl__staging_host_bytes(const msgl_engine *e)
 {
     msgl_engine_step s;
-    return MSGL_ENGINE_FLIGHTS * cut_step(e, NULL, &s);
+    return MSGL_ENGINE_STEP_SLOTS * cut_step(e, NULL, &s);
 }
 
 size_t msgl__staging_device_bytes(const msgl_engine *e)
@@ -105,7 +105,7 @@ size_t msgl__staging_device_bytes(const msgl_engine *e)
 
 void msgl__staging_place(msgl_engine *e, void *host, void *device)
 {
-    for (int i = 0; i < MSGL_ENGINE_FLIGHTS; i++) {
+    for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         host = (char *)host + cut_step(e, host, &e->steps[i]);
     }
     (void)cut_device(e, device, &e->dev);

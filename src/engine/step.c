@@ -176,7 +176,7 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
         seqs->graph = true;
     } else {
         int32_t ends[2];
-        const int32_t n = msgl__attn_parts(e->apart, b->num_decode, b->size, ends);
+        const int32_t n = msgl__attn_split_seqs(e->apart, b->num_decode, b->size, ends);
         for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;
@@ -192,12 +192,12 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
 // and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
 // or where ranks choose from their own columns and a row adjusts.
-static void stage_late(const msgl_engine *e, msgl_engine_step *s)
+static void stage_sample_replay(const msgl_engine *e, msgl_engine_step *s)
 {
     const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0 &&
                      s->num_chains == 0;
     const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
-    *s->io.late = (msgl_sample_late){
+    *s->io.replay = (msgl_sample_replay){
         .tokens = s->sampled,
         .status = s->sampled + e->max_running,
         .num_rows = all && !s->any_filter && !adjusts && !s->whole_rows ? s->num_rows : 0,
@@ -279,7 +279,7 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
     if (hidden == NULL || !msgl__model_take_logits(&e->model, &f, rows, out)) return false;
     msgl__model_logits(&e->model, &f, hidden, rows, out);
     if (!msgl__model_draws_apart(&e->model)) msgl__model_join_logits(&e->model, &f, rows, out);
-    msgl__sample_late(e, s, rows, out);
+    msgl__sample_in_graph(e, s, rows, out);
     return true;
 }
 
@@ -287,7 +287,7 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
 static void behind_graph(msgl_engine *e, msgl_engine_step *s)
 {
     const msgl_logits *l = &s->graph->logits;
-    if (s->io.late->num_rows > 0 && s->num_records == 0) return;
+    if (s->io.replay->num_rows > 0 && s->num_records == 0) return;
     if (msgl__model_draws_apart(&e->model)) {
         msgl_forward f = {.x = &e->exec, .k = &e->kernels, .comm = e->comm};
         msgl__model_join_logits(&e->model, &f, s->graph->size, l);
@@ -295,10 +295,10 @@ static void behind_graph(msgl_engine *e, msgl_engine_step *s)
     msgl__sample_block(e, s, 0, s->num_rows, l);
 }
 
-static void run_step(void *ctx, int64_t flight)
+static void run_step(void *ctx, int64_t step_slot)
 {
     msgl_engine *e = ctx;
-    msgl_engine_step *s = &e->steps[flight];
+    msgl_engine_step *s = &e->steps[step_slot];
     const uint64_t start = msgl__now_ns();
     e->exec.status = 0;
     if (s->graph != NULL) {
@@ -320,7 +320,7 @@ static void run_step(void *ctx, int64_t flight)
                              (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
-    e->device->ops->record(e->device, (int32_t)flight);
+    e->device->ops->record(e->device, (int32_t)step_slot);
 }
 
 // Of an engine that pools: a chunk of a prompt, and with its end that row alone.
@@ -332,8 +332,9 @@ static bool pools(const msgl_batch_req *r)
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
 static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
 {
-    if (b->flight < 0 || b->flight >= MSGL_ENGINE_FLIGHTS || e->steps[b->flight].in_flight ||
-        b->size < 1 || b->size > e->max_running || b->num_decode < 0 || b->num_decode > b->size) {
+    if (b->step_slot < 0 || b->step_slot >= MSGL_ENGINE_STEP_SLOTS ||
+        e->steps[b->step_slot].in_flight || b->size < 1 || b->size > e->max_running ||
+        b->num_decode < 0 || b->num_decode > b->size) {
         return false;
     }
     const bool pooling = e->info.pooling != MSGL_POOL_NONE;
@@ -367,11 +368,11 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     if (!batch_valid(e, b)) return MSGL_EINVAL;
     if (e->place.rank == 0) e->whole_rows = e->on_logits != NULL;
     if (e->place.others != NULL) {
-        const int told =
+        const int code =
             msgl__ranks_submit(e->place.others, e->page_tables, e->num_tables, b, e->whole_rows);
-        if (told != 0) return told;
+        if (code != 0) return code;
     }
-    msgl_engine_step *s = &e->steps[b->flight];
+    msgl_engine_step *s = &e->steps[b->step_slot];
     s->whole_rows = e->whole_rows;
     memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
     msgl__step_bind(e, s, b->num_tokens);
@@ -384,15 +385,15 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
         s->graph = msgl__graphs_find(e, b->size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
     }
-    stage_late(e, s);
+    stage_sample_replay(e, s);
     msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
                         s->dev.inv_freq, s->segments, s->ropes);
     const int code = msgl__step_seqs(e, s, s->graph);
     if (code != 0) return code;
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();
-    e->device->ops->arm(e->device, b->flight);
-    e->device->ops->submit(e->device, run_step, e, b->flight);
+    e->device->ops->arm(e->device, b->step_slot);
+    e->device->ops->submit(e->device, run_step, e, b->step_slot);
     return 0;
 }
 
@@ -406,13 +407,13 @@ static uint64_t device_ns(msgl_engine *e, const msgl_engine_step *s)
     return e->done_ns - start;
 }
 
-int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
+int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
 {
     msgl_engine *e = engine;
-    if (flight < 0 || flight >= MSGL_ENGINE_FLIGHTS || !e->steps[flight].in_flight)
+    if (step_slot < 0 || step_slot >= MSGL_ENGINE_STEP_SLOTS || !e->steps[step_slot].in_flight)
         return MSGL_EINVAL;
-    msgl_engine_step *s = &e->steps[flight];
-    const int code = e->device->ops->wait(e->device, flight);
+    msgl_engine_step *s = &e->steps[step_slot];
+    const int code = e->device->ops->wait(e->device, step_slot);
     s->in_flight = false;
     // What a GPU computed without a rank is nothing, and an error of its aborted calls a
     // consequence.
@@ -461,7 +462,7 @@ static void run_write(void *ctx, int64_t index)
     int32_t *table = e->dev.page_tables[w->span];
     if (w->span == 0) ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids, bytes);
     if (table != NULL) ops->copy_in(e->device, table + w->place, w->slots, bytes);
-    ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
+    ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
 }
 
 // The next of the ring of writes, when the device has done with it: that blocks only when more was
@@ -470,14 +471,14 @@ static int claim_write(msgl_engine *e, msgl_token_write **w)
 {
     const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
     *w = &e->writes[index];
-    return e->device->ops->wait(e->device, MSGL_ENGINE_FLIGHTS + index);
+    return e->device->ops->wait(e->device, MSGL_ENGINE_STEP_SLOTS + index);
 }
 
 static void queue_write(msgl_engine *e, const msgl_token_write *w,
                         void (*run)(void *ctx, int64_t index))
 {
     const int32_t index = (int32_t)(w - e->writes);
-    e->device->ops->arm(e->device, MSGL_ENGINE_FLIGHTS + index);
+    e->device->ops->arm(e->device, MSGL_ENGINE_STEP_SLOTS + index);
     e->device->ops->submit(e->device, run, e, index);
 }
 
@@ -513,9 +514,9 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         return MSGL_EINVAL;
     }
     if (e->place.others != NULL) {
-        const int told = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
+        const int code = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
                                                   table_idx, pos, ids, n);
-        if (told != 0) return told;
+        if (code != 0) return code;
     }
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
         const int32_t count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
@@ -534,7 +535,7 @@ static void run_write_bias(void *ctx, int64_t index)
     const msgl_token_write *w = &e->writes[index];
     e->device->ops->copy_in(e->device, e->dev.bias + w->place, w->bias,
                             (size_t)w->count * sizeof *w->bias);
-    e->device->ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
+    e->device->ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
 }
 
 static void run_write_words(void *ctx, int64_t index)
@@ -543,7 +544,7 @@ static void run_write_words(void *ctx, int64_t index)
     const msgl_token_write *w = &e->writes[index];
     e->device->ops->copy_in(e->device, e->dev.breakers + w->place, w->words,
                             (size_t)w->count * sizeof *w->words);
-    e->device->ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
+    e->device->ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
 }
 
 static int write_bias(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)
@@ -583,8 +584,8 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
     msgl_engine *e = engine;
     if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
     if (e->place.others != NULL) {
-        const int told = msgl__ranks_write_extra(e->place.others, table_idx, extra);
-        if (told != 0) return told;
+        const int code = msgl__ranks_write_extra(e->place.others, table_idx, extra);
+        if (code != 0) return code;
     }
     int code = 0;
     if (extra->num_bias > 0) code = write_bias(e, table_idx, extra);

@@ -13,7 +13,7 @@
 // q and on the visible keys only: masked keys are exact zeros in every sum. (With dual chunks a
 // tile that lies in two ranges is two.) So it makes no difference to the bits of the result how
 // rows are grouped into work items, which pages hold the keys, whether one item folds all tiles or
-// each tile is a part of its own folded later, or how many threads there are.
+// each tile is a partial of its own folded later, or how many threads there are.
 #ifndef MSGL_KERNEL_ATTN_H
 #define MSGL_KERNEL_ATTN_H
 
@@ -32,7 +32,7 @@
 #define MSGL_ATTN_MAX_DIM 256  // head_dim, of K and V alike
 // The same where V lies in K (multi-head latent attention): a latent vector and a rotary key.
 #define MSGL_ATTN_MAX_LATENT 576
-#define MSGL_ATTN_PART_ALIGN 16 // floats
+#define MSGL_ATTN_PARTIAL_ALIGN 16 // floats
 // A task may take up to FEW_HEADS KV heads of an item of at most FEW_ROWS rows (decode), as long as
 // heads * padded head_dim <= FEW_COLUMNS: K and V are then read in the order of memory.
 #define MSGL_ATTN_FEW_ROWS 16
@@ -59,26 +59,31 @@ typedef struct msgl_attn_work {
     int32_t req;
     int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS; 0: nothing to do; of one dual chunk
     int32_t kv_begin, kv_end; // the causal rule and the window restrict further
-    int32_t part;             // first part that this item writes; -1: it writes out itself; keys
-                              // of an item with parts are in one range
-    int32_t group;            // index into groups when part >= 0
+    // First partial that this item writes, of consecutive ones; -1: it writes out itself. The keys
+    // of an item with partials are in one range.
+    int32_t partial;
+    int32_t group; // index into groups when partial >= 0
 } msgl_attn_work;
 
-// Rows whose result is folded from parts [part, part + num_parts), in this order.
+// Rows whose result is folded from partials [partial, partial + num_partials), in this order. With
+// tiles of 256 keys, 600 keys and two items of keys [0, 512) and [512, 600), the first one writes
+// partials 0 and 1, the second one partial 2, and num_partials is 3.
 typedef struct msgl_attn_group {
     int32_t req, row, rows;
-    int32_t part, num_parts;
-    int32_t num_works; // items that write these parts
+    int32_t partial, num_partials;
+    int32_t num_works; // items that write these partials
 } msgl_attn_group;
 
-typedef enum msgl_attn_part_kind {
-    // One part per tile: (m, l, o) as above. Folding repeats exactly what one item would have done.
-    MSGL_ATTN_PART_TILE,
-    // One part per work item: o normalised, and its log-sum-exp in base 2 (FlashInfer's convention)
-    // in the place of m. L = log2(sum 2^lse_i); o = sum 2^(lse_i - L) o_i; empty parts have lse
+typedef enum msgl_attn_partial_kind {
+    // One partial per tile: (m, l, o) as above. Folding repeats exactly what one item would have
+    // done.
+    MSGL_ATTN_PARTIAL_TILE,
+    // One partial per work item: o normalised, and its log-sum-exp in base 2 (FlashInfer's
+    // convention)
+    // in the place of m. L = log2(sum 2^lse_i); o = sum 2^(lse_i - L) o_i; empty partials have lse
     // -inf.
-    MSGL_ATTN_PART_LSE2,
-} msgl_attn_part_kind;
+    MSGL_ATTN_PARTIAL_LSE2,
+} msgl_attn_partial_kind;
 
 // One layer's attention of a batch. All arrays are device memory and stay unchanged until done.
 typedef struct msgl_attn_call {
@@ -119,26 +124,26 @@ typedef struct msgl_attn_call {
     const msgl_attn_group *groups;
     int32_t num_works;
     int32_t heads_per_task; // KV heads that one task takes; > 1 only if all items have few rows
-    msgl_attn_part_kind part_kind;
-    int32_t part_rows;   // rows reserved in a part, >= rows of every item that writes parts
-    float *parts;        // [parts, num_kv_heads, msgl__attn_part_floats]
-    atomic_int *pending; // [groups, num_kv_heads] zero at the start; every call leaves zeros
-    char *scratch;       // [threads, scratch_stride], 64-byte aligned
+    msgl_attn_partial_kind partial_kind;
+    int32_t partial_rows; // rows reserved in a partial, >= rows of every item that writes partials
+    float *partials;      // [partials, num_kv_heads, msgl__attn_partial_floats]
+    atomic_int *pending;  // [groups, num_kv_heads] zero at the start; every call leaves zeros
+    char *scratch;        // [threads, scratch_stride], 64-byte aligned
     size_t scratch_stride;
 } msgl_attn_call;
 
-// Columns of q and of o in parts and states: rounded up so that no kernel has a tail there.
+// Columns of q and of o in partials and states: rounded up so that no kernel has a tail there.
 static inline int msgl__attn_padded_dim(int dim)
 {
     return (dim + 31) & ~31;
 }
 
-// Floats of one part of one KV head: m [rows], l [rows], o [rows, padded_dim], padded. Columns of o
-// are in the ISA level's order.
-static inline size_t msgl__attn_part_floats(int part_rows, int v_dim)
+// Floats of one partial of one KV head: m [rows], l [rows], o [rows, padded_dim], padded. Columns
+// of o are in the ISA level's order.
+static inline size_t msgl__attn_partial_floats(int partial_rows, int v_dim)
 {
-    const size_t n = (size_t)part_rows * ((size_t)msgl__attn_padded_dim(v_dim) + 2);
-    return msgl__round_up(n, MSGL_ATTN_PART_ALIGN);
+    const size_t n = (size_t)partial_rows * ((size_t)msgl__attn_padded_dim(v_dim) + 2);
+    return msgl__round_up(n, MSGL_ATTN_PARTIAL_ALIGN);
 }
 
 // The largest number of KV heads of up to `rows` rows each that a task may take, at most `wanted`

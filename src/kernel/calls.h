@@ -31,20 +31,23 @@ typedef enum msgl_activation {
 
 struct msgl_peer_sum; // kernel/cuda/peer_sum.h
 
-// What a product that adds to the residual stream x leaves for the norm behind it, so that the
-// product behind that finds half of the norm done: what is left is a factor per row.
-typedef struct msgl_norm_feed {
+// Fused add + RMSNorm, cut between two products. The one that adds to the residual stream x writes
+// x * weight and each row's sums of squares in its epilogue; the next product multiplies the scaled
+// rows and applies the factor 1 / sqrt(mean of squares + eps) of each row to its result.
+typedef struct msgl_norm_stats {
     void *scaled; // [m, n], dense, of exec->act: x * weight
-    // [parts, m]: sums of x^2 over the columns of a part; room for n / MSGL_FEED_COLUMNS + 1 parts.
+    // [num_tiles, m]: sums of x^2 over the columns of a tile of the kernel; room for n /
+    // MSGL_NORM_STATS_COLUMNS + 1 tiles. With n 5120 and tiles of 64 columns num_tiles is 80, and
+    // sums[2 * m + 7] is that of row 7 over columns [128, 192).
     float *sums;
-    int32_t parts; // 0: there is nothing here
+    int32_t num_tiles; // 0: there is nothing here
     // Whose values these are.
     const void *x;
     const float *weight;
     int32_t m;
-} msgl_norm_feed;
+} msgl_norm_stats;
 
-enum { MSGL_FEED_COLUMNS = 32 }; // fewest of a part
+enum { MSGL_NORM_STATS_COLUMNS = 32 }; // fewest of a tile
 
 // out = f(norm(in)) W^T + bias): rows of `in` are RMS-normalised first when norm is given (Zhang &
 // Sennrich 2019, eq. 4), and the result is gated, added or stored.
@@ -62,9 +65,9 @@ typedef struct msgl_linear_call {
     bool f32_out;    // out is f32 whatever exec->act is (logits)
     void *out;       // [m, n or n/2], stride ld_out elements
     size_t ld_out;
-    // NULL, or: with norm, what may be known of norm(in); with next_norm, empty, and where a kernel
-    // that can do that leaves what serves the norm behind. Not both.
-    msgl_norm_feed *feed;
+    // NULL, or: with norm, the stats of `in`, empty or not; with next_norm, empty, and where a
+    // kernel that can do that leaves the stats of `out`. Not both.
+    msgl_norm_stats *norm_stats;
     const float *next_norm; // [w->n] weight of the norm behind, or NULL
     // NULL, or, with accumulate: the product is this rank's part of a sum over two ranks, which
     // meets the other's there: out += the sum. For msgl_gemm_kernels.linear_sum alone.
@@ -93,7 +96,7 @@ typedef struct msgl_grouped_call {
     const int32_t *to; // NULL, or, not together with gated: row j's result is row to[j] of out
     // The device arrays offsets, from and to were complete before the grouped product in front of
     // this call began, so that the kernel may read them before that product ends.
-    bool settled;
+    bool inputs_ready;
 } msgl_grouped_call;
 
 // A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.
@@ -265,11 +268,12 @@ typedef struct msgl_sample_chain {
     bool breaks;       // the call's `breakers` has something
 } msgl_sample_chain;
 
-// What a captured call learns when it is replayed.
-typedef struct msgl_sample_late {
+// Replay inputs of a captured call: the graph keeps the address of this struct, and the kernel
+// reads its members at each replay.
+typedef struct msgl_sample_replay {
     int32_t *tokens, *status; // [num_rows], of host_alloc too
     int32_t num_rows;         // at most the call's; 0: nothing is done
-} msgl_sample_late;
+} msgl_sample_replay;
 
 // tokens[r] = token chosen from logits[r, 0..vocab) by rows[r]; status[r] = 0, or MSGL_ENUMERIC and
 // token -1 when a logit is NaN or all are -inf. Filters apply in the order temperature, top_k,
@@ -282,9 +286,9 @@ typedef struct msgl_sample_call {
     bool any_random;             // some row has temperature > 0
     bool any_filter;             // some such row has top_k, top_p or min_p
     int32_t *tokens, *status;    // [num_rows], of host_alloc too
-    // NULL, or on the device: tokens and status are there, and only the first num_rows rows are
-    // looked at. For graphs: NULL where there are none.
-    const msgl_sample_late *late;
+    // NULL, or replay inputs on the device, for captured calls: its tokens and status take the
+    // place of those above, and only its first num_rows rows are sampled.
+    const msgl_sample_replay *replay;
     // Where the next step finds the token, or NULL: pool[pool_index[r]] = tokens[r], 0 where no
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;

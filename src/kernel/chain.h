@@ -84,11 +84,11 @@ CHAIN_FN uint64_t chain_typical_key(double x, double log_sum, double entropy, in
     return (uint64_t)u << CHAIN_ID_BITS | (uint32_t)id;
 }
 
-// Mass that a prefix has to reach to have a share p of all, or, `beyond`, more than that.
-CHAIN_FN uint64_t chain_share(float p, uint64_t total, bool beyond)
+// Mass that a prefix has to reach to have the fraction p of all, or, `beyond`, more than that.
+CHAIN_FN uint64_t chain_mass_target(float p, uint64_t total, bool beyond)
 {
-    const double part = (double)p * (double)total;
-    const uint64_t mass = (uint64_t)(beyond ? floor(part) + 1 : ceil(part));
+    const double target = (double)p * (double)total;
+    const uint64_t mass = (uint64_t)(beyond ? floor(target) + 1 : ceil(target));
     return mass < 1 ? 1 : mass > total ? total : mass;
 }
 
@@ -99,8 +99,8 @@ CHAIN_FN double chain_temperature(const msgl_sample_chain *c, float temperature,
     const double range = (double)c->dynatemp_range, t = (double)temperature;
     if (!(range > 0) || c->mirostat != 0 || count < 2) return t;
     const double low = t > range ? t - range : 0, high = t + range;
-    const double share = entropy > 0 ? entropy / log((double)count) : 0;
-    return low + (high - low) * pow(share < 1 ? share : 1, (double)c->dynatemp_exponent);
+    const double fraction = entropy > 0 ? entropy / log((double)count) : 0;
+    return low + (high - low) * pow(fraction < 1 ? fraction : 1, (double)c->dynatemp_exponent);
 }
 
 // Mirostat 2's mu behind a token of probability e^(x - log_sum) among those that were left.

@@ -13,8 +13,8 @@
 
 #include "core/dtype.h"
 
-// A request's part in a pass: keys [first, first + keys) of it are rows [row0, row0 + keys) of the
-// pass's arrays, and meet its query tokens from query row q_row on, the first of which is at
+// The keys of a request in a pass: keys [first, first + keys) of it are rows [row0, row0 + keys) of
+// the pass's arrays, and meet its query tokens from query row q_row on, the first of which is at
 // position pos >= first. A query sees keys up to its own position.
 typedef struct msgl_expand_req {
     int32_t row0, first, keys;
@@ -48,10 +48,10 @@ typedef struct msgl_expanded_call {
     void *out;               // [tokens, heads, v_dim], dense
     float *lse;              // [tokens, heads] natural logarithm
     // The pass's only request has results over earlier keys in out and lse: those of these keys are
-    // merged into them. part, part_lse: room, shaped like these.
+    // merged into them. partial_out, partial_lse: room, shaped like these.
     bool merges;
-    void *part;
-    float *part_lse;
+    void *partial_out;
+    float *partial_lse;
     void *plan; // of the GPU's kernel; else not read
 } msgl_expanded_call;
 

@@ -21,7 +21,8 @@
 // The same product of layers that follow each other, for tune: a step reads other weights between
 // two uses of one, which a measurement has to do too.
 typedef struct msgl_tune_product {
-    // Weights and flags of calls that differ in their weights only; no m, activations and feed.
+    // Weights and flags of calls that differ in their weights only; no m, activations and
+    // norm_stats.
     const msgl_linear_call *calls;
     int32_t num_calls;
     bool summed; // they are made by linear_sum
@@ -63,8 +64,8 @@ typedef struct msgl_gemm_kernels {
     // read once per block, still cost little beside the products.
     int32_t block_rows;
     bool indexed; // grouped can take and leave rows by index
-    // Most rows for which products use a msgl_norm_feed; 0: never.
-    int32_t feed_rows;
+    // Most rows for which products use a msgl_norm_stats; 0: never.
+    int32_t norm_stats_rows;
     // Measures which kernels and algorithms are fastest for calls with ms[0..num) rows, those apart
     // that are known. For start-up, outside steps; scratch as for the calls, activations in
     // `memory`; counts of rows that do not fit there are left out. NULL: there is nothing to

@@ -60,10 +60,10 @@ typedef struct msgl_act_kernels {
     // p[r, i] *= msgl_temper's factor at positions[r]; p [rows, dim] with stride ld.
     void (*temper)(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
                    size_t ld, int rows, int dim);
-    // Columns that ranks have, side by side: out[i, r * share + j] = part r's [i, j]. Part r is
-    // [rows, columns of it], dense, at parts + r * rows * share; each has `share` columns, the last
-    // ones fewer, `dim` in all.
-    void (*join_columns)(msgl_exec *x, const float *parts, int share, int rows, int dim,
+    // Puts the shards of all ranks side by side: out[i, r * shard_columns + j] = shard r's [i, j].
+    // Shard r is [rows, its columns], dense, at shards + r * rows * shard_columns. Each has
+    // shard_columns columns, the last ones fewer, `dim` in all: dim 10 over 4 ranks are 3, 3, 3, 1.
+    void (*join_columns)(msgl_exec *x, const float *shards, int shard_columns, int rows, int dim,
                          float *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
@@ -105,11 +105,11 @@ typedef struct msgl_moe_kernels {
 
 typedef struct msgl_sample_kernels {
     void (*sample)(msgl_exec *x, const msgl_sample_call *c); // see msgl_sample_call
-    // The same in two halves, for ranks that have a part of each row: draw leaves keys, and pick
-    // finishes a call whose keys are [parts, num_rows], from all of them, or with `sum` [num_rows],
+    // The same in two halves, for ranks that have a shard of each row: draw leaves keys, and pick
+    // finishes a call whose keys are [ranks, num_rows], from all of them, or with `sum` [num_rows],
     // this rank's. NULL: not on this device.
     void (*draw)(msgl_exec *x, const msgl_sample_call *c);
-    void (*pick)(msgl_exec *x, const msgl_sample_call *c, int parts);
+    void (*pick)(msgl_exec *x, const msgl_sample_call *c, int ranks);
     // out[r].logprob and rank of out[r].token and the out[r].num_top most likely (ties: lowest id
     // first), from the raw logits; req and position are left alone. A NaN row gives NaN, rank 0 and
     // num_top 0.
@@ -119,8 +119,8 @@ typedef struct msgl_sample_kernels {
     // else -inf; masks NULL: all are. out: [num_rows, vocab].
     void (*mask)(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks, int num_rows,
                  int vocab, float *out);
-    // sample, where every row has a chain; the logits are a copy, which is changed. None may be
-    // `late`.
+    // sample, where every row has a chain; the logits are a copy, which is changed. The
+    // call has no replay inputs.
     void (*chain)(msgl_exec *x, const msgl_sample_call *c);
     // Bytes that sample, chain and logprobs take from exec->scratch for num_rows rows.
     size_t (*scratch_size)(int num_rows, int vocab);

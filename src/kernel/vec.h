@@ -36,13 +36,13 @@ MSGL_INLINE void msgl__vf_store(float *p, msgl_vf v)
     memcpy(p, &v, sizeof v);
 }
 // n < 16 elements, the other lanes are `fill`.
-MSGL_INLINE msgl_vf msgl__vf_load_part(const float *p, size_t n, float fill)
+MSGL_INLINE msgl_vf msgl__vf_load_partial(const float *p, size_t n, float fill)
 {
     msgl_vf v = msgl__vf_set(fill);
     memcpy(&v, p, n * sizeof *p);
     return v;
 }
-MSGL_INLINE void msgl__vf_store_part(float *p, msgl_vf v, size_t n)
+MSGL_INLINE void msgl__vf_store_partial(float *p, msgl_vf v, size_t n)
 {
     memcpy(p, &v, n * sizeof *p);
 }

@@ -9,7 +9,7 @@
 
 // How much is evicted at once: so many tokens, but no more than one in so many of the span's pages.
 // Kernels read neighbouring slots faster.
-enum { EVICTED_TOKENS = 512, EVICTED_SHARE = 64 };
+enum { EVICTED_TOKENS = 512, EVICTED_DIVISOR = 64 };
 
 struct msgl_cache {
     const msgl_cache_ops *ops;
@@ -108,7 +108,7 @@ msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span)
     msgl_cache_counts n = {.total = c->store.layout.spans[span].num_units,
                            .free = c->store.free[span].count,
                            .cached = u->num_cached,
-                           .evictable = u->unheld.count,
+                           .evictable = u->evictable.count,
                            .evicted = c->evicted[span]};
     if (span == 0) c->ops->count(c->impl, &n);
     return n;
@@ -136,7 +136,7 @@ void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_handle *h)
     c->ops->begin(c->impl, h);
     if (c->states == 0 || p.node == MSGL_CACHE_ROOT) return;
     h->loads = c->store.units[c->states].of_node[p.node];
-    msgl__units_hold(&c->store, c->states, h->loads);
+    msgl__units_ref(&c->store, c->states, h->loads);
 }
 
 void msgl__cache_loaded(msgl_cache *c, msgl_cache_handle *h)
@@ -161,7 +161,7 @@ static bool make_free(msgl_cache *c, int32_t span, int32_t n)
         // A prefix is evicted from its end, so pages evicted one by one would be handed out in
         // falling order; of some at once the stack makes a rising one.
         int32_t some = EVICTED_TOKENS / l->page_size;
-        const int32_t most = l->spans[span].num_units / EVICTED_SHARE;
+        const int32_t most = l->spans[span].num_units / EVICTED_DIVISOR;
         if (some > most) some = most;
         const int32_t lacking = n - c->store.free[span].count;
         if (some < lacking) some = lacking;
@@ -274,10 +274,10 @@ void msgl__cache_release(msgl_cache *c, msgl_cache_handle *h, const int32_t *ids
 
 void msgl__cache_discard(msgl_cache *c, msgl_cache_handle *h)
 {
-    const msgl_prefix held = h->prefix;
+    const msgl_prefix prefix = h->prefix;
     h->saved_len = INT32_MAX; // nobody's
     msgl__cache_release(c, h, NULL, 0);
-    c->ops->discard(c->impl, held);
+    c->ops->discard(c->impl, prefix);
 }
 
 int32_t msgl__cache_runs(const msgl_cache *c, msgl_cache_run *runs, int32_t max, bool *all)
@@ -303,7 +303,8 @@ static int check_free(const msgl_cache *c, int32_t span, msgl_err *err)
     for (int32_t i = 0; i < n.free; i++) {
         const int32_t unit = c->store.free[span].units[i];
         if (unit < 0 || unit >= n.total ||
-            (span == 0 ? c->ops->holds(c->impl, unit) : c->store.units[span].all[unit].node >= 0)) {
+            (span == 0 ? c->ops->is_cached(c->impl, unit)
+                       : c->store.units[span].all[unit].node >= 0)) {
             return msgl__err_set(err, MSGL_EINTERNAL, "span %d: free list entry %d is %d", span, i,
                                  unit);
         }
@@ -325,7 +326,7 @@ void msgl__cache_mark(const msgl_cache *c, int32_t span, uint8_t *marks, uint8_t
     for (int32_t i = 0; i < l->count; i++) marks[l->units[i]] = free_mark;
     for (int32_t u = 0; u < c->store.layout.spans[span].num_units; u++) {
         const bool cached =
-            span == 0 ? c->ops->holds(c->impl, u) : c->store.units[span].all[u].node >= 0;
+            span == 0 ? c->ops->is_cached(c->impl, u) : c->store.units[span].all[u].node >= 0;
         if (cached) marks[u] = cached_mark;
     }
 }

@@ -20,15 +20,15 @@ static inline void msgl__free_push(msgl_free_list *l, int32_t unit)
 
 // A page or checkpoint of a span behind the first.
 typedef struct msgl_unit {
-    int32_t node;    // of the prefix tree that has it; -1: none
-    int32_t holders; // requests that hold it there
-    uint32_t born;   // step that writes it
+    int32_t node;      // the node of the prefix tree that has it; -1: none
+    int32_t ref_count; // SGLang's lock_ref: requests that use it there
+    uint32_t born;     // the step that writes it
 } msgl_unit;
 
 typedef struct msgl_units {
-    msgl_unit *all;   // [num_units]
-    int32_t *of_node; // [pages of span 0] unit that the node has, -1
-    msgl_lru unheld;  // those of nodes that nobody holds
+    msgl_unit *all;     // [num_units]
+    int32_t *of_node;   // [pages of span 0] the unit that each node has, or -1
+    msgl_lru evictable; // the units of nodes that have ref_count 0, by last use
     int32_t num_cached;
 } msgl_units;
 
@@ -65,15 +65,17 @@ static inline int32_t msgl__pages_before(const msgl_cache_store *s, int32_t span
 // units.c, for spans behind the first. MSGL_ENOMEM.
 int msgl__units_create(msgl_cache_store *s, int32_t span, msgl_err *err);
 void msgl__units_destroy(msgl_cache_store *s, int32_t span);
-// Frees up to n units, least recently used first, that no request holds and that were not given to
+// Frees up to n units, least recently used first, whose ref_count is 0 and that were not given to
 // their node in the step being built; returns how many.
 int32_t msgl__units_evict(msgl_cache_store *s, int32_t span, int32_t n);
-// Gives a unit that a request owns to a node that has none, held by that request or by nobody.
-// born: the step that writes it.
-void msgl__units_attach(msgl_cache_store *s, int32_t span, int32_t node, int32_t unit, bool held,
-                        uint32_t born);
-void msgl__units_hold(msgl_cache_store *s, int32_t span, int32_t unit);
-// A request needs a unit no more: it becomes free if it was its own, else it is held once less.
+// Gives a unit that a request owns to a node that has none; referenced: by that request, else by
+// nobody. born: the step that writes it.
+void msgl__units_attach(msgl_cache_store *s, int32_t span, int32_t node, int32_t unit,
+                        bool referenced, uint32_t born);
+// One more request uses the unit at its node.
+void msgl__units_ref(msgl_cache_store *s, int32_t span, int32_t unit);
+// A request needs a unit no more: it becomes free if it was its own, else its ref_count falls by
+// one.
 void msgl__units_give_back(msgl_cache_store *s, int32_t span, int32_t unit);
 // The node is no more: what it has becomes free.
 void msgl__units_drop(msgl_cache_store *s, int32_t node);
@@ -88,14 +90,14 @@ typedef struct msgl_cache_ops {
     void (*begin)(void *impl, msgl_cache_handle *h); // locks h->prefix, writes rows, sets h->first
     void (*extend)(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t n);
     // All of span 0; of the others, only what the nodes of ids[0, keep) have not got yet becomes
-    // theirs, still held.
+    // theirs, still referenced.
     void (*release)(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t keep);
-    void (*discard)(void *impl, msgl_prefix held); // behind release with keep = 0
-    int32_t (*evict)(void *impl, int32_t n);       // up to n pages onto the free list; how many
+    void (*discard)(void *impl, msgl_prefix prefix); // behind release with keep = 0
+    int32_t (*evict)(void *impl, int32_t n);         // up to n pages onto the free list; how many
     // The node at which the first len tokens of p end.
     int32_t (*node_at)(const void *impl, msgl_prefix p, int32_t len);
     void (*count)(const void *impl, msgl_cache_counts *n); // of span 0, all but total and free
-    bool (*holds)(const void *impl, int32_t page);         // is the page of span 0 cached
+    bool (*is_cached)(const void *impl, int32_t page);     // is the page of span 0 cached
     int32_t (*runs)(const void *impl, msgl_cache_run *runs, int32_t max, bool *all); // NULL: none
     int (*check)(const void *impl, msgl_err *err);
 } msgl_cache_ops;

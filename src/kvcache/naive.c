@@ -44,9 +44,9 @@ static void release(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_
     }
 }
 
-static void discard(void *impl, msgl_prefix held)
+static void discard(void *impl, msgl_prefix prefix)
 {
-    (void)impl, (void)held;
+    (void)impl, (void)prefix;
 }
 
 static int32_t evict(void *impl, int32_t n)
@@ -67,7 +67,7 @@ static void count(const void *impl, msgl_cache_counts *n)
     n->cached = n->evictable = n->locks = 0;
 }
 
-static bool holds(const void *impl, int32_t page)
+static bool is_cached(const void *impl, int32_t page)
 {
     (void)impl, (void)page;
     return false;
@@ -90,6 +90,6 @@ const msgl_cache_ops msgl__cache_naive = {
     .evict = evict,
     .node_at = node_at,
     .count = count,
-    .holds = holds,
+    .is_cached = is_cached,
     .check = check,
 };

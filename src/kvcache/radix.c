@@ -182,10 +182,10 @@ static int32_t evict(void *impl, int32_t n)
     return done;
 }
 
-static void discard(void *impl, msgl_prefix held)
+static void discard(void *impl, msgl_prefix prefix)
 {
     radix *t = impl;
-    int32_t n = held.node;
+    int32_t n = prefix.node;
     while (n != MSGL_CACHE_ROOT && t->nodes[n].pins == 0 && t->nodes[n].children == 0) {
         const int32_t parent = t->nodes[n].parent;
         remove_leaf(t, n);
@@ -246,7 +246,7 @@ static void begin(void *impl, msgl_cache_handle *h)
         for (int32_t s = 1; s < st->layout.num_spans; s++) {
             if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
             const int32_t page = st->units[s].of_node[n];
-            msgl__units_hold(st, s, page);
+            msgl__units_ref(st, s, page);
             msgl__write_page(st, h->slots[s], i, page);
         }
     }
@@ -409,7 +409,7 @@ static void count(const void *impl, msgl_cache_counts *n)
     n->locks = t->num_locks;
 }
 
-static bool holds(const void *impl, int32_t page)
+static bool is_cached(const void *impl, int32_t page)
 {
     return ((const radix *)impl)->nodes[page].parent != ABSENT;
 }
@@ -480,7 +480,7 @@ const msgl_cache_ops msgl__cache_radix = {
     .evict = evict,
     .node_at = node_at,
     .count = count,
-    .holds = holds,
+    .is_cached = is_cached,
     .runs = runs,
     .check = check,
 };

@@ -29,7 +29,7 @@ static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
 _Static_assert((int)MSGL_EMBED_TABLES >= (int)MSGL_MAX_SPANS, "a table for every span");
 
 // What gemm.embed does, one after the other; rows of other ranks are zeros.
-static void take_parts(msgl_forward *f, const msgl_embed_call *c)
+static void embed_unfused(msgl_forward *f, const msgl_embed_call *c)
 {
     msgl_device *d = f->x->device;
     for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
@@ -68,7 +68,7 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
     if (ops->meeting != NULL) c.sum = ops->meeting(f->comm, n + (size_t)tokens);
     const bool fuses = f->k->gemm.embed != NULL && r->num_segments == 1 && r->dual.len == 0;
     const bool fused = fuses && f->k->gemm.embed(f->x, &c);
-    if (!fused) take_parts(f, &c);
+    if (!fused) embed_unfused(f, &c);
     if (f->comm->size > 1 && !(fused && c.sum != NULL)) {
         ops->all_reduce(f->comm, f->x, f->x->act, out, n);
     }

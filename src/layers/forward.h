@@ -60,7 +60,7 @@ typedef struct msgl_forward {
     int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is
     // NULL: this step has too many rows, or this device no use for it.
-    msgl_norm_feed feed;
+    msgl_norm_stats norm_stats;
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
 } msgl_forward;
 

@@ -171,9 +171,9 @@ static void attend_expanded(msgl_forward *f, const msgl_latent_attention *a, con
         .kv = kv,
         .rotary_keys = rotary_keys,
         .out = msgl__row(f, out, seqs->first_token, results_width(a)),
-        .part = msgl__activation(f, t, results_width(a)),
+        .partial_out = msgl__activation(f, t, results_width(a)),
         .lse = msgl__take_rows(f, t, heads, MSGL_F32),
-        .part_lse = msgl__take_rows(f, t, heads, MSGL_F32),
+        .partial_lse = msgl__take_rows(f, t, heads, MSGL_F32),
     };
     if (f->x->status != 0) return;
     const msgl_latent_rope_call rope = rotation(f, a, rows, seqs->first_token);

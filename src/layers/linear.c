@@ -15,7 +15,7 @@ static msgl_linear_call make_call(msgl_forward *f, const msgl_linear *l, const m
         .norm_eps = norm != NULL ? norm->eps : 0,
         .out = out,
         .ld_out = (size_t)l->w.n,
-        .feed = norm != NULL && f->feed.scaled != NULL ? &f->feed : NULL,
+        .norm_stats = norm != NULL && f->norm_stats.scaled != NULL ? &f->norm_stats : NULL,
     };
 }
 
@@ -62,19 +62,19 @@ void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *
 }
 
 // In one go, where the communicator can.
-static bool sum_and_add(msgl_forward *f, const msgl_join *j, const void *part, void *residual,
+static bool sum_and_add(msgl_forward *f, const msgl_join *j, const void *partial, void *residual,
                         int32_t rows, int32_t dim)
 {
     const msgl_comm_ops *ops = f->comm->ops;
     if (ops->all_reduce_add == NULL || j->norm != NULL) return false;
-    const bool feeds = j->next != NULL && f->feed.scaled != NULL;
-    const msgl_reduce_add a = {.in = part,
+    const bool leaves = j->next != NULL && f->norm_stats.scaled != NULL;
+    const msgl_reduce_add a = {.in = partial,
                                .residual = residual,
                                .scale = j->scale,
                                .rows = rows,
                                .dim = dim,
-                               .next_norm = feeds ? j->next->weight : NULL,
-                               .feed = feeds ? &f->feed : NULL};
+                               .next_norm = leaves ? j->next->weight : NULL,
+                               .norm_stats = leaves ? &f->norm_stats : NULL};
     return ops->all_reduce_add(f->comm, f->x, &a);
 }
 
@@ -90,10 +90,10 @@ void msgl__join(msgl_forward *f, const msgl_join *j, bool shared, void *result, 
                    j->scale, rows, dim);
 }
 
-static void feed_next(msgl_forward *f, const msgl_join *join, msgl_linear_call *c)
+static void leave_norm_stats(msgl_forward *f, const msgl_join *join, msgl_linear_call *c)
 {
-    if (join->next == NULL || f->feed.scaled == NULL) return;
-    c->feed = &f->feed;
+    if (join->next == NULL || f->norm_stats.scaled == NULL) return;
+    c->norm_stats = &f->norm_stats;
     c->next_norm = join->next->weight;
 }
 
@@ -105,7 +105,7 @@ static bool sum_in_product(msgl_forward *f, const msgl_join *join, msgl_linear_c
     c.sum = ops->meeting(f->comm, (size_t)c.m * (size_t)c.w->n);
     if (c.sum == NULL) return false;
     c.accumulate = true;
-    feed_next(f, join, &c);
+    leave_norm_stats(f, join, &c);
     const bool done = f->k->gemm.linear_sum(f->x, &c);
     msgl__arena_reset(f->x->scratch);
     return done;
@@ -116,11 +116,11 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
 {
     msgl_linear_call c = make_call(f, l, NULL, in, residual, rows);
     const int ranks = l->row_parallel ? f->comm->size : 1;
-    f->feed.parts = 0;
+    f->norm_stats.num_tiles = 0;
     if (rows == 0) return;
     if (msgl__joins_directly(join, ranks)) {
         c.accumulate = true;
-        feed_next(f, join, &c);
+        leave_norm_stats(f, join, &c);
         run(f, &c);
         return;
     }

@@ -31,7 +31,7 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
 }
 
 // The expert of all tokens, until it is added to the stream.
-typedef struct shared_part {
+typedef struct shared_expert {
     msgl_forward *f;
     const msgl_moe *m;
     const msgl_norm *norm;
@@ -40,9 +40,9 @@ typedef struct shared_part {
     void *act;    // [rows, intermediate]; NULL: there is none
     void *result; // [rows, hidden]; NULL: the product of act adds to the stream itself
     float *gate;  // [rows]; NULL: the result is added as it is
-} shared_part;
+} shared_expert;
 
-static void take_shared(shared_part *s, bool direct)
+static void take_shared(shared_expert *s, bool direct)
 {
     msgl_forward *f = s->f;
     const size_t n = (size_t)s->rows, hidden = (size_t)s->m->router.w.k;
@@ -54,7 +54,7 @@ static void take_shared(shared_part *s, bool direct)
 
 static void begin_shared(void *ctx)
 {
-    const shared_part *s = ctx;
+    const shared_expert *s = ctx;
     const msgl_mlp *mlp = &s->m->shared;
     msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows);
     if (s->result != NULL) msgl__linear(s->f, &mlp->down, NULL, s->act, s->result, s->rows);
@@ -64,7 +64,7 @@ static void begin_shared(void *ctx)
 }
 
 // To out, which has what the other experts say.
-static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_part *s,
+static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_expert *s,
                        const msgl_join *join, void *out, int32_t rows)
 {
     if (s->result != NULL) {
@@ -79,8 +79,8 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     const bool direct = msgl__joins_directly(join, f->comm->size);
-    shared_part part = {.f = f, .m = m, .norm = norm, .in = residual, .rows = rows};
-    take_shared(&part, direct);
+    shared_expert own = {.f = f, .m = m, .norm = norm, .in = residual, .rows = rows};
+    take_shared(&own, direct);
     void *out = direct ? residual : msgl__activation(f, n, hidden);
     int32_t *ids = NULL;
     if (exchanges(m, f->k)) {
@@ -90,10 +90,10 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
     if (f->x->status != 0) return;
     const msgl_moe_shared shared = {.gate_up = &m->shared.gate_up.w,
                                     .down = &m->shared.down.w,
-                                    .act = part.act,
+                                    .act = own.act,
                                     .begin = begin_shared,
-                                    .ctx = &part};
-    if (part.gate != NULL) begin_shared(&part); // not the backend's matter
+                                    .ctx = &own};
+    if (own.gate != NULL) begin_shared(&own); // not the backend's matter
     const msgl_moe_call call = {.experts = &m->experts,
                                 .norm = norm->weight,
                                 .norm_eps = norm->eps,
@@ -107,7 +107,7 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                 .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
                                 .watch = f->watch};
     const bool added = m->backend->forward(f->x, f->k, f->arena, &call);
-    if (!added) add_shared(f, m, &part, join, out, rows);
+    if (!added) add_shared(f, m, &own, join, out, rows);
     if (direct) return;
     void *sum = ids != NULL ? msgl__expert_sum(f, &m->experts, ids, out, rows) : NULL;
     msgl__join(f, join, sum == NULL, sum != NULL ? sum : out, residual, rows, (int32_t)hidden);

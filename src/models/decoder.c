@@ -39,8 +39,8 @@ static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
 static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
 {
     return (msgl_delta){.eps = d->rms_eps,
-                        .k_heads = msgl__share_count(d->delta.k_heads, ranks),
-                        .v_heads = msgl__share_count(d->delta.v_heads, ranks),
+                        .k_heads = msgl__shard_size(d->delta.k_heads, ranks),
+                        .v_heads = msgl__shard_size(d->delta.v_heads, ranks),
                         .k_dim = d->delta.k_dim,
                         .v_dim = d->delta.v_dim};
 }
@@ -78,7 +78,7 @@ static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, 
             (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                               .num_layers = num_layers,
                               .window = window ? d->sliding_window - 1 : -1,
-                              .num_heads = msgl__share_count(c->num_kv_heads, ranks),
+                              .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
                               .k_dim = c->head_dim,
                               .v_dim = c->head_dim,
                               .dtype = dtype};
@@ -177,8 +177,8 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->gated = d->gated_attn;
-    a->num_heads = msgl__share_count(c->num_heads, m->target.ranks);
-    a->num_kv_heads = msgl__share_count(c->num_kv_heads, m->target.ranks);
+    a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
+    a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
     a->head_dim = c->head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
@@ -210,7 +210,7 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .k_up = heads,
         .v_up = heads + m->cfg.num_heads,
         .eps = LATENT_EPS,
-        .num_heads = msgl__share_count(m->cfg.num_heads, m->target.ranks),
+        .num_heads = msgl__shard_size(m->cfg.num_heads, m->target.ranks),
         .q_rank = d->latent.q_rank,
         .rank = d->latent.rank,
         .nope = d->latent.nope,
@@ -371,18 +371,18 @@ typedef struct buffers {
 } buffers;
 
 // Parts of a row's sum of squares.
-static size_t feed_parts(const msgl_model_config *c)
+static size_t norm_stats_tiles(const msgl_model_config *c)
 {
-    return (size_t)c->hidden_size / MSGL_FEED_COLUMNS + 1;
+    return (size_t)c->hidden_size / MSGL_NORM_STATS_COLUMNS + 1;
 }
 
-static size_t feed_bytes(const msgl_model_config *c, const msgl_kernels *k, msgl_dtype act,
-                         int32_t max_tokens)
+static size_t norm_stats_bytes(const msgl_model_config *c, const msgl_kernels *k, msgl_dtype act,
+                               int32_t max_tokens)
 {
-    const int32_t most = k->gemm.feed_rows;
+    const int32_t most = k->gemm.norm_stats_rows;
     const size_t rows = (size_t)(max_tokens < most ? max_tokens : most);
     return msgl__activation_bytes(rows, (size_t)c->hidden_size, act) +
-           msgl__activation_bytes(rows, feed_parts(c), MSGL_F32);
+           msgl__activation_bytes(rows, norm_stats_tiles(c), MSGL_F32);
 }
 
 // Most columns of a layer's mixer's result.
@@ -439,7 +439,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     }
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
-           feed_bytes(c, m->target.kernels, act, max_tokens) + layers;
+           norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers;
 }
 
 static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -454,10 +454,10 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
-    f->feed = (msgl_norm_feed){0};
-    if (f->num_tokens <= f->k->gemm.feed_rows) {
-        f->feed.scaled = msgl__activation(f, t, h);
-        f->feed.sums = msgl__take_rows(f, t, feed_parts(c), MSGL_F32);
+    f->norm_stats = (msgl_norm_stats){0};
+    if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
+        f->norm_stats.scaled = msgl__activation(f, t, h);
+        f->norm_stats.sums = msgl__take_rows(f, t, norm_stats_tiles(c), MSGL_F32);
     }
     return f->x->status == 0;
 }

@@ -45,35 +45,36 @@ static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, 
     return (d->layer_flags[layer] & flag) != 0;
 }
 
-// How many of `all` heads, columns or the like each of so many ranks has, which share them evenly;
-// of KV heads that are fewer than ranks, the one that its query heads belong to.
-static inline int32_t msgl__share_count(int32_t all, int32_t ranks)
+// Tensor parallelism: how many of `all` heads or columns a rank's shard has. The ranks have equally
+// many; where KV heads are fewer than ranks, a rank has the one that its query heads belong to. Of
+// 8 heads over 4 ranks a shard has 2, of 2 KV heads over 4 ranks it has 1.
+static inline int32_t msgl__shard_size(int32_t all, int32_t ranks)
 {
     return all > 0 && all < ranks ? 1 : all / ranks;
 }
 
-// Which of them those of one rank are.
-static inline msgl_range msgl__share_of(int32_t all, int32_t rank, int32_t ranks)
+// The shard of one rank: of 8 heads over 4 ranks, rank 3 has [6, 8); of 2 KV heads it has [1, 2).
+static inline msgl_range msgl__shard_of(int32_t all, int32_t rank, int32_t ranks)
 {
     return (msgl_range){.from = (int32_t)((int64_t)rank * all / ranks),
-                        .count = msgl__share_count(all, ranks)};
+                        .count = msgl__shard_size(all, ranks)};
 }
 
-static inline msgl_range msgl__share(const msgl_model_target *t, int32_t all)
+static inline msgl_range msgl__shard(const msgl_model_target *t, int32_t all)
 {
-    return msgl__share_of(all, t->rank, t->ranks);
+    return msgl__shard_of(all, t->rank, t->ranks);
 }
 
-// Which experts a rank has, and of each of them which columns.
+// The experts that a rank has, and the columns that it has of each of them.
 static inline msgl_range msgl__own_experts(const msgl_model_target *t, int32_t all)
 {
-    return msgl__share_of(all, t->rank / (t->ranks / t->expert_ranks), t->expert_ranks);
+    return msgl__shard_of(all, t->rank / (t->ranks / t->expert_ranks), t->expert_ranks);
 }
 
 static inline msgl_range msgl__own_columns(const msgl_model_target *t, int32_t all)
 {
     const int32_t ranks = t->ranks / t->expert_ranks;
-    return msgl__share_of(all, t->rank % ranks, ranks);
+    return msgl__shard_of(all, t->rank % ranks, ranks);
 }
 
 static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)

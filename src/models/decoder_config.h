@@ -46,6 +46,10 @@ typedef struct msgl_decoder_names {
     // down, the names behind "layers.N.", biases with _bias at the end; and the router of such
     // files, NULL: as of the others.
     const char *all_gate_up, *all_down, *all_router;
+    // In files that stack the parts by themselves (GGUF): a tensor [experts, out, in] for all
+    // experts' gates, their ups, and their downs, or one for their gates and ups; the names behind
+    // "layers.N." and before .weight and .bias. each_down NULL: in no such file.
+    const char *each_gate, *each_up, *each_gate_up, *each_down;
     bool all_by_columns; // [experts, in, out], else [experts, out, in]
     bool all_alternate;  // gate and up; else all of gate comes first
 } msgl_decoder_names;
@@ -55,6 +59,8 @@ typedef struct msgl_latent_config {
     int32_t rank, q_rank; // of K and V; of q, 0: none
     int32_t nope, rotary; // of q and K without and with rotation
     int32_t v_dim;
+    // kv_b_proj is in two tensors: k_b_proj [heads * rank, nope], v_b_proj [heads * v_dim, rank].
+    bool apart;
 } msgl_latent_config;
 
 // Linear attention by the gated delta rule (kernel/delta.h), in layers with MSGL_LAYER_DELTA.
@@ -63,6 +69,8 @@ typedef struct msgl_delta_config {
     // in_proj_qkvz and in_proj_ba have what belongs to a k head side by side; otherwise
     // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a have heads in their order.
     bool by_k_head;
+    bool only_ba_by_k_head; // in_proj_ba is, and in_proj_qkv and in_proj_z are apart (GGUF)
+    bool a_is_minus_exp;    // A_log is stored as -exp of it (GGUF)
 } msgl_delta_config;
 
 typedef struct msgl_decoder_config {

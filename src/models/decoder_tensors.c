@@ -98,15 +98,15 @@ static void declare_heads(const declaring *d, msgl_linear *l, int32_t row, int32
     msgl__plan_pairs(d->p, head, unpaired, pairs);
 }
 
-static void declare_part(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+static void declare_rows(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
                          const char *name)
 {
     declare_heads(d, l, row, rows, bias, 0, 0, 0, name);
 }
 
 // A norm of `all` elements of which this rank keeps the range `kept`.
-static void declare_norm_part(const declaring *d, float **v, msgl_range kept, int32_t all,
-                              const char *name)
+static void declare_norm_slice(const declaring *d, float **v, msgl_range kept, int32_t all,
+                               const char *name)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     keep_rows(d, v, &kept, 1);
@@ -118,7 +118,7 @@ static void declare_norm_part(const declaring *d, float **v, msgl_range kept, in
 
 static void declare_norm(const declaring *d, float **v, int32_t dim, const char *name)
 {
-    declare_norm_part(d, v, (msgl_range){0, dim}, dim, name);
+    declare_norm_slice(d, v, (msgl_range){0, dim}, dim, name);
 }
 
 static void declare_norm_of_stream(const declaring *d, msgl_norm *n, const char *name)
@@ -157,7 +157,7 @@ static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const bool bias = c->qkv_bias;
     if (c->names.qkv != NULL) {
-        declare_part(d, &a->qkv, 0, q + 2 * kv, bias, c->names.qkv);
+        declare_rows(d, &a->qkv, 0, q + 2 * kv, bias, c->names.qkv);
         return;
     }
     const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
@@ -167,7 +167,7 @@ static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_
         declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
     }
     declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
-    declare_part(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
+    declare_rows(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
 }
 
 // width: of the mixer's result on one rank.
@@ -177,7 +177,7 @@ static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t w
     const msgl_range cols = {.from = target(d)->rank * width, .count = width};
     keep_columns(d, &layer->out.w, cols, target(d)->ranks * width);
     declare_joined(d, &layer->out, width, bias, &layer->attn_join, MSGL_ROWS_STEP);
-    declare_part(d, &layer->out, 0, d->m->cfg.hidden_size, bias, name);
+    declare_rows(d, &layer->out, 0, d->m->cfg.hidden_size, bias, name);
 }
 
 static const char OUT[] = "self_attn.o_proj";
@@ -205,7 +205,7 @@ static void declare_head_norm(const declaring *d, float **v, const msgl_range *o
         declare_norm(d, v, d->m->cfg.head_dim, name);
         return;
     }
-    declare_norm_part(d, v, (msgl_range){own->from - before, own->count}, n, name);
+    declare_norm_slice(d, v, (msgl_range){own->from - before, own->count}, n, name);
 }
 
 static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
@@ -216,8 +216,8 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
                                      .rotates = msgl__rotates_apart(a) ? NULL : a};
-    const msgl_range heads = msgl__share(target(d), c->num_heads);
-    const msgl_range kv_heads = msgl__share(target(d), c->num_kv_heads);
+    const msgl_range heads = msgl__shard(target(d), c->num_heads);
+    const msgl_range kv_heads = msgl__shard(target(d), c->num_kv_heads);
     const msgl_range rows[] = {rows_of(heads, c->head_dim, 0), rows_of(kv_heads, c->head_dim, q),
                                rows_of(kv_heads, c->head_dim, q + kv),
                                rows_of(heads, c->head_dim, q + 2 * kv)};
@@ -243,22 +243,62 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     }
 }
 
-// The heads' parts of kv_b_proj: of each head nope rows for K, then v_dim for V.
-static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
+// Head h's parts of kv_b_proj, which has for each head nope rows for K, then v_dim for V.
+static void declare_latent_head(const declaring *d, msgl_latent_attention *a, int32_t h,
+                                msgl_weight *k_up, msgl_weight *v_up)
 {
     const char *const fmt = "%slayers.%d.self_attn.kv_b_proj.weight";
     const char *const prefix = d->m->cfg.decoder.names.prefix;
-    const msgl_range heads = msgl__share(target(d), d->m->cfg.num_heads);
-    const msgl_range rows = rows_of(heads, a->nope + a->v_dim, 0);
     const int32_t head = a->nope + a->v_dim, all = d->m->cfg.num_heads * head;
+    msgl__plan_rows(d->p, k_up, 0, a->rank, fmt, prefix, d->layer);
+    msgl__plan_slice(d->p, all, h * head, true);
+    msgl__plan_rows(d->p, v_up, 0, a->v_dim, fmt, prefix, d->layer);
+    msgl__plan_slice(d->p, all, h * head + a->nope, false);
+}
+
+static const char K_B[] = "%slayers.%d.self_attn.k_b_proj.weight";
+static const char V_B[] = "%slayers.%d.self_attn.v_b_proj.weight";
+
+// The same from two tensors.
+static void declare_latent_head_apart(const declaring *d, msgl_latent_attention *a, int32_t h,
+                                      msgl_weight *k_up, msgl_weight *v_up)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t heads = d->m->cfg.num_heads;
+    msgl__plan_rows(d->p, k_up, 0, a->rank, K_B, prefix, d->layer);
+    msgl__plan_slice(d->p, heads * a->rank, h * a->rank, false);
+    msgl__plan_rows(d->p, v_up, 0, a->v_dim, V_B, prefix, d->layer);
+    msgl__plan_slice(d->p, heads * a->v_dim, h * a->v_dim, false);
+}
+
+// All of kv_b_proj from two tensors: rows of K are columns of the first.
+static void declare_kv_up_apart(const declaring *d, msgl_latent_attention *a)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t heads = d->m->cfg.num_heads, head = a->nope + a->v_dim;
+    for (int32_t h = 0; h < heads; h++) {
+        msgl__plan_rows(d->p, &a->kv_up.w, h * head, a->nope, K_B, prefix, d->layer);
+        msgl__plan_slice(d->p, heads * a->rank, h * a->rank, true);
+        msgl__plan_rows(d->p, &a->kv_up.w, h * head + a->nope, a->v_dim, V_B, prefix, d->layer);
+        msgl__plan_slice(d->p, heads * a->v_dim, h * a->v_dim, false);
+    }
+}
+
+static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
+{
+    const bool apart = d->m->cfg.decoder.latent.apart;
+    const msgl_range heads = msgl__shard(target(d), d->m->cfg.num_heads);
+    const int32_t head = a->nope + a->v_dim, all = d->m->cfg.num_heads * head;
+    const msgl_range rows = rows_of(heads, head, 0);
     for (int32_t h = 0; h < a->num_heads; h++) {
-        const int32_t at = (heads.from + h) * head;
-        msgl__plan_exact_weight(d->p, &a->k_up[h], a->rank, a->nope);
-        msgl__plan_rows(d->p, &a->k_up[h], 0, a->rank, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, at, true);
-        msgl__plan_exact_weight(d->p, &a->v_up[h], a->v_dim, a->rank);
-        msgl__plan_rows(d->p, &a->v_up[h], 0, a->v_dim, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, at + a->nope, false);
+        msgl_weight *k_up = &a->k_up[h], *v_up = &a->v_up[h];
+        msgl__plan_exact_weight(d->p, k_up, a->rank, a->nope);
+        msgl__plan_exact_weight(d->p, v_up, a->v_dim, a->rank);
+        if (apart) {
+            declare_latent_head_apart(d, a, heads.from + h, k_up, v_up);
+        } else {
+            declare_latent_head(d, a, heads.from + h, k_up, v_up);
+        }
     }
     msgl__products_add_heads(&d->m->products, a->k_up, a->num_heads);
     msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
@@ -266,7 +306,11 @@ static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
     const msgl_linear_use plain = {0};
     keep_rows(d, &a->kv_up.w, &rows, 1);
     msgl__plan_exact_weight(d->p, &a->kv_up.w, rows.count, a->rank);
-    declare_part(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
+    if (apart) {
+        declare_kv_up_apart(d, a);
+    } else {
+        declare_rows(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
+    }
     msgl__products_add(&d->m->products, &a->kv_up, &plain);
 }
 
@@ -277,7 +321,7 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     const msgl_linear_use down_use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
     const msgl_linear_use plain = {0};
     const int32_t head = a->nope + a->rotary, q = d->m->cfg.num_heads * head;
-    const msgl_range heads = msgl__share(target(d), d->m->cfg.num_heads);
+    const msgl_range heads = msgl__shard(target(d), d->m->cfg.num_heads);
     const msgl_range q_rows = rows_of(heads, head, 0);
     const int32_t pairs = c->interleaved ? a->rotary / 2 : 0;
     const int32_t first = a->q_rank > 0 ? a->q_rank : q, kv = a->rank + a->rotary;
@@ -285,7 +329,7 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     const msgl_range down[] = {a->q_rank > 0 ? (msgl_range){0, first} : q_rows, {first, kv}};
     declare_shared_rows(d, &a->down, down, 2, d->m->cfg.hidden_size, bias, &down_use);
     if (a->q_rank > 0) {
-        declare_part(d, &a->down, 0, first, bias, "self_attn.q_a_proj");
+        declare_rows(d, &a->down, 0, first, bias, "self_attn.q_a_proj");
     } else {
         declare_heads(d, &a->down, 0, q, false, head, a->nope, pairs, "self_attn.q_proj");
     }
@@ -306,28 +350,36 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
 static void declare_delta_by_k_head(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
     const char *const qkvz = "linear_attn.in_proj_qkvz", *const ba = "linear_attn.in_proj_ba";
-    const int32_t share = c->v_heads / c->k_heads, k = c->k_dim, v = share * c->v_dim;
+    const int32_t group = c->v_heads / c->k_heads, k = c->k_dim, v = group * c->v_dim;
     const int32_t keys = c->k_heads * k, values = c->k_heads * v, z = 2 * keys + values;
     const int32_t b = z + values, a = b + c->v_heads, all = 2 * (keys + values);
     for (int32_t h = 0; h < c->k_heads; h++) {
-        const int32_t at = h * 2 * (k + v), at_ba = h * 2 * share;
+        const int32_t at = h * 2 * (k + v), at_ba = h * 2 * group;
         declare_slice(d, &l->in, h * k, k, false, all, at, qkvz);
         declare_slice(d, &l->in, keys + h * k, k, false, all, at + k, qkvz);
         declare_slice(d, &l->in, 2 * keys + h * v, v, false, all, at + 2 * k, qkvz);
         declare_slice(d, &l->in, z + h * v, v, false, all, at + 2 * k + v, qkvz);
-        declare_slice(d, &l->in, b + h * share, share, false, 2 * c->v_heads, at_ba, ba);
-        declare_slice(d, &l->in, a + h * share, share, false, 2 * c->v_heads, at_ba + share, ba);
+        declare_slice(d, &l->in, b + h * group, group, false, 2 * c->v_heads, at_ba, ba);
+        declare_slice(d, &l->in, a + h * group, group, false, 2 * c->v_heads, at_ba + group, ba);
     }
 }
 
-static void declare_delta_parts(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
+static void declare_delta_by_tensor(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
     const int32_t values = c->v_heads * c->v_dim, channels = 2 * c->k_heads * c->k_dim + values;
-    const int32_t b = channels + values;
-    declare_part(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
-    declare_part(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
-    declare_part(d, &l->in, b, c->v_heads, false, "linear_attn.in_proj_b");
-    declare_part(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
+    const int32_t b = channels + values, per_k_head = c->v_heads / c->k_heads;
+    declare_rows(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
+    declare_rows(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
+    for (int32_t h = 0; h < c->k_heads && c->only_ba_by_k_head; h++) {
+        const char *const ba = "linear_attn.in_proj_ba";
+        const int32_t row = b + h * per_k_head, at = h * 2 * per_k_head;
+        declare_slice(d, &l->in, row, per_k_head, false, 2 * c->v_heads, at, ba);
+        declare_slice(d, &l->in, row + c->v_heads, per_k_head, false, 2 * c->v_heads,
+                      at + per_k_head, ba);
+    }
+    if (c->only_ba_by_k_head) return;
+    declare_rows(d, &l->in, b, c->v_heads, false, "linear_attn.in_proj_b");
+    declare_rows(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
 }
 
 // Of its `all` elements a rank has the ranges kept [num].
@@ -347,8 +399,8 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
     const msgl_linear_use use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
     const int32_t keys = c->k_heads * c->k_dim, values = c->v_heads * c->v_dim;
     const int32_t channels = 2 * keys + values, b = channels + values;
-    const msgl_range k_heads = msgl__share(target(d), c->k_heads);
-    const msgl_range v_heads = msgl__share(target(d), c->v_heads);
+    const msgl_range k_heads = msgl__shard(target(d), c->k_heads);
+    const msgl_range v_heads = msgl__shard(target(d), c->v_heads);
     // q, k, v, z, b, a, and behind them rows without use.
     const msgl_range rows[] = {rows_of(k_heads, c->k_dim, 0),
                                rows_of(k_heads, c->k_dim, keys),
@@ -363,13 +415,14 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
     if (c->by_k_head) {
         declare_delta_by_k_head(d, c, l);
     } else {
-        declare_delta_parts(d, c, l);
+        declare_delta_by_tensor(d, c, l);
     }
     d->m->products.delta = l;
     const msgl_range all = {0, c->v_dim};
     declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, taps, 3, 0.5f, "conv1d.weight");
     msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
     declare_vector(d, &l->a_log, c->v_heads, &v_heads, 1, 0, "A_log");
+    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
     declare_vector(d, &l->dt_bias, c->v_heads, &v_heads, 1, 1, "dt_bias");
     // Never as what is missing to 1.
     declare_vector(d, &l->norm, c->v_dim, &all, 1, 1, "norm.weight");
@@ -385,21 +438,42 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
     const msgl_linear_use up_use = {
         .rows = MSGL_ROWS_BLOCK, .norm = norm, .gated = true, .activation = m->activation};
     char tensor[64];
-    const msgl_range share = msgl__share(target(d), inter);
-    const msgl_range rows[] = {share, rows_of(share, 1, inter)};
+    const msgl_range shard = msgl__shard(target(d), inter);
+    const msgl_range rows[] = {shard, rows_of(shard, 1, inter)};
     declare_shared_rows(d, &m->gate_up, rows, 2, hidden, c->mlp_bias, &up_use);
     if (c->names.gate_up != NULL) {
-        declare_part(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
+        declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
     } else {
         snprintf(tensor, sizeof tensor, "%s.gate_proj", name);
-        declare_part(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
+        declare_rows(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
         snprintf(tensor, sizeof tensor, "%s.up_proj", name);
-        declare_part(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
+        declare_rows(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
     }
-    keep_columns(d, &m->down.w, share, inter);
-    declare_joined(d, &m->down, share.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
+    keep_columns(d, &m->down.w, shard, inter);
+    declare_joined(d, &m->down, shard.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
     snprintf(tensor, sizeof tensor, "%s.down_proj", name);
-    declare_part(d, &m->down, 0, hidden, c->mlp_bias, tensor);
+    declare_rows(d, &m->down, 0, hidden, c->mlp_bias, tensor);
+}
+
+// Expert e's part of the tensors that stack gates, ups and downs by themselves.
+static void declare_expert_of_each(const declaring *d, msgl_weight *gate_up, msgl_weight *down,
+                                   int32_t e)
+{
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const int32_t all = d->m->cfg.decoder.num_experts;
+    const char *const fmt = "%slayers.%d.%s.weight";
+    if (n->each_gate_up != NULL) {
+        msgl__plan_rows(d->p, gate_up, 0, 2 * inter, fmt, n->prefix, d->layer, n->each_gate_up);
+        msgl__plan_expert(d->p, all, e, false);
+    } else {
+        msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->each_gate);
+        msgl__plan_expert(d->p, all, e, false);
+        msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->each_up);
+        msgl__plan_expert(d->p, all, e, false);
+    }
+    msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->each_down);
+    msgl__plan_expert(d->p, all, e, false);
 }
 
 // Expert e's tensors: its own, and those that it has a part in.
@@ -433,19 +507,24 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     const int32_t at = e - m->experts.first;
     msgl_weight *gate_up = (msgl_weight *)m->experts.gate_up + at;
     msgl_weight *down = (msgl_weight *)m->experts.down + at;
-    const msgl_range share = msgl__own_columns(target(d), inter);
-    const msgl_range rows[] = {share, rows_of(share, 1, inter)};
+    const msgl_range shard = msgl__own_columns(target(d), inter);
+    const msgl_range rows[] = {shard, rows_of(shard, 1, inter)};
     const bool own = at >= 0 && at < m->experts.own;
     keep_rows(d, gate_up, own ? rows : NOTHING, own ? 2 : 1);
-    const msgl_kept kept_down = {.cols = share, .all_cols = inter, .num_rows = own ? 0 : 1};
+    const msgl_kept kept_down = {.cols = shard, .all_cols = inter, .num_rows = own ? 0 : 1};
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, down, &kept_down);
-    msgl__plan_weight(d->p, gate_up, own ? 2 * share.count : 0, hidden);
-    msgl__plan_weight(d->p, down, own ? hidden : 0, share.count);
-    declare_expert_tensors(d, gate_up, down, e);
+    msgl__plan_weight(d->p, gate_up, own ? 2 * shard.count : 0, hidden);
+    msgl__plan_weight(d->p, down, own ? hidden : 0, shard.count);
+    if (d->m->cfg.decoder.names.each_down != NULL) {
+        declare_expert_of_each(d, gate_up, down, e);
+    } else {
+        declare_expert_tensors(d, gate_up, down, e);
+    }
 }
 
 // [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each of its
-// experts' a rank has the ranges kept [num], in room for `room` elements.
+// experts' a rank has the ranges kept [num], in room for `room` elements. name NULL: the tensors
+// are declared behind it.
 static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_experts *e,
                                  int32_t n, const msgl_range *kept, int32_t num, int32_t room,
                                  int32_t pairs, const char *name)
@@ -454,10 +533,46 @@ static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_e
     for (int32_t i = 0; i < num; i++) of_each.rows[i] = kept[i];
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, v, &of_each);
     msgl__plan_vector(d->p, v, e->own * room);
+    if (name == NULL) return;
     msgl__plan_elements(d->p, v, 0, e->num_experts * n, 0, "%slayers.%d.%s_bias",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
     msgl__plan_pairs(d->p, n, 0, pairs);
     msgl__plan_expert(d->p, e->num_experts, 0, false);
+}
+
+// Elements [at, at + n) of the `of` that each expert has in vector v, from a tensor [experts, n].
+static void declare_bias_of_each(const declaring *d, float **v, const msgl_moe_experts *e,
+                                 int32_t of, int32_t at, int32_t n, const char *name)
+{
+    for (int32_t i = 0; i < e->num_experts; i++) {
+        msgl__plan_elements(d->p, v, i * of + at, n, 0, "%slayers.%d.%s.bias",
+                            d->m->cfg.decoder.names.prefix, d->layer, name);
+        msgl__plan_slice(d->p, e->num_experts * n, i * n, false);
+        msgl__plan_expert(d->p, e->num_experts, 0, false);
+    }
+}
+
+static void declare_experts_biases(const declaring *d, msgl_moe_experts *e)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const msgl_decoder_names *n = &c->names;
+    const int32_t inter = c->moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const bool each = n->each_down != NULL;
+    const msgl_range shard = msgl__own_columns(target(d), inter);
+    const msgl_range up[] = {shard, rows_of(shard, 1, inter)};
+    // What several ranks add up has one bias: the others have zeros in its place.
+    const msgl_range down = {0, shard.from == 0 ? hidden : 0};
+    declare_experts_bias(d, &e->gate_up_bias, e, 2 * inter, up, 2, 2 * shard.count,
+                         n->all_alternate ? inter : 0, each ? NULL : n->all_gate_up);
+    if (each && n->each_gate_up != NULL) {
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, 0, 2 * inter, n->each_gate_up);
+    } else if (each) {
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, 0, inter, n->each_gate);
+        declare_bias_of_each(d, &e->gate_up_bias, e, 2 * inter, inter, inter, n->each_up);
+    }
+    declare_experts_bias(d, &e->down_bias, e, hidden, &down, 1, hidden, 0,
+                         each ? NULL : n->all_down);
+    if (each) declare_bias_of_each(d, &e->down_bias, e, hidden, 0, hidden, n->each_down);
 }
 
 static void declare_router(const declaring *d, msgl_moe *m)
@@ -465,11 +580,11 @@ static void declare_router(const declaring *d, msgl_moe *m)
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const bool two = c->names.all_router != NULL;
     if (two) msgl__plan_form(d->p, MSGL_FORM_APART);
-    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
+    declare_rows(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
     msgl__plan_router(d->p);
     if (!two) return;
     msgl__plan_form(d->p, MSGL_FORM_STACKED);
-    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.all_router);
+    declare_rows(d, &m->router, 0, c->num_experts, c->router_bias, c->names.all_router);
     msgl__plan_router(d->p);
     msgl__plan_form(d->p, MSGL_FORM_ANY);
 }
@@ -489,18 +604,7 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
                             c->names.prefix, d->layer, c->names.correction);
     }
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
-    if (c->experts_bias) {
-        const int32_t inter = c->moe_intermediate_size;
-        const msgl_range share = msgl__own_columns(target(d), inter);
-        const msgl_range up[] = {share, rows_of(share, 1, inter)};
-        // What several ranks add up has one bias: the others have zeros in its place.
-        const msgl_range down = {0, share.from == 0 ? hidden : 0};
-        declare_experts_bias(d, &m->experts.gate_up_bias, &m->experts, 2 * inter, up, 2,
-                             2 * share.count, c->names.all_alternate ? inter : 0,
-                             c->names.all_gate_up);
-        declare_experts_bias(d, &m->experts.down_bias, &m->experts, hidden, &down, 1, hidden, 0,
-                             c->names.all_down);
-    }
+    if (c->experts_bias) declare_experts_biases(d, &m->experts);
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};
@@ -509,7 +613,7 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
     if (!m->gates_shared) return;
     msgl__plan_exact_weight(d->p, &m->shared_gate.w, 1, hidden);
     msgl__products_add(&d->m->products, &m->shared_gate, &gate_use);
-    declare_part(d, &m->shared_gate, 0, 1, false, c->names.shared_gate);
+    declare_rows(d, &m->shared_gate, 0, 1, false, c->names.shared_gate);
 }
 
 void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)

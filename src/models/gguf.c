@@ -1,67 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints in one GGUF file or the parts of one: config and tensors as llama.cpp's
+// Checkpoints in one GGUF file or the splits of one: config and tensors as llama.cpp's
 // convert_hf_to_gguf.py has written them, under the names that the architectures declare.
 #include "models/gguf.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/formats.h"
+#include "models/gguf/arch.h"
 #include "quant/stored.h"
 #include "utils/gguf_split.h"
+#include "utils/log.h"
 
 enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
 
 // ---- names ----
 
-typedef struct name_pair {
-    const char *gguf, *model;
-} name_pair;
-
-static const name_pair TOP[] = {
-    {"token_embd.", "model.embed_tokens."},
-    {"output_norm.", "model.norm."},
-    {"output.", "lm_head."},
-};
-
-// Behind "blk.N." and "model.layers.N.".
-static const name_pair BLOCK[] = {
-    {"attn_norm.", "input_layernorm."},    {"attn_q.", "self_attn.q_proj."},
-    {"attn_k.", "self_attn.k_proj."},      {"attn_v.", "self_attn.v_proj."},
-    {"attn_output.", "self_attn.o_proj."}, {"attn_q_norm.", "self_attn.q_norm."},
-    {"attn_k_norm.", "self_attn.k_norm."}, {"ffn_norm.", "post_attention_layernorm."},
-    {"ffn_gate.", "mlp.gate_proj."},       {"ffn_up.", "mlp.up_proj."},
-    {"ffn_down.", "mlp.down_proj."},
-};
-
-// The pair whose name `s` begins with.
-static const name_pair *find_pair(const name_pair *pairs, size_t n, const char *s)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strncmp(s, pairs[i].gguf, strlen(pairs[i].gguf)) == 0) return &pairs[i];
-    }
-    return NULL;
-}
-
-// The model's name of a tensor, its own where no pattern fits.
-static void model_name(const char *name, char out[NAME_BYTES])
+// The model's name of a tensor, its own where no pattern fits, and how its dimensions are to be
+// read.
+static msgl_gguf_shape model_name(const msgl_gguf_arch *arch, const char *name,
+                                  char out[NAME_BYTES])
 {
     const char *digits = name + 4, *part = NULL;
     const size_t n = strncmp(name, "blk.", 4) == 0 ? strspn(digits, "0123456789") : 0;
     if (n > 0 && digits[n] == '.' && (digits[0] != '0' || n == 1)) part = digits + n + 1;
-    const name_pair *p = part != NULL ? find_pair(BLOCK, MSGL_COUNT(BLOCK), part)
-                                      : find_pair(TOP, MSGL_COUNT(TOP), name);
+    const msgl_gguf_name *p = msgl__gguf_name_of(arch, part != NULL, part != NULL ? part : name);
     if (p == NULL) {
         snprintf(out, NAME_BYTES, "%s", name);
-    } else if (part != NULL) {
+        return MSGL_GGUF_AS_IT_IS;
+    }
+    if (part != NULL) {
         snprintf(out, NAME_BYTES, "model.layers.%.*s.%s%s", (int)n, digits, p->model,
                  part + strlen(p->gguf));
     } else {
         snprintf(out, NAME_BYTES, "%s%s", p->model, name + strlen(p->gguf));
     }
+    return p->shape;
 }
 
 // ---- tensors ----
@@ -76,13 +54,34 @@ static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
     t->loadable = t->packing.form != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
 }
 
-static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, int32_t file,
-                      msgl_tensor_list *list, msgl_err *err)
+// Example: attn_k_b of 4 heads, [4, 32, 16], is [128, 16] when it is flat.
+static void set_shape(msgl_tensor *t, msgl_gguf_shape shape)
+{
+    int64_t *const d = t->dims;
+    if (shape == MSGL_GGUF_ONE_ROW && t->ndim == 1) {
+        d[1] = d[0];
+        d[0] = 1;
+        t->ndim = 2;
+    } else if (shape == MSGL_GGUF_TAPS && t->ndim == 2) {
+        d[2] = d[1];
+        d[1] = 1;
+        t->ndim = 3;
+    } else if (shape == MSGL_GGUF_FLAT && t->ndim == 3) {
+        int64_t rows;
+        if (__builtin_mul_overflow(d[0], d[1], &rows)) return; // a row has no elements
+        d[0] = rows;
+        d[1] = d[2];
+        t->ndim = 2;
+    }
+}
+
+static int add_tensor(const msgl_gguf *g, const msgl_gguf_arch *arch, const msgl_gguf_tensor *from,
+                      int32_t file, msgl_tensor_list *list, msgl_err *err)
 {
     char stored[NAME_BYTES], name[NAME_BYTES];
     snprintf(stored, sizeof stored, "%.*s", (int)from->name.n, from->name.p);
-    if (strcmp(stored, "rope_freqs.weight") == 0) return 0; // the config's
-    model_name(stored, name);
+    if (strncmp(stored, "rope_f", 6) == 0) return 0; // the config's
+    const msgl_gguf_shape shape = model_name(arch, stored, name);
     msgl_tensor *t = &list->at[list->count];
     *t = (msgl_tensor){
         .name = msgl__strdup(name),
@@ -97,15 +96,17 @@ static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, int32_t 
         return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", g->file);
     }
     for (int32_t i = 0; i < t->ndim; i++) t->dims[i] = from->dims[t->ndim - 1 - i];
+    set_shape(t, shape);
     set_type(t, from->storage);
     return 0;
 }
 
-static int add_tensors(const msgl_gguf *g, int32_t file, msgl_tensor_list *list, msgl_err *err)
+static int add_tensors(const msgl_gguf *g, const msgl_gguf_arch *arch, int32_t file,
+                       msgl_tensor_list *list, msgl_err *err)
 {
     int code = msgl__tensor_list_grow(list, g->num_tensors, g->file, err);
     for (size_t i = 0; i < g->num_tensors && code == 0; i++) {
-        code = add_tensor(g, &g->tensors[i], file, list, err);
+        code = add_tensor(g, arch, &g->tensors[i], file, list, err);
     }
     return code;
 }
@@ -126,16 +127,16 @@ static int find(const char *path, char file[PATH_BYTES], msgl_err *err)
     return found > 0 ? 0 : msgl__err_set(err, MSGL_ENOENT, "%s: no GGUF file", path);
 }
 
-static int open_parts(const char *path, msgl_gguf_parts *out, msgl_err *err)
+static int open_splits(const char *path, msgl_gguf_splits *out, msgl_err *err)
 {
     char file[PATH_BYTES];
-    *out = (msgl_gguf_parts){0};
+    *out = (msgl_gguf_splits){0};
     const int code = find(path, file, err);
-    return code == 0 ? msgl__gguf_parts_open(file, out, err) : code;
+    return code == 0 ? msgl__gguf_splits_open(file, out, err) : code;
 }
 
-// The first part's values, and the tensors of all.
-static int merge(const msgl_gguf_parts *p, msgl_gguf *out, msgl_err *err)
+// The first split's values, and the tensors of all.
+static int merge(const msgl_gguf_splits *p, msgl_gguf *out, msgl_err *err)
 {
     size_t n = 0;
     *out = p->at[0];
@@ -156,29 +157,57 @@ static int merge(const msgl_gguf_parts *p, msgl_gguf *out, msgl_err *err)
 
 static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
 {
-    msgl_gguf_parts p;
+    msgl_gguf_splits p;
     msgl_gguf whole = {0};
-    int code = open_parts(path, &p, err);
+    int code = open_splits(path, &p, err);
     if (code == 0) code = merge(&p, &whole, err);
     if (code == 0) code = msgl__gguf_config(&whole, out, err);
     msgl__free(whole.tensors);
-    msgl__gguf_parts_close(&p);
+    msgl__gguf_splits_close(&p);
+    return code;
+}
+
+// Once in a process, however many ranks open the file.
+static void say_defaults(const msgl_gguf_model *m)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const msgl_gguf_default *d = m->arch != NULL ? m->arch->defaults : NULL;
+    const msgl_log log = msgl__log_default();
+    if (d == NULL || atomic_flag_test_and_set(&said)) return;
+    for (; d->key != NULL; d++) {
+        if (msgl__gguf_field(m, d->key) != NULL || msgl__gguf_field(m, d->with) == NULL) continue;
+        msgl__log(&log, MSGL_LOG_INFO, "%s: %s.%s: missing, %s is taken, as by llama.cpp",
+                  m->g->file, m->arch->name, d->key, d->taken);
+    }
+}
+
+// The row of the file's architecture; *arch NULL: there is none, which the config's reader has
+// said.
+static int find_arch(const msgl_gguf *g, const msgl_gguf_arch **arch, msgl_err *err)
+{
+    msgl_gguf_model m = {.g = g};
+    const int code = msgl__gguf_metadata(g, &m.meta, err);
+    *arch = m.arch = code == 0 ? msgl__gguf_arch_find(&m) : NULL;
+    say_defaults(&m);
+    json_decref(m.meta);
     return code;
 }
 
 static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
 {
-    msgl_gguf_parts p;
-    int code = open_parts(path, &p, err);
+    msgl_gguf_splits p;
+    const msgl_gguf_arch *arch = NULL;
+    int code = open_splits(path, &p, err);
+    if (code == 0) code = find_arch(&p.at[0], &arch, err);
     for (uint32_t i = 0; i < p.count && code == 0; i++) {
         msgl_gguf *g = &p.at[i];
         code = msgl__checkpoint_take(c, p.paths[i], g->map, g->size, err);
         if (code == 0) {
             g->map = NULL;
-            code = add_tensors(g, c->num_files - 1, &c->tensors, err);
+            code = add_tensors(g, arch, c->num_files - 1, &c->tensors, err);
         }
     }
-    msgl__gguf_parts_close(&p);
+    msgl__gguf_splits_close(&p);
     return code == 0 ? msgl__checkpoint_sort(c, err) : code;
 }
 

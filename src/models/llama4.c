@@ -88,8 +88,10 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->interleaved = true;
     // Behind the rotation in transformers, which leaves a head's length as it is.
     if (msgl__json_bool_or(r, "use_qk_norm", true)) d->qk_norm = MSGL_QK_NORM_UNIT;
-    const msgl_rope_type rope = c->ropes[0].type;
-    if (rope == MSGL_ROPE_YARN || rope == MSGL_ROPE_LONGROPE) {
+    // What is rotated is normed as if its length had not changed.
+    const msgl_rope_config *rope = &c->ropes[0];
+    if (rope->type == MSGL_ROPE_YARN ||
+        (rope->type == MSGL_ROPE_LONGROPE && rope->attention_factor != 1)) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "rope_scaling", msgl__json_get(r, "rope_scaling"),
                           "a type that does not scale what it rotates: not yarn or longrope");
         return;

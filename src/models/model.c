@@ -49,15 +49,15 @@ void msgl__model_free(msgl_model *m)
 }
 
 // The rows of embedding and head that a rank has: as many for each, fewer for the last.
-static int32_t vocab_share(const msgl_model *m)
+static int32_t vocab_shard_size(const msgl_model *m)
 {
     return msgl__ceil_div(m->cfg.vocab_size, m->target.ranks);
 }
 
 static msgl_range vocab_of(const msgl_model *m, int32_t rank)
 {
-    const int32_t share = vocab_share(m), from = rank * share, left = m->cfg.vocab_size - from;
-    return (msgl_range){.from = from, .count = left < share ? left : share};
+    const int32_t shard = vocab_shard_size(m), from = rank * shard, left = m->cfg.vocab_size - from;
+    return (msgl_range){.from = from, .count = left < shard ? left : shard};
 }
 
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
@@ -116,7 +116,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 
 size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
 {
-    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_share(m),
+    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_shard_size(m),
                  n = (size_t)rows;
     const size_t whole = msgl__activation_bytes(n, (size_t)m->cfg.vocab_size, MSGL_F32);
     if (ranks == 1) return whole;
@@ -127,7 +127,7 @@ size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
 
 bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows, msgl_logits *out)
 {
-    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_share(m),
+    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_shard_size(m),
                  n = (size_t)rows;
     *out = (msgl_logits){
         .whole = msgl__take_rows(f, n, (size_t)m->cfg.vocab_size, MSGL_F32),
@@ -156,13 +156,14 @@ void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden
 void msgl__model_join_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
                              const msgl_logits *l)
 {
-    const size_t n = (size_t)rows * (size_t)vocab_share(m);
+    const size_t n = (size_t)rows * (size_t)vocab_shard_size(m);
     if (m->target.ranks == 1) return;
     f->comm->ops->all_gather(f->comm, f->x, l->own, n, l->all);
-    f->k->act.join_columns(f->x, l->all, vocab_share(m), rows, m->cfg.vocab_size, l->whole);
+    f->k->act.join_columns(f->x, l->all, vocab_shard_size(m), rows, m->cfg.vocab_size, l->whole);
 }
 
 bool msgl__model_draws_apart(const msgl_model *m)
 {
-    return m->target.ranks > 1 && m->target.kernels->sample.draw != NULL && vocab_share(m) % 4 == 0;
+    return m->target.ranks > 1 && m->target.kernels->sample.draw != NULL &&
+           vocab_shard_size(m) % 4 == 0;
 }

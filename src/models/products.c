@@ -255,7 +255,7 @@ void msgl__products_tune(const msgl_products *p, const msgl_kernels *k, msgl_exe
     }
     const int32_t counts = tuned_rows(max_tokens, ms, MSGL_COUNT(ms));
     const int32_t block = msgl__ffn_rows(k, max_tokens), num = take_kinds(p, kv, kinds);
-    // What adds may leave a norm's feed: it comes behind the products that take one.
+    // A product that adds may leave norm_stats: it comes behind the products that take them.
     for (int32_t i = 0; i < 2 * num; i++) {
         kind *one = &kinds[i % num];
         if (one->first->use.adds != (i >= num)) continue;

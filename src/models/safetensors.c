@@ -348,7 +348,7 @@ static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
 
 // A model that was saved without its head, as those that are made to embed are (Qwen3-Embedding):
 // its tensors have no "model." in front.
-static int name_bare(msgl_checkpoint *c, msgl_err *err)
+static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
 {
     static const char PREFIX[] = "model.", EMBED[] = "embed_tokens.weight";
     static const char *const parts[] = {"embed_tokens.", "layers.", "norm."};
@@ -385,7 +385,7 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     msgl_quantization q;
     if (code == 0) code = msgl__quantization_load(dir, &q, err);
     if (code == 0) code = msgl__adapt(c, &q, err);
-    return code != 0 ? code : name_bare(c, err);
+    return code != 0 ? code : add_model_prefix(c, err);
 }
 
 static bool is_folder(const char *path)

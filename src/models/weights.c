@@ -137,7 +137,7 @@ static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const cha
     }
     p->declared = p->num_wanted;
     w.form = p->form;
-    w.part_rows = w.rows;
+    w.unsharded_rows = w.rows;
     w.all_cols = w.cols;
     if (kept != NULL && kept->cols.count > 0) {
         w.all_cols = kept->all_cols;
@@ -207,6 +207,12 @@ void msgl__plan_add_one(msgl_weight_plan *p)
 {
     if (p->status != 0) return;
     for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].add = 1;
+}
+
+void msgl__plan_log_of_minus(msgl_weight_plan *p)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].log_of_minus = true;
 }
 
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs)
@@ -295,22 +301,22 @@ static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
 static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
-        shape[0] = w->part_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
+        shape[0] = w->unsharded_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
         return 3;
     }
     if (w->experts > 0 && w->cols == 0) {
         shape[0] = w->experts;
-        shape[1] = w->part_rows / w->experts;
+        shape[1] = (w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows) / w->experts;
         return 2;
     }
     if (w->experts > 0) {
         shape[0] = w->experts;
-        shape[1] = columns_first(w, t) ? w->all_cols : w->part_rows;
-        shape[2] = columns_first(w, t) ? w->part_rows : w->all_cols;
+        shape[1] = columns_first(w, t) ? w->all_cols : w->unsharded_rows;
+        shape[2] = columns_first(w, t) ? w->unsharded_rows : w->all_cols;
         return 3;
     }
-    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->part_rows;
-    shape[1] = w->transposed ? w->part_rows : w->all_cols;
+    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
+    shape[1] = w->transposed ? w->unsharded_rows : w->all_cols;
     return w->cols > 0 ? 2 : 1;
 }
 
@@ -446,7 +452,7 @@ static msgl_source source_of(const msgl_load_item *it)
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
     const bool one = w->experts > 0 && w->cols > 0, columns = one && columns_first(w, it->tensor);
-    const int32_t expert_rows = columns ? w->all_cols : w->part_rows; // of the tensor
+    const int32_t expert_rows = columns ? w->all_cols : w->unsharded_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .cols = (size_t)w->cols,
@@ -471,6 +477,7 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
     }
     for (size_t i = 0; i < n; i++) {
         host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+        if (w->log_of_minus) host[i] = logf(-host[i]);
     }
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);

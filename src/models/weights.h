@@ -44,21 +44,24 @@ typedef struct msgl_wanted {
     char name[MSGL_TENSOR_NAME];
     msgl_weight *weight; // NULL: vector
     float **vector;
-    float dummy; // value that a vector gets without a checkpoint
-    float add;   // to the elements of a vector
+    float dummy;       // value that a vector gets without a checkpoint
+    float add;         // to the elements of a vector
+    bool log_of_minus; // elements x of a vector become log(-x)
     int32_t row, rows, cols;
     // One rank of several reads rows [skip, skip + rows) and columns [first_col, first_col + cols)
-    // of the part_rows x all_cols that a single rank would read. Example: rank 1 of 2 of a weight
-    // of 6 x 4, split by rows, has part_rows 6, skip 3, rows 3. rows 0: nothing is read, but the
-    // tensor has to be in the checkpoint.
-    int32_t part_rows, skip, all_cols, first_col;
+    // of the unsharded_rows x all_cols that a single rank would read. Example: rank 1 of 2 of a
+    // weight of 6 x 4, split by rows, has unsharded_rows 6, skip 3, rows 3. rows 0: nothing is
+    // read, but the tensor has to be in the checkpoint.
+    int32_t unsharded_rows, skip, all_cols, first_col;
     // Not 0: the tensor stacks several weights. It has tensor_rows rows, and row i of this weight
     // is its row first + i; or, transposed, column j of this weight is its row first + j.
     int32_t tensor_rows, first;
     bool transposed;
     // Not 0: the tensor's first dimension are `experts` experts. A weight is expert number
     // `expert`, which the file has as [rows, cols], or with by_columns as [cols, rows] (blocks of
-    // MXFP4 are [rows, cols] in both cases). A vector is all experts one after the other.
+    // MXFP4 are [rows, cols] in both cases). A vector is all experts one after the other, or with
+    // tensor_rows the elements from `first` on. Example: 4 experts of 16, tensor_rows 64, first 32,
+    // rows 16: expert 2's.
     int32_t experts, expert;
     bool by_columns;
     // The file has the rows that rotate together as neighbours, and the kernels want them in
@@ -140,6 +143,8 @@ void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, 
                          const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 // Of the tensor declared last. Its vector is stored as what is missing to 1 (norms of Gemma).
 void msgl__plan_add_one(msgl_weight_plan *p);
+// Its vector is stored as what minus the exponential of it is (A_log in GGUF files).
+void msgl__plan_log_of_minus(msgl_weight_plan *p);
 // Its rows are heads of `head` rows, of which 2 * pairs behind `unpaired` ones rotate as pairs of
 // neighbours (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on
 // the order.

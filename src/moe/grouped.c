@@ -126,7 +126,7 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                     .out = b.result,
                                     .ld_out = hidden,
                                     .to = indexed ? b.source : NULL,
-                                    .settled = true};
+                                    .inputs_ready = true};
     const msgl_experts_call few = {.gate_up = e->gate_up,
                                    .down = e->down,
                                    .num_experts = e->num_experts,

@@ -43,22 +43,23 @@ static void open_call(msgl_parser *p)
     msgl__strbuf_clear(&p->name);
 }
 
-// A block without a call is text. Calls clear what is held, with the marker that opened the block.
+// A block without a call is text. Calls clear what is pending, with the marker that opened the
+// block.
 static int end_block(msgl_parser *p)
 {
     const char *const *open = marks_of(p)->open;
     bool whole = false;
     for (int i = 0; open[i] != NULL; i++) {
-        whole |= strncmp(msgl__strbuf_str(&p->held), open[i], strlen(open[i])) == 0;
+        whole |= strncmp(msgl__strbuf_str(&p->pending), open[i], strlen(open[i])) == 0;
     }
-    const int rc = whole ? msgl__put_text(p, p->held.data, p->held.len) : 0;
+    const int rc = whole ? msgl__put_text(p, p->pending.data, p->pending.len) : 0;
     return rc == 0 ? msgl__call_done(p) : rc;
 }
 
 // Before the first call of the block, and between two of them.
 static int block(msgl_parser *p, char c)
 {
-    int rc = msgl__hold(p, c);
+    int rc = msgl__buffer(p, c);
     if (rc != 0 || (p->match.len == 0 && msgl__is_space(c))) return rc;
     char plain[MSGL_MARK_MAX];
     int n;
@@ -66,7 +67,7 @@ static int block(msgl_parser *p, char c)
     if (mark == ONE) open_call(p);
     if (mark >= 0 && mark != ONE) return end_block(p);
     if (n == 0) return 0;
-    p->held.len--; // c is asked for again
+    p->pending.len--; // c is asked for again
     return msgl__give_back(p);
 }
 
@@ -98,7 +99,7 @@ static int name_of_id(msgl_parser *p)
 static int head(msgl_parser *p, char c)
 {
     const bool kimi = p->form->variant == KIMI;
-    if (kimi && p->match.len == 0 && msgl__is_space(c)) return msgl__hold(p, c);
+    if (kimi && p->match.len == 0 && msgl__is_space(c)) return msgl__buffer(p, c);
     char plain[MSGL_MARK_MAX];
     int n;
     const int mark = msgl__match_add(&p->match, marks_of(p)->sep, c, plain, &n);
@@ -107,7 +108,7 @@ static int head(msgl_parser *p, char c)
         if (!msgl__is_name_char(plain[i])) return msgl__give_back(p);
     }
     if (p->name.len > MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
-    if (rc == 0) rc = msgl__hold(p, c);
+    if (rc == 0) rc = msgl__buffer(p, c);
     if (mark < 0 || rc != 0) return rc;
     if (kimi && p->name.len > 0) rc = name_of_id(p);
     const bool line = p->form->variant == V3 && strcmp(msgl__strbuf_str(&p->name), "function") == 0;
@@ -124,13 +125,13 @@ static int line(msgl_parser *p, char c)
     }
     if (c == '\n') p->state = FENCE;
     const int rc = c == '\n' ? 0 : msgl__strbuf_addc(&p->name, c);
-    return rc == 0 ? msgl__hold(p, c) : rc;
+    return rc == 0 ? msgl__buffer(p, c) : rc;
 }
 
 // What may stand before the arguments: "```json" and line breaks.
 static int fence(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c) || (c != '\0' && strchr("`json", c) != NULL)) return msgl__hold(p, c);
+    if (msgl__is_space(c) || (c != '\0' && strchr("`json", c) != NULL)) return msgl__buffer(p, c);
     p->state = ARGS;
     p->again = true;
     p->marked = true;

@@ -52,7 +52,7 @@ static int begin_body(msgl_parser *p)
 {
     const char *name;
     const size_t n = p->cfg.tools == NULL ? 0 : recipient(p, &name);
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
     if (n > 0 && n <= MSGL_TOOL_NAME_MAX) {
         p->state = CALL;
         p->marked = true;
@@ -75,7 +75,7 @@ static void begin_head(msgl_parser *p)
     p->state = HEAD;
     p->mark_at = 0;
     msgl__strbuf_clear(&p->key);
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
 }
 
 // A mark ends what was before it.
@@ -85,9 +85,9 @@ static int leave(msgl_parser *p, int mark)
     if (p->in_call) {
         rc = msgl__call_end(p);
     } else if (p->state == CALL) { // no object came: what did come is content
-        rc = msgl__put_text(p, p->held.data, p->held.len);
+        rc = msgl__put_text(p, p->pending.data, p->pending.len);
     }
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
     p->marked = false;
     p->state = AFTER;
     if (mark == M_START || mark == M_CHANNEL) begin_head(p);
@@ -127,8 +127,8 @@ static int plain_bytes(msgl_parser *p, const char *data, size_t len)
         p->state = BODY; // no object: content
         p->body = BODY_TEXT;
         p->marked = false;
-        rc = msgl__put_text(p, p->held.data, p->held.len);
-        msgl__strbuf_clear(&p->held);
+        rc = msgl__put_text(p, p->pending.data, p->pending.len);
+        msgl__strbuf_clear(&p->pending);
         return rc == 0 ? put_body(p, data + i, len - i) : rc;
     }
     return rc;

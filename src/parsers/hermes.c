@@ -29,7 +29,7 @@ static int closing(msgl_parser *p, char c)
     if (rc == 0) rc = msgl__put_text(p, plain, (size_t)n);
     if (mark != 1 || rc != 0) return rc;
     open_call(p);
-    return msgl__strbuf_adds(&p->held, OPEN[0]);
+    return msgl__strbuf_adds(&p->pending, OPEN[0]);
 }
 
 static int call(msgl_parser *p, char c)

@@ -2,7 +2,7 @@
 //
 // What the forms share. A form is a state machine over bytes: its step gets one, and whatever the
 // pieces were that it came in, the parts are the same. A step that finds that the text is no call
-// gives back what was held and asks for the same byte again as content.
+// gives back what was pending and asks for the same byte again as content.
 #ifndef MSGL_PARSERS_INTERNAL_H
 #define MSGL_PARSERS_INTERNAL_H
 
@@ -79,10 +79,10 @@ struct msgl_parser {
     bool has_args; // that call has arguments
     int calls;
     msgl_match match;
-    msgl_strbuf space; // white space before what may be a call
-    msgl_strbuf held;  // what may turn out to be content
-    msgl_strbuf name;  // of the call
-    msgl_strbuf id;    // of the call that begins next, if the model gives it one
+    msgl_strbuf space;   // white space before what may be a call
+    msgl_strbuf pending; // what may turn out to be content
+    msgl_strbuf name;    // of the call
+    msgl_strbuf id;      // of the call that begins next, if the model gives it one
     msgl_strbuf key, value;
     msgl_json_call json;
     size_t mark_at; // harmony: where the channel is in `key`
@@ -92,24 +92,24 @@ struct msgl_parser {
     bool escaped;   // pythonic
 };
 
-// Content: white space is held until something follows it.
+// Content: white space is pending until something follows it.
 int msgl__put_text(msgl_parser *p, const char *data, size_t len);
 int msgl__put_text_char(msgl_parser *p, char c);
 int msgl__put_reasoning(msgl_parser *p, const char *data, size_t len);
-// Content up to one of the marks: the mark's index, and what it may be is held; or -1.
+// Content up to one of the marks: the mark's index, and what may be a mark is pending; or -1.
 int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc);
 // The same, and a mark begins what means to be a call: state `opened`.
 int msgl__text_or_call(msgl_parser *p, const char *const *marks, char c, int opened);
 
-// What is held is content after all, and so is, or may be, this byte: state TEXT.
+// What is pending is content after all, and so is, or may be, this byte: state TEXT.
 int msgl__give_back(msgl_parser *p);
 // The byte belongs to what may be a call.
-static inline int msgl__hold(msgl_parser *p, char c)
+static inline int msgl__buffer(msgl_parser *p, char c)
 {
-    return msgl__strbuf_addc(&p->held, c);
+    return msgl__strbuf_addc(&p->pending, c);
 }
 
-// A call of p->name, with the id p->id unless that is empty; p->held and p->id are forgotten.
+// A call of p->name, with the id p->id unless that is empty; p->pending and p->id are forgotten.
 int msgl__call_begin(msgl_parser *p);
 int msgl__call_arguments(msgl_parser *p, const char *data, size_t len);
 int msgl__call_end(msgl_parser *p); // without arguments so far: they are {}

@@ -197,7 +197,7 @@ static int alone(msgl_parser *p, char c, msgl_json_call_step *step)
 {
     msgl_json_call *j = &p->json;
     if (j->state == ALONE) {
-        if (msgl__is_space(c)) return msgl__hold(p, c);
+        if (msgl__is_space(c)) return msgl__buffer(p, c);
         bool fail = c != '{';
         const int rc = fail ? 0 : commit(p, &fail);
         if (fail) *step = MSGL_JSON_CALL_FAIL;
@@ -264,7 +264,7 @@ int msgl__json_call_add(msgl_parser *p, char c, msgl_json_call_step *step)
         }
     } while (again && rc == 0 && !fail);
     if (fail) *step = MSGL_JSON_CALL_FAIL;
-    return rc == 0 && !fail && !p->in_call ? msgl__hold(p, c) : rc;
+    return rc == 0 && !fail && !p->in_call ? msgl__buffer(p, c) : rc;
 }
 
 int msgl__json_call_until(msgl_parser *p, const char *const *ends, char c,

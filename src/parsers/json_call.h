@@ -34,15 +34,15 @@ typedef struct msgl_json_call {
 typedef enum msgl_json_call_step {
     MSGL_JSON_CALL_MORE,
     MSGL_JSON_CALL_DONE, // c closed the object; the call has begun and its arguments are complete
-    // Before the call began (p->in_call says so): this is no call, and c was not held. After it:
-    // c does not belong to the object, which has no end.
+    // Before the call began (p->in_call says so): this is no call, and c was not buffered. After
+    // it: c does not belong to the object, which has no end.
     MSGL_JSON_CALL_FAIL,
     MSGL_JSON_CALL_MARK, // of msgl__json_call_until: the marker came in the arguments
 } msgl_json_call_step;
 
 // The next byte is the object's first, or white space before it.
 void msgl__json_call_start(msgl_parser *p);
-// Until the call begins bytes are held, too. 0 or what a buffer failed with.
+// Until the call begins bytes are buffered, too. 0 or what a buffer failed with.
 int msgl__json_call_add(msgl_parser *p, char c, msgl_json_call_step *step);
 // The same, with markers that end a call whose arguments have no end themselves: outside of
 // strings, and they begin with '<', which they have nowhere else.

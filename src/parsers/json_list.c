@@ -18,7 +18,7 @@ static const char *const MARKS[][5] = {
 // Before an object of the list.
 static int list(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c)) return msgl__hold(p, c);
+    if (msgl__is_space(c)) return msgl__buffer(p, c);
     if (c != '{') return msgl__give_back(p);
     msgl__list_object(p);
     return 0;
@@ -47,7 +47,7 @@ static int list_next(msgl_parser *p, char c)
     if (msgl__is_space(c) || c == '}') return 0;
     if (c == ',') {
         p->state = MSGL_LIST;
-        return msgl__hold(p, c);
+        return msgl__buffer(p, c);
     }
     p->again = c != ']';
     return msgl__call_done(p);
@@ -65,14 +65,14 @@ int msgl__in_list(msgl_parser *p, char c)
 // Behind a marker (p->marked), or nothing but white space so far.
 static int opened(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c)) return msgl__hold(p, c);
+    if (msgl__is_space(c)) return msgl__buffer(p, c);
     if (c == '{' && p->marked) {
         msgl__list_object(p);
         return 0;
     }
     if (c != '[') return msgl__give_back(p);
     p->state = MSGL_LIST;
-    return msgl__hold(p, c);
+    return msgl__buffer(p, c);
 }
 
 static int text(msgl_parser *p, char c)
@@ -83,8 +83,8 @@ static int text(msgl_parser *p, char c)
     const int mark = msgl__text_until(p, MARKS[variant], c, &rc);
     if (mark < 0 || rc != 0) return rc;
     if (mark >= FIRST_END) {
-        if (!behind_call) rc = msgl__put_text(p, p->held.data, p->held.len);
-        msgl__strbuf_clear(&p->held);
+        if (!behind_call) rc = msgl__put_text(p, p->pending.data, p->pending.len);
+        msgl__strbuf_clear(&p->pending);
         return rc;
     }
     p->marked = true;

@@ -21,7 +21,7 @@ static void open_call(msgl_parser *p)
 // Nothing but white space so far, or the tag: p->marked.
 static int start(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c)) return msgl__hold(p, c);
+    if (msgl__is_space(c)) return msgl__buffer(p, c);
     if (c == '{') {
         open_call(p);
         return 0;
@@ -44,7 +44,7 @@ static int call(msgl_parser *p, char c)
 static int after(msgl_parser *p, char c)
 {
     const bool between = msgl__is_space(c) || c == ';' || c == ',' || c == '}';
-    if (p->match.len == 0 && between) return msgl__hold(p, c);
+    if (p->match.len == 0 && between) return msgl__buffer(p, c);
     if (p->match.len == 0 && c == '{') {
         open_call(p);
         return 0;
@@ -52,7 +52,7 @@ static int after(msgl_parser *p, char c)
     char plain[MSGL_MARK_MAX];
     int n;
     const int mark = msgl__match_add(&p->match, TAGS, c, plain, &n);
-    if (mark >= 0) msgl__strbuf_clear(&p->held);
+    if (mark >= 0) msgl__strbuf_clear(&p->pending);
     if (n == 0) return 0;
     const int rc = msgl__call_done(p);
     return rc == 0 ? msgl__put_text(p, plain, (size_t)n) : rc;

@@ -14,10 +14,10 @@ static const char *const BEHIND_ID[] = {"[ARGS]", NULL};
 // Behind the marker.
 static int opened(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c)) return msgl__hold(p, c);
+    if (msgl__is_space(c)) return msgl__buffer(p, c);
     if (c == '[') {
         p->state = MSGL_LIST;
-        return msgl__hold(p, c);
+        return msgl__buffer(p, c);
     }
     if (c == '{') {
         msgl__list_object(p);
@@ -55,7 +55,7 @@ static int name(msgl_parser *p, char c)
         if (rc != 0) return rc;
     }
     if (mark >= 0 && p->name.len == 0) return msgl__give_back(p);
-    const int rc = msgl__hold(p, c);
+    const int rc = msgl__buffer(p, c);
     if (mark == 0) begin_arguments(p, false);
     if (mark == 1) p->state = ID;
     return rc;

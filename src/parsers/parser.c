@@ -8,7 +8,7 @@
 #include "utils/json.h"
 #include "utils/json_write.h"
 
-enum { HELD_MAX = 1 << 28 };
+enum { PENDING_MAX = 1 << 28 };
 
 // Of what splits reasoning off.
 enum { THINK_BEFORE, THINK_IN, THINK_BEHIND };
@@ -29,9 +29,9 @@ int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
     const bool splits = cfg->reasoning != NULL && cfg->reasoning->close != NULL;
     p->think = splits ? THINK_BEFORE : THINK_BEHIND;
     p->state = p->form == NULL ? MSGL_FORM_TEXT : p->form->start;
-    msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->held, &p->name,
+    msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->pending, &p->name,
                                 &p->id,          &p->key,   &p->value};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) msgl__strbuf_init(all[i], HELD_MAX);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) msgl__strbuf_init(all[i], PENDING_MAX);
     return 0;
 }
 
@@ -40,7 +40,7 @@ void msgl__parser_free(msgl_parser *p)
     if (p == NULL) return;
     msgl__strbuf_free(&p->think_space);
     msgl__strbuf_free(&p->space);
-    msgl__strbuf_free(&p->held);
+    msgl__strbuf_free(&p->pending);
     msgl__strbuf_free(&p->name);
     msgl__strbuf_free(&p->id);
     msgl__strbuf_free(&p->key);
@@ -60,8 +60,8 @@ bool msgl__parser_thinking(const msgl_parser *p)
 
 size_t msgl__parser_bytes(const msgl_parser *p)
 {
-    return sizeof *p + p->think_space.cap + p->space.cap + p->held.cap + p->name.cap + p->id.cap +
-           p->key.cap + p->value.cap;
+    return sizeof *p + p->think_space.cap + p->space.cap + p->pending.cap + p->name.cap +
+           p->id.cap + p->key.cap + p->value.cap;
 }
 
 // --- what steps say ---
@@ -97,7 +97,7 @@ int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc)
     int n;
     const int mark = msgl__match_add(&p->match, marks, c, plain, &n);
     *rc = msgl__put_text(p, plain, (size_t)n);
-    if (mark >= 0 && *rc == 0) *rc = msgl__strbuf_adds(&p->held, marks[mark]);
+    if (mark >= 0 && *rc == 0) *rc = msgl__strbuf_adds(&p->pending, marks[mark]);
     return mark;
 }
 
@@ -116,15 +116,15 @@ int msgl__give_back(msgl_parser *p)
     p->state = MSGL_FORM_TEXT;
     p->again = true;
     p->marked = false;
-    p->match.len = 0; // what began a marker is in held, too
-    const int rc = msgl__put_text(p, p->held.data, p->held.len);
-    msgl__strbuf_clear(&p->held);
+    p->match.len = 0; // what began a marker is in p->pending, too
+    const int rc = msgl__put_text(p, p->pending.data, p->pending.len);
+    msgl__strbuf_clear(&p->pending);
     return rc;
 }
 
 int msgl__call_begin(msgl_parser *p)
 {
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
     msgl__strbuf_clear(&p->space);
     p->in_call = true;
     p->thinking = p->has_args = false;
@@ -157,7 +157,7 @@ int msgl__call_end(msgl_parser *p)
 int msgl__call_done(msgl_parser *p)
 {
     const int rc = p->in_call ? msgl__call_end(p) : 0;
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
     p->state = MSGL_FORM_TEXT;
     p->marked = false;
     return rc;
@@ -238,7 +238,7 @@ static int think_decide(msgl_parser *p, const char *plain, int n)
 {
     p->think = p->cfg.thinking ? THINK_IN : THINK_BEHIND;
     msgl_strbuf space = p->think_space;
-    msgl__strbuf_init(&p->think_space, HELD_MAX);
+    msgl__strbuf_init(&p->think_space, PENDING_MAX);
     int rc = 0;
     for (size_t i = 0; i < space.len && rc == 0; i++) rc = byte(p, space.data[i]);
     for (int i = 0; i < n && rc == 0; i++) rc = byte(p, plain[i]);

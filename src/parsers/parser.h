@@ -3,7 +3,7 @@
 // From an answer's text to its parts while it comes: what the model thought, what it says, and the
 // tools that it calls, in the form that its chat template taught it. The parts of a text are the
 // same whatever pieces it is fed in; every byte is looked at a bounded number of times; what is
-// held back is at most the text since a marker.
+// pending is at most the text since a marker.
 //
 // A call is one from where its arguments begin. What is wrong before that is content, with the
 // markers, as is all that only looks like a call. Arguments that are wrong themselves reach the
@@ -110,7 +110,7 @@ void msgl__parser_free(msgl_parser *p); // NULL allowed
 // Appends what text[0, len) turns out to be, perhaps nothing yet. Text of any bytes is fine. 0,
 // MSGL_ENOMEM, MSGL_ELIMIT (*out is full); after a failure the parser can only be freed.
 int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *out);
-// The text has ended: appends what was held back. Once.
+// The text has ended: appends what was pending. Once.
 int msgl__parser_finish(msgl_parser *p, msgl_parts *out);
 int msgl__parser_calls(const msgl_parser *p);     // calls that are in the parts so far
 bool msgl__parser_thinking(const msgl_parser *p); // what it was fed last belongs to thoughts

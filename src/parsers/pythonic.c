@@ -12,15 +12,15 @@ static const char *const TAGS[] = {"<|python_end|>", "<|eom_id|>", NULL};
 
 static int start(msgl_parser *p, char c)
 {
-    if (msgl__is_space(c)) return msgl__hold(p, c);
+    if (msgl__is_space(c)) return msgl__buffer(p, c);
     if (c != '[') return msgl__give_back(p);
     p->state = LIST;
-    return msgl__hold(p, c);
+    return msgl__buffer(p, c);
 }
 
 static int name(msgl_parser *p, char c)
 {
-    if (p->state == LIST && msgl__is_space(c)) return msgl__hold(p, c);
+    if (p->state == LIST && msgl__is_space(c)) return msgl__buffer(p, c);
     if (p->state == LIST) {
         p->state = NAME;
         msgl__strbuf_clear(&p->name);
@@ -33,13 +33,13 @@ static int name(msgl_parser *p, char c)
         p->quote = 0;
         p->escaped = false;
         msgl__strbuf_clear(&p->value);
-        return msgl__hold(p, c);
+        return msgl__buffer(p, c);
     }
     const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                       c == '_' || c == '.' || c == '-';
     if (!fits || p->name.len >= MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
     const int rc = msgl__strbuf_addc(&p->name, c);
-    return rc == 0 ? msgl__hold(p, c) : rc;
+    return rc == 0 ? msgl__buffer(p, c) : rc;
 }
 
 // The arguments are complete.
@@ -71,7 +71,7 @@ static int arguments(msgl_parser *p, char c)
     }
     if (p->depth < 0) return msgl__give_back(p);
     const int rc = msgl__strbuf_addc(&p->value, c);
-    return rc == 0 ? msgl__hold(p, c) : rc;
+    return rc == 0 ? msgl__buffer(p, c) : rc;
 }
 
 // Behind a call.
@@ -80,7 +80,7 @@ static int next(msgl_parser *p, char c)
     if (msgl__is_space(c)) return 0;
     if (c == ',') {
         p->state = LIST;
-        return msgl__hold(p, c);
+        return msgl__buffer(p, c);
     }
     if (c == ']') {
         p->state = AFTER;

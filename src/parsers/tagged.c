@@ -67,12 +67,12 @@ static void open_name(msgl_parser *p)
 static int open_call(msgl_parser *p, int mark)
 {
     const char *const *open = OPEN[p->form->variant];
-    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->pending);
     p->state = BEFORE_NAME;
     p->marked = mark == 0;
     if (mark == 1 || tags_of(p)->before_name[0] == NULL) open_name(p);
     msgl__strbuf_clear(&p->name);
-    return msgl__strbuf_adds(&p->held, open[mark]);
+    return msgl__strbuf_adds(&p->pending, open[mark]);
 }
 
 // Before the call begins: the name, and the tag before it.
@@ -81,7 +81,7 @@ static int before_call(msgl_parser *p, char c)
     const tags *t = tags_of(p);
     const bool in_name = p->state == NAME;
     const bool space = msgl__is_space(c) && p->match.len == 0 && p->name.len == 0;
-    if (space && (!in_name || t->before_name[0] == NULL)) return msgl__hold(p, c);
+    if (space && (!in_name || t->before_name[0] == NULL)) return msgl__buffer(p, c);
     char plain[MSGL_MARK_MAX];
     int n;
     const int mark = msgl__match_add(&p->match, in_name ? t->name : t->before_name, c, plain, &n);
@@ -95,7 +95,7 @@ static int before_call(msgl_parser *p, char c)
         const bool known = msgl__tool_set_has(p->cfg.known, p->name.data, p->name.len);
         if (p->name.len == 0 || !(p->marked || known)) return msgl__give_back(p);
     }
-    int rc = msgl__hold(p, c);
+    int rc = msgl__buffer(p, c);
     if (mark < 0 || rc != 0) return rc;
     if (!in_name) {
         open_name(p);
@@ -127,7 +127,7 @@ static int argument(msgl_parser *p)
     }
     const msgl_param_type type =
         msgl__tool_set_type(p->cfg.known, msgl__strbuf_str(&p->name), msgl__strbuf_str(&p->key));
-    msgl_strbuf *out = &p->held; // empty in a call
+    msgl_strbuf *out = &p->pending; // empty in a call
     msgl__strbuf_clear(out);
     int rc = msgl__strbuf_adds(out, p->depth++ == 0 ? "{" : ", ");
     if (rc == 0) rc = msgl__put_json_string(out, msgl__strbuf_str(&p->key), p->key.len);

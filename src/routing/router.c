@@ -154,16 +154,16 @@ static candidate choose_cached(const msgl_router *r, const uint64_t *keys, int32
     if (count > r->blocks_per_replica) count = r->blocks_per_replica;
     const int32_t found = msgl__prefix_index_find(r->index, keys, count, r->found);
     const double tolerated = r->cfg.balance * (double)r->load[least];
-    const int32_t held = msgl__prefix_index_held(r->index, r->found, found, least);
-    candidate best = {.replica = least, .cached = held * block, .cost = n - held * block};
+    const int32_t matched = msgl__prefix_index_match(r->index, r->found, found, least);
+    candidate best = {.replica = least, .cached = matched * block, .cost = n - matched * block};
     int32_t holders = 0, levels = 0;
     for (int32_t i = found; i-- > 0 && levels < LEVELS;) {
-        const int32_t more = msgl__prefix_index_num_holders(r->index, r->found[i]);
+        const int32_t more = msgl__prefix_index_num_copies(r->index, r->found[i]);
         if (more <= holders) continue;
         holders = more;
         levels++;
         int32_t replicas[HOLDERS];
-        const int32_t m = msgl__prefix_index_holders(r->index, r->found[i], replicas, HOLDERS);
+        const int32_t m = msgl__prefix_index_replicas(r->index, r->found[i], replicas, HOLDERS);
         for (int32_t k = 0; k < m; k++) {
             consider(r, replicas[k], (i + 1) * block, n, tolerated, &best);
         }
@@ -186,7 +186,7 @@ int msgl__router_choose(msgl_router *r, const uint64_t *keys, int32_t n, int64_t
     candidate c = {.replica = least};
     if (r->index != NULL && keys != NULL) {
         c = choose_cached(r, keys, n, least);
-        msgl__prefix_index_hold(r->index, c.replica, keys, n / r->cfg.block_size);
+        msgl__prefix_index_insert(r->index, c.replica, keys, n / r->cfg.block_size);
     }
     *out = (msgl_route){.replica = c.replica,
                         .cached = c.cached,

@@ -38,20 +38,20 @@ static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
 
 // Where the step keeps copies of r's state as it gets to `device_len` tokens: at every interval of
 // a prompt. Of an answer, whose tokens are not known here yet, the last one is kept for its end.
-static void add_saves(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t device_len)
+static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, int32_t device_len)
 {
     const int32_t last = s->cfg.cache.num_spans - 1;
     const msgl_cache_span *span = &s->cfg.cache.spans[last];
     if (span->kind != MSGL_SPAN_STATE) return;
-    msgl_batch_req *b = &f->batch.reqs[f->batch.size - 1];
-    b->saves = f->saves + f->num_saves;
+    msgl_batch_req *b = &step->batch.reqs[step->batch.size - 1];
+    b->saves = step->saves + step->num_saves;
     for (int32_t len = (b->cached_len / span->interval + 1) * span->interval; len <= device_len;
          len += span->interval) {
         // Own checkpoints take each other's place.
-        if (len > r->hold.prefix.len && len + span->interval <= device_len) continue;
-        const int32_t checkpoint = msgl__cache_checkpoint(s->cache, &r->hold, len);
+        if (len > r->cache_handle.prefix.len && len + span->interval <= device_len) continue;
+        const int32_t checkpoint = msgl__cache_checkpoint(s->cache, &r->cache_handle, len);
         if (checkpoint < 0) continue;
-        f->saves[f->num_saves++] = (msgl_state_save){.len = len, .checkpoint = checkpoint};
+        step->saves[step->num_saves++] = (msgl_state_save){.len = len, .checkpoint = checkpoint};
         b->num_saves++;
     }
 }
@@ -76,11 +76,11 @@ static bool looks_back(const msgl_req *r)
     return r->constraint != NULL || msgl__token_masks_look_back(r->masks);
 }
 
-static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
+static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
 {
     const bool last = device_len >= r->fill_len;
-    msgl_batch *b = &f->batch;
-    f->owners[b->size] = r;
+    msgl_batch *b = &step->batch;
+    step->owners[b->size] = r;
     b->reqs[b->size++] = (msgl_batch_req){
         .uid = r->uid.id,
         .table_idx = r->row,
@@ -88,7 +88,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .device_len = device_len,
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
-        .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
+        .load_state = r->device_len == r->begin_len ? r->cache_handle.loads : -1,
         .sample = last,
         .sampling = r->sampling,
         .extra = engine_reads_extra(r) ? r->extra : NULL,
@@ -102,7 +102,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
     if (last) r->state = MSGL_REQ_DECODE;
 }
 
-static void add_answers(msgl_scheduler *s, msgl_flight *f)
+static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
 {
     s->cursor = s->running.head;
     for (msgl_req *r; (r = s->cursor) != NULL;) {
@@ -111,38 +111,38 @@ static void add_answers(msgl_scheduler *s, msgl_flight *f)
         if (r->inflight > 0 && looks_back(r)) continue;
         if (!msgl__sched_may_choose(r)) continue;
         if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
-        add(f, r, r->device_len + 1);
-        add_saves(s, f, r, r->device_len);
+        add(step, r, r->device_len + 1);
+        add_saves(s, step, r, r->device_len);
     }
-    f->batch.num_decode = f->batch.size;
+    step->batch.num_decode = step->batch.size;
 }
 
 // Tokens of r's next chunk. One that is cut ends at a multiple of runner.cut; where the budget has
 // no room for that, the step's first chunk takes more, if any step could.
-static int32_t chunk_len(const msgl_scheduler *s, const msgl_flight *f, const msgl_req *r,
+static int32_t chunk_len(const msgl_scheduler *s, const msgl_inflight_step *step, const msgl_req *r,
                          int32_t budget)
 {
     const int32_t rest = r->fill_len - r->device_len, cut = s->runner.cut;
     if (rest <= budget || cut == 0) return rest < budget ? rest : budget;
     const int32_t over = (r->device_len + budget) % cut;
     if (over < budget) return budget - over;
-    if (f->batch.size > f->batch.num_decode) return 0;
+    if (step->batch.size > step->batch.num_decode) return 0;
     const int32_t more = budget - over + cut, n = rest < more ? rest : more;
     return n <= s->options.max_prefill_tokens ? n : budget;
 }
 
 // The next chunk of r; what is left of the budget, nothing behind one that was cut.
-static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t budget)
+static int32_t add_chunk(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, int32_t budget)
 {
-    const int32_t n = chunk_len(s, f, r, budget);
+    const int32_t n = chunk_len(s, step, r, budget);
     if (n == 0) return 0;
     // Back from the queue, and its mask is not there yet.
     if (r->device_len + n >= r->fill_len && !msgl__sched_may_choose(r)) return budget;
     if (!msgl__sched_grow(s, r, r->device_len + n)) return budget;
-    add(f, r, r->device_len + n);
+    add(step, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
-    msgl__cache_extend(s->cache, &r->hold, r->ids, r->device_len);
-    add_saves(s, f, r, r->device_len);
+    msgl__cache_extend(s->cache, &r->cache_handle, r->ids, r->device_len);
+    add_saves(s, step, r, r->device_len);
     r->client->served = ++s->chunks;
     if (r->state != MSGL_REQ_PREFILL) return budget - n;
     if (s->clients.count > 1) { // behind what others have begun
@@ -182,7 +182,7 @@ static bool goes_first(const msgl_scheduler *s)
 
 // A row and a chunk for what is next in the queue. 1: it has them; 0: not now; negative: the engine
 // failed.
-static int start_next(msgl_scheduler *s, msgl_flight *f, int32_t *budget)
+static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budget)
 {
     msgl_req *r = msgl__sched_next(s);
     while (!msgl__sched_admit(s, r)) {
@@ -195,11 +195,11 @@ static int start_next(msgl_scheduler *s, msgl_flight *f, int32_t *budget)
     if (rc == 0 && engine_reads_extra(r))
         rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
     if (rc < 0) return rc;
-    *budget = add_chunk(s, f, r, *budget);
+    *budget = add_chunk(s, step, r, *budget);
     return 1;
 }
 
-static int add_chunks(msgl_scheduler *s, msgl_flight *f)
+static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
 {
     int rc = 1;
     // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
@@ -208,25 +208,25 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
         int32_t first;
         const int64_t all = backlog(s, &first);
         budget =
-            msgl__pace_budget(&s->pace, f->batch.num_decode, all, first, s->runner.tile, budget);
+            msgl__pace_budget(&s->pace, step->batch.num_decode, all, first, s->runner.tile, budget);
     }
-    if (goes_first(s)) rc = start_next(s, f, &budget);
+    if (goes_first(s)) rc = start_next(s, step, &budget);
     if (rc < 0) return rc;
     s->cursor = s->running.head;
     for (msgl_req *r; (r = s->cursor) != NULL && budget > 0;) {
         s->cursor = r->next;
-        if (r->state == MSGL_REQ_PREFILL) budget = add_chunk(s, f, r, budget);
+        if (r->state == MSGL_REQ_PREFILL) budget = add_chunk(s, step, r, budget);
     }
     rc = 1;
-    while (rc > 0 && budget > 0 && s->waiting.head != NULL) rc = start_next(s, f, &budget);
+    while (rc > 0 && budget > 0 && s->waiting.head != NULL) rc = start_next(s, step, &budget);
     return rc < 0 ? rc : 0;
 }
 
-int msgl__sched_build(msgl_scheduler *s, msgl_flight *f)
+int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step)
 {
-    f->num_saves = 0;
+    step->num_saves = 0;
     msgl__sched_slide(s);
-    add_answers(s, f);
-    const int rc = add_chunks(s, f);
-    return rc < 0 ? rc : f->batch.size;
+    add_answers(s, step);
+    const int rc = add_chunks(s, step);
+    return rc < 0 ? rc : step->batch.size;
 }

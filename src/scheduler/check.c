@@ -30,10 +30,11 @@ static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t span, i
 {
     const int32_t page_size = s->cfg.cache.page_size, stride = s->cfg.tables[0].stride;
     if (s->cfg.cache.spans[span].kind == MSGL_SPAN_STATE) {
-        return r->hold.saved >= 0 ? check_unit(s, r, span, r->hold.saved, used, err) : 0;
+        return r->cache_handle.saved >= 0 ? check_unit(s, r, span, r->cache_handle.saved, used, err)
+                                          : 0;
     }
     const int32_t *row = msgl__page_table_row(&s->cfg.tables[span], r->row);
-    for (int32_t i = r->hold.first[span]; i < r->hold.num_pages; i++) {
+    for (int32_t i = r->cache_handle.first[span]; i < r->cache_handle.num_pages; i++) {
         const int32_t page = row[i * page_size] / page_size;
         for (int32_t j = 0; j < page_size && i * page_size + j < stride; j++) {
             if (row[i * page_size + j] != page * page_size + j) {
@@ -66,10 +67,10 @@ static int check_span(const msgl_scheduler *s, int32_t span, msgl_err *err)
 
 static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *err)
 {
-    const int32_t have = r->hold.num_pages * s->cfg.cache.page_size;
+    const int32_t have = r->cache_handle.num_pages * s->cfg.cache.page_size;
     const bool lengths = r->num_ids >= r->prompt_len && r->num_ids <= r->max_len &&
                          r->device_len >= 0 && r->device_len < r->max_len &&
-                         r->device_len <= have && r->hold.prefix.len <= have;
+                         r->device_len <= have && r->cache_handle.prefix.len <= have;
     const bool state = r->state == MSGL_REQ_PREFILL  ? r->device_len < r->fill_len
                        : r->state == MSGL_REQ_DECODE ? r->device_len >= r->fill_len
                                                      : r->inflight > 0;
@@ -108,8 +109,9 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
     for (const msgl_req *r = s->running.head; r != NULL; r = r->next, running++) {
         rc = check_request(s, r, err);
         if (rc != 0) return rc;
-        if (r->reserved > r->hold.num_pages) reserved += r->reserved - r->hold.num_pages;
-        locks += r->hold.prefix.node != MSGL_CACHE_ROOT;
+        if (r->reserved > r->cache_handle.num_pages)
+            reserved += r->reserved - r->cache_handle.num_pages;
+        locks += r->cache_handle.prefix.node != MSGL_CACHE_ROOT;
     }
     if (reserved != s->reserved || reserved > n.free + n.evictable || locks != n.locks) {
         return msgl__err_set(err, MSGL_EINTERNAL,

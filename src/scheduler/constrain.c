@@ -2,7 +2,7 @@
 //
 // Requests whose answers have a grammar. Their masks are made on threads of their own
 // (grammar/constrain.h), and nothing here waits for one while there is anything else to do: such a
-// request is held before the queue until its grammar is compiled, and is left out of steps until
+// request is in the grammar queue until its grammar is compiled, and is left out of steps until
 // its last token is known and the mask behind it is there. Others in the batch go on.
 #include "core/req_extra.h"
 #include "scheduler/internal.h"
@@ -31,11 +31,11 @@ bool msgl__sched_may_choose(const msgl_req *r)
 
 static void admit_held(msgl_scheduler *s)
 {
-    for (msgl_req *r = s->held.head, *next; r != NULL; r = next) {
+    for (msgl_req *r = s->grammar_queue.head, *next; r != NULL; r = next) {
         next = r->next;
         const msgl_constraint_state state = msgl__constraint_state(r->constraint);
         if (state == MSGL_CONSTRAINT_PENDING) continue;
-        msgl__req_unlink(&s->held, r);
+        msgl__req_unlink(&s->grammar_queue, r);
         if (state == MSGL_CONSTRAINT_READY || state == MSGL_CONSTRAINT_FREE) {
             r->state = MSGL_REQ_WAITING;
             r->arrival = s->arrivals++;
@@ -78,7 +78,7 @@ static void end_answer(msgl_scheduler *s, msgl_req *r, bool ended)
     }
 }
 
-// The answer is held to nothing any more: it need not wait for masks.
+// The answer is constrained by nothing any more: it need not wait for masks.
 static void set_free(msgl_req *r)
 {
     msgl__constraint_close(r->constraint);

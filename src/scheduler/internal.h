@@ -16,27 +16,28 @@
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
-    MSGL_REQ_HELD,    // in `held`, until its grammar is compiled; owns nothing
-    MSGL_REQ_WAITING, // in `waiting`; owns nothing
-    MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
-    MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
-    MSGL_REQ_LEAVING, // goes back to `waiting` when no step in flight uses its row and pages
-    MSGL_REQ_DONE,    // finished or aborted; keeps row and pages while a step in flight uses them
+    MSGL_REQ_GRAMMAR, // it is in grammar_queue until its grammar is compiled, and owns nothing
+    MSGL_REQ_WAITING, // it is in `waiting`, and owns nothing
+    MSGL_REQ_PREFILL, // it is in `running`, with a row and pages; its prompt is not all submitted
+    MSGL_REQ_DECODE,  // its prompt is submitted, its first token sampled or on its way
+    MSGL_REQ_LEAVING, // it goes back to `waiting` when no step in flight uses its row and pages
+    MSGL_REQ_DONE,    // it has ended, and keeps row and pages while a step in flight uses them
 } msgl_req_state;
 
-// Whose requests these are; there while there are any.
+// A client of the server; the struct exists while it has requests.
 typedef struct msgl_client {
-    msgl_uid id; // first, in `clients`
+    msgl_uid id; // the first member: `clients` finds the struct by it
     int32_t requests, rows;
-    int32_t pages;   // promised; scratch of table.c
-    uint64_t served; // when it had its last prompt chunk: `chunks` then; 0: never
+    int32_t pages; // promised; scratch of table.c
+    // The value of `chunks` when a chunk of its prompts was last in a step; 0: never.
+    uint64_t served;
 } msgl_client;
 
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
     msgl_client *client;          //
     uint64_t salt;                // of what it shares in the prefix cache
-    struct msgl_req *prev, *next; // in `held`, `waiting` or `running`
+    struct msgl_req *prev, *next; // in `grammar_queue`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
     msgl_req_extra *extra;       // a reference, or NULL
@@ -52,12 +53,13 @@ typedef struct msgl_req {
     int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
     int32_t inflight;   // submitted steps with this request whose results are not handled
     int32_t row;        // of the page table; -1: none
-    int32_t reserved;  // pages that it was promised, hold.num_pages among them; it may outgrow them
-    int32_t begin_len; // tokens that the row found in the prefix cache
+    int32_t reserved;   // pages that it was promised, cache_handle.num_pages among them; it may
+                        // outgrow them
+    int32_t begin_len;  // tokens that the row found in the prefix cache
     int32_t cached_tokens;
-    float mu;               // mirostat's state behind the last token that the host knows
-    msgl_cache_handle hold; // rows, pages and prefix, while it has a row
-    int32_t ids[];          // [max_len]
+    float mu;                       // mirostat's state behind the last token that the host knows
+    msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row
+    int32_t ids[];                  // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {
@@ -65,16 +67,18 @@ typedef struct msgl_req_list {
     int32_t count;
 } msgl_req_list;
 
-// A step that was submitted, or is being built.
-typedef struct msgl_flight {
+// A step that was submitted, or is being built. The ring of them is msgl_scheduler.inflight.
+typedef struct msgl_inflight_step {
     msgl_batch batch;
-    msgl_req **owners;      // [batch.size]
-    msgl_state_save *saves; // [max_saves], those of the batch's requests one after the other
+    msgl_req **owners; // [batch.size]
+    // [max_saves] the saves of the batch's requests, request after request: with 2 of request 0 and
+    // 1 of request 1, request 1's is saves[2].
+    msgl_state_save *saves;
     int32_t num_saves;
-    uint64_t expected_ns; // 0: nobody knows
-} msgl_flight;
+    uint64_t expected_ns; // time that the step is expected to take; 0: unknown
+} msgl_inflight_step;
 
-enum { MSGL_MAX_FLIGHTS = 2 };
+enum { MSGL_MAX_IN_FLIGHT = 2 };
 
 struct msgl_scheduler {
     msgl_options options; // the texts in it are not read after creation
@@ -83,7 +87,7 @@ struct msgl_scheduler {
     msgl_emit_fn emit;
     void *emit_ctx;
     msgl_cache *cache;
-    msgl_req_list held, waiting, running;
+    msgl_req_list grammar_queue, waiting, running;
     msgl_constrainer *constrainer; // NULL: no request had a grammar yet
     msgl_uids uids, clients;
     uint64_t chunks;    // of prompts, so far
@@ -96,9 +100,11 @@ struct msgl_scheduler {
     bool stuck;            // the next of the queue did not fit, and no pages have come back since
     bool stuck_in_windows; // but for want of these pages of windows, which come back by sliding
     int32_t lacks[MSGL_MAX_SPANS];
-    msgl_flight flights[MSGL_MAX_FLIGHTS];
-    int32_t depth, num_flights, next_flight; // ring of flights
-    msgl_token_event *events;                // [max_running]
+    msgl_inflight_step inflight[MSGL_MAX_IN_FLIGHT];
+    // inflight is a ring of `depth` step slots: with depth 2, next_step_slot 0 and num_in_flight 1,
+    // the oldest step is in slot 1.
+    int32_t depth, num_in_flight, next_step_slot;
+    msgl_token_event *events; // [max_running]
     msgl_pace pace;
     msgl_step_times times;
     int broken;     // the engine's failure; nothing runs any more
@@ -145,11 +151,12 @@ void msgl__sched_leave(msgl_scheduler *s, msgl_req *r);
 // An answer has got `tokens` long; of one that has ended this was all.
 void msgl__sched_seen_answer(msgl_scheduler *s, int32_t tokens, bool ended);
 
-// batch.c: fills f->batch with what the next step computes: how many requests, or a failure of the
-// engine.
-int msgl__sched_build(msgl_scheduler *s, msgl_flight *f);
+// batch.c: fills step->batch with what the next step computes: how many requests, or a failure of
+// the engine.
+int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step);
 
-// results.c: the oldest flight's results become events. Fails if the result makes no sense.
-int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res);
+// results.c: the results of the oldest step in flight become events. Fails if the result makes no
+// sense.
+int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_step_result *res);
 
 #endif

@@ -220,7 +220,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     msgl__uids_put(&s->uids, &r->uid);
     if (s->clients.count > 1) s->stuck = false; // it may be next
     if (r->constraint == NULL) r->state = MSGL_REQ_WAITING;
-    msgl__req_push(r->constraint == NULL ? &s->waiting : &s->held, r);
+    msgl__req_push(r->constraint == NULL ? &s->waiting : &s->grammar_queue, r);
 }
 
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
@@ -230,8 +230,8 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     const int32_t prompt_len = r->prompt_len;
     s->stats.requests_aborted++;
     msgl__uids_remove(&s->uids, &r->uid);
-    if (r->state == MSGL_REQ_HELD) {
-        msgl__req_unlink(&s->held, r);
+    if (r->state == MSGL_REQ_GRAMMAR) {
+        msgl__req_unlink(&s->grammar_queue, r);
         msgl__req_free(s, r);
     } else if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
@@ -254,7 +254,7 @@ static void abort_list(msgl_scheduler *s, const msgl_req_list *list)
 
 void msgl__scheduler_abort_all(msgl_scheduler *s)
 {
-    abort_list(s, &s->held);
+    abort_list(s, &s->grammar_queue);
     abort_list(s, &s->waiting);
     abort_list(s, &s->running);
 }

@@ -8,8 +8,8 @@ enum { VALUES_AT_ONCE = 1 << 20 }; // about, so that a message stays far below a
 static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
 {
     // A grammar has it where the answer may end.
-    const bool held = r->constraint != NULL && r->extra->grammar_kind != MSGL_GRAMMAR_NONE;
-    if (!r->sampling.ignore_eos || held) {
+    const bool constrained = r->constraint != NULL && r->extra->grammar_kind != MSGL_GRAMMAR_NONE;
+    if (!r->sampling.ignore_eos || constrained) {
         for (int32_t i = 0; i < s->cfg.num_eos; i++) {
             if (s->cfg.eos_ids[i] == token) return true;
         }
@@ -91,16 +91,16 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
     return true;
 }
 
-int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res)
+int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_step_result *res)
 {
-    const msgl_batch *b = &f->batch;
+    const msgl_batch *b = &step->batch;
     if (res->size != b->size) return MSGL_EINTERNAL;
     msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
     msgl__durations_observe(&s->step_ns, res->compute_ns);
     int32_t num_events = 0, num_values = 0, row = 0;
     for (int32_t i = 0; i < b->size; i++) {
-        msgl_req *r = f->owners[i];
+        msgl_req *r = step->owners[i];
         const int32_t first = row;
         while (row < res->num_logprobs && res->logprobs[row].req == i) row++;
         msgl_token_event *e = &s->events[num_events];

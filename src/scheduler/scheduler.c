@@ -31,7 +31,7 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
     }
     if (c->cache.num_spans < 1 || c->cache.num_spans > MSGL_MAX_SPANS || c->tables == NULL ||
         c->tables[0].max_running < o->max_running || c->tables[0].stride < c->max_seq_len ||
-        runner->max_flights < 1) {
+        runner->max_in_flight < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
                              "of %d tokens",
@@ -66,11 +66,11 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
     s->marks = msgl__calloc(most_units(&s->cfg.cache), 1);
     bool ok = s->free_rows != NULL && s->events != NULL && s->marks != NULL;
     for (int32_t i = 0; i < s->depth; i++) {
-        s->flights[i].batch.reqs = msgl__calloc(n, sizeof(msgl_batch_req));
-        s->flights[i].owners = msgl__calloc(n, sizeof(msgl_req *));
-        s->flights[i].saves = msgl__calloc(max_saves(s), sizeof *s->flights[i].saves);
-        ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL &&
-             s->flights[i].saves != NULL;
+        s->inflight[i].batch.reqs = msgl__calloc(n, sizeof(msgl_batch_req));
+        s->inflight[i].owners = msgl__calloc(n, sizeof(msgl_req *));
+        s->inflight[i].saves = msgl__calloc(max_saves(s), sizeof *s->inflight[i].saves);
+        ok = ok && s->inflight[i].batch.reqs != NULL && s->inflight[i].owners != NULL &&
+             s->inflight[i].saves != NULL;
     }
     ok = msgl__uids_init(&s->uids) == 0 && msgl__uids_init(&s->clients) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
@@ -97,7 +97,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     s->emit = emit;
     s->emit_ctx = emit_ctx;
     s->answer_len = 16 * FIRST_ANSWER;
-    s->depth = o->overlap && runner->max_flights >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
+    s->depth = o->overlap && runner->max_in_flight >= MSGL_MAX_IN_FLIGHT ? MSGL_MAX_IN_FLIGHT : 1;
     rc = allocate(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);
@@ -107,17 +107,17 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     return 0;
 }
 
-static msgl_flight *oldest_flight(msgl_scheduler *s)
+static msgl_inflight_step *oldest_step(msgl_scheduler *s)
 {
-    return &s->flights[(s->next_flight + s->depth - s->num_flights) % s->depth];
+    return &s->inflight[(s->next_step_slot + s->depth - s->num_in_flight) % s->depth];
 }
 
 // Waits for what is in flight without looking at it.
 static void drain(msgl_scheduler *s)
 {
-    for (; s->num_flights > 0; s->num_flights--) {
+    for (; s->num_in_flight > 0; s->num_in_flight--) {
         msgl_step_result res;
-        (void)s->runner.wait(s->runner.ctx, oldest_flight(s)->batch.flight, &res);
+        (void)s->runner.wait(s->runner.ctx, oldest_step(s)->batch.step_slot, &res);
     }
 }
 
@@ -125,17 +125,17 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
 {
     if (s == NULL) return;
     drain(s);
-    msgl_req_list *lists[] = {&s->held, &s->waiting, &s->running};
+    msgl_req_list *lists[] = {&s->grammar_queue, &s->waiting, &s->running};
     for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
         for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
             next = r->next;
             msgl__req_free(s, r);
         }
     }
-    for (int32_t i = 0; i < MSGL_MAX_FLIGHTS; i++) {
-        msgl__free(s->flights[i].batch.reqs);
-        msgl__free(s->flights[i].owners);
-        msgl__free(s->flights[i].saves);
+    for (int32_t i = 0; i < MSGL_MAX_IN_FLIGHT; i++) {
+        msgl__free(s->inflight[i].batch.reqs);
+        msgl__free(s->inflight[i].owners);
+        msgl__free(s->inflight[i].saves);
     }
     msgl__constrainer_destroy(s->constrainer);
     msgl__cache_destroy(s->cache);
@@ -161,7 +161,7 @@ void msgl__scheduler_flush(msgl_scheduler *s)
 
 bool msgl__scheduler_has_work(const msgl_scheduler *s)
 {
-    return s->held.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
+    return s->grammar_queue.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
 }
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
@@ -169,7 +169,7 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
     const msgl_cache_counts n = msgl__cache_count(s->cache, 0);
     *out = s->stats;
     out->running = s->running.count;
-    out->waiting = s->waiting.count + s->held.count;
+    out->waiting = s->waiting.count + s->grammar_queue.count;
     out->total_pages = n.total;
     out->free_pages = n.free;
     out->cached_pages = n.cached;
@@ -221,12 +221,12 @@ static int break_down(msgl_scheduler *s, int code)
     while (msgl__scheduler_has_work(s)) {
         msgl_req_list *l = s->running.head != NULL   ? &s->running
                            : s->waiting.head != NULL ? &s->waiting
-                                                     : &s->held;
+                                                     : &s->grammar_queue;
         msgl_req *r = l->head;
         const uint64_t uid = r->uid.id;
         const int32_t prompt_len = r->prompt_len;
-        const bool told = r->state == MSGL_REQ_DONE;
-        if (!told) msgl__uids_remove(&s->uids, &r->uid);
+        const bool reported = r->state == MSGL_REQ_DONE;
+        if (!reported) msgl__uids_remove(&s->uids, &r->uid);
         if (r->row >= 0) {
             r->keep_kv = false;
             msgl__sched_retire(s, r);
@@ -234,7 +234,7 @@ static int break_down(msgl_scheduler *s, int code)
             msgl__req_unlink(l, r);
             msgl__req_free(s, r);
         }
-        if (!told) {
+        if (!reported) {
             msgl__sched_emit_error(s, uid, prompt_len, code, err.text);
         }
     }
@@ -242,15 +242,16 @@ static int break_down(msgl_scheduler *s, int code)
 }
 
 // Says what is under way: the steps in flight, and `more`, which is about to be submitted.
-static void tell_steps(const msgl_scheduler *s, const msgl_flight *more)
+static void tell_steps(const msgl_scheduler *s, const msgl_inflight_step *more)
 {
     uint64_t sum = 1;
     bool known = more == NULL || more->expected_ns > 0;
     if (more != NULL) sum += more->expected_ns;
-    for (int32_t i = 0; i < s->num_flights; i++) {
-        const msgl_flight *f = &s->flights[(s->next_flight + s->depth - 1 - i) % s->depth];
-        known = known && f->expected_ns > 0;
-        sum += f->expected_ns;
+    for (int32_t i = 0; i < s->num_in_flight; i++) {
+        const msgl_inflight_step *step =
+            &s->inflight[(s->next_step_slot + s->depth - 1 - i) % s->depth];
+        known = known && step->expected_ns > 0;
+        sum += step->expected_ns;
     }
     msgl__heartbeat_begin(s->cfg.heartbeat, known ? sum : 0);
 }
@@ -258,36 +259,36 @@ static void tell_steps(const msgl_scheduler *s, const msgl_flight *more)
 // Chooses and submits a step. 1: did; 0: nothing to run; negative: the engine failed.
 static int start_step(msgl_scheduler *s)
 {
-    msgl_flight *f = &s->flights[s->next_flight];
-    msgl_batch_req *reqs = f->batch.reqs;
+    msgl_inflight_step *step = &s->inflight[s->next_step_slot];
+    msgl_batch_req *reqs = step->batch.reqs;
     msgl__cache_next_step(s->cache);
-    f->batch = (msgl_batch){
-        .reqs = reqs, .flight = s->next_flight, .mask_words = (s->cfg.vocab_size + 31) / 32};
-    const int n = msgl__sched_build(s, f);
+    step->batch = (msgl_batch){
+        .reqs = reqs, .step_slot = s->next_step_slot, .mask_words = (s->cfg.vocab_size + 31) / 32};
+    const int n = msgl__sched_build(s, step);
     if (n <= 0) return n;
-    f->expected_ns = msgl__step_expect(&s->times, &f->batch);
-    tell_steps(s, f);
-    const int rc = s->runner.submit(s->runner.ctx, &f->batch);
+    step->expected_ns = msgl__step_expect(&s->times, &step->batch);
+    tell_steps(s, step);
+    const int rc = s->runner.submit(s->runner.ctx, &step->batch);
     if (rc < 0) return rc;
-    s->next_flight = (s->next_flight + 1) % s->depth;
-    s->num_flights++;
+    s->next_step_slot = (s->next_step_slot + 1) % s->depth;
+    s->num_in_flight++;
     return 1;
 }
 
 static int finish_step(msgl_scheduler *s)
 {
-    msgl_flight *f = oldest_flight(s);
+    msgl_inflight_step *step = oldest_step(s);
     msgl_step_result res;
-    const int rc = s->runner.wait(s->runner.ctx, f->batch.flight, &res);
-    s->num_flights--;
+    const int rc = s->runner.wait(s->runner.ctx, step->batch.step_slot, &res);
+    s->num_in_flight--;
     if (rc < 0) return rc;
-    return msgl__sched_handle(s, f, &res);
+    return msgl__sched_handle(s, step, &res);
 }
 
 // Whether some answer may have to wait for its mask, or for its grammar.
 static bool may_wait(const msgl_scheduler *s)
 {
-    bool may = s->held.head != NULL;
+    bool may = s->grammar_queue.head != NULL;
     for (const msgl_req *r = s->running.head; r != NULL && !may; r = r->next) {
         may = r->constraint != NULL;
     }
@@ -302,12 +303,12 @@ static int turn(msgl_scheduler *s)
     if (started < 0) return break_down(s, started);
     // Something is always in flight while there is work, or answers wait for their masks: with
     // nothing running, all pages are free or evictable, and the next of the queue fits.
-    if (s->num_flights == 0 && msgl__scheduler_has_work(s)) {
+    if (s->num_in_flight == 0 && msgl__scheduler_has_work(s)) {
         assert(may_wait(s));
         if (s->constrainer != NULL) msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);
         return 0;
     }
-    if (s->num_flights == s->depth || (started == 0 && s->num_flights > 0)) {
+    if (s->num_in_flight == s->depth || (started == 0 && s->num_in_flight > 0)) {
         const int rc = finish_step(s);
         if (rc < 0) return break_down(s, rc);
     }

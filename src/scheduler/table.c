@@ -23,7 +23,7 @@
 
 // Waiting one step for a prefix that another request is just computing pays when it saves this
 // many tokens.
-enum { SHARE_MIN = 64 };
+enum { MIN_SHARED_TOKENS = 64 };
 
 // Tokens that an answer is promised at least, however long it already is.
 enum { ANSWER_MIN = 32 };
@@ -45,7 +45,7 @@ static int32_t promise(const msgl_scheduler *s, const msgl_req *r)
 // Pages of r's promise that it does not have yet.
 static int32_t owed(const msgl_req *r)
 {
-    const int32_t has = r->hold.num_pages;
+    const int32_t has = r->cache_handle.num_pages;
     return r->reserved > has ? r->reserved - has : 0;
 }
 
@@ -74,7 +74,7 @@ static int32_t window_most(const msgl_scheduler *s, const msgl_req *r, int32_t s
 // Pages of a window that r needs beyond those that it has.
 static int32_t window_lacks(const msgl_scheduler *s, const msgl_req *r, int32_t span, int32_t pages)
 {
-    const int32_t has = r->hold.num_pages - r->hold.first[span];
+    const int32_t has = r->cache_handle.num_pages - r->cache_handle.first[span];
     const int32_t most = window_most(s, r, span, pages);
     return most > has ? most - has : 0;
 }
@@ -102,7 +102,7 @@ static bool fits(msgl_scheduler *s, const msgl_req *r, int32_t pages)
         const bool window = s->cfg.cache.spans[span].kind == MSGL_SPAN_WINDOW;
         s->lacks[span] = window ? window_lacks(s, r, span, pages) : 0;
     }
-    s->stuck = pages - r->hold.num_pages > unpromised(s);
+    s->stuck = pages - r->cache_handle.num_pages > unpromised(s);
     s->stuck_in_windows = !s->stuck && !windows_fit(s, s->lacks);
     if (s->stuck_in_windows) s->stuck = true;
     return !s->stuck;
@@ -117,22 +117,22 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
     const msgl_prefix p = msgl__cache_match(s->cache, r->salt, r->ids, most, &pending);
-    if (pending >= SHARE_MIN) return false;
+    if (pending >= MIN_SHARED_TOKENS) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {
         const bool state = s->cfg.cache.spans[i].kind == MSGL_SPAN_STATE;
-        r->hold.slots[i] = state ? NULL : msgl__page_table_row(&s->cfg.tables[i], row);
+        r->cache_handle.slots[i] = state ? NULL : msgl__page_table_row(&s->cfg.tables[i], row);
     }
-    msgl__cache_begin(s->cache, p, &r->hold); // before counting: p cannot be evicted for r
+    msgl__cache_begin(s->cache, p, &r->cache_handle); // before counting: p cannot be evicted for r
     r->fill_len = r->num_ids;
     r->device_len = r->begin_len = p.len;
     const int32_t pages = promise(s, r);
     if (!fits(s, r, pages)) {
-        msgl__cache_release(s->cache, &r->hold, NULL, 0);
+        msgl__cache_release(s->cache, &r->cache_handle, NULL, 0);
         r->device_len = 0;
         return false;
     }
-    s->reserved += pages - r->hold.num_pages;
+    s->reserved += pages - r->cache_handle.num_pages;
     r->reserved = pages;
     r->row = row;
     r->client->rows++;
@@ -216,10 +216,10 @@ static bool outgrow(msgl_scheduler *s, msgl_req *r, int32_t more)
         if (!make_room(s) || r->row < 0) return false;
     }
     msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, false);
-    const int32_t want = promise(s, r) - r->hold.num_pages;
+    const int32_t want = promise(s, r) - r->cache_handle.num_pages;
     const int32_t got = want > more && want - owed(r) <= unpromised(s) ? want : more;
     s->reserved += got - owed(r);
-    r->reserved = r->hold.num_pages + got;
+    r->reserved = r->cache_handle.num_pages + got;
     return true;
 }
 
@@ -227,13 +227,13 @@ static bool outgrow(msgl_scheduler *s, msgl_req *r, int32_t more)
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len)
 {
     const int32_t pages = (device_len - 1) / s->cfg.cache.page_size + 1;
-    const int32_t more = pages - r->hold.num_pages;
+    const int32_t more = pages - r->cache_handle.num_pages;
     if (more <= 0) return true;
     if (more > owed(r) && !outgrow(s, r, more)) return false;
     while (more > msgl__cache_room(s->cache)) { // of a window: span 0's are promised
         if (!make_room(s) || r->row < 0) return false;
     }
-    const bool grown = msgl__cache_grow(s->cache, &r->hold, pages);
+    const bool grown = msgl__cache_grow(s->cache, &r->cache_handle, pages);
     assert(grown); // promised
     s->reserved -= more;
     return grown;
@@ -244,8 +244,8 @@ void msgl__sched_slide(msgl_scheduler *s)
     if (s->cfg.cache.num_spans == 1) return;
     for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
         if (r->state != MSGL_REQ_PREFILL && r->state != MSGL_REQ_DECODE) continue;
-        msgl__cache_slide(s->cache, &r->hold, r->device_len);
-        if (r->device_len > r->begin_len) msgl__cache_loaded(s->cache, &r->hold);
+        msgl__cache_slide(s->cache, &r->cache_handle, r->device_len);
+        if (r->device_len > r->begin_len) msgl__cache_loaded(s->cache, &r->cache_handle);
     }
     if (s->stuck_in_windows && windows_fit(s, s->lacks)) s->stuck = s->stuck_in_windows = false;
 }
@@ -257,9 +257,9 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     const int32_t keep = r->num_ids - 1 < r->device_len ? r->num_ids - 1 : r->device_len;
     s->reserved -= owed(r);
     if (r->keep_kv) {
-        msgl__cache_release(s->cache, &r->hold, r->ids, keep);
+        msgl__cache_release(s->cache, &r->cache_handle, r->ids, keep);
     } else {
-        msgl__cache_discard(s->cache, &r->hold);
+        msgl__cache_discard(s->cache, &r->cache_handle);
     }
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;

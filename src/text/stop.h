@@ -18,16 +18,16 @@
 typedef struct msgl_stop {
     const char *const *strings; // borrowed; not empty strings
     int count;
-    bool keep;        // what is complete is shown, too
-    int which;        // of the strings, the one that is complete
-    msgl_strbuf held; // text that is not certain: shorter than the longest stop string
+    bool keep;           // what is complete is shown, too
+    int which;           // of the strings, the one that is complete
+    msgl_strbuf pending; // text that is not certain: shorter than the longest stop string
 } msgl_stop;
 
 // strings must outlive *s. MSGL_EINVAL for more than MSGL_MAX_STOPS, an empty or a too long string,
 // and for more than MSGL_MAX_STOPS_BYTES in all.
 int msgl__stop_init(msgl_stop *s, const char *const *strings, int count);
 void msgl__stop_free(msgl_stop *s);
-// The caller has put more text behind `held`: moves what is certain now to the end of *out.
+// The caller has put more text behind `pending`: moves what is certain now to the end of *out.
 // *matched: a stop string is complete; *out then ends right before the earliest one, or with
 // s->keep behind it, and the rest is dropped. 0, MSGL_ENOMEM, MSGL_ELIMIT.
 int msgl__stop_release(msgl_stop *s, msgl_strbuf *out, bool *matched);

@@ -81,16 +81,16 @@ void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len)
 
 size_t msgl__text_bytes(const msgl_text_stream *s)
 {
-    return s->stop.held.cap;
+    return s->stop.pending.cap;
 }
 
-// What the detokenizer has put behind the first `before` bytes held is counted, and all of it goes
-// on to *out as far as it may be shown.
+// What the detokenizer has put behind the first `before` pending bytes is counted, and all of it
+// goes on to *out as far as it may be shown.
 static int pass(msgl_text_stream *s, size_t before, bool checked, msgl_strbuf *out)
 {
-    const size_t n = s->stop.held.len - before, shown = out->len;
+    const size_t n = s->stop.pending.len - before, shown = out->len;
     s->made += n;
-    s->chars += msgl__utf8_count(msgl__strbuf_str(&s->stop.held) + before, n);
+    s->chars += msgl__utf8_count(msgl__strbuf_str(&s->stop.pending) + before, n);
     const int rc =
         checked ? msgl__stop_release(&s->stop, out, &s->stopped) : msgl__stop_finish(&s->stop, out);
     s->shown += out->len - shown;
@@ -102,8 +102,8 @@ int msgl__text_token(msgl_text_stream *s, int32_t id, msgl_strbuf *out)
     const bool checked = s->unstopped <= 0;
     if (!checked) s->unstopped--;
     if (s->detok == NULL || s->stopped || is_left_out(s, id)) return 0;
-    const size_t before = s->stop.held.len;
-    const int rc = msgl__detok_push(s->detok, id, &s->stop.held);
+    const size_t before = s->stop.pending.len;
+    const int rc = msgl__detok_push(s->detok, id, &s->stop.pending);
     return rc != 0 && rc != MSGL_EINVAL ? rc : pass(s, before, checked, out);
 }
 
@@ -111,8 +111,8 @@ int msgl__text_token(msgl_text_stream *s, int32_t id, msgl_strbuf *out)
 static int end(msgl_text_stream *s, msgl_strbuf *out)
 {
     if (s->detok == NULL || s->stopped) return 0;
-    const size_t before = s->stop.held.len;
-    int rc = msgl__detok_finish(s->detok, &s->stop.held);
+    const size_t before = s->stop.pending.len;
+    int rc = msgl__detok_finish(s->detok, &s->stop.pending);
     if (rc == 0) rc = pass(s, before, s->unstopped <= 0, out);
     if (rc != 0) return rc;
     const size_t shown = out->len;

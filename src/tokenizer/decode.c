@@ -22,8 +22,9 @@ typedef struct stage {
     int run_broken;    // the run holds a byte that no character can: each byte is U+FFFD
     char partial[4];   // ByteLevel: the start of a character
     size_t num_partial;
-    size_t lead, held; // Strip: characters cut at the start; characters that may be cut at the end
-    size_t index;      // Metaspace: how many tokens came before
+    size_t lead,
+        pending;  // Strip: characters cut at the start; characters that may be cut at the end
+    size_t index; // Metaspace: how many tokens came before
 } stage;
 
 struct msgl_detok {
@@ -211,11 +212,11 @@ static int strip_frag(msgl_detok *d, size_t k, const char *p, size_t n)
             continue;
         }
         s->lead = s->d->start; // past the front
-        if (same && s->held < s->d->stop) {
-            s->held++;
+        if (same && s->pending < s->d->stop) {
+            s->pending++;
             continue;
         }
-        for (; !same && s->held > 0 && rc == 0; s->held--) rc = frag(d, k + 1, ch, len);
+        for (; !same && s->pending > 0 && rc == 0; s->pending--) rc = frag(d, k + 1, ch, len);
         if (rc == 0) rc = frag(d, k + 1, p + at, i - at);
     }
     return rc;
@@ -264,7 +265,7 @@ static int end_token(msgl_detok *d, size_t k)
     int rc = 0;
     switch (s->d->type) {
     case MSGL_DEC_FUSE: return 0;
-    case MSGL_DEC_STRIP: s->lead = s->held = 0; return end_token(d, k + 1);
+    case MSGL_DEC_STRIP: s->lead = s->pending = 0; return end_token(d, k + 1);
     case MSGL_DEC_METASPACE: s->index++; return end_token(d, k + 1);
     case MSGL_DEC_BYTE_LEVEL: rc = byte_level_token(d, k, p, n); break;
     case MSGL_DEC_BYTE_FALLBACK: rc = fallback_token(d, k, p, n); break;

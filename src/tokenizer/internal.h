@@ -198,7 +198,7 @@ typedef struct msgl_cache_entry {
 typedef struct msgl_tok_ws {
     struct msgl_tok_ws *next; // in the tokenizer's list of free workspaces
     msgl_tok_buf buf[3];
-    const msgl_tok_buf *held; // not to be overwritten: its later parts are still to be read
+    const msgl_tok_buf *in_use; // not to be overwritten: its later parts are still to be read
     int use_tags;
     size_t zero; // leading bytes of the current text that stand for the first byte of the input
     msgl_tok_piece *pieces[2];

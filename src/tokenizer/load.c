@@ -186,7 +186,7 @@ static int normalize_added(msgl_tokenizer *t, msgl_err *err)
         if (!a->special) t->has_normed_plain = 1;
         msgl_text text = {a->content.p, NULL, a->content.n};
         ws->use_tags = 0;
-        ws->held = NULL;
+        ws->in_use = NULL;
         ws->zero = 0;
         ws->buf_limit = msgl__ws_buf_limit(text.n);
         rc = msgl__normalize(t, ws, &text);
@@ -343,8 +343,8 @@ typedef struct model_text {
     msgl_jspan vocab, merges;
 } model_text;
 
-static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m,
-                      const json_t *config, msgl_err *err)
+static int load_sections(msgl_tokenizer *t, const json_t *root, const model_text *m,
+                         const json_t *config, msgl_err *err)
 {
     int rc = msgl__j_expect(root, "root", JSON_OBJECT, "an object", err);
     if (rc != 0) return rc;
@@ -419,7 +419,7 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
     msgl_tokenizer *t = NULL;
     if (rc == 0) rc = msgl__tokenizer_create(&t, err);
     if (rc == 0) {
-        rc = load_parts(t, root, &m, conf, err);
+        rc = load_sections(t, root, &m, conf, err);
         if (rc != 0) rc = msgl__err_prefix(err, rc, "tokenizer.json");
     }
     json_decref(root);

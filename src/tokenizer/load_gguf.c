@@ -2,11 +2,14 @@
 #include "tokenizer/load_gguf.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "tokenizer/build.h"
+#include "tokenizer/gguf_pre.h"
 #include "tokenizer/load.h"
+#include "utils/log.h"
 
 #define TOKENS "tokenizer.ggml.tokens"
 #define MARK "\xe2\x96\x81" // U+2581
@@ -15,30 +18,6 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
 
 static const msgl_model_names names = {.vocab = TOKENS, .merges = "tokenizer.ggml.merges"};
-
-// What llama.cpp knows a byte-level pipeline by. Each is what the tokenizer.json of its models has.
-typedef struct pre {
-    const char *name;
-    enum msgl_scan scan;
-    const char *pattern; // unless scan or, when both are missing, ByteLevel's own
-    int nfc, digits;     // normalizer; each digit a piece
-    int ignore_merges, add_bos;
-} pre;
-
-static const char tekken_pattern[] =
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
-    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
-static const pre PRES[] = {
-    {.name = "gpt-2"},
-    {.name = "llama-bpe", .scan = MSGL_SCAN_LLAMA3, .ignore_merges = 1, .add_bos = 1},
-    {.name = "llama3", .scan = MSGL_SCAN_LLAMA3, .ignore_merges = 1, .add_bos = 1},
-    {.name = "llama-v3", .scan = MSGL_SCAN_LLAMA3, .ignore_merges = 1, .add_bos = 1},
-    {.name = "qwen2", .scan = MSGL_SCAN_QWEN2, .nfc = 1},
-    {.name = "smollm", .digits = 1},
-    {.name = "tekken", .pattern = tekken_pattern, .ignore_merges = 1, .add_bos = 1},
-};
 
 typedef struct source {
     const msgl_gguf *g;
@@ -89,47 +68,52 @@ static int read_lists(source *s)
 // ---- pipeline ----
 
 // Calls a loader of load.h with a component that is freed behind it.
-typedef int load_part(msgl_tokenizer *t, const json_t *j, msgl_err *err);
+typedef int load_section(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 
-static int load_part_of(msgl_tokenizer *t, load_part *load, json_t *j, msgl_err *err)
+static int load_section_of(msgl_tokenizer *t, load_section *load, json_t *j, msgl_err *err)
 {
     const int rc = j == NULL ? msgl__j_enomem(err) : load(t, j, err);
     json_decref(j);
     return rc;
 }
 
-static json_t *pre_tokenizer(const pre *p)
+static int add_split(json_t *steps, const char *pattern)
 {
-    const char *pattern = p->scan != MSGL_SCAN_NONE ? msgl__scan_pattern(p->scan) : p->pattern;
+    return json_array_append_new(steps,
+                                 json_pack("{s:s,s:{s:s},s:s,s:b}", "type", "Split", "pattern",
+                                           "Regex", pattern, "behavior", "Isolated", "invert", 0));
+}
+
+static json_t *pre_tokenizer(const msgl_gguf_pre *p)
+{
     json_t *steps = json_array();
+    const bool own = p->scan == MSGL_SCAN_NONE && p->patterns[0] == NULL;
     int bad = 0;
     if (p->digits) {
         bad |= json_array_append_new(
             steps, json_pack("{s:s,s:b}", "type", "Digits", "individual_digits", 1));
     }
-    if (pattern != NULL) {
-        bad |= json_array_append_new(steps, json_pack("{s:s,s:{s:s},s:s,s:b}", "type", "Split",
-                                                      "pattern", "Regex", pattern, "behavior",
-                                                      "Isolated", "invert", 0));
+    if (p->scan != MSGL_SCAN_NONE) bad |= add_split(steps, msgl__scan_pattern(p->scan));
+    for (int i = 0; i < MSGL_GGUF_MAX_PATTERNS && p->patterns[i] != NULL; i++) {
+        bad |= add_split(steps, p->patterns[i]);
     }
-    bad |= json_array_append_new(steps,
-                                 json_pack("{s:s,s:b,s:b}", "type", "ByteLevel", "add_prefix_space",
-                                           0, "use_regex", pattern == NULL));
+    bad |= json_array_append_new(steps, json_pack("{s:s,s:b,s:b}", "type", "ByteLevel",
+                                                  "add_prefix_space", 0, "use_regex", (int)own));
     if (!bad) return json_pack("{s:s,s:o}", "type", "Sequence", "pretokenizers", steps);
     json_decref(steps);
     return NULL;
 }
 
-static int load_byte_level(const source *s, const pre *p, msgl_tokenizer *t)
+static int load_byte_level(const source *s, const msgl_gguf_pre *p, msgl_tokenizer *t)
 {
     int rc = 0;
     t->bpe.ignore_merges = p->ignore_merges;
     if (p->nfc) {
-        rc = load_part_of(t, msgl__load_normalizer, json_pack("{s:s}", "type", "NFC"), s->err);
+        rc = load_section_of(t, msgl__load_normalizer, json_pack("{s:s}", "type", "NFC"), s->err);
     }
-    if (rc == 0) rc = load_part_of(t, msgl__load_pre_tokenizer, pre_tokenizer(p), s->err);
+    if (rc == 0) rc = load_section_of(t, msgl__load_pre_tokenizer, pre_tokenizer(p), s->err);
     if (rc != 0) return rc;
-    return load_part_of(t, msgl__load_decoder, json_pack("{s:s}", "type", "ByteLevel"), s->err);
+    return load_section_of(t, msgl__load_decoder, json_pack("{s:s}", "type", "ByteLevel"), s->err);
 }
 
 // Spaces become marks, with one before the text unless the file says no; bytes stand for what is no
@@ -148,18 +132,31 @@ static int load_sentence_piece(const source *s, msgl_tokenizer *t)
                             "Sequence", "decoders", "type", "Replace", "pattern", "String", MARK,
                             "content", " ", "type", "ByteFallback", "type", "Fuse", "type", "Strip",
                             "content", " ", "start", prefix, "stop", 0);
-    rc = load_part_of(t, msgl__load_normalizer, norm, s->err);
+    rc = load_section_of(t, msgl__load_normalizer, norm, s->err);
     if (rc != 0) {
         json_decref(dec);
         return rc;
     }
-    return load_part_of(t, msgl__load_decoder, dec, s->err);
+    return load_section_of(t, msgl__load_decoder, dec, s->err);
 }
 
 static int unknown(const source *s, const char *key, const json_t *found, const char *known)
 {
     return msgl__err_set(s->err, MSGL_EUNSUPPORTED, "%s: \"%.40s\" is not supported; known: %s",
                          key, json_is_string(found) ? json_string_value(found) : "", known);
+}
+
+// Once in a process, however many of its threads read the file.
+static void say_default(const char *file)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const msgl_log log = msgl__log_default();
+    if (atomic_flag_test_and_set(&said)) return;
+    msgl__log(
+        &log, MSGL_LOG_WARN,
+        "%s: tokenizer.ggml.pre: missing, as in files from before May 2024; llama.cpp's default "
+        "is taken, which may split text otherwise than the model's own tokenizer",
+        file);
 }
 
 static int load_pipeline(source *s, msgl_tokenizer *t)
@@ -173,16 +170,16 @@ static int load_pipeline(source *s, msgl_tokenizer *t)
     if (strcmp(kind, "gpt2") != 0) {
         return unknown(s, "tokenizer.ggml.model", model, "gpt2, llama");
     }
-    char known[160] = "";
-    for (size_t i = 0, n = 0; i < MSGL_COUNT(PRES) && n < sizeof(known); i++) {
-        if (json_is_string(name) && strcmp(json_string_value(name), PRES[i].name) == 0) {
-            s->add_bos = PRES[i].add_bos;
-            return load_byte_level(s, &PRES[i], t);
-        }
-        n +=
-            (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", PRES[i].name);
+    const char *pre = json_is_string(name) ? json_string_value(name) : "";
+    if (pre[0] == '\0') say_default(s->g->file);
+    const msgl_gguf_pre *p = msgl__gguf_pre_find(pre[0] != '\0' ? pre : "default");
+    if (p == NULL) {
+        return msgl__err_set(s->err, MSGL_EUNSUPPORTED,
+                             "tokenizer.ggml.pre: \"%.40s\" is not a pre-tokenizer that is known",
+                             pre);
     }
-    return unknown(s, "tokenizer.ggml.pre", name, known);
+    s->add_bos = p->add_bos;
+    return load_byte_level(s, p, t);
 }
 
 // ---- model ----

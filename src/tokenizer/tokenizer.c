@@ -63,7 +63,7 @@ static int encode_chunk(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
 {
     const size_t first = text.n > 0 ? msgl__utf8_len((unsigned char)text.p[0]) : 0;
     ws->zero = trust->base == 0 ? first : 0;
-    ws->held = NULL;
+    ws->in_use = NULL;
     if (ws->use_tags) {
         // The tags start as a copy of the text with the spans painted in.
         msgl_tok_buf *b = msgl__ws_other(ws, &text);
@@ -76,7 +76,7 @@ static int encode_chunk(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
     int rc = msgl__normalize(t, ws, &text);
     if (rc != 0) return rc;
     for (int i = 0; i < 3; i++) {
-        if (text.p == ws->buf[i].data) ws->held = &ws->buf[i];
+        if (text.p == ws->buf[i].data) ws->in_use = &ws->buf[i];
     }
     msgl_match_iter it = {0};
     msgl_stretch s;

@@ -97,7 +97,7 @@ static int holds(const msgl_tok_buf *b, const char *p)
 msgl_tok_buf *msgl__ws_other(msgl_tok_ws *ws, const msgl_text *in)
 {
     msgl_tok_buf *b = &ws->buf[0];
-    while (b == ws->held || holds(b, in->p)) b++; // of three, at most two are in use
+    while (b == ws->in_use || holds(b, in->p)) b++; // of three, at most two are in use
     b->len = 0;
     return b;
 }

@@ -19,7 +19,7 @@
 
 // Far above any published file; the file's own size bounds the rest.
 enum { MAX_VALUES = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 127, MAX_KEY = 1024 };
-enum { MAX_STRING = 16 << 20, MAX_JSON_ARRAY = 4096, MAX_PARTS = 65535 };
+enum { MAX_STRING = 16 << 20, MAX_JSON_ARRAY = 4096, MAX_SPLITS = 65535 };
 
 // Bytes of a value of each type; 0: not of one size.
 static const uint8_t SIZES[MSGL_GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -331,7 +331,7 @@ static int get_split(const cursor *c, msgl_gguf *g)
     uint64_t count, no;
     g->split = (msgl_gguf_split){.count = 1};
     if (msgl__gguf_get(g, "split.count") == NULL) return 0;
-    int code = get_whole(c, g, "split.count", MAX_PARTS, &count);
+    int code = get_whole(c, g, "split.count", MAX_SPLITS, &count);
     if (code != 0 || count <= 1) return code;
     code = get_whole(c, g, "split.no", count - 1, &no);
     if (code == 0) {
@@ -394,11 +394,11 @@ static bool ends_with(const char *s, const char *end)
     return n > m && strcmp(s + n - m, end) == 0;
 }
 
-// The models of a folder: how many, and one of them, or else a part whose first is missing.
+// The models of a folder: how many, and one of them, or else a split whose first is missing.
 static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
 {
     int found = 0, n = 0;
-    msgl_gguf_part part;
+    msgl_gguf_split_name split;
     char name[256] = "";
     DIR *d = opendir(folder);
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
@@ -408,7 +408,7 @@ static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
             break;
         }
         const bool model = msgl__gguf_is_model(e->d_name);
-        if (!model && (found > 0 || !msgl__gguf_part_of(e->d_name, &part))) continue;
+        if (!model && (found > 0 || !msgl__gguf_split_of(e->d_name, &split))) continue;
         if (found == 0) snprintf(name, sizeof name, "%s", e->d_name);
         found += model;
     }
@@ -433,7 +433,7 @@ int msgl__gguf_find(const char *model, char *path, size_t size, msgl_err *err)
     int found = S_ISREG(st.st_mode);
     if (S_ISDIR(st.st_mode)) found = find_in(model, named, sizeof named, err);
     if (found <= 0) return found;
-    const int code = msgl__gguf_first_part(S_ISREG(st.st_mode) ? model : named, path, size, err);
+    const int code = msgl__gguf_first_split(S_ISREG(st.st_mode) ? model : named, path, size, err);
     return code != 0 ? code : 1;
 }
 

@@ -85,8 +85,9 @@ typedef struct msgl_gguf {
 } msgl_gguf;
 
 // Whether the model at `model` is a GGUF file: a file, or a folder with one *.gguf and no
-// *.safetensors; the parts of a model are one. 1, with its path in `path`, of parts the first one's
-// whichever was named; 0; or an error: the folder has several models, or the first part is missing.
+// *.safetensors; the splits of a model are one. 1, with its path in `path`, of splits the first
+// one's whichever was named; 0; or an error: the folder has several models, or the first split is
+// missing.
 int msgl__gguf_find(const char *model, char *path, size_t size, msgl_err *err);
 
 // Maps and checks a file. `path` must stay: messages name its end. MSGL_ENOENT, MSGL_EFORMAT,

@@ -24,7 +24,7 @@ static bool digits(const char *p, uint32_t *out)
     return true;
 }
 
-bool msgl__gguf_part_of(const char *path, msgl_gguf_part *out)
+bool msgl__gguf_split_of(const char *path, msgl_gguf_split_name *out)
 {
     const size_t n = strlen(path), end = sizeof EXAMPLE - 1;
     if (n <= end) return false;
@@ -37,8 +37,8 @@ bool msgl__gguf_part_of(const char *path, msgl_gguf_part *out)
 
 bool msgl__gguf_same_model(const char *path, const char *other)
 {
-    msgl_gguf_part a, b;
-    return msgl__gguf_part_of(path, &a) && msgl__gguf_part_of(other, &b) && a.count == b.count &&
+    msgl_gguf_split_name a, b;
+    return msgl__gguf_split_of(path, &a) && msgl__gguf_split_of(other, &b) && a.count == b.count &&
            a.stem == b.stem && memcmp(path, other, a.stem) == 0;
 }
 
@@ -47,19 +47,19 @@ bool msgl__gguf_is_model(const char *path)
     static const char *const BESIDE[] = {"mmproj", "imatrix"};
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     const size_t n = strlen(name);
-    msgl_gguf_part part;
+    msgl_gguf_split_name split;
     if (n <= 5 || strcmp(name + n - 5, ".gguf") != 0) return false;
     for (size_t i = 0; i < MSGL_COUNT(BESIDE); i++) {
         if (strstr(name, BESIDE[i]) != NULL) return false;
     }
-    return !msgl__gguf_part_of(path, &part) || part.no == 1;
+    return !msgl__gguf_split_of(path, &split) || split.no == 1;
 }
 
-int msgl__gguf_part_path(const char *path, const msgl_gguf_part *part, uint32_t no, char *out,
-                         size_t size, msgl_err *err)
+int msgl__gguf_split_path(const char *path, const msgl_gguf_split_name *split, uint32_t no,
+                          char *out, size_t size, msgl_err *err)
 {
-    const int n = snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)part->stem, path, (unsigned)no,
-                           (unsigned)part->count);
+    const int n = snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)split->stem, path,
+                           (unsigned)no, (unsigned)split->count);
     if (n >= 0 && (size_t)n < size) return 0;
     return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");
 }
@@ -74,17 +74,17 @@ static int missing(const char *path, uint32_t no, uint32_t more, uint32_t count,
                          msgl__path_shown(path), (unsigned)no, (unsigned)count, others);
 }
 
-int msgl__gguf_first_part(const char *path, char *out, size_t size, msgl_err *err)
+int msgl__gguf_first_split(const char *path, char *out, size_t size, msgl_err *err)
 {
-    msgl_gguf_part part;
-    if (!msgl__gguf_part_of(path, &part)) part = (msgl_gguf_part){.no = 1};
-    const int n = part.no == 1 ? snprintf(out, size, "%s", path) : 0;
+    msgl_gguf_split_name split;
+    if (!msgl__gguf_split_of(path, &split)) split = (msgl_gguf_split_name){.no = 1};
+    const int n = split.no == 1 ? snprintf(out, size, "%s", path) : 0;
     if (n < 0 || (size_t)n >= size) {
         return msgl__err_set(err, MSGL_EINVAL, "model: the path is too long");
     }
-    const int code = part.no > 1 ? msgl__gguf_part_path(path, &part, 1, out, size, err) : 0;
-    if (code != 0 || part.no == 1 || access(out, F_OK) == 0) return code;
-    return missing(out, 1, 0, part.count, err);
+    const int code = split.no > 1 ? msgl__gguf_split_path(path, &split, 1, out, size, err) : 0;
+    if (code != 0 || split.no == 1 || access(out, F_OK) == 0) return code;
+    return missing(out, 1, 0, split.count, err);
 }
 
 // ---- what belongs together ----
@@ -103,7 +103,7 @@ static int compare_value(const msgl_gguf *first, const msgl_gguf *g, const char 
                          g->file, key);
 }
 
-static int check_part(const msgl_gguf *first, const msgl_gguf *g, uint32_t no, msgl_err *err)
+static int check_split(const msgl_gguf *first, const msgl_gguf *g, uint32_t no, msgl_err *err)
 {
     if (g->split.count != first->split.count || g->split.no != no) {
         return msgl__err_set(err, MSGL_EFORMAT,
@@ -123,7 +123,7 @@ static int check_part(const msgl_gguf *first, const msgl_gguf *g, uint32_t no, m
     return code == 0 ? compare_value(first, g, "general.name", err) : code;
 }
 
-static int check_count(const msgl_gguf_parts *p, msgl_err *err)
+static int check_count(const msgl_gguf_splits *p, msgl_err *err)
 {
     uint64_t found = 0;
     for (uint32_t i = 0; i < p->count; i++) found += p->at[i].num_tensors;
@@ -134,22 +134,22 @@ static int check_count(const msgl_gguf_parts *p, msgl_err *err)
                          (unsigned)p->count, (unsigned long long)found);
 }
 
-// All parts are there, before anything is read.
-static int check_files(const char *path, const msgl_gguf_part *part, msgl_err *err)
+// All splits are there, before anything is read.
+static int check_files(const char *path, const msgl_gguf_split_name *split, msgl_err *err)
 {
     char at[PATH_BYTES];
     uint32_t gone = 0, first = 0;
-    for (uint32_t no = 1; no <= part->count; no++) {
-        const int code = msgl__gguf_part_path(path, part, no, at, sizeof at, err);
+    for (uint32_t no = 1; no <= split->count; no++) {
+        const int code = msgl__gguf_split_path(path, split, no, at, sizeof at, err);
         if (code != 0) return code;
         if (access(at, F_OK) != 0 && gone++ == 0) first = no;
     }
     if (gone == 0) return 0;
-    (void)msgl__gguf_part_path(path, part, first, at, sizeof at, err);
-    return missing(at, first, gone - 1, part->count, err);
+    (void)msgl__gguf_split_path(path, split, first, at, sizeof at, err);
+    return missing(at, first, gone - 1, split->count, err);
 }
 
-static int open_part(msgl_gguf_parts *p, const char *path, msgl_err *err)
+static int open_split(msgl_gguf_splits *p, const char *path, msgl_err *err)
 {
     char *own = msgl__strdup(path);
     if (own == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
@@ -159,10 +159,11 @@ static int open_part(msgl_gguf_parts *p, const char *path, msgl_err *err)
     return code;
 }
 
-// The name and the metadata of the first part have to agree on how many there are.
-static int check_first(const msgl_gguf *g, const msgl_gguf_part *part, bool named, msgl_err *err)
+// The name and the metadata of the first split have to agree on how many there are.
+static int check_first(const msgl_gguf *g, const msgl_gguf_split_name *split, bool named,
+                       msgl_err *err)
 {
-    const uint32_t said = named ? part->count : 1;
+    const uint32_t said = named ? split->count : 1;
     if (g->split.no != 0) {
         return msgl__err_set(err, MSGL_EFORMAT,
                              "%s: its metadata says part %u of %u; a model is opened by its first",
@@ -176,31 +177,31 @@ static int check_first(const msgl_gguf *g, const msgl_gguf_part *part, bool name
                          (unsigned)g->split.count);
 }
 
-int msgl__gguf_parts_open(const char *path, msgl_gguf_parts *out, msgl_err *err)
+int msgl__gguf_splits_open(const char *path, msgl_gguf_splits *out, msgl_err *err)
 {
-    msgl_gguf_part part = {.count = 1};
-    const bool named = msgl__gguf_part_of(path, &part);
-    *out = (msgl_gguf_parts){0};
-    if (!named) part = (msgl_gguf_part){.count = 1};
-    int code = named ? check_files(path, &part, err) : 0;
+    msgl_gguf_split_name split = {.count = 1};
+    const bool named = msgl__gguf_split_of(path, &split);
+    *out = (msgl_gguf_splits){0};
+    if (!named) split = (msgl_gguf_split_name){.count = 1};
+    int code = named ? check_files(path, &split, err) : 0;
     if (code != 0) return code;
-    out->at = msgl__calloc(part.count, sizeof *out->at);
-    out->paths = msgl__calloc(part.count, sizeof *out->paths);
+    out->at = msgl__calloc(split.count, sizeof *out->at);
+    out->paths = msgl__calloc(split.count, sizeof *out->paths);
     if (out->at == NULL || out->paths == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
     }
-    code = open_part(out, path, err);
-    if (code == 0) code = check_first(&out->at[0], &part, named, err);
-    for (uint32_t no = 1; no < part.count && code == 0; no++) {
+    code = open_split(out, path, err);
+    if (code == 0) code = check_first(&out->at[0], &split, named, err);
+    for (uint32_t no = 1; no < split.count && code == 0; no++) {
         char next[PATH_BYTES];
-        code = msgl__gguf_part_path(path, &part, no + 1, next, sizeof next, err);
-        if (code == 0) code = open_part(out, next, err);
-        if (code == 0) code = check_part(&out->at[0], &out->at[no], no, err);
+        code = msgl__gguf_split_path(path, &split, no + 1, next, sizeof next, err);
+        if (code == 0) code = open_split(out, next, err);
+        if (code == 0) code = check_split(&out->at[0], &out->at[no], no, err);
     }
     return code == 0 ? check_count(out, err) : code;
 }
 
-void msgl__gguf_parts_close(msgl_gguf_parts *p)
+void msgl__gguf_splits_close(msgl_gguf_splits *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         msgl__gguf_close(&p->at[i]);
@@ -208,5 +209,5 @@ void msgl__gguf_parts_close(msgl_gguf_parts *p)
     }
     msgl__free(p->at);
     msgl__free(p->paths);
-    *p = (msgl_gguf_parts){0};
+    *p = (msgl_gguf_splits){0};
 }

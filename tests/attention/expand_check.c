@@ -12,7 +12,7 @@
 
 #include "kernel/cuda/plugin.h"
 
-enum { LAYERS = 2, LAYER = 1, FLIGHTS = 2, FLIGHT = 1 };
+enum { LAYERS = 2, LAYER = 1, STEP_SLOTS = 2, STEP_SLOT = 1 };
 static const float K_SCALE = 0.25f;
 
 // A host array and, on a GPU, its copy.
@@ -35,7 +35,7 @@ typedef struct expand_world {
     msgl_exec exec;
     msgl_attn_config cfg;
     msgl_seqs seqs;
-    both memory, slots, q, latent, rotary_keys, kv, out, part, lse, part_lse;
+    both memory, slots, q, latent, rotary_keys, kv, out, partial_out, lse, partial_lse;
     float *tokens;   // [total, rank + rotary] as a reader of the pool finds them
     float *expanded; // [total, heads, nope + v_dim]
     float *w;        // [heads * (nope + v_dim), rank]
@@ -183,17 +183,17 @@ static void open_world(expand_world *w, const expand_case *c)
     w->rotary_keys = take(w, most * (size_t)c->rotary, w->act_size);
     w->kv = take(w, most * width(w), w->act_size);
     w->out = take(w, rows * heads * (size_t)c->v_dim, w->act_size);
-    w->part = take(w, rows * heads * (size_t)c->v_dim, w->act_size);
+    w->partial_out = take(w, rows * heads * (size_t)c->v_dim, w->act_size);
     w->lse = take(w, rows * heads, sizeof(float));
-    w->part_lse = take(w, rows * heads, sizeof(float));
-    const both *const poison[] = {&w->out, &w->part, &w->lse, &w->part_lse};
+    w->partial_lse = take(w, rows * heads, sizeof(float));
+    const both *const poison[] = {&w->out, &w->partial_out, &w->lse, &w->partial_lse};
     for (int i = 0; i < 4; i++) upload(w, poison[i]);
 }
 
 static void close_world(expand_world *w)
 {
-    both *const all[] = {&w->memory, &w->slots, &w->q,    &w->latent, &w->rotary_keys,
-                         &w->kv,     &w->out,   &w->part, &w->lse,    &w->part_lse};
+    both *const all[] = {&w->memory, &w->slots, &w->q,           &w->latent, &w->rotary_keys,
+                         &w->kv,     &w->out,   &w->partial_out, &w->lse,    &w->partial_lse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) give(w, all[i]);
     free(w->tokens);
     free(w->expanded);
@@ -219,7 +219,7 @@ static void configure(expand_world *w)
         .page_size = 1,
         .max_running = EXPAND_MAX_REQS,
         .max_step_tokens = c->max_step_tokens,
-        .max_flights = FLIGHTS,
+        .max_in_flight = STEP_SLOTS,
         .expanded = {.prompts = c->prompts != 0 ? c->prompts : MSGL_PROMPTS_EXPANDED,
                      .nope = c->nope,
                      .v_dim = c->v_dim},
@@ -237,7 +237,7 @@ static void configure(expand_world *w)
                           .cu_seqlens_q = w->cu,
                           .seqlens_k = c->keys,
                           .table_rows = w->rows_of_table,
-                          .flight = FLIGHT};
+                          .step_slot = STEP_SLOT};
 }
 
 // What the pass has gathered becomes K and V.
@@ -272,9 +272,9 @@ static int run(expand_world *w)
                                .kv = w->kv.device,
                                .rotary_keys = w->rotary_keys.device,
                                .out = w->out.device,
-                               .part = w->part.device,
+                               .partial_out = w->partial_out.device,
                                .lse = w->lse.device,
-                               .part_lse = w->part_lse.device};
+                               .partial_lse = w->partial_lse.device};
     msgl_expand *e = NULL;
     msgl_err err = {0};
     if (msgl__expand_create(&w->cfg, &e, &err) != 0) fail_msg("%s", err.text);

@@ -180,7 +180,7 @@ void fake_gpu_reset(int32_t capability)
         (fake_gpu){.base = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = capability}};
 }
 
-bool fake_gpu_holds(const void *p, size_t bytes)
+bool fake_gpu_contains(const void *p, size_t bytes)
 {
     return holds(p, bytes, false);
 }
@@ -271,7 +271,7 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
                                 .max_running = FAKE_RUNNING,
                                 .max_seq_len = FAKE_SEQ_LEN,
                                 .max_step_tokens = FAKE_STEP_TOKENS,
-                                .max_flights = FAKE_FLIGHTS,
+                                .max_in_flight = FAKE_STEP_SLOTS,
                                 .deterministic = n->deterministic,
                                 .variants = n->variants,
                                 .pool = &w->pool,

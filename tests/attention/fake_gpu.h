@@ -34,7 +34,7 @@ extern const msgl_cuda_api FAKE_CUDA;
 // Empty, of that capability.
 void fake_gpu_reset(int32_t capability);
 // Whether [p, p + bytes) is in one block of device memory.
-bool fake_gpu_holds(const void *p, size_t bytes);
+bool fake_gpu_contains(const void *p, size_t bytes);
 // Fails the test if a block was not freed or a copy was out of bounds.
 void fake_gpu_check(void);
 
@@ -59,7 +59,7 @@ typedef struct fake_world {
     msgl_exec exec;
 } fake_world;
 
-enum { FAKE_RUNNING = 4, FAKE_SEQ_LEN = 2048, FAKE_STEP_TOKENS = 2048, FAKE_FLIGHTS = 2 };
+enum { FAKE_RUNNING = 4, FAKE_SEQ_LEN = 2048, FAKE_STEP_TOKENS = 2048, FAKE_STEP_SLOTS = 2 };
 
 // needs: with the page size that was chosen.
 void fake_world_open(fake_world *w, const msgl_attn_needs *needs);

@@ -33,7 +33,7 @@ static struct {
 static void copy_in(msgl_device *d, void *dst, const void *src, size_t bytes)
 {
     (void)d;
-    assert_true(fake_gpu_holds(dst, bytes));
+    assert_true(fake_gpu_contains(dst, bytes));
     memcpy(dst, src, bytes);
 }
 
@@ -42,7 +42,7 @@ static void fill_normal(msgl_device *d, void *p, msgl_dtype dtype, size_t n, uin
 {
     (void)d, (void)seed, (void)deviation;
     assert_int_not_equal(dtype, MSGL_E4M3);
-    assert_true(fake_gpu_holds(p, n * msgl__dtype_size(dtype)));
+    assert_true(fake_gpu_contains(p, n * msgl__dtype_size(dtype)));
 }
 
 static void record(msgl_device *d, int32_t event)
@@ -258,16 +258,16 @@ static void check_call(msgl_exec *x, const msgl_delta_call *c)
     const bool answers = s->phase == MSGL_DECODE;
     const size_t row = c->ld_qkv * 2, tokens = (size_t)s->num_tokens;
     delta_run(x, c);
-    assert_true(fake_gpu_holds(c->qkv, tokens * row) && row % 16 == 0);
+    assert_true(fake_gpu_contains(c->qkv, tokens * row) && row % 16 == 0);
     assert_true((const char *)c->z == (const char *)c->qkv + (size_t)msgl__delta_channels(c) * 2);
-    assert_true(fake_gpu_holds((const char *)c->a + (tokens - 1) * row, 32 * 2));
-    assert_true(fake_gpu_holds(c->out, tokens * c->ld_out * 2));
-    assert_true(fake_gpu_holds(s->dev_seqlens_k, sizeof(int32_t)));
+    assert_true(fake_gpu_contains((const char *)c->a + (tokens - 1) * row, 32 * 2));
+    assert_true(fake_gpu_contains(c->out, tokens * c->ld_out * 2));
+    assert_true(fake_gpu_contains(s->dev_seqlens_k, sizeof(int32_t)));
     assert_true(c->state_stride % 128 == 0 &&
                 c->state_stride >= msgl__delta_state_bytes(c, MSGL_BF16));
     for (int32_t i = 0; i < s->size; i++) {
         const size_t at = (size_t)c->to[i] * c->state_stride;
-        assert_true(fake_gpu_holds((char *)c->states + at, c->state_stride));
+        assert_true(fake_gpu_contains((char *)c->states + at, c->state_stride));
         assert_int_equal(c->from[i], answers ? c->to[i] : -1);
         assert_int_equal(c->dev_from[i], c->from[i]);
         assert_int_equal(c->dev_to[i], c->to[i]);

@@ -233,7 +233,7 @@ static void test_failed_allocations(void **state)
                             .max_running = 2,
                             .max_seq_len = 64,
                             .max_step_tokens = 64,
-                            .max_flights = 2,
+                            .max_in_flight = 2,
                             .kernels = &kernels,
                             .pool = &pool,
                             .page_table = &table,

@@ -95,7 +95,7 @@ static void test_metadata(void **state)
     for (size_t i = 0; i < 3; i++) {
         world_prepare(&w, i == 0 ? MSGL_DECODE : MSGL_PREFILL, cases[i].reqs, 3);
         const msgl_seqs *seqs = &w.seqs[0];
-        const msgl_table_metadata *md = msgl__table_metadata(w.backend, seqs->flight);
+        const msgl_table_metadata *md = msgl__table_metadata(w.backend, seqs->step_slot);
         assert_int_equal(w.num_seqs, 1);
         assert_int_equal(seqs->phase, i == 0 ? MSGL_DECODE : MSGL_PREFILL);
         assert_int_equal(seqs->num_tokens, cases[i].cu_q[3]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The decode kernel's sharing out of work, walked on the host for every CTA: each (head, request,
-// tile) once, parts numbered without gaps, workspace slots never shared, load even, and
+// tile) once, splits numbered without gaps, workspace slots never shared, load even, and
 // deterministic the same chunks whatever else is in the batch.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ enum {
 
 typedef struct piece {
     int32_t head, req, lo, hi;
-    msgl_fa_parts p;
+    msgl_fa_kv_split p;
 } piece;
 
 static uint64_t rng_state;
@@ -55,7 +55,7 @@ static int walk_all(const msgl_fa_split *s, bool deterministic, const int32_t *l
                                .req = w.req,
                                .lo = w.first + w.lo,
                                .hi = w.first + w.hi,
-                               .p = msgl__fa_parts(s, deterministic, &w)};
+                               .p = msgl__fa_kv_split(s, deterministic, &w)};
             units += w.hi - w.lo + (w.lo == 0 ? s->overhead : 0);
         }
         if (units > *most) *most = units;
@@ -83,8 +83,8 @@ static void check_item(const msgl_fa_split *s, bool deterministic, int32_t len, 
         assert_int_equal(p[i].lo, tile);
         assert_true(p[i].hi > tile);
         tile = p[i].hi;
-        assert_int_equal(p[i].p.part, i);
-        assert_int_equal(p[i].p.parts, n);
+        assert_int_equal(p[i].p.split, i);
+        assert_int_equal(p[i].p.num_splits, n);
         assert_int_equal(p[i].p.counter, p[0].p.counter);
         if (n == 1) continue;
         const int32_t slot = msgl__fa_slot(&p[i].p, i);
@@ -178,7 +178,7 @@ static void test_same_chunks_in_any_batch(void **state)
             assert_int_equal(with[i].head, alone[at].head);
             assert_int_equal(with[i].lo, alone[at].lo);
             assert_int_equal(with[i].hi, alone[at].hi);
-            assert_int_equal(with[i].p.parts, alone[at++].p.parts);
+            assert_int_equal(with[i].p.num_splits, alone[at++].p.num_splits);
         }
         assert_int_equal(at, n);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // fi: the plan's properties over random batches, that it is made once, and the merge of partial
-// results with empty parts.
+// results with empty partials.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,7 +150,7 @@ static void test_prepared(void **state)
     world_request(&w, 0, 3000);
     const step_req r = {.req = 0, .cached = 2999, .device = 3000};
     world_prepare(&w, MSGL_DECODE, &r, 1);
-    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
+    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].step_slot);
     assert_true(md->plan.split_kv);
     assert_true(md->plan.num_works > 1);
     world_forward(&w);
@@ -165,8 +165,8 @@ static void test_prepared(void **state)
     world_close(&w);
 }
 
-// Chunks before the window and chunks after a query tile are empty parts: zeros, never NaN.
-static void test_empty_parts(void **state)
+// Chunks before the window and chunks after a query tile are empty partials: zeros, never NaN.
+static void test_empty_partials(void **state)
 {
     (void)state;
     world_spec spec = base_spec();
@@ -193,7 +193,7 @@ static void check_in_two(const world *w, const msgl_fi_metadata *md)
     const msgl_seqs *q = &w->seqs[0];
     const int32_t group = w->spec.group;
     int64_t pairs = 0, expected = 0;
-    int32_t part = 0;
+    int32_t partial = 0;
     for (int32_t n = 0; n < md->num_works; n++) {
         const msgl_attn_work *k = &md->works[n];
         const int32_t tokens = q->cu_seqlens_q[k->req + 1] - q->cu_seqlens_q[k->req];
@@ -207,15 +207,15 @@ static void check_in_two(const world *w, const msgl_fi_metadata *md)
         } else {
             assert_int_equal(k->kv_begin, 0);
         }
-        if (k->part < 0) { // alone
+        if (k->partial < 0) { // alone
             assert_int_equal(k->kv_end, q->seqlens_k[k->req]);
             continue;
         }
         const msgl_attn_group *g = &md->groups[k->group];
-        assert_int_equal(k->part, part++);
-        assert_in_range(k->part, g->part, g->part + g->num_parts - 1);
+        assert_int_equal(k->partial, partial++);
+        assert_in_range(k->partial, g->partial, g->partial + g->num_partials - 1);
         assert_true(g->req == k->req && g->row == k->row && g->rows == k->rows);
-        assert_int_equal(g->num_parts, g->num_works);
+        assert_int_equal(g->num_partials, g->num_works);
     }
     for (int32_t i = 0; i < q->size; i++) {
         const int64_t tokens = q->cu_seqlens_q[i + 1] - q->cu_seqlens_q[i];
@@ -244,14 +244,14 @@ static void test_in_two(void **state)
         };
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
             world_step(&w, MSGL_PREFILL, steps[i], 3);
-            const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
+            const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].step_slot);
             assert_true(md->in_two);
             check_in_two(&w, md);
             assert_true(world_error(&w, steps[i], 3) < world_tolerance("flashinfer", spec.dtype));
         }
         const step_req answers[] = {{0, 2999, 3000}, {1, 399, 400}, {2, 29, 30}};
         world_step(&w, MSGL_DECODE, answers, 3);
-        assert_false(msgl__fi_metadata(w.backend, w.seqs[0].flight)->in_two);
+        assert_false(msgl__fi_metadata(w.backend, w.seqs[0].step_slot)->in_two);
         assert_true(world_error(&w, answers, 3) < world_tolerance("flashinfer", spec.dtype));
         world_close(&w);
     }
@@ -282,7 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_q_tile),   cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_prepared), cmocka_unit_test(test_empty_parts),
+        cmocka_unit_test(test_prepared), cmocka_unit_test(test_empty_partials),
         cmocka_unit_test(test_in_two),   cmocka_unit_test(test_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

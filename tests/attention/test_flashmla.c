@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlashMLA's scheduler metadata: every block of every request exactly once, parts numbered in
+// FlashMLA's scheduler metadata: every block of every request exactly once, splits numbered in
 // order, and no worker with more than its payload.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,33 +15,33 @@
 #include "core/round.h"
 #include "utils/random.h"
 
-enum { MAX_BS = 40, MAX_PARTS = 132, MAX_BLOCKS = 600 };
+enum { MAX_BS = 40, MAX_SM_PARTS = 132, MAX_BLOCKS = 600 };
 
 static int blocks_of(int32_t len)
 {
     return msgl__ceil_div(len, MSGL_FLASHMLA_BLOCK);
 }
 
-static void check(int32_t num_parts, int32_t bs, const int32_t *lens)
+static void check(int32_t num_sm_parts, int32_t bs, const int32_t *lens)
 {
     static unsigned char seen[MAX_BS][MAX_BLOCKS];
-    msgl_flashmla_part parts[MAX_PARTS];
+    msgl_flashmla_sched_meta sched_meta[MAX_SM_PARTS];
     int32_t num_splits[MAX_BS + 1], splits[MAX_BS] = {0};
     int64_t cost = 0;
     memset(seen, 0, sizeof seen);
-    memset(parts, 0xee, sizeof parts);
-    msgl__flashmla_metadata(num_parts, bs, lens, parts, num_splits);
+    memset(sched_meta, 0xee, sizeof sched_meta);
+    msgl__flashmla_metadata(num_sm_parts, bs, lens, sched_meta, num_splits);
     for (int i = 0; i < bs; i++) cost += blocks_of(lens[i]) + MSGL_FLASHMLA_OVERHEAD;
-    const int64_t payload = (cost + num_parts - 1) / num_parts + MSGL_FLASHMLA_OVERHEAD;
-    for (int p = 0; p < num_parts; p++) {
-        const msgl_flashmla_part *part = &parts[p];
+    const int64_t payload = (cost + num_sm_parts - 1) / num_sm_parts + MSGL_FLASHMLA_OVERHEAD;
+    for (int p = 0; p < num_sm_parts; p++) {
+        const msgl_flashmla_sched_meta *meta = &sched_meta[p];
         int64_t own = 0;
-        for (int req = part->begin_req; req <= part->end_req; req++) {
-            const bool first = req == part->begin_req, last = req == part->end_req;
-            const int from = first ? part->begin_block : 0;
-            const int to = last ? part->end_block : blocks_of(lens[req]);
+        for (int req = meta->begin_req; req <= meta->end_req; req++) {
+            const bool first = req == meta->begin_req, last = req == meta->end_req;
+            const int from = first ? meta->begin_block : 0;
+            const int to = last ? meta->end_block : blocks_of(lens[req]);
             assert_true(req >= 0 && req < bs && from < to && to <= blocks_of(lens[req]));
-            assert_int_equal(first ? part->begin_split : 0, splits[req]);
+            assert_int_equal(first ? meta->begin_split : 0, splits[req]);
             splits[req]++;
             own += to - from + MSGL_FLASHMLA_OVERHEAD;
             for (int b = from; b < to; b++) assert_int_equal(seen[req][b]++, 0);
@@ -64,7 +64,7 @@ static void test_random(void **state)
         const int32_t bs = 1 + (int32_t)(msgl__random(&rng) % MAX_BS);
         const uint64_t longest = (uint64_t)1 << (msgl__random(&rng) % 15);
         for (int i = 0; i < bs; i++) lens[i] = 1 + (int32_t)(msgl__random(&rng) % longest);
-        check(1 + (int32_t)(msgl__random(&rng) % MAX_PARTS), bs, lens);
+        check(1 + (int32_t)(msgl__random(&rng) % MAX_SM_PARTS), bs, lens);
     }
 }
 
@@ -72,20 +72,20 @@ static void test_random(void **state)
 static void test_known(void **state)
 {
     (void)state;
-    assert_int_equal(msgl__flashmla_num_parts(132, 16), 132);
-    assert_int_equal(msgl__flashmla_num_parts(132, 128), 66);
-    assert_int_equal(msgl__flashmla_num_parts(1, 128), 1);
-    // One request of 128 blocks on 66 workers: 133 / 66 rounded up, and 5: 3 blocks each, 42 parts
+    assert_int_equal(msgl__flashmla_num_sm_parts(132, 16), 132);
+    assert_int_equal(msgl__flashmla_num_sm_parts(132, 128), 66);
+    assert_int_equal(msgl__flashmla_num_sm_parts(1, 128), 1);
+    // One request of 128 blocks on 66 workers: 133 / 66 rounded up, and 5: 3 blocks each, 42 splits
     // of 3 and one of 2.
     const int32_t len = 8192;
-    msgl_flashmla_part parts[66];
+    msgl_flashmla_sched_meta sched_meta[66];
     int32_t num_splits[2];
-    msgl__flashmla_metadata(66, 1, &len, parts, num_splits);
+    msgl__flashmla_metadata(66, 1, &len, sched_meta, num_splits);
     assert_int_equal(num_splits[1], 43);
-    assert_int_equal(parts[41].end_block, 126);
-    assert_int_equal(parts[42].begin_block, 126);
-    assert_int_equal(parts[42].end_block, 128);
-    assert_true(parts[43].end_req < parts[43].begin_req);
+    assert_int_equal(sched_meta[41].end_block, 126);
+    assert_int_equal(sched_meta[42].begin_block, 126);
+    assert_int_equal(sched_meta[42].end_block, 128);
+    assert_true(sched_meta[43].end_req < sched_meta[43].begin_req);
 }
 
 int main(void)

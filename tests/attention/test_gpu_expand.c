@@ -71,13 +71,13 @@ static void meet(const walk *w, const msgl_fa_prefill_tile *t, int32_t head,
 
 static void walk_plan(const walk *w, const msgl_expanded_call *c)
 {
-    assert_true(fake_gpu_holds(c->plan, sizeof(msgl_fa_prefill_plan)));
-    assert_true(fake_gpu_holds(c->reqs, (size_t)c->num_reqs * sizeof *c->reqs));
+    assert_true(fake_gpu_contains(c->plan, sizeof(msgl_fa_prefill_plan)));
+    assert_true(fake_gpu_contains(c->reqs, (size_t)c->num_reqs * sizeof *c->reqs));
     const msgl_fa_prefill_plan *p = c->plan;
     const msgl_fa_prefill_section *s = (const msgl_fa_prefill_section *)(p + 1);
     const msgl_fa_prefill_tile *tiles =
         (const msgl_fa_prefill_tile *)(s + MSGL_FA_PREFILL_MAX_SECTIONS + 1);
-    assert_true(fake_gpu_holds(tiles, (size_t)p->num_tiles * sizeof *tiles));
+    assert_true(fake_gpu_contains(tiles, (size_t)p->num_tiles * sizeof *tiles));
     assert_int_equal(p->next | p->done, 0);
     for (int32_t i = 0; i < p->num_sections; i++) {
         for (int32_t at = 0; at < s[i + 1].work0 - s[i].work0; at++) {
@@ -118,7 +118,7 @@ static void open_walk(walk *w, const step *s)
                           .cu_seqlens_q = w->cu,
                           .seqlens_k = s->keys,
                           .table_rows = w->rows,
-                          .flight = FAKE_FLIGHTS - 1};
+                          .step_slot = FAKE_STEP_SLOTS - 1};
     w->met = calloc((size_t)w->seqs.num_tokens * HEADS, sizeof *w->met);
     assert_non_null(w->met);
 }

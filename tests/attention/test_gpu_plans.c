@@ -64,7 +64,7 @@ typedef struct run { // of one model on one GPU
     msgl_attn attn;
     msgl_batch_req reqs[FAKE_RUNNING];
     char *lengths; // of the sequences in each slot
-    int32_t flight;
+    int32_t step_slot;
 } run;
 
 static void open_run(run *r, const char *backend, const model *m, const struct gpu *g)
@@ -81,7 +81,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     fake_world_open(&r->w, &n);
     if (d->create(d, &r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
     r->attn = (msgl_attn){.prefill = r->b, .decode = r->b};
-    r->lengths = malloc(FAKE_FLIGHTS * msgl__seqs_bytes(FAKE_RUNNING));
+    r->lengths = malloc(FAKE_STEP_SLOTS * msgl__seqs_bytes(FAKE_RUNNING));
 }
 
 static void close_run(run *r)
@@ -99,12 +99,12 @@ static msgl_seqs prepared(run *r, msgl_phase phase, int32_t size, int32_t len, i
         r->reqs[i] = (msgl_batch_req){
             .table_idx = i, .device_len = len, .cached_len = phase == MSGL_DECODE ? len - 1 : 0};
     }
-    r->flight = (r->flight + 1) % FAKE_FLIGHTS;
+    r->step_slot = (r->step_slot + 1) % FAKE_STEP_SLOTS;
     const msgl_batch batch = {.size = size,
                               .num_decode = phase == MSGL_DECODE ? size : 0,
                               .reqs = r->reqs,
-                              .flight = r->flight};
-    char *block = r->lengths + (size_t)r->flight * msgl__seqs_bytes(FAKE_RUNNING);
+                              .step_slot = r->step_slot};
+    char *block = r->lengths + (size_t)r->step_slot * msgl__seqs_bytes(FAKE_RUNNING);
     msgl_seqs seqs;
     msgl__seqs_fill(&batch, 0, size, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
@@ -161,7 +161,7 @@ static void forward(run *r, const msgl_seqs *seqs)
 static void check_plans(const run *r, const msgl_fi_run_call *runs, int32_t size, bool one_window)
 {
     for (int32_t l = 0; l < num_layers(r); l++) {
-        assert_true(fake_gpu_holds(runs[l].plan_arrays, STUB_PLAN_BYTES));
+        assert_true(fake_gpu_contains(runs[l].plan_arrays, STUB_PLAN_BYTES));
         stub_plan p;
         memcpy(&p, runs[l].plan_arrays, sizeof p);
         assert_int_equal(p.batch, size);
@@ -247,7 +247,7 @@ static void check_pages(const msgl_fi_run_call *c, const msgl_seqs *seqs, int32_
         const int32_t n = (seqs->seqlens_k[i] + page - 1) / page;
         assert_int_equal(c->page_indptr[i], at);
         assert_int_equal(c->last_page_len[i], seqs->seqlens_k[i] - (n - 1) * page);
-        assert_true(fake_gpu_holds(c->pages + at, (size_t)n * sizeof *c->pages));
+        assert_true(fake_gpu_contains(c->pages + at, (size_t)n * sizeof *c->pages));
         for (int32_t j = 0; j < n; j++) {
             assert_int_equal(c->pages[at + j], seqs->table_rows[i] * (FAKE_SEQ_LEN / page) + j);
         }
@@ -304,7 +304,7 @@ static void test_fa(void **state)
             const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
             forward(&r, &seqs);
             for (int32_t a = 0; a < num_layers(&r); a++) {
-                assert_true(fake_gpu_holds(FAKE_GPU.calls[a].plan, 1));
+                assert_true(fake_gpu_contains(FAKE_GPU.calls[a].plan, 1));
                 for (int32_t b = 0; b < num_layers(&r); b++) {
                     assert_int_equal(FAKE_GPU.calls[a].plan == FAKE_GPU.calls[b].plan,
                                      window_of(&r, a) == window_of(&r, b));
@@ -323,7 +323,7 @@ static char *fa_plan(const model *m, int32_t layer, size_t bytes)
     const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 1, 2000, 0);
     forward(&r, &seqs);
     const void *plan = FAKE_GPU.calls[layer].plan;
-    assert_true(fake_gpu_holds(plan, bytes));
+    assert_true(fake_gpu_contains(plan, bytes));
     char *copy = malloc(bytes);
     assert_non_null(copy);
     memcpy(copy, plan, bytes);
@@ -350,7 +350,7 @@ static void test_fa_windows(void **state)
 
 static void expect_ints(const int32_t *got, const int32_t *want, int32_t n)
 {
-    assert_true(fake_gpu_holds(got, (size_t)n * sizeof *got));
+    assert_true(fake_gpu_contains(got, (size_t)n * sizeof *got));
     assert_memory_equal(got, want, (size_t)n * sizeof *got);
 }
 
@@ -377,7 +377,7 @@ static void test_fa_local(void **state)
         expect_ints(near->cu_seqlens_q, (int32_t[]){0, 200, 400, 450, 650, 850, 900}, 7);
         expect_ints(near->seqlens_k, (int32_t[]){200, 200, 50, 200, 200, 50}, 6);
         expect_ints(near->table_rows, (int32_t[]){0, 200, 400, row, row + 200, row + 400}, 6);
-        assert_true(all->plan != near->plan && fake_gpu_holds(near->plan, 1));
+        assert_true(all->plan != near->plan && fake_gpu_contains(near->plan, 1));
         seqs = seqs_of(&r, MSGL_DECODE, 2, 601 - step, step == 2 ? 4 : 0);
         forward(&r, &seqs);
         assert_int_equal(near->batch, step == 2 ? 4 : 2);
@@ -550,7 +550,7 @@ static void test_fa4(void **state)
     forward(&r, &seqs);
     assert_int_equal(FAKE_GPU.num_calls, num_layers(&r));
     for (int32_t l = 0; l < num_layers(&r); l++) {
-        assert_true(fake_gpu_holds(FAKE_GPU.calls[l].plan, 1));
+        assert_true(fake_gpu_contains(FAKE_GPU.calls[l].plan, 1));
     }
     close_run(&r);
 }
@@ -605,7 +605,7 @@ static void test_fi_sinks(void **state)
         const msgl_sink_call *s = &FAKE_GPU.sink;
         const size_t rows = (size_t)seqs.num_tokens * (size_t)s->num_q_heads;
         assert_ptr_equal(s->lse, r.fi->runs[1].lse);
-        assert_true(fake_gpu_holds(s->lse, rows * sizeof *s->lse));
+        assert_true(fake_gpu_contains(s->lse, rows * sizeof *s->lse));
         assert_ptr_equal(s->out, out);
         assert_ptr_equal(s->sinks, z);
         assert_int_equal(s->tokens, seqs.num_tokens);
@@ -643,7 +643,8 @@ static void test_flashinfer(void **state)
                                              .device_len = 700 + 10 * k,
                                              .cached_len = k < with ? 50 + 100 * k : 0};
             }
-            const msgl_batch batch = {.size = 2, .reqs = r.reqs, .flight = with % FAKE_FLIGHTS};
+            const msgl_batch batch = {
+                .size = 2, .reqs = r.reqs, .step_slot = with % FAKE_STEP_SLOTS};
             msgl_seqs seqs;
             msgl__seqs_fill(&batch, 0, 2, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
                             &seqs);
@@ -678,7 +679,7 @@ static void test_flashinfer(void **state)
             const size_t bytes = (size_t)seqs.num_tokens * fi->rows.row_bytes;
             assert_ptr_equal(fresh->k, fi->rows.k_rows);
             assert_ptr_equal(fresh->v, fi->rows.v_rows);
-            assert_true(fake_gpu_holds(fresh->k, bytes) && fake_gpu_holds(fresh->v, bytes));
+            assert_true(fake_gpu_contains(fresh->k, bytes) && fake_gpu_contains(fresh->v, bytes));
             assert_ptr_equal(fi->rows.k, msgl__kv_k(r.w.cfg.pool, 1));
             assert_ptr_equal(fi->rows.v, msgl__kv_v(r.w.cfg.pool, 1));
             assert_ptr_equal(FAKE_GPU.sink.lse, fresh->lse);
@@ -694,8 +695,8 @@ static void test_flashinfer(void **state)
             assert_ptr_equal(fi->merge.other_lse, prefix->lse);
             const size_t rows = (size_t)fi->merge.rows;
             assert_int_equal(rows, seqs.num_tokens * r.w.cfg.num_q_heads);
-            assert_true(fake_gpu_holds(prefix->out, rows * (size_t)r.w.cfg.head_dim * 2));
-            assert_true(fake_gpu_holds(prefix->lse, rows * sizeof(float)));
+            assert_true(fake_gpu_contains(prefix->out, rows * (size_t)r.w.cfg.head_dim * 2));
+            assert_true(fake_gpu_contains(prefix->lse, rows * sizeof(float)));
             int32_t at = 0;
             for (int32_t k = 0; k < 2; k++) { // the prefix's pages alone
                 const int32_t len = r.reqs[k].cached_len, n = (len + page - 1) / page;

@@ -293,7 +293,7 @@ static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, con
                               .reqs = reqs + 2 - answers};
     int32_t ends[2], block[2][48];
     assert_true(msgl__seqs_bytes(2) <= sizeof block[0]);
-    const int32_t parts = msgl__attn_parts(true, answers, size, ends);
+    const int32_t parts = msgl__attn_split_seqs(true, answers, size, ends);
     for (int32_t i = 0; i < parts; i++) {
         msgl_seqs seqs;
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
@@ -429,7 +429,7 @@ static void test_latent_calls(void **unused)
         assert_float_equal(answers.scale, e4m3 ? 1.5f : 0.5f, 0);
         assert_float_equal(answers.out_scale, e4m3 ? 3 : 1, 0);
         assert_int_equal(answers.deterministic, n.deterministic);
-        assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
+        assert_true(fake_gpu_contains(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
         step(&a, &w, 1, true, NULL);
         const msgl_mla_call chunk = FAKE_GPU.mla;
         assert_int_equal(FAKE_GPU.num_mla_plans, 3);
@@ -438,9 +438,9 @@ static void test_latent_calls(void **unused)
         assert_int_equal(chunk.q_len, 5);
         assert_int_equal(chunk.total_q, 5);
         assert_ptr_not_equal(chunk.plan, answers.plan);
-        assert_true(
-            fake_gpu_holds(chunk.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, FAKE_STEP_TOKENS)));
-        assert_true(fake_gpu_holds(chunk.workspace, msgl__mla_workspace_bytes(16, 64)));
+        assert_true(fake_gpu_contains(chunk.plan,
+                                      msgl__mla_plan_bytes(16, FAKE_RUNNING, FAKE_STEP_TOKENS)));
+        assert_true(fake_gpu_contains(chunk.workspace, msgl__mla_workspace_bytes(16, 64)));
         close_backend(&w, &a);
     }
 }

@@ -141,7 +141,7 @@ static const msgl_attn_desc ALL = {.create = create,
                                    .forward = forward,
                                    .takes_rope = takes};
 // Without what is optional.
-static const msgl_attn_desc BARE = {.create = create, .destroy = destroy, .forward = forward};
+static const msgl_attn_desc MINIMAL = {.create = create, .destroy = destroy, .forward = forward};
 
 static int create_fails(const msgl_attn_desc *d, const msgl_attn_config *cfg,
                         msgl_attn_backend **out, msgl_err *err)
@@ -155,7 +155,7 @@ static void test_routes(void **state)
     (void)state;
     const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU};
     for (int bits = 0; bits < 4; bits++) { // which halves have everything
-        const msgl_attn_desc *half[] = {bits & 1 ? &ALL : &BARE, bits & 2 ? &ALL : &BARE};
+        const msgl_attn_desc *half[] = {bits & 1 ? &ALL : &MINIMAL, bits & 2 ? &ALL : &MINIMAL};
         const msgl_attn_choice choice = {half[0], half[1]};
         const bool same = half[0] == half[1];
         msgl_attn a;

@@ -392,7 +392,7 @@ static void test_bad_config(void **state)
                             .max_running = 1,
                             .max_seq_len = 8,
                             .max_step_tokens = 8,
-                            .max_flights = 1,
+                            .max_in_flight = 1,
                             .num_threads = 1};
     assert_int_equal(create(&msgl__attn_trtllm, &cfg, &b, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "attention backend trtllm: page size 8; allowed: 16, 32, 64");

@@ -45,7 +45,7 @@ static const float *query(const definition *d, int head, int pos, int set)
 }
 
 // The score of a key by a query that is rotated `by` positions further.
-static double turned_score(const definition *d, int head, int pos, int key, int by)
+static double rotated_score(const definition *d, int head, int pos, int key, int by)
 {
     const float *q = query(d, head, pos, 0), *k = key_of(d, head, key);
     double s = 0;
@@ -77,13 +77,13 @@ static void mark(const definition *d, const double *sums, int n, bool *marks)
 
 static void choose(const definition *d, int head, chosen *c)
 {
-    static const int turns[] = {0, LEN, SIZE};
+    static const int rotations[] = {0, LEN, SIZE};
     const msgl_head_pattern want = msgl__dual_heads(d->pattern, d->w->layer.layer)[head];
     double columns[KEYS] = {0}, distances[KEYS] = {0}, p[KEYS];
     for (int pos = d->end - LAST; pos < d->end; pos++) {
         double sum = 0;
         for (int k = 0; k <= pos; k++) {
-            p[k] = exp(turned_score(d, head, pos, k, turns[apart(d, k)]));
+            p[k] = exp(rotated_score(d, head, pos, k, rotations[apart(d, k)]));
             sum += p[k];
         }
         for (int k = 0; k <= pos; k++) {
@@ -170,7 +170,7 @@ static void make_pattern(msgl_dual_pattern *p, float inv_freq[DIM / 2])
                              .num_layers = 2,
                              .num_q_heads = HEADS,
                              .heads = g_heads};
-    assert_int_equal(msgl__dual_pattern_turns(p, &dual, inv_freq, DIM / 2, NULL), 0);
+    assert_int_equal(msgl__dual_pattern_rotations(p, &dual, inv_freq, DIM / 2, NULL), 0);
 }
 
 static void test_definition(void **state)

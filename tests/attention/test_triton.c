@@ -157,7 +157,7 @@ static void test_stages(void **state)
             }
             world_step(&w, MSGL_DECODE, reqs, n);
             assert_true(world_error(&w, reqs, n) < 2e-6);
-            const msgl_triton_stage s = msgl__triton_stage(w.backend, w.batch.flight);
+            const msgl_triton_stage s = msgl__triton_stage(w.backend, w.batch.step_slot);
             for (int r = 0; r < n; r++) {
                 const int used = check_request(&w, &s, r, &reqs[r]);
                 most = used > most ? used : most;

@@ -365,7 +365,7 @@ void world_open(world *w, const world_spec *spec)
                                 .max_running = spec->max_running,
                                 .max_seq_len = spec->max_seq_len,
                                 .max_step_tokens = spec->max_step_tokens,
-                                .max_flights = 2,
+                                .max_in_flight = 2,
                                 .deterministic = spec->deterministic,
                                 .apart = spec->apart,
                                 .kernels = &w->kernels,
@@ -565,7 +565,7 @@ static void add_seqs(world *w, int first, int end)
 static void make_seqs(world *w)
 {
     int32_t ends[2];
-    const int n = msgl__attn_parts(w->cfg.apart, w->batch.num_decode, w->batch.size, ends);
+    const int n = msgl__attn_split_seqs(w->cfg.apart, w->batch.num_decode, w->batch.size, ends);
     w->num_seqs = 0;
     for (int i = 0; i < n; i++) add_seqs(w, i == 0 ? 0 : ends[0], ends[i]);
     for (int i = 0; i < w->num_seqs; i++) {
@@ -606,9 +606,9 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
                             .num_decode = num_decode,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
-                            .flight = w->next_flight};
+                            .step_slot = w->next_step_slot};
     if (w->spec.tree) make_tree(w, reqs, n, tokens);
-    w->next_flight = (w->next_flight + 1) % w->cfg.max_flights;
+    w->next_step_slot = (w->next_step_slot + 1) % w->cfg.max_in_flight;
     int t = 0;
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];

@@ -95,7 +95,7 @@ typedef struct world {
     msgl_seqs seqs[2];
     int num_seqs;
     char *lengths; // what seqs points to: two blocks
-    int next_flight;
+    int next_step_slot;
     int graph_size; // of the next world_prepare: for a captured graph of so many requests; 0: none
     world_device gpu;
 } world;

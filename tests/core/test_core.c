@@ -256,7 +256,7 @@ static void expect_seqs(const msgl_seqs *s, msgl_phase phase, const int32_t *len
     assert_int_equal(s->num_tokens, row);
     assert_int_equal(s->max_seqlen_q, max_q);
     assert_int_equal(s->max_seqlen_k, max_k);
-    assert_int_equal(s->flight, 1);
+    assert_int_equal(s->step_slot, 1);
     assert_false(s->graph);
 }
 
@@ -266,7 +266,8 @@ static void test_seqs(void **state)
     msgl_batch_req reqs[] = {{.table_idx = 4, .cached_len = 20, .device_len = 21},
                              {.table_idx = 9, .cached_len = 0, .device_len = 10},
                              {.table_idx = 2, .cached_len = 30, .device_len = 37}};
-    const msgl_batch b = {.size = 3, .num_decode = 1, .num_tokens = 18, .reqs = reqs, .flight = 1};
+    const msgl_batch b = {
+        .size = 3, .num_decode = 1, .num_tokens = 18, .reqs = reqs, .step_slot = 1};
     const int32_t all[] = {1, 21, 4, 10, 10, 9, 7, 37, 2};
     const int32_t padded[] = {1, 21, 4, 1, 1, 77, 1, 1, 77};
     int32_t block[48], device[48];

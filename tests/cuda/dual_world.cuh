@@ -13,11 +13,11 @@
 // A batch whose tokens have three queries each: attn_world has them as three times the heads.
 typedef struct dual_world {
     attn_world w;
-    int32_t len;               // of a chunk
-    msgl_dual_parts to;        // for answers, as `parts`
-    float *lse;                // of the parts
-    void *results;             //
-    msgl_cuda_attn_call parts; // all parts as requests
+    int32_t len;                // of a chunk
+    msgl_dual_ranges to;        // for answers, as `ranges`
+    float *lse;                 // of the ranges
+    void *results;              //
+    msgl_cuda_attn_call ranges; // all ranges as requests
 } dual_world;
 
 static inline void dual_open(dual_world *d, attn_rng *rng, msgl_dtype dtype, int batch,
@@ -38,25 +38,25 @@ static inline void dual_open(dual_world *d, attn_rng *rng, msgl_dtype dtype, int
     }
     device_write(d->w.q_dev, d->w.q, d->w.q_bytes);
     c->ld_q = row / 2;
-    const size_t parts = (size_t)batch * MSGL_DUAL_QUERIES, rows = parts * (size_t)q_heads;
-    d->to.seqlens_k = (int32_t *)device_copy(NULL, parts * 4);
-    d->to.firsts = (int32_t *)device_copy(NULL, parts * 4);
+    const size_t ranges = (size_t)batch * MSGL_DUAL_QUERIES, rows = ranges * (size_t)q_heads;
+    d->to.seqlens_k = (int32_t *)device_copy(NULL, ranges * 4);
+    d->to.firsts = (int32_t *)device_copy(NULL, ranges * 4);
     d->lse = (float *)device_copy(NULL, rows * 4);
     d->results = device_copy(NULL, rows * (size_t)dim * 2);
     const size_t bytes =
-        msgl__fa_decode_workspace(q_heads, kv_heads, dim, (int32_t)parts, c->deterministic);
+        msgl__fa_decode_workspace(q_heads, kv_heads, dim, (int32_t)ranges, c->deterministic);
     CUDA_OK(cudaMalloc(&c->workspace, bytes));
     CUDA_OK(cudaMemset(c->workspace, 0, bytes));
-    d->parts = *c;
-    d->parts.ld_q = (size_t)q_heads * (size_t)dim;
-    d->parts.out = d->results;
-    d->parts.ld_out = d->parts.ld_q;
-    d->parts.out_scale = 1;
-    d->parts.batch = d->parts.total_q = (int32_t)parts;
-    d->parts.seqlens_k = d->to.seqlens_k;
-    d->parts.table_rows = d->to.firsts;
-    d->parts.table_stride = 1;
-    d->parts.lse = d->lse;
+    d->ranges = *c;
+    d->ranges.ld_q = (size_t)q_heads * (size_t)dim;
+    d->ranges.out = d->results;
+    d->ranges.ld_out = d->ranges.ld_q;
+    d->ranges.out_scale = 1;
+    d->ranges.batch = d->ranges.total_q = (int32_t)ranges;
+    d->ranges.seqlens_k = d->to.seqlens_k;
+    d->ranges.table_rows = d->to.firsts;
+    d->ranges.table_stride = 1;
+    d->ranges.lse = d->lse;
 }
 
 static inline void dual_close(dual_world *d)

@@ -186,7 +186,7 @@ typedef struct stream {
     size_t rows, dim;
     void *part, *residual, *scaled; // device
     float *weight, *sums;
-    msgl_norm_feed feed;
+    msgl_norm_stats norm_stats;
     char *host;
 } stream;
 
@@ -198,11 +198,11 @@ static void add_part(rank *r, stream *s)
                                .rows = (int32_t)s->rows,
                                .dim = (int32_t)s->dim,
                                .next_norm = s->weight,
-                               .feed = &s->feed};
-    s->feed = (msgl_norm_feed){.scaled = s->scaled, .sums = s->sums};
+                               .norm_stats = &s->norm_stats};
+    s->norm_stats = (msgl_norm_stats){.scaled = s->scaled, .sums = s->sums};
     assert_true(r->comm->ops->all_reduce_add(r->comm, &r->x, &a));
-    assert_int_equal(s->feed.parts, (s->dim + 1023) / 1024);
-    assert_ptr_equal(s->feed.x, s->residual);
+    assert_int_equal(s->norm_stats.num_tiles, (s->dim + 1023) / 1024);
+    assert_ptr_equal(s->norm_stats.x, s->residual);
 }
 
 static void check_stream(rank *r, stream *s, int size, int times)
@@ -212,7 +212,7 @@ static void check_stream(rank *r, stream *s, int size, int times)
     float *sums = ops->host_alloc(r->d, s->rows * 64 * sizeof *sums);
     ops->copy_out(r->d, s->host, s->residual, bytes);
     ops->copy_out(r->d, s->host + bytes, s->scaled, bytes);
-    ops->copy_out(r->d, sums, s->sums, s->rows * (size_t)s->feed.parts * sizeof *sums);
+    ops->copy_out(r->d, sums, s->sums, s->rows * (size_t)s->norm_stats.num_tiles * sizeof *sums);
     settle(r);
     for (size_t row = 0; row < s->rows; row++) {
         double squares = 0, got = 0;
@@ -222,7 +222,7 @@ static void check_stream(rank *r, stream *s, int size, int times)
             assert_float_equal(msgl__load_f32(s->host + bytes, s->t, i), 2 * want, 0);
             squares += (double)want * want;
         }
-        for (int p = 0; p < s->feed.parts; p++) got += sums[(size_t)p * s->rows + row];
+        for (int p = 0; p < s->norm_stats.num_tiles; p++) got += sums[(size_t)p * s->rows + row];
         assert_true(fabs(got - squares) < 1e-5 * squares);
     }
     ops->host_free(r->d, sums, s->rows * 64 * sizeof *sums);
@@ -274,7 +274,7 @@ typedef struct product {
     size_t rows;
     void *in, *stream, *scaled; // device; stream: what is added to
     float *weight, *sums;
-    msgl_norm_feed feed;
+    msgl_norm_stats norm_stats;
 } product;
 
 // -1, 0 or 1, so that sums are exact in every type.
@@ -323,10 +323,10 @@ static bool add_product(rank *r, product *p)
                           .accumulate = true,
                           .out = p->stream,
                           .ld_out = n,
-                          .feed = &p->feed,
+                          .norm_stats = &p->norm_stats,
                           .next_norm = p->weight,
                           .sum = r->comm->ops->meeting(r->comm, p->rows * n)};
-    p->feed = (msgl_norm_feed){.scaled = p->scaled, .sums = p->sums};
+    p->norm_stats = (msgl_norm_stats){.scaled = p->scaled, .sums = p->sums};
     assert_non_null(c.sum);
     return r->kernels.gemm.linear_sum(&r->x, &c);
 }
@@ -350,10 +350,10 @@ static void check_product_sums(rank *r, const product *p, int size, int times)
     const msgl_dtype t = p->w.format->dtype;
     const size_t n = (size_t)p->w.n, elements = p->rows * n, bytes = elements * 2;
     char *host = ops->host_alloc(r->d, 2 * bytes);
-    float *sums = ops->host_alloc(r->d, p->rows * (n / MSGL_FEED_COLUMNS + 1) * sizeof *sums);
+    float *sums = ops->host_alloc(r->d, p->rows * (n / MSGL_NORM_STATS_COLUMNS + 1) * sizeof *sums);
     ops->copy_out(r->d, host, p->stream, bytes);
     ops->copy_out(r->d, host + bytes, p->scaled, bytes);
-    ops->copy_out(r->d, sums, p->sums, p->rows * (size_t)p->feed.parts * sizeof *sums);
+    ops->copy_out(r->d, sums, p->sums, p->rows * (size_t)p->norm_stats.num_tiles * sizeof *sums);
     settle(r);
     for (size_t row = 0; row < p->rows; row++) {
         double squares = 0, got = 0;
@@ -365,12 +365,13 @@ static void check_product_sums(rank *r, const product *p, int size, int times)
                          want, row, o);
             }
             squares += want * want;
-            if (p->feed.parts > 0) {
+            if (p->norm_stats.num_tiles > 0) {
                 assert_float_equal(msgl__load_f32(host + bytes, t, row * n + o), 2 * want, 0);
             }
         }
-        for (int part = 0; part < p->feed.parts; part++) got += sums[(size_t)part * p->rows + row];
-        if (p->feed.parts > 0) assert_true(fabs(got - squares) <= 1e-5 * squares);
+        for (int part = 0; part < p->norm_stats.num_tiles; part++)
+            got += sums[(size_t)part * p->rows + row];
+        if (p->norm_stats.num_tiles > 0) assert_true(fabs(got - squares) <= 1e-5 * squares);
     }
     ops->host_free(r->d, host, 0);
     ops->host_free(r->d, sums, 0);
@@ -388,13 +389,13 @@ static void check_product(rank *r, int size, msgl_dtype t, size_t rows, int n, i
     p.stream = device_matrix(r, t, rows, (size_t)n, two);
     p.scaled = device_matrix(r, t, rows, (size_t)n, two);
     p.weight = device_matrix(r, MSGL_F32, 1, (size_t)n, two);
-    p.sums = ops->alloc(r->d, rows * ((size_t)n / MSGL_FEED_COLUMNS + 1) * sizeof *p.sums);
+    p.sums = ops->alloc(r->d, rows * ((size_t)n / MSGL_NORM_STATS_COLUMNS + 1) * sizeof *p.sums);
     const bool done = add_product(r, &p);
     if (r->comm->rank == 0) {
         print_message("%zu rows, %d x %d: %s\n", rows, n, k,
-                      !done              ? "not by a product"
-                      : p.feed.parts > 0 ? "with a feed"
-                                         : "alone");
+                      !done                        ? "not by a product"
+                      : p.norm_stats.num_tiles > 0 ? "with norm_stats"
+                                                   : "alone");
     }
     if (done) {
         check_product_sums(r, &p, size, 1);

@@ -68,9 +68,9 @@ static void step_make(step *s, attn_rng *rng, const shape *f, int batch, const i
     c->dense.kv_indptr = (int32_t *)device_copy(NULL, (batch + 1) * 4);
     c->dense.kv_indices = (int32_t *)device_copy(NULL, (size_t)batch * w->max_len * 4);
     c->dense.num_kv_splits = c->num_kv_splits = s->splits;
-    const size_t parts = rows * MSGL_TRITON_MAX_SPLITS;
-    c->dense.attn_logits = (float *)device_copy(NULL, parts * f->dim * 4);
-    c->dense.attn_lse = (float *)device_copy(NULL, parts * 4);
+    const size_t partials = rows * MSGL_TRITON_MAX_SPLITS;
+    c->dense.attn_logits = (float *)device_copy(NULL, partials * f->dim * 4);
+    c->dense.attn_lse = (float *)device_copy(NULL, partials * 4);
     c->labels = device_copy(NULL, (size_t)w->call.num_slots * n * 2);
     c->channels = (uint16_t *)device_copy(s->channels, n * 2);
     c->heavy_channels = f->channels, c->heavy_tokens = f->tokens;

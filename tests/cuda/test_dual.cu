@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dual chunk attention on a GPU against f64: rotation and store, prompts, and answers as the
-// backend makes them (parts, the decode kernel, the merge); equal bits of prompts in one piece and
+// backend makes them (ranges, the decode kernel, the merge); equal bits of prompts in one piece and
 // in two. cuda_dual [--seed N] [--quick] [--bench]
 #include "tests/cuda/dual_world.cuh"
 #include "tests/cuda/ops_check.cuh"
@@ -14,8 +14,8 @@ static void answers(const dual_world *d, cudaStream_t stream)
 {
     msgl_cuda_attn_call merge = d->w.call;
     merge.lse = d->lse;
-    CUDA_OK(msgl__cuda_dual_parts(&d->w.call, d->len, &d->to, stream));
-    CUDA_OK(msgl__cuda_fa_decode(&d->parts, stream));
+    CUDA_OK(msgl__cuda_dual_ranges(&d->w.call, d->len, &d->to, stream));
+    CUDA_OK(msgl__cuda_fa_decode(&d->ranges, stream));
     CUDA_OK(msgl__cuda_dual_merge(&merge, d->len, d->results, stream));
 }
 
@@ -96,7 +96,7 @@ static void check_pieces(attn_rng *rng, family *f, int i)
     }
     CUDA_OK(cudaMemcpy(pieces, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
     for (int32_t t = 0; t < n[0]; t++) {
-        const size_t at = (size_t)t * w->call.ld_out * 2, bytes = d.parts.ld_q * 2;
+        const size_t at = (size_t)t * w->call.ld_out * 2, bytes = d.ranges.ld_q * 2;
         expect(f, memcmp((char *)whole + at, (char *)pieces + at, bytes) == 0, "other bits");
     }
     free(whole), free(pieces);
@@ -249,7 +249,7 @@ static void bench(attn_rng *rng)
         dual_world d;
         dual_open(&d, rng, MSGL_BF16, batch, q, k, HEADS, KV, DIM, 64, CHUNK);
         const double bytes = (double)batch * len * KV * DIM * 4;
-        d.parts.max_seqlen_k = len - CHUNK > CHUNK ? len - CHUNK : CHUNK;
+        d.ranges.max_seqlen_k = len - CHUNK > CHUNK ? len - CHUNK : CHUNK;
         msgl_cuda_attn_call plain_call = d.w.call;
         plain_call.lse = NULL;
         const double dual = time_us(50, [&] { answers(&d, 0); });

@@ -36,7 +36,7 @@ static void exact_sums(const sparse_world *s, int head, double *columns, double 
     const msgl_cuda_attn_call *c = &w->call;
     const int dim = c->head_dim, half = s->piece.half, end = s->piece.end;
     const int kv_head = head / (c->num_q_heads / c->num_kv_heads);
-    const int turns[] = {0, s->d.len, s->d.len + 20};
+    const int rotations[] = {0, s->d.len, s->d.len + 20};
     const int32_t *table = w->table + (size_t)w->rows[0] * c->table_stride;
     double *p = (double *)malloc((size_t)end * sizeof *p), q[3][256];
     for (int i = 0; i < end; i++) columns[i] = distances[i] = 0;
@@ -45,7 +45,7 @@ static void exact_sums(const sparse_world *s, int head, double *columns, double 
         const float *from = w->qf + row * c->ld_q + (size_t)(head * dim);
         for (int t = 0; t < 3; t++) {
             for (int i = 0; i < dim; i++) {
-                const double a = (double)((float)turns[t] * s->freq[i % half]);
+                const double a = (double)((float)rotations[t] * s->freq[i % half]);
                 const double other = i >= 2 * half ? 0
                                      : i < half    ? -from[i + half]
                                                    : from[i - half];
@@ -68,7 +68,7 @@ static void exact_sums(const sparse_world *s, int head, double *columns, double 
 }
 
 // As many as wanted, the first ones among them, and none that is clearly smaller than one that was
-// left out: turned queries are rounded.
+// left out: rotated queries are rounded.
 static void check_chosen(const sparse_world *s, int head, int which, const double *sums, family *f)
 {
     const int end = s->piece.end, kept = which == 0 ? 30 : 100, wanted = s->counts[head][which];
@@ -160,13 +160,13 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
     p->dual_len = len;
     p->last = attn_range(rng, 1, 64);
     p->half = c->head_dim / 2;
-    float turns[2][256];
+    float rotations[2][256];
     for (int j = 0; j < p->half; j++) {
         s.freq[j] = attn_uniform(rng);
         for (int t = 0; t < 2; t++) {
             const double a = (double)((float)(len + 20 * t) * s.freq[j]);
-            (&turns[0][0])[t * 2 * p->half + j] = (float)cos(a);
-            (&turns[0][0])[t * 2 * p->half + p->half + j] = (float)sin(a);
+            (&rotations[0][0])[t * 2 * p->half + j] = (float)cos(a);
+            (&rotations[0][0])[t * 2 * p->half + p->half + j] = (float)sin(a);
         }
     }
     for (int h = 0; h < c->num_q_heads; h++) {
@@ -174,7 +174,7 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
         s.counts[h][1] = attn_range(rng, 1, h == 0 ? 2000 : 160);
     }
     p->counts = (const int32_t *)device_copy(s.counts, sizeof s.counts);
-    p->turns = (const float *)device_copy(turns, sizeof turns);
+    p->rotations = (const float *)device_copy(rotations, sizeof rotations);
     CUDA_OK(cudaMalloc(&p->workspace,
                        msgl__cuda_dual_sparse_workspace(c->num_q_heads, c->head_dim, k[0])));
     decode_world(w);
@@ -190,7 +190,7 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
         check_piece(&s, f);
     }
     CUDA_OK(cudaFree((void *)p->counts));
-    CUDA_OK(cudaFree((void *)p->turns));
+    CUDA_OK(cudaFree((void *)p->rotations));
     CUDA_OK(cudaFree(p->workspace));
     dual_close(&s.d);
 }
@@ -211,14 +211,14 @@ static void bench(attn_rng *rng)
     enum { HEADS = 28, KV = 4, DIM = 128, CHUNK = 7168, KEYS = 65536 };
     msgl_sparse_piece s = {};
     int32_t counts[HEADS][2]; // as MInference has them for most heads
-    float turns[2 * DIM] = {};
+    float rotations[2 * DIM] = {};
     for (int h = 0; h < HEADS; h++) counts[h][0] = 1000, counts[h][1] = 6096;
-    for (int j = 0; j < DIM / 2; j++) turns[j] = turns[DIM + j] = 1;
+    for (int j = 0; j < DIM / 2; j++) rotations[j] = rotations[DIM + j] = 1;
     s.dual_len = CHUNK;
     s.last = 64;
     s.half = DIM / 2;
     s.counts = (const int32_t *)device_copy(counts, sizeof counts);
-    s.turns = (const float *)device_copy(turns, sizeof turns);
+    s.rotations = (const float *)device_copy(rotations, sizeof rotations);
     CUDA_OK(cudaMalloc(&s.workspace, msgl__cuda_dual_sparse_workspace(HEADS, DIM, 65536)));
     const msgl_dual_sparse none = {INT32_MAX, INT32_MAX};
     const int32_t one[1] = {1}, n[1] = {KEYS};
@@ -233,7 +233,7 @@ static void bench(attn_rng *rng)
            (int)n[0], HEADS, KV, DIM, dense, sparse);
     dual_close(&d);
     CUDA_OK(cudaFree((void *)s.counts));
-    CUDA_OK(cudaFree((void *)s.turns));
+    CUDA_OK(cudaFree((void *)s.rotations));
     CUDA_OK(cudaFree(s.workspace));
 }
 

@@ -141,7 +141,7 @@ static void masks(attn_rng *rng, bool quick)
     }
 }
 
-// Long requests, all grids: parts of every kind.
+// Long requests, all grids: splits of every kind.
 static void splits(attn_rng *rng, bool quick)
 {
     for (int i = 0; i < (quick ? 3 : 24); i++) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// int8 weights on the GPU: what the packer and gathers hold, by the format's rule; both products
-// against sums in f64 of the expanded weights, with every flag; and that a row's bits do not depend
-// on the rows beside it.
+// int8 weights on the GPU: what the packer and gathers round_to_int8, by the format's rule; both
+// products against sums in f64 of the expanded weights, with every flag; and that a row's bits do
+// not depend on the rows beside it.
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/int8.h"
 #include "tests/cuda/ops_check.cuh"
@@ -10,7 +10,7 @@
 enum { GROUP = 64 };
 
 // What MSGL_WFORMAT_INT8 says that is left of a row.
-static void hold(float *v, int n)
+static void round_to_int8(float *v, int n)
 {
     for (int at = 0; at < n; at += GROUP) {
         const int end = at + GROUP < n ? at + GROUP : n;
@@ -50,7 +50,7 @@ static weight weight_new(bench_exec *e, int n, int k, msgl_dtype from, uint64_t 
     if (first > 0) msgl__cuda_int8_quantize(&e->x, &out.w, 0, first, 0, (size_t)k, src.dev, from);
     exec_sync(e);
     CUDA_OK(cudaFree(src.dev));
-    for (int r = 0; r < n; r++) hold(out.rows + (size_t)r * k, k);
+    for (int r = 0; r < n; r++) round_to_int8(out.rows + (size_t)r * k, k);
     return out;
 }
 

@@ -2,10 +2,10 @@
 //
 // mid_sm90: random shapes, plans and flags, and the plans that it chooses itself.
 #include "kernel/cuda/gemm/mid_sm90.h"
-#include "tests/cuda/fed_case.cuh"
+#include "tests/cuda/fused_norm_case.cuh"
 
 // plan NULL: the kernel's own choice.
-static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
+static void check(bench_exec *e, family *f, const fused_norm_case *c, uint64_t *seed,
                   const msgl_mid_plan *p)
 {
     char plan[200] = "chosen";
@@ -13,8 +13,9 @@ static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
         snprintf(plan, sizeof plan, "columns %d splits %d shared %d least %d", p->columns,
                  p->splits, p->shared >> 10, p->least >> 10);
     }
-    check_fed(e, f, c, seed, plan,
-              [&](const msgl_linear_call *call) { return msgl__cuda_mid_sm90(&e->x, call, p); });
+    check_fused_norm(e, f, c, seed, plan, [&](const msgl_linear_call *call) {
+        return msgl__cuda_mid_sm90(&e->x, call, p);
+    });
 }
 
 static void test_plans(bench_exec *e, const options *opt)
@@ -23,7 +24,7 @@ static void test_plans(bench_exec *e, const options *opt)
     family f = {"plans", 0, 0, 0};
     uint64_t seed = opt->seed;
     for (int i = 0; i < (opt->quick ? 12 : 60); i++) {
-        const fed_case c = random_case(&seed);
+        const fused_norm_case c = random_case(&seed);
         msgl_mid_plan plan = {}, *p = &plan;
         p->columns = c.gated ? GATED[below(&seed, 5)] : PLAIN[below(&seed, 2)];
         if (c.accumulate && below(&seed, 2) == 0) p->columns = 80;
@@ -39,23 +40,23 @@ static void test_plans(bench_exec *e, const options *opt)
 static void test_chosen(bench_exec *e, const options *opt)
 {
     static const int MS[6] = {1, 17, 33, 64, 65, 256};
-    static const fed_shape MORE[2] = {{40, 72, false, false, true},
-                                      {2048, 2048, false, false, true}};
+    static const fused_norm_shape MORE[2] = {{40, 72, false, false, true},
+                                             {2048, 2048, false, false, true}};
     family f = {"chosen", 0, 0, 0};
     uint64_t seed = opt->seed;
-    check_chosen(opt, MS, MORE, [&](const fed_case *c) { check(e, &f, c, &seed, NULL); });
+    check_chosen(opt, MS, MORE, [&](const fused_norm_case *c) { check(e, &f, c, &seed, NULL); });
     for (int m : MS) { // large weights
-        fed_case c = {};
+        fused_norm_case c = {};
         c.m = m, c.n = 5120, c.k = 2560;
-        c.accumulate = c.feed = true;
+        c.accumulate = c.norm_stats = true;
         c.bias = m % 2 == 1;
         if (!opt->quick) check(e, &f, &c, &seed, NULL);
         c.n = 17408, c.k = 1536;
         c.gated = c.norm = true;
-        c.accumulate = c.feed = false;
+        c.accumulate = c.norm_stats = false;
         if (!opt->quick) check(e, &f, &c, &seed, NULL);
     }
-    check_other_feeds(&f, 17, [&](const msgl_linear_call *call) {
+    check_other_norm_stats(&f, 17, [&](const msgl_linear_call *call) {
         return msgl__cuda_mid_sm90(&e->x, call, NULL);
     });
     if (family_end(&f) != 0) exit(1);

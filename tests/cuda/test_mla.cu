@@ -303,7 +303,7 @@ int main(int argc, char **argv)
         through(e4m3 ? "whole 8" : "whole");
     }
     for (int e4m3 = 0; e4m3 < 2 && !quick; e4m3++) {
-        int32_t many[700]; // more requests than threads of the planner, and than shares
+        int32_t many[700]; // more requests than threads of the planner, and than KV ranges
         for (int i = 0; i < 700; i++) many[i] = i % 3 ? i % 2 : attn_range(&rng, 1, 90);
         const mla_shape t = {4, 1, e4m3 ? 64 : 16, false, 0, NULL, e4m3 != 0};
         one(&rng, &t, 700, many, NULL, "many");

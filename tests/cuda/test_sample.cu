@@ -118,9 +118,9 @@ static void make_row(float *l, int vocab, int kind, uint64_t *seed)
 }
 
 // Drawn from columns that are apart, as ranks have them: the tokens of whole rows.
-static void check_parts(bench_exec *e, family *f, int rows, int vocab, int parts, uint64_t *seed)
+static void check_shards(bench_exec *e, family *f, int rows, int vocab, int ranks, uint64_t *seed)
 {
-    const int share = ((vocab + parts - 1) / parts + 3) / 4 * 4;
+    const int shard_columns = ((vocab + ranks - 1) / ranks + 3) / 4 * 4;
     array l = array_new(MSGL_F32, (size_t)rows * vocab, 0, seed);
     msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows), *d_rows;
     for (int r = 0; r < rows; r++) {
@@ -133,39 +133,40 @@ static void check_parts(bench_exec *e, family *f, int rows, int vocab, int parts
     int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 2 * rows),
             *d_out = ints_upload(out, 2 * rows);
     uint64_t *d_keys;
-    float *d_part;
+    float *d_shard;
     CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
-    CUDA_OK(cudaMalloc((void **)&d_keys, sizeof *d_keys * rows * parts));
-    CUDA_OK(cudaMalloc((void **)&d_part, sizeof(float) * rows * share));
+    CUDA_OK(cudaMalloc((void **)&d_keys, sizeof *d_keys * rows * ranks));
+    CUDA_OK(cudaMalloc((void **)&d_shard, sizeof(float) * rows * shard_columns));
     device_write(d_rows, p, sizeof *p * rows);
     msgl_sample_call c = {};
     c.num_rows = rows, c.rows = d_rows, c.any_random = true;
-    for (int i = 0; i < parts; i++) {
-        const int first = i * share, columns = vocab - first < share ? vocab - first : share;
-        CUDA_OK(cudaMemcpy2D(d_part, columns * sizeof(float), (const float *)l.dev + first,
+    for (int i = 0; i < ranks; i++) {
+        const int first = i * shard_columns,
+                  columns = vocab - first < shard_columns ? vocab - first : shard_columns;
+        CUDA_OK(cudaMemcpy2D(d_shard, columns * sizeof(float), (const float *)l.dev + first,
                              vocab * sizeof(float), columns * sizeof(float), rows,
                              cudaMemcpyDeviceToDevice));
-        c.logits = d_part, c.ld = columns, c.vocab = columns, c.first = first;
+        c.logits = d_shard, c.ld = columns, c.vocab = columns, c.first = first;
         c.keys = d_keys + (size_t)i * rows;
         msgl__cuda_draw(&e->x, &c);
         exec_sync(e);
     }
     c.keys = d_keys, c.tokens = d_out, c.status = d_out + rows;
-    msgl__cuda_pick(&e->x, &c, parts);
+    msgl__cuda_pick(&e->x, &c, ranks);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 2 * rows, cudaMemcpyDeviceToHost));
     for (int r = 0; r < rows; r++) {
-        expect(f, out[r] == want.tokens[r], "a token from parts");
-        expect(f, out[rows + r] == want.status[r], "a status from parts");
+        expect(f, out[r] == want.tokens[r], "a token from shards");
+        expect(f, out[rows + r] == want.status[r], "a status from shards");
     }
-    cudaFree(d_out), cudaFree(d_rows), cudaFree(d_keys), cudaFree(d_part);
+    cudaFree(d_out), cudaFree(d_rows), cudaFree(d_keys), cudaFree(d_shard);
     free(out), free(p);
     draws_free(&want), array_free(&l);
 }
 
-// A captured call's late part: the first rows get the tokens of a plain call, the others and what
-// the call itself names stay as they were.
-static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *seed)
+// The replay inputs of a captured call: the first rows get the tokens of a plain call, the others
+// and what the call itself names stay as they were.
+static void check_replay(bench_exec *e, family *f, int rows, int vocab, uint64_t *seed)
 {
     array l = array_new(MSGL_F32, (size_t)rows * vocab, 0, seed);
     for (size_t i = 0; i < (size_t)rows * vocab; i++) l.host[i] = 2.5f * rng_normal(seed);
@@ -185,14 +186,14 @@ static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *
         for (int i = 0; i < 4 * rows; i++) out[i] = -77;
         for (int r = 0; r < rows; r++) index[r] = rows - 1 - r;
         int32_t *d_out = ints_upload(out, 4 * rows), *d_index = ints_upload(index, rows);
-        const msgl_sample_late late = {d_out, d_out + rows, n};
-        msgl_sample_late *d_late;
-        CUDA_OK(cudaMalloc((void **)&d_late, sizeof late));
+        const msgl_sample_replay replay = {d_out, d_out + rows, n};
+        msgl_sample_replay *d_replay;
+        CUDA_OK(cudaMalloc((void **)&d_replay, sizeof replay));
         CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
-        device_write(d_late, &late, sizeof late), device_write(d_rows, p, sizeof *p * rows);
+        device_write(d_replay, &replay, sizeof replay), device_write(d_rows, p, sizeof *p * rows);
         msgl_sample_call c = {};
         c.logits = (float *)l.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
-        c.rows = d_rows, c.any_random = true, c.late = d_late;
+        c.rows = d_rows, c.any_random = true, c.replay = d_replay;
         c.tokens = c.status = d_out + 3 * rows;
         c.pool = d_out + 2 * rows, c.pool_index = d_index;
         msgl__cuda_sample(&e->x, &c);
@@ -200,16 +201,16 @@ static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *
         CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 4 * rows, cudaMemcpyDeviceToHost));
         for (int r = 0; r < rows; r++) {
             const int32_t token = want.tokens[r];
-            expect(f, out[r] == (r < n ? token : -77), "a late token");
-            expect(f, out[rows + r] == (r < n ? want.status[r] : -77), "a late status");
+            expect(f, out[r] == (r < n ? token : -77), "a replayed token");
+            expect(f, out[rows + r] == (r < n ? want.status[r] : -77), "a replayed status");
             expect(f,
                    out[2 * rows + index[r]] == (r >= n      ? -77
                                                 : token < 0 ? 0
                                                             : token),
-                   "a late token in the pool");
+                   "a replayed token in the pool");
             expect(f, out[3 * rows + r] == -77, "the call's own memory");
         }
-        cudaFree(d_out), cudaFree(d_index), cudaFree(d_late), cudaFree(d_rows);
+        cudaFree(d_out), cudaFree(d_index), cudaFree(d_replay), cudaFree(d_rows);
         free(out), free(index);
     }
     draws_free(&want), free(p), array_free(&l);
@@ -465,9 +466,9 @@ static void adjusting_free(adjusting *a)
 
 // A row with a bias or penalties draws what its logits draw as the CPU's kernel changes them, a
 // row without them what it drew before, and all logits are afterwards what they were; in a call of
-// its own, and as the late part of one (`late`), with filters and without.
+// its own, and by replay inputs (`replay`), with filters and without.
 static void check_adjusts(bench_exec *e, family *f, int rows, int vocab, int stride, bool filters,
-                          bool late, uint64_t *seed)
+                          bool replay, uint64_t *seed)
 {
     adjusting a = adjusting_new(rows, vocab, stride, seed);
     const size_t n = (size_t)rows * vocab;
@@ -491,13 +492,13 @@ static void check_adjusts(bench_exec *e, family *f, int rows, int vocab, int str
     int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 2 * rows);
     memset(out, 0x77, sizeof(int32_t) * 2 * rows);
     int32_t *d_out = ints_upload(out, 2 * rows);
-    const msgl_sample_late inputs = {d_out, d_out + rows, rows};
-    msgl_sample_late *d_late = (msgl_sample_late *)device_copy(&inputs, sizeof inputs);
+    const msgl_sample_replay inputs = {d_out, d_out + rows, rows};
+    msgl_sample_replay *d_replay = (msgl_sample_replay *)device_copy(&inputs, sizeof inputs);
     msgl_sample_call c = a.dev;
     c.logits = (float *)raw.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
     c.any_random = true, c.any_filter = filters;
     c.tokens = d_out, c.status = d_out + rows;
-    if (late) c.late = d_late, c.tokens = c.status = NULL;
+    if (replay) c.replay = d_replay, c.tokens = c.status = NULL;
     msgl__cuda_sample(&e->x, &c);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 2 * rows, cudaMemcpyDeviceToHost));
@@ -510,7 +511,7 @@ static void check_adjusts(bench_exec *e, family *f, int rows, int vocab, int str
         expect(f, memcmp(after + at, raw.host + at, sizeof(float) * vocab) == 0,
                "logits as they were");
     }
-    free(after), free(out), cudaFree(d_out), cudaFree(d_late);
+    free(after), free(out), cudaFree(d_out), cudaFree(d_replay);
     draws_free(&want), array_free(&raw), array_free(&changed), adjusting_free(&a);
 }
 
@@ -527,7 +528,7 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
-    family late = {"late"}, adjusts = {"adjusts"}, parts = {"parts"};
+    family replay = {"replay"}, adjusts = {"adjusts"}, shards = {"shards"};
     const int big = o.quick ? 5003 : 151936;
     check_greedy(&e, &greedy, SOME, 1, 1, &seed);
     check_greedy(&e, &greedy, MANY, 7, 7, &seed);
@@ -539,14 +540,14 @@ int main(int argc, char **argv)
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
     }
 
-    check_parts(&e, &parts, SOME, 777, 2, &seed);
-    check_parts(&e, &parts, MANY, 778, 3, &seed);
-    if (!o.quick) check_parts(&e, &parts, 1, big, 2, &seed);
-    if (!o.quick) check_parts(&e, &parts, 64, big, 4, &seed);
+    check_shards(&e, &shards, SOME, 777, 2, &seed);
+    check_shards(&e, &shards, MANY, 778, 3, &seed);
+    if (!o.quick) check_shards(&e, &shards, 1, big, 2, &seed);
+    if (!o.quick) check_shards(&e, &shards, 64, big, 4, &seed);
 
-    check_late(&e, &late, SOME, 777, &seed);
-    if (!o.quick) check_late(&e, &late, 1, big, &seed);
-    if (!o.quick) check_late(&e, &late, 24, big, &seed);
+    check_replay(&e, &replay, SOME, 777, &seed);
+    if (!o.quick) check_replay(&e, &replay, 1, big, &seed);
+    if (!o.quick) check_replay(&e, &replay, 24, big, &seed);
 
     const struct {
         int vocab, kind;
@@ -601,7 +602,7 @@ int main(int argc, char **argv)
         check_draws(&e, &draws, big + 1, 0, &p, 5000, &seed);
         check_draws(&e, &draws, 300007, 2, &p, 500, &seed); // more than the blocks keep
     }
-    for (int i = 0; i < 3; i++) { // filters, neither, late
+    for (int i = 0; i < 3; i++) { // filters, neither, replay
         const bool filters = i == 0, in_graph = i == 2;
         check_adjusts(&e, &adjusts, SOME, 777, 90, filters, in_graph, &seed);
         check_adjusts(&e, &adjusts, MANY, 1000, 200, filters, in_graph, &seed);
@@ -626,9 +627,9 @@ int main(int argc, char **argv)
     if (!o.quick) check_logprobs(&e, &logprobs, FEW, big, big, &seed);
     if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
     int failed = family_end(&greedy);
-    failed |= family_end(&late);
+    failed |= family_end(&replay);
     failed |= family_end(&adjusts);
-    failed |= family_end(&parts);
+    failed |= family_end(&shards);
     failed |= family_end(&draws);
     failed |= family_end(&mixed);
     failed |= family_end(&logprobs);

@@ -2,10 +2,10 @@
 //
 // tall_sm90: random shapes, plans and flags, and the plans that it chooses itself.
 #include "kernel/cuda/gemm/tall_sm90.h"
-#include "tests/cuda/fed_case.cuh"
+#include "tests/cuda/fused_norm_case.cuh"
 
 // plan NULL: the kernel's own choice.
-static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
+static void check(bench_exec *e, family *f, const fused_norm_case *c, uint64_t *seed,
                   const msgl_tall_plan *p)
 {
     char plan[200] = "chosen";
@@ -13,8 +13,9 @@ static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
         snprintf(plan, sizeof plan, "columns %d splits %d shared %d least %d", p->columns,
                  p->splits, p->shared >> 10, p->least >> 10);
     }
-    check_fed(e, f, c, seed, plan,
-              [&](const msgl_linear_call *call) { return msgl__cuda_tall_sm90(&e->x, call, p); });
+    check_fused_norm(e, f, c, seed, plan, [&](const msgl_linear_call *call) {
+        return msgl__cuda_tall_sm90(&e->x, call, p);
+    });
 }
 
 static void test_plans(bench_exec *e, const options *opt)
@@ -22,7 +23,7 @@ static void test_plans(bench_exec *e, const options *opt)
     family f = {"plans", 0, 0, 0};
     uint64_t seed = opt->seed;
     for (int i = 0; i < (opt->quick ? 12 : 100); i++) {
-        const fed_case c = random_case(&seed);
+        const fused_norm_case c = random_case(&seed);
         msgl_tall_plan plan = {}, *p = &plan;
         p->columns = 16 * (3 + below(&seed, 6));
         const int steps = (c.k + 63) / 64, most = steps < 8 ? steps : 8;
@@ -37,12 +38,12 @@ static void test_plans(bench_exec *e, const options *opt)
 static void test_chosen(bench_exec *e, const options *opt)
 {
     static const int MS[6] = {1, 48, 65, 127, 200, 256};
-    static const fed_shape MORE[2] = {{40, 520, false, false, true},
-                                      {1536, 2048, false, false, true}};
+    static const fused_norm_shape MORE[2] = {{40, 520, false, false, true},
+                                             {1536, 2048, false, false, true}};
     family f = {"chosen", 0, 0, 0};
     uint64_t seed = opt->seed;
-    check_chosen(opt, MS, MORE, [&](const fed_case *c) { check(e, &f, c, &seed, NULL); });
-    check_other_feeds(&f, 70, [&](const msgl_linear_call *call) {
+    check_chosen(opt, MS, MORE, [&](const fused_norm_case *c) { check(e, &f, c, &seed, NULL); });
+    check_other_norm_stats(&f, 70, [&](const msgl_linear_call *call) {
         return msgl__cuda_tall_sm90(&e->x, call, NULL);
     });
     if (family_end(&f) != 0) exit(1);

@@ -90,9 +90,9 @@ template <typename T> static void check_sum(size_t n, int call)
 
 template <typename T> static void check_addition(size_t rows, size_t dim, int call)
 {
-    const size_t n = rows * dim, feed = (size_t)msgl__peer_feed_parts(dim);
+    const size_t n = rows * dim, tiles = (size_t)msgl__peer_norm_stats_tiles(dim);
     std::vector<T> in = parts<T>(n, call), residual(n), scaled(n), want(n), wanted(n);
-    std::vector<float> weight(dim), sums(feed * rows, -1);
+    std::vector<float> weight(dim), sums(tiles * rows, -1);
     for (size_t i = 0; i < dim; i++) weight[i] = (float)(i % 5) - 2;
     for (size_t i = 0; i < n; i++) {
         residual[i] = from_f32<T>((float)(i % 9) - 4);
@@ -110,7 +110,7 @@ template <typename T> static void check_addition(size_t rows, size_t dim, int ca
     CHECK(same(residual, want) && same(scaled, wanted));
     for (size_t row = 0; row < rows; row++) {
         double all = 0, squares = 0;
-        for (size_t part = 0; part < feed; part++) all += sums[part * rows + row];
+        for (size_t tile = 0; tile < tiles; tile++) all += sums[tile * rows + row];
         for (size_t i = 0; i < dim; i++) {
             squares += (double)to_f32(want[row * dim + i]) * to_f32(want[row * dim + i]);
         }

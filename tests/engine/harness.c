@@ -158,7 +158,7 @@ static void check_slots(const harness *h, const msgl_batch *b)
 
 void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n)
 {
-    msgl_batch b = {.size = n, .num_decode = num_decode, .reqs = reqs, .flight = 0};
+    msgl_batch b = {.size = n, .num_decode = num_decode, .reqs = reqs, .step_slot = 0};
     for (int32_t i = 0; i < n; i++) b.num_tokens += msgl__extend_len(&reqs[i]);
     check_slots(h, &b);
     assert_int_equal(h->r->submit(h->r->ctx, &b), 0);

@@ -250,7 +250,7 @@ static void check_greedy(const char *model)
                             .num_decode = step == 0 ? 0 : 1,
                             .num_tokens = msgl__extend_len(&r),
                             .reqs = &r,
-                            .flight = step % 2};
+                            .step_slot = step % 2};
             assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
         }
         if (step == 0) continue;

@@ -19,12 +19,13 @@
 enum { TOKENS = 64, VOCAB = 260 };
 
 // Log-probabilities [TOKENS, VOCAB] of a prompt.
-static float *run(const char *model, const char *weights, const char *level)
+static float *run(const char *model, const char *weights, const char *level, int32_t ranks)
 {
     char path[512];
     int32_t ids[TOKENS];
     harness h;
-    const harness_target target = {.level = level, .threads = 2, .weights = weights};
+    const harness_target target = {
+        .level = level, .threads = 2, .weights = weights, .ranks = ranks};
     snprintf(path, sizeof path, MSGL_SOURCE_DIR "/tests/vectors/gguf/%s", model);
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
     const bool int8 = strcmp(weights, "int8") == 0;
@@ -43,9 +44,10 @@ static float *run(const char *model, const char *weights, const char *level)
 }
 
 // The largest difference; 0 only when all bits are the same.
-static double compare(const char *folder, const char *file, const char *weights, const char *level)
+static double compare_ranks(const char *folder, const char *file, const char *weights,
+                            const char *level, int32_t ranks)
 {
-    float *want = run(folder, weights, level), *got = run(file, weights, level);
+    float *want = run(folder, weights, level, ranks), *got = run(file, weights, level, ranks);
     double most = 0, width = 0;
     for (size_t i = 0; i < (size_t)TOKENS * VOCAB; i++) {
         most = fmax(most, fabs((double)want[i] - got[i]));
@@ -56,6 +58,11 @@ static double compare(const char *folder, const char *file, const char *weights,
     free(want);
     free(got);
     return most;
+}
+
+static double compare(const char *folder, const char *file, const char *weights, const char *level)
+{
+    return compare_ranks(folder, file, weights, level, 1);
 }
 
 static void test_equal(void **state)
@@ -79,6 +86,41 @@ static void test_equal(void **state)
     }
 }
 
+// Files that llama.cpp's converter has written, of all other architectures: the same bits, whatever
+// the order of their rows and tensors, and whether their norms have the 1 added.
+static void test_converted(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "gemma2",    "gemma3",    "qwen3moe",     "qwen2moe",  "mixtral", "phi3",
+        "phi3-long", "granite",   "smollm3",      "olmo2",     "glm4",    "gpt-oss",
+        "llama4",    "deepseek2", "deepseek2-v3", "qwen3next",
+    };
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        char folder[64], file[64];
+        snprintf(folder, sizeof folder, "converted/%s", models[i]);
+        snprintf(file, sizeof file, "converted/%s.gguf", models[i]);
+        for (int32_t ranks = 1; ranks < 3; ranks++) { // of two each has some rows and columns
+            const double diff = compare_ranks(folder, file, "float32", NULL, ranks);
+            // A_log, which the file has as -exp of it, is rounded twice.
+            const double most = strcmp(models[i], "qwen3next") == 0 ? 1e-4 : 0;
+            if (diff > most) fail_msg("%s, %d ranks: off by %g", file, ranks, diff);
+        }
+    }
+}
+
+// Latent attention with all of kv_b_proj, of which the file has K's rows as columns.
+static void test_expanded(void **state)
+{
+    (void)state;
+    assert_int_equal(setenv("MINISGL_LATENT_PROMPTS", "expanded", 1), 0);
+    for (int32_t ranks = 1; ranks < 3; ranks++) {
+        assert_true(compare_ranks("converted/deepseek2", "converted/deepseek2.gguf", "float32",
+                                  NULL, ranks) == 0);
+    }
+    assert_int_equal(unsetenv("MINISGL_LATENT_PROMPTS"), 0);
+}
+
 // Llama 3's scaled frequencies come from a tensor that was rounded to f32.
 static void test_rope_factors(void **state)
 {
@@ -90,6 +132,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_converted),
+        cmocka_unit_test(test_expanded),
         cmocka_unit_test(test_rope_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,7 +107,7 @@ static void launch(msgl_device *d, msgl_graph *g)
     (void)d;
     gpu.num_launched++;
     msgl_engine_step s = g->step;
-    for (int i = 0; i < MSGL_ENGINE_FLIGHTS; i++) {
+    for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         const msgl_engine_step *now = &gpu.e->steps[i];
         if (!now->in_flight || now->graph == NULL || now->graph->graph != g) continue;
         memcpy(s.seqs, now->seqs, sizeof s.seqs);
@@ -150,11 +150,11 @@ static int32_t short_seq_len(const msgl_attn_backend *b, int32_t size)
 static void sample(msgl_exec *x, const msgl_sample_call *c)
 {
     msgl_sample_call call = *c;
-    if (c->late != NULL) {
-        call.num_rows = c->late->num_rows;
-        call.tokens = c->late->tokens;
-        call.status = c->late->status;
-        call.late = NULL;
+    if (c->replay != NULL) {
+        call.num_rows = c->replay->num_rows;
+        call.tokens = c->replay->tokens;
+        call.status = c->replay->status;
+        call.replay = NULL;
         assert_false(c->any_filter);
         gpu.num_chosen += call.num_rows;
     }

@@ -452,7 +452,7 @@ static void test_device_tables(void **state)
                             msgl__page_table_row(&h.e->page_tables[1], 1), TOKENS * 4);
     assert_int_equal(h.r->write_tokens(h.r->ctx, 1, 3, ids, 17), 0);
     const int32_t last = (int32_t)((h.e->next_write - 1) % MSGL_ENGINE_WRITES);
-    assert_int_equal(h.e->device->ops->wait(h.e->device, MSGL_ENGINE_FLIGHTS + last), 0);
+    assert_int_equal(h.e->device->ops->wait(h.e->device, MSGL_ENGINE_STEP_SLOTS + last), 0);
     for (int32_t k = 0; k < 2; k++) expect_table(&h, tables[k], k, 1, 3, 20);
     msgl_batch_req r = harness_req(1, 20, 41);
     harness_step(&h, MSGL_PREFILL, &r, 1);

@@ -160,18 +160,18 @@ static void expect_refused(msgl_memory_plan p, int code, const char *words)
 
 // Shares of all memory, as vLLM and SGLang count: with the workspace, and without it; and never
 // more than is free.
-static void test_whole_shares(void **state)
+static void test_mem_fractions(void **state)
 {
     (void)state;
     static const struct {
-        double share;
+        double mem_fraction;
         bool with_workspace;
         int64_t budget; // MiB for the pools, but for the tables; 900: of what is free
     } cases[] = {{0.5, true, 643}, {0.5, false, 700}, {0.25, true, 143}, {1, true, 900}};
     for (int i = 0; i < 4; i++) {
         msgl_memory_plan p = wanted();
         p.whole = 2000 * MIB;
-        p.whole_share = cases[i].share;
+        p.mem_fraction = cases[i].mem_fraction;
         p.with_workspace = cases[i].with_workspace;
         p.memory_ratio = 0.9; // does not count
         p.available = 1257 * MIB;
@@ -184,7 +184,7 @@ static void test_whole_shares(void **state)
     }
     msgl_memory_plan p = wanted();
     p.whole = 2000 * MIB;
-    p.whole_share = 0.15;
+    p.mem_fraction = 0.15;
     p.max_seq_len = 100;
     expect_refused(p, MSGL_ENOMEM, "a larger --mem-fraction-static may help");
     p.with_workspace = true;
@@ -547,7 +547,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_proportion),   cmocka_unit_test(test_whole_shares),
+        cmocka_unit_test(test_proportion),   cmocka_unit_test(test_mem_fractions),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
         cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
         cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),

@@ -29,12 +29,12 @@ static void open_engine(harness *h, int32_t max_running)
     assert_int_equal(h->info->max_seq_len, MAX_SEQ);
 }
 
-// An answer of request 0 at position 20 and a chunk [0, 10) of request 1, as flight 1.
+// An answer of request 0 at position 20 and a chunk [0, 10) of request 1, in step slot 1.
 static msgl_batch good_batch(msgl_batch_req reqs[2])
 {
     reqs[0] = harness_req(0, 20, 21);
     reqs[1] = harness_req(1, 0, 10);
-    return (msgl_batch){.size = 2, .num_decode = 1, .num_tokens = 11, .reqs = reqs, .flight = 1};
+    return (msgl_batch){.size = 2, .num_decode = 1, .num_tokens = 11, .reqs = reqs, .step_slot = 1};
 }
 
 // An engine with pages for that batch's requests, and the batch.
@@ -50,7 +50,7 @@ static void expect_refused(harness *h, msgl_batch b, const char *what)
     msgl_step_result result;
     if (h->r->submit(h->r->ctx, &b) != MSGL_EINVAL) fail_msg("accepted: %s", what);
     // Nothing was queued for it.
-    if (h->r->wait(h->r->ctx, b.flight, &result) != MSGL_EINVAL) fail_msg("in flight: %s", what);
+    if (h->r->wait(h->r->ctx, b.step_slot, &result) != MSGL_EINVAL) fail_msg("in flight: %s", what);
 }
 
 // One field at a time is wrong, and all sums agree with it.
@@ -99,10 +99,10 @@ static void test_wrong_batches(void **state)
     msgl_batch_req reqs[2];
     const msgl_batch good = open_with_batch(&h, reqs);
     msgl_batch b = good;
-    b.flight = -1;
-    expect_refused(&h, b, "flight -1");
-    b.flight = h.r->max_flights;
-    expect_refused(&h, b, "a flight too many");
+    b.step_slot = -1;
+    expect_refused(&h, b, "step slot -1");
+    b.step_slot = h.r->max_in_flight;
+    expect_refused(&h, b, "a step slot too many");
     b = good, b.size = 0, b.num_decode = 0;
     expect_refused(&h, b, "no requests");
     b = good, b.num_decode = -1;
@@ -115,7 +115,7 @@ static void test_wrong_batches(void **state)
     expect_refused(&h, b, "more tokens than requests have");
     msgl_batch_req many[RUNNING + 1];
     for (int32_t i = 0; i <= RUNNING; i++) many[i] = harness_req(i % RUNNING, 0, 1);
-    b = (msgl_batch){.size = RUNNING + 1, .num_tokens = RUNNING + 1, .reqs = many, .flight = 1};
+    b = (msgl_batch){.size = RUNNING + 1, .num_tokens = RUNNING + 1, .reqs = many, .step_slot = 1};
     expect_refused(&h, b, "more requests than may run");
     for (int32_t i = 0; i < RUNNING; i++) many[i] = harness_req(i, 0, MAX_SEQ);
     b.size = RUNNING, b.num_tokens = RUNNING * MAX_SEQ;
@@ -124,8 +124,8 @@ static void test_wrong_batches(void **state)
     harness_close(&h);
 }
 
-// A flight is taken until its step was waited for, and only then.
-static void test_flight_taken(void **state)
+// A step slot is taken until its step was waited for, and only then.
+static void test_step_slot_taken(void **state)
 {
     (void)state;
     harness h;
@@ -133,7 +133,7 @@ static void test_flight_taken(void **state)
     msgl_batch b = open_with_batch(&h, reqs), other = b;
     assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
     assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
-    other.flight = 0;
+    other.step_slot = 0;
     assert_int_equal(h.r->submit(h.r->ctx, &other), 0);
     assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), 0);
     assert_int_equal(h.result.size, 2);
@@ -142,7 +142,7 @@ static void test_flight_taken(void **state)
     assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), 0);
     assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), MSGL_EINVAL);
     assert_int_equal(h.r->wait(h.r->ctx, -1, &h.result), MSGL_EINVAL);
-    assert_int_equal(h.r->wait(h.r->ctx, h.r->max_flights, &h.result), MSGL_EINVAL);
+    assert_int_equal(h.r->wait(h.r->ctx, h.r->max_in_flight, &h.result), MSGL_EINVAL);
     harness_close(&h);
 }
 
@@ -169,8 +169,8 @@ static void test_rows_that_adjust(void **state)
         reqs[0].sampling.presence_penalty = cases[i].presence;
         reqs[0].extra = cases[i].bias ? extra : NULL;
         assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
-        assert_int_equal(h.r->wait(h.r->ctx, b.flight, &h.result), 0);
-        const msgl_sample_row *rows = h.e->steps[b.flight].io.sample_rows;
+        assert_int_equal(h.r->wait(h.r->ctx, b.step_slot, &h.result), 0);
+        const msgl_sample_row *rows = h.e->steps[b.step_slot].io.sample_rows;
         assert_int_equal(rows[0].adjusts, cases[i].adjusts);
         assert_false(rows[1].adjusts);
     }
@@ -196,7 +196,7 @@ static void test_lengths_on_the_device(void **state)
     harness h;
     msgl_batch_req reqs[2];
     msgl_batch b = open_with_batch(&h, reqs);
-    const msgl_engine_step *s = &h.e->steps[b.flight];
+    const msgl_engine_step *s = &h.e->steps[b.step_slot];
     for (int32_t num_decode = 0; num_decode <= 2; num_decode++) {
         b.num_decode = num_decode;
         reqs[0] = num_decode > 0 ? harness_req(0, 20, 21) : harness_req(0, 20, 22);
@@ -204,7 +204,7 @@ static void test_lengths_on_the_device(void **state)
         b.num_tokens = msgl__extend_len(&reqs[0]) + msgl__extend_len(&reqs[1]);
         memset(h.e->dev.base, 0, msgl__staging_device_bytes(h.e));
         assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
-        assert_int_equal(h.r->wait(h.r->ctx, b.flight, &h.result), 0);
+        assert_int_equal(h.r->wait(h.r->ctx, b.step_slot, &h.result), 0);
         assert_int_equal(s->num_seqs, 1); // a CPU's kernels take both at once
         expect_copied(&s->seqs[0], num_decode < 2 ? MSGL_PREFILL : MSGL_DECODE, 2);
     }
@@ -234,7 +234,7 @@ static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, i
     assert_non_null(ids);
     assert_int_equal(h->r->write_tokens(h->r->ctx, row, pos, ids, n), 0);
     const int32_t last = (int32_t)((e->next_write - 1) % MSGL_ENGINE_WRITES);
-    assert_int_equal(e->device->ops->wait(e->device, MSGL_ENGINE_FLIGHTS + last), 0);
+    assert_int_equal(e->device->ops->wait(e->device, MSGL_ENGINE_STEP_SLOTS + last), 0);
     const int32_t *slots = msgl__page_table_row(&e->page_tables[0], row);
     for (size_t i = 0; i < places; i++) {
         const int32_t at = (int32_t)i - row * e->token_stride; // position in the row
@@ -282,7 +282,7 @@ static void test_device_page_table(void **state)
 }
 
 // A graph of any size may run a step of any number of answers up to its size, so their arrays are
-// at the same places for all of them, on the device and in each flight.
+// at the same places for all of them, on the device and in each step slot.
 static void test_places_of_decode_steps(void **state)
 {
     (void)state;
@@ -291,8 +291,8 @@ static void test_places_of_decode_steps(void **state)
         harness h;
         open_engine(&h, running[i]);
         msgl_engine *e = h.e;
-        for (int flight = 0; flight < MSGL_ENGINE_FLIGHTS; flight++) {
-            msgl_engine_step *s = &e->steps[flight];
+        for (int step_slot = 0; step_slot < MSGL_ENGINE_STEP_SLOTS; step_slot++) {
+            msgl_engine_step *s = &e->steps[step_slot];
             msgl__step_bind(e, s, running[i]);
             const msgl_engine_io io = s->io, dev = s->dev;
             for (int32_t n = 1; n <= running[i]; n++) {
@@ -315,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_requests),         cmocka_unit_test(test_wrong_batches),
-        cmocka_unit_test(test_flight_taken),           cmocka_unit_test(test_device_page_table),
+        cmocka_unit_test(test_step_slot_taken),        cmocka_unit_test(test_device_page_table),
         cmocka_unit_test(test_places_of_decode_steps), cmocka_unit_test(test_lengths_on_the_device),
         cmocka_unit_test(test_rows_that_adjust),
     };

@@ -18,7 +18,7 @@ typedef struct seq {
     int32_t ids[MAX_SEQ_PAGES * MAX_PAGE], slots[MSGL_MAX_SPANS][MAX_SEQ_PAGES * MAX_PAGE];
     int32_t len, position;
     uint64_t salt;
-    msgl_cache_handle hold;
+    msgl_cache_handle cache_handle;
 } seq;
 
 typedef struct machine {
@@ -70,7 +70,7 @@ static uint64_t *shadow_of(machine *m, const seq *s, int32_t span, int32_t i)
 static void verify_rows(machine *m, const seq *s)
 {
     for (int32_t span = 0; span < m->layout.num_spans; span++) {
-        for (int32_t i = s->hold.first[span]; i < s->len / m->page_size; i++) {
+        for (int32_t i = s->cache_handle.first[span]; i < s->len / m->page_size; i++) {
             if (!is_state(m, span)) {
                 require(*shadow_of(m, s, span, i) == hash_prefix(m, s, i + 1));
             }
@@ -101,39 +101,40 @@ static void start(machine *m, seq *s)
     const msgl_prefix p = msgl__cache_match(m->cache, s->salt, s->ids, s->len, &pending);
     require(p.len >= 0 && pending >= 0 && p.len + pending <= s->len);
     require(p.len % m->page_size == 0 && pending % m->page_size == 0);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];
-    msgl__cache_begin(m->cache, p, &s->hold);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    msgl__cache_begin(m->cache, p, &s->cache_handle);
     s->position = p.len;
     s->active = true;
     const int32_t last = m->layout.num_spans - 1;
-    if (s->hold.loads >= 0) {
-        require(m->shadow[last][s->hold.loads] == hash_prefix(m, s, p.len / m->page_size));
+    if (s->cache_handle.loads >= 0) {
+        require(m->shadow[last][s->cache_handle.loads] == hash_prefix(m, s, p.len / m->page_size));
     }
-    require((s->hold.loads >= 0) == (is_state(m, last) && p.len > 0));
-    while (s->hold.num_pages * m->page_size < s->len) {
-        if (!msgl__cache_grow(m->cache, &s->hold, s->hold.num_pages + 1)) {
-            s->len = s->hold.num_pages * m->page_size;
+    require((s->cache_handle.loads >= 0) == (is_state(m, last) && p.len > 0));
+    while (s->cache_handle.num_pages * m->page_size < s->len) {
+        if (!msgl__cache_grow(m->cache, &s->cache_handle, s->cache_handle.num_pages + 1)) {
+            s->len = s->cache_handle.num_pages * m->page_size;
         }
     }
-    compute(m, s, p.len / m->page_size, s->hold.num_pages);
+    compute(m, s, p.len / m->page_size, s->cache_handle.num_pages);
 }
 
 static void extend(machine *m, seq *s)
 {
-    const int32_t before = s->hold.prefix.len;
-    msgl__cache_extend(m->cache, &s->hold, s->ids, before + next(m) % (s->len - before + 1));
-    require(s->hold.prefix.len >= before && s->hold.prefix.len <= s->len);
+    const int32_t before = s->cache_handle.prefix.len;
+    msgl__cache_extend(m->cache, &s->cache_handle, s->ids,
+                       before + next(m) % (s->len - before + 1));
+    require(s->cache_handle.prefix.len >= before && s->cache_handle.prefix.len <= s->len);
     const int32_t pages = 1 + next(m) % MAX_SEQ_PAGES;
     if (pages * m->page_size > s->len) return;
-    const int32_t c = msgl__cache_checkpoint(m->cache, &s->hold, pages * m->page_size);
+    const int32_t c = msgl__cache_checkpoint(m->cache, &s->cache_handle, pages * m->page_size);
     if (c >= 0) m->shadow[m->layout.num_spans - 1][c] = hash_prefix(m, s, pages);
 }
 
 static void slide(machine *m, seq *s)
 {
     s->position += next(m) % (s->len - s->position + 1);
-    msgl__cache_slide(m->cache, &s->hold, s->position);
-    msgl__cache_loaded(m->cache, &s->hold);
+    msgl__cache_slide(m->cache, &s->cache_handle, s->position);
+    msgl__cache_loaded(m->cache, &s->cache_handle);
 }
 
 static void step(machine *m)
@@ -152,9 +153,9 @@ static void step(machine *m)
         slide(m, s);
     } else {
         if (op % 8 == 5) {
-            msgl__cache_discard(m->cache, &s->hold);
+            msgl__cache_discard(m->cache, &s->cache_handle);
         } else {
-            msgl__cache_release(m->cache, &s->hold, s->ids, next(m) % (s->len + 1));
+            msgl__cache_release(m->cache, &s->cache_handle, s->ids, next(m) % (s->len + 1));
         }
         s->active = false;
     }
@@ -194,7 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (int i = 0; i < MAX_SEQS; i++) {
         seq *s = &m.seqs[i];
-        if (s->active) msgl__cache_release(m.cache, &s->hold, s->ids, s->len);
+        if (s->active) msgl__cache_release(m.cache, &s->cache_handle, s->ids, s->len);
     }
     msgl__cache_flush(m.cache);
     for (int32_t i = 0; i < m.layout.num_spans; i++) {

@@ -20,7 +20,7 @@ typedef struct problem {
     float softcap;
     int tokens, keys; // one request: its last `tokens` of `keys`
     int rows;         // of a work item
-    bool split;       // every tile a part of its own
+    bool split;       // every tile a partial of its own
     int heads_per_task;
 } problem;
 
@@ -97,23 +97,24 @@ static void make_list(checkkern *ck, const problem *p, memory *m)
         const int row = i * p->rows, rows = packed - row < p->rows ? packed - row : p->rows;
         const int end = first_pos + (row + rows - 1) / p->group + 1;
         if (!p->split) {
-            w[n++] = (msgl_attn_work){.row = row, .rows = rows, .kv_end = end, .part = -1};
+            w[n++] = (msgl_attn_work){.row = row, .rows = rows, .kv_end = end, .partial = -1};
             continue;
         }
-        g[i] = (msgl_attn_group){.row = row, .rows = rows, .part = n};
-        for (int at = 0; at < end; at += MSGL_ATTN_TILE, g[i].num_parts++, g[i].num_works++, n++) {
+        g[i] = (msgl_attn_group){.row = row, .rows = rows, .partial = n};
+        for (int at = 0; at < end;
+             at += MSGL_ATTN_TILE, g[i].num_partials++, g[i].num_works++, n++) {
             const int to = at + MSGL_ATTN_TILE < end ? at + MSGL_ATTN_TILE : end;
             w[n] = (msgl_attn_work){
-                .row = row, .rows = rows, .kv_begin = at, .kv_end = to, .part = n, .group = i};
+                .row = row, .rows = rows, .kv_begin = at, .kv_end = to, .partial = n, .group = i};
         }
     }
     m->call.works = w;
     m->call.groups = g;
     m->call.num_works = n;
-    m->call.part_rows = p->rows;
-    m->call.parts =
+    m->call.partial_rows = p->rows;
+    m->call.partials =
         msgl__ck_alloc(ck, (size_t)n * (size_t)p->kv_heads *
-                               msgl__attn_part_floats(p->rows, v_dim_of(p)) * sizeof(float));
+                               msgl__attn_partial_floats(p->rows, v_dim_of(p)) * sizeof(float));
     m->call.pending = msgl__ck_alloc(ck, (size_t)items * (size_t)p->kv_heads * sizeof(atomic_int));
 }
 
@@ -213,7 +214,7 @@ static void check_one(checkkern *ck, const problem *p)
     const msgl_attn_kernels *k = &ck->cur->attn;
     k->paged(k, ck->exec, &m.call);
     msgl__ck_near(ck, "out", &m.out, m.want, tolerance(p->dtype, m.vmax));
-    // The same bits with one thread, other items, and parts instead of one walk.
+    // The same bits with one thread, other items, and partials instead of one walk.
     problem other = *p;
     other.rows = p->rows == 16 ? 7 : 16;
     other.split = !p->split;

@@ -42,7 +42,7 @@ static float rounded(float v, msgl_dtype dtype)
 }
 
 // What MSGL_WFORMAT_INT8 says that is left of n values of a row.
-static void hold_int8(float *v, int n)
+static void round_to_int8(float *v, int n)
 {
     for (int at = 0; at < n; at += 64) {
         const int end = at + 64 < n ? at + 64 : n;
@@ -60,17 +60,17 @@ static void hold_int8(float *v, int n)
 }
 
 // What products work with: of rows of a weight, and of activations.
-static void hold(float *v, int n, msgl_wformat_id f, bool weight)
+static void round_to_format(float *v, int n, msgl_wformat_id f, bool weight)
 {
-    if (f == MSGL_W_INT8) hold_int8(v, n);
+    if (f == MSGL_W_INT8) round_to_int8(v, n);
     if (f == MSGL_W_INT8 || (f != MSGL_W_BF16 && !weight)) return;
     for (int i = 0; i < n; i++) v[i] = rounded(v[i], (msgl_dtype)f);
 }
 
-static void hold_rows(operands *o)
+static void round_rows(operands *o)
 {
     for (int r = 0; r < o->w.n; r++) {
-        hold(o->rows + (size_t)r * (size_t)o->w.k, o->w.k, o->w.format->id, true);
+        round_to_format(o->rows + (size_t)r * (size_t)o->w.k, o->w.k, o->w.format->id, true);
     }
 }
 
@@ -110,7 +110,7 @@ static operands make(checkkern *ck, const problem *p)
                   .bias = p->bias ? msgl__ck_alloc(ck, n * sizeof(float)) : NULL};
     for (size_t i = 0; i < n * k; i++) o.rows[i] = msgl__ck_normal(ck);
     pack_in_pieces(ck, &o, MSGL_F32);
-    hold_rows(&o);
+    round_rows(&o);
     for (size_t r = 0; r < (size_t)p->m; r++) {
         for (size_t i = 0; i < p->ld_in; i++) {
             o.in[r * p->ld_in + i] = i < k ? msgl__ck_normal(ck) : NAN;
@@ -127,7 +127,7 @@ static double oracle(checkkern *ck, const problem *p, const operands *o, double 
     float *x = msgl__ck_alloc(ck, (size_t)p->k * sizeof *x);
     for (int r = 0; r < p->m; r++) {
         memcpy(x, o->in + (size_t)r * p->ld_in, (size_t)p->k * sizeof *x);
-        hold(x, p->k, p->format, false);
+        round_to_format(x, p->k, p->format, false);
         for (int c = 0; c < p->n; c++) {
             double sum = 0, abs_sum = 0;
             for (int i = 0; i < p->k; i++) {
@@ -245,7 +245,7 @@ static void check_special(checkkern *ck, msgl_wformat_id t)
     o.rows[20 * k + 5] = INFINITY;
     o.rows[36 * k + 69] = NAN;
     pack_in_pieces(ck, &o, MSGL_F32);
-    hold_rows(&o);
+    round_rows(&o);
     check_problem(ck, &p, &o);
 }
 
@@ -303,7 +303,7 @@ static void check_pack(checkkern *ck)
             o.rows[11] = -0.0f;
         }
         pack_in_pieces(ck, &o, src);
-        hold_rows(&o);
+        round_rows(&o);
         int32_t *ids = msgl__ck_alloc(ck, (size_t)(2 * n) * sizeof *ids);
         for (int i = 0; i < 2 * n; i++) ids[i] = i < n ? n - 1 - i : msgl__ck_int(ck, 0, n - 1);
         ck_buf out = msgl__ck_buf(ck, 2 * n, k, (size_t)k);

@@ -118,7 +118,7 @@ static void lines_come_back_whole_or_not_at_all(void **state)
 {
     (void)state;
     msgl_gemm_choice choices[2] = {call_choice(151936, 256, 1), product_choice(6144, 0)};
-    choices[0].key.call |= MSGL_CALL_GATED | MSGL_CALL_NORM | MSGL_CALL_FED | MSGL_CALL_ROPE;
+    choices[0].key.call |= MSGL_CALL_GATED | MSGL_CALL_NORM | MSGL_CALL_NORM_STATS | MSGL_CALL_ROPE;
     for (int i = 0; i < 2; i++) {
         char line[512], damaged[512];
         msgl_gemm_choice c;

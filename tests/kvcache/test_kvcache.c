@@ -214,7 +214,7 @@ enum { PAGES = 8, PAGE = 4, ROW = PAGES * PAGE };
 
 typedef struct seq {
     int32_t ids[ROW], slots[MSGL_MAX_SPANS][ROW];
-    msgl_cache_handle hold;
+    msgl_cache_handle cache_handle;
 } seq;
 
 static int32_t to_ids(const char *text, int32_t *ids)
@@ -228,14 +228,14 @@ static int32_t to_ids(const char *text, int32_t *ids)
 static void begin(msgl_cache *c, seq *s, const char *text)
 {
     const int32_t n = to_ids(text, s->ids);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];
-    msgl__cache_begin(c, msgl__cache_match(c, 0, s->ids, n, NULL), &s->hold);
-    assert_true(msgl__cache_grow(c, &s->hold, (n + PAGE - 1) / PAGE));
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    msgl__cache_begin(c, msgl__cache_match(c, 0, s->ids, n, NULL), &s->cache_handle);
+    assert_true(msgl__cache_grow(c, &s->cache_handle, (n + PAGE - 1) / PAGE));
 }
 
 static void end(msgl_cache *c, seq *s, int32_t keep)
 {
-    msgl__cache_release(c, &s->hold, s->ids, keep);
+    msgl__cache_release(c, &s->cache_handle, s->ids, keep);
     msgl_err err;
     if (msgl__cache_check(c, &err) != 0) fail_msg("%s", err.text);
 }
@@ -286,7 +286,7 @@ static void test_share_and_branch(void **state)
     assert_int_equal(matched(c, "aaaabbb"), 4); // whole pages only
     assert_int_equal(matched(c, "baaabbbb"), 0);
     begin(c, &b, "aaaaxxxxyyyy");
-    assert_int_equal(b.hold.prefix.len, 4);
+    assert_int_equal(b.cache_handle.prefix.len, 4);
     assert_memory_equal(b.slots[0], a.slots[0], PAGE * sizeof(int32_t)); // the same page
     expect(c, 4, 2, 1);                                                  // bbbb may go, aaaa not
     end(c, &b, 12);
@@ -308,9 +308,9 @@ static void test_same_tokens_twice(void **state)
     begin(c, &a, "aaaabbbb");
     begin(c, &b, "aaaabbbbcccc"); // at the same time: nothing to share yet
     expect(c, 3, 0, 0);
-    msgl__cache_extend(c, &a.hold, a.ids, 8);
-    msgl__cache_extend(c, &b.hold, b.ids, 12); // locked by a: goes on below it
-    assert_int_equal(b.hold.prefix.len, 12);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 8);
+    msgl__cache_extend(c, &b.cache_handle, b.ids, 12); // locked by a: goes on below it
+    assert_int_equal(b.cache_handle.prefix.len, 12);
     expect(c, 3, 3, 0);
     end(c, &a, 8);
     expect(c, 3, 3, 0); // b holds all of it
@@ -329,8 +329,8 @@ static void test_extend_stops_at_unlocked(void **state)
     begin(c, &b, "aaaabbbbcccc");
     end(c, &a, 8);
     expect(c, 3, 2, 2);
-    msgl__cache_extend(c, &b.hold, b.ids, 12);
-    assert_int_equal(b.hold.prefix.len, 0);
+    msgl__cache_extend(c, &b.cache_handle, b.ids, 12);
+    assert_int_equal(b.cache_handle.prefix.len, 0);
     expect(c, 3, 2, 2);
     end(c, &b, 12); // at the end it joins, in one go
     expect(c, 5, 3, 3);
@@ -343,9 +343,9 @@ static void test_pending_is_not_matched(void **state)
     msgl_cache *c = make(MSGL_CACHE_RADIX);
     seq a;
     begin(c, &a, "aaaabbbb");
-    msgl__cache_extend(c, &a.hold, a.ids, 4);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 4);
     msgl__cache_next_step(c);
-    msgl__cache_extend(c, &a.hold, a.ids, 8);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 8);
     int32_t pending;
     assert_int_equal(msgl__cache_match(c, 0, a.ids, 8, &pending).len, 4);
     assert_int_equal(pending, 4);
@@ -380,8 +380,8 @@ static void test_eviction_order(void **state)
     begin(c, &a, "aaaabbbb");
     begin(c, &x, "222233334444555566667777");
     // Six pages: everything but the two that a has locked.
-    assert_false(msgl__cache_grow(c, &x.hold, 7));
-    assert_int_equal(x.hold.num_pages, 6);
+    assert_false(msgl__cache_grow(c, &x.cache_handle, 7));
+    assert_int_equal(x.cache_handle.num_pages, 6);
     expect(c, 0, 2, 0);
     end(c, &x, 0);
     end(c, &a, 0); // 0 new tokens kept; what was cached stays
@@ -465,20 +465,20 @@ static void test_window(void **state)
     seq a, b;
     begin(c, &a, "aaaabbbbccccdddd"); // four pages of both
     expect_span(c, 1, 2, 0, 0);
-    msgl__cache_slide(c, &a.hold, 8); // token 8 reads from token 3 on
+    msgl__cache_slide(c, &a.cache_handle, 8); // token 8 reads from token 3 on
     expect_span(c, 1, 2, 0, 0);
-    msgl__cache_slide(c, &a.hold, 9); // from token 4 on: page 0 goes
-    assert_int_equal(a.hold.first[1], 1);
+    msgl__cache_slide(c, &a.cache_handle, 9); // from token 4 on: page 0 goes
+    assert_int_equal(a.cache_handle.first[1], 1);
     expect_span(c, 1, 3, 0, 0);
-    msgl__cache_extend(c, &a.hold, a.ids, 12);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 12);
     expect_span(c, 1, 3, 2, 0); // pages 1 and 2 are held
     msgl__cache_next_step(c);
     assert_int_equal(matched(c, "aaaabbbb"), 0);       // needs page 0's tokens 3
     assert_int_equal(matched(c, "aaaabbbbccccx"), 12); // 7 to 11
-    msgl__cache_slide(c, &a.hold, 16);                 // 11 on
+    msgl__cache_slide(c, &a.cache_handle, 16);         // 11 on
     expect_span(c, 1, 3, 2, 1);
     begin(c, &b, "aaaabbbbccccxxxxyyyy");
-    assert_int_equal(b.hold.first[1], 1);
+    assert_int_equal(b.cache_handle.first[1], 1);
     assert_int_equal(b.slots[1][4], a.slots[1][4]);
     expect_span(c, 1, 1, 2, 0);
     end(c, &a, 16);
@@ -503,30 +503,31 @@ static void test_states(void **state)
     msgl_cache *c = make_of(MSGL_CACHE_RADIX, &l);
     seq a, b;
     begin(c, &a, "aaaabbbbccccddddeeee");
-    assert_int_equal(a.hold.loads, -1);
-    msgl__cache_extend(c, &a.hold, a.ids, 12);
-    const int32_t at_8 = msgl__cache_checkpoint(c, &a.hold, 8);
+    assert_int_equal(a.cache_handle.loads, -1);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 12);
+    const int32_t at_8 = msgl__cache_checkpoint(c, &a.cache_handle, 8);
     assert_true(at_8 >= 0);
-    assert_int_equal(msgl__cache_checkpoint(c, &a.hold, 8), -1); // it has one
-    const int32_t own = msgl__cache_checkpoint(c, &a.hold, 16);
+    assert_int_equal(msgl__cache_checkpoint(c, &a.cache_handle, 8), -1); // it has one
+    const int32_t own = msgl__cache_checkpoint(c, &a.cache_handle, 16);
     assert_true(own >= 0 && own != at_8);
-    assert_int_equal(msgl__cache_checkpoint(c, &a.hold, 20), own); // takes its place
+    assert_int_equal(msgl__cache_checkpoint(c, &a.cache_handle, 20), own); // takes its place
     expect_span(c, 1, 0, 1, 1);
     assert_int_equal(matched(c, "aaaabbbbcccc"), 0); // this step saves it
     msgl__cache_next_step(c);
     assert_int_equal(matched(c, "aaaabbbbcccc"), 8); // not 12: no state there
     begin(c, &b, "aaaabbbbxxxx");
-    assert_int_equal(b.hold.loads, at_8);
+    assert_int_equal(b.cache_handle.loads, at_8);
     expect_span(c, 1, 0, 1, 0);
-    msgl__cache_extend(c, &b.hold, b.ids, 12);
-    assert_int_equal(msgl__cache_checkpoint(c, &b.hold, 12), -1); // none to be had
-    msgl__cache_loaded(c, &b.hold);
+    msgl__cache_extend(c, &b.cache_handle, b.ids, 12);
+    assert_int_equal(msgl__cache_checkpoint(c, &b.cache_handle, 12), -1); // none to be had
+    msgl__cache_loaded(c, &b.cache_handle);
     expect_span(c, 1, 0, 1, 1);
     end(c, &a, 20); // its own is the state behind all that it keeps
     expect_span(c, 1, 0, 2, 2);
     msgl__cache_next_step(c);
     assert_int_equal(matched(c, "aaaabbbbccccddddeeee"), 20);
-    assert_int_equal(msgl__cache_checkpoint(c, &b.hold, 12), at_8); // the one unused for longest
+    assert_int_equal(msgl__cache_checkpoint(c, &b.cache_handle, 12),
+                     at_8); // the one unused for longest
     assert_int_equal(matched(c, "aaaabbbb"), 0);
     end(c, &b, 12);
     msgl__cache_next_step(c);
@@ -542,12 +543,12 @@ static void test_discarded_state(void **state)
     msgl_cache *c = make_of(MSGL_CACHE_RADIX, &l);
     seq a, b;
     begin(c, &a, "aaaabbbbcccc");
-    assert_true(msgl__cache_checkpoint(c, &a.hold, 8) >= 0); // beyond its prefix: its own
-    msgl__cache_extend(c, &a.hold, a.ids, 12);
+    assert_true(msgl__cache_checkpoint(c, &a.cache_handle, 8) >= 0); // beyond its prefix: its own
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 12);
     msgl__cache_next_step(c);
     begin(c, &b, "aaaabbbbcccc");
-    msgl__cache_extend(c, &b.hold, b.ids, 12);
-    msgl__cache_discard(c, &a.hold);
+    msgl__cache_extend(c, &b.cache_handle, b.ids, 12);
+    msgl__cache_discard(c, &a.cache_handle);
     expect_span(c, 2, 2, 0, 0);
     end(c, &b, 12);
     msgl__cache_destroy(c);
@@ -559,10 +560,10 @@ static void test_naive(void **state)
     msgl_cache *c = make(MSGL_CACHE_NAIVE);
     seq a, b;
     begin(c, &a, "aaaabbbb");
-    msgl__cache_extend(c, &a.hold, a.ids, 8);
+    msgl__cache_extend(c, &a.cache_handle, a.ids, 8);
     msgl__cache_next_step(c);
     begin(c, &b, "aaaabbbbcccc");
-    assert_int_equal(b.hold.prefix.len, 0);
+    assert_int_equal(b.cache_handle.prefix.len, 0);
     expect(c, 3, 0, 0);
     end(c, &a, 8);
     end(c, &b, 12);
@@ -582,12 +583,12 @@ static void test_salts(void **state)
     for (uint64_t salt = 0; salt < 3; salt++) {
         seq *q = &s[salt];
         to_ids("aaaabbbb", q->ids);
-        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->hold.slots[i] = q->slots[i];
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.slots[i] = q->slots[i];
         const msgl_prefix p = msgl__cache_match(c, salt, ids, 8, NULL);
         assert_int_equal(p.len, 0);
-        msgl__cache_begin(c, p, &q->hold);
-        assert_true(msgl__cache_grow(c, &q->hold, 2));
-        if (salt == 1) msgl__cache_extend(c, &q->hold, q->ids, 8);
+        msgl__cache_begin(c, p, &q->cache_handle);
+        assert_true(msgl__cache_grow(c, &q->cache_handle, 2));
+        if (salt == 1) msgl__cache_extend(c, &q->cache_handle, q->ids, 8);
     }
     msgl__cache_next_step(c);
     assert_int_equal(msgl__cache_match(c, 0, ids, 8, NULL).len, 0);
@@ -620,11 +621,11 @@ static void test_salts_of_one_bucket(void **state)
     for (uint64_t salt = 0; salt < SALTS; salt++) {
         seq *q = &s[salt];
         memcpy(q->ids, ids, sizeof ids);
-        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->hold.slots[i] = q->slots[i];
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.slots[i] = q->slots[i];
         const msgl_prefix p = msgl__cache_match(c, salt, ids, PAGE, NULL);
         assert_int_equal(p.len, 0);
-        msgl__cache_begin(c, p, &q->hold);
-        assert_true(msgl__cache_grow(c, &q->hold, 1));
+        msgl__cache_begin(c, p, &q->cache_handle);
+        assert_true(msgl__cache_grow(c, &q->cache_handle, 1));
         end(c, q, PAGE);
         msgl__cache_next_step(c);
     }

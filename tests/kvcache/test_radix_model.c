@@ -38,7 +38,7 @@ typedef struct entry {
 typedef struct seq {
     bool active;
     int32_t ids[MAX_TOKENS], slots[MSGL_MAX_SPANS][MAX_TOKENS], len, position;
-    msgl_cache_handle hold;
+    msgl_cache_handle cache_handle;
 } seq;
 
 typedef struct model {
@@ -86,7 +86,7 @@ static bool is_locked(const model *m, const entry *e)
 {
     for (int i = 0; i < MAX_SEQS; i++) {
         const seq *s = &m->seqs[i];
-        if (s->active && is_prefix(e, s->ids, s->hold.prefix.len)) return true;
+        if (s->active && is_prefix(e, s->ids, s->cache_handle.prefix.len)) return true;
     }
     return false;
 }
@@ -104,10 +104,10 @@ static int holders(const model *m, int32_t span, int32_t unit)
         const seq *s = &m->seqs[i];
         if (!s->active) continue;
         if (is_state(m, span)) {
-            n += s->hold.loads == unit;
+            n += s->cache_handle.loads == unit;
             continue;
         }
-        for (int32_t p = s->hold.first[span]; p < s->hold.num_pages; p++) {
+        for (int32_t p = s->cache_handle.first[span]; p < s->cache_handle.num_pages; p++) {
             n += page_of(m, s, span, p) == unit;
         }
     }
@@ -139,9 +139,9 @@ static msgl_cache_counts count(const model *m, int32_t span)
     }
     for (int i = 0; i < MAX_SEQS; i++) {
         const seq *s = &m->seqs[i];
-        if (s->active && is_state(m, span)) used += s->hold.saved >= 0;
+        if (s->active && is_state(m, span)) used += s->cache_handle.saved >= 0;
         if (!s->active || is_state(m, span)) continue;
-        for (int32_t p = s->hold.first[span]; p < s->hold.num_pages; p++) {
+        for (int32_t p = s->cache_handle.first[span]; p < s->cache_handle.num_pages; p++) {
             used += !is_cached(m, span, page_of(m, s, span, p));
         }
     }
@@ -216,7 +216,8 @@ static entry *insert(model *m, const int32_t *ids, int32_t len, int32_t page)
 static void take_windows(const model *m, entry *e, const seq *s, int32_t i, uint64_t step)
 {
     for (int32_t span = 1; span < m->layout.num_spans; span++) {
-        if (is_state(m, span) || i < s->hold.first[span] || e->extras[span].unit >= 0) continue;
+        if (is_state(m, span) || i < s->cache_handle.first[span] || e->extras[span].unit >= 0)
+            continue;
         e->extras[span] = (extra){.unit = page_of(m, s, span, i), .step = step};
     }
 }
@@ -261,8 +262,9 @@ static void random_ids(model *m, seq *s)
 static void check_rows(const model *m, const seq *s)
 {
     for (int32_t span = 0; span < m->layout.num_spans; span++) {
-        for (int32_t i = s->hold.first[span]; !is_state(m, span) && i < s->hold.num_pages; i++) {
-            if ((i + 1) * m->page_size > s->hold.prefix.len) continue;
+        for (int32_t i = s->cache_handle.first[span];
+             !is_state(m, span) && i < s->cache_handle.num_pages; i++) {
+            if ((i + 1) * m->page_size > s->cache_handle.prefix.len) continue;
             const entry *e = &m->entries[find(m, s->ids, (i + 1) * m->page_size)];
             for (int32_t j = 0; j < m->page_size; j++) {
                 assert_int_equal(s->slots[span][i * m->page_size + j],
@@ -275,14 +277,15 @@ static void check_rows(const model *m, const seq *s)
 // Pages as far as there are some.
 static void grow(model *m, seq *s)
 {
-    while (s->hold.num_pages * m->page_size < s->len) {
+    while (s->cache_handle.num_pages * m->page_size < s->len) {
         bool room = true;
         for (int32_t span = 0; room && span < m->layout.num_spans; span++) {
             if (!is_state(m, span) && count(m, span).free == 0) room = evict(m, span);
         }
-        const bool grown = msgl__cache_grow(m->cache, &s->hold, s->hold.num_pages + 1);
+        const bool grown =
+            msgl__cache_grow(m->cache, &s->cache_handle, s->cache_handle.num_pages + 1);
         assert_int_equal(grown, room);
-        if (!grown) s->len = s->hold.num_pages * m->page_size;
+        if (!grown) s->len = s->cache_handle.num_pages * m->page_size;
     }
 }
 
@@ -298,25 +301,26 @@ static void start(model *m, seq *s)
     const msgl_prefix p = msgl__cache_match(m->cache, 0, s->ids, s->len, &pending);
     assert_int_equal(p.len, expected);
     assert_int_equal(pending, with_pending - expected);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];
-    msgl__cache_begin(m->cache, p, &s->hold);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    msgl__cache_begin(m->cache, p, &s->cache_handle);
     for (int32_t i = 1; i < m->layout.num_spans; i++) {
         int32_t first = 0;
         while ((first + 1) * m->page_size <= p.len - m->layout.spans[i].window) first++;
-        if (!is_state(m, i)) assert_int_equal(s->hold.first[i], first);
+        if (!is_state(m, i)) assert_int_equal(s->cache_handle.first[i], first);
     }
     s->position = p.len;
     s->active = true;
     check_rows(m, s);
     if (states(m) > 0 && p.len > 0) {
-        assert_int_equal(s->hold.loads, m->entries[find(m, s->ids, p.len)].extras[states(m)].unit);
+        assert_int_equal(s->cache_handle.loads,
+                         m->entries[find(m, s->ids, p.len)].extras[states(m)].unit);
     }
     grow(m, s);
 }
 
 static void extend(model *m, seq *s)
 {
-    const int32_t held = s->hold.prefix.len;
+    const int32_t held = s->cache_handle.prefix.len;
     const int32_t n = held + (int32_t)rnd(m, (uint32_t)(s->len - held) + 1);
     int32_t len = held;
     for (; len + m->page_size <= n; len += m->page_size) {
@@ -327,27 +331,27 @@ static void extend(model *m, seq *s)
             i = (int)(insert(m, s->ids, end, page_of(m, s, 0, len / m->page_size)) - m->entries);
         take_windows(m, &m->entries[i], s, len / m->page_size, m->step);
     }
-    msgl__cache_extend(m->cache, &s->hold, s->ids, n);
-    assert_int_equal(s->hold.prefix.len, len);
+    msgl__cache_extend(m->cache, &s->cache_handle, s->ids, n);
+    assert_int_equal(s->cache_handle.prefix.len, len);
 }
 
 static void slide(model *m, seq *s)
 {
     s->position += (int32_t)rnd(m, (uint32_t)(s->len - s->position) + 1);
     int32_t before[MSGL_MAX_SPANS];
-    memcpy(before, s->hold.first, sizeof before);
-    msgl__cache_slide(m->cache, &s->hold, s->position);
+    memcpy(before, s->cache_handle.first, sizeof before);
+    msgl__cache_slide(m->cache, &s->cache_handle, s->position);
     for (int32_t i = 1; i < m->layout.num_spans; i++) {
         if (is_state(m, i)) continue;
         int32_t first = before[i]; // the first page with a token that the window reaches
         while ((first + 1) * m->page_size <= s->position - m->layout.spans[i].window) first++;
-        assert_int_equal(s->hold.first[i], first);
+        assert_int_equal(s->cache_handle.first[i], first);
         gave_back(m, s, i, before[i], first);
     }
     // The step that loads has been submitted.
-    const int32_t span = states(m), loads = s->hold.loads;
-    msgl__cache_loaded(m->cache, &s->hold);
-    assert_int_equal(s->hold.loads, -1);
+    const int32_t span = states(m), loads = s->cache_handle.loads;
+    msgl__cache_loaded(m->cache, &s->cache_handle);
+    assert_int_equal(s->cache_handle.loads, -1);
     for (int j = 0; loads >= 0 && j < m->num_entries; j++) {
         extra *x = &m->entries[j].extras[span];
         if (x->unit == loads && holders(m, span, loads) == 0) x->used = ++m->clock;
@@ -362,31 +366,31 @@ static bool can_take(model *m)
 
 static void checkpoint(model *m, seq *s)
 {
-    const int32_t pages = s->hold.num_pages;
+    const int32_t pages = s->cache_handle.num_pages;
     if (pages == 0) return;
     const int32_t len = (1 + (int32_t)rnd(m, (uint32_t)pages)) * m->page_size;
-    if (len > s->hold.prefix.len) {
-        const int32_t had = s->hold.saved;
+    if (len > s->cache_handle.prefix.len) {
+        const int32_t had = s->cache_handle.saved;
         const bool some = had >= 0 || can_take(m);
-        const int32_t got = msgl__cache_checkpoint(m->cache, &s->hold, len);
+        const int32_t got = msgl__cache_checkpoint(m->cache, &s->cache_handle, len);
         assert_int_equal(got >= 0, some);
-        assert_int_equal(got, s->hold.saved);
+        assert_int_equal(got, s->cache_handle.saved);
         if (had >= 0) assert_int_equal(got, had);
         return;
     }
     entry *e = &m->entries[find(m, s->ids, len)];
     if (e->extras[states(m)].unit >= 0) {
-        assert_int_equal(msgl__cache_checkpoint(m->cache, &s->hold, len), -1);
+        assert_int_equal(msgl__cache_checkpoint(m->cache, &s->cache_handle, len), -1);
         return;
     }
     const bool some = can_take(m);
-    const int32_t got = msgl__cache_checkpoint(m->cache, &s->hold, len);
+    const int32_t got = msgl__cache_checkpoint(m->cache, &s->cache_handle, len);
     assert_int_equal(got >= 0, some);
     if (some) assert_int_equal(is_cached(m, states(m), got), false);
     e->extras[states(m)] = (extra){.unit = got, .step = m->step, .used = ++m->clock};
 }
 
-// Behind the end of s, whose hold was `had`: what it held is given back.
+// Behind the end of s, whose cache_handle was `had`: what it held is given back.
 static void ended(model *m, seq *s, const msgl_cache_handle *had, int32_t cached_len)
 {
     s->active = false;
@@ -406,7 +410,7 @@ static void ended(model *m, seq *s, const msgl_cache_handle *had, int32_t cached
 static void release(model *m, seq *s)
 {
     const int32_t keep = (int32_t)rnd(m, (uint32_t)s->len + 1);
-    const msgl_cache_handle had = s->hold;
+    const msgl_cache_handle had = s->cache_handle;
     int32_t len = had.prefix.len;
     for (; len + m->page_size <= keep; len += m->page_size) {
         int i = find(m, s->ids, len + m->page_size);
@@ -416,15 +420,15 @@ static void release(model *m, seq *s)
         }
         take_windows(m, &m->entries[i], s, len / m->page_size, m->step - 1);
     }
-    msgl__cache_release(m->cache, &s->hold, s->ids, keep);
+    msgl__cache_release(m->cache, &s->cache_handle, s->ids, keep);
     ended(m, s, &had, len);
     touch(m, s->ids, len);
 }
 
 static void discard(model *m, seq *s)
 {
-    const msgl_cache_handle had = s->hold;
-    msgl__cache_discard(m->cache, &s->hold);
+    const msgl_cache_handle had = s->cache_handle;
+    msgl__cache_discard(m->cache, &s->cache_handle);
     ended(m, s, &had, 0);
     touch(m, s->ids, had.prefix.len);
     for (int32_t len = had.prefix.len; len > 0; len -= m->page_size) {
@@ -505,7 +509,7 @@ static void compare(model *m)
         for (int i = 0; i < MAX_SEQS; i++) {
             const seq *q = &m->seqs[i];
             if (!q->active || is_state(m, s)) continue;
-            for (int32_t p = q->hold.first[s]; p < q->hold.num_pages; p++) {
+            for (int32_t p = q->cache_handle.first[s]; p < q->cache_handle.num_pages; p++) {
                 assert_int_not_equal(marks[page_of(m, q, s, p)], 1);
             }
         }

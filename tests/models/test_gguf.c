@@ -250,15 +250,23 @@ static void test_defaults(void **state)
     assert_int_equal(c.ropes[0].type, MSGL_ROPE_DEFAULT);
 }
 
+#define ARCHITECTURES                                                                              \
+    "llama, mistral3, granite, smollm3, olmo2, qwen2, qwen2moe, qwen3, qwen3moe, qwen3next, "      \
+    "gemma2, gemma3, phi3, glm4, gpt-oss, deepseek2, llama4"
+
 static void test_bad_config(void **state)
 {
     (void)state;
     gguf_writer w = {0};
-    put_model(&w, "gemma3");
+    put_model(&w, "rwkv7");
     refuse(&w, MSGL_EUNSUPPORTED,
-           "f.gguf: general.architecture: found \"gemma3\", allowed llama, qwen2, qwen3");
+           "f.gguf: general.architecture: found \"rwkv7\", allowed " ARCHITECTURES);
     refuse(&w, MSGL_EUNSUPPORTED,
-           "f.gguf: general.architecture: found nothing, allowed llama, qwen2, qwen3");
+           "f.gguf: general.architecture: found nothing, allowed " ARCHITECTURES);
+    gguf_put_string(&w, "general.architecture", "clip");
+    refuse(&w, MSGL_EUNSUPPORTED,
+           "f.gguf: general.architecture: found \"clip\", the part of a model that sees or hears "
+           "(mmproj), which goes with a language model");
     gguf_put_string(&w, "general.architecture", "llama");
     refuse(&w, MSGL_EFORMAT,
            "f.gguf: llama.vocab_size: found nothing, allowed an integer in 1..16777216");
@@ -274,8 +282,14 @@ static void test_bad_values(void **state)
         int code;
         const char *text;
     } bad[] = {
-        {"llama.expert_count", MSGL_GGUF_U32, 8, MSGL_EUNSUPPORTED,
-         "f.gguf: llama.expert_count: found 8, allowed 0"},
+        {"llama.expert_count", MSGL_GGUF_U32, 8, MSGL_EFORMAT,
+         "f.gguf: llama.expert_used_count: found nothing, allowed an integer in 1..8"},
+        {"llama.attention.temperature_scale", MSGL_GGUF_F32, 0x3dcccccd, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.attention.temperature_scale: found 0.1000000015, allowed 0"},
+        {"llama.logit_scale", MSGL_GGUF_F32, 0x40000000, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.logit_scale: found 2, allowed 1"},
+        {"llama.nextn_predict_layers", MSGL_GGUF_U32, 1, MSGL_EUNSUPPORTED,
+         "f.gguf: llama.nextn_predict_layers: found 1, allowed 0"},
         {"llama.attention.sliding_window", MSGL_GGUF_U32, 1, MSGL_EUNSUPPORTED,
          "f.gguf: llama.attention.sliding_window: found 1, allowed 0"},
         {"llama.rope.scale_linear", MSGL_GGUF_F32, 0x40000000, MSGL_EUNSUPPORTED,
@@ -339,6 +353,134 @@ static void test_bad_values(void **state)
                        "tensor rope_freqs.weight"
                      : "f.gguf: llama.rope.scaling.factor: found 8, allowed 1");
     }
+}
+
+static void configure(gguf_writer *w, msgl_model_config *c)
+{
+    msgl_err err = {0};
+    if (config_of(w, c, &err) != 0) fail_msg("%s", err.text);
+}
+
+// A Gemma of so many layers; the scale is that of a head's 16 but in the models of 27B.
+static void put_gemma(gguf_writer *w, const char *arch, uint32_t layers)
+{
+    char key[64];
+    gguf_put_string(w, "general.architecture", arch);
+    static const char *const tokens[] = {"a", "b"};
+    gguf_put_strings(w, "tokenizer.ggml.tokens", tokens, 2);
+    const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", layers},       {"context_length", 64},
+                 {"embedding_length", 32},      {"feed_forward_length", 16},
+                 {"attention.head_count", 4},   {"attention.key_length", 16},
+                 {"attention.value_length", 16}};
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, sizes[i].key);
+        gguf_put_int(w, key, MSGL_GGUF_U32, sizes[i].value);
+    }
+}
+
+// What the files of Gemma leave out is as llama.cpp takes it.
+static void test_gemma_defaults(void **state)
+{
+    (void)state;
+    static msgl_model_config c;
+    gguf_writer w = {0};
+    put_gemma(&w, "gemma3", 18); // without a window no layer has one
+    configure(&w, &c);
+    for (int32_t l = 0; l < 18; l++) assert_int_equal(c.decoder.layer_flags[l], 0);
+    assert_true(c.decoder.attn_scale == 0.25f);
+    assert_false(c.decoder.norm_plus_one);
+    put_gemma(&w, "gemma3", 62); // every sixth has none, and the others rotate by 10,000
+    gguf_put_int(&w, "gemma3.attention.sliding_window", MSGL_GGUF_U32, 512);
+    gguf_put_f32(&w, "gemma3.rope.freq_base", 1e6f);
+    configure(&w, &c);
+    for (int32_t l = 0; l < 62; l++) {
+        assert_int_equal((c.decoder.layer_flags[l] & MSGL_LAYER_SLIDING) != 0, l % 6 != 5);
+    }
+    assert_int_equal(c.decoder.sliding_window, 512);
+    assert_true(c.ropes[0].theta == 1e6 && c.ropes[1].theta == 10000);
+    assert_true(fabsf(c.decoder.attn_scale - 1 / sqrtf(8)) < 1e-7f); // 32 / 4
+    put_gemma(&w, "gemma3", 4);                                      // what newer files say
+    gguf_put_int(&w, "gemma3.attention.sliding_window", MSGL_GGUF_U32, 512);
+    gguf_put_int(&w, "gemma3.attention.sliding_window_pattern", MSGL_GGUF_U32, 2);
+    gguf_put_f32(&w, "gemma3.rope.freq_base_swa", 5000);
+    configure(&w, &c);
+    for (int32_t l = 0; l < 4; l++) {
+        assert_int_equal((c.decoder.layer_flags[l] & MSGL_LAYER_SLIDING) != 0, l % 2 == 0);
+    }
+    assert_true(c.ropes[1].theta == 5000);
+    static const int32_t pattern[] = {1, 0, 0, 1};
+    put_gemma(&w, "gemma3", 4);
+    gguf_put_int(&w, "gemma3.attention.sliding_window", MSGL_GGUF_U32, 512);
+    gguf_put_array(&w, "gemma3.attention.sliding_window_pattern", MSGL_GGUF_I32, pattern, 4);
+    configure(&w, &c);
+    for (int32_t l = 0; l < 4; l++) {
+        assert_int_equal((c.decoder.layer_flags[l] & MSGL_LAYER_SLIDING) != 0, pattern[l]);
+    }
+    put_gemma(&w, "gemma2", 46);
+    configure(&w, &c);
+    for (int32_t l = 0; l < 46; l++) {
+        assert_int_equal((c.decoder.layer_flags[l] & MSGL_LAYER_SLIDING) != 0, l % 2 == 0);
+    }
+    assert_int_equal(c.decoder.sliding_window, 4096);
+    assert_true(c.decoder.attn_softcap == 50 && c.logit_cap == 30);
+    assert_true(fabsf(c.decoder.attn_scale - 1 / sqrtf(8)) < 1e-7f);
+    assert_true(c.ropes[0].theta == 10000);
+}
+
+// Qwen3-Next's last blocks predict further tokens: they are no layers, and their tensors are left.
+static void test_further_tokens(void **state)
+{
+    (void)state;
+    static msgl_model_config c;
+    gguf_writer w = {0};
+    static const char *const tokens[] = {"a", "b"};
+    static const int32_t recurrent[] = {1, 0, 0};
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", 3},
+                 {"context_length", 64},
+                 {"embedding_length", 8},
+                 {"feed_forward_length", 16},
+                 {"attention.head_count", 2},
+                 {"attention.key_length", 16},
+                 {"attention.value_length", 16},
+                 {"rope.dimension_count", 4},
+                 {"nextn_predict_layers", 1},
+                 {"expert_count", 4},
+                 {"expert_used_count", 2},
+                 {"expert_feed_forward_length", 8},
+                 {"expert_shared_feed_forward_length", 8},
+                 {"ssm.group_count", 2},
+                 {"ssm.time_step_rank", 4},
+                 {"ssm.state_size", 16},
+                 {"ssm.conv_kernel", 4},
+                 {"ssm.inner_size", 128}};
+    gguf_put_string(&w, "general.architecture", "qwen3next");
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        char key[96];
+        snprintf(key, sizeof key, "qwen3next.%s", sizes[i].key);
+        gguf_put_int(&w, key, MSGL_GGUF_U32, sizes[i].value);
+    }
+    gguf_put_strings(&w, "tokenizer.ggml.tokens", tokens, 2);
+    gguf_put_array(&w, "qwen3next.attention.recurrent_layers", MSGL_GGUF_I32, recurrent, 3);
+    static const float router[32] = {0};
+    for (int l = 0; l < 3; l += 2) { // layer 1 is dense
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", l);
+        gguf_put_tensor(&w, name, F32, 2, (int64_t[]){8, 4}, router, sizeof router);
+    }
+    configure(&w, &c);
+    assert_int_equal(c.num_layers, 2);
+    assert_true(c.arch->ignores_layers_behind);
+    assert_int_equal(c.decoder.delta.v_dim, 32); // 128 / 4
+    assert_int_equal(c.ropes[0].dim, 4);
+    assert_true(c.decoder.delta.only_ba_by_k_head && c.decoder.delta.a_is_minus_exp);
+    assert_int_equal(c.decoder.layer_flags[0], MSGL_LAYER_SPARSE | MSGL_LAYER_DELTA);
+    assert_int_equal(c.decoder.layer_flags[1], 0);
 }
 
 // Opens the file as a checkpoint and checks that it holds one tensor [8, 256] and nothing else.
@@ -432,9 +574,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_bad_values),    cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_config),         cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_gemma_defaults), cmocka_unit_test(test_further_tokens),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

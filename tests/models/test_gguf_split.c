@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Models in several GGUF files: those that gguf-py has split (tests/vectors/gguf/split) have the
-// tensors of the whole file, whichever part is named; sets that do not belong together are refused.
-// The log-probabilities are compared in tests/engine/test_gguf.c.
+// tensors of the whole file, whichever split is named; sets that do not belong together are
+// refused. The log-probabilities are compared in tests/engine/test_gguf.c.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,8 +45,8 @@ static int remove_folder(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    msgl_gguf_part p;
-    assert_true(msgl__gguf_part_of("d/m-Q8_0-00002-of-00010.gguf", &p));
+    msgl_gguf_split_name p;
+    assert_true(msgl__gguf_split_of("d/m-Q8_0-00002-of-00010.gguf", &p));
     assert_int_equal(p.stem, 8);
     assert_int_equal(p.no, 2);
     assert_int_equal(p.count, 10);
@@ -62,7 +62,7 @@ static void test_names(void **state)
         "m00001-of-00002.gguf",
         "",
     };
-    for (size_t i = 0; i < MSGL_COUNT(NONE); i++) assert_false(msgl__gguf_part_of(NONE[i], &p));
+    for (size_t i = 0; i < MSGL_COUNT(NONE); i++) assert_false(msgl__gguf_split_of(NONE[i], &p));
     assert_true(msgl__gguf_same_model("a-00001-of-00003.gguf", "a-00003-of-00003.gguf"));
     assert_false(msgl__gguf_same_model("a-00001-of-00003.gguf", "b-00003-of-00003.gguf"));
     assert_false(msgl__gguf_same_model("a-00001-of-00003.gguf", "a-00001-of-00002.gguf"));
@@ -73,11 +73,11 @@ static void test_names(void **state)
     assert_false(msgl__gguf_is_model(".gguf"));
 }
 
-static void same_tensors(const char *whole, const char *parts)
+static void same_tensors(const char *whole, const char *splits)
 {
     msgl_checkpoint *a = NULL, *b = NULL;
     if (msgl__checkpoint_open(whole, &a, &err) != 0) fail_msg("%s", err.text);
-    if (msgl__checkpoint_open(parts, &b, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__checkpoint_open(splits, &b, &err) != 0) fail_msg("%s", err.text);
     assert_int_equal(msgl__checkpoint_count(a), msgl__checkpoint_count(b));
     assert_true(a->num_files < b->num_files);
     for (size_t i = 0; i < msgl__checkpoint_count(a); i++) {
@@ -93,7 +93,7 @@ static void same_tensors(const char *whole, const char *parts)
     msgl_model_config *c = calloc(2, sizeof *c);
     assert_non_null(c);
     assert_int_equal(msgl__model_config_load(whole, &c[0], &err), 0);
-    assert_int_equal(msgl__model_config_load(parts, &c[1], &err), 0);
+    assert_int_equal(msgl__model_config_load(splits, &c[1], &err), 0);
     assert_int_equal(c[0].tie_embeddings, c[1].tie_embeddings);
     assert_memory_equal(&c[0].decoder, &c[1].decoder, sizeof c->decoder);
     free(c);
@@ -128,7 +128,7 @@ static void test_tensors(void **state)
         same_tensors(DIR "llama-q8_0.gguf", path);
     }
     same_tensors(DIR "qwen3-f16.gguf", DIR "split/qwen3-f16-00001-of-00002.gguf");
-    // A folder with the parts of one model, and what goes with models.
+    // A folder with the splits of one model, and what goes with models.
     copy("split/qwen3-f16-00001-of-00002.gguf", "q-00001-of-00002.gguf");
     copy("split/qwen3-f16-00002-of-00002.gguf", "q-00002-of-00002.gguf");
     put("mmproj-q.gguf", "x", 1);
@@ -198,8 +198,8 @@ static void test_mixed(void **state)
 }
 
 // t-0000N-of-00002.gguf with one tensor.
-static void write_part(int no, const char *arch, const char *name, uint64_t tensors,
-                       const char *tensor)
+static void write_split(int no, const char *arch, const char *name, uint64_t tensors,
+                        const char *tensor)
 {
     gguf_writer w = {0};
     const int64_t dims[] = {8};
@@ -220,17 +220,17 @@ static void write_part(int no, const char *arch, const char *name, uint64_t tens
 static void test_other_model(void **state)
 {
     (void)state;
-    write_part(1, "llama", "a", 2, "output_norm.weight");
-    write_part(2, "llama", "a", 3, "token_embd.weight");
+    write_split(1, "llama", "a", 2, "output_norm.weight");
+    write_split(2, "llama", "a", 3, "token_embd.weight");
     refuse("", MSGL_EFORMAT, "split.tensors.count: found 3, the first part has 2");
-    write_part(2, "qwen3", "a", 2, "token_embd.weight");
+    write_split(2, "qwen3", "a", 2, "token_embd.weight");
     refuse("", MSGL_EFORMAT, "general.architecture is not the first part's");
-    write_part(2, "llama", "b", 2, "token_embd.weight");
+    write_split(2, "llama", "b", 2, "token_embd.weight");
     refuse("", MSGL_EFORMAT, "general.name is not the first part's");
-    write_part(2, "llama", "a", 2, "output_norm.weight");
+    write_split(2, "llama", "a", 2, "output_norm.weight");
     refuse("", MSGL_EFORMAT, "tensor output_norm.weight: also in ");
-    write_part(1, "llama", "a", 5, "output_norm.weight");
-    write_part(2, "llama", "a", 5, "token_embd.weight");
+    write_split(1, "llama", "a", 5, "output_norm.weight");
+    write_split(2, "llama", "a", 5, "token_embd.weight");
     refuse("", MSGL_EFORMAT, "split.tensors.count: found 5, its 2 files have 2 tensors");
 }
 

@@ -196,7 +196,7 @@ static void test_index(void **state)
 
 // Shards and indexes that are no files are refused without waiting for a writer.
 // The model without its head has names without "model.": found under those of the whole one.
-static void test_bare(void **state)
+static void test_without_head(void **state)
 {
     (void)state;
     static const char *const names[] = {"model.embed_tokens.weight", "model.layers.0.a.weight",
@@ -277,7 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_headers),       cmocka_unit_test(test_header_length),
         cmocka_unit_test(test_index),         cmocka_unit_test(test_fifo),
-        cmocka_unit_test(test_bare),          cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_without_head),  cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

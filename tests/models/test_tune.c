@@ -145,7 +145,7 @@ static void a_dense_model_has_five_products_with_several_layers_each(void **stat
     assert_ptr_equal(seen.product[0].first.norm, t.m.final_norm.weight);
     assert_ptr_equal(seen.product[1].first.norm, l->attn_norm.weight);
     assert_ptr_equal(seen.product[2].first.norm, l->ffn_norm.weight);
-    // What leaves a norm's feed, and for whom.
+    // Which product leaves norm_stats, and for which one.
     assert_ptr_equal(seen.product[3].first.next_norm, l->ffn_norm.weight);
     assert_ptr_equal(seen.product[3].behind, &l->mlp.gate_up.w);
     assert_ptr_equal(seen.product[4].first.next_norm, l[1].attn_norm.weight);
@@ -153,7 +153,7 @@ static void a_dense_model_has_five_products_with_several_layers_each(void **stat
     end(&t);
 }
 
-static void the_last_layer_leaves_no_feed_and_is_alone_only_in_a_model_of_one(void **state)
+static void the_last_layer_leaves_no_norm_stats_and_is_alone_only_in_a_model_of_one(void **state)
 {
     (void)state;
     tiny t;
@@ -204,7 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dense_model_has_five_products_with_several_layers_each),
-        cmocka_unit_test(the_last_layer_leaves_no_feed_and_is_alone_only_in_a_model_of_one),
+        cmocka_unit_test(the_last_layer_leaves_no_norm_stats_and_is_alone_only_in_a_model_of_one),
         cmocka_unit_test(experts_layers_have_no_products_of_their_own),
         cmocka_unit_test(ranks_add_their_parts_up_elsewhere),
     };

@@ -39,7 +39,7 @@ static void drop(model *m, int32_t r, int32_t at)
 }
 
 // First what is there comes to the end, then what is new pushes the oldest out.
-static void model_hold(model *m, int32_t r, const uint64_t *keys, int32_t n)
+static void model_insert(model *m, int32_t r, const uint64_t *keys, int32_t n)
 {
     if (n > CAP) n = CAP;
     for (int32_t i = n; i-- > 0;) {
@@ -72,15 +72,15 @@ static void compare(const model *m, const uint64_t *keys, int32_t n)
         while (held < n && place(m, r, keys[held]) >= 0) held++;
         for (int32_t i = held; i < n; i++) assert_int_equal(place(m, r, keys[i]), -1);
         if (held > longest) longest = held;
-        assert_int_equal(msgl__prefix_index_held(m->x, found, k, r), held);
+        assert_int_equal(msgl__prefix_index_match(m->x, found, k, r), held);
     }
     assert_int_equal(k, longest);
     for (int32_t i = 0; i < k; i++) {
         int32_t holders = 0;
         for (int32_t r = 0; r < REPLICAS; r++) holders += place(m, r, keys[i]) >= 0;
-        assert_int_equal(msgl__prefix_index_num_holders(m->x, found[i]), holders);
+        assert_int_equal(msgl__prefix_index_num_copies(m->x, found[i]), holders);
         const int32_t max = 1 + i % REPLICAS;
-        const int32_t got = msgl__prefix_index_holders(m->x, found[i], replicas, max);
+        const int32_t got = msgl__prefix_index_replicas(m->x, found[i], replicas, max);
         assert_int_equal(got, holders < max ? holders : max);
         for (int32_t j = 0; j < got; j++) {
             assert_true(place(m, replicas[j], keys[i]) >= 0);
@@ -104,8 +104,8 @@ static void test_model(void **state)
             msgl__prefix_index_forget(m.x, r);
             m.count[r] = 0;
         } else {
-            msgl__prefix_index_hold(m.x, r, keys, n);
-            model_hold(&m, r, keys, n);
+            msgl__prefix_index_insert(m.x, r, keys, n);
+            model_insert(&m, r, keys, n);
         }
         compare(&m, keys, n);
     }
@@ -122,9 +122,9 @@ static void test_order(void **state)
     const uint64_t keys[3] = {11, 22, 33};
     int32_t found[3], replicas[3];
     static const int32_t order[] = {2, 0, 1, 0};
-    for (int i = 0; i < 4; i++) msgl__prefix_index_hold(x, order[i], keys, 3);
+    for (int i = 0; i < 4; i++) msgl__prefix_index_insert(x, order[i], keys, 3);
     assert_int_equal(msgl__prefix_index_find(x, keys, 3, found), 2);
-    assert_int_equal(msgl__prefix_index_holders(x, found[1], replicas, 3), 3);
+    assert_int_equal(msgl__prefix_index_replicas(x, found[1], replicas, 3), 3);
     assert_int_equal(replicas[0], 0);
     assert_int_equal(replicas[1], 1);
     assert_int_equal(replicas[2], 2);

@@ -98,7 +98,7 @@ static int write_tokens(void *ctx, int32_t row, int32_t pos, const int32_t *ids,
 {
     fake_runner *f = ctx;
     if (due(&f->fail_write_at)) return MSGL_EIO;
-    for (int k = 0; k < FAKE_FLIGHTS; k++) {
+    for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         const fake_step *s = &f->steps[k];
         for (int32_t i = 0; s->in_flight && i < s->batch.size; i++) {
             if (s->reqs[i].table_idx == row) fault(f, "row rewritten in flight", 0, row, n);
@@ -135,7 +135,7 @@ static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t span, int3
         fault(f, "slot outside the pool", r->uid, slot, r->device_len);
         return;
     }
-    for (int k = 0; write && k < FAKE_FLIGHTS; k++) {
+    for (int k = 0; write && k < FAKE_STEP_SLOTS; k++) {
         const bool in_flight = f->steps[k].in_flight && last_use[slot] == f->step_number[k];
         if (last_use[slot] == now || (span == 0 && in_flight)) {
             fault(f, "slot written while in use", r->uid, slot, r->device_len);
@@ -234,8 +234,8 @@ static int submit(void *ctx, msgl_batch *b)
 {
     fake_runner *f = ctx;
     if (due(&f->fail_submit_at)) return MSGL_EINTERNAL;
-    fake_step *s = &f->steps[b->flight];
-    if (s->in_flight) fault(f, "flight not waited for", 0, b->flight, 0);
+    fake_step *s = &f->steps[b->step_slot];
+    if (s->in_flight) fault(f, "step_slot not waited for", 0, b->step_slot, 0);
     const uint64_t now = f->num_steps + 1;
     check_batch(f, b, now);
     if (f->fault[0] != '\0') return MSGL_EINTERNAL;
@@ -253,7 +253,7 @@ static int submit(void *ctx, msgl_batch *b)
     f->prefill_tokens += (uint64_t)chunk;
     s->in_flight = true;
     pthread_mutex_lock(&f->mutex);
-    f->step_number[b->flight] = now;
+    f->step_number[b->step_slot] = now;
     s->done = false;
     f->num_steps++;
     pthread_cond_broadcast(&f->changed);
@@ -387,11 +387,11 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static int wait_step(void *ctx, int32_t flight, msgl_step_result *out)
+static int wait_step(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
     fake_runner *f = ctx;
-    fake_step *s = &f->steps[flight];
-    if (!s->in_flight) fault(f, "wait for what is not in flight", 0, flight, 0);
+    fake_step *s = &f->steps[step_slot];
+    if (!s->in_flight) fault(f, "wait for what is not in step_slot", 0, step_slot, 0);
     if (f->threaded) {
         pthread_mutex_lock(&f->mutex);
         while (!s->done) pthread_cond_wait(&f->changed, &f->mutex);
@@ -460,7 +460,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
     const size_t rows = (size_t)max_running, stride = (size_t)f->table.stride;
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
-    for (int k = 0; k < FAKE_FLIGHTS; k++) {
+    for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
         s->rows = calloc(rows * stride, sizeof *s->rows);
@@ -471,7 +471,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
         s->logprobs = calloc(rows * (stride + 1), sizeof *s->logprobs);
     }
     f->runner = (msgl_runner){.ctx = f,
-                              .max_flights = FAKE_FLIGHTS,
+                              .max_in_flight = FAKE_STEP_SLOTS,
                               .write_tokens = write_tokens,
                               .write_extra = write_extra,
                               .submit = submit,
@@ -491,7 +491,7 @@ void fake_free(fake_runner *f)
         pthread_mutex_unlock(&f->mutex);
         pthread_join(f->thread, NULL);
     }
-    for (int k = 0; k < FAKE_FLIGHTS; k++) {
+    for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
         free(s->before), free(s->logprobs);

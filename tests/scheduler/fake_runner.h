@@ -25,7 +25,7 @@ typedef struct fake_kv {
     uint64_t chain;
 } fake_kv;
 
-enum { FAKE_FLIGHTS = 2 };
+enum { FAKE_STEP_SLOTS = 2 };
 
 typedef struct fake_step {
     bool in_flight, done;
@@ -50,9 +50,9 @@ typedef struct fake_runner {
     int32_t *token_pool;                    // like the page table
     int32_t *row_bias;                      // [max_running] first token of the row's logit_bias
     uint64_t *last_use[MSGL_MAX_SPANS];     // [slots] number of the last step that read or wrote it
-    fake_step steps[FAKE_FLIGHTS];
+    fake_step steps[FAKE_STEP_SLOTS];
     uint64_t num_steps; // submitted; step k uses number k + 1
-    uint64_t step_number[FAKE_FLIGHTS];
+    uint64_t step_number[FAKE_STEP_SLOTS];
     // What a test may set:
     // compute_ns of a step: fixed part of one with answers and of one without, and per prompt token
     uint64_t prefill_ns, prefill_token_ns, decode_ns;

@@ -256,7 +256,7 @@ static void test_abort(void **state)
     for (uint64_t uid = 1; uid <= 8; uid++) {
         add(&h, uid, 20, 100, "[d-f]{90}");
         for (uint64_t i = 0; i + 1 < uid && msgl__scheduler_has_work(h.s); i++) harness_step(&h);
-        msgl__scheduler_abort(h.s, uid); // held, waiting, running, in flight
+        msgl__scheduler_abort(h.s, uid); // in the grammar queue, waiting, running, in flight
         assert_int_equal(h.records[uid].finish, MSGL_FINISH_ABORT);
     }
     harness_run(&h, LIMIT);

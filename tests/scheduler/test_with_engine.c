@@ -156,13 +156,13 @@ typedef struct server {
     msgl_runner runner;
 } server;
 
-static int (*g_wait)(void *ctx, int32_t flight, msgl_step_result *out);
+static int (*g_wait)(void *ctx, int32_t step_slot, msgl_step_result *out);
 
 // Measured times decide how many prompt tokens ride with answers, and so which requests leave when
 // a pool is tight: where those are counted, every step takes as long.
-static int wait_as_long(void *ctx, int32_t flight, msgl_step_result *out)
+static int wait_as_long(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
-    const int rc = g_wait(ctx, flight, out);
+    const int rc = g_wait(ctx, step_slot, out);
     out->compute_ns = 1000000;
     return rc;
 }

@@ -20,6 +20,9 @@
 #include "http/tcp_socket.h"
 #include "program/endpoints.h"
 
+// What takes longer hangs: seconds, of which a sanitizer on a busy machine needs some ten.
+enum { HANGS_S = 60 };
+
 static const char chat_template[] =
     "{% if tools %}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
@@ -203,7 +206,7 @@ void server_close(server_fixture *s)
 msgl_msg engine_expect(server_fixture *s, msgl_msg_type type)
 {
     msgl_msg m = {0};
-    assert_int_equal(msgl__channel_recv(s->engine, 10000, &m), 1);
+    assert_int_equal(msgl__channel_recv(s->engine, HANGS_S * 1000, &m), 1);
     assert_int_equal(m.type, type);
     return m;
 }
@@ -291,7 +294,7 @@ int client_open_from(const server_fixture *s, int last)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    const struct timeval tv = {20, 0};
+    const struct timeval tv = {HANGS_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     const struct sockaddr_in a = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)s->port),

@@ -48,7 +48,7 @@ static void test_any_split(void **state)
         while (at < len && !matched) {
             size_t n = 1 + msgl__random_below(&rng, 5);
             if (n > len - at) n = len - at;
-            assert_int_equal(msgl__strbuf_add(&s.held, text + at, n), 0);
+            assert_int_equal(msgl__strbuf_add(&s.pending, text + at, n), 0);
             assert_int_equal(msgl__stop_release(&s, &out, &matched), 0);
             at += n;
             assert_true(out.len <= first_stop(text, len));

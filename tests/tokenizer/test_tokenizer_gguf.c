@@ -15,6 +15,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "tokenizer/gguf_pre.h"
 #include "tokenizer/load_gguf.h"
 #include "utils/gguf_writer.h"
 
@@ -83,6 +84,70 @@ static void put_byte_level(gguf_writer *w, const char *pre)
     gguf_put_strings(w, GGML("tokens"), BYTE_TOKENS, NUM_BYTE);
     gguf_put_array(w, GGML("token_type"), MSGL_GGUF_I32, BYTE_TYPES, NUM_BYTE);
     gguf_put_strings(w, GGML("merges"), merges, 1);
+}
+
+// Tokens that show where a text is split: digits, and words with what stands beside them.
+static void put_splits(gguf_writer *w, const char *pre)
+{
+    static const char *const merges[] = {"1 2", "12 3", "123 4", "a '", "a' s", "' s", "a ."};
+    static const char *const tokens[] = {"1", "2", "3",  "4",   "12", "123", "1234", "a",
+                                         "'", "s", "a'", "a's", "'s", ".",   "a."};
+    gguf_put_string(w, GGML("model"), "gpt2");
+    if (pre != NULL) gguf_put_string(w, GGML("pre"), pre);
+    gguf_put_strings(w, GGML("tokens"), tokens, MSGL_COUNT(tokens));
+    gguf_put_strings(w, GGML("merges"), merges, MSGL_COUNT(merges));
+}
+
+// Every pipeline that llama.cpp has a name for, and the file that has none, which has its default.
+static void test_pipelines(void **state)
+{
+    (void)state;
+    gguf_writer w = {0};
+    for (int i = 0; msgl__gguf_pre_at(i) != NULL; i++) {
+        put_splits(&w, msgl__gguf_pre_at(i)->name);
+        msgl_tokenizer *t = load_good(&w);
+        CHECK(t, "a", NULL, 7);
+        msgl__tokenizer_free(t);
+    }
+    static const char *const whole[] = {"gpt-2", "deepseek-llm"};
+    static const char *const threes[] = {NULL,   "default", "llama-bpe",
+                                         "glm4", "gpt-4o",  "deepseek-v3"};
+    static const char *const ones[] = {"qwen2",     "qwen35",         "smollm",
+                                       "starcoder", "deepseek-coder", "bailingmoe"};
+    for (size_t i = 0; i < MSGL_COUNT(whole); i++) {
+        put_splits(&w, whole[i]);
+        msgl_tokenizer *t = load_good(&w);
+        CHECK(t, "1234", NULL, 6);
+        msgl__tokenizer_free(t);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(threes); i++) {
+        put_splits(&w, threes[i]);
+        msgl_tokenizer *t = load_good(&w);
+        CHECK(t, "1234", NULL, 5, 3);
+        msgl__tokenizer_free(t);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(ones); i++) {
+        put_splits(&w, ones[i]);
+        msgl_tokenizer *t = load_good(&w);
+        CHECK(t, "1234", NULL, 0, 1, 2, 3);
+        msgl__tokenizer_free(t);
+    }
+    put_splits(&w, "gpt-4o"); // a contraction stays with its word
+    msgl_tokenizer *t = load_good(&w);
+    CHECK(t, "a's", NULL, 11);
+    msgl__tokenizer_free(t);
+    put_splits(&w, "llama4");
+    t = load_good(&w);
+    CHECK(t, "a'sa.", NULL, 11, 7, 13);
+    msgl__tokenizer_free(t);
+    put_splits(&w, "tekken");
+    t = load_good(&w);
+    CHECK(t, "a's", NULL, 7, 12);
+    msgl__tokenizer_free(t);
+    put_splits(&w, "deepseek-v3");
+    t = load_good(&w);
+    CHECK(t, "a's", NULL, 7, 12);
+    msgl__tokenizer_free(t);
 }
 
 static void test_byte_level(void **state)
@@ -275,15 +340,9 @@ static void test_bad_values(void **state)
 {
     (void)state;
     gguf_writer w = {0};
-    static const char known[] = "known: gpt-2, llama-bpe, llama3, llama-v3, qwen2, smollm, tekken";
-    char text[256];
-    put_byte_level(&w, "deepseek-v3");
-    snprintf(text, sizeof text, "f.gguf: tokenizer.ggml.pre: \"deepseek-v3\" is not supported; %s",
-             known);
-    refuse(&w, MSGL_EUNSUPPORTED, text);
-    put_byte_level(&w, NULL);
-    snprintf(text, sizeof text, "f.gguf: tokenizer.ggml.pre: \"\" is not supported; %s", known);
-    refuse(&w, MSGL_EUNSUPPORTED, text);
+    put_byte_level(&w, "kimi-k2");
+    refuse(&w, MSGL_EUNSUPPORTED,
+           "f.gguf: tokenizer.ggml.pre: \"kimi-k2\" is not a pre-tokenizer that is known");
     gguf_put_string(&w, GGML("model"), "bert");
     gguf_put_strings(&w, GGML("tokens"), BYTE_TOKENS, 3);
     refuse(&w, MSGL_EUNSUPPORTED,
@@ -328,9 +387,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_byte_level),   cmocka_unit_test(test_sentence_piece),
-        cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_bad_lists),
-        cmocka_unit_test(test_bad_values),   cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_byte_level),     cmocka_unit_test(test_pipelines),
+        cmocka_unit_test(test_sentence_piece), cmocka_unit_test(test_equal_scores),
+        cmocka_unit_test(test_bad_lists),      cmocka_unit_test(test_bad_values),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

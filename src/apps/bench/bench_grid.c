@@ -13,14 +13,14 @@
 #include "utils/clock.h"
 #include "utils/stats.h"
 
-enum { MAX_LIST = 32, MAX_STEPS = 64, FLIGHTS = 2 };
+enum { MAX_LIST = 32, MAX_STEPS = 64, STEP_SLOTS = 2 };
 static const double ENOUGH_MS = 200; // of one measurement
 
 typedef struct grid {
     msgl_engine *engine;
     const msgl_runner *runner;
     const msgl_engine_info *info;
-    msgl_batch_req *reqs[FLIGHTS]; // [max_running]
+    msgl_batch_req *reqs[STEP_SLOTS]; // [max_running]
     int batches[MAX_LIST], chunks[MAX_LIST];
     int num_batches, num_chunks;
     int longest;  // context and prefix
@@ -78,14 +78,14 @@ static int write_requests(const grid *g, const shape *s)
     return rc;
 }
 
-static int submit(const grid *g, const shape *s, int flight)
+static int submit(const grid *g, const shape *s, int step_slot)
 {
     const int size = s->answers + (s->chunk > 0);
     msgl_batch b = {.size = size,
                     .num_decode = s->answers,
                     .num_tokens = s->answers + s->chunk,
-                    .reqs = g->reqs[flight],
-                    .flight = flight};
+                    .reqs = g->reqs[step_slot],
+                    .step_slot = step_slot};
     for (int i = 0; i < size; i++) {
         const bool answer = i < s->answers;
         const int cached = answer ? s->context : s->prefix, more = answer ? 1 : s->chunk;
@@ -108,9 +108,9 @@ static int run(const grid *g, const shape *s, int steps, double *ms)
     const uint64_t start = msgl__now_ns();
     for (int i = 0; i <= steps; i++) {
         msgl_step_result result;
-        int rc = i < steps ? submit(g, s, i % FLIGHTS) : 0;
+        int rc = i < steps ? submit(g, s, i % STEP_SLOTS) : 0;
         if (rc == 0 && i > 0) {
-            rc = g->runner->wait(g->runner->ctx, (i - 1) % FLIGHTS, &result);
+            rc = g->runner->wait(g->runner->ctx, (i - 1) % STEP_SLOTS, &result);
         }
         if (rc != 0) return rc;
     }
@@ -125,7 +125,7 @@ static int measure(grid *g, const shape *s, msgl_err *err)
     if (s->answers + (s->chunk > 0) > g->info->max_running || !place(g, s)) return 0;
     double once = 1;
     int rc = write_requests(g, s);
-    if (rc == 0) rc = run(g, s, FLIGHTS, &once); // warms up; says how many are worth measuring
+    if (rc == 0) rc = run(g, s, STEP_SLOTS, &once); // warms up; says how many are worth measuring
     const double many = rc == 0 ? ENOUGH_MS / once + 1 : 1;
     const int steps = many < MAX_STEPS ? (int)many : MAX_STEPS;
     for (int i = 0; rc == 0 && i < g->repeat; i++) rc = run(g, s, steps, &ms[i]);
@@ -207,7 +207,7 @@ static int open_engine(grid *g, const msgl_args *a, msgl_err *err)
                              "--prompt-len %d and chunks of %d tokens; the limit is %d tokens",
                              g->longest, length - g->longest, g->info->max_seq_len);
     }
-    for (int i = 0; i < FLIGHTS; i++) {
+    for (int i = 0; i < STEP_SLOTS; i++) {
         g->reqs[i] = msgl__calloc((size_t)g->info->max_running, sizeof *g->reqs[i]);
         if (g->reqs[i] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
@@ -230,7 +230,7 @@ int msgl__bench_grid(const msgl_args *a)
     int rc = open_engine(&g, a, &err);
     if (rc == 0) rc = measure_all(&g, &err);
     if (g.engine != NULL) msgl__engine_destroy(g.engine);
-    for (int i = 0; i < FLIGHTS; i++) msgl__free(g.reqs[i]);
+    for (int i = 0; i < STEP_SLOTS; i++) msgl__free(g.reqs[i]);
     msgl__free(g.ids);
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }

@@ -92,7 +92,7 @@ static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, i
                   int cached, int device)
 {
     msgl_batch batch = {
-        .num_decode = phase == MSGL_DECODE ? count : 0, .reqs = b->reqs[slot], .flight = slot};
+        .num_decode = phase == MSGL_DECODE ? count : 0, .reqs = b->reqs[slot], .step_slot = slot};
     for (int i = 0; i < count; i++) add(b, &batch, first + i, cached, device);
     if (phase == MSGL_DECODE && b->chunk > 0) add(b, &batch, first + count, 0, b->chunk);
     return b->runner->submit(b->runner->ctx, &batch);

@@ -138,11 +138,11 @@ static void offer(const char *snapshot, const char *folder, int depth, msgl_hub_
 static bool has_file(const char *snapshot, msgl_hub_name *name)
 {
     char first[MSGL_HUB_PATH], path[MSGL_HUB_PATH];
-    msgl_gguf_part part;
+    msgl_gguf_split_name split;
     path_in(snapshot, name->file, path);
-    if (!msgl__gguf_part_of(path, &part)) return exists(path);
-    for (uint32_t no = part.count; no > 0; no--) {
-        if (msgl__gguf_part_path(path, &part, no, first, sizeof first, NULL) != 0) return false;
+    if (!msgl__gguf_split_of(path, &split)) return exists(path);
+    for (uint32_t no = split.count; no > 0; no--) {
+        if (msgl__gguf_split_path(path, &split, no, first, sizeof first, NULL) != 0) return false;
         if (!exists(first)) return false;
     }
     (void)snprintf(name->file, sizeof name->file, "%s", first + strlen(snapshot) + 1);

@@ -136,16 +136,16 @@ static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl
 // Checks that all parts of a model are in the list; out->file becomes the first of them.
 static int check_parts(const msgl_hub_name *name, msgl_hub_list *out, msgl_err *err)
 {
-    msgl_gguf_part part;
-    if (!msgl__gguf_part_of(out->file, &part)) return 0;
+    msgl_gguf_split_name split;
+    if (!msgl__gguf_split_of(out->file, &split)) return 0;
     for (size_t i = 0; i < out->count; i++) {
         if (msgl__gguf_is_model(out->files[i].path)) { // the first part's name
             (void)snprintf(out->file, sizeof out->file, "%s", out->files[i].path);
         }
     }
-    if (out->count == part.count) return 0;
+    if (out->count == split.count) return 0;
     return msgl__err_set(err, MSGL_ENOENT, "%.80s has %zu of the %u files that %.100s is one of",
-                         name->repo, out->count, (unsigned)part.count, out->file);
+                         name->repo, out->count, (unsigned)split.count, out->file);
 }
 
 static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,

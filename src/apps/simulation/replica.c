@@ -4,7 +4,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 
-enum { FLIGHTS = 2, ROW_ALIGN = 32, WARM_UP_TOKENS = 8 };
+enum { STEP_SLOTS = 2, ROW_ALIGN = 32, WARM_UP_TOKENS = 8 };
 
 // ---- what replicas share ----
 
@@ -51,17 +51,17 @@ static int submit(void *ctx, msgl_batch *b)
     const uint64_t ns = msgl__step_table_ns(r->kind->steps, &shape);
     r->device_ns = begin + ns;
     r->busy_ns += ns;
-    r->flights[b->flight] = b;
-    r->ends_ns[b->flight] = begin + ns;
-    r->took_ns[b->flight] = ns;
+    r->batches[b->step_slot] = b;
+    r->ends_ns[b->step_slot] = begin + ns;
+    r->took_ns[b->step_slot] = ns;
     return 0;
 }
 
-static int wait(void *ctx, int32_t flight, msgl_step_result *out)
+static int wait(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
     msgl_sim_replica *r = ctx;
     msgl_sim_replica_kind *k = r->kind;
-    const msgl_batch *b = r->flights[flight];
+    const msgl_batch *b = r->batches[step_slot];
     int32_t n = 0;
     for (int32_t i = 0; i < b->size; i++) {
         const msgl_batch_req *q = &b->reqs[i];
@@ -71,9 +71,9 @@ static int wait(void *ctx, int32_t flight, msgl_step_result *out)
     }
     k->cu_tokens[b->size] = n;
     k->result.size = b->size;
-    k->result.compute_ns = r->took_ns[flight];
+    k->result.compute_ns = r->took_ns[step_slot];
     *out = k->result;
-    if (r->ends_ns[flight] > r->now_ns) r->now_ns = r->ends_ns[flight];
+    if (r->ends_ns[step_slot] > r->now_ns) r->now_ns = r->ends_ns[step_slot];
     return 0;
 }
 
@@ -126,7 +126,7 @@ int msgl__sim_replica_init(msgl_sim_replica *r, msgl_sim_replica_kind *k, msgl_e
             .vocab_size = MSGL_TRACE_VOCAB,
             .tables = &r->table};
         const msgl_runner runner = {.ctx = r,
-                                    .max_flights = FLIGHTS,
+                                    .max_in_flight = STEP_SLOTS,
                                     .tile = msgl__step_table_tile(k->steps),
                                     .write_tokens = write_tokens,
                                     .submit = submit,

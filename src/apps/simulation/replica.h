@@ -44,7 +44,7 @@ typedef struct msgl_sim_replica {
     uint64_t device_ns; // when all submitted steps will have run
     uint64_t busy_ns;   // that steps took
     int64_t warm_steps; // not counted there
-    const msgl_batch *flights[2];
+    const msgl_batch *batches[2];
     uint64_t ends_ns[2], took_ns[2]; // of these
     msgl_sim_replica_event *events;  // [max_running] of the last step, at now_ns
     int32_t num_events;
@@ -60,7 +60,7 @@ int msgl__sim_replica_send(msgl_sim_replica *r, int32_t line, msgl_err *err);
 // is left but what the scheduler has learned of its steps. Its own prefix stays cached.
 int msgl__sim_replica_warm_up(msgl_sim_replica *r, int32_t line);
 bool msgl__sim_replica_has_work(const msgl_sim_replica *r);
-// One turn of the scheduler. now_ns is when it ends, events what came of it.
+// One step of the scheduler. now_ns is when it ends, events what came of it.
 int msgl__sim_replica_step(msgl_sim_replica *r);
 
 #endif

@@ -27,8 +27,8 @@ typedef struct request {
 
 typedef struct fleet_member {
     msgl_sim_replica replica;
-    int32_t inbox, inbox_end; // lines that arrive with its next turn, -1: none
-    bool waits;               // for a request: no turn is due
+    int32_t inbox, inbox_end; // lines that arrive with its next step, -1: none
+    bool waits;               // for a request: no step is due
 } fleet_member;
 
 typedef struct fleet {
@@ -39,10 +39,10 @@ typedef struct fleet {
     fleet_member *members;
     request *requests; // [trace->count]
     // What is to come: first turns of conversations, in the order of their arrival, others, and
-    // turns of replicas.
+    // steps of replicas.
     msgl_heap_event *first;
     int32_t num_first, next_first;
-    msgl_event_heap later, turns;
+    msgl_event_heap later, steps;
     msgl_histogram *ttft, *gap, *e2e;
     msgl_simulation_result *result;
     uint64_t begin_ns, end_ns;
@@ -86,7 +86,7 @@ static int create(fleet *f, msgl_err *err)
     bool ok = f->requests != NULL && f->first != NULL && f->keys != NULL && f->members != NULL &&
               f->ttft != NULL && f->gap != NULL && f->e2e != NULL;
     ok = msgl__event_heap_init(&f->later, count) == 0 && ok;
-    ok = msgl__event_heap_init(&f->turns, (size_t)n) == 0 && ok;
+    ok = msgl__event_heap_init(&f->steps, (size_t)n) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "simulation: out of memory");
     for (int32_t i = 0; i < t->count; i++) {
         if (t->lines[i].before >= 0) continue;
@@ -116,7 +116,7 @@ static void destroy(fleet *f)
     msgl__sim_replica_kind_free(&f->kind);
     msgl__router_destroy(f->router);
     msgl__event_heap_free(&f->later);
-    msgl__event_heap_free(&f->turns);
+    msgl__event_heap_free(&f->steps);
     msgl__free(f->members);
     msgl__free(f->requests);
     msgl__free(f->first);
@@ -150,10 +150,10 @@ static int arrive(fleet *f, int32_t line, uint64_t now)
         f->requests[m->inbox_end].next = line;
     }
     m->inbox_end = line;
-    if (m->waits) { // else its turn comes when its step has ended
+    if (m->waits) { // else its next step comes when this one has ended
         m->waits = false;
         m->replica.now_ns = now;
-        msgl__event_heap_push(&f->turns, now, q->route.replica);
+        msgl__event_heap_push(&f->steps, now, q->route.replica);
     }
     return 0;
 }
@@ -187,7 +187,7 @@ static void follow(fleet *f, int32_t line, uint64_t now)
     }
 }
 
-// ---- turns of replicas ----
+// ---- steps of replicas ----
 
 static void on_event(fleet *f, const msgl_sim_replica_event *e, uint64_t now)
 {
@@ -226,7 +226,7 @@ static void on_refused(fleet *f, int32_t line, uint64_t now, const msgl_err *why
     follow(f, last, now);
 }
 
-static int take_turn(fleet *f, int32_t i)
+static int run_step(fleet *f, int32_t i)
 {
     fleet_member *m = &f->members[i];
     msgl_sim_replica *r = &m->replica;
@@ -240,7 +240,7 @@ static int take_turn(fleet *f, int32_t i)
     m->waits = !msgl__sim_replica_has_work(r);
     if (m->waits) return 0;
     const int rc = msgl__sim_replica_step(r);
-    if (rc == 0) msgl__event_heap_push(&f->turns, r->now_ns, i);
+    if (rc == 0) msgl__event_heap_push(&f->steps, r->now_ns, i);
     return rc;
 }
 
@@ -258,11 +258,11 @@ static int run(fleet *f, msgl_err *err)
     if (cfg->clients == 0) f->begin_ns = f->first[0].at;
     for (uint64_t n = 0; rc == 0; n++) {
         int32_t line;
-        const uint64_t turn = f->turns.count > 0 ? f->turns.events[0].at : UINT64_MAX;
-        if (take_arrival(f, turn, &now, &line)) {
+        const uint64_t next_step = f->steps.count > 0 ? f->steps.events[0].at : UINT64_MAX;
+        if (take_arrival(f, next_step, &now, &line)) {
             rc = arrive(f, line, now);
-        } else if (f->turns.count > 0) {
-            rc = take_turn(f, msgl__event_heap_pop(&f->turns).what);
+        } else if (f->steps.count > 0) {
+            rc = run_step(f, msgl__event_heap_pop(&f->steps).what);
         } else {
             break;
         }

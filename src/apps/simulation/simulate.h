@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many servers under a trace, by events on one clock: requests arrive, a router (routing/router.h)
-// gives each to a replica, and replicas take turns in the order of their clocks. Nothing waits, and
+// gives each to a replica, and replicas step in the order of their clocks. Nothing waits, and
 // the same input gives the same result.
 #ifndef MSGL_APPS_SIMULATION_SIMULATE_H
 #define MSGL_APPS_SIMULATION_SIMULATE_H

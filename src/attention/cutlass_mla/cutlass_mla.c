@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cutlass_mla: the interface of CUTLASS's latent attention on the CPU: pages of 128, a block table
-// of ceil(len / 128) columns, and one part for all keys of a request (num_kv_splits 1): a long
+// of ceil(len / 128) columns, and one partial for all keys of a request (num_kv_splits 1): a long
 // request is one worker's. Prompts are flashinfer's, as they are in SGLang.
 //
 // Tolerance against exact attention as of fa, whose bits it has.
@@ -12,12 +12,12 @@
 static void limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 {
     msgl__attn_workspace_limits(cfg, w);
-    w->max_works -= w->max_parts;
-    w->max_parts = w->max_groups = 0;
+    w->max_works -= w->max_partials;
+    w->max_partials = w->max_groups = 0;
 }
 
 static const msgl_table_rule WHOLE = {
-    .limits = limits, .plan = msgl__attn_plan_tiles, .part_kind = MSGL_ATTN_PART_TILE};
+    .limits = limits, .plan = msgl__attn_plan_tiles, .partial_kind = MSGL_ATTN_PARTIAL_TILE};
 
 static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
                   msgl_err *err)

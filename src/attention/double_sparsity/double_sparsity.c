@@ -36,7 +36,7 @@ typedef struct sparse_backend {
     float *scores;   // [round, num_q_heads, max_seq_len]
     int32_t *tokens; // [threads, heavy_tokens] chosen ones of a head
     float *tiles;    // [threads, 2, TILE, head_dim] K and V, or labels
-    int32_t *sparse; // [max_flights, max_running + 1]
+    int32_t *sparse; // [max_in_flight, max_running + 1]
 } sparse_backend;
 
 // One layer.
@@ -87,7 +87,8 @@ static void carve(sparse_backend *b, char **at)
                                          (size_t)cfg->max_seq_len * sizeof *b->scores);
     b->tokens = msgl__attn_carve(at, threads * (size_t)cfg->sparse->heavy_tokens * 4);
     b->tiles = msgl__attn_carve(at, threads * 2 * MSGL_TRITON_TILE * dim * sizeof *b->tiles);
-    b->sparse = msgl__attn_carve(at, (size_t)cfg->max_flights * ((size_t)cfg->max_running + 1) * 4);
+    b->sparse =
+        msgl__attn_carve(at, (size_t)cfg->max_in_flight * ((size_t)cfg->max_running + 1) * 4);
 }
 
 static int sparse_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
@@ -119,10 +120,10 @@ static int sparse_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     return rc;
 }
 
-// The requests of a flight's answers that are sparse: how many, then which.
+// Which answers of the step are sparse: their number, then the index of each.
 static int32_t *sparse_of(const sparse_backend *b, const msgl_seqs *seqs)
 {
-    return b->sparse + (size_t)seqs->flight * ((size_t)b->cfg.max_running + 1);
+    return b->sparse + (size_t)seqs->step_slot * ((size_t)b->cfg.max_running + 1);
 }
 
 static int sparse_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -132,7 +133,7 @@ static int sparse_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     const int rc = dense->desc->prepare(dense, seqs);
     if (seqs->phase == MSGL_PREFILL) return rc;
     int32_t *list = sparse_of(b, seqs), n = 0;
-    int32_t *splits = msgl__triton_stage(dense, seqs->flight).md->num_kv_splits;
+    int32_t *splits = msgl__triton_stage(dense, seqs->step_slot).md->num_kv_splits;
     for (int32_t i = 0; i < seqs->size; i++) {
         if (!msgl__attn_is_sparse(b->cfg.sparse, seqs->seqlens_k[i])) continue;
         list[++n] = i;
@@ -285,7 +286,7 @@ static void sparse_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     sparse_call c = {.b = b,
                      .layer = layer,
                      .seqs = seqs,
-                     .md = msgl__triton_stage(dense, seqs->flight).md,
+                     .md = msgl__triton_stage(dense, seqs->step_slot).md,
                      .q = in->q,
                      .ld = in->ld,
                      .out = out,

@@ -42,7 +42,7 @@ static void plan(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int3
 static const msgl_table_rule RULE = {.limits = msgl__attn_workspace_limits,
                                      .ints = plan_ints,
                                      .plan = plan,
-                                     .part_kind = MSGL_ATTN_PART_TILE};
+                                     .partial_kind = MSGL_ATTN_PARTIAL_TILE};
 
 static void destroy(msgl_attn_backend *base)
 {

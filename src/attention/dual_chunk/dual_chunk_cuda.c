@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // dual_chunk_flash_attn on GPUs. Prompts have a kernel of their own that takes a row's queries in
-// turn. To fa's decode kernel an answer is three requests, one for each part of its keys, whose
-// tables begin with the part and whose queries lie one behind the other as they do anyway; their
-// results are merged by log-sum-exp. Lengths and beginnings of the parts are made on the device
+// turn. To fa's decode kernel an answer is three requests, one for each range of its keys, whose
+// tables begin with the range and whose queries lie one behind the other as they do anyway; their
+// results are merged by log-sum-exp. Lengths and beginnings of the ranges are made on the device
 // once a step, so a captured graph only needs new lengths. A step, or graph, whose requests are all
 // within their first chunk calls the decode kernel as fa does.
 #include "attention/dual_chunk/dual_chunk_cuda.h"
@@ -21,13 +21,13 @@ typedef struct dual_backend {
     msgl_attn_config cfg;
     char *memory; // of all that follows
     size_t memory_bytes;
-    void *workspace;       // of the decode kernel
-    msgl_dual_parts parts; // of a step's answers
-    float *lse;            // what a layer's parts leave
+    void *workspace;         // of the decode kernel
+    msgl_dual_ranges ranges; // of a step's answers
+    float *lse;              // what a layer's ranges leave
     void *results;
-    // With a pattern: its counts [layers, num_q_heads, 2] and turns, and a piece's workspace.
+    // With a pattern: its counts [layers, num_q_heads, 2] and rotations, and a piece's workspace.
     int32_t *counts;
-    float *turns;
+    float *rotations;
     void *sparse;
 } dual_backend;
 
@@ -48,19 +48,19 @@ static void dual_destroy(msgl_attn_backend *base)
 static void carve(dual_backend *b, char **at)
 {
     const msgl_attn_config *cfg = &b->cfg;
-    const int32_t parts = cfg->max_running * MSGL_DUAL_QUERIES;
-    const size_t rows = (size_t)parts * (size_t)cfg->num_q_heads;
+    const int32_t ranges = cfg->max_running * MSGL_DUAL_QUERIES;
+    const size_t rows = (size_t)ranges * (size_t)cfg->num_q_heads;
     const size_t elem = msgl__dtype_size(cfg->pool->spec.dtype);
     b->workspace =
         msgl__attn_carve(at, msgl__fa_decode_workspace(cfg->num_q_heads, cfg->num_kv_heads,
-                                                       cfg->head_dim, parts, cfg->deterministic));
-    b->parts.seqlens_k = msgl__attn_carve(at, (size_t)parts * 4);
-    b->parts.firsts = msgl__attn_carve(at, (size_t)parts * 4);
+                                                       cfg->head_dim, ranges, cfg->deterministic));
+    b->ranges.seqlens_k = msgl__attn_carve(at, (size_t)ranges * 4);
+    b->ranges.firsts = msgl__attn_carve(at, (size_t)ranges * 4);
     b->lse = msgl__attn_carve(at, rows * sizeof *b->lse);
     b->results = msgl__attn_carve(at, rows * (size_t)cfg->head_dim * elem);
     if (cfg->pattern == NULL) return;
     b->counts = msgl__attn_carve(at, counts_bytes(cfg->pattern));
-    b->turns = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->turns);
+    b->rotations = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->rotations);
     b->sparse = msgl__attn_carve(at, cfg->cuda->attn->dual_sparse_workspace(
                                          cfg->num_q_heads, cfg->head_dim, cfg->max_seq_len));
 }
@@ -78,7 +78,8 @@ static int copy_pattern(const dual_backend *b, msgl_err *err)
         counts[2 * i + 1] = p->heads[i].distances;
     }
     ops->copy_in(b->cfg.dev, b->counts, counts, counts_bytes(p));
-    ops->copy_in(b->cfg.dev, b->turns, p->turns, 4 * (size_t)p->half * sizeof *b->turns);
+    ops->copy_in(b->cfg.dev, b->rotations, p->rotations,
+                 4 * (size_t)p->half * sizeof *b->rotations);
     msgl__free(counts);
     return 0;
 }
@@ -130,7 +131,7 @@ static int dual_supports(const msgl_attn_needs *needs, msgl_err *err)
 }
 
 // Whether a request of these answers may have keys beyond its own chunk.
-static bool has_parts(const dual_backend *b, const msgl_seqs *seqs)
+static bool has_ranges(const dual_backend *b, const msgl_seqs *seqs)
 {
     return seqs->phase == MSGL_DECODE && seqs->max_seqlen_k > b->cfg.dual_len;
 }
@@ -139,30 +140,30 @@ static void dual_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
 {
     const dual_backend *b = (const dual_backend *)base;
     const msgl_cuda_api *cuda = b->cfg.cuda;
-    if (!has_parts(b, seqs)) return;
+    if (!has_ranges(b, seqs)) return;
     const msgl_cuda_attn_call c = {.batch = seqs->size,
                                    .seqlens_k = seqs->dev_seqlens_k,
                                    .table_rows = seqs->dev_table_rows,
                                    .table_stride = b->cfg.device_table_stride};
     msgl__cuda_attn_result(
         x, "dual_chunk_flash_attn",
-        cuda->attn->dual_parts(&c, b->cfg.dual_len, &b->parts, cuda->stream(x->device)));
+        cuda->attn->dual_ranges(&c, b->cfg.dual_len, &b->ranges, cuda->stream(x->device)));
 }
 
-static int decode_parts(const dual_backend *b, const msgl_cuda_attn_call *c, void *stream)
+static int decode_ranges(const dual_backend *b, const msgl_cuda_attn_call *c, void *stream)
 {
     const msgl_cuda_attn *k = b->cfg.cuda->attn;
     const int32_t len = b->cfg.dual_len, earlier = c->max_seqlen_k - len;
-    msgl_cuda_attn_call parts = *c, merge = *c;
-    parts.ld_q = parts.ld_out = (size_t)c->num_q_heads * (size_t)c->head_dim;
-    parts.out = b->results;
-    parts.lse = merge.lse = b->lse;
-    parts.batch = parts.total_q = c->batch * MSGL_DUAL_QUERIES;
-    parts.seqlens_k = b->parts.seqlens_k;
-    parts.table_rows = b->parts.firsts;
-    parts.table_stride = 1;
-    parts.max_seqlen_k = earlier > len ? earlier : len;
-    const int code = k->decode(&parts, stream);
+    msgl_cuda_attn_call ranges = *c, merge = *c;
+    ranges.ld_q = ranges.ld_out = (size_t)c->num_q_heads * (size_t)c->head_dim;
+    ranges.out = b->results;
+    ranges.lse = merge.lse = b->lse;
+    ranges.batch = ranges.total_q = c->batch * MSGL_DUAL_QUERIES;
+    ranges.seqlens_k = b->ranges.seqlens_k;
+    ranges.table_rows = b->ranges.firsts;
+    ranges.table_stride = 1;
+    ranges.max_seqlen_k = earlier > len ? earlier : len;
+    const int code = k->decode(&ranges, stream);
     return code != 0 ? code : k->dual_merge(&merge, len, b->results, stream);
 }
 
@@ -185,7 +186,7 @@ static int prefill(const dual_backend *b, const msgl_cuda_attn_call *c,
                                    .last = p->prompts.last,
                                    .counts = b->counts +
                                              (size_t)layer->layer * (size_t)p->num_q_heads * 2,
-                                   .turns = b->turns,
+                                   .rotations = b->rotations,
                                    .half = p->half,
                                    .workspace = b->sparse};
         for (int32_t at = len - rows; at < len && code == 0; at = piece.end) {
@@ -216,12 +217,12 @@ static void dual_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
     c.workspace = b->workspace;
     c.first = c.second = false; // the merge reads what the decode kernel writes
     const int code = seqs->phase != MSGL_DECODE ? prefill(b, &c, layer, seqs, stream)
-                     : has_parts(b, seqs)       ? decode_parts(b, &c, stream)
+                     : has_ranges(b, seqs)      ? decode_ranges(b, &c, stream)
                                                 : k->decode(&c, stream);
     msgl__cuda_attn_result(x, "dual_chunk_flash_attn", code);
 }
 
-// Requests within their first chunk need neither parts nor merge.
+// Requests within their first chunk need neither ranges nor merge.
 static int32_t dual_short_seq_len(const msgl_attn_backend *base, int32_t size)
 {
     (void)size;

@@ -110,15 +110,15 @@ int msgl__dual_pattern_load(const char *dir, const msgl_sparse_prompts *prompts,
     return rc;
 }
 
-int msgl__dual_pattern_turns(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
-                             const float *inv_freq, int32_t half, msgl_err *err)
+int msgl__dual_pattern_rotations(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
+                                 const float *inv_freq, int32_t half, msgl_err *err)
 {
     const int32_t by[2] = {dual->len, dual->size};
     p->half = half;
-    p->turns = msgl__calloc(2, 2 * (size_t)half * sizeof *p->turns);
-    if (p->turns == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", LIST);
+    p->rotations = msgl__calloc(2, 2 * (size_t)half * sizeof *p->rotations);
+    if (p->rotations == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", LIST);
     for (int i = 0; i < 2; i++) {
-        float *to = p->turns + (size_t)i * 2 * (size_t)half;
+        float *to = p->rotations + (size_t)i * 2 * (size_t)half;
         for (int32_t j = 0; j < half; j++) {
             const double angle = (double)by[i] * (double)inv_freq[j];
             to[j] = (float)cos(angle);
@@ -131,6 +131,6 @@ int msgl__dual_pattern_turns(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
 void msgl__dual_pattern_free(msgl_dual_pattern *p)
 {
     msgl__free(p->heads);
-    msgl__free(p->turns);
+    msgl__free(p->rotations);
     *p = (msgl_dual_pattern){.heads = NULL};
 }

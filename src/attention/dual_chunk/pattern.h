@@ -24,10 +24,10 @@ struct msgl_dual_pattern {
     msgl_sparse_prompts prompts;
     int32_t num_layers, num_q_heads;
     msgl_head_pattern *heads; // [num_layers, num_q_heads]; NULL: all prompts are dense
-    // [2, 2 half] cosines and sines, of pairs i and half + i, that turn a query by `len` and by
+    // [2, 2 half] cosines and sines, of pairs i and half + i, that rotate a query by `len` and by
     // `size` positions of the model's msgl_dual_chunk.
     int32_t half;
-    float *turns;
+    float *rotations;
 };
 
 // Reads the list of the model in folder `dir` into p->heads, for p's num_layers and num_q_heads; it
@@ -36,9 +36,9 @@ struct msgl_dual_pattern {
 // the file, the layer and the head. msgl__dual_pattern_free frees.
 int msgl__dual_pattern_load(const char *dir, const msgl_sparse_prompts *prompts,
                             msgl_dual_pattern *p, msgl_err *err);
-// Makes p->turns from inv_freq [half]. MSGL_ENOMEM.
-int msgl__dual_pattern_turns(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
-                             const float *inv_freq, int32_t half, msgl_err *err);
+// Makes p->rotations from inv_freq [half]. MSGL_ENOMEM.
+int msgl__dual_pattern_rotations(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
+                                 const float *inv_freq, int32_t half, msgl_err *err);
 void msgl__dual_pattern_free(msgl_dual_pattern *p);
 
 // Columns that a head gets.

@@ -130,14 +130,14 @@ static int32_t choosing_rows(const piece *p)
     return at_most(p->cfg->pattern->prompts.last, p->end - p->begin);
 }
 
-// The queries that choose among keys of earlier chunks are turned by the whole distance, so that
+// The queries that choose among keys of earlier chunks are rotated by the whole distance, so that
 // they find what is near across the border: by len for the chunk before, by size for others.
-static void turn_queries(const piece *p, int head, const worker_room *w)
+static void rotate_queries(const piece *p, int head, const worker_room *w)
 {
     const msgl_dual_pattern *pattern = p->cfg->pattern;
     const int dim = p->cfg->head_dim, half = pattern->half, rows = choosing_rows(p);
     for (int t = 0; t < 2; t++) {
-        const float *cosines = pattern->turns + (size_t)t * 2 * (size_t)half;
+        const float *cosines = pattern->rotations + (size_t)t * 2 * (size_t)half;
         const float *sines = cosines + half;
         for (int i = 0; i < rows; i++) {
             const int32_t row = p->row + (p->end - p->begin) - rows + i;
@@ -160,7 +160,7 @@ static void score_row(const piece *p, const worker_room *w, int head, int range,
     const float *q = w->queries;
     if (range == MSGL_ATTN_RANGES - 1) {
         q = query_of(p, p->row + (p->end - p->begin) - rows + i, range, head);
-    } else { // 1: the chunk before, by the first turn; 0: by the second
+    } else { // 1: the chunk before, by the first rotation; 0: by the second
         q += (size_t)((1 - range) * p->cfg->pattern->prompts.last + i) * (size_t)dim;
     }
     for (int j = 0; j < n; j++) {
@@ -186,12 +186,12 @@ static void sum_row(const worker_room *w, int i, int32_t pos, int32_t key, const
 
 // Second pass: what the row gives to each key and distance. To do it in one, [last, keys] of scores
 // would have to be kept.
-static void share_row(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
+static void add_probs(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
 {
     for (int j = 0; j < n; j++) {
-        const float share = expf(s[j] - w->max[i]) / w->sum[i];
-        w->columns[key + j] += share;
-        w->distances[pos - key - j] += share;
+        const float prob = expf(s[j] - w->max[i]) / w->sum[i];
+        w->columns[key + j] += prob;
+        w->distances[pos - key - j] += prob;
     }
 }
 
@@ -245,7 +245,7 @@ static void choose_pattern(void *arg, int head, int worker)
     memset(distances, 0, bytes);
     memset(columns, all ? 255 : 0, bytes);
     if (all) return;
-    turn_queries(p, head, &w);
+    rotate_queries(p, head, &w);
     memset(w.columns, 0, (size_t)p->end * sizeof *w.columns);
     memset(w.distances, 0, (size_t)p->end * sizeof *w.distances);
     for (int32_t i = 0; i < rows; i++) {
@@ -253,7 +253,7 @@ static void choose_pattern(void *arg, int head, int worker)
         w.sum[i] = 0;
     }
     pass_keys(p, &w, head, sum_row);
-    pass_keys(p, &w, head, share_row);
+    pass_keys(p, &w, head, add_probs);
     choose_bits(w.columns, p->end, msgl__dual_columns(pattern), MSGL_SPARSE_FIRST_KEYS, w.chosen,
                 columns);
     choose_bits(w.distances, p->end, pattern->distances, MSGL_SPARSE_NEAR_KEYS, w.chosen,

@@ -39,13 +39,14 @@ typedef struct fa_backend {
     // Of each kind: a plan of prefill, and the lists of each phase.
     msgl_cuda_plans plans;
     size_t plan_bytes, lists_bytes;
-    int32_t most;         // virtual requests of a step
-    size_t *used;         // [max_flights, num_kinds] bytes of each plan; 0: none
-    msgl_fa_local *local; // [max_flights, num_kinds, PHASES], in host memory; of kinds with chunks
-    size_t l2_bytes;      // of the GPU
-    void *workspace;      // of decode: counters, then parts
+    int32_t most; // virtual requests of a step
+    size_t *used; // [max_in_flight, num_kinds] bytes of each plan; 0: none
+    msgl_fa_local
+        *local;      // [max_in_flight, num_kinds, PHASES], in host memory; of kinds with chunks
+    size_t l2_bytes; // of the GPU
+    void *workspace; // of decode: counters, then partials
     size_t workspace_bytes;
-    void *tree_workspace; // in place of these parts
+    void *tree_workspace; // in place of these partials
     msgl_mla_cuda mla;    // of a latent cache, which needs nothing of the above
 } fa_backend;
 
@@ -105,7 +106,7 @@ static size_t lists_at(const fa_backend *b, int32_t kind, msgl_phase phase)
 // A kind's virtual requests.
 static msgl_fa_local *local_of(const fa_backend *b, const msgl_seqs *seqs, int32_t kind)
 {
-    const int32_t set = seqs->flight * b->num_kinds + kind;
+    const int32_t set = seqs->step_slot * b->num_kinds + kind;
     return &b->local[set * PHASES + (seqs->phase == MSGL_DECODE)];
 }
 
@@ -116,21 +117,21 @@ static int take_memory(fa_backend *b, msgl_err *err)
     b->plan_bytes = msgl__round_up(msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
                                                               b->most, cfg->max_step_tokens),
                                    64);
-    const size_t sets = (size_t)cfg->max_flights * (size_t)b->num_kinds;
+    const size_t sets = (size_t)cfg->max_in_flight * (size_t)b->num_kinds;
     const int code = msgl__cuda_plans_create(cfg, "fa", plan_at(b, b->num_kinds), &b->plans, err);
     if (code != 0) return code;
     b->used = msgl__calloc(sets, sizeof *b->used);
     b->local = msgl__calloc(sets * PHASES, sizeof *b->local);
     b->workspace_bytes = msgl__fa_decode_workspace(
         cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
-    const size_t parts = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim,
-                                                cfg->deterministic)
-                             .part_ml;
-    const size_t tree = parts + msgl__attn_tree_workspace(cfg->head_dim);
+    const size_t partials = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads,
+                                                   cfg->head_dim, cfg->deterministic)
+                                .partial_ml;
+    const size_t tree = partials + msgl__attn_tree_workspace(cfg->head_dim);
     if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
     if (b->used != NULL && b->local != NULL && b->workspace != NULL) {
-        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + parts;
+        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + partials;
         return 0;
     }
     return msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",
@@ -210,7 +211,7 @@ static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fa_backend *b = (fa_backend *)base;
-    char *to = msgl__cuda_plan(&b->plans, seqs->flight);
+    char *to = msgl__cuda_plan(&b->plans, seqs->step_slot);
     for (int32_t i = 0; i < b->num_kinds; i++) {
         const fa_kind *kind = &b->kinds[i];
         msgl_fa_local *local = kind->chunk > 0 ? local_of(b, seqs, i) : NULL;
@@ -219,7 +220,7 @@ static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
             msgl__fa_local_cut(seqs, kind->chunk, b->cfg.device_table_stride, local);
         }
         if (!plans(b, seqs)) continue;
-        b->used[seqs->flight * b->num_kinds + i] =
+        b->used[seqs->step_slot * b->num_kinds + i] =
             plan_kind(b, seqs, kind->window, local, to + plan_at(b, i));
     }
     return 0;
@@ -231,12 +232,12 @@ static void fa_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
     (void)x;
     for (int32_t i = 0; i < b->num_kinds; i++) {
         if (b->kinds[i].chunk > 0) {
-            msgl__cuda_plans_copy(&b->plans, seqs->flight, lists_at(b, i, seqs->phase),
+            msgl__cuda_plans_copy(&b->plans, seqs->step_slot, lists_at(b, i, seqs->phase),
                                   b->lists_bytes);
         }
         if (!plans(b, seqs)) continue;
-        msgl__cuda_plans_copy(&b->plans, seqs->flight, plan_at(b, i),
-                              b->used[seqs->flight * b->num_kinds + i]);
+        msgl__cuda_plans_copy(&b->plans, seqs->step_slot, plan_at(b, i),
+                              b->used[seqs->step_slot * b->num_kinds + i]);
     }
 }
 

@@ -6,8 +6,8 @@
 // last bits, unless `deterministic` (no cuts).
 //
 // flashinfer, as SGLang's backend of that name: chunks are planned twice, new tokens among
-// themselves and the prefix, which all of them see; both sides' parts are merged together. Answers,
-// trees, latent caches and `deterministic` have fi's one plan.
+// themselves and the prefix, which all of them see; both sides' partials are merged together.
+// Answers, trees, latent caches and `deterministic` have fi's one plan.
 //
 // On a GPU the number of workers is SM count times occupancy; here it is threads times
 // WORKERS_PER_THREAD.
@@ -33,7 +33,7 @@ typedef struct fi_backend {
     bool merges;  // chunks are planned in two
     void *memory; // metadata of all sets
     size_t memory_bytes;
-    msgl_fi_metadata *sets; // [max_flights]
+    msgl_fi_metadata *sets; // [max_in_flight]
 } fi_backend;
 
 // Takes the arrays of one metadata set from *at; with at counting from NULL, measures them.
@@ -112,13 +112,13 @@ static int set_limits(fi_backend *b, msgl_err *err)
                              b->base.desc->name, (int)cfg->max_step_tokens);
     }
     b->limits.max_works = (int32_t)works;
-    // Only a split list writes parts, and it has at most this many items.
-    int64_t parts = b->limits.max_grid / cfg->num_kv_heads;
-    if (b->merges) parts = 2 * (parts > max_tiles(cfg) ? parts : max_tiles(cfg));
+    // Only a split list writes partials, and it has at most this many items.
+    int64_t partials = b->limits.max_grid / cfg->num_kv_heads;
+    if (b->merges) partials = 2 * (partials > max_tiles(cfg) ? partials : max_tiles(cfg));
     b->ws = (msgl_attn_workspace){.max_works = (int32_t)works * (b->merges ? 2 : 1),
                                   .max_groups = (int32_t)works,
-                                  .max_parts = parts > 1 ? (int32_t)parts : 1,
-                                  .part_rows = MSGL_FI_MAX_Q_TILE};
+                                  .max_partials = partials > 1 ? (int32_t)partials : 1,
+                                  .partial_rows = MSGL_FI_MAX_Q_TILE};
     return 0;
 }
 
@@ -156,15 +156,15 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, bool 
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = set_bytes(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens);
-    b->memory_bytes = set * (size_t)cfg->max_flights;
-    b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
+    b->memory_bytes = set * (size_t)cfg->max_in_flight;
+    b->sets = msgl__calloc((size_t)cfg->max_in_flight, sizeof *b->sets);
     b->memory = msgl__pages_alloc(b->memory_bytes);
     if (b->sets == NULL || b->memory == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for %zu bytes", desc->name,
                            b->memory_bytes);
         goto fail;
     }
-    for (int32_t i = 0; i < cfg->max_flights; i++) {
+    for (int32_t i = 0; i < cfg->max_in_flight; i++) {
         uintptr_t at = (uintptr_t)b->memory + (size_t)i * set;
         carve(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens, &at, &b->sets[i]);
     }
@@ -214,17 +214,18 @@ static int32_t add_tile(side *s, const msgl_seqs *seqs, int32_t group, int32_t f
                                   .kv_begin = from + begin,
                                   .kv_end = from + begin +
                                             (left < p->kv_chunk_size ? left : p->kv_chunk_size),
-                                  .part = -1};
+                                  .partial = -1};
     }
     return n;
 }
 
 // The plans of a step, whose keys lie behind each other, as one list. A query tile's only item
-// writes the output; several write parts, which are merged. Query tiles are the same in all plans.
+// writes the output; several write partials, which are merged. Query tiles are the same in all
+// plans.
 static void list_works(const fi_backend *b, const msgl_seqs *seqs, side *sides, int32_t count,
                        msgl_fi_metadata *md)
 {
-    int32_t group = 0, part = 0;
+    int32_t group = 0, partial = 0;
     md->num_works = 0;
     while (sides[0].next < sides[0].plan->num_works) {
         const int32_t i = sides[0].plan->request_indices[sides[0].next];
@@ -238,10 +239,14 @@ static void list_works(const fi_backend *b, const msgl_seqs *seqs, side *sides, 
         }
         md->num_works += n;
         if (n == 1) continue;
-        md->groups[group] = (msgl_attn_group){
-            .req = i, .row = w->row, .rows = w->rows, .part = part, .num_parts = n, .num_works = n};
+        md->groups[group] = (msgl_attn_group){.req = i,
+                                              .row = w->row,
+                                              .rows = w->rows,
+                                              .partial = partial,
+                                              .num_partials = n,
+                                              .num_works = n};
         for (int32_t k = 0; k < n; k++) {
-            w[k].part = part++;
+            w[k].partial = partial++;
             w[k].group = group;
         }
         group++;
@@ -270,7 +275,7 @@ static int plan_step(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadat
 static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *md = &b->sets[seqs->flight];
+    msgl_fi_metadata *md = &b->sets[seqs->step_slot];
     msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->indices);
     for (int32_t i = 0; i < seqs->size; i++) md->last_page_len[i] = 1;
     const int rc = plan_step(b, seqs, md);
@@ -292,7 +297,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const fi_backend *b = (const fi_backend *)base;
-    const msgl_fi_metadata *md = &b->sets[seqs->flight];
+    const msgl_fi_metadata *md = &b->sets[seqs->step_slot];
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->indices;
@@ -302,14 +307,14 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     c.groups = md->groups;
     c.num_works = md->num_works;
     c.heads_per_task = md->heads_per_task;
-    c.part_kind = MSGL_ATTN_PART_LSE2;
+    c.partial_kind = MSGL_ATTN_PARTIAL_LSE2;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);
 }
 
-msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight)
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t step_slot)
 {
-    return &((fi_backend *)base)->sets[flight];
+    return &((fi_backend *)base)->sets[step_slot];
 }
 
 #define FI                                                                                         \

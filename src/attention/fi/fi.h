@@ -21,8 +21,8 @@ typedef struct msgl_fi_metadata {
     int32_t num_works, heads_per_task;
 } msgl_fi_metadata;
 
-// What prepare made for a flight, for tests.
-msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight);
+// What prepare made for the step in step_slot, for tests.
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t step_slot);
 
 extern const msgl_attn_desc msgl__attn_fi, msgl__attn_flashinfer;
 

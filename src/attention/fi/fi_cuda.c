@@ -54,7 +54,7 @@ typedef struct fi_backend {
     msgl_fi_kernel decode_kernel, latent_kernel;
     bool hopper;
     int32_t max_plans; // of a step
-    fi_step *steps;    // [max_flights, PHASES]
+    fi_step *steps;    // [max_in_flight, PHASES]
     // A set: page_indptr, last_page_len, then the plans.
     msgl_cuda_plans sets[PHASES];
     size_t ints, plan_at, plan_bytes;
@@ -200,7 +200,7 @@ static int take_memory(fi_backend *b, msgl_err *err)
         if (code != 0) return code;
     }
     b->num_pages = (size_t)cfg->max_running * (size_t)b->max_pages;
-    b->steps = msgl__calloc((size_t)cfg->max_flights * PHASES, sizeof *b->steps);
+    b->steps = msgl__calloc((size_t)cfg->max_in_flight * PHASES, sizeof *b->steps);
     b->pages = d->ops->alloc(d, b->num_pages * sizeof *b->pages);
     b->workspace = d->ops->alloc(d, b->workspace_bytes);
     b->lse_bytes = any_sinks(&cfg->variants)
@@ -238,7 +238,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
 
 static fi_step *step_of(const fi_backend *b, const msgl_seqs *seqs)
 {
-    return &b->steps[seqs->flight * PHASES + (int32_t)seqs->phase];
+    return &b->steps[seqs->step_slot * PHASES + (int32_t)seqs->phase];
 }
 
 void msgl__fi_count_pages(const int32_t *lens, int32_t n, int32_t page, int32_t *indptr,
@@ -321,7 +321,7 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     const msgl_attn_variants *v = &b->cfg.variants;
     const msgl_attn_variant plain = {.window = -1};
     if (msgl__cuda_forks(seqs)) return 0;
-    char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->flight);
+    char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->step_slot);
     fi_step *step = step_of(b, seqs);
     fill_pages(b, seqs, set, step);
     int code = v->count == 0 ? add_plan(b, seqs, set, &plain, step) : 0;
@@ -336,7 +336,7 @@ static void fi_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
     const fi_backend *b = (const fi_backend *)base;
     (void)x;
     if (msgl__cuda_forks(seqs)) return;
-    msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->flight, 0, step_of(b, seqs)->used);
+    msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->step_slot, 0, step_of(b, seqs)->used);
 }
 
 // Where the page list of the sequences begins: of answers at the front, where graphs find it, of

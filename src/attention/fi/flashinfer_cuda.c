@@ -17,11 +17,11 @@
 
 typedef struct side { // of the step's chunks: new tokens, or prefixes
     msgl_fi_kernel kernel;
-    size_t at; // in the flight's set
+    size_t at; // offset in the set of the step's slot
     msgl_fi_planned planned;
 } side;
 
-typedef struct step { // of one flight
+typedef struct step { // what is planned for the step of one step slot
     side fresh, prefix;
     bool any_prefix;
     size_t used; // bytes of the set
@@ -46,7 +46,7 @@ typedef struct flashinfer {
     // last_page_len and the two plans.
     msgl_cuda_plans sets;
     size_t ints, plan_bytes;
-    step *steps; // [max_flights]
+    step *steps; // [max_in_flight]
     void *block; // all of m
     size_t block_bytes, workspace_bytes;
     memory m;
@@ -119,7 +119,7 @@ static int take_memory(flashinfer *b, msgl_err *err)
     const int code =
         msgl__cuda_plans_create(cfg, "flashinfer", 4 * b->ints + 2 * b->plan_bytes, &b->sets, err);
     if (code != 0) return code;
-    b->steps = msgl__calloc((size_t)cfg->max_flights, sizeof *b->steps);
+    b->steps = msgl__calloc((size_t)cfg->max_in_flight, sizeof *b->steps);
     char *at = NULL;
     carve(b, &at);
     b->block_bytes = (size_t)(uintptr_t)at;
@@ -186,7 +186,7 @@ static void fill_lengths(const flashinfer *b, const msgl_seqs *seqs, int32_t *se
 static int plan_side(const flashinfer *b, const msgl_seqs *seqs, const msgl_fi_shape *shape,
                      const int32_t *indptr, const int32_t *kv_len, step *s, side *to)
 {
-    char *set = msgl__cuda_plan(&b->sets, seqs->flight);
+    char *set = msgl__cuda_plan(&b->sets, seqs->step_slot);
     to->at = s->used;
     const msgl_fi_plan_call c = {.shape = *shape,
                                  .kernel = to->kernel,
@@ -208,8 +208,8 @@ static int plan_sides(const flashinfer *b, const msgl_seqs *seqs)
 {
     const size_t ints = b->ints / sizeof(int32_t);
     const bool hopper = b->hopper && msgl__fi_hopper_wins(seqs);
-    step *s = &b->steps[seqs->flight];
-    int32_t *set = (int32_t *)msgl__cuda_plan(&b->sets, seqs->flight);
+    step *s = &b->steps[seqs->step_slot];
+    int32_t *set = (int32_t *)msgl__cuda_plan(&b->sets, seqs->step_slot);
     fill_lengths(b, seqs, set, s);
     s->fresh.kernel = hopper ? MSGL_FI_RAGGED_HOPPER : MSGL_FI_RAGGED;
     s->prefix.kernel = hopper ? MSGL_FI_PREFIX_HOPPER : MSGL_FI_PREFIX;
@@ -231,14 +231,14 @@ static void flashinfer_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl
     if (needs_fi(b, seqs)) b->fi->desc->copy_in(b->fi, x, seqs);
     if (!in_two(b, seqs)) return;
     const size_t host = 2 * b->ints;
-    msgl__cuda_plans_copy(&b->sets, seqs->flight, host, b->steps[seqs->flight].used - host);
+    msgl__cuda_plans_copy(&b->sets, seqs->step_slot, host, b->steps[seqs->step_slot].used - host);
 }
 
 static void flashinfer_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
     const flashinfer *b = (const flashinfer *)base;
     if (needs_fi(b, seqs)) b->fi->desc->begin(b->fi, x, seqs);
-    if (!in_two(b, seqs) || !b->steps[seqs->flight].any_prefix) return;
+    if (!in_two(b, seqs) || !b->steps[seqs->step_slot].any_prefix) return;
     msgl__fi_list_pages(b->api, base, &b->cfg, x, seqs,
                         (const int32_t *)(b->sets.device + 2 * b->ints), b->m.pages);
 }
@@ -304,7 +304,7 @@ static void flashinfer_forward(msgl_attn_backend *base, msgl_exec *x, const msgl
         return;
     }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
-    const step *s = &b->steps[seqs->flight];
+    const step *s = &b->steps[seqs->step_slot];
     const bool hopper = s->fresh.kernel == MSGL_FI_RAGGED_HOPPER;
     if (layer->window >= 0 || (layer->softcap > 0 && hopper)) { // that the configuration lacks
         if (x->status == 0) x->status = MSGL_EINVAL;

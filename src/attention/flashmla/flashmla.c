@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // flashmla: FlashMLA's interface on the CPU: pages of 64, its scheduler metadata (metadata.h),
-// parts whose log-sum-exps are merged by a second pass. Prompts are flashinfer's, as they are in
+// splits whose log-sum-exps are merged by a second pass. Prompts are flashinfer's, as they are in
 // SGLang.
 //
 // On a GPU the number of workers is that of its multiprocessors; here it is threads times
@@ -16,9 +16,9 @@
 
 enum { WORKERS_PER_THREAD = 16 }; // so that a slow core leaves work to the others
 
-static int32_t num_parts(const msgl_attn_config *cfg)
+static int32_t num_sm_parts(const msgl_attn_config *cfg)
 {
-    return msgl__flashmla_num_parts(cfg->num_threads * WORKERS_PER_THREAD, cfg->num_q_heads);
+    return msgl__flashmla_num_sm_parts(cfg->num_threads * WORKERS_PER_THREAD, cfg->num_q_heads);
 }
 
 static int32_t row_blocks(const msgl_attn_config *cfg)
@@ -26,23 +26,23 @@ static int32_t row_blocks(const msgl_attn_config *cfg)
     return msgl__ceil_div(cfg->num_q_heads, MSGL_FLASHMLA_ROWS);
 }
 
-// A part more for every request that a worker begins in the middle of.
+// One split more for every request that a worker begins in the middle of.
 static void limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 {
-    const int32_t most = cfg->max_running + num_parts(cfg);
-    *w = (msgl_attn_workspace){.part_rows = MSGL_FLASHMLA_ROWS,
+    const int32_t most = cfg->max_running + num_sm_parts(cfg);
+    *w = (msgl_attn_workspace){.partial_rows = MSGL_FLASHMLA_ROWS,
                                .max_works = most * row_blocks(cfg),
-                               .max_parts = most * row_blocks(cfg),
+                               .max_partials = most * row_blocks(cfg),
                                .max_groups = cfg->max_running * row_blocks(cfg)};
 }
 
 static size_t metadata_ints(const msgl_attn_config *cfg)
 {
-    return (size_t)num_parts(cfg) * sizeof(msgl_flashmla_part) / sizeof(int32_t) +
+    return (size_t)num_sm_parts(cfg) * sizeof(msgl_flashmla_sched_meta) / sizeof(int32_t) +
            (size_t)cfg->max_running + 1;
 }
 
-// Blocks [begin, end) of a request, its part `split` of several or the only one.
+// Blocks [begin, end) of a request, its split number `split` of several or the only one.
 static void add_range(const msgl_attn_config *cfg, int32_t req, int32_t len, int32_t begin,
                       int32_t end, int32_t split, const int32_t *num_splits, msgl_attn_plan *p)
 {
@@ -54,17 +54,17 @@ static void add_range(const msgl_attn_config *cfg, int32_t req, int32_t len, int
                             .rows = left < MSGL_FLASHMLA_ROWS ? left : MSGL_FLASHMLA_ROWS,
                             .kv_begin = begin * MSGL_FLASHMLA_BLOCK,
                             .kv_end = end * MSGL_FLASHMLA_BLOCK,
-                            .part = -1};
+                            .partial = -1};
         if (w.kv_end > len) w.kv_end = len;
         if (splits > 1) {
             const int32_t first = num_splits[req] * blocks + b * splits;
-            w.part = first + split;
+            w.partial = first + split;
             w.group = req * blocks + b;
             p->groups[w.group] = (msgl_attn_group){.req = req,
                                                    .row = row,
                                                    .rows = w.rows,
-                                                   .part = first,
-                                                   .num_parts = splits,
+                                                   .partial = first,
+                                                   .num_partials = splits,
                                                    .num_works = splits};
         }
         p->works[p->num_works++] = w;
@@ -77,25 +77,25 @@ static void plan(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int3
 {
     (void)w;
     (void)cu_seqlens_q; // one token each
-    const int32_t n = cfg->deterministic ? 1 : num_parts(cfg);
-    msgl_flashmla_part *parts = (msgl_flashmla_part *)(void *)ints;
-    int32_t *num_splits = ints + (size_t)n * sizeof *parts / sizeof *ints;
-    msgl__flashmla_metadata(n, bs, seqlens_k, parts, num_splits);
+    const int32_t n = cfg->deterministic ? 1 : num_sm_parts(cfg);
+    msgl_flashmla_sched_meta *sched_meta = (msgl_flashmla_sched_meta *)(void *)ints;
+    int32_t *num_splits = ints + (size_t)n * sizeof *sched_meta / sizeof *ints;
+    msgl__flashmla_metadata(n, bs, seqlens_k, sched_meta, num_splits);
     *p = (msgl_attn_plan){.works = p->works, .groups = p->groups, .heads_per_task = 1};
     for (int32_t i = 0; i < n; i++) {
-        const msgl_flashmla_part *part = &parts[i];
-        for (int32_t req = part->begin_req; req <= part->end_req; req++) {
-            const bool first = req == part->begin_req, last = req == part->end_req;
+        const msgl_flashmla_sched_meta *meta = &sched_meta[i];
+        for (int32_t req = meta->begin_req; req <= meta->end_req; req++) {
+            const bool first = req == meta->begin_req, last = req == meta->end_req;
             const int32_t blocks = msgl__ceil_div(seqlens_k[req], MSGL_FLASHMLA_BLOCK);
-            add_range(cfg, req, seqlens_k[req], first ? part->begin_block : 0,
-                      last ? part->end_block : blocks, first ? part->begin_split : 0, num_splits,
+            add_range(cfg, req, seqlens_k[req], first ? meta->begin_block : 0,
+                      last ? meta->end_block : blocks, first ? meta->begin_split : 0, num_splits,
                       p);
         }
     }
 }
 
 static const msgl_table_rule RULE = {
-    .limits = limits, .ints = metadata_ints, .plan = plan, .part_kind = MSGL_ATTN_PART_LSE2};
+    .limits = limits, .ints = metadata_ints, .plan = plan, .partial_kind = MSGL_ATTN_PARTIAL_LSE2};
 
 static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
                   msgl_err *err)

@@ -17,18 +17,19 @@ enum {
 };
 
 // One worker's: blocks [begin_block, ...) of request begin_req to [..., end_block) of request
-// end_req, all of those in between; end_req < begin_req: nothing. begin_split: which part of
+// end_req, all of those in between; end_req < begin_req: nothing. begin_split: which split of
 // begin_req its own is.
-typedef struct msgl_flashmla_part {
+typedef struct msgl_flashmla_sched_meta {
     int32_t begin_req, end_req, begin_block, end_block, begin_split;
-} msgl_flashmla_part;
+} msgl_flashmla_sched_meta;
 
-// Workers of one row block, of `workers` in all: at least 1.
-int32_t msgl__flashmla_num_parts(int32_t workers, int32_t num_heads);
+// Workers of one row block (FlashMLA's num_sm_parts), of `workers` in all: at least 1.
+int32_t msgl__flashmla_num_sm_parts(int32_t workers, int32_t num_heads);
 
-// parts [num_parts]; num_splits [bs + 1]: prefix sums of the parts of each request, each at least
-// one. seqlens_k [bs], each at least 1. Every block of every request lies in exactly one part.
-void msgl__flashmla_metadata(int32_t num_parts, int32_t bs, const int32_t *seqlens_k,
-                             msgl_flashmla_part *parts, int32_t *num_splits);
+// sched_meta [num_sm_parts]; num_splits [bs + 1]: prefix sums of the splits of each request, each
+// at least one: splits of 2, 1 and 3 give 0, 2, 3, 6. seqlens_k [bs], each at least 1. Every block
+// of every request lies in exactly one split.
+void msgl__flashmla_metadata(int32_t num_sm_parts, int32_t bs, const int32_t *seqlens_k,
+                             msgl_flashmla_sched_meta *sched_meta, int32_t *num_splits);
 
 #endif

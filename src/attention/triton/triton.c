@@ -30,7 +30,7 @@ typedef struct triton_backend {
     size_t memory_bytes;
     float *attn_logits, *attn_lse; // see msgl_triton_stage
     float *tiles;                  // [threads, TILE, head_dim + v_dim] K, then V unless it is in K
-    msgl_triton_metadata *sets;    // [max_flights]
+    msgl_triton_metadata *sets;    // [max_in_flight]
 } triton_backend;
 
 // One layer's answers.
@@ -65,7 +65,7 @@ static void carve(triton_backend *b, char **at)
     b->attn_logits = msgl__attn_carve(at, splits * v_dim * sizeof(float));
     b->attn_lse = msgl__attn_carve(at, splits * sizeof(float));
     b->tiles = msgl__attn_carve(at, (size_t)cfg->num_threads * tile * sizeof(float));
-    for (int32_t i = 0; i < cfg->max_flights; i++) {
+    for (int32_t i = 0; i < cfg->max_in_flight; i++) {
         msgl_triton_metadata *md = &b->sets[i];
         md->kv_indptr = msgl__attn_carve(at, (running + 1) * 4);
         md->kv_indices = msgl__attn_carve(at, running * (size_t)cfg->max_seq_len * 4);
@@ -78,7 +78,7 @@ static void carve(triton_backend *b, char **at)
 static int take_memory(triton_backend *b, msgl_err *err)
 {
     char *at = NULL;
-    b->sets = msgl__calloc((size_t)b->cfg.max_flights, sizeof *b->sets);
+    b->sets = msgl__calloc((size_t)b->cfg.max_in_flight, sizeof *b->sets);
     if (b->sets == NULL) return msgl__err_set(err, MSGL_ENOMEM, "triton: out of memory");
     carve(b, &at);
     b->memory_bytes = (size_t)(uintptr_t)at;
@@ -141,7 +141,7 @@ static void count_splits(const triton_backend *b, const msgl_seqs *seqs, int32_t
 static int triton_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     triton_backend *b = (triton_backend *)base;
-    msgl_triton_metadata *md = &b->sets[seqs->flight];
+    msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->kv_indices);
     if (seqs->phase == MSGL_PREFILL) {
         msgl__attn_plan_tiles(&b->cfg, &b->ws, seqs->size, seqs->cu_seqlens_q, seqs->seqlens_k,
@@ -224,7 +224,7 @@ static void stage2(void *arg, int row, int worker)
     const int v_dim = cfg->pool->spec.v_dim, req = row / cfg->num_q_heads;
     const int32_t len = c->seqs->seqlens_k[req], seen = msgl__triton_seen(len, c->layer->window);
     const float *lse = c->b->attn_lse + (size_t)row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c->b->attn_logits + (size_t)row * MSGL_TRITON_MAX_SPLITS * (size_t)v_dim;
+    const float *partial = c->b->attn_logits + (size_t)row * MSGL_TRITON_MAX_SPLITS * (size_t)v_dim;
     float *out = c->out + (size_t)row * (size_t)v_dim;
     const float sink =
         c->layer->sinks != NULL ? c->layer->sinks[row % cfg->num_q_heads] : -INFINITY;
@@ -244,14 +244,14 @@ static void stage2(void *arg, int row, int worker)
     }
     memset(out, 0, (size_t)v_dim * sizeof *out);
     for (int i = 0; i < n; i++) {
-        msgl__scale_add(out, 1, weight[i] / sum, part + (size_t)i * (size_t)v_dim, v_dim);
+        msgl__scale_add(out, 1, weight[i] / sum, partial + (size_t)i * (size_t)v_dim, v_dim);
     }
 }
 
 static void extend(const triton_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                    const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    const msgl_triton_metadata *md = &b->sets[seqs->flight];
+    const msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->kv_indices;
@@ -261,7 +261,7 @@ static void extend(const triton_backend *b, msgl_exec *x, const msgl_attn_layer 
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.heads_per_task = md->plan.heads_per_task;
-    c.part_kind = MSGL_ATTN_PART_TILE;
+    c.partial_kind = MSGL_ATTN_PARTIAL_TILE;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);
 }
@@ -281,7 +281,7 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
         if (x->status == 0) x->status = MSGL_EINVAL;
         return;
     }
-    const msgl_triton_metadata *md = &b->sets[seqs->flight];
+    const msgl_triton_metadata *md = &b->sets[seqs->step_slot];
     triton_call c = {.b = b,
                      .md = md,
                      .layer = layer,
@@ -296,10 +296,10 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     msgl__pool_run(x->pool, seqs->size * cfg->num_q_heads, stage2, &c);
 }
 
-msgl_triton_stage msgl__triton_stage(const msgl_attn_backend *base, int32_t flight)
+msgl_triton_stage msgl__triton_stage(const msgl_attn_backend *base, int32_t step_slot)
 {
     const triton_backend *b = (const triton_backend *)base;
-    return (msgl_triton_stage){&b->sets[flight], b->attn_logits, b->attn_lse};
+    return (msgl_triton_stage){&b->sets[step_slot], b->attn_logits, b->attn_lse};
 }
 
 const msgl_attn_desc msgl__attn_triton = {

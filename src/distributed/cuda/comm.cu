@@ -65,15 +65,15 @@ static void cuda_all_reduce(msgl_comm *base, msgl_exec *x, msgl_dtype dtype, voi
     }
 }
 
-static void fill_feed(const msgl_reduce_add *a, msgl_peer_reduce *call)
+static void fill_norm_stats(const msgl_reduce_add *a, msgl_peer_reduce *call)
 {
-    msgl_norm_feed *feed = a->feed;
+    msgl_norm_stats *norm_stats = a->norm_stats;
     call->next_norm = a->next_norm;
-    call->scaled = feed->scaled, call->sums = feed->sums;
-    feed->parts = msgl__peer_feed_parts(call->dim);
-    feed->x = a->residual;
-    feed->weight = a->next_norm;
-    feed->m = a->rows;
+    call->scaled = norm_stats->scaled, call->sums = norm_stats->sums;
+    norm_stats->num_tiles = msgl__peer_norm_stats_tiles(call->dim);
+    norm_stats->x = a->residual;
+    norm_stats->weight = a->next_norm;
+    norm_stats->m = a->rows;
 }
 
 static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce_add *a)
@@ -93,9 +93,9 @@ static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce
         call.rows = rows - done < piece ? rows - done : piece;
         call.in = (const char *)a->in + done * row_bytes;
         call.residual = (char *)a->residual + done * row_bytes;
-        // Kernels for few rows read feeds, which a deterministic engine does not use.
-        const bool feeds = pieces == 1 && a->next_norm != NULL && !c->device->deterministic;
-        if (feeds) fill_feed(a, &call);
+        // Kernels for few rows read norm_stats, which a deterministic engine does not use.
+        const bool leaves = pieces == 1 && a->next_norm != NULL && !c->device->deterministic;
+        if (leaves) fill_norm_stats(a, &call);
         MSGL_CUDA_TRY(x, msgl__peer_reduce(&c->peers, &call, msgl__cuda_stream(x)));
     }
     return true;

@@ -55,7 +55,7 @@ cudaError_t msgl__peer_prepare(msgl_peer_shared *memory, cudaStream_t stream);
 
 // out[r, i] = sum over ranks of in[r, i], rounded to dtype, for a matrix of at most
 // MSGL_PEER_SLOT_BYTES; in may be out. With residual (of the same dtype): residual += scale * that
-// sum instead, and with feed what serves the norm behind (kernel/calls.h).
+// sum instead, and with `scaled` the msgl_norm_stats of the result (kernel/calls.h).
 typedef struct msgl_peer_reduce {
     msgl_dtype dtype;
     const void *in;
@@ -64,13 +64,13 @@ typedef struct msgl_peer_reduce {
     float scale;
     size_t rows, dim; // dense; without residual 1 and the number of elements
     const float *next_norm;
-    void *scaled; // NULL: no feed
-    float *sums;  // [parts, rows]
+    void *scaled; // NULL: no norm_stats are left
+    float *sums;  // [msgl__peer_norm_stats_tiles(dim), rows]
 } msgl_peer_reduce;
 
 // Of a reduction with residual, at once.
 size_t msgl__peer_most_rows(msgl_dtype dtype, size_t dim);
-int msgl__peer_feed_parts(size_t dim);
+int msgl__peer_norm_stats_tiles(size_t dim);
 cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cudaStream_t stream);
 // out + r * stride = rank r's in [n], n * 4 <= MSGL_PEER_SLOT_BYTES.
 cudaError_t msgl__peer_gather(const msgl_peers *p, const float *in, size_t n, size_t stride,

@@ -14,7 +14,7 @@
 // made EMPTY again. (Lamport's queue of one reader and one writer; TensorRT-LLM's sums for few
 // tokens are alike.) Words come whole, and that is all that is asked of the link.
 //
-// Two shots: a rank sums its share of each tile and the others read it, which moves 2 (p - 1) / p
+// Two shots: a rank sums its shard of each tile and the others read it, which moves 2 (p - 1) / p
 // instead of p - 1 messages. There, and in gathers, a block writes to its rank's own memory, says
 // so to the same block of the others, waits for theirs and reads it. What blocks say is the number
 // of the call, so that nothing has to be reset.
@@ -88,7 +88,7 @@ struct reduce_args {
     void *out, *residual;
     float scale;
     size_t rows, dim;
-    int parts; // tiles of a row
+    int row_tiles; // tiles of a row
     const float *next_norm;
     void *scaled;
     float *sums;
@@ -190,7 +190,7 @@ static __device__ __forceinline__ void load_stream(const reduce_args &a, size_t 
 
 // A tile's sum to where it is wanted. Row and column of its first element for this thread.
 template <typename T>
-static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t row, size_t part,
+static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t row, size_t tile,
                                                    size_t at, const float v[8], float x[8])
 {
     if (a.residual == NULL) {
@@ -223,7 +223,7 @@ static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t 
     if (threadIdx.x == 0) {
         float all = 0;
         for (int i = 0; i < THREADS / 32; i++) all += warps[i];
-        a.sums[part * a.rows + row] = all;
+        a.sums[tile * a.rows + row] = all;
     }
     __syncthreads();
 }
@@ -261,8 +261,8 @@ static __device__ __forceinline__ void sum_pushed(const msgl_peers &p, uint32_t 
         if (r != p.rank) pull(pushed_at<T>(p, call, region, r, p.rank) + offset, p.over, w);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float part = r == p.rank ? own[j] : w[j];
-            v[j] = r == 0 ? part : v[j] + part;
+            const float value = r == p.rank ? own[j] : w[j];
+            v[j] = r == 0 ? value : v[j] + value;
         }
     }
 }
@@ -279,8 +279,9 @@ static __global__ void __launch_bounds__(THREADS, 10)
     msgl__pdl_wait();
     uint32_t *const count = &p.of[p.rank]->pushed;
     const uint32_t call = *count + 1;
-    const size_t row = blockIdx.x / (unsigned)a.parts, part = blockIdx.x % (unsigned)a.parts;
-    const size_t at = part * TILE + threadIdx.x * 8, width = (size_t)a.parts * TILE;
+    const size_t row = blockIdx.x / (unsigned)a.row_tiles,
+                 tile = blockIdx.x % (unsigned)a.row_tiles;
+    const size_t at = tile * TILE + threadIdx.x * 8, width = (size_t)a.row_tiles * TILE;
     float v[8] = {0}, x[8] = {0};
     if (at < a.dim) {
         load_some((const T *)a.in + row * a.dim, at, a.dim, v);
@@ -292,7 +293,7 @@ static __global__ void __launch_bounds__(THREADS, 10)
     __syncthreads();
     if (threadIdx.x == 0) msgl__peer_count(count, &p.of[p.rank]->ticket, call, gridDim.x);
     if (at < a.dim) sum_pushed<T>(p, call, a.rows * width, row * width + at, v);
-    finish_tile<T>(a, row, part, at, v, x);
+    finish_tile<T>(a, row, tile, at, v, x);
 }
 
 // Thread t of a tile sums its eight elements for all ranks if t % size is its rank.
@@ -304,11 +305,11 @@ static __global__ void __launch_bounds__(THREADS)
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const meeting m = open_call(p);
-    const size_t tiles = a.rows * (size_t)a.parts, eight = threadIdx.x * 8;
-    const size_t width = (size_t)a.parts * TILE; // of a row in a slot
+    const size_t tiles = a.rows * (size_t)a.row_tiles, eight = threadIdx.x * 8;
+    const size_t width = (size_t)a.row_tiles * TILE; // of a row in a slot
     T *const own = slot_of<T>(p, m, p.rank);
     for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+        const size_t row = t / a.row_tiles, at = t % a.row_tiles * TILE + eight;
         float v[8];
         if (at >= a.dim) continue;
         load_some((const T *)a.in + row * a.dim, at, a.dim, v);
@@ -316,7 +317,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     meet(p, m, false);
     for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+        const size_t row = t / a.row_tiles, at = t % a.row_tiles * TILE + eight;
         float v[8];
         if (at >= a.dim || (int)threadIdx.x % p.size != p.rank) continue;
         sum_slots<T>(p, m, row * width + at, v);
@@ -324,13 +325,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
     meet(p, m, true);
     for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const size_t row = t / a.parts, part = t % a.parts, at = part * TILE + eight;
+        const size_t row = t / a.row_tiles, tile = t % a.row_tiles, at = tile * TILE + eight;
         float v[8] = {0}, x[8] = {0};
         if (at < a.dim) {
             load_slot(slot_of<const T>(p, m, (int)threadIdx.x % p.size) + row * width + at, v);
         }
         load_stream<T>(a, row, at, x);
-        finish_tile<T>(a, row, part, at, v, x);
+        finish_tile<T>(a, row, tile, at, v, x);
     }
     close_call(p, &p.of[p.rank]->epoch, m.call);
 }
@@ -338,7 +339,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static void launch_reduce(const reduce_args &a, cudaStream_t stream, cudaError_t *e)
 {
-    const size_t tiles = a.rows * (size_t)a.parts, bytes = tiles * TILE * sizeof(T);
+    const size_t tiles = a.rows * (size_t)a.row_tiles, bytes = tiles * TILE * sizeof(T);
     const bool one = a.peers.size == 2 || bytes <= ONE_SHOT_BYTES;
     const unsigned blocks = one || tiles < MSGL_PEER_BLOCKS ? (unsigned)tiles : MSGL_PEER_BLOCKS;
     // Products run with all of an SM's shared memory; what asks for less waits for their end.
@@ -349,19 +350,19 @@ static void launch_reduce(const reduce_args &a, cudaStream_t stream, cudaError_t
                       stream, a);
 }
 
-static size_t parts_of(size_t dim)
+static size_t row_tiles_of(size_t dim)
 {
     return (dim + TILE - 1) / TILE;
 }
 
 size_t msgl__peer_most_rows(msgl_dtype dtype, size_t dim)
 {
-    return MSGL_PEER_SLOT_BYTES / (parts_of(dim) * TILE * msgl__dtype_size(dtype));
+    return MSGL_PEER_SLOT_BYTES / (row_tiles_of(dim) * TILE * msgl__dtype_size(dtype));
 }
 
-int msgl__peer_feed_parts(size_t dim)
+int msgl__peer_norm_stats_tiles(size_t dim)
 {
-    return (int)parts_of(dim);
+    return (int)row_tiles_of(dim);
 }
 
 cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cudaStream_t stream)
@@ -371,7 +372,7 @@ cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cu
     a.in = c->in, a.out = c->out, a.residual = c->residual;
     a.scale = c->scale;
     a.rows = c->rows, a.dim = c->dim;
-    a.parts = (int)parts_of(c->dim);
+    a.row_tiles = (int)row_tiles_of(c->dim);
     a.next_norm = c->next_norm;
     a.scaled = c->scaled, a.sums = c->sums;
     cudaError_t e = cudaSuccess;

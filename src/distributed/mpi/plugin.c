@@ -9,9 +9,9 @@
 // MPI itself is one for the process.
 static struct {
     MPI_Comm comm;
-    MPI_Request requests[MSGL_MPI_MAX_PARTS]; // of the exchange: what is received first
+    MPI_Request requests[MSGL_MPI_MAX_MESSAGES]; // of the exchange: what is received first
     int num, num_received, tag;
-    msgl_mpi_part received[MSGL_MPI_MAX_PARTS];
+    msgl_mpi_message received[MSGL_MPI_MAX_MESSAGES];
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
 } g_mpi;
 
@@ -55,29 +55,29 @@ static int mpi_init(msgl_mpi_job *out, msgl_err *err)
     return 0;
 }
 
-static int mpi_share(void *data, size_t bytes, msgl_err *err)
+static int mpi_broadcast(void *data, size_t bytes, msgl_err *err)
 {
     const int rc = MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, g_mpi.comm);
     return rc == MPI_SUCCESS ? 0 : explain(err, "MPI_Bcast", rc);
 }
 
-static int mpi_start(const msgl_mpi_part *sent, int num_sent, const msgl_mpi_part *received,
+static int mpi_start(const msgl_mpi_message *sent, int num_sent, const msgl_mpi_message *received,
                      int num_received, int tag)
 {
-    assert(num_sent + num_received <= MSGL_MPI_MAX_PARTS && g_mpi.num == 0);
+    assert(num_sent + num_received <= MSGL_MPI_MAX_MESSAGES && g_mpi.num == 0);
     int rc = MPI_SUCCESS;
     g_mpi.num = g_mpi.num_received = 0;
     g_mpi.tag = tag;
     // Any tag: a rank that is in another call is found by it, instead of waited for.
     for (int i = 0; i < num_received && rc == MPI_SUCCESS; i++) {
-        const msgl_mpi_part *p = &received[i];
+        const msgl_mpi_message *p = &received[i];
         g_mpi.received[i] = *p;
         rc = MPI_Irecv(p->data, (int)p->bytes, MPI_BYTE, p->rank, MPI_ANY_TAG, g_mpi.comm,
                        &g_mpi.requests[g_mpi.num]);
         if (rc == MPI_SUCCESS) g_mpi.num_received = ++g_mpi.num;
     }
     for (int i = 0; i < num_sent && rc == MPI_SUCCESS; i++) {
-        const msgl_mpi_part *p = &sent[i];
+        const msgl_mpi_message *p = &sent[i];
         rc = MPI_Isend(p->data, (int)p->bytes, MPI_BYTE, p->rank, tag, g_mpi.comm,
                        &g_mpi.requests[g_mpi.num]);
         if (rc == MPI_SUCCESS) g_mpi.num++;
@@ -85,16 +85,16 @@ static int mpi_start(const msgl_mpi_part *sent, int num_sent, const msgl_mpi_par
     return rc == MPI_SUCCESS ? 0 : MSGL_EINTERNAL;
 }
 
-static bool as_expected(int part, MPI_Status *s)
+static bool as_expected(int message, MPI_Status *s)
 {
     int bytes = -1;
     MPI_Get_count(s, MPI_BYTE, &bytes);
-    return s->MPI_TAG == g_mpi.tag && (size_t)bytes == g_mpi.received[part].bytes;
+    return s->MPI_TAG == g_mpi.tag && (size_t)bytes == g_mpi.received[message].bytes;
 }
 
 static bool mpi_test(int *code, int *rank)
 {
-    MPI_Status status[MSGL_MPI_MAX_PARTS];
+    MPI_Status status[MSGL_MPI_MAX_MESSAGES];
     int done = 0;
     const int rc = MPI_Testall(g_mpi.num, g_mpi.requests, &done, status);
     *code = 0;
@@ -122,7 +122,7 @@ static void mpi_finish(void)
 static msgl_mpi_api g_api = {
     .abi = MSGL_MPI_ABI,
     .init = mpi_init,
-    .share = mpi_share,
+    .broadcast = mpi_broadcast,
     .start = mpi_start,
     .test = mpi_test,
     .finish = mpi_finish,

@@ -30,7 +30,7 @@ static const msgl_cuda_attn ATTN = {
     .triton_decode = msgl__cuda_triton_decode,
     .triton_extend = msgl__cuda_triton_extend,
     .dual_prefill = msgl__cuda_dual_prefill,
-    .dual_parts = msgl__cuda_dual_parts,
+    .dual_ranges = msgl__cuda_dual_ranges,
     .dual_merge = msgl__cuda_dual_merge,
     .sink = msgl__cuda_sink,
     .native_gather = msgl__cuda_native_gather,
@@ -60,7 +60,7 @@ static void fill_kernels(msgl_kernels *k)
         .heads_scratch = msgl__cuda_heads_scratch,
         .block_rows = 8192,
         .indexed = true,
-        .feed_rows = 256,
+        .norm_stats_rows = 256,
         .tune = msgl__cuda_gemm_tune,
     };
     k->norm = (msgl_norm_kernels){
@@ -121,7 +121,7 @@ static const msgl_cuda_api API = {
     .l2_bytes = msgl__cuda_device_l2_bytes,
     .kernels = fill_kernels,
     .comm = msgl__cuda_comm_create,
-    .share_choices = msgl__cuda_gemm_share,
+    .broadcast_choices = msgl__cuda_gemm_broadcast,
     .attn = &ATTN,
 };
 

@@ -52,8 +52,8 @@ typedef struct msgl_cuda_attn {
     // dual_chunk_flash_attn's: attn/dual.h
     int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
                         void *stream);
-    int (*dual_parts)(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_parts *to,
-                      void *stream);
+    int (*dual_ranges)(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_ranges *to,
+                       void *stream);
     int (*dual_merge)(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
                       void *stream);
     // torch_native's: attn/native.h
@@ -88,7 +88,7 @@ typedef struct msgl_cuda_api {
     // kernel/cuda/ranks.h
     int (*comm)(msgl_device *d, const msgl_cuda_ranks *ranks, struct msgl_comm **out, char *note,
                 size_t note_size, msgl_err *err);
-    int (*share_choices)(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
+    int (*broadcast_choices)(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
 } msgl_cuda_api;
 
 // The only exported symbol: "msgl_cuda_plugin".

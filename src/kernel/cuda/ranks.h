@@ -38,7 +38,7 @@ int msgl__cuda_comm_create(msgl_device *d, const msgl_cuda_ranks *ranks, struct 
 // Rank 0's measured choices of kernels (gemm/choices.h) to the others, which then measure only what
 // is missing: so that all choose the same experts, whose scores a product makes. MSGL_EPEER,
 // MSGL_ENOMEM.
-int msgl__cuda_gemm_share(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
+int msgl__cuda_gemm_broadcast(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,8 @@
 //
 // The driver of paged attention, the same at every ISA level: hands (work item, KV head) tasks to
 // the pool, walks an item's keys tile by tile, folds tiles into the item's state or writes them as
-// parts, and lets the last writer of a group fold its parts. K and V are only touched to expand
-// tiles of E4M3.
+// partials, and lets the last writer of a group fold its partials. K and V are only touched to
+// expand tiles of E4M3.
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -92,10 +92,10 @@ static void set_empty(item_scratch *s, int rows, size_t padded_dim)
     memset(s->O, 0, (size_t)rows * padded_dim * sizeof *s->O);
 }
 
-static float *part_at(const msgl_attn_call *c, int part, int kv_head)
+static float *partial_at(const msgl_attn_call *c, int partial, int kv_head)
 {
-    return c->parts + ((size_t)part * (size_t)c->num_kv_heads + (size_t)kv_head) *
-                          msgl__attn_part_floats(c->part_rows, c->v_dim);
+    return c->partials + ((size_t)partial * (size_t)c->num_kv_heads + (size_t)kv_head) *
+                             msgl__attn_partial_floats(c->partial_rows, c->v_dim);
 }
 
 static size_t padded(const msgl_attn_call *c)
@@ -124,62 +124,62 @@ static void write_out(const paged_args *a, int req, int row, int rows, int kv_he
     }
 }
 
-static void write_lse_part(const msgl_attn_call *c, const msgl_attn_work *w, int kv_head,
-                           const item_scratch *state, int from)
+static void write_lse_partial(const msgl_attn_call *c, const msgl_attn_work *w, int kv_head,
+                              const item_scratch *state, int from)
 {
     const size_t dim = padded(c);
     const float *M = state->M + from, *L = state->L + from;
     const float *O = state->O + (size_t)from * dim;
-    float *part = part_at(c, w->part, kv_head);
+    float *partial = partial_at(c, w->partial, kv_head);
     for (int i = 0; i < w->rows; i++) {
         const float f = L[i] == 0 ? 0 : 1 / L[i];
-        float *o = part + 2 * c->part_rows + (size_t)i * dim;
-        part[i] = L[i] == 0 ? -INFINITY : M[i] + log2f(L[i]);
-        part[c->part_rows + i] = 1;
+        float *o = partial + 2 * c->partial_rows + (size_t)i * dim;
+        partial[i] = L[i] == 0 ? -INFINITY : M[i] + log2f(L[i]);
+        partial[c->partial_rows + i] = 1;
         for (size_t d = 0; d < dim; d++) o[d] = O[(size_t)i * dim + d] * f;
     }
 }
 
-static void write_tile_part(const msgl_attn_call *c, int part, int kv_head,
-                            const msgl__attn_block *b, int head)
+static void write_tile_partial(const msgl_attn_call *c, int partial, int kv_head,
+                               const msgl__attn_block *b, int head)
 {
     const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
-    float *p = part_at(c, part, kv_head + head);
+    float *p = partial_at(c, partial, kv_head + head);
     memcpy(p + b->row, b->m + from, (size_t)b->n * sizeof *p);
-    memcpy(p + c->part_rows + b->row, b->l + from, (size_t)b->n * sizeof *p);
-    memcpy(p + 2 * c->part_rows + (size_t)b->row * dim, b->o + from * dim,
+    memcpy(p + c->partial_rows + b->row, b->l + from, (size_t)b->n * sizeof *p);
+    memcpy(p + 2 * c->partial_rows + (size_t)b->row * dim, b->o + from * dim,
            (size_t)b->n * dim * sizeof *p);
 }
 
-static void fold_tile_part(const paged_args *a, int part, int kv_head, const msgl__attn_block *b,
-                           int head)
+static void fold_tile_partial(const paged_args *a, int partial, int kv_head,
+                              const msgl__attn_block *b, int head)
 {
     const msgl_attn_call *c = a->call;
     const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
-    float *p = part_at(c, part, kv_head + head);
-    a->ops->fold(b->n, (int)dim, p + b->row, p + c->part_rows + b->row,
-                 p + 2 * c->part_rows + (size_t)b->row * dim, b->m + from, b->l + from,
+    float *p = partial_at(c, partial, kv_head + head);
+    a->ops->fold(b->n, (int)dim, p + b->row, p + c->partial_rows + b->row,
+                 p + 2 * c->partial_rows + (size_t)b->row * dim, b->m + from, b->l + from,
                  b->o + from * dim);
 }
 
-static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv_head)
+static void write_empty_partial(const msgl_attn_call *c, int partial, int rows, int kv_head)
 {
-    float *p = part_at(c, part, kv_head);
+    float *p = partial_at(c, partial, kv_head);
     for (int i = 0; i < rows; i++) p[i] = -INFINITY;
-    memset(p + c->part_rows, 0, (size_t)rows * sizeof *p);
-    memset(p + 2 * c->part_rows, 0, (size_t)rows * padded(c) * sizeof *p);
+    memset(p + c->partial_rows, 0, (size_t)rows * sizeof *p);
+    memset(p + 2 * c->partial_rows, 0, (size_t)rows * padded(c) * sizeof *p);
 }
 
-// Both kinds of parts fold by the same rule: an LSE part is (m = lse, l = 1, o).
+// Both kinds of partials fold by the same rule: an LSE partial is (m = lse, l = 1, o).
 static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_head, item_scratch *s)
 {
     const msgl_attn_call *c = a->call;
     const size_t dim = padded(c);
     set_empty(s, g->rows, dim);
-    for (int i = 0; i < g->num_parts; i++) {
-        const float *p = part_at(c, g->part + i, kv_head);
-        a->ops->fold(g->rows, (int)dim, s->M, s->L, s->O, p, p + c->part_rows,
-                     p + 2 * c->part_rows);
+    for (int i = 0; i < g->num_partials; i++) {
+        const float *p = partial_at(c, g->partial + i, kv_head);
+        a->ops->fold(g->rows, (int)dim, s->M, s->L, s->O, p, p + c->partial_rows,
+                     p + 2 * c->partial_rows);
     }
     write_out(a, g->req, g->row, g->rows, kv_head, s, 0);
 }
@@ -291,9 +291,9 @@ static void expand_tile(const paged_args *a, const msgl__attn_keys *keys, expand
     out->next_head = false;
 }
 
-// The rows' runs [lo, hi) of a tile's keys, into the item's state, or into part `part` (>= 0),
-// which `first` says to begin.
-static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head, int part,
+// The rows' runs [lo, hi) of a tile's keys, into the item's state, or into partial `partial` (>=
+// 0), which `first` says to begin.
+static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head, int partial,
                        bool first, const msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
@@ -305,10 +305,10 @@ static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head
         for (int h = 0; h < keys->heads; h++) {
             const size_t from = (size_t)h * (size_t)b.stride;
             const size_t to = (size_t)h * (size_t)w->rows + (size_t)row;
-            if (part >= 0 && first) {
-                write_tile_part(c, part, kv_head, &b, h);
-            } else if (part >= 0) {
-                fold_tile_part(a, part, kv_head, &b, h);
+            if (partial >= 0 && first) {
+                write_tile_partial(c, partial, kv_head, &b, h);
+            } else if (partial >= 0) {
+                fold_tile_partial(a, partial, kv_head, &b, h);
             } else {
                 a->ops->fold(n, (int)dim, s->M + to, s->L + to, s->O + to * dim, b.m + from,
                              b.l + from, b.o + from * dim);
@@ -321,18 +321,18 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                      const msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
-    const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
-    const int part = to_parts ? w->part + tile - w->kv_begin / MSGL_ATTN_TILE : -1;
-    if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
-        for (int h = 0; h < keys->heads && to_parts; h++) {
-            write_empty_part(c, part, w->rows, kv_head + h);
+    const bool to_partials = w->partial >= 0 && c->partial_kind == MSGL_ATTN_PARTIAL_TILE;
+    const int partial = to_partials ? w->partial + tile - w->kv_begin / MSGL_ATTN_TILE : -1;
+    if (keys->begin == keys->end) { // nobody sees it: neutral, but a partial has to say so
+        for (int h = 0; h < keys->heads && to_partials; h++) {
+            write_empty_partial(c, partial, w->rows, kv_head + h);
         }
         return;
     }
     a->ops->load_keys(keys, w->rows, isa);
     const int base = tile * MSGL_ATTN_TILE;
     if (c->tree == NULL || base + keys->end <= s->first_new) {
-        run_blocks(a, w, kv_head, part, true, keys, s, isa);
+        run_blocks(a, w, kv_head, partial, true, keys, s, isa);
         return;
     }
     // A kernel takes one run of keys a row: where trees leave some out, it is called again.
@@ -340,7 +340,7 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     memcpy(s->hi, s->lo, (size_t)w->rows * sizeof *s->lo);
     bool first = true;
     for (; next_runs(s, w->rows, base) || first; first = false) {
-        run_blocks(a, w, kv_head, part, first, keys, s, isa);
+        run_blocks(a, w, kv_head, partial, first, keys, s, isa);
     }
 }
 
@@ -349,7 +349,8 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
                       msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
-    const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
+    const bool skip =
+        w->partial < 0 || c->partial_kind == MSGL_ATTN_PARTIAL_LSE2; // else empty tiles count
     int first = w->kv_end;
     for (int i = 0; i < w->rows; i++) first = s->from[i] < first ? s->from[i] : first;
     if (!skip || first < w->kv_begin) first = w->kv_begin;
@@ -411,10 +412,10 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         run_tiles(a, &piece, kv_head, &keys, s, isa);
     }
     for (int h = 0; h < heads; h++) {
-        if (w->part < 0) {
+        if (w->partial < 0) {
             write_out(a, w->req, w->row, w->rows, kv_head + h, s, h * w->rows);
-        } else if (c->part_kind == MSGL_ATTN_PART_LSE2) {
-            write_lse_part(c, w, kv_head + h, s, h * w->rows);
+        } else if (c->partial_kind == MSGL_ATTN_PARTIAL_LSE2) {
+            write_lse_partial(c, w, kv_head + h, s, h * w->rows);
         }
     }
 }
@@ -433,7 +434,7 @@ static void run_task(void *arg, int task, int worker)
     for (int h = 0; h < c->heads_per_task; h += heads) {
         run_item(a, w, kv_head + h, heads, h + heads < c->heads_per_task, s, isa);
     }
-    if (w->part < 0) return;
+    if (w->partial < 0) return;
     const msgl_attn_group *g = &c->groups[w->group];
     atomic_int *pending = &c->pending[(size_t)w->group * (size_t)c->num_kv_heads + (size_t)kv_head];
     if (atomic_fetch_add_explicit(pending, 1, memory_order_acq_rel) + 1 < g->num_works) return;

@@ -60,15 +60,15 @@ static int msgl_fi_decode_run(const msgl_fi_run_call *c, cudaStream_t stream)
     p.kv_tile_indices = msgl_fi_at<int32_t>(c->plan_arrays, info.kv_tile_indices_offset);
     p.o_indptr = msgl_fi_at<int32_t>(c->plan_arrays, info.o_indptr_offset);
     p.kv_chunk_size_ptr = msgl_fi_at<int32_t>(c->plan_arrays, info.kv_chunk_size_ptr_offset);
-    T *parts = NULL;
+    T *tmp_v = NULL;
     float *sums = NULL;
     if (info.split_kv) {
-        parts = msgl_fi_at<T>(c->float_workspace, info.v_offset);
+        tmp_v = msgl_fi_at<T>(c->float_workspace, info.v_offset);
         sums = msgl_fi_at<float>(c->float_workspace, info.s_offset);
         if (info.enable_cuda_graph) {
             p.block_valid_mask = msgl_fi_at<bool>(c->plan_arrays, info.block_valid_mask_offset);
         }
     }
     return BatchDecodeWithPagedKVCacheDispatched<DIM, PosEncodingMode::kNone, VARIANT>(
-        p, parts, sums, MSGL_FI_EARLY, stream);
+        p, tmp_v, sums, MSGL_FI_EARLY, stream);
 }

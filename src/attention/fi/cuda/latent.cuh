@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Absorbed latent attention: persistent blocks, in pairs where requests have more than 64 query
-// rows, walk lists of (query rows, keys) and merge parts at the end of the same launch.
+// rows, walk lists of (query rows, keys) and merge partials at the end of the same launch.
 #ifndef MSGL_ATTENTION_FI_CUDA_LATENT_CUH
 #define MSGL_ATTENTION_FI_CUDA_LATENT_CUH
 

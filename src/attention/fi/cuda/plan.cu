@@ -88,7 +88,7 @@ int msgl__fi_plan_tensor_cores(const msgl_fi_plan_call *c, msgl_fi_planned *out)
             code = plan_prefill(c, c->graph, false, &info);
         } catch (const flashinfer::Error &) {
             if (c->graph) throw;
-            info = PrefillPlanInfo(); // the parts do not fit the workspace
+            info = PrefillPlanInfo(); // the partials do not fit the workspace
             code = plan_prefill(c, false, true, &info);
         }
     }
@@ -215,7 +215,7 @@ extern "C" void msgl__fi_sizes(const msgl_fi_shape *shape, int32_t max_batch, in
     const int64_t group = shape->num_q_heads / shape->num_kv_heads;
     if (shape->v_dim < shape->head_dim) {
         const int64_t tiles = max_tokens * group / MSGL_FI_FIXED_TILE + max_batch;
-        // Nine arrays of works, five of multiprocessors; two parts of each cluster.
+        // Nine arrays of works, five of multiprocessors; two partials of each cluster.
         const int64_t most = tiles > MAX_LATENT_WORKS ? tiles : MAX_LATENT_WORKS;
         *staging_bytes = (size_t)(9 * most + 5 * MAX_SMS) * sizeof(int32_t) + 4096;
         *float_bytes = (size_t)(2 * MAX_SMS * MSGL_FI_FIXED_TILE * (shape->v_dim * 2 + 4) + 4096);
@@ -225,6 +225,7 @@ extern "C" void msgl__fi_sizes(const msgl_fi_shape *shape, int32_t max_batch, in
     const int64_t hopper = ((int64_t)max_tokens / 128 + max_batch) * shape->num_q_heads + MAX_GRID;
     const int64_t a = works * 13 + ((int64_t)max_tokens + max_batch) * 4, b = hopper * 28;
     *staging_bytes = (size_t)((a > b ? a : b) + 4096);
-    const size_t parts = (size_t)(2 * 256 * group * 128) * ((size_t)shape->head_dim + 1) * 4 + 4096;
-    *float_bytes = parts < MAX_FLOAT_BYTES ? parts : MAX_FLOAT_BYTES;
+    const size_t partials =
+        (size_t)(2 * 256 * group * 128) * ((size_t)shape->head_dim + 1) * 4 + 4096;
+    *float_bytes = partials < MAX_FLOAT_BYTES ? partials : MAX_FLOAT_BYTES;
 }

@@ -36,7 +36,7 @@ static int msgl_fi_prefill_run(const msgl_fi_run_call *c, cudaStream_t stream)
     DISPATCH_CTA_TILE_Q(l.plan.cta_tile_q, CTA_TILE_Q, {
         code = BatchPrefillWithPagedKVCacheDispatched<CTA_TILE_Q, DIM, DIM, PosEncodingMode::kNone,
                                                       false, MaskMode::kCausal, VARIANT>(
-            p, l.parts, l.sums, MSGL_FI_EARLY, stream);
+            p, l.tmp_v, l.sums, MSGL_FI_EARLY, stream);
     });
     return code;
 }

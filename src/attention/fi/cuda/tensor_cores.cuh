@@ -20,7 +20,7 @@
 // A launch: the plan, and where partial results go if it splits keys.
 template <typename T> struct msgl_fi_launch {
     flashinfer::PrefillPlanInfo plan;
-    T *parts;
+    T *tmp_v;
     float *sums;
 };
 
@@ -54,7 +54,7 @@ static msgl_fi_launch<T> msgl_fi_fill(const msgl_fi_run_call *c, P *p)
     }
     if (info.split_kv) {
         p->merge_indptr = msgl_fi_at<int32_t>(c->plan_arrays, info.merge_indptr_offset);
-        l.parts = msgl_fi_at<T>(c->float_workspace, info.v_offset);
+        l.tmp_v = msgl_fi_at<T>(c->float_workspace, info.v_offset);
         l.sums = msgl_fi_at<float>(c->float_workspace, info.s_offset);
         if (info.enable_cuda_graph) {
             p->block_valid_mask = msgl_fi_at<bool>(c->plan_arrays, info.block_valid_mask_offset);

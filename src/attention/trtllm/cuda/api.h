@@ -44,7 +44,7 @@ typedef struct msgl_xqa_call {
     msgl_xqa_device device; // prepare's
     bool pdl;               // programmatic dependent launch
     bool deterministic;     // keys are never split
-    int32_t splits;         // parts per request; 0: by the grid
+    int32_t splits;         // KV splits per request; 0: by the grid
 } msgl_xqa_call;
 
 // pages[i * stride + j] = table[table_rows[i] * table_stride + j * page_size] / page_size for pages

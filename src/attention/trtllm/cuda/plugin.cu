@@ -72,8 +72,8 @@ static size_t plugin_scratch_bytes(const msgl_xqa_shape *shape, const msgl_xqa_d
     // Splits fill at most the SMs, or are a caller's own; each keeps its rows of partial results
     // and two floats per row.
     const size_t rows = (size_t)(shape->num_q_heads / shape->num_kv_heads + 15) / 16 * 16;
-    const size_t parts = (size_t)device->sm_count + (size_t)max_batch * shape->num_kv_heads;
-    return parts * (rows * ((size_t)shape->head_dim * 4 + 64) + 1024);
+    const size_t partials = (size_t)device->sm_count + (size_t)max_batch * shape->num_kv_heads;
+    return partials * (rows * ((size_t)shape->head_dim * 4 + 64) + 1024);
 }
 
 static int plugin_decode(const msgl_xqa_call *c, void *stream)

@@ -5,7 +5,7 @@
 
 enum {
     UNITS_PER_REQUEST = 5, // what a request costs besides its tiles, measured in tiles
-    MIN_UNITS = 24,        // per CTA; fewer are not worth another part
+    MIN_UNITS = 24,        // per CTA; fewer are not worth another split
 };
 
 // What the kernel can do of a rope call. The projection's rows are the call's queries.
@@ -60,9 +60,9 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.slot_bytes = (uint32_t)c->num_kv_heads * (uint32_t)c->head_dim * (c->e4m3 ? 1 : 2);
     a.q_heads = c->num_q_heads;
     a.group = group;
-    a.row_blocks = (group + MSGL_FA_MAX_PART_ROWS - 1) / MSGL_FA_MAX_PART_ROWS;
+    a.row_blocks = (group + MSGL_FA_MAX_CTA_ROWS - 1) / MSGL_FA_MAX_CTA_ROWS;
 
-    a.rows = a.row_blocks > 1 ? MSGL_FA_MAX_PART_ROWS : group;
+    a.rows = a.row_blocks > 1 ? MSGL_FA_MAX_CTA_ROWS : group;
     a.min_units = t->min_units;
     const float log2e = 1.4426950408889634f;
     a.cap_log2 = c->softcap * log2e;
@@ -80,8 +80,8 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
         msgl__fa_decode_region(c->num_q_heads, c->num_kv_heads, c->head_dim, c->deterministic);
     a.request_stride = c->deterministic ? r.bytes : 0;
     a.counters = (int32_t *)c->workspace;
-    a.part_ml = (float2 *)((char *)c->workspace + r.part_ml);
-    a.part_o = (float *)((char *)c->workspace + r.part_o);
+    a.partial_ml = (float2 *)((char *)c->workspace + r.partial_ml);
+    a.partial_o = (float *)((char *)c->workspace + r.partial_o);
 
     msgl_gpu gpu;
     cudaError_t e = msgl__current_gpu(&gpu);

@@ -13,9 +13,9 @@ extern "C" {
 #endif
 
 enum {
-    MSGL_FA_MAX_CTAS = 512,     // of one launch
-    MSGL_FA_FEW_LEN = 8192,     // keys up to which few requests have a kernel of their own
-    MSGL_FA_MAX_PART_ROWS = 16, // query heads per KV head that one CTA serves
+    MSGL_FA_MAX_CTAS = 512,    // of one launch
+    MSGL_FA_FEW_LEN = 8192,    // keys up to which few requests have a kernel of their own
+    MSGL_FA_MAX_CTA_ROWS = 16, // query heads per KV head that one CTA serves
 };
 
 typedef struct msgl_fa_decode_tune {
@@ -23,10 +23,10 @@ typedef struct msgl_fa_decode_tune {
     int32_t ctas;      // at most, up to MSGL_FA_MAX_CTAS; 0: what the GPU runs at once
 } msgl_fa_decode_tune;
 
-// One region of the workspace: counters, (maximum, sum) of each part's rows, its values. All parts
-// of a launch are in one region; deterministic, each request has its own.
+// One region of the workspace: counters, (maximum, sum) of each partial's rows, its values. All
+// partials of a launch are in one region; deterministic, each request has its own.
 typedef struct msgl_fa_decode_region {
-    size_t part_ml, part_o, bytes; // offsets, size
+    size_t partial_ml, partial_o, bytes; // offsets, size
 } msgl_fa_decode_region;
 
 static inline msgl_fa_decode_region msgl__fa_decode_region(int32_t num_q_heads,
@@ -34,16 +34,16 @@ static inline msgl_fa_decode_region msgl__fa_decode_region(int32_t num_q_heads,
                                                            bool deterministic)
 {
     const size_t group = (size_t)(num_q_heads / num_kv_heads);
-    const size_t row_blocks = (group + MSGL_FA_MAX_PART_ROWS - 1) / MSGL_FA_MAX_PART_ROWS;
-    const size_t block_rows = row_blocks > 1 ? MSGL_FA_MAX_PART_ROWS : group;
+    const size_t row_blocks = (group + MSGL_FA_MAX_CTA_ROWS - 1) / MSGL_FA_MAX_CTA_ROWS;
+    const size_t block_rows = row_blocks > 1 ? MSGL_FA_MAX_CTA_ROWS : group;
     const size_t pairs = (size_t)num_kv_heads * row_blocks;
     const size_t counters = deterministic ? pairs : MSGL_FA_MAX_CTAS;
-    const size_t parts = deterministic ? MSGL_FA_MAX_CHUNKS * pairs : 2 * MSGL_FA_MAX_CTAS;
-    const size_t rows = parts * block_rows;
+    const size_t partials = deterministic ? MSGL_FA_MAX_CHUNKS * pairs : 2 * MSGL_FA_MAX_CTAS;
+    const size_t rows = partials * block_rows;
     msgl_fa_decode_region r;
-    r.part_ml = msgl__round_up(counters * sizeof(int32_t), 64);
-    r.part_o = r.part_ml + msgl__round_up(rows * 2 * sizeof(float), 64);
-    r.bytes = r.part_o + rows * (size_t)head_dim * sizeof(float);
+    r.partial_ml = msgl__round_up(counters * sizeof(int32_t), 64);
+    r.partial_o = r.partial_ml + msgl__round_up(rows * 2 * sizeof(float), 64);
+    r.bytes = r.partial_o + rows * (size_t)head_dim * sizeof(float);
     return r;
 }
 

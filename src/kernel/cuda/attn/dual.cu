@@ -5,8 +5,8 @@
 // for them, in one online softmax. Tiles lie at absolute positions, so a row's bits do not depend
 // on the step's tokens that it came with.
 //
-// Of an answer the keys are spread over the GPU by the decode kernel, to which each part of them is
-// a request. Its results are merged here.
+// Of an answer the keys are spread over the GPU by the decode kernel, to which each range of them
+// is a request. Its results are merged here.
 #include "kernel/cuda/attn/dual.h"
 
 #include "kernel/cuda/attn/rows16.cuh"
@@ -158,9 +158,9 @@ static __device__ __forceinline__ int32_t chunks_before(int32_t seqlen_k, int32_
 }
 
 // The decode kernel reads what this writes before its wait: nothing may start before it has ended.
-static __global__ void dual_parts(const int32_t *seqlens_k, const int32_t *table_rows,
-                                  int32_t batch, int32_t table_stride, int32_t dual_len,
-                                  msgl_dual_parts to)
+static __global__ void dual_ranges(const int32_t *seqlens_k, const int32_t *table_rows,
+                                   int32_t batch, int32_t table_stride, int32_t dual_len,
+                                   msgl_dual_ranges to)
 {
     msgl__pdl_wait();
     const int32_t req = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -176,12 +176,12 @@ static __global__ void dual_parts(const int32_t *seqlens_k, const int32_t *table
     __threadfence();
 }
 
-extern "C" int msgl__cuda_dual_parts(const msgl_cuda_attn_call *c, int32_t dual_len,
-                                     const msgl_dual_parts *to, void *stream)
+extern "C" int msgl__cuda_dual_ranges(const msgl_cuda_attn_call *c, int32_t dual_len,
+                                      const msgl_dual_ranges *to, void *stream)
 {
     enum { BLOCK = 128 };
     if (c->batch == 0) return cudaSuccess;
-    return msgl__launch(dual_parts, dim3((unsigned)((c->batch + BLOCK - 1) / BLOCK)), BLOCK, 0,
+    return msgl__launch(dual_ranges, dim3((unsigned)((c->batch + BLOCK - 1) / BLOCK)), BLOCK, 0,
                         (cudaStream_t)stream, c->seqlens_k, c->table_rows, c->batch,
                         (int32_t)c->table_stride, dual_len, *to);
 }
@@ -197,19 +197,19 @@ __launch_bounds__(MERGE_THREADS) void dual_merge(const __grid_constant__ msgl_cu
     const size_t req = blockIdx.x, width = (size_t)c.num_q_heads * c.head_dim;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    const int32_t parts = min(chunks_before(c.seqlens_k[req], dual_len) + 1, MSGL_DUAL_QUERIES);
+    const int32_t ranges = min(chunks_before(c.seqlens_k[req], dual_len) + 1, MSGL_DUAL_QUERIES);
     for (size_t at = threadIdx.x * 8; at < width; at += MERGE_THREADS * 8) {
         const float *lse =
             c.lse + req * MSGL_DUAL_QUERIES * c.num_q_heads + at / (size_t)c.head_dim;
         float top = -INFINITY, sum = 0, out[8] = {};
-        for (int32_t i = 0; i < parts; i++) top = fmaxf(top, lse[i * c.num_q_heads]);
-        for (int32_t i = 0; i < parts; i++) {
+        for (int32_t i = 0; i < ranges; i++) top = fmaxf(top, lse[i * c.num_q_heads]);
+        for (int32_t i = 0; i < ranges; i++) {
             const float weight = expf(lse[i * c.num_q_heads] - top);
-            float part[8];
-            load8(results + (req * MSGL_DUAL_QUERIES + i) * width + at, part);
+            float partial[8];
+            load8(results + (req * MSGL_DUAL_QUERIES + i) * width + at, partial);
             sum += weight;
 #pragma unroll
-            for (int d = 0; d < 8; d++) out[d] += weight * part[d];
+            for (int d = 0; d < 8; d++) out[d] += weight * partial[d];
         }
 #pragma unroll
         for (int d = 0; d < 8; d++) out[d] /= sum;

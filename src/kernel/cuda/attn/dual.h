@@ -13,13 +13,13 @@
 extern "C" {
 #endif
 
-// The parts of the keys of each request's last query, in the order of its queries that meet them,
-// as requests of their own whose query is behind all of them. A part that a request lacks has one
+// The ranges of the keys of each request's last query, in the order of its queries that meet them,
+// as requests of their own whose query is behind all of them. A range that a request lacks has one
 // of its keys: the merge leaves it out.
-typedef struct msgl_dual_parts {
+typedef struct msgl_dual_ranges {
     int32_t *seqlens_k; // [batch, MSGL_DUAL_QUERIES]
-    int32_t *firsts;    // [batch, MSGL_DUAL_QUERIES] place of a part's first token in the table
-} msgl_dual_parts;
+    int32_t *firsts;    // [batch, MSGL_DUAL_QUERIES] place of a range's first token in the table
+} msgl_dual_ranges;
 
 // Requests that prompts' kernel leaves out: of more than `rows` new tokens and, with them, more
 // than `keys` keys; INT32_MAX: none.
@@ -33,11 +33,11 @@ typedef struct msgl_dual_sparse {
 // workspace. cudaErrorNotSupported for what it lacks.
 int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
                             void *stream);
-// Decode: the parts of c's requests (only lengths and rows of the table are read); and out = what
-// attention made of the parts, results [batch, MSGL_DUAL_QUERIES, num_q_heads, head_dim], weighted
+// Decode: the ranges of c's requests (only lengths and rows of the table are read); and out = what
+// attention made of the ranges, results [batch, MSGL_DUAL_QUERIES, num_q_heads, head_dim], weighted
 // by their log-sum-exp c->lse [batch, MSGL_DUAL_QUERIES, num_q_heads].
-int msgl__cuda_dual_parts(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_parts *to,
-                          void *stream);
+int msgl__cuda_dual_ranges(const msgl_cuda_attn_call *c, int32_t dual_len,
+                           const msgl_dual_ranges *to, void *stream);
 int msgl__cuda_dual_merge(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
                           void *stream);
 

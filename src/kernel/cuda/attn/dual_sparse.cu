@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A piece of a sparse prompt takes five kernels: the queries of the rows that choose are turned;
+// A piece of a sparse prompt takes five kernels: the queries of the rows that choose are rotated;
 // their scores of all keys give each row's maximum and sum; the same scores again give what every
 // key and distance has of their probabilities, as whole numbers, so that the order of additions
 // does not matter; the largest become bits; and blocks of 64 rows attend to the keys that their
@@ -102,16 +102,17 @@ static __device__ __forceinline__ const T *choosing_query(const piece &a, int32_
     return (const T *)a.r.queries + at * a.c.head_dim;
 }
 
-// blockIdx: head, turn. Clears the sums of distances besides.
+// blockIdx: head, rotation. Clears the sums of distances besides.
 template <typename T>
-static __global__ __launch_bounds__(THREADS) void sparse_turn(const __grid_constant__ piece a)
+static __global__ __launch_bounds__(THREADS) void sparse_rotate(const __grid_constant__ piece a)
 {
-    const int32_t head = blockIdx.x, turn = blockIdx.y, half = a.p.half, dim = a.c.head_dim;
-    const float *cosines = a.p.turns + turn * 2 * half, *sines = cosines + half;
+    const int32_t head = blockIdx.x, rotation = blockIdx.y, half = a.p.half, dim = a.c.head_dim;
+    const float *cosines = a.p.rotations + rotation * 2 * half, *sines = cosines + half;
     msgl__pdl_wait();
     msgl__pdl_trigger();
     uint32_t *distances = a.r.sums + ((size_t)head * 2 + 1) * a.r.keys;
-    for (int32_t i = turn * THREADS + threadIdx.x; i < a.r.keys; i += 2 * THREADS) distances[i] = 0;
+    for (int32_t i = rotation * THREADS + threadIdx.x; i < a.r.keys; i += 2 * THREADS)
+        distances[i] = 0;
     for (int32_t i = threadIdx.x; i < a.choosing * dim; i += THREADS) {
         const int32_t row = i / dim, d = i % dim, pair = d % half;
         const T *q = choosing_query<T>(a, row, 0, head);
@@ -120,7 +121,7 @@ static __global__ __launch_bounds__(THREADS) void sparse_turn(const __grid_const
             const float other = (float)q[d < half ? d + half : d - half];
             x = x * cosines[pair] + (d < half ? -other : other) * sines[pair];
         }
-        ((T *)choosing_query<T>(a, row, turn + 1, head))[d] = (T)x;
+        ((T *)choosing_query<T>(a, row, rotation + 1, head))[d] = (T)x;
     }
 }
 
@@ -258,10 +259,10 @@ static __global__ __launch_bounds__(THREADS) void sparse_sums(const __grid_const
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float x = msgl__exp2(s[i / 2][2 * r + i % 2] - m[r]) * unit[r];
-                const uint32_t share = __float2uint_rn(x);
-                sum += share;
+                const uint32_t prob = __float2uint_rn(x);
+                sum += prob;
                 // Diagonals of the tile, from its last key and first row on.
-                if (share > 0) atomicAdd(&distances[row + r * 8 + KEYS - 1 - key], share);
+                if (prob > 0) atomicAdd(&distances[row + r * 8 + KEYS - 1 - key], prob);
             }
             sum += __shfl_xor_sync(~0u, sum, 4);
             sum += __shfl_xor_sync(~0u, sum, 8);
@@ -284,10 +285,10 @@ static __global__ __launch_bounds__(THREADS) void sparse_sums(const __grid_const
 static __device__ __forceinline__ int32_t find_bin(const uint32_t *counts, int32_t lane,
                                                    int32_t *left)
 {
-    const int PART = BINS / 32;
-    const int32_t top = BINS - 1 - lane * PART; // the lane's bins, downwards
+    const int LANE_BINS = BINS / 32;
+    const int32_t top = BINS - 1 - lane * LANE_BINS; // the lane's bins, downwards
     uint32_t sum = 0;
-    for (int i = 0; i < PART; i++) sum += counts[top - i];
+    for (int i = 0; i < LANE_BINS; i++) sum += counts[top - i];
     uint32_t upto = sum;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
@@ -348,17 +349,17 @@ static __global__ __launch_bounds__(CHOOSERS) void sparse_choose(const __grid_co
     }
     // Of those that have what the last one taken has, the first `left`.
     int32_t taken = 0;
-    for (int32_t base = 0, turn = 0; base < a.r.keys; base += CHOOSERS, turn ^= 1) {
+    for (int32_t base = 0, buffer = 0; base < a.r.keys; base += CHOOSERS, buffer ^= 1) {
         const int32_t i = base + (int32_t)threadIdx.x;
         const uint32_t v = i < end ? value(i) : 0;
         const bool tie = i < end && v == prefix;
         const uint32_t tied = __ballot_sync(~0u, tie);
-        if (threadIdx.x % 32 == 0) ties[turn][warp] = (uint32_t)__popc(tied);
+        if (threadIdx.x % 32 == 0) ties[buffer][warp] = (uint32_t)__popc(tied);
         __syncthreads();
         int32_t before = taken;
         for (int32_t w = 0; w < CHOOSERS / 32; w++) {
-            before += w < warp ? (int32_t)ties[turn][w] : 0;
-            taken += (int32_t)ties[turn][w];
+            before += w < warp ? (int32_t)ties[buffer][w] : 0;
+            taken += (int32_t)ties[buffer][w];
         }
         before += __popc(tied & ((1u << threadIdx.x % 32) - 1u));
         const bool take = i < end && (v > prefix || (tie && before < left));
@@ -567,7 +568,7 @@ template <typename T, int HD> static cudaError_t launch(const piece &a, cudaStre
     if (e != cudaSuccess) return e;
     if (a.choosing < a.p.end - a.p.begin) {
         const dim3 splits(heads, (unsigned)splits_of(a.p.end));
-        e = msgl__launch(sparse_turn<T>, dim3(heads, 2), THREADS, 0, s, a);
+        e = msgl__launch(sparse_rotate<T>, dim3(heads, 2), THREADS, 0, s, a);
         if (e == cudaSuccess) e = msgl__launch(rows, splits, THREADS, scores, s, a);
         if (e == cudaSuccess) e = msgl__launch(sums, splits, THREADS, scores, s, a);
         if (e != cudaSuccess) return e;

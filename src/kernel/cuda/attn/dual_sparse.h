@@ -19,9 +19,9 @@ typedef struct msgl_sparse_piece {
     int32_t last; // rows that choose; no fewer than there are: all keys are seen
     const int32_t
         *counts; // [num_q_heads, 2] columns and distances to choose, at least one of these
-    // [2, 2 half] cosines and sines, of pairs i and half + i, that turn queries for keys of the
+    // [2, 2 half] cosines and sines, of pairs i and half + i, that rotate queries for keys of the
     // chunk before and for earlier ones.
-    const float *turns;
+    const float *rotations;
     int32_t half;
     // Of msgl__cuda_dual_sparse_workspace bytes, aligned to 256. Begins with what was chosen, as
     // bits: [num_q_heads, 2, words] of columns and of distances, in words of 32 for `end` keys.

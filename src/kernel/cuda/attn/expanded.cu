@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(THREADS) merge(const msgl_expanded_call
     msgl__pdl_wait();
     const int64_t heads = c.heads, items = c.reqs[0].tokens * heads;
     const int64_t at = c.reqs[0].q_row * heads + (item < items ? item : items - 1);
-    const float a = c.lse[at], b = c.part_lse[at], top = fmaxf(a, b);
+    const float a = c.lse[at], b = c.partial_lse[at], top = fmaxf(a, b);
     const float base = top == -INFINITY ? 0 : top;
     const float wa = expf(a - base), wb = expf(b - base), sum = wa + wb;
     const float inverse = sum > 0 ? 1 / sum : 0;
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(THREADS) merge(const msgl_expanded_call
     __nv_bfloat16 *out = (__nv_bfloat16 *)c.out + at * MSGL_EXPANDED_V + lane * 8;
     float x[8], y[8];
     load8(out, x);
-    load8((const __nv_bfloat16 *)c.part + at * MSGL_EXPANDED_V + lane * 8, y);
+    load8((const __nv_bfloat16 *)c.partial_out + at * MSGL_EXPANDED_V + lane * 8, y);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = (wa * x[i] + wb * y[i]) * inverse;
     store8(out, x);

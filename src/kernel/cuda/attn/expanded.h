@@ -20,8 +20,8 @@ int msgl__cuda_gather(const msgl_gather_call *c, void *stream);
 // msgl__fa_plan_prefill's list, of keys from a request's first of the pass on, with rows of the
 // pass for rows of the page table; the launch writes to it.
 int msgl__cuda_expanded(const msgl_expanded_call *c, void *stream);
-// The second half of a call that merges: part and part_lse into out and lse, in the rows of the
-// pass's request.
+// The second half of a call that merges: partial_out and partial_lse into out and lse, in the rows
+// of the pass's request.
 int msgl__cuda_expanded_merge(const msgl_expanded_call *c, void *stream);
 
 #ifdef __cplusplus

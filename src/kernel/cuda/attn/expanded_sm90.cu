@@ -38,12 +38,12 @@ extern "C" int msgl__cuda_expanded(const msgl_expanded_call *c, void *stream)
         c->v_dim != MSGL_EXPANDED_V || !(c->scale > 0)) {
         return cudaErrorNotSupported;
     }
-    if (((uintptr_t)c->out | (uintptr_t)c->part) % 16) return cudaErrorInvalidValue;
+    if (((uintptr_t)c->out | (uintptr_t)c->partial_out) % 16) return cudaErrorInvalidValue;
     if (c->num_reqs == 0) return cudaSuccess;
     msgl_fa_prefill_params p = {};
     if (!encode_maps(c, &p)) return cudaErrorInvalidValue;
-    p.out = c->merges ? c->part : c->out;
-    p.lse = c->merges ? c->part_lse : c->lse;
+    p.out = c->merges ? c->partial_out : c->out;
+    p.lse = c->merges ? c->partial_lse : c->lse;
     p.plan = (msgl_fa_prefill_plan *)c->plan;
     p.ld_out = (int64_t)c->heads * C::HD_V;
     p.num_q_heads = c->heads;

@@ -75,7 +75,7 @@ typedef struct msgl_mla_call {
 // How lengths are shared out; what msgl__cuda_mla_plan takes was measured.
 typedef struct msgl_mla_tune {
     int32_t overhead;  // what a request costs besides its tiles of keys, in tiles
-    int32_t min_tiles; // of a block's share; fewer are not worth another part to merge
+    int32_t min_tiles; // of a block's range; fewer are not worth another split to merge
     int32_t snap;      // a unit's ends shorter than this are not cut off
     int32_t whole;     // units of up to so many tiles are not cut at all
 } msgl_mla_tune;
@@ -98,7 +98,7 @@ static inline int32_t msgl__mla_units(int32_t num_heads, int32_t batch, int32_t 
 static inline size_t msgl__mla_plan_bytes(int32_t num_heads, int32_t batch, int32_t ragged_tokens)
 {
     const size_t units = (size_t)msgl__mla_units(num_heads, batch, ragged_tokens);
-    return 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS +         // shares
+    return 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS +         // ranges
            8 * sizeof(int32_t) * units +                      // units
            sizeof(int32_t) * (units + 1 + (size_t)batch + 1); // sums of their costs; first ones
 }
@@ -110,21 +110,21 @@ static inline int32_t msgl__mla_row_groups(int32_t num_heads, int32_t q_len)
     return rows < MSGL_MLA_TILE ? msgl__ceil_div(rows, 16) : MSGL_MLA_TILE / 16;
 }
 
-// q_len: the most of a request. Counters, then maximum and sum of the rows of each part, then the
-// parts' values in f32.
+// q_len: the most of a request. Counters, then maximum and sum of the rows of each partial, then
+// the partials' values in f32.
 typedef struct msgl_mla_workspace {
-    size_t part_ml, part_o, bytes; // offsets, size
+    size_t partial_ml, partial_o, bytes; // offsets, size
 } msgl_mla_workspace;
 
 static inline msgl_mla_workspace msgl__mla_workspace_layout(int32_t num_heads, int32_t q_len)
 {
-    // A share has up to two requests that others have parts of.
+    // A range has up to two requests that others have splits of.
     const size_t groups =
         2 * (size_t)MSGL_MLA_MAX_CTAS * (size_t)msgl__mla_row_groups(num_heads, q_len);
     msgl_mla_workspace w;
-    w.part_ml = msgl__round_up(2 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS, 1024);
-    w.part_o = w.part_ml + groups * 16 * 2 * sizeof(float);
-    w.bytes = w.part_o + groups * 16 * MSGL_MLA_LATENT * sizeof(float);
+    w.partial_ml = msgl__round_up(2 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS, 1024);
+    w.partial_o = w.partial_ml + groups * 16 * 2 * sizeof(float);
+    w.bytes = w.partial_o + groups * 16 * MSGL_MLA_LATENT * sizeof(float);
     return w;
 }
 
@@ -134,7 +134,7 @@ static inline size_t msgl__mla_workspace_bytes(int32_t num_heads, int32_t q_len)
     return msgl__mla_workspace_layout(num_heads, q_len).bytes;
 }
 
-// Shares out the keys of a step's requests among the blocks of the launches that follow: once a
+// Ranges out the keys of a step's requests among the blocks of the launches that follow: once a
 // step, before its layers. Reads of the call only num_heads, batch, lengths, page_size, e4m3,
 // deterministic and plan.
 int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream);
@@ -142,7 +142,7 @@ int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t, vo
 
 // One layer's attention by that plan. cudaErrorNotSupported: not a Hopper GPU, or a size outside of
 // the limits above; cudaErrorInvalidValue: an address or a stride that is not a multiple of 16
-// bytes. Parts of a request are merged in fixed order: the same batch gives the same bits.
+// bytes. Splits of a request are merged in fixed order: the same batch gives the same bits.
 int msgl__cuda_mla(const msgl_mla_call *c, void *stream);
 
 #ifdef __cplusplus

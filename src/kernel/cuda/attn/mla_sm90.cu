@@ -10,16 +10,16 @@ static const float log2_e = 1.4426950408889634f;
 
 // What a call becomes.
 struct msgl_mla_way {
-    int shares; // of the keys
-    bool few;   // by few.cuh, whose shares are clusters
+    int ranges; // of the keys
+    bool few;   // by few.cuh, whose ranges are clusters
 };
 
 // Measured: docs/internals/mla.md.
 static msgl_mla_tune measured(const msgl_mla_call *c, bool few)
 {
-    // Parts of a request, merged through the L2, pay where there are clusters to spare.
+    // Splits of a request, merged through the L2, pay where there are clusters to spare.
     if (few) return {1, 2, 2, c->batch < 4 ? 8 : 16};
-    // The parts of few heads are merged sooner.
+    // The splits of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
     return {least, least, least, 8};
 }
@@ -54,11 +54,11 @@ static cudaError_t find_way(const msgl_mla_call *c, msgl_mla_way *way)
     if (gpu.major != 9) return cudaErrorNotSupported;
     if (c->cu_seqlens_q == NULL && c->batch <= MSGL_MLA_FEW_BATCH && !c->e4m3 &&
         c->num_heads * c->q_len <= MSGL_MLA_FEW_ROWS && !c->deterministic) {
-        code = msgl__mla_few_shares(&gpu, &way->shares);
-        way->few = way->shares > 0;
+        code = msgl__mla_few_ranges(&gpu, &way->ranges);
+        way->few = way->ranges > 0;
         if (code != cudaSuccess || way->few) return code;
     }
-    way->shares = (gpu.sms < MSGL_MLA_MAX_CTAS ? gpu.sms : (int)MSGL_MLA_MAX_CTAS) / unit_tiles(c);
+    way->ranges = (gpu.sms < MSGL_MLA_MAX_CTAS ? gpu.sms : (int)MSGL_MLA_MAX_CTAS) / unit_tiles(c);
     return cudaSuccess;
 }
 
@@ -67,8 +67,8 @@ static msgl_mla_unit *units_of(const msgl_mla_call *c)
     return (msgl_mla_unit *)((msgl_mla_plan *)c->plan + 1);
 }
 
-static cudaError_t share_out(const msgl_mla_call *c, int shares, const msgl_mla_tune &t,
-                             cudaStream_t stream)
+static cudaError_t plan_ranges(const msgl_mla_call *c, int ranges, const msgl_mla_tune &t,
+                               cudaStream_t stream)
 {
     if (c->batch == 0) return cudaSuccess;
     msgl_mla_plan_args a = {};
@@ -84,7 +84,7 @@ static cudaError_t share_out(const msgl_mla_call *c, int shares, const msgl_mla_
     a.batch = c->batch;
     a.heads = c->num_heads;
     a.q_len = c->q_len;
-    a.shares = shares;
+    a.ranges = ranges;
     a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
     a.tune = t;
     if (c->deterministic) a.tune.whole = INT32_MAX;
@@ -97,7 +97,7 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
 {
     msgl_mla_way way;
     const cudaError_t code = find_way(c, &way);
-    return code != cudaSuccess ? code : share_out(c, way.shares, *t, (cudaStream_t)stream);
+    return code != cudaSuccess ? code : plan_ranges(c, way.ranges, *t, (cudaStream_t)stream);
 }
 
 extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
@@ -105,7 +105,7 @@ extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
     msgl_mla_way way;
     const cudaError_t code = find_way(c, &way);
     if (code != cudaSuccess) return code;
-    return share_out(c, way.shares, measured(c, way.few), (cudaStream_t)stream);
+    return plan_ranges(c, way.ranges, measured(c, way.few), (cudaStream_t)stream);
 }
 
 // A tile's query rows as boxes, if all are of one token, or if tokens follow one another without a
@@ -118,8 +118,8 @@ static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
                            (!ragged && c->q_len == 1 && c->num_heads <= MSGL_MLA_TILE);
     if (!dense && !one_token) return true;
     const int32_t tokens = ragged ? c->total_q : c->batch * c->q_len;
-    const bool part = !ragged && c->num_heads < MSGL_MLA_TILE;
-    p->q_box_rows = part ? c->num_heads : (int)MSGL_MLA_TILE;
+    const bool few_rows = !ragged && c->num_heads < MSGL_MLA_TILE;
+    p->q_box_rows = few_rows ? c->num_heads : (int)MSGL_MLA_TILE;
     p->q_box_heads = dense ? c->num_heads * tokens : c->num_heads;
     const cuuint64_t dims[3] = {MSGL_MLA_ROW, (cuuint64_t)p->q_box_heads,
                                 dense ? 1 : (cuuint64_t)tokens};
@@ -158,8 +158,8 @@ static void common_params(const msgl_mla_call *c, msgl_mla_params *p)
     p->table_stride = c->table_stride;
     const msgl_mla_workspace w = msgl__mla_workspace_layout(c->num_heads, c->q_len);
     p->counters = (int32_t *)c->workspace;
-    p->part_ml = (float2 *)((char *)c->workspace + w.part_ml);
-    p->part_o = (float4 *)((char *)c->workspace + w.part_o);
+    p->partial_ml = (float2 *)((char *)c->workspace + w.partial_ml);
+    p->partial_o = (float4 *)((char *)c->workspace + w.partial_o);
     p->heads = c->num_heads;
     p->row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
     p->page_mask = c->page_size - 1;
@@ -169,7 +169,7 @@ static void common_params(const msgl_mla_call *c, msgl_mla_params *p)
     p->out_scale = c->out_scale;
 }
 
-static cudaError_t launch_boxes(const msgl_mla_call *c, int shares, msgl_mla_params p,
+static cudaError_t launch_boxes(const msgl_mla_call *c, int ranges, msgl_mla_params p,
                                 cudaStream_t stream)
 {
     p.row_tiles = unit_tiles(c);
@@ -184,7 +184,7 @@ static cudaError_t launch_boxes(const msgl_mla_call *c, int shares, msgl_mla_par
     p.codes_in_q = p.rows <= MSGL_MLA_TILE / 2 && p.q_box_rows <= MSGL_MLA_TILE / 2;
     // Other sums than a prompt's tiles have.
     p.rows16 = c->e4m3 && p.row_groups == 1 && !c->deterministic;
-    const int ctas = shares * p.row_tiles;
+    const int ctas = ranges * p.row_tiles;
     const msgl_mla_mode mode = gather ? MSGL_MLA_GATHER : pairs ? MSGL_MLA_PAIRS : MSGL_MLA_BOXES;
     return c->e4m3 ? msgl__mla_launch<true>(p, mode, ctas, stream)
                    : msgl__mla_launch<false>(p, mode, ctas, stream);
@@ -201,6 +201,6 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     if (bits % 16 != 0) return cudaErrorInvalidValue;
     msgl_mla_params p = {};
     common_params(c, &p);
-    return way.few ? msgl__mla_few_launch(p, way.shares, (cudaStream_t)stream)
-                   : launch_boxes(c, way.shares, p, (cudaStream_t)stream);
+    return way.few ? msgl__mla_few_launch(p, way.ranges, (cudaStream_t)stream)
+                   : launch_boxes(c, way.ranges, p, (cudaStream_t)stream);
 }

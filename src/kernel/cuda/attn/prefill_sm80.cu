@@ -8,7 +8,8 @@
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 //
 // Drafts to be verified, which form trees, have a kernel of their own, so that chunks do not pay
-// for the mask. As there are few of them, keys are split where CTAs are few, and the parts merged.
+// for the mask. As there are few of them, keys are split where CTAs are few, and the partials
+// merged.
 #include "kernel/cuda/attn/prefill_sm80.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ template <typename T, int HD> struct shape {
     static const int BYTES = 2 * 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
 };
 
-// Trees, and what their parts leave: of each (CTA of the grid's x and y, split) for its ROWS rows.
+// Trees, and what their splits leave: of each (CTA of the grid's x and y, split) for its ROWS rows.
 struct tree_call {
     const uint64_t *words;
     int32_t splits;
@@ -109,8 +110,8 @@ struct tree_rows {
     }
 };
 
-// Where the CTA's part of row `row` lies, in rows.
-static __device__ __forceinline__ size_t part_row(const tree_call &t, int32_t split, int32_t row)
+// Where the CTA's partial of row `row` lies, in rows.
+static __device__ __forceinline__ size_t partial_row(const tree_call &t, int32_t split, int32_t row)
 {
     const size_t cta = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
     return (cta * t.splits + split) * ROWS + row;
@@ -118,13 +119,13 @@ static __device__ __forceinline__ size_t part_row(const tree_call &t, int32_t sp
 
 // row: the lane's first one.
 template <typename T, int HD>
-static __device__ __forceinline__ void leave_part(const tree_call &t, int32_t row, int32_t lane,
-                                                  const msgl_rows16<HD> &w)
+static __device__ __forceinline__ void leave_partial(const tree_call &t, int32_t row, int32_t lane,
+                                                     const msgl_rows16<HD> &w)
 {
     const bool wide = msgl_pool_types<T>::BYTES == 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const size_t at = part_row(t, blockIdx.z, row + r * 8);
+        const size_t at = partial_row(t, blockIdx.z, row + r * 8);
         if (lane % 4 == 0) t.ml[at] = make_float2(w.m[r], w.l[r]);
 #pragma unroll
         for (int nb = 0; nb < HD / 8; nb += wide ? 1 : 2) {
@@ -140,7 +141,7 @@ static __device__ __forceinline__ void leave_part(const tree_call &t, int32_t ro
     }
 }
 
-// A grid like that of the parts, without z.
+// A grid like that of the splits, without z.
 template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void fa_tree_merge(const __grid_constant__ msgl_cuda_attn_call c,
@@ -156,9 +157,9 @@ __launch_bounds__(THREADS) void fa_tree_merge(const __grid_constant__ msgl_cuda_
         const int32_t row = i / pairs, d = i % pairs * 2;
         float m = -INFINITY, l = 0.f;
         float2 o = make_float2(0.f, 0.f);
-        for (int32_t s = 0; s < t.splits; s++) m = fmaxf(m, t.ml[part_row(t, s, row)].x);
+        for (int32_t s = 0; s < t.splits; s++) m = fmaxf(m, t.ml[partial_row(t, s, row)].x);
         for (int32_t s = 0; s < t.splits; s++) {
-            const size_t at = part_row(t, s, row);
+            const size_t at = partial_row(t, s, row);
             const float2 ml = t.ml[at], v = *(const float2 *)(t.o + at * HD + d);
             const float weight = msgl__exp2(ml.x - m);
             l += weight * ml.y;
@@ -212,7 +213,7 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     const msgl_score score = {c.scale, c.softcap};
     const SEES rows(c, t.words, p, warp * 16, lane);
     const auto sees = [&](int r, int32_t key) { return rows.sees(r, key); };
-    if constexpr (SEES::SPLITS) { // by whole tiles; behind the last one parts are without keys
+    if constexpr (SEES::SPLITS) { // by whole tiles; behind the last one splits are without keys
         const int32_t first = from / S::KEYS, tiles = (to + S::KEYS - 1) / S::KEYS - first;
         const int32_t each = (tiles + t.splits - 1) / t.splits * S::KEYS;
         const int32_t begin = first * S::KEYS + (int32_t)blockIdx.z * each;
@@ -226,7 +227,7 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     msgl_rows16_sum(&w);
     if constexpr (SEES::SPLITS) {
         if (t.splits > 1) {
-            leave_part<T>(t, row, lane, w);
+            leave_partial<T>(t, row, lane, w);
             return;
         }
     }
@@ -254,10 +255,10 @@ static cudaError_t launch(const msgl_cuda_attn_call &c, tree_call t, cudaStream_
         enum { LEAST = 4, MOST = 8 }; // tiles of a split, splits
         const int32_t ctas = (int32_t)(grid.x * grid.y);
         const int32_t longest = c.max_seqlen_k / (LEAST * shape<T, HD>::KEYS);
-        t.splits = c.workspace == NULL || c.deterministic ? 1 : MSGL_TREE_PARTS / ctas;
+        t.splits = c.workspace == NULL || c.deterministic ? 1 : MSGL_TREE_SPLITS / ctas;
         t.splits = std::max(1, std::min({t.splits, longest, (int32_t)MOST}));
         t.ml = (float2 *)c.workspace;
-        t.o = (float *)(t.ml + MSGL_TREE_PARTS * ROWS);
+        t.o = (float *)(t.ml + MSGL_TREE_SPLITS * ROWS);
         grid.z = (unsigned)t.splits;
     }
     e = msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, t);

@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-enum { MSGL_TREE_PARTS = 320, MSGL_TREE_ROWS = 64 }; // of a launch, where keys are split
+enum { MSGL_TREE_SPLITS = 320, MSGL_TREE_ROWS = 64 }; // of a launch, where keys are split
 
-// Bytes of workspace in which parts of trees are kept.
+// Bytes of workspace in which partials of trees are kept.
 static inline size_t msgl__attn_tree_workspace(int32_t head_dim)
 {
     const size_t dim = head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
-    return (size_t)MSGL_TREE_PARTS * MSGL_TREE_ROWS * (2 + dim) * sizeof(float);
+    return (size_t)MSGL_TREE_SPLITS * MSGL_TREE_ROWS * (2 + dim) * sizeof(float);
 }
 
 // Queues one layer's prefill attention on `stream` (a cudaStream_t): tensor cores of any GPU from

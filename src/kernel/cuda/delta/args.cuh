@@ -19,7 +19,8 @@ struct msgl_delta_args {
     size_t ld_qkv, ld_z, ld_ab, ld_out;
     const float *conv, *a_log, *dt_bias, *norm;
     float norm_eps;
-    int k_heads, v_heads, share; // share: v heads a k head
+    int k_heads, v_heads;
+    int group_size; // v heads of a k head: with 4, v head 9 uses k head 2
     int channels;
     int size; // requests
     const int32_t *cu_seqlens_q, *seqlens_k, *from, *to;

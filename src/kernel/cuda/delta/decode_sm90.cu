@@ -29,7 +29,7 @@ template <int LANES> struct decode_shape {
     static const int GROUPS = 32 / LANES;              // rows that a warp reads at once
     static const int ROWS = DIM / GROUPS;              // of a thread: group + GROUPS * i
     static const int SUMS_HERE = SUMS / GROUPS;        // of the tree's, in a thread
-    static const int PARTS = DIM / COLUMNS;            // warps of a v head
+    static const int HEAD_WARPS = DIM / COLUMNS;       // warps of a v head
     static const int STRIDE = ROWS + 4;                // of a group's q and k: other banks
 };
 
@@ -39,7 +39,7 @@ typedef decode_shape<8> decode_many;
 template <class C> struct decode_smem {
     float q[C::GROUPS * C::STRIDE], k[C::GROUPS * C::STRIDE], v[DIM];
     float decay, beta;
-    float squares[C::PARTS];
+    float squares[C::HEAD_WARPS];
 };
 
 // One of q, k and v by a warp: four channels a lane.
@@ -207,15 +207,15 @@ static __device__ __forceinline__ float head_squares(decode_smem<C> &smem, float
         msgl__cluster_sync();
     else
         __syncthreads();
-    float parts[C::PARTS];
+    float sums[C::HEAD_WARPS];
 #pragma unroll
-    for (int i = 0; i < C::PARTS; i++) parts[i] = smem.squares[i];
+    for (int i = 0; i < C::HEAD_WARPS; i++) sums[i] = smem.squares[i];
 #pragma unroll
-    for (int step = 1; step < C::PARTS; step *= 2) {
+    for (int step = 1; step < C::HEAD_WARPS; step *= 2) {
 #pragma unroll
-        for (int i = 0; i < C::PARTS; i += 2 * step) parts[i] += parts[i + step];
+        for (int i = 0; i < C::HEAD_WARPS; i += 2 * step) sums[i] += sums[i + step];
     }
-    return parts[0];
+    return sums[0];
 }
 
 // What a block works on.
@@ -241,7 +241,7 @@ static __device__ __forceinline__ decode_place find_place(const msgl_delta_args 
 static __device__ __forceinline__ int mixed_channel(const msgl_delta_args &p,
                                                     const decode_place &at)
 {
-    const int warp = (int)threadIdx.x / 32, k_head = at.head / p.share;
+    const int warp = (int)threadIdx.x / 32, k_head = at.head / p.group_size;
     const int head = warp == 2 ? 2 * p.k_heads + at.head : (warp == 1) * p.k_heads + k_head;
     return head * DIM + (int)threadIdx.x % 32 * 4;
 }
@@ -274,7 +274,7 @@ static __device__ __forceinline__ void take_token(const msgl_delta_args &p, cons
         if (warp == 0) spread<C>(smem.q, lane * 4, y);
         if (warp == 1) spread<C>(smem.k, lane * 4, y);
         if (warp == 2) *(float4 *)&smem.v[lane * 4] = y;
-        if (at.slice == 0 && (warp == 2 || at.head % p.share == 0)) {
+        if (at.slice == 0 && (warp == 2 || at.head % p.group_size == 0)) {
             keep_inputs(p, channel, at.to, at.pos, in, now, at.from != at.to);
             for (int i = at.save; i < at.save_end; i++) {
                 keep_inputs(p, channel, p.saves[i].state, at.pos, in, now, true);

@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS, 5)
         return;
     }
     if (threadIdx.x == 0) {
-        const size_t at = ((size_t)index * p.k_heads + head / p.share) * DELTA_HEAD_IMAGES;
+        const size_t at = ((size_t)index * p.k_heads + head / p.group_size) * DELTA_HEAD_IMAGES;
         msgl__mbarrier_expect(full, 2 * DELTA_HEAD_IMAGES);
         msgl__bulk_load(msgl__shared_address(smem.in.k), s.k + at, DELTA_HEAD_IMAGES, full);
         msgl__bulk_load(msgl__shared_address(smem.in.q), s.q + at, DELTA_HEAD_IMAGES, full);

@@ -58,7 +58,7 @@ static __device__ __forceinline__ void fetch(const msgl_delta_args &p, const del
     const int v_bytes = scan_shape<WARPS>::V_IMAGES * DELTA_IMAGE;
     const uint32_t full = msgl__shared_address(&smem.full[n % STAGES]);
     scan_stage<WARPS> &to = smem.stage[n % STAGES];
-    const size_t k = (size_t)(at.chunk + n) * p.k_heads + at.head / p.share;
+    const size_t k = (size_t)(at.chunk + n) * p.k_heads + at.head / p.group_size;
     const size_t v = (size_t)(at.chunk + n) * p.v_heads + at.head;
     msgl__mbarrier_expect(full, 2 * DELTA_HEAD_IMAGES + 2 * DELTA_IMAGE + v_bytes + DELTA_GATES);
     msgl__bulk_load(msgl__shared_address(to.k), in.k + k * DELTA_HEAD_IMAGES, DELTA_HEAD_IMAGES,

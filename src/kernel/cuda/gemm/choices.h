@@ -15,15 +15,16 @@ extern "C" {
 #endif
 
 // What a key says of a call beside its product; 0: the key is that of a product of the library.
-// Whether the norm behind wants a feed is not said: of calls of so many rows nearly all are alike.
+// Whether the norm behind wants norm_stats is not said: of calls of so many rows nearly all are
+// alike.
 enum {
     MSGL_CALL = 1,
     MSGL_CALL_GATED = 2,
     MSGL_CALL_NORM = 4,
-    MSGL_CALL_FED = 8,   // its norm's feed is there
-    MSGL_CALL_ROPE = 16, // with the rope kernel behind it
-    MSGL_CALL_GELU = 32, // gated by gelu, else by silu
-    MSGL_CALL_SUM = 64,  // a rank's part of a sum: a kernel that adds the other's, or none
+    MSGL_CALL_NORM_STATS = 8, // norm_stats of its input are there
+    MSGL_CALL_ROPE = 16,      // with the rope kernel behind it
+    MSGL_CALL_GELU = 32,      // gated by gelu, else by silu
+    MSGL_CALL_SUM = 64,       // a rank's part of a sum: a kernel that adds the other's, or none
 };
 
 // What a choice was made for. No padding, so that keys compare by memcmp.

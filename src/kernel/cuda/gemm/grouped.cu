@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(WM *WN * 32, 2) grouped_mma(const msgl_grouped
     int32_t *first = (int32_t *)(shared + STAGES * STAGE);
     const uint32_t base = msgl__shared_address(shared);
     msgl__pdl_wait();
-    msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.settled
+    msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.inputs_ready
     msgl__count_tiles<BM>(g, first);
     const int tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -310,7 +310,7 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
     g.from = c->from;
     g.from_per = c->from_per;
     g.to = c->to;
-    g.settled = c->settled;
+    g.inputs_ready = c->inputs_ready;
     if (split) {
         g.out = msgl__arena_alloc(x->scratch, (size_t)c->rows * w->n * sizeof(float));
         g.ld_out = (size_t)w->n;

@@ -24,7 +24,7 @@ typedef struct msgl_grouped_args {
     size_t ld_out;
     const int32_t *to; // NULL, or: row j goes to row to[j] of out
     int32_t column_tiles;
-    bool settled; // offsets, from and to are older than the kernel in front
+    bool inputs_ready; // offsets, from and to are older than the kernel in front
 } msgl_grouped_args;
 
 typedef struct msgl_tile {

@@ -88,7 +88,7 @@ static __device__ __forceinline__ int32_t find_expert(const msgl_grouped_args &g
 }
 
 // Tile `index` of an expert in [low, high): those of one expert and the same columns are
-// neighbours, as in msgl__find_tile. The rows of an expert are cut into equal parts.
+// neighbours, as in msgl__find_tile. The rows of an expert are cut into equal row tiles.
 template <typename S>
 static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, const int32_t *first,
                                                  int32_t index, int32_t low, int32_t high)
@@ -104,14 +104,15 @@ static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, con
     }
     const int32_t *const offsets = first + g.num_experts + 1;
     const int32_t begin = offsets[low], all = offsets[low + 1] - begin;
-    const int32_t parts = first[low + 1] - first[low];
+    const int32_t row_tiles = first[low + 1] - first[low];
     const int32_t within = index - first[low] * g.column_tiles;
     span s;
     s.expert = low;
-    s.tile = quotient(within, parts);
-    const int32_t height = quotient(all + parts - 1, parts), part = within - s.tile * parts;
-    const int32_t left = all - part * height;
-    s.row = begin + part * height;
+    s.tile = quotient(within, row_tiles);
+    const int32_t height = quotient(all + row_tiles - 1, row_tiles),
+                  row_tile = within - s.tile * row_tiles;
+    const int32_t left = all - row_tile * height;
+    s.row = begin + row_tile * height;
     s.rows = left < height ? left : height;
     return s;
 }
@@ -122,7 +123,7 @@ static __device__ __forceinline__ int loaded_of(int rows)
     return (rows + 63) & ~63;
 }
 
-// That are multiplied. An expert's rows are cut into equal parts, most of which end within the
+// That are multiplied. An expert's rows are cut into equal row tiles, most of which end within the
 // last 64: in steps of 16 there (what that gains: docs/internals/gemm.md).
 static __device__ __forceinline__ int columns_of(int rows)
 {
@@ -372,7 +373,7 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
         msgl__mbarrier_init_done();
         msgl__tensor_prefetch(&map_w);
     }
-    if (!g.settled) msgl__pdl_wait();
+    if (!g.inputs_ready) msgl__pdl_wait();
     msgl__count_tiles<S::N>(g, first); // ends with a barrier
     const int32_t start = find_expert(g, first, (int32_t)blockIdx.x / S::CLUSTER);
     if (S::DENSE) msgl__cluster_meet();
@@ -389,7 +390,7 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
         }
     } else {
         if (S::DENSE) msgl__registers_up<232>();
-        // The kernel behind may read what was there before the one in front began (settled).
+        // The kernel behind may read what was there before the one in front began (inputs_ready).
         msgl__pdl_wait();
         msgl__pdl_trigger();
         multiply_all<T, S, GATED>(g, r, first, start, places, out, rank);

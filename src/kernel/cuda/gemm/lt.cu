@@ -89,7 +89,8 @@ void msgl__cuda_gemm_save(const msgl_cuda_device *d)
                        msgl__cuda_product_names());
 }
 
-extern "C" int msgl__cuda_gemm_share(msgl_device *base, const msgl_cuda_ranks *ranks, msgl_err *err)
+extern "C" int msgl__cuda_gemm_broadcast(msgl_device *base, const msgl_cuda_ranks *ranks,
+                                         msgl_err *err)
 {
     msgl_gemm_choices *t = &((msgl_cuda_device *)base)->blas->choices;
     int32_t own = (int32_t)t->capacity, sizes[64];

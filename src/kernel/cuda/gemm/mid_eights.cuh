@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of mid_sm90 for tiles of 80 outputs: 64 tiles of 5,120 outputs with k in two parts are
+// The end of mid_sm90 for tiles of 80 outputs: 64 tiles of 5,120 outputs with k in two splits are
 // 128 blocks, in pairs, of which a GPU holds as many as it has pairs of multiprocessors. (o of half
 // of 14B, 64 rows: 10.6 us; 40 clusters of three, for tiles of 128, took 17.2, 40 pairs 13.1.)
 //
@@ -8,18 +8,18 @@
 #ifndef MSGL_KERNEL_CUDA_GEMM_MID_EIGHTS_CUH
 #define MSGL_KERNEL_CUDA_GEMM_MID_EIGHTS_CUH
 
-#include "kernel/cuda/gemm/fed_sm90.cuh"
+#include "kernel/cuda/gemm/fused_norm_sm90.cuh"
 
 static __device__ __forceinline__ uint4 eights_pack(const float v[8])
 {
-    const uint2 a = fed_pack_four(v), b = fed_pack_four(v + 4);
+    const uint2 a = fused_pack_four(v), b = fused_pack_four(v + 4);
     return make_uint4(a.x, a.y, b.x, b.y);
 }
 
 static __device__ __forceinline__ void eights_unpack(uint4 p, float v[8])
 {
-    fed_unpack_four(make_uint2(p.x, p.y), v);
-    fed_unpack_four(make_uint2(p.z, p.w), v + 4);
+    fused_unpack_four(make_uint2(p.x, p.y), v);
+    fused_unpack_four(make_uint2(p.z, p.w), v + 4);
 }
 
 // PITCH: floats of a row of sums.
@@ -31,28 +31,28 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     uint4 old[AHEAD];
     __nv_bfloat16 *out;
 
-    __device__ __forceinline__ eights_finisher(const fed_args &g, const fed_place &p)
+    __device__ __forceinline__ eights_finisher(const fused_args &g, const fused_place &p)
     {
         const int of_warp = (int)threadIdx.x % 32 / LANES;
         lane = (int)threadIdx.x % 32 % LANES;
         row = (int)threadIdx.x / 32 * OF_WARP + of_warp;
         column = p.output + lane * 8;
         valid = of_warp < OF_WARP && column < g.n;
-        out = g.out + (size_t)(p.token + p.part * g.share) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows) * g.ld_out + column;
     }
 
-    __device__ __forceinline__ bool there(const fed_place &p, int r) const
+    __device__ __forceinline__ bool there(const fused_place &p, int r) const
     {
         return valid && r < p.own;
     }
 
     // What is there before the sums are.
-    __device__ __forceinline__ void load(const fed_args &g, const fed_place &p)
+    __device__ __forceinline__ void load(const fused_args &g, const fused_place &p)
     {
         load_from(g, p, row);
     }
     // Of the rows from r on.
-    __device__ __forceinline__ void load_from(const fed_args &g, const fed_place &p, int r)
+    __device__ __forceinline__ void load_from(const fused_args &g, const fused_place &p, int r)
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -63,29 +63,29 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         }
     }
 
-    // Where its part of row r of this block's lies in shared memory.
-    __device__ __forceinline__ uint32_t place(const fed_place &p, int r) const
+    // Where its partial of row r of this block's lies in shared memory.
+    __device__ __forceinline__ uint32_t place(const fused_place &p, int r) const
     {
         return (uint32_t)((r * PITCH + column - p.output) * 4);
     }
 
-    // All parts of k, this block's first, and the bias.
-    __device__ __forceinline__ void add_parts(const fed_args &g, const fed_place &p,
-                                              const fed_shared &at, int r, float v[8]) const
+    // All splits of k, this block's first, and the bias.
+    __device__ __forceinline__ void add_splits(const fused_args &g, const fused_place &p,
+                                               const fused_shared &at, int r, float v[8]) const
     {
-        const int share = g.share * PITCH * 4, first = p.part * g.share;
-        uint32_t from = at.stages + (uint32_t)(p.part * share) + place(p, r);
+        const int bytes = g.split_rows * PITCH * 4, first = p.split * g.split_rows;
+        uint32_t from = at.stages + (uint32_t)(p.split * bytes) + place(p, r);
 #pragma unroll
         for (int j = 0; j < 8; j++) v[j] = 0;
 #pragma unroll 1
-        for (int part = 0; part < g.splits; part++) {
+        for (int split = 0; split < g.splits; split++) {
             const float4 a = msgl__read_shared<float4>(from);
             const float4 b = msgl__read_shared<float4>(from + 16);
             v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
             v[4] += b.x, v[5] += b.y, v[6] += b.z, v[7] += b.w;
-            from = at.parts + (uint32_t)(part * share) + place(p, r);
+            from = at.partials + (uint32_t)(split * bytes) + place(p, r);
         }
-        const float scale = fed_load_scale(g.sums != NULL, at.scales, first + r);
+        const float scale = fused_load_scale(g.sums != NULL, at.scales, first + r);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             v[j] *= scale;
@@ -94,10 +94,10 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
     }
 
     // What the norm behind needs of row r, as it is stored. All lanes.
-    __device__ __forceinline__ void feed(const fed_args &g, const fed_place &p, int r,
-                                         uint4 stored) const
+    __device__ __forceinline__ void leave_norm_stats(const fused_args &g, const fused_place &p,
+                                                     int r, uint4 stored) const
     {
-        const int t = p.token + p.part * g.share + r;
+        const int t = p.token + p.split * g.split_rows + r;
         float x[8], square = 0;
         eights_unpack(stored, x);
 #pragma unroll
@@ -117,8 +117,9 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
         if (there(p, r) && lane == 0) g.squares[(size_t)blockIdx.y * g.m + t] = square;
     }
 
-    // Adds up, stores, feeds.
-    __device__ __forceinline__ void run(const fed_args &g, const fed_place &p, const fed_shared &at)
+    // Adds up, stores, leaves norm_stats.
+    __device__ __forceinline__ void run(const fused_args &g, const fused_place &p,
+                                        const fused_shared &at)
     {
         const int of_warp = (int)threadIdx.x / 32 * OF_WARP; // its first row
 #pragma unroll 1
@@ -130,48 +131,48 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
                 uint4 stored = make_uint4(0, 0, 0, 0);
                 if (there(p, r)) {
                     float v[8], before[8];
-                    add_parts(g, p, at, r, v);
+                    add_splits(g, p, at, r, v);
                     eights_unpack(old[i], before);
 #pragma unroll
                     for (int j = 0; j < 8; j++) v[j] += before[j];
                     stored = eights_pack(v);
                     *(uint4 *)(out + (size_t)r * g.ld_out) = stored;
                 }
-                if (g.next != NULL) feed(g, p, r, stored);
+                if (g.next != NULL) leave_norm_stats(g, p, r, stored);
             }
         }
     }
 
-    // Where the other rank's part of row r is, or this one's goes, behind a slot's beginning.
-    __device__ __forceinline__ size_t word(const fed_args &g, const fed_place &p, int r) const
+    // Where the other rank's partial of row r is, or this one's goes, behind a slot's beginning.
+    __device__ __forceinline__ size_t word(const fused_args &g, const fused_place &p, int r) const
     {
-        const int t = p.token + p.part * g.share + r;
+        const int t = p.token + p.split * g.split_rows + r;
         return ((size_t)t * g.n + column) * sizeof(__nv_bfloat16);
     }
 
-    // This rank's parts to the other one, and in place of their first sums.
-    __device__ __forceinline__ void send(const fed_args &g, const fed_place &p,
-                                         const fed_shared &at, const msgl_peer_slot &slot) const
+    // This rank's partials to the other one, and in place of their first sums.
+    __device__ __forceinline__ void send(const fused_args &g, const fused_place &p,
+                                         const fused_shared &at, const msgl_peer_slot &slot) const
     {
 #pragma unroll 1
         for (int r = row; there(p, r); r += STEP) {
             float v[8];
-            add_parts(g, p, at, r, v);
+            add_splits(g, p, at, r, v);
             const uint4 u = eights_pack(v);
-            const uint2 a = fed_plus_zeros(make_uint2(u.x, u.y));
-            const uint2 b = fed_plus_zeros(make_uint2(u.z, u.w));
-            const uint4 part = make_uint4(a.x, a.y, b.x, b.y);
-            msgl__peer_push(slot.theirs + word(g, p, r), part);
-            msgl__write_shared(at.stages + (uint32_t)(p.part * g.share * PITCH * 4) + place(p, r),
-                               part);
+            const uint2 a = fused_plus_zeros(make_uint2(u.x, u.y));
+            const uint2 b = fused_plus_zeros(make_uint2(u.z, u.w));
+            const uint4 sent = make_uint4(a.x, a.y, b.x, b.y);
+            msgl__peer_push(slot.theirs + word(g, p, r), sent);
+            msgl__write_shared(
+                at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4) + place(p, r), sent);
         }
     }
 
     // Behind it: what the other one has sent is added too.
-    __device__ __forceinline__ void receive(const fed_args &g, const fed_place &p,
-                                            const fed_shared &at, const msgl_peer_slot &slot)
+    __device__ __forceinline__ void receive(const fused_args &g, const fused_place &p,
+                                            const fused_shared &at, const msgl_peer_slot &slot)
     {
-        const uint32_t own = at.stages + (uint32_t)(p.part * g.share * PITCH * 4);
+        const uint32_t own = at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4);
         const int of_warp = (int)threadIdx.x / 32 * OF_WARP;
 #pragma unroll 1
         for (int done = 0; of_warp + done < p.own; done += AHEAD * STEP) {
@@ -197,7 +198,7 @@ template <int COLUMNS, int PITCH> struct eights_finisher {
                     stored = eights_pack(v);
                     *(uint4 *)(out + (size_t)r * g.ld_out) = stored;
                 }
-                if (g.next != NULL) feed(g, p, r, stored);
+                if (g.next != NULL) leave_norm_stats(g, p, r, stored);
             }
         }
     }

@@ -7,12 +7,12 @@
 // GPU, the blocks of a cluster split k and send each other their sums.
 //
 // The norm in front of a product costs nothing here: the kernel that finishes the residual stream
-// has left x * weight and the squares of its columns (msgl_norm_feed), and what is left is a factor
-// per row of the result. docs/internals/gemm.md has the figures.
+// has left x * weight and the squares of its columns (msgl_norm_stats), and what is left is a
+// factor per row of the result. docs/internals/gemm.md has the figures.
 #include "kernel/cuda/gemm/mid_sm90.h"
 
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/fed_sm90.cuh"
+#include "kernel/cuda/gemm/fused_norm_sm90.cuh"
 #include "kernel/cuda/gemm/mid_eights.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
@@ -31,7 +31,7 @@ template <int COLUMNS> struct mid_shape {
     static constexpr int PITCH = COLUMNS + PAD;
     static constexpr int SUMS_BYTES = ROWS * PITCH * 4;
     // Barriers, a factor per row, alignment.
-    static constexpr int SMALL_BYTES = FED_MAX_STAGES * 16 + 16 + ROWS * 4 + 1024;
+    static constexpr int SMALL_BYTES = FUSED_MAX_STAGES * 16 + 16 + ROWS * 4 + 1024;
 };
 
 // Loads of one block: rows of in, then those of W.
@@ -41,7 +41,7 @@ template <int COLUMNS, bool GATED> struct mid_loader {
     const CUtensorMap *map_in, *map_w;
     int row_in, row_w, row_up; // row_up: of the up rows, behind as many gate rows
 
-    __device__ __forceinline__ mid_loader(const fed_args &g, const fed_place &p,
+    __device__ __forceinline__ mid_loader(const fused_args &g, const fused_place &p,
                                           const CUtensorMap *in, const CUtensorMap *w)
     {
         map_in = in, map_w = w;
@@ -64,7 +64,7 @@ template <int COLUMNS, bool GATED> struct mid_loader {
 };
 
 // A factor per row from the squares that the kernel in front has left.
-static __device__ __forceinline__ void row_scales(const fed_args &g, const fed_place &p,
+static __device__ __forceinline__ void row_scales(const fused_args &g, const fused_place &p,
                                                   uint32_t scales)
 {
     enum { BATCH = 16 };
@@ -74,11 +74,12 @@ static __device__ __forceinline__ void row_scales(const fed_args &g, const fed_p
         if (r < p.rows) {
             const float *from = g.sums + p.token + r;
 #pragma unroll 1
-            for (int first = 0; first < g.parts; first += BATCH) {
+            for (int first = 0; first < g.num_tiles; first += BATCH) {
                 float v[BATCH];
 #pragma unroll
                 for (int i = 0; i < BATCH; i++) {
-                    v[i] = first + i < g.parts ? __ldcg(from + (size_t)(first + i) * g.m) : 0.0f;
+                    v[i] =
+                        first + i < g.num_tiles ? __ldcg(from + (size_t)(first + i) * g.m) : 0.0f;
                 }
 #pragma unroll
                 for (int i = 0; i < BATCH; i++) sum += v[i];
@@ -89,17 +90,17 @@ static __device__ __forceinline__ void row_scales(const fed_args &g, const fed_p
     }
 }
 
-// MSGL_FED_PLAIN and MSGL_FED_GATED: a thread's two rows, from its registers.
+// MSGL_FUSED_PLAIN and MSGL_FUSED_GATED: a thread's two rows, from its registers.
 template <int COLUMNS, bool GATED>
-static __device__ __forceinline__ void store_direct(const fed_args &g, const fed_place &p,
-                                                    const fed_shared &at,
+static __device__ __forceinline__ void store_direct(const fused_args &g, const fused_place &p,
+                                                    const fused_shared &at,
                                                     const float (&acc)[COLUMNS / 2])
 {
     constexpr int EIGHTS = (GATED ? COLUMNS / 2 : COLUMNS) / 8;
     const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
     const int column = p.output + lane % 4 * 2;
-    const float scales[2] = {fed_load_scale(g.sums != NULL, at.scales, row),
-                             fed_load_scale(g.sums != NULL, at.scales, row + 8)};
+    const float scales[2] = {fused_load_scale(g.sums != NULL, at.scales, row),
+                             fused_load_scale(g.sums != NULL, at.scales, row + 8)};
     __nv_bfloat16 *const out = g.out + (size_t)(p.token + row) * g.ld_out + column;
 #pragma unroll
     for (int j = 0; j < EIGHTS; j++) {
@@ -124,9 +125,9 @@ static __device__ __forceinline__ void store_direct(const fed_args &g, const fed
     }
 }
 
-// MSGL_FED_COLLECT: all sums of this block, over the stages.
+// MSGL_FUSED_COLLECT: all sums of this block, over the stages.
 template <int COLUMNS>
-static __device__ __forceinline__ void collect(const fed_shared &at,
+static __device__ __forceinline__ void collect(const fused_shared &at,
                                                const float (&acc)[COLUMNS / 2])
 {
     typedef mid_shape<COLUMNS> shape;
@@ -140,33 +141,34 @@ static __device__ __forceinline__ void collect(const fed_shared &at,
     }
 }
 
-// MSGL_FED_COLLECT, when all sums are there. What is there before they are is loaded before.
-template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
+// MSGL_FUSED_COLLECT, when all sums are there. What is there before they are is loaded before.
+template <int COLUMNS> struct mid_finisher : fused_finisher<COLUMNS> {
     typedef mid_shape<COLUMNS> shape;
-    typedef fed_finisher<COLUMNS> base;
+    typedef fused_finisher<COLUMNS> base;
     using base::column, base::row, base::valid, base::FOURS, base::STEP;
     static constexpr int AHEAD = 4; // rows of a thread whose old values are loaded ahead
     uint2 old[AHEAD];
     __nv_bfloat16 *out;
 
-    __device__ __forceinline__ mid_finisher(const fed_args &g, const fed_place &p) : base(g, p)
+    __device__ __forceinline__ mid_finisher(const fused_args &g, const fused_place &p) : base(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.share + row) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows + row) * g.ld_out + column;
     }
 
-    __device__ __forceinline__ uint2 load_old(const fed_args &g, const fed_place &p, int i) const
+    __device__ __forceinline__ uint2 load_old(const fused_args &g, const fused_place &p,
+                                              int i) const
     {
         if (!g.accumulate || !valid || row + i * STEP >= p.own) return make_uint2(0, 0);
         return __ldcg((const uint2 *)(out + (size_t)(i * STEP) * g.ld_out));
     }
 
-    __device__ __forceinline__ void load(const fed_args &g, const fed_place &p)
+    __device__ __forceinline__ void load(const fused_args &g, const fused_place &p)
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) old[i] = load_old(g, p, i);
     }
 
-    __device__ __forceinline__ uint2 loaded(const fed_args &g, const fed_place &p, int i) const
+    __device__ __forceinline__ uint2 loaded(const fused_args &g, const fused_place &p, int i) const
     {
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
@@ -175,34 +177,35 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
         return load_old(g, p, i);
     }
 
-    // All parts of a sum, here first.
-    __device__ __forceinline__ void add_parts(const fed_args &g, uint32_t own, uint32_t parts,
-                                              float v[4]) const
+    // All partials of a sum, here first.
+    __device__ __forceinline__ void add_splits(const fused_args &g, uint32_t own, uint32_t partials,
+                                               float v[4]) const
     {
-        float4 a[FED_MAX_SPLITS];
+        float4 a[FUSED_MAX_SPLITS];
         a[0] = msgl__read_shared<float4>(own);
 #pragma unroll
-        for (int i = 1; i < FED_MAX_SPLITS; i++) {
+        for (int i = 1; i < FUSED_MAX_SPLITS; i++) {
             a[i] = make_float4(0, 0, 0, 0);
-            if (i < g.splits) a[i] = msgl__read_shared<float4>(parts);
-            parts += (uint32_t)(g.share * shape::PITCH * 4);
+            if (i < g.splits) a[i] = msgl__read_shared<float4>(partials);
+            partials += (uint32_t)(g.split_rows * shape::PITCH * 4);
         }
         v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;
 #pragma unroll
-        for (int i = 1; i < FED_MAX_SPLITS; i++) {
+        for (int i = 1; i < FUSED_MAX_SPLITS; i++) {
             v[0] += a[i].x, v[1] += a[i].y, v[2] += a[i].z, v[3] += a[i].w;
         }
     }
 
-    __device__ __forceinline__ void run(const fed_args &g, const fed_place &p,
-                                        const fed_shared &at) const
+    __device__ __forceinline__ void run(const fused_args &g, const fused_place &p,
+                                        const fused_shared &at) const
     {
         const int c = column - p.output, warp = (int)(threadIdx.x & ~31u) / FOURS;
-        const int first = p.part * g.share; // row of the tile
+        const int first = p.split * g.split_rows; // row of the tile
         uint32_t offset = (uint32_t)((row * shape::PITCH + c) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
         __nv_bfloat16 *to = out;
-        // A warp goes on as long as one of its rows is there: all lanes take part in feed's sums.
+        // A warp goes on as long as one of its rows is there: all lanes take part in the sums of
+        // leave_norm_stats.
 #pragma unroll 1
         for (int i = 0; warp + i * STEP < p.own; i++) {
             const int r = row + i * STEP;
@@ -211,43 +214,46 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
             if (there) {
                 const uint2 was = loaded(g, p, i);
                 float v[4], before[4];
-                add_parts(g, own + offset, at.parts + offset, v);
-                fed_unpack_four(was, before);
-                base::add(v, fed_load_scale(g.sums != NULL, at.scales, first + r), before);
-                stored = fed_pack_four(v);
+                add_splits(g, own + offset, at.partials + offset, v);
+                fused_unpack_four(was, before);
+                base::add(v, fused_load_scale(g.sums != NULL, at.scales, first + r), before);
+                stored = fused_pack_four(v);
                 *(uint2 *)to = stored;
             }
             if (g.next != NULL)
-                base::feed(g, p, (size_t)(p.output / COLUMNS), p.token + first + r, stored, there);
+                base::leave_norm_stats(g, p, (size_t)(p.output / COLUMNS), p.token + first + r,
+                                       stored, there);
             offset += STEP * shape::PITCH * 4;
             to += (size_t)STEP * g.ld_out;
         }
     }
 
-    // This rank's parts to the other one, and in place of their first sums.
-    __device__ __forceinline__ void send(const fed_args &g, const fed_place &p,
-                                         const fed_shared &at, const msgl_peer_slot &slot) const
+    // This rank's partials to the other one, and in place of their first sums.
+    __device__ __forceinline__ void send(const fused_args &g, const fused_place &p,
+                                         const fused_shared &at, const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.share;
+        const int first = p.split * g.split_rows;
         uint32_t offset = (uint32_t)((row * shape::PITCH + column - p.output) * 4);
         const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
 #pragma unroll 1
         for (int r = row; valid && r < p.own; r += STEP) {
             float v[4];
-            add_parts(g, own + offset, at.parts + offset, v);
-            const uint2 part = base::part(v, fed_load_scale(g.sums != NULL, at.scales, first + r));
-            msgl__peer_push(slot.theirs + base::place(g, p.token + first + r), part);
-            msgl__write_shared(own + offset, part);
+            add_splits(g, own + offset, at.partials + offset, v);
+            const uint2 sent =
+                base::partial(v, fused_load_scale(g.sums != NULL, at.scales, first + r));
+            msgl__peer_push(slot.theirs + base::place(g, p.token + first + r), sent);
+            msgl__write_shared(own + offset, sent);
             offset += STEP * shape::PITCH * 4;
         }
     }
 
     // Behind it: what the other one has sent is added too. AHEAD rows at a time, whose ways to the
     // L2 overlap.
-    __device__ __forceinline__ void receive(const fed_args &g, const fed_place &p,
-                                            const fed_shared &at, const msgl_peer_slot &slot) const
+    __device__ __forceinline__ void receive(const fused_args &g, const fused_place &p,
+                                            const fused_shared &at,
+                                            const msgl_peer_slot &slot) const
     {
-        const int first = p.part * g.share, warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.split * g.split_rows, warp = (int)(threadIdx.x & ~31u) / FOURS;
         const uint32_t own =
             at.stages + (uint32_t)(((first + row) * shape::PITCH + column - p.output) * 4);
 #pragma unroll 1
@@ -270,17 +276,17 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
                                     &theirs[i]);
                     const uint32_t from = own + (uint32_t)((done + i) * STEP * shape::PITCH * 4);
                     float v[4], other[4], before[4];
-                    fed_unpack_four(msgl__read_shared<uint2>(from), v);
-                    fed_unpack_four(theirs[i], other);
-                    fed_unpack_four(done == 0 ? old[i] : load_old(g, p, done + i), before);
+                    fused_unpack_four(msgl__read_shared<uint2>(from), v);
+                    fused_unpack_four(theirs[i], other);
+                    fused_unpack_four(done == 0 ? old[i] : load_old(g, p, done + i), before);
 #pragma unroll
                     for (int j = 0; j < 4; j++) v[j] = v[j] + other[j] + before[j];
-                    stored = fed_pack_four(v);
+                    stored = fused_pack_four(v);
                     *(uint2 *)(out + (size_t)((done + i) * STEP) * g.ld_out) = stored;
                 }
                 if (g.next != NULL) {
-                    base::feed(g, p, (size_t)(p.output / COLUMNS), p.token + first + r, stored,
-                               there);
+                    base::leave_norm_stats(g, p, (size_t)(p.output / COLUMNS), p.token + first + r,
+                                           stored, there);
                 }
             }
         }
@@ -294,37 +300,37 @@ template <> struct mid_end<80> {
     typedef eights_finisher<80, mid_shape<80>::PITCH> finisher;
 };
 
-template <int COLUMNS, msgl_fed_end END>
-__global__ void __launch_bounds__(FED_THREADS, 2)
-    mid_sm90(const __grid_constant__ fed_args g, const __grid_constant__ CUtensorMap map_in,
+template <int COLUMNS, msgl_fused_epilogue END>
+__global__ void __launch_bounds__(FUSED_THREADS, 2)
+    mid_sm90(const __grid_constant__ fused_args g, const __grid_constant__ CUtensorMap map_in,
              const __grid_constant__ CUtensorMap map_w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef mid_shape<COLUMNS> shape;
-    constexpr bool GATED = END == MSGL_FED_GATED;
+    constexpr bool GATED = END == MSGL_FUSED_GATED;
     constexpr int OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     extern __shared__ unsigned char unaligned[];
-    const fed_place p = fed_find_place<ROWS, OUTPUTS>(g);
+    const fused_place p = fused_find_place<ROWS, OUTPUTS>(g);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    fed_shared at = fed_lay_out(unaligned, ROWS * 4);
+    fused_shared at = fused_lay_out(unaligned, ROWS * 4);
     const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
-    at.parts = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
+    at.partials = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
     msgl__pdl_trigger();
-    if (warp == FED_WARPS) {
+    if (warp == FUSED_WARPS) {
         const int ahead = p.num < g.stages ? p.num : g.stages;
         const mid_loader<COLUMNS, GATED> loader(g, p, &map_in, &map_w);
         if (lane == 0) {
             msgl__tensor_prefetch(&map_w);
             msgl__tensor_prefetch(&map_in);
-            fed_init(g, p, at, shape::PITCH);
+            fused_init(g, p, at, shape::PITCH);
         }
         __syncwarp();
         msgl__cluster_meet();
-        if (lane == 0) fed_load_ahead(loader, at, p.first, ahead);
+        if (lane == 0) fused_load_ahead(loader, at, p.first, ahead);
         msgl__pdl_wait();
-        if (lane == 0) fed_load_rest(loader, at, p.first, p.first + p.num, ahead, g.stages);
+        if (lane == 0) fused_load_rest(loader, at, p.first, p.first + p.num, ahead, g.stages);
         __syncwarp();
-    } else if (warp > FED_WARPS) {
+    } else if (warp > FUSED_WARPS) {
         msgl__cluster_meet();
         msgl__pdl_wait();
         if (g.sums != NULL) row_scales(g, p, at.scales);
@@ -335,17 +341,17 @@ __global__ void __launch_bounds__(FED_THREADS, 2)
         msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
         msgl__pdl_wait();
         msgl_peer_slot slot = {};
-        if (END == MSGL_FED_COLLECT && g.summed) slot = msgl__peer_open(g.sum);
-        if (END == MSGL_FED_COLLECT) finisher.load(g, p);
-        fed_multiply<shape::STAGE_BYTES, 0, shape::IN_BYTES, false>(g, p, at, acc);
-        if (END == MSGL_FED_COLLECT) {
+        if (END == MSGL_FUSED_COLLECT && g.summed) slot = msgl__peer_open(g.sum);
+        if (END == MSGL_FUSED_COLLECT) finisher.load(g, p);
+        fused_multiply<shape::STAGE_BYTES, 0, shape::IN_BYTES, false>(g, p, at, acc);
+        if (END == MSGL_FUSED_COLLECT) {
             msgl__named_barrier_sync(2, GROUP); // the stages become the sums' place
             collect<COLUMNS>(at, acc);
             msgl__fence_async_proxy();
         }
         msgl__named_barrier_sync(1, GROUP + 32);
-        if (END == MSGL_FED_COLLECT) {
-            if (warp == 0) fed_send<shape::PITCH>(g, p, at);
+        if (END == MSGL_FUSED_COLLECT) {
+            if (warp == 0) fused_send<shape::PITCH>(g, p, at);
             if (g.splits > 1) msgl__mbarrier_wait(at.landed, 0);
             if (g.summed) {
                 finisher.send(g, p, at, slot);
@@ -365,15 +371,15 @@ __global__ void __launch_bounds__(FED_THREADS, 2)
 #endif
 }
 
-template <int COLUMNS, msgl_fed_end END>
-static void launch(msgl_exec *x, fed_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
+template <int COLUMNS, msgl_fused_epilogue END>
+static void launch(msgl_exec *x, fused_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
 {
     typedef mid_shape<COLUMNS> shape;
-    constexpr int OUTPUTS = END == MSGL_FED_GATED ? COLUMNS / 2 : COLUMNS;
-    fed_share_out(&g, ROWS);
-    const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.share * shape::PITCH * 4;
-    const int sums = END == MSGL_FED_COLLECT ? shape::SUMS_BYTES : 0;
-    g.stages = fed_count_stages(&g, plan->shared - fixed, shape::STAGE_BYTES);
+    constexpr int OUTPUTS = END == MSGL_FUSED_GATED ? COLUMNS / 2 : COLUMNS;
+    fused_split_k(&g, ROWS);
+    const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.split_rows * shape::PITCH * 4;
+    const int sums = END == MSGL_FUSED_COLLECT ? shape::SUMS_BYTES : 0;
+    g.stages = fused_count_stages(&g, plan->shared - fixed, shape::STAGE_BYTES);
     const int ring = g.stages * shape::STAGE_BYTES;
     int bytes = fixed + (ring > sums ? ring : sums);
     if (bytes < plan->least) bytes = plan->least;
@@ -382,24 +388,24 @@ static void launch(msgl_exec *x, fed_args g, const CUtensorMap maps[2], const ms
     const dim3 grid((unsigned)g.splits, ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS,
                     ((unsigned)g.m + ROWS - 1) / ROWS);
     MSGL_CUDA_TRY(x,
-                  msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(FED_THREADS),
+                  msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(FUSED_THREADS),
                                         (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1]));
 }
 
-static bool launch_columns(msgl_exec *x, const fed_args &g, const CUtensorMap maps[2],
-                           msgl_fed_end end, const msgl_mid_plan *plan)
+static bool launch_columns(msgl_exec *x, const fused_args &g, const CUtensorMap maps[2],
+                           msgl_fused_epilogue end, const msgl_mid_plan *plan)
 {
     switch (plan->columns * 4 + end) {
-    case 32 * 4 + MSGL_FED_PLAIN: launch<32, MSGL_FED_PLAIN>(x, g, maps, plan); break;
-    case 64 * 4 + MSGL_FED_PLAIN: launch<64, MSGL_FED_PLAIN>(x, g, maps, plan); break;
-    case 48 * 4 + MSGL_FED_GATED: launch<48, MSGL_FED_GATED>(x, g, maps, plan); break;
-    case 64 * 4 + MSGL_FED_GATED: launch<64, MSGL_FED_GATED>(x, g, maps, plan); break;
-    case 96 * 4 + MSGL_FED_GATED: launch<96, MSGL_FED_GATED>(x, g, maps, plan); break;
-    case 144 * 4 + MSGL_FED_GATED: launch<144, MSGL_FED_GATED>(x, g, maps, plan); break;
-    case 208 * 4 + MSGL_FED_GATED: launch<208, MSGL_FED_GATED>(x, g, maps, plan); break;
-    case 32 * 4 + MSGL_FED_COLLECT: launch<32, MSGL_FED_COLLECT>(x, g, maps, plan); break;
-    case 64 * 4 + MSGL_FED_COLLECT: launch<64, MSGL_FED_COLLECT>(x, g, maps, plan); break;
-    case 80 * 4 + MSGL_FED_COLLECT: launch<80, MSGL_FED_COLLECT>(x, g, maps, plan); break;
+    case 32 * 4 + MSGL_FUSED_PLAIN: launch<32, MSGL_FUSED_PLAIN>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FUSED_PLAIN: launch<64, MSGL_FUSED_PLAIN>(x, g, maps, plan); break;
+    case 48 * 4 + MSGL_FUSED_GATED: launch<48, MSGL_FUSED_GATED>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FUSED_GATED: launch<64, MSGL_FUSED_GATED>(x, g, maps, plan); break;
+    case 96 * 4 + MSGL_FUSED_GATED: launch<96, MSGL_FUSED_GATED>(x, g, maps, plan); break;
+    case 144 * 4 + MSGL_FUSED_GATED: launch<144, MSGL_FUSED_GATED>(x, g, maps, plan); break;
+    case 208 * 4 + MSGL_FUSED_GATED: launch<208, MSGL_FUSED_GATED>(x, g, maps, plan); break;
+    case 32 * 4 + MSGL_FUSED_COLLECT: launch<32, MSGL_FUSED_COLLECT>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FUSED_COLLECT: launch<64, MSGL_FUSED_COLLECT>(x, g, maps, plan); break;
+    case 80 * 4 + MSGL_FUSED_COLLECT: launch<80, MSGL_FUSED_COLLECT>(x, g, maps, plan); break;
     default: return false;
     }
     return true;
@@ -430,7 +436,7 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
         const int columns = large ? 80 : 64, tiles = (w->n + columns - 1) / columns;
         plan->columns = columns;
         plan->shared = large ? ALL : LARGE;
-        plan->splits = !large                     ? fed_choose_splits(d, tiles, fed_steps(w->k))
+        plan->splits = !large                     ? fused_choose_splits(d, tiles, fused_steps(w->k))
                        : 2 * tiles <= d->sm_count ? 2
                                                   : 1;
         return tiles <= d->sm_count;
@@ -448,20 +454,20 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
 bool msgl__cuda_mid_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
 {
     msgl_mid_plan plan;
-    return msgl__fed_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
+    return msgl__fused_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
 }
 
 bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid_plan *plan)
 {
     const msgl_weight *w = c->w;
     msgl_mid_plan own;
-    if (!msgl__fed_can_do(x, c)) return false;
+    if (!msgl__fused_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
-    const msgl_fed_end end = msgl__fed_end_of(c, plan->splits);
-    if (!fed_can_split(c, plan->splits)) return false;
-    fed_args g = {};
-    const void *in = fed_fill_args(c, plan->splits, &g);
+    const msgl_fused_epilogue end = msgl__fused_epilogue_of(c, plan->splits);
+    if (!fused_can_split(c, plan->splits)) return false;
+    fused_args g = {};
+    const void *in = fused_fill_args(c, plan->splits, &g);
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->format->dtype, in, c->m, w->k, c->ld_in, ROWS) ||
         !msgl__tensor_map(&maps[1], w->format->dtype, w->data, w->n, w->k, (size_t)w->k,
@@ -469,6 +475,7 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
         return false;
     }
     const bool done = launch_columns(x, g, maps, end, plan);
-    if (done && msgl__feeds(c)) msgl__note_feed(c, (g.n + plan->columns - 1) / plan->columns);
+    if (done && msgl__leaves_norm_stats(c))
+        msgl__note_norm_stats(c, (g.n + plan->columns - 1) / plan->columns);
     return done;
 }

@@ -2,7 +2,7 @@
 //
 // Products of up to 64 rows with weights of a few megabytes, on Hopper: out^T = W in^T, so that the
 // weights' rows fill the 64 of a warpgroup's product and m is its other side. One block makes 64 or
-// 128 rows of W times all m rows of in over one part of k; the blocks of a cluster share the
+// 128 rows of W times all m rows of in over one split of k; the blocks of a cluster share the
 // outputs and split k, and send each other the sums of the rows that the other one finishes. What
 // comes before (RMS norm) and behind (bias, silu, residual) is done on the way. At this size the
 // time between kernels counts: the weights are on their way before the kernel in front ends.
@@ -51,8 +51,8 @@ template <int GROUPS, int N> struct narrow_shape {
 
 // Addresses in shared memory.
 typedef struct narrow_places {
-    uint32_t stages; // then the sums
-    uint32_t parts;  // other blocks' sums of the rows that this one finishes, in the order of k
+    uint32_t stages;   // then the sums
+    uint32_t partials; // other blocks' sums of the rows that this one finishes, in the order of k
     uint32_t full, empty, landed;
 } narrow_places;
 
@@ -141,14 +141,14 @@ static __device__ __forceinline__ void narrow_norm(uint32_t in, const float w[8]
     }
 }
 
-// Four outputs of a row from its sums over the parts of k, which are `pitch` bytes apart.
+// Four outputs of a row from its sums over the splits of k, which are `pitch` bytes apart.
 template <typename T, typename SHAPE, bool NORM>
 static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint32_t row, int c,
-                                                     uint32_t pitch, int parts, int t, int column,
+                                                     uint32_t pitch, int splits, int t, int column,
                                                      uint2 old)
 {
     float v[4] = {}, u[4] = {}, square = 0;
-    for (int p = 0; p < parts; p++) {
+    for (int p = 0; p < splits; p++) {
         const float4 a = msgl__read_shared<float4>(row + (uint32_t)c * 4);
         v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
         if (g.gated) {
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
 // The rows [row0, row0 + rows) of this tile of outputs, whose sums are at `sums`.
 template <typename T, typename SHAPE, bool NORM>
 static __device__ __forceinline__ void narrow_rows(const narrow_args &g, uint32_t sums,
-                                                   uint32_t pitch, int parts, uint32_t landed,
+                                                   uint32_t pitch, int splits, uint32_t landed,
                                                    int row0, int rows, int tile)
 {
     enum { BATCH = 4 }; // values to be added to that are on their way at a time
@@ -202,14 +202,14 @@ static __device__ __forceinline__ void narrow_rows(const narrow_args &g, uint32_
                                           (size_t)(row0 + item / fours) * g.ld_out + column);
             }
         }
-        if (parts > 1) msgl__mbarrier_wait(landed, 0);
+        if (splits > 1) msgl__mbarrier_wait(landed, 0);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int item = first + i * WORKERS, c = item % fours * 4, r = item / fours;
             const int column = tile * columns + c;
             if (item < rows * fours && column < g.n) {
                 narrow_finish<T, SHAPE, NORM>(g, sums + (uint32_t)(r * SHAPE::PITCH * 4), c, pitch,
-                                              parts, row0 + r, column, old[i]);
+                                              splits, row0 + r, column, old[i]);
             }
         }
     }
@@ -228,14 +228,14 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
     const int tile = (int)blockIdx.x / splits, steps = (g.k + BK - 1) / BK;
     const int first = steps * rank / splits, last = steps * (rank + 1) / splits;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
-    const int rows = g.m, share = (rows + splits - 1) / splits;  // that a block finishes
-    const uint32_t pitch = (uint32_t)(share * shape::PITCH * 4); // of one part
+    const int rows = g.m, split_rows = (rows + splits - 1) / splits;  // that a block finishes
+    const uint32_t pitch = (uint32_t)(split_rows * shape::PITCH * 4); // of one split
     narrow_places at;
     at.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
     at.full = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
     at.empty = at.full + MAX_STAGES * 8;
     at.landed = at.empty + MAX_STAGES * 8;
-    at.parts = at.landed + 16;
+    at.partials = at.landed + 16;
     msgl__pdl_trigger();
     if (group == GROUPS) {
         constexpr int HALF = shape::ROWS / 2;
@@ -311,22 +311,22 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
         }
         msgl__fence_async_proxy();
         msgl__named_barrier_sync(1, GROUPS * GROUP);
-        int own = rows - rank * share; // rows that this block finishes
-        own = own < 0 ? 0 : own < share ? own : share;
+        int own = rows - rank * split_rows; // rows that this block finishes
+        own = own < 0 ? 0 : own < split_rows ? own : split_rows;
         if (splits > 1 && warp == 0 && lane < splits) { // to block `lane`, its rows
-            int theirs = rows - lane * share;
-            theirs = theirs < 0 ? 0 : theirs < share ? theirs : share;
+            int theirs = rows - lane * split_rows;
+            theirs = theirs < 0 ? 0 : theirs < split_rows ? theirs : split_rows;
             const uint32_t bytes = (uint32_t)(theirs * shape::PITCH * 4);
             if (lane == rank) msgl__mbarrier_expect(at.landed, (uint32_t)splits * bytes);
             if (bytes > 0) {
                 msgl__cluster_copy(
-                    msgl__cluster_address(at.parts + (uint32_t)rank * pitch, (uint32_t)lane),
+                    msgl__cluster_address(at.partials + (uint32_t)rank * pitch, (uint32_t)lane),
                     at.stages + (uint32_t)lane * pitch, bytes,
                     msgl__cluster_address(at.landed, (uint32_t)lane));
             }
         }
-        narrow_rows<T, shape, NORM>(g, splits > 1 ? at.parts : at.stages, pitch, splits, at.landed,
-                                    rank * share, own, tile);
+        narrow_rows<T, shape, NORM>(g, splits > 1 ? at.partials : at.stages, pitch, splits,
+                                    at.landed, rank * split_rows, own, tile);
     }
     msgl__cluster_meet(); // what this block has sent has arrived
 #endif
@@ -336,15 +336,18 @@ template <typename T, int GROUPS, int N, bool NORM>
 static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int splits)
 {
     typedef narrow_shape<GROUPS, N> shape;
-    enum { LIMIT = 227 << 10, SHARE = 112 << 10 }; // of a block; of one of two on a multiprocessor
+    enum {
+        LIMIT = 227 << 10,
+        HALF_LIMIT = 112 << 10
+    }; // of a block; of one of two on a multiprocessor
     const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS;
     const int tiles = (g.n + columns - 1) / columns, steps = (g.k + BK - 1) / BK;
     const int needed = (steps + splits - 1) / splits;
-    const int share = (g.m + splits - 1) / splits;
+    const int split_rows = (g.m + splits - 1) / splits;
     const int fixed =
-        shape::SMALL_BYTES + 16 + (splits > 1 ? splits * share * shape::PITCH * 4 : 0);
-    const int room = (SHARE - fixed) / shape::STAGE_BYTES;
-    const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= SHARE;
+        shape::SMALL_BYTES + 16 + (splits > 1 ? splits * split_rows * shape::PITCH * 4 : 0);
+    const int room = (HALF_LIMIT - fixed) / shape::STAGE_BYTES;
+    const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= HALF_LIMIT;
     g.stages = shared ? room : (LIMIT - fixed) / shape::STAGE_BYTES;
     if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
     if (g.stages > needed) g.stages = needed;
@@ -374,7 +377,7 @@ static msgl_narrow_plan make_plan(const msgl_cuda_device *d, const msgl_linear_c
 {
     const int steps = (c->w->k + BK - 1) / BK, tiles = (c->w->n + 63) / 64;
     msgl_narrow_plan plan = {1, 4};
-    if (c->norm != NULL) { // every block norms its part of in
+    if (c->norm != NULL) { // every block norms its split of in
         if (c->m <= 16 || 4 * tiles > 2 * d->sm_count) plan.groups = 2;
     } else {
         plan.splits = d->sm_count / tiles;

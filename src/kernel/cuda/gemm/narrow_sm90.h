@@ -11,7 +11,7 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-// How a product is cut up: 64 x groups rows of W per block, k into `splits` parts.
+// How a product is cut up: 64 x groups rows of W per block, k into `splits` ranges.
 typedef struct msgl_narrow_plan {
     int groups; // 1; with a norm 1 or 2
     int splits; // 1 to 8

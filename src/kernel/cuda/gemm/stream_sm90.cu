@@ -11,17 +11,17 @@
 // A tile is 256 rows of W, 128 for each of the two blocks of a cluster, times all m columns; a
 // block's are 64 rows of G and the same ones of U, taking turns by eight, so that the thread that
 // has the sum of a gate has its up's too. Each block loads half of the activations for both. The
-// tiles' steps of k lie on a line, one tile after the other, which is cut into as many equal parts
-// as there are clusters: none idles, whatever the number of tiles. A part may begin and end inside
-// a tile. The cluster that has a tile's first step finishes it: the others write their sums to the
-// workspace and raise a flag, and it adds them in the order of k, so that results have the same
-// bits every time.
+// tiles' steps of k lie on a line, one tile after the other, which is cut into as many equal
+// segments (stream-K) as there are clusters: none idles, whatever the number of tiles. A segment
+// may begin and end inside a tile. The cluster that has a tile's first step finishes it: the others
+// write their sums to the workspace and raise a flag, and it adds them in the order of k, so that
+// results have the same bits every time.
 //
-// Who waits: a cluster works through its part from the front, so what others wait for (the end of
-// a tile that it did not begin) comes first and what it waits for itself comes last. Parts are
-// handed out from the end of the line: a cluster waits only for clusters of lower index. Blocks are
-// started in the order of their index (as every GPU does, though CUDA does not promise it), so that
-// nothing depends on all of them running at once.
+// Who waits: a cluster works through its segment from the front, so what others wait for (the end
+// of a tile that it did not begin) comes first and what it waits for itself comes last. Segments
+// are handed out from the end of the line: a cluster waits only for clusters of lower index. Blocks
+// are started in the order of their index (as every GPU does, though CUDA does not promise it), so
+// that nothing depends on all of them running at once.
 //
 // Flags are zero between kernels: who reads sums lowers their flag. The workspace and the flags are
 // touched only behind the wait for the kernel in front, so that kernels which follow each other
@@ -65,21 +65,21 @@ template <int N> struct stream_shape {
 };
 
 typedef struct stream_args {
-    int32_t steps;            // of k, of a tile
-    int32_t per_part, longer; // steps of a part of the line; how many parts have one more
-    float *sums;              // [blocks][SUMS / 4][WORKERS] float4
-    int32_t *flags;           // [blocks][WARPS]
+    int32_t steps;               // of k, of a tile
+    int32_t per_segment, longer; // steps of a segment of the line; how many segments have one more
+    float *sums;                 // [blocks][SUMS / 4][WORKERS] float4
+    int32_t *flags;              // [blocks][WARPS]
 } stream_args;
 
-// Where a part of the line begins.
-static __device__ __forceinline__ int part_begin(const stream_args &g, int part)
+// Where a segment of the line begins.
+static __device__ __forceinline__ int segment_begin(const stream_args &g, int segment)
 {
-    return part * g.per_part + (part < g.longer ? part : g.longer);
+    return segment * g.per_segment + (segment < g.longer ? segment : g.longer);
 }
 
-static __device__ __forceinline__ int part_steps(const stream_args &g, int part)
+static __device__ __forceinline__ int segment_steps(const stream_args &g, int segment)
 {
-    return g.per_part + (part < g.longer);
+    return g.per_segment + (segment < g.longer);
 }
 
 // --- loading ------------------------------------------------------------------------------------
@@ -182,27 +182,27 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], ring &r, in
     release(r, last);
 }
 
-// --- sums of parts of a tile --------------------------------------------------------------------
+// --- sums of pieces of a tile -------------------------------------------------------------------
 //
 // In the order of the registers: the thread that reads them is the same one of another block.
 
-static __device__ __forceinline__ float4 *sums_of(const stream_args &g, int part, int rank,
+static __device__ __forceinline__ float4 *sums_of(const stream_args &g, int segment, int rank,
                                                   int sums)
 {
-    const size_t block = (size_t)(part * CLUSTER + rank);
+    const size_t block = (size_t)(segment * CLUSTER + rank);
     return (float4 *)g.sums + block * (size_t)(sums / 4 * WORKERS) + threadIdx.x;
 }
 
-static __device__ __forceinline__ int32_t *flag_of(const stream_args &g, int part, int rank)
+static __device__ __forceinline__ int32_t *flag_of(const stream_args &g, int segment, int rank)
 {
-    return g.flags + (part * CLUSTER + rank) * WARPS + threadIdx.x / 32;
+    return g.flags + (segment * CLUSTER + rank) * WARPS + threadIdx.x / 32;
 }
 
 template <int SUMS>
 static __device__ __forceinline__ void leave_sums(const stream_args &g, const float (&acc)[SUMS],
-                                                  int part, int rank)
+                                                  int segment, int rank)
 {
-    float4 *to = sums_of(g, part, rank, SUMS);
+    float4 *to = sums_of(g, segment, rank, SUMS);
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++) {
         __stcg(to + i * WORKERS,
@@ -210,22 +210,22 @@ static __device__ __forceinline__ void leave_sums(const stream_args &g, const fl
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        msgl__store_release(flag_of(g, part, rank), 1);
+        msgl__store_release(flag_of(g, segment, rank), 1);
     }
 }
 
 template <int SUMS>
-static __device__ __forceinline__ void add_sums(const stream_args &g, float (&acc)[SUMS], int part,
-                                                int rank)
+static __device__ __forceinline__ void add_sums(const stream_args &g, float (&acc)[SUMS],
+                                                int segment, int rank)
 {
-    int32_t *flag = flag_of(g, part, rank);
+    int32_t *flag = flag_of(g, segment, rank);
     if (threadIdx.x % 32 == 0) {
         while (msgl__load_acquire(flag) == 0) {
         }
         *flag = 0; // nobody raises it again before this kernel has ended
     }
     __syncwarp();
-    const float4 *from = sums_of(g, part, rank, SUMS);
+    const float4 *from = sums_of(g, segment, rank, SUMS);
     constexpr int BATCH = 8; // that are on their way at a time
 #pragma unroll
     for (int first = 0; first < SUMS / 4; first += BATCH) {
@@ -308,9 +308,9 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
     r.slot = 0;
     r.phase = 0;
     const int rank = (int)msgl__cluster_rank(), warp = threadIdx.x / 32;
-    const int part = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
-    int begin = part_begin(g, part);
-    const int end = begin + part_steps(g, part);
+    const int segment = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
+    int begin = segment_begin(g, segment);
+    const int end = begin + segment_steps(g, segment);
     if (threadIdx.x == WORKERS) {
         msgl__tensor_prefetch(&map_w);
         msgl__tensor_prefetch(&map_in);
@@ -342,12 +342,12 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
             const int n = end - begin < g.steps - s ? end - begin : g.steps - s;
             multiply<T, N>(acc, r, group, n);
             if (s > 0) {
-                leave_sums(g, acc, part, rank);
+                leave_sums(g, acc, segment, rank);
             } else {
                 int rest = g.steps - n;
-                for (int behind = part + 1; rest > 0; behind++) {
+                for (int behind = segment + 1; rest > 0; behind++) {
                     add_sums(g, acc, behind, rank);
-                    rest -= part_steps(g, behind);
+                    rest -= segment_steps(g, behind);
                 }
                 store<T, N>(acc, r, &map_out, tile * CLUSTER + rank, group);
             }
@@ -365,25 +365,25 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 template <typename T, int N>
-static void launch(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3], int parts)
+static void launch(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3], int segments)
 {
     constexpr auto kernel = stream_sm90<T, N>;
     const int bytes = stream_shape<N>::SHARED_BYTES;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
     MSGL_CUDA_TRY(x,
-                  msgl__launch(kernel, dim3((unsigned)(parts * CLUSTER)), dim3(THREADS),
+                  msgl__launch(kernel, dim3((unsigned)(segments * CLUSTER)), dim3(THREADS),
                                (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1], maps[2]));
 }
 
 template <typename T>
-static void launch_columns(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3], int parts,
-                           int columns)
+static void launch_columns(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3],
+                           int segments, int columns)
 {
     switch (columns) {
-    case 128: launch<T, 128>(x, g, maps, parts); break;
-    case 160: launch<T, 160>(x, g, maps, parts); break;
-    case 192: launch<T, 192>(x, g, maps, parts); break;
-    case 256: launch<T, 256>(x, g, maps, parts); break;
+    case 128: launch<T, 128>(x, g, maps, segments); break;
+    case 160: launch<T, 160>(x, g, maps, segments); break;
+    case 192: launch<T, 192>(x, g, maps, segments); break;
+    case 256: launch<T, 256>(x, g, maps, segments); break;
     }
 }
 
@@ -416,14 +416,14 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
     stream_args g = {};
     g.steps = (w->k + BK - 1) / BK;
     const int64_t line = (int64_t)tiles * g.steps;
-    int parts = d->sm_count / CLUSTER;
-    if (line < parts) parts = (int)line;
+    int segments = d->sm_count / CLUSTER;
+    if (line < segments) segments = (int)line;
     if (line > INT32_MAX) return false;
-    g.per_part = (int32_t)(line / parts);
-    g.longer = (int32_t)(line % parts);
+    g.per_segment = (int32_t)(line / segments);
+    g.longer = (int32_t)(line % segments);
     g.sums = (float *)d->blas->workspace;
     g.flags = d->blas->flags;
-    const size_t blocks = (size_t)parts * CLUSTER;
+    const size_t blocks = (size_t)segments * CLUSTER;
     if (blocks * ROWS * columns * sizeof(float) > d->blas->workspace_bytes ||
         blocks * WARPS > MSGL_GEMM_FLAGS) {
         return false;
@@ -435,7 +435,7 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
         !map_out(&maps[2], c, columns)) {
         return false;
     }
-    w->format->dtype == MSGL_F16 ? launch_columns<__half>(x, g, maps, parts, columns)
-                                 : launch_columns<__nv_bfloat16>(x, g, maps, parts, columns);
+    w->format->dtype == MSGL_F16 ? launch_columns<__half>(x, g, maps, segments, columns)
+                                 : launch_columns<__nv_bfloat16>(x, g, maps, segments, columns);
     return true;
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "kernel/cuda/gemm/fed.cuh"
+#include "kernel/cuda/gemm/fused_norm.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/gemv.h"
 #include "kernel/cuda/gemm/int8.h"
@@ -202,7 +202,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     if (c->gated) call |= MSGL_CALL_GATED;
     if (c->gated && c->activation == MSGL_GELU_TANH) call |= MSGL_CALL_GELU;
     if (c->norm != NULL) call |= MSGL_CALL_NORM;
-    if (c->norm != NULL && msgl__is_fed(c)) call |= MSGL_CALL_FED;
+    if (c->norm != NULL && msgl__has_norm_stats(c)) call |= MSGL_CALL_NORM_STATS;
     if (rope != NULL) call |= MSGL_CALL_ROPE;
     if (c->sum != NULL) call |= MSGL_CALL_SUM;
     key.call = (uint16_t)call;
@@ -231,9 +231,9 @@ int msgl__cuda_choose_product(const msgl_exec *x, const msgl_linear_call *c,
     const msgl_gemm_choices *choices = &msgl__cuda_device(x)->blas->choices;
     msgl_gemm_key key = msgl__cuda_call_key(x, c, rope);
     const msgl_gemm_choice *known = msgl__choices_nearest(choices, &key);
-    if (known == NULL && (key.call & MSGL_CALL_FED) != 0) {
-        // No kernel that takes the feed can do the call: it is one without.
-        key.call &= (uint16_t)~MSGL_CALL_FED;
+    if (known == NULL && (key.call & MSGL_CALL_NORM_STATS) != 0) {
+        // No kernel that takes norm_stats can do the call: look it up as one without them.
+        key.call &= (uint16_t)~MSGL_CALL_NORM_STATS;
         known = msgl__choices_nearest(choices, &key);
     }
     if (known != NULL && msgl__cuda_product_kernels[known->kernel].can(x, c, rope)) {

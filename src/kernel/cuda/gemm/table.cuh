@@ -16,8 +16,8 @@ typedef struct msgl_product_kernel {
     // All of a call that it can do. Temporaries in x->scratch, which the caller takes back. False,
     // and at most a norm queued: after all it cannot (this GPU's shared memory, a large shape).
     bool (*run)(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
-    bool fed;  // takes a norm's feed where it is there, and leaves one where it is wanted
-    bool sums; // adds ranks' parts (msgl_linear_call.sum)
+    bool fuses_norm; // takes norm_stats where they are there, and leaves them where they are wanted
+    bool sums;       // adds ranks' parts (msgl_linear_call.sum)
     // The calls that it gets where nothing was measured: rows, bytes of weights, which do not
     // count where it adds ranks' parts.
     int32_t least_rows, most_rows;

@@ -7,14 +7,14 @@
 //
 // One warp loads, a warpgroup multiplies, and what stands behind the product is done to its
 // sums: gate (gate and up rows alternate by eight in a tile, so that a thread has both), bias,
-// addition to the residual stream, and what the norm behind needs (msgl_norm_feed). Where the
+// addition to the residual stream, and what the norm behind needs (msgl_norm_stats). Where the
 // outputs are too few to fill the GPU, the blocks of a cluster split k; each finishes some rows of
 // `in` and gets the others' sums of these by bulk copies. Weights are on their way before the
 // kernel in front ends. docs/internals/gemm.md has the figures.
 #include "kernel/cuda/gemm/tall_sm90.h"
 
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/fed_sm90.cuh"
+#include "kernel/cuda/gemm/fused_norm_sm90.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -32,7 +32,7 @@ enum {
     LIMIT = 227 << 10,
 };
 
-struct tall_args : fed_args {
+struct tall_args : fused_args {
     int32_t height; // rows of `in` of a tile, in eights
 };
 
@@ -40,13 +40,13 @@ template <int COLUMNS> struct tall_shape {
     static constexpr int STAGE_BYTES = W_BYTES + COLUMNS * ROW_BYTES;
     static constexpr int SCALES = (COLUMNS + 31) / 32; // of a lane
     // Barriers, a factor per row of in, alignment.
-    static constexpr int SMALL_BYTES = FED_MAX_STAGES * 16 + 16 + SCALES * 128 + 1024;
+    static constexpr int SMALL_BYTES = FUSED_MAX_STAGES * 16 + 16 + SCALES * 128 + 1024;
 };
 
 // Loads of one block: rows of W, then those of in.
 template <int COLUMNS, bool GATED> struct tall_loader {
     static constexpr int STAGE_BYTES = tall_shape<COLUMNS>::STAGE_BYTES;
-    const fed_place &p;
+    const fused_place &p;
     const CUtensorMap *map_in, *map_w;
 
     __device__ __forceinline__ void weights(uint32_t stage, int s, uint32_t done) const
@@ -66,15 +66,15 @@ template <int COLUMNS, bool GATED> struct tall_loader {
 
 // A factor per row of in from the squares that the kernel in front has left. One warp.
 template <int COLUMNS>
-static __device__ __forceinline__ void row_scales(const tall_args &g, const fed_place &p,
+static __device__ __forceinline__ void row_scales(const tall_args &g, const fused_place &p,
                                                   uint32_t scales)
 {
     constexpr int NUM = tall_shape<COLUMNS>::SCALES,
-                  BATCH = 32 / NUM; // rows of a lane, parts at a time
+                  BATCH = 32 / NUM; // rows of a lane, tiles of norm_stats at a time
     const int lane = threadIdx.x % 32;
     float sum[NUM] = {};
 #pragma unroll 1
-    for (int first = 0; first < g.parts; first += BATCH) {
+    for (int first = 0; first < g.num_tiles; first += BATCH) {
         float v[BATCH][NUM];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void row_scales(const tall_args &g, const fed_
 #pragma unroll
             for (int j = 0; j < NUM; j++) {
                 const int r = 32 * j + lane;
-                v[i][j] = first + i < g.parts && r < p.rows ? __ldcg(from + r) : 0.0f;
+                v[i][j] = first + i < g.num_tiles && r < p.rows ? __ldcg(from + r) : 0.0f;
             }
         }
 #pragma unroll
@@ -126,8 +126,8 @@ static __device__ __forceinline__ uint32_t gated_pair(const float *acc, float2 s
 }
 
 template <int COLUMNS, bool GATED>
-static __device__ __forceinline__ void store_direct(const tall_args &g, const fed_place &p,
-                                                    const fed_shared &at,
+static __device__ __forceinline__ void store_direct(const tall_args &g, const fused_place &p,
+                                                    const fused_shared &at,
                                                     const float (&acc)[COLUMNS / 2])
 {
     constexpr int CHUNKS = GATED ? 4 : 8; // of the tile's outputs
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void store_direct(const tall_args &g, const fe
 
 // All sums of this block, over the stages: rows of in, each with the tile's outputs.
 template <int COLUMNS>
-static __device__ __forceinline__ void collect(const fed_place &p, const fed_shared &at,
+static __device__ __forceinline__ void collect(const fused_place &p, const fused_shared &at,
                                                const float (&acc)[COLUMNS / 2])
 {
     const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
@@ -201,18 +201,18 @@ static __device__ __forceinline__ void collect(const fed_place &p, const fed_sha
 
 // Finishes BATCH rows of in at a time, whose latencies then overlap. What is there before the sums
 // are is loaded before.
-struct tall_finisher : fed_finisher<ROWS> {
+struct tall_finisher : fused_finisher<ROWS> {
     uint2 old[BATCH];
     __nv_bfloat16 *out;
 
-    __device__ __forceinline__ tall_finisher(const tall_args &g, const fed_place &p)
-        : fed_finisher<ROWS>(g, p)
+    __device__ __forceinline__ tall_finisher(const tall_args &g, const fused_place &p)
+        : fused_finisher<ROWS>(g, p)
     {
-        out = g.out + (size_t)(p.token + p.part * g.share) * g.ld_out + column;
+        out = g.out + (size_t)(p.token + p.split * g.split_rows) * g.ld_out + column;
     }
 
     // Of the rows from r on.
-    __device__ __forceinline__ void load(const tall_args &g, const fed_place &p, int r)
+    __device__ __forceinline__ void load(const tall_args &g, const fused_place &p, int r)
     {
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -223,12 +223,12 @@ struct tall_finisher : fed_finisher<ROWS> {
         }
     }
 
-    // Sums over the parts of k, this block's first.
-    __device__ __forceinline__ void add_parts(const tall_args &g, const fed_place &p,
-                                              const fed_shared &at, int r,
-                                              float (&v)[BATCH][4]) const
+    // Sums over the splits of k, this block's first.
+    __device__ __forceinline__ void add_splits(const tall_args &g, const fused_place &p,
+                                               const fused_shared &at, int r,
+                                               float (&v)[BATCH][4]) const
     {
-        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.part * g.share * PITCH * 4);
+        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.split * g.split_rows * PITCH * 4);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int there = r + i * STEP < p.own ? r + i * STEP : 0;
@@ -236,119 +236,121 @@ struct tall_finisher : fed_finisher<ROWS> {
             v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0;
         }
 #pragma unroll 1
-        for (int part = 0; part < g.splits; part++) {
+        for (int split = 0; split < g.splits; split++) {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const float4 a = msgl__read_shared<float4>(from + offset[i]);
                 v[i][0] += a.x, v[i][1] += a.y, v[i][2] += a.z, v[i][3] += a.w;
             }
-            from = at.parts + (uint32_t)(part * g.share * PITCH * 4);
+            from = at.partials + (uint32_t)(split * g.split_rows * PITCH * 4);
         }
     }
 
-    __device__ __forceinline__ void run(const tall_args &g, const fed_place &p,
-                                        const fed_shared &at)
+    __device__ __forceinline__ void run(const tall_args &g, const fused_place &p,
+                                        const fused_shared &at)
     {
-        const int first = p.part * g.share, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
-        // A warp goes on as long as one of its rows is there: all lanes take part in feed's sums.
+        const int first = p.split * g.split_rows, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
+        // A warp goes on as long as one of its rows is there: all lanes take part in the sums of
+        // leave_norm_stats.
 #pragma unroll 1
         for (int done = 0; of_warp + done < p.own; done += BATCH * STEP) {
             float v[BATCH][4];
             uint2 stored[BATCH];
             if (done > 0) load(g, p, row + done);
-            add_parts(g, p, at, row + done, v);
+            add_splits(g, p, at, row + done, v);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int r = row + done + i * STEP;
                 const float scale =
-                    fed_load_scale(g.sums != NULL, at.scales, first + (r < p.own ? r : 0));
+                    fused_load_scale(g.sums != NULL, at.scales, first + (r < p.own ? r : 0));
                 float before[4];
-                fed_unpack_four(old[i], before);
+                fused_unpack_four(old[i], before);
                 add(v[i], scale, before);
-                stored[i] = valid ? fed_pack_four(v[i]) : make_uint2(0, 0);
+                stored[i] = valid ? fused_pack_four(v[i]) : make_uint2(0, 0);
                 if (valid && r < p.own) *(uint2 *)(out + (size_t)r * g.ld_out) = stored[i];
             }
             if (g.next == NULL) continue;
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int r = row + done + i * STEP;
-                feed(g, p, blockIdx.y, p.token + first + r, stored[i], valid && r < p.own);
+                leave_norm_stats(g, p, blockIdx.y, p.token + first + r, stored[i],
+                                 valid && r < p.own);
             }
         }
     }
 };
 
-template <int COLUMNS, msgl_fed_end END>
-__global__ void __launch_bounds__(FED_THREADS, 2)
+template <int COLUMNS, msgl_fused_epilogue END>
+__global__ void __launch_bounds__(FUSED_THREADS, 2)
     tall_sm90(const __grid_constant__ tall_args g, const __grid_constant__ CUtensorMap map_in,
               const __grid_constant__ CUtensorMap map_w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef tall_shape<COLUMNS> shape;
-    constexpr bool GATED = END == MSGL_FED_GATED, COLLECT = END == MSGL_FED_COLLECT;
+    constexpr bool GATED = END == MSGL_FUSED_GATED, COLLECT = END == MSGL_FUSED_COLLECT;
     constexpr int OUTPUTS = GATED ? ROWS / 2 : ROWS;
     extern __shared__ unsigned char unaligned[];
-    const fed_place p = fed_find_place<COLUMNS, OUTPUTS>(g);
+    const fused_place p = fused_find_place<COLUMNS, OUTPUTS>(g);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool split = COLLECT && g.splits > 1;
-    fed_shared at = fed_lay_out(unaligned, shape::SCALES * 128);
-    at.parts = at.stages + (uint32_t)(g.height * PITCH * 4);
+    const bool splits = COLLECT && g.splits > 1;
+    fused_shared at = fused_lay_out(unaligned, shape::SCALES * 128);
+    at.partials = at.stages + (uint32_t)(g.height * PITCH * 4);
     msgl__pdl_trigger();
     const int ahead = p.num < g.stages ? p.num : g.stages;
     const tall_loader<COLUMNS, GATED> loader = {p, &map_in, &map_w};
-    if (warp == FED_WARPS && lane == 0) {
+    if (warp == FUSED_WARPS && lane == 0) {
         msgl__tensor_prefetch(&map_w);
         msgl__tensor_prefetch(&map_in);
-        fed_init(g, p, at, PITCH);
-        fed_load_ahead(loader, at, p.first, ahead);
+        fused_init(g, p, at, PITCH);
+        fused_load_ahead(loader, at, p.first, ahead);
     }
     __syncthreads();
-    if (warp == FED_WARPS) {
+    if (warp == FUSED_WARPS) {
         msgl__pdl_wait();
-        if (lane == 0) fed_load_rest(loader, at, p.first, p.first + p.num, ahead, g.stages);
+        if (lane == 0) fused_load_rest(loader, at, p.first, p.first + p.num, ahead, g.stages);
         __syncwarp();
-        if (split) msgl__cluster_meet();
-    } else if (warp > FED_WARPS) {
+        if (splits) msgl__cluster_meet();
+    } else if (warp > FUSED_WARPS) {
         msgl__pdl_wait();
         if (g.sums != NULL) row_scales<COLUMNS>(g, p, at.scales);
         msgl__named_barrier_arrive(1, GROUP + 32);
-        if (split) msgl__cluster_meet();
+        if (splits) msgl__cluster_meet();
     } else {
         float acc[COLUMNS / 2];
         tall_finisher finisher(g, p);
         msgl__pdl_wait();
         if (COLLECT) finisher.load(g, p, finisher.row);
-        fed_multiply<shape::STAGE_BYTES, 0, W_BYTES, true>(g, p, at, acc);
+        fused_multiply<shape::STAGE_BYTES, 0, W_BYTES, true>(g, p, at, acc);
         msgl__named_barrier_sync(1, GROUP + 32); // the stages become the sums' place
         if (COLLECT) {
             // What others send may land where this block's stages were, from when all are here.
-            if (split) msgl__cluster_arrive();
+            if (splits) msgl__cluster_arrive();
             collect<COLUMNS>(p, at, acc);
             msgl__fence_async_proxy();
-            if (split) msgl__cluster_wait();
+            if (splits) msgl__cluster_wait();
             msgl__named_barrier_sync(2, GROUP);
-            if (split && warp == 0) fed_send<PITCH>(g, p, at);
-            if (split) msgl__mbarrier_wait(at.landed, 0);
+            if (splits && warp == 0) fused_send<PITCH>(g, p, at);
+            if (splits) msgl__mbarrier_wait(at.landed, 0);
             finisher.run(g, p, at);
         } else {
             store_direct<COLUMNS, GATED>(g, p, at, acc);
         }
     }
-    if (split) msgl__cluster_meet(); // what this block has sent has arrived
+    if (splits) msgl__cluster_meet(); // what this block has sent has arrived
 #endif
 }
 
-template <int COLUMNS, msgl_fed_end END>
+template <int COLUMNS, msgl_fused_epilogue END>
 static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const msgl_tall_plan *plan)
 {
     typedef tall_shape<COLUMNS> shape;
-    constexpr int OUTPUTS = END == MSGL_FED_GATED ? ROWS / 2 : ROWS;
-    fed_share_out(&g, COLUMNS);
+    constexpr int OUTPUTS = END == MSGL_FUSED_GATED ? ROWS / 2 : ROWS;
+    fused_split_k(&g, COLUMNS);
     g.height = ((g.m < COLUMNS ? g.m : COLUMNS) + 7) / 8 * 8;
-    const int sums = (g.height + (g.splits - 1) * g.share) * PITCH * 4;
-    g.stages = fed_count_stages(&g, plan->shared - shape::SMALL_BYTES, shape::STAGE_BYTES);
+    const int sums = (g.height + (g.splits - 1) * g.split_rows) * PITCH * 4;
+    g.stages = fused_count_stages(&g, plan->shared - shape::SMALL_BYTES, shape::STAGE_BYTES);
     int bytes = g.stages * shape::STAGE_BYTES;
-    if (END == MSGL_FED_COLLECT && bytes < sums) bytes = sums;
+    if (END == MSGL_FUSED_COLLECT && bytes < sums) bytes = sums;
     bytes += shape::SMALL_BYTES;
     if (bytes < plan->least) bytes = plan->least;
     if (bytes > LIMIT) return false;
@@ -358,26 +360,26 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
                     ((unsigned)g.m + COLUMNS - 1) / COLUMNS);
     const cudaStream_t stream = msgl__cuda_stream(x);
     MSGL_CUDA_TRY(x, g.splits > 1
-                         ? msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(FED_THREADS),
+                         ? msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(FUSED_THREADS),
                                                  (size_t)bytes, stream, g, maps[0], maps[1])
-                         : msgl__launch(kernel, grid, dim3(FED_THREADS), (size_t)bytes, stream, g,
+                         : msgl__launch(kernel, grid, dim3(FUSED_THREADS), (size_t)bytes, stream, g,
                                         maps[0], maps[1]));
     return true;
 }
 
 template <int COLUMNS>
 static bool launch_end(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2],
-                       msgl_fed_end end, const msgl_tall_plan *plan)
+                       msgl_fused_epilogue end, const msgl_tall_plan *plan)
 {
     switch (end) {
-    case MSGL_FED_PLAIN: return launch<COLUMNS, MSGL_FED_PLAIN>(x, g, maps, plan);
-    case MSGL_FED_GATED: return launch<COLUMNS, MSGL_FED_GATED>(x, g, maps, plan);
-    default: return launch<COLUMNS, MSGL_FED_COLLECT>(x, g, maps, plan);
+    case MSGL_FUSED_PLAIN: return launch<COLUMNS, MSGL_FUSED_PLAIN>(x, g, maps, plan);
+    case MSGL_FUSED_GATED: return launch<COLUMNS, MSGL_FUSED_GATED>(x, g, maps, plan);
+    default: return launch<COLUMNS, MSGL_FUSED_COLLECT>(x, g, maps, plan);
     }
 }
 
 static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2],
-                         msgl_fed_end end, const msgl_tall_plan *plan)
+                         msgl_fused_epilogue end, const msgl_tall_plan *plan)
 {
     switch (plan->columns) {
     case 48: return launch_end<48>(x, g, maps, end, plan);
@@ -418,27 +420,27 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     plan->shared = collects ? LARGE : blocks <= d->sm_count ? ALL : SMALL;
     plan->least = collects ? HALF : 0;
     if (!collects) return true;
-    plan->splits = fed_choose_splits(d, blocks, fed_steps(w->k));
+    plan->splits = fused_choose_splits(d, blocks, fused_steps(w->k));
     return plan->splits > 1;
 }
 
 bool msgl__cuda_tall_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
 {
     msgl_tall_plan plan;
-    return msgl__fed_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
+    return msgl__fused_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
 }
 
 bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_tall_plan *plan)
 {
     const msgl_weight *w = c->w;
     msgl_tall_plan own;
-    if (!msgl__fed_can_do(x, c)) return false;
+    if (!msgl__fused_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
-    const msgl_fed_end end = msgl__fed_end_of(c, plan->splits);
-    if (!fed_can_split(c, plan->splits)) return false;
+    const msgl_fused_epilogue end = msgl__fused_epilogue_of(c, plan->splits);
+    if (!fused_can_split(c, plan->splits)) return false;
     tall_args g = {};
-    const void *in = fed_fill_args(c, plan->splits, &g);
+    const void *in = fused_fill_args(c, plan->splits, &g);
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->format->dtype, in, c->m, w->k, c->ld_in, plan->columns) ||
         !(c->gated ? msgl__tensor_map_pairs(&maps[1], w->format->dtype, w->data, w->n, w->k, ROWS)
@@ -447,6 +449,6 @@ bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ta
         return false;
     }
     if (!launch_shape(x, g, maps, end, plan)) return false;
-    if (msgl__feeds(c)) msgl__note_feed(c, (g.n + ROWS - 1) / ROWS);
+    if (msgl__leaves_norm_stats(c)) msgl__note_norm_stats(c, (g.n + ROWS - 1) / ROWS);
     return true;
 }

@@ -12,7 +12,7 @@ extern "C" {
 #include "kernel/exec.h"
 
 // How a product is cut up: a block makes 64 rows of W times `columns` rows of `in` over one of
-// `splits` parts of k, which are a cluster.
+// the `splits` ranges of k, which are a cluster.
 typedef struct msgl_tall_plan {
     int columns;       // 48 to 128, a multiple of 16
     int splits;        // 1 to 8; gated 1
@@ -20,7 +20,7 @@ typedef struct msgl_tall_plan {
 } msgl_tall_plan;
 
 // Whether a plan is known for the call: at most 256 rows, bf16, outputs that fill the GPU at most
-// once or by split sums; with a norm, where the feed is there.
+// once or by split sums; with a norm, where its norm_stats are there.
 bool msgl__cuda_tall_sm90_can(const msgl_exec *x, const msgl_linear_call *c);
 // All of `c` as one kernel; false, and nothing queued, where it cannot do the call. plan NULL: the
 // one that is known.

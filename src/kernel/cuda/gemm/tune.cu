@@ -15,7 +15,7 @@
 extern "C" {
 #include "core/mem.h"
 }
-#include "kernel/cuda/gemm/fed.cuh"
+#include "kernel/cuda/gemm/fused_norm.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/table.cuh"
 #include "kernel/cuda/peer_sum.h"
@@ -25,8 +25,8 @@ enum {
     LONG_CANDIDATES = 5,
     MORE_RUNS = 4, // of those near the best
     WARM_RUNS = 1200,
-    MAX_CALLS = 8,     // of a graph
-    FEED_COLUMNS = 64, // of a part of a feed's sums, as mid_sm90 and tall_sm90 leave them
+    MAX_CALLS = 8,      // of a graph
+    STATS_COLUMNS = 64, // of a tile of the sums of squares, as mid_sm90 and tall_sm90 leave them
 };
 
 static_assert(MSGL_PRODUCT_KERNELS <= (int)CANDIDATES, "a run has room for all kernels");
@@ -40,7 +40,7 @@ static const float CLEARLY = 0.97f;
 // with while kernels are measured: 6.7 us between products of 64 rows beside 4 to 5
 // (docs/internals/ranks.md).
 static const float SUM_US = 2.0f;
-static const int SUM_PARTS = 5; // of the feed that it leaves, about
+static const int SUM_TILES = 5; // of the norm_stats that it leaves, about
 
 // Values in [-1, 1): products of zeros run faster than real ones.
 template <typename T> __global__ void fill_noise(T *out, size_t n)
@@ -173,7 +173,7 @@ static int best_of(const contest *c)
 }
 
 // The winner, `first` unless another one is clearly faster; -1: none ran. run(i) queues one run.
-template <typename RUN> static int hold(tuner *t, contest *c, int first, RUN run)
+template <typename RUN> static int run_contest(tuner *t, contest *c, int first, RUN run)
 {
     msgl_cuda_device *d = msgl__cuda_device(t->x);
     open_events(t);
@@ -196,7 +196,7 @@ template <typename RUN> static int hold(tuner *t, contest *c, int first, RUN run
 // --- activations -------------------------------------------------------------------------------
 
 // What a product's calls are measured with.
-typedef enum tune_state { PLAIN, FED, ROPE, FED_ROPE, STATES } tune_state;
+typedef enum tune_state { PLAIN, NORM_STATS, ROPE, NORM_STATS_ROPE, STATES } tune_state;
 
 typedef struct buffers { // all NULL: for keys, which look at the alignment only
     void *in, *out, *scaled, *behind, *cos_sin, *k_pool, *v_pool; // behind: its output
@@ -207,7 +207,7 @@ typedef struct buffers { // all NULL: for keys, which look at the alignment only
 typedef struct tuned_calls {
     int num;
     msgl_linear_call call[MAX_CALLS];
-    msgl_norm_feed feed[MAX_CALLS];
+    msgl_norm_stats norm_stats[MAX_CALLS];
     bool pairs; // with the calls behind them
     msgl_linear_call behind[MAX_CALLS];
     msgl_rope_call rope_call;
@@ -219,9 +219,9 @@ static size_t columns_of(const msgl_linear_call *c)
     return (size_t)(c->gated ? c->w->n / 2 : c->w->n);
 }
 
-// The call with activations and a feed, which is there or not.
+// The call with activations and norm_stats, which may be empty.
 static msgl_linear_call call_of(const msgl_linear_call *shape, int32_t m, const void *in, void *out,
-                                msgl_norm_feed *feed)
+                                msgl_norm_stats *norm_stats)
 {
     msgl_linear_call c = *shape;
     c.m = m;
@@ -229,7 +229,7 @@ static msgl_linear_call call_of(const msgl_linear_call *shape, int32_t m, const 
     c.ld_in = (size_t)c.w->k;
     c.out = out;
     c.ld_out = columns_of(&c);
-    c.feed = feed;
+    c.norm_stats = norm_stats;
     return c;
 }
 
@@ -242,38 +242,42 @@ static msgl_gemm_key key_of(const tuner *t, const msgl_linear_call *c, const msg
     return msgl__cuda_call_key(t->x, &as_run, rope);
 }
 
-// Whether some kernel can do the call with the feed of its norm.
-static bool takes_feed(const tuner *t, const msgl_linear_call *shape, int32_t m)
+// Whether some kernel can do the call with the norm_stats of its input.
+static bool takes_norm_stats(const tuner *t, const msgl_linear_call *shape, int32_t m)
 {
-    if (shape->norm == NULL || m > MSGL_FED_ROWS) return false;
-    msgl_norm_feed feed = {NULL, NULL, 1, NULL, shape->norm, m};
-    const msgl_linear_call c = call_of(shape, m, NULL, NULL, &feed);
+    if (shape->norm == NULL || m > MSGL_FUSED_NORM_ROWS) return false;
+    msgl_norm_stats norm_stats = {NULL, NULL, 1, NULL, shape->norm, m};
+    const msgl_linear_call c = call_of(shape, m, NULL, NULL, &norm_stats);
     for (int i = 0; i < MSGL_PRODUCT_KERNELS; i++) {
         const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
-        if (k->fed && k->can(t->x, &c, NULL)) return true;
+        if (k->fuses_norm && k->can(t->x, &c, NULL)) return true;
     }
     return false;
 }
 
-// Calls of m rows; false where there are none of this state. Without a kernel that takes the feed
+// Calls of m rows; false where there are none of this state. Without a kernel that takes norm_stats
 // the choice is that of calls without it.
 static bool set_calls(const tuner *t, int32_t m, tune_state state, const buffers *b, tuned_calls *s)
 {
     const msgl_tune_product *p = t->p, *behind = p->behind;
-    const bool fed = state == FED || state == FED_ROPE, rope = state >= ROPE;
+    const bool has_stats = state == NORM_STATS || state == NORM_STATS_ROPE, rope = state >= ROPE;
     memset(s, 0, sizeof *s);
-    if ((fed && !takes_feed(t, p->calls, m)) || (rope && p->rope == NULL)) return false;
+    if ((has_stats && !takes_norm_stats(t, p->calls, m)) || (rope && p->rope == NULL)) return false;
     s->num = p->num_calls < MAX_CALLS ? p->num_calls : MAX_CALLS;
-    s->pairs = p->calls->next_norm != NULL && behind != NULL && takes_feed(t, behind->calls, m);
+    s->pairs =
+        p->calls->next_norm != NULL && behind != NULL && takes_norm_stats(t, behind->calls, m);
     for (int i = 0; i < s->num; i++) {
         msgl_linear_call *c = &s->call[i];
-        msgl_norm_feed *feed = &s->feed[i];
+        msgl_norm_stats *norm_stats = &s->norm_stats[i];
         *c = call_of(&p->calls[i], m, b->in, b->out, NULL);
-        *feed = {b->scaled, b->sums, fed ? c->w->k / FEED_COLUMNS : 0, c->in, c->norm, m};
-        if (m > MSGL_FED_ROWS) c->next_norm = NULL; // a step of so many rows has no feed
-        if (fed || c->next_norm != NULL) c->feed = feed;
+        *norm_stats = {b->scaled, b->sums, has_stats ? c->w->k / STATS_COLUMNS : 0,
+                       c->in,     c->norm, m};
+        if (m > MSGL_FUSED_NORM_ROWS)
+            c->next_norm = NULL; // a step of so many rows has no norm_stats
+        if (has_stats || c->next_norm != NULL) c->norm_stats = norm_stats;
         if (!s->pairs) continue;
-        s->behind[i] = call_of(&behind->calls[i % behind->num_calls], m, b->out, b->behind, feed);
+        s->behind[i] =
+            call_of(&behind->calls[i % behind->num_calls], m, b->out, b->behind, norm_stats);
         s->behind[i].norm = c->next_norm;
     }
     if (rope) {
@@ -308,20 +312,20 @@ static bool place(const tuner *t, int32_t m, buffers *b)
     const cudaStream_t stream = msgl__cuda_stream(t->x);
     const size_t rows = (size_t)m, element = msgl__dtype_size(t->x->act), k = (size_t)c->w->k;
     const size_t out = rows * columns_of(c) * (c->f32_out ? sizeof(float) : element);
-    // The feed is of the input, or of what is added to.
-    const size_t fed = m > MSGL_FED_ROWS ? 0 : c->norm != NULL ? k : columns_of(c);
-    const size_t sums = (fed / MSGL_FEED_COLUMNS + 1) * rows * sizeof(float);
+    // norm_stats are of the input, or of what is added to.
+    const size_t stats_columns = m > MSGL_FUSED_NORM_ROWS ? 0 : c->norm != NULL ? k : columns_of(c);
+    const size_t sums = (stats_columns / MSGL_NORM_STATS_COLUMNS + 1) * rows * sizeof(float);
     msgl__arena_reset(t->memory);
     b->in = msgl__arena_alloc(t->memory, rows * k * element);
     b->out = msgl__arena_alloc(t->memory, out);
-    b->scaled = msgl__arena_alloc(t->memory, rows * fed * element);
+    b->scaled = msgl__arena_alloc(t->memory, rows * stats_columns * element);
     b->sums = (float *)msgl__arena_alloc(t->memory, sums);
     if (b->in == NULL || b->out == NULL || b->scaled == NULL || b->sums == NULL) return false;
     fill(t, t->x->act, b->in, rows * k);
-    fill(t, t->x->act, b->scaled, rows * fed);
+    fill(t, t->x->act, b->scaled, rows * stats_columns);
     MSGL_CUDA_TRY(t->x, cudaMemsetAsync(b->out, 0, out, stream));
     MSGL_CUDA_TRY(t->x, cudaMemsetAsync(b->sums, 0, sums, stream));
-    if (t->p->behind != NULL && m <= MSGL_FED_ROWS) {
+    if (t->p->behind != NULL && m <= MSGL_FUSED_NORM_ROWS) {
         const size_t columns = columns_of(t->p->behind->calls);
         b->behind = msgl__arena_alloc(t->memory, rows * columns * element);
         if (b->behind == NULL) return false;
@@ -385,7 +389,7 @@ static void measure_library(tuner *t, const msgl_linear_call *call)
     for (int i = 0; i < c.num; i++) c.in[i] = true;
     c.warm[0] = p.in;
     c.warm_bytes = (size_t)p.m * p.ld_in * element;
-    const int best = hold(t, &c, 0, [&](int i) {
+    const int best = run_contest(t, &c, 0, [&](int i) {
         return msgl__cuda_gemm_launch(d, &p, &desc, &proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
     });
     if (best < 0) return;
@@ -424,11 +428,11 @@ static bool can_do(const tuner *t, const tuned_calls *s, int kernel)
 static bool issue(const tuner *t, tuned_calls *s, int i, int kernel)
 {
     msgl_linear_call c = s->call[i];
-    if (c.next_norm != NULL) s->feed[i].parts = 0;
+    if (c.next_norm != NULL) s->norm_stats[i].num_tiles = 0;
     if (t->p->summed && kernel == t->library) {
-        // The sum behind it adds to the residual stream, and leaves the feed.
+        // The sum behind it adds to the residual stream, and leaves norm_stats.
         c.accumulate = false;
-        if (c.next_norm != NULL) msgl__note_feed(&c, SUM_PARTS);
+        if (c.next_norm != NULL) msgl__note_norm_stats(&c, SUM_TILES);
         c.next_norm = NULL;
     }
     const bool done = msgl__cuda_run_product(t->x, kernel, &c, s->rope);
@@ -478,9 +482,9 @@ static void measure_kernels(tuner *t, const buffers *b, tuned_calls *s)
         }
         if (t->p->summed) c.more[t->library] = SUM_US * (float)num;
         c.warm[0] = b->in;
-        c.warm[1] = call->norm != NULL && call->feed != NULL ? b->scaled : NULL;
+        c.warm[1] = call->norm != NULL && call->norm_stats != NULL ? b->scaled : NULL;
         c.warm_bytes = (size_t)call->m * (size_t)call->w->k * msgl__dtype_size(t->x->act);
-        const int best = t->x->status != 0 ? -1 : hold(t, &c, first, [&](int i) {
+        const int best = t->x->status != 0 ? -1 : run_contest(t, &c, first, [&](int i) {
             d->base.ops->graph_launch(t->x->device, graphs[i]);
             return true;
         });

@@ -146,7 +146,7 @@ static __device__ __forceinline__ void read_angles(angles<DIM> &a, const wide_ar
 }
 
 template <int DIM>
-static __device__ __forceinline__ void share_angles(const angles<DIM> &a, uint32_t buffer, int lane)
+static __device__ __forceinline__ void copy_angles(const angles<DIM> &a, uint32_t buffer, int lane)
 {
     __syncwarp(); // all have read what was there
 #pragma unroll
@@ -372,12 +372,12 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
                 if (lane < CLUSTER) msgl__mbarrier_arrive_at(empty + last * 8, (uint32_t)lane);
                 if (g.bias != NULL) add_bias(acc, g.bias + column, lane);
                 if (rotates) {
-                    share_angles(a, buffers, lane);
+                    copy_angles(a, buffers, lane);
                     read_angles(a, g, row + 8, lane);
                     const float *weight = column < g.q_columns ? g.q_weight : g.k_weight;
                     if (weight != NULL) norm_heads<DIM>(acc, weight, g.eps, lane);
                     rotate_heads<DIM>(acc, 0, buffers, lane);
-                    share_angles(a, buffers, lane);
+                    copy_angles(a, buffers, lane);
                     rotate_heads<DIM>(acc, 1, buffers, lane);
                     __syncwarp();
                 }

@@ -238,25 +238,28 @@ static __global__ void cap_kernel(float *logits, size_t n, float scale, float ca
     logits[at] = cap > 0 ? cap * tanhf(l / cap) : l;
 }
 
-static __global__ void join_kernel(const float *parts, int share, int rows, int dim, float *out)
+static __global__ void join_kernel(const float *shards, int shard_columns, int rows, int dim,
+                                   float *out)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
     if (column >= dim) return;
-    const int from = column / share * share, columns = min(share, dim - from);
-    const float *part = parts + (size_t)rows * (size_t)from;
-    out[(size_t)row * (size_t)dim + column] = part[(size_t)row * columns + (column - from)];
+    const int from = column / shard_columns * shard_columns,
+              columns = min(shard_columns, dim - from);
+    const float *shard = shards + (size_t)rows * (size_t)from;
+    out[(size_t)row * (size_t)dim + column] = shard[(size_t)row * columns + (column - from)];
 }
 
-extern "C" void msgl__cuda_join_columns(msgl_exec *x, const float *parts, int share, int rows,
-                                        int dim, float *out)
+extern "C" void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns,
+                                        int rows, int dim, float *out)
 {
     const unsigned threads = 256;
     if (rows == 0) return;
-    MSGL_CUDA_TRY(
-        x, msgl__launch(join_kernel, dim3((unsigned)(dim + 255) / threads, (unsigned)rows),
-                        dim3(threads), 0, msgl__cuda_stream(x), parts, share, rows, dim, out));
+    MSGL_CUDA_TRY(x,
+                  msgl__launch(join_kernel, dim3((unsigned)(dim + 255) / threads, (unsigned)rows),
+                               dim3(threads), 0, msgl__cuda_stream(x), shards, shard_columns, rows,
+                               dim, out));
 }
 
 extern "C" void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap)

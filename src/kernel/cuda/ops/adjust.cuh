@@ -19,7 +19,7 @@ struct sample_args { // of sample_kernel
     size_t ld;
     int vocab;
     const msgl_sample_row *rows;
-    const msgl_sample_late *late;
+    const msgl_sample_replay *replay;
     int32_t *tokens, *status, *pool;
     const int32_t *pool_index;
     const msgl_bias *bias;

@@ -226,15 +226,16 @@ static __device__ void keep_typical(chain_row *r, float p)
     surprise = block_sum(r->shared, surprise);
     r->entropy = chain_entropy(mass, surprise);
     r->log_sum = log((double)mass / CHAIN_ONE);
-    r->typical = last_key(*r, chain_share(p, mass, true), [r](int i, double x, uint64_t *key) {
-        *key = chain_typical_key(x, r->log_sum, r->entropy, i);
-        return (sum_t)chain_mass(x);
-    });
+    r->typical =
+        last_key(*r, chain_mass_target(p, mass, true), [r](int i, double x, uint64_t *key) {
+            *key = chain_typical_key(x, r->log_sum, r->entropy, i);
+            return (sum_t)chain_mass(x);
+        });
 }
 
 static __device__ void keep_nucleus(chain_row *r, float p)
 {
-    const uint64_t want = chain_share(p, total_mass(*r), false);
+    const uint64_t want = chain_mass_target(p, total_mass(*r), false);
     r->last = last_key(*r, want, [](int, double x, uint64_t *) { return (sum_t)chain_mass(x); });
 }
 

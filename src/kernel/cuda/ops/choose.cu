@@ -24,9 +24,9 @@
 #include "kernel/cuda/ptx/shared.cuh"
 
 enum {
-    PARTS = 8, // of k: blocks of a cluster
-    ROWS = 16, // of a cluster
-    OWN = ROWS / PARTS,
+    K_SPLITS = 8, // of k: blocks of a cluster
+    ROWS = 16,    // of a cluster
+    OWN = ROWS / K_SPLITS,
     WARPS = SORT_WARPS,
     THREADS = SORT_THREADS,
     STRIP = 16, // experts of a warp at a time
@@ -36,17 +36,17 @@ enum {
     MAX_ROWS = 256,
     MAX_EXPERTS = 512,
     MAX_DIM = 4096,
-    MINE = MAX_DIM / PARTS / STEP / WARPS, // steps that a warp loads
+    MINE = MAX_DIM / K_SPLITS / STEP / WARPS, // steps that a warp loads
     MAX_CHOICES = 2048,
 };
 static_assert((int)MAX_CHOICES <= (int)MSGL_GEMM_FLAGS, "a flag for each choice");
 
 // Offsets in shared memory, bytes.
 typedef struct choose_layout {
-    int norm;    // of this block's part of k
+    int norm;    // of this block's split of k
     int squares; // the same, [WARPS, ROWS]
-    int all;     // [PARTS, ROWS]
-    int sums;    // [PARTS, OWN, width]
+    int all;     // [K_SPLITS, ROWS]
+    int sums;    // [K_SPLITS, OWN, width]
     int ids;     // [OWN, top_k], and behind them the weights
     int choices; // [rows * top_k], whole fours; the first cluster's: zeros to begin with
     int masks;   // [(rows + 31) / 32, experts]; zeros to begin with
@@ -57,9 +57,10 @@ typedef struct choose_layout {
 typedef struct choose_args {
     const __nv_bfloat16 *in, *router;
     const float *norm;
-    float eps, per_dim;  // 1 / dim
-    int rows, dim, part; // part: of dim
-    int experts, width;  // width: whole strips
+    float eps, per_dim; // 1 / dim
+    int rows, dim;
+    int split_k;        // columns of k that each block of a cluster takes: dim / K_SPLITS
+    int experts, width; // width: whole strips
     msgl_router how;
     __nv_bfloat16 *normed;
     float *logits, *weights;
@@ -82,19 +83,19 @@ static __device__ __forceinline__ void load_router(const choose_args &g, int fir
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int expert = first + lane / 8 * 4 + 2 * j + lane / 4 % 2;
-        const __nv_bfloat16 *from =
-            g.router + (size_t)expert * (size_t)g.dim + (size_t)(blockIdx.x * (unsigned)g.part) + k;
+        const __nv_bfloat16 *from = g.router + (size_t)expert * (size_t)g.dim +
+                                    (size_t)(blockIdx.x * (unsigned)g.split_k) + k;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            const bool there = expert < g.experts && k + s * STEP < g.part;
+            const bool there = expert < g.experts && k + s * STEP < g.split_k;
             w[j][s] = there ? *(const uint4 *)(from + s * STEP) : make_uint4(0, 0, 0, 0);
         }
     }
 }
 
 // What a lane has of the rows: of row `row` and the eighth one behind, eight elements from k on of
-// this block's part, as the products' operands need them, and of every WARPSth step behind. Which k
-// an element has does not matter there, only that both operands agree.
+// this block's split of k, as the products' operands need them, and of every WARPSth step behind.
+// Which k an element has does not matter there, only that both operands agree.
 typedef struct place {
     int row, step, steps, k;
     size_t at; // in `in` and in `normed`
@@ -106,10 +107,10 @@ static __device__ __forceinline__ place place_of(const choose_args &g)
     place p;
     p.row = lane / 4;
     p.step = (int)threadIdx.x / 32;
-    p.steps = g.part / STEP;
+    p.steps = g.split_k / STEP;
     p.k = p.step * STEP + lane % 4 * 8;
     p.at = (size_t)((int)blockIdx.y * ROWS + p.row) * (size_t)g.dim +
-           (size_t)((int)blockIdx.x * g.part + p.k);
+           (size_t)((int)blockIdx.x * g.split_k + p.k);
     return p;
 }
 
@@ -137,7 +138,7 @@ static __device__ __forceinline__ void store_step(const uint4 (&x)[2], const flo
     to[threadIdx.x % 32 + 32] = make_uint4(a.z, b.z, a.w, b.w);
 }
 
-// Loads this block's part of the rows; to: [steps, 2, 32], squares: [WARPS, ROWS].
+// Loads this block's split of the rows; to: [steps, 2, 32], squares: [WARPS, ROWS].
 static __device__ __forceinline__ void take_rows(const choose_args &g, const place &p,
                                                  const float *norm, int here, uint4 *to,
                                                  float *squares)
@@ -186,10 +187,10 @@ static __device__ __forceinline__ void multiply(const uint4 *in, int steps,
     }
 }
 
-// Of a row: of the warps or of the parts of k, ROWS floats after another.
+// Of a row: of the warps or of the splits of k, ROWS floats after another.
 static __device__ __forceinline__ float sum_of_eight(const float *p)
 {
-    static_assert((int)PARTS == 8 && (int)WARPS == 8, "as many of both");
+    static_assert((int)K_SPLITS == 8 && (int)WARPS == 8, "as many of both");
     return ((p[0] + p[ROWS]) + (p[2 * ROWS] + p[3 * ROWS])) +
            ((p[4 * ROWS] + p[5 * ROWS]) + (p[6 * ROWS] + p[7 * ROWS]));
 }
@@ -267,7 +268,7 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
     for (int i = 0; i < PER; i += 4) {
         if (first + i >= g.width) break;
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) {
+        for (int p = 0; p < K_SPLITS; p++) {
             const float4 v = *(const float4 *)(sums + p * OWN * g.width + i);
             logits[i] += v.x, logits[i + 1] += v.y, logits[i + 2] += v.z, logits[i + 3] += v.w;
         }
@@ -296,7 +297,7 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
     }
 }
 
-// This block's part of the normed rows.
+// This block's split of the normed rows.
 static __device__ __forceinline__ void store_normed(const choose_args &g, const place &p,
                                                     const float *squares, const float *norm,
                                                     int here)
@@ -392,9 +393,9 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ uint64_t arrived;
-    const int t = (int)threadIdx.x, warp = t / 32, part = (int)blockIdx.x;
+    const int t = (int)threadIdx.x, warp = t / 32, split = (int)blockIdx.x;
     const int here = msgl__clamp_to(g.rows - (int)blockIdx.y * ROWS, ROWS); // rows
-    const int own = msgl__clamp_to(here - part * OWN, OWN), steps = g.part / STEP;
+    const int own = msgl__clamp_to(here - split * OWN, OWN), steps = g.split_k / STEP;
     const bool sorts = blockIdx.x == 0 && blockIdx.y == 0;
     const uint32_t barrier = msgl__shared_address(&arrived);
     uint4 *in = (uint4 *)shared;
@@ -404,15 +405,15 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
     if (t == 0) {
         msgl__mbarrier_init(barrier, 1 + WARPS);
         msgl__mbarrier_init_done();
-        msgl__mbarrier_expect(barrier, (uint32_t)((PARTS - 1) * (own * g.width + ROWS) * 4));
+        msgl__mbarrier_expect(barrier, (uint32_t)((K_SPLITS - 1) * (own * g.width + ROWS) * 4));
     }
 #pragma unroll 1
     for (int i = g.at.choices / 4 + t; sorts && i < g.at.places / 4; i += THREADS) {
         ((int32_t *)shared)[i] = 0;
     }
 #pragma unroll 1
-    for (int i = t; i < g.part / 4; i += THREADS) {
-        ((float4 *)norm)[i] = ((const float4 *)(g.norm + part * g.part))[i];
+    for (int i = t; i < g.split_k / 4; i += THREADS) {
+        ((float4 *)norm)[i] = ((const float4 *)(g.norm + split * g.split_k))[i];
     }
     msgl__cluster_sync(); // behind it others may send, and write choices
     uint4 w[2][STEPS];
@@ -421,8 +422,8 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
     msgl__pdl_wait();
     take_rows(g, p, norm, here, in, squares);
     __syncthreads();
-    if (t < PARTS * ROWS) {
-        send(all + part * ROWS + t % ROWS, sum_of_eight(squares + t % ROWS), t / ROWS, barrier);
+    if (t < K_SPLITS * ROWS) {
+        send(all + split * ROWS + t % ROWS, sum_of_eight(squares + t % ROWS), t / ROWS, barrier);
     }
 #pragma unroll 1
     for (int first = warp * STRIP; first < g.width; first += ROUND) {
@@ -437,21 +438,21 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
     __syncwarp();
     if (t % 32 == 0) msgl__mbarrier_arrive(barrier);
     msgl__mbarrier_wait(barrier, 0);
-    if (warp < own) finish_row<PER, PLAIN>(g, shared, part * OWN + warp);
+    if (warp < own) finish_row<PER, PLAIN>(g, shared, split * OWN + warp);
     store_normed(g, p, all, norm, here);
     if (sorts) sort(g, shared);
 #endif
 }
 
-static choose_layout layout_of(int rows, int part, int experts, int width, int top_k)
+static choose_layout layout_of(int rows, int split_k, int experts, int width, int top_k)
 {
     const int sets = (rows + 31) / 32;
     choose_layout at;
-    at.norm = ROWS * part * 2;
-    at.squares = at.norm + part * 4;
+    at.norm = ROWS * split_k * 2;
+    at.squares = at.norm + split_k * 4;
     at.all = at.squares + WARPS * ROWS * 4;
-    at.sums = at.all + PARTS * ROWS * 4;
-    at.ids = at.sums + PARTS * OWN * width * 4;
+    at.sums = at.all + K_SPLITS * ROWS * 4;
+    at.ids = at.sums + K_SPLITS * OWN * width * 4;
     at.choices = (at.ids + 2 * OWN * top_k * 4 + 15) & ~15;
     at.masks = at.choices + ((rows * top_k + 3) & ~3) * 4;
     at.places = at.masks + sets * experts * 4;
@@ -463,8 +464,8 @@ template <auto KERNEL> static void launch_kernel(msgl_exec *x, const choose_args
 {
     const size_t bytes = (size_t)g.at.end;
     MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>(bytes, true));
-    MSGL_CUDA_TRY(x, msgl__launch_clusters(KERNEL, dim3(PARTS),
-                                           dim3(PARTS, (unsigned)(g.rows + ROWS - 1) / ROWS),
+    MSGL_CUDA_TRY(x, msgl__launch_clusters(KERNEL, dim3(K_SPLITS),
+                                           dim3(K_SPLITS, (unsigned)(g.rows + ROWS - 1) / ROWS),
                                            dim3(THREADS), bytes, msgl__cuda_stream(x), g));
 }
 
@@ -486,9 +487,9 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const msgl_weight *w = c->router;
-    const int dim = w->k, experts = w->n, part = dim / PARTS;
+    const int dim = w->k, experts = w->n, split_k = dim / K_SPLITS;
     if (d->base.capability < 90 || d->deterministic || c->rows <= 0 || c->rows > MAX_ROWS ||
-        x->act != MSGL_BF16 || w->format->dtype != MSGL_BF16 || dim % (PARTS * STEP) != 0 ||
+        x->act != MSGL_BF16 || w->format->dtype != MSGL_BF16 || dim % (K_SPLITS * STEP) != 0 ||
         dim > MAX_DIM || experts > MAX_EXPERTS || c->rows * c->choice->top_k > MAX_CHOICES ||
         !aligned16(c->in) || !aligned16(c->norm) || !aligned16(w->data) || !aligned16(c->normed)) {
         return false;
@@ -501,7 +502,7 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
                            1.0f / (float)dim,
                            c->rows,
                            dim,
-                           part,
+                           split_k,
                            experts,
                            width,
                            *c->choice,
@@ -512,7 +513,7 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
                            c->offsets,
                            c->source,
                            d->blas->flags,
-                           layout_of(c->rows, part, experts, width, c->choice->top_k)};
+                           layout_of(c->rows, split_k, experts, width, c->choice->top_k)};
     if (is_plain(c->choice)) {
         launch<true>(x, g);
     } else {

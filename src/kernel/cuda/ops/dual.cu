@@ -65,9 +65,9 @@ template <int N, typename T> static __device__ __forceinline__ void store_n(T *p
 
 // `low` of the first half of what rotates and `high` of the second, into each other.
 template <int N>
-static __device__ __forceinline__ void turn(const float low[N], const float high[N],
-                                            const float *set, int half, float out_low[N],
-                                            float out_high[N])
+static __device__ __forceinline__ void rotate(const float low[N], const float high[N],
+                                              const float *set, int half, float out_low[N],
+                                              float out_high[N])
 {
     float cosine[N], sine[N];
     load_n<N>(set, cosine);
@@ -96,33 +96,33 @@ static __global__ void __launch_bounds__(THREADS) dual_rope_kernel(const msgl_du
     const size_t slot = (size_t)c.slots[t] * (size_t)(kv_heads * dim);
     for (int i = (int)threadIdx.x; i < (q_heads + 2 * kv_heads) * per_head; i += THREADS) {
         const int head = i / per_head, part = i % per_head;
-        const bool turns = part < pairs;
-        const int at = head * dim + (turns ? part * N : 2 * half + (part - pairs) * N);
+        const bool rotates = part < pairs;
+        const int at = head * dim + (rotates ? part * N : 2 * half + (part - pairs) * N);
         float low[N], high[N] = {}, out_low[N], out_high[N];
         load_n<N>(row + at, low);
-        if (turns) load_n<N>(row + at + half, high);
+        if (rotates) load_n<N>(row + at + half, high);
         if (head < q_heads) {
 #pragma unroll
             for (int q = 0; q < MSGL_DUAL_QUERIES; q++) {
                 T *to = queries + q * q_heads * dim + at;
-                if (turns) {
-                    turn<N>(low, high, sets + (q + 1) * set + part * N, half, out_low, out_high);
+                if (rotates) {
+                    rotate<N>(low, high, sets + (q + 1) * set + part * N, half, out_low, out_high);
                     store_n<N>(to + half, out_high);
                 }
-                store_n<N>(to, turns ? out_low : low);
+                store_n<N>(to, rotates ? out_low : low);
             }
             continue;
         }
         const bool is_k = head < q_heads + kv_heads;
         KV *to = (KV *)(is_k ? c.k_pool : c.v_pool) + slot + at -
                  (q_heads + (is_k ? 0 : kv_heads)) * dim;
-        if (is_k && turns) {
-            turn<N>(low, high, sets + part * N, half, out_low, out_high);
+        if (is_k && rotates) {
+            rotate<N>(low, high, sets + part * N, half, out_low, out_high);
             store_n<N>(row + at, out_low);
             store_n<N>(row + at + half, out_high);
         }
-        store_n<N>(to, is_k && turns ? out_low : low);
-        if (turns) store_n<N>(to + half, is_k ? out_high : high);
+        store_n<N>(to, is_k && rotates ? out_low : low);
+        if (rotates) store_n<N>(to + half, is_k ? out_high : high);
     }
 }
 

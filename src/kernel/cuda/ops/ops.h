@@ -52,8 +52,8 @@ void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *posi
 // `to` says): [rows, n], or c->out itself when it is not gated.
 void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
                                size_t ld_product);
-void msgl__cuda_join_columns(msgl_exec *x, const float *parts, int share, int rows, int dim,
-                             float *out);
+void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns, int rows,
+                             int dim, float *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
@@ -75,7 +75,7 @@ void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, 
 void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c);
 void msgl__cuda_chain(msgl_exec *x, const msgl_sample_call *c);
 void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c);
-void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts);
+void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int ranks);
 void msgl__cuda_mask(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks,
                      int num_rows, int vocab, float *out);
 void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,

@@ -137,8 +137,8 @@ struct token_place {
 
 static __device__ __forceinline__ token_place find_place(const sample_args &a, int row)
 {
-    int32_t *const tokens = a.late != NULL ? a.late->tokens : a.tokens;
-    int32_t *const status = a.late != NULL ? a.late->status : a.status;
+    int32_t *const tokens = a.replay != NULL ? a.replay->tokens : a.tokens;
+    int32_t *const status = a.replay != NULL ? a.replay->status : a.status;
     return token_place{tokens + row, status + row,
                        a.pool != NULL ? a.pool + a.pool_index[row] : NULL};
 }
@@ -380,7 +380,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     const int row = (int)blockIdx.x / cluster_size();
     row_search r;
     row_begin(&r, &shared, slice, a.logits + (size_t)row * a.ld, a.vocab);
-    const bool mine = a.late == NULL || row < a.late->num_rows;
+    const bool mine = a.replay == NULL || row < a.replay->num_rows;
     if (!mine) { // the same in all threads of the cluster
         msgl__pdl_wait();
         return;
@@ -393,16 +393,16 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (p.adjusts) restore_row(&a);
 }
 
-// A thread per row: the largest of the keys [parts, rows], all of which have one.
-static __global__ void pick_kernel(const __grid_constant__ sample_args a, int rows, int parts)
+// A thread per row: the largest of the keys [ranks, rows], all of which have one.
+static __global__ void pick_kernel(const __grid_constant__ sample_args a, int rows, int ranks)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (row >= (a.late == NULL ? rows : a.late->num_rows)) return;
+    if (row >= (a.replay == NULL ? rows : a.replay->num_rows)) return;
     uint64_t best = 0;
-    for (int part = 0; part < parts; part++) {
-        const uint64_t key = __ldcg(a.keys + (size_t)part * rows + row);
+    for (int rank = 0; rank < ranks; rank++) {
+        const uint64_t key = __ldcg(a.keys + (size_t)rank * rows + row);
         best = key > best ? key : best;
     }
     put_token(find_place(a, row), best);
@@ -428,7 +428,7 @@ static __global__ void pick_of_two_kernel(const __grid_constant__ sample_args a,
     char *const from = slot.own + (size_t)row * sizeof other;
     msgl__peer_look(from, &other);
     msgl__peer_take(from, sum.over, &other);
-    if (row >= (a.late == NULL ? rows : a.late->num_rows)) return;
+    if (row >= (a.replay == NULL ? rows : a.replay->num_rows)) return;
     const uint64_t mine = (uint64_t)own.y << 32 | own.x, its = (uint64_t)other.y << 32 | other.x;
     put_token(find_place(a, row), mine > its ? mine : its);
 }
@@ -560,7 +560,7 @@ static sample_args args_of(const msgl_sample_call *c, int keep)
             .ld = c->ld,
             .vocab = c->vocab,
             .rows = c->rows,
-            .late = c->late,
+            .replay = c->replay,
             .tokens = c->tokens,
             .status = c->status,
             .pool = c->pool,
@@ -590,7 +590,7 @@ extern "C" void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c)
     launch_unfiltered(x, l, c->num_rows, a);
 }
 
-extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts)
+extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int ranks)
 {
     if (c->num_rows <= 0) return;
     sample_args a = args_of(c, 0);
@@ -602,7 +602,7 @@ extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int par
         return;
     }
     MSGL_CUDA_TRY(
-        x, msgl__launch(pick_kernel, grid, block, 0, msgl__cuda_stream(x), a, c->num_rows, parts));
+        x, msgl__launch(pick_kernel, grid, block, 0, msgl__cuda_stream(x), a, c->num_rows, ranks));
 }
 
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)

@@ -44,9 +44,9 @@ struct msgl_decode_args {
     bool first; // as in msgl_cuda_attn_call
     msgl_decode_rope rope;
     msgl_fa_split split;
-    size_t request_stride; // bytes from one request's parts to the next's; 0: in one region
-    float *part_o;         // [slots, rows, HD]
-    float2 *part_ml;       // [slots, rows] maximum and sum, base 2
+    size_t request_stride; // bytes from one request's partials to the next's; 0: in one region
+    float *partial_o;      // [slots, rows, HD]
+    float2 *partial_ml;    // [slots, rows] maximum and sum, base 2
     int32_t *counters;     // arrivals
 };
 
@@ -111,7 +111,7 @@ static __device__ __forceinline__ msgl_decode_head msgl_decode_find_head(const m
     msgl_decode_head h = {pair, pair * a.group, a.rows};
     if (a.row_blocks > 1) {
         h.kv_head = pair / a.row_blocks;
-        const int32_t row = (pair - h.kv_head * a.row_blocks) * MSGL_FA_MAX_PART_ROWS;
+        const int32_t row = (pair - h.kv_head * a.row_blocks) * MSGL_FA_MAX_CTA_ROWS;
         h.first = h.kv_head * a.group + row;
         if (a.group - row < h.rows) h.rows = a.group - row;
     }

@@ -33,13 +33,13 @@ template <int HD> struct msgl_few_shape {
     static const int PITCH = HD * EACH + 16;      // bytes
     static const int INPUT_PITCH = PITCH;
     static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
-    static const int RING = STAGES * STAGE;            // of one warp; then its part of the result
-    static const int MERGE_PITCH = HD + 8;             // floats
-    static const int PART = ROWS * MERGE_PITCH * 4;    // bytes
-    static const int INPUT = (ROWS + 2) * INPUT_PITCH; // query heads, newest K and V
+    static const int RING = STAGES * STAGE;                 // of one warp; then its partial result
+    static const int MERGE_PITCH = HD + 8;                  // floats
+    static const int PARTIAL = ROWS * MERGE_PITCH * 4;      // bytes
+    static const int INPUT = (ROWS + 2) * INPUT_PITCH;      // query heads, newest K and V
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
     static const int BYTES = WARPS * RING + INPUT + SLOTS * 4;
-    static_assert(2 * PART <= RING, "a warp's part and the CTA's");
+    static_assert(2 * PARTIAL <= RING, "a warp's partial and the CTA's");
     static_assert(STAGES * MSGL_FA_TILE == 32, "a lane per table entry");
 };
 
@@ -57,13 +57,13 @@ static __device__ __forceinline__ int32_t msgl_few_key(const msgl_few_item &it, 
     return (it.walk.first + tile) * MSGL_FA_TILE + i;
 }
 
-// A sum of parts of one row in fixed order.
+// A sum of partials of one row in fixed order.
 struct msgl_few_total {
     float m, l;
     float2 sum;
 };
 
-// Of n <= N parts; read_ml(i): maximum and sum of part i, read_o(i): two of its values.
+// Of n <= N partials; read_ml(i): maximum and sum of partial i, read_o(i): two of its values.
 template <int N, typename ML, typename O>
 static __device__ __forceinline__ msgl_few_total msgl_few_add(int32_t n, ML read_ml, O read_o)
 {
@@ -77,7 +77,7 @@ static __device__ __forceinline__ msgl_few_total msgl_few_add(int32_t n, ML read
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        // (A part without keys has a maximum of -inf; perhaps all have none.)
+        // (A partial without keys has a maximum of -inf; perhaps all have none.)
         const float y = ml[i].x == -INFINITY ? 0.f : msgl__exp2(ml[i].x - r.m);
         r.sum.x += o[i].x * y;
         r.sum.y += o[i].y * y;
@@ -86,15 +86,15 @@ static __device__ __forceinline__ msgl_few_total msgl_few_add(int32_t n, ML read
     return r;
 }
 
-// Merges the warps' parts, which lie in their rings and in ml, then those of the CTAs, and stores.
-// own_ml: maxima and sums of this CTA.
+// Merges the warps' partials, which lie in their rings and in ml, then those of the CTAs, and
+// stores. own_ml: maxima and sums of this CTA.
 template <typename T, int HD, typename S>
 static __device__ __forceinline__ void msgl_few_finish(const msgl_decode_args &a,
                                                        const msgl_few_item &it, char *smem,
                                                        const float2 *ml, float2 *own_ml)
 {
     const int32_t pairs = a.rows * (HD / 2);
-    float *own = (float *)(smem + S::PART); // behind the first warp's part
+    float *own = (float *)(smem + S::PARTIAL); // behind the first warp's partial
     __syncthreads();
     for (int32_t i = threadIdx.x; i < pairs; i += S::THREADS) {
         const int32_t row = i / (HD / 2), at = row * S::MERGE_PITCH + i % (HD / 2) * 2;

@@ -9,8 +9,8 @@
 // softmax. With a tile's rows come the table entries of the tile that will take its place, so that
 // no warp ever waits for the table.
 //
-// At the end of a piece the warps are merged through shared memory, in fixed order; parts of split
-// items through the workspace by the CTA that arrives last, in fixed order too.
+// At the end of a piece the warps are merged through shared memory, in fixed order; partials of
+// split items through the workspace by the CTA that arrives last, in fixed order too.
 //
 // Launched with programmatic dependence: the lengths, the table and the tiles without the newest
 // token are older than the step's layers, so they are read while the kernel before this one still
@@ -30,9 +30,10 @@
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
 
-// p of the region that the request's parts are in.
+// p of the region that the request's partials are in.
 template <typename P>
-static __device__ __forceinline__ P *msgl_decode_part(const msgl_decode_args &a, P *p, int32_t req)
+static __device__ __forceinline__ P *msgl_decode_region(const msgl_decode_args &a, P *p,
+                                                        int32_t req)
 {
     return (P *)((char *)p + (size_t)req * a.request_stride);
 }
@@ -128,24 +129,25 @@ msgl_decode_bring(const msgl_decode_args &a, const msgl_fa_walk &walk, bool is_f
     }
 }
 
-// The last CTA of a split item: sums the parts in order. A warp's lanes share a row.
+// The last CTA of a split item: sums the partials in order. A warp's lanes share a row.
 template <typename T, int HD, int THREADS>
 static __device__ __forceinline__ void
-msgl_decode_merge_parts(const msgl_decode_args &a, int32_t req, const msgl_decode_head &head,
-                        int32_t lane, const msgl_fa_parts &parts)
+msgl_decode_merge_partials(const msgl_decode_args &a, int32_t req, const msgl_decode_head &head,
+                           int32_t lane, const msgl_fa_kv_split &kv_split)
 {
-    const float *part_o = msgl_decode_part(a, a.part_o, req);
-    const float2 *part_ml = msgl_decode_part(a, a.part_ml, req);
+    const float *partial_o = msgl_decode_region(a, a.partial_o, req);
+    const float2 *partial_ml = msgl_decode_region(a, a.partial_ml, req);
     const int PIECES = (HD + 63) / 64; // 64 elements per warp, the last ones may be fewer
     for (int32_t i = threadIdx.x / 32; i < head.rows * PIECES; i += THREADS / 32) {
         const int32_t row = i / PIECES, d = (i % PIECES * 32 + lane) * 2;
         float m = -INFINITY, l = 0.f;
         float2 sum = make_float2(0.f, 0.f);
-        for (int32_t from = 0; from < parts.parts; from += 32) {
-            const int32_t n = parts.parts - from < 32 ? parts.parts - from : 32;
+        for (int32_t from = 0; from < kv_split.num_splits; from += 32) {
+            const int32_t n = kv_split.num_splits - from < 32 ? kv_split.num_splits - from : 32;
             float2 ml = make_float2(-INFINITY, 0.f);
             if (lane < n) {
-                ml = __ldcg(part_ml + (size_t)msgl__fa_slot(&parts, from + lane) * a.rows + row);
+                ml = __ldcg(partial_ml + (size_t)msgl__fa_slot(&kv_split, from + lane) * a.rows +
+                            row);
             }
             float next = ml.x;
 #pragma unroll
@@ -159,9 +161,9 @@ msgl_decode_merge_parts(const msgl_decode_args &a, int32_t req, const msgl_decod
             const float weighted = ml.y * weight;
 #pragma unroll 8
             for (int32_t x = 0; x < n; x++) {
-                const size_t at = (size_t)msgl__fa_slot(&parts, from + x) * a.rows + row;
+                const size_t at = (size_t)msgl__fa_slot(&kv_split, from + x) * a.rows + row;
                 float2 o = make_float2(0.f, 0.f);
-                if (d < HD) o = __ldcg((const float2 *)(part_o + at * HD + d));
+                if (d < HD) o = __ldcg((const float2 *)(partial_o + at * HD + d));
                 const float y = __shfl_sync(~0u, weight, x);
                 sum.x += o.x * y;
                 sum.y += o.y * y;
@@ -172,7 +174,7 @@ msgl_decode_merge_parts(const msgl_decode_args &a, int32_t req, const msgl_decod
     }
 }
 
-// Merges the warps and stores the result, or the part of a split item.
+// Merges the warps and stores the result, or the partial of a split item.
 template <typename T, int HD, int ROWS, typename S, bool DET>
 static __device__ __forceinline__ void
 msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const msgl_fa_walk &walk,
@@ -216,24 +218,24 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
             if (whole) {
                 msgl_decode_store<T, HD>(a, walk.req, head.first + row, d, sum, m, l);
             } else {
-                const msgl_fa_parts parts = msgl__fa_parts(&split, DET, &walk);
-                const size_t at = (size_t)msgl__fa_slot(&parts, parts.part) * a.rows + row;
-                *(float2 *)(msgl_decode_part(a, a.part_o, walk.req) + at * HD + d) = sum;
-                if (d == 0) msgl_decode_part(a, a.part_ml, walk.req)[at] = make_float2(m, l);
+                const msgl_fa_kv_split kv_split = msgl__fa_kv_split(&split, DET, &walk);
+                const size_t at = (size_t)msgl__fa_slot(&kv_split, kv_split.split) * a.rows + row;
+                *(float2 *)(msgl_decode_region(a, a.partial_o, walk.req) + at * HD + d) = sum;
+                if (d == 0) msgl_decode_region(a, a.partial_ml, walk.req)[at] = make_float2(m, l);
             }
         }
     }
     if (!whole) {
-        const msgl_fa_parts parts = msgl__fa_parts(&split, DET, &walk);
+        const msgl_fa_kv_split kv_split = msgl__fa_kv_split(&split, DET, &walk);
         __syncthreads();
         if (threadIdx.x == 0) {
-            int32_t *counter = msgl_decode_part(a, a.counters, walk.req) + parts.counter;
-            *flag = msgl__count(counter) == parts.parts - 1;
+            int32_t *counter = msgl_decode_region(a, a.counters, walk.req) + kv_split.counter;
+            *flag = msgl__count(counter) == kv_split.num_splits - 1;
             if (*flag) *counter = 0;
         }
         __syncthreads();
         if (*flag) {
-            msgl_decode_merge_parts<T, HD, S::THREADS>(a, walk.req, head, lane, parts);
+            msgl_decode_merge_partials<T, HD, S::THREADS>(a, walk.req, head, lane, kv_split);
         }
     }
 }

@@ -9,10 +9,10 @@
 // for what an item costs anyway, then one unit per tile. The line is cut into equal slices, one per
 // CTA. (So CTAs that work on different heads of a request do so at about the same time, which
 // memory likes.) A cut that falls close to an item's ends moves to that end (snap); an item with
-// cuts inside has several parts, which the last CTA to arrive merges in order.
+// cuts inside has several splits, which the last CTA to arrive merges in order.
 //
 // Deterministic: an item is cut at fixed positions that depend on its request's length only, each
-// chunk is a part of its own, and the line only decides which CTA computes it.
+// chunk is a split of its own, and the line only decides which CTA computes it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_DECODE_SPLIT_H
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_SPLIT_H
 
@@ -57,12 +57,13 @@ typedef struct msgl_fa_walk {
     int32_t lo, hi;            // the piece: tiles [lo, hi) from first
 } msgl_fa_walk;
 
-// Of a piece: it is part `part` of `parts`. Partial results go to slot + p * step for part p > 0,
-// first_slot for part 0; arrivals are counted at counter. Deterministic: within the request's own
-// region.
-typedef struct msgl_fa_parts {
-    int32_t part, parts, counter, first_slot, slot, step;
-} msgl_fa_parts;
+// Which split of its item a piece is: number `split` of num_splits. Its partial result goes to slot
+// + split * step for split > 0, to first_slot for split 0: with first_slot 7, slot 6 and step 2,
+// splits 0, 1, 2 lie at 7, 8, 10. Arrivals are counted at counter. Deterministic: within the
+// request's own region.
+typedef struct msgl_fa_kv_split {
+    int32_t split, num_splits, counter, first_slot, slot, step;
+} msgl_fa_kv_split;
 
 // First key that the query at len - 1 sees. Slots of keys before it may be another request's.
 MSGL_FA_FN int32_t msgl__fa_first_key(int32_t len, int32_t window)
@@ -213,16 +214,16 @@ MSGL_FA_FN bool msgl__fa_walk_next(const msgl_fa_split *s, bool deterministic,
     }
 }
 
-// What the piece is a part of.
-MSGL_FA_FN msgl_fa_parts msgl__fa_parts(const msgl_fa_split *s, bool deterministic,
-                                        const msgl_fa_walk *w)
+// Which split of its item the piece is.
+MSGL_FA_FN msgl_fa_kv_split msgl__fa_kv_split(const msgl_fa_split *s, bool deterministic,
+                                              const msgl_fa_walk *w)
 {
-    msgl_fa_parts p = {0, 1, 0, 0, 0, 0};
+    msgl_fa_kv_split p = {0, 1, 0, 0, 0, 0};
     if (w->lo == 0 && w->hi == w->tiles) return p;
     if (deterministic) {
         const int32_t chunk = msgl__fa_chunk(w->len), from = w->first / chunk;
-        p.part = (w->first + w->lo) / chunk - from;
-        p.parts = (w->first + w->tiles - 1) / chunk - from + 1;
+        p.split = (w->first + w->lo) / chunk - from;
+        p.num_splits = (w->first + w->tiles - 1) / chunk - from + 1;
         p.counter = p.first_slot = p.slot = w->head;
         p.step = s->heads;
     } else {
@@ -230,8 +231,8 @@ MSGL_FA_FN msgl_fa_parts msgl__fa_parts(const msgl_fa_split *s, bool determinist
         const int32_t low = w->base + s->overhead + s->snap;
         const int32_t high = w->base + s->overhead + w->tiles - s->snap;
         const int32_t cut = msgl__fa_first_slice(s, low);
-        p.part = w->lo > 0 ? w->slice - cut + 1 : 0;
-        p.parts = msgl__fa_first_slice(s, high + 1) - cut + 1;
+        p.split = w->lo > 0 ? w->slice - cut + 1 : 0;
+        p.num_splits = msgl__fa_first_slice(s, high + 1) - cut + 1;
         p.counter = cut - 1;
         p.first_slot = 2 * (cut - 1) + 1;
         p.slot = 2 * (cut - 1);
@@ -240,9 +241,9 @@ MSGL_FA_FN msgl_fa_parts msgl__fa_parts(const msgl_fa_split *s, bool determinist
     return p;
 }
 
-MSGL_FA_FN int32_t msgl__fa_slot(const msgl_fa_parts *p, int32_t part)
+MSGL_FA_FN int32_t msgl__fa_slot(const msgl_fa_kv_split *p, int32_t split)
 {
-    return part == 0 ? p->first_slot : p->slot + part * p->step;
+    return split == 0 ? p->first_slot : p->slot + split * p->step;
 }
 
 #endif

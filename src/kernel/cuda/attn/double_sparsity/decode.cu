@@ -3,7 +3,7 @@
 // Sparse answers in two launches for every round of requests. Pick: a block scores a split of a
 // request's keys by their labels, and keeps each query head's largest scores; those of all splits
 // are candidates, among which the head's largest ones are. Attend: a block finds these, takes its
-// part of them, and attends to it; who ends last of a head merges the parts. Blocks of requests
+// split of them, and attends to it; who ends last of a head merges the splits. Blocks of requests
 // that are not sparse end at once, but for the new token's label.
 #include "kernel/cuda/attn/double_sparsity.h"
 #include "kernel/cuda/attn/double_sparsity/cut.h"
@@ -19,17 +19,17 @@ enum {
     MAX_CHANNELS = 256, // a head's
     ATTEND_THREADS = 256,
     ATTEND_WARPS = ATTEND_THREADS / 32,
-    PART_TOKENS = 64,   // of a part, where so many parts are of use
-    MOST_TOKENS = 8192, // of a part, by its shared memory
+    SPLIT_TOKENS = 64,  // of a split, where so many splits are of use
+    MOST_TOKENS = 8192, // of a split, by its shared memory
 };
 
 static_assert(MSGL_DIGITS * MSGL_BINS * 4 == MSGL_SPARSE_COUNT_BYTES, "");
 
 // What one round's launches are told.
 typedef struct sparse_round {
-    int32_t first;  // request
-    int32_t splits; // of each request's keys, at most
-    int32_t part;   // tokens of a part; the last one has the rest
+    int32_t first;        // request
+    int32_t splits;       // of each request's keys, at most
+    int32_t split_tokens; // tokens of a split; the last one has the rest
 } sparse_round;
 
 static __device__ __forceinline__ bool is_sparse(const msgl_sparse_call &c, int32_t len)
@@ -225,31 +225,31 @@ static __global__ __launch_bounds__(PICK_THREADS,
 }
 
 // Whether this block is the last of the head's to come here, with what the others have written.
-static __device__ bool is_last(int32_t *done, int32_t parts)
+static __device__ bool is_last(int32_t *done, int32_t splits)
 {
     __shared__ bool last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        last = msgl__count(done) == parts - 1;
+        last = msgl__count(done) == splits - 1;
         if (last) msgl__store_relaxed(done, 0);
     }
     __syncthreads();
     return last;
 }
 
-// Block (query head, part, request of the round).
+// Block (query head, split, request of the round).
 template <typename T, int HD>
 static __global__
 __launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msgl_sparse_call c,
                                                      sparse_round round)
 {
-    extern __shared__ int32_t slots[]; // of the part's tokens
+    extern __shared__ int32_t slots[]; // of the split's tokens
     __shared__ __align__(16) int32_t counts[MSGL_DIGITS * MSGL_BINS];
     __shared__ int2 tallies[ATTEND_WARPS];
     __shared__ msgl_dots_room<HD, ATTEND_THREADS> room;
     const msgl_cuda_attn_call &a = c.dense.attn;
-    const int32_t head = blockIdx.x, part = blockIdx.y, req = round.first + blockIdx.z;
-    const int32_t parts = gridDim.y, len = a.seqlens_k[req];
+    const int32_t head = blockIdx.x, split = blockIdx.y, req = round.first + blockIdx.z;
+    const int32_t splits = gridDim.y, len = a.seqlens_k[req];
     const int32_t *table = a.table + (size_t)a.table_rows[req] * a.table_stride;
     for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += ATTEND_THREADS) counts[i] = 0;
     __syncthreads();
@@ -263,7 +263,8 @@ __launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msg
     const msgl_row r = {c.orders + row * c.room, candidates, warp, ATTEND_WARPS};
     msgl_least least = {0, candidates}; // all
     if (candidates > c.heavy_tokens) least = msgl_find_least(r, c.heavy_tokens, counts);
-    const int32_t first = part * round.part, n = min(round.part, c.heavy_tokens - first);
+    const int32_t first = split * round.split_tokens,
+                  n = min(round.split_tokens, c.heavy_tokens - first);
     msgl_list_largest(r, least, tallies, [&](int32_t i, int32_t place) {
         if (place >= first && place < first + n) slots[place - first] = i;
     });
@@ -273,21 +274,22 @@ __launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msg
     __syncthreads();
     const msgl_triton_range keys = {0, n};
     const int32_t kv_head = head / (a.num_q_heads / a.num_kv_heads);
-    msgl_dots_attend<T, HD>(c.dense, req, head, kv_head, slots, keys, part, &room);
-    if (!is_last(c.done + row, parts)) return;
-    msgl_merge_splits<T>(c.dense, req, head, [&](int32_t split) { return split < parts; });
+    msgl_dots_attend<T, HD>(c.dense, req, head, kv_head, slots, keys, split, &room);
+    if (!is_last(c.done + row, splits)) return;
+    msgl_merge_splits<T>(c.dense, req, head, [&](int32_t s) { return s < splits; });
 }
 
-// Tokens of a part. Parts fill the processors where there are few heads, but not where bits must
+// Tokens of a split. Splits fill the processors where there are few heads, but not where bits must
 // not tell how many there are.
-static int32_t part_of(const msgl_sparse_call &c, int32_t requests, int32_t sms)
+static int32_t split_tokens_of(const msgl_sparse_call &c, int32_t requests, int32_t sms)
 {
     const msgl_cuda_attn_call &a = c.dense.attn;
     const bool few = a.deterministic || (int64_t)a.num_q_heads * requests < 2 * sms;
     const int32_t n = c.heavy_tokens, least = msgl__triton_div(n, MOST_TOKENS);
-    const int32_t wanted = few ? msgl__triton_div(n, PART_TOKENS) : 1;
-    const int32_t parts = msgl__triton_min(wanted > least ? wanted : least, MSGL_TRITON_MAX_SPLITS);
-    return msgl__triton_div(msgl__triton_div(n, parts), 32) * 32;
+    const int32_t wanted = few ? msgl__triton_div(n, SPLIT_TOKENS) : 1;
+    const int32_t splits =
+        msgl__triton_min(wanted > least ? wanted : least, MSGL_TRITON_MAX_SPLITS);
+    return msgl__triton_div(msgl__triton_div(n, splits), 32) * 32;
 }
 
 template <typename T, int HD>
@@ -301,19 +303,19 @@ static cudaError_t launch(const msgl_sparse_call &c, sparse_round round, cudaStr
     cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
     round.splits = msgl__sparse_splits(group, a.max_seqlen_k, (int64_t)blocks * requests, gpu.sms);
-    round.part = part_of(c, requests, gpu.sms);
+    round.split_tokens = split_tokens_of(c, requests, gpu.sms);
     const int32_t pitch = msgl__sparse_pitch(msgl__sparse_most_each(a.max_seqlen_k, round.splits));
     const size_t bytes = (size_t)rows * (MSGL_SPARSE_COUNT_BYTES + (size_t)pitch * 4);
     const unsigned z = (unsigned)requests,
-                   parts = (unsigned)msgl__triton_div(c.heavy_tokens, round.part);
+                   splits = (unsigned)msgl__triton_div(c.heavy_tokens, round.split_tokens);
     e = msgl__allow_shared<sparse_pick<T>>(bytes);
     if (e == cudaSuccess) {
         e = msgl__launch(sparse_pick<T>, dim3((unsigned)blocks, (unsigned)round.splits, z),
                          PICK_THREADS, bytes, s, c, round, pitch);
     }
     if (e != cudaSuccess) return e;
-    return msgl__launch(sparse_attend<T, HD>, dim3((unsigned)a.num_q_heads, parts, z),
-                        ATTEND_THREADS, (size_t)round.part * 4, s, c, round);
+    return msgl__launch(sparse_attend<T, HD>, dim3((unsigned)a.num_q_heads, splits, z),
+                        ATTEND_THREADS, (size_t)round.split_tokens * 4, s, c, round);
 }
 
 template <typename T> static cudaError_t launch_rounds(const msgl_sparse_call &c, cudaStream_t s)

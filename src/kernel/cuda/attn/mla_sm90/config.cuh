@@ -3,9 +3,10 @@
 // Parameters of the MLA kernel, its work, and its shared memory.
 //
 // A unit is query rows of a request and the keys that they see: all of its rows, or, in ragged
-// calls, up to 64 or 128 of them. The keys of a step's units are cut into shares, each for every
-// tile of a unit's rows: block share * row_tiles + tile. A share is everything between two places,
-// each a unit and a tile of its keys. What it has of a unit is an item: all of it, or a part.
+// calls, up to 64 or 128 of them. The keys of a step's units are cut into KV ranges, each for every
+// tile of a unit's rows: block range * row_tiles + tile. A range is everything between two places,
+// each a unit and a tile of its keys. What it has of a unit is an item: all of it, or a split of
+// it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 
@@ -25,14 +26,14 @@ enum {
     MSGL_MLA_CHUNK = MSGL_MLA_TILE * 128,
     MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
     MSGL_MLA_CODES = MSGL_MLA_TILE * 64, // bytes of a chunk as E4M3
-    MSGL_MLA_PARTS = 4, // of a tile that is loaded: two chunks each, the last one three
+    MSGL_MLA_QUARTERS = 4, // of a loaded tile's columns: two chunks each, the last one three
     MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
     MSGL_MLA_PAIRS_PAGE = 16,  // least page of pairs
     MSGL_MLA_GATHER_ROWS = 32, // of a tile, for a loading warp
     MSGL_MLA_THREADS = 384,
     MSGL_MLA_LOADER_REGISTERS = 56,
     MSGL_MLA_COMPUTE_REGISTERS = 224,
-    MSGL_MLA_FEW_SHARES = 16,    // of few.cuh, at most
+    MSGL_MLA_FEW_RANGES = 16,    // of few.cuh, at most
     MSGL_MLA_FEW_ROWS = 16,      // query rows of a request there, at most
     MSGL_MLA_WAIT_NS = 10000000, // that a thread may sleep at a time until a barrier's phase ends
 };
@@ -56,25 +57,27 @@ template <bool E4M3> using msgl_mla_product = std::conditional_t<E4M3, __half, _
 // What the plan says of a unit.
 struct alignas(16) msgl_mla_unit {
     int32_t len, table_row; // keys that its last row sees
-    // Where its first part lies: 2 * share, + 1 unless it is the share's first unit. Its part in
-    // each later share is that one's first.
-    int32_t first_slot, last_share;
+    // Where its first partial lies: 2 * range, + 1 unless it is the range's first unit. Its partial
+    // in each later range is that one's first: of a unit that begins inside range 3 and ends in
+    // range 5, the partials lie at 7, 8 and 10.
+    int32_t first_slot, last_range;
     int32_t first_row, rows; // of q as [tokens * heads, 576]
     int32_t seen, old;       // keys that its first row sees; keys older than the step
 };
 
 struct msgl_mla_bound {
-    int32_t unit, tile;
+    int32_t unit, tile; // place before tile `tile` of units[unit]
 };
 
-// A share has everything from one place up to another one.
-struct alignas(16) msgl_mla_share {
+// A KV range has the tiles of the step's units from one bound up to another one: with units of 3, 5
+// and 2 tiles, {1, 2} to {2, 1} are tiles 2, 3 and 4 of unit 1 and tile 0 of unit 2.
+struct alignas(16) msgl_mla_kv_range {
     msgl_mla_bound from, to;
     msgl_mla_unit first; // units[from.unit]
 };
 
 struct msgl_mla_plan {
-    msgl_mla_share shares[MSGL_MLA_MAX_CTAS];
+    msgl_mla_kv_range ranges[MSGL_MLA_MAX_CTAS];
     // behind it: msgl_mla_unit[], what msgl_mla_plan_args says of sums and starts
 };
 
@@ -89,9 +92,9 @@ struct msgl_mla_params {
     const int32_t *table;
     const uint64_t *tree; // or NULL
     size_t ld_q, ld_out, table_stride;
-    int32_t *counters; // 2 of each (share, row tile): msgl_mla_open
-    float2 *part_ml;   // maximum and sum of each row of each part
-    float4 *part_o;
+    int32_t *counters;  // 2 of each (range, row tile): msgl_mla_open
+    float2 *partial_ml; // maximum and sum of each row of each partial
+    float4 *partial_o;
     int32_t heads, rows; // rows: most of a unit
     int32_t row_tiles, row_groups;
     // Of q_map; q_box_rows 0: a tile's rows are of several tokens, copied row by row.
@@ -111,28 +114,28 @@ struct msgl_mla_smem {
     float max[2][MSGL_MLA_TILE]; // behind the even and the odd tile
     float sum[2][2][MSGL_MLA_TILE]; // of both warpgroups' tiles; items take turns
     uint64_t q_full, q_empty;
-    uint64_t left, merge; // this block's parts are in memory, all blocks' are
-    uint64_t full[2][MSGL_MLA_PARTS], empty[2][MSGL_MLA_PARTS]; // [stage]
-    uint64_t codes[2][MSGL_MLA_PARTS]; // E4M3: have landed, and are not yet what is multiplied
+    uint64_t left, merge; // this block's partials are in memory, all blocks' are
+    uint64_t full[2][MSGL_MLA_QUARTERS], empty[2][MSGL_MLA_QUARTERS]; // [stage]
+    uint64_t codes[2][MSGL_MLA_QUARTERS]; // E4M3: have landed, and are not yet what is multiplied
 };
 
-// What a share has of a unit: tiles [begin, end) of its keys.
+// What a range has of a unit: tiles [begin, end) of its keys.
 struct msgl_mla_item {
     msgl_mla_unit unit;
     int32_t index; // of the unit
     int32_t begin, end;
 };
 
-// A share's items, in order.
+// A range's items, in order.
 struct msgl_mla_walk {
     const msgl_mla_unit *units;
     msgl_mla_bound from, to;
     int32_t index;
     msgl_mla_unit ahead;
 
-    __device__ __forceinline__ msgl_mla_walk(const msgl_mla_params &p, int share) : units(p.units)
+    __device__ __forceinline__ msgl_mla_walk(const msgl_mla_params &p, int range) : units(p.units)
     {
-        const msgl_mla_share s = p.plan->shares[share];
+        const msgl_mla_kv_range s = p.plan->ranges[range];
         from = s.from;
         to = s.to;
         index = from.unit;

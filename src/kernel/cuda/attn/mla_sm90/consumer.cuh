@@ -31,7 +31,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     using Product = msgl_mla_product<E4M3>;
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, row_tile;
+    const int range, row_tile;
     const int lane, warp, row; // row: the thread's first one of the tile
     msgl_mla_sight sight;
     msgl_mla_phases phases; // of the stages; bit 2: of q
@@ -39,31 +39,32 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     float scale[2]; // of what is in o when the next product is added
 
     __device__ __forceinline__ msgl_mla_consumer(const msgl_mla_params &params, msgl_mla_smem &sm,
-                                                 int share_, int tile)
-        : p(params), smem(sm), share(share_), row_tile(tile), lane(threadIdx.x & 31),
+                                                 int range_, int tile)
+        : p(params), smem(sm), range(range_), row_tile(tile), lane(threadIdx.x & 31),
           warp(threadIdx.x >> 5 & 3), row(warp * 16 + lane / 4)
     {
     }
 
-    __device__ __forceinline__ void wait_part(int stage, int part) const
+    __device__ __forceinline__ void wait_quarter(int stage, int quarter) const
     {
-        msgl__mla_wait(&smem.full[stage][part], phases.of(stage));
+        msgl__mla_wait(&smem.full[stage][quarter], phases.of(stage));
         // cp.async writes through the generic proxy. The fence is on this side since a loader would
         // wait in it for its later copies too.
         if (MODE == MSGL_MLA_GATHER) msgl__fence_async_proxy();
     }
 
-    // Both parts of the own half, of a tile whose scores the other warpgroup has computed.
+    // Both quarters of the own half, of a tile whose scores the other warpgroup has computed.
     __device__ __forceinline__ void wait_half(int stage) const
     {
         msgl__mla_wait(&smem.full[stage][2 * GROUP], phases.of(stage));
-        wait_part(stage, 2 * GROUP + 1);
+        wait_quarter(stage, 2 * GROUP + 1);
     }
 
-    // Whoever loads this part of a stage may do so as far as this warp is concerned.
-    __device__ __forceinline__ void release(int stage, int part) const
+    // Whoever loads this quarter of the own half, 0 or 1, of a stage may do so as far as this warp
+    // is concerned.
+    __device__ __forceinline__ void release(int stage, int quarter) const
     {
-        const uint32_t barrier = msgl__shared_address(&smem.empty[stage][2 * GROUP + part]);
+        const uint32_t barrier = msgl__shared_address(&smem.empty[stage][2 * GROUP + quarter]);
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) {
             if (lane < 2) msgl__mbarrier_arrive_at(barrier, (uint32_t)lane);
@@ -83,13 +84,13 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     {
         const uint64_t a = msgl__wgmma_operand(msgl__shared_address(smem.q));
         const uint64_t b = msgl__wgmma_operand(msgl__shared_address(smem.kv[stage]));
-        wait_part(stage, 0);
+        wait_quarter(stage, 0);
         msgl__wgmma_fence();
 #pragma unroll
         for (int k = 0; k < MSGL_MLA_ROW / 16; k++) {
             if (k == 8 || k == 16 || k == 24) {
                 msgl__wgmma_commit();
-                wait_part(stage, k / 8);
+                wait_quarter(stage, k / 8);
                 msgl__wgmma_fence();
             }
             const int at = (k / 4 * MSGL_MLA_CHUNK + k % 4 * 32) / 16;
@@ -104,12 +105,12 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     {
         msgl__wgmma_fence();
 #pragma unroll
-        for (int part = 0; part < 2; part++) {
-            const unsigned char *from = smem.kv[stage] + (GROUP * 4 + part * 2) * MSGL_MLA_CHUNK;
+        for (int quarter = 0; quarter < 2; quarter++) {
+            const unsigned char *from = smem.kv[stage] + (GROUP * 4 + quarter * 2) * MSGL_MLA_CHUNK;
             const uint64_t b = msgl__wgmma_operand(msgl__shared_address(from), MSGL_MLA_CHUNK);
 #pragma unroll
             for (int k = 0; k < MSGL_MLA_TILE / 16; k++)
-                msgl__wgmma_registers<true>(o[part], prob[k], b + k * 2048 / 16, 1, Product());
+                msgl__wgmma_registers<true>(o[quarter], prob[k], b + k * 2048 / 16, 1, Product());
             msgl__wgmma_commit();
         }
     }
@@ -284,7 +285,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
         total[1] = sums[0][row + 8] + sums[1][row + 8];
     }
 
-    // The results of a unit that this share has alone.
+    // The results of a unit that this range has alone.
     __device__ __forceinline__ void store(const msgl_mla_item &it, const msgl_mla_sums &o,
                                           const float (&total)[2]) const
     {
@@ -294,20 +295,20 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                                     row_tile * MSGL_MLA_TILE + row + 8 * h);
             const float inverse = total[h] > 0 ? p.out_scale * msgl__rcp(total[h]) : 0;
 #pragma unroll
-            for (int part = 0; part < 2; part++)
-                msgl__fa_store_row(at.out + (2 * GROUP + part) * 128, o[part], h, inverse, at.valid,
-                                   128);
+            for (int quarter = 0; quarter < 2; quarter++)
+                msgl__fa_store_row(at.out + (2 * GROUP + quarter) * 128, o[quarter], h, inverse,
+                                   at.valid, 128);
             if (GROUP == 0 && (lane & 3) == 0) at.store_lse(p, rows.max[h], total[h]);
         }
     }
 
-    // A part of one that others have parts of too.
+    // A split of one that others have splits of too.
     __device__ __forceinline__ void leave(int slot, const msgl_mla_sums &o,
                                           const float (&total)[2]) const
     {
         if (warp < p.row_groups) {
-            const size_t block = msgl__mla_part(p, slot, row_tile, warp);
-            float4 *to = p.part_o + block * (16 * MSGL_MLA_LATENT / 4) +
+            const size_t block = msgl__mla_partial_at(p, slot, row_tile, warp);
+            float4 *to = p.partial_o + block * (16 * MSGL_MLA_LATENT / 4) +
                          GROUP * (16 * MSGL_MLA_LATENT / 8) + lane;
 #pragma unroll
             for (int i = 0; i < MSGL_MLA_HALF_SUMS / 4; i++) {
@@ -315,7 +316,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                 __stcg(to + i * 32, make_float4(v[0], v[1], v[2], v[3]));
             }
             if (GROUP == 0 && (lane & 3) == 0) {
-                float2 *ml = p.part_ml + block * 16 + lane / 4;
+                float2 *ml = p.partial_ml + block * 16 + lane / 4;
                 __stcg(ml, make_float2(rows.max[0], total[0]));
                 __stcg(ml + 8, make_float2(rows.max[1], total[1]));
             }
@@ -325,7 +326,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
     __device__ __forceinline__ void run()
     {
         msgl_mla_sums o;
-        msgl_mla_walk walk(p, share);
+        msgl_mla_walk walk(p, range);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             begin(it, o);
@@ -344,10 +345,10 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             }
             float total[2];
             totals(total);
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it, o, total);
             else
-                leave(2 * share + (it.index != walk.from.unit), o, total);
+                leave(2 * range + (it.index != walk.from.unit), o, total);
         }
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) msgl__cluster_arrive_done();

@@ -2,7 +2,7 @@
 //
 // Few answers of at most 16 query rows each (heads x tokens). Such a step is made of latencies in a
 // row, so a request's keys are spread over clusters of eight blocks, which merge through each
-// other's shared memory. A share of the plan is a cluster's.
+// other's shared memory. A range of the plan is a cluster's.
 //
 // Of an item's keys each block has a run of whole eights. They come in tiles of 32 to a ring that
 // is full from the start to the end, over the limits of items. A warp copies half of the elements
@@ -13,8 +13,8 @@
 //
 // A block's sums of columns 64 r and on go to block r of the cluster as registers lie; there its
 // warp w adds eight columns. A request of several clusters is merged by blocks of one rank, which
-// meet through the L2 and take rows in turn, with one read of all parts. Plan, table and keys older
-// than the step are read before the kernel before has ended.
+// meet through the L2 and take rows in turn, with one read of all partials. Plan, table and keys
+// older than the step are read before the kernel before has ended.
 //
 // A row in shared memory is 72 pieces of 16 bytes, swizzled within 128 bytes. Which elements of a
 // product's inner dimension a lane has is ours to choose: pieces 4 c + t of key and of query are
@@ -50,7 +50,7 @@ struct msgl_mla_few_smem {
     unsigned char q[MSGL_MLA_FEW_ROWS * MSGL_MLA_FEW_PITCH];
     float4 scores[2][8][32]; // [tiles take turns][warp that made them][lane]
     // Of the cluster's blocks: sums of this one's columns, maximum and sum of each row.
-    float4 parts[MSGL_MLA_FEW_CLUSTER][8][32]; // [block][eight columns][lane]
+    float4 partials[MSGL_MLA_FEW_CLUSTER][8][32]; // [block][eight columns][lane]
     float2 ml[MSGL_MLA_FEW_CLUSTER][MSGL_MLA_FEW_ROWS];
     uint64_t q_full;
 };
@@ -119,8 +119,8 @@ struct msgl_mla_few_asker {
     uint32_t count; // tiles before
 
     __device__ __forceinline__ msgl_mla_few_asker(const msgl_mla_params &params,
-                                                  msgl_mla_few_smem &s, int share, int rank_)
-        : p(params), smem(s), walk(params, share), rank(rank_), row(msgl__mla_few_row()),
+                                                  msgl_mla_few_smem &s, int range, int rank_)
+        : p(params), smem(s), walk(params, range), rank(rank_), row(msgl__mla_few_row()),
           place(row, msgl__mla_few_first()), from(0), to(0), page_slot(0), count(0)
     {
         find();
@@ -171,7 +171,7 @@ struct msgl_mla_few_rows {
 struct msgl_mla_few {
     const msgl_mla_params &p;
     msgl_mla_few_smem &smem;
-    const int share, rank, lane, warp;
+    const int range, rank, lane, warp;
     msgl_mla_few_range keys;
     uint32_t count, q_phase; // tiles before; of q_full
     msgl_mla_sight sight;
@@ -181,7 +181,7 @@ struct msgl_mla_few {
 
     __device__ __forceinline__ msgl_mla_few(const msgl_mla_params &params, msgl_mla_few_smem &s,
                                             int cluster)
-        : p(params), smem(s), share(cluster), rank((int)msgl__cluster_rank()),
+        : p(params), smem(s), range(cluster), rank((int)msgl__cluster_rank()),
           lane(threadIdx.x & 31), warp(threadIdx.x >> 5), count(0), q_phase(0)
     {
     }
@@ -309,11 +309,11 @@ struct msgl_mla_few {
     {
         const float total[2] = {rows.total(0), rows.total(1)};
         if (rank < keys.busy) {
-            float4 *parts = msgl__cluster_pointer(&smem.parts[rank][0][lane], warp);
+            float4 *partials = msgl__cluster_pointer(&smem.partials[rank][0][lane], warp);
             float2 *ml = msgl__cluster_pointer(&smem.ml[rank][lane / 4], warp);
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                parts[j * 32] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+                partials[j * 32] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
             if ((lane & 3) == 0) {
                 ml[0] = make_float2(rows.max[0], total[0]);
                 ml[8] = make_float2(rows.max[1], total[1]);
@@ -335,16 +335,16 @@ struct msgl_mla_few {
 #pragma unroll
         for (int b = 0; b < MSGL_MLA_FEW_CLUSTER; b++) {
             if (b >= keys.busy) break;
-            const float4 v = smem.parts[b][warp][lane];
-            const float part[4] = {v.x, v.y, v.z, v.w};
+            const float4 v = smem.partials[b][warp][lane];
+            const float partial[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float2 x = ml[b][h];
                 const float by =
                     x.x == -INFINITY ? 0.f : msgl__exp2((x.x - r.max[h]) * p.log2_scale);
                 r.sum[h] = fmaf(x.y, by, r.sum[h]);
-                sum[2 * h] = fmaf(part[2 * h], by, sum[2 * h]);
-                sum[2 * h + 1] = fmaf(part[2 * h + 1], by, sum[2 * h + 1]);
+                sum[2 * h] = fmaf(partial[2 * h], by, sum[2 * h]);
+                sum[2 * h + 1] = fmaf(partial[2 * h + 1], by, sum[2 * h + 1]);
             }
         }
         return r;
@@ -365,50 +365,50 @@ struct msgl_mla_few {
         }
     }
 
-    // Where a part's columns of this rank lie: float4 [eight columns][lane], float2 [row].
-    __device__ __forceinline__ size_t part(int slot) const
+    // Where a partial's columns of this rank lie: float4 [eight columns][lane], float2 [row].
+    __device__ __forceinline__ size_t partial_at(int slot) const
     {
         return (size_t)slot * MSGL_MLA_FEW_CLUSTER + rank;
     }
 
-    // A part of one that other clusters have parts of too. Each rank has rows' maxima of its own.
+    // A split of one that other clusters have splits of too. Each rank has rows' maxima of its own.
     __device__ __forceinline__ void leave(int slot, const msgl_mla_few_rows &r,
                                           const float (&sum)[4]) const
     {
-        __stcg(p.part_o + (part(slot) * 8 + warp) * 32 + lane,
+        __stcg(p.partial_o + (partial_at(slot) * 8 + warp) * 32 + lane,
                make_float4(sum[0], sum[1], sum[2], sum[3]));
         if (warp != 0 || (lane & 3) != 0) return;
-        float2 *ml = p.part_ml + part(slot) * MSGL_MLA_FEW_ROWS + lane / 4;
+        float2 *ml = p.partial_ml + partial_at(slot) * MSGL_MLA_FEW_ROWS + lane / 4;
         __stcg(ml, make_float2(r.max[0], r.sum[0]));
         __stcg(ml + 8, make_float2(r.max[1], r.sum[1]));
     }
 
-    // Blocks of this rank tell each other that their parts are there.
+    // Blocks of this rank tell each other that their partials are there.
     __device__ __forceinline__ void meet(const msgl_mla_opens &opens) const
     {
         __syncthreads();
         if ((int)threadIdx.x < opens.count) {
             const msgl_mla_open o = msgl__mla_choose(threadIdx.x == 0, opens.at[0], opens.at[1]);
-            msgl__mla_wait_parts(o);
-            msgl__mla_seen_parts(o);
+            msgl__mla_wait_partials(o);
+            msgl__mla_seen_partials(o);
         }
         __syncthreads();
     }
 
-    // This rank's columns of a row of a unit in parts, by a warp, two columns a lane. Its clusters
-    // take the rows in turn.
+    // This rank's columns of a row of a unit in several splits, by a warp, two columns a lane. Its
+    // clusters take the rows in turn.
     __device__ __forceinline__ void merge(const msgl_mla_open &open) const
     {
-        const int row = share - open.first_share + warp * open.parts;
+        const int row = range - open.first_range + warp * open.num_splits;
         if (row >= open.rows) return;
-        float2 ml = make_float2(-INFINITY, 0), v[MSGL_MLA_FEW_SHARES];
-        if (lane < open.parts)
-            ml = __ldcg(p.part_ml + part(open.slot(lane)) * MSGL_MLA_FEW_ROWS + row);
+        float2 ml = make_float2(-INFINITY, 0), v[MSGL_MLA_FEW_RANGES];
+        if (lane < open.num_splits)
+            ml = __ldcg(p.partial_ml + partial_at(open.slot(lane)) * MSGL_MLA_FEW_ROWS + row);
         const int at = lane / 4 * 32 + (row & 7) * 4 + (lane & 3); // as `leave` wrote it
 #pragma unroll
-        for (int i = 0; i < MSGL_MLA_FEW_SHARES; i++) {
-            const int n = open.slot(min(i, open.parts - 1));
-            v[i] = __ldcg((const float2 *)(p.part_o + part(n) * 256 + at) + row / 8);
+        for (int i = 0; i < MSGL_MLA_FEW_RANGES; i++) {
+            const int n = open.slot(min(i, open.num_splits - 1));
+            v[i] = __ldcg((const float2 *)(p.partial_o + partial_at(n) * 256 + at) + row / 8);
         }
         float max = ml.x;
         for (int x = 1; x < 32; x *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, x));
@@ -416,8 +416,8 @@ struct msgl_mla_few {
         float total = ml.y * by, a = 0, b = 0;
         for (int x = 1; x < 32; x *= 2) total += __shfl_xor_sync(0xffffffff, total, x);
 #pragma unroll
-        for (int i = 0; i < MSGL_MLA_FEW_SHARES; i++) {
-            const float y = __shfl_sync(0xffffffff, by, i); // 0 behind the last part
+        for (int i = 0; i < MSGL_MLA_FEW_RANGES; i++) {
+            const float y = __shfl_sync(0xffffffff, by, i); // 0 behind the last split
             a = fmaf(v[i].x, y, a);
             b = fmaf(v[i].y, y, b);
         }
@@ -446,22 +446,22 @@ struct msgl_mla_few {
 
     __device__ __forceinline__ void run()
     {
-        msgl_mla_walk walk(p, share);
-        msgl_mla_few_asker asker(p, smem, share, rank);
+        msgl_mla_walk walk(p, range);
+        msgl_mla_few_asker asker(p, smem, range, rank);
         begin(asker, walk);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             attend(it, asker, walk.more(), walk.ahead);
             float sum[4];
             const msgl_mla_few_rows r = exchange(sum);
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it.unit, r, sum);
             else
-                leave(2 * share + (it.index != walk.from.unit), r, sum);
+                leave(2 * range + (it.index != walk.from.unit), r, sum);
             if (walk.more()) msgl__cluster_sync(); // all have read
         }
         msgl__copy_async_wait_all();
-        const msgl_mla_opens opens(p, share, rank);
+        const msgl_mla_opens opens(p, range, rank);
         if (opens.count == 0) return;
         meet(opens);
         merge(opens.at[0]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MLA decode for Hopper: a persistent block of one loading and two computing warpgroups per SM, its
-// work shared out by a plan on the device, parts of requests merged in the same launch. Body of the
-// instantiation files.
+// work shared out by a plan on the device, splits of requests merged in the same launch. Body of
+// the instantiation files.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_KERNEL_CUH
 
@@ -15,18 +15,18 @@
 template <msgl_mla_mode MODE, bool E4M3, bool ROWS16>
 static __device__ __forceinline__ void msgl__mla_init_barriers(msgl_mla_smem &s, bool q_box)
 {
-    const uint32_t come = MODE == MSGL_MLA_GATHER ? 64 : 1; // a part's
-    const uint32_t full = ROWS16 ? MSGL_MLA_PARTS * come : E4M3 ? 1 : come;
+    const uint32_t come = MODE == MSGL_MLA_GATHER ? 64 : 1; // a quarter's
+    const uint32_t full = ROWS16 ? MSGL_MLA_QUARTERS * come : E4M3 ? 1 : come;
     const uint32_t empty = ROWS16 || MODE == MSGL_MLA_PAIRS ? 8 : 4;
     msgl__mbarrier_init(msgl__shared_address(&s.q_full), q_box ? 4 : 128);
     msgl__mbarrier_init(msgl__shared_address(&s.q_empty), 8);
     msgl__mbarrier_init(msgl__shared_address(&s.left), 8);
     msgl__mbarrier_init(msgl__shared_address(&s.merge), 2);
     for (int stage = 0; stage < 2; stage++) {
-        for (int part = 0; part < MSGL_MLA_PARTS; part++) {
-            msgl__mbarrier_init(msgl__shared_address(&s.full[stage][part]), full);
-            msgl__mbarrier_init(msgl__shared_address(&s.codes[stage][part]), come);
-            msgl__mbarrier_init(msgl__shared_address(&s.empty[stage][part]), empty);
+        for (int quarter = 0; quarter < MSGL_MLA_QUARTERS; quarter++) {
+            msgl__mbarrier_init(msgl__shared_address(&s.full[stage][quarter]), full);
+            msgl__mbarrier_init(msgl__shared_address(&s.codes[stage][quarter]), come);
+            msgl__mbarrier_init(msgl__shared_address(&s.empty[stage][quarter]), empty);
         }
     }
     msgl__mbarrier_init_done();
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(MSGL_MLA_THREADS, 1)
     extern __shared__ unsigned char raw[];
     const uint32_t base = msgl__shared_address(raw);
     msgl_mla_smem &s = *(msgl_mla_smem *)(raw + ((base + 1023) / 1024 * 1024 - base));
-    const int share = blockIdx.x / p.row_tiles, row_tile = blockIdx.x - share * p.row_tiles;
+    const int range = blockIdx.x / p.row_tiles, row_tile = blockIdx.x - range * p.row_tiles;
     if (threadIdx.x == 0) {
         msgl__mla_init_barriers<MODE, E4M3, ROWS16>(s, p.q_box_rows > 0);
         msgl__tensor_prefetch(&p.kv_map);
@@ -64,26 +64,26 @@ __global__ void __launch_bounds__(MSGL_MLA_THREADS, 1)
     if (threadIdx.x < 128) {
         if constexpr (ROWS16) {
             msgl__registers_down<MSGL_MLA_ROWS16_LOADER_REGISTERS>();
-            msgl__mla_load_share(msgl_mla_rows16_producer<MODE>(p, s), share);
+            msgl__mla_load_range(msgl_mla_rows16_producer<MODE>(p, s), range);
         } else {
             msgl__registers_down<MSGL_MLA_LOADER_REGISTERS>();
-            msgl__mla_load_share(msgl_mla_producer<MODE, E4M3>(p, s, row_tile), share);
+            msgl__mla_load_range(msgl_mla_producer<MODE, E4M3>(p, s, row_tile), range);
         }
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) msgl__cluster_arrive_done();
-        if (threadIdx.x < 32) msgl__mla_meet(p, s, share, row_tile);
+        if (threadIdx.x < 32) msgl__mla_meet(p, s, range, row_tile);
     } else {
         constexpr int REGISTERS =
             ROWS16 ? MSGL_MLA_ROWS16_COMPUTE_REGISTERS : MSGL_MLA_COMPUTE_REGISTERS;
         msgl__registers_up<REGISTERS>();
         msgl__pdl_wait();
         if constexpr (ROWS16)
-            msgl_mla_rows16_consumer<MODE>(p, s, share).run();
+            msgl_mla_rows16_consumer<MODE>(p, s, range).run();
         else if (threadIdx.x < 256)
-            msgl_mla_consumer<0, MODE, E4M3>(p, s, share, row_tile).run();
+            msgl_mla_consumer<0, MODE, E4M3>(p, s, range, row_tile).run();
         else
-            msgl_mla_consumer<1, MODE, E4M3>(p, s, share, row_tile).run();
-        msgl_mla_merger(p, s, share, row_tile).run();
+            msgl_mla_consumer<1, MODE, E4M3>(p, s, range, row_tile).run();
+        msgl_mla_merger(p, s, range, row_tile).run();
     }
     // The other block of the pair may still report, here, what it has used.
     __syncwarp();

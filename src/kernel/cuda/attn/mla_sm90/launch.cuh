@@ -13,9 +13,9 @@ template <bool E4M3>
 cudaError_t msgl__mla_launch(const msgl_mla_params &p, msgl_mla_mode mode, int ctas,
                              cudaStream_t stream);
 
-// few.cuh. Shares, which are clusters there: all of a launch run at once, as parts of a unit are
+// few.cuh. Ranges, which are clusters there: all of a launch run at once, as splits of a unit are
 // waited for; 0: this GPU has none.
-cudaError_t msgl__mla_few_shares(const msgl_gpu *gpu, int *shares);
-cudaError_t msgl__mla_few_launch(msgl_mla_params p, int shares, cudaStream_t stream);
+cudaError_t msgl__mla_few_ranges(const msgl_gpu *gpu, int *ranges);
+cudaError_t msgl__mla_few_launch(msgl_mla_params p, int ranges, cudaStream_t stream);
 
 #endif

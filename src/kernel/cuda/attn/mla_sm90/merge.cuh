@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where results go, and merging of a unit's parts. All blocks that have a part of a unit wait
-// for each other and merge a slice of it each, so that merging takes as long as reading one part.
-// (They all run at once: a launch has no more blocks than the GPU has SMs.) The order of the parts
-// is fixed. A loading warp, which has nothing else to do by then, tells the other blocks that this
-// one's parts are there, and waits for theirs.
+// Where results go, and merging of a unit's partial results. All blocks that have a split of a unit
+// wait for each other and merge a slice of it each, so that merging takes as long as reading one
+// partial. (They all run at once: a launch has no more blocks than the GPU has SMs.) The order of
+// the partials is fixed. A loading warp, which has nothing else to do by then, tells the other
+// blocks that this one's partials are there, and waits for theirs.
 //
-// A part is the computing threads' registers as they are: per 16 rows and half of the columns, 32
-// lines of 32 float4: line j, lane i is columns 8 j + 2 (i % 4) and the next one of row i / 4, then
-// those of row i / 4 + 8.
+// A partial is the computing threads' registers as they are: per 16 rows and half of the columns,
+// 32 lines of 32 float4: line j, lane i is columns 8 j + 2 (i % 4) and the next one of row i / 4,
+// then those of row i / 4 + 8.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
 
@@ -40,32 +40,32 @@ struct msgl_mla_place {
     }
 };
 
-// Number of a part's 16 rows.
-static __device__ __forceinline__ size_t msgl__mla_part(const msgl_mla_params &p, int slot,
-                                                        int row_tile, int group)
+// Number of a partial's 16 rows.
+static __device__ __forceinline__ size_t msgl__mla_partial_at(const msgl_mla_params &p, int slot,
+                                                              int row_tile, int group)
 {
     return (size_t)(slot * p.row_tiles + row_tile) * p.row_groups + group;
 }
 
-// A unit that several shares have parts of.
+// A unit that several ranges have splits of.
 struct msgl_mla_open {
-    int first_row, rows, first_slot, first_share, parts;
-    int32_t *counters; // parts that are there, blocks that have seen so
+    int first_row, rows, first_slot, first_range, num_splits;
+    int32_t *counters; // partials that are there, blocks that have seen so
 
-    __device__ __forceinline__ int slot(int part) const
+    __device__ __forceinline__ int slot(int split) const
     {
-        return part == 0 ? first_slot : 2 * (first_share + part);
+        return split == 0 ? first_slot : 2 * (first_range + split);
     }
 };
 
-// Those of a share: its first unit, its last one, both or none.
+// Those of a range: its first unit, its last one, both or none.
 struct msgl_mla_opens {
     msgl_mla_open at[2];
     int count;
 
-    __device__ __forceinline__ msgl_mla_opens(const msgl_mla_params &p, int share, int row_tile)
+    __device__ __forceinline__ msgl_mla_opens(const msgl_mla_params &p, int range, int row_tile)
     {
-        const msgl_mla_share s = p.plan->shares[share];
+        const msgl_mla_kv_range s = p.plan->ranges[range];
         const msgl_mla_bound from = s.from, to = s.to;
         const int last = to.tile > 0 ? to.unit : to.unit - 1;
         const bool some = from.unit < last || (from.unit == last && from.tile < to.tile) ||
@@ -84,10 +84,10 @@ struct msgl_mla_opens {
         o->first_row = r.first_row;
         o->rows = r.rows;
         o->first_slot = r.first_slot;
-        o->first_share = first;
-        o->parts = r.last_share - first + 1;
+        o->first_range = first;
+        o->num_splits = r.last_range - first + 1;
         o->counters = p.counters + 2 * (first * p.row_tiles + row_tile);
-        return o->parts > 1;
+        return o->num_splits > 1;
     }
 };
 
@@ -96,38 +96,39 @@ static __device__ __forceinline__ msgl_mla_open msgl__mla_choose(bool c, const m
                                                                  const msgl_mla_open &b)
 {
     return {c ? a.first_row : b.first_row,   c ? a.rows : b.rows,
-            c ? a.first_slot : b.first_slot, c ? a.first_share : b.first_share,
-            c ? a.parts : b.parts,           c ? a.counters : b.counters};
+            c ? a.first_slot : b.first_slot, c ? a.first_range : b.first_range,
+            c ? a.num_splits : b.num_splits, c ? a.counters : b.counters};
 }
 
-// By a thread whose block's part of a unit is in memory: tells the others, and waits for theirs.
-static __device__ __forceinline__ void msgl__mla_wait_parts(const msgl_mla_open &o)
+// By a thread whose block's partial of a unit is in memory: tells the others, and waits for theirs.
+static __device__ __forceinline__ void msgl__mla_wait_partials(const msgl_mla_open &o)
 {
     msgl__count(o.counters);
-    while (msgl__load_acquire(o.counters) < o.parts) {
+    while (msgl__load_acquire(o.counters) < o.num_splits) {
     }
 }
 
 // Behind that wait. The last one leaves the counters as the next launch wants them.
-static __device__ __forceinline__ void msgl__mla_seen_parts(const msgl_mla_open &o)
+static __device__ __forceinline__ void msgl__mla_seen_partials(const msgl_mla_open &o)
 {
-    if (msgl__count(o.counters + 1) == o.parts - 1) o.counters[0] = o.counters[1] = 0;
+    if (msgl__count(o.counters + 1) == o.num_splits - 1) o.counters[0] = o.counters[1] = 0;
 }
 
-// By one loading warp: once this block's parts are in memory, tells the others, waits for theirs,
-// and tells the computing warps. The last one leaves the counters as the next launch wants them.
+// By one loading warp: once this block's partials are in memory, tells the others, waits for
+// theirs, and tells the computing warps. The last one leaves the counters as the next launch wants
+// them.
 static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, msgl_mla_smem &s,
-                                                      int share, int row_tile)
+                                                      int range, int row_tile)
 {
-    const msgl_mla_opens opens(p, share, row_tile);
+    const msgl_mla_opens opens(p, range, row_tile);
     const int lane = threadIdx.x & 31;
     if (opens.count == 0 || lane >= 2) return;
     if (lane < opens.count) {
         const msgl_mla_open o = msgl__mla_choose(lane == 0, opens.at[0], opens.at[1]);
         msgl__mla_wait(&s.left, 0);
-        msgl__mla_wait_parts(o);
+        msgl__mla_wait_partials(o);
         msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
-        msgl__mla_seen_parts(o);
+        msgl__mla_seen_partials(o);
     } else {
         msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
     }
@@ -137,43 +138,43 @@ static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, 
 struct msgl_mla_merger {
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, row_tile;
+    const int range, row_tile;
     const int thread, lane, warp;
     enum { WARPS = 8 };
 
     __device__ __forceinline__ msgl_mla_merger(const msgl_mla_params &params, msgl_mla_smem &s,
-                                               int share_, int tile)
-        : p(params), smem(s), share(share_), row_tile(tile), thread(threadIdx.x - 128),
+                                               int range_, int tile)
+        : p(params), smem(s), range(range_), row_tile(tile), thread(threadIdx.x - 128),
           lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4)
     {
     }
 
-    // Maxima and sums of all parts' rows to shared memory: [part][row]. By `threads` threads, t of
-    // them.
+    // Maxima and sums of all partials' rows to shared memory: [split][row]. By `threads` threads, t
+    // of them.
     __device__ __forceinline__ void gather(const msgl_mla_open &o, float2 *ml, int t,
                                            int threads) const
     {
         enum { BATCH = 8 };
-        const int rows = 16 * p.row_groups, all = o.parts * rows;
+        const int rows = 16 * p.row_groups, all = o.num_splits * rows;
         for (int from = t; from < all; from += BATCH * threads) {
             float2 v[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
-                const int i = min(from + b * threads, all - 1), part = i / rows,
-                          r = i - part * rows;
-                const size_t block = msgl__mla_part(p, o.slot(part), row_tile, r / 16);
-                v[b] = __ldcg(p.part_ml + block * 16 + r % 16);
+                const int i = min(from + b * threads, all - 1), split = i / rows,
+                          r = i - split * rows;
+                const size_t block = msgl__mla_partial_at(p, o.slot(split), row_tile, r / 16);
+                v[b] = __ldcg(p.partial_ml + block * 16 + r % 16);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
-                const int i = from + b * threads, part = i / rows, r = i - part * rows;
-                if (i < all) ml[part * MSGL_MLA_TILE + r] = v[b];
+                const int i = from + b * threads, split = i / rows, r = i - split * rows;
+                if (i < all) ml[split * MSGL_MLA_TILE + r] = v[b];
             }
         }
     }
 
-    // In the place of each maximum what the part's row is to be multiplied by; behind the parts,
-    // the inverse of each row's sum, and where the row goes (in 16 bytes; -1: nowhere).
+    // In the place of each maximum what the partial's row is to be multiplied by; behind the
+    // partials, the inverse of each row's sum, and where the row goes (in 16 bytes; -1: nowhere).
     __device__ __forceinline__ void weigh(const msgl_mla_open &o, float2 *ml, int t,
                                           int threads) const
     {
@@ -182,10 +183,10 @@ struct msgl_mla_merger {
         const int r = t / per_row, first = t & (per_row - 1);
         if (r >= p.row_groups * 16) return; // whole warps
         float max = -INFINITY, sum = 0;
-        for (int i = first; i < o.parts; i += per_row)
+        for (int i = first; i < o.num_splits; i += per_row)
             max = fmaxf(max, ml[i * MSGL_MLA_TILE + r].x);
         for (int x = 1; x < per_row; x *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, x));
-        for (int i = first; i < o.parts; i += per_row) {
+        for (int i = first; i < o.num_splits; i += per_row) {
             float2 &v = ml[i * MSGL_MLA_TILE + r];
             v.x = v.x == -INFINITY ? 0.f : msgl__exp2((v.x - max) * p.log2_scale);
             sum = fmaf(v.x, v.y, sum);
@@ -194,38 +195,39 @@ struct msgl_mla_merger {
         if (first != 0) return;
         const msgl_mla_place at(p, o.first_row, o.rows, row_tile * MSGL_MLA_TILE + r);
         const int64_t place = at.valid ? (at.out - p.out) / 8 : -1;
-        ml[o.parts * MSGL_MLA_TILE + r] =
+        ml[o.num_splits * MSGL_MLA_TILE + r] =
             make_float2(sum > 0 ? p.out_scale * msgl__rcp(sum) : 0, __int_as_float((int)place));
-        if (share == o.first_share) at.store_lse(p, max, sum);
+        if (range == o.first_range) at.store_lse(p, max, sum);
     }
 
     // Where row r's results go: [512], or NULL if it is no row of the unit; times *inverse.
     __device__ __forceinline__ __nv_bfloat16 *place(const msgl_mla_open &o, const float2 *ml, int r,
                                                     float *inverse) const
     {
-        const float2 v = ml[o.parts * MSGL_MLA_TILE + r];
+        const float2 v = ml[o.num_splits * MSGL_MLA_TILE + r];
         const int at = __float_as_int(v.y);
         *inverse = v.x;
         return at < 0 ? NULL : p.out + (int64_t)at * 8;
     }
 
     // This lane's values of COUNT lines (RUN from `line` on, RUN from line + skip on, ...), over
-    // parts from, from + step, ... All reads of PARTS parts are on their way at a time; what is
-    // behind the last line or part is read elsewhere and does not count.
-    template <int COUNT, int RUN, int PARTS>
+    // partials from, from + step, ... All reads of SPLITS partials are on their way at a time; what
+    // is behind the last line or partial is read elsewhere and does not count.
+    template <int COUNT, int RUN, int SPLITS>
     __device__ __forceinline__ void add(const msgl_mla_open &o, const float2 *ml, int line,
                                         int skip, int from, int step, float4 (&sum)[COUNT]) const
     {
         const int lines = p.row_groups * 64;
         for (float4 &v : sum) v = make_float4(0, 0, 0, 0);
 #pragma unroll 1
-        for (int i = from; i < o.parts; i += PARTS * step) {
-            float4 v[PARTS][COUNT];
+        for (int i = from; i < o.num_splits; i += SPLITS * step) {
+            float4 v[SPLITS][COUNT];
 #pragma unroll
-            for (int n = 0; n < PARTS; n++) {
-                const int part = min(i + n * step, o.parts - 1);
-                const float4 *at = p.part_o + msgl__mla_part(p, o.slot(part), row_tile, 0) *
-                                                  (16 * MSGL_MLA_LATENT / 4);
+            for (int n = 0; n < SPLITS; n++) {
+                const int split = min(i + n * step, o.num_splits - 1);
+                const float4 *at =
+                    p.partial_o + msgl__mla_partial_at(p, o.slot(split), row_tile, 0) *
+                                      (16 * MSGL_MLA_LATENT / 4);
 #pragma unroll
                 for (int b = 0; b < COUNT; b++) {
                     const int l = min(line + b / RUN * skip + b % RUN, lines - 1);
@@ -233,15 +235,15 @@ struct msgl_mla_merger {
                 }
             }
 #pragma unroll
-            for (int n = 0; n < PARTS; n++) {
-                const int part = i + n * step;
-                if (part >= o.parts) break;
+            for (int n = 0; n < SPLITS; n++) {
+                const int split = i + n * step;
+                if (split >= o.num_splits) break;
 #pragma unroll
                 for (int b = 0; b < COUNT; b++) {
                     const int l = min(line + b / RUN * skip + b % RUN, lines - 1);
                     const int r = l / 64 * 16 + lane / 4;
-                    const float x = ml[part * MSGL_MLA_TILE + r].x;
-                    const float y = ml[part * MSGL_MLA_TILE + r + 8].x;
+                    const float x = ml[split * MSGL_MLA_TILE + r].x;
+                    const float y = ml[split * MSGL_MLA_TILE + r + 8].x;
                     sum[b].x = fmaf(v[n][b].x, x, sum[b].x);
                     sum[b].y = fmaf(v[n][b].y, x, sum[b].y);
                     sum[b].z = fmaf(v[n][b].z, y, sum[b].z);
@@ -280,13 +282,13 @@ struct msgl_mla_merger {
         if (second != NULL) *(uint32_t *)(second + column) = msgl__pack_two(v.z * b, v.w * b, t);
     }
 
-    // This block's slice of a unit with few parts: runs of four lines own, own + parts, ...
+    // This block's slice of a unit with few splits: runs of four lines own, own + num_splits, ...
     __device__ __forceinline__ void slice_runs(const msgl_mla_open &o, const float2 *ml) const
     {
-        const int lines = p.row_groups * 64, skip = 4 * WARPS * o.parts;
+        const int lines = p.row_groups * 64, skip = 4 * WARPS * o.num_splits;
         float4 v[8];
 #pragma unroll 1
-        for (int line = 4 * (share - o.first_share + warp * o.parts); line < lines;
+        for (int line = 4 * (range - o.first_range + warp * o.num_splits); line < lines;
              line += 2 * skip) {
             add<8, 4, 2>(o, ml, line, skip, 0, 1, v);
             store_run(o, ml, line, v);
@@ -294,51 +296,51 @@ struct msgl_mla_merger {
         }
     }
 
-    // Of one with many: lines own, own + parts, ..., of which every warp adds some parts. Those
-    // sums are added where they lie in shared memory.
+    // Of one with many: lines own, own + num_splits, ..., of which every warp adds some partials.
+    // Those sums are added where they lie in shared memory.
     __device__ __forceinline__ void slice_lines(const msgl_mla_open &o, const float2 *ml) const
     {
-        const int lines = p.row_groups * 64, own = share - o.first_share;
+        const int lines = p.row_groups * 64, own = range - o.first_range;
         enum { BATCH = 4 };
         float4 v[BATCH], *sums = (float4 *)smem.kv[1];    // [line][warp][lane]
         msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier unit's are read
 #pragma unroll 1
-        for (int i = 0; own + i * o.parts < lines; i += BATCH) {
-            add<BATCH, 1, 4>(o, ml, own + i * o.parts, o.parts, warp, WARPS, v);
+        for (int i = 0; own + i * o.num_splits < lines; i += BATCH) {
+            add<BATCH, 1, 4>(o, ml, own + i * o.num_splits, o.num_splits, warp, WARPS, v);
 #pragma unroll
             for (int b = 0; b < BATCH; b++) sums[((i + b) * WARPS + warp) * 32 + lane] = v[b];
         }
         msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
 #pragma unroll 1
-        for (int i = warp; own + i * o.parts < lines; i += WARPS) {
+        for (int i = warp; own + i * o.num_splits < lines; i += WARPS) {
             float4 sum = sums[i * WARPS * 32 + lane];
             for (int w = 1; w < WARPS; w++) {
                 const float4 x = sums[(i * WARPS + w) * 32 + lane];
                 sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
             }
-            store_line(o, ml, own + i * o.parts, sum);
+            store_line(o, ml, own + i * o.num_splits, sum);
         }
     }
 
     __device__ __forceinline__ void slice(const msgl_mla_open &o, const float2 *ml) const
     {
-        if (o.parts <= 4 * p.row_groups)
+        if (o.num_splits <= 4 * p.row_groups)
             slice_runs(o, ml);
         else
             slice_lines(o, ml);
     }
 
-    // Behind this warp's last part.
+    // Behind this warp's last partial.
     __device__ __forceinline__ void run() const
     {
-        const msgl_mla_opens opens(p, share, row_tile);
+        const msgl_mla_opens opens(p, range, row_tile);
         if (opens.count == 0) return;
         __syncwarp();
         if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&smem.left));
         msgl__mla_wait(&smem.merge, 0);
         // Each warpgroup has a unit, or both have half of one.
         float2 *first = (float2 *)smem.kv[0];
-        float2 *second = first + (opens.at[0].parts + 1) * MSGL_MLA_TILE;
+        float2 *second = first + (opens.at[0].num_splits + 1) * MSGL_MLA_TILE;
         const bool two = opens.count == 2, other = two && thread >= 128;
         const msgl_mla_open mine = msgl__mla_choose(other, opens.at[1], opens.at[0]);
         float2 *ml = other ? second : first;

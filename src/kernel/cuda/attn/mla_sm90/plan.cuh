@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Making units of a step's requests, and sharing out their keys: units lie end to end on a line,
-// each as long as its tiles and a fixed overhead, and the line is cut into equal shares. One block,
+// each as long as its tiles and a fixed overhead, and the line is cut into equal ranges. One block,
 // once a step.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PLAN_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PLAN_CUH
@@ -16,7 +16,7 @@ struct msgl_mla_plan_args {
     int32_t *sums;   // [units + 1]: place on the line where each unit begins
     int32_t *starts; // [batch + 1]: first unit of each request; only if ragged
     const int32_t *lens, *table_rows, *cu_seqlens_q;
-    int32_t batch, heads, q_len, unit_rows, shares;
+    int32_t batch, heads, q_len, unit_rows, ranges;
     msgl_mla_tune tune;
 };
 
@@ -72,7 +72,7 @@ static __device__ __forceinline__ int32_t msgl__mla_plan_find(const int32_t *sum
     return lo;
 }
 
-// Unit i but for its parts.
+// Unit i without its ranges.
 static __device__ __forceinline__ msgl_mla_unit msgl__mla_plan_unit(const msgl_mla_plan_args &a,
                                                                     int32_t i)
 {
@@ -90,7 +90,7 @@ static __device__ __forceinline__ msgl_mla_unit msgl__mla_plan_unit(const msgl_m
     u.seen = u.old + 1 + first / a.heads;
     u.len = max(u.old + 1 + (first + u.rows - 1) / a.heads, 0);
     u.table_row = a.table_rows[request];
-    u.first_slot = u.last_share = 0;
+    u.first_slot = u.last_range = 0;
     return u;
 }
 
@@ -109,12 +109,12 @@ static __device__ __forceinline__ msgl_mla_bound msgl__mla_plan_at(const msgl_ml
     return {i, tile};
 }
 
-// The share that has a tile of a unit: the last one that begins there or before.
-static __device__ __forceinline__ int32_t msgl__mla_plan_share(const msgl_mla_bound *bounds,
-                                                               int32_t shares, int32_t unit,
+// The range that has a tile of a unit: the last one that begins there or before.
+static __device__ __forceinline__ int32_t msgl__mla_plan_range(const msgl_mla_bound *bounds,
+                                                               int32_t ranges, int32_t unit,
                                                                int32_t tile)
 {
-    int32_t lo = 0, hi = shares - 1;
+    int32_t lo = 0, hi = ranges - 1;
     while (lo < hi) {
         const int32_t mid = (lo + hi + 1) / 2;
         const msgl_mla_bound b = bounds[mid];
@@ -143,22 +143,22 @@ static __global__ void __launch_bounds__(MSGL_MLA_PLAN_THREADS)
         a.units[i] = u;
         return msgl__mla_tiles(u.len) + a.tune.overhead;
     });
-    const int32_t per_share = max(max((total + a.shares - 1) / a.shares, a.tune.min_tiles), 1);
-    for (int i = threadIdx.x; i <= a.shares; i += MSGL_MLA_PLAN_THREADS)
+    const int32_t per_range = max(max((total + a.ranges - 1) / a.ranges, a.tune.min_tiles), 1);
+    for (int i = threadIdx.x; i <= a.ranges; i += MSGL_MLA_PLAN_THREADS)
         bounds[i] =
-            i < a.shares ? msgl__mla_plan_at(a, units, i * per_share) : msgl_mla_bound{units, 0};
+            i < a.ranges ? msgl__mla_plan_at(a, units, i * per_range) : msgl_mla_bound{units, 0};
     __syncthreads();
     for (int i = threadIdx.x; i < units; i += MSGL_MLA_PLAN_THREADS) {
         msgl_mla_unit &u = a.units[i];
-        const int32_t first = msgl__mla_plan_share(bounds, a.shares, i, 0);
+        const int32_t first = msgl__mla_plan_range(bounds, a.ranges, i, 0);
         u.first_slot = 2 * first + (bounds[first].unit != i);
-        u.last_share =
-            msgl__mla_plan_share(bounds, a.shares, i, max(msgl__mla_tiles(u.len) - 1, 0));
+        u.last_range =
+            msgl__mla_plan_range(bounds, a.ranges, i, max(msgl__mla_tiles(u.len) - 1, 0));
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < a.shares; i += MSGL_MLA_PLAN_THREADS) {
+    for (int i = threadIdx.x; i < a.ranges; i += MSGL_MLA_PLAN_THREADS) {
         const int32_t first = min(bounds[i].unit, units - 1);
-        a.plan->shares[i] = {bounds[i], bounds[i + 1], a.units[first]};
+        a.plan->ranges[i] = {bounds[i], bounds[i + 1], a.units[first]};
     }
     __threadfence();
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loading side: four warps, each loads one of the four parts of a tile of keys. With large
+// The loading side: four warps, each loads one of the four quarters of a tile of keys. With large
 // pages TMA boxes; with small ones the warp looks up each row's slot: where 32 follow one another,
 // as a new prompt's do, they are a box, else rows are copied in 16-byte pieces. The query rows, in
 // boxes or pieces, by all four.
 //
-// Of E4M3 codes arrive, swizzled by 64 bytes, and the warp makes f16 of its part of them (for few
-// query rows see rows16.cuh). Where a block has no more than half of its query rows, codes land in
-// the other half's place, so that the next tile is under way once this one is converted. Else they
-// land in the stage itself, in the second half of the part's place: when a batch of codes has been
-// read, what it becomes ends before the codes behind it.
+// Of E4M3 codes arrive, swizzled by 64 bytes, and the warp makes f16 of its quarter of them (for
+// few query rows see rows16.cuh). Where a block has no more than half of its query rows, codes land
+// in the other half's place, so that the next tile is under way once this one is converted. Else
+// they land in the stage itself, in the second half of the quarter's place: when a batch of codes
+// has been read, what it becomes ends before the codes behind it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 
@@ -24,8 +24,8 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     static constexpr int ROW = E4M3 ? 64 : 128; // bytes of a chunk's row in memory
     const msgl_mla_params &p;
     msgl_mla_smem &s;
-    const int row_tile, lane, part;
-    const int chunk, chunks; // the part's
+    const int row_tile, lane, quarter;
+    const int chunk, chunks; // the quarter's
     msgl_mla_phases phases;  // of the stages; bit 2: of q
     const int32_t *row;      // of the table
     int32_t len;
@@ -38,8 +38,8 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
 
     __device__ __forceinline__ msgl_mla_producer(const msgl_mla_params &params, msgl_mla_smem &smem,
                                                  int tile)
-        : p(params), s(smem), row_tile(tile), lane(threadIdx.x & 31), part(threadIdx.x >> 5),
-          chunk(2 * part), chunks(part == MSGL_MLA_PARTS - 1 ? 3 : 2)
+        : p(params), s(smem), row_tile(tile), lane(threadIdx.x & 31), quarter(threadIdx.x >> 5),
+          chunk(2 * quarter), chunks(quarter == MSGL_MLA_QUARTERS - 1 ? 3 : 2)
     {
     }
 
@@ -141,7 +141,8 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         msgl__copy_async_arrive(bar);
     }
 
-    __device__ __forceinline__ void load_part(uint32_t to, int stride, uint32_t bar, const found &f)
+    __device__ __forceinline__ void load_quarter(uint32_t to, int stride, uint32_t bar,
+                                                 const found &f)
     {
         if constexpr (GATHER) {
             load_rows(to, stride, bar, f.slot[0]);
@@ -153,18 +154,18 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
 
     __device__ __forceinline__ void wait_empty(int stage)
     {
-        msgl__mla_wait(&s.empty[stage][part], phases.of(stage) ^ 1);
+        msgl__mla_wait(&s.empty[stage][quarter], phases.of(stage) ^ 1);
     }
 
     __device__ __forceinline__ void load_tile(int stage, const found &f)
     {
         wait_empty(stage);
         phases.flip(stage);
-        load_part(msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK), MSGL_MLA_CHUNK,
-                  msgl__shared_address(&s.full[stage][part]), f);
+        load_quarter(msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK), MSGL_MLA_CHUNK,
+                     msgl__shared_address(&s.full[stage][quarter]), f);
     }
 
-    // Where a tile's codes of the part land; stride: from chunk to chunk.
+    // Where a tile's codes of the quarter land; stride: from chunk to chunk.
     __device__ __forceinline__ uint32_t codes_of(int stage, int *stride) const
     {
         *stride = p.codes_in_q ? MSGL_MLA_CHUNK : MSGL_MLA_CODES;
@@ -178,7 +179,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         int stride;
         const uint32_t to = codes_of(stage, &stride);
         if (!p.codes_in_q) wait_empty(stage);
-        load_part(to, stride, msgl__shared_address(&s.codes[stage][part]), f);
+        load_quarter(to, stride, msgl__shared_address(&s.codes[stage][quarter]), f);
     }
 
     // Sixteen codes of a lane at a time: two pieces of a swizzled row.
@@ -191,7 +192,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         const int piece = (in_row * 2) ^ row_in_8;
         const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) +
                             row_in_8 * 128 + piece * 16;
-        msgl__mla_wait(&s.codes[stage][part], phases.of(stage));
+        msgl__mla_wait(&s.codes[stage][quarter], phases.of(stage));
         if (p.codes_in_q) wait_empty(stage);
         phases.flip(stage);
         for (int c = 0; c < chunks; c++) {
@@ -212,11 +213,11 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         }
         msgl__fence_async_proxy();
         __syncwarp();
-        if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&s.full[stage][part]));
+        if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&s.full[stage][quarter]));
     }
 
     // Starts bringing a pair's tile to the L2 before its turn, so that a stage waits for the L2
-    // alone: this block's 32 rows of the part.
+    // alone: this block's 32 rows of the quarter.
     __device__ __forceinline__ void prefetch(const found &f) const
     {
         const int r = (int)msgl__cluster_rank() * 32 + lane;
@@ -227,7 +228,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         for (int c = 0; c < chunks; c++) msgl__prefetch_l2(from + c * ROW);
     }
 
-    // An item; of the share's first one the keys that are older than the step before the kernel
+    // An item; of the range's first one the keys that are older than the step before the kernel
     // before this one has ended.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
@@ -257,11 +258,11 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     }
 };
 
-// A share's items, by a loading warp.
+// A range's items, by a loading warp.
 template <typename PRODUCER>
-static __device__ __forceinline__ void msgl__mla_load_share(PRODUCER producer, int share)
+static __device__ __forceinline__ void msgl__mla_load_range(PRODUCER producer, int range)
 {
-    msgl_mla_walk walk(producer.p, share);
+    msgl_mla_walk walk(producer.p, range);
     bool first = true;
     while (walk.more()) {
         const msgl_mla_item it = walk.take();

@@ -25,12 +25,12 @@
 #include "kernel/cuda/ptx/mma.cuh"
 
 enum {
-    MSGL_MLA_ROWS16_STAGES = 4, // as many as MSGL_MLA_PARTS: barriers
+    MSGL_MLA_ROWS16_STAGES = 4, // as many as MSGL_MLA_QUARTERS: barriers
     MSGL_MLA_ROWS16_STAGE = MSGL_MLA_CHUNKS * MSGL_MLA_CODES,
     MSGL_MLA_ROWS16_LOADER_REGISTERS = 40,
     MSGL_MLA_ROWS16_COMPUTE_REGISTERS = 232,
 };
-static_assert((int)MSGL_MLA_ROWS16_STAGES <= (int)MSGL_MLA_PARTS, "a tile of f16's barriers");
+static_assert((int)MSGL_MLA_ROWS16_STAGES <= (int)MSGL_MLA_QUARTERS, "a tile of f16's barriers");
 static_assert((int)MSGL_MLA_ROWS16_STAGES * (int)MSGL_MLA_ROWS16_STAGE <=
                   2 * (int)MSGL_MLA_TILE_BYTES,
               "where two tiles of f16 are");
@@ -95,8 +95,8 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
             if (!wait && !has_q) this->load_q(it), has_q = true;
             const auto after = this->look_up(t + 2);
             ring.wait_empty();
-            this->load_part(ring.codes() + this->chunk * MSGL_MLA_CODES, MSGL_MLA_CODES,
-                            ring.full(), now);
+            this->load_quarter(ring.codes() + this->chunk * MSGL_MLA_CODES, MSGL_MLA_CODES,
+                               ring.full(), now);
             ring.count++;
             now = next, next = after;
         }
@@ -108,7 +108,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
 template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
-    const int share, lane, warp; // warp: of the eight
+    const int range, lane, warp; // warp: of the eight
     msgl_mla_ring ring;
     msgl_mla_phases phase; // bit 0: of q
     msgl_mla_sight sight;
@@ -117,8 +117,8 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
     float o[32]; // [column of eight, as above][4]
 
     __device__ __forceinline__ msgl_mla_rows16_consumer(const msgl_mla_params &params,
-                                                        msgl_mla_smem &sm, int share_)
-        : p(params), smem(sm), share(share_), lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4),
+                                                        msgl_mla_smem &sm, int range_)
+        : p(params), smem(sm), range(range_), lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4),
           ring(sm)
     {
     }
@@ -239,7 +239,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
         }
     }
 
-    // The results of a unit that this share has alone.
+    // The results of a unit that this range has alone.
     __device__ __forceinline__ void store(const msgl_mla_item &it, const float (&total)[2]) const
     {
 #pragma unroll
@@ -258,13 +258,13 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
         }
     }
 
-    // A part of one that others have parts of too, as msgl_mla_merger reads it: lines of eight
+    // A split of one that others have splits of too, as msgl_mla_merger reads it: lines of eight
     // columns, two of both rows a lane.
     __device__ __forceinline__ void leave(int slot, const float (&total)[2]) const
     {
         const int t = lane & 3;
-        const size_t block = msgl__mla_part(p, slot, 0, 0);
-        float4 *to = p.part_o + block * (16 * MSGL_MLA_LATENT / 4) + (warp * 8 + (t >> 1)) * 32 +
+        const size_t block = msgl__mla_partial_at(p, slot, 0, 0);
+        float4 *to = p.partial_o + block * (16 * MSGL_MLA_LATENT / 4) + (warp * 8 + (t >> 1)) * 32 +
                      lane / 4 * 4 + (t & 1) * 2;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -273,7 +273,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
             __stcg(to + i * 64 + 1, make_float4(v[1], v[5], v[3], v[7]));
         }
         if (warp == 0 && t == 0) {
-            float2 *ml = p.part_ml + block * 16 + lane / 4;
+            float2 *ml = p.partial_ml + block * 16 + lane / 4;
             __stcg(ml, make_float2(rows.max[0], total[0]));
             __stcg(ml + 8, make_float2(rows.max[1], total[1]));
         }
@@ -281,7 +281,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
 
     __device__ __forceinline__ void run()
     {
-        msgl_mla_walk walk(p, share);
+        msgl_mla_walk walk(p, range);
         while (walk.more()) {
             const msgl_mla_item it = walk.take();
             sight.begin(p, it.unit, lane / 4);
@@ -293,10 +293,10 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
                 tiles(it);
             }
             const float total[2] = {rows.total(0), rows.total(1)};
-            if (it.unit.first_slot / 2 == it.unit.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_range)
                 store(it, total);
             else
-                leave(2 * share + (it.index != walk.from.unit), total);
+                leave(2 * range + (it.index != walk.from.unit), total);
         }
     }
 };

@@ -6,8 +6,8 @@
 // once for all of them; a head of its own takes dot products. Stage 2 merges a head's splits.
 // (Stage 1 of latent caches: latent.cu.)
 //
-// Within a block the keys are dealt out once more, to warps or groups of lanes, whose parts are
-// merged by the same formula in shared memory.
+// Within a block the keys are dealt out once more, to warps or groups of lanes, whose partial
+// results are merged by the same formula in shared memory.
 #include "kernel/cuda/attn/rows16.cuh"
 #include "kernel/cuda/attn/triton/latent.h"
 #include "kernel/cuda/attn/triton/stages.cuh"
@@ -32,7 +32,8 @@ template <typename T, int HD, bool FEW> struct grouped {
     static const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     static const int TILE = 2 * KEYS * PITCH, RING = STAGES * TILE, BYTES = WARPS * RING;
     static const int MERGE_PITCH = HD + 8; // floats
-    static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES, "parts are merged where the rings were");
+    static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES,
+                  "partials are merged where the rings were");
 };
 
 // Brings a tile: lane i has the slot of key i % KEYS, negative where there is none.
@@ -129,7 +130,7 @@ static __global__ __launch_bounds__(grouped<T, HD, FEW>::THREADS) void triton_st
         }
     }
     __syncthreads();
-    msgl_merge_parts<S::WARPS, 16, S::MERGE_PITCH>(c, o, ml, req, head, rows, blockIdx.y);
+    msgl_merge_groups<S::WARPS, 16, S::MERGE_PITCH>(c, o, ml, req, head, rows, blockIdx.y);
 }
 
 // Stage 1 of heads of their own.

@@ -22,15 +22,15 @@
 enum {
     DIM = 576, // most elements of a row
     V_DIM = MSGL_TRITON_MAX_V_DIM,
-    KEYS = 32, // of a tile
-    PARTS = 4, // warps that share 16 rows
-    COLUMNS = V_DIM / PARTS,
+    KEYS = 32,        // of a tile
+    COLUMN_WARPS = 4, // warps that share 16 rows, each with a range of columns
+    COLUMNS = V_DIM / COLUMN_WARPS,
     PITCH = DIM * 2 + 16, // bytes; reads of fragments have no bank conflicts
     P_PITCH = KEYS * 2 + 16,
 };
 
 template <int ROWS> struct shape {
-    static const int WARPS = ROWS / 16 * PARTS, THREADS = WARPS * 32;
+    static const int WARPS = ROWS / 16 * COLUMN_WARPS, THREADS = WARPS * 32;
     static const int Q = ROWS * PITCH, TILE = KEYS * PITCH, P = ROWS * P_PITCH;
     static const int BYTES = Q + 2 * TILE + P;
 };
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void store_row(const msgl_triton_call &c, cons
     const int32_t token = row / w.heads, head = row % w.heads;
     const size_t at =
         ((size_t)w.req * w.heads + head) * MSGL_TRITON_MAX_SPLITS + (answers ? w.split : 0);
-    float *part = c.attn_logits + at * a.v_dim;
+    float *partial = c.attn_logits + at * a.v_dim;
     T *out = (T *)a.out + (size_t)(w.token + token) * a.ld_out + (size_t)head * a.v_dim;
     const float sink = !answers && a.sinks != NULL ? msgl__attn_sink(a.sinks[head], m) : 0.f;
     const float scale = (answers ? 1.f : a.out_scale) / (l + sink);
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void store_row(const msgl_triton_call &c, cons
         if (d >= a.v_dim) break;
         const float x = o[nb][2 * r] * scale, y = o[nb][2 * r + 1] * scale;
         if (answers) {
-            *(float2 *)(part + d) = make_float2(x, y);
+            *(float2 *)(partial + d) = make_float2(x, y);
         } else {
             *(uint32_t *)(out + d) = msgl__pack_two(x, y, T());
         }
@@ -173,10 +173,10 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
 {
     typedef shape<ROWS> S;
     extern __shared__ __align__(128) char smem[];
-    __shared__ float maxima[PARTS][ROWS], sums[PARTS][ROWS];
+    __shared__ float maxima[COLUMN_WARPS][ROWS], sums[COLUMN_WARPS][ROWS];
     const msgl_cuda_attn_call &a = c.attn;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t rows16 = warp / PARTS * 16, part = warp % PARTS;
+    const int32_t rows16 = warp / COLUMN_WARPS * 16, column_warp = warp % COLUMN_WARPS;
     const uint32_t q = msgl__shared_address(smem), ring = q + S::Q, p = ring + 2 * S::TILE;
     msgl__pdl_wait();
     msgl__pdl_trigger();
@@ -224,9 +224,9 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
         msgl__copy_async_wait<1>();
         __syncthreads(); // the tile is there, for all
         float s[1][4];
-        scores<T>(q + rows16 * PITCH, stage + part * 8 * PITCH, lane, s[0]);
+        scores<T>(q + rows16 * PITCH, stage + column_warp * 8 * PITCH, lane, s[0]);
         score(s);
-        const int32_t key0 = key + part * 8 + lane % 4 * 2;
+        const int32_t key0 = key + column_warp * 8 + lane % 4 * 2;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -238,7 +238,7 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
             float most = fmaxf(s[0][2 * r], s[0][2 * r + 1]);
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            if (lane % 4 == 0) maxima[part][row[r]] = most;
+            if (lane % 4 == 0) maxima[column_warp][row[r]] = most;
         }
         __syncthreads(); // the maxima are
         float rescale[2];
@@ -246,14 +246,14 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
         for (int r = 0; r < 2; r++) {
             float next = m[r];
 #pragma unroll
-            for (int i = 0; i < PARTS; i++) next = fmaxf(next, maxima[i][row[r]]);
+            for (int i = 0; i < COLUMN_WARPS; i++) next = fmaxf(next, maxima[i][row[r]]);
             const float base = next == -INFINITY ? 0.f : next; // nothing seen yet
             rescale[r] = msgl__exp2(m[r] - base);
             m[r] = next;
             const float x = msgl__exp2(s[0][2 * r] - base), y = msgl__exp2(s[0][2 * r + 1] - base);
             l[r] = l[r] * rescale[r] + (x + y);
             *(uint32_t *)(smem + S::Q + 2 * S::TILE + row[r] * P_PITCH +
-                          (part * 8 + lane % 4 * 2) * 2) = msgl__pack_two(x, y, T());
+                          (column_warp * 8 + lane % 4 * 2) * 2) = msgl__pack_two(x, y, T());
         }
 #pragma unroll
         for (int nb = 0; nb < COLUMNS / 8; nb++) {
@@ -261,7 +261,7 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
             for (int i = 0; i < 4; i++) o[nb][i] *= rescale[i / 2];
         }
         __syncthreads(); // the probabilities are
-        values<T>(p + rows16 * P_PITCH, stage + part * COLUMNS * 2, lane, o);
+        values<T>(p + rows16 * P_PITCH, stage + column_warp * COLUMNS * 2, lane, o);
         __syncthreads(); // the tile is free
         bring(key + 2 * KEYS, slot, stage);
         slot = slot_of(key + 3 * KEYS);
@@ -274,7 +274,7 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
     for (int r = 0; r < 2; r++) {
         l[r] += __shfl_xor_sync(~0u, l[r], 1);
         l[r] += __shfl_xor_sync(~0u, l[r], 2);
-        if (lane % 4 == 0) sums[part][row[r]] = l[r];
+        if (lane % 4 == 0) sums[column_warp][row[r]] = l[r];
     }
     __syncthreads();
 #pragma unroll
@@ -282,9 +282,9 @@ static __global__ __launch_bounds__(shape<ROWS>::THREADS) void triton_latent(
         if (row[r] >= w.rows) continue;
         float sum = 0.f;
 #pragma unroll
-        for (int i = 0; i < PARTS; i++) sum += sums[i][row[r]];
-        store_row<T>(c, w, ANSWERS, w.first + row[r], part * COLUMNS + lane % 4 * 2, r, m[r], sum,
-                     o);
+        for (int i = 0; i < COLUMN_WARPS; i++) sum += sums[i][row[r]];
+        store_row<T>(c, w, ANSWERS, w.first + row[r], column_warp * COLUMNS + lane % 4 * 2, r, m[r],
+                     sum, o);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the answers of triton and double_sparsity share: a head's attention to a range of slots by
-// dot products, the merge of a block's parts, and stage 2, the merge of a head's splits.
+// dot products, the merge of a block's groups of lanes, and stage 2, the merge of a head's splits.
 #ifndef MSGL_KERNEL_CUDA_ATTN_TRITON_STAGES_CUH
 #define MSGL_KERNEL_CUDA_ATTN_TRITON_STAGES_CUH
 
@@ -11,22 +11,23 @@
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 
-// Merges what PARTS parts of a block say of `rows` rows, in order, and writes it to the split's
-// place. o: [PARTS, ROWS, PITCH] sums of exp2(s - m) v; ml: [PARTS, ROWS] m and the sum of
-// exp2(s - m).
-template <int PARTS, int ROWS, int PITCH>
-static __device__ void msgl_merge_parts(const msgl_triton_call &c, const float *o, const float2 *ml,
-                                        int32_t req, int32_t head, int32_t rows, int32_t split)
+// Merges what GROUPS groups of lanes or warps of a block say of `rows` rows, in order, and writes
+// it to the split's place. o: [GROUPS, ROWS, PITCH] sums of exp2(s - m) v; ml: [GROUPS, ROWS] m and
+// the sum of exp2(s - m).
+template <int GROUPS, int ROWS, int PITCH>
+static __device__ void msgl_merge_groups(const msgl_triton_call &c, const float *o,
+                                         const float2 *ml, int32_t req, int32_t head, int32_t rows,
+                                         int32_t split)
 {
     const int32_t pairs = c.attn.head_dim / 2;
     for (int32_t i = threadIdx.x; i < rows * pairs; i += blockDim.x) {
         const int32_t row = i / pairs, col = i % pairs * 2;
         float m = -INFINITY, l = 0.f;
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) m = fmaxf(m, ml[p * ROWS + row].x);
+        for (int p = 0; p < GROUPS; p++) m = fmaxf(m, ml[p * ROWS + row].x);
         float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) {
+        for (int p = 0; p < GROUPS; p++) {
             const float weight = msgl__exp2(ml[p * ROWS + row].x - m);
             const float2 v = *(const float2 *)(o + (p * ROWS + row) * PITCH + col);
             l += weight * ml[p * ROWS + row].y;
@@ -41,11 +42,11 @@ static __device__ void msgl_merge_parts(const msgl_triton_call &c, const float *
 }
 
 // A head of its own. A key's row is spread over LANES lanes, 8 elements each, and a
-// block's PARTS groups of lanes take every PARTS-th key, AHEAD of them at a time.
+// block's GROUPS groups of lanes take every GROUPS-th key, AHEAD of them at a time.
 enum { MSGL_DOTS_THREADS = 128 }; // of a block of triton's
 
 template <int HD, int THREADS> struct msgl_dots {
-    static const int LANES = HD / 8, PARTS = THREADS / LANES, AHEAD = 4;
+    static const int LANES = HD / 8, GROUPS = THREADS / LANES, AHEAD = 4;
 };
 
 template <typename T>
@@ -74,8 +75,8 @@ static __device__ __forceinline__ float msgl_dot8(const float q[8], const float 
 
 // Shared memory of a block of msgl_dots_attend.
 template <int HD, int THREADS> struct msgl_dots_room {
-    float o[msgl_dots<HD, THREADS>::PARTS * HD];
-    float2 ml[msgl_dots<HD, THREADS>::PARTS];
+    float o[msgl_dots<HD, THREADS>::GROUPS * HD];
+    float2 ml[msgl_dots<HD, THREADS>::GROUPS];
 };
 
 // Attends with query head `head` of request req to slots[keys.begin, keys.end), of which there is
@@ -89,7 +90,7 @@ msgl_dots_attend(const msgl_triton_call &c, int32_t req, int32_t head, int32_t k
     typedef msgl_dots<HD, THREADS> S;
     const int N = S::AHEAD;
     const msgl_cuda_attn_call &a = c.attn;
-    const int32_t part = threadIdx.x / S::LANES, column = threadIdx.x % S::LANES * 8;
+    const int32_t group = threadIdx.x / S::LANES, column = threadIdx.x % S::LANES * 8;
     const bool has = column < a.head_dim;
     const size_t slot_stride = (size_t)a.num_kv_heads * a.head_dim;
     const T *k = (const T *)a.k + (size_t)kv_head * a.head_dim + column;
@@ -101,8 +102,8 @@ msgl_dots_attend(const msgl_triton_call &c, int32_t req, int32_t head, int32_t k
     const auto slot_of = [&](int32_t key) { return key < keys.end ? slots[key] : -1; };
     int32_t slot[N];
 #pragma unroll
-    for (int i = 0; i < N; i++) slot[i] = slot_of(keys.begin + i * S::PARTS + part);
-    for (int32_t key0 = keys.begin; key0 < keys.end; key0 += N * S::PARTS) {
+    for (int i = 0; i < N; i++) slot[i] = slot_of(keys.begin + i * S::GROUPS + group);
+    for (int32_t key0 = keys.begin; key0 < keys.end; key0 += N * S::GROUPS) {
         uint4 k_packed[N], v_packed[N];
         float s[N], before = m;
 #pragma unroll
@@ -114,13 +115,13 @@ msgl_dots_attend(const msgl_triton_call &c, int32_t req, int32_t head, int32_t k
         }
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            slot[i] = slot_of(key0 + (N + i) * S::PARTS + part);
+            slot[i] = slot_of(key0 + (N + i) * S::GROUPS + group);
             float x[8];
             msgl_unpack8<T>(k_packed[i], x);
             s[i] = msgl_dot8<S::LANES>(q, x) * a.scale;
             if (a.softcap > 0.f) s[i] = a.softcap * tanhf(s[i] / a.softcap);
             s[i] *= 1.4426950408889634f; // to base 2
-            if (key0 + i * S::PARTS + part >= keys.end) s[i] = -INFINITY;
+            if (key0 + i * S::GROUPS + group >= keys.end) s[i] = -INFINITY;
             m = fmaxf(m, s[i]);
         }
         const float base = m == -INFINITY ? 0.f : m; // no key yet
@@ -138,11 +139,11 @@ msgl_dots_attend(const msgl_triton_call &c, int32_t req, int32_t head, int32_t k
             for (int d = 0; d < 8; d++) o[d] = fmaf(p, x[d], o[d]);
         }
     }
-    if (column == 0) room->ml[part] = make_float2(m, l);
+    if (column == 0) room->ml[group] = make_float2(m, l);
 #pragma unroll
-    for (int d = 0; d < 8; d++) room->o[part * HD + column + d] = o[d];
+    for (int d = 0; d < 8; d++) room->o[group * HD + column + d] = o[d];
     __syncthreads();
-    msgl_merge_parts<S::PARTS, 1, HD>(c, room->o, room->ml, req, head, 1, split);
+    msgl_merge_groups<S::GROUPS, 1, HD>(c, room->o, room->ml, req, head, 1, split);
 }
 
 // Merges the splits of a head for which has_keys(split), two columns a thread. A sink is one more
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void msgl_merge_splits(const msgl_triton_call 
     if (col >= a.v_dim) return;
     const size_t row = (size_t)req * a.num_q_heads + head;
     const float *lse = c.attn_lse + row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.v_dim + col;
+    const float *partial = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.v_dim + col;
     const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
     float weight[MSGL_TRITON_MAX_SPLITS], m = sink;
     float2 v[MSGL_TRITON_MAX_SPLITS];
@@ -164,7 +165,7 @@ static __device__ __forceinline__ void msgl_merge_splits(const msgl_triton_call 
     for (int i = 0; i < MSGL_TRITON_MAX_SPLITS; i++) {
         const bool there = has_keys(i);
         weight[i] = there ? lse[i] : -INFINITY;
-        v[i] = there ? *(const float2 *)(part + i * a.v_dim) : make_float2(0.f, 0.f);
+        v[i] = there ? *(const float2 *)(partial + i * a.v_dim) : make_float2(0.f, 0.f);
         m = fmaxf(m, weight[i]);
     }
     float sum = expf(sink - m);

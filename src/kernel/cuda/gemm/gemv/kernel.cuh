@@ -170,9 +170,10 @@ static __device__ __forceinline__ float gemv_row_scale(const gemv_params &p, con
 }
 
 // Activations, normalised if asked, to shared memory. With the exponents of f32 a row's scale is
-// left to the end, since it needs the whole row: part[row][warp of that row] gets sums of squares.
+// left to the end, since it needs the whole row: squares[row][warp of that row] gets sums of
+// squares.
 template <typename T>
-static __device__ __forceinline__ void gemv_stage(const gemv_params &p, char *act, float *part,
+static __device__ __forceinline__ void gemv_stage(const gemv_params &p, char *act, float *squares,
                                                   int warps_per_row)
 {
     constexpr int BATCH = 4; // loads in flight
@@ -203,7 +204,7 @@ static __device__ __forceinline__ void gemv_stage(const gemv_params &p, char *ac
         }
         if (p.norm != NULL && gemv_type<T>::wide) {
             sum = gemv_warp_sum(sum);
-            if (lane == 0) part[row * GEMV_WARPS + sub] = sum;
+            if (lane == 0) squares[row * GEMV_WARPS + sub] = sum;
         }
     }
 }
@@ -211,7 +212,8 @@ static __device__ __forceinline__ void gemv_stage(const gemv_params &p, char *ac
 // The same for 5 to 8 long rows: a thread takes its eights of all rows, so that the norm's weights
 // are read once.
 template <typename T>
-static __device__ __forceinline__ void gemv_stage_long(const gemv_params &p, char *act, float *part)
+static __device__ __forceinline__ void gemv_stage_long(const gemv_params &p, char *act,
+                                                       float *squares)
 {
     constexpr int ROWS = 8;
     const int pitch = gemv_act_pitch(p.k), valid = p.k / 8;
@@ -234,7 +236,7 @@ static __device__ __forceinline__ void gemv_stage_long(const gemv_params &p, cha
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const float all = gemv_warp_sum(sum[r]);
-        if (threadIdx.x % 32 == 0) part[r * GEMV_WARPS + threadIdx.x / 32] = all;
+        if (threadIdx.x % 32 == 0) squares[r * GEMV_WARPS + threadIdx.x / 32] = all;
     }
 }
 
@@ -273,8 +275,9 @@ static __device__ __forceinline__ size_t gemv_word(const gemv_params &p, int col
     return ((size_t)column * p.n + o) * sizeof(float);
 }
 
-// This rank's part of a sum, as it is sent.
-static __device__ __forceinline__ float gemv_part(const gemv_params &p, float v, float scale, int o)
+// This rank's partial sum, as it is sent.
+static __device__ __forceinline__ float gemv_partial(const gemv_params &p, float v, float scale,
+                                                     int o)
 {
     v *= scale;
     if (p.bias != NULL) v += __ldg(p.bias + o);
@@ -282,12 +285,12 @@ static __device__ __forceinline__ float gemv_part(const gemv_params &p, float v,
 }
 
 static __device__ __forceinline__ void gemv_send(const gemv_params &p, const msgl_peer_slot &slot,
-                                                 int column, int o, float part)
+                                                 int column, int o, float partial)
 {
-    msgl__peer_push(slot.theirs + gemv_word(p, column, o), __float_as_uint(part));
+    msgl__peer_push(slot.theirs + gemv_word(p, column, o), __float_as_uint(partial));
 }
 
-// Adds what the other rank has sent to the parts that this thread has left in `held`, `stride`
+// Adds what the other rank has sent to the partials that this thread has left in `held`, `stride`
 // apart: of one output in each of the TILES tiles of a pass. A few at a time, whose ways to the L2
 // overlap.
 template <typename T, int TILES>
@@ -433,10 +436,10 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     constexpr int SUMS = GEMV_WARPS * COLUMNS * GEMV_PITCH;
     extern __shared__ __align__(128) char shared[];
     float *const sums = (float *)(shared + DEPTH * SLOT);
-    float *const part = sums + 2 * SUMS;
-    char *const act = (char *)(part + GEMV_MAX_ROWS * GEMV_WARPS);
-    // This thread's parts of sums over ranks, one of each tile. (Of all threads' they would take so
-    // much of a multiprocessor that the next product's block had no room there: 3 us a layer.)
+    float *const squares = sums + 2 * SUMS;
+    char *const act = (char *)(squares + GEMV_MAX_ROWS * GEMV_WARPS);
+    // This thread's partials of sums over ranks, one of each tile. (Of all threads' they would take
+    // so much of a multiprocessor that the next product's block had no room there: 3 us a layer.)
     float *held = (float *)(act + (STREAM ? 0 : (size_t)p.m * gemv_act_pitch(p.k))) + threadIdx.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int steps = (p.k + GEMV_STEP - 1) / GEMV_STEP;
@@ -468,9 +471,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
         gemv_load_first_acts<NB, DEPTH>(p, queue + ACT, SLOT, steps);
     } else {
         if (warps_per_row == 0) {
-            gemv_stage_long<T>(p, act, part);
+            gemv_stage_long<T>(p, act, squares);
         } else {
-            gemv_stage<T>(p, act, part, warps_per_row);
+            gemv_stage<T>(p, act, squares, warps_per_row);
         }
         __syncthreads();
     }
@@ -481,7 +484,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     if (p.norm != NULL && gemv_type<T>::wide && my_column < p.m) {
         float sum = 0;
         const int warps = warps_per_row == 0 ? GEMV_WARPS : warps_per_row;
-        for (int w = 0; w < warps; w++) sum += part[my_column * GEMV_WARPS + w];
+        for (int w = 0; w < warps; w++) sum += squares[my_column * GEMV_WARPS + w];
         scale = rsqrtf(sum / (float)p.k + p.eps);
     }
     const uint32_t b_lane =
@@ -526,7 +529,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
                 const float v = gemv_total(mine, COLUMNS, my_column, my_row);
                 const float up = p.gated ? gemv_total(mine, COLUMNS, my_column, my_row + 8) : 0;
                 if (p.summed) {
-                    *held = gemv_part(p, v, scale, o);
+                    *held = gemv_partial(p, v, scale, o);
                     gemv_send(p, peer, my_column, o, *held);
                 } else {
                     gemv_finish<T>(p, v, up, scale, my_column, o, old[j]);

@@ -8,7 +8,8 @@
 // possible are left behind the kernel before this one: the copy engine brings all of a block's rows
 // of W while that kernel still runs, and no thread is held up by it; behind msgl__pdl_wait every
 // lane reads its own activations straight into registers, one round trip to the L2, and keeps them
-// for all rows of W. A warp has one part of k. Warps meet once, to add their sums in a fixed order.
+// for all rows of W. A warp has one split of k. Warps meet once, to add their sums in a fixed
+// order.
 //
 // Instructions arrive late, too: each is executed once or twice, in kernels that follow each other
 // every few microseconds. So there are few of them: k is known to the compiler, rows of W pass in a
@@ -35,15 +36,16 @@
 #define GEMV_RESIDENT_HEAD (GEMV_WARPS * GEMV_RESIDENT_COLUMNS * 4 + 128)
 
 // How rows of K elements are divided.
-template <int K> struct gemv_parts {
+template <int K> struct gemv_k_split {
     static constexpr int CHUNKS = (K / GEMV_CHUNK + GEMV_WARPS - 1) / GEMV_WARPS; // of a warp
     static constexpr int WARPS = K / GEMV_CHUNK / CHUNKS;                         // that have any
-    static constexpr int PART = CHUNKS * GEMV_CHUNK * 2; // bytes of a row that one of them reads
+    static constexpr int SPLIT_BYTES =
+        CHUNKS * GEMV_CHUNK * 2; // bytes of a row that one of them reads
     // Bytes from one row of W in shared memory to the next: an odd multiple of 64, which keeps the
     // 16 byte pieces that eight lanes read at a time in different banks.
     static constexpr int PITCH = (2 * K + 127) / 128 * 128 + 64;
     static_assert(K == WARPS * CHUNKS * GEMV_CHUNK, "no warp has less than the others");
-    static_assert(PART >= 128, "a part has room for its sums");
+    static_assert(SPLIT_BYTES >= 128, "a split has room for its sums");
 };
 
 // Rows of shared memory for a block's outputs: whole eights, of gate rows and of up rows if gated.
@@ -78,37 +80,37 @@ static __device__ __forceinline__ void gemv_resident_load(const gemv_params &p, 
     for (int row = lane; row < rows; row += 32) {
         const int from = gemv_resident_row(p, begin, end, row);
         if (from < 0) continue;
-        msgl__bulk_load(weights + row * gemv_parts<K>::PITCH, p.w + (size_t)from * K * 2, K * 2,
+        msgl__bulk_load(weights + row * gemv_k_split<K>::PITCH, p.w + (size_t)from * K * 2, K * 2,
                         barrier);
     }
 }
 
-// Bytes from a warp's part of the first of 8 rows of W to the warp's sums of a column with these
-// rows, 8 floats. They are in the part of row `column`, in one of four groups of banks, so that
+// Bytes from a warp's split of the first of 8 rows of W to the warp's sums of a column with these
+// rows, 8 floats. They are in the split of row `column`, in one of four groups of banks, so that
 // neither the warp that writes them nor the one that adds them up meets conflicts. turn: which 8
 // outputs.
 template <int K>
 static __device__ __forceinline__ uint32_t gemv_resident_sum(uint32_t column, uint32_t turn)
 {
-    return column * gemv_parts<K>::PITCH + (column / 2 + turn) % 4 * 32;
+    return column * gemv_k_split<K>::PITCH + (column / 2 + turn) % 4 * 32;
 }
 
-// Products of this warp's part of W, `eights` times 8 rows, with its activations x. Sums take the
+// Products of this warp's split of W, `eights` times 8 rows, with its activations x. Sums take the
 // place of what was read: no other warp reads it.
 template <int K>
-static __device__ __forceinline__ void gemv_resident_multiply(uint32_t part, uint32_t eights,
-                                                              bool gated,
-                                                              const uint4 x[gemv_parts<K>::CHUNKS])
+static __device__ __forceinline__ void
+gemv_resident_multiply(uint32_t from_split, uint32_t eights, bool gated,
+                       const uint4 x[gemv_k_split<K>::CHUNKS])
 {
-    using parts = gemv_parts<K>;
+    using k_split = gemv_k_split<K>;
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t from = part + lane / 4 * parts::PITCH + lane % 4 * 16;
-    uint32_t to = part + lane % 4 * 8;
+    uint32_t from = from_split + lane / 4 * k_split::PITCH + lane % 4 * 16;
+    uint32_t to = from_split + lane % 4 * 8;
 #pragma unroll 1
     for (uint32_t i = 0; i < eights; i++) {
         float front[4] = {}, back[4] = {}; // of which rows 0 to 7 and rows 8 to 15 are meant
 #pragma unroll
-        for (int c = 0; c < parts::CHUNKS; c++) {
+        for (int c = 0; c < k_split::CHUNKS; c++) {
             const uint4 w = msgl__read_shared<uint4>(from + c * GEMV_CHUNK * 2);
             gemv_type<__nv_bfloat16>::mma(front, x[c].x, x[c].z, x[c].y, x[c].w, w.x, w.y);
             gemv_type<__nv_bfloat16>::mma(back, x[c].x, x[c].z, x[c].y, x[c].w, w.z, w.w);
@@ -116,8 +118,8 @@ static __device__ __forceinline__ void gemv_resident_multiply(uint32_t part, uin
         __syncwarp();
         const uint32_t sum = to + gemv_resident_sum<K>(lane / 4, i >> (int)gated);
         msgl__write_shared(sum, make_float2(front[0] + back[2], front[1] + back[3]));
-        from += 8 * parts::PITCH;
-        to += 8 * parts::PITCH;
+        from += 8 * k_split::PITCH;
+        to += 8 * k_split::PITCH;
     }
 }
 
@@ -149,7 +151,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     gemv_resident(const __grid_constant__ gemv_params p)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // never launched before
-    using parts = gemv_parts<K>;
+    using k_split = gemv_k_split<K>;
     using bf16 = gemv_type<__nv_bfloat16>;
     extern __shared__ __align__(128) char shared[];
     const char *const rows_of_w = shared + GEMV_RESIDENT_HEAD;
@@ -163,9 +165,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     if (warp == 0) gemv_resident_load<K>(p, begin, begin + outputs, weights, barrier);
     // This lane multiplies row lane / 4 of the activations, or the last one once more, whose
     // products are not used, and finishes output `lane` of row `warp`.
-    const bool has_part = parts::WARPS == GEMV_WARPS || warp < parts::WARPS;
+    const bool has_split = k_split::WARPS == GEMV_WARPS || warp < k_split::WARPS;
     const bool finishes = (int)warp < p.m && (int)lane < outputs;
-    const int k = warp * parts::PART / 2 + lane % 4 * 8;
+    const int k = warp * k_split::SPLIT_BYTES / 2 + lane % 4 * 8;
     const char *in = p.in + (min((int)lane / 4, p.m - 1) * p.ld_in + k) * 2;
     size_t out = (warp * p.ld_out + begin + lane) * 2;
     float bias[2] = {};
@@ -179,10 +181,10 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     msgl__pdl_wait();
     if (!p.early) msgl__pdl_trigger();
 
-    uint4 x[parts::CHUNKS];
-    if (has_part) {
+    uint4 x[k_split::CHUNKS];
+    if (has_split) {
 #pragma unroll
-        for (int c = 0; c < parts::CHUNKS; c++) {
+        for (int c = 0; c < k_split::CHUNKS; c++) {
             x[c] = __ldcg((const uint4 *)(in + c * GEMV_CHUNK * 2));
         }
     }
@@ -192,9 +194,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     if (p.accumulate && finishes) old = __ldcg((const uint16_t *)(p.out + out));
     if (NORM) {
         float squares = 0;
-        if (has_part) {
+        if (has_split) {
 #pragma unroll
-            for (int c = 0; c < parts::CHUNKS; c++) {
+            for (int c = 0; c < k_split::CHUNKS; c++) {
                 const float *const norm = p.norm + k + c * GEMV_CHUNK;
                 x[c] = gemv_times_norm<__nv_bfloat16>(x[c], norm, 1, &squares);
             }
@@ -204,9 +206,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         if (lane % 4 == 0) ((float *)shared)[lane / 4 * GEMV_WARPS + warp] = squares;
     }
     msgl__mbarrier_wait(barrier, 0);
-    if (has_part) {
+    if (has_split) {
         const uint32_t eights = (uint32_t)gemv_resident_rows(p.gated, outputs) / 8;
-        gemv_resident_multiply<K>(weights + warp * parts::PART, eights, p.gated, x);
+        gemv_resident_multiply<K>(weights + warp * k_split::SPLIT_BYTES, eights, p.gated, x);
     }
     __syncthreads();
     if (!NORM && p.summed && threadIdx.x == 0) {
@@ -217,14 +219,15 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     float scale = 1;
     if (NORM) {
         const char *const squares = shared + warp * GEMV_WARPS * 4;
-        scale = rsqrtf(gemv_resident_total<parts::WARPS>(squares, 4) * (1.0f / K) + p.eps);
+        scale = rsqrtf(gemv_resident_total<k_split::WARPS>(squares, 4) * (1.0f / K) + p.eps);
     }
-    const char *const at = rows_of_w + (lane / 8 << (int)p.gated) * 8 * parts::PITCH +
+    const char *const at = rows_of_w + (lane / 8 << (int)p.gated) * 8 * k_split::PITCH +
                            gemv_resident_sum<K>(warp, lane / 8) + lane % 8 * 4;
-    float v = gemv_resident_total<parts::WARPS>(at, parts::PART) * scale + bias[0];
+    float v = gemv_resident_total<k_split::WARPS>(at, k_split::SPLIT_BYTES) * scale + bias[0];
     if (p.gated) {
-        const char *const up_at = at + 8 * parts::PITCH;
-        const float up = gemv_resident_total<parts::WARPS>(up_at, parts::PART) * scale + bias[1];
+        const char *const up_at = at + 8 * k_split::PITCH;
+        const float up =
+            gemv_resident_total<k_split::WARPS>(up_at, k_split::SPLIT_BYTES) * scale + bias[1];
         v = __fdividef(v, 1.0f + __expf(-v)) * up;
     }
     if (!NORM && p.summed) {
@@ -242,7 +245,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
 
 template <int K> static size_t gemv_resident_shared(bool gated, int outputs)
 {
-    return GEMV_RESIDENT_HEAD + (size_t)gemv_resident_rows(gated, outputs) * gemv_parts<K>::PITCH;
+    return GEMV_RESIDENT_HEAD + (size_t)gemv_resident_rows(gated, outputs) * gemv_k_split<K>::PITCH;
 }
 
 #endif

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A call of the kernels that take and leave what a norm needs (msgl_norm_feed), checked against
+// A call of the kernels that take and leave what a norm needs (msgl_norm_stats), checked against
 // sums in f64 on the host, outputs poisoned with NaN beforehand; and what it leaves for the norm
 // behind.
-#ifndef MSGL_TESTS_CUDA_FED_CASE_CUH
-#define MSGL_TESTS_CUDA_FED_CASE_CUH
+#ifndef MSGL_TESTS_CUDA_FUSED_NORM_CASE_CUH
+#define MSGL_TESTS_CUDA_FUSED_NORM_CASE_CUH
 
-#include "kernel/cuda/gemm/fed.cuh"
+#include "kernel/cuda/gemm/fused_norm.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "tests/cuda/ops_check.cuh"
 
-typedef struct fed_case {
+typedef struct fused_norm_case {
     int m, n, k; // n: rows of W
-    bool norm, bias, gated, accumulate, feed;
+    bool norm, bias, gated, accumulate, norm_stats;
     int pad_in, pad_out; // beyond the rows
-} fed_case;
+} fused_norm_case;
 
 typedef struct operands {
     array in, w, norm, bias, out, next;
@@ -30,7 +30,7 @@ static int below(uint64_t *seed, int n)
     return (int)(rng_next(seed) % (uint64_t)n);
 }
 
-static operands make_operands(const fed_case *c, uint64_t *seed)
+static operands make_operands(const fused_norm_case *c, uint64_t *seed)
 {
     operands o = {};
     o.columns = c->gated ? c->n / 2 : c->n;
@@ -70,7 +70,7 @@ static void free_operands(operands *o)
 }
 
 // Row i of in, normed, with weight row j.
-static double dot(const fed_case *c, const operands *o, int i, int j, double scale)
+static double dot(const fused_norm_case *c, const operands *o, int i, int j, double scale)
 {
     const float *row = o->in.host + i * o->ld_in, *w = o->w.host + (size_t)j * c->k;
     double sum = 0;
@@ -81,7 +81,7 @@ static double dot(const fed_case *c, const operands *o, int i, int j, double sca
     return sum + (c->bias ? (double)o->bias.host[j] : 0);
 }
 
-static double reference(const fed_case *c, const operands *o, int i, int j)
+static double reference(const fused_norm_case *c, const operands *o, int i, int j)
 {
     double scale = 1;
     if (c->norm) {
@@ -96,7 +96,8 @@ static double reference(const fed_case *c, const operands *o, int i, int j)
 }
 
 // Of the values as they were stored.
-static void check_feed(family *f, const fed_case *c, operands *o, int parts, const char *what)
+static void check_norm_stats(family *f, const fused_norm_case *c, operands *o, int parts,
+                             const char *what)
 {
     array_download(&o->scaled_out);
     array_download(&o->sums_out);
@@ -119,8 +120,8 @@ static void check_feed(family *f, const fed_case *c, operands *o, int parts, con
 
 // run(call): queues all of it, by the plan that `plan` names.
 template <typename RUN>
-static void check_fed(bench_exec *e, family *f, const fed_case *c, uint64_t *seed, const char *plan,
-                      RUN run)
+static void check_fused_norm(bench_exec *e, family *f, const fused_norm_case *c, uint64_t *seed,
+                             const char *plan, RUN run)
 {
     enum { SAMPLES = 400 };
     operands o = make_operands(c, seed);
@@ -137,19 +138,20 @@ static void check_fed(bench_exec *e, family *f, const fed_case *c, uint64_t *see
     call.accumulate = c->accumulate;
     call.out = o.out.dev;
     call.ld_out = o.ld_out;
-    msgl_norm_feed fed = {};
+    msgl_norm_stats stats = {};
     if (c->norm) {
-        fed = {o.scaled.dev, (float *)o.sums.dev, o.parts, call.in, call.norm, c->m};
+        stats = {o.scaled.dev, (float *)o.sums.dev, o.parts, call.in, call.norm, c->m};
     }
-    if (c->feed) {
-        fed.scaled = o.scaled_out.dev, fed.sums = (float *)o.sums_out.dev;
+    if (c->norm_stats) {
+        stats.scaled = o.scaled_out.dev, stats.sums = (float *)o.sums_out.dev;
         call.next_norm = (const float *)o.next.dev;
     }
-    call.feed = c->norm || c->feed ? &fed : NULL;
+    call.norm_stats = c->norm || c->norm_stats ? &stats : NULL;
     char what[300];
     snprintf(what, sizeof what, "%s: m %d n %d k %d%s%s%s%s%s pad %d %d", plan, c->m, c->n, c->k,
              c->norm ? " norm" : "", c->bias ? " bias" : "", c->gated ? " gated" : "",
-             c->accumulate ? " accumulate" : "", c->feed ? " feed" : "", c->pad_in, c->pad_out);
+             c->accumulate ? " accumulate" : "", c->norm_stats ? " norm_stats" : "", c->pad_in,
+             c->pad_out);
     expect(f, run(&call), what);
     exec_sync(e);
     array_download(&o.out);
@@ -173,40 +175,41 @@ static void check_fed(bench_exec *e, family *f, const fed_case *c, uint64_t *see
         const double inputs = c->norm ? 5 * dtype_error(MSGL_BF16) * size : 2e-5 * size;
         expect_near(f, got, want, dtype_error(MSGL_BF16) * fabs(want) + inputs, what);
     }
-    if (c->feed) {
-        expect(f, fed.x == call.out && fed.weight == call.next_norm && fed.m == c->m, what);
-        check_feed(f, c, &o, fed.parts, what);
+    if (c->norm_stats) {
+        expect(f, stats.x == call.out && stats.weight == call.next_norm && stats.m == c->m, what);
+        check_norm_stats(f, c, &o, stats.num_tiles, what);
     }
     free_operands(&o);
 }
 
-static fed_case random_case(uint64_t *seed)
+static fused_norm_case random_case(uint64_t *seed)
 {
-    fed_case c = {};
+    fused_norm_case c = {};
     c.gated = below(seed, 3) == 0;
     c.m = 1 + below(seed, 256);
     c.n = 16 * (1 + below(seed, below(seed, 6) == 0 ? 100 : 30));
     c.k = 8 * (1 + below(seed, below(seed, 6) == 0 ? 250 : 80));
     c.norm = below(seed, 2) == 0;
-    c.pad_in = c.norm ? 0 : 8 * below(seed, 3); // what is fed has no gaps
+    c.pad_in = c.norm ? 0 : 8 * below(seed, 3); // the scaled input has no gaps
     c.pad_out = 8 * below(seed, 3);
     c.bias = below(seed, 3) == 0;
     c.accumulate = !c.gated && below(seed, 2) == 0;
-    c.feed = !c.gated && !c.norm && below(seed, 2) == 0;
+    c.norm_stats = !c.gated && !c.norm && below(seed, 2) == 0;
     return c;
 }
 
-typedef struct fed_shape {
+typedef struct fused_norm_shape {
     int n, k;
     bool norm, gated, accumulate;
-} fed_shape;
+} fused_norm_shape;
 
 // Products of decoders' layers that both kernels take, in turn with ms[0..5] rows; then two more.
 // check(c): by the plan that the engine gets.
 template <typename CHECK>
-static void check_chosen(const options *opt, const int ms[6], const fed_shape more[2], CHECK check)
+static void check_chosen(const options *opt, const int ms[6], const fused_norm_shape more[2],
+                         CHECK check)
 {
-    static const fed_shape BOTH[] = {
+    static const fused_norm_shape BOTH[] = {
         {1152, 896, true, false, false},  {896, 896, false, false, true},
         {7936, 896, true, true, false},   {896, 4864, false, false, true},
         {4096, 1024, true, false, false}, {1024, 2048, false, false, true},
@@ -214,33 +217,34 @@ static void check_chosen(const options *opt, const int ms[6], const fed_shape mo
         {264, 136, false, false, false},  {3072, 2048, true, false, false}};
     enum { NUM = sizeof BOTH / sizeof BOTH[0] };
     for (int i = 0; i < NUM + 2; i++) {
-        const fed_shape s = i < NUM ? BOTH[i] : more[i - NUM];
-        fed_case c = {};
+        const fused_norm_shape s = i < NUM ? BOTH[i] : more[i - NUM];
+        fused_norm_case c = {};
         c.m = ms[i % 6];
         c.n = s.n, c.k = s.k;
         c.norm = s.norm, c.gated = s.gated, c.accumulate = s.accumulate;
-        c.feed = c.accumulate;
+        c.norm_stats = c.accumulate;
         c.bias = i % 4 == 1;
         if (!opt->quick || c.n < 1000) check(&c);
     }
 }
 
-// Values of another x, weight or number of rows, or none, are not taken. run: as in check_fed.
-template <typename RUN> static void check_other_feeds(family *f, int m, RUN run)
+// Values of another x, weight or number of rows, or none, are not taken. run: as in
+// check_fused_norm.
+template <typename RUN> static void check_other_norm_stats(family *f, int m, RUN run)
 {
     alignas(16) const float x[8] = {}, weight[8] = {};
     const msgl_weight w = {&msgl__cuda_formats[MSGL_W_BF16], 64, 64, (void *)x};
     for (int i = 0; i < 4; i++) {
-        msgl_norm_feed fed = {(void *)x, (float *)x, 1, x, weight, m};
+        msgl_norm_stats stats = {(void *)x, (float *)x, 1, x, weight, m};
         msgl_linear_call call = {};
-        call.w = &w, call.in = x, call.m = m, call.norm = weight, call.feed = &fed;
+        call.w = &w, call.in = x, call.m = m, call.norm = weight, call.norm_stats = &stats;
         call.ld_in = call.ld_out = 64, call.out = (void *)x;
-        expect(f, msgl__is_fed(&call), "a feed of its own");
+        expect(f, msgl__has_norm_stats(&call), "norm_stats of its own");
         if (i == 0) call.in = x + 4;
         if (i == 1) call.norm = weight + 4;
         if (i == 2) call.m = m + 1;
-        if (i == 3) fed.parts = 0;
-        expect(f, !msgl__is_fed(&call) && !run(&call), "a feed of something else");
+        if (i == 3) stats.num_tiles = 0;
+        expect(f, !msgl__has_norm_stats(&call) && !run(&call), "norm_stats of something else");
     }
 }
 

@@ -22,7 +22,7 @@
 enum { MAX_VOCAB = 256, MAX_TOKENS = 256, PLACE = 7, BIAS_PLACE = 3 };
 
 // One case of the file, as a call of one row. Prompt and answer do not begin at the pool's start.
-struct late_case {
+struct adjust_case {
     int vocab;
     float logits[MAX_VOCAB], adjusted[MAX_VOCAB];
     int32_t pool[MAX_TOKENS];
@@ -59,9 +59,9 @@ static float number(const json_t *j, const char *name)
     return (float)json_number_value(v);
 }
 
-static void read_case(const json_t *j, struct late_case *c)
+static void read_case(const json_t *j, struct adjust_case *c)
 {
-    *c = (struct late_case){0};
+    *c = (struct adjust_case){0};
     c->vocab = read_bits(json_object_get(j, "logits"), c->logits);
     assert_int_equal(read_bits(json_object_get(j, "adjusted"), c->adjusted), c->vocab);
     msgl_sample_row *r = &c->row;
@@ -121,7 +121,7 @@ static void test_equals_torch(void **state)
     (void)state;
     json_t *cases = load_cases();
     for (size_t i = 0; i < json_array_size(cases); i++) {
-        static struct late_case c;
+        static struct adjust_case c;
         float before[MAX_VOCAB];
         read_case(json_array_get(cases, i), &c);
         memcpy(before, c.logits, sizeof before);
@@ -183,7 +183,7 @@ static void test_tokens(void **state)
     json_t *cases = load_cases();
     int moved = 0;
     for (size_t i = 0; i < json_array_size(cases); i++) {
-        static struct late_case c;
+        static struct adjust_case c;
         read_case(json_array_get(cases, i), &c);
         const size_t bytes = (size_t)c.vocab * sizeof(float);
         static float l[3 * MAX_VOCAB], before[3 * MAX_VOCAB];
@@ -229,7 +229,7 @@ static void test_tokens(void **state)
 static void test_bad_logits(void **state)
 {
     struct fixture *f = *state;
-    static struct late_case c;
+    static struct adjust_case c;
     json_t *cases = load_cases();
     for (size_t i = 0; i < json_array_size(cases); i++) {
         for (int kind = 0; kind < 2; kind++) {

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Llama and what the converters make of its class: rows of q and k are permuted, so that what
+// rotates together is side by side. Mistral's files say llama, and their window is not in them;
+// Mixtral is a llama with experts. OLMo 2 is not permuted.
+#include "models/gguf/arch.h"
+
+static const msgl_gguf_name MIXTRAL_NAMES[] = {
+    {"ffn_gate_inp.", "block_sparse_moe.gate.", MSGL_GGUF_AS_IT_IS},
+    {NULL, NULL, MSGL_GGUF_AS_IT_IS},
+};
+
+static const msgl_gguf_field MIXTRAL_FIELDS[] = {
+    {MSGL_GGUF_CONFIG, "num_local_experts", "expert_count"},
+    {MSGL_GGUF_CONFIG, "num_experts_per_tok", "expert_used_count"},
+    {MSGL_GGUF_CONFIG, NULL, NULL},
+};
+
+static const msgl_gguf_field GRANITE_FIELDS[] = {
+    {MSGL_GGUF_CONFIG, "attention_multiplier", "attention.scale"},
+    {MSGL_GGUF_CONFIG, "embedding_multiplier", "embedding_scale"},
+    {MSGL_GGUF_CONFIG, "residual_multiplier", "residual_scale"},
+    {MSGL_GGUF_CONFIG, "logits_scaling", "logit_scale"}, // logits are divided by it
+    {MSGL_GGUF_CONFIG, NULL, NULL},
+};
+
+static const msgl_gguf_name OLMO2_NAMES[] = {
+    {"post_attention_norm.", "post_attention_layernorm.", MSGL_GGUF_AS_IT_IS},
+    {"post_ffw_norm.", "post_feedforward_layernorm.", MSGL_GGUF_AS_IT_IS},
+    {NULL, NULL, MSGL_GGUF_AS_IT_IS},
+};
+
+const msgl_gguf_arch msgl__gguf_llama[] = {
+    {.name = "llama",
+     .hf = "MixtralForCausalLM",
+     .takes = msgl__gguf_has_experts,
+     .pairs = true,
+     .names = MIXTRAL_NAMES,
+     .fields = MIXTRAL_FIELDS},
+    {.name = "llama", .hf = "LlamaForCausalLM", .pairs = true},
+    // Mistral Small 3.1 and 3.2, which are Mistrals without a window.
+    {.name = "mistral3", .hf = "LlamaForCausalLM", .pairs = true},
+    {.name = "granite", .hf = "GraniteForCausalLM", .pairs = true, .fields = GRANITE_FIELDS},
+    {.name = "smollm3", .hf = "SmolLM3ForCausalLM", .pairs = true},
+    {.name = "olmo2", .hf = "Olmo2ForCausalLM", .names = OLMO2_NAMES},
+    {.name = NULL},
+};
