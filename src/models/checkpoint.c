@@ -168,14 +168,22 @@ static void advise(const uint8_t *data, size_t bytes, int advice, bool outward)
     if (to > from) madvise((void *)from, to - from, advice);
 }
 
+static void advise_sides(const msgl_tensor *t, int advice, bool outward)
+{
+    for (int i = 0; i < MSGL_ROLES; i++) {
+        const msgl_side *side = &t->packing.sides[i];
+        if (side->data != NULL) advise(side->data, side->bytes, advice, outward);
+    }
+}
+
 void msgl__tensor_will_need(const msgl_tensor *t, size_t from, size_t bytes)
 {
     advise(t->data + from, bytes, MADV_WILLNEED, true);
-    if (t->scales != NULL) advise(t->scales->data, t->scales->bytes, MADV_WILLNEED, true);
+    advise_sides(t, MADV_WILLNEED, true);
 }
 
 void msgl__tensor_drop(const msgl_tensor *t)
 {
     advise(t->data, t->bytes, MADV_DONTNEED, false);
-    if (t->scales != NULL) advise(t->scales->data, t->scales->bytes, MADV_DONTNEED, false);
+    advise_sides(t, MADV_DONTNEED, false);
 }

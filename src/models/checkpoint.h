@@ -13,33 +13,27 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "quant/stored.h"
 #include "utils/file.h"
 
 #define MSGL_TENSOR_MAX_DIMS 8
 
 typedef struct msgl_model_config msgl_model_config; // models/config.h
-typedef struct msgl_blocks msgl_blocks;             // quant/blocks.h
 
 typedef struct msgl_tensor {
-    char *name;                // as the architectures declare it
-    char *label;               // as the file has it; NULL: the same
-    int32_t file;              // index of its file
-    const char *type;          // of the elements, as the file calls it; static
-    bool loadable;             // they can become weights: `blocks` and `dtype` say how
-    const msgl_blocks *blocks; // NULL: they stand one by one, as dtype
+    char *name;           // as the architectures declare it
+    char *label;          // as the file has it; NULL: the same
+    int32_t file;         // index of its file
+    const char *type;     // of the elements, as the file calls it; static
+    bool loadable;        // they can become weights: `packing` and `dtype` say how
+    msgl_packing packing; // without a form: they stand one by one, as dtype
     msgl_dtype dtype;
     int32_t ndim;
     int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
     const uint8_t *data;                // in the mapping; not necessarily aligned
     size_t bytes;
-    // Of a matrix whose elements are e4m3 (`blocks` and `dtype` say nothing then): another tensor,
-    // f32, a scale for each MSGL_SCALED x MSGL_SCALED of them. With blocks: one of bytes, an e8m0
-    // for each block, by which its elements are multiplied. Else NULL.
-    const struct msgl_tensor *scales;
-    bool is_scales; // of another one
+    bool is_side; // the model need not have it: another one's packing has, or nothing does
 } msgl_tensor;
-
-enum { MSGL_SCALED = 128 };
 
 // A list of tensors that grows while files are read.
 typedef struct msgl_tensor_list {
@@ -92,7 +86,7 @@ const char *msgl__checkpoint_file(const msgl_checkpoint *c,
 const char *msgl__tensor_label(const msgl_tensor *t);    // for messages
 // "[3, 4]" in buf, which it returns.
 const char *msgl__shape_show(const int64_t *dims, int32_t ndim, char *buf, size_t size);
-// Starts reading `bytes` of the tensor from `from` on, and its scales, from disk; and gives its
+// Starts reading `bytes` of the tensor from `from` on, and its sides, from disk; and gives its
 // pages back once they were used, so that the mapped file does not count as resident beside the
 // packed weights.
 void msgl__tensor_will_need(const msgl_tensor *t, size_t from, size_t bytes);

@@ -10,6 +10,7 @@
 #include "models/arch.h"
 #include "models/checkpoint.h"
 #include "models/json_read.h"
+#include "models/quantization.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -315,45 +316,14 @@ static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
     return all;
 }
 
-static void expect_word(msgl_json_reader *r, const char *key, const char *usual, const char *word,
-                        const char *allowed)
-{
-    if (strcmp(msgl__json_str_or(r, key, usual), word) == 0) return;
-    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), allowed);
-}
-
-// FP8 as DeepSeek-V3 has it, MXFP4 as gpt-oss. What is stored like that, the files' tensors say by
-// themselves.
-static void check_quantization(msgl_json_reader *r)
-{
-    const json_t *given = msgl__json_get(r, "quantization_config");
-    if (given == NULL) return;
-    if (!json_is_object(given)) {
-        msgl__json_reject(r, MSGL_EFORMAT, "quantization_config", given, "an object");
-        return;
-    }
-    msgl_json_reader sub = *r;
-    sub.section = "quantization_config";
-    sub.obj = given;
-    if (strcmp(msgl__json_str_or(&sub, "quant_method", ""), "mxfp4") == 0) return;
-    expect_word(&sub, "quant_method", "", "fp8", "fp8, mxfp4, or no quantization_config");
-    expect_word(&sub, "fmt", "e4m3", "e4m3", "e4m3");
-    expect_word(&sub, "activation_scheme", "dynamic", "dynamic", "dynamic");
-    const json_t *size = msgl__json_get(&sub, "weight_block_size");
-    if (json_array_size(size) != 2 || json_integer_value(json_array_get(size, 0)) != MSGL_SCALED ||
-        json_integer_value(json_array_get(size, 1)) != MSGL_SCALED) {
-        msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "weight_block_size", size, "[128, 128]");
-    }
-    r->status = sub.status;
-}
-
 int msgl__config_read(msgl_json_reader *r, msgl_model_config *c)
 {
     memset(c, 0, sizeof *c);
     c->sampling = msgl__sampling_params_plain();
     find_arch(r, c);
     if (r->status != 0) return r->status;
-    check_quantization(r);
+    msgl_quantization q;
+    msgl__quantization_read(r, &q); // to check it; safetensors.c reads it for its tensors
     read_dtype(r, c);
     c->tie_embeddings = msgl__json_bool_or(r, "tie_word_embeddings", c->arch->ties_by_default);
     if (c->arch->text_section == NULL) {

@@ -12,7 +12,7 @@
 #include "core/mem.h"
 #include "models/formats.h"
 #include "models/gguf/arch.h"
-#include "quant/blocks.h"
+#include "quant/stored.h"
 #include "utils/gguf_split.h"
 #include "utils/log.h"
 
@@ -48,9 +48,10 @@ static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
 {
     t->type = s->name;
     t->dtype = MSGL_F32;
-    t->blocks = msgl__blocks_of_ggml(s->name);
+    t->packing.blocks = msgl__blocks_of_ggml(s->name);
+    if (t->packing.blocks != NULL) t->packing.form = &msgl__stored_blocks;
     // ggml spells the types without blocks as safetensors do.
-    t->loadable = t->blocks != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
+    t->loadable = t->packing.form != NULL || msgl__dtype_parse(s->name, &t->dtype) == 0;
 }
 
 // Example: attn_k_b of 4 heads, [4, 32, 16], is [128, 16] when it is flat.

@@ -13,16 +13,16 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "models/adapters.h"
 #include "models/config.h"
 #include "models/formats.h"
 #include "models/json_read.h"
-#include "quant/blocks.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
 // The format's own bound on the header.
 static const size_t MAX_HEADER = 100u << 20;
-enum { PATH_BYTES = 4096, NAME_BYTES = 512, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
+enum { PATH_BYTES = 4096, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
 
 typedef struct dtype_info {
     const char *name;
@@ -346,72 +346,6 @@ static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
     return code != 0 ? code : msgl__checkpoint_sort(c, err);
 }
 
-// The shape of what has a scale for each block of t, whole or not.
-static bool is_grid(const msgl_tensor *s, const msgl_tensor *t, int64_t grid[2])
-{
-    for (int i = 0; i < 2; i++) {
-        grid[i] = t->dims[i] / MSGL_SCALED + (t->dims[i] % MSGL_SCALED != 0);
-    }
-    return s->ndim == 2 && s->dims[0] == grid[0] && s->dims[1] == grid[1];
-}
-
-// A matrix of F8_E4M3 becomes a weight by the scales that lie beside it: DeepSeek-V3's files
-// (DeepSeek-AI 2024, section 3.3.2).
-static int link_scales(msgl_checkpoint *c, msgl_err *err)
-{
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        msgl_tensor *t = &c->tensors.at[i];
-        char name[NAME_BYTES], shown[96], found[80], want[48];
-        if (t->ndim != 2 || strcmp(t->type, "F8_E4M3") != 0) continue;
-        const int n = snprintf(name, sizeof name, "%s_scale_inv", t->name);
-        const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
-        if (s == NULL) continue;
-        int64_t grid[2];
-        if (!is_grid(s, t, grid) || !s->loadable || s->dtype != MSGL_F32) {
-            return msgl__err_set(
-                err, MSGL_EUNSUPPORTED,
-                "%s: tensor %s: found %s %s, allowed F32 %s: a scale for each "
-                "%d x %d elements",
-                msgl__checkpoint_file(c, s), msgl__printable(s->name, shown, sizeof shown), s->type,
-                msgl__shape_show(s->dims, s->ndim, found, sizeof found),
-                msgl__shape_show(grid, 2, want, sizeof want), MSGL_SCALED, MSGL_SCALED);
-        }
-        t->loadable = true;
-        t->scales = s;
-        c->tensors.at[s - c->tensors.at].is_scales = true;
-    }
-    return 0;
-}
-
-// Matrices of a mixture's experts as gpt-oss has them, MXFP4: X_blocks [experts, rows, blocks, 16]
-// and X_scales [experts, rows, blocks] are one tensor X [experts, rows, columns].
-static bool is_mxfp4(const msgl_tensor *t, size_t *name)
-{
-    static const char SUFFIX[] = "_blocks";
-    const size_t n = strlen(t->name), s = sizeof SUFFIX - 1;
-    *name = n > s ? n - s : 0;
-    return t->ndim == 4 && t->dims[3] == msgl__blocks_ocp_mxfp4.bytes &&
-           strcmp(t->type, "U8") == 0 && *name > 0 && strcmp(t->name + *name, SUFFIX) == 0;
-}
-
-static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
-{
-    bool any = false;
-    for (size_t i = 0, name; i < c->tensors.count; i++) {
-        msgl_tensor *t = &c->tensors.at[i];
-        if (!is_mxfp4(t, &name)) continue;
-        t->label = t->name;
-        t->name = msgl__strdup(t->label);
-        if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
-        t->name[name] = '\0';
-        t->ndim = 3;
-        t->dims[2] *= msgl__blocks_ocp_mxfp4.elements;
-        t->blocks = &msgl__blocks_ocp_mxfp4;
-        any = true;
-    }
-    return any ? msgl__checkpoint_sort(c, err) : 0;
-}
-
 // A model that was saved without its head, as those that are made to embed are (Qwen3-Embedding):
 // its tensors have no "model." in front.
 static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
@@ -442,43 +376,16 @@ static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
     return msgl__checkpoint_sort(c, err);
 }
 
-static int link_exponents(msgl_checkpoint *c, msgl_err *err)
-{
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        msgl_tensor *t = &c->tensors.at[i];
-        char name[NAME_BYTES], shown[96], found[80], want[48];
-        if (t->blocks != &msgl__blocks_ocp_mxfp4) continue;
-        const int n = snprintf(name, sizeof name, "%s_scales", t->name);
-        const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
-        const int64_t grid[3] = {t->dims[0], t->dims[1], t->dims[2] / t->blocks->elements};
-        if (s == NULL || strcmp(s->type, "U8") != 0 || s->ndim != 3 ||
-            memcmp(s->dims, grid, sizeof grid) != 0) {
-            return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                                 "%s: tensor %s: found scales %s %s, allowed U8 %s beside it",
-                                 msgl__checkpoint_file(c, t),
-                                 msgl__printable(msgl__tensor_label(t), shown, sizeof shown),
-                                 s != NULL ? s->type : "nowhere",
-                                 s != NULL ? msgl__shape_show(s->dims, s->ndim, found, sizeof found)
-                                           : "",
-                                 msgl__shape_show(grid, 3, want, sizeof want));
-        }
-        t->loadable = true;
-        t->scales = s;
-        c->tensors.at[s - c->tensors.at].is_scales = true;
-    }
-    return 0;
-}
-
 static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
 {
     char index[PATH_BYTES];
     int code = msgl__path_join(dir, "model.safetensors.index.json", index, sizeof index, err);
     if (code != 0) return code;
     code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
-    if (code == 0) code = name_mxfp4(c, err);
-    if (code == 0) code = add_model_prefix(c, err);
-    if (code == 0) code = link_exponents(c, err);
-    return code != 0 ? code : link_scales(c, err);
+    msgl_quantization q;
+    if (code == 0) code = msgl__quantization_load(dir, &q, err);
+    if (code == 0) code = msgl__adapt(c, &q, err);
+    return code != 0 ? code : add_model_prefix(c, err);
 }
 
 static bool is_folder(const char *path)
@@ -489,8 +396,8 @@ static bool is_folder(const char *path)
 
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
-    .types = "F32, F16 or BF16, F8_E4M3 of two dimensions beside its *_scale_inv, or MXFP4 as "
-             "*_blocks and *_scales",
+    .types = "F32, F16 or BF16, or packed values with their scales, as FP8, INT8, AWQ, GPTQ, "
+             "compressed-tensors, ModelOpt, bitsandbytes, MLX and MXFP4 name them",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

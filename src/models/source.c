@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/source.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/round.h"
-#include "quant/blocks.h"
+#include "quant/stored.h"
 
-enum { TASK_ROWS = 16 };
-
-// 2^(b - 127), of 255 NaN (OCP Microscaling Formats v1.0, 5.4.1).
-static float e8m0_to_f32(uint8_t b)
-{
-    return b == 255 ? NAN : ldexpf(1, b - 127);
-}
+// Columns that are expanded at a time.
+enum { TASK_ROWS = 16, CHUNK = 256 };
 
 static size_t tensor_cols(const msgl_source *s)
 {
     return s->all_cols > 0 ? s->all_cols : s->cols;
 }
 
+// The tensor as a matrix: what is in front of its last dimension are rows.
+static msgl_packed packed_of(const msgl_tensor *t)
+{
+    msgl_packed p = {.how = &t->packing, .data = t->data, .rows = 1, .cols = 1};
+    for (int32_t i = 0; i + 1 < t->ndim; i++) p.rows *= (size_t)t->dims[i];
+    if (t->ndim > 0) p.cols = (size_t)t->dims[t->ndim - 1];
+    return p;
+}
+
 static bool expands(const msgl_tensor *t)
 {
-    return t->blocks != NULL || t->scales != NULL;
+    return t->packing.form != NULL;
 }
 
 const void *msgl__source_direct(const msgl_source *s, size_t skip)
@@ -59,14 +62,6 @@ static size_t stored_at(const msgl_source *s, size_t i)
     return s->first + stored_behind(s, i);
 }
 
-// Bytes of the first n elements of a tensor whose rows are whole blocks.
-static size_t bytes_of(const msgl_tensor *t, size_t n)
-{
-    if (t->blocks == NULL) return n * (t->scales != NULL ? 1 : msgl__dtype_size(t->dtype));
-    const size_t elements = (size_t)t->blocks->elements;
-    return (n + elements - 1) / elements * (size_t)t->blocks->bytes;
-}
-
 void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *from, size_t *bytes)
 {
     size_t cols = s->cols == 0 ? 1 : tensor_cols(s), begin = skip, end = skip + rows;
@@ -81,51 +76,42 @@ void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *f
     }
     begin = (s->first + begin) * cols;
     end = (s->first + end) * cols;
-    const size_t unit = s->t->blocks != NULL ? (size_t)s->t->blocks->elements : 1;
-    *from = bytes_of(s->t, begin / unit * unit);
-    *bytes = bytes_of(s->t, end) - *from;
+    const msgl_packed p = packed_of(s->t);
+    if (!expands(s->t)) {
+        const size_t size = msgl__dtype_size(s->t->dtype);
+        *from = begin * size;
+        *bytes = (end - begin) * size;
+    } else if (p.how->form->span != NULL) {
+        p.how->form->span(&p, begin, end, from, bytes);
+    } else {
+        *from = 0;
+        *bytes = s->t->bytes;
+    }
 }
 
 typedef struct filling {
     const msgl_source *s;
     int32_t first, rows;
     char *out;
-    float e4m3[256]; // the codes' values, where there are scales
+    msgl_packed p; // of a tensor that is expanded
 } filling;
 
-// Elements of a row that are expanded at a time: a block, or what shares a scale.
-static size_t unit_of(const msgl_tensor *t)
+// Columns [at, at + CHUNK) of the tensor's row, those of them that it has; how many.
+static size_t expand_chunk(const filling *f, size_t row, size_t at, size_t end, float *values)
 {
-    return t->blocks != NULL ? (size_t)t->blocks->elements : MSGL_SCALED;
-}
-
-// Those from `at` on of the tensor's row `row`, which has `cols` of them.
-static void expand_unit(const filling *f, size_t row, size_t cols, size_t at, float *values)
-{
-    const msgl_tensor *t = f->s->t;
-    const size_t n = unit_of(t), units = (cols + n - 1) / n;
-    float scale;
-    if (t->blocks != NULL) {
-        const size_t block = row * units + at / n;
-        t->blocks->expand(t->data + block * (size_t)t->blocks->bytes, values);
-        if (t->scales == NULL) return;
-        scale = e8m0_to_f32(t->scales->data[block]);
-        for (size_t i = 0; i < n; i++) values[i] *= scale;
-        return;
-    }
-    memcpy(&scale, t->scales->data + (row / n * units + at / n) * sizeof scale, sizeof scale);
-    const uint8_t *codes = t->data + row * cols;
-    for (size_t i = at; i < at + n && i < cols; i++) values[i - at] = f->e4m3[codes[i]] * scale;
+    const size_t n = end - at < CHUNK ? end - at : CHUNK;
+    f->p.how->form->expand(&f->p, row, at, n, values);
+    return n;
 }
 
 static void expand_row(const filling *f, size_t row, char *out)
 {
     const msgl_source *s = f->s;
-    const size_t n = unit_of(s->t), begin = s->first_col, end = begin + s->cols;
-    for (size_t at = begin / n * n; at < end; at += n) {
-        float values[MSGL_MAX_BLOCK];
-        expand_unit(f, row, tensor_cols(s), at, values);
-        for (size_t i = at < begin ? begin - at : 0; i < n && at + i < end; i++) {
+    const size_t begin = s->first_col, end = begin + s->cols;
+    float values[CHUNK];
+    for (size_t at = begin, n; at < end; at += n) {
+        n = expand_chunk(f, row, at, end, values);
+        for (size_t i = 0; i < n; i++) {
             msgl__store_f32(out, s->want, at + i - begin, values[i]);
         }
     }
@@ -135,47 +121,44 @@ static void expand_row(const filling *f, size_t row, char *out)
 static void scatter(const filling *f, size_t col)
 {
     const msgl_source *s = f->s;
-    const bool expanded = expands(s->t);
-    const size_t n = expanded ? unit_of(s->t) : 1, end = (size_t)(f->first + f->rows);
+    const size_t first = (size_t)f->first, end = first + (size_t)f->rows;
     const size_t size = msgl__dtype_size(msgl__source_dtype(s));
-    const size_t row = s->first + s->first_col + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
-    for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
-        float values[MSGL_MAX_BLOCK];
-        if (expanded) expand_unit(f, row, cols, at, values);
-        for (size_t i = 0; i < n && at + i < end; i++) {
-            if (at + i < (size_t)f->first) continue;
-            char *out = f->out + ((at + i - (size_t)f->first) * s->cols + col) * size;
-            if (expanded) {
+    const size_t row = s->first + s->first_col + col, cols = f->p.cols;
+    float values[CHUNK];
+    for (size_t at = first, n; at < end; at += n) {
+        n = expands(s->t) ? expand_chunk(f, row, at, end, values) : end - at;
+        for (size_t i = 0; i < n; i++) {
+            char *out = f->out + ((at + i - first) * s->cols + col) * size;
+            if (expands(s->t)) {
                 msgl__store_f32(out, s->want, 0, values[i]);
             } else {
-                memcpy(out, s->t->data + (row * cols + at) * size, size);
+                memcpy(out, s->t->data + (row * cols + at + i) * size, size);
             }
         }
     }
 }
 
-// The same of rows in pairs. Of what is expanded a unit is kept as long as elements are in it: with
-// heads of 64 and blocks of 32 elements 0, 2, ... 62 need two, and 1, 3, ... 63 the same two again.
+// The same of rows in pairs. Of what is expanded a chunk is kept as long as elements are in it:
+// with heads of 512, elements 0, 2, ... 510 need two, and 1, 3, ... 511 the same two again.
 static void scatter_pairs(const filling *f, size_t col)
 {
     const msgl_source *s = f->s;
-    const bool expanded = expands(s->t);
-    const size_t size = msgl__dtype_size(msgl__source_dtype(s)), n = unit_of(s->t);
-    const size_t row = s->first + s->first_col + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
-    float values[MSGL_MAX_BLOCK];
-    size_t held = SIZE_MAX; // the unit in values
+    const size_t size = msgl__dtype_size(msgl__source_dtype(s));
+    const size_t row = s->first + s->first_col + col, cols = f->p.cols;
+    float values[CHUNK];
+    size_t held = SIZE_MAX; // the chunk in values
     for (int32_t r = 0; r < f->rows; r++) {
         const size_t at = stored_behind(s, (size_t)(f->first + r));
         char *out = f->out + ((size_t)r * s->cols + col) * size;
-        if (!expanded) {
+        if (!expands(s->t)) {
             memcpy(out, s->t->data + (row * cols + at) * size, size);
             continue;
         }
-        if (at / n != held) {
-            held = at / n;
-            expand_unit(f, row, cols, held * n, values);
+        if (at / CHUNK != held) {
+            held = at / CHUNK;
+            expand_chunk(f, row, held * CHUNK, cols, values);
         }
-        msgl__store_f32(out, s->want, 0, values[at % n]);
+        msgl__store_f32(out, s->want, 0, values[at % CHUNK]);
     }
 }
 
@@ -211,10 +194,7 @@ static void fill_task(void *arg, int task, int worker)
 void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
                        void *out)
 {
-    filling f = {.s = s, .first = first, .rows = rows, .out = out};
-    for (int i = 0; i < 256 && s->t->scales != NULL && s->t->blocks == NULL; i++) {
-        f.e4m3[i] = msgl__e4m3_to_f32((uint8_t)i);
-    }
+    filling f = {.s = s, .first = first, .rows = rows, .out = out, .p = packed_of(s->t)};
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
     } else {
@@ -226,11 +206,11 @@ float msgl__source_element(const msgl_source *s, size_t i)
 {
     const msgl_tensor *t = s->t;
     const size_t at = stored_at(s, i);
-    if (t->blocks != NULL) {
-        const size_t n = (size_t)t->blocks->elements;
-        float values[MSGL_MAX_BLOCK];
-        t->blocks->expand(t->data + at / n * (size_t)t->blocks->bytes, values);
-        return values[at % n];
+    if (expands(t)) {
+        const msgl_packed p = packed_of(t);
+        float value;
+        p.how->form->expand(&p, at / p.cols, at % p.cols, 1, &value);
+        return value;
     }
     const size_t size = msgl__dtype_size(t->dtype);
     uint32_t aligned = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a tensor's bytes in a file to the rows that a packer takes: as they stand where that is
-// possible, else a few at a time through the caller's buffer, with blocks and e4m3 expanded and
-// rows in the order that the model wants.
+// possible, else a few at a time through the caller's buffer, with packed values expanded
+// (quant/stored.h) and rows in the order that the model wants.
 #ifndef MSGL_MODELS_SOURCE_H
 #define MSGL_MODELS_SOURCE_H
 

@@ -290,11 +290,11 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
-// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Blocks lie
-// along the sum always.
+// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Packed
+// rows lie along the sum always.
 static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
 {
-    return w->by_columns && t->blocks == NULL;
+    return w->by_columns && t->packing.form == NULL;
 }
 
 // Dimensions that its tensor has to have; how many.
@@ -329,6 +329,11 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                                : "checkpoint";
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
+    if (!t->loadable) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
+                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
+                             c->format->types);
+    }
     int64_t expected[3];
     const int32_t ndim = expected_shape(w, t, expected);
     if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
@@ -337,11 +342,6 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                              msgl__checkpoint_file(c, t), msgl__tensor_label(t),
                              msgl__shape_show(t->dims, t->ndim, found, sizeof found),
                              msgl__shape_show(expected, ndim, want_shape, sizeof want_shape));
-    }
-    if (!t->loadable) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
-                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
-                             c->format->types);
     }
     return 0;
 }
@@ -427,7 +427,7 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
         const msgl_tensor *t = msgl__checkpoint_at(c, i); // both lists are ordered by name
         while (w < p->num_wanted && strcmp(sorted[w].name, t->name) < 0) w++;
         if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
-        if (t->is_scales || harmless(p, t->name)) continue;
+        if (t->is_side || harmless(p, t->name)) continue;
         char name[96];
         code = msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
                              msgl__checkpoint_file(c, t),

@@ -92,10 +92,10 @@ static void check_type(msgl_pool *pool, uint32_t type, const msgl_tensor *t)
 {
     float *elements = malloc(sizeof(float[ROWS * COLS]));
     assert_non_null(elements);
-    const size_t n = (size_t)t->blocks->elements;
-    assert_int_equal(t->bytes, ROWS * COLS / n * (size_t)t->blocks->bytes);
+    const size_t n = (size_t)t->packing.blocks->elements;
+    assert_int_equal(t->bytes, ROWS * COLS / n * (size_t)t->packing.blocks->bytes);
     for (size_t i = 0; i < ROWS * COLS / n; i++) {
-        t->blocks->expand(t->data + i * (size_t)t->blocks->bytes, elements + i * n);
+        t->packing.blocks->expand(t->data + i * (size_t)t->packing.blocks->bytes, elements + i * n);
     }
     msgl_source s = {.t = t, .want = MSGL_F32, .cols = COLS};
     assert_null(msgl__source_direct(&s, 0));
@@ -139,11 +139,11 @@ static void test_types(void **state)
         const bool alone = type == F32 || type == F16 || type == BF16;
         const bool weight = type != Q8_1 && type != Q8_K && (type < I8 || type > I64);
         assert_int_equal(t->loadable, weight);
-        assert_int_equal(t->blocks != NULL, weight && !alone);
+        assert_int_equal(t->packing.form != NULL, weight && !alone);
         if (alone)
             assert_int_equal(t->dtype, type == F32 ? MSGL_F32 : type == F16 ? MSGL_F16 : MSGL_BF16);
-        if (t->blocks != NULL) {
-            assert_string_equal(t->type, t->blocks->name);
+        if (t->packing.blocks != NULL) {
+            assert_string_equal(t->type, t->packing.blocks->name);
             check_type(pool, type, t);
             in_blocks++;
         }

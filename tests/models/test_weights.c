@@ -111,6 +111,11 @@ static void test_read_ahead(void **state)
     check_read_ahead(many, MANY);
 }
 
+#define IN_Q8_0                                                                                    \
+    {                                                                                              \
+        .form = &msgl__stored_blocks, .blocks = &msgl__blocks_q8_0                                 \
+    }
+
 // Pairs of neighbours become halves of what rotates in a head; what does not rotate stays. A tensor
 // that is not aligned is read all the same.
 static void test_elements(void **state)
@@ -131,7 +136,8 @@ static void test_elements(void **state)
     blocks[1] = blocks[35] = 0x38;
     blocks[2 + 31] = 0x80;
     blocks[36] = 3;
-    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .loadable = true};
+    const msgl_tensor q = {
+        .data = blocks, .packing = IN_Q8_0, .ndim = 1, .dims = {64}, .loadable = true};
     const msgl_source e = {.t = &q};
     assert_true(msgl__source_element(&e, 31) == -64.0f);
     assert_true(msgl__source_element(&e, 32) == 1.5f);
@@ -187,14 +193,18 @@ static void test_spans(void **state)
                            .dtype = MSGL_F32,
                            .ndim = 2,
                            .dims = {R, C}};
-    const msgl_tensor one = {.data = (const uint8_t *)&scale, .bytes = sizeof scale};
-    const msgl_tensor e4m3 = {
-        .data = coded, .bytes = sizeof coded, .ndim = 2, .dims = {R, C}, .scales = &one};
-    const msgl_tensor q8 = {.data = blocks,
-                            .bytes = sizeof blocks,
-                            .blocks = &msgl__blocks_q8_0,
-                            .ndim = 2,
-                            .dims = {R, C}};
+    const msgl_tensor e4m3 = {.data = coded,
+                              .bytes = sizeof coded,
+                              .ndim = 2,
+                              .dims = {R, C},
+                              .packing = {.form = &msgl__stored_numbers,
+                                          .number = MSGL_NUMBER_E4M3,
+                                          .group_rows = 128,
+                                          .group = 128,
+                                          .sides[MSGL_SCALES] = {(const uint8_t *)&scale,
+                                                                 sizeof scale, MSGL_NUMBER_F32}}};
+    const msgl_tensor q8 = {
+        .data = blocks, .bytes = sizeof blocks, .packing = IN_Q8_0, .ndim = 2, .dims = {R, C}};
     const size_t row = C * sizeof(float);
     msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
     check_span(&s, pool, 3, 4, 5 * row, 4 * row);
@@ -297,7 +307,7 @@ static void test_slices(void **state)
         blocks[b * 34 + 1] = 0x3c; // a scale of 1
         for (int i = 0; i < 32; i++) blocks[b * 34 + 2 + i] = (uint8_t)(b / 2 * 10 + i % 7);
     }
-    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .ndim = 2, .dims = {R, C}};
+    const msgl_tensor q = {.data = blocks, .packing = IN_Q8_0, .ndim = 2, .dims = {R, C}};
     s = (msgl_source){.t = &q, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
     float out[5 * 4];
     msgl__source_rows(pool, &s, 30, 5, out); // over the end of a block
@@ -399,7 +409,7 @@ enum { N = 131, K = 200, CODES = N * K };
 static int open_fp8(folder *f, const char *header, size_t bytes, msgl_checkpoint **c, msgl_err *err)
 {
     static const float scales[4] = {0.5f, 3, -1e-3f, 1};
-    static uint8_t data[CODES + sizeof scales];
+    static uint8_t data[CODES + 2 * sizeof scales];
     for (int i = 0; i < CODES; i++) data[i] = (uint8_t)(i + i / 256);
     memcpy(data + CODES, scales, sizeof scales);
     folder_make(f);
@@ -509,15 +519,15 @@ static void test_fp8_refusals(void **state)
         const char *expect;
     } bad[] = {
         {"{" MATRIX "}", CODES,
-         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, F8_E4M3 of "
-         "two dimensions beside its *_scale_inv, or MXFP4 as *_blocks and *_scales"},
+         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, "},
         {GRID("F32", "[1,4]", "26216"), CODES + 16,
-         "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32 [2, 2]: a scale for "
-         "each 128 x 128 elements"},
-        {GRID("F32", "[4]", "26216"), CODES + 16, "found F32 [4], allowed F32 [2, 2]"},
-        {GRID("F32", "[2,1]", "26208"), CODES + 8, "found F32 [2, 1], allowed F32 [2, 2]"},
-        {GRID("BF16", "[2,2]", "26208"), CODES + 8, "found BF16 [2, 2], allowed F32 [2, 2]"},
-        {GRID("F8_E8M0", "[2,2]", "26204"), CODES + 4, "found F8_E8M0 [2, 2], allowed F32 [2, 2]"},
+         "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32, F16, BF16, F8_E8M0 "
+         "or U8 [1], [131, 1], [131, groups] or [2, 2]: a scale for all, for each row, or for each "
+         "128 x 128 elements"},
+        {GRID("F32", "[4]", "26216"), CODES + 16, "found F32 [4], allowed"},
+        {GRID("F32", "[2,1]", "26208"), CODES + 8, "found F32 [2, 1], allowed"},
+        {GRID("I16", "[2,2]", "26208"), CODES + 8, "found I16 [2, 2], allowed F32"},
+        {GRID("F32", "[2,2,2]", "26232"), CODES + 32, "found F32 [2, 2, 2], allowed F32"},
     };
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         folder f;
@@ -614,9 +624,10 @@ static void test_mxfp4_refusals(void **state)
         const char *expect;
     } bad[] = {
         {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,2,16],\"data_offsets\":[0,192]}}", 192,
-         "tensor m_blocks: found scales nowhere , allowed U8 [2, 3, 2] beside it"},
-        {BLOCKS4_OF("U8", "[2,3,1]", "198"), 198, "found scales U8 [2, 3, 1], allowed U8"},
-        {BLOCKS4_OF("F8_E4M3", "[2,3,2]", "204"), 204, "found scales F8_E4M3 [2, 3, 2]"},
+         "tensor m_blocks: found nothing beside it that ends in _scales, allowed U8"},
+        {BLOCKS4_OF("U8", "[2,3,1]", "198"), 198,
+         "tensor m_scales: found U8 [2, 3, 1], allowed U8 [2, 3, 2]"},
+        {BLOCKS4_OF("F8_E4M3", "[2,3,2]", "204"), 204, "found F8_E4M3 [2, 3, 2], allowed U8"},
     };
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         folder f;

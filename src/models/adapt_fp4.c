@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrices of e2m1, two elements in a byte, with scales for each 16 or 32 of a row.
+#include "models/adapters.h"
+
+// Matrices of a mixture's experts as gpt-oss has them, MXFP4: X_blocks [experts, rows, blocks, 16]
+// and X_scales [experts, rows, blocks] are one tensor X [experts, rows, columns].
+static int claim_gpt_oss(msgl_adapting *a)
+{
+    msgl_tensor *t = a->t;
+    const msgl_blocks *b = &msgl__blocks_ocp_mxfp4;
+    if (t->dims[3] != b->bytes) return 0;
+    t->packing = (msgl_packing){.form = &msgl__stored_blocks, .blocks = b};
+    const int code = msgl__take_side(a, MSGL_SCALES, "_scales", "U8", 3, t->dims);
+    if (code != 0) return code;
+    t->packing.sides[MSGL_SCALES].type = MSGL_NUMBER_E8M0;
+    t->ndim = 3;
+    t->dims[2] *= b->elements;
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_gpt_oss = {"_blocks", "U8", 4, "", claim_gpt_oss};
+
+static int take_one(msgl_adapting *a, const char *name)
+{
+    const msgl_tensor *s = msgl__beside(a, name);
+    const int64_t one = 1;
+    return msgl__take_side(a, MSGL_GLOBAL, name, "F32", s != NULL && s->ndim == 0 ? 0 : 1, &one);
+}
+
+static int claim_nvfp4(msgl_adapting *a, const char *global, bool divided)
+{
+    msgl_tensor *t = a->t;
+    const int64_t rows = t->dims[0], cols = t->dims[1] * 2;
+    const int64_t scales[2] = {rows, cols / 16};
+    if (cols % 16 != 0) return msgl__adapt_error(a, t, "rows of whole groups of 8 bytes");
+    t->packing =
+        (msgl_packing){.form = &msgl__stored_fp4, .group_rows = 1, .group = 16, .divided = divided};
+    int code = msgl__take_side(a, MSGL_SCALES, ".weight_scale", "F8_E4M3", 2, scales);
+    if (code == 0) code = take_one(a, global);
+    if (code != 0) return code;
+    msgl__take_unused(a, ".input_global_scale");
+    msgl__take_unused(a, ".input_scale");
+    msgl__claim_matrix(a, rows, cols);
+    return 1;
+}
+
+// compressed-tensors: NVFP4 where there is a scale for all, MXFP4 where scales are exponents.
+static int claim_packed(msgl_adapting *a)
+{
+    msgl_tensor *t = a->t;
+    const msgl_blocks *b = &msgl__blocks_ocp_mxfp4;
+    const msgl_tensor *s = msgl__beside(a, ".weight_scale");
+    if (s == NULL || strcmp(s->type, "U8") != 0) {
+        return claim_nvfp4(a, ".weight_global_scale", true);
+    }
+    const int64_t rows = t->dims[0], cols = t->dims[1] * 2;
+    const int64_t scales[2] = {rows, cols / b->elements};
+    if (cols % b->elements != 0) return msgl__adapt_error(a, t, "rows of whole groups of 16 bytes");
+    t->packing = (msgl_packing){.form = &msgl__stored_blocks, .blocks = b};
+    const int code = msgl__take_side(a, MSGL_SCALES, ".weight_scale", "U8", 2, scales);
+    if (code != 0) return code;
+    t->packing.sides[MSGL_SCALES].type = MSGL_NUMBER_E8M0;
+    msgl__claim_matrix(a, rows, cols);
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_packed_fp4 = {".weight_packed", "U8", 2, ".weight", claim_packed};
+
+// ModelOpt.
+static int claim_modelopt(msgl_adapting *a)
+{
+    if (msgl__beside(a, ".weight_scale_2") == NULL) return 0;
+    return claim_nvfp4(a, ".weight_scale_2", false);
+}
+
+const msgl_adapter msgl__adapter_modelopt_fp4 = {".weight", "U8", 2, ".weight", claim_modelopt};

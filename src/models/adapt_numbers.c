@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrices of numbers of eight bits with scales beside them. Which rows and columns share one the
+// scales' shape says. Scales of activations are not read: activations are not quantised here.
+#include <string.h>
+
+#include "models/adapters.h"
+
+static void take_activations(const msgl_adapting *a)
+{
+    static const char WEIGHT[] = ".weight";
+    static const char *const names[] = {".input_scale", ".input_zero_point", ".activation_scale"};
+    const size_t n = sizeof WEIGHT - 1;
+    msgl_adapting module = *a;
+    if (a->module < n || strcmp(a->t->name + a->module - n, WEIGHT) != 0) return;
+    module.module -= n;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) msgl__take_unused(&module, names[i]);
+}
+
+// E4M3: X_scale_inv of DeepSeek-V3 (DeepSeek-AI 2024, section 3.3.2) and of transformers, X_scale
+// of all others. Both are multiplied by. Scales of type U8 are exponents (MXFP8).
+static int claim_fp8(msgl_adapting *a)
+{
+    const msgl_tensor *t = a->t;
+    const char *name = msgl__beside(a, "_scale_inv") != NULL ? "_scale_inv" : "_scale";
+    if (msgl__beside(a, name) == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers, .number = MSGL_NUMBER_E4M3};
+    const int code = msgl__take_scales(a, name, "F32, F16, BF16, F8_E8M0 or U8", t->dims[0],
+                                       t->dims[1], a->q->block);
+    if (code != 0) return code;
+    msgl_side *scales = &a->t->packing.sides[MSGL_SCALES];
+    if (scales->type == MSGL_NUMBER_U8) scales->type = MSGL_NUMBER_E8M0;
+    take_activations(a);
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_fp8 = {"", "F8_E4M3", 2, NULL, claim_fp8};
+
+// int-quantized of compressed-tensors: X_scale, and X_zero_point of the same shape.
+static int claim_int8(msgl_adapting *a)
+{
+    const msgl_tensor *t = a->t, *s = msgl__beside(a, "_scale");
+    if (s == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers, .number = MSGL_NUMBER_I8};
+    int code =
+        msgl__take_scales(a, "_scale", "F32, F16 or BF16", t->dims[0], t->dims[1], a->q->block);
+    if (code == 0 && msgl__beside(a, "_zero_point") != NULL) {
+        code = msgl__take_side(a, MSGL_ZEROS, "_zero_point", "I8", s->ndim, s->dims);
+    }
+    if (code != 0) return code;
+    take_activations(a);
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_int8 = {"", "I8", 2, NULL, claim_int8};
+
+// int8 of bitsandbytes: the largest magnitude of each row, which is 127 of its numbers.
+static int claim_bnb_int8(msgl_adapting *a)
+{
+    const int64_t rows = a->t->dims[0];
+    if (msgl__beside(a, ".SCB") == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers,
+                                   .number = MSGL_NUMBER_I8,
+                                   .group_rows = 1,
+                                   .group = (size_t)a->t->dims[1],
+                                   .factor = 1 / 127.0f};
+    const int code = msgl__take_side(a, MSGL_SCALES, ".SCB", "F32", 1, &rows);
+    if (code != 0) return code;
+    msgl__take_unused(a, ".weight_format");
+    return 1;
+}
+
+const msgl_adapter msgl__adapter_bnb_int8 = {".weight", "I8", 2, ".weight", claim_bnb_int8};

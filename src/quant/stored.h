@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How files hold the values of a matrix [rows, cols]: a descriptor for each form, which gives any
+// columns of any row as f32. A form is one const msgl_stored at the end of its functions, in the
+// file of its family; readers of values ask it and nothing else. What differs between two tensors
+// of one form (bits of a code, columns of a group, tensors of scales) is in the tensor's
+// msgl_packing.
+#ifndef MSGL_QUANT_STORED_H
+#define MSGL_QUANT_STORED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quant/blocks.h"
+
+// The type of the numbers that a tensor has one by one.
+typedef enum msgl_number {
+    MSGL_NUMBER_F32,
+    MSGL_NUMBER_F16,
+    MSGL_NUMBER_BF16,
+    MSGL_NUMBER_E4M3,
+    MSGL_NUMBER_E8M0, // 2^(b - 127), of 255 NaN (OCP Microscaling Formats v1.0, 5.4.1)
+    MSGL_NUMBER_I8,
+    MSGL_NUMBER_U8,
+    MSGL_NUMBER_I32,
+    MSGL_NUMBER_I64,
+    MSGL_NUMBERS,
+} msgl_number;
+
+// What else than its own bytes the values of a tensor are made of: other tensors, by their role.
+typedef enum msgl_role {
+    MSGL_SCALES,        // that values are multiplied by
+    MSGL_ZEROS,         // that codes are counted from
+    MSGL_BIASES,        // that are added to what is scaled
+    MSGL_ORDER,         // [cols]: the group of each column
+    MSGL_GLOBAL,        // one more scale, of all
+    MSGL_NESTED,        // scales of the scales, ...
+    MSGL_NESTED_VALUES, // ... and the values of the scales' codes
+    MSGL_VALUES,        // of the codes
+    MSGL_ROLES,
+} msgl_role;
+
+typedef struct msgl_side {
+    const uint8_t *data; // aligned to nothing; NULL: there is none
+    size_t bytes;
+    msgl_number type;
+} msgl_side;
+
+typedef struct msgl_packing {
+    const struct msgl_stored *form; // NULL: values stand one by one, as a dtype
+    const msgl_blocks *blocks;
+    msgl_number number;       // of the elements, where they are numbers
+    size_t group_rows, group; // rows and columns that share a scale, or elements in all rows' order
+    int32_t bits;             // of a code
+    int32_t per_word;         // codes in a word of 32 bits; 0: codes are one stream of bits
+    int32_t zero;             // that codes are counted from, where there are no ZEROS
+    uint32_t zeros_plus;      // that is added to each word of ZEROS first
+    bool divided;             // SCALES are divided by GLOBAL, not multiplied
+    float factor;             // what elements are multiplied by at last; 0: nothing
+    float nested_plus;        // that is added to the scales that NESTED ones make
+    msgl_side sides[MSGL_ROLES];
+} msgl_packing;
+
+// A tensor as a form reads it.
+typedef struct msgl_packed {
+    const msgl_packing *how;
+    const uint8_t *data;
+    size_t rows, cols;
+} msgl_packed;
+
+typedef struct msgl_stored {
+    const char *name;
+    // values[0, n): columns [from, from + n) of a row. Exact: no two roundings of one value, unless
+    // those who write such files round twice. Scales that are infinite or NaN do as in arithmetic.
+    void (*expand)(const msgl_packed *p, size_t row, size_t from, size_t n, float *values);
+    // The bytes of the tensor that elements [begin, end) are made of; they count from row to row,
+    // so that element 10 of rows of 8 is column 2 of row 1. NULL: all of them.
+    void (*span)(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes);
+} msgl_stored;
+
+// The number at place i.
+float msgl__number_at(const uint8_t *data, msgl_number type, size_t i);
+// The integer at place i, of I32 or I64.
+int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i);
+size_t msgl__number_size(msgl_number type);
+
+static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
+{
+    const msgl_side *s = &p->how->sides[role];
+    return msgl__number_at(s->data, s->type, i);
+}
+
+// stored_blocks.c: `blocks`, each row a whole number of them. SCALES: a factor for each block.
+extern const msgl_stored msgl__stored_blocks;
+// stored_numbers.c: `number`, E4M3 or I8, one by one. SCALES: a factor for each group_rows x group
+// of them. ZEROS: a number for each of those, or none.
+extern const msgl_stored msgl__stored_numbers;
+// stored_codes.c: integers of `bits`, packed into words of 32 bits.
+extern const msgl_stored msgl__stored_rows, msgl__stored_affine, msgl__stored_gptq,
+    msgl__stored_awq, msgl__stored_awq_rows;
+// stored_fp4.c: e2m1, the first of two in the lower half of a byte. SCALES: for each `group` of a
+// row; GLOBAL: of all.
+extern const msgl_stored msgl__stored_fp4;
+// stored_codebook.c: codes of 4 bits that stand for VALUES, the first of two in the upper half of a
+// byte. SCALES: for each `group` elements, whatever rows they are in.
+extern const msgl_stored msgl__stored_codebook;
+
+#endif

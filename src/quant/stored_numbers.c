@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers of eight bits, one by one, with a factor for each group_rows x group of them: FP8 and
+// INT8 with scales by tensor, row, group or block.
+#include <math.h>
+
+#include "quant/stored.h"
+
+// The magnitudes of e4m3, eight with each exponent. They are a table because converting subnormals
+// by arithmetic is slow.
+#define STEPS(power)                                                                               \
+    (power), 1.125f * (power), 1.25f * (power), 1.375f * (power), 1.5f * (power),                  \
+        1.625f * (power), 1.75f * (power), 1.875f * (power)
+static const float E4M3[128] = {
+    0,
+    0x1p-9f,
+    0x2p-9f,
+    0x3p-9f,
+    0x4p-9f,
+    0x5p-9f,
+    0x6p-9f,
+    0x7p-9f,
+    STEPS(0x1p-6f),
+    STEPS(0x1p-5f),
+    STEPS(0x1p-4f),
+    STEPS(0x1p-3f),
+    STEPS(0x1p-2f),
+    STEPS(0x1p-1f),
+    STEPS(0x1p0f),
+    STEPS(0x1p1f),
+    STEPS(0x1p2f),
+    STEPS(0x1p3f),
+    STEPS(0x1p4f),
+    STEPS(0x1p5f),
+    STEPS(0x1p6f),
+    STEPS(0x1p7f),
+    0x1p8f,
+    0x1.2p8f,
+    0x1.4p8f,
+    0x1.6p8f,
+    0x1.8p8f,
+    0x1.ap8f,
+    0x1.cp8f,
+    NAN,
+};
+
+static inline float e4m3(uint8_t code)
+{
+    return code & 0x80 ? -E4M3[code & 0x7f] : E4M3[code & 0x7f];
+}
+
+// value: (number - ZEROS[row / group_rows][col / group]) * SCALES[...], times factor if there is
+// one. Example: of 131 x 200 elements in groups of 128 x 128, element (130, 150) has scale 1 * 2 +
+// 1 = 3.
+static void expand(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
+{
+    const msgl_packing *how = p->how;
+    const size_t group = how->group, groups = (p->cols + group - 1) / group;
+    const size_t first = row / how->group_rows * groups;
+    const bool floats = how->number == MSGL_NUMBER_E4M3; // else I8
+    const bool has_zeros = how->sides[MSGL_ZEROS].data != NULL;
+    for (size_t at = from; at < from + n;) {
+        const size_t end = at / group * group + group, stop = end < from + n ? end : from + n;
+        const float scale = msgl__side_at(p, MSGL_SCALES, first + at / group);
+        const float zero = has_zeros ? msgl__side_at(p, MSGL_ZEROS, first + at / group) : 0;
+        for (; at < stop; at++) {
+            const uint8_t code = p->data[row * p->cols + at];
+            const float number = floats ? e4m3(code) : (float)(int8_t)code;
+            const float value = (has_zeros ? number - zero : number) * scale;
+            values[at - from] = how->factor != 0 ? value * how->factor : value;
+        }
+    }
+}
+
+static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes)
+{
+    (void)p;
+    *from = begin;
+    *bytes = end - begin;
+}
+
+const msgl_stored msgl__stored_numbers = {"numbers", expand, span};

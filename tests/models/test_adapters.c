@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What packed tensors are refused with: sizes that do not fit each other, tensors that are missing,
+// and forms that are not known; and that those that are read give the same values by rows, columns,
+// pairs and ranks. Values are tests/quant's and tests/engine's.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "models/checkpoint.h"
+#include "models/folder.h"
+#include "models/source.h"
+
+enum { MAX_TENSORS = 5 };
+
+typedef struct given {
+    const char *name, *type;
+    int64_t dims[3];   // until the first 0
+    const void *bytes; // NULL: all 0
+} given;
+
+typedef struct refusal {
+    const char *config; // quantization_config
+    given tensors[MAX_TENSORS];
+    const char *expect; // NULL: it is read
+} refusal;
+
+static size_t size_of(const char *type)
+{
+    return strstr(type, "64") != NULL   ? 8
+           : strstr(type, "32") != NULL ? 4
+           : strstr(type, "16") != NULL ? 2
+                                        : 1;
+}
+
+// Writes the folder.
+static void make(const folder *f, const refusal *r)
+{
+    static uint8_t data[1 << 16];
+    char header[2000] = "{";
+    size_t at = 0, n = 1;
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 37 + i / 7) & 0x3f; // no NaN
+    for (size_t i = 0; i < MAX_TENSORS && r->tensors[i].name != NULL; i++) {
+        const given *g = &r->tensors[i];
+        size_t bytes = size_of(g->type);
+        char shape[100] = "";
+        for (int d = 0; d < 3 && g->dims[d] != 0; d++) {
+            bytes *= (size_t)g->dims[d];
+            snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%d", d > 0 ? ", " : "",
+                     (int)g->dims[d]);
+        }
+        assert_true(at + bytes <= sizeof data);
+        if (g->bytes != NULL) memcpy(data + at, g->bytes, bytes);
+        if (strcmp(g->name, "bias") == 0) memset(data + at, 0, bytes);
+        n += (size_t)snprintf(header + n, sizeof header - n,
+                              "%s\"m.%s\": {\"dtype\": \"%s\", \"shape\": [%s], \"data_offsets\": "
+                              "[%zu, %zu]}",
+                              i > 0 ? ", " : "", g->name, g->type, shape, at, at + bytes);
+        at += bytes;
+    }
+    snprintf(header + n, sizeof header - n, "}");
+    write_safetensors(f, "model.safetensors", header, data, at);
+    char config[600];
+    snprintf(config, sizeof config, "{\"quantization_config\": %s}", r->config);
+    folder_write(f, "config.json", config, strlen(config));
+}
+
+#define AWQ(version) "{\"quant_method\": \"awq\", \"group_size\": 32, \"version\": \"" version "\"}"
+#define GPTQ(more) "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32" more "}"
+#define PACKED(bits, more)                                                                         \
+    "{\"quant_method\": \"compressed-tensors\"" more                                               \
+    ", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": " bits "}}}}"
+#define MLX "{\"group_size\": 32, \"bits\": 4}"
+#define BNB "{\"quant_method\": \"bitsandbytes\"}"
+#define STATE "weight.quant_state.bitsandbytes__nf4"
+
+static const int64_t SHAPE[2] = {8, 64}, OTHER[2] = {7, 64}, FORTY[2] = {8, 32},
+                     NEGATIVE[2] = {8, -64};
+static const int32_t GROUPS[64] = {[5] = 2}, ORDER[64] = {[5] = 1, [6] = 1, [63] = 1},
+                     BELOW[64] = {[5] = -1}, NONE[64] = {-1};
+
+static const refusal REFUSALS[] = {
+    // AWQ: [cols, rows / 8].
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     NULL},
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL}, {"qzeros", "I32", {2, 1}, NULL}},
+     "model.safetensors: tensor m.qweight: found I32 [64, 1], allowed a tensor that ends in "
+     ".scales"},
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL}, {"scales", "F16", {2, 8}, NULL}},
+     "tensor m.qweight: found nothing beside it that ends in .qzeros, allowed I32"},
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {3, 8}, NULL}},
+     "tensor m.scales: found F16 [3, 8], allowed scales for each group of config.json's "
+     "group_size"},
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL},
+      {"qzeros", "I32", {2, 2}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     "tensor m.qzeros: found I32 [2, 2], allowed I32 [2, 1]"},
+    {AWQ("gemm"),
+     {{"qweight", "I32", {64, 1}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "I16", {2, 8}, NULL}},
+     "tensor m.scales: found I16 [2, 8], allowed F16, BF16 or F32 [2, 8]"},
+    {AWQ("gemv"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {8, 1}, NULL},
+      {"scales", "F16", {8, 8}, NULL}},
+     NULL},
+    {AWQ("gemv"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {8, 1}, NULL},
+      {"scales", "F16", {8, 2}, NULL}},
+     "tensor m.scales: found F16 [8, 2], allowed F16, BF16 or F32 [8, 8]"},
+    // GPTQ: [cols / 8, rows].
+    {GPTQ(""),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     NULL},
+    {GPTQ(""),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {1, 2}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     "tensor m.qzeros: found I32 [1, 2], allowed I32 [2, 1]"},
+    {GPTQ(", \"desc_act\": true"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     "found nothing beside it that ends in .g_idx, allowed I32"},
+    {GPTQ(", \"desc_act\": true"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"g_idx", "I32", {64}, GROUPS}},
+     "tensor m.g_idx: found I32 [64], allowed numbers of groups that there are"},
+    {GPTQ(", \"desc_act\": true"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"g_idx", "I32", {64}, BELOW}},
+     "tensor m.g_idx: found I32 [64], allowed numbers of groups"},
+    {"{\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 32}",
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     "tensor m.qweight: found I32 [8, 8], allowed a first dimension of whole codes"},
+    {GPTQ(""),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"bias", "F16", {8}, NULL},
+      {"g_idx", "I32", {64}, NULL}},
+     NULL},
+    // compressed-tensors.
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 2}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE},
+      {"weight_g_idx", "I32", {64}, NONE}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL}, {"weight_scale", "BF16", {8, 2}, NULL}},
+     "tensor m.weight_packed: found I32 [8, 8], allowed I64 [2] as its .weight_shape"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 2}, NULL},
+      {"weight_shape", "I64", {2}, OTHER}},
+     "tensor m.weight_shape: found I64 [2], allowed the number of rows"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 2}, NULL},
+      {"weight_shape", "I64", {2}, NEGATIVE}},
+     "tensor m.weight_shape: found I64 [2], allowed the number of rows"},
+    {PACKED("8", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 2}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE}},
+     "tensor m.weight_packed: found I32 [8, 8], allowed words of codes of 2 to 8 bits"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 3}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE}},
+     "tensor m.weight_scale: found BF16 [8, 3], allowed F16, BF16 or F32 [1], [8, 1]"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 2}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE},
+      {"weight_zero_point", "I8", {8, 2}, NULL}},
+     "tensor m.weight_zero_point: found I8 [8, 2], allowed I32 [1, 2]"},
+    // 32 columns of 7 bits: 7 words as a stream, 8 as whole codes. 40 of 3: 4 words as both.
+    {PACKED("7", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 1}, NULL},
+      {"weight_shape", "I64", {2}, FORTY}},
+     NULL},
+    {PACKED("3", ""),
+     {{"weight_packed", "I32", {8, 4}, NULL},
+      {"weight_scale", "BF16", {8, 1}, NULL},
+      {"weight_shape", "I64", {2}, (const int64_t[2]){8, 40}}},
+     "allowed words that fit one of the config_groups alone, and the quantization_config's "
+     "version"},
+    {PACKED("3", ", \"version\": \"0.12.2\""),
+     {{"weight_packed", "I32", {8, 4}, NULL},
+      {"weight_scale", "BF16", {8, 1}, NULL},
+      {"weight_shape", "I64", {2}, (const int64_t[2]){8, 40}}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "F8_E4M3", {8, 2}, NULL}},
+     "found nothing beside it that ends in .weight_global_scale, allowed F32"},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "U8", {8, 2}, NULL}},
+     "tensor m.weight_scale: found U8 [8, 2], allowed U8 [8, 1]"},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 9}, NULL}},
+     "allowed rows of whole groups of 8 bytes"},
+    {PACKED("8", ""),
+     {{"weight", "I8", {8, 16}, NULL},
+      {"weight_scale", "F32", {8, 1}, NULL},
+      {"weight_zero_point", "I8", {8}, NULL}},
+     "tensor m.weight_zero_point: found I8 [8], allowed I8 [8, 1]"},
+    // bitsandbytes.
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {"weight.absmax", "F32", {8}, NULL},
+      {"weight.quant_map", "F32", {16}, NULL},
+      {STATE, "U8", {36}, "{\"blocksize\": 64, \"shape\": [8, 64]} "}},
+     NULL},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL}, {STATE, "U8", {4}, "{\"a\""}},
+     "model.safetensors: m." STATE},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {STATE, "U8", {36}, "{\"blocksize\": 64, \"shape\": [8, 65]} "}},
+     "tensor m.weight: found U8 [256, 1], allowed half as many bytes as the shape"},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {STATE, "U8", {36}, "{\"blocksize\": 0 , \"shape\": [8, 64]} "}},
+     "allowed a blocksize in its quant_state"},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {"weight.absmax", "F32", {7}, NULL},
+      {"weight.quant_map", "F32", {16}, NULL},
+      {STATE, "U8", {36}, "{\"blocksize\": 64, \"shape\": [8, 64]} "}},
+     "tensor m.weight.absmax: found F32 [7], allowed F32 or U8 [8]"},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {"weight.absmax", "U8", {8}, NULL},
+      {"weight.quant_map", "F32", {16}, NULL},
+      {STATE, "U8", {36}, "{\"blocksize\": 64, \"shape\": [8, 64]} "}},
+     "allowed a nested_offset and nested_blocksize 256 in its quant_state"},
+    {BNB,
+     {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {7}, NULL}},
+     "tensor m.SCB: found F32 [7], allowed F32 [8]"},
+    // MLX: 4 bits.
+    {MLX,
+     {{"weight", "U32", {8, 8}, NULL},
+      {"scales", "F16", {8, 2}, NULL},
+      {"biases", "F16", {8, 2}, NULL}},
+     NULL},
+    {MLX,
+     {{"weight", "U32", {8, 8}, NULL}, {"scales", "F16", {8, 2}, NULL}},
+     "tensor m.weight: found nothing beside it that ends in .biases, allowed F16, BF16 or F32"},
+    {MLX,
+     {{"weight", "U32", {8, 9}, NULL}, {"scales", "F16", {8, 2}, NULL}},
+     "tensor m.weight: found U32 [8, 9], allowed rows of codes of 2 to 8 bits for its scales'"},
+    // Others that are read.
+    {GPTQ(", \"desc_act\": true"),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL},
+      {"g_idx", "I32", {64}, ORDER}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL},
+      {"weight_scale", "F8_E4M3", {8, 2}, NULL},
+      {"weight_global_scale", "F32", {1}, NULL}},
+     NULL},
+    {PACKED("4", ""),
+     {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "U8", {8, 1}, NULL}},
+     NULL},
+    {PACKED("8", ""),
+     {{"weight", "F8_E4M3", {8, 40}, NULL},
+      {"weight_scale", "F32", {1, 1}, NULL},
+      {"input_scale", "F32", {1}, NULL}},
+     NULL},
+    {BNB, {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {8}, NULL}}, NULL},
+    // Forms that nothing reads.
+    {BNB,
+     {{"qweight", "I32", {8, 8}, NULL}},
+     "tensor m.qweight: found I32 [8, 8], allowed F32, F16 or BF16, or packed values with their "
+     "scales, as FP8, INT8, AWQ"},
+    {BNB, {{"W_q", "U8", {8, 8}, NULL}}, "tensor m.W_q: found U8 [8, 8], allowed F32"},
+    {AWQ("gemm"),
+     {{"qweight", "I16", {8, 8}, NULL}},
+     "tensor m.qweight: found I16 [8, 8], allowed F32"},
+    // A config that says what it cannot.
+    {"{\"quant_method\": \"awq\", \"group_size\": 0}",
+     {{"a", "F32", {1}, NULL}},
+     "quantization_config.group_size: found 0, allowed -1 or an integer from 1 on"},
+    {"{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": {\"a\": "
+     "{}}}}",
+     {{"a", "F32", {1}, NULL}},
+     "quantization_config.transform_config: found an object, allowed none"},
+    {PACKED("8", ", \"format\": \"sparse-bitmask\""),
+     {{"a", "F32", {1}, NULL}},
+     "format: found \"sparse-bitmask\", allowed int-"},
+    {"{\"quant_method\": \"quark\"}",
+     {{"a", "F32", {1}, NULL}},
+     "quant_method: found \"quark\", allowed"},
+};
+
+// Rows of the source are elements of `whole`, 8 x cols, whose row and column `at` says.
+static void check_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
+                       const float *whole, size_t cols,
+                       size_t (*at)(size_t cols, size_t row, size_t col))
+{
+    float got[64 * 64];
+    assert_true((size_t)rows * s->cols <= MSGL_COUNT(got));
+    assert_null(msgl__source_direct(s, 0));
+    msgl__source_rows(pool, s, first, rows, got);
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        for (size_t c = 0; c < s->cols; c++) {
+            const float want = whole[at(cols, r + (size_t)first, c)];
+            assert_memory_equal(&got[r * s->cols + c], &want, sizeof want);
+        }
+    }
+}
+
+static size_t plain(size_t cols, size_t row, size_t col)
+{
+    return row * cols + col;
+}
+
+// Heads of 4 rows: 0 2 1 3.
+static size_t paired(size_t cols, size_t row, size_t col)
+{
+    static const size_t order[4] = {0, 2, 1, 3};
+    return (row / 4 * 4 + order[row % 4]) * cols + col;
+}
+
+static size_t from_5(size_t cols, size_t row, size_t col)
+{
+    return row * cols + 5 + col;
+}
+
+static size_t transposed(size_t cols, size_t row, size_t col)
+{
+    return (col + 3) * cols + row;
+}
+
+static void check_values(msgl_pool *pool, const msgl_tensor *t)
+{
+    float whole[8 * 64];
+    const size_t cols = (size_t)t->dims[1];
+    const msgl_packed p = {&t->packing, t->data, 8, cols};
+    assert_true(cols <= 64);
+    for (size_t r = 0; r < 8; r++) t->packing.form->expand(&p, r, 0, cols, whole + r * cols);
+    msgl_source s = {.t = t, .want = MSGL_F32, .cols = cols};
+    check_rows(pool, &s, 1, 7, whole, cols, plain);
+    s.head = 4, s.pairs = 2;
+    check_rows(pool, &s, 1, 7, whole, cols, paired);
+    s = (msgl_source){.t = t, .want = MSGL_F32, .cols = cols - 8, .all_cols = cols, .first_col = 5};
+    check_rows(pool, &s, 2, 5, whole, cols, from_5);
+    s = (msgl_source){.t = t, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
+    check_rows(pool, &s, 1, (int32_t)cols - 1, whole, cols, transposed);
+    for (size_t i = 0; i < 8 * cols; i += 7) {
+        const float got = msgl__source_element(&(msgl_source){.t = t}, i);
+        assert_memory_equal(&got, &whole[i], sizeof got);
+    }
+    size_t from, bytes;
+    msgl__source_span(&s, 1, cols - 1, &from, &bytes);
+    assert_true(from + bytes <= t->bytes);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    for (size_t i = 0; i < MSGL_COUNT(REFUSALS); i++) {
+        const refusal *r = &REFUSALS[i];
+        folder f;
+        msgl_checkpoint *c = NULL;
+        msgl_err err = {0};
+        folder_make(&f);
+        make(&f, r);
+        const int code = msgl__checkpoint_open(f.dir, &c, &err);
+        if (r->expect == NULL && code != 0) fail_msg("%zu: %s", i, err.text);
+        if (r->expect != NULL && (code == 0 || strstr(err.text, r->expect) == NULL)) {
+            fail_msg("%zu: \"%s\", expected \"%s\"", i, err.text, r->expect);
+        }
+        if (r->expect == NULL) {
+            const msgl_tensor *t = msgl__checkpoint_find(c, "m.weight");
+            assert_non_null(t);
+            assert_true(t->loadable && t->ndim == 2 && t->dims[0] == 8);
+            check_values(pool, t);
+            for (size_t k = 0; k < msgl__checkpoint_count(c); k++) {
+                const msgl_tensor *s = msgl__checkpoint_at(c, k);
+                assert_true(s == t || s->is_side);
+            }
+        }
+        msgl__checkpoint_close(c);
+        folder_remove(&f);
+    }
+    msgl__pool_destroy(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

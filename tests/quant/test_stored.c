@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values of packed forms against those that the packages which write them have given: words and
+// values were made with compressed-tensors 0.20.0 and 0.12.2, GPTQModel 7.7.0, AutoAWQ 0.2.9 and
+// bitsandbytes 0.50.2, not by what is tested.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "quant/stored.h"
+
+static msgl_side side(const void *data, size_t bytes, msgl_number type)
+{
+    return (msgl_side){data, bytes, type};
+}
+
+// Row `row` is these values, whole, and from each column on.
+static void check(const msgl_packed *p, size_t row, const float *want)
+{
+    float got[64];
+    assert_true(p->cols <= MSGL_COUNT(got));
+    for (size_t from = 0; from < p->cols; from++) {
+        p->how->form->expand(p, row, from, p->cols - from, got);
+        for (size_t i = from; i < p->cols; i++) {
+            if (memcmp(&got[i - from], &want[i], sizeof *want) == 0) continue;
+            fail_msg("%s: row %zu from %zu: element %zu: %g, not %g", p->how->form->name, row, from,
+                     i, (double)got[i - from], (double)want[i]);
+        }
+    }
+}
+
+static const float ONE = 1, TWO = 2;
+
+// Codes -8 to 7 twice are 76543210 fedcba98.
+static void test_packed_4(void **state)
+{
+    (void)state;
+    static const uint32_t words[2] = {0x76543210, 0xfedcba98};
+    const msgl_packing how = {.form = &msgl__stored_rows,
+                              .bits = 4,
+                              .zero = 8,
+                              .group_rows = 1,
+                              .group = 16,
+                              .sides[MSGL_SCALES] = side(&TWO, 4, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 1, 16};
+    float want[16];
+    for (int i = 0; i < 16; i++) want[i] = (float)(2 * (i - 8));
+    check(&p, 0, want);
+}
+
+// Zero points -8 -6 -4 -2 0 2 4 6 of eight rows are eca86420.
+static void test_packed_zeros(void **state)
+{
+    (void)state;
+    static const uint32_t zeros = 0xeca86420, words[8] = {8, 8, 8, 8, 8, 8, 8, 8}; // codes 0
+    static const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 0.5f};
+    static const float first[8] = {8, 6, 4, 2, 0, -2, -4, -3};
+    const msgl_packing how = {.form = &msgl__stored_rows,
+                              .bits = 4,
+                              .zero = 8,
+                              .group_rows = 1,
+                              .group = 1,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_ZEROS] = side(&zeros, 4, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 8, 1};
+    for (size_t r = 0; r < 8; r++) check(&p, r, &first[r]);
+}
+
+// 3 bits, codes 0 1 2 ... 7 0 1 ...: the first word is 88fac688 as a stream and 08fac688 in whole
+// codes.
+static void test_packed_3(void **state)
+{
+    (void)state;
+    float want[12];
+    for (int i = 0; i < 12; i++) want[i] = (float)(i % 8 - 4);
+    for (int by_word = 0; by_word < 2; by_word++) {
+        // Element 10 is 2, element 11 is 3: bits 30 to 35 are 0 1 0 1 1 0.
+        const uint32_t dense[2] = {0x88fac688, 0x6}, whole[2] = {0x08fac688, 3 << 3 | 2};
+        const msgl_packing how = {.form = &msgl__stored_rows,
+                                  .bits = 3,
+                                  .per_word = by_word ? 10 : 0,
+                                  .zero = 4,
+                                  .group_rows = 1,
+                                  .group = 12,
+                                  .sides[MSGL_SCALES] = side(&ONE, 4, MSGL_NUMBER_F32)};
+        const msgl_packed p = {&how, (const uint8_t *)(by_word ? whole : dense), 1, 12};
+        check(&p, 0, want);
+    }
+}
+
+// Zero points 0 5 8 8 0 0 9 15 of eight rows, as version 1 stores them and as version 2 does.
+static void test_gptq(void **state)
+{
+    (void)state;
+    static const uint32_t v1 = 0xe7ef773f, v2 = 0xf9008850;
+    static const float zeros[8] = {0, 5, 8, 8, 0, 0, 9, 15};
+    static const uint16_t scales[8] = {0x3c00, 0x3c00, 0x3c00, 0x3c00,
+                                       0x3c00, 0x3c00, 0x3c00, 0x3800};
+    uint32_t words[8]; // row r: codes 0 1 2 ... 7 plus r, mod 16
+    for (uint32_t r = 0; r < 8; r++) {
+        words[r] = 0;
+        for (uint32_t c = 0; c < 8; c++) words[r] |= (c + r) % 16 << 4 * c;
+    }
+    msgl_packing how = {.form = &msgl__stored_gptq,
+                        .bits = 4,
+                        .zeros_plus = 0x11111111,
+                        .group_rows = 1,
+                        .group = 8,
+                        .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F16),
+                        .sides[MSGL_ZEROS] = side(&v1, 4, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 8, 8};
+    for (int version = 1; version <= 2; version++) {
+        for (size_t r = 0; r < 8; r++) {
+            float want[8];
+            for (size_t c = 0; c < 8; c++) {
+                want[c] = ((float)(c + r) - zeros[r]) * (r == 7 ? 0.5f : 1);
+            }
+            check(&p, r, want);
+        }
+        how.zeros_plus = 0;
+        how.sides[MSGL_ZEROS] = side(&v2, 4, MSGL_NUMBER_I32);
+    }
+}
+
+// 3 bits: 32 codes in 3 words, of which number 10 and 21 cross words; and a column's group is what
+// ORDER says.
+static void test_gptq_3(void **state)
+{
+    (void)state;
+    static const uint32_t words[3] = {0x88fac688, 0xc688fac6, 0xfac688fa};
+    static const float scales[2] = {1, 2};
+    int32_t order[32];
+    float want[32];
+    for (int c = 0; c < 32; c++) {
+        order[c] = c % 3 == 0;
+        want[c] = (float)(c % 8 - 4) * scales[order[c]];
+    }
+    const msgl_packing how = {.form = &msgl__stored_gptq,
+                              .bits = 3,
+                              .zero = 4,
+                              .group_rows = 1,
+                              .group = 16,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_ORDER] = side(order, sizeof order, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 1, 32};
+    check(&p, 0, want);
+}
+
+// The word 76543210 has 0 4 1 5 2 6 3 7 for columns 0 to 7 (rows of the matrix here).
+static void test_awq(void **state)
+{
+    (void)state;
+    static const uint32_t words[1] = {0x76543210}, zeros[1] = {0x11111111};
+    static const float codes[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    static const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 3};
+    const msgl_packing how = {.form = &msgl__stored_awq,
+                              .bits = 4,
+                              .group_rows = 1,
+                              .group = 1,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_ZEROS] = side(zeros, 4, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 8, 1};
+    for (size_t r = 0; r < 8; r++) {
+        const float want = (codes[r] - 1) * scales[r];
+        check(&p, r, &want);
+    }
+}
+
+// MLX: a negative scale, and 3 bits as one stream.
+static void test_affine(void **state)
+{
+    (void)state;
+    static const uint32_t words[3] = {0x88fac688, 0xc688fac6, 0xfac688fa};
+    static const float scales[2] = {-0.5f, 2}, biases[2] = {1, -3};
+    float want[32];
+    for (int c = 0; c < 32; c++) want[c] = (float)(c % 8) * scales[c / 16] + biases[c / 16];
+    const msgl_packing how = {.form = &msgl__stored_affine,
+                              .bits = 3,
+                              .group_rows = 1,
+                              .group = 16,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_BIASES] = side(biases, sizeof biases, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 1, 32};
+    check(&p, 0, want);
+}
+
+// NVFP4: 0 .5 1 1.5 2 3 4 6 are 10 32 54 76; a scale of 2 and a global one of 8 give code 1 0.125.
+static void test_nvfp4(void **state)
+{
+    (void)state;
+    static const uint8_t codes[8] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe};
+    static const uint8_t two = 0x40; // e4m3
+    static const float eight = 8, magnitudes[8] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
+    msgl_packing how = {.form = &msgl__stored_fp4,
+                        .group_rows = 1,
+                        .group = 16,
+                        .divided = true,
+                        .sides[MSGL_SCALES] = side(&two, 1, MSGL_NUMBER_E4M3),
+                        .sides[MSGL_GLOBAL] = side(&eight, 4, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, codes, 1, 16};
+    float want[16];
+    for (int i = 0; i < 16; i++) want[i] = (i < 8 ? 0.25f : -0.25f) * magnitudes[i % 8];
+    assert_true(want[1] == 0.125f && signbit(want[8]));
+    check(&p, 0, want);
+    how.divided = false; // ModelOpt
+    for (int i = 0; i < 16; i++) want[i] *= 64;
+    check(&p, 0, want);
+}
+
+// bitsandbytes' own FP4, whose codes are 0 1/192 2/3 1 1/3 1/2 1/6 1/4 and negatives: a block of 8
+// goes on from row 0 into row 1 of 2 x 5; the upper half of a byte is first.
+static void test_codebook(void **state)
+{
+    (void)state;
+    static const float book[16] = {
+        0, 1 / 192.0f,  2 / 3.0f,  1,  1 / 3.0f,  1 / 2.0f,  1 / 6.0f,  1 / 4.0f,
+        0, -1 / 192.0f, -2 / 3.0f, -1, -1 / 3.0f, -1 / 2.0f, -1 / 6.0f, -1 / 4.0f};
+    static const uint8_t codes[5] = {0x01, 0x23, 0x45, 0x67, 0xba};
+    static const float absmax[2] = {2, 10};
+    msgl_packing how = {.form = &msgl__stored_codebook,
+                        .group = 8,
+                        .sides[MSGL_VALUES] = side(book, sizeof book, MSGL_NUMBER_F32),
+                        .sides[MSGL_SCALES] = side(absmax, sizeof absmax, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, codes, 2, 5};
+    const float rows[2][5] = {{0, 2 / 192.0f, 4 / 3.0f, 2, 2 / 3.0f},
+                              {1, 2 / 6.0f, 0.5f, -10, 10 * (-2 / 3.0f)}};
+    check(&p, 0, rows[0]);
+    check(&p, 1, rows[1]);
+    // Nested: code 3 of the scales' values 0, 0.25, 0.5 ... times 4, plus 0.5.
+    static const uint8_t nested[2] = {3, 1};
+    static const float outer = 4;
+    float inner[256];
+    for (int i = 0; i < 256; i++) inner[i] = 0.25f * (float)i;
+    how.sides[MSGL_SCALES] = side(nested, 2, MSGL_NUMBER_U8);
+    how.sides[MSGL_NESTED] = side(&outer, 4, MSGL_NUMBER_F32);
+    how.sides[MSGL_NESTED_VALUES] = side(inner, sizeof inner, MSGL_NUMBER_F32);
+    how.nested_plus = 0.5f;
+    const float again[5] = {0.5f * 3.5f, 1 / 6.0f * 3.5f, 0.25f * 3.5f, -1.5f, -2 / 3.0f * 1.5f};
+    check(&p, 1, again);
+}
+
+// Numbers: e4m3 0x7e is 448, 0x01 2^-9, 0x80 -0, 0xff NaN; e8m0 0 is 2^-127, 255 NaN.
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const uint8_t codes[4] = {0x7e, 0x01, 0x80, 0x38}, exponents[3] = {0, 127, 255};
+    static const int64_t wide[2] = {-3, 1};
+    const msgl_packing how = {.form = &msgl__stored_numbers,
+                              .number = MSGL_NUMBER_E4M3,
+                              .group_rows = 4,
+                              .group = 64,
+                              .sides[MSGL_SCALES] = side(&TWO, 4, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, codes, 1, 4};
+    check(&p, 0, (const float[]){896, 0x1p-8f, -0.0f, 2});
+    uint8_t all[256];
+    float values[256];
+    for (int i = 0; i < 256; i++) all[i] = (uint8_t)i;
+    const msgl_packed every = {&how, all, 4, 64};
+    for (size_t r = 0; r < 4; r++) every.how->form->expand(&every, r, 0, 64, values + 64 * r);
+    for (int i = 0; i < 256; i++) {
+        const float want = 2 * msgl__number_at(all, MSGL_NUMBER_E4M3, (size_t)i);
+        assert_true(isnan(want) ? isnan(values[i]) : memcmp(&want, &values[i], sizeof want) == 0);
+    }
+    assert_true(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 0) == 0x1p-127f);
+    assert_true(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 1) == 1);
+    assert_true(isnan(msgl__number_at(exponents, MSGL_NUMBER_E8M0, 2)));
+    assert_true(msgl__number_at((const uint8_t *)wide, MSGL_NUMBER_I64, 0) == -3);
+    assert_int_equal(msgl__integer_at((const uint8_t *)wide, MSGL_NUMBER_I64, 1), 1);
+    assert_int_equal(msgl__integer_at((const uint8_t *)wide, MSGL_NUMBER_I32, 1), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_packed_4), cmocka_unit_test(test_packed_zeros),
+        cmocka_unit_test(test_packed_3), cmocka_unit_test(test_gptq),
+        cmocka_unit_test(test_gptq_3),   cmocka_unit_test(test_awq),
+        cmocka_unit_test(test_nvfp4),    cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_affine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
