@@ -84,7 +84,7 @@ static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args 
     if (where == MSGL_DECODE_NO_TILE) return;
     const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
     const int32_t first = columns ? lane / CHUNKS * N : 0;
-    int32_t slot[N];
+    alignas(16) int32_t slot[N]; // where it is no registers, four are written at once
 #pragma unroll
     for (int i = 0; i < N; i += !columns ? 1 : N % 4 == 0 ? 4 : 2) {
         if (columns && N % 4 == 0) {
