@@ -130,9 +130,9 @@ static void read_compressed(msgl_json_reader *r, msgl_quantization *q)
     if (end != release && major >= 0 && major < 1000 && minor >= 0 && minor < 1000) {
         q->release = (int32_t)(major * 1000 + minor);
     }
-    const json_t *turns = msgl__json_get(r, "transform_config");
-    if (json_object_size(json_object_get(turns, "config_groups")) > 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "transform_config", turns,
+    const json_t *transforms = msgl__json_get(r, "transform_config");
+    if (json_object_size(json_object_get(transforms, "config_groups")) > 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "transform_config", transforms,
                           "none: weights that were rotated need activations that are");
     }
     const json_t *groups = msgl__json_get(r, "config_groups");

@@ -146,7 +146,7 @@ static void scatter_pairs(const filling *f, size_t col)
     const size_t size = msgl__dtype_size(msgl__source_dtype(s));
     const size_t row = s->first + s->first_col + col, cols = f->p.cols;
     float values[CHUNK];
-    size_t held = SIZE_MAX; // the chunk in values
+    size_t chunk = SIZE_MAX; // which one is in values
     for (int32_t r = 0; r < f->rows; r++) {
         const size_t at = stored_behind(s, (size_t)(f->first + r));
         char *out = f->out + ((size_t)r * s->cols + col) * size;
@@ -154,9 +154,9 @@ static void scatter_pairs(const filling *f, size_t col)
             memcpy(out, s->t->data + (row * cols + at) * size, size);
             continue;
         }
-        if (at / CHUNK != held) {
-            held = at / CHUNK;
-            expand_chunk(f, row, held * CHUNK, cols, values);
+        if (at / CHUNK != chunk) {
+            chunk = at / CHUNK;
+            expand_chunk(f, row, chunk * CHUNK, cols, values);
         }
         msgl__store_f32(out, s->want, 0, values[at % CHUNK]);
     }

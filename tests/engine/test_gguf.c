@@ -23,24 +23,13 @@ static float *run(const char *model, const char *weights, const char *level, int
 {
     char path[512];
     int32_t ids[TOKENS];
-    harness h;
     const harness_target target = {
         .level = level, .threads = 2, .weights = weights, .ranks = ranks};
     snprintf(path, sizeof path, MSGL_SOURCE_DIR "/tests/vectors/gguf/%s", model);
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
     const bool int8 = strcmp(weights, "int8") == 0;
     const msgl_options cfg = harness_config_for(path, int8 ? "float32" : weights, &target);
-    harness_open(&h, &cfg);
-    assert_int_equal(h.info->vocab_size, VOCAB);
-    harness_pages(&h, 3, TOKENS + 1);
-    harness_tokens(&h, 3, ids, TOKENS);
-    msgl_batch_req req = harness_req(3, 0, TOKENS);
-    harness_step(&h, MSGL_PREFILL, &req, 1);
-    float *out = malloc((size_t)TOKENS * VOCAB * sizeof *out);
-    assert_non_null(out);
-    memcpy(out, h.logprobs, (size_t)TOKENS * VOCAB * sizeof *out);
-    harness_close(&h);
-    return out;
+    return harness_prompt(&cfg, ids, TOKENS);
 }
 
 // The largest difference; 0 only when all bits are the same.

@@ -134,7 +134,6 @@ static float *run(const gguf_bytes *file, int32_t ranks)
 {
     char path[] = "/tmp/minisgl-blocks-XXXXXX";
     int32_t ids[TOKENS];
-    harness h;
     FILE *f = fdopen(mkstemp(path), "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(file->p, 1, file->n, f), file->n);
@@ -142,16 +141,7 @@ static float *run(const gguf_bytes *file, int32_t ranks)
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
     const harness_target target = {.ranks = ranks, .weights = "float32"};
     const msgl_options cfg = harness_config_for(path, "float32", &target);
-    harness_open(&h, &cfg);
-    assert_int_equal(h.info->vocab_size, VOCAB);
-    harness_pages(&h, 3, TOKENS + 1);
-    harness_tokens(&h, 3, ids, TOKENS);
-    msgl_batch_req req = harness_req(3, 0, TOKENS);
-    harness_step(&h, MSGL_PREFILL, &req, 1);
-    float *out = malloc(sizeof(float[TOKENS * VOCAB]));
-    assert_non_null(out);
-    memcpy(out, h.logprobs, sizeof(float[TOKENS * VOCAB]));
-    harness_close(&h);
+    float *out = harness_prompt(&cfg, ids, TOKENS);
     remove(path);
     return out;
 }

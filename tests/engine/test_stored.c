@@ -99,21 +99,10 @@ static void write_model(const folder *f, const tensors_out *o, const char *quant
 static float *run(const folder *f, int32_t ranks)
 {
     int32_t ids[TOKENS];
-    harness h;
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
     const harness_target target = {.ranks = ranks, .weights = "float32"};
     const msgl_options cfg = harness_config_for(f->dir, "float32", &target);
-    harness_open(&h, &cfg);
-    assert_int_equal(h.info->vocab_size, VOCAB);
-    harness_pages(&h, 3, TOKENS + 1);
-    harness_tokens(&h, 3, ids, TOKENS);
-    msgl_batch_req req = harness_req(3, 0, TOKENS);
-    harness_step(&h, MSGL_PREFILL, &req, 1);
-    float *out = malloc(sizeof(float[TOKENS * VOCAB]));
-    assert_non_null(out);
-    memcpy(out, h.logprobs, sizeof(float[TOKENS * VOCAB]));
-    harness_close(&h);
-    return out;
+    return harness_prompt(&cfg, ids, TOKENS);
 }
 
 static void compare(const packer *k, uint64_t seed)
