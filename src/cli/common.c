@@ -254,7 +254,10 @@ static void put_csv(const char *value)
         return;
     }
     putchar('"');
-    for (; *value != '\0'; value++) printf(*value == '"' ? "\"\"" : "%c", *value);
+    for (; *value != '\0'; value++) {
+        if (*value == '"') putchar('"');
+        putchar(*value);
+    }
     putchar('"');
 }
 
