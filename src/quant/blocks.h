@@ -14,16 +14,19 @@
 
 #include <stdint.h>
 
-#define MSGL_MAX_BLOCK 256
+#include "quant/codes.h"
 
 typedef struct msgl_blocks {
     const char *name; // as files call the type
     int32_t elements,
         bytes; // of a block; up to MSGL_MAX_BLOCK elements, next to each other in a row
-    // The block's elements. Exact: no two roundings of one value, so that any other way to the same
-    // number gives the same bits. Scales that are infinite or NaN do as in arithmetic.
-    void (*expand)(const uint8_t *block, float *values);
+    const msgl_codes *codes; // of a form whose elements are integers with scales, ...
+    void (*expand)(const uint8_t *block, float *values); // ... or what writes their values
 } msgl_blocks;
+
+// The block's elements. Exact: no two roundings of one value, so that any other way to the same
+// number gives the same bits. Scales that are infinite or NaN do as in arithmetic.
+void msgl__blocks_expand(const msgl_blocks *b, const uint8_t *block, float *values);
 
 // The blocks that GGUF files call by this name of ggml's types ("Q4_K"). NULL: it has none that
 // weights are stored in (plain f32, f16 and bf16, integers, types of activations).

@@ -11,7 +11,7 @@
 #include "quant/internal.h"
 
 // Twice the values, as ggml has them.
-static const float DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // | MXFP4 of GGUF | bytes |                              |
 // |---------------|-------|------------------------------|
@@ -19,13 +19,14 @@ static const float DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6
 // | qs            | 1-16  | element i: nibble i of qs    |
 // value: DOUBLED[q] * 2^(e - 128). With e = 0 the power is f32's subnormal 2^-128; with e = 255,
 // 2^127, codes above 1.5 are infinite.
-static void expand_ggml_mxfp4(const uint8_t *block, float *values)
+static void split_ggml_mxfp4(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = ldexpf(1, block[0] - 128);
-    for (int i = 0; i < 32; i++) values[i] = d * DOUBLED[msgl__block_nibble(block + 1, i, 16)];
+    out->d = block[0];
+    for (int i = 0; i < 32; i++) out->codes[i] = (uint8_t)msgl__block_nibble(block + 1, i, 16);
 }
 
-const msgl_blocks msgl__blocks_ggml_mxfp4 = {"MXFP4", 32, 17, expand_ggml_mxfp4};
+static const msgl_codes MXFP4 = {4, 32, 0, DOUBLED, MSGL_SCALING_E8M0, split_ggml_mxfp4};
+const msgl_blocks msgl__blocks_ggml_mxfp4 = {"MXFP4", 32, 17, &MXFP4, NULL};
 
 // | MXFP4 of safetensors | bytes |                                                         |
 // |----------------------|-------|---------------------------------------------------------|
@@ -35,11 +36,11 @@ static void expand_ocp_mxfp4(const uint8_t *block, float *values)
 {
     for (int i = 0; i < 32; i++) {
         const uint32_t q = (uint32_t)block[i / 2] >> (i % 2 * 4) & 15;
-        values[i] = copysignf(DOUBLED[q] / 2, q & 8 ? -1.0f : 1.0f); // -0 too
+        values[i] = copysignf((float)DOUBLED[q] / 2, q & 8 ? -1.0f : 1.0f); // -0 too
     }
 }
 
-const msgl_blocks msgl__blocks_ocp_mxfp4 = {"MXFP4", 32, 16, expand_ocp_mxfp4};
+const msgl_blocks msgl__blocks_ocp_mxfp4 = {"MXFP4", 32, 16, NULL, expand_ocp_mxfp4};
 
 // A scale of seven bits, as e4m3 has it without its sign. Bit 7 is not a sign: it is ignored, but
 // in 0xff, which is 480, as 0x7f would be if it were not 0.
@@ -60,9 +61,9 @@ static void expand_nvfp4(const uint8_t *block, float *values)
     for (int s = 0; s < 4; s++) {
         const float scale = ue4m3(block[s]) * 0.5f;
         for (int l = 0; l < 16; l++) {
-            values[16 * s + l] = scale * DOUBLED[msgl__block_nibble(block + 4 + 8 * s, l, 8)];
+            values[16 * s + l] = scale * (float)DOUBLED[msgl__block_nibble(block + 4 + 8 * s, l, 8)];
         }
     }
 }
 
-const msgl_blocks msgl__blocks_nvfp4 = {"NVFP4", 64, 36, expand_nvfp4};
+const msgl_blocks msgl__blocks_nvfp4 = {"NVFP4", 64, 36, NULL, expand_nvfp4};

@@ -59,7 +59,7 @@ static void expand_iq2_xxs(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq2_xxs = {"IQ2_XXS", N, 66, expand_iq2_xxs};
+const msgl_blocks msgl__blocks_iq2_xxs = {"IQ2_XXS", N, 66, NULL, expand_iq2_xxs};
 
 // The scale of point p, four bits for two points of 8 elements each: points 6 and 7 have the upper
 // half of byte 1.
@@ -85,7 +85,7 @@ static void expand_iq2_xs(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq2_xs = {"IQ2_XS", N, 74, expand_iq2_xs};
+const msgl_blocks msgl__blocks_iq2_xs = {"IQ2_XS", N, 74, NULL, expand_iq2_xs};
 
 // | IQ2_S  | bytes |                                                                       |
 // |--------|-------|-----------------------------------------------------------------------|
@@ -105,7 +105,7 @@ static void expand_iq2_s(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq2_s = {"IQ2_S", N, 82, expand_iq2_s};
+const msgl_blocks msgl__blocks_iq2_s = {"IQ2_S", N, 82, NULL, expand_iq2_s};
 
 // | IQ3_XXS | bytes |                                                                      |
 // |---------|-------|----------------------------------------------------------------------|
@@ -125,7 +125,7 @@ static void expand_iq3_xxs(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq3_xxs = {"IQ3_XXS", N, 98, expand_iq3_xxs};
+const msgl_blocks msgl__blocks_iq3_xxs = {"IQ3_XXS", N, 98, NULL, expand_iq3_xxs};
 
 // | IQ3_S  | bytes   |                                                                     |
 // |--------|---------|---------------------------------------------------------------------|
@@ -147,7 +147,7 @@ static void expand_iq3_s(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq3_s = {"IQ3_S", N, 110, expand_iq3_s};
+const msgl_blocks msgl__blocks_iq3_s = {"IQ3_S", N, 110, NULL, expand_iq3_s};
 
 // The 8 elements of a point of IQ1_S and IQ1_M, all moved by an eighth.
 static void put_moved(uint16_t point, bool down, float scale, float *values)
@@ -176,7 +176,7 @@ static void expand_iq1_s(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq1_s = {"IQ1_S", N, 50, expand_iq1_s};
+const msgl_blocks msgl__blocks_iq1_s = {"IQ1_S", N, 50, NULL, expand_iq1_s};
 
 // | IQ1_M  | bytes |                                                                       |
 // |--------|-------|-----------------------------------------------------------------------|
@@ -201,7 +201,7 @@ static void expand_iq1_m(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_iq1_m = {"IQ1_M", N, 56, expand_iq1_m};
+const msgl_blocks msgl__blocks_iq1_m = {"IQ1_M", N, 56, NULL, expand_iq1_m};
 
 // | IQ4_XS | bytes |                                                                       |
 // |--------|-------|-----------------------------------------------------------------------|
@@ -210,18 +210,18 @@ const msgl_blocks msgl__blocks_iq1_m = {"IQ1_M", N, 56, expand_iq1_m};
 // | low    | 4-7   | four bits each: bits 0-3 of scale k of elements 32k to 32k + 31       |
 // | qs     | 8-135 | element 32k + l: nibble l of the 16 bytes from 16k on                 |
 // value: d * (scale - 32) * msgl__iq4_values[q]
-static void expand_iq4_xs(const uint8_t *block, float *values)
+static void split_iq4_xs(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block);
     const uint32_t high = msgl__block_u16(block + 2);
+    out->d = (uint16_t)msgl__block_u16(block);
     for (int k = 0; k < N / 32; k++) {
         const uint32_t low = (uint32_t)block[4 + k / 2] >> (k % 2 * 4) & 15;
-        const float scale = d * (float)((int)(low | (high >> 2 * k & 3) << 4) - 32);
+        out->c[k] = (uint8_t)((int)(low | (high >> 2 * k & 3) << 4) - 32);
         for (int i = 0; i < 32; i++) {
-            const uint32_t q = msgl__block_nibble(block + 8 + 16 * k, i, 16);
-            values[32 * k + i] = scale * (float)msgl__iq4_values[q];
+            out->codes[32 * k + i] = (uint8_t)msgl__block_nibble(block + 8 + 16 * k, i, 16);
         }
     }
 }
 
-const msgl_blocks msgl__blocks_iq4_xs = {"IQ4_XS", N, 136, expand_iq4_xs};
+static const msgl_codes IQ4_XS = {4, 32, 0, msgl__iq4_values, MSGL_SCALING_I8, split_iq4_xs};
+const msgl_blocks msgl__blocks_iq4_xs = {"IQ4_XS", N, 136, &IQ4_XS, NULL};

@@ -6,6 +6,8 @@
 // Two and three bits, and the upper two of six, are four elements a byte: element i has bits 2j and
 // 2j + 1 of byte 32n + l where i = 128n + 32j + l. Element 200 = 128 + 2 * 32 + 8 has bits 4 and 5
 // of byte 40.
+#include <string.h>
+
 #include "quant/blocks.h"
 #include "quant/internal.h"
 
@@ -30,18 +32,19 @@ static uint32_t four_bits(const uint8_t *qs, int i)
 // | d      | 80-81 | f16                                                        |
 // | dmin   | 82-83 | f16                                                        |
 // value: d * scale * q - dmin * min
-static void expand_q2_k(const uint8_t *block, float *values)
+static void split_q2_k(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block + 80), dmin = msgl__block_f16(block + 82);
+    out->d = (uint16_t)msgl__block_u16(block + 80);
+    out->dmin = (uint16_t)msgl__block_u16(block + 82);
     for (int k = 0; k < N / 16; k++) {
-        const float scale = d * (float)(block[k] & 15), min = dmin * (float)(block[k] >> 4);
-        for (int i = 16 * k; i < 16 * k + 16; i++) {
-            values[i] = scale * (float)two_bits(block + 16, i) - min;
-        }
+        out->c[k] = block[k] & 15;
+        out->e[k] = block[k] >> 4;
     }
+    for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)two_bits(block + 16, i);
 }
 
-const msgl_blocks msgl__blocks_q2_k = {"Q2_K", N, 84, expand_q2_k};
+static const msgl_codes Q2_K = {2, 16, 0, NULL, MSGL_SCALING_U4_MIN, split_q2_k};
+const msgl_blocks msgl__blocks_q2_k = {"Q2_K", N, 84, &Q2_K, NULL};
 
 // Scale k of 16, of six bits in 12 bytes: the lower four are nibbles of bytes 0 to 7, the upper two
 // are two_bits' of bytes 8 to 11. Scale 9: the upper half of byte 1, and bits 4 and 5 of byte 9.
@@ -53,80 +56,74 @@ static int q3_scale(const uint8_t *scales, int k)
 
 // | Q3_K   | bytes   |                                                          |
 // |--------|---------|----------------------------------------------------------|
-// | hmask  | 0-31    | element 32j + l: bit j of byte l; 0: 4 less              |
+// | hmask  | 0-31    | element 32j + l: bit j of byte l is 4                    |
 // | qs     | 32-95   | two bits each                                            |
 // | scales | 96-107  | q3_scale of elements 16k to 16k + 15                     |
 // | d      | 108-109 | f16                                                      |
-// value: d * (scale - 32) * (q - (0 or 4))
-static void expand_q3_k(const uint8_t *block, float *values)
+// value: d * (scale - 32) * (q - 4)
+static void split_q3_k(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block + 108);
-    for (int k = 0; k < N / 16; k++) {
-        const float scale = d * (float)(q3_scale(block + 96, k) - 32);
-        for (int i = 16 * k; i < 16 * k + 16; i++) {
-            const int less = block[i % 32] >> (i / 32) & 1 ? 0 : 4;
-            values[i] = scale * (float)((int)two_bits(block + 32, i) - less);
-        }
+    out->d = (uint16_t)msgl__block_u16(block + 108);
+    for (int k = 0; k < N / 16; k++) out->c[k] = (uint8_t)(q3_scale(block + 96, k) - 32);
+    for (int i = 0; i < N; i++) {
+        const uint32_t high = (uint32_t)block[i % 32] >> (i / 32) & 1;
+        out->codes[i] = (uint8_t)(two_bits(block + 32, i) | high << 2);
     }
 }
 
-const msgl_blocks msgl__blocks_q3_k = {"Q3_K", N, 110, expand_q3_k};
-
-typedef struct scale_min {
-    float scale, min;
-} scale_min;
+static const msgl_codes Q3_K = {3, 16, 4, NULL, MSGL_SCALING_I8, split_q3_k};
+const msgl_blocks msgl__blocks_q3_k = {"Q3_K", N, 110, &Q3_K, NULL};
 
 // Scale and min j of 8, of six bits each in 12 bytes. The first four of them are bits 0-5 of bytes
 // 0-3 and 4-7; of the others the lower four bits are the halves of bytes 8-11, and the upper two
 // are bits 6-7 of bytes 0-3 and 4-7. Scale 5: the lower half of byte 9, and bits 6-7 of byte 1.
-static scale_min scale_min_of(const uint8_t *s, int j, float d, float dmin)
+static void scales_mins(const uint8_t *s, msgl_code_block *out)
 {
-    const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
-    const int min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
-    return (scale_min){d * (float)scale, dmin * (float)min};
+    for (int j = 0; j < N / 32; j++) {
+        out->c[j] = (uint8_t)(j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+        out->e[j] = (uint8_t)(j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4);
+    }
 }
 
 // | Q4_K   | bytes  |                                           |
 // |--------|--------|-------------------------------------------|
 // | d      | 0-1    | f16                                       |
 // | dmin   | 2-3    | f16                                       |
-// | scales | 4-15   | scale_min_of elements 32j to 32j + 31     |
+// | scales | 4-15   | scales_mins of elements 32j to 32j + 31   |
 // | qs     | 16-143 | four bits each                            |
 // value: d * scale * q - dmin * min
-static void expand_q4_k(const uint8_t *block, float *values)
+static void split_q4_k(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block), dmin = msgl__block_f16(block + 2);
-    for (int j = 0; j < N / 32; j++) {
-        const scale_min s = scale_min_of(block + 4, j, d, dmin);
-        for (int i = 32 * j; i < 32 * j + 32; i++) {
-            values[i] = s.scale * (float)four_bits(block + 16, i) - s.min;
-        }
-    }
+    out->d = (uint16_t)msgl__block_u16(block);
+    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    scales_mins(block + 4, out);
+    for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)four_bits(block + 16, i);
 }
 
-const msgl_blocks msgl__blocks_q4_k = {"Q4_K", N, 144, expand_q4_k};
+static const msgl_codes Q4_K = {4, 32, 0, NULL, MSGL_SCALING_U8_MIN, split_q4_k};
+const msgl_blocks msgl__blocks_q4_k = {"Q4_K", N, 144, &Q4_K, NULL};
 
 // | Q5_K   | bytes  |                                           |
 // |--------|--------|-------------------------------------------|
 // | d      | 0-1    | f16                                       |
 // | dmin   | 2-3    | f16                                       |
-// | scales | 4-15   | scale_min_of elements 32j to 32j + 31     |
+// | scales | 4-15   | scales_mins of elements 32j to 32j + 31   |
 // | qh     | 16-47  | element 32j + l: bit j of byte l is 16    |
 // | qs     | 48-175 | four bits each                            |
 // value: d * scale * q - dmin * min
-static void expand_q5_k(const uint8_t *block, float *values)
+static void split_q5_k(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block), dmin = msgl__block_f16(block + 2);
-    for (int j = 0; j < N / 32; j++) {
-        const scale_min s = scale_min_of(block + 4, j, d, dmin);
-        for (int i = 32 * j; i < 32 * j + 32; i++) {
-            const uint32_t high = (uint32_t)block[16 + i % 32] >> j & 1;
-            values[i] = s.scale * (float)(four_bits(block + 48, i) | high << 4) - s.min;
-        }
+    out->d = (uint16_t)msgl__block_u16(block);
+    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    scales_mins(block + 4, out);
+    for (int i = 0; i < N; i++) {
+        const uint32_t high = (uint32_t)block[16 + i % 32] >> (i / 32) & 1;
+        out->codes[i] = (uint8_t)(four_bits(block + 48, i) | high << 4);
     }
 }
 
-const msgl_blocks msgl__blocks_q5_k = {"Q5_K", N, 176, expand_q5_k};
+static const msgl_codes Q5_K = {5, 32, 0, NULL, MSGL_SCALING_U8_MIN, split_q5_k};
+const msgl_blocks msgl__blocks_q5_k = {"Q5_K", N, 176, &Q5_K, NULL};
 
 // | Q6_K   | bytes   |                                                          |
 // |--------|---------|----------------------------------------------------------|
@@ -136,16 +133,15 @@ const msgl_blocks msgl__blocks_q5_k = {"Q5_K", N, 176, expand_q5_k};
 // | scales | 192-207 | i8 of elements 16k to 16k + 15                           |
 // | d      | 208-209 | f16                                                      |
 // value: d * scale * (q - 32)
-static void expand_q6_k(const uint8_t *block, float *values)
+static void split_q6_k(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block + 208);
-    for (int k = 0; k < N / 16; k++) {
-        const float scale = d * (float)(int8_t)block[192 + k];
-        for (int i = 16 * k; i < 16 * k + 16; i++) {
-            const uint32_t low = msgl__block_nibble(block + i / 128 * 64, i % 128, 64);
-            values[i] = scale * (float)((int)(low | two_bits(block + 128, i) << 4) - 32);
-        }
+    out->d = (uint16_t)msgl__block_u16(block + 208);
+    memcpy(out->c, block + 192, N / 16);
+    for (int i = 0; i < N; i++) {
+        const uint32_t low = msgl__block_nibble(block + i / 128 * 64, i % 128, 64);
+        out->codes[i] = (uint8_t)(low | two_bits(block + 128, i) << 4);
     }
 }
 
-const msgl_blocks msgl__blocks_q6_k = {"Q6_K", N, 210, expand_q6_k};
+static const msgl_codes Q6_K = {6, 16, 32, NULL, MSGL_SCALING_I8, split_q6_k};
+const msgl_blocks msgl__blocks_q6_k = {"Q6_K", N, 210, &Q6_K, NULL};

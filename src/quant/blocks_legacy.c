@@ -8,40 +8,46 @@
 
 enum { N = 32 };
 
+static void nibbles(const uint8_t *qs, uint8_t *codes)
+{
+    for (int i = 0; i < N; i++) codes[i] = (uint8_t)msgl__block_nibble(qs, i, N / 2);
+}
+
 // | Q4_0 | bytes |                              |
 // |------|-------|------------------------------|
 // | d    | 0-1   | f16                          |
 // | qs   | 2-17  | element i: nibble i of qs    |
 // value: d * (q - 8)
-static void expand_q4_0(const uint8_t *block, float *values)
+static void split_q4_0(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block);
-    for (int i = 0; i < N; i++) {
-        values[i] = d * (float)((int)msgl__block_nibble(block + 2, i, N / 2) - 8);
-    }
+    out->d = (uint16_t)msgl__block_u16(block);
+    nibbles(block + 2, out->codes);
 }
 
-const msgl_blocks msgl__blocks_q4_0 = {"Q4_0", N, 18, expand_q4_0};
+static const msgl_codes Q4_0 = {4, N, 8, NULL, MSGL_SCALING_F16, split_q4_0};
+const msgl_blocks msgl__blocks_q4_0 = {"Q4_0", N, 18, &Q4_0, NULL};
 
 // | Q4_1 | bytes |                              |
 // |------|-------|------------------------------|
 // | d, m | 0-3   | f16 each                     |
 // | qs   | 4-19  | element i: nibble i of qs    |
 // value: d * q + m
-static void expand_q4_1(const uint8_t *block, float *values)
+static void split_q4_1(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block), m = msgl__block_f16(block + 2);
-    for (int i = 0; i < N; i++) {
-        values[i] = d * (float)msgl__block_nibble(block + 4, i, N / 2) + m;
-    }
+    out->d = (uint16_t)msgl__block_u16(block);
+    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    nibbles(block + 4, out->codes);
 }
 
-const msgl_blocks msgl__blocks_q4_1 = {"Q4_1", N, 20, expand_q4_1};
+static const msgl_codes Q4_1 = {4, N, 0, NULL, MSGL_SCALING_F16_MIN, split_q4_1};
+const msgl_blocks msgl__blocks_q4_1 = {"Q4_1", N, 20, &Q4_1, NULL};
 
-// Element i of five bits: the fifth is bit i of the u32 at `high`.
-static uint32_t five_bits(const uint8_t *high, const uint8_t *qs, int i)
+// Of five bits the fifth of element i is bit i of the u32 at `high`.
+static void five_bits(const uint8_t *high, const uint8_t *qs, uint8_t *codes)
 {
-    return msgl__block_nibble(qs, i, N / 2) | (msgl__block_u32(high) >> i & 1) << 4;
+    const uint32_t fifth = msgl__block_u32(high);
+    nibbles(qs, codes);
+    for (int i = 0; i < N; i++) codes[i] |= (uint8_t)((fifth >> i & 1) << 4);
 }
 
 // | Q5_0 | bytes |                              |
@@ -50,15 +56,14 @@ static uint32_t five_bits(const uint8_t *high, const uint8_t *qs, int i)
 // | qh   | 2-5   | u32: bit i is element i's 16 |
 // | qs   | 6-21  | element i: nibble i of qs    |
 // value: d * (q - 16)
-static void expand_q5_0(const uint8_t *block, float *values)
+static void split_q5_0(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block);
-    for (int i = 0; i < N; i++) {
-        values[i] = d * (float)((int)five_bits(block + 2, block + 6, i) - 16);
-    }
+    out->d = (uint16_t)msgl__block_u16(block);
+    five_bits(block + 2, block + 6, out->codes);
 }
 
-const msgl_blocks msgl__blocks_q5_0 = {"Q5_0", N, 22, expand_q5_0};
+static const msgl_codes Q5_0 = {5, N, 16, NULL, MSGL_SCALING_F16, split_q5_0};
+const msgl_blocks msgl__blocks_q5_0 = {"Q5_0", N, 22, &Q5_0, NULL};
 
 // | Q5_1 | bytes |                              |
 // |------|-------|------------------------------|
@@ -66,28 +71,29 @@ const msgl_blocks msgl__blocks_q5_0 = {"Q5_0", N, 22, expand_q5_0};
 // | qh   | 4-7   | u32: bit i is element i's 16 |
 // | qs   | 8-23  | element i: nibble i of qs    |
 // value: d * q + m
-static void expand_q5_1(const uint8_t *block, float *values)
+static void split_q5_1(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block), m = msgl__block_f16(block + 2);
-    for (int i = 0; i < N; i++) {
-        values[i] = d * (float)five_bits(block + 4, block + 8, i) + m;
-    }
+    out->d = (uint16_t)msgl__block_u16(block);
+    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    five_bits(block + 4, block + 8, out->codes);
 }
 
-const msgl_blocks msgl__blocks_q5_1 = {"Q5_1", N, 24, expand_q5_1};
+static const msgl_codes Q5_1 = {5, N, 0, NULL, MSGL_SCALING_F16_MIN, split_q5_1};
+const msgl_blocks msgl__blocks_q5_1 = {"Q5_1", N, 24, &Q5_1, NULL};
 
 // | Q8_0 | bytes |                              |
 // |------|-------|------------------------------|
 // | d    | 0-1   | f16                          |
 // | qs   | 2-33  | i8 each                      |
 // value: d * q
-static void expand_q8_0(const uint8_t *block, float *values)
+static void split_q8_0(const uint8_t *block, msgl_code_block *out)
 {
-    const float d = msgl__block_f16(block);
-    for (int i = 0; i < N; i++) values[i] = d * (float)(int8_t)block[2 + i];
+    out->d = (uint16_t)msgl__block_u16(block);
+    for (int i = 0; i < N; i++) out->codes[i] = block[2 + i] ^ 0x80; // + 128: unsigned
 }
 
-const msgl_blocks msgl__blocks_q8_0 = {"Q8_0", N, 34, expand_q8_0};
+static const msgl_codes Q8_0 = {8, N, 128, NULL, MSGL_SCALING_F16, split_q8_0};
+const msgl_blocks msgl__blocks_q8_0 = {"Q8_0", N, 34, &Q8_0, NULL};
 
 // Closer to each other around 0, where weights are.
 const int8_t msgl__iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -98,15 +104,9 @@ const int8_t msgl__iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 // | d      | 0-1   | f16                          |
 // | qs     | 2-17  | element i: nibble i of qs    |
 // value: d * msgl__iq4_values[q]
-static void expand_iq4_nl(const uint8_t *block, float *values)
-{
-    const float d = msgl__block_f16(block);
-    for (int i = 0; i < N; i++) {
-        values[i] = d * (float)msgl__iq4_values[msgl__block_nibble(block + 2, i, N / 2)];
-    }
-}
 
-const msgl_blocks msgl__blocks_iq4_nl = {"IQ4_NL", N, 18, expand_iq4_nl};
+static const msgl_codes IQ4_NL = {4, N, 0, msgl__iq4_values, MSGL_SCALING_F16, split_q4_0};
+const msgl_blocks msgl__blocks_iq4_nl = {"IQ4_NL", N, 18, &IQ4_NL, NULL};
 
 // One f64, rounded to the nearest f32, the even one of two; beyond f32's range infinity.
 static void expand_f64(const uint8_t *block, float *values)
@@ -117,4 +117,4 @@ static void expand_f64(const uint8_t *block, float *values)
     values[0] = (float)d;
 }
 
-const msgl_blocks msgl__blocks_f64 = {"F64", 1, 8, expand_f64};
+const msgl_blocks msgl__blocks_f64 = {"F64", 1, 8, NULL, expand_f64};

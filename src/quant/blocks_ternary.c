@@ -35,7 +35,7 @@ static void expand_tq1_0(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_tq1_0 = {"TQ1_0", 256, 54, expand_tq1_0};
+const msgl_blocks msgl__blocks_tq1_0 = {"TQ1_0", 256, 54, NULL, expand_tq1_0};
 
 // | TQ2_0 | bytes |                                                                    |
 // |-------|-------|--------------------------------------------------------------------|
@@ -51,7 +51,7 @@ static void expand_tq2_0(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_tq2_0 = {"TQ2_0", 256, 66, expand_tq2_0};
+const msgl_blocks msgl__blocks_tq2_0 = {"TQ2_0", 256, 66, NULL, expand_tq2_0};
 
 // | Q1_0 | bytes |                                           |
 // |------|-------|-------------------------------------------|
@@ -64,7 +64,7 @@ static void expand_q1_0(const uint8_t *block, float *values)
     for (int i = 0; i < 128; i++) values[i] = block[2 + i / 8] >> (i % 8) & 1 ? d : -d;
 }
 
-const msgl_blocks msgl__blocks_q1_0 = {"Q1_0", 128, 18, expand_q1_0};
+const msgl_blocks msgl__blocks_q1_0 = {"Q1_0", 128, 18, NULL, expand_q1_0};
 
 // | Q2_0 | bytes |                                           |
 // |------|-------|-------------------------------------------|
@@ -79,4 +79,4 @@ static void expand_q2_0(const uint8_t *block, float *values)
     }
 }
 
-const msgl_blocks msgl__blocks_q2_0 = {"Q2_0", 64, 18, expand_q2_0};
+const msgl_blocks msgl__blocks_q2_0 = {"Q2_0", 64, 18, NULL, expand_q2_0};

@@ -16,7 +16,7 @@ static void expand(const msgl_packed *p, size_t row, size_t from, size_t n, floa
         const size_t some = left < rest ? left : rest;
         float whole[MSGL_MAX_BLOCK], *to = values + (at - from);
         float *const all = some == elements ? to : whole;
-        b->expand(p->data + block * (size_t)b->bytes, all);
+        msgl__blocks_expand(b, p->data + block * (size_t)b->bytes, all);
         if (all == whole) memcpy(to, whole + skip, some * sizeof *to);
         if (p->how->sides[MSGL_SCALES].data != NULL) {
             const float scale = msgl__side_at(p, MSGL_SCALES, block);

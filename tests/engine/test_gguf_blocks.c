@@ -46,7 +46,7 @@ static void draw_block(uint64_t *seed, const msgl_blocks *b, uint8_t *block, flo
 {
     for (float most = 2; !(most <= 1) || (b->elements > 1 && most < 0.02f);) {
         for (int32_t i = 0; i < b->bytes; i++) block[i] = (uint8_t)msgl__random(seed);
-        b->expand(block, values);
+        msgl__blocks_expand(b, block, values);
         most = 0;
         for (int32_t i = 0; i < b->elements; i++) {
             most = isfinite(values[i]) ? fmaxf(most, fabsf(values[i])) : INFINITY;
