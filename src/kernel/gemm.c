@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert,
-// heads() with an expert a head: all make a list of segments (an expert and its rows), prepare the
-// rows, and run tasks of about TASK_US each over (segment, block of rows, some panels). A norm is
-// part of the preparation; an addition and a gate are part of the product where the level's kernel
-// can do that. Else an addition is done by the task that has just made the product, a gate when all
-// products are there.
-#include "kernel/gemm_int8.h"
+// heads() with an expert a head: all make a list of ranges (the rows of an expert) and of segments
+// (such rows and a part of the expert's weight, which is of one format), prepare the rows as the
+// formats need them, and run tasks of about TASK_US each over (segment, block of rows, some
+// panels). A norm is part of the preparation; an addition and a gate are part of the product where
+// the level's kernel can do that. Else an addition is done by the task that has just made the
+// product, a gate when all products are there.
+#include "kernel/gemm_codes.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -23,14 +24,36 @@ enum {
     GATE_ELEMENTS = 16384,     // of gate and up per task
     PACK_BYTES = 1 << 20,      // of packed panels per task
     MAX_RUNS = 64,
+    MAX_FORMS = 4, // of prepared rows that levels have: f32, bf16, int8's, codes'
 };
 
-typedef struct segment {
+// Rows of one expert.
+typedef struct range {
     int expert, row, rows;
-    size_t in, out;    // elements to where its rows are, of the activations and of the result
-    int first_task;    // of the products
+    size_t in, out;    // elements to where the rows are, of the activations and of the result
     int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
+} range;
+
+// A range and a part of its expert's weight.
+typedef struct segment {
+    const range *rows;
+    const msgl_weight *w; // of one format
+    const msgl_gemm_micro *micro;
+    int form; // of its prepared rows
+    int col;  // of the result, the first of w's
+    size_t panel_bytes;
+    int panels;       // of w, or of its gate when that is fused
+    int task_panels;  // panels per task
+    int panel_blocks; // tasks along n
+    int first_task;
 } segment;
+
+// How the rows of a call are prepared for some of its products.
+typedef struct form {
+    const msgl_gemm_micro *micro; // one that takes such rows
+    size_t row_bytes;
+    char *a;
+} form;
 
 // The tasks of a product as one run of neighbours per thread, so that a kernel can fetch the panels
 // that its thread will need next. Who has finished his own run helps with the others.
@@ -40,27 +63,26 @@ typedef struct runs {
 } runs;
 
 typedef struct plan {
-    const msgl_gemm_micro *micro;
-    const msgl_row_ops *row_ops;
-    const msgl_weight *weights;
-    const float *bias; // [segments' experts, n], or NULL
+    const msgl_gemm_level *level;
+    const msgl_weight *weights; // of the experts
+    const float *bias;          // [experts, n], or NULL
     const float *in, *norm;
     float norm_eps;
     bool gated, accumulate;
     msgl_activation activation;
     bool fused; // the gate or the addition is left to the kernel
-    size_t ld_in, ld_out, ld_product, a_row_bytes, panel_bytes;
+    size_t ld_in, ld_out, ld_product;
     float *out;
     float *normed;  // [rows, k] when there is a norm
     float *product; // out, or [rows, n] of scratch when it is gated or added afterwards
-    char *a;
+    form forms[MAX_FORMS];
+    int num_forms;
     int gate_rows; // rows per task of the gate
-    const segment *segments;
-    int num_segments, kpad;
-    int row_block;    // rows per task, a multiple of MSGL_GEMM_ROWS
-    int panels;       // of one weight, or of its gate when that is fused
-    int task_panels;  // panels per task
-    int panel_blocks; // tasks along n
+    range *ranges;
+    int num_ranges, prepares; // prepares: tasks for one form
+    segment *segments;
+    int num_segments;
+    int row_block; // rows per task, a multiple of MSGL_GEMM_ROWS
     runs *runs;
 } plan;
 
@@ -72,6 +94,11 @@ size_t msgl__gemm_panels_size(int n, size_t panel_bytes)
     return rc == 0 ? bytes : 0;
 }
 
+size_t msgl__gemm_row_bytes_f32(int kpad)
+{
+    return ((size_t)kpad + 16) * sizeof(float);
+}
+
 size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k)
 {
     if (k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
@@ -79,14 +106,26 @@ size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k)
     return msgl__gemm_panels_size(n, (size_t)msgl__gemm_kpad(k) * column);
 }
 
-// The place of task `t` in a list ordered by first_task (offset 0) or first_prepare.
-static const segment *find(const plan *p, int t, int prepare)
+static const range *find_range(const plan *p, int task)
+{
+    int lo = 0, hi = p->num_ranges;
+    while (hi - lo > 1) {
+        const int mid = lo + (hi - lo) / 2;
+        if (p->ranges[mid].first_prepare <= task) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return &p->ranges[lo];
+}
+
+static const segment *find_segment(const plan *p, int task)
 {
     int lo = 0, hi = p->num_segments;
     while (hi - lo > 1) {
         const int mid = lo + (hi - lo) / 2;
-        const segment *s = &p->segments[mid];
-        if ((prepare ? s->first_prepare : s->first_task) <= t) {
+        if (p->segments[mid].first_task <= task) {
             lo = mid;
         } else {
             hi = mid;
@@ -95,11 +134,12 @@ static const segment *find(const plan *p, int t, int prepare)
     return &p->segments[lo];
 }
 
+// Up to MSGL_GEMM_ROWS rows, in all forms.
 static void prepare_task(void *arg, int task, int worker)
 {
     (void)worker;
     const plan *p = arg;
-    const segment *s = find(p, task, 1);
+    const range *s = find_range(p, task);
     const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
     const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights->k;
     const size_t row = (size_t)s->row + (size_t)at;
@@ -108,13 +148,16 @@ static void prepare_task(void *arg, int task, int worker)
     if (p->norm != NULL) {
         float *normed = p->normed + row * (size_t)k;
         for (int r = 0; r < rows; r++) {
-            p->row_ops->rms_norm(in + (size_t)r * ld_in, p->norm, p->norm_eps,
-                                 normed + (size_t)r * (size_t)k, k);
+            p->level->row_ops->rms_norm(in + (size_t)r * ld_in, p->norm, p->norm_eps,
+                                        normed + (size_t)r * (size_t)k, k);
         }
         in = normed;
         ld_in = (size_t)k;
     }
-    p->micro->prepare(in, ld_in, rows, k, p->a + row * p->a_row_bytes, p->a_row_bytes);
+    for (int i = 0; i < p->num_forms; i++) {
+        const form *f = &p->forms[i];
+        f->micro->prepare(in, ld_in, rows, k, f->a + row * f->row_bytes, f->row_bytes);
+    }
 }
 
 static int min(int a, int b)
@@ -138,19 +181,32 @@ static int claim(runs *r, int worker)
 
 // Panels behind those of `task` that its thread will probably come to: up to the end of the run or
 // of the block of rows.
-static int panels_behind(const plan *p, int task, int panel_block)
+static int panels_behind(const plan *p, const segment *s, int task, int panel_block)
 {
     const int run_end = min((task / p->runs->each + 1) * p->runs->each, p->runs->tasks);
-    const int tasks = min(run_end - 1 - task, p->panel_blocks - 1 - panel_block);
-    return min((panel_block + 1 + tasks) * p->task_panels, p->panels) -
-           min((panel_block + 1) * p->task_panels, p->panels);
+    const int tasks = min(run_end - 1 - task, s->panel_blocks - 1 - panel_block);
+    return min((panel_block + 1 + tasks) * s->task_panels, s->panels) -
+           min((panel_block + 1) * s->task_panels, s->panels);
 }
 
-// Where row `at` of a segment's products goes: to the result itself, or on its way there.
-static float *product_at(const plan *p, const segment *s, int at)
+// Where row `at` of a range's products goes: to the result itself, or on its way there.
+static float *product_at(const plan *p, const range *r, int at)
 {
-    if (p->product != p->out) return p->product + ((size_t)s->row + (size_t)at) * p->ld_product;
-    return p->out + s->out + (size_t)at * p->ld_out;
+    if (p->product != p->out) return p->product + ((size_t)r->row + (size_t)at) * p->ld_product;
+    return p->out + r->out + (size_t)at * p->ld_out;
+}
+
+// k of w's panels.
+static int padded_k(const msgl_weight *w)
+{
+    const int group = w->format->group;
+    return group > 0 ? msgl__ceil_div(w->k, group) * group : msgl__gemm_kpad(w->k);
+}
+
+// Columns of the result that panels of a segment make.
+static int result_columns(const plan *p, const segment *s)
+{
+    return p->fused && p->gated ? s->w->n / 2 : s->w->n;
 }
 
 static void product_task(void *arg, int ticket, int worker)
@@ -158,33 +214,36 @@ static void product_task(void *arg, int ticket, int worker)
     (void)ticket;
     const plan *p = arg;
     const int task = claim(p->runs, worker);
-    const segment *s = find(p, task, 0);
-    const msgl_weight *w = &p->weights[s->expert];
-    const int panel_block = (task - s->first_task) % p->panel_blocks;
-    const int at = (task - s->first_task) / p->panel_blocks * p->row_block;
-    const int panel = panel_block * p->task_panels, n = p->fused && p->gated ? w->n / 2 : w->n;
-    const int col = panel * MSGL_GEMM_LANES, cols = p->task_panels * MSGL_GEMM_LANES;
-    const size_t row = (size_t)s->row + (size_t)at;
+    const segment *s = find_segment(p, task);
+    const range *r = s->rows;
+    const form *f = &p->forms[s->form];
+    const int panel_block = (task - s->first_task) % s->panel_blocks;
+    const int at = (task - s->first_task) / s->panel_blocks * p->row_block;
+    const int panel = panel_block * s->task_panels, first = panel * MSGL_GEMM_LANES;
+    const int col = s->col + first, cols = s->task_panels * MSGL_GEMM_LANES;
+    const size_t n = (size_t)p->weights->n;
     const msgl_gemm_block b = {
-        .w = (const char *)w->data + (size_t)panel * p->panel_bytes,
-        .panel_bytes = p->panel_bytes,
-        .kpad = p->kpad,
-        .a = p->a + row * p->a_row_bytes,
-        .a_row_bytes = p->a_row_bytes,
-        .rows = min(s->rows - at, p->row_block),
-        .cols = min(n - col, cols),
-        .bias = p->bias == NULL ? NULL : p->bias + (size_t)s->expert * (size_t)w->n + col,
-        .out = product_at(p, s, at) + col,
+        .format = s->w->format,
+        .w = (const char *)s->w->data + (size_t)panel * s->panel_bytes,
+        .panel_bytes = s->panel_bytes,
+        .k = s->w->k,
+        .kpad = padded_k(s->w),
+        .a = f->a + ((size_t)r->row + (size_t)at) * f->row_bytes,
+        .a_row_bytes = f->row_bytes,
+        .rows = min(r->rows - at, p->row_block),
+        .cols = min(result_columns(p, s) - first, cols),
+        .bias = p->bias == NULL ? NULL : p->bias + (size_t)r->expert * n + col,
+        .out = product_at(p, r, at) + col,
         .ld_out = p->ld_product,
         .add = p->fused && p->accumulate,
-        .up = p->fused && p->gated ? (size_t)p->panels * p->panel_bytes : 0,
-        .follow = panels_behind(p, task, panel_block),
+        .up = p->fused && p->gated ? (size_t)s->panels * s->panel_bytes : 0,
+        .follow = panels_behind(p, s, task, panel_block),
     };
-    p->micro->block(&b);
-    for (int r = 0; p->accumulate && !p->fused && r < b.rows; r++) {
-        float *out = p->out + s->out + ((size_t)at + (size_t)r) * p->ld_out + col;
-        const float *from = b.out + (size_t)r * b.ld_out;
-        for (int i = 0; i < b.cols; i++) out[i] += from[i];
+    s->micro->block(&b);
+    for (int i = 0; p->accumulate && !p->fused && i < b.rows; i++) {
+        float *out = p->out + r->out + ((size_t)at + (size_t)i) * p->ld_out + col;
+        const float *from = b.out + (size_t)i * b.ld_out;
+        for (int j = 0; j < b.cols; j++) out[j] += from[j];
     }
 }
 
@@ -192,36 +251,44 @@ static void gate_task(void *arg, int task, int worker)
 {
     (void)worker;
     const plan *p = arg;
-    const segment *last = &p->segments[p->num_segments - 1];
+    const range *last = &p->ranges[p->num_ranges - 1];
     const int first = task * p->gate_rows, rows = last->row + last->rows;
     for (int r = first; r < first + p->gate_rows && r < rows; r++) {
-        p->row_ops->gate[p->activation](p->product + (size_t)r * p->ld_product,
-                                        p->out + (size_t)r * p->ld_out, p->weights->n / 2);
+        p->level->row_ops->gate[p->activation](p->product + (size_t)r * p->ld_product,
+                                               p->out + (size_t)r * p->ld_out, p->weights->n / 2);
     }
 }
 
-// How rows and panels are cut. None of this changes a result: a block's value at (row, feature)
-// depends on that row and that feature only.
-static void split(plan *p, int threads, int largest)
+// How many rows a task has. Neither this nor the number of panels changes a result: a block's value
+// at (row, feature) depends on that row and that feature only.
+static int rows_of_task(const plan *p, int largest)
 {
-    const size_t fit = (size_t)p->micro->l2_kb * 1024 / p->a_row_bytes / 32 * 32;
-    const int most = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
-    const int rows =
-        msgl__ceil_div(largest, msgl__ceil_div(largest, most)); // blocks of about equal size
-    p->row_block = msgl__ceil_div(rows, 32) * 32;
+    int most = 512;
+    for (int i = 0; i < p->num_forms; i++) {
+        const form *f = &p->forms[i];
+        most = min(most, (int)((size_t)f->micro->l2_kb * 1024 / f->row_bytes / 32 * 32));
+    }
+    if (most < 32) most = 32;
+    const int rows = msgl__ceil_div(largest, msgl__ceil_div(largest, most)); // about equal
+    return msgl__ceil_div(rows, 32) * 32;
+}
+
+static void cut_panels(const plan *p, segment *s, int threads, int largest)
+{
+    const int rows = min(largest, p->row_block);
     const int products = p->fused && p->gated ? 2 : 1; // per panel
-    const double read_us = (double)p->panel_bytes * products / READ_BYTES_PER_US;
+    const double read_us = (double)s->panel_bytes * products / READ_BYTES_PER_US;
     const double math_us =
-        (double)p->kpad * MSGL_GEMM_LANES * products * rows / (1e3 * p->micro->kmacs_per_us);
+        (double)padded_k(s->w) * MSGL_GEMM_LANES * products * rows / (1e3 * s->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
     const int fair =
-        p->panels * msgl__ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
+        s->panels * msgl__ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
     // Kernels walk up to four panels at a time; fewer only when there are more threads than that.
-    const int least = p->panels < 4 * threads ? 1 : 4;
+    const int least = s->panels < 4 * threads ? 1 : 4;
     int n = wanted < fair ? wanted : fair;
     n = n < least ? least : n / least * least;
-    p->task_panels = n < p->panels ? n : p->panels;
-    p->panel_blocks = msgl__ceil_div(p->panels, p->task_panels);
+    s->task_panels = n < s->panels ? n : s->panels;
+    s->panel_blocks = msgl__ceil_div(s->panels, s->task_panels);
 }
 
 static void gate_rows(const plan *p, msgl_exec *x, int total_rows)
@@ -233,21 +300,25 @@ static void gate_rows(const plan *p, msgl_exec *x, int total_rows)
     msgl__pool_run(x->pool, msgl__ceil_div(total_rows, g.gate_rows), gate_task, &g);
 }
 
-// `s` holds expert, row and rows of p->num_segments segments; the rest is filled in here.
-static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
+// p's ranges hold expert, row, rows, in and out; the rest is filled in here.
+static void run(plan *p, msgl_exec *x, int total_rows)
 {
     const int threads = msgl__pool_threads(x->pool);
     int largest = 0, tasks = 0, prepares = 0;
-    for (int i = 0; i < p->num_segments; i++) largest = s[i].rows > largest ? s[i].rows : largest;
-    p->segments = s;
-    split(p, threads, largest);
-    for (int i = 0; i < p->num_segments; i++) {
-        s[i].first_task = tasks;
-        s[i].first_prepare = prepares;
-        tasks += msgl__ceil_div(s[i].rows, p->row_block) * p->panel_blocks;
-        prepares += msgl__ceil_div(s[i].rows, MSGL_GEMM_ROWS);
+    for (int i = 0; i < p->num_ranges; i++) {
+        range *r = &p->ranges[i];
+        largest = r->rows > largest ? r->rows : largest;
+        r->first_prepare = prepares;
+        prepares += msgl__ceil_div(r->rows, MSGL_GEMM_ROWS);
     }
-    if ((size_t)total_rows * (size_t)p->kpad <= PREPARE_INLINE) {
+    p->row_block = rows_of_task(p, largest);
+    for (int i = 0; i < p->num_segments; i++) {
+        segment *s = &p->segments[i];
+        cut_panels(p, s, threads, largest);
+        s->first_task = tasks;
+        tasks += msgl__ceil_div(s->rows->rows, p->row_block) * s->panel_blocks;
+    }
+    if ((size_t)total_rows * (size_t)p->weights->k <= PREPARE_INLINE) {
         for (int i = 0; i < prepares; i++) prepare_task(p, i, 0);
     } else {
         msgl__pool_run(x->pool, prepares, prepare_task, p);
@@ -260,31 +331,9 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
     if (p->gated && !p->fused) gate_rows(p, x, total_rows);
 }
 
-// k of w's panels.
-static int padded_k(const msgl_weight *w)
-{
-    const int group = w->format->group;
-    return group > 0 ? msgl__ceil_div(w->k, group) * group : msgl__gemm_kpad(w->k);
-}
-
-static size_t a_row_bytes(const msgl_gemm_micro *micro, const msgl_weight *w)
-{
-    const size_t elements = (size_t)(padded_k(w) + micro->a_pad) * (size_t)micro->a_size;
-    return elements + (w->format->group > 0 ? msgl__int8_heads_bytes(w->k) : 0);
-}
-
 static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
 {
-    const msgl_gemm_micro *m = &level->micro[w->format->id];
-    return (plan){
-        .micro = m,
-        .row_ops = level->row_ops,
-        .weights = w,
-        .kpad = padded_k(w),
-        .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES),
-        .a_row_bytes = a_row_bytes(m, w),
-        .panel_bytes = msgl__gemm_panel_bytes(w),
-    };
+    return (plan){.level = level, .weights = w};
 }
 
 static void *scratch(msgl_exec *x, size_t bytes)
@@ -294,43 +343,105 @@ static void *scratch(msgl_exec *x, size_t bytes)
     return p;
 }
 
-// Whether the kernel gates (by silu) or adds itself; a gate's columns have to be whole panels.
-static void choose_fused(plan *p, int m)
+static int num_parts(const msgl_weight *w)
 {
-    const int n = p->weights->n, from = p->micro->gate_rows;
-    if (p->gated) {
-        p->fused = from > 0 && m >= from && p->bias == NULL && p->activation == MSGL_SILU &&
-                   n / 2 % MSGL_GEMM_LANES == 0;
-        if (p->fused) p->panels /= 2;
-    } else {
-        p->fused = p->accumulate && p->micro->adds;
-    }
+    return w->num_parts > 0 ? w->num_parts : 1;
 }
 
-// Takes the scratch of m rows: normed and prepared rows, products on their way.
+static const msgl_weight *part_of(const msgl_weight *w, int i)
+{
+    return w->num_parts > 0 ? &w->parts[i] : w;
+}
+
+// Which of p's forms this format's rows have; a new one if none.
+static int form_of(plan *p, const msgl_weight *w)
+{
+    const msgl_gemm_micro *m = &p->level->micro[w->format->id];
+    for (int i = 0; i < p->num_forms; i++) {
+        if (p->forms[i].micro->prepare == m->prepare) return i;
+    }
+    assert(p->num_forms < MAX_FORMS);
+    p->forms[p->num_forms] = (form){.micro = m, .row_bytes = m->row_bytes(padded_k(w))};
+    return p->num_forms++;
+}
+
+// The kernel gates (by silu) or adds itself if that of every weight can; a gate's columns have to
+// be whole panels of one weight.
+static void choose_fused(plan *p, int m)
+{
+    const int n = p->weights->n;
+    p->fused = p->gated
+                   ? p->bias == NULL && p->activation == MSGL_SILU && n / 2 % MSGL_GEMM_LANES == 0
+                   : p->accumulate;
+    for (int i = 0; i < p->num_segments && p->fused; i++) {
+        const segment *s = &p->segments[i];
+        const int from = s->micro->gate_rows;
+        p->fused = p->gated ? s->w->n == n && from > 0 && m >= from : s->micro->adds;
+    }
+    for (int i = 0; i < p->num_segments && p->fused && p->gated; i++) p->segments[i].panels /= 2;
+}
+
+// A segment for each range and part.
+static bool make_segments(plan *p, msgl_exec *x)
+{
+    int num = 0;
+    for (int i = 0; i < p->num_ranges; i++) num += num_parts(&p->weights[p->ranges[i].expert]);
+    p->segments = scratch(x, (size_t)num * sizeof *p->segments);
+    if (p->segments == NULL) return false;
+    for (int i = 0; i < p->num_ranges; i++) {
+        const msgl_weight *whole = &p->weights[p->ranges[i].expert];
+        for (int j = 0, col = 0; j < num_parts(whole); j++) {
+            const msgl_weight *w = part_of(whole, j);
+            p->segments[p->num_segments++] =
+                (segment){.rows = &p->ranges[i],
+                          .w = w,
+                          .micro = &p->level->micro[w->format->id],
+                          .form = form_of(p, w),
+                          .col = col,
+                          .panel_bytes = msgl__gemm_panel_bytes(w),
+                          .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES)};
+            col += w->n;
+        }
+    }
+    return true;
+}
+
+// Takes the scratch of m rows: segments, normed and prepared rows, products on their way.
 static bool take_scratch(plan *p, msgl_exec *x, int m)
 {
     const size_t rows = (size_t)m, n = (size_t)p->weights->n, k = (size_t)p->weights->k;
+    bool taken = make_segments(p, x);
     choose_fused(p, m);
     p->product = p->out;
     p->ld_product = p->ld_out;
-    p->a = scratch(x, rows * p->a_row_bytes);
+    for (int i = 0; i < p->num_forms; i++) {
+        p->forms[i].a = scratch(x, rows * p->forms[i].row_bytes);
+        taken = taken && p->forms[i].a != NULL;
+    }
     if (p->norm != NULL) p->normed = scratch(x, rows * k * sizeof(float));
     if ((p->gated || p->accumulate) && !p->fused) {
         p->product = scratch(x, rows * n * sizeof(float));
         p->ld_product = n;
     }
-    return p->a != NULL && (p->norm == NULL || p->normed != NULL) && p->product != NULL;
+    return taken && (p->norm == NULL || p->normed != NULL) && p->product != NULL;
 }
 
-// What take_scratch takes at most at any level.
-static size_t rows_scratch(const msgl_weight *w, int m, bool norm, bool product)
+// What take_scratch and a list of ranges take at most at any level, for m rows in `ranges` ranges.
+static size_t rows_scratch(const msgl_weight *w, int num_weights, int m, int ranges, bool norm,
+                           bool product)
 {
-    // The widest prepared row is f32 with 16 elements of padding; one of int8, at most half as
-    // wide, has room for its heads there.
-    const size_t prepared = (size_t)padded_k(w) + 16;
+    int parts = 1; // of a weight, which may have rows in a form each
+    for (int i = 0; i < num_weights; i++) {
+        parts = num_parts(&w[i]) > parts ? num_parts(&w[i]) : parts;
+    }
+    const int forms = num_weights > 1 || parts > 1 ? MAX_FORMS : 1;
+    // k is padded to a group of at most 64; then see msgl_gemm_micro.row_bytes.
+    const size_t prepared = ((size_t)w->k + 64 + 64) * (size_t)forms;
     const size_t more = (norm ? (size_t)w->k : 0) + (product ? (size_t)w->n : 0);
-    return m <= 0 ? 0 : (size_t)m * (prepared + more) * sizeof(float) + 3 * 64;
+    if (m <= 0) return 0;
+    return (size_t)m * (prepared + more) * sizeof(float) +
+           (size_t)ranges * (sizeof(range) + (size_t)parts * sizeof(segment)) +
+           (size_t)(4 + forms) * 64;
 }
 
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c)
@@ -349,9 +460,10 @@ void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_li
     p.ld_out = c->ld_out;
     // The products are done when this returns, so the scratch is free again.
     const size_t mark = x->scratch->used;
-    segment s = {.rows = c->m}; // in and out begin with it
-    p.num_segments = 1;
-    if (take_scratch(&p, x, c->m)) run(&p, x, &s, c->m);
+    range r = {.rows = c->m}; // in and out begin with it
+    p.ranges = &r;
+    p.num_ranges = 1;
+    if (take_scratch(&p, x, c->m)) run(&p, x, c->m);
     x->scratch->used = mark;
 }
 
@@ -368,20 +480,17 @@ void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_g
     p.out = (float *)c->out + (size_t)begin * c->ld_out;
     p.ld_out = c->ld_out;
     const size_t mark = x->scratch->used;
-    segment *s = scratch(x, (size_t)(m < c->num_experts ? m : c->num_experts) * sizeof *s);
-    if (s != NULL && take_scratch(&p, x, m)) {
-        for (int e = 0; e < c->num_experts; e++) {
-            const int first = c->offsets[e] - begin, rows = c->offsets[e + 1] - begin - first;
-            if (rows > 0) {
-                s[p.num_segments++] = (segment){.expert = e,
-                                                .row = first,
-                                                .rows = rows,
-                                                .in = (size_t)first * p.ld_in,
-                                                .out = (size_t)first * p.ld_out};
-            }
-        }
-        run(&p, x, s, m);
+    p.ranges = scratch(x, (size_t)(m < c->num_experts ? m : c->num_experts) * sizeof *p.ranges);
+    for (int e = 0; e < c->num_experts && p.ranges != NULL; e++) {
+        const int first = c->offsets[e] - begin, rows = c->offsets[e + 1] - begin - first;
+        if (rows == 0) continue;
+        p.ranges[p.num_ranges++] = (range){.expert = e,
+                                           .row = first,
+                                           .rows = rows,
+                                           .in = (size_t)first * p.ld_in,
+                                           .out = (size_t)first * p.ld_out};
     }
+    if (p.ranges != NULL && take_scratch(&p, x, m)) run(&p, x, m);
     x->scratch->used = mark;
 }
 
@@ -394,37 +503,32 @@ void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_hea
     p.out = c->out;
     p.ld_out = c->ld_out;
     const size_t mark = x->scratch->used;
-    segment *s = scratch(x, (size_t)c->heads * sizeof *s);
-    if (s != NULL && take_scratch(&p, x, c->m * c->heads)) {
-        for (int h = 0; h < c->heads; h++) {
-            s[h] = (segment){.expert = h,
-                             .row = h * c->m,
-                             .rows = c->m,
-                             .in = (size_t)h * c->head_in,
-                             .out = (size_t)h * c->head_out};
-        }
-        p.num_segments = c->heads;
-        run(&p, x, s, c->m * c->heads);
+    p.ranges = scratch(x, (size_t)c->heads * sizeof *p.ranges);
+    for (int h = 0; h < c->heads && p.ranges != NULL; h++) {
+        p.ranges[p.num_ranges++] = (range){.expert = h,
+                                           .row = h * c->m,
+                                           .rows = c->m,
+                                           .in = (size_t)h * c->head_in,
+                                           .out = (size_t)h * c->head_out};
     }
+    if (p.ranges != NULL && take_scratch(&p, x, c->m * c->heads)) run(&p, x, c->m * c->heads);
     x->scratch->used = mark;
 }
 
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c)
 {
-    return rows_scratch(c->w, c->m, c->norm != NULL, c->gated || c->accumulate);
+    return rows_scratch(c->w, 1, c->m, 1, c->norm != NULL, c->gated || c->accumulate);
 }
 
 size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c)
 {
-    const int segments = c->rows < c->num_experts ? c->rows : c->num_experts;
-    return rows_scratch(c->experts, c->rows, false, c->gated) + (size_t)segments * sizeof(segment) +
-           64;
+    const int ranges = c->rows < c->num_experts ? c->rows : c->num_experts;
+    return rows_scratch(c->experts, c->num_experts, c->rows, ranges, false, c->gated);
 }
 
 size_t msgl__gemm_heads_scratch(const msgl_heads_call *c)
 {
-    return rows_scratch(c->w, c->m * c->heads, false, false) + (size_t)c->heads * sizeof(segment) +
-           64;
+    return rows_scratch(c->w, c->heads, c->m * c->heads, c->heads, false, false);
 }
 
 typedef struct packing {
@@ -432,6 +536,7 @@ typedef struct packing {
     msgl_weight *w;
     int row, end; // rows of W to write
     const char *src;
+    size_t src_row; // bytes
     msgl_dtype src_dtype;
     size_t ld_src;
     int task_panels;
@@ -442,20 +547,19 @@ static void pack_task(void *arg, int task, int worker)
     (void)worker;
     const packing *p = arg;
     const size_t bytes = msgl__gemm_panel_bytes(p->w);
-    const size_t src_row = p->ld_src * msgl__dtype_size(p->src_dtype);
     const int first = p->row / MSGL_GEMM_LANES + task * p->task_panels;
     for (int i = first; i < first + p->task_panels; i++) {
         const int begin = i * MSGL_GEMM_LANES > p->row ? i * MSGL_GEMM_LANES : p->row;
         const int stop = (i + 1) * MSGL_GEMM_LANES < p->end ? (i + 1) * MSGL_GEMM_LANES : p->end;
         if (begin >= stop) return;
         p->fn((char *)p->w->data + (size_t)i * bytes, p->w->format, p->w->k,
-              begin % MSGL_GEMM_LANES, stop - begin, p->src + (size_t)(begin - p->row) * src_row,
+              begin % MSGL_GEMM_LANES, stop - begin, p->src + (size_t)(begin - p->row) * p->src_row,
               p->src_dtype, p->ld_src);
     }
 }
 
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
-                     const void *src, msgl_dtype src_dtype, size_t ld_src)
+                     const void *src, size_t src_row, msgl_dtype src_dtype, size_t ld_src)
 {
     if (rows <= 0) return;
     const size_t per_task = PACK_BYTES / msgl__gemm_panel_bytes(w);
@@ -464,6 +568,7 @@ void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row
                  .row = row,
                  .end = row + rows,
                  .src = src,
+                 .src_row = src_row,
                  .src_dtype = src_dtype,
                  .ld_src = ld_src,
                  .task_panels = per_task < 1 ? 1 : (int)per_task};
@@ -476,6 +581,37 @@ typedef struct gathering {
     const int32_t *ids;
     float *out;
 } gathering;
+
+static void lane_f32(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
+{
+    (void)f;
+    const float *p = (const float *)panel + lane;
+    for (int i = 0; i < k; i++) out[i] = p[i * MSGL_GEMM_LANES];
+}
+
+static void lane_f16(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
+{
+    (void)f;
+    const uint16_t *p = (const uint16_t *)panel + lane;
+    for (int i = 0; i < k; i++) out[i] = msgl__f16_to_f32(p[i * MSGL_GEMM_LANES]);
+}
+
+static void lane_bf16(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
+{
+    (void)f;
+    const uint16_t *p = (const uint16_t *)panel + 2 * lane;
+    for (int i = 0; i < k; i++) {
+        out[i] = msgl__bf16_to_f32(p[(i >> 1) * 2 * MSGL_GEMM_LANES + (i & 1)]);
+    }
+}
+
+// The feature in this lane of a panel: out[0, k).
+typedef void (*lane_fn)(const msgl_wformat *f, const char *panel, int lane, int k, float *out);
+static const lane_fn LANES[MSGL_WFORMATS] = {
+    [MSGL_W_F32] = lane_f32,          [MSGL_W_F16] = lane_f16,
+    [MSGL_W_BF16] = lane_bf16,        [MSGL_W_INT8] = msgl__int8_lane,
+    [MSGL_W_CODES] = msgl__kept_lane, [MSGL_W_BLOCKS] = msgl__kept_lane,
+};
 
 static void gather_task(void *arg, int task, int worker)
 {
@@ -490,20 +626,7 @@ static void gather_task(void *arg, int task, int worker)
     }
     const char *panel =
         (const char *)w->data + (size_t)(row / MSGL_GEMM_LANES) * msgl__gemm_panel_bytes(w);
-    if (w->format->id == MSGL_W_INT8) {
-        msgl__int8_expand(panel, lane, w->k, out);
-    } else if (w->format->id == MSGL_W_BF16) {
-        const uint16_t *p = (const uint16_t *)panel + 2 * lane;
-        for (int i = 0; i < w->k; i++) {
-            out[i] = msgl__bf16_to_f32(p[(i >> 1) * 2 * MSGL_GEMM_LANES + (i & 1)]);
-        }
-    } else if (w->format->id == MSGL_W_F16) {
-        const uint16_t *p = (const uint16_t *)panel + lane;
-        for (int i = 0; i < w->k; i++) out[i] = msgl__f16_to_f32(p[i * MSGL_GEMM_LANES]);
-    } else {
-        const float *p = (const float *)panel + lane;
-        for (int i = 0; i < w->k; i++) out[i] = p[i * MSGL_GEMM_LANES];
-    }
+    LANES[w->format->id](w->format, panel, lane, w->k, out);
 }
 
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out)

@@ -8,8 +8,18 @@ size_t msgl__int8_packed_size(const msgl_wformat *f, int n, int k)
     return msgl__gemm_panels_size(n, (size_t)msgl__int8_groups(k) * MSGL_INT8_PANEL_GROUP);
 }
 
-void msgl__int8_expand(const char *panel, int lane, int k, float *out)
+size_t msgl__int8_row_bytes_8(int kpad)
 {
+    return msgl__int8_row_bytes(kpad, 1);
+}
+size_t msgl__int8_row_bytes_16(int kpad)
+{
+    return msgl__int8_row_bytes(kpad, 2);
+}
+
+void msgl__int8_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
+{
+    (void)f;
     for (int at = 0; at < k; at += MSGL_INT8_GROUP, panel += MSGL_INT8_PANEL_GROUP) {
         float scale;
         memcpy(&scale, panel + MSGL_INT8_VALUES + (size_t)lane * sizeof scale, sizeof scale);

@@ -45,36 +45,37 @@ static inline size_t msgl__int8_at(int lane, int i)
     return (size_t)(i / 4 * MSGL_GEMM_LANES * 4 + lane * 4 + i % 4);
 }
 
-// Quantises a group as MSGL_WFORMAT_INT8 says. Returns the scale; *sum: of the integers.
-MSGL_INLINE float msgl__int8_quantize(const float v[MSGL_INT8_GROUP], int8_t q[MSGL_INT8_GROUP],
-                                      int32_t *sum)
+// Quantises a group of n <= MSGL_INT8_GROUP values as MSGL_WFORMAT_INT8 says, and returns the
+// scale.
+MSGL_INLINE float msgl__int8_quantize(const float *v, int8_t *q, const int n)
 {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
     int32_t largest = 0; // |v| as bits, whose order is the floats' with infinity and NaN behind it
-    int32_t bits[MSGL_INT8_GROUP], unit, total = 0;
+    int32_t bits[MSGL_INT8_GROUP], unit;
     float shifted[MSGL_INT8_GROUP], most;
-    memcpy(bits, v, sizeof bits);
-    for (int i = 0; i < MSGL_INT8_GROUP; i++) {
+    memcpy(bits, v, (size_t)n * sizeof *v);
+    for (int i = 0; i < n; i++) {
         const int32_t a = bits[i] & 0x7fffffff;
         largest = a > largest ? a : largest;
     }
     memcpy(&most, &largest, sizeof most);
     if (largest >= 0x7f800000 || most < 1e-30f) {
-        memset(q, 0, MSGL_INT8_GROUP);
-        *sum = 0;
+        memset(q, 0, (size_t)n);
         return largest >= 0x7f800000 ? __builtin_nanf("") : 0;
     }
     const float inverse = 127 / most;
     memcpy(&unit, &magic, sizeof unit);
-    for (int i = 0; i < MSGL_INT8_GROUP; i++) shifted[i] = v[i] * inverse + magic;
-    memcpy(bits, shifted, sizeof bits);
-    for (int i = 0; i < MSGL_INT8_GROUP; i++) {
-        bits[i] -= unit;
-        total += bits[i];
-        q[i] = (int8_t)bits[i];
-    }
-    *sum = total;
+    for (int i = 0; i < n; i++) shifted[i] = v[i] * inverse + magic;
+    memcpy(bits, shifted, (size_t)n * sizeof *shifted);
+    for (int i = 0; i < n; i++) q[i] = (int8_t)(bits[i] - unit);
     return most / 127;
+}
+
+MSGL_INLINE int32_t msgl__int8_sum(const int8_t *q, const int n)
+{
+    int32_t sum = 0;
+    for (int i = 0; i < n; i++) sum += q[i];
+    return sum;
 }
 
 // n elements of a source row from `at` on.
@@ -107,9 +108,8 @@ MSGL_INLINE void msgl__int8_pack_panel(char *panel, int k, int lane, int rows, c
         for (int r = 0; r < rows; r++) {
             float v[MSGL_INT8_GROUP] = {0}, scale;
             int8_t q[MSGL_INT8_GROUP];
-            int32_t sum;
             msgl__int8_source(src + (size_t)r * row_bytes, src_dtype, at, n, v);
-            scale = msgl__int8_quantize(v, q, &sum);
+            scale = msgl__int8_quantize(v, q, MSGL_INT8_GROUP);
             for (int i = 0; i < MSGL_INT8_GROUP; i++)
                 q[i] = (int8_t)(q[i] ^ -128); // + 128, unsigned
             for (int i = 0; i < MSGL_INT8_GROUP; i += 4) {
@@ -133,10 +133,9 @@ MSGL_INLINE void msgl__int8_prepare(const float *in, size_t ld_in, int rows, int
             const float *v = in + at;
             float last[MSGL_INT8_GROUP] = {0};
             int8_t q[MSGL_INT8_GROUP];
-            int32_t sum;
             if (k - at < MSGL_INT8_GROUP) v = memcpy(last, v, (size_t)(k - at) * sizeof *v);
-            head->scale = msgl__int8_quantize(v, q, &sum);
-            head->start = -128 * sum;
+            head->scale = msgl__int8_quantize(v, q, MSGL_INT8_GROUP);
+            head->start = -128 * msgl__int8_sum(q, MSGL_INT8_GROUP);
             if (wide) {
                 for (int i = 0; i < MSGL_INT8_GROUP; i += 4, to += 8) {
                     const int16_t four[4] = {q[i], q[i + 2], q[i + 1], q[i + 3]};
@@ -150,6 +149,14 @@ MSGL_INLINE void msgl__int8_prepare(const float *in, size_t ld_in, int rows, int
     }
 }
 
+// msgl_gemm_micro.row_bytes, of rows with integers of `size` bytes.
+static inline size_t msgl__int8_row_bytes(int kpad, size_t size)
+{
+    return msgl__int8_heads_bytes(kpad) + (size_t)kpad * size + 64;
+}
+size_t msgl__int8_row_bytes_8(int kpad);
+size_t msgl__int8_row_bytes_16(int kpad);
+
 // Levels' kernels; those without vpdpbusd take wide rows. Levels above AVX-512-VNNI have the same.
 void msgl__int8_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
                              size_t row_bytes);
@@ -162,7 +169,8 @@ void msgl__int8_block_avx512(const msgl_gemm_block *b);
 void msgl__int8_block_avx512vnni(const msgl_gemm_block *b);
 #define MSGL_INT8_MICRO_VNNI                                                                       \
     {                                                                                              \
-        1, 64, 100, 512, msgl__int8_prepare_avx512vnni, msgl__int8_block_avx512vnni, true, 7       \
+        msgl__int8_row_bytes_8, 100, 512, msgl__int8_prepare_avx512vnni,                           \
+            msgl__int8_block_avx512vnni, true, 7                                                   \
     }
 
 #endif

@@ -42,9 +42,10 @@ static inline size_t msgl__gemm_panel_bytes(const msgl_weight *w)
 
 // A rectangle of the result: `rows` rows times `cols` features.
 typedef struct msgl_gemm_block {
+    const msgl_wformat *format;
     const char *w;      // first panel
     size_t panel_bytes; // from one panel to the next
-    int kpad;
+    int k, kpad;
     const char *a; // prepared rows, from a multiple of MSGL_GEMM_ROWS of its segment on
     size_t a_row_bytes;
     int rows, cols;    // both >= 1; cols covers ceil(cols / 16) panels
@@ -60,9 +61,9 @@ typedef struct msgl_gemm_block {
 
 // Kernels of one ISA level for one weight format.
 typedef struct msgl_gemm_micro {
-    int a_size;       // bytes of an element of a prepared row
-    int a_pad;        // unused elements after a prepared row, against cache-set conflicts; at most
-                      // 64 bytes
+    // Bytes of a prepared row, with up to 64 unused ones against cache-set conflicts. At most those
+    // of kpad + 64 floats.
+    size_t (*row_bytes)(int kpad);
     int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
     int l2_kb;        // prepared rows that a task goes over again and again, to stay in L2
     // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
@@ -83,23 +84,31 @@ typedef struct msgl_gemm_level {
 } msgl_gemm_level;
 
 // A level's descriptors, all of which pack by one function.
+#define MSGL_GEMM_FORMAT(beginning, size, pack)                                                    \
+    {                                                                                              \
+        beginning, size, pack, msgl__gemm_gather, false, NULL, NULL                                \
+    }
 #define MSGL_GEMM_FORMATS(pack)                                                                    \
     {                                                                                              \
-        {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},                \
-            {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},            \
-            {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},           \
-            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__gemm_gather, false},           \
+        [MSGL_W_F32] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack),           \
+        [MSGL_W_F16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack),           \
+        [MSGL_W_BF16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack),         \
+        [MSGL_W_INT8] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack),         \
     }
+// msgl_gemm_micro.row_bytes of f32.
+size_t msgl__gemm_row_bytes_f32(int kpad);
 
 // The driver. A weight of n features in panels of so many bytes; 0 when the product overflows.
 size_t msgl__gemm_panels_size(int n, size_t panel_bytes);
 size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k);
 size_t msgl__int8_packed_size(const msgl_wformat *f, int n, int k);
+// By panels, in parallel. src_row: bytes from one row of src to the next; src_dtype and ld_src are
+// fn's.
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
-                     const void *src, msgl_dtype src_dtype, size_t ld_src);
+                     const void *src, size_t src_row, msgl_dtype src_dtype, size_t ld_src);
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
 // The feature in this lane of a panel: out[0, k).
-void msgl__int8_expand(const char *panel, int lane, int k, float *out);
+void msgl__int8_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out);
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
 void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_heads_call *c);

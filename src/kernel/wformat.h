@@ -21,17 +21,26 @@ typedef enum msgl_wformat_id {
     MSGL_W_F16 = MSGL_F16,
     MSGL_W_BF16 = MSGL_BF16,
     MSGL_W_INT8,
+    // Of a CPU (msgl_gemm_kernels.kept): blocks that stay as the file has them, multiplied ...
+    MSGL_W_CODES,  // ... as integers, by activations rounded to integers;
+    MSGL_W_BLOCKS, // ... as the f32 numbers that they are.
     MSGL_WFORMATS,
 } msgl_wformat_id;
 
 typedef struct msgl_wformat msgl_wformat;
+typedef struct msgl_weight msgl_weight;
+struct msgl_blocks; // quant/blocks.h
 
-typedef struct msgl_weight {
+struct msgl_weight {
     const msgl_wformat *format;
     int n, k;   // [n, k]: out features, in features
     void *data; // device memory of packed_size bytes, 64-byte aligned, owner: loader
     int first;  // for gather: these are rows [first, first + n) of a matrix that ranks share
-} msgl_weight;
+    // Rows of several formats, one part below the other: with num_parts > 0 format and data are
+    // not used, and the parts' n add up to n. Host memory, owner: the model.
+    const msgl_weight *parts; // [num_parts]
+    int num_parts;
+};
 
 struct msgl_wformat {
     const char *name; // of --dtype and --weight-dtype; NULL: the device has no such format
@@ -49,6 +58,11 @@ struct msgl_wformat {
     // among w's rows, which only happens to a part of a matrix. ids on the device.
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
     bool dense_only; // grouped products (experts) do not take it
+    // Of a format that keeps blocks: which, and instead of pack: rows [row, row + rows) of w from
+    // the blocks of rows in host memory, ld_src bytes apart.
+    const struct msgl_blocks *blocks;
+    void (*repack)(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
+                   size_t ld_src);
 };
 
 // The beginnings of descriptors, the same on every device.
@@ -64,7 +78,10 @@ struct msgl_wformat {
 
 static inline size_t msgl__weight_bytes(const msgl_weight *w)
 {
-    return w->format->packed_size(w->format, w->n, w->k);
+    size_t bytes = 0;
+    if (w->num_parts == 0) return w->format->packed_size(w->format, w->n, w->k);
+    for (int i = 0; i < w->num_parts; i++) bytes += msgl__weight_bytes(&w->parts[i]);
+    return bytes;
 }
 
 #endif

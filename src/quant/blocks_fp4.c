@@ -61,7 +61,8 @@ static void expand_nvfp4(const uint8_t *block, float *values)
     for (int s = 0; s < 4; s++) {
         const float scale = ue4m3(block[s]) * 0.5f;
         for (int l = 0; l < 16; l++) {
-            values[16 * s + l] = scale * (float)DOUBLED[msgl__block_nibble(block + 4 + 8 * s, l, 8)];
+            values[16 * s + l] =
+                scale * (float)DOUBLED[msgl__block_nibble(block + 4 + 8 * s, l, 8)];
         }
     }
 }

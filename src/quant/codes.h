@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MSGL_MAX_BLOCK 256 // elements
-#define MSGL_MAX_GROUPS 16 // of a block
+#define MSGL_MAX_BLOCK 256      // elements
+#define MSGL_MAX_CODE_GROUPS 16 // of a block
 
 // How an element's value follows from q, its integer. With two levels, d and dmin are of the block,
 // c and e of the element's group; with one, a block is a group.
@@ -28,9 +28,9 @@ typedef enum msgl_scaling {
 
 // A block taken apart.
 typedef struct msgl_code_block {
-    uint8_t codes[MSGL_MAX_BLOCK];                         // of `bits` bits
-    uint16_t d, dmin;                                      // the bits of f16 numbers, or d a byte
-    uint8_t c[MSGL_MAX_GROUPS], e[MSGL_MAX_GROUPS]; // of groups
+    uint8_t codes[MSGL_MAX_BLOCK]; // of `bits` bits
+    uint16_t d, dmin;              // the bits of f16 numbers, or d a byte
+    uint8_t c[MSGL_MAX_CODE_GROUPS], e[MSGL_MAX_CODE_GROUPS]; // of groups
 } msgl_code_block;
 
 typedef struct msgl_codes {

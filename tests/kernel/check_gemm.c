@@ -193,7 +193,7 @@ static void check_problem(checkkern *ck, const problem *p, const operands *o)
 
 static const char *short_name(int t)
 {
-    static const char *const NAMES[MSGL_WFORMATS] = {
+    static const char *const NAMES[MSGL_W_CODES] = {
         [MSGL_W_F32] = "f32", [MSGL_W_F16] = "f16", [MSGL_W_BF16] = "bf16", [MSGL_W_INT8] = "int8"};
     return NAMES[t];
 }
@@ -252,7 +252,7 @@ static void check_special(checkkern *ck, msgl_wformat_id t)
 static void check_scratch(checkkern *ck)
 {
     if (!due_linear(ck, MSGL_W_BF16, "scratch")) return;
-    for (int t = 0; t < MSGL_WFORMATS; t++) {
+    for (int t = 0; t < MSGL_W_CODES; t++) {
         const problem p = {(msgl_wformat_id)t, 40, 33, 100, 100, 33, false};
         const operands o = make(ck, &p);
         float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
@@ -288,10 +288,10 @@ static void check_pack(checkkern *ck)
                        CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack"))
         return;
     enum { SOURCES = MSGL_BF16 + 1 };
-    const int each = MSGL_WFORMATS * SOURCES;
+    const int each = MSGL_W_CODES * SOURCES;
     for (int c = 0; c < each * (int)MSGL_COUNT(SHAPES); c++) {
-        const msgl_wformat_id t = (msgl_wformat_id)(c % MSGL_WFORMATS);
-        const msgl_dtype src = (msgl_dtype)(c / MSGL_WFORMATS % SOURCES);
+        const msgl_wformat_id t = (msgl_wformat_id)(c % MSGL_W_CODES);
+        const msgl_dtype src = (msgl_dtype)(c / MSGL_W_CODES % SOURCES);
         const int n = SHAPES[c / each][0], k = SHAPES[c / each][1];
         const size_t size = (size_t)n * (size_t)k;
         operands o = {.w = new_weight(ck, t, n, k), .rows = msgl__ck_alloc(ck, size * 4)};
@@ -679,7 +679,7 @@ static void bench_gemm(checkkern *ck)
 {
     char *base = msgl__pages_alloc(BENCH_BYTES);
     if (base == NULL) return;
-    for (int i = MSGL_WFORMATS; i-- > 0;) {
+    for (int i = MSGL_W_CODES; i-- > 0;) {
         const msgl_wformat_id t = (msgl_wformat_id)i;
         // Weights of about +-1: neither zeros nor subnormals, which some units handle faster.
         for (size_t j = 0; j < BENCH_BYTES / 2; j++) {
@@ -703,7 +703,7 @@ void msgl__check_gemm(checkkern *ck)
     }
     check_pack(ck);
     check_scratch(ck);
-    for (int t = 0; t < MSGL_WFORMATS; t++) {
+    for (int t = 0; t < MSGL_W_CODES; t++) {
         check_linear(ck, (msgl_wformat_id)t);
         check_special(ck, (msgl_wformat_id)t);
         check_grouped(ck, (msgl_wformat_id)t);

@@ -2,4 +2,4 @@
 //
 // The families that checkkern runs: X(name) stands for msgl__check_<name>, whose file is listed in
 // this folder's CMake files.
-#define MSGL_CHECK_FAMILIES(X) X(gemm) X(attn)
+#define MSGL_CHECK_FAMILIES(X) X(gemm) X(codes) X(attn)

@@ -79,7 +79,7 @@ static void tables_are_complete_at_every_level(void **state)
         assert_int_equal(k.level, l);
         assert_string_equal(k.gemm.name, msgl__cpu_level_name((msgl_cpu_level)l));
         // gemm.h: embed, linear_rope and tune may be missing.
-        for (int f = 0; f < MSGL_WFORMATS; f++) {
+        for (int f = 0; f < MSGL_W_CODES; f++) {
             assert_int_equal(k.gemm.formats[f].id, f);
             assert_non_null(k.gemm.formats[f].name);
             assert_non_null(k.gemm.formats[f].packed_size);

@@ -95,7 +95,8 @@ static void check_type(msgl_pool *pool, uint32_t type, const msgl_tensor *t)
     const size_t n = (size_t)t->packing.blocks->elements;
     assert_int_equal(t->bytes, ROWS * COLS / n * (size_t)t->packing.blocks->bytes);
     for (size_t i = 0; i < ROWS * COLS / n; i++) {
-        msgl__blocks_expand(t->packing.blocks, t->data + i * (size_t)t->packing.blocks->bytes, elements + i * n);
+        msgl__blocks_expand(t->packing.blocks, t->data + i * (size_t)t->packing.blocks->bytes,
+                            elements + i * n);
     }
     msgl_source s = {.t = t, .want = MSGL_F32, .cols = COLS};
     assert_null(msgl__source_direct(&s, 0));

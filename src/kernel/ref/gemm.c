@@ -2,7 +2,7 @@
 //
 // Plain C reference of kernel family gemm, and the family's initialiser. Sums run over k one
 // element at a time.
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 #include "kernel/kernel.h"
 
 #include <string.h>
@@ -56,6 +56,15 @@ static void weights_at(const char *panel, msgl_dtype dtype, int k, float *w)
     }
 }
 
+// Sums of the columns [col, col + n) of b.
+static void put_row(const msgl_gemm_block *b, int col, const float *sum, float *out, int n)
+{
+    for (int j = 0; j < n; j++) {
+        const float y = sum[j] + (b->bias == NULL ? 0 : b->bias[col + j]);
+        out[j] = b->add ? out[j] + y : y;
+    }
+}
+
 static void block(const msgl_gemm_block *b, msgl_dtype dtype)
 {
     for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
@@ -69,7 +78,7 @@ static void block(const msgl_gemm_block *b, msgl_dtype dtype)
                 weights_at(panel, dtype, k, w);
                 for (int j = 0; j < MSGL_GEMM_LANES; j++) sum[j] += a[k] * w[j];
             }
-            for (int j = 0; j < n; j++) out[j] = sum[j] + (b->bias == NULL ? 0 : b->bias[col + j]);
+            put_row(b, col, sum, out, n);
         }
     }
 }
@@ -92,13 +101,11 @@ static void prepare_int8(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__int8_prepare(in, ld_in, rows, k, a, row_bytes, false);
 }
 
-// out[0, cols) of row r.
-static void row_int8(const msgl_gemm_block *b, const char *panel, const char *a, float *out,
-                     int cols)
+static void row_int8(const msgl_gemm_block *b, const char *panel, const char *a, float *sum)
 {
     const msgl_int8_head *head = (const msgl_int8_head *)a;
     const int8_t *x = (const int8_t *)a + msgl__int8_heads_bytes(b->kpad);
-    float sum[MSGL_GEMM_LANES] = {0}, scale[MSGL_GEMM_LANES];
+    float scale[MSGL_GEMM_LANES];
     for (int k = 0; k < b->kpad; k += MSGL_INT8_GROUP, head++, panel += MSGL_INT8_PANEL_GROUP) {
         memcpy(scale, panel + MSGL_INT8_VALUES, sizeof scale);
         for (int j = 0; j < MSGL_GEMM_LANES; j++) {
@@ -109,7 +116,6 @@ static void row_int8(const msgl_gemm_block *b, const char *panel, const char *a,
             sum[j] += (float)n * (scale[j] * head->scale);
         }
     }
-    for (int j = 0; j < cols; j++) out[j] = sum[j];
 }
 
 static void block_int8(const msgl_gemm_block *b)
@@ -119,23 +125,96 @@ static void block_int8(const msgl_gemm_block *b)
         const int left = b->cols - col, n = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES;
         for (int r = 0; r < b->rows; r++) {
             float *out = b->out + (size_t)r * b->ld_out + col;
-            row_int8(b, panel, b->a + (size_t)r * b->a_row_bytes, out, n);
-            for (int j = 0; b->bias != NULL && j < n; j++) out[j] += b->bias[col + j];
+            float sum[MSGL_GEMM_LANES] = {0};
+            row_int8(b, panel, b->a + (size_t)r * b->a_row_bytes, sum);
+            put_row(b, col, sum, out, n);
         }
     }
 }
 
+static void prepare_codes(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    msgl__codes_prepare(in, ld_in, rows, k, a, row_bytes, MSGL_CODES_SIGNED);
+}
+
+// Adds block `at` of a panel's chunk; x and head: of the row's block.
+static void add_block(const msgl_codes *c, const int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES],
+                      const msgl_codes_scales *s, int at, const int8_t *x,
+                      const msgl_codes_head *head, float *sum)
+{
+    const int groups = MSGL_CODES_BLOCK / c->group;
+    for (int j = 0; j < MSGL_GEMM_LANES; j++) {
+        float scaled = 0, less = 0;
+        for (int g = 0; g < groups; g++) {
+            int32_t n = 0;
+            for (int i = g * c->group; i < (g + 1) * c->group; i++) n += q[i][j] * x[i];
+            scaled += (float)n * s->scale[at * groups + g][j];
+            if (!msgl__codes_have_min(c)) continue;
+            less += s->min[at * groups + g][j] * (groups == 1 ? head->sum : head->sum16[g]);
+        }
+        sum[j] += scaled * head->scale;
+        if (msgl__codes_have_min(c)) sum[j] += less;
+    }
+}
+
+// The panel of columns [col, col + n).
+static void panel_codes(const msgl_gemm_block *b, int col, int n)
+{
+    const msgl_codes *c = b->format->blocks->codes;
+    const char *w = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+    const int blocks = msgl__codes_blocks(b->k);
+    for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
+        const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
+        msgl_codes_scales s;
+        msgl__codes_scales_of(c, w, some, &s);
+        w += msgl__codes_scales_bytes(c, some);
+        for (int at = 0; at < some; at++, w += msgl__codes_block_bytes(c)) {
+            int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES];
+            msgl__codes_values(c, w, q);
+            for (int r = 0; r < b->rows; r++) {
+                const char *a = b->a + (size_t)r * b->a_row_bytes;
+                const int8_t *x = (const int8_t *)a + msgl__codes_heads_bytes(b->k);
+                float *sum = b->out + (size_t)r * b->ld_out + col, lanes[MSGL_GEMM_LANES] = {0};
+                if (i + at > 0) memcpy(lanes, sum, (size_t)n * sizeof *sum);
+                add_block(c, q, &s, at, x + (i + at) * MSGL_CODES_BLOCK,
+                          (const msgl_codes_head *)a + i + at, lanes);
+                memcpy(sum, lanes, (size_t)n * sizeof *sum);
+            }
+        }
+    }
+}
+
+static void block_codes(const msgl_gemm_block *b)
+{
+    for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
+        const int left = b->cols - col, n = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES;
+        panel_codes(b, col, n);
+        for (int r = 0; b->bias != NULL && r < b->rows; r++) {
+            float *out = b->out + (size_t)r * b->ld_out + col;
+            for (int j = 0; j < n; j++) out[j] += b->bias[col + j];
+        }
+    }
+}
+
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, block_f32);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 4, 256, prepare_f32, block_f32},
-    [MSGL_W_F16] = {4, 16, 1, 256, prepare_f32, block_f16},
-    [MSGL_W_BF16] = {4, 16, 3, 256, prepare_bf16, block_bf16},
-    [MSGL_W_INT8] = {1, 64, 3, 256, prepare_int8, block_int8},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 4, 256, prepare_f32, block_f32},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 1, 256, prepare_f32, block_f16},
+    [MSGL_W_BF16] = {msgl__gemm_row_bytes_f32, 3, 256, prepare_bf16, block_bf16},
+    [MSGL_W_INT8] = {msgl__int8_row_bytes_8, 3, 256, prepare_int8, block_int8},
+    [MSGL_W_CODES] = {msgl__codes_row_bytes_8, 2, 256, prepare_codes, block_codes},
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 2, 256, prepare_f32, kept_block},
 };
 
 static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                  msgl_dtype src_dtype, size_t ld_src)
 {
-    msgl__gemm_pack(msgl__gemm_pack_panel_ref, x, w, row, rows, src, src_dtype, ld_src);
+    msgl__gemm_pack(msgl__gemm_pack_panel_ref, x, w, row, rows, src,
+                    ld_src * msgl__dtype_size(src_dtype), src_dtype, ld_src);
 }
 
 static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);
@@ -145,6 +224,7 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
     *k = (msgl_gemm_kernels){
         .name = msgl__cpu_level_name(level),
         .formats = FORMATS,
+        .kept = msgl__gemm_kept,
         .linear = linear,
         .grouped = grouped,
         .heads = heads,

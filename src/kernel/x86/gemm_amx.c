@@ -10,7 +10,7 @@
 // fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
 // tiles, four loads for four products.
 #include "core/round.h"
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 #include "kernel/x86/amx.h"
 
 enum {
@@ -259,11 +259,27 @@ static void bf16_block(const msgl_gemm_block *b)
 #define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level.inc"
 
+// A block of rows is whole tiles.
+static size_t row_bytes_bf16(int kpad)
+{
+    return (size_t)kpad * sizeof(uint16_t);
+}
+
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, msgl__gemm_block_f32_avx512);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
-    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
-    [MSGL_W_BF16] = {2, 0, 800, 1280, prepare_bf16, bf16_block, false, 0},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512,
+                    true, 7},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512,
+                    true, 7},
+    [MSGL_W_BF16] = {row_bytes_bf16, 800, 1280, prepare_bf16, bf16_block, false, 0},
     [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
+    [MSGL_W_CODES] = {msgl__codes_row_bytes_amx, 600, 1280, msgl__codes_prepare_amx,
+                      msgl__codes_block_amx, true, 0},
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 20, 512, prepare_f32, kept_block, true, 0},
 };
 
 void msgl__gemm_init_amx(msgl_gemm_kernels *k)
@@ -271,4 +287,5 @@ void msgl__gemm_init_amx(msgl_gemm_kernels *k)
     k->linear = linear;
     k->grouped = grouped;
     k->heads = heads;
+    k->codes_by_bf16 = true;
 }

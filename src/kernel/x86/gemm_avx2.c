@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX2 (+ FMA, F16C): a panel of 16 features is two registers; bf16 weights
 // are widened to f32 by shifts, f16 by conversion. Packing transposes 8 x 8 squares.
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -106,11 +106,20 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, f32_block);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 20, 256, prepare_f32, f32_block, true, 0},
-    [MSGL_W_F16] = {4, 16, 20, 256, prepare_f32, f16_block, true, 0},
-    [MSGL_W_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block, true, 0},
-    [MSGL_W_INT8] = {2, 32, 20, 256, msgl__int8_prepare_avx2, msgl__int8_block_avx2, true, 0},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 20, 256, prepare_f32, f32_block, true, 0},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 20, 256, prepare_f32, f16_block, true, 0},
+    [MSGL_W_BF16] = {msgl__gemm_row_bytes_f32, 20, 256, prepare_bf16, bf16_block, true, 0},
+    [MSGL_W_INT8] = {msgl__int8_row_bytes_16, 20, 256, msgl__int8_prepare_avx2,
+                     msgl__int8_block_avx2, true, 0},
+    [MSGL_W_CODES] = {msgl__codes_row_bytes_8, 40, 256, msgl__codes_prepare_avx2,
+                      msgl__codes_block_avx2, true, 0},
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 10, 256, prepare_f32, kept_block, true, 0},
 };
 
 // 8 rows x 32 bytes to the first or second half of 8 lines of 64 bytes.
@@ -160,7 +169,8 @@ static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int 
 static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                  msgl_dtype src_dtype, size_t ld_src)
 {
-    msgl__gemm_pack(pack_panel, x, w, row, rows, src, src_dtype, ld_src);
+    msgl__gemm_pack(pack_panel, x, w, row, rows, src, ld_src * msgl__dtype_size(src_dtype),
+                    src_dtype, ld_src);
 }
 
 static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512: bf16 weights widened to f32 by shifts, f16 by conversion, f32 as
 // they are; and packing by 16x16 transposition, which all levels above use too.
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -122,17 +122,27 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, f32_block);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, f32_block, true, 7},
-    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, f16_block, true, 7},
-    [MSGL_W_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block, true, 7},
-    [MSGL_W_INT8] = {2, 32, 40, 512, msgl__int8_prepare_avx512, msgl__int8_block_avx512, true, 7},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, f32_block, true, 7},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, f16_block, true, 7},
+    [MSGL_W_BF16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_bf16, bf16_block, true, 7},
+    [MSGL_W_INT8] = {msgl__int8_row_bytes_16, 40, 512, msgl__int8_prepare_avx512,
+                     msgl__int8_block_avx512, true, 7},
+    [MSGL_W_CODES] = {msgl__codes_row_bytes_16, 60, 512, msgl__codes_prepare_avx512,
+                      msgl__codes_block_avx512, true, 0},
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 20, 512, prepare_f32, kept_block, true, 0},
 };
 
 static void pack_avx512(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                         msgl_dtype src_dtype, size_t ld_src)
 {
-    msgl__gemm_pack(msgl__gemm_pack_panel_avx512, x, w, row, rows, src, src_dtype, ld_src);
+    msgl__gemm_pack(msgl__gemm_pack_panel_avx512, x, w, row, rows, src,
+                    ld_src * msgl__dtype_size(src_dtype), src_dtype, ld_src);
 }
 
 static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack_avx512);

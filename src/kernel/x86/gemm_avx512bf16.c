@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
 // inputs and results as zero and rounds to nearest even.
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -90,11 +90,25 @@ MSGL_INLINE void gate(float *out, acc g, acc u)
 #define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level.inc"
 
+static size_t row_bytes_bf16(int kpad)
+{
+    return ((size_t)kpad + 32) * sizeof(uint16_t);
+}
+
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, msgl__gemm_block_f32_avx512);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
-    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
-    [MSGL_W_BF16] = {2, 32, 80, 512, prepare_bf16, bf16_block, true, 7},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512,
+                    true, 7},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512,
+                    true, 7},
+    [MSGL_W_BF16] = {row_bytes_bf16, 80, 512, prepare_bf16, bf16_block, true, 7},
     [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
+    [MSGL_W_CODES] = MSGL_CODES_MICRO_VNNI,
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 20, 512, prepare_f32, kept_block, true, 0},
 };
 
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k)

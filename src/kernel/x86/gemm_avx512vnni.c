@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Family gemm at level AVX-512-VNNI: int8 weights by vpdpbusd; dtypes as at AVX-512.
-#include "kernel/gemm_int8.h"
+#include "kernel/gemm_codes.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -48,11 +48,21 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
+static void kept_block(const msgl_gemm_block *b)
+{
+    msgl__kept_block(b, msgl__gemm_block_f32_avx512);
+}
+
 static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
-    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
-    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
-    [MSGL_W_BF16] = {4, 16, 40, 512, prepare_bf16, msgl__gemm_block_bf16_avx512, true, 7},
+    [MSGL_W_F32] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512,
+                    true, 7},
+    [MSGL_W_F16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512,
+                    true, 7},
+    [MSGL_W_BF16] = {msgl__gemm_row_bytes_f32, 40, 512, prepare_bf16, msgl__gemm_block_bf16_avx512,
+                     true, 7},
     [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
+    [MSGL_W_CODES] = MSGL_CODES_MICRO_VNNI,
+    [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 20, 512, prepare_f32, kept_block, true, 0},
 };
 
 void msgl__gemm_init_avx512vnni(msgl_gemm_kernels *k)

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel/gemm_codes.h"
+
+#include <assert.h>
+
+// MSGL_W_BLOCKS of blocks without codes: a panel is 16 rows as the file has them, one behind the
+// other.
+static size_t raw_row_bytes(const msgl_blocks *b, int k)
+{
+    return (size_t)(k / b->elements) * (size_t)b->bytes;
+}
+
+static size_t panel_bytes(const msgl_blocks *b, int k)
+{
+    if (b->codes == NULL) return msgl__round_up(MSGL_GEMM_LANES * raw_row_bytes(b, k), 64);
+    const int blocks = msgl__codes_blocks(k), left = blocks % MSGL_CODES_CHUNK;
+    const size_t whole = (size_t)(blocks / MSGL_CODES_CHUNK);
+    return whole * msgl__codes_chunk_bytes(b->codes, MSGL_CODES_CHUNK) +
+           (left > 0 ? msgl__codes_chunk_bytes(b->codes, left) : 0);
+}
+
+static size_t packed_size(const msgl_wformat *f, int n, int k)
+{
+    if (k < 1 || k > INT32_MAX - MSGL_MAX_BLOCK) return 0;
+    return msgl__gemm_panels_size(n, panel_bytes(f->blocks, k));
+}
+
+// Four codes, one a byte, each in bits [at, at + bits) of its byte.
+static uint32_t field(uint32_t codes, uint32_t mask, int from, int at)
+{
+    return (codes >> from & mask * 0x01010101u) << at;
+}
+
+// Adds a plane of `bits` bits, which are bits [from, from + bits) of the codes, to lines of zeros.
+// codes: of a step each.
+static void put_plane(char *lines, int lane, const uint32_t codes[8], int bits, int from)
+{
+    const int per_line = 8 / bits;
+    for (int l = 0; l < 8 / per_line; l++) {
+        uint32_t word = 0;
+        for (int i = 0; i < per_line; i++) {
+            word |= field(codes[l * per_line + i], (1u << bits) - 1, from, i * bits);
+        }
+        memcpy(lines + (size_t)l * 64 + (size_t)lane * 4, &word, sizeof word);
+    }
+}
+
+typedef struct plane {
+    int bits, from;
+} plane;
+
+// The planes of codes of so many bits, and how many.
+static int planes_of(int bits, plane out[2])
+{
+    const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+    out[0] = (plane){low, 0};
+    out[1] = (plane){bits - low, low};
+    return bits > low ? 2 : 1;
+}
+
+static size_t plane_bytes(const plane *p)
+{
+    return (size_t)p->bits * MSGL_CODES_BLOCK * MSGL_GEMM_LANES / 8;
+}
+
+static void put_codes(const msgl_codes *c, char *block, int lane, const uint8_t codes[32])
+{
+    uint32_t steps[8];
+    plane planes[2];
+    memcpy(steps, codes, sizeof steps);
+    if (c->bits == 8) { // signed: code - 128
+        for (int i = 0; i < 8; i++) steps[i] ^= 0x80808080u;
+    }
+    const int num = planes_of(c->bits, planes);
+    for (int i = 0; i < num; i++) {
+        put_plane(block, lane, steps, planes[i].bits, planes[i].from);
+        block += plane_bytes(&planes[i]);
+    }
+}
+
+// Where d, dmin, c and e of a feature's group are among a chunk's scales.
+typedef struct scale_places {
+    size_t d, dmin, c, e;
+} scale_places;
+
+static scale_places places_of(const msgl_codes *c, int blocks, int group, int lane)
+{
+    const size_t lanes = MSGL_GEMM_LANES, l = (size_t)lane, g = (size_t)group;
+    const size_t groups = (size_t)(blocks * MSGL_CODES_BLOCK / c->group);
+    if (!msgl__codes_two_levels(c)) {
+        const size_t size = c->scaling == MSGL_SCALING_E8M0 ? 1 : 2;
+        const size_t d = (g * lanes + l) * size;
+        return (scale_places){.d = d, .dmin = groups * lanes * size + d};
+    }
+    const size_t behind_d = (msgl__codes_have_min(c) ? 4 : 2) * lanes;
+    const size_t at = behind_d + g * lanes + l;
+    return (scale_places){.d = 2 * l, .dmin = 2 * (lanes + l), .c = at, .e = at + groups * lanes};
+}
+
+// The scales of file block `block`'s group `group`, which is group `at` of the chunk.
+static void put_scales(const msgl_codes *c, char *scales, int blocks, int at, int lane,
+                       const msgl_code_block *b, int group)
+{
+    const scale_places p = places_of(c, blocks, at, lane);
+    if (c->scaling == MSGL_SCALING_E8M0) {
+        scales[p.d] = (char)b->d;
+        return;
+    }
+    memcpy(scales + p.d, &b->d, sizeof b->d);
+    if (msgl__codes_have_min(c)) memcpy(scales + p.dmin, &b->dmin, sizeof b->dmin);
+    if (!msgl__codes_two_levels(c)) return;
+    if (c->scaling == MSGL_SCALING_U4_MIN) {
+        scales[p.c] = (char)(b->c[group] | b->e[group] << 4);
+        return;
+    }
+    scales[p.c] = (char)b->c[group];
+    if (c->scaling == MSGL_SCALING_U8_MIN) scales[p.e] = (char)b->e[group];
+}
+
+// Where block `at` of a row of `blocks` is in a panel.
+typedef struct block_place {
+    size_t scales; // of its chunk
+    size_t codes;
+    int chunk_blocks; // that its chunk has
+    int in_chunk;     // which of them it is
+} block_place;
+
+static block_place place_of(const msgl_codes *c, int blocks, int at)
+{
+    const int chunk = at / MSGL_CODES_CHUNK, left = blocks - chunk * MSGL_CODES_CHUNK;
+    block_place p = {.chunk_blocks = left < MSGL_CODES_CHUNK ? left : MSGL_CODES_CHUNK,
+                     .in_chunk = at % MSGL_CODES_CHUNK};
+    p.scales = (size_t)chunk * msgl__codes_chunk_bytes(c, MSGL_CODES_CHUNK);
+    p.codes = p.scales + msgl__codes_scales_bytes(c, p.chunk_blocks) +
+              (size_t)p.in_chunk * msgl__codes_block_bytes(c);
+    return p;
+}
+
+// A row of a file's blocks to its lane of a panel of zeros.
+static void put_row(const msgl_blocks *b, char *panel, int k, int lane, const uint8_t *src)
+{
+    const msgl_codes *c = b->codes;
+    const int blocks = msgl__codes_blocks(k), per_block = b->elements / MSGL_CODES_BLOCK;
+    const int groups = MSGL_CODES_BLOCK / c->group;
+    msgl_code_block split = {0};
+    for (int i = 0; i < blocks; i++) {
+        const int part = i % per_block; // of the file's block
+        if (part == 0) {
+            c->split(src, &split);
+            src += b->bytes;
+        }
+        const block_place p = place_of(c, blocks, i);
+        put_codes(c, panel + p.codes, lane, split.codes + part * MSGL_CODES_BLOCK);
+        for (int g = 0; g < groups; g++) {
+            put_scales(c, panel + p.scales, p.chunk_blocks, p.in_chunk * groups + g, lane, &split,
+                       part * groups + g);
+        }
+    }
+}
+
+static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int rows,
+                       const char *src, msgl_dtype src_dtype, size_t ld_src)
+{
+    (void)src_dtype;
+    const size_t raw = raw_row_bytes(f->blocks, k);
+    for (int r = 0; r < rows; r++, src += ld_src) {
+        if (f->blocks->codes == NULL) {
+            memcpy(panel + (size_t)(lane + r) * raw, src, raw);
+        } else {
+            put_row(f->blocks, panel, k, lane + r, (const uint8_t *)src);
+        }
+    }
+}
+
+static void repack(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
+                   size_t ld_src)
+{
+    msgl__gemm_pack(pack_panel, x, w, row, rows, src, ld_src, MSGL_DTYPE_COUNT, ld_src);
+}
+
+// q of the four columns of step `step` of a block, of one lane.
+static void step_values(const msgl_codes *c, const char *block, int lane, int step, int q[4])
+{
+    plane planes[2];
+    const int num = planes_of(c->bits, planes);
+    uint32_t codes = 0;
+    for (int i = 0; i < num; i++) {
+        const int bits = planes[i].bits, per_line = 8 / bits;
+        uint32_t word;
+        memcpy(&word, block + (size_t)(step / per_line) * 64 + (size_t)lane * 4, sizeof word);
+        codes |= field(word, (1u << bits) - 1, step % per_line * bits, planes[i].from);
+        block += plane_bytes(&planes[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        const uint8_t code = (uint8_t)(codes >> 8 * i);
+        q[i] = c->bits == 8 ? (int8_t)code : msgl__code_value(c, code);
+    }
+}
+
+void msgl__codes_values(const msgl_codes *c, const char *block,
+                        int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES])
+{
+    for (int lane = 0; lane < MSGL_GEMM_LANES; lane++) {
+        for (int step = 0; step < 8; step++) {
+            int four[4];
+            step_values(c, block, lane, step, four);
+            for (int i = 0; i < 4; i++) q[4 * step + i][lane] = (int8_t)four[i];
+        }
+    }
+}
+
+// The 32 columns of block `at`, [column][lane] of lanes [lane, lane + lanes); floats of a column
+// are ld_out apart.
+static void block_values(const msgl_codes *c, const char *panel, int blocks, int at, int lane,
+                         int lanes, float *out, size_t ld_out)
+{
+    const block_place p = place_of(c, blocks, at);
+    const int first = p.in_chunk * MSGL_CODES_BLOCK / c->group;
+    msgl_codes_scales s;
+    msgl__codes_scales_of(c, panel + p.scales, p.chunk_blocks, &s);
+    for (int j = lane; j < lane + lanes; j++) {
+        for (int step = 0; step < 8; step++) {
+            const int g = first + step * 4 / c->group;
+            int q[4];
+            step_values(c, panel + p.codes, j, step, q);
+            for (int i = 0; i < 4; i++) {
+                const float v = s.scale[g][j] * (float)q[i];
+                out[(size_t)(step * 4 + i) * ld_out + (size_t)(j - lane)] =
+                    msgl__codes_have_min(c) ? v + s.min[g][j] : v;
+            }
+        }
+    }
+}
+
+void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
+{
+    const msgl_blocks *b = f->blocks;
+    if (b->codes != NULL) {
+        const int blocks = msgl__codes_blocks(k);
+        for (int i = 0; i < blocks; i++) {
+            block_values(b->codes, panel, blocks, i, lane, 1, out + i * MSGL_CODES_BLOCK, 1);
+        }
+        return;
+    }
+    const uint8_t *row = (const uint8_t *)panel + (size_t)lane * raw_row_bytes(b, k);
+    for (int at = 0; at < k; at += b->elements, row += b->bytes) {
+        msgl__blocks_expand(b, row, out + at);
+    }
+}
+
+// Columns that are expanded at a time: whole blocks of all forms.
+enum { TILE = MSGL_MAX_BLOCK };
+
+// Columns [at, at + columns) of a panel as f32, [column][lane].
+static void tile_values(const msgl_gemm_block *b, const char *panel, int at, int columns,
+                        float tile[TILE][MSGL_GEMM_LANES])
+{
+    const msgl_blocks *form = b->format->blocks;
+    if (form->codes != NULL) {
+        const int first = at / MSGL_CODES_BLOCK;
+        for (int i = 0; i < columns / MSGL_CODES_BLOCK; i++) {
+            block_values(form->codes, panel, msgl__codes_blocks(b->k), first + i, 0,
+                         MSGL_GEMM_LANES, tile[i * MSGL_CODES_BLOCK], MSGL_GEMM_LANES);
+        }
+        return;
+    }
+    const size_t row_bytes = raw_row_bytes(form, b->k);
+    float values[TILE];
+    for (int lane = 0; lane < MSGL_GEMM_LANES; lane++) {
+        const uint8_t *from =
+            (const uint8_t *)panel + (size_t)lane * row_bytes + raw_row_bytes(form, at);
+        for (int i = 0; i < columns; i += form->elements, from += form->bytes) {
+            msgl__blocks_expand(form, from, values + i);
+        }
+        for (int i = 0; i < columns; i++) tile[i][lane] = values[i];
+    }
+}
+
+// Sums over k are cut at the same columns for any number of rows.
+void msgl__kept_block(const msgl_gemm_block *b, void (*f32)(const msgl_gemm_block *b))
+{
+    float tile[TILE][MSGL_GEMM_LANES] MSGL_ALIGNED(64) = {{0}};
+    for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
+        const char *panel = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+        const int left = b->cols - col;
+        for (int at = 0; at < b->k; at += TILE) {
+            const int columns = b->k - at < TILE ? b->k - at : TILE;
+            const int kpad = msgl__gemm_kpad(columns);
+            tile_values(b, panel, at, columns, tile);
+            memset(tile[columns], 0, (size_t)(kpad - columns) * sizeof tile[0]);
+            f32(&(msgl_gemm_block){
+                .w = (const char *)tile,
+                .kpad = kpad,
+                .a = b->a + (size_t)at * sizeof(float),
+                .a_row_bytes = b->a_row_bytes,
+                .rows = b->rows,
+                .cols = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES,
+                .bias = b->bias == NULL || at > 0 ? NULL : b->bias + col,
+                .out = b->out + col,
+                .ld_out = b->ld_out,
+                .add = b->add || at > 0,
+            });
+        }
+    }
+}
+
+size_t msgl__codes_row_bytes_8(int kpad)
+{
+    return msgl__codes_row_bytes(kpad, 1);
+}
+
+size_t msgl__codes_row_bytes_16(int kpad)
+{
+    return msgl__codes_row_bytes(kpad, 2);
+}
+
+#define KEPT(label, form)                                                                          \
+    {                                                                                              \
+        {label,                                                                                    \
+         MSGL_W_CODES,                                                                             \
+         MSGL_DTYPE_COUNT,                                                                         \
+         MSGL_CODES_BLOCK,                                                                         \
+         packed_size,                                                                              \
+         NULL,                                                                                     \
+         msgl__gemm_gather,                                                                        \
+         false,                                                                                    \
+         &msgl__blocks_##form,                                                                     \
+         repack},                                                                                  \
+            {label,                                                                                \
+             MSGL_W_BLOCKS,                                                                        \
+             MSGL_DTYPE_COUNT,                                                                     \
+             MSGL_CODES_BLOCK,                                                                     \
+             packed_size,                                                                          \
+             NULL,                                                                                 \
+             msgl__gemm_gather,                                                                    \
+             false,                                                                                \
+             &msgl__blocks_##form,                                                                 \
+             repack},                                                                              \
+    }
+static const msgl_wformat FORMATS[][2] = {
+    KEPT("Q4_0", q4_0),       KEPT("Q4_1", q4_1),     KEPT("Q5_0", q5_0),
+    KEPT("Q5_1", q5_1),       KEPT("Q8_0", q8_0),     KEPT("Q2_K", q2_k),
+    KEPT("Q3_K", q3_k),       KEPT("Q4_K", q4_k),     KEPT("Q5_K", q5_k),
+    KEPT("Q6_K", q6_k),       KEPT("IQ1_S", iq1_s),   KEPT("IQ1_M", iq1_m),
+    KEPT("IQ2_XXS", iq2_xxs), KEPT("IQ2_XS", iq2_xs), KEPT("IQ2_S", iq2_s),
+    KEPT("IQ3_XXS", iq3_xxs), KEPT("IQ3_S", iq3_s),   KEPT("IQ4_NL", iq4_nl),
+    KEPT("IQ4_XS", iq4_xs),   KEPT("TQ1_0", tq1_0),   KEPT("TQ2_0", tq2_0),
+    KEPT("Q1_0", q1_0),       KEPT("Q2_0", q2_0),     KEPT("MXFP4", ggml_mxfp4),
+    KEPT("NVFP4", nvfp4),
+};
+
+const msgl_wformat *msgl__gemm_kept(const msgl_blocks *b, int k, bool exact)
+{
+    for (size_t i = 0; i < MSGL_COUNT(FORMATS); i++) {
+        if (FORMATS[i][0].blocks != b) continue;
+        return k % b->elements != 0 ? NULL : &FORMATS[i][exact || b->codes == NULL];
+    }
+    return NULL;
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family gemm with weights that keep a file's blocks: against sums in f64 of what the blocks stand
+// for (quant/blocks.h, which tests/quant compares with other implementations), and of activations
+// rounded as MSGL_WFORMAT_INT8 says by blocks of 32.
+#include "kernel/checkkern.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "quant/blocks.h"
+
+void msgl__check_codes(checkkern *ck);
+
+static const char *const NAMES[] = {
+    "Q4_0",   "Q4_1",  "Q5_0",  "Q5_1",    "Q8_0",   "Q2_K",  "Q3_K",    "Q4_K",  "Q5_K",
+    "Q6_K",   "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL",
+    "IQ4_XS", "TQ1_0", "TQ2_0", "Q1_0",    "Q2_0",   "MXFP4", "NVFP4",
+};
+
+// A weight in blocks, and what they stand for.
+typedef struct stored {
+    msgl_weight w;
+    float *values; // [n, k]
+} stored;
+
+// Random bytes whose values are numbers up to 1, and not all next to nothing.
+static void draw_block(checkkern *ck, const msgl_blocks *b, uint8_t *block, float *values)
+{
+    for (float most = 2; !(most <= 1 && most >= 0.01f);) {
+        for (int32_t i = 0; i < b->bytes; i++) block[i] = (uint8_t)msgl__ck_rand(ck);
+        msgl__blocks_expand(b, block, values);
+        most = 0;
+        for (int32_t i = 0; i < b->elements; i++) {
+            most = isfinite(values[i]) ? fmaxf(most, fabsf(values[i])) : INFINITY;
+        }
+    }
+}
+
+// Repacked in pieces of random size, last rows first.
+static stored make(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k)
+{
+    const size_t row = (size_t)(k / b->elements) * (size_t)b->bytes, ld = row + 5;
+    const size_t blocks = (size_t)(k / b->elements);
+    stored s = {.w = {.format = ck->cur->gemm.kept(b, k, exact), .n = n, .k = k},
+                .values = msgl__ck_alloc(ck, (size_t)n * (size_t)k * sizeof(float))};
+    uint8_t *src = msgl__ck_alloc(ck, (size_t)n * ld);
+    for (size_t r = 0; r < (size_t)n; r++) {
+        for (size_t i = 0; i < blocks; i++) {
+            draw_block(ck, b, src + r * ld + i * (size_t)b->bytes,
+                       s.values + r * (size_t)k + i * (size_t)b->elements);
+        }
+    }
+    s.w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&s.w));
+    for (int end = n; end > 0;) {
+        const int rows = msgl__ck_int(ck, 1, end < 40 ? end : 40);
+        end -= rows;
+        s.w.format->repack(ck->exec, &s.w, end, rows, src + (size_t)end * ld, ld);
+    }
+    return s;
+}
+
+// What products of codes work with, of n activations.
+static void round_activations(checkkern *ck, float *v, int n)
+{
+    for (int i = 0; i < n && ck->cur->gemm.codes_by_bf16; i++) {
+        v[i] = msgl__bf16_to_f32(msgl__f32_to_bf16(v[i]));
+    }
+    if (ck->cur->gemm.codes_by_bf16) return;
+    for (int at = 0; at < n; at += 32) {
+        float largest = 0;
+        for (int i = at; i < at + 32 && i < n; i++) largest = fmaxf(largest, fabsf(v[i]));
+        const float inverse = largest < 1e-30f ? 0 : 127 / largest;
+        for (int i = at; i < at + 32 && i < n; i++) {
+            v[i] = nearbyintf(v[i] * inverse) * (largest / 127);
+        }
+    }
+}
+
+// want [m, n]; returns the largest sum of |x w|. in: [m, k].
+static double oracle(checkkern *ck, const stored *s, float *in, int m, const float *bias,
+                     double *want)
+{
+    const int k = s->w.k, n = s->w.n;
+    double largest = 0;
+    for (int r = 0; r < m; r++) {
+        float *x = in + (size_t)r * (size_t)k;
+        if (s->w.format->id == MSGL_W_CODES) round_activations(ck, x, k);
+        for (int c = 0; c < n; c++) {
+            double sum = bias == NULL ? 0 : (double)bias[c], abs_sum = 0;
+            for (int i = 0; i < k; i++) {
+                const double a =
+                    (double)x[i] * (double)s->values[(size_t)c * (size_t)k + (size_t)i];
+                sum += a;
+                abs_sum += fabs(a);
+            }
+            want[(size_t)r * (size_t)n + (size_t)c] = sum;
+            largest = fmax(largest, abs_sum);
+        }
+    }
+    return largest;
+}
+
+static float *draw_rows(checkkern *ck, size_t rows, size_t cols)
+{
+    float *v = msgl__ck_alloc(ck, rows * cols * sizeof *v);
+    for (size_t i = 0; i < rows * cols; i++) v[i] = msgl__ck_normal(ck);
+    return v;
+}
+
+static void run(checkkern *ck, msgl_exec *x, const msgl_weight *w, const float *in, int m,
+                const float *bias, float *out, size_t ld_out)
+{
+    const msgl_linear_call c = {.w = w,
+                                .bias = bias,
+                                .in = in,
+                                .ld_in = (size_t)w->k,
+                                .m = m,
+                                .out = out,
+                                .ld_out = ld_out};
+    ck->cur->gemm.linear(x, &c);
+}
+
+// Each value is rounded where scale and minimum meet, each block's sum twice, and sums over k as
+// f32 has it: see check_gemm.c. A form with a minimum adds q and min apart, which are up to twice
+// the value.
+static ck_tol tolerance(int k, double largest)
+{
+    return (ck_tol){.abs = 0x1p-24 * (8 * sqrt((double)k) + 16) * 2 * largest + 1e-37,
+                    .nmse = 1e-10};
+}
+
+// A product, with one thread, then rows one by one; and rows looked up.
+static void check_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, int n, int k)
+{
+    const stored s = make(ck, b, exact, n, k);
+    const size_t ld = (size_t)n + 3, all = (size_t)m * ld;
+    float *in = draw_rows(ck, (size_t)m, (size_t)k);
+    const float *bias = n % 2 == 0 ? NULL : draw_rows(ck, 1, (size_t)n);
+    ck_buf out = msgl__ck_buf(ck, m, n, ld), other = msgl__ck_buf(ck, m, n, ld);
+    double *want = msgl__ck_alloc(ck, (size_t)m * (size_t)n * sizeof *want);
+    run(ck, ck->exec, &s.w, in, m, bias, out.data, ld);
+    run(ck, ck->exec1, &s.w, in, m, bias, other.data, ld);
+    msgl__ck_same(ck, "one thread", out.data, other.data, all);
+    other = msgl__ck_buf(ck, m, n, ld);
+    for (int r = 0; r < m; r++) {
+        run(ck, ck->exec, &s.w, in + (size_t)r * (size_t)k, 1, bias, other.data + (size_t)r * ld,
+            ld);
+    }
+    msgl__ck_same(ck, "independent of m", out.data, other.data, all);
+    const double largest = oracle(ck, &s, in, m, bias, want);
+    if (!msgl__ck_near(ck, "out", &out, want, tolerance(k, largest))) {
+        msgl__ck_true(ck, false, "%s, exact %d, m %d, n %d, k %d", b->name, exact, m, n, k);
+    }
+    int32_t *ids = msgl__ck_alloc(ck, (size_t)n * sizeof *ids);
+    double *rows = msgl__ck_alloc(ck, (size_t)n * (size_t)k * sizeof *rows);
+    for (size_t i = 0; i < (size_t)n; i++) {
+        ids[i] = (int32_t)((size_t)n - 1 - i);
+        for (size_t j = 0; j < (size_t)k; j++) {
+            rows[i * (size_t)k + j] = (double)s.values[(size_t)ids[i] * (size_t)k + j];
+        }
+    }
+    ck_buf found = msgl__ck_buf(ck, n, k, (size_t)k);
+    s.w.format->gather(ck->exec, &s.w, ids, n, found.data);
+    msgl__ck_near(ck, "gather", &found, rows, (ck_tol){0, 0, 0});
+    msgl__ck_reset(ck);
+}
+
+// Columns that are whole blocks of every form, whole chunks and less.
+static void check_form(checkkern *ck, const char *name, bool exact)
+{
+    static const int SHAPES[][3] = {{1, 1, 1},  {1, 17, 3},  {2, 33, 2},  {5, 16, 9},
+                                    {9, 40, 1}, {70, 35, 2}, {131, 20, 1}};
+    const msgl_blocks *b = msgl__blocks_of_ggml(name);
+    if (exact != (b->codes == NULL) && b->codes == NULL) return; // nothing but exact
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s%s",
+                       name, exact ? "_exact" : "")) {
+        return;
+    }
+    const int unit = b->elements < 32 ? 32 : b->elements;
+    for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
+        check_shape(ck, b, exact, SHAPES[i][0], SHAPES[i][1], SHAPES[i][2] * unit);
+    }
+}
+
+// A weight with rows of several formats gives each of them the bits that it has alone; a gate and
+// an addition behind the product those of one after the other. So do experts whose formats differ.
+static void check_parts(checkkern *ck)
+{
+    enum { PARTS = 4, K = 256, M = 21, EACH = 40, N = PARTS * EACH };
+    static const char *const FORMS[PARTS] = {"Q4_K", "Q6_K", "IQ2_XS", "Q8_0"};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_parts")) {
+        return;
+    }
+    msgl_weight parts[PARTS];
+    const float *in = draw_rows(ck, M, K), *bias = draw_rows(ck, 1, N);
+    ck_buf out = msgl__ck_buf(ck, M, N, N), other = msgl__ck_buf(ck, M, N, N);
+    for (int i = 0; i < PARTS; i++) {
+        parts[i] = make(ck, msgl__blocks_of_ggml(FORMS[i]), i == 3, EACH, K).w;
+        run(ck, ck->exec, &parts[i], in, M, bias + i * EACH, other.data + i * EACH, N);
+    }
+    const msgl_weight w = {.n = N, .k = K, .parts = parts, .num_parts = PARTS};
+    msgl_linear_call c = {.w = &w, .bias = bias, .in = in, .ld_in = K, .m = M, .ld_out = N};
+    const size_t enough = ck->cur->gemm.linear_scratch(&c);
+    msgl_arena arena;
+    msgl_exec x = *ck->exec;
+    x.scratch = &arena;
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+    c.out = out.data;
+    ck->cur->gemm.linear(&x, &c);
+    msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough");
+    msgl__ck_same(ck, "parts", out.data, other.data, (size_t)M * N);
+    float *gated = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *gated);
+    float *want = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *want);
+    ck->cur->act.gate(ck->exec, MSGL_SILU, other.data, want, M, N / 2);
+    c.gated = true;
+    c.activation = MSGL_SILU;
+    c.out = gated;
+    c.ld_out = N / 2;
+    ck->cur->gemm.linear(ck->exec, &c);
+    msgl__ck_same(ck, "gated parts", gated, want, (size_t)M * N / 2);
+    const int32_t offsets[PARTS + 1] = {0, 3, 3, 20, M};
+    out = msgl__ck_buf(ck, M, EACH, EACH);
+    other = msgl__ck_buf(ck, M, EACH, EACH);
+    const msgl_grouped_call g = {.experts = parts,
+                                 .num_experts = PARTS,
+                                 .offsets = offsets,
+                                 .rows = M,
+                                 .in = in,
+                                 .ld_in = K,
+                                 .out = out.data,
+                                 .ld_out = EACH};
+    ck->cur->gemm.grouped(ck->exec, &g);
+    for (int e = 0; e < PARTS; e++) {
+        run(ck, ck->exec, &parts[e], in + offsets[e] * K, offsets[e + 1] - offsets[e], NULL,
+            other.data + offsets[e] * EACH, EACH);
+    }
+    msgl__ck_same(ck, "experts of several formats", out.data, other.data, (size_t)M * EACH);
+    msgl__ck_reset(ck);
+}
+
+void msgl__check_codes(checkkern *ck)
+{
+    for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
+        check_form(ck, NAMES[i], false);
+        check_form(ck, NAMES[i], true);
+    }
+    check_parts(ck);
+}
