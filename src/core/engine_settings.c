@@ -46,7 +46,9 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ENGINE,
         .group = "model",
         .metavar = "TYPE",
-        .help = "how weights are stored, if not as --dtype; int8 quantises them while loading",
+        .help =
+            "how weights are stored; auto: on a CPU a GGUF file's blocks as they are, all else as "
+            "--dtype; int8 quantises them while loading",
     },
     {
         .name = "kv-cache-dtype",

@@ -169,11 +169,12 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     if (code == 0 && e->place.rank > 0) code = msgl__ranks_hear_plan(&e->place, &of_all, err);
     if (code == 0) code = check_files(e, o, &of_all, err);
+    if (code == 0 && !o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
     if (code != 0) return code;
     msgl_memory_plan p = {
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
-        .weight_format = e->model.target.weights->name,
+        .weight_format = e->model.kept ? "as in the file" : e->model.target.weights->name,
         .step_bytes =
             arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
         // Of the same memory only where device and host are one.
@@ -211,8 +212,6 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     } else if (code == 0 && e->place.rank > 0 && p.max_seq_len != of_all.max_seq_len) {
         code = msgl__err_set(err, MSGL_EINTERNAL, "rank 0 plans for other lengths");
     }
-    if (code != 0) return code;
-    if (!o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
@@ -519,6 +518,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .moe = moe,
         .dtype = e->info.dtype,
         .weights = weights,
+        .keeps = strcmp(o->weight_dtype, "auto") == 0,
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
         .capability = e->device->capability,
         .rank = e->place.rank,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/mem.h"
 #include "core/round.h"
 #include "models/arch.h"
 
@@ -44,6 +45,7 @@ void msgl__model_free(msgl_model *m)
 {
     msgl__checkpoint_close(m->checkpoint);
     msgl__weight_plan_free(&m->plan);
+    msgl__free(m->parts);
     msgl__products_free(&m->products);
     if (m->cfg.arch != NULL) m->cfg.arch->family->free(m);
 }
@@ -96,7 +98,16 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
                              m->cfg.arch->renamed[i].other);
     }
     msgl__weights_choose_form(&m->plan, m->checkpoint);
-    return msgl__weights_check(&m->plan, m->checkpoint, err);
+    const int checked = msgl__weights_check(&m->plan, m->checkpoint, err);
+    const msgl_gemm_kernels *k = &m->target.kernels->gemm;
+    if (checked != 0 || !m->target.keeps || k->kept == NULL) return checked;
+    const int kept =
+        msgl__weights_keep(&m->plan, m->checkpoint, k, m->target.dtype == MSGL_F32, err);
+    m->parts = m->plan.parts;
+    m->plan.parts = NULL;
+    m->kept = m->plan.keeps;
+    if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
+    return kept;
 }
 
 int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,

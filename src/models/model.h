@@ -14,10 +14,11 @@ typedef struct msgl_model_target {
     const msgl_kernels *kernels;
     const msgl_moe_desc *moe;
     msgl_dtype dtype;            // of weights on which choices depend
-    const msgl_wformat *weights; // of all others
-    msgl_dtype act;              // of activations, as in msgl_exec
-    int32_t capability;          // of the device, as in msgl_device
-    int32_t rank, ranks;         // which of how many that share the model
+    const msgl_wformat *weights; // of all others, ...
+    bool keeps;          // ... but of tensors in blocks that the device multiplies as they are
+    msgl_dtype act;      // of activations, as in msgl_exec
+    int32_t capability;  // of the device, as in msgl_device
+    int32_t rank, ranks; // which of how many that share the model
     // Of them: a divisor of ranks. Experts are shared out in so many parts, and each expert is
     // shared by ranks / expert_ranks neighbours, as other layers are by all.
     int32_t expert_ranks;
@@ -33,6 +34,8 @@ typedef struct msgl_model {
     void *layers;                // the family's
     msgl_products products;      // of the layers and the head
     msgl_weight_plan plan;       // until the weights are loaded
+    msgl_weight *parts;          // of weights with several; owned
+    bool kept;                   // some weights are as the file has them
     msgl_checkpoint *checkpoint; // from msgl__model_open to msgl__model_load; else NULL
 } msgl_model;
 

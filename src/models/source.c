@@ -23,28 +23,51 @@ static msgl_packed packed_of(const msgl_tensor *t)
     return p;
 }
 
-static bool expands(const msgl_tensor *t)
+static bool packed(const msgl_tensor *t)
 {
     return t->packing.form != NULL;
 }
 
+static bool expands(const msgl_source *s)
+{
+    return packed(s->t) && !s->in_blocks;
+}
+
+// Of columns as the file has them, which are not expanded.
+static size_t bytes_of(const msgl_source *s, size_t cols)
+{
+    const msgl_blocks *b = s->t->packing.blocks;
+    return s->in_blocks ? cols / (size_t)b->elements * (size_t)b->bytes
+                        : cols * msgl__dtype_size(s->t->dtype);
+}
+
+size_t msgl__source_tensor_row_bytes(const msgl_source *s)
+{
+    return bytes_of(s, tensor_cols(s));
+}
+
+static const uint8_t *row_at(const msgl_source *s, size_t row)
+{
+    return s->t->data + row * msgl__source_tensor_row_bytes(s) + bytes_of(s, s->first_col);
+}
+
 const void *msgl__source_direct(const msgl_source *s, size_t skip)
 {
-    if (expands(s->t) || s->pairs > 0 || s->transposed) return NULL;
-    const size_t size = msgl__dtype_size(s->t->dtype);
-    const uint8_t *rows = s->t->data + ((s->first + skip) * tensor_cols(s) + s->first_col) * size;
+    if (expands(s) || s->pairs > 0 || s->transposed) return NULL;
+    const uint8_t *rows = row_at(s, s->first + skip);
     // Formats align little, but everyone writes aligned files; the others are copied.
-    return (uintptr_t)rows % size == 0 ? rows : NULL;
+    const size_t aligned = s->in_blocks ? 1 : msgl__dtype_size(s->t->dtype);
+    return (uintptr_t)rows % aligned == 0 ? rows : NULL;
 }
 
 msgl_dtype msgl__source_dtype(const msgl_source *s)
 {
-    return expands(s->t) ? s->want : s->t->dtype;
+    return expands(s) ? s->want : s->t->dtype;
 }
 
 size_t msgl__source_row_bytes(const msgl_source *s)
 {
-    return s->cols * msgl__dtype_size(msgl__source_dtype(s));
+    return expands(s) ? s->cols * msgl__dtype_size(s->want) : bytes_of(s, s->cols);
 }
 
 // Where the model's row (or element) i is in the file, behind the first.
@@ -77,7 +100,7 @@ void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *f
     begin = (s->first + begin) * cols;
     end = (s->first + end) * cols;
     const msgl_packed p = packed_of(s->t);
-    if (!expands(s->t)) {
+    if (!packed(s->t)) {
         const size_t size = msgl__dtype_size(s->t->dtype);
         *from = begin * size;
         *bytes = (end - begin) * size;
@@ -126,10 +149,10 @@ static void scatter(const filling *f, size_t col)
     const size_t row = s->first + s->first_col + col, cols = f->p.cols;
     float values[CHUNK];
     for (size_t at = first, n; at < end; at += n) {
-        n = expands(s->t) ? expand_chunk(f, row, at, end, values) : end - at;
+        n = expands(s) ? expand_chunk(f, row, at, end, values) : end - at;
         for (size_t i = 0; i < n; i++) {
             char *out = f->out + ((at + i - first) * s->cols + col) * size;
-            if (expands(s->t)) {
+            if (expands(s)) {
                 msgl__store_f32(out, s->want, 0, values[i]);
             } else {
                 memcpy(out, s->t->data + (row * cols + at + i) * size, size);
@@ -150,7 +173,7 @@ static void scatter_pairs(const filling *f, size_t col)
     for (int32_t r = 0; r < f->rows; r++) {
         const size_t at = stored_behind(s, (size_t)(f->first + r));
         char *out = f->out + ((size_t)r * s->cols + col) * size;
-        if (!expands(s->t)) {
+        if (!expands(s)) {
             memcpy(out, s->t->data + (row * cols + at) * size, size);
             continue;
         }
@@ -178,15 +201,15 @@ static void fill_task(void *arg, int task, int worker)
     (void)worker;
     const filling *f = arg;
     const msgl_source *s = f->s;
-    const size_t bytes = msgl__source_row_bytes(s), element = msgl__dtype_size(s->t->dtype);
+    const size_t bytes = msgl__source_row_bytes(s);
     const int32_t begin = task * TASK_ROWS;
     for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
         char *out = f->out + (size_t)r * bytes;
-        if (expands(s->t)) {
+        if (expands(s)) {
             expand_row(f, row, out);
         } else {
-            memcpy(out, s->t->data + (row * tensor_cols(s) + s->first_col) * element, bytes);
+            memcpy(out, row_at(s, row), bytes);
         }
     }
 }
@@ -206,7 +229,7 @@ float msgl__source_element(const msgl_source *s, size_t i)
 {
     const msgl_tensor *t = s->t;
     const size_t at = stored_at(s, i);
-    if (expands(t)) {
+    if (packed(t)) {
         const msgl_packed p = packed_of(t);
         float value;
         p.how->form->expand(&p, at / p.cols, at % p.cols, 1, &value);

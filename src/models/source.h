@@ -2,7 +2,7 @@
 //
 // From a tensor's bytes in a file to the rows that a packer takes: as they stand where that is
 // possible, else a few at a time through the caller's buffer, with packed values expanded
-// (quant/stored.h) and rows in the order that the model wants.
+// (quant/stored.h) or left in their blocks, and rows in the order that the model wants.
 #ifndef MSGL_MODELS_SOURCE_H
 #define MSGL_MODELS_SOURCE_H
 
@@ -15,7 +15,9 @@
 typedef struct msgl_source {
     const msgl_tensor *t;
     msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is
-    size_t cols;     // of a row; 0: the tensor has one dimension
+    // Rows are handed over in the tensor's blocks. cols and first_col are whole blocks.
+    bool in_blocks;
+    size_t cols; // of a row; 0: the tensor has one dimension
     // Not 0: a row of the tensor has all_cols columns, and the model's column j is its column
     // first_col + j.
     size_t all_cols, first_col;
@@ -29,8 +31,9 @@ typedef struct msgl_source {
 // The rows as they stand in the file, or NULL when they have to be written by msgl__source_rows.
 // From the model's row `skip` on; rows are the tensor's columns apart.
 const void *msgl__source_direct(const msgl_source *s, size_t skip);
-msgl_dtype msgl__source_dtype(const msgl_source *s); // of the rows
-size_t msgl__source_row_bytes(const msgl_source *s);
+msgl_dtype msgl__source_dtype(const msgl_source *s); // of rows that are not in blocks
+size_t msgl__source_row_bytes(const msgl_source *s); // of a row as msgl__source_rows writes it
+size_t msgl__source_tensor_row_bytes(const msgl_source *s); // from one to the next in the file
 // The bytes of the tensor that the model's rows [skip, skip + rows) are made of, or with cols 0 its
 // elements: from *from on, *bytes of them. Of some columns: whole rows, as a disk reads pages.
 void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *from, size_t *bytes);

@@ -31,6 +31,8 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->scales);
     msgl__free(p->ones);
     msgl__free(p->kept);
+    msgl__free(p->planned);
+    msgl__free(p->parts);
     *p = (msgl_weight_plan){0};
 }
 
@@ -59,19 +61,26 @@ static bool grow(msgl_weight_plan *p, void **array, size_t count, size_t *cap, s
     return true;
 }
 
-static void place(msgl_weight_plan *p, void **where, size_t bytes)
+void msgl__plan_lay_out(msgl_weight_plan *p, size_t first)
+{
+    for (size_t i = first; i < p->num_places; i++) {
+        size_t padded;
+        if (msgl__size_add(p->places[i].bytes, 63, &padded) != 0) {
+            plan_fail(p, MSGL_ELIMIT, "the weights are too large");
+            return;
+        }
+        p->places[i].offset = p->bytes;
+        if (msgl__size_add(p->bytes, padded & ~(size_t)63, &p->bytes) != 0) {
+            plan_fail(p, MSGL_ELIMIT, "the weights are too large");
+        }
+    }
+}
+
+void msgl__plan_place(msgl_weight_plan *p, void **where, size_t bytes)
 {
     if (!grow(p, (void **)&p->places, p->num_places, &p->cap_places, sizeof *p->places)) return;
-    size_t padded;
-    if (msgl__size_add(bytes, 63, &padded) != 0) {
-        plan_fail(p, MSGL_ELIMIT, "the weights are too large");
-        return;
-    }
-    padded &= ~(size_t)63;
-    p->places[p->num_places++] = (msgl_placement){.where = where, .offset = p->bytes};
-    if (msgl__size_add(p->bytes, padded, &p->bytes) != 0) {
-        plan_fail(p, MSGL_ELIMIT, "the weights are too large");
-    }
+    p->places[p->num_places++] = (msgl_placement){.where = where, .bytes = bytes};
+    msgl__plan_lay_out(p, p->num_places - 1);
 }
 
 // What this rank keeps of a weight or vector.
@@ -150,27 +159,28 @@ static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const cha
     }
 }
 
-static void plan_weight(msgl_weight_plan *p, msgl_weight *w, const msgl_wformat *f, int32_t n,
-                        int32_t k)
+static void plan_weight(msgl_weight_plan *p, msgl_weight *w, bool exact, int32_t n, int32_t k)
 {
-    *w = (msgl_weight){.format = f, .n = n, .k = k};
+    *w = (msgl_weight){.format = exact ? p->exact : p->format, .n = n, .k = k};
     if (n == 0) return;
     const size_t bytes = msgl__weight_bytes(w);
     if (bytes == 0) {
         plan_fail(p, MSGL_ELIMIT, "a weight is too large");
         return;
     }
-    place(p, &w->data, bytes);
+    if (!grow(p, (void **)&p->planned, p->num_planned, &p->cap_planned, sizeof *p->planned)) return;
+    p->planned[p->num_planned++] = (msgl_planned){.w = w, .place = p->num_places, .exact = exact};
+    msgl__plan_place(p, &w->data, bytes);
 }
 
 void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
 {
-    plan_weight(p, w, p->format, n, k);
+    plan_weight(p, w, false, n, k);
 }
 
 void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
 {
-    plan_weight(p, w, p->exact, n, k);
+    plan_weight(p, w, true, n, k);
 }
 
 void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,
@@ -184,7 +194,7 @@ void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t r
 
 void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n)
 {
-    place(p, (void **)v, (size_t)n * sizeof(float));
+    msgl__plan_place(p, (void **)v, (size_t)n * sizeof(float));
 }
 
 void msgl__plan_ones(msgl_weight_plan *p, float **v, int32_t n)
@@ -290,9 +300,7 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
-// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Packed
-// rows lie along the sum always.
-static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
+bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t)
 {
     return w->by_columns && t->packing.form == NULL;
 }
@@ -311,8 +319,8 @@ static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_
     }
     if (w->experts > 0) {
         shape[0] = w->experts;
-        shape[1] = columns_first(w, t) ? w->all_cols : w->unsharded_rows;
-        shape[2] = columns_first(w, t) ? w->unsharded_rows : w->all_cols;
+        shape[1] = msgl__columns_first(w, t) ? w->all_cols : w->unsharded_rows;
+        shape[2] = msgl__columns_first(w, t) ? w->unsharded_rows : w->all_cols;
         return 3;
     }
     shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
@@ -451,10 +459,12 @@ static msgl_source source_of(const msgl_load_item *it)
 {
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
-    const bool one = w->experts > 0 && w->cols > 0, columns = one && columns_first(w, it->tensor);
+    const bool one = w->experts > 0 && w->cols > 0,
+               columns = one && msgl__columns_first(w, it->tensor);
     const int32_t expert_rows = columns ? w->all_cols : w->unsharded_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
+                         .in_blocks = w->weight != NULL && w->weight->format->blocks != NULL,
                          .cols = (size_t)w->cols,
                          .all_cols = (size_t)w->all_cols,
                          .first_col = (size_t)w->first_col,
@@ -528,13 +538,21 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_source s = source_of(it);
+    const msgl_wformat *f = w->weight->format;
     const void *direct = msgl__source_direct(&s, (size_t)w->skip);
     const int32_t step = rows_at_a_time(&s, w->rows);
     for (int32_t r = 0; r < w->rows && x->status == 0; r += step) {
         const int32_t n = w->rows - r < step ? w->rows - r : step;
+        const void *rows = direct != NULL ? direct : stage;
         if (direct == NULL) msgl__source_rows(x->pool, &s, w->skip + r, n, stage);
-        w->weight->format->pack(x, w->weight, w->row + r, n, direct != NULL ? direct : stage,
-                                msgl__source_dtype(&s), direct != NULL ? s.all_cols : s.cols);
+        if (s.in_blocks) {
+            f->repack(x, w->weight, w->row + r, n, rows,
+                      direct != NULL ? msgl__source_tensor_row_bytes(&s)
+                                     : msgl__source_row_bytes(&s));
+        } else {
+            f->pack(x, w->weight, w->row + r, n, rows, msgl__source_dtype(&s),
+                    direct != NULL ? s.all_cols : s.cols);
+        }
         msgl__arena_reset(x->scratch);
     }
 }

@@ -90,8 +90,15 @@ typedef struct msgl_ones {
 // A piece of the region: where its address goes once there is one.
 typedef struct msgl_placement {
     void **where;
-    size_t offset;
+    size_t offset, bytes;
 } msgl_placement;
+
+// A weight that was planned.
+typedef struct msgl_planned {
+    msgl_weight *w;
+    size_t place; // index of its data among the places
+    bool exact;
+} msgl_planned;
 
 typedef struct msgl_weight_plan {
     struct msgl_plan_kept *kept; // by weight or vector
@@ -107,6 +114,10 @@ typedef struct msgl_weight_plan {
     size_t num_wanted, cap_wanted;
     msgl_placement *places;
     size_t num_places, cap_places;
+    msgl_planned *planned;
+    size_t num_planned, cap_planned;
+    msgl_weight *parts; // of weights with rows of several formats; see msgl__weights_keep
+    bool keeps;         // some weights are as the file has them
     msgl_optional_scale *scales;
     size_t num_scales, cap_scales;
     msgl_ones *ones;
@@ -167,6 +178,22 @@ void msgl__plan_router(msgl_weight_plan *p);
 // tensor. It has to be finite and above 0.
 void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+// For msgl__weights_keep. A piece of the region; offsets of the pieces from number `first` on,
+// behind the p->bytes in front of them.
+void msgl__plan_place(msgl_weight_plan *p, void **where, size_t bytes);
+void msgl__plan_lay_out(msgl_weight_plan *p, size_t first);
+// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Packed
+// rows lie along the sum always.
+bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t);
+
+// Of a checked checkpoint, before the plan is placed: weights whose tensors are in blocks that the
+// device multiplies (msgl_gemm_kernels.kept) get the format of these blocks, a weight made of
+// several tensors maybe parts of several formats. What is transposed or cut within a block stays as
+// planned. exact: activations are not rounded for it, as they never are for exact weights. Fills
+// p->parts, which the caller takes over (msgl__free).
+int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl_gemm_kernels *k,
+                       bool exact, msgl_err *err);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

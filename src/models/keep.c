@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which weights stay as the file has them: decided for each tensor by its blocks, once a checkpoint
+// is open. A weight whose tensors differ becomes parts.
+#include <stdlib.h>
+
+#include "core/mem.h"
+#include "models/weights.h"
+
+// A wanted tensor's rows, and the format they are kept in.
+typedef struct piece {
+    msgl_wanted *want;
+    const msgl_weight *weight;  // as planned: not its part
+    const msgl_wformat *format; // as planned, where they are not kept
+} piece;
+
+typedef struct keeping {
+    msgl_weight_plan *p;
+    const msgl_checkpoint *c;
+    const msgl_gemm_kernels *k;
+    bool exact;
+    piece *pieces; // [num] by weight, then by row
+    size_t num;
+} keeping;
+
+static int by_weight(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    if (x->weight != y->weight) return (uintptr_t)x->weight < (uintptr_t)y->weight ? -1 : 1;
+    return x->want->row < y->want->row ? -1 : x->want->row > y->want->row;
+}
+
+static bool collect(keeping *k)
+{
+    k->pieces = msgl__reallocarray(NULL, k->p->num_wanted + 1, sizeof *k->pieces);
+    if (k->pieces == NULL) return false;
+    for (size_t i = 0; i < k->p->num_wanted; i++) {
+        msgl_wanted *w = &k->p->wanted[i];
+        if (w->weight != NULL && w->rows > 0) k->pieces[k->num++] = (piece){w, w->weight, NULL};
+    }
+    qsort(k->pieces, k->num, sizeof *k->pieces, by_weight);
+    return true;
+}
+
+// The pieces of a weight, and how many.
+static piece *pieces_of(const keeping *k, const msgl_weight *w, size_t *num)
+{
+    size_t lo = 0, hi = k->num, end;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if ((uintptr_t)k->pieces[mid].weight < (uintptr_t)w) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    for (end = lo; end < k->num && k->pieces[end].weight == w;) end++;
+    *num = end - lo;
+    return k->pieces + lo;
+}
+
+// The format that keeps these rows, or the planned one.
+static const msgl_wformat *format_of(const keeping *k, const msgl_planned *planned,
+                                     const msgl_wanted *w)
+{
+    const msgl_tensor *t = msgl__checkpoint_find(k->c, w->name);
+    const msgl_packing *how = &t->packing;
+    const bool plain = how->form == &msgl__stored_blocks && how->sides[MSGL_SCALES].data == NULL;
+    if (!plain || w->transposed || msgl__columns_first(w, t)) return planned->w->format;
+    if (w->first_col % how->blocks->elements != 0) return planned->w->format;
+    const msgl_wformat *kept = k->k->kept(how->blocks, w->cols, k->exact || planned->exact);
+    return kept != NULL ? kept : planned->w->format;
+}
+
+// Whether the pieces are all rows of w, one behind the other.
+static bool whole(const msgl_weight *w, const piece *pieces, size_t num)
+{
+    int32_t row = 0;
+    for (size_t i = 0; i < num && pieces[i].want->row == row; i++) row += pieces[i].want->rows;
+    return row == w->n;
+}
+
+// How many runs of rows with one format the pieces are.
+static size_t count_runs(const piece *pieces, size_t num)
+{
+    size_t runs = 0;
+    for (size_t i = 0; i < num; i++) runs += i == 0 || pieces[i].format != pieces[i - 1].format;
+    return runs;
+}
+
+// Formats of all pieces; returns how many parts weights with several runs need, or fails the plan.
+static size_t choose_formats(keeping *k)
+{
+    size_t parts = 0;
+    for (size_t i = 0; i < k->p->num_planned; i++) {
+        const msgl_planned *planned = &k->p->planned[i];
+        size_t num;
+        piece *pieces = pieces_of(k, planned->w, &num);
+        const bool may = whole(planned->w, pieces, num);
+        for (size_t j = 0; j < num; j++) {
+            pieces[j].format = may ? format_of(k, planned, pieces[j].want) : planned->w->format;
+        }
+        const size_t runs = count_runs(pieces, num);
+        parts += runs > 1 ? runs : 0;
+    }
+    return parts;
+}
+
+// Takes `runs` parts from `parts` on for the pieces of one weight.
+static void split(keeping *k, msgl_weight *w, msgl_weight *parts, const piece *pieces, size_t num)
+{
+    int32_t first = 0; // row of the part
+    w->parts = parts;
+    for (size_t i = 0; i < num; i++) {
+        msgl_wanted *want = pieces[i].want;
+        msgl_weight *part = &parts[w->num_parts - (i > 0)];
+        if (i == 0 || pieces[i].format != pieces[i - 1].format) {
+            part = &parts[w->num_parts++];
+            *part = (msgl_weight){.format = pieces[i].format, .k = w->k};
+            first = want->row;
+        }
+        part->n = want->row + want->rows - first;
+        want->weight = part;
+        want->row -= first;
+    }
+    for (int i = 0; i < w->num_parts; i++) {
+        msgl__plan_place(k->p, &parts[i].data, msgl__weight_bytes(&parts[i]));
+    }
+}
+
+static void apply(keeping *k)
+{
+    msgl_weight *next = k->p->parts;
+    for (size_t i = 0; i < k->p->num_planned; i++) {
+        const msgl_planned *planned = &k->p->planned[i];
+        msgl_weight *w = planned->w;
+        size_t num;
+        const piece *pieces = pieces_of(k, w, &num);
+        const size_t runs = count_runs(pieces, num);
+        if (runs == 0) continue;
+        for (size_t j = 0; j < num; j++) k->p->keeps |= pieces[j].format->blocks != NULL;
+        w->format = pieces[0].format;
+        k->p->places[planned->place].bytes = runs == 1 ? msgl__weight_bytes(w) : 0;
+        if (runs == 1) continue;
+        split(k, w, next, pieces, num);
+        next += runs;
+    }
+    k->p->bytes = 0;
+    msgl__plan_lay_out(k->p, 0);
+}
+
+int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl_gemm_kernels *k,
+                       bool exact, msgl_err *err)
+{
+    keeping all = {.p = p, .c = c, .k = k, .exact = exact};
+    if (!collect(&all)) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    const size_t parts = choose_formats(&all);
+    p->parts = msgl__reallocarray(NULL, parts + 1, sizeof *p->parts);
+    if (p->parts != NULL) {
+        apply(&all);
+    } else {
+        msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    }
+    msgl__free(all.pieces);
+    return p->parts == NULL ? MSGL_ENOMEM : p->status;
+}
