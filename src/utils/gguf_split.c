@@ -50,7 +50,7 @@ bool msgl__gguf_is_model(const char *path)
     msgl_gguf_split_name split;
     if (n <= 5 || strcmp(name + n - 5, ".gguf") != 0) return false;
     for (size_t i = 0; i < MSGL_COUNT(BESIDE); i++) {
-        if (strstr(name, BESIDE[i]) != NULL) return false;
+        if (strcasestr(name, BESIDE[i]) != NULL) return false;
     }
     return !msgl__gguf_split_of(path, &split) || split.no == 1;
 }

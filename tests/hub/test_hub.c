@@ -258,51 +258,56 @@ static void test_modelscope(void **state)
 static void test_choice(void **state)
 {
     (void)state;
-    static const char *const FILES[] = {
-        "m-Q4_K_M.gguf",
-        "m-BF16-00002-of-00002.gguf",
-        "m-BF16-00001-of-00002.gguf",
-        "mmproj-F16.gguf",
-        "IQ4_XS/m-IQ4_XS.gguf",
-        "README.md",
-        "m.Q8_0.gguf",
-        "m-q8_0.gguf",
-    };
     static const struct {
-        const char *text;
-        size_t n; // of FILES
-        const char *want;
+        const char *text, *files[7], *want; // the file that is meant; "": none
     } CASES[] = {
-        {"a/b", 8, "m-q8_0.gguf"},
-        {"a/b", 6, "m-BF16-00001-of-00002.gguf"},
-        {"a/b", 1, "m-Q4_K_M.gguf"},
-        {"a/b", 0, ""},
-        {"a/b:f16", 8, ""},
-        {"a/b:q4_k_m", 8, "m-Q4_K_M.gguf"},
-        {"a/b:Q4_K", 8, ""},
-        {"a/b:IQ4_XS", 8, "IQ4_XS/m-IQ4_XS.gguf"},
-        {"a/b:Q4_XS", 8, ""},
-        {"a/b/m.Q8_0.gguf", 8, "m.Q8_0.gguf"},
-        {"a/b/mmproj-F16.gguf", 8, "mmproj-F16.gguf"},
-        {"a/b/m-BF16-00002-of-00002.gguf", 8, "m-BF16-00001-of-00002.gguf"},
+        // The name says none: llama.cpp's type, then those that cost no quality, then any.
+        {"a/b", {"m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-F16.gguf"}, "m-Q4_K_M.gguf"},
+        {"a/b", {"m.q4_k_m.gguf", "m.q8_0.gguf", "m.i1-Q4_K.gguf"}, "m.q4_k_m.gguf"},
+        {"a/b",
+         {"m-Q8_0.gguf", "Q4_K_M/m-00002-of-00002.gguf", "Q4_K_M/m-00001-of-00002.gguf"},
+         "Q4_K_M/m-00001-of-00002.gguf"},
+        {"a/b",
+         {"q/m_Q4_K_M-00001-of-00002.gguf", "m-IQ1_S.gguf", "q/m_Q4_K_M-00002-of-00002.gguf"},
+         "q/m_Q4_K_M-00001-of-00002.gguf"},
+        {"a/b", {"mmproj-Q4_K_M.gguf", "m-Q4_K_M.imatrix.gguf", "m-Q8_0.gguf"}, "m-Q8_0.gguf"},
+        {"a/b", {"MMPROJ-Q4_K_M.gguf", "Imatrix-Q4_K_M.gguf", "m-Q2_K.gguf"}, "m-Q2_K.gguf"},
+        {"a/b", {"m-Q4_K_M-v2-IQ4_K_M.bin", "m-IQ4_K_M.gguf", "m-Q8_0.gguf"}, "m-Q8_0.gguf"},
+        {"a/b", {"m.Q8_0.gguf", "m-q8_0.gguf", "README.md"}, "m-q8_0.gguf"},
+        {"a/b",
+         {"m-BF16-00002-of-00002.gguf", "m-BF16-00001-of-00002.gguf", "mmproj-F16.gguf"},
+         "m-BF16-00001-of-00002.gguf"},
+        {"a/b", {"m-Q5_K_M.gguf", "IQ4_XS/m-IQ4_XS.gguf"}, "IQ4_XS/m-IQ4_XS.gguf"},
+        {"a/b", {"m-2.gguf", "m-1.gguf"}, "m-1.gguf"},
+        {"a/b", {"mmproj-m-F16.gguf", "m-Q4_K_M-00002-of-00002.gguf"}, ""},
+        {"a/b", {NULL}, ""},
+        // A type.
+        {"a/b:f16", {"m-BF16.gguf", "mmproj-F16.gguf"}, ""},
+        {"a/b:q4_k_m", {"m-Q8_0.gguf", "m-Q4_K_M.gguf"}, "m-Q4_K_M.gguf"},
+        {"a/b:q8_0", {"m-Q8_0.gguf", "m-Q4_K_M.gguf"}, "m-Q8_0.gguf"},
+        {"a/b:Q4_K", {"m-Q4_K_M.gguf"}, ""},
+        {"a/b:IQ4_XS", {"m-Q4_K_M.gguf", "IQ4_XS/m-IQ4_XS.gguf"}, "IQ4_XS/m-IQ4_XS.gguf"},
+        {"a/b:Q4_XS", {"IQ4_XS/m-IQ4_XS.gguf"}, ""},
+        // A file, also one that is no model, and any part.
+        {"a/b/m.Q8_0.gguf", {"m-Q4_K_M.gguf", "m.Q8_0.gguf"}, "m.Q8_0.gguf"},
+        {"a/b/mmproj-F16.gguf", {"m-Q4_K_M.gguf", "mmproj-F16.gguf"}, "mmproj-F16.gguf"},
+        {"a/b/m-BF16-00002-of-00002.gguf",
+         {"m-BF16-00002-of-00002.gguf", "m-BF16-00001-of-00002.gguf"},
+         "m-BF16-00001-of-00002.gguf"},
     };
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
         msgl_hub_name n;
+        int count = 0;
         assert_int_equal(msgl__hub_name_parse(CASES[i].text, NULL, &n, &err), 0);
+        while (CASES[i].files[count] != NULL) count++;
         for (int reversed = 0; reversed < 2; reversed++) { // the order decides nothing
             msgl_hub_choice c = {.name = &n};
-            for (size_t k = 0; k < CASES[i].n; k++) {
-                msgl__hub_offer(&c, FILES[reversed ? CASES[i].n - 1 - k : k]);
+            for (int k = 0; k < count; k++) {
+                msgl__hub_offer(&c, CASES[i].files[reversed ? count - 1 - k : k]);
             }
-            assert_string_equal(msgl__hub_chosen(&c), CASES[i].want);
+            assert_string_equal(c.file, CASES[i].want);
         }
     }
-    // Two of types that are taken only when they are asked for.
-    const msgl_hub_name n = {.repo = "a/b"};
-    msgl_hub_choice c = {.name = &n};
-    msgl__hub_offer(&c, FILES[0]);
-    msgl__hub_offer(&c, FILES[4]);
-    assert_string_equal(msgl__hub_chosen(&c), "");
 }
 
 // A name with a dot, as ModelScope's older clients spelt its folder; and what is no copy.

@@ -70,6 +70,8 @@ static void test_names(void **state)
     assert_true(msgl__gguf_is_model("m-00001-of-00002.gguf"));
     assert_false(msgl__gguf_is_model("m-00002-of-00002.gguf"));
     assert_false(msgl__gguf_is_model("mmproj-m-f16.gguf"));
+    assert_false(msgl__gguf_is_model("d/MMPROJ-m-f16.gguf"));
+    assert_false(msgl__gguf_is_model("m.Imatrix.gguf"));
     assert_false(msgl__gguf_is_model(".gguf"));
 }
 

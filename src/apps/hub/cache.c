@@ -159,7 +159,7 @@ bool msgl__hub_cache_complete(const char *snapshot, msgl_hub_name *name)
     msgl_hub_choice c = {.name = name};
     offer(snapshot, "", 2, &c);
     msgl_hub_name chosen = *name;
-    (void)snprintf(chosen.file, sizeof chosen.file, "%s", msgl__hub_chosen(&c));
+    (void)snprintf(chosen.file, sizeof chosen.file, "%s", c.file);
     if (chosen.file[0] == '\0' || !has_file(snapshot, &chosen)) return false;
     *name = chosen;
     return true;

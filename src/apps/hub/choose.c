@@ -8,9 +8,9 @@
 #include "core/attributes.h"
 #include "utils/gguf_split.h"
 
-// Types that are taken where none is asked for, the smallest first. Others run as well, but their
-// blocks are expanded while loading: they would save a download and no memory, and cost quality.
-static const char *const PREFERRED[] = {"Q8_0", "BF16", "F16", "F32"};
+// Types that are taken where none is asked for, the best first: llama.cpp's, then those that cost
+// no quality, the smallest first. A file of another type is taken where there is none of these.
+static const char *const PREFERRED[] = {"Q4_K_M", "Q8_0", "BF16", "F16", "F32"};
 
 // Whether the path has the type before a ".", a "-" or, as a folder, a "/", in either case, as
 // llama-server looks for it, and not behind a letter or digit: "m-BF16.gguf" has BF16, and no F16.
@@ -47,10 +47,4 @@ void msgl__hub_offer(msgl_hub_choice *c, const char *path)
     if (any && (r > c->rank || (r == c->rank && strcmp(path, c->file) > 0))) return;
     c->rank = r;
     (void)snprintf(c->file, sizeof c->file, "%s", path);
-}
-
-const char *msgl__hub_chosen(const msgl_hub_choice *c)
-{
-    // If there are several files, and none of a preferred type, nothing says which is meant.
-    return c->models > 1 && c->rank == (int)MSGL_COUNT(PREFERRED) ? "" : c->file;
 }

@@ -240,6 +240,17 @@ static int get_files(struct pull *p, msgl_err *err)
     return 0;
 }
 
+// Says which of several GGUF files is taken where the name says none.
+static void tell_choice(const struct pull *p)
+{
+    char line[1000];
+    if (p->list.models < 2) return;
+    (void)snprintf(line, sizeof line,
+                   "%s has %zu GGUF models: %.256s is taken; %s:TYPE or %s/FILE.gguf names another",
+                   p->name.repo, p->list.models, p->list.file, p->name.repo, p->name.repo);
+    tell(p, line);
+}
+
 static int download(struct pull *p, char commit[MSGL_HUB_MAX_REVISION + 1], msgl_err *err)
 {
     const msgl_fetch_config cfg = {.kind = p->hub->kind,
@@ -256,12 +267,7 @@ static int download(struct pull *p, char commit[MSGL_HUB_MAX_REVISION + 1], msgl
     if (rc == 0) rc = msgl__file_make_parents(path, 0777, err);
     if (rc == 0) rc = check_room(p, err);
     if (rc == 0) {
-        if (p->list.chosen && p->list.file[0] != '\0') {
-            (void)snprintf(line, sizeof line,
-                           "%s has GGUF files: %.200s is taken; %s:TYPE names another",
-                           p->name.repo, p->list.file, p->name.repo);
-            tell(p, line);
-        }
+        tell_choice(p);
         (void)snprintf(line, sizeof line, "%s: %zu files, %.1f MB, from %.100s into %.150s",
                        p->name.repo, p->list.count, (double)p->list.bytes / 1e6, p->endpoint,
                        p->cache.root);

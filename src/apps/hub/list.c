@@ -78,9 +78,9 @@ static bool of_file(const char *path, const char *file)
     return strcmp(path, file) == 0 || msgl__gguf_same_model(path, file);
 }
 
-// Sets out->file to the .gguf file that is asked for.
-static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
-                   msgl_hub_list *out, size_t *models)
+// Sets out->file to the .gguf file that is asked for. How many there are.
+static size_t choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
+                     msgl_hub_list *out)
 {
     size_t i;
     const json_t *entry;
@@ -90,47 +90,59 @@ static void choose(const msgl_hub_kind *kind, const json_t *files, const msgl_hu
         msgl_hub_said said = {0};
         if (kind->file(entry, &said)) msgl__hub_offer(&c, said.path);
     }
-    (void)snprintf(out->file, sizeof out->file, "%s", msgl__hub_chosen(&c));
-    out->chosen = name->file[0] == '\0' && name->type[0] == '\0';
-    *models = c.models;
+    (void)snprintf(out->file, sizeof out->file, "%s", c.file);
+    out->models = name->file[0] == '\0' && name->type[0] == '\0' ? c.models : 0;
+    return c.models;
 }
 
-// Writes the names of up to three of a hub's .gguf files, as they stand behind ORG/NAME.
-static void show_models(const msgl_hub_kind *kind, const json_t *files, char out[200])
+// Writes the names of up to three of a hub's .gguf files, models or others, as they stand behind
+// ORG/NAME. How many there are.
+static size_t show_files(const msgl_hub_kind *kind, const json_t *files, bool models, char out[160])
 {
-    size_t i, n = 0, shown = 0;
+    static const char MORE[] = ", ...";
+    size_t i, n = 0, shown = 0, count = 0;
     const json_t *entry;
     out[0] = '\0';
     json_array_foreach(files, i, entry)
     {
         char path[100];
         msgl_hub_said said = {0};
-        if (!kind->file(entry, &said) || !msgl__gguf_is_model(said.path)) continue;
+        if (!kind->file(entry, &said) || !msgl__hub_ends_with(said.path, ".gguf") ||
+            msgl__gguf_is_model(said.path) != models) {
+            continue;
+        }
         msgl__printable(said.path, path, sizeof path);
-        if (shown++ == 3 || n + strlen(path) + 3 >= 200) return;
-        n += (size_t)snprintf(out + n, 200 - n, "%s%s", n > 0 ? ", " : "", path);
+        count++;
+        if (shown == 3 || n + strlen(path) + sizeof MORE >= 160) continue;
+        n += (size_t)snprintf(out + n, 160 - n, "%s%s", shown++ > 0 ? ", " : "", path);
     }
+    if (shown < count) (void)snprintf(out + n, 160 - n, "%s", MORE);
+    return count;
 }
 
 // Sets the error of a model that has nothing to run.
 static int no_weights(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
                       size_t models, msgl_err *err)
 {
-    char list[200];
-    show_models(kind, files, list);
+    char list[160];
     if (name->file[0] != '\0') {
         return msgl__err_set(err, MSGL_ENOENT, "%.80s has no file %.100s at revision %.40s",
                              name->repo, name->file, name->revision);
     }
-    if (models == 0) {
-        return msgl__err_set(
-            err, MSGL_ENOENT, "%.100s has %s: no weights that can be run here", name->repo,
-            name->type[0] != '\0' ? "no *.gguf" : "neither *.safetensors nor *.gguf");
+    const size_t count = show_files(kind, files, models > 0, list);
+    if (models > 0) {
+        return msgl__err_set(err, MSGL_ENOENT, "%.60s has no .gguf file of type %s; its %zu are %s",
+                             name->repo, name->type, models, list);
     }
-    return msgl__err_set(
-        err, MSGL_ENOENT, "%.60s has no .gguf file of type %s%s; its %zu are %.160s%s", name->repo,
-        name->type[0] != '\0' ? name->type : "Q8_0, BF16, F16 or F32",
-        name->type[0] != '\0' ? "" : " by name", models, list, models > 3 ? ", ..." : "");
+    if (count > 0) {
+        return msgl__err_set(err, MSGL_ENOENT,
+                             "%.60s has no model: found %s, allowed .gguf files other than "
+                             "projectors (mmproj), importance matrices and later parts",
+                             name->repo, list);
+    }
+    return msgl__err_set(err, MSGL_ENOENT, "%.100s has %s: no weights that can be run here",
+                         name->repo,
+                         name->type[0] != '\0' ? "no *.gguf" : "neither *.safetensors nor *.gguf");
 }
 
 // Checks that all parts of a model are in the list; out->file becomes the first of them.
@@ -151,7 +163,6 @@ static int check_parts(const msgl_hub_name *name, msgl_hub_list *out, msgl_err *
 static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl_hub_name *name,
                       msgl_hub_list *out, msgl_err *err)
 {
-    size_t models;
     int rc = check_names(kind, files, name, err);
     if (rc != 0) return rc;
     if (name->file[0] == '\0' && name->type[0] == '\0') {
@@ -162,7 +173,7 @@ static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl
         if (rc != 0) return rc;
         out->count = out->bytes = 0;
     }
-    choose(kind, files, name, out, &models);
+    const size_t models = choose(kind, files, name, out);
     if (out->file[0] == '\0') return no_weights(kind, files, name, models, err);
     rc = take(kind, files, name, of_file, out, err);
     return rc == 0 ? check_parts(name, out, err) : rc;

@@ -21,7 +21,7 @@ typedef struct msgl_hub_file {
 typedef struct msgl_hub_list {
     char commit[MSGL_HUB_MAX_REVISION + 1]; // the snapshot: a commit, or a revision (kind.h)
     char file[MSGL_HUB_MAX_PATH + 1];       // the .gguf file that is the model; "": all of them are
-    bool chosen;          // by its type here, as the name says neither a file nor a type
+    size_t models;        // .gguf models that `file` was chosen from, as the name says none; else 0
     msgl_hub_file *files; // that are wanted; [count]
     size_t count;
     uint64_t bytes; // of all of them
