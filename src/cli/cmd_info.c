@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl info`: what this machine has, the state of each plug-in, which attention backends there
-// are and why one cannot run here, and, with --model, the model's shape.
+// are and why one cannot run here, and, with --model, the model's shape and what its files hold.
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "core/err.h"
 #include "kernel/cuda_loader.h"
 #include "models/arch.h"
+#include "models/contents.h"
 #include "models/model.h"
 
 static void page_rule(const msgl_attn_desc *d, char *out, size_t size)
@@ -341,6 +342,72 @@ static void details(const msgl_model_config *model, const gpu *g)
     }
 }
 
+// ---- weights ----
+
+// The types that the model's files hold weights in. A model whose weights are not here, or are not
+// read, still has a shape, so that this is no error of the command.
+static int weight_types(const char *dir, msgl_type_rows *out, msgl_err *why)
+{
+    msgl_checkpoint *c;
+    *out = (msgl_type_rows){0};
+    int code = msgl__checkpoint_open(dir, &c, why);
+    if (code != 0) return code;
+    code = msgl__checkpoint_types(c, out, why);
+    msgl__checkpoint_close(c);
+    return code;
+}
+
+static void print_share(size_t bytes, size_t of, char out[16])
+{
+    const double percent = of > 0 ? 100.0 * (double)bytes / (double)of : 0;
+    snprintf(out, 16, percent >= 1 ? "%.0f %%" : percent >= 0.05 ? "%.1f %%" : "<0.1 %%", percent);
+}
+
+// Prints "weights  241.4 MiB: Q5_0 52 %, Q8_0 31 %, ...", as many to a line as it has room for.
+static void print_weights(const char *dir)
+{
+    msgl_type_rows types;
+    msgl_err why;
+    if (weight_types(dir, &types, &why) != 0) {
+        put_words(why.text, printf("weights  not read:"));
+        msgl__type_rows_free(&types);
+        return;
+    }
+    static const char *const UNITS[] = {"KiB", "MiB", "GiB"};
+    double size = (double)types.bytes / 1024.0;
+    int unit = 0;
+    for (; unit < 2 && size >= 1024; unit++) size /= 1024;
+    int column = printf("weights  %.1f %s:", size, UNITS[unit]);
+    for (size_t i = 0; i < types.count; i++) {
+        char share[16], item[80];
+        print_share(types.at[i].bytes, types.bytes, share);
+        const int n = snprintf(item, sizeof item, " %s %s%s", types.at[i].name, share,
+                               i + 1 < types.count ? "," : "");
+        if (column + n > WIDTH) column = printf("\n        ") - 1;
+        column += printf("%s", item);
+    }
+    printf("\n");
+    msgl__type_rows_free(&types);
+}
+
+// Prints the same as a table of its own, behind that of the backends. CSV has one table in a file.
+static void weight_rows(const char *dir, const char *format)
+{
+    msgl_type_rows types;
+    msgl_err ignored;
+    msgl_rows rows = {.format = format};
+    if (strcmp(format, "csv") == 0) return;
+    (void)weight_types(dir, &types, &ignored);
+    if (types.count > 0 && strcmp(format, "md") == 0) printf("\n");
+    for (size_t i = 0; i < types.count; i++) {
+        const msgl_cell cells[] = {msgl__cell_text("type", types.at[i].name),
+                                   msgl__cell_int("tensors", (int64_t)types.at[i].tensors),
+                                   msgl__cell_int("bytes", (int64_t)types.at[i].bytes)};
+        msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
+    }
+    msgl__type_rows_free(&types);
+}
+
 int msgl__cmd_info(const msgl_args *a)
 {
     msgl_err err;
@@ -364,9 +431,11 @@ int msgl__cmd_info(const msgl_args *a)
         msgl_rows rows = {.format = a->format};
         backends(model, &g, MSGL_DEVICE_CPU, &rows);
         backends(model, &g, MSGL_DEVICE_CUDA, &rows);
+        if (model != NULL) weight_rows(dir, a->format);
     } else {
         plugins(a->verbose);
         if (model != NULL) print_model(dir, model);
+        if (model != NULL) print_weights(dir);
         printf("\n");
         (a->verbose ? details : overview)(model, &g);
     }

@@ -810,7 +810,8 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_CMD_INFO | MSGL_CMD_SIMULATE,
         .group = "bench",
         .metavar = "FORMAT",
-        .help = "how rows are printed; info: prints all of its table so",
+        .help = "how rows are printed; info: prints all of its tables so (csv: without the "
+                "weights' types)",
     },
 
     {

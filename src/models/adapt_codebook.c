@@ -64,12 +64,9 @@ static int claim_state(msgl_adapting *a, const json_t *state)
     return 1;
 }
 
-static int claim_codebook(msgl_adapting *a)
+static int claim_codebook(msgl_adapting *a, const char *name)
 {
-    static const char *const states[] = {".quant_state.bitsandbytes__nf4",
-                                         ".quant_state.bitsandbytes__fp4"};
-    msgl_tensor *s = msgl__beside(a, states[0]);
-    if (s == NULL) s = msgl__beside(a, states[1]);
+    msgl_tensor *s = msgl__beside(a, name);
     if (s == NULL) return 0;
     if (s->ndim != 1 || strcmp(s->type, "U8") != 0 || s->bytes > MAX_TEXT) {
         return msgl__adapt_error(a, s, "U8 of one dimension, up to 65536 bytes");
@@ -77,10 +74,24 @@ static int claim_codebook(msgl_adapting *a)
     json_t *state;
     int code = msgl__json_parse(s->name, (const char *)s->data, s->bytes, 0, &state, a->err);
     if (code != 0) return msgl__err_prefix(a->err, code, "%s", msgl__checkpoint_file(a->c, s));
-    s->is_side = true;
+    msgl__take(a, s);
     code = claim_state(a, state);
     json_decref(state);
     return code;
 }
 
-const msgl_adapter msgl__adapter_codebook = {"", "U8", 2, NULL, claim_codebook};
+static int claim_nf4(msgl_adapting *a)
+{
+    return claim_codebook(a, ".quant_state.bitsandbytes__nf4");
+}
+
+const msgl_adapter msgl__adapter_nf4 = {
+    .name = "NF4", .suffix = "", .type = "U8", .ndim = 2, .claim = claim_nf4};
+
+static int claim_bnb_fp4(msgl_adapting *a)
+{
+    return claim_codebook(a, ".quant_state.bitsandbytes__fp4");
+}
+
+const msgl_adapter msgl__adapter_bnb_fp4 = {
+    .name = "FP4", .suffix = "", .type = "U8", .ndim = 2, .claim = claim_bnb_fp4};

@@ -68,7 +68,12 @@ static int claim_awq(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_awq = {".qweight", "I32", 2, ".weight", claim_awq};
+const msgl_adapter msgl__adapter_awq = {.name = "AWQ",
+                                        .suffix = ".qweight",
+                                        .type = "I32",
+                                        .ndim = 2,
+                                        .named = ".weight",
+                                        .claim = claim_awq};
 
 // ---- GPTQ ----
 
@@ -106,7 +111,7 @@ static void take_no_bias(const msgl_adapting *a)
     if (bias == NULL) return;
     size_t i = 0;
     while (i < bias->bytes && bias->data[i] == 0) i++;
-    bias->is_side = i == bias->bytes;
+    if (i == bias->bytes) msgl__take(a, bias);
 }
 
 static int claim_gptq(msgl_adapting *a)
@@ -134,7 +139,12 @@ static int claim_gptq(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_gptq = {".qweight", "I32", 2, ".weight", claim_gptq};
+const msgl_adapter msgl__adapter_gptq = {.name = "GPTQ",
+                                         .suffix = ".qweight",
+                                         .type = "I32",
+                                         .ndim = 2,
+                                         .named = ".weight",
+                                         .claim = claim_gptq};
 
 // ---- pack-quantized of compressed-tensors ----
 
@@ -186,7 +196,7 @@ static int take_shape(msgl_adapting *a, int64_t *cols)
     if (rows != a->t->dims[0] || *cols < 1 || *cols > INT32_MAX) {
         return msgl__adapt_error(a, s, "the number of rows of its .weight_packed, and of columns");
     }
-    s->is_side = true;
+    msgl__take(a, s);
     return 0;
 }
 
@@ -232,7 +242,12 @@ static int claim_rows(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_packed = {".weight_packed", "I32", 2, ".weight", claim_rows};
+const msgl_adapter msgl__adapter_packed = {.name = "pack-quantized",
+                                           .suffix = ".weight_packed",
+                                           .type = "I32",
+                                           .ndim = 2,
+                                           .named = ".weight",
+                                           .claim = claim_rows};
 
 // ---- MLX ----
 
@@ -261,4 +276,9 @@ static int claim_affine(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_mlx = {".weight", "U32", 2, ".weight", claim_affine};
+const msgl_adapter msgl__adapter_mlx = {.name = "MLX",
+                                        .suffix = ".weight",
+                                        .type = "U32",
+                                        .ndim = 2,
+                                        .named = ".weight",
+                                        .claim = claim_affine};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrices of e2m1, two elements in a byte, with scales for each 16 or 32 of a row.
+#include <string.h>
+
 #include "models/adapters.h"
 
 // Matrices of a mixture's experts as gpt-oss has them, MXFP4: X_blocks [experts, rows, blocks, 16]
@@ -19,7 +21,12 @@ static int claim_gpt_oss(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_gpt_oss = {"_blocks", "U8", 4, "", claim_gpt_oss};
+const msgl_adapter msgl__adapter_gpt_oss = {.name = "MXFP4",
+                                            .suffix = "_blocks",
+                                            .type = "U8",
+                                            .ndim = 4,
+                                            .named = "",
+                                            .claim = claim_gpt_oss};
 
 static int take_one(msgl_adapting *a, const char *name)
 {
@@ -28,7 +35,8 @@ static int take_one(msgl_adapting *a, const char *name)
     return msgl__take_side(a, MSGL_GLOBAL, name, "F32", s != NULL && s->ndim == 0 ? 0 : 1, &one);
 }
 
-static int claim_nvfp4(msgl_adapting *a, const char *global, bool divided)
+// NVFP4: a scale for each 16 of a row and one for all, by which those are multiplied or `divided`.
+static int claim_scaled_twice(msgl_adapting *a, const char *global, bool divided)
 {
     msgl_tensor *t = a->t;
     const int64_t rows = t->dims[0], cols = t->dims[1] * 2;
@@ -45,15 +53,18 @@ static int claim_nvfp4(msgl_adapting *a, const char *global, bool divided)
     return 1;
 }
 
-// compressed-tensors: NVFP4 where there is a scale for all, MXFP4 where scales are exponents.
-static int claim_packed(msgl_adapting *a)
+// Of compressed-tensors' two forms MXFP4 is the one whose scales are exponents.
+static bool has_exponents(const msgl_adapting *a)
+{
+    const msgl_tensor *s = msgl__beside(a, ".weight_scale");
+    return s != NULL && strcmp(s->type, "U8") == 0;
+}
+
+static int claim_mxfp4(msgl_adapting *a)
 {
     msgl_tensor *t = a->t;
     const msgl_blocks *b = &msgl__blocks_ocp_mxfp4;
-    const msgl_tensor *s = msgl__beside(a, ".weight_scale");
-    if (s == NULL || strcmp(s->type, "U8") != 0) {
-        return claim_nvfp4(a, ".weight_global_scale", true);
-    }
+    if (!has_exponents(a)) return 0;
     const int64_t rows = t->dims[0], cols = t->dims[1] * 2;
     const int64_t scales[2] = {rows, cols / b->elements};
     if (cols % b->elements != 0) return msgl__adapt_error(a, t, "rows of whole groups of 16 bytes");
@@ -65,13 +76,35 @@ static int claim_packed(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_packed_fp4 = {".weight_packed", "U8", 2, ".weight", claim_packed};
+const msgl_adapter msgl__adapter_mxfp4 = {.name = "MXFP4",
+                                          .suffix = ".weight_packed",
+                                          .type = "U8",
+                                          .ndim = 2,
+                                          .named = ".weight",
+                                          .claim = claim_mxfp4};
+
+static int claim_nvfp4(msgl_adapting *a)
+{
+    return has_exponents(a) ? 0 : claim_scaled_twice(a, ".weight_global_scale", true);
+}
+
+const msgl_adapter msgl__adapter_nvfp4 = {.name = "NVFP4",
+                                          .suffix = ".weight_packed",
+                                          .type = "U8",
+                                          .ndim = 2,
+                                          .named = ".weight",
+                                          .claim = claim_nvfp4};
 
 // ModelOpt.
 static int claim_modelopt(msgl_adapting *a)
 {
     if (msgl__beside(a, ".weight_scale_2") == NULL) return 0;
-    return claim_nvfp4(a, ".weight_scale_2", false);
+    return claim_scaled_twice(a, ".weight_scale_2", false);
 }
 
-const msgl_adapter msgl__adapter_modelopt_fp4 = {".weight", "U8", 2, ".weight", claim_modelopt};
+const msgl_adapter msgl__adapter_modelopt_fp4 = {.name = "NVFP4",
+                                                 .suffix = ".weight",
+                                                 .type = "U8",
+                                                 .ndim = 2,
+                                                 .named = ".weight",
+                                                 .claim = claim_modelopt};

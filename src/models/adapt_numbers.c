@@ -18,23 +18,38 @@ static void take_activations(const msgl_adapting *a)
 }
 
 // E4M3: X_scale_inv of DeepSeek-V3 (DeepSeek-AI 2024, section 3.3.2) and of transformers, X_scale
-// of all others. Both are multiplied by. Scales of type U8 are exponents (MXFP8).
-static int claim_fp8(msgl_adapting *a)
+// of all others. Both are multiplied by. exponents: those of type U8 are asked for, which are
+// exponents, else all others.
+static int claim_e4m3(msgl_adapting *a, bool exponents)
 {
     const msgl_tensor *t = a->t;
     const char *name = msgl__beside(a, "_scale_inv") != NULL ? "_scale_inv" : "_scale";
-    if (msgl__beside(a, name) == NULL) return 0;
+    const msgl_tensor *s = msgl__beside(a, name);
+    if (s == NULL || (strcmp(s->type, "U8") == 0) != exponents) return 0;
     a->t->packing = (msgl_packing){.form = &msgl__stored_numbers, .number = MSGL_NUMBER_E4M3};
     const int code = msgl__take_scales(a, name, "F32, F16, BF16, F8_E8M0 or U8", t->dims[0],
                                        t->dims[1], a->q->block);
     if (code != 0) return code;
-    msgl_side *scales = &a->t->packing.sides[MSGL_SCALES];
-    if (scales->type == MSGL_NUMBER_U8) scales->type = MSGL_NUMBER_E8M0;
+    if (exponents) a->t->packing.sides[MSGL_SCALES].type = MSGL_NUMBER_E8M0;
     take_activations(a);
     return 1;
 }
 
-const msgl_adapter msgl__adapter_fp8 = {"", "F8_E4M3", 2, NULL, claim_fp8};
+static int claim_fp8(msgl_adapting *a)
+{
+    return claim_e4m3(a, false);
+}
+
+static int claim_mxfp8(msgl_adapting *a)
+{
+    return claim_e4m3(a, true);
+}
+
+const msgl_adapter msgl__adapter_fp8 = {
+    .name = "FP8", .suffix = "", .type = "F8_E4M3", .ndim = 2, .claim = claim_fp8};
+
+const msgl_adapter msgl__adapter_mxfp8 = {
+    .name = "MXFP8", .suffix = "", .type = "F8_E4M3", .ndim = 2, .claim = claim_mxfp8};
 
 // int-quantized of compressed-tensors: X_scale, and X_zero_point of the same shape.
 static int claim_int8(msgl_adapting *a)
@@ -52,7 +67,8 @@ static int claim_int8(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_int8 = {"", "I8", 2, NULL, claim_int8};
+const msgl_adapter msgl__adapter_int8 = {
+    .name = "INT8", .suffix = "", .type = "I8", .ndim = 2, .claim = claim_int8};
 
 // int8 of bitsandbytes: the largest magnitude of each row, which is 127 of its numbers.
 static int claim_bnb_int8(msgl_adapting *a)
@@ -70,4 +86,9 @@ static int claim_bnb_int8(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_bnb_int8 = {".weight", "I8", 2, ".weight", claim_bnb_int8};
+const msgl_adapter msgl__adapter_bnb_int8 = {.name = "INT8",
+                                             .suffix = ".weight",
+                                             .type = "I8",
+                                             .ndim = 2,
+                                             .named = ".weight",
+                                             .claim = claim_bnb_int8};

@@ -14,10 +14,11 @@ enum { NAME_BYTES = 512 };
 static const int64_t MAX_DIM = (int64_t)1 << 31;
 
 static const msgl_adapter *const ADAPTERS[] = {
-    &msgl__adapter_fp8,      &msgl__adapter_int8,       &msgl__adapter_bnb_int8,
-    &msgl__adapter_awq,      &msgl__adapter_gptq,       &msgl__adapter_packed,
-    &msgl__adapter_gpt_oss,  &msgl__adapter_packed_fp4, &msgl__adapter_modelopt_fp4,
-    &msgl__adapter_codebook, &msgl__adapter_mlx,
+    &msgl__adapter_fp8,      &msgl__adapter_mxfp8,        &msgl__adapter_int8,
+    &msgl__adapter_bnb_int8, &msgl__adapter_awq,          &msgl__adapter_gptq,
+    &msgl__adapter_packed,   &msgl__adapter_gpt_oss,      &msgl__adapter_mxfp4,
+    &msgl__adapter_nvfp4,    &msgl__adapter_modelopt_fp4, &msgl__adapter_nf4,
+    &msgl__adapter_bnb_fp4,  &msgl__adapter_mlx,
 };
 
 // Suffixes of what only packers write.
@@ -71,6 +72,12 @@ static bool is_among(const char *types, const char *type)
     return false;
 }
 
+void msgl__take(const msgl_adapting *a, msgl_tensor *s)
+{
+    if (!s->is_side) a->t->beside += s->bytes;
+    s->is_side = true;
+}
+
 static void set_side(msgl_adapting *a, msgl_role role, msgl_tensor *s)
 {
     msgl_number number = MSGL_NUMBER_U8;
@@ -78,7 +85,7 @@ static void set_side(msgl_adapting *a, msgl_role role, msgl_tensor *s)
         if (strcmp(s->type, NUMBERS[i].type) == 0) number = NUMBERS[i].number;
     }
     a->t->packing.sides[role] = (msgl_side){s->data, s->bytes, number};
-    s->is_side = true;
+    msgl__take(a, s);
 }
 
 int msgl__take_side(msgl_adapting *a, msgl_role role, const char *name, const char *types,
@@ -100,7 +107,7 @@ int msgl__take_side(msgl_adapting *a, msgl_role role, const char *name, const ch
 void msgl__take_unused(const msgl_adapting *a, const char *name)
 {
     msgl_tensor *s = msgl__beside(a, name);
-    if (s != NULL) s->is_side = true;
+    if (s != NULL) msgl__take(a, s);
 }
 
 // The dimensions of scales without those of 1 in between and behind ([a, 1, b, 1] of ModelOpt), or
@@ -174,6 +181,7 @@ static int claim(msgl_adapting *a, const msgl_adapter *with)
     const int code = with->claim(a);
     if (code <= 0) return code;
     t->loadable = true;
+    t->packed = with->name;
     if (with->named == NULL) return 1;
     // The list stays sorted by the files' names until all tensors have been asked about.
     const size_t size = a->module + strlen(with->named) + 1;

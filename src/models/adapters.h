@@ -19,6 +19,7 @@ typedef struct msgl_adapting {
 } msgl_adapting;
 
 typedef struct msgl_adapter {
+    const char *name; // of the form, as who writes it calls it; of several adapters the same
     const char *suffix, *type; // ".qweight" and "I32"
     int32_t ndim;
     const char *named; // behind MODULE, what the model calls it; NULL: as the file does
@@ -36,6 +37,8 @@ msgl_tensor *msgl__beside(const msgl_adapting *a, const char *name);
 // shape this one. Else, and where there is none, an error.
 int msgl__take_side(msgl_adapting *a, msgl_role role, const char *name, const char *types,
                     int32_t ndim, const int64_t *dims);
+// The tensor becomes one of those beside a->t, whether its values are read or not.
+void msgl__take(const msgl_adapting *a, msgl_tensor *s);
 // A tensor that is read in no other way, if there is one.
 void msgl__take_unused(const msgl_adapting *a, const char *name);
 // The rows and columns that share one of MODULE's `name`: one number for all, one for each row, for
@@ -49,14 +52,15 @@ int msgl__adapt_error(const msgl_adapting *a, const msgl_tensor *t, const char *
 void msgl__claim_matrix(msgl_adapting *a, int64_t rows, int64_t cols);
 
 // adapt_numbers.c: numbers of eight bits with scales.
-extern const msgl_adapter msgl__adapter_fp8, msgl__adapter_int8, msgl__adapter_bnb_int8;
+extern const msgl_adapter msgl__adapter_fp8, msgl__adapter_mxfp8, msgl__adapter_int8,
+    msgl__adapter_bnb_int8;
 // adapt_codes.c: integers of 2 to 8 bits in words of 32 bits.
 extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_packed,
     msgl__adapter_mlx;
 // adapt_fp4.c: e2m1 with scales.
-extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_packed_fp4,
+extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_mxfp4, msgl__adapter_nvfp4,
     msgl__adapter_modelopt_fp4;
 // adapt_codebook.c: codes of 4 bits that stand for 16 values.
-extern const msgl_adapter msgl__adapter_codebook;
+extern const msgl_adapter msgl__adapter_nf4, msgl__adapter_bnb_fp4;
 
 #endif

@@ -27,12 +27,14 @@ typedef struct msgl_tensor {
     const char *type;     // of the elements, as the file calls it; static
     bool loadable;        // they can become weights: `packing` and `dtype` say how
     msgl_packing packing; // without a form: they stand one by one, as dtype
+    const char *packed; // what those who write such a packing call it; NULL: `type` says it; static
     msgl_dtype dtype;
     int32_t ndim;
     int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
     const uint8_t *data;                // in the mapping; not necessarily aligned
     size_t bytes;
-    bool is_side; // the model need not have it: another one's packing has, or nothing does
+    bool is_side;  // the model need not have it: another one's packing has, or nothing does
+    size_t beside; // bytes of those that stand beside this one as sides of it, read or not
 } msgl_tensor;
 
 // A list of tensors that grows while files are read.

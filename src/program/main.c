@@ -40,7 +40,8 @@ static const msgl_command COMMANDS[] = {
      msgl__cmd_simulate},
 #endif
     {"info", MSGL_CMD_INFO, "[MODEL]",
-     "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
+     "Show the hardware, the attention backends and why one cannot run here, and a model's shape "
+     "and the types of its weights.",
      msgl__cmd_info},
     {"calibrate", MSGL_CMD_CALIBRATE, "MODEL --text FILE -o FILE [options]",
      "Find the heavy channels of K on a text, for --attn double_sparsity.", msgl__cmd_calibrate},

@@ -297,6 +297,16 @@ for name in qwen3-f16.gguf one $part; do
 done
 expect "info of a file" 0 "Qwen3ForCausalLM, 1 layers, hidden 32, 4 heads (2 KV) of 16,$" "$minisgl" info --model "$gguf/qwen3-f16.gguf"
 expect "info of a file, the rest" 0 "vocabulary 260, context 128, float16$" "$minisgl" info --model "$gguf/qwen3-f16.gguf"
+q8="$gguf/llama-q8_0.gguf"
+expect "info of a file's types" 0 "^weights  22.0 KiB: Q8_0 97 %, F32 3 %$" "$minisgl" info "$q8"
+expect "info of types with their scales" 0 "^weights  210.0 KiB: FP8 69 %, BF16 31 %$" \
+    "$minisgl" info "$(dirname "$0")/../vectors/models/qwen3_fp8"
+expect "info of types as JSON" 0 '^{"type":"F32","tensors":5,"bytes":640}$' "$minisgl" info "$q8" -o json
+expect "info of types as a table" 0 "^| Q8_0 | 15 | 21896 |$" "$minisgl" info "$q8" -o md
+expect "info of types, not in CSV" 1 "^0$" sh -c "'$minisgl' info '$q8' -o csv | grep -c '^Q8_0'"
+mkdir "$dir/shape"
+cp "$model/config.json" "$dir/shape"
+expect "info without weights" 0 "^weights  not read: .*shape: has no model.safetensors" "$minisgl" info "$dir/shape"
 expect "info of linear attention" 0 "states   2 layers of linear attention, 0.02 MiB a request" \
     "$minisgl" info --model "$(dirname "$0")/../vectors/models/qwen3_next"
 cp "$gguf/llama-q8_0.gguf" "$dir/one"

@@ -2,7 +2,8 @@
 //
 // What packed tensors are refused with: sizes that do not fit each other, tensors that are missing,
 // and forms that are not known; and that those that are read give the same values by rows, columns,
-// pairs and ranks. Values are tests/quant's and tests/engine's.
+// pairs and ranks, and have a name for all of their bytes. Values are tests/quant's and
+// tests/engine's.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 
 #include "core/attributes.h"
 #include "models/checkpoint.h"
+#include "models/contents.h"
 #include "models/folder.h"
 #include "models/source.h"
 
@@ -29,8 +31,10 @@ typedef struct given {
 typedef struct refusal {
     const char *config; // quantization_config
     given tensors[MAX_TENSORS];
-    const char *expect; // NULL: it is read
+    const char *expect; // in the error; READ TYPE: there is none, and this is what it is called
 } refusal;
+
+#define READ "read as "
 
 static size_t size_of(const char *type)
 {
@@ -92,7 +96,7 @@ static const refusal REFUSALS[] = {
      {{"qweight", "I32", {64, 1}, NULL},
       {"qzeros", "I32", {2, 1}, NULL},
       {"scales", "F16", {2, 8}, NULL}},
-     NULL},
+     READ "AWQ 4-bit"},
     {AWQ("gemm"),
      {{"qweight", "I32", {64, 1}, NULL}, {"qzeros", "I32", {2, 1}, NULL}},
      "model.safetensors: tensor m.qweight: found I32 [64, 1], allowed a tensor that ends in "
@@ -120,7 +124,7 @@ static const refusal REFUSALS[] = {
      {{"qweight", "I32", {8, 8}, NULL},
       {"qzeros", "I32", {8, 1}, NULL},
       {"scales", "F16", {8, 8}, NULL}},
-     NULL},
+     READ "AWQ 4-bit"},
     {AWQ("gemv"),
      {{"qweight", "I32", {8, 8}, NULL},
       {"qzeros", "I32", {8, 1}, NULL},
@@ -131,7 +135,7 @@ static const refusal REFUSALS[] = {
      {{"qweight", "I32", {8, 8}, NULL},
       {"qzeros", "I32", {2, 1}, NULL},
       {"scales", "F16", {2, 8}, NULL}},
-     NULL},
+     READ "GPTQ 4-bit"},
     {GPTQ(""),
      {{"qweight", "I32", {8, 8}, NULL},
       {"qzeros", "I32", {1, 2}, NULL},
@@ -165,14 +169,14 @@ static const refusal REFUSALS[] = {
       {"scales", "F16", {2, 8}, NULL},
       {"bias", "F16", {8}, NULL},
       {"g_idx", "I32", {64}, NULL}},
-     NULL},
+     READ "GPTQ 4-bit"},
     // compressed-tensors.
     {PACKED("4", ""),
      {{"weight_packed", "I32", {8, 8}, NULL},
       {"weight_scale", "BF16", {8, 2}, NULL},
       {"weight_shape", "I64", {2}, SHAPE},
       {"weight_g_idx", "I32", {64}, NONE}},
-     NULL},
+     READ "pack-quantized 4-bit"},
     {PACKED("4", ""),
      {{"weight_packed", "I32", {8, 8}, NULL}, {"weight_scale", "BF16", {8, 2}, NULL}},
      "tensor m.weight_packed: found I32 [8, 8], allowed I64 [2] as its .weight_shape"},
@@ -207,7 +211,7 @@ static const refusal REFUSALS[] = {
      {{"weight_packed", "I32", {8, 8}, NULL},
       {"weight_scale", "BF16", {8, 1}, NULL},
       {"weight_shape", "I64", {2}, FORTY}},
-     NULL},
+     READ "pack-quantized 7-bit"},
     {PACKED("3", ""),
      {{"weight_packed", "I32", {8, 4}, NULL},
       {"weight_scale", "BF16", {8, 1}, NULL},
@@ -218,7 +222,7 @@ static const refusal REFUSALS[] = {
      {{"weight_packed", "I32", {8, 4}, NULL},
       {"weight_scale", "BF16", {8, 1}, NULL},
       {"weight_shape", "I64", {2}, (const int64_t[2]){8, 40}}},
-     NULL},
+     READ "pack-quantized 3-bit"},
     {PACKED("4", ""),
      {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "F8_E4M3", {8, 2}, NULL}},
      "found nothing beside it that ends in .weight_global_scale, allowed F32"},
@@ -239,7 +243,7 @@ static const refusal REFUSALS[] = {
       {"weight.absmax", "F32", {8}, NULL},
       {"weight.quant_map", "F32", {16}, NULL},
       {STATE, "U8", {36}, "{\"blocksize\": 64, \"shape\": [8, 64]} "}},
-     NULL},
+     READ "NF4"},
     {BNB,
      {{"weight", "U8", {256, 1}, NULL}, {STATE, "U8", {4}, "{\"a\""}},
      "model.safetensors: m." STATE},
@@ -271,7 +275,7 @@ static const refusal REFUSALS[] = {
      {{"weight", "U32", {8, 8}, NULL},
       {"scales", "F16", {8, 2}, NULL},
       {"biases", "F16", {8, 2}, NULL}},
-     NULL},
+     READ "MLX 4-bit"},
     {MLX,
      {{"weight", "U32", {8, 8}, NULL}, {"scales", "F16", {8, 2}, NULL}},
      "tensor m.weight: found nothing beside it that ends in .biases, allowed F16, BF16 or F32"},
@@ -284,21 +288,44 @@ static const refusal REFUSALS[] = {
       {"qzeros", "I32", {2, 1}, NULL},
       {"scales", "F16", {2, 8}, NULL},
       {"g_idx", "I32", {64}, ORDER}},
-     NULL},
+     READ "GPTQ 4-bit"},
     {PACKED("4", ""),
      {{"weight_packed", "U8", {8, 16}, NULL},
       {"weight_scale", "F8_E4M3", {8, 2}, NULL},
       {"weight_global_scale", "F32", {1}, NULL}},
-     NULL},
+     READ "NVFP4"},
     {PACKED("4", ""),
      {{"weight_packed", "U8", {8, 16}, NULL}, {"weight_scale", "U8", {8, 1}, NULL}},
-     NULL},
+     READ "MXFP4"},
     {PACKED("8", ""),
      {{"weight", "F8_E4M3", {8, 40}, NULL},
       {"weight_scale", "F32", {1, 1}, NULL},
       {"input_scale", "F32", {1}, NULL}},
-     NULL},
-    {BNB, {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {8}, NULL}}, NULL},
+     READ "FP8"},
+    {BNB, {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {8}, NULL}}, READ "INT8"},
+    {PACKED("8", ""),
+     {{"weight", "I8", {8, 16}, NULL},
+      {"weight_scale", "F32", {8, 1}, NULL},
+      {"weight_zero_point", "I8", {8, 1}, NULL},
+      {"input_scale", "F32", {1}, NULL}},
+     READ "INT8"},
+    {PACKED("8", ""),
+     {{"weight", "F8_E4M3", {8, 64}, NULL}, {"weight_scale", "U8", {8, 2}, NULL}},
+     READ "MXFP8"},
+    {BNB,
+     {{"weight", "U8", {256, 1}, NULL},
+      {"weight.absmax", "F32", {8}, NULL},
+      {"weight.quant_map", "F32", {16}, NULL},
+      {"weight.quant_state.bitsandbytes__fp4",
+       "U8",
+       {36},
+       "{\"blocksize\": 64, \"shape\": [8, 64]} "}},
+     READ "FP4"},
+    {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}",
+     {{"weight", "U8", {8, 16}, NULL},
+      {"weight_scale", "F8_E4M3", {8, 2}, NULL},
+      {"weight_scale_2", "F32", {1}, NULL}},
+     READ "NVFP4"},
     // Forms that nothing reads.
     {BNB,
      {{"qweight", "I32", {8, 8}, NULL}},
@@ -387,6 +414,23 @@ static void check_values(msgl_pool *pool, const msgl_tensor *t)
     assert_true(from + bytes <= t->bytes);
 }
 
+// All bytes of the folder, those too that are not read, are the one weight's.
+static void check_contents(const msgl_checkpoint *c, const char *type)
+{
+    size_t bytes = 0;
+    msgl_type_rows rows;
+    for (size_t i = 0; i < msgl__checkpoint_count(c); i++) {
+        bytes += msgl__checkpoint_at(c, i)->bytes;
+    }
+    assert_int_equal(msgl__checkpoint_types(c, &rows, NULL), 0);
+    assert_int_equal(rows.count, 1);
+    assert_string_equal(rows.at[0].name, type);
+    assert_int_equal(rows.at[0].tensors, 1);
+    assert_int_equal(rows.at[0].bytes, bytes);
+    assert_int_equal(rows.bytes, bytes);
+    msgl__type_rows_free(&rows);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -400,15 +444,18 @@ static void test_refusals(void **state)
         folder_make(&f);
         make(&f, r);
         const int code = msgl__checkpoint_open(f.dir, &c, &err);
-        if (r->expect == NULL && code != 0) fail_msg("%zu: %s", i, err.text);
-        if (r->expect != NULL && (code == 0 || strstr(err.text, r->expect) == NULL)) {
+        const size_t n = sizeof READ - 1;
+        const bool reads = strncmp(r->expect, READ, n) == 0;
+        if (reads && code != 0) fail_msg("%zu: %s", i, err.text);
+        if (!reads && (code == 0 || strstr(err.text, r->expect) == NULL)) {
             fail_msg("%zu: \"%s\", expected \"%s\"", i, err.text, r->expect);
         }
-        if (r->expect == NULL) {
+        if (reads) {
             const msgl_tensor *t = msgl__checkpoint_find(c, "m.weight");
             assert_non_null(t);
             assert_true(t->loadable && t->ndim == 2 && t->dims[0] == 8);
             check_values(pool, t);
+            check_contents(c, r->expect + n);
             for (size_t k = 0; k < msgl__checkpoint_count(c); k++) {
                 const msgl_tensor *s = msgl__checkpoint_at(c, k);
                 assert_true(s == t || s->is_side);
