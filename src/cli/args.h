@@ -61,7 +61,7 @@ typedef struct msgl_args {
     msgl_options_file config; // what config_file says; values point into it
     // help
     int verbose;
-    int help, markdown, http, matrix, man;
+    int help, markdown, http, matrix, forms, man;
     const char *completion;
     const char *sub;              // second word of `bench` and `help`
     bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag, variable or file

@@ -79,6 +79,8 @@ const char *msgl__cli_finish_name(int finish); // "stop", "length", "abort", "er
 void msgl__help_http(FILE *out);
 // Writes what each attention backend can do, as Markdown (matrix.c).
 void msgl__help_matrix(FILE *out);
+// Writes the forms in which files hold weights, as Markdown (forms.c).
+void msgl__help_forms(FILE *out);
 
 // Rows of a table as Markdown, CSV or JSON lines; all rows have the columns of the first.
 typedef struct msgl_rows {

@@ -865,7 +865,14 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_args, matrix),
         .commands = MSGL_CMD_HELP,
         .group = "help",
-        .help = "print the matrix of attention backends that README.md has",
+        .help = "print the matrix of attention backends that docs/attention.md has",
+    },
+    {
+        .name = "forms",
+        MSGL_FLAG(msgl_args, forms),
+        .commands = MSGL_CMD_HELP,
+        .group = "help",
+        .help = "print the table of forms of weights that docs/packed-weights.md has",
     },
     {
         .name = "man",

@@ -85,13 +85,23 @@ static int claim_nf4(msgl_adapting *a)
     return claim_codebook(a, ".quant_state.bitsandbytes__nf4");
 }
 
-const msgl_adapter msgl__adapter_nf4 = {
-    .name = "NF4", .suffix = "", .type = "U8", .ndim = 2, .claim = claim_nf4};
+const msgl_adapter msgl__adapter_nf4 = {.name = "NF4",
+                                        .from = "bitsandbytes",
+                                        .bits = 1u << 4,
+                                        .suffix = "",
+                                        .type = "U8",
+                                        .ndim = 2,
+                                        .claim = claim_nf4};
 
 static int claim_bnb_fp4(msgl_adapting *a)
 {
     return claim_codebook(a, ".quant_state.bitsandbytes__fp4");
 }
 
-const msgl_adapter msgl__adapter_bnb_fp4 = {
-    .name = "FP4", .suffix = "", .type = "U8", .ndim = 2, .claim = claim_bnb_fp4};
+const msgl_adapter msgl__adapter_bnb_fp4 = {.name = "FP4",
+                                            .from = "bitsandbytes",
+                                            .bits = 1u << 4,
+                                            .suffix = "",
+                                            .type = "U8",
+                                            .ndim = 2,
+                                            .claim = claim_bnb_fp4};

@@ -69,6 +69,9 @@ static int claim_awq(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_awq = {.name = "AWQ",
+                                        .from = "AutoAWQ",
+                                        .bits = 1u << 4,
+
                                         .suffix = ".qweight",
                                         .type = "I32",
                                         .ndim = 2,
@@ -140,6 +143,9 @@ static int claim_gptq(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_gptq = {.name = "GPTQ",
+                                         .from = "AutoGPTQ, GPTQModel",
+                                         .bits = 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8,
+
                                          .suffix = ".qweight",
                                          .type = "I32",
                                          .ndim = 2,
@@ -243,6 +249,9 @@ static int claim_rows(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_packed = {.name = "pack-quantized",
+                                           .from = "compressed-tensors",
+                                           .bits = MSGL_BITS_2_TO_8,
+
                                            .suffix = ".weight_packed",
                                            .type = "I32",
                                            .ndim = 2,
@@ -277,6 +286,9 @@ static int claim_affine(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_mlx = {.name = "MLX",
+                                        .from = "mlx-lm",
+                                        .bits = MSGL_BITS_2_TO_8,
+
                                         .suffix = ".weight",
                                         .type = "U32",
                                         .ndim = 2,

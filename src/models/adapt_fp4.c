@@ -22,6 +22,10 @@ static int claim_gpt_oss(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_gpt_oss = {.name = "MXFP4",
+                                            .from = "gpt-oss",
+                                            .bits = 1u << 4,
+                                            .group = 32,
+
                                             .suffix = "_blocks",
                                             .type = "U8",
                                             .ndim = 4,
@@ -77,6 +81,10 @@ static int claim_mxfp4(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_mxfp4 = {.name = "MXFP4",
+                                          .from = "compressed-tensors",
+                                          .bits = 1u << 4,
+                                          .group = 32,
+
                                           .suffix = ".weight_packed",
                                           .type = "U8",
                                           .ndim = 2,
@@ -89,6 +97,10 @@ static int claim_nvfp4(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_nvfp4 = {.name = "NVFP4",
+                                          .from = "compressed-tensors",
+                                          .bits = 1u << 4,
+                                          .group = 16,
+
                                           .suffix = ".weight_packed",
                                           .type = "U8",
                                           .ndim = 2,
@@ -103,6 +115,10 @@ static int claim_modelopt(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_modelopt_fp4 = {.name = "NVFP4",
+                                                 .from = "ModelOpt",
+                                                 .bits = 1u << 4,
+                                                 .group = 16,
+
                                                  .suffix = ".weight",
                                                  .type = "U8",
                                                  .ndim = 2,

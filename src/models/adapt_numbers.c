@@ -46,10 +46,22 @@ static int claim_mxfp8(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_fp8 = {
-    .name = "FP8", .suffix = "", .type = "F8_E4M3", .ndim = 2, .claim = claim_fp8};
+    .name = "FP8",
+    .from = "DeepSeek-V3, transformers, FBGEMM, compressed-tensors, ModelOpt",
+    .bits = 1u << 8,
+    .suffix = "",
+    .type = "F8_E4M3",
+    .ndim = 2,
+    .claim = claim_fp8};
 
-const msgl_adapter msgl__adapter_mxfp8 = {
-    .name = "MXFP8", .suffix = "", .type = "F8_E4M3", .ndim = 2, .claim = claim_mxfp8};
+const msgl_adapter msgl__adapter_mxfp8 = {.name = "MXFP8",
+                                          .from = "compressed-tensors, ModelOpt",
+                                          .bits = 1u << 8,
+                                          .group = 32,
+                                          .suffix = "",
+                                          .type = "F8_E4M3",
+                                          .ndim = 2,
+                                          .claim = claim_mxfp8};
 
 // int-quantized of compressed-tensors: X_scale, and X_zero_point of the same shape.
 static int claim_int8(msgl_adapting *a)
@@ -67,8 +79,13 @@ static int claim_int8(msgl_adapting *a)
     return 1;
 }
 
-const msgl_adapter msgl__adapter_int8 = {
-    .name = "INT8", .suffix = "", .type = "I8", .ndim = 2, .claim = claim_int8};
+const msgl_adapter msgl__adapter_int8 = {.name = "INT8",
+                                         .from = "compressed-tensors",
+                                         .bits = 1u << 8,
+                                         .suffix = "",
+                                         .type = "I8",
+                                         .ndim = 2,
+                                         .claim = claim_int8};
 
 // int8 of bitsandbytes: the largest magnitude of each row, which is 127 of its numbers.
 static int claim_bnb_int8(msgl_adapting *a)
@@ -87,6 +104,9 @@ static int claim_bnb_int8(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_bnb_int8 = {.name = "INT8",
+                                             .from = "bitsandbytes",
+                                             .bits = 1u << 8,
+
                                              .suffix = ".weight",
                                              .type = "I8",
                                              .ndim = 2,

@@ -21,6 +21,12 @@ static const msgl_adapter *const ADAPTERS[] = {
     &msgl__adapter_bnb_fp4,  &msgl__adapter_mlx,
 };
 
+const msgl_adapter *const *msgl__adapters(int *count)
+{
+    *count = (int)MSGL_COUNT(ADAPTERS);
+    return ADAPTERS;
+}
+
 // Suffixes of what only packers write.
 static const char *const PACKED[] = {".qweight", ".weight_packed", "_blocks", ".W_q",
                                      "._weight_qdata"};

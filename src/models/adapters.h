@@ -18,14 +18,22 @@ typedef struct msgl_adapting {
     msgl_err *err;
 } msgl_adapting;
 
+#define MSGL_BITS_2_TO_8 0x1fcu
+
 typedef struct msgl_adapter {
     const char *name; // of the form, as who writes it calls it; of several adapters the same
+    const char *from; // who writes it
+    uint32_t bits;    // of a code, as a set: 1 << 4 | 1 << 8 is 4 or 8
+    int32_t group;    // elements that share a scale of 8 bits; 0: the file says what they share
     const char *suffix, *type; // ".qweight" and "I32"
     int32_t ndim;
     const char *named; // behind MODULE, what the model calls it; NULL: as the file does
     // Fills the tensor's packing, shape and loadable: 1. 0: not this adapter's. Negative: an error.
     int (*claim)(msgl_adapting *a);
 } msgl_adapter;
+
+// All adapters; several may have one name.
+const msgl_adapter *const *msgl__adapters(int *count);
 
 // Finds every packed tensor's form. Tensors that are another one's are marked as sides. A packed
 // tensor that no adapter knows is an error that says its name.

@@ -55,10 +55,10 @@ static const msgl_command COMMANDS[] = {
      "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
 #endif
     {"help", MSGL_CMD_HELP,
-     "[COMMAND | --man | --completion bash | --markdown | --http | --matrix]",
+     "[COMMAND | --man | --completion bash | --markdown | --http | --matrix | --forms]",
      "Show this overview, or a command's options, or write the manual page, completion for a "
-     "shell, docs/cli.md, "
-     "docs/http.md or the matrix of attention backends.",
+     "shell, docs/cli.md, docs/http.md, the matrix of attention backends or the table of forms "
+     "of weights.",
      cmd_help},
 };
 
@@ -97,6 +97,8 @@ static int cmd_help(const msgl_args *a)
         msgl__help_http(stdout);
     } else if (a->matrix) {
         msgl__help_matrix(stdout);
+    } else if (a->forms) {
+        msgl__help_forms(stdout);
     } else if (a->man) {
         msgl__help_man(COMMANDS, (int)MSGL_COUNT(COMMANDS), msgl_version(), stdout);
     } else if (a->completion != NULL) {

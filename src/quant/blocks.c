@@ -25,6 +25,12 @@ const msgl_blocks *msgl__blocks_of_ggml(const char *type_name)
     return NULL;
 }
 
+const msgl_blocks *const *msgl__blocks_all(int *count)
+{
+    *count = (int)MSGL_COUNT(GGML);
+    return GGML;
+}
+
 static void expand_codes(const msgl_codes *c, int32_t elements, const uint8_t *block, float *values)
 {
     msgl_code_block b;

@@ -31,6 +31,8 @@ void msgl__blocks_expand(const msgl_blocks *b, const uint8_t *block, float *valu
 // The blocks that GGUF files call by this name of ggml's types ("Q4_K"). NULL: it has none that
 // weights are stored in (plain f32, f16 and bf16, integers, types of activations).
 const msgl_blocks *msgl__blocks_of_ggml(const char *type_name);
+// All of those.
+const msgl_blocks *const *msgl__blocks_all(int *count);
 
 // blocks_legacy.c
 extern const msgl_blocks msgl__blocks_q4_0, msgl__blocks_q4_1, msgl__blocks_q5_0, msgl__blocks_q5_1,

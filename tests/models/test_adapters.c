@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "models/adapters.h"
 #include "models/checkpoint.h"
 #include "models/contents.h"
 #include "models/folder.h"
@@ -414,6 +415,29 @@ static void check_values(msgl_pool *pool, const msgl_tensor *t)
     assert_true(from + bytes <= t->bytes);
 }
 
+// What the form's descriptor says of bits: the codes are of its number, and scales of one byte are
+// as many as it says.
+static void check_bits(const msgl_tensor *t)
+{
+    int count;
+    const msgl_adapter *const *all = msgl__adapters(&count);
+    const size_t elements = (size_t)(t->dims[0] * t->dims[1]);
+    bool found = false;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(all[i]->name, t->packed) != 0) continue;
+        const int32_t group = all[i]->group;
+        const size_t bits = t->packing.bits > 0 ? (size_t)t->packing.bits : t->bytes * 8 / elements;
+        assert_true((all[i]->bits >> bits & 1) != 0);
+        assert_true(t->bytes * 8 >= bits * elements);
+        if (group > 0) {
+            const msgl_side *scales = &t->packing.sides[MSGL_SCALES];
+            assert_int_equal(scales->bytes * (size_t)group, elements);
+        }
+        found = true;
+    }
+    assert_true(found);
+}
+
 // All bytes of the folder, those too that are not read, are the one weight's.
 static void check_contents(const msgl_checkpoint *c, const char *type)
 {
@@ -455,6 +479,7 @@ static void test_refusals(void **state)
             assert_non_null(t);
             assert_true(t->loadable && t->ndim == 2 && t->dims[0] == 8);
             check_values(pool, t);
+            check_bits(t);
             check_contents(c, r->expect + n);
             for (size_t k = 0; k < msgl__checkpoint_count(c); k++) {
                 const msgl_tensor *s = msgl__checkpoint_at(c, k);

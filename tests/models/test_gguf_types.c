@@ -150,7 +150,10 @@ static void test_types(void **state)
         }
         msgl__checkpoint_close(c);
     }
+    int listed; // in docs/packed-weights.md
+    (void)msgl__blocks_all(&listed);
     assert_int_equal(in_blocks, 26);
+    assert_int_equal(listed, 26);
     assert_int_equal(removed, 8);
     assert_null(open_one(TYPES, data, most, &err));
     assert_non_null(strstr(err.text, "t: type: found 43, allowed a type of ggml"));
