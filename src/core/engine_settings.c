@@ -41,14 +41,15 @@ static const msgl_setting ROWS[] = {
     {
         .name = "weight-dtype",
         MSGL_TEXT(msgl_options, weight_dtype),
-        .choices = "auto|bfloat16|float16|float32|int8",
+        .choices = "auto|bfloat16|float16|float32|int8|q4",
         .preset_text = "auto",
         .commands = MSGL_CMD_ENGINE,
         .group = "model",
         .metavar = "TYPE",
         .help =
             "how weights are stored; auto: on a CPU a GGUF file's blocks as they are, all else as "
-            "--dtype; int8 quantises them while loading",
+            "--dtype; int8 and q4 (4 bits, a scale for 32 columns) quantise them while "
+            "loading",
     },
     {
         .name = "kv-cache-dtype",

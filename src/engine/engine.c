@@ -381,6 +381,7 @@ static int choose_weights(const msgl_engine *e, const msgl_options *o, const msg
     for (int i = 0; i < MSGL_WFORMATS; i++) {
         const msgl_wformat *f = &e->kernels.gemm.formats[i];
         const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
+        if (f->id == MSGL_W_CODES && e->info.dtype == MSGL_F32) continue; // q4: W_BLOCKS, unrounded
         if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
         *out = f;
         return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernel/gemm_codes.h"
 
-#include <assert.h>
+#include <math.h>
 
 // MSGL_W_BLOCKS of blocks without codes: a panel is 16 rows as the file has them, one behind the
 // other.
@@ -19,7 +19,7 @@ static size_t panel_bytes(const msgl_blocks *b, int k)
            (left > 0 ? msgl__codes_chunk_bytes(b->codes, left) : 0);
 }
 
-static size_t packed_size(const msgl_wformat *f, int n, int k)
+size_t msgl__kept_packed_size(const msgl_wformat *f, int n, int k)
 {
     if (k < 1 || k > INT32_MAX - MSGL_MAX_BLOCK) return 0;
     return msgl__gemm_panels_size(n, panel_bytes(f->blocks, k));
@@ -136,14 +136,16 @@ static block_place place_of(const msgl_codes *c, int blocks, int at)
     return p;
 }
 
-// A row of a file's blocks to its lane of a panel of zeros.
-static void put_row(const msgl_blocks *b, char *panel, int k, int lane, const uint8_t *src)
+// A file's blocks, which are blocks [first, first + num) of 32 columns, to their lane of a panel of
+// zeros.
+static void put_blocks(const msgl_blocks *b, char *panel, int k, int lane, const uint8_t *src,
+                       int first, int num)
 {
     const msgl_codes *c = b->codes;
     const int blocks = msgl__codes_blocks(k), per_block = b->elements / MSGL_CODES_BLOCK;
     const int groups = MSGL_CODES_BLOCK / c->group;
     msgl_code_block split = {0};
-    for (int i = 0; i < blocks; i++) {
+    for (int i = first; i < first + num; i++) {
         const int part = i % per_block; // of the file's block
         if (part == 0) {
             c->split(src, &split);
@@ -167,7 +169,8 @@ static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int 
         if (f->blocks->codes == NULL) {
             memcpy(panel + (size_t)(lane + r) * raw, src, raw);
         } else {
-            put_row(f->blocks, panel, k, lane + r, (const uint8_t *)src);
+            put_blocks(f->blocks, panel, k, lane + r, (const uint8_t *)src, 0,
+                       msgl__codes_blocks(k));
         }
     }
 }
@@ -176,6 +179,52 @@ static void repack(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_
                    size_t ld_src)
 {
     msgl__gemm_pack(pack_panel, x, w, row, rows, src, ld_src, MSGL_DTYPE_COUNT, ld_src);
+}
+
+// 32 values to a block of Q4_0, as MSGL_WFORMAT_Q4 says.
+static void round_to_q4(const float v[MSGL_CODES_BLOCK], uint8_t block[18])
+{
+    float most = 0, sum = 0;
+    for (int i = 0; i < MSGL_CODES_BLOCK; i++) {
+        most = fabsf(v[i]) > fabsf(most) ? v[i] : most;
+        sum += v[i] - v[i]; // not a number if one of them is none or infinite
+    }
+    const float d = most / -8 + sum;
+    const uint16_t bits = msgl__f32_to_f16(d);
+    const bool none = msgl__f16_to_f32(bits) == 0;
+    memcpy(block, &bits, sizeof bits);
+    for (int i = 0; i < 16; i++) {
+        uint8_t q[2];
+        for (int half = 0; half < 2; half++) {
+            const float code = none ? 8 : rintf(v[i + 16 * half] / d + 8);
+            q[half] = code > 0 ? code < 15 ? (uint8_t)code : 15 : 0;
+        }
+        block[2 + i] = (uint8_t)(q[0] | q[1] << 4);
+    }
+}
+
+static void q4_panel(char *panel, const msgl_wformat *f, int k, int lane, int rows, const char *src,
+                     msgl_dtype src_dtype, size_t ld_src)
+{
+    (void)f;
+    const size_t row_bytes = ld_src * msgl__dtype_size(src_dtype);
+    for (int r = 0; r < rows; r++, src += row_bytes) {
+        for (int at = 0; at < k; at += MSGL_CODES_BLOCK) {
+            const int n = k - at < MSGL_CODES_BLOCK ? k - at : MSGL_CODES_BLOCK;
+            float v[MSGL_CODES_BLOCK] = {0};
+            uint8_t block[18];
+            msgl__int8_source(src, src_dtype, at, n, v);
+            round_to_q4(v, block);
+            put_blocks(&msgl__blocks_q4_0, panel, k, lane + r, block, at / MSGL_CODES_BLOCK, 1);
+        }
+    }
+}
+
+void msgl__q4_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
+                   msgl_dtype src_dtype, size_t ld_src)
+{
+    msgl__gemm_pack(q4_panel, x, w, row, rows, src, ld_src * msgl__dtype_size(src_dtype), src_dtype,
+                    ld_src);
 }
 
 // q of the four columns of step `step` of a block, of one lane.
@@ -237,8 +286,12 @@ void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
     const msgl_blocks *b = f->blocks;
     if (b->codes != NULL) {
         const int blocks = msgl__codes_blocks(k);
+        float last[MSGL_CODES_BLOCK];
         for (int i = 0; i < blocks; i++) {
-            block_values(b->codes, panel, blocks, i, lane, 1, out + i * MSGL_CODES_BLOCK, 1);
+            const int left = k - i * MSGL_CODES_BLOCK;
+            float *to = left < MSGL_CODES_BLOCK ? last : out + i * MSGL_CODES_BLOCK;
+            block_values(b->codes, panel, blocks, i, lane, 1, to, 1);
+            if (to == last) memcpy(out + i * MSGL_CODES_BLOCK, last, (size_t)left * sizeof *out);
         }
         return;
     }
@@ -251,14 +304,15 @@ void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
 // Columns that are expanded at a time: whole blocks of all forms.
 enum { TILE = MSGL_MAX_BLOCK };
 
-// Columns [at, at + columns) of a panel as f32, [column][lane].
+// Columns [at, at + columns) of a panel as f32, [column][lane], and what a last block has behind
+// them.
 static void tile_values(const msgl_gemm_block *b, const char *panel, int at, int columns,
                         float tile[TILE][MSGL_GEMM_LANES])
 {
     const msgl_blocks *form = b->format->blocks;
     if (form->codes != NULL) {
         const int first = at / MSGL_CODES_BLOCK;
-        for (int i = 0; i < columns / MSGL_CODES_BLOCK; i++) {
+        for (int i = 0; i < msgl__codes_blocks(columns); i++) {
             block_values(form->codes, panel, msgl__codes_blocks(b->k), first + i, 0,
                          MSGL_GEMM_LANES, tile[i * MSGL_CODES_BLOCK], MSGL_GEMM_LANES);
         }
@@ -320,7 +374,7 @@ size_t msgl__codes_row_bytes_16(int kpad)
          MSGL_W_CODES,                                                                             \
          MSGL_DTYPE_COUNT,                                                                         \
          MSGL_CODES_BLOCK,                                                                         \
-         packed_size,                                                                              \
+         msgl__kept_packed_size,                                                                   \
          NULL,                                                                                     \
          msgl__gemm_gather,                                                                        \
          false,                                                                                    \
@@ -330,7 +384,7 @@ size_t msgl__codes_row_bytes_16(int kpad)
              MSGL_W_BLOCKS,                                                                        \
              MSGL_DTYPE_COUNT,                                                                     \
              MSGL_CODES_BLOCK,                                                                     \
-             packed_size,                                                                          \
+             msgl__kept_packed_size,                                                               \
              NULL,                                                                                 \
              msgl__gemm_gather,                                                                    \
              false,                                                                                \

@@ -23,6 +23,7 @@
 #include "kernel/cpu.h"
 #include "kernel/gemm.h"
 #include "kernel/row_ops.h"
+#include "quant/blocks.h"
 
 enum {
     MSGL_GEMM_LANES = 16,   // features per panel
@@ -94,6 +95,12 @@ typedef struct msgl_gemm_level {
         [MSGL_W_F16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack),           \
         [MSGL_W_BF16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack),         \
         [MSGL_W_INT8] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack),         \
+        [MSGL_W_CODES] = MSGL_GEMM_Q4(MSGL_W_CODES), [MSGL_W_BLOCKS] = MSGL_GEMM_Q4(MSGL_W_BLOCKS) \
+    }
+#define MSGL_GEMM_Q4(id)                                                                           \
+    {                                                                                              \
+        MSGL_WFORMAT_Q4, id, MSGL_DTYPE_COUNT, 32, msgl__kept_packed_size, msgl__q4_pack,          \
+            msgl__gemm_gather, false, &msgl__blocks_q4_0, NULL                                     \
     }
 // msgl_gemm_micro.row_bytes of f32.
 size_t msgl__gemm_row_bytes_f32(int kpad);
@@ -102,6 +109,9 @@ size_t msgl__gemm_row_bytes_f32(int kpad);
 size_t msgl__gemm_panels_size(int n, size_t panel_bytes);
 size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k);
 size_t msgl__int8_packed_size(const msgl_wformat *f, int n, int k);
+size_t msgl__kept_packed_size(const msgl_wformat *f, int n, int k);
+void msgl__q4_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
+                   msgl_dtype src_dtype, size_t ld_src);
 // By panels, in parallel. src_row: bytes from one row of src to the next; src_dtype and ld_src are
 // fn's.
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,

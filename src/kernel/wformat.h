@@ -21,7 +21,8 @@ typedef enum msgl_wformat_id {
     MSGL_W_F16 = MSGL_F16,
     MSGL_W_BF16 = MSGL_BF16,
     MSGL_W_INT8,
-    // Of a CPU (msgl_gemm_kernels.kept): blocks that stay as the file has them, multiplied ...
+    // Of a CPU: a file's blocks that stay as they are (msgl_gemm_kernels.kept), or, in the table,
+    // q4's (MSGL_WFORMAT_Q4). They are multiplied ...
     MSGL_W_CODES,  // ... as integers, by activations rounded to integers;
     MSGL_W_BLOCKS, // ... as the f32 numbers that they are.
     MSGL_WFORMATS,
@@ -75,6 +76,10 @@ struct msgl_wformat {
 // infinity or a NaN is NaN.
 #define MSGL_WFORMAT_INT8 "int8", MSGL_W_INT8, MSGL_DTYPE_COUNT, MSGL_INT8_GROUP
 #define MSGL_INT8_GROUP 64
+// Blocks of ggml's Q4_0, 32 columns of a row each: with v the value whose |v| is largest (the first
+// of several), d = v / -8 as f16 and q = v / d + 8, with d before it is rounded, rounded to nearest
+// even and at most 15. All are 8 where d is 0 as f16; d is NaN where a value is none or infinite.
+#define MSGL_WFORMAT_Q4 "q4"
 
 static inline size_t msgl__weight_bytes(const msgl_weight *w)
 {

@@ -138,7 +138,7 @@ static void apply(keeping *k)
         const piece *pieces = pieces_of(k, w, &num);
         const size_t runs = count_runs(pieces, num);
         if (runs == 0) continue;
-        for (size_t j = 0; j < num; j++) k->p->keeps |= pieces[j].format->blocks != NULL;
+        for (size_t j = 0; j < num; j++) k->p->keeps |= pieces[j].format->repack != NULL;
         w->format = pieces[0].format;
         k->p->places[planned->place].bytes = runs == 1 ? msgl__weight_bytes(w) : 0;
         if (runs == 1) continue;

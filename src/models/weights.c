@@ -464,7 +464,7 @@ static msgl_source source_of(const msgl_load_item *it)
     const int32_t expert_rows = columns ? w->all_cols : w->unsharded_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
-                         .in_blocks = w->weight != NULL && w->weight->format->blocks != NULL,
+                         .in_blocks = w->weight != NULL && w->weight->format->repack != NULL,
                          .cols = (size_t)w->cols,
                          .all_cols = (size_t)w->all_cols,
                          .first_col = (size_t)w->first_col,

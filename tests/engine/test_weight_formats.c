@@ -115,28 +115,39 @@ static double percent_same(const difference *d)
     return 100.0 * d->same_choice / d->positions;
 }
 
-static void check_quality(const char *dtype)
+// The most that a format may cost. bytes: of bf16's.
+typedef struct cost {
+    const char *format;
+    double mean, same, bytes;
+} cost;
+
+static void check_quality(const char *dtype, const cost *most)
 {
-    harness plain, int8;
+    harness plain, other;
     open_demo(&plain, dtype, "auto", "auto");
-    open_demo(&int8, dtype, "int8", "auto");
-    const difference d = compare(&plain, &int8);
+    open_demo(&other, dtype, most->format, "auto");
+    const difference d = compare(&plain, &other);
     const double mean = mean_of(&d), same = percent_same(&d);
-    const double bytes = (double)int8.info->weight_bytes / (double)plain.info->weight_bytes;
-    print_message("int8 against %s: mean difference %.5f, same choice %.2f %%, %.3f of the bytes\n",
-                  dtype, mean, same, bytes);
-    assert_true(mean > 0 && mean < 0.03);
-    assert_true(same > 98);
-    assert_true(bytes <= (strcmp(dtype, "float32") == 0 ? 0.275 : 0.55));
+    const double bytes = (double)other.info->weight_bytes / (double)plain.info->weight_bytes;
+    print_message("%s against %s: mean difference %.5f, same choice %.2f %%, %.3f of the bytes\n",
+                  most->format, dtype, mean, same, bytes);
+    assert_true(mean > 0 && mean < most->mean);
+    assert_true(same > most->same);
+    assert_true(bytes <= most->bytes / (strcmp(dtype, "float32") == 0 ? 2 : 1));
     harness_close(&plain);
-    harness_close(&int8);
+    harness_close(&other);
 }
 
 static void test_quality(void **state)
 {
     (void)state;
-    check_quality("bfloat16");
-    check_quality("float32");
+    static const cost INT8 = {"int8", 0.03, 98, 0.55};
+    check_quality("bfloat16", &INT8);
+    check_quality("float32", &INT8);
+    if (strcmp(TEST_DEVICE, "cpu") != 0) return; // GPUs have no q4
+    static const cost Q4 = {"q4", 0.05, 93, 0.30};
+    check_quality("bfloat16", &Q4);
+    check_quality("float32", &Q4);
 }
 
 static void test_quality_of_cache(void **state)
@@ -230,7 +241,7 @@ static void test_bad_spellings(void **state)
         o.weight_dtype = bad[i];
         assert_int_equal(msgl__options_check(&o, &err), MSGL_EINVAL);
         snprintf(line, sizeof line,
-                 "weight_dtype is \"%s\"; allowed: auto|bfloat16|float16|float32|int8", bad[i]);
+                 "weight_dtype is \"%s\"; allowed: auto|bfloat16|float16|float32|int8|q4", bad[i]);
         assert_string_equal(err.text, line);
         o = harness_config(DEMO, "auto");
         o.kv_cache_dtype = i == 0 ? "int8" : strcmp(bad[i], "fp8") == 0 ? "fp8_e5m2" : bad[i];

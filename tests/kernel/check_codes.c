@@ -169,8 +169,8 @@ static void check_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, 
 // Columns that are whole blocks of every form, whole chunks and less.
 static void check_form(checkkern *ck, const char *name, bool exact)
 {
-    static const int SHAPES[][3] = {{1, 1, 1},  {1, 17, 3},  {2, 33, 2},  {5, 16, 9},
-                                    {9, 40, 1}, {70, 35, 2}, {131, 20, 1}};
+    static const int SHAPES[][3] = {{1, 1, 1},  {1, 17, 3},  {2, 33, 2},   {5, 16, 9},
+                                    {9, 40, 1}, {70, 35, 2}, {131, 20, 1}, {261, 150, 1}};
     const msgl_blocks *b = msgl__blocks_of_ggml(name);
     if (exact != (b->codes == NULL) && b->codes == NULL) return; // nothing but exact
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s%s",
@@ -239,8 +239,61 @@ static void check_parts(checkkern *ck)
     msgl__ck_reset(ck);
 }
 
+// 32 values, the last ones maybe 0, as MSGL_WFORMAT_Q4 says.
+static void round_to_q4(float *v, int n)
+{
+    float most = 0;
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        finite = finite && isfinite(v[i]);
+        if (fabsf(v[i]) > fabsf(most)) most = v[i];
+    }
+    const float exact = most / -8, d = msgl__f16_to_f32(msgl__f32_to_f16(exact));
+    for (int i = 0; i < n; i++) {
+        const float q = d == 0 ? 8 : nearbyintf(v[i] / exact + 8);
+        v[i] = finite ? d * (fminf(q, 15) - 8) : NAN;
+    }
+}
+
+// What is packed into 4 bits is found again, of any dtype and of rows that are no whole blocks.
+static void check_q4(checkkern *ck)
+{
+    static const int SHAPES[][2] = {{1, 1}, {16, 32}, {33, 31}, {40, 300}, {20, 256}};
+    const msgl_wformat *q4 = &ck->cur->gemm.formats[MSGL_W_CODES];
+    if (!msgl__ck_func(ck, CK_FN(q4->pack), CK_PREV(ck, gemm.formats[MSGL_W_CODES].pack), "q4")) {
+        return;
+    }
+    for (size_t i = 0; i < 3 * MSGL_COUNT(SHAPES); i++) {
+        const size_t n = (size_t)SHAPES[i / 3][0], k = (size_t)SHAPES[i / 3][1];
+        const msgl_dtype dtype = (msgl_dtype)(i % 3);
+        msgl_weight w = {.format = q4, .n = (int)n, .k = (int)k};
+        char *src = msgl__ck_alloc(ck, n * k * sizeof(float));
+        double *want = msgl__ck_alloc(ck, n * k * sizeof *want);
+        float *row = msgl__ck_alloc(ck, k * sizeof *row);
+        int32_t *ids = msgl__ck_alloc(ck, n * sizeof *ids);
+        ck_buf out = msgl__ck_buf(ck, (int)n, (int)k, k);
+        w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
+        for (size_t r = 0; r < n; r++) {
+            for (size_t j = 0; j < k; j++) {
+                float v = msgl__ck_normal(ck) * (j < 32 && r == 3 ? 1e-9f : 1);
+                if (r == 5 && j == 40) v = INFINITY;
+                msgl__store_f32(src, dtype, r * k + j, v);
+                row[j] = msgl__load_f32(src, dtype, r * k + j);
+            }
+            for (size_t j = 0; j < k; j += 32) round_to_q4(row + j, (int)(k - j < 32 ? k - j : 32));
+            for (size_t j = 0; j < k; j++) want[r * k + j] = (double)row[j];
+            ids[r] = (int32_t)r;
+        }
+        q4->pack(ck->exec, &w, 0, w.n, src, dtype, k);
+        q4->gather(ck->exec, &w, ids, w.n, out.data);
+        msgl__ck_near(ck, "q4", &out, want, (ck_tol){0, 0, 0});
+        msgl__ck_reset(ck);
+    }
+}
+
 void msgl__check_codes(checkkern *ck)
 {
+    check_q4(ck);
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
         check_form(ck, NAMES[i], false);
         check_form(ck, NAMES[i], true);

@@ -275,7 +275,7 @@ static void chunk_rows(const msgl_gemm_block *b, buffers *w, int row, int rows, 
         } else {
             fold(w, &p);
         }
-        if (n < 16 && rows > 16) configure(16, c->group);
+        if (n < 16 && b->rows > 16) configure(16, c->group);
     }
 }
 
