@@ -10,16 +10,15 @@
 // codes brings two of them to the lower bits of 16-bit words, where vpermw looks their values up.
 // Rows are prepared in the same order, as A tiles: blocks of 16 rows (the last one fewer), each
 // block [k / 32][rows][32] in bf16, behind it the sums of the rounded activations, by 32 and by 16
-// columns: [k / 32][rows], then [k / 16][rows].
-#include <assert.h>
-
+// columns: [rows][k / 32], then [rows][k / 16].
 #include "kernel/gemm_codes.h"
 #include "kernel/x86/amx.h"
 
 enum {
-    ROWS = 256, // that pass a chunk together: their sums are 16 KB
+    ROWS = 256, // that pass a chunk together
+    GROUPS = 8, // whose products are made before they are folded: with two panels 16 KB
     TILE_BYTES = 1024,
-    AHEAD = 3072, // bytes of codes that are fetched ahead
+    AHEAD = 8192, // bytes of codes that are fetched ahead
 };
 
 // Of words with the codes in their lower bits.
@@ -27,12 +26,13 @@ typedef struct lookup {
     __m512i low, high; // values 0 to 31 and 32 to 63
 } lookup;
 
-// Buffers of one product, in the L1 cache.
+// Of two panels, which share the loads of A. A last one alone is taken twice, and once too often.
 typedef struct buffers {
-    char b[MSGL_CODES_CHUNK][TILE_BYTES] MSGL_ALIGNED(64);
-    float c[MSGL_CODES_GROUPS][256] MSGL_ALIGNED(64); // a group's sums [rows][16]
-    float sums[ROWS][16] MSGL_ALIGNED(64);
-    msgl_codes_scales scales;
+    char b[2][MSGL_CODES_CHUNK][TILE_BYTES] MSGL_ALIGNED(64);
+    float c[2][GROUPS][256] MSGL_ALIGNED(64); // groups' sums [rows][16]
+    float sums[2][ROWS][16] MSGL_ALIGNED(64); // over k
+    msgl_codes_scales scales[2];
+    int tile_rows; // that tiles are configured for
 } buffers;
 
 size_t msgl__codes_row_bytes_amx(int kpad)
@@ -67,9 +67,9 @@ void msgl__codes_prepare_amx(const float *in, size_t ld_in, int rows, int k, cha
             const __m512i words = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
             const float first = sum16(_mm512_castsi512_si256(words));
             const float second = sum16(_mm512_extracti64x4_epi64(words, 1));
-            by16[2 * i * n + r] = first;
-            by16[(2 * i + 1) * n + r] = second;
-            by32[i * n + r] = first + second;
+            by16[(r * blocks + i) * 2] = first;
+            by16[(r * blocks + i) * 2 + 1] = second;
+            by32[r * blocks + i] = first + second;
             _mm512_storeu_si512(a + (i * n + r) * 64, _mm512_permutexvar_epi16(order, words));
         }
     }
@@ -150,7 +150,7 @@ typedef void (*expand_fn)(const char *lines, int blocks, lookup t, char (*to)[TI
                                             char(*to)[TILE_BYTES])                                 \
     {                                                                                              \
         for (int i = 0; i < blocks; i++, lines += (bits)*64) {                                     \
-            for (int l = 0; l < (bits); l++) _mm_prefetch(lines + AHEAD + l * 64, _MM_HINT_T0);    \
+            for (int l = 0; l < (bits); l++) _mm_prefetch(lines + AHEAD + l * 64, _MM_HINT_T1);    \
             expand_block(lines, bits, t, to[i]);                                                   \
         }                                                                                          \
     }
@@ -163,84 +163,114 @@ EXPAND(8)
 static const expand_fn EXPANDS[9] = {
     [2] = expand_2, [3] = expand_3, [4] = expand_4, [5] = expand_5, [6] = expand_6, [8] = expand_8};
 
-// Up to 16 rows of a chunk.
+// Up to 16 rows and GROUPS groups of a chunk.
 typedef struct part {
     const char *a;     // A tile of the chunk's first block
-    const float *sums; // of the first group's activations, [groups][rows]
-    int rows, groups, group;
-    float (*out)[16]; // sums over k
+    const float *sums; // of the activations in the chunk's first group; rows are ld_sums apart
+    size_t ld_sums;
+    int rows;
+    int first, groups; // of the chunk's groups
+    int row;           // among the sums over k
 } part;
 
-// One group's product of all rows: tile c = A b.
-#define GROUP(c_tile, a_tile, b_tile, g)                                                           \
+// One group of one panel: tile c = A b.
+#define PRODUCT(c_tile, a_tile, b_tile, panel, g)                                                  \
     do {                                                                                           \
-        const int at_ = (g)*p->group / 32, half_ = (g)*p->group % 32;                              \
         _tile_zero(c_tile);                                                                        \
-        _tile_loadd(a_tile, p->a + (size_t)(at_ * p->rows) * 64 + half_ * 2, 64);                  \
-        _tile_loadd(b_tile, w->b[at_] + half_ * 32, 64);                                           \
+        _tile_loadd(b_tile, w->b[panel][(g)*group / 32] + (g)*group % 32 * 32, 64);                \
         _tile_dpbf16ps(c_tile, a_tile, b_tile);                                                    \
-        _tile_stored(c_tile, w->c[g], 64);                                                         \
     } while (0)
+#define LOAD_A(tile, g)                                                                            \
+    _tile_loadd(tile, p->a + (size_t)((g)*group / 32 * p->rows) * 64 + (g)*group % 32 * 2, 64)
 
-static void multiply(buffers *w, const part *p)
+// Four products are on their way before the first is stored: one takes some fifty cycles.
+MSGL_INLINE void multiply(buffers *w, const part *p, const int group)
 {
-    int g = 0;
-    for (; g + 4 <= p->groups; g += 4) {
-        GROUP(0, 4, 6, g);
-        GROUP(1, 5, 7, g + 1);
-        GROUP(2, 4, 6, g + 2);
-        GROUP(3, 5, 7, g + 3);
+    int i = 0;
+    for (; i + 2 <= p->groups; i += 2) {
+        const int g = p->first + i;
+        LOAD_A(4, g);
+        PRODUCT(0, 4, 6, 0, g);
+        PRODUCT(1, 4, 7, 1, g);
+        LOAD_A(5, g + 1);
+        PRODUCT(2, 5, 6, 0, g + 1);
+        PRODUCT(3, 5, 7, 1, g + 1);
+        _tile_stored(0, w->c[0][i], 64);
+        _tile_stored(1, w->c[1][i], 64);
+        _tile_stored(2, w->c[0][i + 1], 64);
+        _tile_stored(3, w->c[1][i + 1], 64);
     }
-    for (; g < p->groups; g++) GROUP(0, 4, 6, g);
+    if (i < p->groups) {
+        LOAD_A(4, p->first + i);
+        PRODUCT(0, 4, 6, 0, p->first + i);
+        PRODUCT(1, 4, 7, 1, p->first + i);
+        _tile_stored(0, w->c[0][i], 64);
+        _tile_stored(1, w->c[1][i], 64);
+    }
     MSGL_AMX_BARRIER(w->c);
+}
+
+static MSGL_NOINLINE void multiply_32(buffers *w, const part *p)
+{
+    multiply(w, p, 32);
+}
+static MSGL_NOINLINE void multiply_16(buffers *w, const part *p)
+{
+    multiply(w, p, 16);
 }
 
 #define EACH_8(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define LOAD_SCALE(i)                                                                              \
-    const __m512 s##i = _mm512_load_ps(w->scales.scale[g + i]);                                    \
-    const __m512 m##i = min ? _mm512_load_ps(w->scales.min[g + i]) : s##i;
+    const __m512 s##i = _mm512_load_ps(w->scales[panel].scale[p->first + g + i]);                  \
+    const __m512 m##i = min ? _mm512_load_ps(w->scales[panel].min[p->first + g + i]) : s##i;
 #define FOLD(i)                                                                                    \
-    y = _mm512_fmadd_ps(_mm512_load_ps(w->c[g + i] + r * 16), s##i, y);                            \
-    if (min) y = _mm512_fmadd_ps(_mm512_set1_ps(p->sums[(g + i) * p->rows + r]), m##i, y);
+    y = _mm512_fmadd_ps(_mm512_load_ps(w->c[panel][g + i] + r * 16), s##i, y);                     \
+    if (min) y = _mm512_fmadd_ps(_mm512_set1_ps(x[i]), m##i, y);
 
 // Eight groups' sums times their scales, or one group's.
-MSGL_INLINE void fold_8(const buffers *w, const part *p, const int g, const bool min)
+MSGL_INLINE void fold_8(buffers *w, const part *p, const int panel, const int g, const bool min)
 {
     EACH_8(LOAD_SCALE)
-    for (int r = 0; r < p->rows; r++) {
-        __m512 y = _mm512_load_ps(p->out[r]);
+    const float *x = p->sums + p->first + g;
+    for (int r = 0; r < p->rows; r++, x += p->ld_sums) {
+        __m512 y = _mm512_load_ps(w->sums[panel][p->row + r]);
         EACH_8(FOLD)
-        _mm512_store_ps(p->out[r], y);
+        _mm512_store_ps(w->sums[panel][p->row + r], y);
     }
 }
-MSGL_INLINE void fold_1(const buffers *w, const part *p, const int g, const bool min)
+MSGL_INLINE void fold_1(buffers *w, const part *p, const int panel, const int g, const bool min)
 {
     LOAD_SCALE(0)
-    for (int r = 0; r < p->rows; r++) {
-        __m512 y = _mm512_load_ps(p->out[r]);
+    const float *x = p->sums + p->first + g;
+    for (int r = 0; r < p->rows; r++, x += p->ld_sums) {
+        __m512 y = _mm512_load_ps(w->sums[panel][p->row + r]);
         FOLD(0)
-        _mm512_store_ps(p->out[r], y);
+        _mm512_store_ps(w->sums[panel][p->row + r], y);
     }
 }
 
-MSGL_INLINE void fold_all(const buffers *w, const part *p, const bool min)
+MSGL_INLINE void fold_all(buffers *w, const part *p, const bool min)
 {
-    int g = 0;
-    for (; g + 8 <= p->groups; g += 8) fold_8(w, p, g, min);
-    for (; g < p->groups; g++) fold_1(w, p, g, min);
+    for (int panel = 0; panel < 2; panel++) {
+        if (p->groups == 8) {
+            fold_8(w, p, panel, 0, min);
+        } else {
+            for (int g = 0; g < p->groups; g++) fold_1(w, p, panel, g, min);
+        }
+    }
 }
 
-static MSGL_NOINLINE void fold(const buffers *w, const part *p)
+static MSGL_NOINLINE void fold(buffers *w, const part *p)
 {
     fold_all(w, p, false);
 }
-static MSGL_NOINLINE void fold_min(const buffers *w, const part *p)
+static MSGL_NOINLINE void fold_min(buffers *w, const part *p)
 {
     fold_all(w, p, true);
 }
 
 // Tiles 0-3 are sums, 4 and 5 rows of A, 6 and 7 weights; a group of 16 has half the columns.
-static void configure(int rows, int group)
+static void configure(buffers *w, int rows, int group)
 {
     msgl_amx_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
@@ -249,6 +279,7 @@ static void configure(int rows, int group)
     }
     MSGL_AMX_BARRIER(&c);
     _tile_loadconfig(&c);
+    w->tile_rows = rows;
 }
 
 // Rows [row, row + rows) of b, at most ROWS, of a chunk of `blocks` blocks from number `first` on.
@@ -256,72 +287,86 @@ static void chunk_rows(const msgl_gemm_block *b, buffers *w, int row, int rows, 
                        int blocks)
 {
     const msgl_codes *c = b->format->blocks->codes;
-    const int all = msgl__codes_blocks(b->k), groups = 32 / c->group;
+    const int all = msgl__codes_blocks(b->k), groups = 32 / c->group, num = blocks * groups;
     for (int r = 0; r < rows; r += 16) {
         const int n = b->rows - row - r < 16 ? b->rows - row - r : 16;
         const char *a = b->a + (size_t)(row + r) * b->a_row_bytes;
         const float *sums = (const float *)(a + (size_t)(n * all) * 64);
-        if (c->group == 16) sums += all * n;
-        const part p = {.a = a + (size_t)(first * n) * 64,
-                        .sums = sums + first * groups * n,
-                        .rows = n,
-                        .groups = blocks * groups,
-                        .group = c->group,
-                        .out = w->sums + r};
-        if (n < 16) configure(n, c->group);
-        multiply(w, &p);
-        if (msgl__codes_have_min(c)) {
-            fold_min(w, &p);
-        } else {
-            fold(w, &p);
+        if (c->group == 16) sums += n * all;
+        if (n != w->tile_rows) configure(w, n, c->group);
+        for (int g = 0; g < num; g += GROUPS) {
+            const part p = {.a = a + (size_t)(first * n) * 64,
+                            .sums = sums + first * groups,
+                            .ld_sums = (size_t)(all * groups),
+                            .rows = n,
+                            .first = g,
+                            .groups = num - g < GROUPS ? num - g : GROUPS,
+                            .row = r};
+            if (c->group == 32) {
+                multiply_32(w, &p);
+            } else {
+                multiply_16(w, &p);
+            }
+            if (msgl__codes_have_min(c)) {
+                fold_min(w, &p);
+            } else {
+                fold(w, &p);
+            }
         }
-        if (n < 16 && b->rows > 16) configure(16, c->group);
     }
 }
 
-static void panel(const msgl_gemm_block *b, buffers *w, const char *codes, lookup t, int row,
-                  int rows)
+// Two panels, whose codes begin at codes[0] and codes[1].
+static void panels(const msgl_gemm_block *b, buffers *w, const char *codes[2], lookup t, int row,
+                   int rows)
 {
     const msgl_codes *c = b->format->blocks->codes;
     const int blocks = msgl__codes_blocks(b->k);
+    size_t at = 0;
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
-        msgl__codes_scales_of(c, codes, some, &w->scales);
-        codes += msgl__codes_scales_bytes(c, some);
-        EXPANDS[c->bits](codes, some, t, w->b);
+        for (int p = 0; p < 2; p++) {
+            msgl__codes_scales_of(c, codes[p] + at, some, &w->scales[p]);
+            EXPANDS[c->bits](codes[p] + at + msgl__codes_scales_bytes(c, some), some, t, w->b[p]);
+        }
         MSGL_AMX_BARRIER(w->b);
-        codes += (size_t)some * msgl__codes_block_bytes(c);
+        at += msgl__codes_chunk_bytes(c, some);
         chunk_rows(b, w, row, rows, i, some);
     }
 }
 
 // Sums of rows of the columns [col, col + n) to the result.
-static void finish(const msgl_gemm_block *b, const buffers *w, int row, int rows, int col, int n)
+static void finish(const msgl_gemm_block *b, float (*sums)[16], int row, int rows, int col, int n)
 {
     for (int r = 0; r < rows; r++) {
         float *out = b->out + (size_t)(row + r) * b->ld_out + col;
-        for (int i = 0; i < n; i++) {
-            const float y = w->sums[r][i] + (b->bias == NULL ? 0.0f : b->bias[col + i]);
-            out[i] = b->add ? out[i] + y : y;
-        }
+        const __mmask16 some = (__mmask16)((1u << n) - 1);
+        __m512 y = _mm512_load_ps(sums[r]);
+        if (b->bias != NULL) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, b->bias + col));
+        if (b->add) y = _mm512_add_ps(_mm512_maskz_loadu_ps(some, out), y);
+        _mm512_mask_storeu_ps(out, some, y);
     }
 }
 
 void msgl__codes_block_amx(const msgl_gemm_block *b)
 {
-    const msgl_codes *c = b->format->blocks->codes;
-    const lookup t = lookup_of(c);
+    const lookup t = lookup_of(b->format->blocks->codes);
     buffers w;
     MSGL_AMX_BARRIER(b->a);
-    configure(b->rows < 16 ? b->rows : 16, c->group);
-    for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
-        const char *codes = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
-        const int left = b->cols - col, n = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES;
+    w.tile_rows = 0;
+    for (int col = 0; col < b->cols; col += 2 * MSGL_GEMM_LANES) {
+        const char *first = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+        const int left = b->cols - col, second = left - MSGL_GEMM_LANES; // columns of the second
+        const char *codes[2] = {first, second > 0 ? first + b->panel_bytes : first};
         for (int row = 0; row < b->rows; row += ROWS) {
             const int rows = b->rows - row < ROWS ? b->rows - row : ROWS;
-            memset(w.sums, 0, (size_t)rows * sizeof w.sums[0]);
-            panel(b, &w, codes, t, row, rows);
-            finish(b, &w, row, rows, col, n);
+            memset(w.sums[0], 0, (size_t)rows * sizeof w.sums[0][0]);
+            memset(w.sums[1], 0, (size_t)rows * sizeof w.sums[1][0]);
+            panels(b, &w, codes, t, row, rows);
+            finish(b, w.sums[0], row, rows, col, left < 16 ? left : 16);
+            if (second > 0) {
+                finish(b, w.sums[1], row, rows, col + 16, second < 16 ? second : 16);
+            }
         }
     }
     _tile_release(); // an idle tile file costs nothing at a context switch
