@@ -243,7 +243,7 @@ static void test_next_front(void **state)
     int line[2];
     msgl_err err;
     start(&v, true);
-    v.fake.decode_ns = 20000000; // none of 150 tokens ends before its front has died
+    v.fake.decode_ns = 100000000; // 150 tokens take longer than its front needs to die under load
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
     msgl__channel_set_line(v.back, line[1]);
     go(&v);

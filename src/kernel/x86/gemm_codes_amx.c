@@ -18,12 +18,12 @@ enum {
     ROWS = 256, // that pass a chunk together
     GROUPS = 8, // whose products are made before they are folded: with two panels 16 KB
     TILE_BYTES = 1024,
-    AHEAD = 8192, // bytes of codes that are fetched ahead
 };
 
-// Of words with the codes in their lower bits.
+// Values in bf16: of words with the codes in their lower bits, or of |v| as bytes.
 typedef struct lookup {
-    __m512i low, high; // values 0 to 31 and 32 to 63
+    __m512i low, high; // codes 0 to 31 and 32 to 63
+    __m512i bytes[4];  // of 0 to 63 and 64 to 127: the low bytes, then the high ones
 } lookup;
 
 // Of two panels, which share the loads of A. A last one alone is taken twice, and once too often.
@@ -78,12 +78,22 @@ void msgl__codes_prepare_amx(const float *in, size_t ld_in, int rows, int k, cha
 static lookup lookup_of(const msgl_codes *c)
 {
     uint16_t words[64];
+    uint8_t bytes[2][128];
     const int codes = c->bits == 8 ? 1 : 1 << c->bits;
+    lookup t;
     for (int i = 0; i < 64; i++) {
         const int code = i % codes; // what lies above the code's bits does not matter
         words[i] = msgl__f32_to_bf16((float)msgl__code_value(c, (uint8_t)code));
     }
-    return (lookup){_mm512_loadu_si512(words), _mm512_loadu_si512(words + 32)};
+    for (int i = 0; i < 128; i++) {
+        const uint16_t v = msgl__f32_to_bf16((float)i);
+        bytes[0][i] = (uint8_t)v;
+        bytes[1][i] = (uint8_t)(v >> 8);
+    }
+    t.low = _mm512_loadu_si512(words);
+    t.high = _mm512_loadu_si512(words + 32);
+    for (int i = 0; i < 4; i++) t.bytes[i] = _mm512_loadu_si512(bytes[i / 2] + i % 2 * 64);
+    return t;
 }
 
 // v shifted so that bit `from` of its words comes to bit `to`.
@@ -96,7 +106,7 @@ MSGL_INLINE __m512i move(__m512i v, const int from, const int to)
 
 // The values of a step's columns 0 and 2, or with odd 1 and 3, of all features.
 MSGL_INLINE __m512i values_at(const char *lines, const int bits, const int step, const int odd,
-                              lookup t)
+                              const lookup *t)
 {
     const int low = bits >= 4 ? 4 : 2, per_line = 8 / low;
     const __m512i v = _mm512_loadu_si512(lines + step / per_line * 64);
@@ -108,35 +118,33 @@ MSGL_INLINE __m512i values_at(const char *lines, const int bits, const int step,
     } else if (bits == 6) {
         const __m512i h = move(_mm512_loadu_si512(high + step / 4 * 64), step % 4 * 2 + 8 * odd, 4);
         at = _mm512_ternarylogic_epi32(_mm512_set1_epi16(15), at, h, 0xca);
-        return _mm512_permutex2var_epi16(t.low, at, t.high);
+        return _mm512_permutex2var_epi16(t->low, at, t->high);
     }
-    return _mm512_permutexvar_epi16(at, t.low);
+    return _mm512_permutexvar_epi16(at, t->low);
 }
 
-// Integers of 8 bits by way of f32, whose upper half has them whole.
-MSGL_INLINE void expand_step_8(const char *line, char *to)
+// Integers of 8 bits: both bytes of |v| as bf16 are looked up, and the sign is v's. 128 has the low
+// byte of 0, and a high byte of its own.
+MSGL_INLINE void expand_step_8(const char *line, const lookup *t, char *to)
 {
-    const __m512i v = _mm512_loadu_si512(line);
-    __m512i f[4];
-    f[0] = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
-    f[1] = _mm512_srai_epi32(_mm512_slli_epi32(v, 16), 24);
-    f[2] = _mm512_srai_epi32(_mm512_slli_epi32(v, 8), 24);
-    f[3] = _mm512_srai_epi32(v, 24);
-    for (int i = 0; i < 4; i++) f[i] = _mm512_castps_si512(_mm512_cvtepi32_ps(f[i]));
-    for (int i = 0; i < 2; i++) {
-        const __m512i pair =
-            _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(f[i], 16), f[i + 2]);
-        _mm512_store_si512(to + 64 * i, pair);
-    }
+    const __m512i v = _mm512_loadu_si512(line), m = _mm512_abs_epi8(v);
+    const __m512i low = _mm512_permutex2var_epi8(t->bytes[0], m, t->bytes[1]);
+    __m512i high = _mm512_permutex2var_epi8(t->bytes[2], m, t->bytes[3]);
+    high = _mm512_mask_mov_epi8(high, _mm512_movepi8_mask(m), _mm512_set1_epi8(0x43));
+    high = _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0x80), v, high, 0xca);
+    const __m512i lower = _mm512_set1_epi16(0xff);
+    _mm512_store_si512(to, _mm512_ternarylogic_epi32(lower, low, _mm512_slli_epi16(high, 8), 0xca));
+    _mm512_store_si512(to + 64,
+                       _mm512_ternarylogic_epi32(lower, _mm512_srli_epi16(low, 8), high, 0xca));
 }
 
 // A block of codes to a B tile.
-MSGL_INLINE void expand_block(const char *lines, const int bits, lookup t, char *to)
+MSGL_INLINE void expand_block(const char *lines, const int bits, const lookup *t, char *to)
 {
 #pragma GCC unroll 8
     for (int step = 0; step < 8; step++, to += 128) {
         if (bits == 8) {
-            expand_step_8(lines + step * 64, to);
+            expand_step_8(lines + step * 64, t, to);
         } else {
             _mm512_store_si512(to, values_at(lines, bits, step, 0, t));
             _mm512_store_si512(to + 64, values_at(lines, bits, step, 1, t));
@@ -144,13 +152,12 @@ MSGL_INLINE void expand_block(const char *lines, const int bits, lookup t, char 
     }
 }
 
-typedef void (*expand_fn)(const char *lines, int blocks, lookup t, char (*to)[TILE_BYTES]);
+typedef void (*expand_fn)(const char *lines, int blocks, const lookup *t, char (*to)[TILE_BYTES]);
 #define EXPAND(bits)                                                                               \
-    static MSGL_NOINLINE void expand_##bits(const char *lines, int blocks, lookup t,               \
+    static MSGL_NOINLINE void expand_##bits(const char *lines, int blocks, const lookup *t,        \
                                             char(*to)[TILE_BYTES])                                 \
     {                                                                                              \
         for (int i = 0; i < blocks; i++, lines += (bits)*64) {                                     \
-            for (int l = 0; l < (bits); l++) _mm_prefetch(lines + AHEAD + l * 64, _MM_HINT_T1);    \
             expand_block(lines, bits, t, to[i]);                                                   \
         }                                                                                          \
     }
@@ -171,6 +178,9 @@ typedef struct part {
     int rows;
     int first, groups; // of the chunk's groups
     int row;           // among the sums over k
+    // What the caches are asked for meanwhile: `lines` lines of each panel.
+    const char *ahead[2];
+    int lines;
 } part;
 
 // One group of one panel: tile c = A b.
@@ -187,8 +197,13 @@ typedef struct part {
 MSGL_INLINE void multiply(buffers *w, const part *p, const int group)
 {
     int i = 0;
+    const char *next[2] = {p->ahead[0], p->ahead[1]};
     for (; i + 2 <= p->groups; i += 2) {
         const int g = p->first + i;
+        for (int l = 0; l < p->lines; l++, next[0] += 64, next[1] += 64) {
+            _mm_prefetch(next[0], _MM_HINT_T0);
+            _mm_prefetch(next[1], _MM_HINT_T0);
+        }
         LOAD_A(4, g);
         PRODUCT(0, 4, 6, 0, g);
         PRODUCT(1, 4, 7, 1, g);
@@ -284,10 +299,11 @@ static void configure(buffers *w, int rows, int group)
 
 // Rows [row, row + rows) of b, at most ROWS, of a chunk of `blocks` blocks from number `first` on.
 static void chunk_rows(const msgl_gemm_block *b, buffers *w, int row, int rows, int first,
-                       int blocks)
+                       int blocks, const char *const ahead[2])
 {
     const msgl_codes *c = b->format->blocks->codes;
     const int all = msgl__codes_blocks(b->k), groups = 32 / c->group, num = blocks * groups;
+    const int bytes = (int)msgl__codes_chunk_bytes(c, MSGL_CODES_CHUNK) / (8 * groups); // a group's
     for (int r = 0; r < rows; r += 16) {
         const int n = b->rows - row - r < 16 ? b->rows - row - r : 16;
         const char *a = b->a + (size_t)(row + r) * b->a_row_bytes;
@@ -301,7 +317,9 @@ static void chunk_rows(const msgl_gemm_block *b, buffers *w, int row, int rows, 
                             .rows = n,
                             .first = g,
                             .groups = num - g < GROUPS ? num - g : GROUPS,
-                            .row = r};
+                            .row = r,
+                            .ahead = {ahead[0] + g * bytes, ahead[1] + g * bytes},
+                            .lines = r > 0 ? 0 : 2 * bytes / 64 + 1};
             if (c->group == 32) {
                 multiply_32(w, &p);
             } else {
@@ -317,8 +335,8 @@ static void chunk_rows(const msgl_gemm_block *b, buffers *w, int row, int rows, 
 }
 
 // Two panels, whose codes begin at codes[0] and codes[1].
-static void panels(const msgl_gemm_block *b, buffers *w, const char *codes[2], lookup t, int row,
-                   int rows)
+static void panels(const msgl_gemm_block *b, buffers *w, const char *codes[2], const lookup *t,
+                   int row, int rows)
 {
     const msgl_codes *c = b->format->blocks->codes;
     const int blocks = msgl__codes_blocks(b->k);
@@ -331,7 +349,10 @@ static void panels(const msgl_gemm_block *b, buffers *w, const char *codes[2], l
         }
         MSGL_AMX_BARRIER(w->b);
         at += msgl__codes_chunk_bytes(c, some);
-        chunk_rows(b, w, row, rows, i, some);
+        // The chunk behind the next one; behind a panel's last, the first of the next two panels.
+        size_t ahead = at + msgl__codes_chunk_bytes(c, MSGL_CODES_CHUNK);
+        if (ahead >= b->panel_bytes) ahead += b->panel_bytes;
+        chunk_rows(b, w, row, rows, i, some, (const char *[2]){codes[0] + ahead, codes[1] + ahead});
     }
 }
 
@@ -362,7 +383,7 @@ void msgl__codes_block_amx(const msgl_gemm_block *b)
             const int rows = b->rows - row < ROWS ? b->rows - row : ROWS;
             memset(w.sums[0], 0, (size_t)rows * sizeof w.sums[0][0]);
             memset(w.sums[1], 0, (size_t)rows * sizeof w.sums[1][0]);
-            panels(b, &w, codes, t, row, rows);
+            panels(b, &w, codes, &t, row, rows);
             finish(b, w.sums[0], row, rows, col, left < 16 ? left : 16);
             if (second > 0) {
                 finish(b, w.sums[1], row, rows, col + 16, second < 16 ? second : 16);
