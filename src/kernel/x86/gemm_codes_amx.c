@@ -284,9 +284,11 @@ static void panel(const msgl_gemm_block *b, buffers *w, const char *codes, looku
 {
     const msgl_codes *c = b->format->blocks->codes;
     const int blocks = msgl__codes_blocks(b->k);
+    const char *const first = codes;
+    codes += msgl__codes_front_bytes(c);
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
-        msgl__codes_scales_of(c, codes, some, &w->scales);
+        msgl__codes_scales_of(c, first, codes, some, &w->scales);
         codes += msgl__codes_scales_bytes(c, some);
         EXPANDS[c->bits](codes, some, t, w->b);
         MSGL_AMX_BARRIER(w->b);
