@@ -83,7 +83,7 @@ static void put_codes(const msgl_codes *c, char *block, int lane, const uint8_t 
 static void put_one_level(const msgl_codes *c, char *scales, int spans, int span, int lane,
                           const msgl_code_block *b, int group)
 {
-    const size_t lanes = MSGL_GEMM_LANES, size = msgl__codes_number_bytes(c);
+    const size_t lanes = MSGL_GEMM_LANES, size = msgl__codes_number_bytes(c->number);
     const size_t at = (size_t)span * lanes + (size_t)lane, behind = (size_t)spans * lanes * size;
     if (size == 1) {
         scales[at] = (char)b->c[group];

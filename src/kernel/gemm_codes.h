@@ -27,6 +27,10 @@
 #ifndef MSGL_KERNEL_GEMM_CODES_H
 #define MSGL_KERNEL_GEMM_CODES_H
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "kernel/gemm_int8.h"
 #include "quant/blocks.h"
 
@@ -61,17 +65,16 @@ static inline bool msgl__codes_have_min(const msgl_codes *c)
 }
 
 // Bytes of d, of one level.
-static inline size_t msgl__codes_number_bytes(const msgl_codes *c)
+static inline size_t msgl__codes_number_bytes(msgl_number type)
 {
-    return c->number == MSGL_NUMBER_F32                                    ? 4
-           : c->number == MSGL_NUMBER_F16 || c->number == MSGL_NUMBER_BF16 ? 2
-                                                                           : 1;
+    if (type == MSGL_NUMBER_F32) return 4;
+    return type == MSGL_NUMBER_F16 || type == MSGL_NUMBER_BF16 ? 2 : 1;
 }
 
 // Bytes of scales that so many spans have, with their offsets.
 static inline size_t msgl__codes_spans_bytes(const msgl_codes *c, int spans)
 {
-    const size_t d = msgl__codes_number_bytes(c), lanes = MSGL_GEMM_LANES;
+    const size_t d = msgl__codes_number_bytes(c->number), lanes = MSGL_GEMM_LANES;
     const size_t more = c->offset == MSGL_OFFSET_ZERO ? 1 : c->offset == MSGL_OFFSET_MIN ? d : 0;
     return msgl__round_up((size_t)spans * lanes * (d + more), 64);
 }
@@ -122,118 +125,202 @@ static inline size_t msgl__codes_row_bytes(int k, size_t size)
            ((size_t)msgl__codes_blocks(k) * MSGL_CODES_BLOCK + 64) * size;
 }
 
-MSGL_INLINE void msgl__codes_f16_lanes(const char *f16, float *out)
-{
-#if defined(__F16C__)
-    for (int i = 0; i < MSGL_GEMM_LANES; i += 8) {
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(f16 + 2 * i))));
-    }
+// Lanes that the level has in a vector, and how they come from memory: numbers of 8 and 16 bits as
+// integers of 32, and f16 as floats.
+#if defined(__AVX512F__)
+enum { MSGL_CODES_LANES = 16 };
+#elif defined(__AVX2__)
+enum { MSGL_CODES_LANES = 8 };
 #else
-    uint16_t bits[MSGL_GEMM_LANES];
-    memcpy(bits, f16, sizeof bits);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] = msgl__f16_to_f32(bits[i]);
+enum { MSGL_CODES_LANES = 4 };
 #endif
+typedef float msgl_codes_vf __attribute__((vector_size(4 * MSGL_CODES_LANES)));
+typedef int32_t msgl_codes_vi __attribute__((vector_size(4 * MSGL_CODES_LANES)));
+
+#if defined(__AVX512F__)
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    return (msgl_codes_vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    return (msgl_codes_vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    return (msgl_codes_vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+}
+#elif defined(__AVX2__)
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    return (msgl_codes_vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    return (msgl_codes_vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    return (msgl_codes_vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+}
+#else
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    const uint8_t *b = (const uint8_t *)at;
+    return (msgl_codes_vi){b[0], b[1], b[2], b[3]};
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    uint16_t w[4];
+    memcpy(w, at, sizeof w);
+    return (msgl_codes_vi){w[0], w[1], w[2], w[3]};
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    uint16_t w[4];
+    memcpy(w, at, sizeof w);
+    return (msgl_codes_vf){msgl__f16_to_f32(w[0]), msgl__f16_to_f32(w[1]), msgl__f16_to_f32(w[2]),
+                           msgl__f16_to_f32(w[3])};
+}
+#endif
+
+MSGL_INLINE msgl_codes_vf msgl__codes_floats(msgl_codes_vi v)
+{
+    return __builtin_convertvector(v, msgl_codes_vf);
+}
+
+MSGL_INLINE msgl_codes_vf msgl__codes_signed(const char *at)
+{
+    return msgl__codes_floats((msgl__codes_u8(at) ^ 0x80) - 0x80);
+}
+
+// a where the mask's lane is -1, else b.
+MSGL_INLINE msgl_codes_vi msgl__codes_select(msgl_codes_vi mask, msgl_codes_vi a, msgl_codes_vi b)
+{
+    return (mask & a) | (~mask & b);
 }
 
 // 2^(e - 128); e of 0 and 1 are subnormal numbers.
-MSGL_INLINE void msgl__codes_e8m0_half_lanes(const uint8_t *e, float *out)
+MSGL_INLINE msgl_codes_vf msgl__codes_e8m0_half(const char *at)
 {
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) {
-        const uint32_t bits = e[i] < 2 ? 0x00200000u << e[i] : (uint32_t)(e[i] - 1) << 23;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
+    const msgl_codes_vi e = msgl__codes_u8(at);
+    return (msgl_codes_vf)msgl__codes_select(e < 2, 0x00200000 + 0x00200000 * e, (e - 1) << 23);
 }
 
 // 2^(e - 127); 0 is a subnormal number, 255 none.
-MSGL_INLINE void msgl__codes_e8m0_lanes(const uint8_t *e, float *out)
+MSGL_INLINE msgl_codes_vf msgl__codes_e8m0(const char *at)
 {
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) {
-        const uint32_t bits = e[i] == 0     ? 0x00400000u
-                              : e[i] == 255 ? 0x7fc00000u
-                                            : (uint32_t)e[i] << 23;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
+    const msgl_codes_vi e = msgl__codes_u8(at);
+    return (msgl_codes_vf)(e << 23 | (((e == 0) | (e == 255)) & 0x00400000));
 }
 
-// By way of f16 with the same bits behind the sign, which is the number / 256.
-MSGL_INLINE void msgl__codes_e4m3_lanes(const uint8_t *b, float *out)
+// Exponent and mantissa have an f32's places, and the exponent 120 more. What is subnormal here is
+// a multiple of 2^-9.
+MSGL_INLINE msgl_codes_vf msgl__codes_e4m3(const char *at)
 {
-    uint16_t f16[MSGL_GEMM_LANES];
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) {
-        const uint32_t m = b[i] & 0x7fu;
-        f16[i] = (uint16_t)((b[i] & 0x80u) << 8 | (m == 0x7f ? 0x7e00u : m << 7));
-    }
-    msgl__codes_f16_lanes((const char *)f16, out);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] *= 256;
-}
-
-MSGL_INLINE void msgl__codes_bf16_lanes(const char *bf16, float *out)
-{
-    uint16_t bits[MSGL_GEMM_LANES];
-    memcpy(bits, bf16, sizeof bits);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] = msgl__bf16_to_f32(bits[i]);
+    const msgl_codes_vi b = msgl__codes_u8(at), m = b & 0x7f;
+    const msgl_codes_vi small = (msgl_codes_vi)(msgl__codes_floats(m) * 0x1p-9f);
+    const msgl_codes_vi bits = msgl__codes_select(m < 8, small, (m << 20) + (120 << 23));
+    return (msgl_codes_vf)(bits | ((m == 0x7f) & 0x7fc00000) | (b & 0x80) << 24);
 }
 
 // A span's d or dmin.
-MSGL_INLINE void msgl__codes_number_lanes(const msgl_codes *c, const char *at, float *out)
+MSGL_INLINE msgl_codes_vf msgl__codes_numbers(const msgl_number type, const char *at)
 {
-    switch (c->number) {
-    case MSGL_NUMBER_F16: msgl__codes_f16_lanes(at, out); break;
-    case MSGL_NUMBER_BF16: msgl__codes_bf16_lanes(at, out); break;
-    case MSGL_NUMBER_E4M3: msgl__codes_e4m3_lanes((const uint8_t *)at, out); break;
-    case MSGL_NUMBER_E8M0: msgl__codes_e8m0_lanes((const uint8_t *)at, out); break;
-    case MSGL_NUMBER_E8M0_HALF: msgl__codes_e8m0_half_lanes((const uint8_t *)at, out); break;
-    default: memcpy(out, at, MSGL_GEMM_LANES * sizeof *out);
+    msgl_codes_vf f32;
+    switch (type) {
+    case MSGL_NUMBER_F16: return msgl__codes_f16(at);
+    case MSGL_NUMBER_BF16: return (msgl_codes_vf)(msgl__codes_u16(at) << 16);
+    case MSGL_NUMBER_E4M3: return msgl__codes_e4m3(at);
+    case MSGL_NUMBER_E8M0: return msgl__codes_e8m0(at);
+    case MSGL_NUMBER_E8M0_HALF: return msgl__codes_e8m0_half(at);
+    default: memcpy(&f32, at, sizeof f32); return f32;
     }
 }
 
 // A span's scales from its d.
-MSGL_INLINE void msgl__codes_span_scales(const msgl_codes *c, const char *at, float *out)
+MSGL_INLINE msgl_codes_vf msgl__codes_span_scales(const msgl_codes *c, const msgl_number type,
+                                                  const char *at)
 {
-    msgl__codes_number_lanes(c, at, out);
-    if (c->factor == 0) return;
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) {
-        out[i] = c->divided ? out[i] / c->factor : out[i] * c->factor;
+    const msgl_codes_vf d = msgl__codes_numbers(type, at);
+    if (c->factor == 0) return d;
+    return c->divided ? d / c->factor : d * c->factor;
+}
+
+// A span's offsets as the file has them, or with `as_min` the minimum beside the scales.
+MSGL_INLINE msgl_codes_vf msgl__codes_span_offsets(const msgl_codes *c, const msgl_number type,
+                                                   const char *at, msgl_codes_vf scale,
+                                                   const bool as_min)
+{
+    if (c->offset == MSGL_OFFSET_ZERO) {
+        const msgl_codes_vf e = msgl__codes_signed(at);
+        return as_min ? scale * -e : e;
+    }
+    const msgl_codes_vf dmin = msgl__codes_numbers(type, at);
+    return as_min && c->zero != 0 ? dmin + scale * (float)c->zero : dmin;
+}
+
+MSGL_INLINE void msgl__codes_put_lanes(float *to, msgl_codes_vf v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+// Every group of a span in the chunk has the same.
+MSGL_INLINE void msgl__codes_spans_scales(const msgl_codes *c, const msgl_number type,
+                                          const char *at, int groups, const bool as_min,
+                                          msgl_codes_scales *out)
+{
+    const int per_span = c->span == 0 ? groups : c->span / c->group;
+    const size_t size = msgl__codes_number_bytes(type);
+    const size_t offset_size = c->offset == MSGL_OFFSET_ZERO ? 1 : size;
+    const char *offsets = at + (size_t)msgl__ceil_div(groups, per_span) * MSGL_GEMM_LANES * size;
+    for (int first = 0; first < groups; first += per_span) {
+        const int end = groups - first < per_span ? groups : first + per_span;
+        for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES) {
+            const msgl_codes_vf scale = msgl__codes_span_scales(c, type, at);
+            for (int g = first; g < end; g++) msgl__codes_put_lanes(out->scale[g] + i, scale);
+            at += MSGL_CODES_LANES * size;
+            if (!msgl__codes_have_min(c)) continue;
+            const msgl_codes_vf less = msgl__codes_span_offsets(c, type, offsets, scale, as_min);
+            for (int g = first; g < end; g++) msgl__codes_put_lanes(out->min[g] + i, less);
+            offsets += MSGL_CODES_LANES * offset_size;
+        }
     }
 }
 
-// A span's offsets as the file has them, or with `as_min` the minimum beside `scale`.
-MSGL_INLINE void msgl__codes_span_offsets(const msgl_codes *c, const char *at, const float *scale,
-                                          const bool as_min, float *out)
+// The same of what most files have: f16 numbers for each group, as they are.
+MSGL_INLINE void msgl__codes_f16_scales(const char *at, int groups, float (*out)[MSGL_GEMM_LANES])
 {
-    if (c->offset == MSGL_OFFSET_MIN) {
-        msgl__codes_number_lanes(c, at, out);
-        if (!as_min || c->zero == 0) return;
-        for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] += scale[i] * (float)c->zero;
-        return;
+    for (int g = 0; g < groups; g++) {
+        for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES, at += 2 * MSGL_CODES_LANES) {
+            msgl__codes_put_lanes(out[g] + i, msgl__codes_f16(at));
+        }
     }
-    const int8_t *e = (const int8_t *)at;
-    for (int i = 0; i < MSGL_GEMM_LANES; i++)
-        out[i] = as_min ? scale[i] * -(float)e[i] : (float)e[i];
 }
 
-// of: one for each group of the span that is in this chunk.
-MSGL_INLINE void msgl__codes_repeat(float (*of)[MSGL_GEMM_LANES], int groups)
-{
-    for (int g = 1; g < groups; g++) memcpy(of[g], of[0], sizeof of[0]);
-}
-
+// The type is chosen outside of the loops.
 MSGL_INLINE void msgl__codes_one_level_scales(const msgl_codes *c, const char *at, int groups,
                                               const bool as_min, msgl_codes_scales *out)
 {
-    const int per_span = c->span == 0 ? groups : c->span / c->group;
-    const int spans = msgl__ceil_div(groups, per_span);
-    const size_t d_bytes = MSGL_GEMM_LANES * msgl__codes_number_bytes(c);
-    const size_t e_bytes = c->offset == MSGL_OFFSET_ZERO ? MSGL_GEMM_LANES : d_bytes;
-    const char *offsets = at + (size_t)spans * d_bytes;
-    for (int g = 0; g < groups; g += per_span, at += d_bytes, offsets += e_bytes) {
-        const int some = groups - g < per_span ? groups - g : per_span;
-        msgl__codes_span_scales(c, at, out->scale[g]);
-        msgl__codes_repeat(&out->scale[g], some);
-        if (!msgl__codes_have_min(c)) continue;
-        msgl__codes_span_offsets(c, offsets, out->scale[g], as_min, out->min[g]);
-        msgl__codes_repeat(&out->min[g], some);
+#define MSGL_CODES_CASE(type)                                                                      \
+    case type: msgl__codes_spans_scales(c, type, at, groups, as_min, out); break;
+    const bool as_it_is =
+        c->offset == MSGL_OFFSET_NONE || (c->offset == MSGL_OFFSET_MIN && c->zero == 0);
+    if (c->number == MSGL_NUMBER_F16 && c->span == c->group && c->factor == 0 && as_it_is) {
+        msgl__codes_f16_scales(at, groups, out->scale);
+        if (!msgl__codes_have_min(c)) return;
+        msgl__codes_f16_scales(at + (size_t)groups * 2 * MSGL_GEMM_LANES, groups, out->min);
+        return;
     }
+    switch (c->number) {
+        MSGL_CODES_CASE(MSGL_NUMBER_F16)
+        MSGL_CODES_CASE(MSGL_NUMBER_BF16)
+        MSGL_CODES_CASE(MSGL_NUMBER_E4M3)
+        MSGL_CODES_CASE(MSGL_NUMBER_E8M0)
+        MSGL_CODES_CASE(MSGL_NUMBER_E8M0_HALF)
+    default: msgl__codes_spans_scales(c, MSGL_NUMBER_F32, at, groups, as_min, out);
+    }
+#undef MSGL_CODES_CASE
 }
 
 MSGL_INLINE void msgl__codes_two_level_scales(const msgl_codes *c, const char *at, int groups,
@@ -241,21 +328,20 @@ MSGL_INLINE void msgl__codes_two_level_scales(const msgl_codes *c, const char *a
 {
     const bool min = msgl__codes_have_min(c), u4 = c->scaling == MSGL_SCALING_U4;
     const size_t d_bytes = 2 * MSGL_GEMM_LANES, c_bytes = (size_t)groups * MSGL_GEMM_LANES;
-    const uint8_t *cs = (const uint8_t *)at + (min ? 2 * d_bytes : d_bytes);
-    const uint8_t *es = u4 ? cs : cs + c_bytes;
-    float d[MSGL_GEMM_LANES], dmin[MSGL_GEMM_LANES] = {0};
-    msgl__codes_f16_lanes(at, d);
-    if (min) msgl__codes_f16_lanes(at + d_bytes, dmin);
-    for (int g = 0; g < groups; g++, cs += MSGL_GEMM_LANES, es += MSGL_GEMM_LANES) {
-        float *scale = out->scale[g], *less = out->min[g];
-        if (!min) {
-            for (int i = 0; i < MSGL_GEMM_LANES; i++) scale[i] = d[i] * (float)(int8_t)cs[i];
-        } else if (u4) {
-            for (int i = 0; i < MSGL_GEMM_LANES; i++) scale[i] = d[i] * (float)(cs[i] & 15);
-            for (int i = 0; i < MSGL_GEMM_LANES; i++) less[i] = -(dmin[i] * (float)(es[i] >> 4));
-        } else {
-            for (int i = 0; i < MSGL_GEMM_LANES; i++) scale[i] = d[i] * (float)cs[i];
-            for (int i = 0; i < MSGL_GEMM_LANES; i++) less[i] = -(dmin[i] * (float)es[i]);
+    for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES) {
+        const char *cs = at + (min ? 2 * d_bytes : d_bytes) + i;
+        const msgl_codes_vf d = msgl__codes_f16(at + 2 * i);
+        const msgl_codes_vf dmin = min ? msgl__codes_f16(at + d_bytes + 2 * i) : d;
+        for (int g = 0; g < groups; g++, cs += MSGL_GEMM_LANES) {
+            if (!min) {
+                msgl__codes_put_lanes(out->scale[g] + i, d * msgl__codes_signed(cs));
+                continue;
+            }
+            const msgl_codes_vi both = msgl__codes_u8(cs);
+            const msgl_codes_vi scale = u4 ? both & 15 : both;
+            const msgl_codes_vi less = u4 ? both >> 4 : msgl__codes_u8(cs + c_bytes);
+            msgl__codes_put_lanes(out->scale[g] + i, d * msgl__codes_floats(scale));
+            msgl__codes_put_lanes(out->min[g] + i, -(dmin * msgl__codes_floats(less)));
         }
     }
 }

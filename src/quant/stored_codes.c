@@ -97,9 +97,8 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return how->sides[MSGL_ORDER].data == NULL;
 }
 
-static void split_codes(const msgl_packed *p, const stream *s, size_t from, msgl_code_part *out)
+static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
 {
-    const uint32_t up = up_of(p->how);
     for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
 }
 
@@ -109,7 +108,7 @@ static void split(const msgl_packed *p, const stream *s, size_t row, size_t from
     const msgl_packing *how = p->how;
     const msgl_side *scales = &how->sides[MSGL_SCALES];
     const grouped g = of_group(p, row, from / how->group);
-    split_codes(p, s, from, out);
+    split_codes(s, from, up_of(how), out);
     out->d = msgl__number_bits(scales->data, scales->type, g.at);
     out->e[0] = (uint8_t)(g.zero - (1u << (how->bits - 1)));
 }
@@ -175,16 +174,17 @@ static void expand_affine(const msgl_packed *p, size_t row, size_t from, size_t 
     }
 }
 
-// Codes of 7 bits would need other biases. Of 8 bits q is code - 128, as products want it.
+// Codes of 7 bits are kept in 8 as they are: biases are what code 0 stands for. Of 8 bits q is code
+// - 128, as products want it.
 static bool codes_affine(const msgl_packed *p, msgl_codes *out)
 {
     const msgl_packing *how = p->how;
-    *out = (msgl_codes){.bits = how->bits,
+    *out = (msgl_codes){.bits = how->bits == 7 ? 8 : how->bits,
                         .group = 32,
-                        .zero = how->bits == 8 ? 128 : 0,
+                        .zero = how->bits >= 7 ? 128 : 0,
                         .offset = MSGL_OFFSET_MIN,
                         .number = how->sides[MSGL_SCALES].type};
-    return how->bits != 7 && how->sides[MSGL_BIASES].type == out->number;
+    return how->sides[MSGL_BIASES].type == out->number;
 }
 
 static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
@@ -192,7 +192,7 @@ static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_cod
     const stream s = stream_of_row(p, row);
     const msgl_side *scales = &p->how->sides[MSGL_SCALES], *biases = &p->how->sides[MSGL_BIASES];
     const size_t at = row * groups_of(p) + from / p->how->group;
-    split_codes(p, &s, from, out);
+    split_codes(&s, from, 0, out);
     out->d = msgl__number_bits(scales->data, scales->type, at);
     out->dmin = msgl__number_bits(biases->data, biases->type, at);
 }

@@ -59,7 +59,9 @@ static uint32_t draw_number(checkkern *ck, msgl_number type)
     memcpy(&bits, &v, sizeof bits);
     if (type == MSGL_NUMBER_F16) return msgl__f32_to_f16(v);
     if (type == MSGL_NUMBER_BF16) return msgl__f32_to_bf16(v);
-    if (type == MSGL_NUMBER_E4M3) return msgl__f32_to_e4m3(v * 100);
+    if (type == MSGL_NUMBER_E4M3) { // subnormal ones too
+        return msgl__f32_to_e4m3(v * (msgl__ck_int(ck, 0, 1) == 0 ? 100 : 0.1f));
+    }
     if (type == MSGL_NUMBER_F32) return bits;
     return (uint32_t)msgl__ck_int(ck, 0, 9) + (msgl__ck_int(ck, 0, 3) == 0 ? 0 : 115);
 }

@@ -360,6 +360,8 @@ static void test_codes_of_others(void **state)
                         .sides[MSGL_BIASES] = side(biases, ROWS * 4, MSGL_NUMBER_F16)};
     const msgl_packed p = {&how, bytes, ROWS, COLS};
     check_codes(&p, 0, 64);
+    how.bits = 7;
+    check_codes(&p, 64, 64);
     how = (msgl_packing){.form = &msgl__stored_numbers,
                          .number = MSGL_NUMBER_I8,
                          .group_rows = 1,
