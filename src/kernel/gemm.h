@@ -36,10 +36,10 @@ typedef struct msgl_gemm_kernels {
     const char *name; // ISA level or device of this table, for reports
     const msgl_wformat
         *formats; // [MSGL_WFORMATS] how weights can be stored for the functions below
-    // The format that keeps a file's blocks as they are, or NULL where k columns of it cannot stay:
-    // they are no whole blocks. exact: activations are not rounded to integers. NULL: a device that
-    // keeps none.
-    const msgl_wformat *(*kept)(const struct msgl_blocks *b, int k, bool exact);
+    // The format that keeps blocks, which have to stay where they are, as they are; false where k
+    // columns of them cannot: they are no whole blocks, or integers that have no kernel. exact:
+    // activations are not rounded to integers. NULL: a device that keeps none.
+    bool (*keep)(const struct msgl_blocks *b, int k, bool exact, msgl_wformat *out);
     bool codes_by_bf16; // activations are rounded to bf16 for MSGL_W_CODES, not to integers
     // A step's beginning (msgl_embed_call) as one kernel instead of the device's take_tokens,
     // the format's gather and the rotation's table. In captured work it comes first: it also moves

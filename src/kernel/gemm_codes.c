@@ -15,7 +15,8 @@ static size_t panel_bytes(const msgl_blocks *b, int k)
     if (b->codes == NULL) return msgl__round_up(MSGL_GEMM_LANES * raw_row_bytes(b, k), 64);
     const int blocks = msgl__codes_blocks(k), left = blocks % MSGL_CODES_CHUNK;
     const size_t whole = (size_t)(blocks / MSGL_CODES_CHUNK);
-    return whole * msgl__codes_chunk_bytes(b->codes, MSGL_CODES_CHUNK) +
+    return msgl__codes_front_bytes(b->codes) +
+           whole * msgl__codes_chunk_bytes(b->codes, MSGL_CODES_CHUNK) +
            (left > 0 ? msgl__codes_chunk_bytes(b->codes, left) : 0);
 }
 
@@ -78,43 +79,36 @@ static void put_codes(const msgl_codes *c, char *block, int lane, const uint8_t 
     }
 }
 
-// Where d, dmin, c and e of a feature's group are among a chunk's scales.
-typedef struct scale_places {
-    size_t d, dmin, c, e;
-} scale_places;
-
-static scale_places places_of(const msgl_codes *c, int blocks, int group, int lane)
+// The scales of one level: of block b's group `group`, in whose span of the chunk's it is.
+static void put_one_level(const msgl_codes *c, char *scales, int spans, int span, int lane,
+                          const msgl_code_block *b, int group)
 {
-    const size_t lanes = MSGL_GEMM_LANES, l = (size_t)lane, g = (size_t)group;
-    const size_t groups = (size_t)(blocks * MSGL_CODES_BLOCK / c->group);
-    if (!msgl__codes_two_levels(c)) {
-        const size_t size = c->scaling == MSGL_SCALING_E8M0 ? 1 : 2;
-        const size_t d = (g * lanes + l) * size;
-        return (scale_places){.d = d, .dmin = groups * lanes * size + d};
+    const size_t lanes = MSGL_GEMM_LANES, size = msgl__codes_number_bytes(c->number);
+    const size_t at = (size_t)span * lanes + (size_t)lane, behind = (size_t)spans * lanes * size;
+    if (size == 1) {
+        scales[at] = (char)b->c[group];
+    } else {
+        memcpy(scales + at * size, &b->d, size); // little-endian
     }
-    const size_t behind_d = (msgl__codes_have_min(c) ? 4 : 2) * lanes;
-    const size_t at = behind_d + g * lanes + l;
-    return (scale_places){.d = 2 * l, .dmin = 2 * (lanes + l), .c = at, .e = at + groups * lanes};
+    if (c->offset == MSGL_OFFSET_ZERO) scales[behind + at] = (char)b->e[group];
+    if (c->offset == MSGL_OFFSET_MIN) memcpy(scales + behind + at * size, &b->dmin, size);
 }
 
-// The scales of file block `block`'s group `group`, which is group `at` of the chunk.
-static void put_scales(const msgl_codes *c, char *scales, int blocks, int at, int lane,
-                       const msgl_code_block *b, int group)
+// Those of two levels: of block b's group `group`, which is group `at` of `groups` of the chunk.
+static void put_two_levels(const msgl_codes *c, char *scales, int groups, int at, int lane,
+                           const msgl_code_block *b, int group)
 {
-    const scale_places p = places_of(c, blocks, at, lane);
-    if (c->scaling == MSGL_SCALING_E8M0) {
-        scales[p.d] = (char)b->d;
+    const size_t lanes = MSGL_GEMM_LANES, l = (size_t)lane;
+    const bool min = msgl__codes_have_min(c);
+    char *const to = scales + (min ? 4 : 2) * lanes + (size_t)at * lanes + l;
+    memcpy(scales + 2 * l, &b->d, 2);
+    if (min) memcpy(scales + 2 * (lanes + l), &b->dmin, 2);
+    if (c->scaling == MSGL_SCALING_U4) {
+        *to = (char)(b->c[group] | b->e[group] << 4);
         return;
     }
-    memcpy(scales + p.d, &b->d, sizeof b->d);
-    if (msgl__codes_have_min(c)) memcpy(scales + p.dmin, &b->dmin, sizeof b->dmin);
-    if (!msgl__codes_two_levels(c)) return;
-    if (c->scaling == MSGL_SCALING_U4_MIN) {
-        scales[p.c] = (char)(b->c[group] | b->e[group] << 4);
-        return;
-    }
-    scales[p.c] = (char)b->c[group];
-    if (c->scaling == MSGL_SCALING_U8_MIN) scales[p.e] = (char)b->e[group];
+    *to = (char)b->c[group];
+    if (min) to[(size_t)groups * lanes] = (char)b->e[group];
 }
 
 // Where block `at` of a row of `blocks` is in a panel.
@@ -130,10 +124,26 @@ static block_place place_of(const msgl_codes *c, int blocks, int at)
     const int chunk = at / MSGL_CODES_CHUNK, left = blocks - chunk * MSGL_CODES_CHUNK;
     block_place p = {.chunk_blocks = left < MSGL_CODES_CHUNK ? left : MSGL_CODES_CHUNK,
                      .in_chunk = at % MSGL_CODES_CHUNK};
-    p.scales = (size_t)chunk * msgl__codes_chunk_bytes(c, MSGL_CODES_CHUNK);
+    p.scales =
+        msgl__codes_front_bytes(c) + (size_t)chunk * msgl__codes_chunk_bytes(c, MSGL_CODES_CHUNK);
     p.codes = p.scales + msgl__codes_scales_bytes(c, p.chunk_blocks) +
               (size_t)p.in_chunk * msgl__codes_block_bytes(c);
     return p;
+}
+
+// The scales of block b's group `group`, which is group `at` of the chunk in this place.
+static void put_scales(const msgl_codes *c, char *panel, const block_place *p, int at, int lane,
+                       const msgl_code_block *b, int group)
+{
+    if (c->scaling != MSGL_SCALING_ONE) {
+        const int groups = p->chunk_blocks * MSGL_CODES_BLOCK / c->group;
+        put_two_levels(c, panel + p->scales, groups, at, lane, b, group);
+    } else if (c->span == 0) {
+        put_one_level(c, panel, 1, 0, lane, b, group);
+    } else {
+        put_one_level(c, panel + p->scales, msgl__codes_chunk_spans(c, p->chunk_blocks),
+                      at * c->group / c->span, lane, b, group);
+    }
 }
 
 // A file's blocks, which are blocks [first, first + num) of 32 columns, to their lane of a panel of
@@ -154,8 +164,7 @@ static void put_blocks(const msgl_blocks *b, char *panel, int k, int lane, const
         const block_place p = place_of(c, blocks, i);
         put_codes(c, panel + p.codes, lane, split.codes + part * MSGL_CODES_BLOCK);
         for (int g = 0; g < groups; g++) {
-            put_scales(c, panel + p.scales, p.chunk_blocks, p.in_chunk * groups + g, lane, &split,
-                       part * groups + g);
+            put_scales(c, panel, &p, p.in_chunk * groups + g, lane, &split, part * groups + g);
         }
     }
 }
@@ -258,6 +267,19 @@ void msgl__codes_values(const msgl_codes *c, const char *block,
     }
 }
 
+// Scales with the offsets as the file has them.
+static void exact_scales(const msgl_codes *c, const char *panel, const block_place *p,
+                         msgl_codes_scales *out)
+{
+    const int groups = p->chunk_blocks * MSGL_CODES_BLOCK / c->group;
+    if (c->scaling == MSGL_SCALING_ONE) {
+        msgl__codes_one_level_scales(c, c->span == 0 ? panel : panel + p->scales, groups, false,
+                                     out);
+    } else {
+        msgl__codes_two_level_scales(c, panel + p->scales, groups, out);
+    }
+}
+
 // The 32 columns of block `at`, [column][lane] of lanes [lane, lane + lanes); floats of a column
 // are ld_out apart.
 static void block_values(const msgl_codes *c, const char *panel, int blocks, int at, int lane,
@@ -266,16 +288,16 @@ static void block_values(const msgl_codes *c, const char *panel, int blocks, int
     const block_place p = place_of(c, blocks, at);
     const int first = p.in_chunk * MSGL_CODES_BLOCK / c->group;
     msgl_codes_scales s;
-    msgl__codes_scales_of(c, panel + p.scales, p.chunk_blocks, &s);
+    exact_scales(c, panel, &p, &s);
     for (int j = lane; j < lane + lanes; j++) {
         for (int step = 0; step < 8; step++) {
             const int g = first + step * 4 / c->group;
             int q[4];
             step_values(c, panel + p.codes, j, step, q);
             for (int i = 0; i < 4; i++) {
-                const float v = s.scale[g][j] * (float)q[i];
+                const float offset = msgl__codes_have_min(c) ? s.min[g][j] : 0;
                 out[(size_t)(step * 4 + i) * ld_out + (size_t)(j - lane)] =
-                    msgl__codes_have_min(c) ? v + s.min[g][j] : v;
+                    msgl__codes_value(c, s.scale[g][j], offset, q[i]);
             }
         }
     }
@@ -368,46 +390,29 @@ size_t msgl__codes_row_bytes_16(int kpad)
     return msgl__codes_row_bytes(kpad, 2);
 }
 
-#define KEPT(label, form)                                                                          \
-    {                                                                                              \
-        {label,                                                                                    \
-         MSGL_W_CODES,                                                                             \
-         MSGL_DTYPE_COUNT,                                                                         \
-         MSGL_CODES_BLOCK,                                                                         \
-         msgl__kept_packed_size,                                                                   \
-         NULL,                                                                                     \
-         msgl__gemm_gather,                                                                        \
-         false,                                                                                    \
-         &msgl__blocks_##form,                                                                     \
-         repack},                                                                                  \
-            {label,                                                                                \
-             MSGL_W_BLOCKS,                                                                        \
-             MSGL_DTYPE_COUNT,                                                                     \
-             MSGL_CODES_BLOCK,                                                                     \
-             msgl__kept_packed_size,                                                               \
-             NULL,                                                                                 \
-             msgl__gemm_gather,                                                                    \
-             false,                                                                                \
-             &msgl__blocks_##form,                                                                 \
-             repack},                                                                              \
-    }
-static const msgl_wformat FORMATS[][2] = {
-    KEPT("Q4_0", q4_0),       KEPT("Q4_1", q4_1),     KEPT("Q5_0", q5_0),
-    KEPT("Q5_1", q5_1),       KEPT("Q8_0", q8_0),     KEPT("Q2_K", q2_k),
-    KEPT("Q3_K", q3_k),       KEPT("Q4_K", q4_k),     KEPT("Q5_K", q5_k),
-    KEPT("Q6_K", q6_k),       KEPT("IQ1_S", iq1_s),   KEPT("IQ1_M", iq1_m),
-    KEPT("IQ2_XXS", iq2_xxs), KEPT("IQ2_XS", iq2_xs), KEPT("IQ2_S", iq2_s),
-    KEPT("IQ3_XXS", iq3_xxs), KEPT("IQ3_S", iq3_s),   KEPT("IQ4_NL", iq4_nl),
-    KEPT("IQ4_XS", iq4_xs),   KEPT("TQ1_0", tq1_0),   KEPT("TQ2_0", tq2_0),
-    KEPT("Q1_0", q1_0),       KEPT("Q2_0", q2_0),     KEPT("MXFP4", ggml_mxfp4),
-    KEPT("NVFP4", nvfp4),
-};
-
-const msgl_wformat *msgl__gemm_kept(const msgl_blocks *b, int k, bool exact)
+// Whether every level has a kernel for these: CODES_KINDS of x86/gemm_codes.inc.
+static bool has_kernels(const msgl_codes *c)
 {
-    for (size_t i = 0; i < MSGL_COUNT(FORMATS); i++) {
-        if (FORMATS[i][0].blocks != b) continue;
-        return k % b->elements != 0 ? NULL : &FORMATS[i][exact || b->codes == NULL];
-    }
-    return NULL;
+    const bool min = msgl__codes_have_min(c);
+    if (c->values != NULL) return c->bits == 4 && !min;
+    if (c->group == 16) return c->bits == 2 ? min : (c->bits == 3 || c->bits == 6) && !min;
+    return c->group == MSGL_CODES_BLOCK && c->bits >= 2 && c->bits <= 8 && c->bits != 7;
+}
+
+bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+{
+    const bool integers = b->codes != NULL;
+    if (b->elements < MSGL_CODES_BLOCK || k % b->elements != 0) return false;
+    if (integers && !has_kernels(b->codes)) return false;
+    *out = (msgl_wformat){
+        .name = b->name,
+        .id = integers && !exact ? MSGL_W_CODES : MSGL_W_BLOCKS,
+        .dtype = MSGL_DTYPE_COUNT,
+        .group = MSGL_CODES_BLOCK,
+        .packed_size = msgl__kept_packed_size,
+        .gather = msgl__gemm_gather,
+        .blocks = b,
+        .repack = repack,
+    };
+    return true;
 }

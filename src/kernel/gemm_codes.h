@@ -6,11 +6,12 @@
 //
 // A panel of codes is a row of chunks of eight blocks of 32 columns, the last one maybe fewer. A
 // chunk is its scales, filled up to whole lines of 64 bytes, then 2 * bits * 32 bytes a block. With
-// 4 bits and one f16 a group that is 256 + 8 * 256 bytes: 4.5 bits a weight, as in the file.
+// 4 bits and one f16 a group that is 256 + 8 * 256 bytes: 4.5 bits a weight, as in the file. Scales
+// of whole rows (span 0) are in front of all chunks instead, filled up likewise.
 //
 //   scales   two levels: f16 d of the 16 features (and dmin); then by group c of the 16 features,
-//            and behind all c all e. One level: by group 16 times d, and behind them all dmin.
-//            c and e of U4_MIN share a byte, c in its lower half.
+//            and behind all c all e. One level: by span 16 times d, and behind them all dmin or e.
+//            c and e of U4 share a byte, c in its lower half.
 //   codes    in eight steps of four columns. A plane of 4, 2 or 1 bits is lines of 16 words of 32
 //            bits, a word for each feature, a byte for each of a step's columns; a step's bits are
 //            next to each other, the first step's lowest. 6 bits: four lines of 4 bits for two
@@ -25,6 +26,10 @@
 // activations instead.
 #ifndef MSGL_KERNEL_GEMM_CODES_H
 #define MSGL_KERNEL_GEMM_CODES_H
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "kernel/gemm_int8.h"
 #include "quant/blocks.h"
@@ -41,8 +46,8 @@ typedef struct msgl_codes_head {
     float sum, sum16[2]; // of the rounded activations: of all 32, and of each half
 } msgl_codes_head;
 
-// Scales of a chunk: value = scale * q + min, by group and feature. min: only of codes that have
-// one.
+// Scales of a chunk: value = scale * q + min, by group and feature. min: only of codes that have an
+// offset.
 typedef struct msgl_codes_scales {
     float scale[MSGL_CODES_GROUPS][MSGL_GEMM_LANES] MSGL_ALIGNED(64);
     float min[MSGL_CODES_GROUPS][MSGL_GEMM_LANES] MSGL_ALIGNED(64);
@@ -53,19 +58,49 @@ static inline int msgl__codes_blocks(int k)
     return msgl__ceil_div(k, MSGL_CODES_BLOCK);
 }
 
-static inline bool msgl__codes_two_levels(const msgl_codes *c)
+// Whether value = scale * q + min.
+static inline bool msgl__codes_have_min(const msgl_codes *c)
 {
-    return c->scaling == MSGL_SCALING_I8 || c->scaling == MSGL_SCALING_U8_MIN ||
-           c->scaling == MSGL_SCALING_U4_MIN;
+    return c->offset != MSGL_OFFSET_NONE;
 }
 
-// Bytes of the scales of `blocks` blocks.
+// Bytes of d, of one level.
+static inline size_t msgl__codes_number_bytes(msgl_number type)
+{
+    if (type == MSGL_NUMBER_F32) return 4;
+    return type == MSGL_NUMBER_F16 || type == MSGL_NUMBER_BF16 ? 2 : 1;
+}
+
+// Bytes of scales that so many spans have, with their offsets.
+static inline size_t msgl__codes_spans_bytes(const msgl_codes *c, int spans)
+{
+    const size_t d = msgl__codes_number_bytes(c->number), lanes = MSGL_GEMM_LANES;
+    const size_t more = c->offset == MSGL_OFFSET_ZERO ? 1 : c->offset == MSGL_OFFSET_MIN ? d : 0;
+    return msgl__round_up((size_t)spans * lanes * (d + more), 64);
+}
+
+// Spans that have their scales in a chunk of `blocks` blocks.
+static inline int msgl__codes_chunk_spans(const msgl_codes *c, int blocks)
+{
+    return c->span == 0 ? 0 : msgl__ceil_div(blocks * MSGL_CODES_BLOCK, c->span);
+}
+
+// Bytes in front of a panel's chunks.
+static inline size_t msgl__codes_front_bytes(const msgl_codes *c)
+{
+    return c->scaling != MSGL_SCALING_ONE || c->span != 0 ? 0 : msgl__codes_spans_bytes(c, 1);
+}
+
+// Bytes of the scales of `blocks` blocks that are in their chunk.
 static inline size_t msgl__codes_scales_bytes(const msgl_codes *c, int blocks)
 {
     const size_t groups = (size_t)(blocks * MSGL_CODES_BLOCK / c->group);
-    static const size_t EACH[MSGL_SCALINGS] = {2, 4, 1, 1, 2, 1}; // of a feature's group
-    static const size_t BLOCK[MSGL_SCALINGS] = {0, 0, 0, 2, 4, 4};
-    return msgl__round_up(MSGL_GEMM_LANES * (BLOCK[c->scaling] + groups * EACH[c->scaling]), 64);
+    const size_t d = c->offset == MSGL_OFFSET_NONE ? 2 : 4; // and dmin
+    const size_t each = c->scaling == MSGL_SCALING_U8 ? 2 : 1;
+    if (c->scaling == MSGL_SCALING_ONE) {
+        return msgl__codes_spans_bytes(c, msgl__codes_chunk_spans(c, blocks));
+    }
+    return msgl__round_up(MSGL_GEMM_LANES * (d + groups * each), 64);
 }
 
 static inline size_t msgl__codes_block_bytes(const msgl_codes *c)
@@ -90,102 +125,236 @@ static inline size_t msgl__codes_row_bytes(int k, size_t size)
            ((size_t)msgl__codes_blocks(k) * MSGL_CODES_BLOCK + 64) * size;
 }
 
-MSGL_INLINE void msgl__codes_f16_lanes(const char *f16, float *out)
-{
-#if defined(__F16C__)
-    for (int i = 0; i < MSGL_GEMM_LANES; i += 8) {
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(f16 + 2 * i))));
-    }
+// Lanes that the level has in a vector, and how they come from memory: numbers of 8 and 16 bits as
+// integers of 32, and f16 as floats.
+#if defined(__AVX512F__)
+enum { MSGL_CODES_LANES = 16 };
+#elif defined(__AVX2__)
+enum { MSGL_CODES_LANES = 8 };
 #else
-    uint16_t bits[MSGL_GEMM_LANES];
-    memcpy(bits, f16, sizeof bits);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] = msgl__f16_to_f32(bits[i]);
+enum { MSGL_CODES_LANES = 4 };
 #endif
+typedef float msgl_codes_vf __attribute__((vector_size(4 * MSGL_CODES_LANES)));
+typedef int32_t msgl_codes_vi __attribute__((vector_size(4 * MSGL_CODES_LANES)));
+
+#if defined(__AVX512F__)
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    return (msgl_codes_vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    return (msgl_codes_vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    return (msgl_codes_vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+}
+#elif defined(__AVX2__)
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    return (msgl_codes_vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    return (msgl_codes_vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at));
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    return (msgl_codes_vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+}
+#else
+MSGL_INLINE msgl_codes_vi msgl__codes_u8(const char *at)
+{
+    const uint8_t *b = (const uint8_t *)at;
+    return (msgl_codes_vi){b[0], b[1], b[2], b[3]};
+}
+MSGL_INLINE msgl_codes_vi msgl__codes_u16(const char *at)
+{
+    uint16_t w[4];
+    memcpy(w, at, sizeof w);
+    return (msgl_codes_vi){w[0], w[1], w[2], w[3]};
+}
+MSGL_INLINE msgl_codes_vf msgl__codes_f16(const char *at)
+{
+    uint16_t w[4];
+    memcpy(w, at, sizeof w);
+    return (msgl_codes_vf){msgl__f16_to_f32(w[0]), msgl__f16_to_f32(w[1]), msgl__f16_to_f32(w[2]),
+                           msgl__f16_to_f32(w[3])};
+}
+#endif
+
+MSGL_INLINE msgl_codes_vf msgl__codes_floats(msgl_codes_vi v)
+{
+    return __builtin_convertvector(v, msgl_codes_vf);
+}
+
+MSGL_INLINE msgl_codes_vf msgl__codes_signed(const char *at)
+{
+    return msgl__codes_floats((msgl__codes_u8(at) ^ 0x80) - 0x80);
+}
+
+// a where the mask's lane is -1, else b.
+MSGL_INLINE msgl_codes_vi msgl__codes_select(msgl_codes_vi mask, msgl_codes_vi a, msgl_codes_vi b)
+{
+    return (mask & a) | (~mask & b);
 }
 
 // 2^(e - 128); e of 0 and 1 are subnormal numbers.
-MSGL_INLINE void msgl__codes_e8m0_lanes(const uint8_t *e, float *out)
+MSGL_INLINE msgl_codes_vf msgl__codes_e8m0_half(const char *at)
 {
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) {
-        const uint32_t bits = e[i] < 2 ? 0x00200000u << e[i] : (uint32_t)(e[i] - 1) << 23;
-        memcpy(&out[i], &bits, sizeof bits);
+    const msgl_codes_vi e = msgl__codes_u8(at);
+    return (msgl_codes_vf)msgl__codes_select(e < 2, 0x00200000 + 0x00200000 * e, (e - 1) << 23);
+}
+
+// 2^(e - 127); 0 is a subnormal number, 255 none.
+MSGL_INLINE msgl_codes_vf msgl__codes_e8m0(const char *at)
+{
+    const msgl_codes_vi e = msgl__codes_u8(at);
+    return (msgl_codes_vf)(e << 23 | (((e == 0) | (e == 255)) & 0x00400000));
+}
+
+// Exponent and mantissa have an f32's places, and the exponent 120 more. What is subnormal here is
+// a multiple of 2^-9.
+MSGL_INLINE msgl_codes_vf msgl__codes_e4m3(const char *at)
+{
+    const msgl_codes_vi b = msgl__codes_u8(at), m = b & 0x7f;
+    const msgl_codes_vi small = (msgl_codes_vi)(msgl__codes_floats(m) * 0x1p-9f);
+    const msgl_codes_vi bits = msgl__codes_select(m < 8, small, (m << 20) + (120 << 23));
+    return (msgl_codes_vf)(bits | ((m == 0x7f) & 0x7fc00000) | (b & 0x80) << 24);
+}
+
+// A span's d or dmin.
+MSGL_INLINE msgl_codes_vf msgl__codes_numbers(const msgl_number type, const char *at)
+{
+    msgl_codes_vf f32;
+    switch (type) {
+    case MSGL_NUMBER_F16: return msgl__codes_f16(at);
+    case MSGL_NUMBER_BF16: return (msgl_codes_vf)(msgl__codes_u16(at) << 16);
+    case MSGL_NUMBER_E4M3: return msgl__codes_e4m3(at);
+    case MSGL_NUMBER_E8M0: return msgl__codes_e8m0(at);
+    case MSGL_NUMBER_E8M0_HALF: return msgl__codes_e8m0_half(at);
+    default: memcpy(&f32, at, sizeof f32); return f32;
     }
 }
 
-// 16 bytes, of which `bits` bits from bit `from` on count, as floats; sign: all eight, signed. With
-// instructions by name, since GCC 12 takes loops over bytes apart.
-MSGL_INLINE void msgl__codes_bytes(const char *bytes, const int from, const int bits,
-                                   const bool sign, float out[MSGL_GEMM_LANES])
+// A span's scales from its d.
+MSGL_INLINE msgl_codes_vf msgl__codes_span_scales(const msgl_codes *c, const msgl_number type,
+                                                  const char *at)
 {
-    uint8_t b[MSGL_GEMM_LANES];
-    memcpy(b, bytes, sizeof b);
-    for (int i = 0; i < MSGL_GEMM_LANES && !sign; i++) b[i] = b[i] >> from & ((1 << bits) - 1);
-#if defined(__AVX512F__)
-    const __m128i v = _mm_loadu_si128((const __m128i *)b);
-    _mm512_storeu_ps(out,
-                     _mm512_cvtepi32_ps(sign ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v)));
-#elif defined(__AVX2__)
-    for (int i = 0; i < MSGL_GEMM_LANES; i += 8) {
-        const __m128i v = _mm_loadl_epi64((const __m128i *)(b + i));
-        _mm256_storeu_ps(
-            out + i, _mm256_cvtepi32_ps(sign ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v)));
-    }
-#else
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] = sign ? (float)(int8_t)b[i] : (float)b[i];
-#endif
+    const msgl_codes_vf d = msgl__codes_numbers(type, at);
+    if (c->factor == 0) return d;
+    return c->divided ? d / c->factor : d * c->factor;
 }
 
-MSGL_INLINE void msgl__codes_times(const float d[MSGL_GEMM_LANES], const char *bytes,
-                                   const int from, const int bits, const bool sign, float *out)
+// A span's offsets as the file has them, or with `as_min` the minimum beside the scales.
+MSGL_INLINE msgl_codes_vf msgl__codes_span_offsets(const msgl_codes *c, const msgl_number type,
+                                                   const char *at, msgl_codes_vf scale,
+                                                   const bool as_min)
 {
-    float v[MSGL_GEMM_LANES];
-    msgl__codes_bytes(bytes, from, bits, sign, v);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) out[i] = d[i] * v[i];
+    if (c->offset == MSGL_OFFSET_ZERO) {
+        const msgl_codes_vf e = msgl__codes_signed(at);
+        return as_min ? scale * -e : e;
+    }
+    const msgl_codes_vf dmin = msgl__codes_numbers(type, at);
+    return as_min && c->zero != 0 ? dmin + scale * (float)c->zero : dmin;
+}
+
+MSGL_INLINE void msgl__codes_put_lanes(float *to, msgl_codes_vf v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+// Every group of a span in the chunk has the same.
+MSGL_INLINE void msgl__codes_spans_scales(const msgl_codes *c, const msgl_number type,
+                                          const char *at, int groups, const bool as_min,
+                                          msgl_codes_scales *out)
+{
+    const int per_span = c->span == 0 ? groups : c->span / c->group;
+    const size_t size = msgl__codes_number_bytes(type);
+    const size_t offset_size = c->offset == MSGL_OFFSET_ZERO ? 1 : size;
+    const char *offsets = at + (size_t)msgl__ceil_div(groups, per_span) * MSGL_GEMM_LANES * size;
+    for (int first = 0; first < groups; first += per_span) {
+        const int end = groups - first < per_span ? groups : first + per_span;
+        for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES) {
+            const msgl_codes_vf scale = msgl__codes_span_scales(c, type, at);
+            for (int g = first; g < end; g++) msgl__codes_put_lanes(out->scale[g] + i, scale);
+            at += MSGL_CODES_LANES * size;
+            if (!msgl__codes_have_min(c)) continue;
+            const msgl_codes_vf less = msgl__codes_span_offsets(c, type, offsets, scale, as_min);
+            for (int g = first; g < end; g++) msgl__codes_put_lanes(out->min[g] + i, less);
+            offsets += MSGL_CODES_LANES * offset_size;
+        }
+    }
+}
+
+// The same of what most files have: f16 numbers for each group, as they are.
+MSGL_INLINE void msgl__codes_f16_scales(const char *at, int groups, float (*out)[MSGL_GEMM_LANES])
+{
+    for (int g = 0; g < groups; g++) {
+        for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES, at += 2 * MSGL_CODES_LANES) {
+            msgl__codes_put_lanes(out[g] + i, msgl__codes_f16(at));
+        }
+    }
+}
+
+// The type is chosen outside of the loops.
+MSGL_INLINE void msgl__codes_one_level_scales(const msgl_codes *c, const char *at, int groups,
+                                              const bool as_min, msgl_codes_scales *out)
+{
+#define MSGL_CODES_CASE(type)                                                                      \
+    case type: msgl__codes_spans_scales(c, type, at, groups, as_min, out); break;
+    const bool as_it_is =
+        c->offset == MSGL_OFFSET_NONE || (c->offset == MSGL_OFFSET_MIN && c->zero == 0);
+    if (c->number == MSGL_NUMBER_F16 && c->span == c->group && c->factor == 0 && as_it_is) {
+        msgl__codes_f16_scales(at, groups, out->scale);
+        if (!msgl__codes_have_min(c)) return;
+        msgl__codes_f16_scales(at + (size_t)groups * 2 * MSGL_GEMM_LANES, groups, out->min);
+        return;
+    }
+    switch (c->number) {
+        MSGL_CODES_CASE(MSGL_NUMBER_F16)
+        MSGL_CODES_CASE(MSGL_NUMBER_BF16)
+        MSGL_CODES_CASE(MSGL_NUMBER_E4M3)
+        MSGL_CODES_CASE(MSGL_NUMBER_E8M0)
+        MSGL_CODES_CASE(MSGL_NUMBER_E8M0_HALF)
+    default: msgl__codes_spans_scales(c, MSGL_NUMBER_F32, at, groups, as_min, out);
+    }
+#undef MSGL_CODES_CASE
 }
 
 MSGL_INLINE void msgl__codes_two_level_scales(const msgl_codes *c, const char *at, int groups,
                                               msgl_codes_scales *out)
 {
-    const bool min = msgl__codes_have_min(c);
+    const bool min = msgl__codes_have_min(c), u4 = c->scaling == MSGL_SCALING_U4;
     const size_t d_bytes = 2 * MSGL_GEMM_LANES, c_bytes = (size_t)groups * MSGL_GEMM_LANES;
-    const char *cs = at + (min ? 2 * d_bytes : d_bytes), *es = cs + c_bytes;
-    float d[MSGL_GEMM_LANES], dmin[MSGL_GEMM_LANES] = {0};
-    msgl__codes_f16_lanes(at, d);
-    if (min) msgl__codes_f16_lanes(at + d_bytes, dmin);
-    for (int i = 0; i < MSGL_GEMM_LANES; i++) dmin[i] = -dmin[i];
-    for (int g = 0; g < groups; g++, cs += MSGL_GEMM_LANES, es += MSGL_GEMM_LANES) {
-        if (!min) {
-            msgl__codes_times(d, cs, 0, 8, true, out->scale[g]);
-        } else if (c->scaling == MSGL_SCALING_U4_MIN) {
-            msgl__codes_times(d, cs, 0, 4, false, out->scale[g]);
-            msgl__codes_times(dmin, cs, 4, 4, false, out->min[g]);
-        } else {
-            msgl__codes_times(d, cs, 0, 8, false, out->scale[g]);
-            msgl__codes_times(dmin, es, 0, 8, false, out->min[g]);
+    for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES) {
+        const char *cs = at + (min ? 2 * d_bytes : d_bytes) + i;
+        const msgl_codes_vf d = msgl__codes_f16(at + 2 * i);
+        const msgl_codes_vf dmin = min ? msgl__codes_f16(at + d_bytes + 2 * i) : d;
+        for (int g = 0; g < groups; g++, cs += MSGL_GEMM_LANES) {
+            if (!min) {
+                msgl__codes_put_lanes(out->scale[g] + i, d * msgl__codes_signed(cs));
+                continue;
+            }
+            const msgl_codes_vi both = msgl__codes_u8(cs);
+            const msgl_codes_vi scale = u4 ? both & 15 : both;
+            const msgl_codes_vi less = u4 ? both >> 4 : msgl__codes_u8(cs + c_bytes);
+            msgl__codes_put_lanes(out->scale[g] + i, d * msgl__codes_floats(scale));
+            msgl__codes_put_lanes(out->min[g] + i, -(dmin * msgl__codes_floats(less)));
         }
     }
 }
 
-// The scales of a chunk of `blocks` blocks that begins at `at`.
-MSGL_INLINE void msgl__codes_scales_of(const msgl_codes *c, const char *at, int blocks,
-                                       msgl_codes_scales *out)
+// The scales of a chunk of `blocks` blocks that begins at `at`, of a panel.
+MSGL_INLINE void msgl__codes_scales_of(const msgl_codes *c, const char *panel, const char *at,
+                                       int blocks, msgl_codes_scales *out)
 {
     const int groups = blocks * MSGL_CODES_BLOCK / c->group;
-    const size_t d_bytes = 2 * MSGL_GEMM_LANES;
-    if (msgl__codes_two_levels(c)) {
-        msgl__codes_two_level_scales(c, at, groups, out);
-    } else if (c->scaling == MSGL_SCALING_E8M0) {
-        for (int g = 0; g < groups; g++) {
-            msgl__codes_e8m0_lanes((const uint8_t *)at + g * MSGL_GEMM_LANES, out->scale[g]);
-        }
+    if (c->scaling == MSGL_SCALING_ONE) {
+        msgl__codes_one_level_scales(c, c->span == 0 ? panel : at, groups, true, out);
     } else {
-        for (int g = 0; g < groups; g++) {
-            msgl__codes_f16_lanes(at + (size_t)g * d_bytes, out->scale[g]);
-        }
-        at += (size_t)groups * d_bytes;
-        for (int g = 0; g < groups && msgl__codes_have_min(c); g++) {
-            msgl__codes_f16_lanes(at + (size_t)g * d_bytes, out->min[g]);
-        }
+        msgl__codes_two_level_scales(c, at, groups, out);
     }
 }
 
@@ -240,7 +409,7 @@ MSGL_INLINE void msgl__codes_prepare(const float *in, size_t ld_in, int rows, in
 }
 
 // The format that keeps blocks; see msgl_gemm_kernels.
-const msgl_wformat *msgl__gemm_kept(const msgl_blocks *b, int k, bool exact);
+bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out);
 // The feature in this lane of a panel as f32: out[0, k).
 void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out);
 // The integers of a panel's block of codes.

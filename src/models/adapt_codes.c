@@ -80,15 +80,19 @@ const msgl_adapter msgl__adapter_awq = {.name = "AWQ",
 
 // ---- GPTQ ----
 
-// Each column's group is one of `groups`.
+// Each column's group is one of `groups`. An order in which each is the one that it is in is none.
 static int check_order(const msgl_adapting *a, const char *name, int64_t cols, int64_t groups)
 {
-    const uint8_t *order = a->t->packing.sides[MSGL_ORDER].data;
+    msgl_packing *p = &a->t->packing;
+    const uint8_t *order = p->sides[MSGL_ORDER].data;
+    bool moves = false;
     for (int64_t i = 0; i < cols; i++) {
         const int64_t group = msgl__integer_at(order, MSGL_NUMBER_I32, (size_t)i);
+        moves = moves || group != i / (int64_t)p->group;
         if (group >= 0 && group < groups) continue;
         return msgl__adapt_error(a, msgl__beside(a, name), "numbers of groups that there are");
     }
+    if (!moves) p->sides[MSGL_ORDER] = (msgl_side){0};
     return 0;
 }
 

@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which weights stay as the file has them: decided for each tensor by its blocks, once a checkpoint
-// is open. A weight whose tensors differ becomes parts.
+// Which weights stay as the file has them: decided for each tensor by its blocks, or by its codes
+// and their scales, once a checkpoint is open. A weight whose tensors differ becomes parts.
 #include <stdlib.h>
 
 #include "core/mem.h"
+#include "models/source.h"
 #include "models/weights.h"
+
+// A format that weights are kept in. Of codes, which differ between files, it has its own
+// description; `blocks` is empty otherwise.
+typedef struct msgl_kept_form {
+    msgl_wformat format;
+    msgl_blocks blocks;
+    msgl_codes codes;
+    struct msgl_kept_form *next;
+} msgl_kept_form;
+
+// Forms that are compared with a tensor's. Neighbours have mostly the same, and no two experts of
+// NVFP4 do, which would be compared with all.
+enum { LOOK_BACK = 64 };
 
 // A wanted tensor's rows, and the format they are kept in.
 typedef struct piece {
@@ -18,8 +32,8 @@ typedef struct keeping {
     msgl_weight_plan *p;
     const msgl_checkpoint *c;
     const msgl_gemm_kernels *k;
-    bool exact;
-    piece *pieces; // [num] by weight, then by row
+    bool exact, failed; // out of memory
+    piece *pieces;      // [num] by weight, then by row
     size_t num;
 } keeping;
 
@@ -59,16 +73,75 @@ static piece *pieces_of(const keeping *k, const msgl_weight *w, size_t *num)
     return k->pieces + lo;
 }
 
+void msgl__kept_forms_free(msgl_kept_form *forms)
+{
+    while (forms != NULL) {
+        msgl_kept_form *next = forms->next;
+        msgl__free(forms);
+        forms = next;
+    }
+}
+
+static bool same_codes(const msgl_codes *a, const msgl_codes *b)
+{
+    return a->bits == b->bits && a->group == b->group && a->zero == b->zero &&
+           a->values == b->values && a->scaling == b->scaling && a->offset == b->offset &&
+           a->split == b->split && a->span == b->span && a->number == b->number &&
+           a->factor == b->factor && a->divided == b->divided;
+}
+
+static bool same_form(const msgl_kept_form *a, const msgl_kept_form *b)
+{
+    if (a->format.id != b->format.id || a->blocks.bytes != b->blocks.bytes) return false;
+    return a->blocks.bytes == 0 ? a->format.blocks == b->format.blocks
+                                : same_codes(&a->codes, &b->codes);
+}
+
+// One that stays where it is.
+static const msgl_wformat *add_form(keeping *k, const msgl_kept_form *form)
+{
+    int looked = 0;
+    for (const msgl_kept_form *f = k->p->forms; f != NULL && looked < LOOK_BACK; f = f->next) {
+        if (same_form(f, form)) return &f->format;
+        looked++;
+    }
+    msgl_kept_form *own = msgl__malloc(sizeof *own);
+    if (own == NULL) {
+        k->failed = true;
+        return NULL;
+    }
+    *own = *form;
+    own->next = k->p->forms;
+    k->p->forms = own;
+    if (own->blocks.bytes == 0) return &own->format;
+    own->blocks.codes = &own->codes;
+    own->format.blocks = &own->blocks;
+    return &own->format;
+}
+
 // The format that keeps these rows, or the planned one.
-static const msgl_wformat *format_of(const keeping *k, const msgl_planned *planned,
-                                     const msgl_wanted *w)
+static const msgl_wformat *format_of(keeping *k, const msgl_planned *planned, const msgl_wanted *w)
 {
     const msgl_tensor *t = msgl__checkpoint_find(k->c, w->name);
     const msgl_packing *how = &t->packing;
-    const bool plain = how->form == &msgl__stored_blocks && how->sides[MSGL_SCALES].data == NULL;
-    if (!plain || w->transposed || msgl__columns_first(w, t)) return planned->w->format;
-    if (w->first_col % how->blocks->elements != 0) return planned->w->format;
-    const msgl_wformat *kept = k->k->kept(how->blocks, w->cols, k->exact || planned->exact);
+    const msgl_packed p = msgl__packed_of(t);
+    const msgl_blocks *blocks = how->blocks;
+    msgl_kept_form form = {0};
+    if (how->form == NULL || w->transposed || msgl__columns_first(w, t)) return planned->w->format;
+    if (msgl__stored_codes(&p, (size_t)w->first_col, (size_t)w->cols, &form.codes)) {
+        form.blocks = (msgl_blocks){.name = how->form->name,
+                                    .elements = 32,
+                                    .bytes = sizeof(msgl_code_part),
+                                    .codes = &form.codes};
+        blocks = &form.blocks;
+    } else if (how->form != &msgl__stored_blocks || how->sides[MSGL_SCALES].data != NULL ||
+               w->first_col % blocks->elements != 0) {
+        return planned->w->format;
+    }
+    const msgl_wformat *kept = NULL;
+    if (k->k->keep(blocks, w->cols, k->exact || planned->exact, &form.format)) {
+        kept = add_form(k, &form);
+    }
     return kept != NULL ? kept : planned->w->format;
 }
 
@@ -156,11 +229,12 @@ int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl
     if (!collect(&all)) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const size_t parts = choose_formats(&all);
     p->parts = msgl__reallocarray(NULL, parts + 1, sizeof *p->parts);
-    if (p->parts != NULL) {
+    const bool failed = all.failed || p->parts == NULL;
+    if (!failed) {
         apply(&all);
     } else {
         msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
     msgl__free(all.pieces);
-    return p->parts == NULL ? MSGL_ENOMEM : p->status;
+    return failed ? MSGL_ENOMEM : p->status;
 }

@@ -46,6 +46,7 @@ void msgl__model_free(msgl_model *m)
     msgl__checkpoint_close(m->checkpoint);
     msgl__weight_plan_free(&m->plan);
     msgl__free(m->parts);
+    msgl__kept_forms_free(m->forms);
     msgl__products_free(&m->products);
     if (m->cfg.arch != NULL) m->cfg.arch->family->free(m);
 }
@@ -100,11 +101,13 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
     msgl__weights_choose_form(&m->plan, m->checkpoint);
     const int checked = msgl__weights_check(&m->plan, m->checkpoint, err);
     const msgl_gemm_kernels *k = &m->target.kernels->gemm;
-    if (checked != 0 || !m->target.keeps || k->kept == NULL) return checked;
+    if (checked != 0 || !m->target.keeps || k->keep == NULL) return checked;
     const int kept =
         msgl__weights_keep(&m->plan, m->checkpoint, k, m->target.dtype == MSGL_F32, err);
     m->parts = m->plan.parts;
     m->plan.parts = NULL;
+    m->forms = m->plan.forms;
+    m->plan.forms = NULL;
     m->kept = m->plan.keeps;
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
     return kept;

@@ -31,12 +31,13 @@ typedef struct msgl_model {
     msgl_weight embed;   // [vocab, hidden]
     msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's
     msgl_norm final_norm;
-    void *layers;                // the family's
-    msgl_products products;      // of the layers and the head
-    msgl_weight_plan plan;       // until the weights are loaded
-    msgl_weight *parts;          // of weights with several; owned
-    bool kept;                   // some weights are as the file has them
-    msgl_checkpoint *checkpoint; // from msgl__model_open to msgl__model_load; else NULL
+    void *layers;                 // the family's
+    msgl_products products;       // of the layers and the head
+    msgl_weight_plan plan;        // until the weights are loaded
+    msgl_weight *parts;           // of weights with several; owned
+    struct msgl_kept_form *forms; // of weights that are kept; owned
+    bool kept;                    // some weights are as the file has them
+    msgl_checkpoint *checkpoint;  // from msgl__model_open to msgl__model_load; else NULL
 } msgl_model;
 
 // The family's functions of the same names (arch.h); they need the config only.

@@ -14,8 +14,7 @@ static size_t tensor_cols(const msgl_source *s)
     return s->all_cols > 0 ? s->all_cols : s->cols;
 }
 
-// The tensor as a matrix: what is in front of its last dimension are rows.
-static msgl_packed packed_of(const msgl_tensor *t)
+msgl_packed msgl__packed_of(const msgl_tensor *t)
 {
     msgl_packed p = {.how = &t->packing, .data = t->data, .rows = 1, .cols = 1};
     for (int32_t i = 0; i + 1 < t->ndim; i++) p.rows *= (size_t)t->dims[i];
@@ -30,15 +29,21 @@ static bool packed(const msgl_tensor *t)
 
 static bool expands(const msgl_source *s)
 {
-    return packed(s->t) && !s->in_blocks;
+    return packed(s->t) && s->blocks == NULL;
+}
+
+// Whether rows become parts on their way.
+static bool splits(const msgl_source *s)
+{
+    return s->blocks != NULL && s->blocks != s->t->packing.blocks;
 }
 
 // Of columns as the file has them, which are not expanded.
 static size_t bytes_of(const msgl_source *s, size_t cols)
 {
-    const msgl_blocks *b = s->t->packing.blocks;
-    return s->in_blocks ? cols / (size_t)b->elements * (size_t)b->bytes
-                        : cols * msgl__dtype_size(s->t->dtype);
+    const msgl_blocks *b = s->blocks;
+    return b != NULL ? cols / (size_t)b->elements * (size_t)b->bytes
+                     : cols * msgl__dtype_size(s->t->dtype);
 }
 
 size_t msgl__source_tensor_row_bytes(const msgl_source *s)
@@ -53,10 +58,10 @@ static const uint8_t *row_at(const msgl_source *s, size_t row)
 
 const void *msgl__source_direct(const msgl_source *s, size_t skip)
 {
-    if (expands(s) || s->pairs > 0 || s->transposed) return NULL;
+    if (expands(s) || splits(s) || s->pairs > 0 || s->transposed) return NULL;
     const uint8_t *rows = row_at(s, s->first + skip);
     // Formats align little, but everyone writes aligned files; the others are copied.
-    const size_t aligned = s->in_blocks ? 1 : msgl__dtype_size(s->t->dtype);
+    const size_t aligned = s->blocks != NULL ? 1 : msgl__dtype_size(s->t->dtype);
     return (uintptr_t)rows % aligned == 0 ? rows : NULL;
 }
 
@@ -99,7 +104,7 @@ void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *f
     }
     begin = (s->first + begin) * cols;
     end = (s->first + end) * cols;
-    const msgl_packed p = packed_of(s->t);
+    const msgl_packed p = msgl__packed_of(s->t);
     if (!packed(s->t)) {
         const size_t size = msgl__dtype_size(s->t->dtype);
         *from = begin * size;
@@ -116,7 +121,7 @@ typedef struct filling {
     const msgl_source *s;
     int32_t first, rows;
     char *out;
-    msgl_packed p; // of a tensor that is expanded
+    msgl_packed p; // of a packed tensor
 } filling;
 
 // Columns [at, at + CHUNK) of the tensor's row, those of them that it has; how many.
@@ -137,6 +142,16 @@ static void expand_row(const filling *f, size_t row, char *out)
         for (size_t i = 0; i < n; i++) {
             msgl__store_f32(out, s->want, at + i - begin, values[i]);
         }
+    }
+}
+
+static void split_row(const filling *f, size_t row, char *out)
+{
+    const msgl_source *s = f->s;
+    for (size_t col = 0; col < s->cols; col += 32, out += sizeof(msgl_code_part)) {
+        msgl_code_part part = {0};
+        f->p.how->form->split(&f->p, row, s->first_col + col, &part);
+        memcpy(out, &part, sizeof part);
     }
 }
 
@@ -208,6 +223,8 @@ static void fill_task(void *arg, int task, int worker)
         char *out = f->out + (size_t)r * bytes;
         if (expands(s)) {
             expand_row(f, row, out);
+        } else if (splits(s)) {
+            split_row(f, row, out);
         } else {
             memcpy(out, row_at(s, row), bytes);
         }
@@ -217,7 +234,7 @@ static void fill_task(void *arg, int task, int worker)
 void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
                        void *out)
 {
-    filling f = {.s = s, .first = first, .rows = rows, .out = out, .p = packed_of(s->t)};
+    filling f = {.s = s, .first = first, .rows = rows, .out = out, .p = msgl__packed_of(s->t)};
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
     } else {
@@ -230,7 +247,7 @@ float msgl__source_element(const msgl_source *s, size_t i)
     const msgl_tensor *t = s->t;
     const size_t at = stored_at(s, i);
     if (packed(t)) {
-        const msgl_packed p = packed_of(t);
+        const msgl_packed p = msgl__packed_of(t);
         float value;
         p.how->form->expand(&p, at / p.cols, at % p.cols, 1, &value);
         return value;

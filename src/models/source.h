@@ -15,8 +15,9 @@
 typedef struct msgl_source {
     const msgl_tensor *t;
     msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is
-    // Rows are handed over in the tensor's blocks. cols and first_col are whole blocks.
-    bool in_blocks;
+    // Not NULL: rows are handed over in these blocks, of which cols and first_col are whole ones:
+    // those of the tensor's packing, or its parts (msgl__stored_codes).
+    const msgl_blocks *blocks;
     size_t cols; // of a row; 0: the tensor has one dimension
     // Not 0: a row of the tensor has all_cols columns, and the model's column j is its column
     // first_col + j.
@@ -28,6 +29,8 @@ typedef struct msgl_source {
     bool transposed;
 } msgl_source;
 
+// The tensor as a matrix: what is in front of its last dimension are rows.
+msgl_packed msgl__packed_of(const msgl_tensor *t);
 // The rows as they stand in the file, or NULL when they have to be written by msgl__source_rows.
 // From the model's row `skip` on; rows are the tensor's columns apart.
 const void *msgl__source_direct(const msgl_source *s, size_t skip);

@@ -33,6 +33,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->kept);
     msgl__free(p->planned);
     msgl__free(p->parts);
+    msgl__kept_forms_free(p->forms);
     *p = (msgl_weight_plan){0};
 }
 
@@ -459,12 +460,13 @@ static msgl_source source_of(const msgl_load_item *it)
 {
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
+    const bool kept = w->weight != NULL && w->weight->format->repack != NULL;
     const bool one = w->experts > 0 && w->cols > 0,
                columns = one && msgl__columns_first(w, it->tensor);
     const int32_t expert_rows = columns ? w->all_cols : w->unsharded_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
-                         .in_blocks = w->weight != NULL && w->weight->format->repack != NULL,
+                         .blocks = kept ? w->weight->format->blocks : NULL,
                          .cols = (size_t)w->cols,
                          .all_cols = (size_t)w->all_cols,
                          .first_col = (size_t)w->first_col,
@@ -545,7 +547,7 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
         const int32_t n = w->rows - r < step ? w->rows - r : step;
         const void *rows = direct != NULL ? direct : stage;
         if (direct == NULL) msgl__source_rows(x->pool, &s, w->skip + r, n, stage);
-        if (s.in_blocks) {
+        if (s.blocks != NULL) {
             f->repack(x, w->weight, w->row + r, n, rows,
                       direct != NULL ? msgl__source_tensor_row_bytes(&s)
                                      : msgl__source_row_bytes(&s));

@@ -116,8 +116,9 @@ typedef struct msgl_weight_plan {
     size_t num_places, cap_places;
     msgl_planned *planned;
     size_t num_planned, cap_planned;
-    msgl_weight *parts; // of weights with rows of several formats; see msgl__weights_keep
-    bool keeps;         // some weights are as the file has them
+    msgl_weight *parts;           // of weights with rows of several formats; see msgl__weights_keep
+    struct msgl_kept_form *forms; // formats of weights that are kept
+    bool keeps;                   // some weights are as the file has them
     msgl_optional_scale *scales;
     size_t num_scales, cap_scales;
     msgl_ones *ones;
@@ -187,13 +188,15 @@ void msgl__plan_lay_out(msgl_weight_plan *p, size_t first);
 // rows lie along the sum always.
 bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t);
 
-// Of a checked checkpoint, before the plan is placed: weights whose tensors are in blocks that the
-// device multiplies (msgl_gemm_kernels.kept) get the format of these blocks, a weight made of
-// several tensors maybe parts of several formats. What is transposed or cut within a block stays as
-// planned. exact: activations are not rounded for it, as they never are for exact weights. Fills
-// p->parts, which the caller takes over (msgl__free).
+// Of a checked checkpoint, before the plan is placed: weights whose tensors are in blocks, or codes
+// with scales, that the device multiplies (msgl_gemm_kernels.keep) get the format of these, a
+// weight made of several tensors maybe parts of several formats. What is transposed or cut within a
+// block stays as planned. exact: activations are not rounded for it, as they never are for exact
+// weights. Fills p->parts and p->forms, which the caller takes over (msgl__free,
+// msgl__kept_forms_free).
 int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl_gemm_kernels *k,
                        bool exact, msgl_err *err);
+void msgl__kept_forms_free(struct msgl_kept_form *forms);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

@@ -36,20 +36,19 @@ static void expand_codes(const msgl_codes *c, int32_t elements, const uint8_t *b
     msgl_code_block b;
     c->split(block, &b);
     for (int32_t at = 0; at < elements; at += c->group) {
-        float scale, min;
-        msgl__codes_scale(c, &b, at / c->group, &scale, &min);
+        float scale, offset;
+        msgl__codes_scale(c, &b, at / c->group, &scale, &offset);
         for (int32_t i = at; i < at + c->group; i++) {
-            const float v = scale * (float)msgl__code_value(c, b.codes[i]);
-            values[i] = msgl__codes_have_min(c) ? v + min : v; // -0 stays where nothing is added
+            values[i] = msgl__codes_value(c, scale, offset, msgl__code_value(c, b.codes[i]));
         }
     }
 }
 
 void msgl__blocks_expand(const msgl_blocks *b, const uint8_t *block, float *values)
 {
-    if (b->codes != NULL) {
-        expand_codes(b->codes, b->elements, block, values);
-    } else {
+    if (b->expand != NULL) {
         b->expand(block, values);
+    } else {
+        expand_codes(b->codes, b->elements, block, values);
     }
 }

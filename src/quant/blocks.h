@@ -20,8 +20,10 @@ typedef struct msgl_blocks {
     const char *name; // as files call the type
     int32_t elements,
         bytes; // of a block; up to MSGL_MAX_BLOCK elements, next to each other in a row
-    const msgl_codes *codes; // of a form whose elements are integers with scales, ...
-    void (*expand)(const uint8_t *block, float *values); // ... or what writes their values
+    const msgl_codes *codes; // of a form whose elements are integers with scales
+    // What writes the values of others, and, before they are scaled, of codes whose scale is a
+    // number beside the block. That is c then, which their split leaves as it is.
+    void (*expand)(const uint8_t *block, float *values);
 } msgl_blocks;
 
 // The block's elements. Exact: no two roundings of one value, so that any other way to the same

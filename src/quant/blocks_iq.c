@@ -213,7 +213,7 @@ const msgl_blocks msgl__blocks_iq1_m = {"IQ1_M", N, 56, NULL, expand_iq1_m};
 static void split_iq4_xs(const uint8_t *block, msgl_code_block *out)
 {
     const uint32_t high = msgl__block_u16(block + 2);
-    out->d = (uint16_t)msgl__block_u16(block);
+    out->d = msgl__block_u16(block);
     for (int k = 0; k < N / 32; k++) {
         const uint32_t low = (uint32_t)block[4 + k / 2] >> (k % 2 * 4) & 15;
         out->c[k] = (uint8_t)((int)(low | (high >> 2 * k & 3) << 4) - 32);
@@ -223,5 +223,6 @@ static void split_iq4_xs(const uint8_t *block, msgl_code_block *out)
     }
 }
 
-static const msgl_codes IQ4_XS = {4, 32, 0, msgl__iq4_values, MSGL_SCALING_I8, split_iq4_xs};
+static const msgl_codes IQ4_XS = {
+    4, 32, 0, msgl__iq4_values, MSGL_SCALING_I8, .split = split_iq4_xs};
 const msgl_blocks msgl__blocks_iq4_xs = {"IQ4_XS", N, 136, &IQ4_XS, NULL};

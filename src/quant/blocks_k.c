@@ -34,8 +34,8 @@ static uint32_t four_bits(const uint8_t *qs, int i)
 // value: d * scale * q - dmin * min
 static void split_q2_k(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block + 80);
-    out->dmin = (uint16_t)msgl__block_u16(block + 82);
+    out->d = msgl__block_u16(block + 80);
+    out->dmin = msgl__block_u16(block + 82);
     for (int k = 0; k < N / 16; k++) {
         out->c[k] = block[k] & 15;
         out->e[k] = block[k] >> 4;
@@ -43,7 +43,8 @@ static void split_q2_k(const uint8_t *block, msgl_code_block *out)
     for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)two_bits(block + 16, i);
 }
 
-static const msgl_codes Q2_K = {2, 16, 0, NULL, MSGL_SCALING_U4_MIN, split_q2_k};
+static const msgl_codes Q2_K = {
+    2, 16, 0, NULL, MSGL_SCALING_U4, MSGL_OFFSET_MIN, .split = split_q2_k};
 const msgl_blocks msgl__blocks_q2_k = {"Q2_K", N, 84, &Q2_K, NULL};
 
 // Scale k of 16, of six bits in 12 bytes: the lower four are nibbles of bytes 0 to 7, the upper two
@@ -63,7 +64,7 @@ static int q3_scale(const uint8_t *scales, int k)
 // value: d * (scale - 32) * (q - 4)
 static void split_q3_k(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block + 108);
+    out->d = msgl__block_u16(block + 108);
     for (int k = 0; k < N / 16; k++) out->c[k] = (uint8_t)(q3_scale(block + 96, k) - 32);
     for (int i = 0; i < N; i++) {
         const uint32_t high = (uint32_t)block[i % 32] >> (i / 32) & 1;
@@ -71,7 +72,7 @@ static void split_q3_k(const uint8_t *block, msgl_code_block *out)
     }
 }
 
-static const msgl_codes Q3_K = {3, 16, 4, NULL, MSGL_SCALING_I8, split_q3_k};
+static const msgl_codes Q3_K = {3, 16, 4, NULL, MSGL_SCALING_I8, .split = split_q3_k};
 const msgl_blocks msgl__blocks_q3_k = {"Q3_K", N, 110, &Q3_K, NULL};
 
 // Scale and min j of 8, of six bits each in 12 bytes. The first four of them are bits 0-5 of bytes
@@ -94,13 +95,14 @@ static void scales_mins(const uint8_t *s, msgl_code_block *out)
 // value: d * scale * q - dmin * min
 static void split_q4_k(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
-    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    out->d = msgl__block_u16(block);
+    out->dmin = msgl__block_u16(block + 2);
     scales_mins(block + 4, out);
     for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)four_bits(block + 16, i);
 }
 
-static const msgl_codes Q4_K = {4, 32, 0, NULL, MSGL_SCALING_U8_MIN, split_q4_k};
+static const msgl_codes Q4_K = {
+    4, 32, 0, NULL, MSGL_SCALING_U8, MSGL_OFFSET_MIN, .split = split_q4_k};
 const msgl_blocks msgl__blocks_q4_k = {"Q4_K", N, 144, &Q4_K, NULL};
 
 // | Q5_K   | bytes  |                                           |
@@ -113,8 +115,8 @@ const msgl_blocks msgl__blocks_q4_k = {"Q4_K", N, 144, &Q4_K, NULL};
 // value: d * scale * q - dmin * min
 static void split_q5_k(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
-    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    out->d = msgl__block_u16(block);
+    out->dmin = msgl__block_u16(block + 2);
     scales_mins(block + 4, out);
     for (int i = 0; i < N; i++) {
         const uint32_t high = (uint32_t)block[16 + i % 32] >> (i / 32) & 1;
@@ -122,7 +124,8 @@ static void split_q5_k(const uint8_t *block, msgl_code_block *out)
     }
 }
 
-static const msgl_codes Q5_K = {5, 32, 0, NULL, MSGL_SCALING_U8_MIN, split_q5_k};
+static const msgl_codes Q5_K = {
+    5, 32, 0, NULL, MSGL_SCALING_U8, MSGL_OFFSET_MIN, .split = split_q5_k};
 const msgl_blocks msgl__blocks_q5_k = {"Q5_K", N, 176, &Q5_K, NULL};
 
 // | Q6_K   | bytes   |                                                          |
@@ -135,7 +138,7 @@ const msgl_blocks msgl__blocks_q5_k = {"Q5_K", N, 176, &Q5_K, NULL};
 // value: d * scale * (q - 32)
 static void split_q6_k(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block + 208);
+    out->d = msgl__block_u16(block + 208);
     memcpy(out->c, block + 192, N / 16);
     for (int i = 0; i < N; i++) {
         const uint32_t low = msgl__block_nibble(block + i / 128 * 64, i % 128, 64);
@@ -143,5 +146,5 @@ static void split_q6_k(const uint8_t *block, msgl_code_block *out)
     }
 }
 
-static const msgl_codes Q6_K = {6, 16, 32, NULL, MSGL_SCALING_I8, split_q6_k};
+static const msgl_codes Q6_K = {6, 16, 32, NULL, MSGL_SCALING_I8, .split = split_q6_k};
 const msgl_blocks msgl__blocks_q6_k = {"Q6_K", N, 210, &Q6_K, NULL};

@@ -8,6 +8,10 @@
 
 enum { N = 32 };
 
+// Codes with one scale for all.
+#define ONE_F16(num_bits, zero_code)                                                               \
+    .bits = (num_bits), .group = N, .zero = (zero_code), .span = N, .number = MSGL_NUMBER_F16
+
 static void nibbles(const uint8_t *qs, uint8_t *codes)
 {
     for (int i = 0; i < N; i++) codes[i] = (uint8_t)msgl__block_nibble(qs, i, N / 2);
@@ -20,11 +24,11 @@ static void nibbles(const uint8_t *qs, uint8_t *codes)
 // value: d * (q - 8)
 static void split_q4_0(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
+    out->d = msgl__block_u16(block);
     nibbles(block + 2, out->codes);
 }
 
-static const msgl_codes Q4_0 = {4, N, 8, NULL, MSGL_SCALING_F16, split_q4_0};
+static const msgl_codes Q4_0 = {ONE_F16(4, 8), .split = split_q4_0};
 const msgl_blocks msgl__blocks_q4_0 = {"Q4_0", N, 18, &Q4_0, NULL};
 
 // | Q4_1 | bytes |                              |
@@ -34,12 +38,12 @@ const msgl_blocks msgl__blocks_q4_0 = {"Q4_0", N, 18, &Q4_0, NULL};
 // value: d * q + m
 static void split_q4_1(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
-    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    out->d = msgl__block_u16(block);
+    out->dmin = msgl__block_u16(block + 2);
     nibbles(block + 4, out->codes);
 }
 
-static const msgl_codes Q4_1 = {4, N, 0, NULL, MSGL_SCALING_F16_MIN, split_q4_1};
+static const msgl_codes Q4_1 = {ONE_F16(4, 0), .offset = MSGL_OFFSET_MIN, .split = split_q4_1};
 const msgl_blocks msgl__blocks_q4_1 = {"Q4_1", N, 20, &Q4_1, NULL};
 
 // Of five bits the fifth of element i is bit i of the u32 at `high`.
@@ -58,11 +62,11 @@ static void five_bits(const uint8_t *high, const uint8_t *qs, uint8_t *codes)
 // value: d * (q - 16)
 static void split_q5_0(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
+    out->d = msgl__block_u16(block);
     five_bits(block + 2, block + 6, out->codes);
 }
 
-static const msgl_codes Q5_0 = {5, N, 16, NULL, MSGL_SCALING_F16, split_q5_0};
+static const msgl_codes Q5_0 = {ONE_F16(5, 16), .split = split_q5_0};
 const msgl_blocks msgl__blocks_q5_0 = {"Q5_0", N, 22, &Q5_0, NULL};
 
 // | Q5_1 | bytes |                              |
@@ -73,12 +77,12 @@ const msgl_blocks msgl__blocks_q5_0 = {"Q5_0", N, 22, &Q5_0, NULL};
 // value: d * q + m
 static void split_q5_1(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
-    out->dmin = (uint16_t)msgl__block_u16(block + 2);
+    out->d = msgl__block_u16(block);
+    out->dmin = msgl__block_u16(block + 2);
     five_bits(block + 4, block + 8, out->codes);
 }
 
-static const msgl_codes Q5_1 = {5, N, 0, NULL, MSGL_SCALING_F16_MIN, split_q5_1};
+static const msgl_codes Q5_1 = {ONE_F16(5, 0), .offset = MSGL_OFFSET_MIN, .split = split_q5_1};
 const msgl_blocks msgl__blocks_q5_1 = {"Q5_1", N, 24, &Q5_1, NULL};
 
 // | Q8_0 | bytes |                              |
@@ -88,11 +92,11 @@ const msgl_blocks msgl__blocks_q5_1 = {"Q5_1", N, 24, &Q5_1, NULL};
 // value: d * q
 static void split_q8_0(const uint8_t *block, msgl_code_block *out)
 {
-    out->d = (uint16_t)msgl__block_u16(block);
+    out->d = msgl__block_u16(block);
     for (int i = 0; i < N; i++) out->codes[i] = block[2 + i] ^ 0x80; // + 128: unsigned
 }
 
-static const msgl_codes Q8_0 = {8, N, 128, NULL, MSGL_SCALING_F16, split_q8_0};
+static const msgl_codes Q8_0 = {ONE_F16(8, 128), .split = split_q8_0};
 const msgl_blocks msgl__blocks_q8_0 = {"Q8_0", N, 34, &Q8_0, NULL};
 
 // Closer to each other around 0, where weights are.
@@ -105,7 +109,7 @@ const int8_t msgl__iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 // | qs     | 2-17  | element i: nibble i of qs    |
 // value: d * msgl__iq4_values[q]
 
-static const msgl_codes IQ4_NL = {4, N, 0, msgl__iq4_values, MSGL_SCALING_F16, split_q4_0};
+static const msgl_codes IQ4_NL = {ONE_F16(4, 0), .values = msgl__iq4_values, .split = split_q4_0};
 const msgl_blocks msgl__blocks_iq4_nl = {"IQ4_NL", N, 18, &IQ4_NL, NULL};
 
 // One f64, rounded to the nearest f32, the even one of two; beyond f32's range infinity.

@@ -1,24 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quant/codes.h"
 
-#include <math.h>
-
 #include "core/dtype.h"
 
-void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
-                       float *min)
+// The number whose bits these are.
+static float number_of(msgl_number type, uint32_t bits)
 {
-    *min = 0;
-    if (c->scaling == MSGL_SCALING_E8M0) {
-        *scale = ldexpf(1, (int)b->d - 128);
+    const uint8_t bytes[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16),
+                              (uint8_t)(bits >> 24)};
+    return msgl__number_at(bytes, type, 0);
+}
+
+static void one_level(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
+                      float *offset)
+{
+    const bool byte = msgl__number_size(c->number) == 1;
+    *scale = number_of(c->number, byte ? b->c[group] : b->d);
+    if (c->factor != 0) *scale = c->divided ? *scale / c->factor : *scale * c->factor;
+    if (c->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)b->e[group];
+    if (c->offset == MSGL_OFFSET_MIN) *offset = number_of(c->number, b->dmin);
+}
+
+void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
+                       float *offset)
+{
+    *offset = 0;
+    if (c->scaling == MSGL_SCALING_ONE) {
+        one_level(c, b, group, scale, offset);
         return;
     }
-    const float d = msgl__f16_to_f32(b->d), dmin = msgl__f16_to_f32(b->dmin);
-    *scale = d;
-    if (c->scaling == MSGL_SCALING_F16_MIN) *min = dmin;
-    if (c->scaling == MSGL_SCALING_I8) *scale = d * (float)(int8_t)b->c[group];
-    if (c->scaling == MSGL_SCALING_U8_MIN || c->scaling == MSGL_SCALING_U4_MIN) {
+    const float d = msgl__f16_to_f32((uint16_t)b->d), dmin = msgl__f16_to_f32((uint16_t)b->dmin);
+    if (c->scaling == MSGL_SCALING_I8) {
+        *scale = d * (float)(int8_t)b->c[group];
+    } else {
         *scale = d * (float)b->c[group];
-        *min = -(dmin * (float)b->e[group]);
+        *offset = -(dmin * (float)b->e[group]);
     }
 }

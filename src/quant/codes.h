@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks whose elements are small integers (codes) with scales by groups: what integer products are
-// made of, and the exact value of each element. A form in which files hold such blocks says here
-// what its numbers are, and how a block is taken apart; memory of a device holds the same numbers
+// Elements that are small integers (codes) with scales by groups: what integer products are made
+// of, and the exact value of each element. A form in which files hold such elements says here what
+// its numbers are, and how some of them are taken apart; memory of a device holds the same numbers
 // in an order of its own (kernel/gemm_codes.h).
 #ifndef MSGL_QUANT_CODES_H
 #define MSGL_QUANT_CODES_H
@@ -11,25 +11,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quant/number.h"
+
 #define MSGL_MAX_BLOCK 256      // elements
 #define MSGL_MAX_CODE_GROUPS 16 // of a block
 
-// How an element's value follows from q, its integer. With two levels, d and dmin are of the block,
-// c and e of the element's group; with one, a block is a group.
+// What an element's q, its integer, is scaled by. With two levels, d and dmin are of the block and
+// f16, c and e of the element's group; with one, a block is a group or two.
 typedef enum msgl_scaling {
-    MSGL_SCALING_F16,     // d * q; d is f16, as all d and dmin below
-    MSGL_SCALING_F16_MIN, // d * q + dmin
-    MSGL_SCALING_E8M0,    // 2^(d - 128) * q; d is a byte
-    MSGL_SCALING_I8,      // (d * c) * q; c is a signed byte
-    MSGL_SCALING_U8_MIN,  // (d * c) * q - dmin * e; c and e are unsigned bytes
-    MSGL_SCALING_U4_MIN,  // the same, c and e below 16
+    MSGL_SCALING_ONE, // d, a `number`; c where that is one byte
+    MSGL_SCALING_I8,  // d * c; c is a signed byte
+    MSGL_SCALING_U8,  // d * c, and dmin * e is subtracted; c and e are unsigned bytes
+    MSGL_SCALING_U4,  // the same, c and e below 16
     MSGL_SCALINGS,
 } msgl_scaling;
 
+// What else the value is made of.
+typedef enum msgl_offset {
+    MSGL_OFFSET_NONE, // scale * q
+    MSGL_OFFSET_ZERO, // scale * (q - e); e is a signed byte. Of one level
+    MSGL_OFFSET_MIN,  // scale * code + dmin, of two levels - dmin * e; dmin is a number as d is
+} msgl_offset;
+
 // A block taken apart.
 typedef struct msgl_code_block {
-    uint8_t codes[MSGL_MAX_BLOCK]; // of `bits` bits
-    uint16_t d, dmin;              // the bits of f16 numbers, or d a byte
+    uint8_t codes[MSGL_MAX_BLOCK];                            // of `bits` bits
+    uint32_t d, dmin;                                         // the bits of numbers
     uint8_t c[MSGL_MAX_CODE_GROUPS], e[MSGL_MAX_CODE_GROUPS]; // of groups
 } msgl_code_block;
 
@@ -39,7 +46,15 @@ typedef struct msgl_codes {
     int32_t zero;         // q = code - zero, ...
     const int8_t *values; // ... or q = values[code], [16]
     msgl_scaling scaling;
+    msgl_offset offset;
     void (*split)(const uint8_t *block, msgl_code_block *out);
+    // Of one level. span: columns of a row that share scale and offset, all their groups having the
+    // same: a multiple of the group that divides 256, or 0, all columns. Example: 128 with groups
+    // of 32; columns 128 to 255 are groups 4 to 7.
+    int32_t span;
+    msgl_number number; // F32, F16, BF16, E4M3, E8M0 or E8M0_HALF
+    float factor;       // that the scale is multiplied by, 0: nothing; ...
+    bool divided;       // ... or divided by
 } msgl_codes;
 
 static inline int msgl__code_value(const msgl_codes *c, uint8_t code)
@@ -47,14 +62,20 @@ static inline int msgl__code_value(const msgl_codes *c, uint8_t code)
     return c->values != NULL ? c->values[code] : (int)code - c->zero;
 }
 
-static inline bool msgl__codes_have_min(const msgl_codes *c)
-{
-    return c->scaling == MSGL_SCALING_F16_MIN || c->scaling == MSGL_SCALING_U8_MIN ||
-           c->scaling == MSGL_SCALING_U4_MIN;
-}
-
-// value = *scale * q + *min of the elements of a group. Exact but for the rounding of d * c.
+// Scale and offset of the elements of a group. Exact but for the rounding of d * c, and of what
+// `factor` does.
 void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
-                       float *min);
+                       float *offset);
+
+// An element's value, in the steps in which those who write such files compute it.
+static inline float msgl__codes_value(const msgl_codes *c, float scale, float offset, int q)
+{
+    switch (c->offset) {
+    case MSGL_OFFSET_ZERO: return scale * ((float)q - offset);
+    case MSGL_OFFSET_MIN: return scale * (float)(q + c->zero) + offset;
+    case MSGL_OFFSET_NONE: break;
+    }
+    return scale * (float)q; // -0 stays where nothing is added
+}
 
 #endif

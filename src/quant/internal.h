@@ -33,5 +33,7 @@ static inline uint32_t msgl__block_nibble(const uint8_t *p, int i, int n)
 
 // The 16 values of the four-bit codes of IQ4_NL and IQ4_XS.
 extern const int8_t msgl__iq4_values[16];
+// Twice the values of e2m1, -0 as 0.
+extern const int8_t msgl__fp4_doubled[16];
 
 #endif

@@ -1,40 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quant/stored.h"
 
-#include <math.h>
+#include <string.h>
 
-#include "quant/internal.h"
-
-size_t msgl__number_size(msgl_number type)
+static void split_part(const uint8_t *block, msgl_code_block *out)
 {
-    static const uint8_t sizes[MSGL_NUMBERS] = {4, 2, 2, 1, 1, 1, 1, 4, 8};
-    return sizes[type];
+    msgl_code_part part;
+    memcpy(&part, block, sizeof part);
+    memcpy(out->codes, part.codes, sizeof part.codes);
+    memcpy(out->c, part.c, sizeof part.c);
+    memcpy(out->e, part.e, sizeof part.e);
+    out->d = part.d;
+    out->dmin = part.dmin;
 }
 
-int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i)
+static size_t common_divisor(size_t a, size_t b)
 {
-    const uint8_t *at = data + i * msgl__number_size(type);
-    const uint64_t low = msgl__block_u32(at);
-    if (type == MSGL_NUMBER_I32) return (int32_t)low;
-    return (int64_t)(low | (uint64_t)msgl__block_u32(at + 4) << 32);
+    return b == 0 ? a : common_divisor(b, a % b);
 }
 
-float msgl__number_at(const uint8_t *data, msgl_number type, size_t i)
+// A group that is cut has its scale in several spans. Example: of groups of 96 columns, columns 288
+// to 575 have spans of 32, each three of them with one group's scale.
+bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols, msgl_codes *out)
 {
-    const uint8_t *at = data + i * msgl__number_size(type);
-    switch (type) {
-    case MSGL_NUMBER_F16: return msgl__block_f16(at);
-    case MSGL_NUMBER_BF16: return msgl__bf16_to_f32((uint16_t)msgl__block_u16(at));
-    case MSGL_NUMBER_E4M3: return msgl__e4m3_to_f32(*at);
-    case MSGL_NUMBER_E8M0: return *at == 255 ? NAN : ldexpf(1, *at - 127);
-    case MSGL_NUMBER_I8: return (int8_t)*at;
-    case MSGL_NUMBER_U8: return *at;
-    case MSGL_NUMBER_I32:
-    case MSGL_NUMBER_I64: return (float)msgl__integer_at(data, type, i);
-    case MSGL_NUMBER_F32:
-    case MSGL_NUMBERS: break;
+    const msgl_stored *form = p->how->form;
+    *out = (msgl_codes){0};
+    if (form->codes == NULL || first_col % 32 != 0 || cols % 32 != 0) return false;
+    if (!form->codes(p, out)) return false;
+    out->split = split_part;
+    const size_t group = p->how->group;
+    if (out->span == 0 && group < p->cols) {
+        out->span = (int32_t)common_divisor(common_divisor(MSGL_MAX_BLOCK, group), first_col);
     }
-    float f;
-    memcpy(&f, at, sizeof f);
-    return f;
+    return out->span == 0 || out->span % out->group == 0;
 }

@@ -13,20 +13,7 @@
 #include <stdint.h>
 
 #include "quant/blocks.h"
-
-// The type of the numbers that a tensor has one by one.
-typedef enum msgl_number {
-    MSGL_NUMBER_F32,
-    MSGL_NUMBER_F16,
-    MSGL_NUMBER_BF16,
-    MSGL_NUMBER_E4M3,
-    MSGL_NUMBER_E8M0, // 2^(b - 127), of 255 NaN (OCP Microscaling Formats v1.0, 5.4.1)
-    MSGL_NUMBER_I8,
-    MSGL_NUMBER_U8,
-    MSGL_NUMBER_I32,
-    MSGL_NUMBER_I64,
-    MSGL_NUMBERS,
-} msgl_number;
+#include "quant/number.h"
 
 // What else than its own bytes the values of a tensor are made of: other tensors, by their role.
 typedef enum msgl_role {
@@ -69,6 +56,13 @@ typedef struct msgl_packed {
     size_t rows, cols;
 } msgl_packed;
 
+// What 32 columns are made of: see msgl_code_block.
+typedef struct msgl_code_part {
+    uint8_t codes[32];
+    uint32_t d, dmin;
+    uint8_t c[2], e[2];
+} msgl_code_part;
+
 typedef struct msgl_stored {
     const char *name;
     // values[0, n): columns [from, from + n) of a row. Exact: no two roundings of one value, unless
@@ -77,13 +71,16 @@ typedef struct msgl_stored {
     // The bytes of the tensor that elements [begin, end) are made of; they count from row to row,
     // so that element 10 of rows of 8 is column 2 of row 1. NULL: all of them.
     void (*span)(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes);
+    // Of values that are small integers with scales, unless NULL: what they are, but for `split`,
+    // span being the file's (of any number of columns). false: those of this tensor are none.
+    bool (*codes)(const msgl_packed *p, msgl_codes *out);
+    // The 32 columns of a row from `from` on, a multiple of 32, of a tensor that has codes.
+    void (*split)(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out);
 } msgl_stored;
 
-// The number at place i.
-float msgl__number_at(const uint8_t *data, msgl_number type, size_t i);
-// The integer at place i, of I32 or I64.
-int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i);
-size_t msgl__number_size(msgl_number type);
+// The codes of columns [first_col, first_col + cols) of all rows, as parts of 32 columns. false:
+// they are none, or no whole parts, or not every part has one scale, or one for each half.
+bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols, msgl_codes *out);
 
 static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
 {

@@ -34,4 +34,24 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = (past - first) * (size_t)p->how->blocks->bytes;
 }
 
-const msgl_stored msgl__stored_blocks = {"blocks", expand, span};
+// Blocks that have their scales themselves are taken apart whole.
+static bool codes(const msgl_packed *p, msgl_codes *out)
+{
+    const msgl_blocks *b = p->how->blocks;
+    const msgl_side *scales = &p->how->sides[MSGL_SCALES];
+    if (b->codes == NULL || b->expand == NULL || b->elements != 32) return false;
+    *out = *b->codes;
+    return scales->data != NULL && scales->type == out->number;
+}
+
+static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_blocks *b = p->how->blocks;
+    const size_t block = (row * p->cols + from) / 32;
+    msgl_code_block whole;
+    b->codes->split(p->data + block * (size_t)b->bytes, &whole);
+    memcpy(out->codes, whole.codes, sizeof out->codes);
+    out->c[0] = p->how->sides[MSGL_SCALES].data[block];
+}
+
+const msgl_stored msgl__stored_blocks = {"blocks", expand, span, codes, split};

@@ -40,4 +40,4 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = (end + 1) / 2 - begin / 2;
 }
 
-const msgl_stored msgl__stored_codebook = {"codebook", expand, span};
+const msgl_stored msgl__stored_codebook = {"codebook", expand, span, NULL, NULL};

@@ -46,14 +46,16 @@ static size_t groups_of(const msgl_packed *p)
 }
 
 typedef struct grouped {
-    float scale, zero;
+    size_t at; // of its scale
+    uint32_t zero;
 } grouped;
+
+typedef grouped (*group_fn)(const msgl_packed *p, size_t row, size_t group);
 
 // value: (code - zero) * scale, of the column's group: the one that ORDER says, or that which it is
 // in.
 static void expand(const msgl_packed *p, const stream *s, size_t row, size_t from, size_t n,
-                   grouped (*of_group)(const msgl_packed *, size_t row, size_t group),
-                   float *values)
+                   group_fn of_group, float *values)
 {
     const uint8_t *order = p->how->sides[MSGL_ORDER].data;
     const size_t end = from + n;
@@ -67,10 +69,48 @@ static void expand(const msgl_packed *p, const stream *s, size_t row, size_t fro
             stop = (group + 1) * p->how->group;
         }
         const grouped g = of_group(p, row, group);
+        const float scale = msgl__side_at(p, MSGL_SCALES, g.at), zero = (float)g.zero;
         for (; col < stop && col < end; col++) {
-            values[col - from] = ((float)code_at(s, col) - g.zero) * g.scale;
+            values[col - from] = ((float)code_at(s, col) - zero) * scale;
         }
     }
+}
+
+// Codes of 7 bits are kept in 8, with the same zero point in their middle.
+static uint32_t up_of(const msgl_packing *how)
+{
+    return how->bits == 7 ? 64 : 0;
+}
+
+// What the forms above and below have in common. Columns in an order of groups have no scale in
+// common.
+static bool codes(const msgl_packed *p, msgl_codes *out)
+{
+    const msgl_packing *how = p->how;
+    const bool zeros = how->sides[MSGL_ZEROS].data != NULL;
+    *out = (msgl_codes){.bits = how->bits == 7 ? 8 : how->bits,
+                        .group = 32,
+                        .offset = zeros ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE,
+                        .number = how->sides[MSGL_SCALES].type};
+    out->zero = 1 << (out->bits - 1);
+    if (!zeros && out->zero != how->zero + (int32_t)up_of(how)) return false;
+    return how->sides[MSGL_ORDER].data == NULL;
+}
+
+static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
+{
+    for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
+}
+
+static void split(const msgl_packed *p, const stream *s, size_t row, size_t from, group_fn of_group,
+                  msgl_code_part *out)
+{
+    const msgl_packing *how = p->how;
+    const msgl_side *scales = &how->sides[MSGL_SCALES];
+    const grouped g = of_group(p, row, from / how->group);
+    split_codes(s, from, up_of(how), out);
+    out->d = msgl__number_bits(scales->data, scales->type, g.at);
+    out->e[0] = (uint8_t)(g.zero - (1u << (how->bits - 1)));
 }
 
 // ---- codes along rows, as compressed-tensors packs them ----
@@ -81,21 +121,31 @@ static grouped group_of_rows(const msgl_packed *p, size_t row, size_t group)
 {
     const msgl_packing *how = p->how;
     const size_t groups = groups_of(p);
-    grouped g = {.scale = msgl__side_at(p, MSGL_SCALES, row / how->group_rows * groups + group),
-                 .zero = (float)how->zero};
+    grouped g = {.at = row / how->group_rows * groups + group, .zero = (uint32_t)how->zero};
     if (how->sides[MSGL_ZEROS].data != NULL) {
         const stream zeros = {how->sides[MSGL_ZEROS].data + 4 * group, groups, (uint32_t)how->bits,
                               (uint32_t)how->per_word, 0};
-        g.zero = (float)code_at(&zeros, row);
+        g.zero = code_at(&zeros, row);
     }
     return g;
 }
 
+static stream stream_of_row(const msgl_packed *p, size_t row)
+{
+    return (stream){p->data + row * words_of(p->how, p->cols) * 4, 1, (uint32_t)p->how->bits,
+                    (uint32_t)p->how->per_word, 0};
+}
+
 static void expand_rows(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const stream s = {p->data + row * words_of(p->how, p->cols) * 4, 1, (uint32_t)p->how->bits,
-                      (uint32_t)p->how->per_word, 0};
+    const stream s = stream_of_row(p, row);
     expand(p, &s, row, from, n, group_of_rows, values);
+}
+
+static void split_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const stream s = stream_of_row(p, row);
+    split(p, &s, row, from, group_of_rows, out);
 }
 
 static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes)
@@ -106,14 +156,13 @@ static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *fr
     *bytes = (past - first) * row;
 }
 
-const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows};
+const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows, codes, split_rows};
 
 // MLX. value: code * SCALES + BIASES of the group, which is the same as by a zero point but for
 // what is rounded; scales may be negative.
 static void expand_affine(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const stream s = {p->data + row * words_of(p->how, p->cols) * 4, 1, (uint32_t)p->how->bits, 0,
-                      0};
+    const stream s = stream_of_row(p, row);
     const size_t group = p->how->group, first = row * groups_of(p), end = from + n;
     for (size_t col = from; col < end;) {
         const size_t at = first + col / group, stop = (col / group + 1) * group;
@@ -125,7 +174,31 @@ static void expand_affine(const msgl_packed *p, size_t row, size_t from, size_t 
     }
 }
 
-const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows};
+// Codes of 7 bits are kept in 8 as they are: biases are what code 0 stands for. Of 8 bits q is code
+// - 128, as products want it.
+static bool codes_affine(const msgl_packed *p, msgl_codes *out)
+{
+    const msgl_packing *how = p->how;
+    *out = (msgl_codes){.bits = how->bits == 7 ? 8 : how->bits,
+                        .group = 32,
+                        .zero = how->bits >= 7 ? 128 : 0,
+                        .offset = MSGL_OFFSET_MIN,
+                        .number = how->sides[MSGL_SCALES].type};
+    return how->sides[MSGL_BIASES].type == out->number;
+}
+
+static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const stream s = stream_of_row(p, row);
+    const msgl_side *scales = &p->how->sides[MSGL_SCALES], *biases = &p->how->sides[MSGL_BIASES];
+    const size_t at = row * groups_of(p) + from / p->how->group;
+    split_codes(&s, from, 0, out);
+    out->d = msgl__number_bits(scales->data, scales->type, at);
+    out->dmin = msgl__number_bits(biases->data, biases->type, at);
+}
+
+const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows, codes_affine,
+                                         split_affine};
 
 // ---- GPTQ: codes down the rows of [cols, rows] ----
 
@@ -136,28 +209,52 @@ const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows
 static grouped group_of_gptq(const msgl_packed *p, size_t row, size_t group)
 {
     const msgl_packing *how = p->how;
-    grouped g = {.scale = msgl__side_at(p, MSGL_SCALES, group * p->rows + row),
-                 .zero = (float)how->zero};
+    grouped g = {.at = group * p->rows + row, .zero = (uint32_t)how->zero};
     const uint8_t *zeros = how->sides[MSGL_ZEROS].data;
     if (zeros == NULL) return g;
     const stream s = {zeros + group * words_of(how, p->rows) * 4, 1, (uint32_t)how->bits, 0, 0};
     if (how->zeros_plus == 0) {
-        g.zero = (float)code_at(&s, row);
+        g.zero = code_at(&s, row);
         return g;
     }
     const size_t bit = row * s.bits; // 32 is a multiple of bits
     const uint32_t word = msgl__block_u32(s.words + bit / 32 * 4) + how->zeros_plus;
-    g.zero = (float)(word >> bit % 32 & ((1u << s.bits) - 1));
+    g.zero = word >> bit % 32 & ((1u << s.bits) - 1);
     return g;
+}
+
+static stream stream_of_gptq(const msgl_packed *p, size_t row)
+{
+    return (stream){p->data + 4 * row, p->rows, (uint32_t)p->how->bits, 0, 0};
 }
 
 static void expand_gptq(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const stream s = {p->data + 4 * row, p->rows, (uint32_t)p->how->bits, 0, 0};
+    const stream s = stream_of_gptq(p, row);
     expand(p, &s, row, from, n, group_of_gptq, values);
 }
 
-const msgl_stored msgl__stored_gptq = {"GPTQ", expand_gptq, NULL};
+static void split_gptq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const stream s = stream_of_gptq(p, row);
+    split(p, &s, row, from, group_of_gptq, out);
+}
+
+// Symmetric files have zero points too, which are all in the codes' middle.
+static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
+{
+    if (!codes(p, out)) return false;
+    bool same = out->offset == MSGL_OFFSET_ZERO;
+    for (size_t i = 0; i < groups_of(p) && same; i++) {
+        for (size_t r = 0; r < p->rows && same; r++) {
+            same = group_of_gptq(p, r, i).zero == (uint32_t)out->zero;
+        }
+    }
+    if (same) out->offset = MSGL_OFFSET_NONE;
+    return true;
+}
+
+const msgl_stored msgl__stored_gptq = {"GPTQ", expand_gptq, NULL, codes_gptq, split_gptq};
 
 // ---- AWQ, 4 bits ----
 
@@ -173,8 +270,7 @@ static stream stream_of_awq(const uint8_t *words, size_t rows, size_t row)
 static grouped group_of_awq(const msgl_packed *p, size_t row, size_t group)
 {
     const stream s = stream_of_awq(p->how->sides[MSGL_ZEROS].data, p->rows, row);
-    return (grouped){.scale = msgl__side_at(p, MSGL_SCALES, group * p->rows + row),
-                     .zero = (float)code_at(&s, group)};
+    return (grouped){.at = group * p->rows + row, .zero = code_at(&s, group)};
 }
 
 // "gemm": [cols, rows / 8], eight rows of the matrix in a word.
@@ -184,7 +280,13 @@ static void expand_awq(const msgl_packed *p, size_t row, size_t from, size_t n, 
     expand(p, &s, row, from, n, group_of_awq, values);
 }
 
-const msgl_stored msgl__stored_awq = {"AWQ", expand_awq, NULL};
+static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const stream s = stream_of_awq(p->data, p->rows, row);
+    split(p, &s, row, from, group_of_awq, out);
+}
+
+const msgl_stored msgl__stored_awq = {"AWQ", expand_awq, NULL, codes, split_awq};
 
 // ZEROS [rows, W] and SCALES [rows, 8 W], W words being room for the groups' zero points or more.
 static grouped group_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
@@ -192,15 +294,21 @@ static grouped group_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
     const msgl_side *zeros = &p->how->sides[MSGL_ZEROS];
     const size_t words = zeros->bytes / 4 / p->rows;
     const stream s = {zeros->data + row * words * 4, 1, 4, 8, 0};
-    return (grouped){.scale = msgl__side_at(p, MSGL_SCALES, row * words * 8 + group),
-                     .zero = (float)code_at(&s, group)};
+    return (grouped){.at = row * words * 8 + group, .zero = code_at(&s, group)};
 }
 
 // "gemv": [rows, cols / 8], in order.
 static void expand_awq_rows(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
 {
-    const stream s = {p->data + row * (p->cols / 8) * 4, 1, 4, 8, 0};
+    const stream s = stream_of_row(p, row);
     expand(p, &s, row, from, n, group_of_awq_rows, values);
 }
 
-const msgl_stored msgl__stored_awq_rows = {"AWQ by rows", expand_awq_rows, span_rows};
+static void split_awq_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const stream s = stream_of_row(p, row);
+    split(p, &s, row, from, group_of_awq_rows, out);
+}
+
+const msgl_stored msgl__stored_awq_rows = {"AWQ by rows", expand_awq_rows, span_rows, codes,
+                                           split_awq_rows};

@@ -3,6 +3,7 @@
 // NVFP4 as safetensors have it: e2m1, a scale for each 16 of a row, and one for all.
 #include <math.h>
 
+#include "quant/internal.h"
 #include "quant/stored.h"
 
 // value: e2m1 * (SCALES / GLOBAL), as compressed-tensors has it, or e2m1 * (SCALES * GLOBAL), as
@@ -32,4 +33,26 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = (end + 1) / 2 - begin / 2;
 }
 
-const msgl_stored msgl__stored_fp4 = {"NVFP4", expand, span};
+// Code 8, which is -0, becomes 0 here.
+static bool codes(const msgl_packed *p, msgl_codes *out)
+{
+    const float global = msgl__side_at(p, MSGL_GLOBAL, 0), factor = p->how->divided ? 2 : 0.5f;
+    *out = (msgl_codes){.bits = 4,
+                        .group = 16,
+                        .values = msgl__fp4_doubled,
+                        .span = 16,
+                        .number = MSGL_NUMBER_E4M3,
+                        .factor = factor * global,
+                        .divided = p->how->divided};
+    return p->how->group == 16 && isnormal(global) && isnormal(out->factor);
+}
+
+static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const size_t group = row * (p->cols / 16) + from / 16;
+    const uint8_t *at = p->data + (row * p->cols + from) / 2;
+    for (size_t i = 0; i < 32; i++) out->codes[i] = at[i / 2] >> (i % 2 * 4) & 15;
+    for (size_t i = 0; i < 2; i++) out->c[i] = p->how->sides[MSGL_SCALES].data[group + i];
+}
+
+const msgl_stored msgl__stored_fp4 = {"NVFP4", expand, span, codes, split};

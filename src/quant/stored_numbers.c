@@ -79,4 +79,29 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = end - begin;
 }
 
-const msgl_stored msgl__stored_numbers = {"numbers", expand, span};
+// I8: the code is the number + 128. What is multiplied twice is not what one multiplication gives.
+static bool codes(const msgl_packed *p, msgl_codes *out)
+{
+    const msgl_side *zeros = &p->how->sides[MSGL_ZEROS];
+    *out = (msgl_codes){.bits = 8,
+                        .group = 32,
+                        .zero = 128,
+                        .offset = zeros->data != NULL ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE,
+                        .number = p->how->sides[MSGL_SCALES].type};
+    return p->how->number == MSGL_NUMBER_I8 && p->how->factor == 0 &&
+           (zeros->data == NULL || zeros->type == MSGL_NUMBER_I8);
+}
+
+static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_packing *how = p->how;
+    const msgl_side *scales = &how->sides[MSGL_SCALES], *zeros = &how->sides[MSGL_ZEROS];
+    const size_t groups = (p->cols + how->group - 1) / how->group;
+    const size_t group = row / how->group_rows * groups + from / how->group;
+    const uint8_t *at = p->data + row * p->cols + from;
+    for (size_t i = 0; i < 32; i++) out->codes[i] = at[i] ^ 0x80;
+    out->d = msgl__number_bits(scales->data, scales->type, group);
+    if (zeros->data != NULL) out->e[0] = zeros->data[group];
+}
+
+const msgl_stored msgl__stored_numbers = {"numbers", expand, span, codes, split};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Models whose matrices are packed in every form that safetensors have: the log-probabilities of
-// the same models in f32, to the bit, on one rank and on two, which cut groups of 128 columns in
-// halves. Products are of members in different forms: k is never packed.
+// the same models in f32, to the bit, expanded and as they are in the file, on one rank and on two,
+// which cut groups of 128 columns in halves. In bf16, what is kept is near them. Products are of
+// members in different forms: k is never packed.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,14 +96,69 @@ static void write_model(const folder *f, const tensors_out *o, const char *quant
     json_decref(config);
 }
 
-// Log-probabilities [TOKENS, VOCAB] of a prompt.
-static float *run(const folder *f, int32_t ranks)
+// Log-probabilities [TOKENS, VOCAB] of a prompt; weights "auto": packed ones as they are. *bytes:
+// of the weights.
+static float *run(const folder *f, int32_t ranks, const char *dtype, const char *weights,
+                  const char *level, size_t *bytes)
 {
     int32_t ids[TOKENS];
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
-    const harness_target target = {.ranks = ranks, .weights = "float32"};
-    const msgl_options cfg = harness_config_for(f->dir, "float32", &target);
+    const harness_target target = {.ranks = ranks, .weights = weights, .level = level};
+    const msgl_options cfg = harness_config_for(f->dir, dtype, &target);
+    harness h;
+    harness_open(&h, &cfg);
+    *bytes = h.info->weight_bytes;
+    harness_close(&h);
     return harness_prompt(&cfg, ids, TOKENS);
+}
+
+static void check_same(const packer *k, int32_t ranks, const char *weights, const float *got,
+                       const float *want)
+{
+    for (int i = 0; i < TOKENS * VOCAB; i++) {
+        if (got[i] == want[i]) continue;
+        fail_msg("%s, %s, %d ranks: %g, not %g", k->name, weights, ranks, got[i], want[i]);
+    }
+}
+
+// Bits that a packed weight takes, if so many bytes are less than with f32.
+static double bits_of(size_t bytes, size_t expanded)
+{
+    const double weights = (5 * WIDTH + KV_HEADS * HEAD) * WIDTH;
+    return 32 - 8 * ((double)expanded - (double)bytes) / weights;
+}
+
+// Codes with scales and zero points, and what fills them up.
+static void check_bits(const packer *k, size_t bytes, size_t expanded)
+{
+    const double bits = bits_of(bytes, expanded);
+    if ((k->with & EXPANDED) == 0) print_message("%s: %.3f bits a weight\n", k->name, bits);
+    assert_true((k->with & EXPANDED) != 0 ? bytes == expanded
+                                          : bits > k->bits && bits < k->bits + 2.1);
+}
+
+// The mean Kullback-Leibler divergence of the rows.
+static double divergence(const float *got, const float *want)
+{
+    double sum = 0;
+    for (int i = 0; i < TOKENS * VOCAB; i++) {
+        sum += exp((double)want[i]) * ((double)want[i] - (double)got[i]);
+    }
+    return sum / TOKENS;
+}
+
+// Activations are rounded to bf16 with AMX, else to 8 bits.
+static void check_near(const packer *k, const folder *packed, const float *want)
+{
+    static const char *const levels[] = {NULL, "avx2"};
+    for (size_t i = 0; i < MSGL_COUNT(levels); i++) {
+        size_t bytes;
+        float *got = run(packed, 1, "bfloat16", "auto", levels[i], &bytes);
+        const double kl = divergence(got, want);
+        print_message("%s: divergence %.2e\n", k->name, kl);
+        assert_true(kl > 0 && kl < 0.005);
+        free(got);
+    }
 }
 
 static void compare(const packer *k, uint64_t seed)
@@ -117,16 +173,19 @@ static void compare(const packer *k, uint64_t seed)
     write_model(&packed, &f.packed, k->config);
     write_model(&floats, &f.floats, NULL);
     for (int32_t ranks = 2; ranks >= 1; ranks--) {
-        float *want = run(&floats, ranks), *got = run(&packed, ranks);
-        float width = 0;
-        for (int i = 0; i < TOKENS * VOCAB; i++) {
-            width = fmaxf(width, fabsf(want[i]));
-            if (got[i] == want[i]) continue;
-            fail_msg("%s, %d ranks: %g, not %g", k->name, ranks, got[i], want[i]);
-        }
+        size_t expanded, bytes;
+        float *want = run(&floats, ranks, "float32", "float32", NULL, &expanded), width = 0;
+        for (int i = 0; i < TOKENS * VOCAB; i++) width = fmaxf(width, fabsf(want[i]));
         assert_true(width > 1); // these are log-probabilities that differ
+        static const char *const weights[] = {"float32", "auto"};
+        for (size_t i = 0; i < MSGL_COUNT(weights); i++) {
+            float *got = run(&packed, ranks, "float32", weights[i], NULL, &bytes);
+            check_same(k, ranks, weights[i], got, want);
+            free(got);
+        }
+        if (ranks == 1) check_bits(k, bytes, expanded);
+        if (ranks == 1 && (k->with & EXPANDED) == 0) check_near(k, &packed, want);
         free(want);
-        free(got);
     }
     folder_remove(&packed);
     folder_remove(&floats);

@@ -18,6 +18,19 @@ static void check_text(int code, const msgl_err *err)
     if (code != 0 && (err->text[0] == '\0' || strchr(err->text, '\n') != NULL)) __builtin_trap();
 }
 
+// All parts of its codes, if it has any.
+static void split_all(const msgl_packed *p)
+{
+    msgl_codes codes;
+    if (!msgl__stored_codes(p, 0, p->cols, &codes)) return;
+    for (size_t r = 0; r < p->rows; r++) {
+        for (size_t c = 0; c < p->cols; c += 32) {
+            msgl_code_part part = {0};
+            p->how->form->split(p, r, c, &part);
+        }
+    }
+}
+
 // Every value of a packed tensor.
 static void expand_all(const msgl_tensor *t)
 {
@@ -32,6 +45,7 @@ static void expand_all(const msgl_tensor *t)
             t->packing.form->expand(&p, r, c, n, values);
         }
     }
+    split_all(&p);
     if (t->packing.form->span == NULL) return;
     size_t from, bytes;
     t->packing.form->span(&p, 0, p.rows * p.cols, &from, &bytes);

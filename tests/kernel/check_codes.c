@@ -6,9 +6,10 @@
 #include "kernel/checkkern.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "quant/blocks.h"
+#include "quant/stored.h"
 
 void msgl__check_codes(checkkern *ck);
 
@@ -37,19 +38,73 @@ static void draw_block(checkkern *ck, const msgl_blocks *b, uint8_t *block, floa
     }
 }
 
+// ---- forms of one level, as packed safetensors have them ----
+
+static void split_part(const uint8_t *block, msgl_code_block *out)
+{
+    msgl_code_part part;
+    memcpy(&part, block, sizeof part);
+    memcpy(out->codes, part.codes, sizeof part.codes);
+    memcpy(out->c, part.c, sizeof part.c);
+    memcpy(out->e, part.e, sizeof part.e);
+    out->d = part.d;
+    out->dmin = part.dmin;
+}
+
+// The bits of a random number of this type, or a byte that is one.
+static uint32_t draw_number(checkkern *ck, msgl_number type)
+{
+    const float v = msgl__ck_normal(ck) * 0.05f;
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    if (type == MSGL_NUMBER_F16) return msgl__f32_to_f16(v);
+    if (type == MSGL_NUMBER_BF16) return msgl__f32_to_bf16(v);
+    if (type == MSGL_NUMBER_E4M3) { // subnormal ones too
+        return msgl__f32_to_e4m3(v * (msgl__ck_int(ck, 0, 1) == 0 ? 100 : 0.1f));
+    }
+    if (type == MSGL_NUMBER_F32) return bits;
+    return (uint32_t)msgl__ck_int(ck, 0, 9) + (msgl__ck_int(ck, 0, 3) == 0 ? 0 : 115);
+}
+
+// 32 columns; scale and offset stay as they are within a span.
+static void draw_part(checkkern *ck, const msgl_codes *c, bool first, msgl_code_part *part)
+{
+    for (int i = 0; i < 32; i++)
+        part->codes[i] = (uint8_t)(msgl__ck_rand(ck) & ((1u << c->bits) - 1));
+    if (!first) return;
+    part->d = draw_number(ck, c->number);
+    part->dmin = draw_number(ck, c->number);
+    for (int i = 0; i < 2; i++) part->c[i] = (uint8_t)draw_number(ck, c->number);
+    part->e[0] = (uint8_t)(msgl__ck_int(ck, 0, (1 << c->bits) - 1) - (1 << (c->bits - 1)));
+}
+
+// A row of blocks, whose values are k.
+static void draw_blocks(checkkern *ck, const msgl_blocks *b, int k, uint8_t *row, float *values)
+{
+    msgl_code_part part = {0};
+    for (int at = 0; at < k; at += b->elements, row += b->bytes) {
+        if (b->codes == NULL || b->codes->split != split_part) {
+            draw_block(ck, b, row, values + at);
+            continue;
+        }
+        const int span = b->codes->span;
+        draw_part(ck, b->codes, span == 0 ? at == 0 : at % span == 0, &part);
+        memcpy(row, &part, sizeof part);
+        msgl__blocks_expand(b, row, values + at);
+    }
+}
+
 // Repacked in pieces of random size, last rows first.
 static stored make(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k)
 {
     const size_t row = (size_t)(k / b->elements) * (size_t)b->bytes, ld = row + 5;
-    const size_t blocks = (size_t)(k / b->elements);
-    stored s = {.w = {.format = ck->cur->gemm.kept(b, k, exact), .n = n, .k = k},
+    msgl_wformat *format = msgl__ck_alloc(ck, sizeof *format);
+    msgl__ck_true(ck, ck->cur->gemm.keep(b, k, exact, format), "%s is kept", b->name);
+    stored s = {.w = {.format = format, .n = n, .k = k},
                 .values = msgl__ck_alloc(ck, (size_t)n * (size_t)k * sizeof(float))};
     uint8_t *src = msgl__ck_alloc(ck, (size_t)n * ld);
     for (size_t r = 0; r < (size_t)n; r++) {
-        for (size_t i = 0; i < blocks; i++) {
-            draw_block(ck, b, src + r * ld + i * (size_t)b->bytes,
-                       s.values + r * (size_t)k + i * (size_t)b->elements);
-        }
+        draw_blocks(ck, b, k, src + r * ld, s.values + r * (size_t)k);
     }
     s.w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&s.w));
     for (int end = n; end > 0;) {
@@ -167,20 +222,66 @@ static void check_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, 
 }
 
 // Columns that are whole blocks of every form, whole chunks and less.
-static void check_form(checkkern *ck, const char *name, bool exact)
+static void check_form(checkkern *ck, const msgl_blocks *b, bool exact)
 {
-    static const int SHAPES[][3] = {{1, 1, 1},  {1, 17, 3},  {2, 33, 2},   {5, 16, 9},
-                                    {9, 40, 1}, {70, 35, 2}, {131, 20, 1}, {261, 150, 1}};
-    const msgl_blocks *b = msgl__blocks_of_ggml(name);
+    static const int SHAPES[][3] = {{1, 1, 1},   {1, 17, 3},   {2, 33, 2},
+                                    {5, 16, 9},  {4, 18, 21},  {9, 40, 1},
+                                    {70, 35, 2}, {131, 20, 1}, {261, 150, 1}};
     if (exact != (b->codes == NULL) && b->codes == NULL) return; // nothing but exact
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s%s",
-                       name, exact ? "_exact" : "")) {
+                       b->name, exact ? "_exact" : "")) {
         return;
     }
     const int unit = b->elements < 32 ? 32 : b->elements;
     for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
         check_shape(ck, b, exact, SHAPES[i][0], SHAPES[i][1], SHAPES[i][2] * unit);
     }
+}
+
+// Codes of parts, by a name of their own.
+static void check_part(checkkern *ck, msgl_codes c, const char *what)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%d_bits_%s_%d", (int)c.bits, what, (int)c.span);
+    c.split = split_part;
+    const msgl_blocks b = {name, 32, sizeof(msgl_code_part), &c, NULL};
+    check_form(ck, &b, false);
+    check_form(ck, &b, true);
+}
+
+// Each type of scales with each offset and span, and each number of bits with each offset.
+static void check_one_level(checkkern *ck)
+{
+    static const int BITS[] = {2, 3, 4, 5, 6, 8}, SPANS[] = {32, 64, 128, 256, 0};
+    static const char *const WHAT[3][3] = {{"f32", "f32_zero", "f32_min"},
+                                           {"f16", "f16_zero", "f16_min"},
+                                           {"bf16", "bf16_zero", "bf16_min"}};
+    enum { ALL = 3 * 3 * 5 };
+    for (int i = 0; i < ALL; i++) {
+        const int offset = i % 3, number = i / 3 % 3, bits = BITS[(i / 3 + i / 18) % 6];
+        const msgl_codes c = {.bits = bits,
+                              .group = 32,
+                              .zero = offset == MSGL_OFFSET_MIN && bits < 8 ? 0 : 1 << (bits - 1),
+                              .offset = (msgl_offset)offset,
+                              .number = (msgl_number)number,
+                              .span = SPANS[i / 9]};
+        check_part(ck, c, WHAT[number][offset]);
+    }
+    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    msgl_codes c = {.bits = 4,
+                    .group = 32,
+                    .values = values,
+                    .span = 32,
+                    .number = MSGL_NUMBER_E8M0,
+                    .factor = 0.5f};
+    check_part(ck, c, "e8m0");
+    c.group = c.span = 16;
+    c.number = MSGL_NUMBER_E4M3;
+    c.factor = 0.03f;
+    check_part(ck, c, "e4m3_times");
+    c.factor = 29;
+    c.divided = true;
+    check_part(ck, c, "e4m3_divided");
 }
 
 // A weight with rows of several formats gives each of them the bits that it has alone; a gate and
@@ -295,8 +396,9 @@ void msgl__check_codes(checkkern *ck)
 {
     check_q4(ck);
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
-        check_form(ck, NAMES[i], false);
-        check_form(ck, NAMES[i], true);
+        check_form(ck, msgl__blocks_of_ggml(NAMES[i]), false);
+        check_form(ck, msgl__blocks_of_ggml(NAMES[i]), true);
     }
+    check_one_level(ck);
     check_parts(ck);
 }

@@ -275,14 +275,130 @@ static void test_numbers(void **state)
     assert_int_equal(msgl__integer_at((const uint8_t *)wide, MSGL_NUMBER_I32, 1), -1);
 }
 
+// Columns from first_col on by way of their codes, which have scales by so many columns.
+static void check_codes(const msgl_packed *p, size_t first_col, int32_t span)
+{
+    msgl_codes codes;
+    assert_true(msgl__stored_codes(p, first_col, p->cols - first_col, &codes));
+    assert_int_equal(codes.span, span);
+    const msgl_blocks b = {"", 32, sizeof(msgl_code_part), &codes, NULL};
+    for (size_t at = 0; at < p->rows * (p->cols - first_col); at += 32) {
+        const size_t row = at / (p->cols - first_col);
+        const size_t col = first_col + at % (p->cols - first_col);
+        float want[32], got[32];
+        msgl_code_part part = {0};
+        p->how->form->expand(p, row, col, 32, want);
+        p->how->form->split(p, row, col, &part);
+        msgl__blocks_expand(&b, (const uint8_t *)&part, got);
+        for (int i = 0; i < 32; i++) {
+            if (got[i] == want[i] || (isnan(got[i]) && isnan(want[i]))) continue;
+            fail_msg("%s: row %zu from %zu: element %d: %g, not %g", p->how->form->name, row, col,
+                     i, (double)got[i], (double)want[i]);
+        }
+    }
+}
+
+// Bytes that are no numbers' in particular.
+static void scatter(uint8_t *to, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] = (uint8_t)((i * i * 40503u + i * 151) >> 3);
+}
+
+// Groups of 96 columns, with 7 bits, which become 8, and scales of any value, infinity and NaN too.
+static void test_codes_of_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 4, COLS = 288, GROUPS = 3, BITS = 7, WORDS = COLS * BITS / 32 };
+    static uint8_t words[ROWS * WORDS * 4], zeros[GROUPS * 4], scales[ROWS * GROUPS * 4];
+    scatter(words, sizeof words);
+    scatter(zeros, sizeof zeros);
+    scatter(scales, sizeof scales);
+    memcpy(scales, "\0\0\x80\x7f\0\0\xc0\x7f\1\0\0\0", 12);
+    msgl_packing how = {.form = &msgl__stored_rows,
+                        .bits = BITS,
+                        .zero = 64,
+                        .group_rows = 1,
+                        .group = 96,
+                        .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                        .sides[MSGL_ZEROS] = side(zeros, sizeof zeros, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, words, ROWS, COLS};
+    check_codes(&p, 0, 32);
+    check_codes(&p, 96, 32);
+    how.group = 128; // the last one has 32
+    check_codes(&p, 0, 128);
+    check_codes(&p, 64, 64);
+    check_codes(&p, 128, 128);
+    how.group = COLS;
+    check_codes(&p, 32, 0);
+    how.sides[MSGL_ZEROS].data = NULL;
+    check_codes(&p, 0, 0);
+    msgl_codes codes;
+    assert_false(msgl__stored_codes(&p, 16, COLS - 16, &codes));
+    assert_false(msgl__stored_codes(&p, 0, COLS - 16, &codes));
+    how.group = 48;
+    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
+    how.group = 96;
+    how.sides[MSGL_ORDER] = side(words, COLS * 4, MSGL_NUMBER_I32);
+    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
+}
+
+static void test_codes_of_others(void **state)
+{
+    (void)state;
+    enum { ROWS = 8, COLS = 128 };
+    static uint8_t bytes[ROWS * COLS], scales[ROWS * 8 * 2], biases[ROWS * 2 * 2], zeros[ROWS * 2];
+    static const float global = 29;
+    scatter(bytes, sizeof bytes);
+    scatter(scales, sizeof scales);
+    scatter(biases, sizeof biases);
+    scatter(zeros, sizeof zeros);
+    msgl_packing how = {.form = &msgl__stored_affine,
+                        .bits = 8,
+                        .group_rows = 1,
+                        .group = 64,
+                        .sides[MSGL_SCALES] = side(scales, ROWS * 4, MSGL_NUMBER_F16),
+                        .sides[MSGL_BIASES] = side(biases, ROWS * 4, MSGL_NUMBER_F16)};
+    const msgl_packed p = {&how, bytes, ROWS, COLS};
+    check_codes(&p, 0, 64);
+    how.bits = 7;
+    check_codes(&p, 64, 64);
+    how = (msgl_packing){.form = &msgl__stored_numbers,
+                         .number = MSGL_NUMBER_I8,
+                         .group_rows = 1,
+                         .group = 64,
+                         .sides[MSGL_SCALES] = side(scales, ROWS * 4, MSGL_NUMBER_BF16),
+                         .sides[MSGL_ZEROS] = side(zeros, ROWS * 2, MSGL_NUMBER_I8)};
+    check_codes(&p, 0, 64);
+    how.group_rows = ROWS;
+    how.group = COLS;
+    check_codes(&p, 0, 0);
+    how.number = MSGL_NUMBER_E4M3;
+    msgl_codes codes;
+    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
+    scales[0] = 0, scales[1] = 255, scales[2] = 1;
+    how = (msgl_packing){.form = &msgl__stored_blocks,
+                         .blocks = &msgl__blocks_ocp_mxfp4,
+                         .sides[MSGL_SCALES] = side(scales, ROWS * 4, MSGL_NUMBER_E8M0)};
+    check_codes(&p, 0, 32);
+    scales[0] = 0x7f;
+    how = (msgl_packing){.form = &msgl__stored_fp4,
+                         .group = 16,
+                         .sides[MSGL_SCALES] = side(scales, ROWS * 8, MSGL_NUMBER_E4M3),
+                         .sides[MSGL_GLOBAL] = side(&global, 4, MSGL_NUMBER_F32)};
+    check_codes(&p, 0, 16);
+    how.divided = true;
+    check_codes(&p, 32, 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packed_4), cmocka_unit_test(test_packed_zeros),
-        cmocka_unit_test(test_packed_3), cmocka_unit_test(test_gptq),
-        cmocka_unit_test(test_gptq_3),   cmocka_unit_test(test_awq),
-        cmocka_unit_test(test_nvfp4),    cmocka_unit_test(test_codebook),
-        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_affine),
+        cmocka_unit_test(test_packed_4),      cmocka_unit_test(test_packed_zeros),
+        cmocka_unit_test(test_packed_3),      cmocka_unit_test(test_gptq),
+        cmocka_unit_test(test_gptq_3),        cmocka_unit_test(test_awq),
+        cmocka_unit_test(test_nvfp4),         cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_affine),
+        cmocka_unit_test(test_codes_of_rows), cmocka_unit_test(test_codes_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

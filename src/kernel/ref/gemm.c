@@ -163,10 +163,12 @@ static void panel_codes(const msgl_gemm_block *b, int col, int n)
     const msgl_codes *c = b->format->blocks->codes;
     const char *w = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
     const int blocks = msgl__codes_blocks(b->k);
+    const char *const panel = w;
+    w += msgl__codes_front_bytes(c);
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
         msgl_codes_scales s;
-        msgl__codes_scales_of(c, w, some, &s);
+        msgl__codes_scales_of(c, panel, w, some, &s);
         w += msgl__codes_scales_bytes(c, some);
         for (int at = 0; at < some; at++, w += msgl__codes_block_bytes(c)) {
             int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES];
@@ -224,7 +226,7 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
     *k = (msgl_gemm_kernels){
         .name = msgl__cpu_level_name(level),
         .formats = FORMATS,
-        .kept = msgl__gemm_kept,
+        .keep = msgl__gemm_keep,
         .linear = linear,
         .grouped = grouped,
         .heads = heads,

@@ -340,11 +340,11 @@ static void panels(const msgl_gemm_block *b, buffers *w, const char *codes[2], c
 {
     const msgl_codes *c = b->format->blocks->codes;
     const int blocks = msgl__codes_blocks(b->k);
-    size_t at = 0;
+    size_t at = msgl__codes_front_bytes(c);
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
         for (int p = 0; p < 2; p++) {
-            msgl__codes_scales_of(c, codes[p] + at, some, &w->scales[p]);
+            msgl__codes_scales_of(c, codes[p], codes[p] + at, some, &w->scales[p]);
             EXPANDS[c->bits](codes[p] + at + msgl__codes_scales_bytes(c, some), some, t, w->b[p]);
         }
         MSGL_AMX_BARRIER(w->b);
