@@ -40,7 +40,9 @@ enum {
     MSGL_CODES_GROUPS = 16, // of a chunk, at most
 };
 
-// Of a block of a prepared row; all of them are in front of the row's integers.
+// Of a block of a prepared row. Rows are prepared 16 at a time (the last ones fewer), so that
+// kernels, which go over all rows with a block of weights, read one line after the other: the
+// integers of all rows by block, [k / 32][rows][32], and behind them the heads, [k / 32][rows].
 typedef struct msgl_codes_head {
     float scale;
     float sum, sum16[2]; // of the rounded activations: of all 32, and of each half
@@ -113,16 +115,25 @@ static inline size_t msgl__codes_chunk_bytes(const msgl_codes *c, int blocks)
     return msgl__codes_scales_bytes(c, blocks) + (size_t)blocks * msgl__codes_block_bytes(c);
 }
 
-static inline size_t msgl__codes_heads_bytes(int k)
-{
-    return msgl__round_up((size_t)msgl__codes_blocks(k) * sizeof(msgl_codes_head), 64);
-}
-
 // msgl_gemm_micro.row_bytes, of rows with integers of `size` bytes.
 static inline size_t msgl__codes_row_bytes(int k, size_t size)
 {
-    return msgl__codes_heads_bytes(k) +
-           ((size_t)msgl__codes_blocks(k) * MSGL_CODES_BLOCK + 64) * size;
+    return (size_t)msgl__codes_blocks(k) * (MSGL_CODES_BLOCK * size + sizeof(msgl_codes_head));
+}
+
+// Where the first of `rows` <= 16 rows, which were prepared together at `a`, has its integers and
+// its head of a block. The others' are behind it.
+typedef struct msgl_codes_rows_at {
+    const char *x;
+    const msgl_codes_head *heads;
+} msgl_codes_rows_at;
+static inline msgl_codes_rows_at msgl__codes_rows(const char *a, int rows, int blocks, int block,
+                                                  size_t size)
+{
+    const size_t x_bytes = (size_t)rows * MSGL_CODES_BLOCK * size;
+    const char *heads = a + (size_t)blocks * x_bytes;
+    return (msgl_codes_rows_at){a + (size_t)block * x_bytes,
+                                (const msgl_codes_head *)heads + (size_t)block * (size_t)rows};
 }
 
 // Lanes that the level has in a vector, and how they come from memory: numbers of 8 and 16 bits as
@@ -359,11 +370,11 @@ MSGL_INLINE void msgl__codes_scales_of(const msgl_codes *c, const char *panel, c
 }
 
 // How a prepared row holds its integers.
-typedef enum msgl_codes_rows {
+typedef enum msgl_codes_kind {
     MSGL_CODES_SIGNED,   // bytes
     MSGL_CODES_UNSIGNED, // bytes, + 128
     MSGL_CODES_WIDE,     // 16 bits: of every four the first and third, then the second and fourth
-} msgl_codes_rows;
+} msgl_codes_kind;
 
 // Rounds 32 activations as MSGL_WFORMAT_INT8 says.
 MSGL_INLINE msgl_codes_head msgl__codes_round(const float *v, int8_t *q)
@@ -375,35 +386,36 @@ MSGL_INLINE msgl_codes_head msgl__codes_round(const float *v, int8_t *q)
         scale, scale * (float)(first + second), {scale * (float)first, scale * (float)second}};
 }
 
-MSGL_INLINE char *msgl__codes_put(const int8_t q[MSGL_CODES_BLOCK], char *to,
-                                  const msgl_codes_rows how)
+MSGL_INLINE void msgl__codes_put(const int8_t q[MSGL_CODES_BLOCK], char *to,
+                                 const msgl_codes_kind how)
 {
     if (how == MSGL_CODES_WIDE) {
         for (int i = 0; i < MSGL_CODES_BLOCK; i += 4, to += 8) {
             const int16_t four[4] = {q[i], q[i + 2], q[i + 1], q[i + 3]};
             memcpy(to, four, sizeof four);
         }
-        return to;
+        return;
     }
     const uint8_t flip = how == MSGL_CODES_UNSIGNED ? 0x80 : 0;
     for (int i = 0; i < MSGL_CODES_BLOCK; i++) to[i] = (char)((uint8_t)q[i] ^ flip);
-    return to + MSGL_CODES_BLOCK;
 }
 
 // msgl_gemm_micro.prepare of codes.
 MSGL_INLINE void msgl__codes_prepare(const float *in, size_t ld_in, int rows, int k, char *a,
-                                     size_t row_bytes, const msgl_codes_rows how)
+                                     const msgl_codes_kind how)
 {
-    for (int r = 0; r < rows; r++, a += row_bytes, in += ld_in) {
-        char *to = a + msgl__codes_heads_bytes(k);
-        msgl_codes_head *head = (msgl_codes_head *)a;
-        for (int at = 0; at < k; at += MSGL_CODES_BLOCK, head++) {
-            const float *v = in + at;
+    const size_t size = how == MSGL_CODES_WIDE ? 2 : 1, bytes = MSGL_CODES_BLOCK * size;
+    const size_t n = (size_t)rows, blocks = (size_t)msgl__codes_blocks(k);
+    msgl_codes_head *heads = (msgl_codes_head *)(a + n * blocks * bytes);
+    for (size_t r = 0; r < n; r++, in += ld_in) {
+        for (size_t i = 0; i < blocks; i++) {
+            const float *v = in + i * MSGL_CODES_BLOCK;
+            const int left = k - (int)i * MSGL_CODES_BLOCK;
             float last[MSGL_CODES_BLOCK] = {0};
             int8_t q[MSGL_CODES_BLOCK];
-            if (k - at < MSGL_CODES_BLOCK) v = memcpy(last, v, (size_t)(k - at) * sizeof *v);
-            *head = msgl__codes_round(v, q);
-            to = msgl__codes_put(q, to, how);
+            if (left < MSGL_CODES_BLOCK) v = memcpy(last, v, (size_t)left * sizeof *v);
+            heads[i * n + r] = msgl__codes_round(v, q);
+            msgl__codes_put(q, a + (i * n + r) * bytes, how);
         }
     }
 }

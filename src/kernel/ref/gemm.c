@@ -134,7 +134,8 @@ static void block_int8(const msgl_gemm_block *b)
 
 static void prepare_codes(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {
-    msgl__codes_prepare(in, ld_in, rows, k, a, row_bytes, MSGL_CODES_SIGNED);
+    (void)row_bytes; // rows are interleaved
+    msgl__codes_prepare(in, ld_in, rows, k, a, MSGL_CODES_SIGNED);
 }
 
 // Adds block `at` of a panel's chunk; x and head: of the row's block.
@@ -174,12 +175,14 @@ static void panel_codes(const msgl_gemm_block *b, int col, int n)
             int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES];
             msgl__codes_values(c, w, q);
             for (int r = 0; r < b->rows; r++) {
-                const char *a = b->a + (size_t)r * b->a_row_bytes;
-                const int8_t *x = (const int8_t *)a + msgl__codes_heads_bytes(b->k);
+                const int first = r / MSGL_GEMM_ROWS * MSGL_GEMM_ROWS, left = b->rows - first;
+                const msgl_codes_rows_at rows = msgl__codes_rows(
+                    b->a + (size_t)first * b->a_row_bytes,
+                    left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, blocks, i + at, 1);
+                const int8_t *x = (const int8_t *)rows.x + (r - first) * MSGL_CODES_BLOCK;
                 float *sum = b->out + (size_t)r * b->ld_out + col, lanes[MSGL_GEMM_LANES] = {0};
                 if (i + at > 0) memcpy(lanes, sum, (size_t)n * sizeof *sum);
-                add_block(c, q, &s, at, x + (i + at) * MSGL_CODES_BLOCK,
-                          (const msgl_codes_head *)a + i + at, lanes);
+                add_block(c, q, &s, at, x, rows.heads + (r - first), lanes);
                 memcpy(sum, lanes, (size_t)n * sizeof *sum);
             }
         }

@@ -11,7 +11,7 @@
 
 typedef __m256i ivec, wvec;
 typedef __m256 fvec;
-enum { LANES = 8, X_BYTES = MSGL_CODES_BLOCK };
+enum { LANES = 8, X_SIZE = 1 };
 
 MSGL_INLINE wvec weights(ivec bytes)
 {
@@ -99,7 +99,8 @@ MSGL_INLINE fvec to_floats(ivec v)
 void msgl__codes_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
                               size_t row_bytes)
 {
-    msgl__codes_prepare(in, ld_in, rows, k, a, row_bytes, MSGL_CODES_SIGNED);
+    (void)row_bytes; // rows are interleaved
+    msgl__codes_prepare(in, ld_in, rows, k, a, MSGL_CODES_SIGNED);
 }
 
 void msgl__codes_block_avx2(const msgl_gemm_block *b)

@@ -11,7 +11,7 @@ typedef __m512i ivec;
 typedef struct wvec {
     __m512i even, odd; // of the bytes
 } wvec;
-enum { X_BYTES = 2 * MSGL_CODES_BLOCK };
+enum { X_SIZE = 2 };
 
 MSGL_INLINE wvec weights(ivec bytes)
 {
@@ -35,7 +35,8 @@ MSGL_INLINE ivec dot(ivec sum, wvec w, const char *x, const int step)
 void msgl__codes_prepare_avx512(const float *in, size_t ld_in, int rows, int k, char *a,
                                 size_t row_bytes)
 {
-    msgl__codes_prepare(in, ld_in, rows, k, a, row_bytes, MSGL_CODES_WIDE);
+    (void)row_bytes; // rows are interleaved
+    msgl__codes_prepare(in, ld_in, rows, k, a, MSGL_CODES_WIDE);
 }
 
 void msgl__codes_block_avx512(const msgl_gemm_block *b)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef __m512i ivec, wvec;
-enum { X_BYTES = MSGL_CODES_BLOCK };
+enum { X_SIZE = 1 };
 
 MSGL_INLINE wvec weights(ivec bytes)
 {
@@ -33,7 +33,8 @@ MSGL_INLINE ivec dot(ivec sum, wvec w, const char *x, const int step)
 void msgl__codes_prepare_avx512vnni(const float *in, size_t ld_in, int rows, int k, char *a,
                                     size_t row_bytes)
 {
-    msgl__codes_prepare(in, ld_in, rows, k, a, row_bytes, MSGL_CODES_UNSIGNED);
+    (void)row_bytes; // rows are interleaved
+    msgl__codes_prepare(in, ld_in, rows, k, a, MSGL_CODES_UNSIGNED);
 }
 
 void msgl__codes_block_avx512vnni(const msgl_gemm_block *b)
