@@ -29,13 +29,14 @@ enum {
 
 // Rows of one expert.
 typedef struct range {
-    int expert, row, rows;
-    size_t in, out;    // elements to where the rows are, of the activations and of the result
     int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
+    int expert, row, rows;
+    size_t in, out; // elements to where the rows are, of the activations and of the result
 } range;
 
 // A range and a part of its expert's weight.
 typedef struct segment {
+    int first_task;
     const range *rows;
     const msgl_weight *w; // of one format
     const msgl_gemm_micro *micro;
@@ -45,7 +46,6 @@ typedef struct segment {
     int panels;       // of w, or of its gate when that is fused
     int task_panels;  // panels per task
     int panel_blocks; // tasks along n
-    int first_task;
 } segment;
 
 // How the rows of a call are prepared for some of its products.
@@ -79,7 +79,7 @@ typedef struct plan {
     int num_forms;
     int gate_rows; // rows per task of the gate
     range *ranges;
-    int num_ranges, prepares; // prepares: tasks for one form
+    int num_ranges;
     segment *segments;
     int num_segments;
     int row_block; // rows per task, a multiple of MSGL_GEMM_ROWS
@@ -106,32 +106,21 @@ size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k)
     return msgl__gemm_panels_size(n, (size_t)msgl__gemm_kpad(k) * column);
 }
 
-static const range *find_range(const plan *p, int task)
+// The last of num elements, `size` bytes each, whose first task is not behind `task`. An element
+// begins with its first task, an int.
+static const void *find(const void *list, size_t size, int num, int task)
 {
-    int lo = 0, hi = p->num_ranges;
+    int lo = 0, hi = num, first;
     while (hi - lo > 1) {
         const int mid = lo + (hi - lo) / 2;
-        if (p->ranges[mid].first_prepare <= task) {
+        memcpy(&first, (const char *)list + (size_t)mid * size, sizeof first);
+        if (first <= task) {
             lo = mid;
         } else {
             hi = mid;
         }
     }
-    return &p->ranges[lo];
-}
-
-static const segment *find_segment(const plan *p, int task)
-{
-    int lo = 0, hi = p->num_segments;
-    while (hi - lo > 1) {
-        const int mid = lo + (hi - lo) / 2;
-        if (p->segments[mid].first_task <= task) {
-            lo = mid;
-        } else {
-            hi = mid;
-        }
-    }
-    return &p->segments[lo];
+    return (const char *)list + (size_t)lo * size;
 }
 
 // Up to MSGL_GEMM_ROWS rows, in all forms.
@@ -139,7 +128,7 @@ static void prepare_task(void *arg, int task, int worker)
 {
     (void)worker;
     const plan *p = arg;
-    const range *s = find_range(p, task);
+    const range *s = find(p->ranges, sizeof *s, p->num_ranges, task);
     const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
     const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights->k;
     const size_t row = (size_t)s->row + (size_t)at;
@@ -214,7 +203,7 @@ static void product_task(void *arg, int ticket, int worker)
     (void)ticket;
     const plan *p = arg;
     const int task = claim(p->runs, worker);
-    const segment *s = find_segment(p, task);
+    const segment *s = find(p->segments, sizeof *s, p->num_segments, task);
     const range *r = s->rows;
     const form *f = &p->forms[s->form];
     const int panel_block = (task - s->first_task) % s->panel_blocks;
@@ -430,11 +419,16 @@ static bool take_scratch(plan *p, msgl_exec *x, int m)
 static size_t rows_scratch(const msgl_weight *w, int num_weights, int m, int ranges, bool norm,
                            bool product)
 {
-    int parts = 1; // of a weight, which may have rows in a form each
-    for (int i = 0; i < num_weights; i++) {
+    int parts = 1, forms = 0; // most of a weight; and of all, a form for each format at most
+    for (int i = 0, seen = 0; i < num_weights; i++) {
         parts = num_parts(&w[i]) > parts ? num_parts(&w[i]) : parts;
+        for (int j = 0; j < num_parts(&w[i]); j++) {
+            const int bit = 1 << part_of(&w[i], j)->format->id;
+            forms += (seen & bit) == 0;
+            seen |= bit;
+        }
     }
-    const int forms = num_weights > 1 || parts > 1 ? MAX_FORMS : 1;
+    forms = min(forms, MAX_FORMS);
     // k is padded to a group of at most 64; then see msgl_gemm_micro.row_bytes.
     const size_t prepared = ((size_t)w->k + 64 + 64) * (size_t)forms;
     const size_t more = (norm ? (size_t)w->k : 0) + (product ? (size_t)w->n : 0);

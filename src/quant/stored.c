@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static void split_part(const uint8_t *block, msgl_code_block *out)
+void msgl__code_part_split(const uint8_t *block, msgl_code_block *out)
 {
     msgl_code_part part;
     memcpy(&part, block, sizeof part);
@@ -27,7 +27,7 @@ bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols, msg
     *out = (msgl_codes){0};
     if (form->codes == NULL || first_col % 32 != 0 || cols % 32 != 0) return false;
     if (!form->codes(p, out)) return false;
-    out->split = split_part;
+    out->split = msgl__code_part_split;
     const size_t group = p->how->group;
     if (out->span == 0 && group < p->cols) {
         out->span = (int32_t)common_divisor(common_divisor(MSGL_MAX_BLOCK, group), first_col);

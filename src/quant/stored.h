@@ -63,6 +63,9 @@ typedef struct msgl_code_part {
     uint8_t c[2], e[2];
 } msgl_code_part;
 
+// msgl_codes.split of a block that is a msgl_code_part's bytes.
+void msgl__code_part_split(const uint8_t *block, msgl_code_block *out);
+
 typedef struct msgl_stored {
     const char *name;
     // values[0, n): columns [from, from + n) of a row. Exact: no two roundings of one value, unless

@@ -40,17 +40,6 @@ static void draw_block(checkkern *ck, const msgl_blocks *b, uint8_t *block, floa
 
 // ---- forms of one level, as packed safetensors have them ----
 
-static void split_part(const uint8_t *block, msgl_code_block *out)
-{
-    msgl_code_part part;
-    memcpy(&part, block, sizeof part);
-    memcpy(out->codes, part.codes, sizeof part.codes);
-    memcpy(out->c, part.c, sizeof part.c);
-    memcpy(out->e, part.e, sizeof part.e);
-    out->d = part.d;
-    out->dmin = part.dmin;
-}
-
 // The bits of a random number of this type, or a byte that is one.
 static uint32_t draw_number(checkkern *ck, msgl_number type)
 {
@@ -83,7 +72,7 @@ static void draw_blocks(checkkern *ck, const msgl_blocks *b, int k, uint8_t *row
 {
     msgl_code_part part = {0};
     for (int at = 0; at < k; at += b->elements, row += b->bytes) {
-        if (b->codes == NULL || b->codes->split != split_part) {
+        if (b->codes == NULL || b->codes->split != msgl__code_part_split) {
             draw_block(ck, b, row, values + at);
             continue;
         }
@@ -243,7 +232,7 @@ static void check_part(checkkern *ck, msgl_codes c, const char *what)
 {
     char name[40];
     snprintf(name, sizeof name, "%d_bits_%s_%d", (int)c.bits, what, (int)c.span);
-    c.split = split_part;
+    c.split = msgl__code_part_split;
     const msgl_blocks b = {name, 32, sizeof(msgl_code_part), &c, NULL};
     check_form(ck, &b, false);
     check_form(ck, &b, true);

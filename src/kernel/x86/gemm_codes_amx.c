@@ -79,20 +79,22 @@ static lookup lookup_of(const msgl_codes *c)
 {
     uint16_t words[64];
     uint8_t bytes[2][128];
-    const int codes = c->bits == 8 ? 1 : 1 << c->bits;
-    lookup t;
-    for (int i = 0; i < 64; i++) {
-        const int code = i % codes; // what lies above the code's bits does not matter
-        words[i] = msgl__f32_to_bf16((float)msgl__code_value(c, (uint8_t)code));
+    lookup t = {0};
+    if (c->bits == 8) {
+        for (int i = 0; i < 128; i++) {
+            const uint16_t v = msgl__f32_to_bf16((float)i);
+            bytes[0][i] = (uint8_t)v;
+            bytes[1][i] = (uint8_t)(v >> 8);
+        }
+        for (int i = 0; i < 4; i++) t.bytes[i] = _mm512_loadu_si512(bytes[i / 2] + i % 2 * 64);
+        return t;
     }
-    for (int i = 0; i < 128; i++) {
-        const uint16_t v = msgl__f32_to_bf16((float)i);
-        bytes[0][i] = (uint8_t)v;
-        bytes[1][i] = (uint8_t)(v >> 8);
+    for (int i = 0; i < 64; i++) {
+        const int code = i % (1 << c->bits); // what lies above the code's bits does not matter
+        words[i] = msgl__f32_to_bf16((float)msgl__code_value(c, (uint8_t)code));
     }
     t.low = _mm512_loadu_si512(words);
     t.high = _mm512_loadu_si512(words + 32);
-    for (int i = 0; i < 4; i++) t.bytes[i] = _mm512_loadu_si512(bytes[i / 2] + i % 2 * 64);
     return t;
 }
 
