@@ -241,6 +241,7 @@ static void emit_counted(msgl_nfa_builder *x, int32_t kid, int32_t min, int32_t 
     const int32_t head = msgl__nfa_node(x), body = msgl__nfa_node(x), end = msgl__nfa_node(x);
     msgl__nfa_go(x, from, MSGL_EPS_GO, head, 0);
     msgl__nfa_go(x, head, MSGL_EPS_ENTER, body, region);
+    if (x->b->rc == 0) x->regions[region].end = end;
     const bool plain = x->b->rc == 0 && takes_plain(x, kid);
     if (has_count(x, kid)) {
         // What is counted becomes a rule as a whole: its parts, white space among them, then have

@@ -32,7 +32,8 @@ typedef struct msgl_nfa_eps {
 typedef struct msgl_nfa_region {
     int32_t min, max; // max MSGL_GX_INF: none, and the count stays at min
     // Of MSGL_GX_LEN: its nodes [first, end), which begin with the entry; rows of `words` words
-    // from msgl_nfa.alive + alive on, a bit per count with which the node leads out.
+    // from msgl_nfa.alive + alive on, a bit per count with which the node leads out. Of a
+    // repetition: `end` is the node whose MSGL_EPS_TICK ends a round.
     bool is_len;
     int32_t first, end, words, alive;
 } msgl_nfa_region;

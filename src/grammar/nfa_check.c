@@ -30,6 +30,14 @@ typedef struct arrow {
     int32_t from, to, rule; // rule -1: no call
 } arrow;
 
+// A repetition that has a least number is left behind a round, not in front of the first: where no
+// round has an end, as in "(a[^\\s\\S]){8}", nothing leads out.
+static int32_t exit_from(const msgl_nfa *a, int32_t node, int32_t region)
+{
+    const msgl_nfa_region *r = &a->regions[region];
+    return r->is_len || r->min == 0 ? node : r->end;
+}
+
 // One pass over all edges, in a fixed order; bytes: those that take a byte too.
 static int64_t arrows(const msgl_nfa *a, bool bytes, arrow *out)
 {
@@ -41,9 +49,9 @@ static int64_t arrows(const msgl_nfa *a, bool bytes, arrow *out)
         }
         for (int32_t k = 0; k < x->num_eps; k++) {
             const msgl_nfa_eps e = a->eps[x->eps + k];
-            if (e.kind != MSGL_EPS_END) {
-                out[n++] = (arrow){i, e.to, e.kind == MSGL_EPS_CALL ? e.arg : -1};
-            }
+            if (e.kind == MSGL_EPS_END) continue;
+            const int32_t from = e.kind == MSGL_EPS_EXIT ? exit_from(a, i, e.arg) : i;
+            out[n++] = (arrow){from, e.to, e.kind == MSGL_EPS_CALL ? e.arg : -1};
         }
     }
     return n;

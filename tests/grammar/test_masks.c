@@ -63,6 +63,31 @@ static void test_regex_masks(void **state)
     }
 }
 
+// A repetition whose rounds have no end leads nowhere: a text never has half of a surrogate pair.
+static void test_round_without_end(void **state)
+{
+    (void)state;
+    static const char *const NOTHING[] = {"(\\uda0e(((())))){8}", "(ab[^\\s\\S]c){8}",
+                                          "(x|y)(a{2,90}b\\ud800){70,}"};
+    static const char *const OTHERWISE[] = {"ab|(\\uda0e(((())))){8}", "a(b|(a[^\\s\\S]c){8,70}b)",
+                                            "a(b{3}\\ud800c){0,70}b"};
+    for (size_t i = 0; i < MSGL_COUNT(NOTHING); i++) {
+        msgl_grammar *g = NULL;
+        msgl_err err = {0};
+        assert_int_equal(msgl__grammar_regex(NOTHING[i], strlen(NOTHING[i]), NULL, &g, &err),
+                         MSGL_EINVAL);
+        assert_null(g);
+        assert_non_null(strstr(err.text, "no text"));
+    }
+    for (size_t i = 0; i < MSGL_COUNT(OTHERWISE); i++) { // "ab" and nothing else
+        msgl_grammar *g = NULL;
+        msgl_err err;
+        assert_int_equal(msgl__grammar_regex(OTHERWISE[i], strlen(OTHERWISE[i]), NULL, &g, &err),
+                         0);
+        walk(g, i + 1);
+    }
+}
+
 static void test_choice_masks(void **state)
 {
     (void)state;
@@ -144,9 +169,8 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regex_masks),
-        cmocka_unit_test(test_choice_masks),
-        cmocka_unit_test(test_json_object_masks),
+        cmocka_unit_test(test_regex_masks),  cmocka_unit_test(test_round_without_end),
+        cmocka_unit_test(test_choice_masks), cmocka_unit_test(test_json_object_masks),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
