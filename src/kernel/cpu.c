@@ -72,9 +72,8 @@ msgl_cpu_level msgl__cpu_level_detect(void)
     if (!bits(l7.b, f_dq_cd_bw_vl) || (saved & XCR0_ZMM) != XCR0_ZMM) return MSGL_CPU_AVX2;
     if (!bits(l7.c, 1u << 11)) return MSGL_CPU_AVX512;
     if (!bits(l71.a, 1u << 5)) return MSGL_CPU_AVX512VNNI;
-    const uint32_t amx_bf16_tile = 1u << 22 | 1u << 24;
-    if (!bits(l7.c, 1u << 1) || !bits(l7.d, amx_bf16_tile) || // AVX512_VBMI
-        (saved & XCR0_TILE) != XCR0_TILE || !request_amx())
+    const uint32_t fp16_amx_bf16_tile = 1u << 23 | 1u << 22 | 1u << 24;
+    if (!bits(l7.d, fp16_amx_bf16_tile) || (saved & XCR0_TILE) != XCR0_TILE || !request_amx())
         return MSGL_CPU_AVX512BF16;
     return MSGL_CPU_AMX;
 }

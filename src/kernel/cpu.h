@@ -14,7 +14,7 @@ typedef enum msgl_cpu_level {
     MSGL_CPU_AVX512,     // AVX-512 F, BW, DQ, VL, CD
     MSGL_CPU_AVX512VNNI, // + AVX512_VNNI
     MSGL_CPU_AVX512BF16, // + AVX512_BF16
-    MSGL_CPU_AMX,        // + AMX-TILE, AMX-BF16, permission granted by the kernel
+    MSGL_CPU_AMX,        // + AVX512_FP16, AMX-TILE, AMX-BF16, permission granted by the kernel
     MSGL_CPU_LEVELS,
 } msgl_cpu_level;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 
 #include <math.h>
 
@@ -69,7 +69,7 @@ static void put_codes(const msgl_codes *c, char *block, int lane, const uint8_t 
     uint32_t steps[8];
     plane planes[2];
     memcpy(steps, codes, sizeof steps);
-    if (c->bits == 8) { // signed: code - 128
+    if (c->bits == 8 && !c->floats) { // signed: code - 128
         for (int i = 0; i < 8; i++) steps[i] ^= 0x80808080u;
     }
     const int num = planes_of(c->bits, planes);
@@ -237,7 +237,7 @@ void msgl__q4_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *
 }
 
 // q of the four columns of step `step` of a block, of one lane.
-static void step_values(const msgl_codes *c, const char *block, int lane, int step, int q[4])
+static void step_values(const msgl_codes *c, const char *block, int lane, int step, float q[4])
 {
     plane planes[2];
     const int num = planes_of(c->bits, planes);
@@ -251,7 +251,7 @@ static void step_values(const msgl_codes *c, const char *block, int lane, int st
     }
     for (int i = 0; i < 4; i++) {
         const uint8_t code = (uint8_t)(codes >> 8 * i);
-        q[i] = c->bits == 8 ? (int8_t)code : msgl__code_value(c, code);
+        q[i] = c->bits == 8 && !c->floats ? (int8_t)code : msgl__code_number(c, code);
     }
 }
 
@@ -260,7 +260,7 @@ void msgl__codes_values(const msgl_codes *c, const char *block,
 {
     for (int lane = 0; lane < MSGL_GEMM_LANES; lane++) {
         for (int step = 0; step < 8; step++) {
-            int four[4];
+            float four[4];
             step_values(c, block, lane, step, four);
             for (int i = 0; i < 4; i++) q[4 * step + i][lane] = (int8_t)four[i];
         }
@@ -280,25 +280,21 @@ static void exact_scales(const msgl_codes *c, const char *panel, const block_pla
     }
 }
 
-// The 32 columns of block `at`, [column][lane] of lanes [lane, lane + lanes); floats of a column
-// are ld_out apart.
+// The 32 columns of block `at`, of one lane.
 static void block_values(const msgl_codes *c, const char *panel, int blocks, int at, int lane,
-                         int lanes, float *out, size_t ld_out)
+                         float out[MSGL_CODES_BLOCK])
 {
     const block_place p = place_of(c, blocks, at);
     const int first = p.in_chunk * MSGL_CODES_BLOCK / c->group;
     msgl_codes_scales s;
     exact_scales(c, panel, &p, &s);
-    for (int j = lane; j < lane + lanes; j++) {
-        for (int step = 0; step < 8; step++) {
-            const int g = first + step * 4 / c->group;
-            int q[4];
-            step_values(c, panel + p.codes, j, step, q);
-            for (int i = 0; i < 4; i++) {
-                const float offset = msgl__codes_have_min(c) ? s.min[g][j] : 0;
-                out[(size_t)(step * 4 + i) * ld_out + (size_t)(j - lane)] =
-                    msgl__codes_value(c, s.scale[g][j], offset, q[i]);
-            }
+    for (int step = 0; step < 8; step++) {
+        const int g = first + step * 4 / c->group;
+        const float offset = msgl__codes_have_min(c) ? s.min[g][lane] : 0;
+        float q[4];
+        step_values(c, panel + p.codes, lane, step, q);
+        for (int i = 0; i < 4; i++) {
+            out[4 * step + i] = msgl__codes_value(c, s.scale[g][lane], offset, q[i]);
         }
     }
 }
@@ -312,7 +308,7 @@ void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
         for (int i = 0; i < blocks; i++) {
             const int left = k - i * MSGL_CODES_BLOCK;
             float *to = left < MSGL_CODES_BLOCK ? last : out + i * MSGL_CODES_BLOCK;
-            block_values(b->codes, panel, blocks, i, lane, 1, to, 1);
+            block_values(b->codes, panel, blocks, i, lane, to);
             if (to == last) memcpy(out + i * MSGL_CODES_BLOCK, last, (size_t)left * sizeof *out);
         }
         return;
@@ -323,25 +319,11 @@ void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
     }
 }
 
-// Columns that are expanded at a time: whole blocks of all forms.
-enum { TILE = MSGL_MAX_BLOCK };
-
-// Columns [at, at + columns) of a panel as f32, [column][lane], and what a last block has behind
-// them.
-static void tile_values(const msgl_gemm_block *b, const char *panel, int at, int columns,
-                        float tile[TILE][MSGL_GEMM_LANES])
+void msgl__kept_raw_tile(const msgl_blocks *form, int k, const char *panel, int at, int columns,
+                         msgl_kept_tile tile)
 {
-    const msgl_blocks *form = b->format->blocks;
-    if (form->codes != NULL) {
-        const int first = at / MSGL_CODES_BLOCK;
-        for (int i = 0; i < msgl__codes_blocks(columns); i++) {
-            block_values(form->codes, panel, msgl__codes_blocks(b->k), first + i, 0,
-                         MSGL_GEMM_LANES, tile[i * MSGL_CODES_BLOCK], MSGL_GEMM_LANES);
-        }
-        return;
-    }
-    const size_t row_bytes = raw_row_bytes(form, b->k);
-    float values[TILE];
+    const size_t row_bytes = raw_row_bytes(form, k);
+    float values[MSGL_KEPT_TILE];
     for (int lane = 0; lane < MSGL_GEMM_LANES; lane++) {
         const uint8_t *from =
             (const uint8_t *)panel + (size_t)lane * row_bytes + raw_row_bytes(form, at);
@@ -349,34 +331,6 @@ static void tile_values(const msgl_gemm_block *b, const char *panel, int at, int
             msgl__blocks_expand(form, from, values + i);
         }
         for (int i = 0; i < columns; i++) tile[i][lane] = values[i];
-    }
-}
-
-// Sums over k are cut at the same columns for any number of rows.
-void msgl__kept_block(const msgl_gemm_block *b, void (*f32)(const msgl_gemm_block *b))
-{
-    float tile[TILE][MSGL_GEMM_LANES] MSGL_ALIGNED(64) = {{0}};
-    for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
-        const char *panel = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
-        const int left = b->cols - col;
-        for (int at = 0; at < b->k; at += TILE) {
-            const int columns = b->k - at < TILE ? b->k - at : TILE;
-            const int kpad = msgl__gemm_kpad(columns);
-            tile_values(b, panel, at, columns, tile);
-            memset(tile[columns], 0, (size_t)(kpad - columns) * sizeof tile[0]);
-            f32(&(msgl_gemm_block){
-                .w = (const char *)tile,
-                .kpad = kpad,
-                .a = b->a + (size_t)at * sizeof(float),
-                .a_row_bytes = b->a_row_bytes,
-                .rows = b->rows,
-                .cols = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES,
-                .bias = b->bias == NULL || at > 0 ? NULL : b->bias + col,
-                .out = b->out + col,
-                .ld_out = b->ld_out,
-                .add = b->add || at > 0,
-            });
-        }
     }
 }
 
@@ -390,23 +344,22 @@ size_t msgl__codes_row_bytes_16(int kpad)
     return msgl__codes_row_bytes(kpad, 2);
 }
 
-// Whether every level has a kernel for these: CODES_KINDS of x86/gemm_codes.inc.
+// Whether every level has a kernel of integers for these: CODES_KINDS of x86/gemm_codes.inc.
 static bool has_kernels(const msgl_codes *c)
 {
     const bool min = msgl__codes_have_min(c);
+    if (c->floats) return false;
     if (c->values != NULL) return c->bits == 4 && !min;
     if (c->group == 16) return c->bits == 2 ? min : (c->bits == 3 || c->bits == 6) && !min;
     return c->group == MSGL_CODES_BLOCK && c->bits >= 2 && c->bits <= 8 && c->bits != 7;
 }
 
-bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+static bool keep(const msgl_blocks *b, int k, bool codes, msgl_wformat *out)
 {
-    const bool integers = b->codes != NULL;
     if (b->elements < MSGL_CODES_BLOCK || k % b->elements != 0) return false;
-    if (integers && !has_kernels(b->codes)) return false;
     *out = (msgl_wformat){
         .name = b->name,
-        .id = integers && !exact ? MSGL_W_CODES : MSGL_W_BLOCKS,
+        .id = codes ? MSGL_W_CODES : MSGL_W_BLOCKS,
         .dtype = MSGL_DTYPE_COUNT,
         .group = MSGL_CODES_BLOCK,
         .packed_size = msgl__kept_packed_size,
@@ -415,4 +368,14 @@ bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
         .repack = repack,
     };
     return true;
+}
+
+bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+{
+    return keep(b, k, !exact && b->codes != NULL && has_kernels(b->codes), out);
+}
+
+bool msgl__gemm_keep_by_bf16(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+{
+    return keep(b, k, !exact && b->codes != NULL, out);
 }

@@ -227,9 +227,9 @@ MSGL_INLINE msgl_codes_vf msgl__codes_e8m0(const char *at)
 
 // Exponent and mantissa have an f32's places, and the exponent 120 more. What is subnormal here is
 // a multiple of 2^-9.
-MSGL_INLINE msgl_codes_vf msgl__codes_e4m3(const char *at)
+MSGL_INLINE msgl_codes_vf msgl__codes_e4m3(msgl_codes_vi b)
 {
-    const msgl_codes_vi b = msgl__codes_u8(at), m = b & 0x7f;
+    const msgl_codes_vi m = b & 0x7f;
     const msgl_codes_vi small = (msgl_codes_vi)(msgl__codes_floats(m) * 0x1p-9f);
     const msgl_codes_vi bits = msgl__codes_select(m < 8, small, (m << 20) + (120 << 23));
     return (msgl_codes_vf)(bits | ((m == 0x7f) & 0x7fc00000) | (b & 0x80) << 24);
@@ -242,19 +242,19 @@ MSGL_INLINE msgl_codes_vf msgl__codes_numbers(const msgl_number type, const char
     switch (type) {
     case MSGL_NUMBER_F16: return msgl__codes_f16(at);
     case MSGL_NUMBER_BF16: return (msgl_codes_vf)(msgl__codes_u16(at) << 16);
-    case MSGL_NUMBER_E4M3: return msgl__codes_e4m3(at);
+    case MSGL_NUMBER_E4M3: return msgl__codes_e4m3(msgl__codes_u8(at));
     case MSGL_NUMBER_E8M0: return msgl__codes_e8m0(at);
     case MSGL_NUMBER_E8M0_HALF: return msgl__codes_e8m0_half(at);
     default: memcpy(&f32, at, sizeof f32); return f32;
     }
 }
 
-// A span's scales from its d.
+// A span's scales from its d. products: a last factor is one of the scale's, too.
 MSGL_INLINE msgl_codes_vf msgl__codes_span_scales(const msgl_codes *c, const msgl_number type,
-                                                  const char *at)
+                                                  const char *at, const bool products)
 {
     const msgl_codes_vf d = msgl__codes_numbers(type, at);
-    if (c->factor == 0) return d;
+    if (c->factor == 0 || (c->factor_last && !products)) return d;
     return c->divided ? d / c->factor : d * c->factor;
 }
 
@@ -288,7 +288,7 @@ MSGL_INLINE void msgl__codes_spans_scales(const msgl_codes *c, const msgl_number
     for (int first = 0; first < groups; first += per_span) {
         const int end = groups - first < per_span ? groups : first + per_span;
         for (int i = 0; i < MSGL_GEMM_LANES; i += MSGL_CODES_LANES) {
-            const msgl_codes_vf scale = msgl__codes_span_scales(c, type, at);
+            const msgl_codes_vf scale = msgl__codes_span_scales(c, type, at, as_min);
             for (int g = first; g < end; g++) msgl__codes_put_lanes(out->scale[g] + i, scale);
             at += MSGL_CODES_LANES * size;
             if (!msgl__codes_have_min(c)) continue;
@@ -420,15 +420,15 @@ MSGL_INLINE void msgl__codes_prepare(const float *in, size_t ld_in, int rows, in
     }
 }
 
-// The format that keeps blocks; see msgl_gemm_kernels.
+// The format that keeps blocks; see msgl_gemm_kernels. Of integers products are made of them, where
+// kernels multiply codes as bf16 also of floats; of others by MSGL_W_BLOCKS.
 bool msgl__gemm_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out);
+bool msgl__gemm_keep_by_bf16(const msgl_blocks *b, int k, bool exact, msgl_wformat *out);
 // The feature in this lane of a panel as f32: out[0, k).
 void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out);
 // The integers of a panel's block of codes.
 void msgl__codes_values(const msgl_codes *c, const char *block,
                         int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES]);
-// MSGL_W_BLOCKS by a level's product of f32 weights, which has to take `add`.
-void msgl__kept_block(const msgl_gemm_block *b, void (*f32)(const msgl_gemm_block *b));
 
 // Levels' kernels. AVX-512-BF16 has AVX-512-VNNI's.
 size_t msgl__codes_row_bytes_8(int kpad);

@@ -3,6 +3,7 @@
 // Which weights stay as the file has them: decided for each tensor by its blocks, or by its codes
 // and their scales, once a checkpoint is open. A weight whose tensors differ becomes parts.
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/mem.h"
 #include "models/source.h"
@@ -87,7 +88,8 @@ static bool same_codes(const msgl_codes *a, const msgl_codes *b)
     return a->bits == b->bits && a->group == b->group && a->zero == b->zero &&
            a->values == b->values && a->scaling == b->scaling && a->offset == b->offset &&
            a->split == b->split && a->span == b->span && a->number == b->number &&
-           a->factor == b->factor && a->divided == b->divided;
+           a->factor == b->factor && a->divided == b->divided && a->factor_last == b->factor_last &&
+           a->floats == b->floats && memcmp(a->book, b->book, sizeof a->book) == 0;
 }
 
 static bool same_form(const msgl_kept_form *a, const msgl_kept_form *b)

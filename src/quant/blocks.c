@@ -39,7 +39,7 @@ static void expand_codes(const msgl_codes *c, int32_t elements, const uint8_t *b
         float scale, offset;
         msgl__codes_scale(c, &b, at / c->group, &scale, &offset);
         for (int32_t i = at; i < at + c->group; i++) {
-            values[i] = msgl__codes_value(c, scale, offset, msgl__code_value(c, b.codes[i]));
+            values[i] = msgl__codes_value(c, scale, offset, msgl__code_number(c, b.codes[i]));
         }
     }
 }

@@ -11,12 +11,20 @@ static float number_of(msgl_number type, uint32_t bits)
     return msgl__number_at(bytes, type, 0);
 }
 
+float msgl__code_number(const msgl_codes *c, uint8_t code)
+{
+    if (!c->floats) return (float)msgl__code_value(c, code);
+    return c->bits == 8 ? msgl__e4m3_to_f32(code) : c->book[code];
+}
+
 static void one_level(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
                       float *offset)
 {
     const bool byte = msgl__number_size(c->number) == 1;
     *scale = number_of(c->number, byte ? b->c[group] : b->d);
-    if (c->factor != 0) *scale = c->divided ? *scale / c->factor : *scale * c->factor;
+    if (c->factor != 0 && !c->factor_last) {
+        *scale = c->divided ? *scale / c->factor : *scale * c->factor;
+    }
     if (c->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)b->e[group];
     if (c->offset == MSGL_OFFSET_MIN) *offset = number_of(c->number, b->dmin);
 }

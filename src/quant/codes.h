@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements that are small integers (codes) with scales by groups: what integer products are made
-// of, and the exact value of each element. A form in which files hold such elements says here what
-// its numbers are, and how some of them are taken apart; memory of a device holds the same numbers
-// in an order of its own (kernel/gemm_codes.h).
+// Elements that are codes of a few bits with scales by groups: mostly small integers, which integer
+// products are made of, or floats of as few bits; and the exact value of each element. A form in
+// which files hold such elements says here what its numbers are, and how some of them are taken
+// apart; memory of a device holds the same numbers in an order of its own (kernel/gemm_codes.h).
 #ifndef MSGL_QUANT_CODES_H
 #define MSGL_QUANT_CODES_H
 
@@ -44,7 +44,7 @@ typedef struct msgl_codes {
     int32_t bits;         // of a code: 2, 3, 4, 5, 6 or 8
     int32_t group;        // elements that share c and e: 16 or 32
     int32_t zero;         // q = code - zero, ...
-    const int8_t *values; // ... or q = values[code], [16]
+    const int8_t *values; // ... or q = values[code], [16], or: see floats
     msgl_scaling scaling;
     msgl_offset offset;
     void (*split)(const uint8_t *block, msgl_code_block *out);
@@ -54,28 +54,37 @@ typedef struct msgl_codes {
     int32_t span;
     msgl_number number; // F32, F16, BF16, E4M3, E8M0 or E8M0_HALF
     float factor;       // that the scale is multiplied by, 0: nothing; ...
-    bool divided;       // ... or divided by
+    bool divided;       // ... or divided by, ...
+    bool factor_last;   // ... or that scale * q is multiplied by
+    bool floats;        // q is no integer: of 8 bits e4m3, of 4 bits book[code]
+    float book[16];
 } msgl_codes;
+
+// Of codes that are integers.
 
 static inline int msgl__code_value(const msgl_codes *c, uint8_t code)
 {
     return c->values != NULL ? c->values[code] : (int)code - c->zero;
 }
 
+// q, of all codes.
+float msgl__code_number(const msgl_codes *c, uint8_t code);
+
 // Scale and offset of the elements of a group. Exact but for the rounding of d * c, and of what
-// `factor` does.
+// `factor` does to the scale.
 void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,
                        float *offset);
 
 // An element's value, in the steps in which those who write such files compute it.
-static inline float msgl__codes_value(const msgl_codes *c, float scale, float offset, int q)
+static inline float msgl__codes_value(const msgl_codes *c, float scale, float offset, float q)
 {
     switch (c->offset) {
-    case MSGL_OFFSET_ZERO: return scale * ((float)q - offset);
-    case MSGL_OFFSET_MIN: return scale * (float)(q + c->zero) + offset;
+    case MSGL_OFFSET_ZERO: return scale * (q - offset);
+    case MSGL_OFFSET_MIN: return scale * (q + (float)c->zero) + offset;
     case MSGL_OFFSET_NONE: break;
     }
-    return scale * (float)q; // -0 stays where nothing is added
+    const float value = scale * q; // -0 stays where nothing is added
+    return c->factor_last ? value * c->factor : value;
 }
 
 #endif

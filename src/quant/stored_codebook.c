@@ -2,6 +2,8 @@
 //
 // Codes of 4 bits that stand for 16 values: NF4 and FP4 of bitsandbytes. Blocks go on from row to
 // row.
+#include <string.h>
+
 #include "quant/stored.h"
 
 // The scale of a block: a number, or the value of a code, times the NESTED scale of 256 blocks,
@@ -40,4 +42,25 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = (end + 1) / 2 - begin / 2;
 }
 
-const msgl_stored msgl__stored_codebook = {"codebook", expand, span, NULL, NULL};
+// Of blocks that are parts of a row, or whole rows, the scale is the number that expand()
+// multiplies by.
+static bool codes(const msgl_packed *p, msgl_codes *out)
+{
+    *out = (msgl_codes){.bits = 4, .group = 32, .floats = true, .number = MSGL_NUMBER_F32};
+    for (size_t i = 0; i < 16; i++) out->book[i] = msgl__side_at(p, MSGL_VALUES, i);
+    return p->cols % p->how->group == 0 || p->how->group % p->cols == 0;
+}
+
+static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const size_t first = row * p->cols + from;
+    const float scale = scale_of(p, first / p->how->group);
+    for (size_t i = 0; i < 32; i += 2) {
+        const uint8_t both = p->data[(first + i) / 2];
+        out->codes[i] = both >> 4;
+        out->codes[i + 1] = both & 15;
+    }
+    memcpy(&out->d, &scale, sizeof scale);
+}
+
+const msgl_stored msgl__stored_codebook = {"codebook", expand, span, codes, split};

@@ -79,17 +79,23 @@ static void span(const msgl_packed *p, size_t begin, size_t end, size_t *from, s
     *bytes = end - begin;
 }
 
-// I8: the code is the number + 128. What is multiplied twice is not what one multiplication gives.
+// I8: the code is the number + 128.
 static bool codes(const msgl_packed *p, msgl_codes *out)
 {
-    const msgl_side *zeros = &p->how->sides[MSGL_ZEROS];
+    const msgl_packing *how = p->how;
+    const msgl_side *zeros = &how->sides[MSGL_ZEROS];
     *out = (msgl_codes){.bits = 8,
                         .group = 32,
-                        .zero = 128,
-                        .offset = zeros->data != NULL ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE,
-                        .number = p->how->sides[MSGL_SCALES].type};
-    return p->how->number == MSGL_NUMBER_I8 && p->how->factor == 0 &&
-           (zeros->data == NULL || zeros->type == MSGL_NUMBER_I8);
+                        .number = how->sides[MSGL_SCALES].type,
+                        .factor = how->factor,
+                        .factor_last = how->factor != 0};
+    if (how->number == MSGL_NUMBER_E4M3) {
+        out->floats = true;
+        return zeros->data == NULL;
+    }
+    out->zero = 128;
+    out->offset = zeros->data != NULL ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE;
+    return zeros->data == NULL || (zeros->type == MSGL_NUMBER_I8 && how->factor == 0);
 }
 
 static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
@@ -99,8 +105,10 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     const size_t groups = (p->cols + how->group - 1) / how->group;
     const size_t group = row / how->group_rows * groups + from / how->group;
     const uint8_t *at = p->data + row * p->cols + from;
-    for (size_t i = 0; i < 32; i++) out->codes[i] = at[i] ^ 0x80;
+    const uint8_t flip = how->number == MSGL_NUMBER_I8 ? 0x80 : 0;
+    for (size_t i = 0; i < 32; i++) out->codes[i] = at[i] ^ flip;
     out->d = msgl__number_bits(scales->data, scales->type, group);
+    out->c[0] = (uint8_t)out->d;
     if (zeros->data != NULL) out->e[0] = zeros->data[group];
 }
 

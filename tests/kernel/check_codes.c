@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/mem.h"
 #include "quant/stored.h"
 
 void msgl__check_codes(checkkern *ck);
@@ -58,8 +59,10 @@ static uint32_t draw_number(checkkern *ck, msgl_number type)
 // 32 columns; scale and offset stay as they are within a span.
 static void draw_part(checkkern *ck, const msgl_codes *c, bool first, msgl_code_part *part)
 {
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < 32; i++) {
         part->codes[i] = (uint8_t)(msgl__ck_rand(ck) & ((1u << c->bits) - 1));
+        if (c->floats && (part->codes[i] & 0x7f) == 0x7f) part->codes[i] = 0; // NaN
+    }
     if (!first) return;
     part->d = draw_number(ck, c->number);
     part->dmin = draw_number(ck, c->number);
@@ -168,8 +171,19 @@ static void run(checkkern *ck, msgl_exec *x, const msgl_weight *w, const float *
 // Each value is rounded where scale and minimum meet, each block's sum twice, and sums over k as
 // f32 has it: see check_gemm.c. A form with a minimum adds q and min apart, which are up to twice
 // the value.
-static ck_tol tolerance(int k, double largest)
+//
+// By bf16 each weight is off by up to 2^-8 of itself, and for its scale in f16 a little more. Those
+// of a sum are independent: 4 / sqrt(k) of the worst case is some seven deviations. Of all outputs
+// a relative error of 2^-8 / sqrt(3) / 1.4 is to be expected, 2.6e-6 as a mean square (more where
+// a minimum takes most of q away again), and of few
+// nothing, as all may be close to 0.
+static ck_tol tolerance(const checkkern *ck, const msgl_wformat *f, int outputs, int k,
+                        double largest)
 {
+    if (f->id == MSGL_W_CODES && ck->cur->gemm.codes_by_bf16) {
+        return (ck_tol){.abs = 0x1.2p-8 * largest * fmin(1, 4 / sqrt((double)k)),
+                        .nmse = outputs < 64 ? INFINITY : 3e-5};
+    }
     return (ck_tol){.abs = 0x1p-24 * (8 * sqrt((double)k) + 16) * 2 * largest + 1e-37,
                     .nmse = 1e-10};
 }
@@ -193,7 +207,7 @@ static void check_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, 
     }
     msgl__ck_same(ck, "independent of m", out.data, other.data, all);
     const double largest = oracle(ck, &s, in, m, bias, want);
-    if (!msgl__ck_near(ck, "out", &out, want, tolerance(k, largest))) {
+    if (!msgl__ck_near(ck, "out", &out, want, tolerance(ck, s.w.format, m * n, k, largest))) {
         msgl__ck_true(ck, false, "%s, exact %d, m %d, n %d, k %d", b->name, exact, m, n, k);
     }
     int32_t *ids = msgl__ck_alloc(ck, (size_t)n * sizeof *ids);
@@ -238,6 +252,23 @@ static void check_part(checkkern *ck, msgl_codes c, const char *what)
     check_form(ck, &b, true);
 }
 
+// Codes that are floats, and a factor behind the scales.
+static void check_floats(checkkern *ck)
+{
+    msgl_codes c = {
+        .bits = 8, .group = 32, .floats = true, .span = 128, .number = MSGL_NUMBER_BF16};
+    check_part(ck, c, "e4m3_values");
+    c.number = MSGL_NUMBER_E8M0;
+    c.span = 32;
+    check_part(ck, c, "e4m3_values_e8m0");
+    c = (msgl_codes){.bits = 4, .group = 32, .floats = true, .span = 64};
+    for (int i = 0; i < 16; i++) c.book[i] = sinf((float)(i - 8) * 0.2f);
+    check_part(ck, c, "book");
+    c = (msgl_codes){
+        .bits = 8, .group = 32, .zero = 128, .factor = 1 / 127.0f, .factor_last = true};
+    check_part(ck, c, "factor_last");
+}
+
 // Each type of scales with each offset and span, and each number of bits with each offset.
 static void check_one_level(checkkern *ck)
 {
@@ -271,6 +302,7 @@ static void check_one_level(checkkern *ck)
     c.factor = 29;
     c.divided = true;
     check_part(ck, c, "e4m3_divided");
+    check_floats(ck);
 }
 
 // A weight with rows of several formats gives each of them the bits that it has alone; a gate and
@@ -381,8 +413,72 @@ static void check_q4(checkkern *ck)
     }
 }
 
+// Packed weights that a benchmark walks through: more than the caches keep.
+enum { BENCH_BYTES = 384 << 20, BENCH_N = 4096, BENCH_K = 2048 };
+
+typedef struct bench {
+    checkkern *ck;
+    msgl_weight w;
+    char *base;
+    int copies, m;
+    float *in, *out;
+} bench;
+
+static void bench_linear(void *arg, int i)
+{
+    bench *b = arg;
+    b->w.data = b->base + (size_t)(i % b->copies) * msgl__weight_bytes(&b->w);
+    run(b->ck, b->ck->exec, &b->w, b->in, b->m, NULL, b->out, BENCH_N);
+}
+
+static void bench_rows(checkkern *ck, const char *name, const msgl_weight *w, char *base)
+{
+    static const int ROWS[] = {1, 8, 16, 512};
+    const size_t size = msgl__weight_bytes(w);
+    bench b = {.ck = ck, .w = *w, .base = base, .copies = (int)(BENCH_BYTES / size)};
+    for (int i = 0; i < b.copies; i++) memcpy(base + (size_t)i * size, w->data, size);
+    b.in = draw_rows(ck, 512, BENCH_K);
+    b.out = msgl__ck_alloc(ck, (size_t)512 * BENCH_N * sizeof *b.out);
+    for (size_t i = 0; i < MSGL_COUNT(ROWS); i++) {
+        b.m = ROWS[i];
+        if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "%s_m%d",
+                           name, b.m)) {
+            continue;
+        }
+        msgl__ck_time(ck, bench_linear, &b, (double)size, 2.0 * b.m * BENCH_N * BENCH_K,
+                      w->format->id == MSGL_W_CODES && !ck->cur->gemm.codes_by_bf16
+                          ? CK_LIMIT_INT8
+                          : CK_LIMIT_BF16);
+    }
+}
+
+// All forms of GGUF files beside bf16 and int8, in one shape.
+static void bench_forms(checkkern *ck)
+{
+    static const msgl_wformat_id OTHERS[] = {MSGL_W_BF16, MSGL_W_INT8};
+    char *base = msgl__pages_alloc(BENCH_BYTES);
+    for (size_t i = 0; base != NULL && i < MSGL_COUNT(OTHERS); i++) {
+        const msgl_wformat *f = &ck->cur->gemm.formats[OTHERS[i]];
+        msgl_weight w = {.format = f, .n = BENCH_N, .k = BENCH_K};
+        w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
+        f->pack(ck->exec, &w, 0, BENCH_N, draw_rows(ck, BENCH_N, BENCH_K), MSGL_F32, BENCH_K);
+        bench_rows(ck, f->name, &w, base);
+        msgl__ck_reset(ck);
+    }
+    for (size_t i = 0; base != NULL && i < MSGL_COUNT(NAMES); i++) {
+        const stored s = make(ck, msgl__blocks_of_ggml(NAMES[i]), false, BENCH_N, BENCH_K);
+        bench_rows(ck, NAMES[i], &s.w, base);
+        msgl__ck_reset(ck);
+    }
+    if (base != NULL) msgl__pages_free(base, BENCH_BYTES);
+}
+
 void msgl__check_codes(checkkern *ck)
 {
+    if (ck->bench) {
+        bench_forms(ck);
+        return;
+    }
     check_q4(ck);
     for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
         check_form(ck, msgl__blocks_of_ggml(NAMES[i]), false);

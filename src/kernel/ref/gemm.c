@@ -2,7 +2,7 @@
 //
 // Plain C reference of kernel family gemm, and the family's initialiser. Sums run over k one
 // element at a time.
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 #include "kernel/kernel.h"
 
 #include <string.h>

@@ -10,7 +10,7 @@
 // fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
 // tiles, four loads for four products.
 #include "core/round.h"
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 #include "kernel/x86/amx.h"
 
 enum {
@@ -287,5 +287,6 @@ void msgl__gemm_init_amx(msgl_gemm_kernels *k)
     k->linear = linear;
     k->grouped = grouped;
     k->heads = heads;
+    k->keep = msgl__gemm_keep_by_bf16;
     k->codes_by_bf16 = true;
 }

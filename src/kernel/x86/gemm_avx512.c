@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512: bf16 weights widened to f32 by shifts, f16 by conversion, f32 as
 // they are; and packing by 16x16 transposition, which all levels above use too.
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
 
 #include <assert.h>

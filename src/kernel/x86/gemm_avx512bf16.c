@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
 // inputs and results as zero and rounds to nearest even.
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
 
 #include <assert.h>

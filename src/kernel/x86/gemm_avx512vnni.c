@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Family gemm at level AVX-512-VNNI: int8 weights by vpdpbusd; dtypes as at AVX-512.
-#include "kernel/gemm_codes.h"
+#include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
