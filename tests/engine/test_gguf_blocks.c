@@ -2,7 +2,7 @@
 //
 // Models whose matrices are stored in blocks of every type that GGUF files have: the
 // log-probabilities of the same models in f32, to the bit, on one rank and on two, which cut blocks
-// of 256 in halves.
+// of 256 in halves. tests/cuda runs the same on a GPU, on one rank.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,23 +17,15 @@
 
 #include "core/attributes.h"
 #include "engine/harness.h"
-#include "quant/blocks.h"
 #include "utils/gguf_writer.h"
 #include "utils/random.h"
+#include "utils/random_blocks.h"
+
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
 
 enum { TOKENS = 12, VOCAB = 40, WIDTH = 256, HEADS = 4, KV_HEADS = 2, HEAD = WIDTH / HEADS };
-
-// Types by ggml's numbers.
-static const struct {
-    const char *name;
-    uint32_t id;
-} TYPES[] = {
-    {"Q4_0", 2},     {"Q4_1", 3},   {"Q5_0", 6},    {"Q5_1", 7},   {"Q8_0", 8},     {"Q2_K", 10},
-    {"Q3_K", 11},    {"Q4_K", 12},  {"Q5_K", 13},   {"Q6_K", 14},  {"IQ2_XXS", 16}, {"IQ2_XS", 17},
-    {"IQ3_XXS", 18}, {"IQ1_S", 19}, {"IQ4_NL", 20}, {"IQ3_S", 21}, {"IQ2_S", 22},   {"IQ4_XS", 23},
-    {"F64", 28},     {"IQ1_M", 29}, {"TQ1_0", 34},  {"TQ2_0", 35}, {"MXFP4", 39},   {"NVFP4", 40},
-    {"Q1_0", 41},    {"Q2_0", 42},
-};
 
 // The same model in both forms.
 typedef struct forms {
@@ -41,34 +33,16 @@ typedef struct forms {
     uint64_t seed;
 } forms;
 
-// Random bytes whose values are numbers up to 1, and not all next to nothing.
-static void draw_block(uint64_t *seed, const msgl_blocks *b, uint8_t *block, float *values)
-{
-    for (float most = 2; !(most <= 1) || (b->elements > 1 && most < 0.02f);) {
-        for (int32_t i = 0; i < b->bytes; i++) block[i] = (uint8_t)msgl__random(seed);
-        msgl__blocks_expand(b, block, values);
-        most = 0;
-        for (int32_t i = 0; i < b->elements; i++) {
-            most = isfinite(values[i]) ? fmaxf(most, fabsf(values[i])) : INFINITY;
-        }
-    }
-}
-
 static void put_matrix(forms *f, const char *name, int64_t rows, size_t type)
 {
-    const msgl_blocks *b = msgl__blocks_of_ggml(TYPES[type].name);
-    const size_t count = (size_t)rows * WIDTH / (size_t)b->elements, bytes = (size_t)b->bytes;
-    uint8_t *blocks = malloc(count * bytes);
-    float *floats = malloc((size_t)rows * WIDTH * sizeof *floats);
-    assert_true(blocks != NULL && floats != NULL);
-    for (size_t i = 0; i < count; i++) {
-        draw_block(&f->seed, b, blocks + i * bytes, floats + i * (size_t)b->elements);
-    }
+    const msgl_blocks *b = msgl__blocks_of_ggml(GGML_TYPES[type].name);
+    const random_matrix m =
+        random_matrix_of(&f->seed, b, (size_t)rows, WIDTH, b->elements > 1 ? 0.02f : 0, 1);
     const int64_t dims[] = {WIDTH, rows};
-    gguf_put_tensor(&f->blocks, name, TYPES[type].id, 2, dims, blocks, count * bytes);
-    gguf_put_tensor(&f->floats, name, 0, 2, dims, floats, (size_t)rows * WIDTH * sizeof *floats);
-    free(blocks);
-    free(floats);
+    gguf_put_tensor(&f->blocks, name, GGML_TYPES[type].id, 2, dims, m.blocks, m.bytes);
+    gguf_put_tensor(&f->floats, name, 0, 2, dims, m.values, (size_t)rows * WIDTH * sizeof(float));
+    free(m.blocks);
+    free(m.values);
 }
 
 static void put_norm(forms *f, const char *name)
@@ -122,7 +96,7 @@ static void put_model(forms *f, size_t first)
     put_values(&f->blocks);
     put_values(&f->floats);
     for (size_t i = 0; i < MSGL_COUNT(matrices); i++) {
-        put_matrix(f, matrices[i].name, matrices[i].rows, (first + i) % MSGL_COUNT(TYPES));
+        put_matrix(f, matrices[i].name, matrices[i].rows, (first + i) % NUM_GGML_TYPES);
     }
     put_norm(f, "blk.0.attn_norm.weight");
     put_norm(f, "blk.0.ffn_norm.weight");
@@ -139,7 +113,7 @@ static float *run(const gguf_bytes *file, int32_t ranks)
     assert_int_equal(fwrite(file->p, 1, file->n, f), file->n);
     fclose(f);
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
-    const harness_target target = {.ranks = ranks, .weights = "float32"};
+    const harness_target target = {.device = TEST_DEVICE, .ranks = ranks, .weights = "float32"};
     const msgl_options cfg = harness_config_for(path, "float32", &target);
     float *out = harness_prompt(&cfg, ids, TOKENS);
     remove(path);
@@ -151,14 +125,14 @@ static void compare(size_t first)
     forms f = {.seed = first + 1};
     put_model(&f, first);
     const gguf_bytes blocks = gguf_finish(&f.blocks), floats = gguf_finish(&f.floats);
-    for (int32_t ranks = 2; ranks >= 1; ranks--) {
+    for (int32_t ranks = strcmp(TEST_DEVICE, "cpu") == 0 ? 2 : 1; ranks >= 1; ranks--) {
         float *want = run(&floats, ranks), *got = run(&blocks, ranks);
         float width = 0;
         for (int i = 0; i < TOKENS * VOCAB; i++) {
             width = fmaxf(width, fabsf(want[i]));
             if (got[i] == want[i]) continue;
-            fail_msg("types from %s on, %d ranks: %g, not %g", TYPES[first].name, ranks, got[i],
-                     want[i]);
+            fail_msg("types from %s on, %d ranks: %g, not %g", GGML_TYPES[first].name, ranks,
+                     got[i], want[i]);
         }
         assert_true(width > 1); // these are log-probabilities that differ
         free(want);
@@ -171,7 +145,7 @@ static void compare(size_t first)
 static void test_equal(void **state)
 {
     (void)state;
-    for (size_t first = 0; first < MSGL_COUNT(TYPES); first += 2) compare(first);
+    for (size_t first = 0; first < NUM_GGML_TYPES; first += 2) compare(first);
 }
 
 int main(void)
