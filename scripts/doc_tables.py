@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""doc_tables.py [--write]: the tables of figures in README.md and docs/gpu.md are what bench/results has.
+"""doc_tables.py [--write]: the tables of figures in README.md, docs/gpu.md and docs/packed-weights.md are what bench/results has.
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`. A figure is the newest row of its
 section; the peer's is the one that scripts/gpu_results.py compares with. With --write the pages are changed, else a
@@ -42,6 +42,36 @@ def cpu():
         share = f"{100 * float(r['share']):.0f} %" if r["share"] else ""
         yield (f"| {label} | {number(float(r['minisgl']))} | {number(float(r['llama_cpp']))} | "
                f"{float(r['ratio']):.1f}x | {share} |")
+
+
+def quantised():
+    """Quantised files beside llama.cpp on one CPU, a row a file."""
+    rows = {(r["file"], r["figure"], r["variant"]): r
+            for r in csv.DictReader(open(RESULTS / "cpu-quantised-xeon-amx-2t.csv", newline=""))}
+    shown = (("decode", "batch 1"), ("decode", "batch 8"), ("decode", "batch 16"), ("prefill", "512"),
+             ("serve", "output_tok_per_s"))
+    yield "| file | " + " | ".join(("decode 1", "decode 8", "decode 16", "prompt of 512", "8 clients")) + " |"
+    yield "|---" * (len(shown) + 1) + "|"
+
+    def cell(r):
+        return f"{number(float(r['minisgl']))} ({float(r['ratio']):.2f}x)" if r else ""
+
+    for file in dict.fromkeys(name for name, *_ in rows):
+        cells = [cell(rows.get((file, *what))) for what in shown]
+        if any(cells):
+            yield f"| {file} | " + " | ".join(cells) + " |"
+
+
+def kept():
+    """What a form that stays in memory costs, a row a form: bench/kept_forms.py."""
+    rows = [*csv.DictReader(open(RESULTS / "kept-forms-xeon-amx-2t.csv", newline=""))]
+    levels = [*dict.fromkeys(r["level"] for r in rows)]
+    of = {(r["form"], r["level"]): r for r in rows}
+    yield "| form | " + " | ".join(f"{level}: 1 row; 512 rows; KL" for level in levels) + " |"
+    yield "|---" * (len(levels) + 1) + "|"
+    for form in dict.fromkeys(r["form"] for r in rows if r["form"] != "bfloat16"):
+        cells = (of[form, level] for level in levels)
+        yield f"| {form} | " + " | ".join(f"{r['rows_1']}; {r['rows_512']}; {r['kl']}" for r in cells) + " |"
 
 
 def newest(rows):
@@ -93,7 +123,7 @@ def runs():
         yield f"| {count} x {card} | {cells} |"
 
 
-TABLES = {"cpu": cpu, "gpu": gpu, "runs": runs}
+TABLES = {"cpu": cpu, "quantised": quantised, "kept": kept, "gpu": gpu, "runs": runs}
 
 
 def main():
@@ -101,7 +131,7 @@ def main():
     if sys.argv[1:] and not write:
         sys.exit(__doc__)
     stale = False
-    for page in (ROOT / "README.md", ROOT / "docs" / "gpu.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "gpu.md", ROOT / "docs" / "packed-weights.md"):
         text = page.read_text()
         new = re.sub(r"(<!-- figures: (\w+) -->\n).*?(?=<!-- end of figures -->)",
                      lambda m: m[1] + "\n".join(TABLES[m[2]]()) + "\n", text, flags=re.S)

@@ -40,7 +40,8 @@ typedef struct msgl_gemm_kernels {
     // columns of them cannot: they are no whole blocks, or integers that have no kernel. exact:
     // activations are not rounded to integers. NULL: a device that keeps none.
     bool (*keep)(const struct msgl_blocks *b, int k, bool exact, msgl_wformat *out);
-    bool codes_by_bf16; // activations are rounded to bf16 for MSGL_W_CODES, not to integers
+    // For MSGL_W_CODES values and activations are rounded to bf16, not activations to integers.
+    bool codes_by_bf16;
     // A step's beginning (msgl_embed_call) as one kernel instead of the device's take_tokens,
     // the format's gather and the rotation's table. In captured work it comes first: it also moves
     // the inputs of a replay to their places (kernel/device.h). false, and nothing done, where it
