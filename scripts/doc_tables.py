@@ -62,18 +62,6 @@ def quantised():
             yield f"| {file} | " + " | ".join(cells) + " |"
 
 
-def kept():
-    """What a form that stays in memory costs, a row a form: bench/kept_forms.py."""
-    rows = [*csv.DictReader(open(RESULTS / "kept-forms-xeon-amx-2t.csv", newline=""))]
-    levels = [*dict.fromkeys(r["level"] for r in rows)]
-    of = {(r["form"], r["level"]): r for r in rows}
-    yield "| form | " + " | ".join(f"{level}: 1 row; 512 rows; KL" for level in levels) + " |"
-    yield "|---" * (len(levels) + 1) + "|"
-    for form in dict.fromkeys(r["form"] for r in rows if r["form"] != "bfloat16"):
-        cells = (of[form, level] for level in levels)
-        yield f"| {form} | " + " | ".join(f"{r['rows_1']}; {r['rows_512']}; {r['kl']}" for r in cells) + " |"
-
-
 def newest(rows):
     """{(figure, variant): row} of the last rows of each."""
     found = {}
@@ -123,7 +111,7 @@ def runs():
         yield f"| {count} x {card} | {cells} |"
 
 
-TABLES = {"cpu": cpu, "quantised": quantised, "kept": kept, "gpu": gpu, "runs": runs}
+TABLES = {"cpu": cpu, "quantised": quantised, "gpu": gpu, "runs": runs}
 
 
 def main():
