@@ -71,6 +71,9 @@ typedef struct msgl_delta_config {
     bool by_k_head;
     bool only_ba_by_k_head; // in_proj_ba is, and in_proj_qkv and in_proj_z are apart (GGUF)
     bool a_is_minus_exp;    // A_log is stored as -exp of it (GGUF)
+    // The v heads of one k head are not side by side but k_heads apart (GGUF of Qwen3.5). Example:
+    // 2 k heads, 6 v heads; the file's v heads 0 2 4 are k head 0's, our 0 1 2.
+    bool v_heads_apart;
 } msgl_delta_config;
 
 typedef struct msgl_decoder_config {

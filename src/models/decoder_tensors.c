@@ -382,14 +382,66 @@ static void declare_delta_by_tensor(const declaring *d, const msgl_delta_config 
     declare_rows(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
 }
 
-// Of its `all` elements a rank has the ranges kept [num].
-static void declare_vector(const declaring *d, float **v, int32_t all, const msgl_range *kept,
-                           int32_t num, float dummy, const char *name)
+// Where a file that has the v heads of a k head apart has our v head h.
+static int32_t apart(const msgl_delta_config *c, int32_t h)
 {
+    const int32_t each = c->v_heads / c->k_heads;
+    return h % each * c->k_heads + h / each;
+}
+
+static void declare_delta_by_v_head(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
+{
+    const int32_t keys = 2 * c->k_heads * c->k_dim, v = c->v_dim, values = c->v_heads * v;
+    const int32_t channels = keys + values, b = channels + values, all = c->v_heads;
+    declare_slice(d, &l->in, 0, keys, false, channels, 0, "linear_attn.in_proj_qkv");
+    for (int32_t h = 0; h < all; h++) {
+        const int32_t at = apart(c, h);
+        declare_slice(d, &l->in, keys + h * v, v, false, channels, keys + at * v,
+                      "linear_attn.in_proj_qkv");
+        declare_slice(d, &l->in, channels + h * v, v, false, values, at * v,
+                      "linear_attn.in_proj_z");
+        declare_slice(d, &l->in, b + h, 1, false, all, at, "linear_attn.in_proj_b");
+        declare_slice(d, &l->in, b + all + h, 1, false, all, at, "linear_attn.in_proj_a");
+    }
+}
+
+// A vector of a layer with linear attention: first `before` elements, then `each` of each v head,
+// which the file has in its own order.
+typedef struct delta_vector {
+    const char *name;
+    int32_t before, each;
+    float dummy;
+    int32_t taps;      // as msgl__plan_taps says
+    bool log_of_minus; // as msgl__plan_log_of_minus says
+} delta_vector;
+
+static void declare_elements(const declaring *d, float **v, const delta_vector *e, int32_t all,
+                             int32_t to, int32_t count, int32_t from)
+{
+    msgl__plan_elements(d->p, v, to, count, e->dummy, "%slayers.%d.linear_attn.%s",
+                        d->m->cfg.decoder.names.prefix, d->layer, e->name);
+    if (count < all) msgl__plan_slice(d->p, all, from, false);
+    if (e->taps > 0) msgl__plan_taps(d->p, e->taps);
+    if (e->log_of_minus) msgl__plan_log_of_minus(d->p);
+}
+
+// Of its elements a rank has the ranges kept [num].
+static void declare_vector(const declaring *d, float **v, const delta_vector *e,
+                           const msgl_range *kept, int32_t num)
+{
+    const msgl_delta_config *c = &d->m->cfg.decoder.delta;
+    const int32_t all = e->before + c->v_heads * e->each;
     keep_rows(d, v, kept, num);
     msgl__plan_vector(d->p, v, count(kept, num));
-    msgl__plan_elements(d->p, v, 0, all, dummy, "%slayers.%d.linear_attn.%s",
-                        d->m->cfg.decoder.names.prefix, d->layer, name);
+    if (!c->v_heads_apart || e->each == 0) {
+        declare_elements(d, v, e, all, 0, all, 0);
+        return;
+    }
+    if (e->before > 0) declare_elements(d, v, e, all, 0, e->before, 0);
+    for (int32_t h = 0; h < c->v_heads; h++) {
+        const int32_t to = e->before + h * e->each, from = e->before + apart(c, h) * e->each;
+        declare_elements(d, v, e, all, to, e->each, from);
+    }
 }
 
 static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
@@ -414,19 +466,30 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
     declare_linear(d, &l->in, msgl__delta_rows(l), d->m->cfg.hidden_size, false, &use);
     if (c->by_k_head) {
         declare_delta_by_k_head(d, c, l);
+    } else if (c->v_heads_apart) {
+        declare_delta_by_v_head(d, c, l);
     } else {
         declare_delta_by_tensor(d, c, l);
     }
     d->m->products.delta = l;
     const msgl_range all = {0, c->v_dim};
-    declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, taps, 3, 0.5f, "conv1d.weight");
-    msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
-    declare_vector(d, &l->a_log, c->v_heads, &v_heads, 1, 0, "A_log");
-    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
-    declare_vector(d, &l->dt_bias, c->v_heads, &v_heads, 1, 1, "dt_bias");
+    const delta_vector conv = {"conv1d.weight",
+                               2 * keys * MSGL_DELTA_TAPS,
+                               c->v_dim * MSGL_DELTA_TAPS,
+                               0.5f,
+                               MSGL_DELTA_TAPS,
+                               false};
+    const delta_vector a_log = {"A_log", 0, 1, 0, 0, c->a_is_minus_exp};
+    const delta_vector dt_bias = {"dt_bias", 0, 1, 1, 0, false};
     // Never as what is missing to 1.
-    declare_vector(d, &l->norm, c->v_dim, &all, 1, 1, "norm.weight");
+    const delta_vector norm = {"norm.weight", c->v_dim, 0, 1, 0, false};
+    declare_vector(d, &l->conv, &conv, taps, 3);
+    declare_vector(d, &l->a_log, &a_log, &v_heads, 1);
+    declare_vector(d, &l->dt_bias, &dt_bias, &v_heads, 1);
+    declare_vector(d, &l->norm, &norm, &all, 1);
     declare_out(d, layer, v_heads.count * c->v_dim, false, "linear_attn.out_proj");
+    if (!c->v_heads_apart) return;
+    msgl__plan_column_heads(d->p, c->k_heads, c->v_heads / c->k_heads, c->v_dim);
 }
 
 // A feed-forward block whose tensors begin with `name`.

@@ -260,6 +260,7 @@ static void set_storage(const msgl_gguf_model *m, msgl_decoder_config *d)
         d->names.each_down = "mlp.experts.each_down";
     }
     if (d->delta.v_heads > 0) {
+        d->delta.v_heads_apart = !d->delta.by_k_head; // Qwen3.5's
         d->delta.only_ba_by_k_head =
             d->delta.by_k_head && !msgl__gguf_has(m, "blk.0.ssm_in.weight");
         d->delta.by_k_head = d->delta.by_k_head && !d->delta.only_ba_by_k_head;

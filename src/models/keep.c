@@ -129,7 +129,9 @@ static const msgl_wformat *format_of(keeping *k, const msgl_planned *planned, co
     const msgl_packed p = msgl__packed_of(t);
     const msgl_blocks *blocks = how->blocks;
     msgl_kept_form form = {0};
-    if (how->form == NULL || w->transposed || msgl__columns_first(w, t)) return planned->w->format;
+    if (how->form == NULL || w->transposed || w->head_cols > 0 || msgl__columns_first(w, t)) {
+        return planned->w->format;
+    }
     if (msgl__stored_codes(&p, (size_t)w->first_col, (size_t)w->cols, &form.codes)) {
         form.blocks = (msgl_blocks){.name = how->form->name,
                                     .elements = 32,

@@ -58,7 +58,7 @@ static const uint8_t *row_at(const msgl_source *s, size_t row)
 
 const void *msgl__source_direct(const msgl_source *s, size_t skip)
 {
-    if (expands(s) || splits(s) || s->pairs > 0 || s->transposed) return NULL;
+    if (expands(s) || splits(s) || s->pairs > 0 || s->transposed || s->head_cols > 0) return NULL;
     const uint8_t *rows = row_at(s, s->first + skip);
     // Formats align little, but everyone writes aligned files; the others are copied.
     const size_t aligned = s->blocks != NULL ? 1 : msgl__dtype_size(s->t->dtype);
@@ -132,15 +132,36 @@ static size_t expand_chunk(const filling *f, size_t row, size_t at, size_t end, 
     return n;
 }
 
-static void expand_row(const filling *f, size_t row, char *out)
+// Columns [begin, end) of the tensor's row.
+static void expand_columns(const filling *f, size_t row, size_t begin, size_t end, char *out)
 {
-    const msgl_source *s = f->s;
-    const size_t begin = s->first_col, end = begin + s->cols;
     float values[CHUNK];
     for (size_t at = begin, n; at < end; at += n) {
         n = expand_chunk(f, row, at, end, values);
         for (size_t i = 0; i < n; i++) {
-            msgl__store_f32(out, s->want, at + i - begin, values[i]);
+            msgl__store_f32(out, f->s->want, at + i - begin, values[i]);
+        }
+    }
+}
+
+static void expand_row(const filling *f, size_t row, char *out)
+{
+    expand_columns(f, row, f->s->first_col, f->s->first_col + f->s->cols, out);
+}
+
+// A row head by head, from where the file has them.
+static void gather_heads(const filling *f, size_t row, char *out)
+{
+    const msgl_source *s = f->s;
+    const size_t cols = (size_t)s->head_cols, each = (size_t)s->group_heads;
+    const size_t size = msgl__dtype_size(msgl__source_dtype(s));
+    for (size_t col = 0; col < s->cols; col += cols, out += cols * size) {
+        const size_t head = (s->first_col + col) / cols;
+        const size_t at = (head % each * (size_t)s->head_groups + head / each) * cols;
+        if (expands(s)) {
+            expand_columns(f, row, at, at + cols, out);
+        } else {
+            memcpy(out, s->t->data + (row * tensor_cols(s) + at) * size, cols * size);
         }
     }
 }
@@ -221,7 +242,9 @@ static void fill_task(void *arg, int task, int worker)
     for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
         char *out = f->out + (size_t)r * bytes;
-        if (expands(s)) {
+        if (s->head_cols > 0) {
+            gather_heads(f, row, out);
+        } else if (expands(s)) {
             expand_row(f, row, out);
         } else if (splits(s)) {
             split_row(f, row, out);

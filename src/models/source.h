@@ -26,6 +26,7 @@ typedef struct msgl_source {
     // members.
     size_t first;
     int32_t head, unpaired, pairs;
+    int32_t head_groups, group_heads, head_cols; // in which case there are no `blocks`
     bool transposed;
 } msgl_source;
 

@@ -237,6 +237,17 @@ void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32
     }
 }
 
+void msgl__plan_column_heads(msgl_weight_plan *p, int32_t groups, int32_t each, int32_t cols)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) {
+        msgl_wanted *w = &p->wanted[i];
+        w->head_groups = groups;
+        w->group_heads = each;
+        w->head_cols = cols;
+    }
+}
+
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
 {
     if (p->status != 0) return;
@@ -310,7 +321,8 @@ bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t)
 static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
-        shape[0] = w->unsharded_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
+        shape[0] = (w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows) / w->taps;
+        shape[1] = 1, shape[2] = w->taps;
         return 3;
     }
     if (w->experts > 0 && w->cols == 0) {
@@ -474,7 +486,10 @@ static msgl_source source_of(const msgl_load_item *it)
                          .transposed = w->transposed || columns,
                          .head = w->head,
                          .unpaired = w->unpaired,
-                         .pairs = w->pairs};
+                         .pairs = w->pairs,
+                         .head_groups = w->head_groups,
+                         .group_heads = w->group_heads,
+                         .head_cols = w->head_cols};
 }
 
 static void load_vector(const msgl_load_item *it, msgl_exec *x)

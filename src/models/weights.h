@@ -69,6 +69,10 @@ typedef struct msgl_wanted {
     // behind them rows 2 i and 2 i + 1 move to places i and pairs + i. Example: head 6, unpaired 2,
     // pairs 2: the file's rows 0 1 2 3 4 5 become 0 1 2 4 3 5. 0: nothing moves.
     int32_t head, unpaired, pairs;
+    // Not 0: columns are heads of head_cols, which the model has by groups of group_heads and the
+    // file has head_groups apart. Example: 2 groups of 3; the file's heads 0 1 2 3 4 5 become
+    // 0 2 4 1 3 5.
+    int32_t head_groups, group_heads, head_cols;
     int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
     bool router;  // experts are chosen by these rows
     msgl_form form;
@@ -161,6 +165,8 @@ void msgl__plan_log_of_minus(msgl_weight_plan *p);
 // neighbours (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on
 // the order.
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs);
+// The heads of its columns are in the file's order (msgl_wanted.head_groups).
+void msgl__plan_column_heads(msgl_weight_plan *p, int32_t groups, int32_t each, int32_t cols);
 // It has the weights of a convolution by channel, so many a channel.
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps);
 // It has tensor_rows rows, of which those from `first` on are wanted; transposed: as columns.

@@ -39,6 +39,9 @@ static void derive_qwen3_moe(msgl_gguf_model *m)
 // Linear attention as llama.cpp names state space models' parts. Older files have ssm_in in place
 // of attn_qkv and attn_gate.
 static const msgl_gguf_name NEXT_NAMES[] = {
+    {"ssm_alpha.", "linear_attn.in_proj_a.",
+     MSGL_GGUF_AS_IT_IS}, // of Qwen3.5, where they are apart
+    {"ssm_beta.", "linear_attn.in_proj_b.", MSGL_GGUF_AS_IT_IS},
     {"post_attention_norm.", "post_attention_layernorm.", MSGL_GGUF_AS_IT_IS},
     {"attn_qkv.", "linear_attn.in_proj_qkv.", MSGL_GGUF_AS_IT_IS},
     {"attn_gate.", "linear_attn.in_proj_z.", MSGL_GGUF_AS_IT_IS},
@@ -67,6 +70,7 @@ static const msgl_gguf_field NEXT_FIELDS[] = {
     {MSGL_GGUF_CONFIG, "full_attention_interval", "full_attention_interval"},
     {MSGL_GGUF_DERIVED, NULL, "rope.dimension_count"},
     {MSGL_GGUF_DERIVED, NULL, "nextn_predict_layers"},
+    {MSGL_GGUF_DERIVED, NULL, "rope.dimension_sections"}, // of text all are the same positions
     {MSGL_GGUF_CONFIG, NULL, NULL},
 };
 
@@ -109,6 +113,18 @@ const msgl_gguf_arch msgl__gguf_qwen[] = {
      .derive = derive_qwen3_moe},
     {.name = "qwen3next",
      .hf = "Qwen3NextForCausalLM",
+     .norms_whole = true,
+     .names = NEXT_NAMES,
+     .fields = NEXT_FIELDS,
+     .derive = derive_next},
+    {.name = "qwen35",
+     .hf = "Qwen3_5ForCausalLM",
+     .norms_whole = true,
+     .names = NEXT_NAMES,
+     .fields = NEXT_FIELDS,
+     .derive = derive_next},
+    {.name = "qwen35moe",
+     .hf = "Qwen3_5MoeForCausalLM",
      .norms_whole = true,
      .names = NEXT_NAMES,
      .fields = NEXT_FIELDS,
