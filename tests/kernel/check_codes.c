@@ -305,6 +305,47 @@ static void check_one_level(checkkern *ck)
     check_floats(ck);
 }
 
+// The largest scales that f16 has: values of up to 2^28, beside one feature of ordinary ones.
+static void check_large(checkkern *ck)
+{
+    static const struct {
+        const char *name;
+        size_t at; // of d
+    } FORMS[] = {{"Q2_K", 80}, {"Q3_K", 108}, {"Q4_K", 0}, {"Q6_K", 208}, {"Q8_0", 0}, {"Q4_1", 0}};
+    enum { M = 3, N = 20, K = 512 };
+    for (size_t i = 0; i < MSGL_COUNT(FORMS); i++) {
+        const msgl_blocks *b = msgl__blocks_of_ggml(FORMS[i].name);
+        if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
+                           "linear_%s_large", b->name)) {
+            continue;
+        }
+        const size_t row = K / (size_t)b->elements * (size_t)b->bytes;
+        msgl_wformat format;
+        uint8_t *src = msgl__ck_alloc(ck, N * row);
+        stored s = {.w = {.format = &format, .n = N, .k = K},
+                    .values = msgl__ck_alloc(ck, sizeof(float) * N * K)};
+        for (size_t r = 0; r < N; r++) {
+            draw_blocks(ck, b, K, src + r * row, s.values + r * K);
+            for (size_t at = 0; r > 0 && at < row; at += (size_t)b->bytes) {
+                const uint16_t largest = 0x7bff;
+                memcpy(src + r * row + at + FORMS[i].at, &largest, sizeof largest);
+                msgl__blocks_expand(b, src + r * row + at,
+                                    s.values + r * K + at / (size_t)b->bytes * (size_t)b->elements);
+            }
+        }
+        msgl__ck_true(ck, ck->cur->gemm.keep(b, K, false, &format), "%s is kept", b->name);
+        s.w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&s.w));
+        format.repack(ck->exec, &s.w, 0, N, src, row);
+        float *in = draw_rows(ck, M, K);
+        ck_buf out = msgl__ck_buf(ck, M, N, N);
+        double *want = msgl__ck_alloc(ck, sizeof *want * M * N);
+        run(ck, ck->exec, &s.w, in, M, NULL, out.data, N);
+        const double most = oracle(ck, &s, in, M, NULL, want);
+        msgl__ck_near(ck, "out", &out, want, tolerance(ck, &format, M * N, K, most));
+        msgl__ck_reset(ck);
+    }
+}
+
 // A weight with rows of several formats gives each of them the bits that it has alone; a gate and
 // an addition behind the product those of one after the other. So do experts whose formats differ.
 static void check_parts(checkkern *ck)
@@ -485,5 +526,6 @@ void msgl__check_codes(checkkern *ck)
         check_form(ck, msgl__blocks_of_ggml(NAMES[i]), true);
     }
     check_one_level(ck);
+    check_large(ck);
     check_parts(ck);
 }

@@ -193,11 +193,12 @@ MSGL_INLINE __m512i magnitudes(__m512i f16)
     return _mm512_and_si512(f16, _mm512_set1_epi16(0x7fff));
 }
 
-// What f16 scales and minimums are multiplied by, a power of two, where the largest are `scale` and
-// `min`, and scales are multiplied by less than 2^scale_bits, minimums by at most 2^min_bits. With
-// the exponents' fields e and f, values are below 2^(n - 13) for n = max(e + scale_bits, f +
-// min_bits), so 2^(28 - n) brings them below 2^15.
-static __m512h factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int min_bits)
+// *out: what f16 scales and minimums are multiplied by, a power of two, where the largest are
+// `scale` and `min`, and scales are multiplied by less than 2^scale_bits, minimums by at most
+// 2^min_bits. With the exponents' fields e and f, values are below 2^(n - 13) for n = max(e +
+// scale_bits, f + min_bits), so 2^(28 - n) brings them below 2^15. false: f16 has no such power.
+static bool factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int min_bits,
+                      __m512h *out)
 {
     const __m512i e = _mm512_srli_epi16(scale, 10), f = _mm512_srli_epi16(min, 10);
     const __m512i infinite = _mm512_set1_epi16(31); // in both words of a feature
@@ -208,10 +209,11 @@ static __m512h factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, 
         _mm512_min_epi16(_mm512_sub_epi16(_mm512_set1_epi16(28), n), _mm512_set1_epi16(15));
     s->scales[s->panel].exponent =
         _mm512_slli_epi16(_mm512_sub_epi16(_mm512_set1_epi16(112), k), 7);
-    return (__m512h)_mm512_slli_epi16(_mm512_add_epi16(k, _mm512_set1_epi16(15)), 10);
+    *out = (__m512h)_mm512_slli_epi16(_mm512_add_epi16(k, _mm512_set1_epi16(15)), 10);
+    return _mm512_cmplt_epi16_mask(k, _mm512_set1_epi16(-14)) == 0;
 }
 
-// f16 for each group, as they are in the panel.
+// f16 for each group, as they are in the panel. Their values are below 2^24, so there is a factor.
 static void take_f16(stream *s, const char *at)
 {
     const int groups = (s->end - s->first) * s->per_block;
@@ -225,7 +227,8 @@ static void take_f16(stream *s, const char *at)
         s->scales[s->panel].min[g] = word_pairs(mins + 32 * g);
         less = _mm512_max_epi16(less, magnitudes(s->scales[s->panel].min[g]));
     }
-    const __m512h factor = factor_of(s, scale, less, s->values.bits, 0);
+    __m512h factor;
+    factor_of(s, scale, less, s->values.bits, 0, &factor);
     for (int g = 0; g < groups; g++) {
         s->scales[s->panel].scale[g] =
             (__m512i)_mm512_mul_ph((__m512h)s->scales[s->panel].scale[g], factor);
@@ -247,16 +250,18 @@ MSGL_INLINE __m512i byte_pairs(const char *at)
     return _mm512_shuffle_epi8(bytes, order);
 }
 
-// Of two levels.
-static void take_two_levels(stream *s, const char *at)
+// Of two levels. false: they are too large for f16.
+static bool take_two_levels(stream *s, const char *at)
 {
     const msgl_codes *c = s->b->format->blocks->codes;
     const int groups = (s->end - s->first) * s->per_block;
     const bool min = msgl__codes_have_min(c), u4 = c->scaling == MSGL_SCALING_U4;
     const int bits = u4 ? 4 : 8;
     const __m512i d = word_pairs(at), less = min ? word_pairs(at + 32) : _mm512_setzero_si512();
-    const __m512h factor =
-        factor_of(s, magnitudes(d), magnitudes(less), s->values.bits + bits, bits);
+    __m512h factor;
+    if (!factor_of(s, magnitudes(d), magnitudes(less), s->values.bits + bits, bits, &factor)) {
+        return false;
+    }
     const __m512h by = _mm512_mul_ph((__m512h)d, factor);
     const __m512h by_min =
         _mm512_mul_ph((__m512h)_mm512_xor_si512(less, _mm512_set1_epi16((short)0x8000)), factor);
@@ -273,6 +278,7 @@ static void take_two_levels(stream *s, const char *at)
         s->scales[s->panel].scale[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(low), by);
         s->scales[s->panel].min[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(high), by_min);
     }
+    return true;
 }
 
 // The scales of the chunk in the panel that is next.
@@ -283,7 +289,7 @@ static void take_scales(stream *s)
     const bool own = c->offset == MSGL_OFFSET_NONE ||
                      (c->offset == MSGL_OFFSET_MIN && c->zero == 0); // no sum of scale and minimum
     if (c->scaling != MSGL_SCALING_ONE) {
-        take_two_levels(s, at);
+        if (!take_two_levels(s, at)) take_any(s, panel, at);
     } else if (c->number == MSGL_NUMBER_F16 && c->span == c->group && c->factor == 0 && own &&
                !c->floats) {
         take_f16(s, at);
@@ -308,8 +314,7 @@ MSGL_INLINE __m512h values_at(const char *lines, const int bits, const int step,
         const __m512i v = _mm512_loadu_si512(lines + step * 64);
         return _mm512_cvtepi16_ph(_mm512_srai_epi16(odd ? v : _mm512_slli_epi16(v, 8), 8));
     }
-    if (bits ==
-        E4M3) { // the sign stays, exponent and digits move: s eeee mmm is s 0eeee mmm0000000
+    if (bits == E4M3) { // s eeee mmm becomes s 0eeee mmm0000000
         const __m512i v = _mm512_loadu_si512(lines + step * 64);
         const __m512i at = odd ? v : _mm512_slli_epi16(v, 8);
         const __m512i moved = _mm512_and_si512(_mm512_srli_epi16(at, 1), _mm512_set1_epi16(0x3f80));
