@@ -61,12 +61,12 @@ class CiRun(unittest.TestCase):
 
     def test_nightly(self):
         self.assertRegex(self.run_ci(name="nightly").splitlines()[-1],
-                         r"^all nightly checks passed \(.*\), CUDA not built, clients not checked, clients of openai 2 not checked$")
+                         r"^all nightly checks passed \(.*\), CUDA not built, clients not checked, clients of openai 2 not checked, files from PyPI checked$")
         self.assertIn("-DMSGL_CUDA=OFF", self.calls())
         self.with_compiler_and_clients()
         out = self.run_ci("--cuda", name="nightly")
         self.assertRegex(out.splitlines()[-1],
-                         r", CUDA built for 80 .*90a .*120, clients checked, clients of openai 2 checked$")
+                         r", CUDA built for 80 .*90a .*120, clients checked, clients of openai 2 checked, files from PyPI checked$")
         self.assertRegex(self.calls(), r"-DMSGL_CUDA=ON -DMSGL_CUDA_QUICK=OFF -DMSGL_CUDA_ARCHS=80 .*90a .*120\n")
 
     def test_cuda_that_cannot_be_built(self):
