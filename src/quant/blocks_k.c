@@ -13,16 +13,38 @@
 
 enum { N = 256 };
 
-static uint32_t two_bits(const uint8_t *qs, int i)
+static void two_bits(const uint8_t *qs, uint8_t *restrict codes)
 {
-    return (uint32_t)qs[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    for (int at = 0; at < N; at += 128, qs += 32) {
+        for (int i = 0; i < 32; i++) {
+            codes[at + i] = qs[i] & 3;
+            codes[at + 32 + i] = qs[i] >> 2 & 3;
+            codes[at + 64 + i] = qs[i] >> 4 & 3;
+            codes[at + 96 + i] = qs[i] >> 6;
+        }
+    }
 }
 
-// Four bits of Q4_K and Q5_K: of 64 elements the first 32 have the lower halves of 32 bytes.
-// Element 100 = 64 + 32 + 4 has the upper half of byte 36.
-static uint32_t four_bits(const uint8_t *qs, int i)
+// Four bits: of 2 * n elements the first n have the lower halves of n bytes. With n = 32 (Q4_K and
+// Q5_K) element 100 = 64 + 32 + 4 has the upper half of byte 36.
+static void four_bits(const uint8_t *qs, const int n, uint8_t *restrict codes)
 {
-    return msgl__block_nibble(qs + i / 64 * 32, i % 64, 32);
+    for (int at = 0; at < N; at += 2 * n, qs += n) {
+        for (int i = 0; i < n; i++) {
+            codes[at + i] = qs[i] & 15;
+            codes[at + n + i] = qs[i] >> 4;
+        }
+    }
+}
+
+// One bit: element 32j + l has bit j of byte l. It becomes bit `to` of the code.
+static void add_bit(const uint8_t *bits, const int to, uint8_t *restrict codes)
+{
+    for (int j = 0; j < N / 32; j++) {
+        for (int l = 0; l < 32; l++) {
+            codes[32 * j + l] = (uint8_t)(codes[32 * j + l] | (bits[l] >> j & 1) << to);
+        }
+    }
 }
 
 // | Q2_K   | bytes |                                                            |
@@ -40,7 +62,7 @@ static void split_q2_k(const uint8_t *block, msgl_code_block *out)
         out->c[k] = block[k] & 15;
         out->e[k] = block[k] >> 4;
     }
-    for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)two_bits(block + 16, i);
+    two_bits(block + 16, out->codes);
 }
 
 static const msgl_codes Q2_K = {
@@ -66,10 +88,8 @@ static void split_q3_k(const uint8_t *block, msgl_code_block *out)
 {
     out->d = msgl__block_u16(block + 108);
     for (int k = 0; k < N / 16; k++) out->c[k] = (uint8_t)(q3_scale(block + 96, k) - 32);
-    for (int i = 0; i < N; i++) {
-        const uint32_t high = (uint32_t)block[i % 32] >> (i / 32) & 1;
-        out->codes[i] = (uint8_t)(two_bits(block + 32, i) | high << 2);
-    }
+    two_bits(block + 32, out->codes);
+    add_bit(block, 2, out->codes);
 }
 
 static const msgl_codes Q3_K = {3, 16, 4, NULL, MSGL_SCALING_I8, .split = split_q3_k};
@@ -98,7 +118,7 @@ static void split_q4_k(const uint8_t *block, msgl_code_block *out)
     out->d = msgl__block_u16(block);
     out->dmin = msgl__block_u16(block + 2);
     scales_mins(block + 4, out);
-    for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)four_bits(block + 16, i);
+    four_bits(block + 16, 32, out->codes);
 }
 
 static const msgl_codes Q4_K = {
@@ -118,10 +138,8 @@ static void split_q5_k(const uint8_t *block, msgl_code_block *out)
     out->d = msgl__block_u16(block);
     out->dmin = msgl__block_u16(block + 2);
     scales_mins(block + 4, out);
-    for (int i = 0; i < N; i++) {
-        const uint32_t high = (uint32_t)block[16 + i % 32] >> (i / 32) & 1;
-        out->codes[i] = (uint8_t)(four_bits(block + 48, i) | high << 4);
-    }
+    four_bits(block + 48, 32, out->codes);
+    add_bit(block + 16, 4, out->codes);
 }
 
 static const msgl_codes Q5_K = {
@@ -140,10 +158,10 @@ static void split_q6_k(const uint8_t *block, msgl_code_block *out)
 {
     out->d = msgl__block_u16(block + 208);
     memcpy(out->c, block + 192, N / 16);
-    for (int i = 0; i < N; i++) {
-        const uint32_t low = msgl__block_nibble(block + i / 128 * 64, i % 128, 64);
-        out->codes[i] = (uint8_t)(low | two_bits(block + 128, i) << 4);
-    }
+    uint8_t high[N];
+    four_bits(block, 64, out->codes);
+    two_bits(block + 128, high);
+    for (int i = 0; i < N; i++) out->codes[i] = (uint8_t)(out->codes[i] | high[i] << 4);
 }
 
 static const msgl_codes Q6_K = {6, 16, 32, NULL, MSGL_SCALING_I8, .split = split_q6_k};

@@ -12,9 +12,12 @@ enum { N = 32 };
 #define ONE_F16(num_bits, zero_code)                                                               \
     .bits = (num_bits), .group = N, .zero = (zero_code), .span = N, .number = MSGL_NUMBER_F16
 
-static void nibbles(const uint8_t *qs, uint8_t *codes)
+static void nibbles(const uint8_t *qs, uint8_t *restrict codes)
 {
-    for (int i = 0; i < N; i++) codes[i] = (uint8_t)msgl__block_nibble(qs, i, N / 2);
+    for (int i = 0; i < N / 2; i++) {
+        codes[i] = qs[i] & 15;
+        codes[N / 2 + i] = qs[i] >> 4;
+    }
 }
 
 // | Q4_0 | bytes |                              |
