@@ -32,20 +32,6 @@ static uint32_t field(uint32_t codes, uint32_t mask, int from, int at)
     return (codes >> from & mask * 0x01010101u) << at;
 }
 
-// Adds a plane of `bits` bits, which are bits [from, from + bits) of the codes, to lines of zeros.
-// codes: of a step each.
-static void put_plane(char *lines, int lane, const uint32_t codes[8], int bits, int from)
-{
-    const int per_line = 8 / bits;
-    for (int l = 0; l < 8 / per_line; l++) {
-        uint32_t word = 0;
-        for (int i = 0; i < per_line; i++) {
-            word |= field(codes[l * per_line + i], (1u << bits) - 1, from, i * bits);
-        }
-        memcpy(lines + (size_t)l * 64 + (size_t)lane * 4, &word, sizeof word);
-    }
-}
-
 typedef struct plane {
     int bits, from;
 } plane;
@@ -64,18 +50,45 @@ static size_t plane_bytes(const plane *p)
     return (size_t)p->bits * MSGL_CODES_BLOCK * MSGL_GEMM_LANES / 8;
 }
 
+// A plane of `bits` bits, which are bits [from, from + bits) of the codes: of one lane. codes: of a
+// step each.
+MSGL_INLINE void put_plane(char *lines, int lane, const uint32_t codes[8], const int bits,
+                           const int from)
+{
+    const int per_line = 8 / bits;
+#pragma GCC unroll 8
+    for (int l = 0; l < 8 / per_line; l++) {
+        uint32_t word = 0;
+#pragma GCC unroll 8
+        for (int i = 0; i < per_line; i++) {
+            word |= field(codes[l * per_line + i], (1u << bits) - 1, from, i * bits);
+        }
+        memcpy(lines + (size_t)l * 64 + (size_t)lane * 4, &word, sizeof word);
+    }
+}
+
+// As planes_of says.
+MSGL_INLINE void put_planes(char *block, int lane, const uint32_t codes[8], const int low,
+                            const int high)
+{
+    put_plane(block, lane, codes, low, 0);
+    if (high > 0) put_plane(block + low * 64, lane, codes, high, low);
+}
+
 static void put_codes(const msgl_codes *c, char *block, int lane, const uint8_t codes[32])
 {
     uint32_t steps[8];
-    plane planes[2];
     memcpy(steps, codes, sizeof steps);
     if (c->bits == 8 && !c->floats) { // signed: code - 128
         for (int i = 0; i < 8; i++) steps[i] ^= 0x80808080u;
     }
-    const int num = planes_of(c->bits, planes);
-    for (int i = 0; i < num; i++) {
-        put_plane(block, lane, steps, planes[i].bits, planes[i].from);
-        block += plane_bytes(&planes[i]);
+    switch (c->bits) {
+    case 2: put_planes(block, lane, steps, 2, 0); break;
+    case 3: put_planes(block, lane, steps, 2, 1); break;
+    case 4: put_planes(block, lane, steps, 4, 0); break;
+    case 5: put_planes(block, lane, steps, 4, 1); break;
+    case 6: put_planes(block, lane, steps, 4, 2); break;
+    default: put_planes(block, lane, steps, 8, 0);
     }
 }
 
@@ -154,14 +167,16 @@ static void put_blocks(const msgl_blocks *b, char *panel, int k, int lane, const
     const msgl_codes *c = b->codes;
     const int blocks = msgl__codes_blocks(k), per_block = b->elements / MSGL_CODES_BLOCK;
     const int groups = MSGL_CODES_BLOCK / c->group;
+    const size_t block_bytes = msgl__codes_block_bytes(c);
     msgl_code_block split = {0};
-    for (int i = first; i < first + num; i++) {
+    block_place p = {0};
+    for (int i = first; i < first + num; i++, p.codes += block_bytes, p.in_chunk++) {
         const int part = i % per_block; // of the file's block
         if (part == 0) {
             c->split(src, &split);
             src += b->bytes;
         }
-        const block_place p = place_of(c, blocks, i);
+        if (i == first || p.in_chunk == MSGL_CODES_CHUNK) p = place_of(c, blocks, i);
         put_codes(c, panel + p.codes, lane, split.codes + part * MSGL_CODES_BLOCK);
         for (int g = 0; g < groups; g++) {
             put_scales(c, panel, &p, p.in_chunk * groups + g, lane, &split, part * groups + g);
