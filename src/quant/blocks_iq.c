@@ -5,6 +5,7 @@
 #include "quant/blocks.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "core/attributes.h"
 #include "quant/internal.h"
@@ -12,14 +13,23 @@
 
 enum { N = 256 };
 
+// v, or -v where bit 0 of `signs` is set: half of them are, which no branch should depend on.
+static float with_sign(float v, uint32_t signs)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    bits ^= signs << 31;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
 // The 8 elements of a point whose values' numbers have two bits each; bit j of `signs` is element
 // j's. Of a point 0x0801 of IQ2_XXS elements 0 and 5 are values 1 and 2, which are 25 and 43.
 static void put_8(const int8_t *grid_values, uint16_t point, uint32_t signs, float scale,
                   float *values)
 {
     for (int j = 0; j < 8; j++) {
-        const float v = scale * (float)grid_values[point >> 2 * j & 3];
-        values[j] = signs >> j & 1 ? -v : v;
+        values[j] = with_sign(scale * (float)grid_values[point >> 2 * j & 3], signs >> j);
     }
 }
 
@@ -28,8 +38,7 @@ static void put_4(const int8_t *grid_values, uint16_t point, uint32_t signs, flo
                   float *values)
 {
     for (int j = 0; j < 4; j++) {
-        const float v = scale * (float)grid_values[point >> 4 * j & 15];
-        values[j] = signs >> j & 1 ? -v : v;
+        values[j] = with_sign(scale * (float)grid_values[point >> 4 * j & 15], signs >> j);
     }
 }
 
