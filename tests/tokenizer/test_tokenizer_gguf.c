@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
@@ -96,6 +97,55 @@ static void put_splits(gguf_writer *w, const char *pre)
     if (pre != NULL) gguf_put_string(w, GGML("pre"), pre);
     gguf_put_strings(w, GGML("tokens"), tokens, MSGL_COUNT(tokens));
     gguf_put_strings(w, GGML("merges"), merges, MSGL_COUNT(merges));
+}
+
+static void put_json_strings(gguf_writer *w, const char *key, const json_t *list)
+{
+    const size_t n = json_array_size(list);
+    const char **texts = calloc(n + 1, sizeof *texts);
+    assert_non_null(texts);
+    for (size_t i = 0; i < n; i++) texts[i] = json_string_value(json_array_get(list, i));
+    gguf_put_strings(w, key, texts, n);
+    free(texts);
+}
+
+// Pipelines cut as llama.cpp's patterns do in `tokenizers` (tools/make_pre_vectors.py).
+static void test_pre_tokenizers(void **state)
+{
+    (void)state;
+    json_t *root =
+        json_load_file(MSGL_SOURCE_DIR "/tests/vectors/tokenizer/gguf_pre.json", 0, NULL);
+    const json_t *texts = json_object_get(root, "texts"), *all = json_object_get(root, "ids");
+    int compared = 0;
+    assert_non_null(root);
+    for (int i = 0; msgl__gguf_pre_at(i) != NULL; i++) {
+        const char *name = msgl__gguf_pre_at(i)->name;
+        const json_t *want = json_object_get(all, name);
+        if (want == NULL) fail_msg("%s: no vector", name);
+        gguf_writer w = {0};
+        gguf_put_string(&w, GGML("model"), "gpt2");
+        gguf_put_string(&w, GGML("pre"), name);
+        put_json_strings(&w, GGML("tokens"), json_object_get(root, "tokens"));
+        put_json_strings(&w, GGML("merges"), json_object_get(root, "merges"));
+        msgl_tokenizer *t = load_good(&w);
+        for (size_t k = 0; k < json_array_size(texts); k++, compared++) {
+            const char *text = json_string_value(json_array_get(texts, k));
+            const json_t *list = json_array_get(want, k);
+            const msgl_encode_opts opts = {0};
+            msgl_ids ids = {0};
+            msgl_err err = {0};
+            assert_int_equal(msgl__tokenizer_encode(t, text, strlen(text), &opts, &ids, &err), 0);
+            bool same = ids.len == json_array_size(list);
+            for (size_t j = 0; j < ids.len && same; j++) {
+                same = ids.data[j] == json_integer_value(json_array_get(list, j));
+            }
+            if (!same) fail_msg("%s: text %zu", name, k);
+            msgl__ids_free(&ids);
+        }
+        msgl__tokenizer_free(t);
+    }
+    assert_true(compared > 500);
+    json_decref(root);
 }
 
 // Every pipeline that llama.cpp has a name for, and the file that has none, which has its default.
@@ -387,10 +437,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_byte_level),     cmocka_unit_test(test_pipelines),
-        cmocka_unit_test(test_sentence_piece), cmocka_unit_test(test_equal_scores),
-        cmocka_unit_test(test_bad_lists),      cmocka_unit_test(test_bad_values),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_byte_level),   cmocka_unit_test(test_pre_tokenizers),
+        cmocka_unit_test(test_pipelines),    cmocka_unit_test(test_sentence_piece),
+        cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_bad_lists),
+        cmocka_unit_test(test_bad_values),   cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
