@@ -56,10 +56,8 @@ MSGL_INLINE void put_plane(char *lines, int lane, const uint32_t codes[8], const
                            const int from)
 {
     const int per_line = 8 / bits;
-#pragma GCC unroll 8
     for (int l = 0; l < 8 / per_line; l++) {
         uint32_t word = 0;
-#pragma GCC unroll 8
         for (int i = 0; i < per_line; i++) {
             word |= field(codes[l * per_line + i], (1u << bits) - 1, from, i * bits);
         }
