@@ -5,7 +5,7 @@
 usage: bench/kept_forms.py BUILD [--levels amx,avx512vnni] [--rounds 3] [--csv FILE]
 
 Products are of one 2048 x 2048 weight after the other, more than caches hold, times 1, 8 and 512 rows, all forms and bf16 in
-one run (`checkkern --bench`); the loss is that of tests/engine/test_kept_loss.c. docs/packed-weights.md shows the rows.
+one run (`checkkern --bench`); the loss is that of tests/engine/test_kept_loss.c.
 """
 import argparse
 import csv

@@ -280,19 +280,6 @@ void msgl__codes_values(const msgl_codes *c, const char *block,
     }
 }
 
-// Scales with the offsets as the file has them.
-static void exact_scales(const msgl_codes *c, const char *panel, const block_place *p,
-                         msgl_codes_scales *out)
-{
-    const int groups = p->chunk_blocks * MSGL_CODES_BLOCK / c->group;
-    if (c->scaling == MSGL_SCALING_ONE) {
-        msgl__codes_one_level_scales(c, c->span == 0 ? panel : panel + p->scales, groups, false,
-                                     out);
-    } else {
-        msgl__codes_two_level_scales(c, panel + p->scales, groups, out);
-    }
-}
-
 // The 32 columns of block `at`, of one lane.
 static void block_values(const msgl_codes *c, const char *panel, int blocks, int at, int lane,
                          float out[MSGL_CODES_BLOCK])
@@ -300,7 +287,7 @@ static void block_values(const msgl_codes *c, const char *panel, int blocks, int
     const block_place p = place_of(c, blocks, at);
     const int first = p.in_chunk * MSGL_CODES_BLOCK / c->group;
     msgl_codes_scales s;
-    exact_scales(c, panel, &p, &s);
+    msgl__codes_scales_of(c, panel, panel + p.scales, p.chunk_blocks, false, &s);
     for (int step = 0; step < 8; step++) {
         const int g = first + step * 4 / c->group;
         const float offset = msgl__codes_have_min(c) ? s.min[g][lane] : 0;

@@ -357,13 +357,14 @@ MSGL_INLINE void msgl__codes_two_level_scales(const msgl_codes *c, const char *a
     }
 }
 
-// The scales of a chunk of `blocks` blocks that begins at `at`, of a panel.
+// The scales of a chunk of `blocks` blocks that begins at `at`, of a panel; offsets as the file has
+// them, or with `as_min` as minimums.
 MSGL_INLINE void msgl__codes_scales_of(const msgl_codes *c, const char *panel, const char *at,
-                                       int blocks, msgl_codes_scales *out)
+                                       int blocks, const bool as_min, msgl_codes_scales *out)
 {
     const int groups = blocks * MSGL_CODES_BLOCK / c->group;
     if (c->scaling == MSGL_SCALING_ONE) {
-        msgl__codes_one_level_scales(c, c->span == 0 ? panel : at, groups, true, out);
+        msgl__codes_one_level_scales(c, c->span == 0 ? panel : at, groups, as_min, out);
     } else {
         msgl__codes_two_level_scales(c, at, groups, out);
     }

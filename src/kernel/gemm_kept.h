@@ -76,12 +76,7 @@ MSGL_INLINE void msgl__kept_chunk(const msgl_codes *c, const char *panel, const 
     float book[16];
     msgl_codes_scales s;
     for (int i = 0; i < 16; i++) book[i] = c->values != NULL ? c->values[i] : c->book[i];
-    if (c->scaling == MSGL_SCALING_ONE) {
-        msgl__codes_one_level_scales(c, c->span == 0 ? panel : at,
-                                     blocks * MSGL_CODES_BLOCK / c->group, false, &s);
-    } else {
-        msgl__codes_two_level_scales(c, at, blocks * MSGL_CODES_BLOCK / c->group, &s);
-    }
+    msgl__codes_scales_of(c, panel, at, blocks, false, &s);
     at += msgl__codes_scales_bytes(c, blocks);
     for (int step = 0; step < 8 * blocks; step++) {
         const char *block = at + (size_t)(step / 8) * msgl__codes_block_bytes(c);

@@ -19,6 +19,7 @@
 
 #include "core/attributes.h"
 #include "engine/harness.h"
+#include "engine/loss.h"
 #include "engine/packers.h"
 #include "models/folder.h"
 #include "utils/random.h"
@@ -139,19 +140,9 @@ static double bits_of(size_t bytes, size_t expanded)
 static void check_bits(const packer *k, size_t bytes, size_t expanded)
 {
     const double bits = bits_of(bytes, expanded), codes = k->bits == 0 ? 8 : k->bits; // 0: e4m3
-    if ((k->with & EXPANDED) == 0) print_message("%s: %.3f bits a weight\n", k->name, bits);
-    assert_true((k->with & EXPANDED) != 0 || !ON_CPU ? bytes == expanded
-                                                     : bits > codes && bits < codes + 2.1);
-}
-
-// The mean Kullback-Leibler divergence of the rows.
-static double divergence(const float *got, const float *want)
-{
-    double sum = 0;
-    for (int i = 0; i < TOKENS * VOCAB; i++) {
-        sum += exp((double)want[i]) * ((double)want[i] - (double)got[i]);
-    }
-    return sum / TOKENS;
+    if ((k->with & WITH_ORDERED) == 0) print_message("%s: %.3f bits a weight\n", k->name, bits);
+    assert_true((k->with & WITH_ORDERED) != 0 || !ON_CPU ? bytes == expanded
+                                                         : bits > codes && bits < codes + 2.1);
 }
 
 // Activations are rounded to bf16 with AMX, else to 8 bits.
@@ -161,7 +152,7 @@ static void check_near(const packer *k, const folder *packed, const float *want)
     for (size_t i = 0; i < (ON_CPU ? MSGL_COUNT(levels) : 1); i++) {
         size_t bytes;
         float *got = run(packed, 1, "bfloat16", "auto", levels[i], &bytes);
-        const double kl = divergence(got, want);
+        const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
         print_message("%s: divergence %.2e\n", k->name, kl);
         assert_true(kl > 0 && kl < 0.005);
         free(got);
@@ -191,7 +182,7 @@ static void compare(const packer *k, uint64_t seed)
             free(got);
         }
         if (ranks == 1) check_bits(k, bytes, expanded);
-        if (ranks == 1 && (k->with & EXPANDED) == 0) check_near(k, &packed, want);
+        if (ranks == 1 && (k->with & WITH_ORDERED) == 0) check_near(k, &packed, want);
         free(want);
     }
     folder_remove(&packed);

@@ -175,8 +175,7 @@ static void run(checkkern *ck, msgl_exec *x, const msgl_weight *w, const float *
 // By bf16 each weight is off by up to 2^-8 of itself, and for its scale in f16 a little more. Those
 // of a sum are independent: 4 / sqrt(k) of the worst case is some seven deviations. Of all outputs
 // a relative error of 2^-8 / sqrt(3) / 1.4 is to be expected, 2.6e-6 as a mean square (more where
-// a minimum takes most of q away again), and of few
-// nothing, as all may be close to 0.
+// a minimum takes most of q away again), and of few nothing, as all may be close to 0.
 static ck_tol tolerance(const checkkern *ck, const msgl_wformat *f, int outputs, int k,
                         double largest)
 {

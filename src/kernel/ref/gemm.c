@@ -169,7 +169,7 @@ static void panel_codes(const msgl_gemm_block *b, int col, int n)
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         const int some = blocks - i < MSGL_CODES_CHUNK ? blocks - i : MSGL_CODES_CHUNK;
         msgl_codes_scales s;
-        msgl__codes_scales_of(c, panel, w, some, &s);
+        msgl__codes_scales_of(c, panel, w, some, true, &s);
         w += msgl__codes_scales_bytes(c, some);
         for (int at = 0; at < some; at++, w += msgl__codes_block_bytes(c)) {
             int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES];

@@ -150,11 +150,12 @@ MSGL_INLINE __m512i positive(__m512 v)
 // no number behind all of them.
 static void take_any(stream *s, const char *panel, const char *at)
 {
+    chunk_scales *const to = &s->scales[s->panel];
     const msgl_codes *c = s->b->format->blocks->codes;
     const int groups = (s->end - s->first) * s->per_block;
     const bool min = msgl__codes_have_min(c);
     msgl_codes_scales f;
-    msgl__codes_scales_of(c, panel, at, s->end - s->first, &f);
+    msgl__codes_scales_of(c, panel, at, s->end - s->first, true, &f);
     __m512i most = _mm512_setzero_si512();
     for (int g = 0; g < groups; g++) {
         const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(f.scale[g]), s->values.unit);
@@ -171,12 +172,11 @@ static void take_any(stream *s, const char *panel, const char *at)
         _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(14 + 127 + 127), e), 23));
     const __m512 by = _mm512_mul_ps(factor, s->values.unit);
     for (int g = 0; g < groups; g++) {
-        s->scales[s->panel].scale[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.scale[g]), by));
-        if (min)
-            s->scales[s->panel].min[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.min[g]), factor));
+        to->scale[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.scale[g]), by));
+        if (min) to->min[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.min[g]), factor));
     }
     const __m512i exponent = _mm512_slli_epi32(_mm512_sub_epi32(e, lowest), 7);
-    s->scales[s->panel].exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
+    to->exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
 }
 
 // 16 words, each of them twice.
@@ -200,6 +200,7 @@ MSGL_INLINE __m512i magnitudes(__m512i f16)
 static bool factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int min_bits,
                       __m512h *out)
 {
+    chunk_scales *const to = &s->scales[s->panel];
     const __m512i e = _mm512_srli_epi16(scale, 10), f = _mm512_srli_epi16(min, 10);
     const __m512i infinite = _mm512_set1_epi16(31); // in both words of a feature
     s->none[s->panel] |= _mm512_cmpeq_epi32_mask(_mm512_max_epi16(e, f), infinite);
@@ -207,8 +208,7 @@ static bool factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int
                                        _mm512_add_epi16(f, _mm512_set1_epi16((short)min_bits)));
     const __m512i k =
         _mm512_min_epi16(_mm512_sub_epi16(_mm512_set1_epi16(28), n), _mm512_set1_epi16(15));
-    s->scales[s->panel].exponent =
-        _mm512_slli_epi16(_mm512_sub_epi16(_mm512_set1_epi16(112), k), 7);
+    to->exponent = _mm512_slli_epi16(_mm512_sub_epi16(_mm512_set1_epi16(112), k), 7);
     *out = (__m512h)_mm512_slli_epi16(_mm512_add_epi16(k, _mm512_set1_epi16(15)), 10);
     return _mm512_cmplt_epi16_mask(k, _mm512_set1_epi16(-14)) == 0;
 }
@@ -216,25 +216,23 @@ static bool factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int
 // f16 for each group, as they are in the panel. Their values are below 2^24, so there is a factor.
 static void take_f16(stream *s, const char *at)
 {
+    chunk_scales *const to = &s->scales[s->panel];
     const int groups = (s->end - s->first) * s->per_block;
     const bool min = msgl__codes_have_min(s->b->format->blocks->codes);
     const char *const mins = at + 32 * groups;
     __m512i scale = _mm512_setzero_si512(), less = scale;
     for (int g = 0; g < groups; g++) {
-        s->scales[s->panel].scale[g] = word_pairs(at + 32 * g);
-        scale = _mm512_max_epi16(scale, magnitudes(s->scales[s->panel].scale[g]));
+        to->scale[g] = word_pairs(at + 32 * g);
+        scale = _mm512_max_epi16(scale, magnitudes(to->scale[g]));
         if (!min) continue;
-        s->scales[s->panel].min[g] = word_pairs(mins + 32 * g);
-        less = _mm512_max_epi16(less, magnitudes(s->scales[s->panel].min[g]));
+        to->min[g] = word_pairs(mins + 32 * g);
+        less = _mm512_max_epi16(less, magnitudes(to->min[g]));
     }
     __m512h factor;
     factor_of(s, scale, less, s->values.bits, 0, &factor);
     for (int g = 0; g < groups; g++) {
-        s->scales[s->panel].scale[g] =
-            (__m512i)_mm512_mul_ph((__m512h)s->scales[s->panel].scale[g], factor);
-        if (min)
-            s->scales[s->panel].min[g] =
-                (__m512i)_mm512_mul_ph((__m512h)s->scales[s->panel].min[g], factor);
+        to->scale[g] = (__m512i)_mm512_mul_ph((__m512h)to->scale[g], factor);
+        if (min) to->min[g] = (__m512i)_mm512_mul_ph((__m512h)to->min[g], factor);
     }
 }
 
@@ -253,6 +251,7 @@ MSGL_INLINE __m512i byte_pairs(const char *at)
 // Of two levels. false: they are too large for f16.
 static bool take_two_levels(stream *s, const char *at)
 {
+    chunk_scales *const to = &s->scales[s->panel];
     const msgl_codes *c = s->b->format->blocks->codes;
     const int groups = (s->end - s->first) * s->per_block;
     const bool min = msgl__codes_have_min(c), u4 = c->scaling == MSGL_SCALING_U4;
@@ -270,13 +269,13 @@ static bool take_two_levels(stream *s, const char *at)
         const __m512i both = byte_pairs(cs);
         if (!min) {
             const __m512h scale = _mm512_cvtepi16_ph(_mm512_srai_epi16(both, 8));
-            s->scales[s->panel].scale[g] = (__m512i)_mm512_mul_ph(scale, by);
+            to->scale[g] = (__m512i)_mm512_mul_ph(scale, by);
             continue;
         }
         const __m512i low = _mm512_srli_epi16(u4 ? _mm512_slli_epi16(both, 4) : both, u4 ? 12 : 8);
         const __m512i high = _mm512_srli_epi16(u4 ? both : byte_pairs(es + 16 * g), u4 ? 12 : 8);
-        s->scales[s->panel].scale[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(low), by);
-        s->scales[s->panel].min[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(high), by_min);
+        to->scale[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(low), by);
+        to->min[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(high), by_min);
     }
     return true;
 }
