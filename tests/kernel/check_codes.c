@@ -401,6 +401,35 @@ static void check_parts(checkkern *ck)
     msgl__ck_reset(ck);
 }
 
+// A feature with a scale that is no number has no result; those beside it and in the panels behind
+// have theirs.
+static void check_none(checkkern *ck)
+{
+    enum { N = 3300, M = 40 }; // several panels a task
+    static const int KS[] = {32, 64, 300};
+    const msgl_wformat *q4 = &ck->cur->gemm.formats[MSGL_W_CODES];
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_none")) {
+        return;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(KS); i++) {
+        const int k = KS[i];
+        msgl_weight w = {.format = q4, .n = N, .k = k};
+        float *src = draw_rows(ck, N, (size_t)k);
+        for (int r = 3; r < N; r += 17) src[r * k + k - 1] = INFINITY;
+        w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
+        q4->pack(ck->exec, &w, 0, N, src, MSGL_F32, (size_t)k);
+        const float *in = draw_rows(ck, M, (size_t)k);
+        for (int m = 1; m <= M; m += 13) { // 1, 14, 27, 40
+            ck_buf out = msgl__ck_buf(ck, m, N, N);
+            run(ck, ck->exec, &w, in, m, NULL, out.data, N);
+            int wrong = 0;
+            for (int j = 0; j < m * N; j++) wrong += isnan(out.data[j]) != (j % N % 17 == 3);
+            msgl__ck_true(ck, wrong == 0, "%d of %d x %d, k %d", wrong, m, N, k);
+        }
+        msgl__ck_reset(ck);
+    }
+}
+
 // 32 values, the last ones maybe 0, as MSGL_WFORMAT_Q4 says.
 static void round_to_q4(float *v, int n)
 {
@@ -528,4 +557,5 @@ void msgl__check_codes(checkkern *ck)
     check_one_level(ck);
     check_large(ck);
     check_parts(ck);
+    check_none(ck);
 }

@@ -1,84 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes at level AMX: weights become bf16 on their way from memory, scales multiplied in, so that a
-// sum over k stays in its tile as it does with bf16 weights; activations are rounded to bf16.
+// Codes at level AMX: weights become bf16 on their way from memory, scales multiplied in
+// (codes_bf16.h), so that a sum over k stays in its tile as it does with bf16 weights; activations
+// are rounded to bf16.
 //
-// Some blocks of two panels, a stretch, are expanded to B tiles while the rows pass the stretch
-// before it: a step of the rows' products (2 x 2 tiles) takes the matrix unit 64 cycles, in which
-// the vector units have little else to do. With few rows expanding takes longest, and runs beside
-// reading W; stretches are short then, so that both stay in the L1 cache.
+// With more than 32 rows, some blocks of two panels, a stretch, are expanded to B tiles while the
+// rows pass the stretch before it: a step of the rows' products (2 x 2 tiles) takes the matrix unit
+// 64 cycles, in which the vector units have little else to do. With fewer rows expanding takes
+// longest, beside reading W: tiles then go through a ring, in which a tile is multiplied when four
+// behind it have been made. Sums are the same: over k in one order, of a feature and a row.
 //
-// A value is made in f16, 32 at a time: q * scale + min, with scales multiplied by the power of two
-// that brings a feature's largest value in the chunk to 2^14 and above. Behind its rounding to
-// bf16's 8 digits an exponent is added. Example: a largest value of 0.3 = 1.2 * 2^-2 is 1.2 * 2^14,
-// which f16 writes with the exponent 29 and bf16 with 125, so 96 is added. What is 2^30 times
-// smaller than the largest, 0 too, becomes as small as that.
-//
-// Of four columns the first and third are one pair of a tile, the second and fourth the next: a
-// shift of a line of codes brings two of them to the lower bits of 16-bit words. Rows are prepared
-// in the same order, as A tiles: blocks of 16 rows (the last one fewer), each block
+// Rows are prepared as A tiles: blocks of 16 rows (the last one fewer), each block
 // [k / 32][rows][32] in bf16.
-#include <math.h>
 #include <stdlib.h>
 
-#include "kernel/gemm_codes.h"
 #include "kernel/x86/amx.h"
+#include "kernel/x86/codes_bf16.h"
 
 enum {
     SQUARES = 16, // blocks of 32 rows whose sums wait while others pass a stretch: 64 KB
-    LONG = 8,     // blocks of a stretch, which divide a chunk's: with rows for several squares
-    TILE_BYTES = 1024,
-    E4M3 = 7, // stands for codes of 8 bits that are e4m3, as none have 7
+    LONG = 8,     // blocks of a stretch, which divide a chunk's
+    RING = 4,     // blocks of two tiles; of pairs of panels with one block each as many are begun
+    BEHIND = 2,   // blocks that are made before the first of them is multiplied
 };
 
+typedef char tile[MSGL_BF16_TILE];
 // B tiles of a stretch of two panels.
-typedef char stretch_tiles[2][LONG][TILE_BYTES];
-
-// What makes bf16 of a chunk of one panel, for all 16 features: f16 twice, or exponents twice.
-typedef struct chunk_scales {
-    __m512i scale[MSGL_CODES_GROUPS], min[MSGL_CODES_GROUPS];
-    __m512i exponent;
-} chunk_scales;
-
-// Of the codes' numbers.
-typedef struct values {
-    __m512i f16;  // of codes below 32
-    __m512h zero; // of codes of 6 bits: what 1024 + code is more than q
-    __m512 most;  // the largest |q|, ...
-    int bits;     // ... which is below 2^bits
-    __m512 unit;  // what scales are multiplied by first: of e4m3 the f16 is q / 256
-} values;
-
-typedef void (*expand_fn)(const char *lines, size_t ahead, const values *v, const chunk_scales *s,
-                          int first, int second, char *to);
-
-// The panels on their way to tiles: stretch after stretch, block after block.
-typedef struct stream {
-    const msgl_gemm_block *b;
-    values values;
-    expand_fn expand;
-    size_t block_bytes;
-    int per_block; // groups
-    int stretch;
-    size_t fetched; // bytes of a panel from what is expanded to what is fetched meanwhile
-    // The chunk: where its pair of panels begins (a last panel alone is taken twice), ...
-    const char *panels[2];
-    int col;
-    int passes;          // ... how many times that is still to be expanded, ...
-    int first, end;      // ... the chunk's blocks, of the panel's, ...
-    size_t at;           // ... its place in the panel, ...
-    size_t scales_bytes; // ... how long its scales are, ...
-    size_t ahead;        // ... and `fetched`, or more behind the first panel's end.
-    // The stretch: its blocks; none behind the last one.
-    int begin, blocks;
-    // The next block: its place in the stretch, first group, codes and tile.
-    int panel, block, group;
-    const char *lines;
-    chunk_scales scales[2];
-    stretch_tiles *to;
-    __mmask16 none[2]; // features of the pair that have a scale that is no number
-    int due, steps;    // see expand_due()
-} stream;
+typedef tile stretch_tiles[2][LONG];
 
 static int least(int a, int b)
 {
@@ -110,296 +58,313 @@ void msgl__codes_prepare_amx(const float *in, size_t ld_in, int rows, int k, cha
     }
 }
 
-// ---- values ----
-
-static values values_of(const msgl_codes *c)
+// Which function makes tiles of these codes.
+static int expansion_of(const msgl_codes *c)
 {
-    const int codes = 1 << c->bits;
-    const float unit = c->floats && c->bits == 8 ? 256 : 1;
-    uint16_t words[32];
-    float most = 0;
-    for (int i = 0; i < codes; i++) {
-        const float q = fabsf(msgl__code_number(c, (uint8_t)i));
-        most = q > most ? q : most; // e4m3's NaN is not
-    }
-    for (int i = 0; i < 32; i++) { // what lies above the code's bits does not matter
-        words[i] = msgl__f32_to_f16(msgl__code_number(c, (uint8_t)(i % codes)));
-    }
-    return (values){.f16 = _mm512_loadu_si512(words),
-                    .zero = _mm512_set1_ph((_Float16)(1024 + c->zero)),
-                    .most = _mm512_set1_ps(most / unit),
-                    .bits = (int)log2f(most) + 1,
-                    .unit = _mm512_set1_ps(unit)};
+    return c->floats && c->bits == 8 ? MSGL_CODES_E4M3 : c->bits;
 }
 
-// ---- scales ----
-
-// 16 numbers, which f16 holds, as f16, each of them twice.
-MSGL_INLINE __m512i f16_pairs(__m512 v)
+static const char *panel_at(const msgl_gemm_block *b, int col)
 {
-    const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-    return _mm512_or_si512(low, _mm512_slli_epi32(low, 16));
+    return b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
 }
 
-MSGL_INLINE __m512i positive(__m512 v)
+// How far behind a panel's place `at` what is fetched meanwhile is: as far as measured to be best,
+// and where that is behind the panel's end, in the panel behind its neighbour.
+static size_t ahead_of(const msgl_gemm_block *b, size_t at)
 {
-    return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
+    const size_t ahead = b->format->blocks->codes->bits == 8 ? 2048 : 8192;
+    return at + ahead < b->panel_bytes ? ahead : ahead + b->panel_bytes;
 }
 
-// By f32, of any scales. Numbers that are not negative are ordered as their bits are, with what is
-// no number behind all of them.
-static void take_any(stream *s, const char *panel, const char *at)
+static void fetch(const char *from, size_t bytes)
 {
-    chunk_scales *const to = &s->scales[s->panel];
-    const msgl_codes *c = s->b->format->blocks->codes;
-    const int groups = (s->end - s->first) * s->per_block;
-    const bool min = msgl__codes_have_min(c);
-    msgl_codes_scales f;
-    msgl__codes_scales_of(c, panel, at, s->end - s->first, true, &f);
-    __m512i most = _mm512_setzero_si512();
-    for (int g = 0; g < groups; g++) {
-        const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(f.scale[g]), s->values.unit);
-        const __m512 scale = _mm512_castsi512_ps(positive(scaled));
-        const __m512 less =
-            min ? _mm512_castsi512_ps(positive(_mm512_load_ps(f.min[g]))) : _mm512_setzero_ps();
-        most = _mm512_max_epi32(most, positive(_mm512_fmadd_ps(scale, s->values.most, less)));
-    }
-    const __m512i lowest = _mm512_set1_epi32(29);
-    __m512i e = _mm512_srli_epi32(most, 23);
-    s->none[s->panel] |= _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
-    e = _mm512_max_epi32(e, lowest);
-    const __m512 factor = _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(14 + 127 + 127), e), 23));
-    const __m512 by = _mm512_mul_ps(factor, s->values.unit);
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.scale[g]), by));
-        if (min) to->min[g] = f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.min[g]), factor));
-    }
-    const __m512i exponent = _mm512_slli_epi32(_mm512_sub_epi32(e, lowest), 7);
-    to->exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
 }
 
-// 16 words, each of them twice.
-MSGL_INLINE __m512i word_pairs(const char *at)
+static void configure(int configured[2], int rows0, int rows1)
 {
-    static const uint16_t ORDER[32] = {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
-                                       8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15};
-    const __m256i words = _mm256_loadu_si256((const __m256i *)at);
-    return _mm512_permutexvar_epi16(_mm512_loadu_si512(ORDER), _mm512_castsi256_si512(words));
+    const uint8_t r0 = (uint8_t)rows0, r1 = (uint8_t)(rows1 > 0 ? rows1 : rows0);
+    if (configured[0] == r0 && configured[1] == r1) return;
+    msgl__amx_configure((const uint8_t[8]){r0, r0, r1, r1, r0, r1, 16, 16});
+    configured[0] = r0;
+    configured[1] = r1;
 }
 
-MSGL_INLINE __m512i magnitudes(__m512i f16)
+// Up to 32 rows: A tiles, which are rows0 * 64 and rows1 * 64 bytes apart over k, and sums
+// [4][16][16]: of the first rows and first panel, the first rows and second panel, and so on.
+// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+typedef struct square {
+    const char *a0, *a1;
+    int rows0, rows1;
+    float *sums;
+} square;
+
+// Rows [row, row + rows) of b from block `first` on.
+static square square_at(const msgl_gemm_block *b, int row, int rows, int first, float *sums)
 {
-    return _mm512_and_si512(f16, _mm512_set1_epi16(0x7fff));
+    const int n = least(rows, 32), n0 = least(n, 16), n1 = n - n0;
+    const char *a = b->a + (size_t)row * b->a_row_bytes;
+    return (square){.a0 = a + (size_t)(first * n0) * 64,
+                    .a1 = a + (size_t)n0 * b->a_row_bytes + (size_t)(first * n1) * 64,
+                    .rows0 = n0,
+                    .rows1 = n1,
+                    .sums = sums};
 }
 
-// *out: what f16 scales and minimums are multiplied by, a power of two, where the largest are
-// `scale` and `min`, and scales are multiplied by less than 2^scale_bits, minimums by at most
-// 2^min_bits. With the exponents' fields e and f, values are below 2^(n - 13) for n = max(e +
-// scale_bits, f + min_bits), so 2^(28 - n) brings them below 2^15. false: f16 has no such power.
-static bool factor_of(stream *s, __m512i scale, __m512i min, int scale_bits, int min_bits,
-                      __m512h *out)
+MSGL_INLINE void zero_sums(const bool two)
 {
-    chunk_scales *const to = &s->scales[s->panel];
-    const __m512i e = _mm512_srli_epi16(scale, 10), f = _mm512_srli_epi16(min, 10);
-    const __m512i infinite = _mm512_set1_epi16(31); // in both words of a feature
-    s->none[s->panel] |= _mm512_cmpeq_epi32_mask(_mm512_max_epi16(e, f), infinite);
-    const __m512i n = _mm512_max_epi16(_mm512_add_epi16(e, _mm512_set1_epi16((short)scale_bits)),
-                                       _mm512_add_epi16(f, _mm512_set1_epi16((short)min_bits)));
-    const __m512i k =
-        _mm512_min_epi16(_mm512_sub_epi16(_mm512_set1_epi16(28), n), _mm512_set1_epi16(15));
-    to->exponent = _mm512_slli_epi16(_mm512_sub_epi16(_mm512_set1_epi16(112), k), 7);
-    *out = (__m512h)_mm512_slli_epi16(_mm512_add_epi16(k, _mm512_set1_epi16(15)), 10);
-    return _mm512_cmplt_epi16_mask(k, _mm512_set1_epi16(-14)) == 0;
+    _tile_zero(0);
+    _tile_zero(1);
+    if (two) _tile_zero(2);
+    if (two) _tile_zero(3);
 }
 
-// f16 for each group, as they are in the panel. Their values are below 2^24, so there is a factor.
-static void take_f16(stream *s, const char *at)
+MSGL_INLINE void store_sums(float *sums, const bool two)
 {
-    chunk_scales *const to = &s->scales[s->panel];
-    const int groups = (s->end - s->first) * s->per_block;
-    const bool min = msgl__codes_have_min(s->b->format->blocks->codes);
-    const char *const mins = at + 32 * groups;
-    __m512i scale = _mm512_setzero_si512(), less = scale;
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = word_pairs(at + 32 * g);
-        scale = _mm512_max_epi16(scale, magnitudes(to->scale[g]));
-        if (!min) continue;
-        to->min[g] = word_pairs(mins + 32 * g);
-        less = _mm512_max_epi16(less, magnitudes(to->min[g]));
-    }
-    __m512h factor;
-    factor_of(s, scale, less, s->values.bits, 0, &factor);
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = (__m512i)_mm512_mul_ph((__m512h)to->scale[g], factor);
-        if (min) to->min[g] = (__m512i)_mm512_mul_ph((__m512h)to->min[g], factor);
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + 256, 64);
+    if (two) _tile_stored(2, sums + 512, 64);
+    if (two) _tile_stored(3, sums + 768, 64);
+    MSGL_AMX_BARRIER(sums);
+}
+
+// A block of the first panel; behind it comes that of the second.
+MSGL_INLINE void multiply_first(const square *q, const tile *w, const bool two)
+{
+    _tile_loadd(4, q->a0, 64);
+    _tile_loadd(6, *w, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (!two) return;
+    _tile_loadd(5, q->a1, 64);
+    _tile_dpbf16ps(2, 5, 6);
+}
+
+MSGL_INLINE void multiply_second(square *q, const tile *w, const bool two)
+{
+    _tile_loadd(7, *w, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) _tile_dpbf16ps(3, 5, 7);
+    q->a0 += q->rows0 * 64;
+    q->a1 += q->rows1 * 64;
+}
+
+// Sums of the rows' squares, one behind the other, of one panel of the pair at col to the result.
+static void finish(const msgl_gemm_block *b, const float *sums, int row, int rows, int col,
+                   int panel, __mmask16 none)
+{
+    col += panel * MSGL_GEMM_LANES;
+    const int n = least(b->cols - col, MSGL_GEMM_LANES);
+    if (n <= 0) return; // the pair has one panel
+    const __mmask16 some = (__mmask16)((1u << n) - 1);
+    const __m512 nan = _mm512_set1_ps(NAN);
+    for (int r = 0; r < rows; r++) {
+        float *out = b->out + (size_t)(row + r) * b->ld_out + col;
+        __m512 y = _mm512_load_ps(sums + r / 16 * 512 + panel * 256 + r % 16 * 16);
+        y = _mm512_mask_mov_ps(y, none, nan);
+        if (b->bias != NULL) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, b->bias + col));
+        if (b->add) y = _mm512_add_ps(_mm512_maskz_loadu_ps(some, out), y);
+        _mm512_mask_storeu_ps(out, some, y);
     }
 }
 
-// 16 bytes, each of them in the upper half of two words.
-MSGL_INLINE __m512i byte_pairs(const char *at)
+// ---- up to 32 rows ----
+
+// A chunk of a pair of panels.
+typedef struct chunk {
+    const char *lines[2]; // of the panels' codes
+    size_t ahead;
+    int blocks;
+    msgl_bf16_scales scales[2];
+} chunk;
+
+typedef struct ring {
+    const msgl_gemm_block *b;
+    const msgl_bf16_values *values;
+    square q;
+    int made;                // blocks
+    int left;                // blocks that the sums in tiles lack
+    int col;                 // of their pair, the first
+    tile (*tiles)[2];        // [RING]
+    __mmask16 none[RING][2]; // of pairs, by their number: features without a number
+} ring;
+
+// The ring's sums are complete.
+static MSGL_NOINLINE void end_pair(ring *r)
 {
-    const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)at));
-    const __m512i order =
-        _mm512_set_epi32((int)0x0f800f80, (int)0x0e800e80, (int)0x0d800d80, (int)0x0c800c80,
-                         (int)0x0b800b80, (int)0x0a800a80, (int)0x09800980, (int)0x08800880,
-                         (int)0x07800780, (int)0x06800680, (int)0x05800580, (int)0x04800480,
-                         (int)0x03800380, (int)0x02800280, (int)0x01800180, (int)0x00800080);
-    return _mm512_shuffle_epi8(bytes, order);
+    const bool two = r->q.rows1 > 0;
+    const __mmask16 *none = r->none[r->col / (2 * MSGL_GEMM_LANES) % RING];
+    store_sums(r->q.sums, two);
+    zero_sums(two);
+    for (int i = 0; i < 2; i++) {
+        finish(r->b, r->q.sums, 0, r->b->rows, r->col, i, none[i]);
+    }
+    r->q = square_at(r->b, 0, r->b->rows, 0, r->q.sums);
+    r->left = msgl__codes_blocks(r->b->k);
+    r->col += 2 * MSGL_GEMM_LANES;
 }
 
-// Of two levels. false: they are too large for f16.
-static bool take_two_levels(stream *s, const char *at)
+// The tile that is due, of the panel; none at first.
+MSGL_INLINE void multiply_due(ring *r, const int panel)
 {
-    chunk_scales *const to = &s->scales[s->panel];
-    const msgl_codes *c = s->b->format->blocks->codes;
-    const int groups = (s->end - s->first) * s->per_block;
-    const bool min = msgl__codes_have_min(c), u4 = c->scaling == MSGL_SCALING_U4;
-    const int bits = u4 ? 4 : 8;
-    const __m512i d = word_pairs(at), less = min ? word_pairs(at + 32) : _mm512_setzero_si512();
-    __m512h factor;
-    if (!factor_of(s, magnitudes(d), magnitudes(less), s->values.bits + bits, bits, &factor)) {
-        return false;
-    }
-    const __m512h by = _mm512_mul_ph((__m512h)d, factor);
-    const __m512h by_min =
-        _mm512_mul_ph((__m512h)_mm512_xor_si512(less, _mm512_set1_epi16((short)0x8000)), factor);
-    const char *cs = at + (min ? 64 : 32), *const es = cs + 16 * groups;
-    for (int g = 0; g < groups; g++, cs += 16) {
-        const __m512i both = byte_pairs(cs);
-        if (!min) {
-            const __m512h scale = _mm512_cvtepi16_ph(_mm512_srai_epi16(both, 8));
-            to->scale[g] = (__m512i)_mm512_mul_ph(scale, by);
-            continue;
-        }
-        const __m512i low = _mm512_srli_epi16(u4 ? _mm512_slli_epi16(both, 4) : both, u4 ? 12 : 8);
-        const __m512i high = _mm512_srli_epi16(u4 ? both : byte_pairs(es + 16 * g), u4 ? 12 : 8);
-        to->scale[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(low), by);
-        to->min[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(high), by_min);
-    }
-    return true;
-}
-
-// The scales of the chunk in the panel that is next.
-static void take_scales(stream *s)
-{
-    const msgl_codes *c = s->b->format->blocks->codes;
-    const char *panel = s->panels[s->panel], *at = panel + s->at;
-    const bool own = c->offset == MSGL_OFFSET_NONE ||
-                     (c->offset == MSGL_OFFSET_MIN && c->zero == 0); // no sum of scale and minimum
-    if (c->scaling != MSGL_SCALING_ONE) {
-        if (!take_two_levels(s, at)) take_any(s, panel, at);
-    } else if (c->number == MSGL_NUMBER_F16 && c->span == c->group && c->factor == 0 && own &&
-               !c->floats) {
-        take_f16(s, at);
+    if (r->made < BEHIND) return;
+    const tile *w = &r->tiles[(r->made - BEHIND) % RING][panel];
+    const bool two = r->q.rows1 > 0;
+    if (panel == 0) {
+        multiply_first(&r->q, w, two);
     } else {
-        take_any(s, panel, at);
+        multiply_second(&r->q, w, two);
     }
 }
 
-// v shifted so that bit `from` of its words comes to bit `to`.
-MSGL_INLINE __m512i move(__m512i v, const int from, const int to)
+MSGL_INLINE void end_block(ring *r)
 {
-    return from == to  ? v
-           : from > to ? _mm512_srli_epi16(v, (unsigned)(from - to))
-                       : _mm512_slli_epi16(v, (unsigned)(to - from));
+    MSGL_AMX_BARRIER(r->tiles);
+    if (r->made++ >= BEHIND && --r->left == 0) end_pair(r);
 }
 
-// q of a step's columns 0 and 2, or with odd 1 and 3, of all features.
-MSGL_INLINE __m512h values_at(const char *lines, const int bits, const int step, const int odd,
-                              const values *t)
+MSGL_INLINE void pass_chunk(ring *r, const chunk *c, const int bits, const bool min)
 {
-    if (bits == 8) {
-        const __m512i v = _mm512_loadu_si512(lines + step * 64);
-        return _mm512_cvtepi16_ph(_mm512_srai_epi16(odd ? v : _mm512_slli_epi16(v, 8), 8));
-    }
-    if (bits == E4M3) { // s eeee mmm becomes s 0eeee mmm0000000
-        const __m512i v = _mm512_loadu_si512(lines + step * 64);
-        const __m512i at = odd ? v : _mm512_slli_epi16(v, 8);
-        const __m512i moved = _mm512_and_si512(_mm512_srli_epi16(at, 1), _mm512_set1_epi16(0x3f80));
-        return (__m512h)_mm512_ternarylogic_epi32(_mm512_set1_epi16((short)0x8000), at, moved,
-                                                  0xca);
-    }
-    const int low = bits >= 4 ? 4 : 2, per_line = 8 / low;
-    const __m512i v = _mm512_loadu_si512(lines + step / per_line * 64);
-    const char *const high = lines + low * 64;
-    __m512i at = move(v, step % per_line * low + 8 * odd, 0);
-    if (bits == 5 || bits == 3) {
-        const __m512i h = move(_mm512_loadu_si512(high), step + 8 * odd, low);
-        at = _mm512_ternarylogic_epi32(_mm512_set1_epi16((1 << low) - 1), at, h, 0xca);
-    } else if (bits == 6) { // 0x6400 is 1024, and 0x6400 | code is 1024 + code
-        const __m512i h = move(_mm512_loadu_si512(high + step / 4 * 64), step % 4 * 2 + 8 * odd, 4);
-        at = _mm512_ternarylogic_epi32(_mm512_set1_epi16(15), at, h, 0xca);
-        at = _mm512_ternarylogic_epi32(at, _mm512_set1_epi16(63), _mm512_set1_epi16(0x6400), 0xea);
-        return _mm512_sub_ph((__m512h)at, t->zero);
-    }
-    return (__m512h)_mm512_permutexvar_epi16(at, t->f16);
-}
-
-// f16 to bf16: its exponent and digits move three places, by a multiplication by 2^12 / 2^15 that
-// rounds, and the sign, which that repeats in the places that became free, stays in the first.
-MSGL_INLINE __m512i rounded(__m512h v, __m512i exponent)
-{
-    const __m512i moved = _mm512_mulhrs_epi16((__m512i)v, _mm512_set1_epi16(1 << 12));
-    return _mm512_add_epi16(_mm512_and_si512(moved, _mm512_set1_epi16((short)0x8fff)), exponent);
-}
-
-// A block of codes to a B tile. The first 16 columns have group `first`, the others `second`.
-MSGL_INLINE void expand_block(const char *lines, size_t ahead, const int bits, const bool min,
-                              const values *v, const chunk_scales *s, int first, int second,
-                              char *restrict to)
-{
-    const int num_lines = bits == E4M3 ? 8 : bits;
-    const values t = *v;
-    const __m512i exponent = s->exponent;
-    const __m512h scales[2] = {(__m512h)s->scale[first], (__m512h)s->scale[second]};
-    const __m512h mins[2] = {(__m512h)s->min[first], (__m512h)s->min[second]};
-#pragma GCC unroll 8
-    for (int step = 0; step < 8; step++, to += 128) {
-        const int line = step * num_lines / 8;
-        if ((step + 1) * num_lines / 8 > line) _mm_prefetch(lines + ahead + line * 64, _MM_HINT_T1);
-        for (int odd = 0; odd < 2; odd++) {
-            const __m512h q = values_at(lines, bits, step, odd, &t), scale = scales[step / 4];
-            const __m512h y =
-                min ? _mm512_fmadd_ph(q, scale, mins[step / 4]) : _mm512_mul_ph(q, scale);
-            _mm512_store_si512(to + 64 * odd, rounded(y, exponent));
-        }
+    const msgl_codes *codes = r->values->codes;
+    const size_t bytes = msgl__codes_block_bytes(codes), ahead = c->ahead;
+    const int per_block = MSGL_CODES_BLOCK / codes->group;
+    const char *first = c->lines[0], *second = c->lines[1];
+    for (int i = 0; i < c->blocks; i++, first += bytes, second += bytes) {
+        const int group = i * per_block, last = group + per_block - 1;
+        tile *to = r->tiles[r->made % RING];
+        multiply_due(r, 0);
+        msgl__bf16_expand_block(first, ahead, bits, min, r->values, &c->scales[0], group, last,
+                                to[0]);
+        multiply_due(r, 1);
+        msgl__bf16_expand_block(second, ahead, bits, min, r->values, &c->scales[1], group, last,
+                                to[1]);
+        end_block(r);
     }
 }
 
-#define EXPAND(bits, min)                                                                          \
-    static MSGL_NOINLINE void expand_##bits##_##min(const char *lines, size_t ahead,               \
-                                                    const values *v, const chunk_scales *s,        \
-                                                    int first, int second, char *to)               \
+typedef void (*pass_fn)(ring *r, const chunk *c);
+#define PASS(bits, min)                                                                            \
+    static MSGL_NOINLINE void pass_##bits##_##min(ring *r, const chunk *c)                         \
     {                                                                                              \
-        expand_block(lines, ahead, bits, min, v, s, first, second, to);                            \
+        pass_chunk(r, c, bits, min);                                                               \
     }
 #define EACH_BITS(X, min) X(2, min) X(3, min) X(4, min) X(5, min) X(6, min) X(8, min)
-EXPAND(E4M3, 0)
+PASS(7, 0) // MSGL_CODES_E4M3
+EACH_BITS(PASS, 0)
+EACH_BITS(PASS, 1)
+#define PASS_ENTRY(bits, min) [bits] = pass_##bits##_##min,
+static const pass_fn PASSES[2][9] = {{EACH_BITS(PASS_ENTRY, 0) PASS_ENTRY(7, 0)},
+                                     {EACH_BITS(PASS_ENTRY, 1)}};
+
+// The pair of panels at col.
+static void pass_pair(ring *r, int col, pass_fn pass)
+{
+    const msgl_gemm_block *b = r->b;
+    const msgl_codes *codes = r->values->codes;
+    const int blocks = msgl__codes_blocks(b->k);
+    const char *first = panel_at(b, col);
+    const char *panels[2] = {first,
+                             b->cols - col > MSGL_GEMM_LANES ? first + b->panel_bytes : first};
+    __mmask16 *none = r->none[col / (2 * MSGL_GEMM_LANES) % RING];
+    size_t at = msgl__codes_front_bytes(codes);
+    none[0] = none[1] = 0;
+    for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
+        chunk c;
+        c.blocks = least(blocks - i, MSGL_CODES_CHUNK);
+        c.ahead = ahead_of(b, at);
+        const size_t scales_bytes = msgl__codes_scales_bytes(codes, c.blocks);
+        for (int p = 0; p < 2; p++) {
+            fetch(panels[p] + at + c.ahead, scales_bytes);
+            msgl__bf16_take_scales(r->values, panels[p], panels[p] + at, c.blocks, &c.scales[p]);
+            none[p] |= c.scales[p].none;
+            c.lines[p] = panels[p] + at + scales_bytes;
+        }
+        pass(r, &c);
+        at += msgl__codes_chunk_bytes(codes, c.blocks);
+    }
+}
+
+static void few_rows(const msgl_gemm_block *b, const msgl_bf16_values *v)
+{
+    const msgl_codes *c = v->codes;
+    tile tiles[RING][2] MSGL_ALIGNED(64);
+    float sums[1024] MSGL_ALIGNED(64);
+    int configured[2] = {0, 0};
+    ring r = {.b = b,
+              .values = v,
+              .q = square_at(b, 0, b->rows, 0, sums),
+              .left = msgl__codes_blocks(b->k),
+              .tiles = tiles};
+    configure(configured, r.q.rows0, r.q.rows1); // which zeroes the sums
+    const pass_fn pass = PASSES[msgl__codes_have_min(c)][expansion_of(c)];
+    for (int col = 0; col < b->cols; col += 2 * MSGL_GEMM_LANES) pass_pair(&r, col, pass);
+    while (r.col < b->cols) {
+        multiply_due(&r, 0);
+        multiply_due(&r, 1);
+        end_block(&r);
+    }
+}
+
+// ---- more rows ----
+
+typedef void (*expand_fn)(const char *lines, size_t ahead, const msgl_bf16_values *v,
+                          const msgl_bf16_scales *s, int first, int second, char *to);
+
+#define EXPAND(bits, min)                                                                          \
+    static MSGL_NOINLINE void expand_##bits##_##min(                                               \
+        const char *lines, size_t ahead, const msgl_bf16_values *v, const msgl_bf16_scales *s,     \
+        int first, int second, char *to)                                                           \
+    {                                                                                              \
+        msgl__bf16_expand_block(lines, ahead, bits, min, v, s, first, second, to);                 \
+    }
+EXPAND(7, 0)
 EACH_BITS(EXPAND, 0)
 EACH_BITS(EXPAND, 1)
 #define EXPAND_ENTRY(bits, min) [bits] = expand_##bits##_##min,
-static const expand_fn EXPANDS[2][9] = {{EACH_BITS(EXPAND_ENTRY, 0) EXPAND_ENTRY(E4M3, 0)},
+static const expand_fn EXPANDS[2][9] = {{EACH_BITS(EXPAND_ENTRY, 0) EXPAND_ENTRY(7, 0)},
                                         {EACH_BITS(EXPAND_ENTRY, 1)}};
 
-// ---- the stream ----
+// The panels on their way to tiles: stretch after stretch, block after block.
+typedef struct stream {
+    const msgl_gemm_block *b;
+    const msgl_bf16_values *values;
+    expand_fn expand;
+    size_t block_bytes;
+    int per_block; // groups
+    // The chunk: where its pair of panels begins (a last panel alone is taken twice), ...
+    const char *panels[2];
+    int col;
+    int passes;          // ... how many times that is still to be expanded, ...
+    int first, end;      // ... the chunk's blocks, of the panel's, ...
+    size_t at;           // ... its place in the panel, ...
+    size_t scales_bytes; // ... how long its scales are, ...
+    size_t ahead;        // ... and what is fetched meanwhile.
+    // The stretch: its blocks; none behind the last one.
+    int begin, blocks;
+    // The next block: its place in the stretch, first group, codes and tile.
+    int panel, block, group;
+    const char *lines;
+    msgl_bf16_scales scales[2];
+    stretch_tiles *to;
+    __mmask16 none[2]; // features of the pair that have a scale that is no number
+    int due, steps;    // see expand_due()
+} stream;
 
 // The stretch at s->begin.
 static void begin_stretch(stream *s)
 {
-    s->blocks = least(s->end - s->begin, s->stretch);
+    s->blocks = least(s->end - s->begin, LONG);
     s->panel = s->block = 0;
 }
 
-// The chunk at s->at, and its first stretch. What comes behind a panel is in the next pair.
+// The chunk at s->at, and its first stretch.
 static void begin_chunk(stream *s)
 {
     const int blocks = least(msgl__codes_blocks(s->b->k) - s->first, MSGL_CODES_CHUNK);
     s->begin = s->first;
     s->end = s->first + blocks;
-    s->scales_bytes = msgl__codes_scales_bytes(s->b->format->blocks->codes, blocks);
-    s->ahead = s->fetched;
-    if (s->at + s->fetched >= s->b->panel_bytes) s->ahead += s->b->panel_bytes;
+    s->scales_bytes = msgl__codes_scales_bytes(s->values->codes, blocks);
+    s->ahead = ahead_of(s->b, s->at);
     begin_stretch(s);
 }
 
@@ -409,11 +374,11 @@ static void begin_pair(stream *s)
     const msgl_gemm_block *b = s->b;
     s->first = s->blocks = 0;
     if (s->col >= b->cols) return;
-    const char *panel = b->w + (size_t)(s->col / MSGL_GEMM_LANES) * b->panel_bytes;
+    const char *panel = panel_at(b, s->col);
     const bool alone = b->cols - s->col <= MSGL_GEMM_LANES;
     s->panels[0] = panel;
     s->panels[1] = alone ? panel : panel + b->panel_bytes;
-    s->at = msgl__codes_front_bytes(b->format->blocks->codes);
+    s->at = msgl__codes_front_bytes(s->values->codes);
     begin_chunk(s);
 }
 
@@ -438,20 +403,21 @@ static void next_stretch(stream *s)
 
 static void begin_panel(stream *s)
 {
-    const char *chunk = s->panels[s->panel] + s->at;
+    const char *panel = s->panels[s->panel], *const at = panel + s->at;
     const int block = s->begin - s->first; // of the chunk's
-    for (size_t i = 0; block == 0 && i < s->scales_bytes; i += 64) {
-        _mm_prefetch(chunk + s->ahead + i, _MM_HINT_T1);
+    if (block == 0) {
+        fetch(at + s->ahead, s->scales_bytes);
+        msgl__bf16_take_scales(s->values, panel, at, s->end - s->first, &s->scales[s->panel]);
+        s->none[s->panel] |= s->scales[s->panel].none;
     }
-    if (block == 0) take_scales(s);
-    s->lines = chunk + s->scales_bytes + (size_t)block * s->block_bytes;
+    s->lines = at + s->scales_bytes + (size_t)block * s->block_bytes;
     s->group = block * s->per_block;
 }
 
 static MSGL_NOINLINE void expand_next(stream *s)
 {
     if (s->block == 0) begin_panel(s);
-    s->expand(s->lines, s->ahead, &s->values, &s->scales[s->panel], s->group,
+    s->expand(s->lines, s->ahead, s->values, &s->scales[s->panel], s->group,
               s->group + s->per_block - 1, (*s->to)[s->panel][s->block]);
     s->lines += s->block_bytes;
     s->group += s->per_block;
@@ -473,145 +439,72 @@ MSGL_INLINE void expand_due(stream *s)
     for (s->due += 2 * s->blocks; s->due >= s->steps; s->due -= s->steps) expand_next(s);
 }
 
-// ---- products ----
-
-// Up to 32 rows: A tiles, which are rows0 * 64 and rows1 * 64 bytes apart over k, and sums
-// [4][16][16]: of the first rows and first panel, the first rows and second panel, and so on.
-typedef struct square {
-    const char *a0, *a1;
-    int rows0, rows1;
-    float *sums;
-    bool first, last; // sums begin here, and go to memory; else they stay in tiles
-    bool reload;      // they are in memory
-} square;
-
-// A stretch of `blocks` blocks. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
-MSGL_INLINE void multiply(stream *s, const square *q, stretch_tiles *w, int blocks, const bool two)
+// A stretch of `blocks` blocks times up to 32 rows, whose sums over what is in front of it are in
+// memory; `first`: there is nothing.
+MSGL_INLINE void multiply(stream *s, square q, stretch_tiles *w, int blocks, const bool first,
+                          const bool two)
 {
-    const char *a0 = q->a0, *a1 = q->a1;
-    if (q->first) {
-        _tile_zero(0);
-        _tile_zero(1);
-        if (two) _tile_zero(2);
-        if (two) _tile_zero(3);
-    } else if (q->reload) {
-        _tile_loadd(0, q->sums, 64);
-        _tile_loadd(1, q->sums + 256, 64);
-        if (two) _tile_loadd(2, q->sums + 512, 64);
-        if (two) _tile_loadd(3, q->sums + 768, 64);
+    if (first) {
+        zero_sums(two);
+    } else {
+        _tile_loadd(0, q.sums, 64);
+        _tile_loadd(1, q.sums + 256, 64);
+        if (two) _tile_loadd(2, q.sums + 512, 64);
+        if (two) _tile_loadd(3, q.sums + 768, 64);
     }
     for (int i = 0; i < blocks; i++) {
         expand_due(s);
-        _tile_loadd(4, a0, 64);
-        _tile_loadd(6, (*w)[0][i], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, (*w)[1][i], 64);
-        _tile_dpbf16ps(1, 4, 7);
-        if (two) {
-            _tile_loadd(5, a1, 64);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-        a0 += q->rows0 * 64;
-        a1 += q->rows1 * 64;
+        multiply_first(&q, &(*w)[0][i], two);
+        multiply_second(&q, &(*w)[1][i], two);
     }
-    if (!q->last) return;
-    _tile_stored(0, q->sums, 64);
-    _tile_stored(1, q->sums + 256, 64);
-    if (two) _tile_stored(2, q->sums + 512, 64);
-    if (two) _tile_stored(3, q->sums + 768, 64);
-    MSGL_AMX_BARRIER(q->sums);
+    store_sums(q.sums, two);
 }
 
-static MSGL_NOINLINE void multiply_1(stream *s, const square *q, stretch_tiles *w, int blocks)
+static MSGL_NOINLINE void multiply_1(stream *s, square q, stretch_tiles *w, int blocks, bool first)
 {
-    multiply(s, q, w, blocks, false);
+    multiply(s, q, w, blocks, first, false);
 }
-static MSGL_NOINLINE void multiply_2(stream *s, const square *q, stretch_tiles *w, int blocks)
+static MSGL_NOINLINE void multiply_2(stream *s, square q, stretch_tiles *w, int blocks, bool first)
 {
-    multiply(s, q, w, blocks, true);
-}
-
-static void configure(int configured[2], int rows0, int rows1)
-{
-    const uint8_t r0 = (uint8_t)rows0, r1 = (uint8_t)(rows1 > 0 ? rows1 : rows0);
-    if (configured[0] == r0 && configured[1] == r1) return;
-    msgl__amx_configure((const uint8_t[8]){r0, r0, r1, r1, r0, r1, 16, 16});
-    configured[0] = r0;
-    configured[1] = r1;
+    multiply(s, q, w, blocks, first, true);
 }
 
 // Rows [row, row + rows) of b, times a stretch of `blocks` blocks from number `first` on; sums of
-// 32 rows each. Those of one square stay in their tiles.
+// 32 rows each.
 static void stretch_rows(stream *s, int row, int rows, int first, int blocks, stretch_tiles *w,
                          int configured[2], float (*sums)[1024])
 {
-    const msgl_gemm_block *b = s->b;
-    const bool several = rows > 32;
     s->due = 0;
     s->steps = msgl__ceil_div(rows, 32) * blocks;
     for (int r = 0; r < rows; r += 32, sums++) {
-        const int n = least(rows - r, 32), n0 = least(n, 16), n1 = n - n0;
-        const char *a = b->a + (size_t)(row + r) * b->a_row_bytes;
-        const square q = {.a0 = a + (size_t)(first * n0) * 64,
-                          .a1 = a + (size_t)n0 * b->a_row_bytes + (size_t)(first * n1) * 64,
-                          .rows0 = n0,
-                          .rows1 = n1,
-                          .sums = *sums,
-                          .first = first == 0,
-                          .last = several || first + blocks == msgl__codes_blocks(b->k),
-                          .reload = several};
-        configure(configured, n0, n1);
-        (n1 > 0 ? multiply_2 : multiply_1)(s, &q, w, blocks);
+        const square q = square_at(s->b, row + r, rows - r, first, *sums);
+        configure(configured, q.rows0, q.rows1);
+        (q.rows1 > 0 ? multiply_2 : multiply_1)(s, q, w, blocks, first == 0);
     }
     expand_rest(s);
 }
 
-// Rows' sums of one panel of the pair at col to the result.
-static void finish(const msgl_gemm_block *b, float (*sums)[1024], int row, int rows, int col,
-                   int panel, __mmask16 none)
+static void many_rows(const msgl_gemm_block *b, const msgl_bf16_values *v)
 {
-    col += panel * MSGL_GEMM_LANES;
-    const int n = least(b->cols - col, MSGL_GEMM_LANES);
-    const __mmask16 some = (__mmask16)((1u << n) - 1);
-    const __m512 nan = _mm512_set1_ps(NAN);
-    for (int r = 0; r < rows; r++) {
-        float *out = b->out + (size_t)(row + r) * b->ld_out + col;
-        __m512 y = _mm512_loadu_ps(&sums[r / 32][(r % 32 / 16 * 2 + panel) * 256 + r % 16 * 16]);
-        y = _mm512_mask_mov_ps(y, none, nan);
-        if (b->bias != NULL) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, b->bias + col));
-        if (b->add) y = _mm512_add_ps(_mm512_maskz_loadu_ps(some, out), y);
-        _mm512_mask_storeu_ps(out, some, y);
-    }
-}
-
-void msgl__codes_block_amx(const msgl_gemm_block *b)
-{
-    const msgl_codes *c = b->format->blocks->codes;
+    const msgl_codes *c = v->codes;
     const int blocks = msgl__codes_blocks(b->k), most = 32 * SQUARES;
     stretch_tiles tiles[2] MSGL_ALIGNED(64);
     float sums[SQUARES][1024] MSGL_ALIGNED(64);
     int configured[2] = {0, 0};
-    // With few rows, as measured: 8 bits are bound by memory, fewer by expanding them.
-    const int short_stretch = c->bits == 8 ? 2 : 4;
     stream s = {.b = b,
-                .values = values_of(c),
-                .expand =
-                    EXPANDS[msgl__codes_have_min(c)][c->floats && c->bits == 8 ? E4M3 : c->bits],
+                .values = v,
+                .expand = EXPANDS[msgl__codes_have_min(c)][expansion_of(c)],
                 .block_bytes = msgl__codes_block_bytes(c),
                 .per_block = MSGL_CODES_BLOCK / c->group,
-                .stretch = b->rows > 32 ? LONG : short_stretch,
-                .fetched = c->bits == 8 ? 2048 : 8192,
                 .passes = msgl__ceil_div(b->rows, most),
                 .to = &tiles[0]};
-    MSGL_AMX_BARRIER(b->a);
     begin_pair(&s);
     expand_rest(&s);
     for (int col = 0; col < b->cols; col += 2 * MSGL_GEMM_LANES) {
         for (int row = 0; row < b->rows; row += most) {
             const int rows = least(b->rows - row, most);
             __mmask16 none[2] = {0, 0};
-            for (int at = 0; at < blocks; at += s.stretch) {
+            for (int at = 0; at < blocks; at += LONG) {
                 stretch_tiles *const now = s.to;
                 for (int i = 0; i < 2; i++) {
                     none[i] |= s.none[i];
@@ -619,13 +512,17 @@ void msgl__codes_block_amx(const msgl_gemm_block *b)
                 }
                 s.to = now == &tiles[0] ? &tiles[1] : &tiles[0];
                 next_stretch(&s);
-                stretch_rows(&s, row, rows, at, least(blocks - at, s.stretch), now, configured,
-                             sums);
+                stretch_rows(&s, row, rows, at, least(blocks - at, LONG), now, configured, sums);
             }
-            finish(b, sums, row, rows, col, 0, none[0]);
-            if (b->cols - col <= MSGL_GEMM_LANES) continue;
-            finish(b, sums, row, rows, col, 1, none[1]);
+            for (int i = 0; i < 2; i++) finish(b, sums[0], row, rows, col, i, none[i]);
         }
     }
+}
+
+void msgl__codes_block_amx(const msgl_gemm_block *b)
+{
+    const msgl_bf16_values values = msgl__bf16_values(b->format->blocks->codes);
+    MSGL_AMX_BARRIER(b->a);
+    (b->rows > 32 ? many_rows : few_rows)(b, &values);
     _tile_release(); // an idle tile file costs nothing at a context switch
 }
