@@ -45,36 +45,97 @@ static inline size_t msgl__int8_at(int lane, int i)
     return (size_t)(i / 4 * MSGL_GEMM_LANES * 4 + lane * 4 + i % 4);
 }
 
-// Quantises a group of n <= MSGL_INT8_GROUP values as MSGL_WFORMAT_INT8 says, and returns the
-// scale.
-MSGL_INLINE float msgl__int8_quantize(const float *v, int8_t *q, const int n)
+// The largest |v| of n values, a multiple of 32, as bits: their order is the floats', with infinity
+// and NaN behind it.
+MSGL_INLINE int32_t msgl__int8_largest(const float *v, const int n)
 {
-    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    int32_t largest = 0; // |v| as bits, whose order is the floats' with infinity and NaN behind it
-    int32_t bits[MSGL_INT8_GROUP], unit;
-    float shifted[MSGL_INT8_GROUP], most;
+#if defined(__AVX512F__)
+    __m512i most = _mm512_setzero_si512();
+    for (int i = 0; i < n; i += 16) {
+        most = _mm512_max_epi32(most, _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(v + i))));
+    }
+    return _mm512_reduce_max_epi32(most);
+#elif defined(__AVX2__)
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 8) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *)(v + i));
+        most = _mm256_max_epi32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    }
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+#else
+    int32_t bits[MSGL_INT8_GROUP], most = 0;
     memcpy(bits, v, (size_t)n * sizeof *v);
     for (int i = 0; i < n; i++) {
         const int32_t a = bits[i] & 0x7fffffff;
-        largest = a > largest ? a : largest;
+        most = a > most ? a : most;
     }
+    return most;
+#endif
+}
+
+// q = v * inverse, below 128, rounded to nearest even; n a multiple of 32.
+MSGL_INLINE void msgl__int8_round(const float *v, float inverse, int8_t *q, const int n)
+{
+#if defined(__AVX512F__)
+    for (int i = 0; i < n; i += 16) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(v + i), _mm512_set1_ps(inverse));
+        _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+    }
+#elif defined(__AVX2__)
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); // of what packing interleaves
+    for (int i = 0; i < n; i += 32) {
+        __m256i x[4];
+        for (int j = 0; j < 4; j++) {
+            const __m256 some = _mm256_loadu_ps(v + i + 8 * j);
+            x[j] = _mm256_cvtps_epi32(_mm256_mul_ps(some, _mm256_set1_ps(inverse)));
+        }
+        const __m256i bytes =
+            _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3]));
+        _mm256_storeu_si256((__m256i *)(q + i), _mm256_permutevar8x32_epi32(bytes, order));
+    }
+#else
+    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+    for (int i = 0; i < n; i++) {
+        const float shifted = v[i] * inverse + magic;
+        int32_t bits, unit;
+        memcpy(&bits, &shifted, sizeof bits);
+        memcpy(&unit, &magic, sizeof unit);
+        q[i] = (int8_t)(bits - unit);
+    }
+#endif
+}
+
+// Quantises a group of n <= MSGL_INT8_GROUP values, a multiple of 32, as MSGL_WFORMAT_INT8 says,
+// and returns the scale.
+MSGL_INLINE float msgl__int8_quantize(const float *v, int8_t *q, const int n)
+{
+    const int32_t largest = msgl__int8_largest(v, n);
+    float most;
     memcpy(&most, &largest, sizeof most);
     if (largest >= 0x7f800000 || most < 1e-30f) {
         memset(q, 0, (size_t)n);
         return largest >= 0x7f800000 ? __builtin_nanf("") : 0;
     }
-    const float inverse = 127 / most;
-    memcpy(&unit, &magic, sizeof unit);
-    for (int i = 0; i < n; i++) shifted[i] = v[i] * inverse + magic;
-    memcpy(bits, shifted, (size_t)n * sizeof *shifted);
-    for (int i = 0; i < n; i++) q[i] = (int8_t)(bits[i] - unit);
+    msgl__int8_round(v, 127 / most, q, n);
     return most / 127;
 }
 
+// Of n integers, a multiple of 16. Those + 128 are added up by vpsadbw, in two sums of 16.
 MSGL_INLINE int32_t msgl__int8_sum(const int8_t *q, const int n)
 {
     int32_t sum = 0;
+#if defined(__F16C__)
+    for (int i = 0; i < n; i += 16) {
+        const __m128i some =
+            _mm_xor_si128(_mm_loadu_si128((const __m128i *)(q + i)), _mm_set1_epi8((char)0x80));
+        const __m128i sums = _mm_sad_epu8(some, _mm_setzero_si128());
+        sum += _mm_cvtsi128_si32(sums) + _mm_extract_epi32(sums, 2) - 16 * 128;
+    }
+#else
     for (int i = 0; i < n; i++) sum += q[i];
+#endif
     return sum;
 }
 
