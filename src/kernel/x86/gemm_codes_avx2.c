@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Codes at level AVX2, eight features at a time. vpmaddubsw multiplies unsigned by signed bytes and
-// adds pairs, saturating beyond 32,767: |w| by x with w's sign stays below that, since |x| <= 127
-// and |w| <= 128.
+// adds pairs, saturating beyond 32,767; |x| <= 127. Plain codes are unsigned, and several pairs fit
+// 16 bits: of 5 bits four steps' (31 * 127 * 2 * 4 is 31,496), of 6 bits two (32,004). Other
+// weights are multiplied as |w|, with w's sign given to x, a step at a time.
 #include "kernel/gemm_codes.h"
 
 #include <assert.h>
@@ -11,7 +12,7 @@
 
 typedef __m256i ivec, wvec;
 typedef __m256 fvec;
-enum { LANES = 8, X_SIZE = 1 };
+enum { LANES = 8, X_SIZE = 1, PLAIN = 1 };
 
 MSGL_INLINE wvec weights(ivec bytes)
 {
@@ -22,13 +23,39 @@ MSGL_INLINE ivec offset(wvec w0, wvec w1, wvec w2, wvec w3)
     (void)w0, (void)w1, (void)w2, (void)w3;
     return _mm256_setzero_si256();
 }
-MSGL_INLINE ivec dot(ivec sum, wvec w, const char *x, const int step)
+MSGL_INLINE __m256i four_of(const char *x, const int step)
 {
     int32_t four;
     memcpy(&four, x + 4 * step, sizeof four);
-    const __m256i pairs =
-        _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(four), w));
+    return _mm256_set1_epi32(four);
+}
+MSGL_INLINE ivec dot_plain(ivec sum, wvec w0, wvec w1, wvec w2, wvec w3, const char *x,
+                           const int step, const int bits)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i first = _mm256_add_epi16(_mm256_maddubs_epi16(w0, four_of(x, step)),
+                                           _mm256_maddubs_epi16(w1, four_of(x, step + 1)));
+    const __m256i second = _mm256_add_epi16(_mm256_maddubs_epi16(w2, four_of(x, step + 2)),
+                                            _mm256_maddubs_epi16(w3, four_of(x, step + 3)));
+    if (bits <= 5) {
+        const __m256i all = _mm256_madd_epi16(_mm256_add_epi16(first, second), ones);
+        return _mm256_add_epi32(sum, all);
+    }
+    return _mm256_add_epi32(_mm256_add_epi32(sum, _mm256_madd_epi16(first, ones)),
+                            _mm256_madd_epi16(second, ones));
+}
+MSGL_INLINE ivec dot_signed(ivec sum, wvec w, const char *x, const int step)
+{
+    const __m256i signs = _mm256_sign_epi8(four_of(x, step), w);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signs);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+MSGL_INLINE ivec dot(ivec sum, wvec w0, wvec w1, wvec w2, wvec w3, const char *x, const int step,
+                     const int plain)
+{
+    if (plain > 0) return dot_plain(sum, w0, w1, w2, w3, x, step, plain);
+    sum = dot_signed(dot_signed(sum, w0, x, step), w1, x, step + 1);
+    return dot_signed(dot_signed(sum, w2, x, step + 2), w3, x, step + 3);
 }
 MSGL_INLINE ivec iload(const char *p)
 {

@@ -22,7 +22,7 @@ MSGL_INLINE ivec offset(wvec w0, wvec w1, wvec w2, wvec w3)
     (void)w0, (void)w1, (void)w2, (void)w3;
     return _mm512_setzero_si512();
 }
-MSGL_INLINE ivec dot(ivec sum, wvec w, const char *x, const int step)
+MSGL_INLINE ivec dot_step(ivec sum, wvec w, const char *x, const int step)
 {
     int32_t even, odd;
     memcpy(&even, x + 8 * step, sizeof even);

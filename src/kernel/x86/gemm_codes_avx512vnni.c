@@ -22,7 +22,7 @@ MSGL_INLINE ivec offset(wvec w0, wvec w1, wvec w2, wvec w3)
     const __m512i more = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, x, w2), x, w3);
     return _mm512_sub_epi32(zero, _mm512_add_epi32(some, more));
 }
-MSGL_INLINE ivec dot(ivec sum, wvec w, const char *x, const int step)
+MSGL_INLINE ivec dot_step(ivec sum, wvec w, const char *x, const int step)
 {
     int32_t four;
     memcpy(&four, x + 4 * step, sizeof four);
