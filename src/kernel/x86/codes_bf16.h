@@ -129,13 +129,18 @@ static void msgl__bf16_take_any(const msgl_bf16_values *v, const char *panel, co
     to->exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
 }
 
-// 16 words, each of them twice.
-MSGL_INLINE __m512i msgl__bf16_word_pairs(const char *at)
+// Of 16 words, each of them twice.
+MSGL_INLINE __m512i msgl__bf16_pair_order(void)
 {
     static const uint16_t ORDER[32] = {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
                                        8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15};
+    return _mm512_loadu_si512(ORDER);
+}
+
+MSGL_INLINE __m512i msgl__bf16_word_pairs(const char *at)
+{
     const __m256i words = _mm256_loadu_si256((const __m256i *)at);
-    return _mm512_permutexvar_epi16(_mm512_loadu_si512(ORDER), _mm512_castsi256_si512(words));
+    return _mm512_permutexvar_epi16(msgl__bf16_pair_order(), _mm512_castsi256_si512(words));
 }
 
 MSGL_INLINE __m512i msgl__bf16_magnitudes(__m512i f16)
@@ -162,6 +167,44 @@ static bool msgl__bf16_factor_of(__m512i scale, __m512i min, int scale_bits, int
     return _mm512_cmplt_epi16_mask(k, _mm512_set1_epi16(-14)) == 0;
 }
 
+// The words of two groups, or of the last one.
+MSGL_INLINE __m512i msgl__bf16_two_groups(const char *at, int groups)
+{
+    return _mm512_maskz_loadu_epi16(groups > 1 ? 0xffffffffu : 0xffffu, at);
+}
+
+MSGL_INLINE __m512i msgl__bf16_largest(const char *at, int groups)
+{
+    __m512i most = _mm512_setzero_si512();
+    for (int g = 0; g < groups; g += 2, at += 64) {
+        const __m512i words = msgl__bf16_two_groups(at, groups - g);
+        most = _mm512_max_epi16(most, msgl__bf16_magnitudes(words));
+    }
+    return _mm512_max_epi16(most, _mm512_shuffle_i64x2(most, most, 0x4e));
+}
+
+// Numbers of two groups, times a number of each feature, which is there twice, as pairs.
+MSGL_INLINE void msgl__bf16_put_two(__m512h numbers, __m512h by, __m512i to[2])
+{
+    const __m512i order = msgl__bf16_pair_order();
+    const __m512i scaled = (__m512i)_mm512_mul_ph(numbers, by);
+    to[0] = _mm512_permutexvar_epi16(order, scaled);
+    to[1] = _mm512_permutexvar_epi16(_mm512_add_epi16(order, _mm512_set1_epi16(16)), scaled);
+}
+
+MSGL_INLINE void msgl__bf16_scaled(const char *at, int groups, __m512h factor, __m512i *to)
+{
+    for (int g = 0; g < groups; g += 2, at += 64) {
+        msgl__bf16_put_two((__m512h)msgl__bf16_two_groups(at, groups - g), factor, to + g);
+    }
+}
+
+// Of pairs, each feature's number, twice.
+MSGL_INLINE __m512h msgl__bf16_features_of(__m512h pairs)
+{
+    return (__m512h)_mm512_broadcast_i64x4(_mm512_cvtepi32_epi16((__m512i)pairs));
+}
+
 // f16 for each group, as they are in the panel. Their values are below 2^24, so there is a factor.
 static void msgl__bf16_take_f16(const msgl_bf16_values *v, const char *at, int blocks,
                                 msgl_bf16_scales *to)
@@ -169,32 +212,15 @@ static void msgl__bf16_take_f16(const msgl_bf16_values *v, const char *at, int b
     const int groups = blocks * MSGL_CODES_BLOCK / v->codes->group;
     const bool min = msgl__codes_have_min(v->codes);
     const char *const mins = at + 32 * groups;
-    __m512i scale = _mm512_setzero_si512(), less = scale;
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = msgl__bf16_word_pairs(at + 32 * g);
-        scale = _mm512_max_epi16(scale, msgl__bf16_magnitudes(to->scale[g]));
-        if (!min) continue;
-        to->min[g] = msgl__bf16_word_pairs(mins + 32 * g);
-        less = _mm512_max_epi16(less, msgl__bf16_magnitudes(to->min[g]));
-    }
+    const __m512i scale = msgl__bf16_largest(at, groups);
+    const __m512i less = min ? msgl__bf16_largest(mins, groups) : _mm512_setzero_si512();
+    const __m512i pairs = msgl__bf16_pair_order();
     __m512h factor;
-    msgl__bf16_factor_of(scale, less, v->bits, 0, to, &factor);
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = (__m512i)_mm512_mul_ph((__m512h)to->scale[g], factor);
-        if (min) to->min[g] = (__m512i)_mm512_mul_ph((__m512h)to->min[g], factor);
-    }
-}
-
-// 16 bytes, each of them in the upper half of two words.
-MSGL_INLINE __m512i msgl__bf16_byte_pairs(const char *at)
-{
-    const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)at));
-    const __m512i order =
-        _mm512_set_epi32((int)0x0f800f80, (int)0x0e800e80, (int)0x0d800d80, (int)0x0c800c80,
-                         (int)0x0b800b80, (int)0x0a800a80, (int)0x09800980, (int)0x08800880,
-                         (int)0x07800780, (int)0x06800680, (int)0x05800580, (int)0x04800480,
-                         (int)0x03800380, (int)0x02800280, (int)0x01800180, (int)0x00800080);
-    return _mm512_shuffle_epi8(bytes, order);
+    msgl__bf16_factor_of(_mm512_permutexvar_epi16(pairs, scale),
+                         _mm512_permutexvar_epi16(pairs, less), v->bits, 0, to, &factor);
+    factor = msgl__bf16_features_of(factor);
+    msgl__bf16_scaled(at, groups, factor, to->scale);
+    if (min) msgl__bf16_scaled(mins, groups, factor, to->min);
 }
 
 // Of two levels. false: they are too large for f16.
@@ -212,22 +238,26 @@ static bool msgl__bf16_take_two_levels(const msgl_bf16_values *v, const char *at
                               bits, to, &factor)) {
         return false;
     }
-    const __m512h by = _mm512_mul_ph((__m512h)d, factor);
-    const __m512h by_min =
-        _mm512_mul_ph((__m512h)_mm512_xor_si512(less, _mm512_set1_epi16((short)0x8000)), factor);
+    const __m512h by = msgl__bf16_features_of(_mm512_mul_ph((__m512h)d, factor));
+    const __m512i minus = _mm512_xor_si512(less, _mm512_set1_epi16((short)0x8000));
+    const __m512h by_min = msgl__bf16_features_of(_mm512_mul_ph((__m512h)minus, factor));
     const char *cs = at + (min ? 64 : 32), *const es = cs + 16 * groups;
-    for (int g = 0; g < groups; g++, cs += 16) {
-        const __m512i both = msgl__bf16_byte_pairs(cs);
+    for (int g = 0; g < groups; g += 2) { // behind the last group's bytes are others
+        const __m256i bytes = _mm256_loadu_si256((const __m256i *)(cs + 16 * g));
         if (!min) {
-            const __m512h scale = _mm512_cvtepi16_ph(_mm512_srai_epi16(both, 8));
-            to->scale[g] = (__m512i)_mm512_mul_ph(scale, by);
+            const __m512i c_words = _mm512_cvtepi8_epi16(bytes);
+            msgl__bf16_put_two(_mm512_cvtepi16_ph(c_words), by, to->scale + g);
             continue;
         }
-        const __m512i low = _mm512_srli_epi16(u4 ? _mm512_slli_epi16(both, 4) : both, u4 ? 12 : 8);
-        const __m512i high =
-            _mm512_srli_epi16(u4 ? both : msgl__bf16_byte_pairs(es + 16 * g), u4 ? 12 : 8);
-        to->scale[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(low), by);
-        to->min[g] = (__m512i)_mm512_mul_ph(_mm512_cvtepu16_ph(high), by_min);
+        __m512i low = _mm512_cvtepu8_epi16(bytes), high;
+        if (u4) {
+            high = _mm512_srli_epi16(low, 4);
+            low = _mm512_and_si512(low, _mm512_set1_epi16(15));
+        } else {
+            high = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(es + 16 * g)));
+        }
+        msgl__bf16_put_two(_mm512_cvtepi16_ph(low), by, to->scale + g);
+        msgl__bf16_put_two(_mm512_cvtepi16_ph(high), by_min, to->min + g);
     }
     return true;
 }
