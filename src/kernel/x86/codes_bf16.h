@@ -103,11 +103,12 @@ static void msgl__bf16_take_any(const msgl_bf16_values *v, const char *panel, co
 {
     const msgl_codes *c = v->codes;
     const int groups = blocks * MSGL_CODES_BLOCK / c->group;
-    const bool min = msgl__codes_have_min(c);
+    const bool min = msgl__codes_have_min(c), spans = c->scaling == MSGL_SCALING_ONE;
+    const int alike = !spans ? 1 : c->span == 0 ? groups : c->span / c->group; // groups of a span
     msgl_codes_scales f;
     msgl__codes_scales_of(c, panel, at, blocks, true, &f);
     __m512i most = _mm512_setzero_si512();
-    for (int g = 0; g < groups; g++) {
+    for (int g = 0; g < groups; g += alike) {
         const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(f.scale[g]), v->unit);
         const __m512 scale = _mm512_castsi512_ps(msgl__bf16_positive(scaled));
         const __m512 less = min ? _mm512_castsi512_ps(msgl__bf16_positive(_mm512_load_ps(f.min[g])))
@@ -121,9 +122,15 @@ static void msgl__bf16_take_any(const msgl_bf16_values *v, const char *panel, co
     const __m512 factor = _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(14 + 127 + 127), e), 23));
     const __m512 by = _mm512_mul_ps(factor, v->unit);
-    for (int g = 0; g < groups; g++) {
-        to->scale[g] = msgl__bf16_f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.scale[g]), by));
-        if (min) to->min[g] = msgl__bf16_f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.min[g]), factor));
+    for (int g = 0; g < groups; g += alike) {
+        const int end = groups - g < alike ? groups : g + alike;
+        const __m512 less = min ? _mm512_load_ps(f.min[g]) : _mm512_setzero_ps();
+        const __m512i mins = msgl__bf16_f16_pairs(_mm512_mul_ps(less, factor));
+        const __m512i scale = msgl__bf16_f16_pairs(_mm512_mul_ps(_mm512_load_ps(f.scale[g]), by));
+        for (int i = g; i < end; i++) {
+            to->scale[i] = scale;
+            to->min[i] = mins;
+        }
     }
     const __m512i exponent = _mm512_slli_epi32(_mm512_sub_epi32(e, lowest), 7);
     to->exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
