@@ -401,6 +401,39 @@ static void check_parts(checkkern *ck)
     msgl__ck_reset(ck);
 }
 
+// A gate behind a product gives the bits of one after the other, whether the kernel does both or
+// not.
+static void check_gate(checkkern *ck)
+{
+    enum { K = 512, N = 2 * 112, M = 40 };
+    static const char *const FORMS[] = {"Q4_K", "Q8_0", "Q6_K", "IQ2_XS"};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_gate")) {
+        return;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(FORMS); i++) {
+        const msgl_weight w = make(ck, msgl__blocks_of_ggml(FORMS[i]), false, N, K).w;
+        const float *in = draw_rows(ck, M, K);
+        float *product = msgl__ck_alloc(ck, (size_t)M * N * sizeof *product);
+        float *want = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *want);
+        run(ck, ck->exec, &w, in, M, NULL, product, N);
+        ck->cur->act.gate(ck->exec, MSGL_SILU, product, want, M, N / 2);
+        for (int m = 1; m <= M; m += 13) {
+            ck_buf out = msgl__ck_buf(ck, m, N / 2, N / 2);
+            const msgl_linear_call c = {.w = &w,
+                                        .in = in,
+                                        .ld_in = K,
+                                        .m = m,
+                                        .gated = true,
+                                        .activation = MSGL_SILU,
+                                        .out = out.data,
+                                        .ld_out = N / 2};
+            ck->cur->gemm.linear(ck->exec, &c);
+            msgl__ck_same(ck, FORMS[i], out.data, want, (size_t)m * N / 2);
+        }
+        msgl__ck_reset(ck);
+    }
+}
+
 // A feature with a scale that is no number has no result; those beside it and in the panels behind
 // have theirs.
 static void check_none(checkkern *ck)
@@ -557,5 +590,6 @@ void msgl__check_codes(checkkern *ck)
     check_one_level(ck);
     check_large(ck);
     check_parts(ck);
+    check_gate(ck);
     check_none(ck);
 }

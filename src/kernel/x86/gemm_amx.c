@@ -278,7 +278,7 @@ static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
     [MSGL_W_BF16] = {row_bytes_bf16, 800, 1280, prepare_bf16, bf16_block, false, 0},
     [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
     [MSGL_W_CODES] = {msgl__codes_row_bytes_amx, 600, 1280, msgl__codes_prepare_amx,
-                      msgl__codes_block_amx, true, 0},
+                      msgl__codes_block_amx, true, 1},
     [MSGL_W_BLOCKS] = {msgl__gemm_row_bytes_f32, 20, 512, prepare_f32, kept_block, true, 0},
 };
 

@@ -14,6 +14,7 @@
 // [k / 32][rows][32] in bf16.
 #include <stdlib.h>
 
+#include "kernel/vec.h"
 #include "kernel/x86/amx.h"
 #include "kernel/x86/codes_bf16.h"
 
@@ -64,17 +65,26 @@ static int expansion_of(const msgl_codes *c)
     return c->floats && c->bits == 8 ? MSGL_CODES_E4M3 : c->bits;
 }
 
-static const char *panel_at(const msgl_gemm_block *b, int col)
+// Columns of the result that a pair of panels makes. A gate's panel and its up's are one.
+static int pair_cols(const msgl_gemm_block *b)
 {
-    return b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+    return b->up > 0 ? MSGL_GEMM_LANES : 2 * MSGL_GEMM_LANES;
+}
+
+// The pair of panels at col; a last one alone is taken twice.
+static void pair_at(const msgl_gemm_block *b, int col, const char *panels[2])
+{
+    const bool alone = b->cols - col <= MSGL_GEMM_LANES;
+    panels[0] = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+    panels[1] = panels[0] + (b->up > 0 ? b->up : alone ? 0 : b->panel_bytes);
 }
 
 // How far behind a panel's place `at` what is fetched meanwhile is: as far as measured to be best,
-// and where that is behind the panel's end, in the panel behind its neighbour.
+// and where that is behind the panel's end, in that of the next pair.
 static size_t ahead_of(const msgl_gemm_block *b, size_t at)
 {
     const size_t ahead = b->format->blocks->codes->bits == 8 ? 2048 : 8192;
-    return at + ahead < b->panel_bytes ? ahead : ahead + b->panel_bytes;
+    return at + ahead < b->panel_bytes || b->up > 0 ? ahead : ahead + b->panel_bytes;
 }
 
 static void fetch(const char *from, size_t bytes)
@@ -149,22 +159,40 @@ MSGL_INLINE void multiply_second(square *q, const tile *w, const bool two)
     q->a1 += q->rows1 * 64;
 }
 
-// Sums of the rows' squares, one behind the other, of one panel of the pair at col to the result.
-static void finish(const msgl_gemm_block *b, const float *sums, int row, int rows, int col,
-                   int panel, __mmask16 none)
+MSGL_INLINE __m512 sums_of(const float *sums, int row, int panel, __mmask16 none)
+{
+    const __m512 y = _mm512_load_ps(sums + row / 16 * 512 + panel * 256 + row % 16 * 16);
+    return _mm512_mask_mov_ps(y, none, _mm512_set1_ps(NAN));
+}
+
+// Sums of up to 32 rows, of one panel of the pair at col, to the result.
+static void finish_panel(const msgl_gemm_block *b, const float *sums, int row, int rows, int col,
+                         int panel, __mmask16 none)
 {
     col += panel * MSGL_GEMM_LANES;
     const int n = least(b->cols - col, MSGL_GEMM_LANES);
     if (n <= 0) return; // the pair has one panel
     const __mmask16 some = (__mmask16)((1u << n) - 1);
-    const __m512 nan = _mm512_set1_ps(NAN);
     for (int r = 0; r < rows; r++) {
         float *out = b->out + (size_t)(row + r) * b->ld_out + col;
-        __m512 y = _mm512_load_ps(sums + r / 16 * 512 + panel * 256 + r % 16 * 16);
-        y = _mm512_mask_mov_ps(y, none, nan);
+        __m512 y = sums_of(sums, r, panel, none);
         if (b->bias != NULL) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, b->bias + col));
         if (b->add) y = _mm512_add_ps(_mm512_maskz_loadu_ps(some, out), y);
         _mm512_mask_storeu_ps(out, some, y);
+    }
+}
+
+static MSGL_NOINLINE void finish(const msgl_gemm_block *b, const float *sums, int row, int rows,
+                                 int col, const __mmask16 none[2])
+{
+    if (b->up == 0) {
+        for (int i = 0; i < 2; i++) finish_panel(b, sums, row, rows, col, i, none[i]);
+        return;
+    }
+    for (int r = 0; r < rows; r++) {
+        const __m512 g = sums_of(sums, r, 0, none[0]), u = sums_of(sums, r, 1, none[1]);
+        msgl__vf_store(b->out + (size_t)(row + r) * b->ld_out + col,
+                       msgl__vf_silu_mul((msgl_vf)g, (msgl_vf)u));
     }
 }
 
@@ -189,19 +217,21 @@ typedef struct ring {
     __mmask16 none[RING][2]; // of pairs, by their number: features without a number
 } ring;
 
+static __mmask16 (*none_of(ring *r, int col))[2]
+{
+    return &r->none[col / pair_cols(r->b) % RING];
+}
+
 // The ring's sums are complete.
 static MSGL_NOINLINE void end_pair(ring *r)
 {
     const bool two = r->q.rows1 > 0;
-    const __mmask16 *none = r->none[r->col / (2 * MSGL_GEMM_LANES) % RING];
     store_sums(r->q.sums, two);
     zero_sums(two);
-    for (int i = 0; i < 2; i++) {
-        finish(r->b, r->q.sums, 0, r->b->rows, r->col, i, none[i]);
-    }
+    finish(r->b, r->q.sums, 0, r->b->rows, r->col, *none_of(r, r->col));
     r->q = square_at(r->b, 0, r->b->rows, 0, r->q.sums);
     r->left = msgl__codes_blocks(r->b->k);
-    r->col += 2 * MSGL_GEMM_LANES;
+    r->col += pair_cols(r->b);
 }
 
 // The tile that is due, of the panel; none at first.
@@ -262,11 +292,10 @@ static void pass_pair(ring *r, int col, pass_fn pass)
     const msgl_gemm_block *b = r->b;
     const msgl_codes *codes = r->values->codes;
     const int blocks = msgl__codes_blocks(b->k);
-    const char *first = panel_at(b, col);
-    const char *panels[2] = {first,
-                             b->cols - col > MSGL_GEMM_LANES ? first + b->panel_bytes : first};
-    __mmask16 *none = r->none[col / (2 * MSGL_GEMM_LANES) % RING];
+    const char *panels[2];
+    __mmask16 *none = *none_of(r, col);
     size_t at = msgl__codes_front_bytes(codes);
+    pair_at(b, col, panels);
     none[0] = none[1] = 0;
     for (int i = 0; i < blocks; i += MSGL_CODES_CHUNK) {
         chunk c;
@@ -297,7 +326,7 @@ static void few_rows(const msgl_gemm_block *b, const msgl_bf16_values *v)
               .tiles = tiles};
     configure(configured, r.q.rows0, r.q.rows1); // which zeroes the sums
     const pass_fn pass = PASSES[msgl__codes_have_min(c)][expansion_of(c)];
-    for (int col = 0; col < b->cols; col += 2 * MSGL_GEMM_LANES) pass_pair(&r, col, pass);
+    for (int col = 0; col < b->cols; col += pair_cols(b)) pass_pair(&r, col, pass);
     while (r.col < b->cols) {
         multiply_due(&r, 0);
         multiply_due(&r, 1);
@@ -331,7 +360,7 @@ typedef struct stream {
     expand_fn expand;
     size_t block_bytes;
     int per_block; // groups
-    // The chunk: where its pair of panels begins (a last panel alone is taken twice), ...
+    // The chunk: where its pair of panels begins, ...
     const char *panels[2];
     int col;
     int passes;          // ... how many times that is still to be expanded, ...
@@ -374,10 +403,7 @@ static void begin_pair(stream *s)
     const msgl_gemm_block *b = s->b;
     s->first = s->blocks = 0;
     if (s->col >= b->cols) return;
-    const char *panel = panel_at(b, s->col);
-    const bool alone = b->cols - s->col <= MSGL_GEMM_LANES;
-    s->panels[0] = panel;
-    s->panels[1] = alone ? panel : panel + b->panel_bytes;
+    pair_at(b, s->col, s->panels);
     s->at = msgl__codes_front_bytes(s->values->codes);
     begin_chunk(s);
 }
@@ -395,7 +421,7 @@ static void next_stretch(stream *s)
     } else {
         if (--s->passes == 0) {
             s->passes = msgl__ceil_div(s->b->rows, 32 * SQUARES);
-            s->col += 2 * MSGL_GEMM_LANES;
+            s->col += pair_cols(s->b);
         }
         begin_pair(s);
     }
@@ -469,17 +495,26 @@ static MSGL_NOINLINE void multiply_2(stream *s, square q, stretch_tiles *w, int 
     multiply(s, q, w, blocks, first, true);
 }
 
-// Rows [row, row + rows) of b, times a stretch of `blocks` blocks from number `first` on; sums of
-// 32 rows each.
-static void stretch_rows(stream *s, int row, int rows, int first, int blocks, stretch_tiles *w,
-                         int configured[2], float (*sums)[1024])
+// Rows that pass a pair of panels, stretch after stretch.
+typedef struct strip {
+    int row, rows, col;
+    float (*sums)[1024]; // of 32 rows each
+    int configured[2];
+    __mmask16 none[2];
+} strip;
+
+// Times a stretch of `blocks` blocks from number `first` on.
+static void stretch_rows(stream *s, strip *t, int first, int blocks, stretch_tiles *w)
 {
+    const bool last = first + blocks == msgl__codes_blocks(s->b->k);
     s->due = 0;
-    s->steps = msgl__ceil_div(rows, 32) * blocks;
-    for (int r = 0; r < rows; r += 32, sums++) {
-        const square q = square_at(s->b, row + r, rows - r, first, *sums);
-        configure(configured, q.rows0, q.rows1);
+    s->steps = msgl__ceil_div(t->rows, 32) * blocks;
+    for (int r = 0; r < t->rows; r += 32) {
+        const int row = t->row + r, rows = least(t->rows - r, 32);
+        const square q = square_at(s->b, row, rows, first, t->sums[r / 32]);
+        configure(t->configured, q.rows0, q.rows1);
         (q.rows1 > 0 ? multiply_2 : multiply_1)(s, q, w, blocks, first == 0);
+        if (last) finish(s->b, q.sums, row, rows, t->col, t->none);
     }
     expand_rest(s);
 }
@@ -490,7 +525,7 @@ static void many_rows(const msgl_gemm_block *b, const msgl_bf16_values *v)
     const int blocks = msgl__codes_blocks(b->k), most = 32 * SQUARES;
     stretch_tiles tiles[2] MSGL_ALIGNED(64);
     float sums[SQUARES][1024] MSGL_ALIGNED(64);
-    int configured[2] = {0, 0};
+    strip t = {.sums = sums};
     stream s = {.b = b,
                 .values = v,
                 .expand = EXPANDS[msgl__codes_have_min(c)][expansion_of(c)],
@@ -500,21 +535,20 @@ static void many_rows(const msgl_gemm_block *b, const msgl_bf16_values *v)
                 .to = &tiles[0]};
     begin_pair(&s);
     expand_rest(&s);
-    for (int col = 0; col < b->cols; col += 2 * MSGL_GEMM_LANES) {
-        for (int row = 0; row < b->rows; row += most) {
-            const int rows = least(b->rows - row, most);
-            __mmask16 none[2] = {0, 0};
+    for (t.col = 0; t.col < b->cols; t.col += pair_cols(b)) {
+        for (t.row = 0; t.row < b->rows; t.row += most) {
+            t.rows = least(b->rows - t.row, most);
+            t.none[0] = t.none[1] = 0;
             for (int at = 0; at < blocks; at += LONG) {
                 stretch_tiles *const now = s.to;
                 for (int i = 0; i < 2; i++) {
-                    none[i] |= s.none[i];
+                    t.none[i] |= s.none[i];
                     s.none[i] = 0;
                 }
                 s.to = now == &tiles[0] ? &tiles[1] : &tiles[0];
                 next_stretch(&s);
-                stretch_rows(&s, row, rows, at, least(blocks - at, LONG), now, configured, sums);
+                stretch_rows(&s, &t, at, least(blocks - at, LONG), now);
             }
-            for (int i = 0; i < 2; i++) finish(b, sums[0], row, rows, col, i, none[i]);
         }
     }
 }
