@@ -24,14 +24,23 @@ enum {
     GATE_ELEMENTS = 16384,     // of gate and up per task
     PACK_BYTES = 1 << 20,      // of packed panels per task
     MAX_RUNS = 64,
-    MAX_FORMS = 4, // of prepared rows that levels have: f32, bf16, int8's, codes'
 };
+
+// How rows of a call are prepared for some of the products that they are for.
+typedef struct form {
+    const msgl_gemm_micro *micro;   // one that takes such rows
+    const msgl_column_order *order; // of their columns; NULL: as the call has them
+    size_t row_bytes;
+    char *a; // of the range's rows
+} form;
 
 // Rows of one expert.
 typedef struct range {
     int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
     int expert, row, rows;
     size_t in, out; // elements to where the rows are, of the activations and of the result
+    form *forms;    // [num_forms] of the expert's weight
+    int num_forms;
 } range;
 
 // A range and a part of its expert's weight.
@@ -40,20 +49,13 @@ typedef struct segment {
     const range *rows;
     const msgl_weight *w; // of one format
     const msgl_gemm_micro *micro;
-    int form; // of its prepared rows
-    int col;  // of the result, the first of w's
+    const form *form; // of its prepared rows
+    int col;          // of the result, the first of w's
     size_t panel_bytes;
     int panels;       // of w, or of its gate when that is fused
     int task_panels;  // panels per task
     int panel_blocks; // tasks along n
 } segment;
-
-// How the rows of a call are prepared for some of its products.
-typedef struct form {
-    const msgl_gemm_micro *micro; // one that takes such rows
-    size_t row_bytes;
-    char *a;
-} form;
 
 // The tasks of a product as one run of neighbours per thread, so that a kernel can fetch the panels
 // that its thread will need next. Who has finished his own run helps with the others.
@@ -74,8 +76,10 @@ typedef struct plan {
     size_t ld_in, ld_out, ld_product;
     float *out;
     float *normed;  // [rows, k] when there is a norm
+    float *ordered; // [rows, places] when some columns have an order: of one form after the other
+    size_t places;  // of the longest order, or 0
     float *product; // out, or [rows, n] of scratch when it is gated or added afterwards
-    form forms[MAX_FORMS];
+    form *forms;    // of all ranges
     int num_forms;
     int gate_rows; // rows per task of the gate
     range *ranges;
@@ -123,7 +127,20 @@ static const void *find(const void *list, size_t size, int num, int task)
     return (const char *)list + (size_t)lo * size;
 }
 
-// Up to MSGL_GEMM_ROWS rows, in all forms.
+// rows [rows, num] of columns in an order, zeros where it has none.
+static void put_in_order(const msgl_column_order *order, const float *in, size_t ld_in, int rows,
+                         float *out)
+{
+    const int32_t *columns = order->columns;
+    for (int r = 0; r < rows; r++, in += ld_in, out += order->num) {
+        for (int i = 0; i < order->num; i++) {
+            const float v = in[columns[i] < 0 ? 0 : columns[i]];
+            out[i] = columns[i] < 0 ? 0 : v;
+        }
+    }
+}
+
+// Up to MSGL_GEMM_ROWS rows, in all forms of their range.
 static void prepare_task(void *arg, int task, int worker)
 {
     (void)worker;
@@ -143,9 +160,16 @@ static void prepare_task(void *arg, int task, int worker)
         in = normed;
         ld_in = (size_t)k;
     }
-    for (int i = 0; i < p->num_forms; i++) {
-        const form *f = &p->forms[i];
-        f->micro->prepare(in, ld_in, rows, k, f->a + row * f->row_bytes, f->row_bytes);
+    for (int i = 0; i < s->num_forms; i++) {
+        const form *f = &s->forms[i];
+        char *a = f->a + (size_t)at * f->row_bytes;
+        if (f->order == NULL) {
+            f->micro->prepare(in, ld_in, rows, k, a, f->row_bytes);
+            continue;
+        }
+        float *ordered = p->ordered + row * p->places;
+        put_in_order(f->order, in, ld_in, rows, ordered);
+        f->micro->prepare(ordered, (size_t)f->order->num, rows, f->order->num, a, f->row_bytes);
     }
 }
 
@@ -188,8 +212,8 @@ static float *product_at(const plan *p, const range *r, int at)
 // k of w's panels.
 static int padded_k(const msgl_weight *w)
 {
-    const int group = w->format->group;
-    return group > 0 ? msgl__ceil_div(w->k, group) * group : msgl__gemm_kpad(w->k);
+    const int group = w->format->group, columns = msgl__gemm_columns(w->format, w->k);
+    return group > 0 ? msgl__ceil_div(columns, group) * group : msgl__gemm_kpad(columns);
 }
 
 // Columns of the result that panels of a segment make.
@@ -205,7 +229,7 @@ static void product_task(void *arg, int ticket, int worker)
     const int task = claim(p->runs, worker);
     const segment *s = find(p->segments, sizeof *s, p->num_segments, task);
     const range *r = s->rows;
-    const form *f = &p->forms[s->form];
+    const form *f = s->form;
     const int panel_block = (task - s->first_task) % s->panel_blocks;
     const int at = (task - s->first_task) / s->panel_blocks * p->row_block;
     const int panel = panel_block * s->task_panels, first = panel * MSGL_GEMM_LANES;
@@ -215,9 +239,9 @@ static void product_task(void *arg, int ticket, int worker)
         .format = s->w->format,
         .w = (const char *)s->w->data + (size_t)panel * s->panel_bytes,
         .panel_bytes = s->panel_bytes,
-        .k = s->w->k,
+        .k = msgl__gemm_columns(s->w->format, s->w->k),
         .kpad = padded_k(s->w),
-        .a = f->a + ((size_t)r->row + (size_t)at) * f->row_bytes,
+        .a = f->a + (size_t)at * f->row_bytes,
         .a_row_bytes = f->row_bytes,
         .rows = min(r->rows - at, p->row_block),
         .cols = min(result_columns(p, s) - first, cols),
@@ -342,16 +366,22 @@ static const msgl_weight *part_of(const msgl_weight *w, int i)
     return w->num_parts > 0 ? &w->parts[i] : w;
 }
 
-// Which of p's forms this format's rows have; a new one if none.
-static int form_of(plan *p, const msgl_weight *w)
+// Which of the range's forms this weight multiplies, a new one if none; NULL: no scratch. A range's
+// forms are next to each other, as one range is done after the other.
+static const form *form_of(plan *p, msgl_exec *x, range *r, const msgl_weight *w)
 {
     const msgl_gemm_micro *m = &p->level->micro[w->format->id];
-    for (int i = 0; i < p->num_forms; i++) {
-        if (p->forms[i].micro->prepare == m->prepare) return i;
+    const msgl_column_order *order = w->format->order;
+    for (int i = 0; i < r->num_forms; i++) {
+        const form *f = &r->forms[i];
+        if (f->micro->prepare == m->prepare && f->order == order) return f;
     }
-    assert(p->num_forms < MAX_FORMS);
-    p->forms[p->num_forms] = (form){.micro = m, .row_bytes = m->row_bytes(padded_k(w))};
-    return p->num_forms++;
+    form *f = &p->forms[p->num_forms++];
+    *f = (form){.micro = m, .order = order, .row_bytes = m->row_bytes(padded_k(w))};
+    f->a = scratch(x, (size_t)r->rows * f->row_bytes);
+    if (r->num_forms++ == 0) r->forms = f;
+    if (order != NULL && (size_t)order->num > p->places) p->places = (size_t)order->num;
+    return f->a != NULL ? f : NULL;
 }
 
 // The kernel gates (by silu) or adds itself if that of every weight can; a gate's columns have to
@@ -370,22 +400,25 @@ static void choose_fused(plan *p, int m)
     for (int i = 0; i < p->num_segments && p->fused && p->gated; i++) p->segments[i].panels /= 2;
 }
 
-// A segment for each range and part.
+// A segment for each range and part, and the rooms of prepared rows.
 static bool make_segments(plan *p, msgl_exec *x)
 {
     int num = 0;
     for (int i = 0; i < p->num_ranges; i++) num += num_parts(&p->weights[p->ranges[i].expert]);
     p->segments = scratch(x, (size_t)num * sizeof *p->segments);
-    if (p->segments == NULL) return false;
+    p->forms = scratch(x, (size_t)num * sizeof *p->forms);
+    if (p->segments == NULL || p->forms == NULL) return false;
     for (int i = 0; i < p->num_ranges; i++) {
         const msgl_weight *whole = &p->weights[p->ranges[i].expert];
         for (int j = 0, col = 0; j < num_parts(whole); j++) {
             const msgl_weight *w = part_of(whole, j);
+            const form *f = form_of(p, x, &p->ranges[i], w);
+            if (f == NULL) return false;
             p->segments[p->num_segments++] =
                 (segment){.rows = &p->ranges[i],
                           .w = w,
                           .micro = &p->level->micro[w->format->id],
-                          .form = form_of(p, w),
+                          .form = f,
                           .col = col,
                           .panel_bytes = msgl__gemm_panel_bytes(w),
                           .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES)};
@@ -399,43 +432,65 @@ static bool make_segments(plan *p, msgl_exec *x)
 static bool take_scratch(plan *p, msgl_exec *x, int m)
 {
     const size_t rows = (size_t)m, n = (size_t)p->weights->n, k = (size_t)p->weights->k;
-    bool taken = make_segments(p, x);
+    if (!make_segments(p, x)) return false;
     choose_fused(p, m);
     p->product = p->out;
     p->ld_product = p->ld_out;
-    for (int i = 0; i < p->num_forms; i++) {
-        p->forms[i].a = scratch(x, rows * p->forms[i].row_bytes);
-        taken = taken && p->forms[i].a != NULL;
-    }
     if (p->norm != NULL) p->normed = scratch(x, rows * k * sizeof(float));
+    if (p->places > 0) p->ordered = scratch(x, rows * p->places * sizeof(float));
     if ((p->gated || p->accumulate) && !p->fused) {
         p->product = scratch(x, rows * n * sizeof(float));
         p->ld_product = n;
     }
-    return taken && (p->norm == NULL || p->normed != NULL) && p->product != NULL;
+    return (p->norm == NULL || p->normed != NULL) && (p->places == 0 || p->ordered != NULL) &&
+           p->product != NULL;
+}
+
+// What rows of a call with several weights take at most, of the weight that takes most.
+typedef struct room {
+    size_t parts;
+    size_t prepared; // elements of f32 of a row, at any level
+    size_t places;   // of the longest order
+} room;
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+// Rows are prepared once for each format and order of w's parts. k is padded to a group of at most
+// 64; then see msgl_gemm_micro.row_bytes.
+static void add_room(room *r, const msgl_weight *w)
+{
+    const int parts = num_parts(w);
+    size_t prepared = 0;
+    for (int i = 0; i < parts; i++) {
+        const msgl_wformat *f = part_of(w, i)->format;
+        const size_t columns = (size_t)msgl__gemm_columns(f, w->k);
+        bool known = false;
+        for (int j = 0; j < i && !known; j++) {
+            const msgl_wformat *other = part_of(w, j)->format;
+            known = other->id == f->id && other->order == f->order;
+        }
+        if (!known) prepared += columns + 64 + 64;
+        if (f->order != NULL) r->places = larger(r->places, columns);
+    }
+    r->prepared = larger(r->prepared, prepared);
+    r->parts = larger(r->parts, (size_t)parts);
 }
 
 // What take_scratch and a list of ranges take at most at any level, for m rows in `ranges` ranges.
 static size_t rows_scratch(const msgl_weight *w, int num_weights, int m, int ranges, bool norm,
                            bool product)
 {
-    int parts = 1, forms = 0; // most of a weight; and of all, a form for each format at most
-    for (int i = 0, seen = 0; i < num_weights; i++) {
-        parts = num_parts(&w[i]) > parts ? num_parts(&w[i]) : parts;
-        for (int j = 0; j < num_parts(&w[i]); j++) {
-            const int bit = 1 << part_of(&w[i], j)->format->id;
-            forms += (seen & bit) == 0;
-            seen |= bit;
-        }
-    }
-    forms = min(forms, MAX_FORMS);
-    // k is padded to a group of at most 64; then see msgl_gemm_micro.row_bytes.
-    const size_t prepared = ((size_t)w->k + 64 + 64) * (size_t)forms;
+    room r = {0};
+    for (int i = 0; i < num_weights; i++) add_room(&r, &w[i]);
     const size_t more = (norm ? (size_t)w->k : 0) + (product ? (size_t)w->n : 0);
+    // Each form's rows begin at 64 bytes.
+    const size_t part = sizeof(segment) + sizeof(form) + 64;
     if (m <= 0) return 0;
-    return (size_t)m * (prepared + more) * sizeof(float) +
-           (size_t)ranges * (sizeof(range) + (size_t)parts * sizeof(segment)) +
-           (size_t)(4 + forms) * 64;
+    return (size_t)m * (r.prepared + r.places + more) * sizeof(float) +
+           (size_t)ranges * (sizeof(range) + r.parts * part) + (size_t)6 * 64;
 }
 
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c)

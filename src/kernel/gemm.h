@@ -40,6 +40,7 @@ typedef struct msgl_gemm_kernels {
     // columns of them cannot: they are no whole blocks, or integers that have no kernel. exact:
     // activations are not rounded to integers. NULL: a device that keeps none.
     bool (*keep)(const struct msgl_blocks *b, int k, bool exact, msgl_wformat *out);
+    bool keeps_order; // formats of keep may then be given a msgl_wformat.order
     // For MSGL_W_CODES values and activations are rounded to bf16, not activations to integers.
     bool codes_by_bf16;
     // A step's beginning (msgl_embed_call) as one kernel instead of the device's take_tokens,

@@ -22,8 +22,9 @@ static size_t panel_bytes(const msgl_blocks *b, int k)
 
 size_t msgl__kept_packed_size(const msgl_wformat *f, int n, int k)
 {
-    if (k < 1 || k > INT32_MAX - MSGL_MAX_BLOCK) return 0;
-    return msgl__gemm_panels_size(n, panel_bytes(f->blocks, k));
+    const int columns = msgl__gemm_columns(f, k);
+    if (columns < 1 || columns > INT32_MAX - MSGL_MAX_BLOCK) return 0;
+    return msgl__gemm_panels_size(n, panel_bytes(f->blocks, columns));
 }
 
 // Four codes, one a byte, each in bits [at, at + bits) of its byte.
@@ -186,13 +187,14 @@ static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int 
                        const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
     (void)src_dtype;
-    const size_t raw = raw_row_bytes(f->blocks, k);
+    const int columns = msgl__gemm_columns(f, k);
+    const size_t raw = raw_row_bytes(f->blocks, columns);
     for (int r = 0; r < rows; r++, src += ld_src) {
         if (f->blocks->codes == NULL) {
             memcpy(panel + (size_t)(lane + r) * raw, src, raw);
         } else {
-            put_blocks(f->blocks, panel, k, lane + r, (const uint8_t *)src, 0,
-                       msgl__codes_blocks(k));
+            put_blocks(f->blocks, panel, columns, lane + r, (const uint8_t *)src, 0,
+                       msgl__codes_blocks(columns));
         }
     }
 }
@@ -299,9 +301,28 @@ static void block_values(const msgl_codes *c, const char *panel, int blocks, int
     }
 }
 
+// Columns in an order of their own, at their places in out.
+static void ordered_lane(const msgl_codes *c, const msgl_column_order *order, const char *panel,
+                         int lane, float *out)
+{
+    const int blocks = msgl__codes_blocks(order->num);
+    float values[MSGL_CODES_BLOCK];
+    for (int i = 0; i < blocks; i++) {
+        const int32_t *columns = order->columns + i * MSGL_CODES_BLOCK;
+        block_values(c, panel, blocks, i, lane, values);
+        for (int j = 0; j < MSGL_CODES_BLOCK; j++) {
+            if (columns[j] >= 0) out[columns[j]] = values[j];
+        }
+    }
+}
+
 void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
 {
     const msgl_blocks *b = f->blocks;
+    if (f->order != NULL) {
+        ordered_lane(b->codes, f->order, panel, lane, out);
+        return;
+    }
     if (b->codes != NULL) {
         const int blocks = msgl__codes_blocks(k);
         float last[MSGL_CODES_BLOCK];

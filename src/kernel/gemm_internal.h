@@ -11,7 +11,8 @@
 //   f16, f32  [k][16]
 //   int8      groups of 64 k (k is rounded up to that): [16][16][4] bytes q + 128, then the 16
 //             features' f32 scales; see gemm_int8.h
-// Activations are brought into the level's own form once per call ("prepared rows").
+// Activations are brought into the level's own form once per call ("prepared rows"), with their
+// columns in the order that W's have (msgl_wformat.order).
 #ifndef MSGL_KERNEL_GEMM_INTERNAL_H
 #define MSGL_KERNEL_GEMM_INTERNAL_H
 
@@ -36,6 +37,12 @@ static inline int msgl__gemm_kpad(int k)
     return msgl__ceil_div(k, MSGL_GEMM_K_ALIGN) * MSGL_GEMM_K_ALIGN;
 }
 
+// Columns that a row of k is packed with.
+static inline int msgl__gemm_columns(const msgl_wformat *f, int k)
+{
+    return f->order != NULL ? f->order->num : k;
+}
+
 static inline size_t msgl__gemm_panel_bytes(const msgl_weight *w)
 {
     return w->format->packed_size(w->format, MSGL_GEMM_LANES, w->k);
@@ -46,8 +53,8 @@ typedef struct msgl_gemm_block {
     const msgl_wformat *format;
     const char *w;      // first panel
     size_t panel_bytes; // from one panel to the next
-    int k, kpad;
-    const char *a; // prepared rows, from a multiple of MSGL_GEMM_ROWS of its segment on
+    int k, kpad;        // of the packed columns
+    const char *a;      // prepared rows, from a multiple of MSGL_GEMM_ROWS of its segment on
     size_t a_row_bytes;
     int rows, cols;    // both >= 1; cols covers ceil(cols / 16) panels
     const float *bias; // of the first column; NULL: none
@@ -87,7 +94,7 @@ typedef struct msgl_gemm_level {
 // A level's descriptors, all of which pack by one function.
 #define MSGL_GEMM_FORMAT(beginning, size, pack)                                                    \
     {                                                                                              \
-        beginning, size, pack, msgl__gemm_gather, false, NULL, NULL                                \
+        beginning, size, pack, msgl__gemm_gather, false, NULL, NULL, NULL                          \
     }
 #define MSGL_GEMM_FORMATS(pack)                                                                    \
     {                                                                                              \
@@ -100,7 +107,7 @@ typedef struct msgl_gemm_level {
 #define MSGL_GEMM_Q4(id)                                                                           \
     {                                                                                              \
         MSGL_WFORMAT_Q4, id, MSGL_DTYPE_COUNT, 32, msgl__kept_packed_size, msgl__q4_pack,          \
-            msgl__gemm_gather, false, &msgl__blocks_q4_0, NULL                                     \
+            msgl__gemm_gather, false, &msgl__blocks_q4_0, NULL, NULL                               \
     }
 // msgl_gemm_micro.row_bytes of f32.
 size_t msgl__gemm_row_bytes_f32(int kpad);

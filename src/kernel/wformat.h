@@ -30,7 +30,8 @@ typedef enum msgl_wformat_id {
 
 typedef struct msgl_wformat msgl_wformat;
 typedef struct msgl_weight msgl_weight;
-struct msgl_blocks; // quant/blocks.h
+struct msgl_blocks;       // quant/blocks.h
+struct msgl_column_order; // quant/codes.h
 
 struct msgl_weight {
     const msgl_wformat *format;
@@ -64,6 +65,10 @@ struct msgl_wformat {
     const struct msgl_blocks *blocks;
     void (*repack)(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
                    size_t ld_src);
+    // Of such a format, unless NULL: rows are kept with their columns in this order, in which
+    // repack is given them, and have `num` places instead of k columns. Activations and rows that
+    // are looked up have k. Owner: the model.
+    const struct msgl_column_order *order;
 };
 
 // The beginnings of descriptors, the same on every device.

@@ -60,6 +60,15 @@ typedef struct msgl_codes {
     float book[16];
 } msgl_codes;
 
+// The columns of a matrix put together by the scale that they share. Example: columns 0, 2 and 3
+// have group 0, columns 1, 4 and 5 group 1; places are 0 2 3, 29 times none, 1 4 5, 29 times none.
+typedef struct msgl_column_order {
+    int32_t num; // places, a multiple of 32; the columns of 32 places have one group
+    // [num] which column has this place: each has one. -1: none, which are behind the columns of 32
+    // places; what a weight has there is finite if the group's scale is, and multiplied by 0.
+    int32_t columns[];
+} msgl_column_order;
+
 // Of codes that are integers.
 
 static inline int msgl__code_value(const msgl_codes *c, uint8_t code)

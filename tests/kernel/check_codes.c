@@ -23,7 +23,7 @@ static const char *const NAMES[] = {
 // A weight in blocks, and what they stand for.
 typedef struct stored {
     msgl_weight w;
-    float *values; // [n, k]
+    float *values; // [n, k], or [n, places] of columns in an order
 } stored;
 
 // Random bytes whose values are numbers up to 1, and not all next to nothing.
@@ -86,17 +86,20 @@ static void draw_blocks(checkkern *ck, const msgl_blocks *b, int k, uint8_t *row
     }
 }
 
-// Repacked in pieces of random size, last rows first.
-static stored make(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k)
+// Repacked in pieces of random size, last rows first. order: of the columns, or NULL.
+static stored make_ordered(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k,
+                           const msgl_column_order *order)
 {
-    const size_t row = (size_t)(k / b->elements) * (size_t)b->bytes, ld = row + 5;
+    const int places = order != NULL ? order->num : k;
+    const size_t row = (size_t)(places / b->elements) * (size_t)b->bytes, ld = row + 5;
     msgl_wformat *format = msgl__ck_alloc(ck, sizeof *format);
-    msgl__ck_true(ck, ck->cur->gemm.keep(b, k, exact, format), "%s is kept", b->name);
+    msgl__ck_true(ck, ck->cur->gemm.keep(b, places, exact, format), "%s is kept", b->name);
+    format->order = order;
     stored s = {.w = {.format = format, .n = n, .k = k},
-                .values = msgl__ck_alloc(ck, (size_t)n * (size_t)k * sizeof(float))};
+                .values = msgl__ck_alloc(ck, (size_t)n * (size_t)places * sizeof(float))};
     uint8_t *src = msgl__ck_alloc(ck, (size_t)n * ld);
     for (size_t r = 0; r < (size_t)n; r++) {
-        draw_blocks(ck, b, k, src + r * ld, s.values + r * (size_t)k);
+        draw_blocks(ck, b, places, src + r * ld, s.values + r * (size_t)places);
     }
     s.w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&s.w));
     for (int end = n; end > 0;) {
@@ -105,6 +108,11 @@ static stored make(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k
         s.w.format->repack(ck->exec, &s.w, end, rows, src + (size_t)end * ld, ld);
     }
     return s;
+}
+
+static stored make(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k)
+{
+    return make_ordered(ck, b, exact, n, k, NULL);
 }
 
 // What products of codes work with, of n activations.
@@ -124,11 +132,12 @@ static void round_activations(checkkern *ck, float *v, int n)
     }
 }
 
-// want [m, n]; returns the largest sum of |x w|. in: [m, k].
+// want [m, n]; returns the largest sum of |x w|. in: [m, k], or [m, places].
 static double oracle(checkkern *ck, const stored *s, float *in, int m, const float *bias,
                      double *want)
 {
-    const int k = s->w.k, n = s->w.n;
+    const msgl_column_order *order = s->w.format->order;
+    const int k = order != NULL ? order->num : s->w.k, n = s->w.n;
     double largest = 0;
     for (int r = 0; r < m; r++) {
         float *x = in + (size_t)r * (size_t)k;
@@ -463,6 +472,193 @@ static void check_none(checkkern *ck)
     }
 }
 
+// ---- columns in an order of groups ----
+
+// Columns dealt out to `groups` groups at random, or with `even` as many to each; of a group they
+// are in order and fill up whole spans.
+static msgl_column_order *draw_order(checkkern *ck, int k, int groups, int span, bool even)
+{
+    const int room = (k + groups * span) / span * span;
+    msgl_column_order *o = msgl__ck_alloc(ck, sizeof *o + (size_t)room * sizeof o->columns[0]);
+    int *group = msgl__ck_alloc(ck, (size_t)k * sizeof *group);
+    for (int i = 0; i < k; i++) group[i] = even ? i * groups / k : msgl__ck_int(ck, 0, groups - 1);
+    for (int i = k - 1; i > 0; i--) {
+        const int j = msgl__ck_int(ck, 0, i), other = group[i];
+        group[i] = group[j];
+        group[j] = other;
+    }
+    for (int g = 0; g < groups; g++) {
+        for (int i = 0; i < k; i++) {
+            if (group[i] == g) o->columns[o->num++] = i;
+        }
+        while (o->num % span != 0) o->columns[o->num++] = -1;
+    }
+    return o;
+}
+
+// Rows of activations [m, k] with their columns in order.
+static float *in_order(checkkern *ck, const msgl_column_order *o, const float *in, int m, int k)
+{
+    float *out = msgl__ck_alloc(ck, (size_t)m * (size_t)o->num * sizeof *out);
+    for (int r = 0; r < m; r++) {
+        for (int i = 0; i < o->num; i++) {
+            const int from = o->columns[i];
+            out[r * o->num + i] = from < 0 ? 0 : in[r * k + from];
+        }
+    }
+    return out;
+}
+
+// A product against f64, with one thread, row by row; and rows looked up, whose columns are those
+// of activations. The memory is that of the places.
+static void check_ordered_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, int n,
+                                const msgl_column_order *o, int k)
+{
+    const stored s = make_ordered(ck, b, exact, n, k, o);
+    const stored plain = make(ck, b, exact, n, o->num);
+    msgl__ck_true(ck, msgl__weight_bytes(&s.w) == msgl__weight_bytes(&plain.w), "bytes of codes");
+    const float *in = draw_rows(ck, (size_t)m, (size_t)k), *bias = draw_rows(ck, 1, (size_t)n);
+    const size_t ld = (size_t)n, all = (size_t)m * ld;
+    ck_buf out = msgl__ck_buf(ck, m, n, ld), other = msgl__ck_buf(ck, m, n, ld);
+    double *want = msgl__ck_alloc(ck, all * sizeof *want);
+    run(ck, ck->exec, &s.w, in, m, bias, out.data, ld);
+    run(ck, ck->exec1, &s.w, in, m, bias, other.data, ld);
+    msgl__ck_same(ck, "one thread", out.data, other.data, all);
+    other = msgl__ck_buf(ck, m, n, ld);
+    for (size_t r = 0; r < (size_t)m; r++) {
+        run(ck, ck->exec, &s.w, in + r * (size_t)k, 1, bias, other.data + r * ld, ld);
+    }
+    msgl__ck_same(ck, "independent of m", out.data, other.data, all);
+    const double largest = oracle(ck, &s, in_order(ck, o, in, m, k), m, bias, want);
+    msgl__ck_near(ck, "out", &out, want, tolerance(ck, s.w.format, m * n, k, largest));
+    int32_t *ids = msgl__ck_alloc(ck, (size_t)n * sizeof *ids);
+    double *rows = msgl__ck_alloc(ck, (size_t)n * (size_t)k * sizeof *rows);
+    for (int i = 0; i < n; i++) {
+        ids[i] = n - 1 - i;
+        for (int j = 0; j < o->num; j++) {
+            if (o->columns[j] < 0) continue;
+            rows[i * k + o->columns[j]] = (double)s.values[ids[i] * o->num + j];
+        }
+    }
+    ck_buf found = msgl__ck_buf(ck, n, k, (size_t)k);
+    s.w.format->gather(ck->exec, &s.w, ids, n, found.data);
+    msgl__ck_near(ck, "gather", &found, rows, (ck_tol){0, 0, 0});
+    msgl__ck_reset(ck);
+}
+
+// Whole groups, and what a rank has of them: groups of any size, columns that are no multiple of
+// 32.
+static void check_ordered_form(checkkern *ck, msgl_codes c, const char *name)
+{
+    static const int ROWS[] = {1, 5, 40};
+    c.split = msgl__code_part_split;
+    const msgl_blocks b = {name, 32, sizeof(msgl_code_part), &c, NULL};
+    for (int i = 0; i < 2; i++) {
+        const bool exact = i == 1;
+        if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
+                           "linear_%s_ordered%s", name, exact ? "_exact" : "")) {
+            continue;
+        }
+        for (size_t r = 0; r < MSGL_COUNT(ROWS); r++) {
+            const int k = 5 * c.span + 37;
+            check_ordered_shape(ck, &b, exact, ROWS[r], 40,
+                                draw_order(ck, 4 * c.span, 4, c.span, true), 4 * c.span);
+            check_ordered_shape(ck, &b, exact, ROWS[r], 21, draw_order(ck, k, 9, c.span, false), k);
+        }
+    }
+}
+
+// A product of parts with two orders and none, gated, and of experts with one each: the bits of
+// each by itself.
+static void check_ordered_parts(checkkern *ck)
+{
+    enum { PARTS = 4, K = 352, M = 21, EACH = 40, N = PARTS * EACH };
+    msgl_codes c = {.bits = 4, .group = 32, .zero = 8, .span = 32, .split = msgl__code_part_split};
+    const msgl_blocks b = {"parts", 32, sizeof(msgl_code_part), &c, NULL};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
+                       "linear_ordered_parts")) {
+        return;
+    }
+    const msgl_column_order *one = draw_order(ck, K, 5, 32, false);
+    const msgl_column_order *const orders[PARTS] = {one, draw_order(ck, K, 7, 32, false), NULL,
+                                                    one};
+    msgl_weight parts[PARTS];
+    const float *in = draw_rows(ck, M, K), *norm = draw_rows(ck, 1, K);
+    ck_buf out = msgl__ck_buf(ck, M, N, N), other = msgl__ck_buf(ck, M, N, N);
+    float *gated = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *gated);
+    float *want = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *want);
+    for (int i = 0; i < PARTS; i++) {
+        parts[i] = make_ordered(ck, &b, false, EACH, K, orders[i]).w;
+        const msgl_linear_call part = {.w = &parts[i],
+                                       .in = in,
+                                       .ld_in = K,
+                                       .m = M,
+                                       .norm = norm,
+                                       .norm_eps = 1e-5f,
+                                       .out = other.data + i * EACH,
+                                       .ld_out = N};
+        ck->cur->gemm.linear(ck->exec, &part);
+    }
+    const msgl_weight w = {.n = N, .k = K, .parts = parts, .num_parts = PARTS};
+    msgl_linear_call call = {
+        .w = &w, .in = in, .ld_in = K, .m = M, .norm = norm, .norm_eps = 1e-5f, .ld_out = N};
+    msgl_arena arena;
+    msgl_exec x = *ck->exec;
+    x.scratch = &arena;
+    const size_t enough = ck->cur->gemm.linear_scratch(&call);
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+    call.out = out.data;
+    ck->cur->gemm.linear(&x, &call);
+    msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough");
+    msgl__ck_same(ck, "parts", out.data, other.data, (size_t)M * N);
+    ck->cur->act.gate(ck->exec, MSGL_SILU, other.data, want, M, N / 2);
+    call.gated = true;
+    call.activation = MSGL_SILU;
+    call.out = gated;
+    call.ld_out = N / 2;
+    ck->cur->gemm.linear(ck->exec, &call);
+    msgl__ck_same(ck, "gated parts", gated, want, (size_t)M * N / 2);
+    const int32_t offsets[PARTS + 1] = {0, 3, 3, 20, M};
+    out = msgl__ck_buf(ck, M, EACH, EACH);
+    other = msgl__ck_buf(ck, M, EACH, EACH);
+    const msgl_grouped_call g = {.experts = parts,
+                                 .num_experts = PARTS,
+                                 .offsets = offsets,
+                                 .rows = M,
+                                 .in = in,
+                                 .ld_in = K,
+                                 .out = out.data,
+                                 .ld_out = EACH};
+    const size_t room = ck->cur->gemm.grouped_scratch(&g);
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, room), room);
+    ck->cur->gemm.grouped(&x, &g);
+    msgl__ck_true(ck, x.status == 0, "grouped_scratch() is enough");
+    for (int e = 0; e < PARTS; e++) {
+        run(ck, ck->exec, &parts[e], in + offsets[e] * K, offsets[e + 1] - offsets[e], NULL,
+            other.data + offsets[e] * EACH, EACH);
+    }
+    msgl__ck_same(ck, "experts with an order each", out.data, other.data, (size_t)M * EACH);
+    msgl__ck_reset(ck);
+}
+
+static void check_ordered(checkkern *ck)
+{
+    msgl_codes c = {.bits = 4, .group = 32, .zero = 8, .span = 128, .number = MSGL_NUMBER_F16};
+    check_ordered_form(ck, c, "4_bits_128");
+    c.span = 32;
+    c.offset = MSGL_OFFSET_ZERO;
+    check_ordered_form(ck, c, "4_bits_zero");
+    c.bits = 3;
+    c.zero = 4;
+    c.number = MSGL_NUMBER_BF16;
+    check_ordered_form(ck, c, "3_bits_zero");
+    c.bits = 8;
+    c.zero = 128;
+    c.span = 64;
+    check_ordered_form(ck, c, "8_bits_zero");
+    check_ordered_parts(ck);
+}
+
 // 32 values, the last ones maybe 0, as MSGL_WFORMAT_Q4 says.
 static void round_to_q4(float *v, int n)
 {
@@ -592,4 +788,5 @@ void msgl__check_codes(checkkern *ck)
     check_parts(ck);
     check_gate(ck);
     check_none(ck);
+    check_ordered(ck);
 }

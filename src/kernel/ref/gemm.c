@@ -230,6 +230,7 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
         .name = msgl__cpu_level_name(level),
         .formats = FORMATS,
         .keep = msgl__gemm_keep,
+        .keeps_order = true,
         .linear = linear,
         .grouped = grouped,
         .heads = heads,
