@@ -10,11 +10,13 @@
 #include "models/weights.h"
 
 // A format that weights are kept in. Of codes, which differ between files, it has its own
-// description; `blocks` is empty otherwise.
+// description; `blocks` is empty otherwise. Of columns in an order, it has that order too, or an
+// earlier form of the list has it.
 typedef struct msgl_kept_form {
     msgl_wformat format;
     msgl_blocks blocks;
     msgl_codes codes;
+    msgl_column_order *order; // owned
     struct msgl_kept_form *next;
 } msgl_kept_form;
 
@@ -78,6 +80,7 @@ void msgl__kept_forms_free(msgl_kept_form *forms)
 {
     while (forms != NULL) {
         msgl_kept_form *next = forms->next;
+        msgl__free(forms->order);
         msgl__free(forms);
         forms = next;
     }
@@ -92,16 +95,39 @@ static bool same_codes(const msgl_codes *a, const msgl_codes *b)
            a->floats == b->floats && memcmp(a->book, b->book, sizeof a->book) == 0;
 }
 
+static bool same_order(const msgl_column_order *a, const msgl_column_order *b)
+{
+    return a->num == b->num &&
+           memcmp(a->columns, b->columns, (size_t)a->num * sizeof a->columns[0]) == 0;
+}
+
 static bool same_form(const msgl_kept_form *a, const msgl_kept_form *b)
 {
     if (a->format.id != b->format.id || a->blocks.bytes != b->blocks.bytes) return false;
+    if (a->format.order != b->format.order) return false;
     return a->blocks.bytes == 0 ? a->format.blocks == b->format.blocks
                                 : same_codes(&a->codes, &b->codes);
 }
 
-// One that stays where it is.
-static const msgl_wformat *add_form(keeping *k, const msgl_kept_form *form)
+// Gives form the order of an earlier one that has the same, as q, k and v mostly have: rows of
+// activations are put in order once for each that there is.
+static void share_order(const keeping *k, msgl_kept_form *form)
 {
+    int looked = 0;
+    for (const msgl_kept_form *f = k->p->forms; f != NULL && looked < LOOK_BACK; f = f->next) {
+        looked++;
+        if (f->format.order == NULL || !same_order(f->format.order, form->order)) continue;
+        form->format.order = f->format.order;
+        msgl__free(form->order);
+        form->order = NULL;
+        return;
+    }
+}
+
+// One that stays where it is; if it is new it takes over form's order.
+static const msgl_wformat *add_form(keeping *k, msgl_kept_form *form)
+{
+    if (form->order != NULL) share_order(k, form);
     int looked = 0;
     for (const msgl_kept_form *f = k->p->forms; f != NULL && looked < LOOK_BACK; f = f->next) {
         if (same_form(f, form)) return &f->format;
@@ -113,6 +139,7 @@ static const msgl_wformat *add_form(keeping *k, const msgl_kept_form *form)
         return NULL;
     }
     *own = *form;
+    form->order = NULL;
     own->next = k->p->forms;
     k->p->forms = own;
     if (own->blocks.bytes == 0) return &own->format;
@@ -121,31 +148,56 @@ static const msgl_wformat *add_form(keeping *k, const msgl_kept_form *form)
     return &own->format;
 }
 
-// The format that keeps these rows, or the planned one.
-static const msgl_wformat *format_of(keeping *k, const msgl_planned *planned, const msgl_wanted *w)
+// The blocks of these rows, in the file or made of its codes, which *form then describes; NULL:
+// they are none that can stay.
+static const msgl_blocks *blocks_of(keeping *k, const msgl_wanted *w, msgl_kept_form *form)
 {
     const msgl_tensor *t = msgl__checkpoint_find(k->c, w->name);
     const msgl_packing *how = &t->packing;
     const msgl_packed p = msgl__packed_of(t);
-    const msgl_blocks *blocks = how->blocks;
-    msgl_kept_form form = {0};
+    const size_t first = (size_t)w->first_col, cols = (size_t)w->cols;
     if (how->form == NULL || w->transposed || w->head_cols > 0 || msgl__columns_first(w, t)) {
-        return planned->w->format;
+        return NULL;
     }
-    if (msgl__stored_codes(&p, (size_t)w->first_col, (size_t)w->cols, &form.codes)) {
-        form.blocks = (msgl_blocks){.name = how->form->name,
-                                    .elements = 32,
-                                    .bytes = sizeof(msgl_code_part),
-                                    .codes = &form.codes};
-        blocks = &form.blocks;
-    } else if (how->form != &msgl__stored_blocks || how->sides[MSGL_SCALES].data != NULL ||
-               w->first_col % blocks->elements != 0) {
-        return planned->w->format;
+    if (how->sides[MSGL_ORDER].data != NULL) {
+        if (!k->k->keeps_order) return NULL;
+        form->order = msgl__stored_order(&p, first, cols);
+        k->failed = k->failed || form->order == NULL;
+        if (form->order == NULL) return NULL;
     }
+    if (msgl__stored_codes(&p, first, cols, form->order, &form->codes)) {
+        form->blocks = (msgl_blocks){.name = how->form->name,
+                                     .elements = 32,
+                                     .bytes = sizeof(msgl_code_part),
+                                     .codes = &form->codes};
+        return &form->blocks;
+    }
+    const bool plain = how->form == &msgl__stored_blocks && how->sides[MSGL_SCALES].data == NULL;
+    return plain && w->first_col % how->blocks->elements == 0 ? how->blocks : NULL;
+}
+
+// Of many ranks, each has few columns of a group, and the places that fill up 32 may cost more than
+// the codes save.
+static bool saves(const msgl_wformat *kept, const msgl_wformat *planned, const msgl_wanted *w)
+{
+    const size_t bytes = kept->packed_size(kept, w->rows, w->cols);
+    return bytes > 0 && bytes < planned->packed_size(planned, w->rows, w->cols);
+}
+
+// The format that keeps these rows, or the planned one.
+static const msgl_wformat *format_of(keeping *k, const msgl_planned *planned, const msgl_wanted *w)
+{
+    msgl_kept_form form = {0};
+    const msgl_blocks *blocks = blocks_of(k, w, &form);
+    const int32_t places = form.order != NULL ? form.order->num : w->cols;
     const msgl_wformat *kept = NULL;
-    if (k->k->keep(blocks, w->cols, k->exact || planned->exact, &form.format)) {
-        kept = add_form(k, &form);
+    if (blocks != NULL && k->k->keep(blocks, places, k->exact || planned->exact, &form.format)) {
+        form.format.order = form.order;
+        if (form.order == NULL || saves(&form.format, planned->w->format, w)) {
+            kept = add_form(k, &form);
+        }
     }
+    msgl__free(form.order);
     return kept != NULL ? kept : planned->w->format;
 }
 

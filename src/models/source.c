@@ -38,6 +38,12 @@ static bool splits(const msgl_source *s)
     return s->blocks != NULL && s->blocks != s->t->packing.blocks;
 }
 
+// Columns of a row as msgl__source_rows writes it.
+static size_t places_of(const msgl_source *s)
+{
+    return s->order != NULL ? (size_t)s->order->num : s->cols;
+}
+
 // Of columns as the file has them, which are not expanded.
 static size_t bytes_of(const msgl_source *s, size_t cols)
 {
@@ -72,7 +78,8 @@ msgl_dtype msgl__source_dtype(const msgl_source *s)
 
 size_t msgl__source_row_bytes(const msgl_source *s)
 {
-    return expands(s) ? s->cols * msgl__dtype_size(s->want) : bytes_of(s, s->cols);
+    if (expands(s)) return s->cols * msgl__dtype_size(s->want);
+    return bytes_of(s, places_of(s));
 }
 
 // Where the model's row (or element) i is in the file, behind the first.
@@ -169,9 +176,14 @@ static void gather_heads(const filling *f, size_t row, char *out)
 static void split_row(const filling *f, size_t row, char *out)
 {
     const msgl_source *s = f->s;
-    for (size_t col = 0; col < s->cols; col += 32, out += sizeof(msgl_code_part)) {
+    const msgl_stored *form = f->p.how->form;
+    for (size_t col = 0; col < places_of(s); col += 32, out += sizeof(msgl_code_part)) {
         msgl_code_part part = {0};
-        f->p.how->form->split(&f->p, row, s->first_col + col, &part);
+        if (s->order != NULL) {
+            form->pick(&f->p, row, s->first_col, s->order->columns + col, &part);
+        } else {
+            form->split(&f->p, row, s->first_col + col, &part);
+        }
         memcpy(out, &part, sizeof part);
     }
 }

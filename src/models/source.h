@@ -18,6 +18,8 @@ typedef struct msgl_source {
     // Not NULL: rows are handed over in these blocks, of which cols and first_col are whole ones:
     // those of the tensor's packing, or its parts (msgl__stored_codes).
     const msgl_blocks *blocks;
+    // Of parts, unless NULL: the columns from first_col on come in this order.
+    const msgl_column_order *order;
     size_t cols; // of a row; 0: the tensor has one dimension
     // Not 0: a row of the tensor has all_cols columns, and the model's column j is its column
     // first_col + j.

@@ -479,6 +479,7 @@ static msgl_source source_of(const msgl_load_item *it)
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .blocks = kept ? w->weight->format->blocks : NULL,
+                         .order = kept ? w->weight->format->order : NULL,
                          .cols = (size_t)w->cols,
                          .all_cols = (size_t)w->all_cols,
                          .first_col = (size_t)w->first_col,

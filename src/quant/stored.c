@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#include "core/mem.h"
+#include "core/round.h"
+#include "quant/internal.h"
+
 void msgl__code_part_split(const uint8_t *block, msgl_code_block *out)
 {
     msgl_code_part part;
@@ -21,16 +25,70 @@ static size_t common_divisor(size_t a, size_t b)
 
 // A group that is cut has its scale in several spans. Example: of groups of 96 columns, columns 288
 // to 575 have spans of 32, each three of them with one group's scale.
-bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols, msgl_codes *out)
+static size_t span_of(const msgl_packed *p, size_t first_col)
+{
+    const size_t group = p->how->group;
+    return group < p->cols ? common_divisor(common_divisor(MSGL_MAX_BLOCK, group), first_col) : 0;
+}
+
+static size_t group_of(const msgl_packed *p, size_t col)
+{
+    return msgl__block_u32(p->how->sides[MSGL_ORDER].data + 4 * col);
+}
+
+// What divides the places at which groups begin. Example: groups of 40, 64 and 60 columns have
+// places 0, 64 and 128 on, and spans of 64.
+static size_t ordered_span(const msgl_packed *p, size_t first_col, const msgl_column_order *order)
+{
+    const size_t col = first_col + (size_t)order->columns[0];
+    size_t span = MSGL_MAX_BLOCK, group = group_of(p, col);
+    for (int32_t i = 32; i < order->num; i += 32) {
+        const size_t other = group_of(p, first_col + (size_t)order->columns[i]);
+        if (other != group) span = common_divisor(span, (size_t)i);
+        group = other;
+    }
+    return span;
+}
+
+bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
+                        const msgl_column_order *order, msgl_codes *out)
 {
     const msgl_stored *form = p->how->form;
     *out = (msgl_codes){0};
-    if (form->codes == NULL || first_col % 32 != 0 || cols % 32 != 0) return false;
-    if (!form->codes(p, out)) return false;
+    if (form->codes == NULL || !form->codes(p, out)) return false;
+    if (order != NULL ? order->num == 0 : first_col % 32 != 0 || cols % 32 != 0) return false;
     out->split = msgl__code_part_split;
-    const size_t group = p->how->group;
-    if (out->span == 0 && group < p->cols) {
-        out->span = (int32_t)common_divisor(common_divisor(MSGL_MAX_BLOCK, group), first_col);
+    if (out->span == 0) {
+        out->span =
+            (int32_t)(order == NULL ? span_of(p, first_col) : ordered_span(p, first_col, order));
     }
     return out->span == 0 || out->span % out->group == 0;
+}
+
+msgl_column_order *msgl__stored_order(const msgl_packed *p, size_t first_col, size_t cols)
+{
+    const size_t end = first_col + cols;
+    size_t groups = 0, num = 0;
+    for (size_t col = first_col; col < end; col++) {
+        groups = group_of(p, col) >= groups ? group_of(p, col) + 1 : groups;
+    }
+    size_t *next = msgl__calloc(groups, sizeof *next); // columns of a group, then its next place
+    if (next == NULL) return NULL;
+    for (size_t col = first_col; col < end; col++) next[group_of(p, col)]++;
+    for (size_t i = 0; i < groups; i++) {
+        const size_t places = msgl__round_up(next[i], 32);
+        next[i] = num;
+        num += places;
+    }
+    msgl_column_order *order = NULL;
+    if (num <= INT32_MAX) order = msgl__malloc(sizeof *order + num * sizeof order->columns[0]);
+    if (order != NULL) {
+        order->num = (int32_t)num;
+        for (size_t i = 0; i < num; i++) order->columns[i] = -1;
+        for (size_t col = first_col; col < end; col++) {
+            order->columns[next[group_of(p, col)]++] = (int32_t)(col - first_col);
+        }
+    }
+    msgl__free(next);
+    return order;
 }

@@ -77,13 +77,25 @@ typedef struct msgl_stored {
     // Of values that are small integers with scales, unless NULL: what they are, but for `split`,
     // span being the file's (of any number of columns). false: those of this tensor are none.
     bool (*codes)(const msgl_packed *p, msgl_codes *out);
-    // The 32 columns of a row from `from` on, a multiple of 32, of a tensor that has codes.
+    // The 32 columns of a row from `from` on, a multiple of 32, of a tensor that has codes. What
+    // the form does not have is left in *out.
     void (*split)(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out);
+    // The same of a tensor with ORDER: columns first_col + columns[i], which have one group; what
+    // is -1 is left too (msgl_column_order). NULL: the form has no ORDER.
+    void (*pick)(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],
+                 msgl_code_part *out);
 } msgl_stored;
 
-// The codes of columns [first_col, first_col + cols) of all rows, as parts of 32 columns. false:
-// they are none, or no whole parts, or not every part has one scale, or one for each half.
-bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols, msgl_codes *out);
+// Of a tensor with ORDER: the columns [first_col, first_col + cols) by ascending group, each
+// column as its distance from first_col; those of a group stay as they follow each other. Freed by
+// msgl__free; NULL: there is no memory.
+msgl_column_order *msgl__stored_order(const msgl_packed *p, size_t first_col, size_t cols);
+
+// The codes of columns [first_col, first_col + cols) of all rows, as parts of 32 columns; with
+// ORDER in the order that msgl__stored_order gives, else NULL. false: they are none, or no whole
+// parts, or not every part has one scale, or one for each half.
+bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
+                        const msgl_column_order *order, msgl_codes *out);
 
 static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
 {

@@ -82,8 +82,7 @@ static uint32_t up_of(const msgl_packing *how)
     return how->bits == 7 ? 64 : 0;
 }
 
-// What the forms above and below have in common. Columns in an order of groups have no scale in
-// common.
+// What the forms above and below have in common.
 static bool codes(const msgl_packed *p, msgl_codes *out)
 {
     const msgl_packing *how = p->how;
@@ -93,8 +92,7 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
                         .offset = zeros ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE,
                         .number = how->sides[MSGL_SCALES].type};
     out->zero = 1 << (out->bits - 1);
-    if (!zeros && out->zero != how->zero + (int32_t)up_of(how)) return false;
-    return how->sides[MSGL_ORDER].data == NULL;
+    return zeros || out->zero == how->zero + (int32_t)up_of(how);
 }
 
 static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
@@ -102,15 +100,30 @@ static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_par
     for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
 }
 
+static void split_scale(const msgl_packing *how, grouped g, msgl_code_part *out)
+{
+    const msgl_side *scales = &how->sides[MSGL_SCALES];
+    out->d = msgl__number_bits(scales->data, scales->type, g.at);
+    out->e[0] = (uint8_t)(g.zero - (1u << (how->bits - 1)));
+}
+
 static void split(const msgl_packed *p, const stream *s, size_t row, size_t from, group_fn of_group,
                   msgl_code_part *out)
 {
-    const msgl_packing *how = p->how;
-    const msgl_side *scales = &how->sides[MSGL_SCALES];
-    const grouped g = of_group(p, row, from / how->group);
-    split_codes(s, from, up_of(how), out);
-    out->d = msgl__number_bits(scales->data, scales->type, g.at);
-    out->e[0] = (uint8_t)(g.zero - (1u << (how->bits - 1)));
+    split_codes(s, from, up_of(p->how), out);
+    split_scale(p->how, of_group(p, row, from / p->how->group), out);
+}
+
+static void pick(const msgl_packed *p, const stream *s, size_t row, size_t first_col,
+                 const int32_t columns[32], group_fn of_group, msgl_code_part *out)
+{
+    const size_t first = first_col + (size_t)columns[0];
+    const size_t group = msgl__block_u32(p->how->sides[MSGL_ORDER].data + 4 * first);
+    for (size_t i = 0; i < 32 && columns[i] >= 0; i++) {
+        const uint32_t code = code_at(s, first_col + (size_t)columns[i]);
+        out->codes[i] = (uint8_t)(code + up_of(p->how));
+    }
+    split_scale(p->how, of_group(p, row, group), out);
 }
 
 // ---- codes along rows, as compressed-tensors packs them ----
@@ -148,6 +161,13 @@ static void split_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_
     split(p, &s, row, from, group_of_rows, out);
 }
 
+static void pick_rows(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],
+                      msgl_code_part *out)
+{
+    const stream s = stream_of_row(p, row);
+    pick(p, &s, row, first_col, columns, group_of_rows, out);
+}
+
 static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes)
 {
     const size_t row = words_of(p->how, p->cols) * 4;
@@ -156,7 +176,8 @@ static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *fr
     *bytes = (past - first) * row;
 }
 
-const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows, codes, split_rows};
+const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows,
+                                       codes,         split_rows,  pick_rows};
 
 // MLX. value: code * SCALES + BIASES of the group, which is the same as by a zero point but for
 // what is rounded; scales may be negative.
@@ -197,8 +218,8 @@ static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_cod
     out->dmin = msgl__number_bits(biases->data, biases->type, at);
 }
 
-const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows, codes_affine,
-                                         split_affine};
+const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows,
+                                         codes_affine,  split_affine,  NULL};
 
 // ---- GPTQ: codes down the rows of [cols, rows] ----
 
@@ -240,6 +261,13 @@ static void split_gptq(const msgl_packed *p, size_t row, size_t from, msgl_code_
     split(p, &s, row, from, group_of_gptq, out);
 }
 
+static void pick_gptq(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],
+                      msgl_code_part *out)
+{
+    const stream s = stream_of_gptq(p, row);
+    pick(p, &s, row, first_col, columns, group_of_gptq, out);
+}
+
 // Symmetric files have zero points too, which are all in the codes' middle.
 static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
 {
@@ -254,7 +282,8 @@ static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
     return true;
 }
 
-const msgl_stored msgl__stored_gptq = {"GPTQ", expand_gptq, NULL, codes_gptq, split_gptq};
+const msgl_stored msgl__stored_gptq = {"GPTQ",     expand_gptq, NULL,
+                                       codes_gptq, split_gptq,  pick_gptq};
 
 // ---- AWQ, 4 bits ----
 
@@ -286,7 +315,7 @@ static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_p
     split(p, &s, row, from, group_of_awq, out);
 }
 
-const msgl_stored msgl__stored_awq = {"AWQ", expand_awq, NULL, codes, split_awq};
+const msgl_stored msgl__stored_awq = {"AWQ", expand_awq, NULL, codes, split_awq, NULL};
 
 // ZEROS [rows, W] and SCALES [rows, 8 W], W words being room for the groups' zero points or more.
 static grouped group_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
@@ -310,5 +339,5 @@ static void split_awq_rows(const msgl_packed *p, size_t row, size_t from, msgl_c
     split(p, &s, row, from, group_of_awq_rows, out);
 }
 
-const msgl_stored msgl__stored_awq_rows = {"AWQ by rows", expand_awq_rows, span_rows, codes,
-                                           split_awq_rows};
+const msgl_stored msgl__stored_awq_rows = {"AWQ by rows", expand_awq_rows, span_rows,
+                                           codes,         split_awq_rows,  NULL};

@@ -158,6 +158,12 @@ static grouped draw_grouped(const packer *k, int rows, int cols, bool by_group, 
                  .scales = room((size_t)(rows * n) * 4)};
     for (int c = 0; c < cols; c++)
         g.order[c] = (k->with & WITH_ORDERED) ? draw(seed, n) : c / group;
+    uint64_t same = (uint64_t)cols; // for all matrices, as they are of those that have one input
+    for (int c = cols - 1; c > 0 && (k->with & WITH_SHUFFLED); c--) {
+        const int other = draw(&same, c + 1), had = g.order[c];
+        g.order[c] = g.order[other];
+        g.order[other] = had;
+    }
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < n; i++) {
             const size_t at = (size_t)(r * n + i);
@@ -214,7 +220,7 @@ static void pack_rows(const packer *k, tensors_out *o, const char *module, int r
         put_matrix(o, module, ".weight_zero_point", "I32", down, g.groups, zeros,
                    (size_t)(down * g.groups) * 4);
     }
-    if ((k->with & WITH_ORDERED)) {
+    if ((k->with & (WITH_ORDERED | WITH_SHUFFLED))) {
         out_put(o, module, ".weight_g_idx", "I32", 1, &n, g.order, (size_t)cols * 4);
     }
     free(packed);
@@ -461,12 +467,16 @@ const packer packers[] = {
      WITH_ZEROS | WITH_ORDERED | WITH_OTHER},
     {"GPTQ 4, by order", GPTQ("4", "64", ANY ORDERED), pack_gptq, 4, 1, 64, NULL, "F16",
      WITH_ZEROS | WITH_ORDERED},
+    {"GPTQ 4, shuffled", GPTQ("4", "128", ORDERED), pack_gptq, 4, 1, 128, NULL, "F16",
+     WITH_SHUFFLED},
     {"GPTQ 4, in order", GPTQ("4", "64", ANY ORDERED), pack_gptq, 4, 1, 64, NULL, "F16",
      WITH_ZEROS},
     {"packed 4", PACKED("0.9.1", "4"), pack_rows, 4, 1, 128, NULL, "BF16", 0},
     {"packed 4, zero points", PACKED("0.9.1", "8"), pack_rows, 4, 1, 32, NULL, "F16", WITH_ZEROS},
     {"packed 8, by order", PACKED("0.20.0", "8"), pack_rows, 8, 1, 64, NULL, "F32",
      WITH_ZEROS | WITH_ORDERED},
+    {"packed 4, shuffled", PACKED("0.20.0", "4"), pack_rows, 4, 1, 32, NULL, "BF16",
+     WITH_ZEROS | WITH_SHUFFLED},
     {"packed 3", PACKED("0.18.0", "3"), pack_rows, 3, 1, 0, NULL, "BF16", WITH_ZEROS},
     {"packed 3, whole codes", PACKED("0.12.2", "3"), pack_rows, 3, 1, 64, NULL, "BF16",
      WITH_ZEROS | WITH_OTHER},

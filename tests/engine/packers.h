@@ -24,9 +24,10 @@ void out_close(tensors_out *o);
 void out_put(tensors_out *o, const char *module, const char *suffix, const char *dtype,
              int32_t ndim, const int64_t *dims, const void *bytes, size_t n);
 
-// What some have. WITH_ORDERED: columns in an order of groups, which a CPU does not keep.
-// WITH_OTHER: the form's second variant, which its function says.
-enum { WITH_ZEROS = 1, WITH_ORDERED = 2, WITH_OTHER = 4 };
+// What some have. WITH_ORDERED: columns in an order of groups of any size, each matrix in its own;
+// WITH_SHUFFLED: in one of equal groups, as quantisers write it, all matrices the same. WITH_OTHER:
+// the form's second variant, which its function says.
+enum { WITH_ZEROS = 1, WITH_ORDERED = 2, WITH_OTHER = 4, WITH_SHUFFLED = 8 };
 
 typedef struct packer {
     const char *name, *config; // quantization_config; NULL: none

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "models/adapters.h"
 #include "models/formats.h"
 #include "models/safetensors.h"
@@ -18,11 +19,30 @@ static void check_text(int code, const msgl_err *err)
     if (code != 0 && (err->text[0] == '\0' || strchr(err->text, '\n') != NULL)) __builtin_trap();
 }
 
+// All parts of its codes in an order of columns; without memory for the order none.
+static void pick_all(const msgl_packed *p)
+{
+    msgl_codes codes;
+    msgl_column_order *order = msgl__stored_order(p, 0, p->cols);
+    const bool has = order != NULL && msgl__stored_codes(p, 0, p->cols, order, &codes);
+    for (size_t r = 0; r < p->rows && has; r++) {
+        for (int32_t i = 0; i < order->num; i += 32) {
+            msgl_code_part part = {0};
+            p->how->form->pick(p, r, 0, order->columns + i, &part);
+        }
+    }
+    msgl__free(order);
+}
+
 // All parts of its codes, if it has any.
 static void split_all(const msgl_packed *p)
 {
     msgl_codes codes;
-    if (!msgl__stored_codes(p, 0, p->cols, &codes)) return;
+    if (p->how->sides[MSGL_ORDER].data != NULL) {
+        pick_all(p);
+        return;
+    }
+    if (!msgl__stored_codes(p, 0, p->cols, NULL, &codes)) return;
     for (size_t r = 0; r < p->rows; r++) {
         for (size_t c = 0; c < p->cols; c += 32) {
             msgl_code_part part = {0};

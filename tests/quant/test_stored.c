@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "quant/stored.h"
 
 static msgl_side side(const void *data, size_t bytes, msgl_number type)
@@ -279,7 +280,7 @@ static void test_numbers(void **state)
 static void check_codes(const msgl_packed *p, size_t first_col, int32_t span)
 {
     msgl_codes codes;
-    assert_true(msgl__stored_codes(p, first_col, p->cols - first_col, &codes));
+    assert_true(msgl__stored_codes(p, first_col, p->cols - first_col, NULL, &codes));
     assert_int_equal(codes.span, span);
     const msgl_blocks b = {"", 32, sizeof(msgl_code_part), &codes, NULL};
     for (size_t at = 0; at < p->rows * (p->cols - first_col); at += 32) {
@@ -333,13 +334,88 @@ static void test_codes_of_rows(void **state)
     how.sides[MSGL_ZEROS].data = NULL;
     check_codes(&p, 0, 0);
     msgl_codes codes;
-    assert_false(msgl__stored_codes(&p, 16, COLS - 16, &codes));
-    assert_false(msgl__stored_codes(&p, 0, COLS - 16, &codes));
+    assert_false(msgl__stored_codes(&p, 16, COLS - 16, NULL, &codes));
+    assert_false(msgl__stored_codes(&p, 0, COLS - 16, NULL, &codes));
     how.group = 48;
-    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
-    how.group = 96;
-    how.sides[MSGL_ORDER] = side(words, COLS * 4, MSGL_NUMBER_I32);
-    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
+    assert_false(msgl__stored_codes(&p, 0, COLS, NULL, &codes));
+}
+
+// The columns from first_col on by way of their codes in order, whose groups begin at multiples of
+// `span`.
+static void check_order(const msgl_packed *p, size_t first_col, size_t cols, int32_t span)
+{
+    msgl_column_order *order = msgl__stored_order(p, first_col, cols);
+    assert_non_null(order);
+    msgl_codes codes;
+    assert_true(msgl__stored_codes(p, first_col, cols, order, &codes));
+    assert_int_equal(codes.span, span);
+    const msgl_blocks b = {"", 32, sizeof(msgl_code_part), &codes, NULL};
+    size_t found = 0;
+    for (size_t row = 0; row < p->rows; row++) {
+        for (int32_t i = 0; i < order->num; i += 32) {
+            msgl_code_part part = {0};
+            float got[32];
+            p->how->form->pick(p, row, first_col, order->columns + i, &part);
+            msgl__blocks_expand(&b, (const uint8_t *)&part, got);
+            for (int32_t j = 0; j < 32; j++) {
+                const int32_t col = order->columns[i + j];
+                float want;
+                if (col < 0) continue;
+                p->how->form->expand(p, row, first_col + (size_t)col, 1, &want);
+                if (got[j] != want)
+                    fail_msg("row %zu, column %d: %g, not %g", row, col, got[j], want);
+                found++;
+            }
+        }
+    }
+    assert_int_equal(found, p->rows * cols);
+    msgl__free(order);
+}
+
+// Column c has group c % 3. Of columns 2 to 42 group 0 has 3, 6, ... 42, group 1 4, ... 40, and
+// group 2 2, ... 41.
+static void test_order(void **state)
+{
+    (void)state;
+    enum { ROWS = 32, COLS = 192, GROUPS = 3 };
+    static uint8_t words[ROWS * COLS / 2], zeros[ROWS * GROUPS * 4];
+    static float scales[ROWS * GROUPS];
+    static int32_t groups[COLS];
+    scatter(words, sizeof words);
+    scatter(zeros, sizeof zeros);
+    for (size_t i = 0; i < MSGL_COUNT(scales); i++) scales[i] = 1 + (float)i / 64;
+    for (int32_t c = 0; c < COLS; c++) groups[c] = c % GROUPS;
+    msgl_packing how = {.form = &msgl__stored_gptq,
+                        .bits = 4,
+                        .zeros_plus = 0x11111111,
+                        .group_rows = 1,
+                        .group = 64,
+                        .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                        .sides[MSGL_ZEROS] = side(zeros, ROWS * GROUPS / 2, MSGL_NUMBER_I32),
+                        .sides[MSGL_ORDER] = side(groups, sizeof groups, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, words, ROWS, COLS};
+    msgl_column_order *order = msgl__stored_order(&p, 2, 41);
+    assert_non_null(order);
+    assert_int_equal(order->num, 96);
+    for (int32_t i = 0; i < 96; i++) {
+        static const int32_t first[GROUPS] = {1, 2, 0}, num[GROUPS] = {14, 13, 14};
+        const int32_t group = i / 32, at = i % 32;
+        assert_int_equal(order->columns[i], at < num[group] ? first[group] + 3 * at : -1);
+    }
+    msgl__free(order);
+    check_order(&p, 2, 41, 32);
+    check_order(&p, 0, COLS, 64);
+    check_order(&p, 96, 96, 32);
+    check_order(&p, 5, 1, 256); // one group
+    how.form = &msgl__stored_rows;
+    how.zero = 8;
+    check_order(&p, 0, COLS, 64);
+    check_order(&p, 64, 100, 64); // 33 or 34 of each
+    how.sides[MSGL_ZEROS].data = NULL;
+    check_order(&p, 0, COLS, 64);
+    msgl_codes codes;
+    how.zero = 7; // no middle
+    assert_false(msgl__stored_codes(&p, 0, COLS, NULL, &codes));
 }
 
 static void test_codes_of_others(void **state)
@@ -374,7 +450,7 @@ static void test_codes_of_others(void **state)
     check_codes(&p, 0, 0);
     how.number = MSGL_NUMBER_E4M3;
     msgl_codes codes;
-    assert_false(msgl__stored_codes(&p, 0, COLS, &codes));
+    assert_false(msgl__stored_codes(&p, 0, COLS, NULL, &codes));
     scales[0] = 0, scales[1] = 255, scales[2] = 1;
     how = (msgl_packing){.form = &msgl__stored_blocks,
                          .blocks = &msgl__blocks_ocp_mxfp4,
@@ -399,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_nvfp4),         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_numbers),       cmocka_unit_test(test_affine),
         cmocka_unit_test(test_codes_of_rows), cmocka_unit_test(test_codes_of_others),
+        cmocka_unit_test(test_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
