@@ -11,6 +11,7 @@
 
 #include "core/mem.h"
 #include "quant/stored.h"
+#include "utils/code_forms.h"
 
 void msgl__check_codes(checkkern *ck);
 
@@ -26,66 +27,6 @@ typedef struct stored {
     float *values; // [n, k], or [n, places] of columns in an order
 } stored;
 
-// Random bytes whose values are numbers up to 1, and not all next to nothing.
-static void draw_block(checkkern *ck, const msgl_blocks *b, uint8_t *block, float *values)
-{
-    for (float most = 2; !(most <= 1 && most >= 0.01f);) {
-        for (int32_t i = 0; i < b->bytes; i++) block[i] = (uint8_t)msgl__ck_rand(ck);
-        msgl__blocks_expand(b, block, values);
-        most = 0;
-        for (int32_t i = 0; i < b->elements; i++) {
-            most = isfinite(values[i]) ? fmaxf(most, fabsf(values[i])) : INFINITY;
-        }
-    }
-}
-
-// ---- forms of one level, as packed safetensors have them ----
-
-// The bits of a random number of this type, or a byte that is one.
-static uint32_t draw_number(checkkern *ck, msgl_number type)
-{
-    const float v = msgl__ck_normal(ck) * 0.05f;
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    if (type == MSGL_NUMBER_F16) return msgl__f32_to_f16(v);
-    if (type == MSGL_NUMBER_BF16) return msgl__f32_to_bf16(v);
-    if (type == MSGL_NUMBER_E4M3) { // subnormal ones too
-        return msgl__f32_to_e4m3(v * (msgl__ck_int(ck, 0, 1) == 0 ? 100 : 0.1f));
-    }
-    if (type == MSGL_NUMBER_F32) return bits;
-    return (uint32_t)msgl__ck_int(ck, 0, 9) + (msgl__ck_int(ck, 0, 3) == 0 ? 0 : 115);
-}
-
-// 32 columns; scale and offset stay as they are within a span.
-static void draw_part(checkkern *ck, const msgl_codes *c, bool first, msgl_code_part *part)
-{
-    for (int i = 0; i < 32; i++) {
-        part->codes[i] = (uint8_t)(msgl__ck_rand(ck) & ((1u << c->bits) - 1));
-        if (c->floats && (part->codes[i] & 0x7f) == 0x7f) part->codes[i] = 0; // NaN
-    }
-    if (!first) return;
-    part->d = draw_number(ck, c->number);
-    part->dmin = draw_number(ck, c->number);
-    for (int i = 0; i < 2; i++) part->c[i] = (uint8_t)draw_number(ck, c->number);
-    part->e[0] = (uint8_t)(msgl__ck_int(ck, 0, (1 << c->bits) - 1) - (1 << (c->bits - 1)));
-}
-
-// A row of blocks, whose values are k.
-static void draw_blocks(checkkern *ck, const msgl_blocks *b, int k, uint8_t *row, float *values)
-{
-    msgl_code_part part = {0};
-    for (int at = 0; at < k; at += b->elements, row += b->bytes) {
-        if (b->codes == NULL || b->codes->split != msgl__code_part_split) {
-            draw_block(ck, b, row, values + at);
-            continue;
-        }
-        const int span = b->codes->span;
-        draw_part(ck, b->codes, span == 0 ? at == 0 : at % span == 0, &part);
-        memcpy(row, &part, sizeof part);
-        msgl__blocks_expand(b, row, values + at);
-    }
-}
-
 // Repacked in pieces of random size, last rows first. order: of the columns, or NULL.
 static stored make_ordered(checkkern *ck, const msgl_blocks *b, bool exact, int n, int k,
                            const msgl_column_order *order)
@@ -98,8 +39,9 @@ static stored make_ordered(checkkern *ck, const msgl_blocks *b, bool exact, int 
     stored s = {.w = {.format = format, .n = n, .k = k},
                 .values = msgl__ck_alloc(ck, (size_t)n * (size_t)places * sizeof(float))};
     uint8_t *src = msgl__ck_alloc(ck, (size_t)n * ld);
+    uint64_t seed = msgl__ck_rand(ck);
     for (size_t r = 0; r < (size_t)n; r++) {
-        draw_blocks(ck, b, places, src + r * ld, s.values + r * (size_t)places);
+        code_row_draw(&seed, b, places, src + r * ld, s.values + r * (size_t)places);
     }
     s.w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&s.w));
     for (int end = n; end > 0;) {
@@ -249,68 +191,15 @@ static void check_form(checkkern *ck, const msgl_blocks *b, bool exact)
     }
 }
 
-// Codes of parts, by a name of their own.
-static void check_part(checkkern *ck, msgl_codes c, const char *what)
+// Codes of parts, each by a name of its own.
+static void check_parts_of_codes(checkkern *ck)
 {
-    char name[40];
-    snprintf(name, sizeof name, "%d_bits_%s_%d", (int)c.bits, what, (int)c.span);
-    c.split = msgl__code_part_split;
-    const msgl_blocks b = {name, 32, sizeof(msgl_code_part), &c, NULL};
-    check_form(ck, &b, false);
-    check_form(ck, &b, true);
-}
-
-// Codes that are floats, and a factor behind the scales.
-static void check_floats(checkkern *ck)
-{
-    msgl_codes c = {
-        .bits = 8, .group = 32, .floats = true, .span = 128, .number = MSGL_NUMBER_BF16};
-    check_part(ck, c, "e4m3_values");
-    c.number = MSGL_NUMBER_E8M0;
-    c.span = 32;
-    check_part(ck, c, "e4m3_values_e8m0");
-    c = (msgl_codes){.bits = 4, .group = 32, .floats = true, .span = 64};
-    for (int i = 0; i < 16; i++) c.book[i] = sinf((float)(i - 8) * 0.2f);
-    check_part(ck, c, "book");
-    c = (msgl_codes){
-        .bits = 8, .group = 32, .zero = 128, .factor = 1 / 127.0f, .factor_last = true};
-    check_part(ck, c, "factor_last");
-}
-
-// Each type of scales with each offset and span, and each number of bits with each offset.
-static void check_one_level(checkkern *ck)
-{
-    static const int BITS[] = {2, 3, 4, 5, 6, 8}, SPANS[] = {32, 64, 128, 256, 0};
-    static const char *const WHAT[3][3] = {{"f32", "f32_zero", "f32_min"},
-                                           {"f16", "f16_zero", "f16_min"},
-                                           {"bf16", "bf16_zero", "bf16_min"}};
-    enum { ALL = 3 * 3 * 5 };
-    for (int i = 0; i < ALL; i++) {
-        const int offset = i % 3, number = i / 3 % 3, bits = BITS[(i / 3 + i / 18) % 6];
-        const msgl_codes c = {.bits = bits,
-                              .group = 32,
-                              .zero = offset == MSGL_OFFSET_MIN && bits < 8 ? 0 : 1 << (bits - 1),
-                              .offset = (msgl_offset)offset,
-                              .number = (msgl_number)number,
-                              .span = SPANS[i / 9]};
-        check_part(ck, c, WHAT[number][offset]);
+    for (int i = 0; i < code_forms_count(); i++) {
+        code_form form;
+        code_forms_get(i, &form);
+        check_form(ck, &form.blocks, false);
+        check_form(ck, &form.blocks, true);
     }
-    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    msgl_codes c = {.bits = 4,
-                    .group = 32,
-                    .values = values,
-                    .span = 32,
-                    .number = MSGL_NUMBER_E8M0,
-                    .factor = 0.5f};
-    check_part(ck, c, "e8m0");
-    c.group = c.span = 16;
-    c.number = MSGL_NUMBER_E4M3;
-    c.factor = 0.03f;
-    check_part(ck, c, "e4m3_times");
-    c.factor = 29;
-    c.divided = true;
-    check_part(ck, c, "e4m3_divided");
-    check_floats(ck);
 }
 
 // The largest scales that f16 has: values of up to 2^28, beside one feature of ordinary ones.
@@ -332,8 +221,9 @@ static void check_large(checkkern *ck)
         uint8_t *src = msgl__ck_alloc(ck, N * row);
         stored s = {.w = {.format = &format, .n = N, .k = K},
                     .values = msgl__ck_alloc(ck, sizeof(float) * N * K)};
+        uint64_t seed = msgl__ck_rand(ck);
         for (size_t r = 0; r < N; r++) {
-            draw_blocks(ck, b, K, src + r * row, s.values + r * K);
+            code_row_draw(&seed, b, K, src + r * row, s.values + r * K);
             for (size_t at = 0; r > 0 && at < row; at += (size_t)b->bytes) {
                 const uint16_t largest = 0x7bff;
                 memcpy(src + r * row + at + FORMS[i].at, &largest, sizeof largest);
@@ -783,7 +673,7 @@ void msgl__check_codes(checkkern *ck)
         check_form(ck, msgl__blocks_of_ggml(NAMES[i]), false);
         check_form(ck, msgl__blocks_of_ggml(NAMES[i]), true);
     }
-    check_one_level(ck);
+    check_parts_of_codes(ck);
     check_large(ck);
     check_parts(ck);
     check_gate(ck);
