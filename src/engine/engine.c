@@ -62,8 +62,8 @@ static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
 
 static size_t scratch_bytes(const msgl_engine *e)
 {
-    const size_t gemm = msgl__products_scratch(&e->model.products, &e->kernels, e->max_step_tokens,
-                                               e->max_running, e->logits_rows);
+    const size_t gemm = msgl__products_scratch(&e->model.products, &e->kernels, e->model.target.act,
+                                               e->max_step_tokens, e->max_running, e->logits_rows);
     const size_t sample = e->kernels.sample.scratch_size(e->logits_rows, e->model.cfg.vocab_size);
     return (gemm > sample ? gemm : sample) + msgl__masked_bytes(e) + 4096;
 }

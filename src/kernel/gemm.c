@@ -564,19 +564,22 @@ void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_hea
     x->scratch->used = mark;
 }
 
-size_t msgl__gemm_linear_scratch(const msgl_linear_call *c)
+size_t msgl__gemm_linear_scratch(const msgl_linear_call *c, msgl_dtype act)
 {
+    (void)act;
     return rows_scratch(c->w, 1, c->m, 1, c->norm != NULL, c->gated || c->accumulate);
 }
 
-size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c)
+size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act)
 {
+    (void)act;
     const int ranges = c->rows < c->num_experts ? c->rows : c->num_experts;
     return rows_scratch(c->experts, c->num_experts, c->rows, ranges, false, c->gated);
 }
 
-size_t msgl__gemm_heads_scratch(const msgl_heads_call *c)
+size_t msgl__gemm_heads_scratch(const msgl_heads_call *c, msgl_dtype act)
 {
+    (void)act;
     return rows_scratch(c->w, c->heads, c->m * c->heads, c->heads, false, false);
 }
 

@@ -63,10 +63,10 @@ typedef struct msgl_gemm_kernels {
     // done, whatever exec->status says.
     bool (*linear_sum)(msgl_exec *x, const msgl_linear_call *c);
     // Largest scratch that these take from exec->scratch for a call of this shape (pointers to
-    // activations are not looked at).
-    size_t (*linear_scratch)(const msgl_linear_call *c);
-    size_t (*grouped_scratch)(const msgl_grouped_call *c);
-    size_t (*heads_scratch)(const msgl_heads_call *c);
+    // activations are not looked at), with activations of this dtype (exec->act).
+    size_t (*linear_scratch)(const msgl_linear_call *c, msgl_dtype act);
+    size_t (*grouped_scratch)(const msgl_grouped_call *c, msgl_dtype act);
+    size_t (*heads_scratch)(const msgl_heads_call *c, msgl_dtype act);
     // Rows that feed-forward blocks work on at a time: bounds their temporaries, while the weights,
     // read once per block, still cost little beside the products.
     int32_t block_rows;

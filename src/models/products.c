@@ -59,8 +59,8 @@ static size_t larger(size_t a, size_t b)
 
 // Scratch may be asked for before the weights have a place: whether a call has a norm or a bias is
 // then said by the address of something else.
-static size_t linear_scratch(const msgl_kernels *k, const msgl_linear *l, const msgl_linear_use *u,
-                             int32_t rows)
+static size_t linear_scratch(const msgl_kernels *k, msgl_dtype act, const msgl_linear *l,
+                             const msgl_linear_use *u, int32_t rows)
 {
     static const float something = 0;
     msgl_linear_call c = {.w = &l->w,
@@ -71,12 +71,13 @@ static size_t linear_scratch(const msgl_kernels *k, const msgl_linear *l, const 
                           .activation = u->activation,
                           .accumulate = u->adds,
                           .ld_out = (size_t)(u->gated ? l->w.n / 2 : l->w.n)};
-    const size_t plain = k->gemm.linear_scratch(&c);
+    const size_t plain = k->gemm.linear_scratch(&c, act);
     c.bias = &something;
-    return larger(plain, k->gemm.linear_scratch(&c));
+    return larger(plain, k->gemm.linear_scratch(&c, act));
 }
 
-static size_t experts_scratch(const msgl_kernels *k, const msgl_moe *m, int32_t block)
+static size_t experts_scratch(const msgl_kernels *k, msgl_dtype act, const msgl_moe *m,
+                              int32_t block)
 {
     const msgl_moe_experts *e = &m->experts;
     msgl_grouped_call c = {.experts = e->gate_up,
@@ -86,17 +87,17 @@ static size_t experts_scratch(const msgl_kernels *k, const msgl_moe *m, int32_t 
                            .gated = true,
                            .activation = e->activation,
                            .ld_out = (size_t)e->gate_up->n / 2};
-    const size_t up = k->gemm.grouped_scratch(&c);
+    const size_t up = k->gemm.grouped_scratch(&c, act);
     c = (msgl_grouped_call){.experts = e->down,
                             .num_experts = e->own,
                             .rows = block * e->router.top_k,
                             .ld_in = (size_t)e->down->k,
                             .ld_out = (size_t)e->down->n};
-    const size_t down = k->gemm.grouped_scratch(&c);
+    const size_t down = k->gemm.grouped_scratch(&c, act);
     // Sorting and combining number the assignments, and count them by expert; routing takes less.
     const size_t places = ((size_t)c.rows + (size_t)e->num_experts + 64) * 2 * sizeof(int32_t);
     const msgl_linear_use plain = {.rows = MSGL_ROWS_BLOCK};
-    const size_t router = linear_scratch(k, &m->router, &plain, block);
+    const size_t router = linear_scratch(k, act, &m->router, &plain, block);
     return larger(larger(up, down), larger(places, router));
 }
 
@@ -105,22 +106,22 @@ static int32_t rows_of(const msgl_linear_use *u, int32_t step, int32_t block, in
     return u->rows == MSGL_ROWS_STEP ? step : u->rows == MSGL_ROWS_BLOCK ? block : logits;
 }
 
-size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int32_t max_tokens,
-                              int32_t max_requests, int32_t max_rows)
+size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, msgl_dtype act,
+                              int32_t max_tokens, int32_t max_requests, int32_t max_rows)
 {
     const int32_t block = msgl__ffn_rows(k, max_tokens);
     size_t most = 0;
     for (int32_t i = 0; i < p->num; i++) {
         const msgl_product *one = &p->list[i];
         const int32_t rows = rows_of(&one->use, max_tokens, block, max_rows);
-        most = larger(most, linear_scratch(k, one->linear, &one->use, rows));
+        most = larger(most, linear_scratch(k, act, one->linear, &one->use, rows));
     }
     for (int32_t i = 0; i < p->num_heads; i++) {
         const msgl_heads_call c = {.w = p->heads[i].w, .heads = p->heads[i].heads, .m = block};
-        most = larger(most, k->gemm.heads_scratch(&c));
+        most = larger(most, k->gemm.heads_scratch(&c, act));
     }
     for (int32_t i = 0; i < p->num_experts; i++) {
-        most = larger(most, experts_scratch(k, p->experts[i], block));
+        most = larger(most, experts_scratch(k, act, p->experts[i], block));
     }
     if (p->delta != NULL) {
         most = larger(most, msgl__delta_scratch(p->delta, k, max_tokens, max_requests));

@@ -60,10 +60,10 @@ void msgl__products_add_heads(msgl_products *p, const msgl_weight *w, int32_t he
 void msgl__products_add_experts(msgl_products *p, const msgl_moe *m);
 void msgl__products_free(msgl_products *p);
 
-// Largest scratch that one call of any of them takes, with at most max_tokens tokens of
-// max_requests requests in a step and max_rows rows that get logits at a time.
-size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int32_t max_tokens,
-                              int32_t max_requests, int32_t max_rows);
+// Largest scratch that one call of any of them takes with activations of act, with at most
+// max_tokens tokens of max_requests requests in a step and max_rows rows that get logits at a time.
+size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, msgl_dtype act,
+                              int32_t max_tokens, int32_t max_requests, int32_t max_rows);
 
 // Lets the device choose kernels for them: decode steps of up to max_batch requests and steps of up
 // to max_tokens tokens, with a cache of kv. Weights must be loaded; `memory` is a step's arena;

@@ -274,7 +274,7 @@ static void check_linear(test *t, const linear_case *c)
              c->accumulate ? " accumulate" : "", c->f32_out ? " f32_out" : "", c->pad_in,
              c->pad_out);
     t->x.act = c->dtype;
-    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call));
+    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call, c->dtype));
     const bool ran = run_linear(t, c, &call);
     t->scratch.size = SCRATCH;
     finish(t, what);
@@ -533,7 +533,7 @@ static void check_grouped(test *t, const grouped_case *c)
              NAMES[c->dtype], c->rows, c->experts, c->n, c->k, c->gated ? " gated" : "", c->gap,
              c->top_k, c->to ? " to" : "");
     t->x.act = c->dtype;
-    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_grouped_scratch(&call));
+    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_grouped_scratch(&call, c->dtype));
     msgl__cuda_grouped(&t->x, &call);
     t->scratch.size = SCRATCH;
     finish(t, what);

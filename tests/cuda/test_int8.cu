@@ -175,7 +175,7 @@ static bool run(bench_exec *e, const product *p, const msgl_linear_call *c)
 {
     e->x.act = p->act;
     e->scratch.used = 0;
-    e->scratch.size = msgl__cuda_linear_scratch(c); // enough
+    e->scratch.size = msgl__cuda_linear_scratch(c, p->act); // enough
     const bool ran = p->tiles
                          ? msgl__cuda_int8_tiles_can(&e->x, c) && msgl__cuda_int8_tiles(&e->x, c)
                          : msgl__cuda_int8_rows_can(&e->x, c) && msgl__cuda_int8_rows(&e->x, c);

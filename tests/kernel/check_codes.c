@@ -262,7 +262,7 @@ static void check_parts(checkkern *ck)
     }
     const msgl_weight w = {.n = N, .k = K, .parts = parts, .num_parts = PARTS};
     msgl_linear_call c = {.w = &w, .bias = bias, .in = in, .ld_in = K, .m = M, .ld_out = N};
-    const size_t enough = ck->cur->gemm.linear_scratch(&c);
+    const size_t enough = ck->cur->gemm.linear_scratch(&c, MSGL_F32);
     msgl_arena arena;
     msgl_exec x = *ck->exec;
     x.scratch = &arena;

@@ -257,7 +257,7 @@ static void check_scratch(checkkern *ck)
         const operands o = make(ck, &p);
         float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
         msgl_linear_call c = linear_call(&p, &o, out);
-        const size_t enough = ck->cur->gemm.linear_scratch(&c);
+        const size_t enough = ck->cur->gemm.linear_scratch(&c, MSGL_F32);
         char *memory = msgl__ck_alloc(ck, enough);
         msgl_arena arena;
         msgl_exec x = *ck->exec1;
@@ -421,7 +421,7 @@ static void check_heads(checkkern *ck, msgl_wformat_id t)
                                       .out = out.data,
                                       .ld_out = all.ld_out,
                                       .head_out = OUT};
-        const size_t enough = ck->cur->gemm.heads_scratch(&call);
+        const size_t enough = ck->cur->gemm.heads_scratch(&call, MSGL_F32);
         msgl_arena arena;
         msgl_exec x = *ck->exec;
         x.scratch = &arena;
@@ -466,7 +466,7 @@ static void check_fused(checkkern *ck, msgl_wformat_id t)
         c.activation = activation;
         c.accumulate = !gated;
         c.ld_out = out.ld;
-        const size_t enough = ck->cur->gemm.linear_scratch(&c);
+        const size_t enough = ck->cur->gemm.linear_scratch(&c, MSGL_F32);
         msgl_arena arena;
         msgl_exec x = *ck->exec;
         x.scratch = &arena;
@@ -522,7 +522,7 @@ static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N, bo
         c.bias = bias;
         c.activation = MSGL_SWIGLU_CLAMPED;
     }
-    const size_t enough = ck->cur->gemm.grouped_scratch(&c);
+    const size_t enough = ck->cur->gemm.grouped_scratch(&c, MSGL_F32);
     msgl_arena arena;
     msgl_exec x = *ck->exec;
     x.scratch = &arena;

@@ -28,11 +28,11 @@ void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c);
 bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
 bool msgl__cuda_linear_sum(msgl_exec *x, const msgl_linear_call *c);
-size_t msgl__cuda_linear_scratch(const msgl_linear_call *c);
+size_t msgl__cuda_linear_scratch(const msgl_linear_call *c, msgl_dtype act);
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c);
-size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c);
+size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act);
 void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c);
-size_t msgl__cuda_heads_scratch(const msgl_heads_call *c);
+size_t msgl__cuda_heads_scratch(const msgl_heads_call *c, msgl_dtype act);
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c);
 
 // As kernel/gemm.h says. Keeps what was measured in memory and, when the device was opened with a

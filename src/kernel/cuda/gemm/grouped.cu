@@ -369,9 +369,8 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     x->scratch->used = used;
 }
 
-size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c)
+size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act)
 {
-    const msgl_weight *w = &c->experts[0];
-    if (!c->gated || (!has_more(c) && w->format->dtype != MSGL_F32)) return 0;
-    return (size_t)c->rows * w->n * msgl__dtype_size(w->format->dtype) + 64;
+    if (!c->gated || (!has_more(c) && act != MSGL_F32)) return 0;
+    return (size_t)c->rows * c->experts[0].n * msgl__dtype_size(act) + 64;
 }

@@ -246,8 +246,9 @@ void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
     }
 }
 
-size_t msgl__cuda_heads_scratch(const msgl_heads_call *c)
+size_t msgl__cuda_heads_scratch(const msgl_heads_call *c, msgl_dtype act)
 {
     (void)c;
+    (void)act;
     return 0;
 }

@@ -93,12 +93,10 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
     if (c->gated) msgl__cuda_gate_product(x, c, p.out);
 }
 
-size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)
+size_t msgl__cuda_linear_scratch(const msgl_linear_call *c, msgl_dtype act)
 {
     enum { ALIGN = 64, PIECES = 3 };
-    // Activations have the weights' dtype, if those have one.
-    const msgl_dtype dtype = c->w->format->dtype;
-    const size_t element = dtype < MSGL_DTYPE_COUNT ? msgl__dtype_size(dtype) : sizeof(float);
+    const size_t element = msgl__dtype_size(act);
     size_t bytes = PIECES * ALIGN;
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;
