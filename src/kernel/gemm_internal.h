@@ -94,7 +94,7 @@ typedef struct msgl_gemm_level {
 // A level's descriptors, all of which pack by one function.
 #define MSGL_GEMM_FORMAT(beginning, size, pack)                                                    \
     {                                                                                              \
-        beginning, size, pack, msgl__gemm_gather, false, NULL, NULL, NULL                          \
+        beginning, size, pack, msgl__gemm_gather, NULL, NULL, NULL                                 \
     }
 #define MSGL_GEMM_FORMATS(pack)                                                                    \
     {                                                                                              \
@@ -107,7 +107,7 @@ typedef struct msgl_gemm_level {
 #define MSGL_GEMM_Q4(id)                                                                           \
     {                                                                                              \
         MSGL_WFORMAT_Q4, id, MSGL_DTYPE_COUNT, 32, msgl__kept_packed_size, msgl__q4_pack,          \
-            msgl__gemm_gather, false, &msgl__blocks_q4_0, NULL, NULL                               \
+            msgl__gemm_gather, &msgl__blocks_q4_0, NULL, NULL                                      \
     }
 // msgl_gemm_micro.row_bytes of f32.
 size_t msgl__gemm_row_bytes_f32(int kpad);

@@ -57,9 +57,9 @@ struct msgl_wformat {
     void (*pack)(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                  msgl_dtype src_dtype, size_t ld_src);
     // out[i, 0..k) = w[ids[i] - w->first, :] as exec->act, for i < rows; zeros where the id is not
-    // among w's rows, which only happens to a part of a matrix. ids on the device.
+    // among w's rows, which only happens to a part of a matrix. ids on the device. w has no parts:
+    // rows that are looked up are all of one tensor.
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
-    bool dense_only; // grouped products (experts) do not take it
     // Of a format that keeps blocks: which, and instead of pack: rows [row, row + rows) of w from
     // the blocks of rows in host memory, ld_src bytes apart.
     const struct msgl_blocks *blocks;
@@ -85,6 +85,12 @@ struct msgl_wformat {
 // of several), d = v / -8 as f16 and q = v / d + 8, with d before it is rounded, rounded to nearest
 // even and at most 15. All are 8 where d is 0 as f16; d is NaN where a value is none or infinite.
 #define MSGL_WFORMAT_Q4 "q4"
+
+// Whether all of the weight is stored as this dtype.
+static inline bool msgl__weight_is(const msgl_weight *w, msgl_dtype dtype)
+{
+    return w->num_parts == 0 && w->format->dtype == dtype;
+}
 
 static inline size_t msgl__weight_bytes(const msgl_weight *w)
 {

@@ -129,7 +129,21 @@ static inline cudaError_t msgl__launch(void (*kernel)(Params...), dim3 grid, dim
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// The same in clusters of `cluster` blocks, of which the grid is a multiple.
+// The same in the stream's order: behind all that earlier kernels do, and in front of the next one
+// unless that one starts early, for which the kernel gives no sign before its end.
+template <typename... Params, typename... Args>
+static inline cudaError_t msgl__launch_in_order(void (*kernel)(Params...), dim3 grid, dim3 block,
+                                                size_t shared, cudaStream_t stream, Args... args)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// Early, in clusters of `cluster` blocks, of which the grid is a multiple.
 template <typename... Params, typename... Args>
 static inline cudaError_t msgl__launch_clusters(void (*kernel)(Params...), dim3 cluster, dim3 grid,
                                                 dim3 block, size_t shared, cudaStream_t stream,

@@ -23,5 +23,12 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float f)
 {
     return __nv_bfloat16(f);
 }
+struct alignas(4) __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
+{
+    return {__nv_bfloat16(a), __nv_bfloat16(b)};
+}
 
 #endif

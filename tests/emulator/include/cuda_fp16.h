@@ -23,5 +23,12 @@ static inline __half __float2half_rn(float f)
 {
     return __half(f);
 }
+struct alignas(4) __half2 {
+    __half x, y;
+};
+static inline __half2 __floats2half2_rn(float a, float b)
+{
+    return {__half(a), __half(b)};
+}
 
 #endif

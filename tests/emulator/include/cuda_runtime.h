@@ -45,6 +45,16 @@ static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
     return cudaSuccess;
 }
 
+// A GPU that is none of Hopper's.
+struct cudaDeviceProp {
+    int major, minor, multiProcessorCount, l2CacheSize;
+};
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+    *p = {8, 0, 8, 1 << 20};
+    return cudaSuccess;
+}
+
 // Times here say nothing.
 typedef void *cudaEvent_t;
 static inline cudaError_t cudaEventCreate(cudaEvent_t *)

@@ -148,11 +148,20 @@ static inline uint32_t emulator_ballot(const char *where, bool v)
     return r;
 }
 
+static inline uint32_t emulator_match(const char *where, uint32_t v)
+{
+    const auto all = emulator_exchange(where, &v, 1);
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i++) r |= (uint32_t)(all[i][0] == v) << i;
+    return r;
+}
+
 // Masks are always all lanes' in this project.
 #define __shfl_sync(mask, v, lane) emulator_shuffle(EMULATOR_HERE, v, FROM, lane)
 #define __shfl_up_sync(mask, v, by) emulator_shuffle(EMULATOR_HERE, v, UP, by)
 #define __shfl_xor_sync(mask, v, by) emulator_shuffle(EMULATOR_HERE, v, XOR, by)
 #define __ballot_sync(mask, v) emulator_ballot(EMULATOR_HERE, v)
+#define __match_any_sync(mask, v) emulator_match(EMULATOR_HERE, (uint32_t)(v))
 #define __any_sync(mask, v) (emulator_ballot(EMULATOR_HERE, v) != 0)
 #define __all_sync(mask, v) (emulator_ballot(EMULATOR_HERE, v) == ~0u)
 #define EMULATOR_INT(a, b, e)                                                                      \

@@ -454,6 +454,10 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
 {
     const msgl_weight *up = &c->gate_up[0], *down = &c->down[0];
     experts_args g = {};
+    if (!msgl__experts_are(c->gate_up, c->num_experts, x->act) ||
+        !msgl__experts_are(c->down, c->num_experts, x->act)) {
+        return false;
+    }
     g.gate_up = up->data;
     g.down = down->data;
     g.gate_up_stride = msgl__expert_stride(c->gate_up, c->num_experts);
@@ -471,7 +475,7 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
     g.accumulate = c->accumulate;
     uintptr_t bits = (uintptr_t)g.gate_up | (uintptr_t)g.down | (uintptr_t)g.in | (uintptr_t)g.act;
     if (c->shared_up != NULL) {
-        if (c->shared_up->format->dtype != x->act || c->shared_down->format->dtype != x->act) {
+        if (!msgl__weight_is(c->shared_up, x->act) || !msgl__weight_is(c->shared_down, x->act)) {
             return false;
         }
         g.shared_up = c->shared_up->data;
@@ -482,11 +486,10 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
     }
     if (msgl__cuda_device(x)->deterministic || c->rows <= 0 ||
         c->rows * c->top_k > MAX_ASSIGNMENTS || (x->act != MSGL_BF16 && x->act != MSGL_F16) ||
-        up->format->dtype != x->act || down->format->dtype != x->act || g.gate_up_stride % 8 != 0 ||
-        g.gate_up_stride == 0 || g.down_stride % 8 != 0 || g.down_stride == 0 ||
-        g.down_stride / 8 * (size_t)c->num_experts > UINT32_MAX || g.hidden % 8 != 0 ||
-        g.inter % 8 != 0 || g.shared_inter % 8 != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
-        down_bytes(g) > MAX_SHARED) {
+        g.gate_up_stride % 8 != 0 || g.gate_up_stride == 0 || g.down_stride % 8 != 0 ||
+        g.down_stride == 0 || g.down_stride / 8 * (size_t)c->num_experts > UINT32_MAX ||
+        g.hidden % 8 != 0 || g.inter % 8 != 0 || g.shared_inter % 8 != 0 || bits % 16 != 0 ||
+        up_bytes(g) > MAX_SHARED || down_bytes(g) > MAX_SHARED) {
         return false;
     }
     x->act == MSGL_F16 ? launch<__half>(x, g) : launch<__nv_bfloat16>(x, g);

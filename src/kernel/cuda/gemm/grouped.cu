@@ -3,11 +3,13 @@
 // Grouped product of a mixture of experts. Blocks are persistent: tiles are dealt out round-robin,
 // and the loads of a block's next tile start while its last one is being multiplied. An element's
 // sum runs over k in one order whatever the tile's height, so that a row's result depends on that
-// row only. Where the weights allow it, Hopper has grouped_sm90.cu for all of this.
+// row only. Where the weights allow it, Hopper has grouped_sm90.cu for all of this. Experts that
+// are not plain become values a few at a time, and the same kernels multiply by these.
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/epilogue.cuh"
+#include "kernel/cuda/gemm/expand.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
 #include "kernel/cuda/gemm/grouped_sm90.cuh"
@@ -243,8 +245,9 @@ static void run_f32(msgl_exec *x, msgl_grouped_args g, int32_t rows)
     int64_t tiles = rows / 64 + (rows < g.num_experts ? rows : g.num_experts);
     tiles *= g.column_tiles;
     const int64_t blocks = 8 * (int64_t)d->sm_count;
-    grouped_f32<<<(unsigned)(tiles < blocks ? tiles : blocks), 256, bytes, d->stream>>>(g);
-    MSGL_CUDA_LAUNCHED(x);
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(grouped_f32,
+                                           dim3((unsigned)(tiles < blocks ? tiles : blocks)),
+                                           dim3(256), bytes, d->stream, g));
 }
 
 static void run_uniform(msgl_exec *x, const msgl_grouped_args *g, int32_t rows, bool gated,
@@ -294,12 +297,86 @@ static bool has_more(const msgl_grouped_call *c)
     return c->bias != NULL || (c->gated && c->activation != MSGL_SILU);
 }
 
+// By all experts, which are plain.
+static void run_plain(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args g, bool gated)
+{
+    g.stride = msgl__expert_stride(c->experts, c->num_experts);
+    g.w = c->experts[0].data;
+    g.offsets = c->offsets;
+    g.num_experts = c->num_experts;
+    g.inputs_ready = c->inputs_ready;
+    if (msgl__cuda_grouped_sm90_takes(x, &g, gated, x->act)) {
+        if (g.from != NULL && msgl__cuda_grouped_sm90_dense(&g, c->rows)) gather(x, c, &g);
+        msgl__cuda_grouped_sm90(x, &g, c->rows, gated, x->act);
+        return;
+    }
+    if (g.from != NULL) gather(x, c, &g);
+    const int32_t together = g.stride != 0 ? MAX_EXPERTS : 1;
+    for (int32_t e = 0; e < c->num_experts; e += together) {
+        g.w = c->experts[e].data;
+        g.offsets = c->offsets + e;
+        g.num_experts = c->num_experts - e < together ? c->num_experts - e : together;
+        run_uniform(x, &g, c->rows, gated, x->act);
+    }
+}
+
+// Columns [at, at + columns) of the output by experts [e, e + g.num_experts), whose rows of W
+// become values at g.w: those of the columns, gated first of gate and then of up.
+static void run_slab(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args g, int32_t e,
+                     int32_t at, int32_t columns, bool gated)
+{
+    const int32_t halves = gated ? 2 : 1;
+    const size_t size = msgl__dtype_size(x->act);
+    g.offsets = c->offsets + e;
+    g.n = halves * columns;
+    g.stride = (size_t)g.n * (size_t)g.k;
+    g.out = (char *)g.out + (size_t)at * size;
+    for (int32_t h = 0; h < halves; h++) {
+        const msgl_expand_call rows = {.w = c->experts + e,
+                                       .num = g.num_experts,
+                                       .row = h * (c->experts[0].n / halves) + at,
+                                       .rows = columns,
+                                       .offsets = g.offsets,
+                                       .out = (char *)g.w +
+                                              (size_t)h * (size_t)columns * (size_t)g.k * size,
+                                       .out_stride = g.stride};
+        msgl__cuda_expand(x, &rows);
+    }
+    if (x->status != 0) return;
+    if (msgl__cuda_grouped_sm90_takes(x, &g, gated, x->act)) {
+        msgl__cuda_grouped_sm90(x, &g, c->rows, gated, x->act);
+    } else {
+        run_uniform(x, &g, c->rows, gated, x->act);
+    }
+}
+
+// By experts that are expanded: several at a time where they are small, else some columns of one.
+static void run_expanded(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args g, bool gated)
+{
+    const int32_t n = g.n, halves = gated ? 2 : 1, most = msgl__cuda_slab_rows(g.k, x->act);
+    const int32_t fit = most / n > MAX_EXPERTS ? MAX_EXPERTS : most / n;
+    const int32_t together = fit < 1 ? 1 : fit < c->num_experts ? fit : c->num_experts;
+    const int32_t columns = (n < most ? n : most) / halves;
+    g.w = msgl__arena_alloc(x->scratch, (size_t)together * (size_t)(halves * columns) *
+                                            (size_t)g.k * msgl__dtype_size(x->act));
+    if (g.w == NULL) x->status = MSGL_ENOMEM;
+    if (g.from != NULL && x->status == 0) gather(x, c, &g);
+    g.inputs_ready = false; // nor are the weights
+    for (int32_t e = 0; e < c->num_experts && x->status == 0; e += together) {
+        g.num_experts = c->num_experts - e < together ? c->num_experts - e : together;
+        for (int32_t at = 0; at < n / halves && x->status == 0; at += columns) {
+            const int32_t left = n / halves - at;
+            run_slab(x, c, g, e, at, left < columns ? left : columns, gated);
+        }
+    }
+}
+
 static void run_product(msgl_exec *x, const msgl_grouped_call *c)
 {
     const msgl_weight *w = &c->experts[0];
     if (c->rows == 0 || x->status != 0) return;
     const size_t used = x->scratch->used;
-    const bool split = c->gated && w->format->dtype == MSGL_F32; // product first, then silu
+    const bool split = c->gated && x->act == MSGL_F32; // product first, then silu
     msgl_grouped_args g = {};
     g.n = w->n;
     g.k = w->k;
@@ -310,34 +387,21 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
     g.from = c->from;
     g.from_per = c->from_per;
     g.to = c->to;
-    g.inputs_ready = c->inputs_ready;
     if (split) {
         g.out = msgl__arena_alloc(x->scratch, (size_t)c->rows * w->n * sizeof(float));
         g.ld_out = (size_t)w->n;
     }
-    if (g.out == NULL || x->act != w->format->dtype) {
-        x->status = g.out == NULL ? MSGL_ENOMEM : MSGL_EUNSUPPORTED;
+    if (g.out == NULL) {
+        x->status = MSGL_ENOMEM;
         return;
     }
-    g.stride = msgl__expert_stride(c->experts, c->num_experts);
-    g.w = w->data;
-    g.offsets = c->offsets;
-    g.num_experts = c->num_experts;
-    if (x->act == w->format->dtype &&
-        msgl__cuda_grouped_sm90_takes(x, &g, c->gated, w->format->dtype)) {
-        if (g.from != NULL && msgl__cuda_grouped_sm90_dense(&g, c->rows)) gather(x, c, &g);
-        msgl__cuda_grouped_sm90(x, &g, c->rows, c->gated, w->format->dtype);
-        return;
+    if (msgl__experts_are(c->experts, c->num_experts, x->act)) {
+        run_plain(x, c, g, c->gated && !split);
+    } else {
+        run_expanded(x, c, g, c->gated && !split);
     }
-    if (g.from != NULL) gather(x, c, &g);
-    const int32_t together = g.stride != 0 ? MAX_EXPERTS : 1;
-    for (int32_t e = 0; e < c->num_experts; e += together) {
-        g.w = c->experts[e].data;
-        g.offsets = c->offsets + e;
-        g.num_experts = c->num_experts - e < together ? c->num_experts - e : together;
-        run_uniform(x, &g, c->rows, c->gated, w->format->dtype);
-    }
-    for (int32_t r = 0; split && r < c->rows;) { // all rows at once where out is dense
+    for (int32_t r = 0; split && r < c->rows && x->status == 0;) {
+        // All rows at once where out is dense.
         const int32_t rows = c->ld_out == (size_t)w->n / 2 ? c->rows : 1;
         msgl__cuda_gate(x, MSGL_SILU, (const float *)g.out + (size_t)r * w->n,
                         (float *)c->out + (size_t)r * c->ld_out, rows, w->n / 2);
@@ -371,6 +435,13 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act)
 {
-    if (!c->gated || (!has_more(c) && act != MSGL_F32)) return 0;
-    return (size_t)c->rows * c->experts[0].n * msgl__dtype_size(act) + 64;
+    const msgl_weight *w = &c->experts[0];
+    size_t bytes = 0;
+    if (!msgl__experts_are(c->experts, c->num_experts, act)) {
+        bytes += msgl__cuda_slab_bytes((size_t)c->num_experts * (size_t)w->n, w->k, act);
+    }
+    if (c->gated && (has_more(c) || act == MSGL_F32)) {
+        bytes += (size_t)c->rows * (size_t)w->n * msgl__dtype_size(act) + 64;
+    }
+    return bytes;
 }

@@ -33,7 +33,17 @@ typedef struct msgl_tile {
     int32_t column;   // tile of columns
 } msgl_tile;
 
-// Elements from one expert's weights to the next one's; 0 when they do not lie at equal distances.
+// Whether all of them are stored as this dtype.
+static inline bool msgl__experts_are(const msgl_weight *experts, int32_t num, msgl_dtype dtype)
+{
+    for (int32_t e = 0; e < num; e++) {
+        if (!msgl__weight_is(&experts[e], dtype)) return false;
+    }
+    return true;
+}
+
+// Elements from one expert's weights to the next one's, which are stored as a dtype; 0 when they do
+// not lie at equal distances.
 size_t msgl__expert_stride(const msgl_weight *experts, int32_t num);
 
 // What msgl__count_tiles leaves in shared memory.

@@ -218,5 +218,5 @@ const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS] = {
     {MSGL_WFORMAT_F32, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_F16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_BF16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
-    {MSGL_WFORMAT_INT8, msgl__cuda_int8_packed_size, msgl__cuda_pack, msgl__cuda_int8_gather, true},
+    {MSGL_WFORMAT_INT8, msgl__cuda_int8_packed_size, msgl__cuda_pack, msgl__cuda_int8_gather},
 };

@@ -37,4 +37,11 @@ static inline cudaError_t msgl__launch(void (*kernel)(Params...), dim3 grid, dim
     return cudaSuccess;
 }
 
+template <typename... Params, typename... Args>
+static inline cudaError_t msgl__launch_in_order(void (*kernel)(Params...), dim3 grid, dim3 block,
+                                                size_t shared, cudaStream_t stream, Args... args)
+{
+    return msgl__launch(kernel, grid, block, shared, stream, args...);
+}
+
 #endif

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights for tests of what is expanded on a GPU: of a file's codes, int8, plain, and of parts of
+// these, with the values that they stand for. Few rows are drawn, and come again further down.
+#ifndef MSGL_TESTS_CUDA_CODES_CASE_CUH
+#define MSGL_TESTS_CUDA_CODES_CASE_CUH
+
+#include <algorithm>
+#include <vector>
+
+#include "kernel/cuda/gemm/codes_row.h"
+#include "kernel/cuda/gemm/expand.h"
+#include "kernel/cuda/gemm/gemm.h"
+#include "tests/cuda/ops_check.cuh"
+#include "tests/utils/code_forms.h"
+
+// A format that stays where it is: of blocks, or of MSGL_W_INT8 or a dtype with blocks NULL.
+static inline msgl_wformat format_of_codes(const msgl_blocks *b)
+{
+    msgl_wformat f = {};
+    f.name = b->name;
+    f.id = MSGL_W_CODES;
+    f.dtype = MSGL_DTYPE_COUNT;
+    f.blocks = b;
+    f.gather = msgl__cuda_codes_gather;
+    return f;
+}
+
+static inline msgl_wformat format_of_int8(void)
+{
+    msgl_wformat f = {};
+    f.id = MSGL_W_INT8;
+    f.dtype = MSGL_DTYPE_COUNT;
+    return f;
+}
+
+static inline msgl_wformat format_of_dtype(msgl_dtype dtype)
+{
+    msgl_wformat f = {};
+    f.id = (msgl_wformat_id)dtype;
+    f.dtype = dtype;
+    return f;
+}
+
+// Rows as the device holds them, and as values. Row r is drawn row r % drawn.
+struct rows_of {
+    const msgl_wformat *format;
+    int n, k, drawn;
+    std::vector<float> values;  // [drawn, k]
+    std::vector<uint8_t> bytes; // of all n rows
+    const float *row(int r) const
+    {
+        return values.data() + (size_t)(r % drawn) * (size_t)k;
+    }
+};
+
+static inline void draw_codes(rows_of *m, uint64_t *seed)
+{
+    const msgl_blocks *b = m->format->blocks;
+    msgl_codes_row l;
+    if (!msgl__codes_row_of(b, m->k, &l)) {
+        printf("%s: no rows of %d\n", b->name, m->k);
+        exit(1);
+    }
+    std::vector<uint8_t> file((size_t)(m->k / b->elements) * (size_t)b->bytes);
+    m->bytes.resize((size_t)m->n * l.bytes);
+    for (int r = 0; r < m->n; r++) {
+        uint8_t *to = m->bytes.data() + (size_t)r * l.bytes;
+        if (r >= m->drawn) {
+            memcpy(to, to - (size_t)m->drawn * l.bytes, l.bytes);
+            continue;
+        }
+        code_row_draw(seed, b, m->k, file.data(), m->values.data() + (size_t)r * m->k);
+        msgl__codes_row_put(&l, b, file.data(), to);
+    }
+}
+
+static inline void draw_int8(rows_of *m, uint64_t *seed)
+{
+    const int groups = (m->k + MSGL_INT8_GROUP - 1) / MSGL_INT8_GROUP;
+    const size_t width = (size_t)groups * MSGL_INT8_GROUP;
+    m->bytes.assign((size_t)m->n * (width + (size_t)groups * sizeof(float)), 0x80);
+    float *scales = (float *)(m->bytes.data() + (size_t)m->n * width);
+    for (int r = 0; r < m->n; r++) {
+        const int from = r % m->drawn;
+        for (int g = 0; g < groups; g++) {
+            float *scale = scales + (size_t)r * groups + g;
+            *scale = r < m->drawn ? 0.001f * rng_normal(seed) : scales[(size_t)from * groups + g];
+        }
+        for (int i = 0; i < m->k; i++) {
+            uint8_t *code = &m->bytes[(size_t)r * width + i];
+            *code = r < m->drawn ? (uint8_t)(1 + rng_next(seed) % 255)
+                                 : m->bytes[(size_t)from * width + i];
+            if (r >= m->drawn) continue;
+            m->values[(size_t)r * m->k + i] =
+                scales[(size_t)r * groups + i / MSGL_INT8_GROUP] * (float)(*code - 128);
+        }
+    }
+}
+
+static inline void draw_plain(rows_of *m, uint64_t *seed)
+{
+    const msgl_dtype dtype = m->format->dtype;
+    const size_t size = msgl__dtype_size(dtype);
+    m->bytes.resize((size_t)m->n * m->k * size);
+    for (size_t i = 0; i < m->values.size(); i++) {
+        msgl__store_f32(m->bytes.data(), dtype, i, 0.1f * rng_normal(seed));
+        m->values[i] = msgl__load_f32(m->bytes.data(), dtype, i);
+    }
+    const size_t row = (size_t)m->k * size;
+    for (size_t r = (size_t)m->drawn; r < (size_t)m->n; r++) {
+        memcpy(&m->bytes[r * row], &m->bytes[(r - (size_t)m->drawn) * row], row);
+    }
+}
+
+static inline rows_of draw_rows(const msgl_wformat *format, int n, int k, uint64_t *seed)
+{
+    rows_of m = {format, n, k, n < 61 ? n : 61};
+    m.values.resize((size_t)m.drawn * (size_t)k);
+    if (format->id == MSGL_W_CODES) {
+        draw_codes(&m, seed);
+    } else if (format->id == MSGL_W_INT8) {
+        draw_int8(&m, seed);
+    } else {
+        draw_plain(&m, seed);
+    }
+    return m;
+}
+
+// A weight on the device, of one part or more.
+struct test_weight {
+    msgl_weight w;
+    std::vector<rows_of> parts;
+    std::vector<msgl_weight> list;
+    const float *row(int r) const
+    {
+        size_t i = 0;
+        for (; r >= parts[i].n; i++) r -= parts[i].n;
+        return parts[i].row(r);
+    }
+};
+
+static inline size_t padded_bytes(const test_weight *t)
+{
+    size_t bytes = 0;
+    for (const rows_of &m : t->parts) bytes += (m.bytes.size() + 63) / 64 * 64;
+    return bytes;
+}
+
+// To memory of padded_bytes at `to`.
+static inline void put_weight(test_weight *t, uint8_t *to)
+{
+    const int k = t->parts[0].k;
+    int n = 0;
+    t->list.clear();
+    for (const rows_of &m : t->parts) {
+        msgl_weight w = {};
+        w.format = m.format;
+        w.n = m.n;
+        w.k = k;
+        w.data = to;
+        device_write(to, m.bytes.data(), m.bytes.size());
+        t->list.push_back(w);
+        to += (m.bytes.size() + 63) / 64 * 64;
+        n += m.n;
+    }
+    t->w = t->list[0];
+    if (t->list.size() == 1) return;
+    t->w.n = n;
+    t->w.parts = t->list.data();
+    t->w.num_parts = (int)t->list.size();
+    t->w.data = NULL;
+}
+
+// NaN in every dtype, before anything that is queued behind it.
+static inline void poison(void *p, size_t bytes)
+{
+    CUDA_OK(cudaMemset(p, 0xff, bytes));
+    CUDA_OK(cudaDeviceSynchronize());
+}
+
+// A value as the activations' dtype has it.
+static inline float rounded(float v, msgl_dtype dtype)
+{
+    uint32_t bits = 0;
+    msgl__store_f32(&bits, dtype, 0, v);
+    return msgl__load_f32(&bits, dtype, 0);
+}
+
+static inline double silu_of(double v)
+{
+    return v / (1 + exp(-v));
+}
+
+#endif

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What emulated products of experts are linked with besides them.
+#include <cuda_runtime.h>
+
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/grouped_sm90.cuh"
+
+enum { BYTES = 227 * 1024 };
+
+// Dynamic shared memory: an array for each name that kernels declare it by.
+alignas(128) thread_local unsigned char shared[BYTES];
+alignas(16) thread_local int32_t first[BYTES / sizeof(int32_t)];
+alignas(16) thread_local int32_t at[BYTES / sizeof(int32_t)];
+alignas(16) thread_local int32_t count[BYTES / sizeof(int32_t)];
+
+// Hopper's kernels are not emulated.
+bool msgl__cuda_grouped_sm90_takes(const msgl_exec *, const msgl_grouped_args *, bool, msgl_dtype)
+{
+    return false;
+}
+bool msgl__cuda_grouped_sm90_dense(const msgl_grouped_args *, int32_t)
+{
+    return false;
+}
+void msgl__cuda_grouped_sm90(msgl_exec *, const msgl_grouped_args *, int32_t, bool, msgl_dtype)
+{
+}
+
+void msgl__cuda_fault(msgl_device *d, cudaError_t, const char *what, const char *, int)
+{
+    d->fault.code = MSGL_EDEVICE;
+    snprintf(d->fault.text, sizeof d->fault.text, "%s", what);
+}

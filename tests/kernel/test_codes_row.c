@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of codes as a GPU holds them: what its kernels take from a row, run on the host, is the
+// value that the file's blocks stand for, to the bit, of every form and every column; a row is
+// written in full and nothing beside it. tests/cuda has the kernels themselves.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "kernel/cuda/gemm/codes_row.h"
+#include "quant/stored.h"
+#include "utils/code_forms.h"
+
+enum { GUARD = 16 };
+
+// A row takes the file's bytes, filled up; scales of 6 bits have 8 here.
+static void check_size(const msgl_codes_row *l, const msgl_blocks *b)
+{
+    const size_t file = (size_t)(l->k / b->elements) * (size_t)b->bytes;
+    assert_int_equal(l->bytes % 16, 0);
+    if (b->codes->split == msgl__code_part_split) return; // whose codes have a byte each
+    if (l->bytes < file + (size_t)l->k / 32 + 16) return;
+    fail_msg("%s: %u bytes, not %zu", b->name, l->bytes, file);
+}
+
+static void check_row(const msgl_blocks *b, int k, uint64_t *seed)
+{
+    msgl_codes_row l;
+    if (!msgl__codes_row_of(b, k, &l)) fail_msg("%s: not a row of %d", b->name, k);
+    check_size(&l, b);
+    uint8_t *src = malloc((size_t)(k / b->elements) * (size_t)b->bytes);
+    float *values = malloc((size_t)k * sizeof *values);
+    uint8_t *memory = aligned_alloc(16, l.bytes + 2 * GUARD), *row = memory + GUARD;
+    assert_true(src != NULL && values != NULL && memory != NULL);
+    memset(memory, 0xa5, l.bytes + 2 * GUARD);
+    code_row_draw(seed, b, k, src, values);
+    msgl__codes_row_put(&l, b, src, row);
+    for (int i = 0; i < GUARD; i++) {
+        assert_int_equal(memory[i], 0xa5);
+        assert_int_equal(row[l.bytes + (uint32_t)i], 0xa5);
+    }
+    for (uint32_t eight = 0; eight < (uint32_t)k / 8; eight++) {
+        float got[8];
+        msgl__codes_row_eight(&l, l.book, l.bits, row, eight, got);
+        if (memcmp(got, values + 8 * eight, sizeof got) == 0) continue;
+        fail_msg("%s: columns from %u of %d: %g, not %g", b->name, 8 * eight, k, (double)got[0],
+                 (double)values[8 * eight]);
+    }
+    // What is there does not depend on what was there.
+    uint8_t *again = malloc(l.bytes);
+    assert_non_null(again);
+    memset(again, 0x5a, l.bytes);
+    msgl__codes_row_put(&l, b, src, again);
+    assert_memory_equal(again, row, l.bytes);
+    free(again);
+    free(src);
+    free(values);
+    free(memory);
+}
+
+// Columns that are whole spans, and less.
+static void check_form(const msgl_blocks *b)
+{
+    static const int BLOCKS[] = {1, 2, 3, 8, 9, 21, 64};
+    uint64_t seed = 7;
+    for (size_t i = 0; i < MSGL_COUNT(BLOCKS); i++) check_row(b, BLOCKS[i] * b->elements, &seed);
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    const msgl_blocks *all[MAX_CODE_BLOCKS];
+    const int num = code_blocks_all(all);
+    assert_true(num >= 13);
+    for (int i = 0; i < num; i++) check_form(all[i]);
+    for (int i = 0; i < code_forms_count(); i++) {
+        code_form form;
+        code_forms_get(i, &form);
+        check_form(&form.blocks);
+    }
+}
+
+// Every number that a scale of a byte can be, and every e4m3 value.
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const msgl_number types[] = {MSGL_NUMBER_E4M3, MSGL_NUMBER_E8M0, MSGL_NUMBER_E8M0_HALF};
+    for (uint32_t i = 0; i < 3 * 256; i++) {
+        const uint8_t bytes[4] = {(uint8_t)i};
+        const float want = msgl__number_at(bytes, types[i / 256], 0);
+        const float got = msgl__codes_row_number(types[i / 256], bytes, 0);
+        assert_memory_equal(&got, &want, sizeof got);
+    }
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    msgl_codes_row l;
+    const msgl_blocks *q4_k = msgl__blocks_of_ggml("Q4_K"), *iq1 = msgl__blocks_of_ggml("IQ1_S");
+    assert_false(msgl__codes_row_of(q4_k, 128, &l));
+    assert_false(msgl__codes_row_of(q4_k, 0, &l));
+    assert_false(msgl__codes_row_of(iq1, 256, &l));
+    assert_true(msgl__codes_row_of(q4_k, 4096, &l));
+    assert_int_equal(l.bytes, 4096 / 256 * 148);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
