@@ -46,10 +46,9 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ENGINE,
         .group = "model",
         .metavar = "TYPE",
-        .help =
-            "how weights are stored; auto: on a CPU a GGUF file's blocks as they are, all else as "
-            "--dtype; int8 and q4 (4 bits, a scale for 32 columns) quantise them while "
-            "loading",
+        .help = "how weights are stored; auto: codes as the file has them, all else as "
+                "--dtype; int8 and q4 (4 bits, a scale for 32 columns) quantise them while "
+                "loading",
     },
     {
         .name = "kv-cache-dtype",

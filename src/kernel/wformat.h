@@ -21,10 +21,10 @@ typedef enum msgl_wformat_id {
     MSGL_W_F16 = MSGL_F16,
     MSGL_W_BF16 = MSGL_BF16,
     MSGL_W_INT8,
-    // Of a CPU: a file's blocks that stay as they are (msgl_gemm_kernels.keep), or, in the table,
-    // q4's (MSGL_WFORMAT_Q4). They are multiplied ...
+    // A file's blocks that stay as they are (msgl_gemm_kernels.keep), or, in a CPU's table, q4's
+    // (MSGL_WFORMAT_Q4). A CPU multiplies them ...
     MSGL_W_CODES,  // ... as integers, by activations rounded to integers;
-    MSGL_W_BLOCKS, // ... as the f32 numbers that they are.
+    MSGL_W_BLOCKS, // ... as the f32 numbers that they are. A GPU expands codes before products.
     MSGL_WFORMATS,
 } msgl_wformat_id;
 

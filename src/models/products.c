@@ -164,6 +164,7 @@ static bool same_kind(const msgl_product *a, const msgl_product *b)
     const msgl_linear_use *u = &a->use, *v = &b->use;
     return a->linear->w.n == b->linear->w.n && a->linear->w.k == b->linear->w.k &&
            a->linear->w.format == b->linear->w.format &&
+           (a->linear->w.num_parts > 0) == (b->linear->w.num_parts > 0) &&
            (a->linear->bias != NULL) == (b->linear->bias != NULL) && u->rows == v->rows &&
            (u->norm != NULL) == (v->norm != NULL) && u->gated == v->gated &&
            u->activation == v->activation && u->f32_out == v->f32_out && u->adds == v->adds &&

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Models whose matrices are stored in blocks of every type that GGUF files have: the
-// log-probabilities of the same models in f32, to the bit, on one rank and on two, which cut blocks
-// of 256 in halves. tests/cuda runs the same on a GPU, on one rank.
+// log-probabilities of the same models in f32, to the bit, expanded and as they are in the file, on
+// one rank and on two, which cut blocks of 256 in halves. tests/cuda runs the same on a GPU,
+// deterministic, so that products of codes and of their values go the same way, on one rank.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +25,7 @@
 #ifndef TEST_DEVICE
 #define TEST_DEVICE "cpu"
 #endif
+#define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
 
 enum { TOKENS = 12, VOCAB = 40, WIDTH = 256, HEADS = 4, KV_HEADS = 2, HEAD = WIDTH / HEADS };
 
@@ -103,8 +105,8 @@ static void put_model(forms *f, size_t first)
     put_norm(f, "output_norm.weight");
 }
 
-// Log-probabilities [TOKENS, VOCAB] of a prompt; the writer is empty again.
-static float *run(const gguf_bytes *file, int32_t ranks)
+// Log-probabilities [TOKENS, VOCAB] of a prompt; weights "auto": blocks as they are.
+static float *run(const gguf_bytes *file, int32_t ranks, const char *weights)
 {
     char path[] = "/tmp/minisgl-blocks-XXXXXX";
     int32_t ids[TOKENS];
@@ -113,30 +115,40 @@ static float *run(const gguf_bytes *file, int32_t ranks)
     assert_int_equal(fwrite(file->p, 1, file->n, f), file->n);
     fclose(f);
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
-    const harness_target target = {.device = TEST_DEVICE, .ranks = ranks, .weights = "float32"};
+    const harness_target target = {
+        .device = TEST_DEVICE, .ranks = ranks, .weights = weights, .deterministic = !ON_CPU};
     const msgl_options cfg = harness_config_for(path, "float32", &target);
     float *out = harness_prompt(&cfg, ids, TOKENS);
     remove(path);
     return out;
 }
 
+static void check_same(size_t first, int32_t ranks, const char *weights, const float *got,
+                       const float *want)
+{
+    for (int i = 0; i < TOKENS * VOCAB; i++) {
+        if (got[i] == want[i]) continue;
+        fail_msg("types from %s on, %s, %d ranks: %g, not %g", GGML_TYPES[first].name, weights,
+                 ranks, got[i], want[i]);
+    }
+}
+
 static void compare(size_t first)
 {
+    static const char *const weights[] = {"float32", "auto"};
     forms f = {.seed = first + 1};
     put_model(&f, first);
     const gguf_bytes blocks = gguf_finish(&f.blocks), floats = gguf_finish(&f.floats);
-    for (int32_t ranks = strcmp(TEST_DEVICE, "cpu") == 0 ? 2 : 1; ranks >= 1; ranks--) {
-        float *want = run(&floats, ranks), *got = run(&blocks, ranks);
-        float width = 0;
-        for (int i = 0; i < TOKENS * VOCAB; i++) {
-            width = fmaxf(width, fabsf(want[i]));
-            if (got[i] == want[i]) continue;
-            fail_msg("types from %s on, %d ranks: %g, not %g", GGML_TYPES[first].name, ranks,
-                     got[i], want[i]);
-        }
+    for (int32_t ranks = ON_CPU ? 2 : 1; ranks >= 1; ranks--) {
+        float *want = run(&floats, ranks, "float32"), width = 0;
+        for (int i = 0; i < TOKENS * VOCAB; i++) width = fmaxf(width, fabsf(want[i]));
         assert_true(width > 1); // these are log-probabilities that differ
+        for (size_t i = 0; i < MSGL_COUNT(weights); i++) {
+            float *got = run(&blocks, ranks, weights[i]);
+            check_same(first, ranks, weights[i], got, want);
+            free(got);
+        }
         free(want);
-        free(got);
     }
     free(blocks.p);
     free(floats.p);

@@ -495,7 +495,7 @@ static void check_ordered_parts(checkkern *ck)
     msgl_arena arena;
     msgl_exec x = *ck->exec;
     x.scratch = &arena;
-    const size_t enough = ck->cur->gemm.linear_scratch(&call);
+    const size_t enough = ck->cur->gemm.linear_scratch(&call, MSGL_F32);
     msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
     call.out = out.data;
     ck->cur->gemm.linear(&x, &call);
@@ -519,7 +519,7 @@ static void check_ordered_parts(checkkern *ck)
                                  .ld_in = K,
                                  .out = out.data,
                                  .ld_out = EACH};
-    const size_t room = ck->cur->gemm.grouped_scratch(&g);
+    const size_t room = ck->cur->gemm.grouped_scratch(&g, MSGL_F32);
     msgl__arena_init(&arena, msgl__ck_alloc(ck, room), room);
     ck->cur->gemm.grouped(&x, &g);
     msgl__ck_true(ck, x.status == 0, "grouped_scratch() is enough");

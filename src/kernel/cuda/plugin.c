@@ -49,6 +49,7 @@ static void fill_kernels(msgl_kernels *k)
     k->gemm = (msgl_gemm_kernels){
         .name = "cuda",
         .formats = msgl__cuda_formats,
+        .keep = msgl__cuda_keep,
         .embed = msgl__cuda_embed,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,

@@ -8,9 +8,6 @@ typedef uint16_t __nv_fp8x2_storage_t;
 struct __half2_raw {
     uint16_t x, y;
 };
-struct __half2 {
-    __half x, y;
-};
 enum { __NV_E4M3, __NV_SATFINITE };
 
 struct __nv_fp8_e4m3 {
@@ -25,10 +22,6 @@ struct __nv_fp8_e4m3 {
     }
 };
 
-static inline __half2 __floats2half2_rn(float x, float y)
-{
-    return {__half(x), __half(y)};
-}
 static inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t two, int)
 {
     return {msgl__f32_to_f16(msgl__e4m3_to_f32((uint8_t)two)),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernel family gemm on GPUs. Weights stay row-major [n, k] as in the file. A product goes to the
-// kernel of our own, or the algorithm of cuBLASLt, that was measured to be fastest (table.cuh), the
-// grouped product of a mixture of experts to a kernel of our own.
+// Kernel family gemm on GPUs. Weights stay row-major [n, k] as in the file, values or a file's
+// codes (codes_row.h); rows of codes become values before a product (expand.h). A product goes to
+// the kernel of our own, or the algorithm of cuBLASLt, that was measured to be fastest (table.cuh),
+// the grouped product of a mixture of experts to a kernel of our own.
 #ifndef MSGL_KERNEL_CUDA_GEMM_GEMM_H
 #define MSGL_KERNEL_CUDA_GEMM_GEMM_H
 
@@ -25,6 +26,7 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
                      msgl_dtype src_dtype, size_t ld_src);
 void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
                             void *out);
+bool msgl__cuda_keep(const struct msgl_blocks *b, int k, bool exact, msgl_wformat *out);
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c);
 bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
 bool msgl__cuda_linear_sum(msgl_exec *x, const msgl_linear_call *c);

@@ -4,8 +4,10 @@
 // deterministic, else by mma.sync, a block for a tile of one head's result, with tiles of 16 rows
 // where there are few and of 64 where there are more; anything else a thread an element. k of
 // latent attention is 128 and 512, one or four steps of 128: of few rows all weights are asked for
-// before the kernel waits for the one in front, of more rows a step ahead.
+// before the kernel waits for the one in front, of more rows a step ahead. Weights that are not
+// plain become values in scratch first, of all heads at once: there are few of them.
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/expand.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
 #include "kernel/cuda/gemm/lt.cuh"
@@ -33,7 +35,8 @@ struct heads_args {
     size_t ld_in, head_in;
     void *out;
     size_t ld_out, head_out;
-    bool pairs; // two neighbours of a result can be stored at once
+    bool pairs;    // two neighbours of a result can be stored at once
+    bool expanded; // the kernel in front has written the weights
 };
 
 // Where 16 bytes of a row lie: no two of eight rows in the same banks.
@@ -86,7 +89,8 @@ static __global__ void __launch_bounds__(WARPS * 32) heads_kernel(const heads_ar
     const int steps = (a.k + STEP - 1) / STEP;
     float acc[TILES][4] = {};
     msgl__pdl_trigger();
-    // Weights are no earlier kernel's.
+    // Other weights are no earlier kernel's.
+    if (a.expanded) msgl__pdl_wait();
 #pragma unroll 1
     for (int s = 0; s < AHEAD && s < steps; s++) {
         const uint32_t to = base + (uint32_t)s * (A_BYTES + B_BYTES) + A_BYTES;
@@ -182,12 +186,12 @@ template <typename T> static void launch_halves(msgl_exec *x, const heads_args *
     }
 }
 
-// By the library, as a batch of products; false: it cannot.
-static bool run_library(msgl_exec *x, const msgl_heads_call *c, size_t stride)
+// By the library, as a batch of products; false: it cannot. w: of the first head.
+static bool run_library(msgl_exec *x, const msgl_heads_call *c, const msgl_weight *w, size_t stride)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     msgl_gemm_product p = {};
-    p.w = c->w;
+    p.w = w;
     p.in = c->in;
     p.out = c->out;
     p.ld_in = c->ld_in;
@@ -210,13 +214,38 @@ static bool aligned(const void *p, size_t a, size_t b, size_t to)
     return (uintptr_t)p % to == 0 && a % to == 0 && b % to == 0;
 }
 
-void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
+// The first head's weight as values, and the elements to the next one's; 0: there are none.
+static size_t expand_heads(msgl_exec *x, const msgl_heads_call *c, msgl_weight *first)
 {
-    const msgl_dtype dtype = c->w->format->dtype;
-    const size_t size = msgl__dtype_size(dtype);
-    heads_args a = {.w = c->w->data,
-                    .n = c->w->n,
-                    .k = c->w->k,
+    const size_t stride = (size_t)c->w->n * (size_t)c->w->k;
+    *first = {&msgl__cuda_formats[x->act], c->w->n, c->w->k, NULL};
+    first->data =
+        msgl__arena_alloc(x->scratch, (size_t)c->heads * stride * msgl__dtype_size(x->act));
+    if (first->data == NULL) {
+        x->status = MSGL_ENOMEM;
+        return 0;
+    }
+    const msgl_expand_call all = {.w = c->w,
+                                  .num = c->heads,
+                                  .row = 0,
+                                  .rows = c->w->n,
+                                  .offsets = NULL,
+                                  .out = first->data,
+                                  .out_stride = stride};
+    msgl__cuda_expand(x, &all);
+    return x->status == 0 ? stride : 0;
+}
+
+static void run_heads(msgl_exec *x, const msgl_heads_call *c)
+{
+    const size_t size = msgl__dtype_size(x->act);
+    const bool plain = msgl__experts_are(c->w, c->heads, x->act);
+    msgl_weight w = c->w[0]; // of the first head
+    heads_args a = {.w = NULL,
+                    .w_stride =
+                        plain ? msgl__expert_stride(c->w, c->heads) : expand_heads(x, c, &w),
+                    .n = w.n,
+                    .k = w.k,
                     .m = c->m,
                     .in = c->in,
                     .ld_in = c->ld_in,
@@ -224,31 +253,37 @@ void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
                     .out = c->out,
                     .ld_out = c->ld_out,
                     .head_out = c->head_out};
-    if (c->m <= 0 || c->heads <= 0) return;
-    a.w_stride = msgl__expert_stride(c->w, c->heads);
-    if (dtype != x->act || a.w_stride == 0) {
+    a.w = w.data;
+    a.expanded = !plain;
+    if (a.w_stride == 0) {
         if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
         return;
     }
     a.pairs = size == 2 && aligned(c->out, c->ld_out * size, c->head_out * size, 4);
-    const bool tiles = size == 2 && c->w->k % 8 == 0 &&
+    const bool tiles = size == 2 && w.k % 8 == 0 &&
                        aligned(c->in, c->ld_in * size, c->head_in * size, 16) &&
-                       aligned(c->w->data, a.w_stride * size, 16, 16);
+                       aligned(w.data, a.w_stride * size, 16, 16);
     const bool many = tiles && c->m >= MANY_ROWS && !msgl__cuda_device(x)->deterministic &&
                       aligned(c->out, c->ld_out * size, c->head_out * size, 16);
-    if (many && run_library(x, c, a.w_stride)) return;
+    if (many && run_library(x, c, &w, a.w_stride)) return;
     if (!tiles) {
-        MSGL_BY_DTYPE(dtype, launch_any, x, &a, c->heads);
-    } else if (dtype == MSGL_BF16) {
+        MSGL_BY_DTYPE(x->act, launch_any, x, &a, c->heads);
+    } else if (x->act == MSGL_BF16) {
         launch_halves<__nv_bfloat16>(x, &a, c->heads);
     } else {
         launch_halves<__half>(x, &a, c->heads);
     }
 }
 
+void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
+{
+    const size_t used = x->scratch->used;
+    if (c->m > 0 && c->heads > 0 && x->status == 0) run_heads(x, c);
+    x->scratch->used = used;
+}
+
 size_t msgl__cuda_heads_scratch(const msgl_heads_call *c, msgl_dtype act)
 {
-    (void)c;
-    (void)act;
-    return 0;
+    if (msgl__experts_are(c->w, c->heads, act)) return 0;
+    return (size_t)c->heads * (size_t)c->w->n * (size_t)c->w->k * msgl__dtype_size(act) + 64;
 }

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernel/cuda/gemm/expand.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/table.cuh"
 #include "kernel/cuda/ops/ops.h"
@@ -76,6 +77,40 @@ msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_line
     return p;
 }
 
+// Of a weight that is not plain some rows at a time become values, and columns of the output their
+// product.
+static void multiply(msgl_exec *x, const msgl_gemm_product *p)
+{
+    const msgl_weight *w = p->w;
+    if (msgl__weight_is(w, x->act)) {
+        msgl__cuda_gemm_run(x, p);
+        return;
+    }
+    const size_t out = msgl__dtype_size(p->out_type), used = x->scratch->used;
+    const int most = msgl__cuda_slab_rows(w->k, x->act), all = w->n < most ? w->n : most;
+    msgl_weight slab = {&msgl__cuda_formats[x->act], 0, w->k, NULL};
+    slab.data =
+        msgl__arena_alloc(x->scratch, (size_t)all * (size_t)w->k * msgl__dtype_size(x->act));
+    if (slab.data == NULL) x->status = MSGL_ENOMEM;
+    for (int row = 0; row < w->n && x->status == 0; row += slab.n) {
+        slab.n = w->n - row < most ? w->n - row : most;
+        const msgl_expand_call rows = {.w = w,
+                                       .num = 1,
+                                       .row = row,
+                                       .rows = slab.n,
+                                       .offsets = NULL,
+                                       .out = slab.data,
+                                       .out_stride = 0};
+        msgl_gemm_product q = *p;
+        q.w = &slab;
+        q.out = (char *)p->out + (size_t)row * out;
+        if (p->bias != NULL) q.bias = (const char *)p->bias + (size_t)row * out;
+        msgl__cuda_expand(x, &rows);
+        if (x->status == 0) msgl__cuda_gemm_run(x, &q);
+    }
+    x->scratch->used = used;
+}
+
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
 {
     const int n = c->w->n;
@@ -89,7 +124,7 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
         x->status = MSGL_ENOMEM;
         return;
     }
-    msgl__cuda_gemm_run(x, &p);
+    multiply(x, &p);
     if (c->gated) msgl__cuda_gate_product(x, c, p.out);
 }
 
@@ -98,6 +133,9 @@ size_t msgl__cuda_linear_scratch(const msgl_linear_call *c, msgl_dtype act)
     enum { ALIGN = 64, PIECES = 3 };
     const size_t element = msgl__dtype_size(act);
     size_t bytes = PIECES * ALIGN;
+    if (c->w->num_parts > 0 || c->w->format->id == MSGL_W_CODES) {
+        bytes += msgl__cuda_slab_bytes((size_t)c->w->n, c->w->k, act);
+    }
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;
     if (c->bias != NULL) bytes += (size_t)c->w->n * element;

@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <string.h>
 
+#include "kernel/cuda/gemm/codes_row.h"
+#include "kernel/cuda/gemm/expand.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/int8.h"
 #include "kernel/cuda/gemm/lt.cuh"
@@ -145,6 +147,91 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
     }
 }
 
+// --- codes -------------------------------------------------------------------------------------
+
+static size_t codes_packed_size(const msgl_wformat *f, int n, int k)
+{
+    msgl_codes_row l;
+    size_t bytes, padded;
+    if (n < 1 || !msgl__codes_row_of(f->blocks, k, &l) ||
+        msgl__size_mul((size_t)n, l.bytes, &bytes) != 0 ||
+        msgl__size_add(bytes, 63, &padded) != 0) {
+        return 0;
+    }
+    return padded / 64 * 64;
+}
+
+// A file's rows to one slot of the staging ring, in parallel.
+struct codes_piece {
+    const msgl_codes_row *layout;
+    const msgl_blocks *blocks;
+    const uint8_t *src; // rows ld_src bytes apart
+    size_t ld_src;
+    uint8_t *dst;
+    size_t rows;
+    int tasks;
+};
+
+static void codes_task(void *arg, int task, int worker)
+{
+    const codes_piece *p = (const codes_piece *)arg;
+    const size_t end = p->rows * (size_t)(task + 1) / (size_t)p->tasks;
+    (void)worker;
+    for (size_t r = p->rows * (size_t)task / (size_t)p->tasks; r < end; r++) {
+        msgl__codes_row_put(p->layout, p->blocks, p->src + r * p->ld_src,
+                            p->dst + r * p->layout->bytes);
+    }
+}
+
+static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
+                         size_t ld_src)
+{
+    msgl_gemm_staging *s = &msgl__cuda_device(x)->blas->staging;
+    msgl_codes_row l;
+    if (x->status != 0 || rows <= 0 || !msgl__codes_row_of(w->format->blocks, w->k, &l) ||
+        !open_staging(x, s)) {
+        return;
+    }
+    const size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
+    for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
+        codes_piece p = {&l, w->format->blocks, src + r * ld_src, ld_src};
+        const int i = s->next++ % MSGL_GEMM_STAGES;
+        p.dst = (uint8_t *)s->memory[i];
+        p.rows = (size_t)rows - r < step ? (size_t)rows - r : step;
+        MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
+        if (x->status != 0) return;
+        p.tasks = x->pool != NULL ? PIECES_PER_THREAD * msgl__pool_threads(x->pool) : 1;
+        if (x->pool != NULL) {
+            msgl__pool_run(x->pool, p.tasks, codes_task, &p);
+        } else {
+            codes_task(&p, 0, 0);
+        }
+        MSGL_CUDA_TRY(x, cudaMemcpyAsync((uint8_t *)w->data + ((size_t)row + r) * l.bytes, p.dst,
+                                         p.rows * l.bytes, cudaMemcpyHostToDevice,
+                                         msgl__cuda_stream(x)));
+        MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], msgl__cuda_stream(x)));
+    }
+}
+
+bool msgl__cuda_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+{
+    msgl_codes_row l;
+    (void)exact; // products are made of the values in any case
+    if (!msgl__codes_row_of(b, k, &l) || l.bytes > MSGL_GEMM_STAGE_BYTES) return false;
+    *out = {};
+    out->name = b->name;
+    out->id = MSGL_W_CODES;
+    out->dtype = MSGL_DTYPE_COUNT;
+    out->group = b->codes->group;
+    out->packed_size = codes_packed_size;
+    out->gather = msgl__cuda_codes_gather;
+    out->blocks = b;
+    out->repack = repack_codes;
+    return true;
+}
+
+// --- rows that are looked up -------------------------------------------------------------------
+
 // Of the whole matrix w has rows [first, first + n); the others are zeros here.
 struct gathered_rows {
     const int32_t *ids;
@@ -213,7 +300,7 @@ void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
     MSGL_CUDA_LAUNCHED(x);
 }
 
-// In the order of msgl_wformat_id. What is missing is not there on a GPU yet.
+// In the order of msgl_wformat_id. What is missing cannot be planned on a GPU.
 const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS] = {
     {MSGL_WFORMAT_F32, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_F16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},

@@ -19,7 +19,7 @@
 // Weights in the activations' dtype.
 static bool plain(const msgl_exec *x, const msgl_linear_call *c)
 {
-    return c->w->format->dtype == x->act;
+    return msgl__weight_is(c->w, x->act);
 }
 
 // What most kernels of our own take: plain weights, gates by silu.
@@ -263,16 +263,13 @@ static void run_call(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 {
     if (c->m == 0 || x->status != 0) return;
-    const bool int8 = c->w->format->id == MSGL_W_INT8;
-    if (!plain(x, c) && !int8) {
-        x->status = MSGL_EUNSUPPORTED;
-        return;
-    }
-    if (!msgl__cuda_device(x)->deterministic) {
+    const bool int8 = c->w->num_parts == 0 && c->w->format->id == MSGL_W_INT8;
+    if ((plain(x, c) || int8) && !msgl__cuda_device(x)->deterministic) {
         run_call(x, c, NULL);
         return;
     }
-    // Each kernel has sums of its own order: here the same one for every m.
+    // Each kernel has sums of its own order: on a deterministic device the same one for every m.
+    // What has to be expanded goes to the library on all.
     const size_t used = x->scratch->used;
     if (!int8) {
         msgl__cuda_linear_library(x, c);
@@ -286,8 +283,7 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 
 bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    if (c->m == 0 || x->status != 0 || x->act != c->w->format->dtype ||
-        msgl__cuda_device(x)->deterministic) {
+    if (c->m == 0 || x->status != 0 || !plain(x, c) || msgl__cuda_device(x)->deterministic) {
         return false;
     }
     run_call(x, c, rope);
@@ -296,7 +292,7 @@ bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_
 
 bool msgl__cuda_linear_sum(msgl_exec *x, const msgl_linear_call *c)
 {
-    if (x->act != c->w->format->dtype || msgl__cuda_device(x)->deterministic) return false;
+    if (!plain(x, c) || msgl__cuda_device(x)->deterministic) return false;
     const int kernel = msgl__cuda_choose_product(x, c, NULL);
     return msgl__cuda_product_kernels[kernel].sums && msgl__cuda_run_product(x, kernel, c, NULL);
 }

@@ -48,7 +48,7 @@ bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_
 void msgl__cuda_gate_product(msgl_exec *x, const msgl_linear_call *c, const void *product);
 // The library's part of a call, whose pointers need not be there yet.
 msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c);
-// Norm, library, silu.
+// Norm, library, silu; of any weight that is plain or can be expanded.
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c);
 
 #endif

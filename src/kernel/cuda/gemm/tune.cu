@@ -528,8 +528,8 @@ void msgl__cuda_gemm_tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_prod
                           const int32_t *ms, int32_t num)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    if (d->deterministic || p->calls->w->format->dtype != x->act)
-        return; // one algorithm for every m
+    // One algorithm for every m; or one way, whose weights are expanded.
+    if (d->deterministic || !msgl__weight_is(p->calls->w, x->act)) return;
     tuner t = tuner_of(x, memory, p);
     bool measured = false;
     for (int32_t i = 0; i < num && x->status == 0; i++) {

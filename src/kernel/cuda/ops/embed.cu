@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
 extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
 {
     const size_t bytes = (size_t)c->w->k * msgl__dtype_size(c->w->format->dtype);
-    if (c->w->format->dtype != x->act || bytes % sizeof(uint4) != 0) return false;
+    if (!msgl__weight_is(c->w, x->act) || bytes % sizeof(uint4) != 0) return false;
     // With the other rank it is done whatever the status is, as calls of a communicator are.
     if (x->status != 0 && c->sum == NULL) return false;
     if (c->tokens <= 0) return true;
