@@ -14,6 +14,7 @@
 #ifndef MSGL_KERNEL_X86_CODES_BF16_H
 #define MSGL_KERNEL_X86_CODES_BF16_H
 
+#include <immintrin.h>
 #include <math.h>
 
 #include "kernel/gemm_codes.h"
