@@ -164,10 +164,14 @@ static double product_of(const linear_case *c, const array *in, const test_weigh
         size += fabs(p);
         terms += p * p;
     }
-    // Of a normed input every value is rounded, and roundings add up as their squares do.
-    const double step = dtype_error(c->act);
-    *off = size * 0x1p-19 + (c->norm ? 6 * step * sqrt(terms) : 0) +
-           (c->bias && !c->f32_out ? step * fabs(bias->host[j]) : 0);
+    // Of a normed input every value is rounded, and roundings add up as their squares do. cuBLASLt
+    // may round a product to the output's type before it adds a bias, which has that type too, or
+    // what the output has.
+    const double step = dtype_error(c->act), added = c->bias ? bias->host[j] : 0;
+    *off = size * 0x1p-19 + (c->norm ? 6 * step * sqrt(terms) : 0);
+    if (!c->f32_out && (c->bias || c->accumulate)) {
+        *off += step * (fabs(added) + fabs(sum - added));
+    }
     return sum;
 }
 
