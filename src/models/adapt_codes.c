@@ -16,11 +16,15 @@ static int64_t groups_of(const msgl_adapting *a)
     return s != NULL && s->ndim == 2 ? s->dims[0] : 0;
 }
 
-// The columns of a group, when `groups` of them are all columns.
+// The columns of a group, when `groups` of them are all columns: config.json's, or where modules
+// differ, equal ones. Example: 3 groups of 96 columns are groups of 32, though config.json has 48.
 static int take_group(msgl_adapting *a, int64_t cols, int64_t groups)
 {
-    const int64_t group = a->q->group > 0 ? a->q->group : cols;
-    if (groups == (cols + group - 1) / group) {
+    int64_t group = a->q->group > 0 ? a->q->group : cols;
+    const bool fits = groups == (cols + group - 1) / group;
+    const bool equal = !fits && a->q->mixed && groups > 0 && cols % groups == 0;
+    if (equal) group = cols / groups;
+    if (fits || equal) {
         a->t->packing.group = (size_t)group;
         return 0;
     }
@@ -69,7 +73,7 @@ static int claim_awq(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_awq = {.name = "AWQ",
-                                        .from = "AutoAWQ",
+                                        .from = "AutoAWQ, AutoRound",
                                         .bits = 1u << 4,
 
                                         .suffix = ".qweight",
@@ -102,11 +106,39 @@ static int take_zeros(msgl_adapting *a, int64_t rows, int64_t groups)
     msgl_packing *p = &a->t->packing;
     const int64_t zeros[2] = {groups, (rows * p->bits + 31) / 32};
     const int code = msgl__take_side(a, MSGL_ZEROS, ".qzeros", "I32", 2, zeros);
-    if (code != 0 || a->q->v2) return code;
+    if (code != 0 || a->q->zeros == MSGL_ZEROS_PLAIN) return code;
+    if (a->q->zeros == MSGL_ZEROS_EACH_LESS) {
+        p->zero_plus = 1;
+        return 0;
+    }
     p->zeros_plus = ONES[p->bits];
-    if (p->zeros_plus == 0) { // 3 bits, symmetric: quantization.c says why they are not read
-        p->sides[MSGL_ZEROS] = (msgl_side){0};
-        p->zero = 4;
+    if (p->zeros_plus != 0) return 0;
+    // Zero points of 3 bits: GPTQModel takes constants from words that are 4, 1 or 2 of a code, by
+    // the word that it is in; AutoGPTQ took 1. They agree on what a symmetric file means.
+    if (!a->q->symmetric) {
+        return msgl__adapt_error(a, a->t,
+                                 "sym: true, with 3 bits and checkpoint_format gptq: its zero "
+                                 "points are ambiguous");
+    }
+    p->sides[MSGL_ZEROS] = (msgl_side){0};
+    p->zero = 4;
+    return 0;
+}
+
+// Bits of a code: config.json's, or where modules differ, those whose zero points have .qzeros'
+// words. Example: 96 rows of 5 bits have 15 of them, as those of no other number of bits have.
+static int find_gptq_bits(msgl_adapting *a, int64_t rows)
+{
+    const msgl_tensor *z = msgl__beside(a, ".qzeros");
+    msgl_packing *p = &a->t->packing;
+    p->bits = a->q->bits;
+    if (!a->q->mixed || z == NULL || z->ndim != 2) return 0;
+    if (rows % 32 != 0) {
+        return msgl__adapt_error(a, a->t,
+                                 "a second dimension of whole 32, where modules differ in bits");
+    }
+    for (int32_t bits = 2; bits <= 8; bits++) {
+        if ((a->q->may_have >> bits & 1) != 0 && z->dims[1] == rows / 32 * bits) p->bits = bits;
     }
     return 0;
 }
@@ -125,14 +157,17 @@ static int claim_gptq(msgl_adapting *a)
 {
     msgl_tensor *t = a->t;
     if (a->q->method != MSGL_QUANT_GPTQ) return 0;
-    const int32_t bits = a->q->bits;
-    const int64_t rows = t->dims[1], cols = t->dims[0] * 32 / bits, groups = groups_of(a);
+    const int64_t rows = t->dims[1], groups = groups_of(a);
+    t->packing = (msgl_packing){.form = &msgl__stored_gptq, .group_rows = 1};
+    int code = find_gptq_bits(a, rows);
+    if (code != 0) return code;
+    const int32_t bits = t->packing.bits;
+    const int64_t cols = t->dims[0] * 32 / bits;
     if (t->dims[0] * 32 % bits != 0) {
         return msgl__adapt_error(a, t, "a first dimension of whole codes of config.json's bits");
     }
-    t->packing = (msgl_packing){.form = &msgl__stored_gptq, .bits = bits, .group_rows = 1};
     const int64_t scales[2] = {groups, rows};
-    int code = take_group(a, cols, groups);
+    code = take_group(a, cols, groups);
     if (code == 0) code = msgl__take_side(a, MSGL_SCALES, ".scales", SCALES, 2, scales);
     if (code == 0) code = take_zeros(a, rows, groups);
     if (code == 0 && a->q->ordered) {
@@ -147,8 +182,8 @@ static int claim_gptq(msgl_adapting *a)
 }
 
 const msgl_adapter msgl__adapter_gptq = {.name = "GPTQ",
-                                         .from = "AutoGPTQ, GPTQModel",
-                                         .bits = 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8,
+                                         .from = "AutoGPTQ, GPTQModel, AutoRound",
+                                         .bits = MSGL_BITS_2_TO_8,
 
                                          .suffix = ".qweight",
                                          .type = "I32",

@@ -18,8 +18,6 @@ typedef struct msgl_adapting {
     msgl_err *err;
 } msgl_adapting;
 
-#define MSGL_BITS_2_TO_8 0x1fcu
-
 typedef struct msgl_adapter {
     const char *name; // of the form, as who writes it calls it; of several adapters the same
     const char *from; // who writes it

@@ -60,27 +60,49 @@ static void read_fp8(msgl_json_reader *r, msgl_quantization *q)
     read_block(r, "weight_block_size", q);
 }
 
+// One of the modules' own settings: bits and group are what the module's shapes say they are.
+static void read_override(msgl_json_reader *r, const char *key, const json_t *own,
+                          msgl_quantization *q)
+{
+    static const char *const others[] = {"checkpoint_format", "format", "method", "quant_method"};
+    if (!json_is_object(own)) return; // "-:PATTERN": modules that are not packed
+    if (json_is_false(json_object_get(own, "sym"))) q->symmetric = false;
+    if (json_is_true(json_object_get(own, "desc_act"))) q->ordered = true;
+    for (size_t i = 0; i < MSGL_COUNT(others); i++) {
+        const json_t *form = json_object_get(own, others[i]);
+        if (form == NULL || json_is_null(form)) continue;
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, key, form,
+                          "modules that differ in bits, group_size, sym and desc_act alone");
+        return;
+    }
+}
+
+// `key`: an object of them by patterns of modules' names, which need no reader.
+static void read_overrides(msgl_json_reader *r, const char *key, msgl_quantization *q)
+{
+    const json_t *all = msgl__json_get(r, key);
+    const char *pattern;
+    json_t *own;
+    q->mixed = q->mixed || json_object_size(all) > 0;
+    json_object_foreach((json_t *)all, pattern, own) read_override(r, key, own, q);
+}
+
 static void read_gptq(msgl_json_reader *r, msgl_quantization *q)
 {
     static const char *const formats[] = {"gptq", "gptq_v2"};
     q->method = MSGL_QUANT_GPTQ;
+    q->may_have = 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8;
     q->bits = msgl__json_int(r, "bits", 2, 8);
     read_group(r, "group_size", q);
-    if (r->status == 0 && q->bits != 2 && q->bits != 3 && q->bits != 4 && q->bits != 8) {
+    if (r->status == 0 && (q->may_have >> q->bits & 1) == 0) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "bits", msgl__json_get(r, "bits"), "2, 3, 4 or 8");
     }
-    q->v2 = strcmp(word(r, "checkpoint_format", "gptq", formats, MSGL_COUNT(formats),
-                        "gptq or gptq_v2"),
-                   "gptq_v2") == 0;
+    const char *format =
+        word(r, "checkpoint_format", "gptq", formats, MSGL_COUNT(formats), "gptq or gptq_v2");
+    q->zeros = strcmp(format, "gptq_v2") == 0 ? MSGL_ZEROS_PLAIN : MSGL_ZEROS_WORDS_LESS;
     q->symmetric = msgl__json_bool_or(r, "sym", true);
     q->ordered = msgl__json_bool_or(r, "desc_act", false);
-    // Zero points of 3 bits: GPTQModel takes constants from words that are 4, 1 or 2 of a code, by
-    // the word that it is in; AutoGPTQ took 1. They agree on what a symmetric file means.
-    if (r->status == 0 && q->bits == 3 && !q->v2 && !q->symmetric) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "sym", msgl__json_get(r, "sym"),
-                          "true, with 3 bits and checkpoint_format gptq: its zero points are "
-                          "ambiguous");
-    }
+    read_overrides(r, "dynamic", q);
 }
 
 static void read_awq(msgl_json_reader *r, msgl_quantization *q)
@@ -91,6 +113,64 @@ static void read_awq(msgl_json_reader *r, msgl_quantization *q)
     msgl__json_int_or(r, msgl__json_get(r, "w_bit") != NULL ? "w_bit" : "bits", 4, 4, 4);
     q->by_rows = strcmp(word(r, "version", "gemm", versions, MSGL_COUNT(versions), "gemm or gemv"),
                         "gemv") == 0;
+}
+
+// AutoRound names the layout that it has from elsewhere. Its packing_format without a layout is
+// what it calls auto_round:gptqmodel, and transformers takes an absent one for auto_round:gptq.
+static void read_auto_round(msgl_json_reader *r, msgl_quantization *q)
+{
+    static const struct {
+        const char *format;
+        msgl_quant_method method;
+        msgl_stored_zeros zeros;
+    } LAYOUTS[] = {
+        {"auto_round:auto_gptq", MSGL_QUANT_GPTQ, MSGL_ZEROS_EACH_LESS},
+        {"auto_round:gptq", MSGL_QUANT_GPTQ, MSGL_ZEROS_EACH_LESS},
+        {"auto", MSGL_QUANT_GPTQ, MSGL_ZEROS_EACH_LESS},
+        {"auto_round", MSGL_QUANT_GPTQ, MSGL_ZEROS_PLAIN},
+        {"auto_round:gptqmodel", MSGL_QUANT_GPTQ, MSGL_ZEROS_PLAIN},
+        {"auto_round:auto_awq", MSGL_QUANT_AWQ, MSGL_ZEROS_PLAIN},
+        {"auto_round:awq", MSGL_QUANT_AWQ, MSGL_ZEROS_PLAIN},
+        {"auto_round:llm_compressor", MSGL_QUANT_OTHER, MSGL_ZEROS_PLAIN},
+        {"auto_round:fp8_static", MSGL_QUANT_OTHER, MSGL_ZEROS_PLAIN},
+        {"auto_round:fp8", MSGL_QUANT_OTHER, MSGL_ZEROS_PLAIN},
+        {"auto_round:fake", MSGL_QUANT_OTHER, MSGL_ZEROS_PLAIN},
+    };
+    static const char *const rotations[] = {"rotation_config", "spinquant_config"};
+    const char *format = msgl__json_str_or(r, "packing_format", "auto_round:gptq");
+    size_t i = 0;
+    while (i < MSGL_COUNT(LAYOUTS) && strcmp(format, LAYOUTS[i].format) != 0) i++;
+    if (i == MSGL_COUNT(LAYOUTS)) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "packing_format",
+                          msgl__json_get(r, "packing_format"),
+                          "auto_round, or auto_round: and auto_gptq, gptq, gptqmodel, auto_awq, "
+                          "awq, llm_compressor, fp8_static, fp8 or fake");
+        return;
+    }
+    q->method = LAYOUTS[i].method;
+    q->zeros = LAYOUTS[i].zeros;
+    for (size_t k = 0; k < MSGL_COUNT(rotations); k++) {
+        const json_t *rotation = msgl__json_get(r, rotations[k]);
+        if (rotation == NULL || (json_is_object(rotation) && json_object_size(rotation) == 0)) {
+            continue;
+        }
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, rotations[k], rotation,
+                          "none: weights that were rotated need activations that are");
+    }
+    const char *type = msgl__json_str_or(r, "data_type", "int");
+    const bool integers = strcmp(type, "int") == 0 || strncmp(type, "int_", 4) == 0;
+    // Codes of mx_int lie as those of mx_fp do, and stand for other values.
+    if (q->method == MSGL_QUANT_OTHER ? strncmp(type, "mx_int", 6) == 0 : !integers) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "data_type", msgl__json_get(r, "data_type"),
+                          q->method == MSGL_QUANT_OTHER ? "mx_fp, nv_fp, fp8 or int" : "int");
+    }
+    if (q->method == MSGL_QUANT_OTHER) return;
+    q->may_have = MSGL_BITS_2_TO_8;
+    q->bits = msgl__json_int(r, "bits", 2, 8);
+    read_group(r, "group_size", q);
+    msgl__json_int_or(r, "act_bits", 9, 32, 16); // of 8, weights have a second scale
+    read_overrides(r, "extra_config", q);
+    if (q->method == MSGL_QUANT_AWQ) msgl__json_int(r, "bits", 4, 4);
 }
 
 // One of the config_groups.
@@ -175,6 +255,7 @@ static const struct {
     {"mxfp4", read_nothing},
     {"awq", read_awq},
     {"gptq", read_gptq},
+    {"auto-round", read_auto_round},
     {"compressed-tensors", read_compressed},
     {"modelopt", read_modelopt},
     {"modelopt_fp4", read_modelopt},
@@ -214,8 +295,8 @@ void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
     } else {
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "quant_method",
                           msgl__json_get(&sub, "quant_method"),
-                          "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, "
-                          "bitsandbytes, or no quantization_config");
+                          "fp8, fbgemm_fp8, mxfp4, awq, gptq, auto-round, compressed-tensors, "
+                          "modelopt, bitsandbytes, or no quantization_config");
     }
     r->status = sub.status;
 }

@@ -9,6 +9,8 @@
 
 enum { MSGL_MAX_SCHEMES = 16 };
 
+#define MSGL_BITS_2_TO_8 0x1fcu // as a set
+
 // What decides between tensors of the same names.
 typedef enum msgl_quant_method {
     MSGL_QUANT_OTHER,
@@ -17,15 +19,24 @@ typedef enum msgl_quant_method {
     MSGL_QUANT_MLX,
 } msgl_quant_method;
 
+// What zero points of GPTQ's layout are stored as.
+typedef enum msgl_stored_zeros {
+    MSGL_ZEROS_WORDS_LESS, // less 1 each, taken from whole words, so that 0 borrows: gptq
+    MSGL_ZEROS_EACH_LESS,  // less 1 each, within its bits: auto_round:auto_gptq
+    MSGL_ZEROS_PLAIN,      // as they are: gptq_v2, auto_round, auto_round:gptqmodel
+} msgl_stored_zeros;
+
 typedef struct msgl_quantization {
     msgl_quant_method method;
-    int64_t block[2]; // fp8: rows and columns that share a scale where a grid of scales is given
-    int32_t bits;     // gptq
-    int32_t group;    // gptq, awq, mlx: columns of a group; -1: all
-    bool v2;          // gptq: zero points are stored as they are
-    bool symmetric;   // gptq
-    bool ordered;     // gptq: columns say their group
-    bool by_rows;     // awq: gemv
+    int64_t block[2];  // fp8: rows and columns that share a scale where a grid of scales is given
+    int32_t bits;      // gptq
+    int32_t group;     // gptq, awq, mlx: columns of a group; -1: all
+    uint32_t may_have; // gptq: bits of a module, as a set: 1 << 4 | 1 << 8 is 4 or 8
+    bool mixed;        // gptq, awq: modules differ in bits and group, which their shapes say
+    msgl_stored_zeros zeros; // gptq
+    bool symmetric;          // gptq: all modules are
+    bool ordered;            // gptq: columns say their group
+    bool by_rows;            // awq: gemv
     // compressed-tensors: bits of the integers of each of the config_groups, and the release that
     // wrote them, 1000 major + minor; 0: unknown.
     int32_t schemes[MSGL_MAX_SCHEMES], num_schemes, release;

@@ -43,6 +43,7 @@ typedef struct msgl_packing {
     int32_t per_word;         // codes in a word of 32 bits; 0: codes are one stream of bits
     int32_t zero;             // that codes are counted from, where there are no ZEROS
     uint32_t zeros_plus;      // that is added to each word of ZEROS first
+    uint32_t zero_plus;       // that is added to each of ZEROS, which may leave its bits
     bool divided;             // SCALES are divided by GLOBAL, not multiplied
     float factor;             // what elements are multiplied by at last; 0: nothing
     float nested_plus;        // that is added to the scales that NESTED ones make

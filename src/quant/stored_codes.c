@@ -226,7 +226,8 @@ const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows
 // ZEROS are along the rows of [groups, rows]. Files of the first version have each zero point less
 // 1, which was taken from whole words: zeros_plus is added to those, and a zero point of 0 borrows
 // from its neighbour (GPTQModel, utils/model.py). Example: a word of zero points 0 5 8 8 0 0 9 15
-// is stored with 15 3 7 7 15 14 7 14; 0xe7ef773f + 0x11111111 has the former again.
+// is stored with 15 3 7 7 15 14 7 14; 0xe7ef773f + 0x11111111 has the former again. AutoRound adds
+// zero_plus, 1, to what a zero point's bits say instead: 15 is 16 (0.16.1, qlinear_torch_zp.py).
 static grouped group_of_gptq(const msgl_packed *p, size_t row, size_t group)
 {
     const msgl_packing *how = p->how;
@@ -235,7 +236,7 @@ static grouped group_of_gptq(const msgl_packed *p, size_t row, size_t group)
     if (zeros == NULL) return g;
     const stream s = {zeros + group * words_of(how, p->rows) * 4, 1, (uint32_t)how->bits, 0, 0};
     if (how->zeros_plus == 0) {
-        g.zero = code_at(&s, row);
+        g.zero = code_at(&s, row) + how->zero_plus;
         return g;
     }
     const size_t bit = row * s.bits; // 32 is a multiple of bits
@@ -268,14 +269,20 @@ static void pick_gptq(const msgl_packed *p, size_t row, size_t first_col, const 
     pick(p, &s, row, first_col, columns, group_of_gptq, out);
 }
 
-// Symmetric files have zero points too, which are all in the codes' middle.
+// Symmetric files have zero points too, which are all in the codes' middle. One that is not within
+// a signed byte of it, as 256 of 8 bits with zero_plus, is none of codes.
 static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
 {
     if (!codes(p, out)) return false;
-    bool same = out->offset == MSGL_OFFSET_ZERO;
-    for (size_t i = 0; i < groups_of(p) && same; i++) {
-        for (size_t r = 0; r < p->rows && same; r++) {
-            same = group_of_gptq(p, r, i).zero == (uint32_t)out->zero;
+    if (out->offset == MSGL_OFFSET_NONE) return true;
+    const uint32_t middle = 1u << (p->how->bits - 1);
+    const bool may_be_far = p->how->bits == 8 && p->how->zero_plus > 0;
+    bool same = true;
+    for (size_t i = 0; i < groups_of(p) && (same || may_be_far); i++) {
+        for (size_t r = 0; r < p->rows && (same || may_be_far); r++) {
+            const uint32_t zero = group_of_gptq(p, r, i).zero;
+            if (zero > middle + 127) return false;
+            same = same && zero == middle;
         }
     }
     if (same) out->offset = MSGL_OFFSET_NONE;

@@ -140,8 +140,8 @@ static void put_code(uint32_t *words, int stride, int bit, int bits, uint32_t co
 
 // Codes, zero points and scales of a matrix; groups of columns by `order`.
 typedef struct grouped {
-    int groups, *order;
-    uint8_t *codes, *zeros;
+    int groups, *order, *zeros;
+    uint8_t *codes;
     float *scale;
     void *scales; // [rows, groups], or by_group [groups, rows]
 } grouped;
@@ -153,7 +153,7 @@ static grouped draw_grouped(const packer *k, int rows, int cols, bool by_group, 
     grouped g = {.groups = n,
                  .order = room((size_t)cols * sizeof *g.order),
                  .codes = room((size_t)(rows * cols)),
-                 .zeros = room((size_t)(rows * n)),
+                 .zeros = room((size_t)(rows * n) * sizeof *g.zeros),
                  .scale = room((size_t)(rows * n) * sizeof *g.scale),
                  .scales = room((size_t)(rows * n) * 4)};
     for (int c = 0; c < cols; c++)
@@ -169,7 +169,9 @@ static grouped draw_grouped(const packer *k, int rows, int cols, bool by_group, 
             const size_t at = (size_t)(r * n + i);
             const size_t to = by_group ? (size_t)(i * rows + r) : at;
             g.scale[at] = put_scale(g.scales, k->dtype, to, 0.3f / (float)(1 << k->bits), seed);
-            g.zeros[at] = (uint8_t)((k->with & WITH_ZEROS) ? draw(seed, 1 << k->bits) : zero);
+            const int least = (k->with & WITH_THIRD) ? 1 : 0;
+            g.zeros[at] =
+                (k->with & WITH_ZEROS) ? least + draw(seed, (1 << k->bits) - least) : zero;
         }
         for (int c = 0; c < cols; c++) {
             const int at = r * n + g.order[c], i = r * cols + c;
@@ -209,7 +211,7 @@ static void pack_rows(const packer *k, tensors_out *o, const char *module, int r
     for (int i = 0; i < rows * g.groups; i++) {
         const int r = i / g.groups,
                   bit = (k->with & WITH_OTHER) ? r / per_word * 32 + r % per_word * b : r * b;
-        put_code(zeros + i % g.groups, g.groups, bit, b, g.zeros[i]);
+        put_code(zeros + i % g.groups, g.groups, bit, b, (uint32_t)g.zeros[i]);
     }
     put_matrix(o, module, ".weight_packed", "I32", rows, words, packed, (size_t)(rows * words) * 4);
     put_matrix(o, module, ".weight_scale", k->dtype, rows, g.groups, g.scales,
@@ -228,7 +230,7 @@ static void pack_rows(const packer *k, tensors_out *o, const char *module, int r
     free_grouped(&g);
 }
 
-// other: of version 2.
+// other: of version 2; third: each zero point is stored less 1, and none is 0.
 static void pack_gptq(const packer *k, tensors_out *o, const char *module, int rows, int cols,
                       uint64_t *seed, float *values)
 {
@@ -241,9 +243,12 @@ static void pack_gptq(const packer *k, tensors_out *o, const char *module, int r
         put_code(packed + i / cols, rows, i % cols * b, b, g.codes[i]);
     }
     for (int i = 0; i < rows * g.groups; i++) {
-        put_code(zeros + i % g.groups * across, 1, i / g.groups * b, b, g.zeros[i]);
+        const int less = (k->with & WITH_THIRD) ? 1 : 0;
+        put_code(zeros + i % g.groups * across, 1, i / g.groups * b, b,
+                 (uint32_t)(g.zeros[i] - less));
     }
-    for (int i = 0; i < g.groups * across && !(k->with & WITH_OTHER); i++) zeros[i] -= ones[b];
+    const bool plain = (k->with & (WITH_OTHER | WITH_THIRD)) != 0;
+    for (int i = 0; i < g.groups * across && !plain; i++) zeros[i] -= ones[b];
     const int64_t n = cols;
     put_matrix(o, module, ".qweight", "I32", down, rows, packed, (size_t)(down * rows) * 4);
     put_matrix(o, module, ".qzeros", "I32", g.groups, across, zeros,
@@ -435,6 +440,11 @@ static void pack_codebook(const packer *k, tensors_out *o, const char *module, i
     "\", \"config_groups\": {\"group_0\": " PACKED_OF(bits) ", \"group_1\": " PACKED_OF("4") "}}"
 #define MLX(group, bits) "{\"group_size\": " group ", \"bits\": " bits "}"
 #define BNB "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}"
+#define AUTO(format, bits, group, more)                                                            \
+    "{\"quant_method\": \"auto-round\", \"packing_format\": \"" format "\", \"bits\": " bits       \
+    ", \"group_size\": " group more "}"
+#define DYNAMIC ", \"dynamic\": {\"+:.*\": {\"bits\": 8}, \"-:.*k_proj\": {}}"
+#define EXTRA ", \"extra_config\": {\".*_proj\": {\"bits\": 5, \"group_size\": 32}}"
 #define V2 ", \"checkpoint_format\": \"gptq_v2\""
 #define ANY ", \"sym\": false"
 #define ORDERED ", \"desc_act\": true"
@@ -471,6 +481,23 @@ const packer packers[] = {
      WITH_SHUFFLED},
     {"GPTQ 4, in order", GPTQ("4", "64", ANY ORDERED), pack_gptq, 4, 1, 64, NULL, "F16",
      WITH_ZEROS},
+    {"GPTQ 8 among 4", GPTQ("4", "128", DYNAMIC), pack_gptq, 8, 1, 64, NULL, "F16", WITH_ZEROS},
+    {"AutoRound 4", AUTO("auto_round:auto_gptq", "4", "128", ""), pack_gptq, 4, 1, 128, NULL, "F16",
+     WITH_THIRD},
+    {"AutoRound 3, zero points", AUTO("auto_round:auto_gptq", "3", "64", ANY), pack_gptq, 3, 1, 64,
+     NULL, "F16", WITH_ZEROS | WITH_THIRD},
+    {"AutoRound 7, zero points", AUTO("auto_round:gptq", "7", "32", ANY), pack_gptq, 7, 1, 32, NULL,
+     "F16", WITH_ZEROS | WITH_THIRD},
+    {"AutoRound 8, zero points", AUTO("auto_round:auto_gptq", "8", "-1", ANY), pack_gptq, 8, 1, 0,
+     NULL, "F16", WITH_ZEROS | WITH_THIRD},
+    {"AutoRound 5 among 2", AUTO("auto_round", "2", "128", EXTRA), pack_gptq, 5, 1, 32, NULL, "F16",
+     WITH_ZEROS | WITH_OTHER},
+    {"AutoRound AWQ", AUTO("auto_round:auto_awq", "4", "64", ANY), pack_awq, 4, 1, 64, NULL, "F16",
+     WITH_ZEROS},
+    {"AutoRound MXFP4",
+     "{\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:llm_compressor\", "
+     "\"data_type\": \"mx_fp\", \"bits\": 4}",
+     pack_fp4, 4, 1, 32, NULL, "U8", 0},
     {"packed 4", PACKED("0.9.1", "4"), pack_rows, 4, 1, 128, NULL, "BF16", 0},
     {"packed 4, zero points", PACKED("0.9.1", "8"), pack_rows, 4, 1, 32, NULL, "F16", WITH_ZEROS},
     {"packed 8, by order", PACKED("0.20.0", "8"), pack_rows, 8, 1, 64, NULL, "F32",

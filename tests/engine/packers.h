@@ -25,9 +25,9 @@ void out_put(tensors_out *o, const char *module, const char *suffix, const char 
              int32_t ndim, const int64_t *dims, const void *bytes, size_t n);
 
 // What some have. WITH_ORDERED: columns in an order of groups of any size, each matrix in its own;
-// WITH_SHUFFLED: in one of equal groups, as quantisers write it, all matrices the same. WITH_OTHER:
-// the form's second variant, which its function says.
-enum { WITH_ZEROS = 1, WITH_ORDERED = 2, WITH_OTHER = 4, WITH_SHUFFLED = 8 };
+// WITH_SHUFFLED: in one of equal groups, as quantisers write it, all matrices the same. WITH_OTHER,
+// WITH_THIRD: the form's second and third variant, which its function says.
+enum { WITH_ZEROS = 1, WITH_ORDERED = 2, WITH_OTHER = 4, WITH_SHUFFLED = 8, WITH_THIRD = 16 };
 
 typedef struct packer {
     const char *name, *config; // quantization_config; NULL: none

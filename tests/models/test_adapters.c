@@ -79,6 +79,9 @@ static void make(const folder *f, const refusal *r)
 
 #define AWQ(version) "{\"quant_method\": \"awq\", \"group_size\": 32, \"version\": \"" version "\"}"
 #define GPTQ(more) "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32" more "}"
+#define AUTO(format, more)                                                                         \
+    "{\"quant_method\": \"auto-round\", \"bits\": 4, \"group_size\": 32, \"packing_format\": "     \
+    "\"" format "\"" more "}"
 #define PACKED(bits, more)                                                                         \
     "{\"quant_method\": \"compressed-tensors\"" more                                               \
     ", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": " bits "}}}}"
@@ -171,6 +174,63 @@ static const refusal REFUSALS[] = {
       {"bias", "F16", {8}, NULL},
       {"g_idx", "I32", {64}, NULL}},
      READ "GPTQ 4-bit"},
+    {"{\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 32, \"sym\": false}",
+     {{"qweight", "I32", {6, 32}, NULL},
+      {"qzeros", "I32", {2, 3}, NULL},
+      {"scales", "F16", {2, 32}, NULL}},
+     "tensor m.qweight: found I32 [6, 32], allowed sym: true, with 3 bits and"},
+    // Modules that differ from the config.
+    {GPTQ(", \"dynamic\": {\"m\": {\"bits\": 8}}"),
+     {{"qweight", "I32", {16, 32}, NULL},
+      {"qzeros", "I32", {5, 8}, NULL},
+      {"scales", "F16", {5, 32}, NULL}},
+     "tensor m.scales: found F16 [5, 32], allowed scales for each group of config.json's "
+     "group_size"},
+    {GPTQ(", \"dynamic\": {\"m\": {\"bits\": 5}}"),
+     {{"qweight", "I32", {10, 32}, NULL},
+      {"qzeros", "I32", {2, 5}, NULL},
+      {"scales", "F16", {2, 32}, NULL}},
+     "tensor m.qzeros: found I32 [2, 5], allowed I32 [2, 4]"},
+    {GPTQ(", \"dynamic\": {\"m\": {\"bits\": 3, \"sym\": false}}"),
+     {{"qweight", "I32", {6, 32}, NULL},
+      {"qzeros", "I32", {2, 3}, NULL},
+      {"scales", "F16", {2, 32}, NULL}},
+     "tensor m.qweight: found I32 [6, 32], allowed sym: true, with 3 bits"},
+    {GPTQ(", \"dynamic\": {\"m\": {\"format\": \"marlin\"}}"),
+     {{"a", "F32", {1}, NULL}},
+     "quantization_config.dynamic: found \"marlin\", allowed modules that differ in bits"},
+    // AutoRound.
+    {AUTO("auto_round:auto_gptq", ""),
+     {{"qweight", "I32", {8, 8}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     READ "GPTQ 4-bit"},
+    {AUTO("auto_round:gptqmodel", ", \"extra_config\": {\"m\": {\"bits\": 2, \"group_size\": 16}}"),
+     {{"qweight", "I32", {4, 8}, NULL},
+      {"qzeros", "I32", {4, 1}, NULL},
+      {"scales", "F16", {4, 8}, NULL},
+      {"g_idx", "I32", {64}, NULL}},
+     "tensor m.qweight: found I32 [4, 8], allowed a second dimension of whole 32"},
+    {AUTO("auto_round:auto_awq", ""),
+     {{"qweight", "I32", {64, 1}, NULL},
+      {"qzeros", "I32", {2, 1}, NULL},
+      {"scales", "F16", {2, 8}, NULL}},
+     READ "AWQ 4-bit"},
+    {AUTO("auto_round:llm_compressor_nvfp4_e5m3", ""),
+     {{"a", "F32", {1}, NULL}},
+     "packing_format: found \"auto_round:llm_compressor_nvfp4_e5m3\", allowed auto_round, or"},
+    {AUTO("auto_round:llm_compressor", ", \"data_type\": \"mx_int\""),
+     {{"a", "F32", {1}, NULL}},
+     "data_type: found \"mx_int\", allowed mx_fp, nv_fp, fp8 or int"},
+    {AUTO("auto_round", ", \"data_type\": \"fp8\""),
+     {{"a", "F32", {1}, NULL}},
+     "data_type: found \"fp8\", allowed int"},
+    {AUTO("auto_round", ", \"act_bits\": 8"),
+     {{"a", "F32", {1}, NULL}},
+     "act_bits: found 8, allowed an integer in 9..32"},
+    {AUTO("auto_round", ", \"rotation_config\": {\"a\": 1}"),
+     {{"a", "F32", {1}, NULL}},
+     "rotation_config: found an object"},
     // compressed-tensors.
     {PACKED("4", ""),
      {{"weight_packed", "I32", {8, 8}, NULL},

@@ -96,9 +96,10 @@ static const bad_field BAD[] = {
     {"torch_dtype", "\"int8\"", "float32, float16, bfloat16"},
     {"dtype", "7", "a string"},
     {"tie_word_embeddings", "1", "true or false"},
-    {"quantization_config", "{\"quant_method\": \"hqq\"}",
-     "quantization_config.quant_method: found \"hqq\", allowed fp8, fbgemm_fp8, mxfp4, awq, gptq, "
-     "compressed-tensors, modelopt, bitsandbytes, or no quantization_config"},
+    {"quantization_config", "{\"quant_method\": \"quark\"}",
+     "quantization_config.quant_method: found \"quark\", allowed fp8, fbgemm_fp8, mxfp4, awq, "
+     "gptq, "
+     "auto-round, compressed-tensors, modelopt, bitsandbytes, or no quantization_config"},
     {"quantization_config", "{}", "quant_method: found nothing"},
     {"quantization_config", "7", "an object"},
     {"quantization_config", FP8("[128, 128.0]"),
@@ -111,8 +112,6 @@ static const bad_field BAD[] = {
      "activation_scheme: found \"never\", allowed dynamic or static"},
     {"quantization_config", "{\"quant_method\": \"gptq\"}", "bits: found nothing"},
     {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 5}", "allowed 2, 3, 4 or 8"},
-    {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 3, \"sym\": false}",
-     "sym: found false, allowed true, with 3 bits"},
     {"quantization_config",
      "{\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\"}",
      "checkpoint_format: found \"marlin\", allowed gptq or gptq_v2"},

@@ -129,6 +129,34 @@ static void test_gptq(void **state)
     }
 }
 
+// AutoRound adds 1 to what the bits of a zero point say: 15 and 255 become 16 and 256, of which the
+// latter is too far from the codes' middle for a signed byte.
+static void test_gptq_zero_plus(void **state)
+{
+    (void)state;
+    static const uint32_t zeros = 0xffff00f7, words[32] = {[1] = 0x76543210, [7] = 0x03020100};
+    static const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    float want[32] = {0};
+    msgl_packing how = {.form = &msgl__stored_gptq,
+                        .bits = 4,
+                        .zero_plus = 1,
+                        .group_rows = 1,
+                        .group = 8,
+                        .sides[MSGL_SCALES] = side(ones, sizeof ones, MSGL_NUMBER_F32),
+                        .sides[MSGL_ZEROS] = side(&zeros, 4, MSGL_NUMBER_I32)};
+    const msgl_packed p = {&how, (const uint8_t *)words, 8, 8};
+    for (int c = 0; c < 8; c++) want[c] = (float)(c - 16);
+    check(&p, 1, want);
+    how.bits = 8;
+    how.group = 32;
+    const msgl_packed wide = {&how, (const uint8_t *)words, 4, 32};
+    for (int c = 0; c < 32; c++)
+        want[c] = (float)((c == 5 ? 1 : c == 6 ? 2 : c == 7 ? 3 : 0) - 256);
+    check(&wide, 3, want);
+    msgl_codes codes;
+    assert_false(msgl__stored_codes(&wide, 0, 32, &codes));
+}
+
 // 3 bits: 32 codes in 3 words, of which number 10 and 21 cross words; and a column's group is what
 // ORDER says.
 static void test_gptq_3(void **state)
@@ -469,13 +497,13 @@ static void test_codes_of_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packed_4),      cmocka_unit_test(test_packed_zeros),
-        cmocka_unit_test(test_packed_3),      cmocka_unit_test(test_gptq),
-        cmocka_unit_test(test_gptq_3),        cmocka_unit_test(test_awq),
-        cmocka_unit_test(test_nvfp4),         cmocka_unit_test(test_codebook),
-        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_affine),
-        cmocka_unit_test(test_codes_of_rows), cmocka_unit_test(test_codes_of_others),
-        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_packed_4),       cmocka_unit_test(test_packed_zeros),
+        cmocka_unit_test(test_packed_3),       cmocka_unit_test(test_gptq),
+        cmocka_unit_test(test_gptq_3),         cmocka_unit_test(test_awq),
+        cmocka_unit_test(test_nvfp4),          cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_affine),
+        cmocka_unit_test(test_codes_of_rows),  cmocka_unit_test(test_codes_of_others),
+        cmocka_unit_test(test_gptq_zero_plus), cmocka_unit_test(test_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
