@@ -8,7 +8,7 @@ Each case is a folder: model.safetensors with the tensors of one module m, a mat
 and packed by the package on the CPU; config.json with the quantization_config; and values.bin, the matrix in f32 as the
 package's own code expands it, its scales made f32 first where that code computes in their type. Names make only those cases.
 
-PyPI packages: torch 2.15.0, numpy 2.4.6, safetensors 0.8.0, transformers 5.24.0, auto-round 0.16.1. Nothing of them is needed
+PyPI packages: torch 2.15.0, numpy 2.4.6, safetensors 0.8.0, transformers 5.24.0, auto-round 0.16.1, hqq 0.2.8.post1. Nothing of them is needed
 to build, run or test minisgl. Python 3.11, x86-64, one minute.
 """
 import json
@@ -77,6 +77,20 @@ def auto_round_awq(seed, group):
     return dict(packed.state_dict()), config, values
 
 
+# ---- HQQ ----
+
+
+def hqq(seed, bits, group, axis, dtype=torch.bfloat16):
+    """HQQLinear as its state_dict() is saved; its settings are tensors there."""
+    from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer
+
+    settings = BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis)
+    packed = HQQLinear(linear(seed), settings, compute_dtype=dtype, device="cpu")
+    meta = packed.meta | {"compute_dtype": torch.float32, "scale": packed.meta["scale"].float(), "zero": packed.meta["zero"].float()}
+    config = {"quant_method": "hqq", "quant_config": settings, "skip_modules": ["lm_head"]}
+    return packed.state_dict(), config, Quantizer.dequantize(packed.W_q, meta)
+
+
 CASES = {
     "auto_round_gptq_4": lambda: auto_round_gptq(1, "auto_round:auto_gptq", 4, 32, False),
     "auto_round_gptq_3": lambda: auto_round_gptq(2, "auto_round:auto_gptq", 3, 64, False),
@@ -85,6 +99,16 @@ CASES = {
     "auto_round_2": lambda: auto_round_gptq(5, "auto_round", 2, 16, False),
     "auto_round_8_among_4": lambda: auto_round_gptq(6, "auto_round", 8, 32, False, {"bits": 4, "group_size": 64}),
     "auto_round_awq": lambda: auto_round_awq(7, 32),
+    "hqq_4": lambda: hqq(8, 4, 64, 1),
+    "hqq_4_two_rows": lambda: hqq(9, 4, 128, 1, torch.float16),
+    "hqq_4_axis_0": lambda: hqq(10, 4, 64, 0),
+    "hqq_8": lambda: hqq(11, 8, 32, 1, torch.float16),
+    "hqq_3": lambda: hqq(12, 3, 32, 1),
+    "hqq_3_axis_0": lambda: hqq(13, 3, 64, 0),
+    "hqq_2": lambda: hqq(14, 2, 32, 1, torch.float32),
+    "hqq_1": lambda: hqq(15, 1, 64, 1),
+    "hqq_6": lambda: hqq(16, 6, 64, 1),
+    "hqq_1_58": lambda: hqq(17, 1.58, 64, 1),
 }
 
 

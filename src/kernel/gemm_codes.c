@@ -103,7 +103,7 @@ static void put_one_level(const msgl_codes *c, char *scales, int spans, int span
         memcpy(scales + at * size, &b->d, size); // little-endian
     }
     if (c->offset == MSGL_OFFSET_ZERO) scales[behind + at] = (char)b->e[group];
-    if (c->offset == MSGL_OFFSET_MIN) memcpy(scales + behind + at * size, &b->dmin, size);
+    if (msgl__codes_have_dmin(c)) memcpy(scales + behind + at * size, &b->dmin, size);
 }
 
 // Those of two levels: of block b's group `group`, which is group `at` of `groups` of the chunk.

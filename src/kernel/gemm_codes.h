@@ -77,7 +77,7 @@ static inline size_t msgl__codes_number_bytes(msgl_number type)
 static inline size_t msgl__codes_spans_bytes(const msgl_codes *c, int spans)
 {
     const size_t d = msgl__codes_number_bytes(c->number), lanes = MSGL_GEMM_LANES;
-    const size_t more = c->offset == MSGL_OFFSET_ZERO ? 1 : c->offset == MSGL_OFFSET_MIN ? d : 0;
+    const size_t more = c->offset == MSGL_OFFSET_ZERO ? 1 : msgl__codes_have_dmin(c) ? d : 0;
     return msgl__round_up((size_t)spans * lanes * (d + more), 64);
 }
 
@@ -268,6 +268,7 @@ MSGL_INLINE msgl_codes_vf msgl__codes_span_offsets(const msgl_codes *c, const ms
         return as_min ? scale * -e : e;
     }
     const msgl_codes_vf dmin = msgl__codes_numbers(type, at);
+    if (c->offset == MSGL_OFFSET_FLOAT) return as_min ? scale * ((float)c->zero - dmin) : dmin;
     return as_min && c->zero != 0 ? dmin + scale * (float)c->zero : dmin;
 }
 

@@ -66,6 +66,7 @@ MSGL_INLINE msgl_codes_vf msgl__codes_values_of(const msgl_codes *c, msgl_codes_
 {
     if (c->offset == MSGL_OFFSET_ZERO) return scale * (q - offset);
     if (c->offset == MSGL_OFFSET_MIN) return scale * (q + (float)c->zero) + offset;
+    if (c->offset == MSGL_OFFSET_FLOAT) return scale * (q + (float)c->zero - offset);
     return c->factor_last ? scale * q * c->factor : scale * q;
 }
 

@@ -18,7 +18,7 @@ static const msgl_adapter *const ADAPTERS[] = {
     &msgl__adapter_bnb_int8, &msgl__adapter_awq,          &msgl__adapter_gptq,
     &msgl__adapter_packed,   &msgl__adapter_gpt_oss,      &msgl__adapter_mxfp4,
     &msgl__adapter_nvfp4,    &msgl__adapter_modelopt_fp4, &msgl__adapter_nf4,
-    &msgl__adapter_bnb_fp4,  &msgl__adapter_mlx,
+    &msgl__adapter_bnb_fp4,  &msgl__adapter_mlx,          &msgl__adapter_hqq,
 };
 
 const msgl_adapter *const *msgl__adapters(int *count)
@@ -175,7 +175,7 @@ static bool ends_with(const char *s, const char *suffix)
 static int claim(msgl_adapting *a, const msgl_adapter *with)
 {
     msgl_tensor *t = a->t;
-    if (t->loadable || t->is_side || t->ndim != with->ndim || strcmp(t->type, with->type) != 0 ||
+    if (t->loadable || t->is_side || t->ndim != with->ndim || !is_among(with->type, t->type) ||
         !ends_with(t->name, with->suffix)) {
         return 0;
     }

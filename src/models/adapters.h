@@ -23,7 +23,7 @@ typedef struct msgl_adapter {
     const char *from; // who writes it
     uint32_t bits;    // of a code, as a set: 1 << 4 | 1 << 8 is 4 or 8
     int32_t group;    // elements that share a scale of 8 bits; 0: the file says what they share
-    const char *suffix, *type; // ".qweight" and "I32"
+    const char *suffix, *type; // ".qweight" and "I32", or "U8 or I32"
     int32_t ndim;
     const char *named; // behind MODULE, what the model calls it; NULL: as the file does
     // Fills the tensor's packing, shape and loadable: 1. 0: not this adapter's. Negative: an error.
@@ -63,6 +63,8 @@ extern const msgl_adapter msgl__adapter_fp8, msgl__adapter_mxfp8, msgl__adapter_
 // adapt_codes.c: integers of 2 to 8 bits in words of 32 bits.
 extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_packed,
     msgl__adapter_mlx;
+// adapt_hqq.c: integers of 1 to 8 bits whose zero points are floats.
+extern const msgl_adapter msgl__adapter_hqq;
 // adapt_fp4.c: e2m1 with scales.
 extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_mxfp4, msgl__adapter_nvfp4,
     msgl__adapter_modelopt_fp4;

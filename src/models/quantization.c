@@ -260,6 +260,7 @@ static const struct {
     {"modelopt", read_modelopt},
     {"modelopt_fp4", read_modelopt},
     {"bitsandbytes", read_nothing},
+    {"hqq", read_nothing},
 };
 
 // MLX names no method. Modules that differ in bits say so by their shapes.
@@ -296,7 +297,7 @@ void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "quant_method",
                           msgl__json_get(&sub, "quant_method"),
                           "fp8, fbgemm_fp8, mxfp4, awq, gptq, auto-round, compressed-tensors, "
-                          "modelopt, bitsandbytes, or no quantization_config");
+                          "modelopt, bitsandbytes, hqq, or no quantization_config");
     }
     r->status = sub.status;
 }

@@ -397,7 +397,7 @@ static bool is_folder(const char *path)
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
     .types = "F32, F16 or BF16, or packed values with their scales, as FP8, INT8, AWQ, GPTQ, "
-             "AutoRound, compressed-tensors, ModelOpt, bitsandbytes, MLX and MXFP4 name them",
+             "AutoRound, compressed-tensors, ModelOpt, bitsandbytes, HQQ, MLX and MXFP4 name them",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

@@ -26,7 +26,7 @@ static void one_level(const msgl_codes *c, const msgl_code_block *b, int32_t gro
         *scale = c->divided ? *scale / c->factor : *scale * c->factor;
     }
     if (c->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)b->e[group];
-    if (c->offset == MSGL_OFFSET_MIN) *offset = number_of(c->number, b->dmin);
+    if (msgl__codes_have_dmin(c)) *offset = number_of(c->number, b->dmin);
 }
 
 void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t group, float *scale,

@@ -28,9 +28,10 @@ typedef enum msgl_scaling {
 
 // What else the value is made of.
 typedef enum msgl_offset {
-    MSGL_OFFSET_NONE, // scale * q
-    MSGL_OFFSET_ZERO, // scale * (q - e); e is a signed byte. Of one level
-    MSGL_OFFSET_MIN,  // scale * code + dmin, of two levels - dmin * e; dmin is a number as d is
+    MSGL_OFFSET_NONE,  // scale * q
+    MSGL_OFFSET_ZERO,  // scale * (q - e); e is a signed byte. Of one level
+    MSGL_OFFSET_MIN,   // scale * code + dmin, of two levels - dmin * e; dmin is a number as d is
+    MSGL_OFFSET_FLOAT, // scale * (code - dmin): a zero point that is no integer. Of one level
 } msgl_offset;
 
 // A block taken apart.
@@ -76,6 +77,12 @@ static inline int msgl__code_value(const msgl_codes *c, uint8_t code)
     return c->values != NULL ? c->values[code] : (int)code - c->zero;
 }
 
+// Whether, of one level, there is a dmin.
+static inline bool msgl__codes_have_dmin(const msgl_codes *c)
+{
+    return c->offset == MSGL_OFFSET_MIN || c->offset == MSGL_OFFSET_FLOAT;
+}
+
 // q, of all codes.
 float msgl__code_number(const msgl_codes *c, uint8_t code);
 
@@ -90,6 +97,7 @@ static inline float msgl__codes_value(const msgl_codes *c, float scale, float of
     switch (c->offset) {
     case MSGL_OFFSET_ZERO: return scale * (q - offset);
     case MSGL_OFFSET_MIN: return scale * (q + (float)c->zero) + offset;
+    case MSGL_OFFSET_FLOAT: return scale * (q + (float)c->zero - offset);
     case MSGL_OFFSET_NONE: break;
     }
     const float value = scale * q; // -0 stays where nothing is added

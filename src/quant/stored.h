@@ -44,6 +44,7 @@ typedef struct msgl_packing {
     int32_t zero;             // that codes are counted from, where there are no ZEROS
     uint32_t zeros_plus;      // that is added to each word of ZEROS first
     uint32_t zero_plus;       // that is added to each of ZEROS, which may leave its bits
+    bool strided;             // elements that are `group` apart share a scale, not neighbours
     bool divided;             // SCALES are divided by GLOBAL, not multiplied
     float factor;             // what elements are multiplied by at last; 0: nothing
     float nested_plus;        // that is added to the scales that NESTED ones make
@@ -112,6 +113,8 @@ extern const msgl_stored msgl__stored_numbers;
 // stored_codes.c: integers of `bits`, packed into words of 32 bits.
 extern const msgl_stored msgl__stored_rows, msgl__stored_affine, msgl__stored_gptq,
     msgl__stored_awq, msgl__stored_awq_rows;
+// stored_bands.c: integers of `bits`, in bands of rows of `group`. ZEROS: floats.
+extern const msgl_stored msgl__stored_bands;
 // stored_fp4.c: e2m1, the first of two in the lower half of a byte. SCALES: for each `group` of a
 // row; GLOBAL: of all.
 extern const msgl_stored msgl__stored_fp4;

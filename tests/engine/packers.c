@@ -289,6 +289,53 @@ static void pack_affine(const packer *k, tensors_out *o, const char *module, int
     free(biases);
 }
 
+// HQQ; ordered: groups of elements that are apart, not neighbours. Codes are cut into bands of
+// rows.
+static void pack_bands(const packer *k, tensors_out *o, const char *module, int rows, int cols,
+                       uint64_t *seed, float *values)
+{
+    static const char *const texts[9] = {
+        [1] = "1bit_u8", [2] = "2bit_u8", [3] = "3bit_32", [4] = "4bit_u8", [8] = "8bit_u8"};
+    const bool apart = (k->with & WITH_ORDERED) != 0;
+    const int all = rows * cols, b = k->bits, num = b == 3 ? 10 : 8 / b;
+    const int n = all / k->group, across = apart ? n : k->group, down = all / across;
+    const int steps = (down + num - 1) / num;
+    const size_t size = b == 3 ? 4 : 1;
+    uint8_t *packed = room((size_t)(steps * across) * size);
+    void *scales = room((size_t)n * 4), *zeros = room((size_t)n * 4);
+    float *scale = room((size_t)n * sizeof *scale), *zero = room((size_t)n * sizeof *zero);
+    for (int i = 0; i < n; i++) {
+        scale[i] = put_scale(scales, k->dtype, (size_t)i, 0.3f / (float)(1 << b), seed);
+        zero[i] = put_scale(zeros, k->dtype, (size_t)i, 0.5f * (float)(1 << b), seed);
+    }
+    for (int i = 0; i < all; i++) {
+        const int j = i / across, c = i % across, g = apart ? c : j;
+        const int code = draw(seed, 1 << b), at = j % steps * across + c;
+        const uint32_t bits = (uint32_t)code << b * (num - 1 - j / steps);
+        for (size_t byte = 0; byte < size; byte++) {
+            packed[(size_t)at * size + byte] |= (uint8_t)(bits >> 8 * byte);
+        }
+        values[i] = ((float)code - zero[g]) * scale[g];
+    }
+    put_matrix(o, module, ".W_q", b == 3 ? "I32" : "U8", steps, across, packed,
+               (size_t)(steps * across) * size);
+    put_matrix(o, module, ".scale", k->dtype, apart ? 1 : n, apart ? n : 1, scales,
+               (size_t)n * scale_size(k->dtype));
+    put_matrix(o, module, ".zero", k->dtype, apart ? 1 : n, apart ? n : 1, zeros,
+               (size_t)n * scale_size(k->dtype));
+    const int64_t shape[2] = {rows, cols}, two = 2, seven = 7;
+    const int32_t axis = apart ? 0 : 1;
+    out_put(o, module, ".shape", "I64", 1, &two, shape, sizeof shape);
+    out_put(o, module, ".axis", "I32", 0, NULL, &axis, sizeof axis);
+    out_put(o, module, ".packing", "U8", 1, &seven, texts[b], 7);
+    out_put(o, module, ".nbits", "I32", 0, NULL, &k->bits, sizeof k->bits);
+    free(packed);
+    free(scales);
+    free(zeros);
+    free(scale);
+    free(zero);
+}
+
 static void pack_awq(const packer *k, tensors_out *o, const char *module, int rows, int cols,
                      uint64_t *seed, float *values)
 {
@@ -445,6 +492,7 @@ static void pack_codebook(const packer *k, tensors_out *o, const char *module, i
     ", \"group_size\": " group more "}"
 #define DYNAMIC ", \"dynamic\": {\"+:.*\": {\"bits\": 8}, \"-:.*k_proj\": {}}"
 #define EXTRA ", \"extra_config\": {\".*_proj\": {\"bits\": 5, \"group_size\": 32}}"
+#define HQQ "{\"quant_method\": \"hqq\", \"skip_modules\": [\"lm_head\"]}"
 #define V2 ", \"checkpoint_format\": \"gptq_v2\""
 #define ANY ", \"sym\": false"
 #define ORDERED ", \"desc_act\": true"
@@ -523,5 +571,13 @@ const packer packers[] = {
     {"MLX 4", MLX("64", "4"), pack_affine, 4, 1, 64, NULL, "BF16", 0},
     {"MLX 6, said to be 4", MLX("128", "4"), pack_affine, 6, 1, 128, NULL, "BF16", 0},
     {"MLX 8", MLX("64", "8"), pack_affine, 8, 1, 64, NULL, "F16", 0},
+    {"HQQ 4", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", 0},
+    {"HQQ 4, groups of 128", HQQ, pack_bands, 4, 1, 128, NULL, "F16", 0},
+    {"HQQ 4, rows", HQQ, pack_bands, 4, 1, 256, NULL, "F32", 0},
+    {"HQQ 4, axis 0", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", WITH_ORDERED},
+    {"HQQ 8", HQQ, pack_bands, 8, 1, 64, NULL, "BF16", 0},
+    {"HQQ 3", NULL, pack_bands, 3, 1, 32, NULL, "F16", 0},
+    {"HQQ 2", HQQ, pack_bands, 2, 1, 32, NULL, "BF16", 0},
+    {"HQQ 1", HQQ, pack_bands, 1, 1, 64, NULL, "BF16", 0},
     {0},
 };

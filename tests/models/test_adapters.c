@@ -21,7 +21,7 @@
 #include "models/folder.h"
 #include "models/source.h"
 
-enum { MAX_TENSORS = 5 };
+enum { MAX_TENSORS = 6 };
 
 typedef struct given {
     const char *name, *type;
@@ -86,13 +86,14 @@ static void make(const folder *f, const refusal *r)
     "{\"quant_method\": \"compressed-tensors\"" more                                               \
     ", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": " bits "}}}}"
 #define MLX "{\"group_size\": 32, \"bits\": 4}"
+#define HQQ "{\"quant_method\": \"hqq\"}"
 #define BNB "{\"quant_method\": \"bitsandbytes\"}"
 #define STATE "weight.quant_state.bitsandbytes__nf4"
 
 static const int64_t SHAPE[2] = {8, 64}, OTHER[2] = {7, 64}, FORTY[2] = {8, 32},
                      NEGATIVE[2] = {8, -64};
 static const int32_t GROUPS[64] = {[5] = 2}, ORDER[64] = {[5] = 1, [6] = 1, [63] = 1},
-                     BELOW[64] = {[5] = -1}, NONE[64] = {-1};
+                     BELOW[64] = {[5] = -1}, NONE[64] = {-1}, ONE[2] = {1};
 
 static const refusal REFUSALS[] = {
     // AWQ: [cols, rows / 8].
@@ -331,6 +332,59 @@ static const refusal REFUSALS[] = {
     {BNB,
      {{"weight", "I8", {8, 16}, NULL}, {"SCB", "F32", {7}, NULL}},
      "tensor m.SCB: found F32 [7], allowed F32 [8]"},
+    // HQQ: [groups, 32] of a matrix of 8 x 64.
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"scale", "BF16", {16, 1}, NULL},
+      {"zero", "BF16", {16, 1}, NULL},
+      {"shape", "I64", {2}, SHAPE},
+      {"axis", "I32", {0}, ONE},
+      {"packing", "U8", {7}, "4bit_u8"}},
+     READ "HQQ 4-bit"},
+    {HQQ,
+     {{"W_q", "I32", {4, 16}, NULL},
+      {"scale", "F16", {1, 16}, NULL},
+      {"zero", "F32", {1, 16}, NULL},
+      {"shape", "I64", {2}, SHAPE},
+      {"axis", "I32", {1}, &ONE[1]},
+      {"packing", "U8", {7}, "3bit_32"}},
+     READ "HQQ 3-bit"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL}, {"packing", "U8", {7}, "3bit_32"}},
+     "tensor m.packing: found U8 [7], allowed 8bit_u8, 4bit_u8, 2bit_u8 or 1bit_u8 of U8, or "},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL}},
+     "tensor m.W_q: found U8 [8, 32], allowed 8bit_u8, 4bit_u8"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"packing", "U8", {7}, "4bit_u8"},
+      {"shape", "I64", {2}, OTHER}},
+     "tensor m.shape: found I64 [2], allowed I64 [2] as its .shape, of a matrix with as many"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"packing", "U8", {7}, "4bit_u8"},
+      {"shape", "I64", {2}, NEGATIVE}},
+     "tensor m.shape: found I64 [2], allowed I64 [2] as its .shape"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"packing", "U8", {7}, "4bit_u8"},
+      {"shape", "I64", {2}, SHAPE},
+      {"axis", "I32", {1}, &NONE[0]}},
+     "tensor m.axis: found I32 [1], allowed I32 [], 0 or 1"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"scale", "BF16", {16, 1}, NULL},
+      {"zero", "BF16", {1, 16}, NULL},
+      {"shape", "I64", {2}, SHAPE},
+      {"axis", "I32", {0}, ONE},
+      {"packing", "U8", {7}, "4bit_u8"}},
+     "tensor m.zero: found BF16 [1, 16], allowed F16, BF16 or F32 [16, 1]"},
+    {HQQ,
+     {{"W_q", "U8", {8, 32}, NULL},
+      {"shape", "I64", {2}, SHAPE},
+      {"axis", "I32", {0}, ONE},
+      {"packing", "U8", {7}, "4bit_u8"}},
+     "tensor m.W_q: found nothing beside it that ends in .scale"},
     // MLX: 4 bits.
     {MLX,
      {{"weight", "U32", {8, 8}, NULL},
@@ -392,7 +446,7 @@ static const refusal REFUSALS[] = {
      {{"qweight", "I32", {8, 8}, NULL}},
      "tensor m.qweight: found I32 [8, 8], allowed F32, F16 or BF16, or packed values with their "
      "scales, as FP8, INT8, AWQ"},
-    {BNB, {{"W_q", "U8", {8, 8}, NULL}}, "tensor m.W_q: found U8 [8, 8], allowed F32"},
+    {BNB, {{"W_q", "I8", {8, 8}, NULL}}, "tensor m.W_q: found I8 [8, 8], allowed F32"},
     {AWQ("gemm"),
      {{"qweight", "I16", {8, 8}, NULL}},
      "tensor m.qweight: found I16 [8, 8], allowed F32"},

@@ -20,12 +20,25 @@ enum { ROWS = 32, COLS = 64 };
 
 static const struct {
     const char *folder, *form;
-    bool kept;
+    bool kept; // not: groups of 16 columns, or of elements that are apart
 } CASES[] = {
-    {"auto_round_gptq_4", "GPTQ", true},      {"auto_round_gptq_3", "GPTQ", true},
-    {"auto_round_gptq_5_sym", "GPTQ", false}, // groups of 16
-    {"auto_round_gptqmodel_4", "GPTQ", true}, {"auto_round_2", "GPTQ", false},
-    {"auto_round_8_among_4", "GPTQ", true},   {"auto_round_awq", "AWQ", true},
+    {"auto_round_gptq_4", "GPTQ", true},
+    {"auto_round_gptq_3", "GPTQ", true},
+    {"auto_round_gptq_5_sym", "GPTQ", false},
+    {"auto_round_gptqmodel_4", "GPTQ", true},
+    {"auto_round_2", "GPTQ", false},
+    {"auto_round_8_among_4", "GPTQ", true},
+    {"auto_round_awq", "AWQ", true},
+    {"hqq_4", "HQQ", true},
+    {"hqq_4_two_rows", "HQQ", true},
+    {"hqq_4_axis_0", "HQQ", false},
+    {"hqq_8", "HQQ", true},
+    {"hqq_3", "HQQ", true},
+    {"hqq_3_axis_0", "HQQ", false},
+    {"hqq_2", "HQQ", true},
+    {"hqq_1", "HQQ", true},
+    {"hqq_6", "HQQ", true},
+    {"hqq_1_58", "HQQ", true},
 };
 
 static void read_values(const char *folder, float *values)
@@ -52,7 +65,7 @@ static void check_matrix(const char *folder, const msgl_tensor *t, bool kept, co
 {
     const msgl_packed p = {&t->packing, t->data, ROWS, COLS};
     msgl_codes codes;
-    assert_int_equal(msgl__stored_codes(&p, 0, COLS, &codes), kept);
+    assert_int_equal(msgl__stored_codes(&p, 0, COLS, NULL, &codes), kept);
     const msgl_blocks b = {"", 32, sizeof(msgl_code_part), &codes, NULL};
     for (size_t r = 0; r < ROWS; r++, want += COLS) {
         float got[COLS];

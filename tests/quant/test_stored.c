@@ -154,7 +154,7 @@ static void test_gptq_zero_plus(void **state)
         want[c] = (float)((c == 5 ? 1 : c == 6 ? 2 : c == 7 ? 3 : 0) - 256);
     check(&wide, 3, want);
     msgl_codes codes;
-    assert_false(msgl__stored_codes(&wide, 0, 32, &codes));
+    assert_false(msgl__stored_codes(&wide, 0, 32, NULL, &codes));
 }
 
 // 3 bits: 32 codes in 3 words, of which number 10 and 21 cross words; and a column's group is what
@@ -217,6 +217,32 @@ static void test_affine(void **state)
                               .sides[MSGL_BIASES] = side(biases, sizeof biases, MSGL_NUMBER_F32)};
     const msgl_packed p = {&how, (const uint8_t *)words, 1, 32};
     check(&p, 0, want);
+}
+
+// HQQ, 4 bits: band 0 of the rows [4, 4] is in the upper halves; a matrix of 2 x 8 has two groups
+// in a row, or with `strided` a scale for every fourth element.
+static void test_bands(void **state)
+{
+    (void)state;
+    static const uint8_t codes[8] = {0x08, 0x19, 0x2a, 0x3b, 0x4c, 0x5d, 0x6e, 0x7f};
+    static const float scales[4] = {1, 2, -0.5f, 0.25f}, zeros[4] = {0, 7.5f, 0.1f, -3};
+    msgl_packing how = {.form = &msgl__stored_bands,
+                        .bits = 4,
+                        .group = 4,
+                        .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                        .sides[MSGL_ZEROS] = side(zeros, sizeof zeros, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, codes, 2, 8};
+    for (int strided = 0; strided < 2; strided++) {
+        how.strided = strided;
+        for (int r = 0; r < 2; r++) {
+            float want[8];
+            for (int c = 0; c < 8; c++) {
+                const int e = r * 8 + c, s = strided ? e % 4 : e / 4;
+                want[c] = ((float)e - zeros[s]) * scales[s];
+            }
+            check(&p, (size_t)r, want);
+        }
+    }
 }
 
 // NVFP4: 0 .5 1 1.5 2 3 4 6 are 10 32 54 76; a scale of 2 and a global one of 8 give code 1 0.125.
@@ -504,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_numbers),        cmocka_unit_test(test_affine),
         cmocka_unit_test(test_codes_of_rows),  cmocka_unit_test(test_codes_of_others),
         cmocka_unit_test(test_gptq_zero_plus), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_bands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

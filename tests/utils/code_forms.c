@@ -21,21 +21,21 @@ static void put(code_form *out, const msgl_codes *c, const char *what)
 }
 
 // Each type of scales with each offset and span, and each number of bits with each offset.
-enum { PLAIN_FORMS = 3 * 3 * 5, OTHER_FORMS = 7 };
+enum { PLAIN_FORMS = 4 * 3 * 5, OTHER_FORMS = 7 };
 
 static void put_plain(int i, code_form *out)
 {
     static const int BITS[] = {2, 3, 4, 5, 6, 8}, SPANS[] = {32, 64, 128, 256, 0};
-    static const char *const WHAT[3][3] = {{"f32", "f32_zero", "f32_min"},
-                                           {"f16", "f16_zero", "f16_min"},
-                                           {"bf16", "bf16_zero", "bf16_min"}};
-    const int offset = i % 3, number = i / 3 % 3, bits = BITS[(i / 3 + i / 18) % 6];
+    static const char *const WHAT[3][4] = {{"f32", "f32_zero", "f32_min", "f32_float"},
+                                           {"f16", "f16_zero", "f16_min", "f16_float"},
+                                           {"bf16", "bf16_zero", "bf16_min", "bf16_float"}};
+    const int offset = i % 4, number = i / 4 % 3, bits = BITS[(i / 4 + i / 24) % 6];
     const msgl_codes c = {.bits = bits,
                           .group = 32,
                           .zero = offset == MSGL_OFFSET_MIN && bits < 8 ? 0 : 1 << (bits - 1),
                           .offset = (msgl_offset)offset,
                           .number = (msgl_number)number,
-                          .span = SPANS[i / 9]};
+                          .span = SPANS[i / 12]};
     put(out, &c, WHAT[number][offset]);
 }
 
@@ -110,6 +110,17 @@ static uint32_t draw_number(uint64_t *seed, msgl_number type)
     }
 }
 
+// A zero point that is no integer: among the codes, or as far below or above them as they reach.
+static uint32_t draw_zero(uint64_t *seed, const msgl_codes *c)
+{
+    const float codes = (float)(1 << c->bits), v = codes * (msgl__random_unit(seed) * 3 - 1);
+    uint32_t bits;
+    if (c->number == MSGL_NUMBER_F16) return msgl__f32_to_f16(v);
+    if (c->number == MSGL_NUMBER_BF16) return msgl__f32_to_bf16(v);
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
 // 32 columns; scale and offset stay as they are within a span.
 static void draw_part(uint64_t *seed, const msgl_codes *c, bool first, msgl_code_part *part)
 {
@@ -119,7 +130,7 @@ static void draw_part(uint64_t *seed, const msgl_codes *c, bool first, msgl_code
     }
     if (!first) return;
     part->d = draw_number(seed, c->number);
-    part->dmin = draw_number(seed, c->number);
+    part->dmin = c->offset == MSGL_OFFSET_FLOAT ? draw_zero(seed, c) : draw_number(seed, c->number);
     for (int i = 0; i < 2; i++) part->c[i] = (uint8_t)draw_number(seed, c->number);
     part->e[0] = (uint8_t)(below(seed, 1 << c->bits) - (1 << (c->bits - 1)));
 }

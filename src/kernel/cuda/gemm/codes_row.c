@@ -73,7 +73,9 @@ static void put_scales(const msgl_codes_row *l, uint8_t *row, uint32_t column,
         if (column % (uint32_t)l->span != 0) return;
         memcpy(row + l->d + i * size, size == 1 ? &b->c[group] : (const uint8_t *)&b->d, size);
         if (l->offset == MSGL_OFFSET_ZERO) row[l->dmin + i] = b->e[group];
-        if (l->offset == MSGL_OFFSET_MIN) memcpy(row + l->dmin + i * size, &b->dmin, size);
+        if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
+            memcpy(row + l->dmin + i * size, &b->dmin, size);
+        }
         return;
     }
     const uint32_t block = column / MSGL_MAX_BLOCK, g = column / (uint32_t)l->group;

@@ -166,7 +166,7 @@ MSGL_BOTH void msgl__codes_row_scale(const msgl_codes_row *l, const uint8_t *row
                  : l->divided                     ? MSGL_DIV(d, l->factor)
                                                   : MSGL_MUL(d, l->factor);
         if (l->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)row[l->dmin + i];
-        if (l->offset == MSGL_OFFSET_MIN) {
+        if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
             *offset = msgl__codes_row_number(l->number, row + l->dmin, i);
         }
         return;
@@ -190,6 +190,9 @@ MSGL_BOTH float msgl__codes_row_value(const msgl_codes_row *l, float scale, floa
     if (l->offset == MSGL_OFFSET_ZERO) return MSGL_MUL(scale, MSGL_ADD(q, -offset));
     if (l->offset == MSGL_OFFSET_MIN) {
         return MSGL_ADD(MSGL_MUL(scale, MSGL_ADD(q, (float)l->zero)), offset);
+    }
+    if (l->offset == MSGL_OFFSET_FLOAT) {
+        return MSGL_MUL(scale, MSGL_ADD(MSGL_ADD(q, (float)l->zero), -offset));
     }
     const float value = MSGL_MUL(scale, q);
     return l->factor_last ? MSGL_MUL(value, l->factor) : value;
