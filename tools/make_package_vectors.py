@@ -8,7 +8,8 @@ Each case is a folder: model.safetensors with the tensors of one module m, a mat
 and packed by the package on the CPU; config.json with the quantization_config; and values.bin, the matrix in f32 as the
 package's own code expands it, its scales made f32 first where that code computes in their type. Names make only those cases.
 
-PyPI packages: torch 2.15.0, numpy 2.4.6, safetensors 0.8.0, transformers 5.24.0, auto-round 0.16.1, hqq 0.2.8.post1. Nothing of them is needed
+PyPI packages: torch 2.15.0, numpy 2.4.6, safetensors 0.8.0, transformers 5.24.0, auto-round 0.16.1, hqq 0.2.8.post1, torchao 0.18.0.
+Nothing of them is needed
 to build, run or test minisgl. Python 3.11, x86-64, one minute.
 """
 import json
@@ -91,6 +92,67 @@ def hqq(seed, bits, group, axis, dtype=torch.bfloat16):
     return packed.state_dict(), config, Quantizer.dequantize(packed.W_q, meta)
 
 
+# ---- torchao ----
+
+
+def torchao(seed, settings, dtype=torch.bfloat16):
+    """A layer that torchao has quantised, flattened as transformers saves it."""
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import quantize_
+
+    model = nn.ModuleDict({"m": linear(seed, dtype)})
+    quantize_(model, settings)
+    tensors, metadata = flatten_tensor_state_dict(model.state_dict())
+    weight = model["m"].weight
+    if type(weight).__name__ == "IntxUnpackedToInt8Tensor":  # whose dequantize() has its dtype
+        weight = weight.to(torch.float32)
+        values = weight.dequantize()
+    else:
+        values = weight.dequantize(torch.float32)
+    return bare(tensors), {"quant_method": "torchao"}, values, metadata
+
+
+def bare(tensors):
+    """Names without their module."""
+    return {name.removeprefix("m."): t for name, t in tensors.items()}
+
+
+def torchao_int4(seed, group, dtype=torch.bfloat16):
+    """Int4Tensor, which torchao itself makes with mslk's kernels alone: its fields as that fills them, numbers from -8 to 7 two
+    in a byte with the first in the lower half (mslk's and FBGEMM's pack_int4); expanded by torchao's own function."""
+    from torchao.prototype.gptq.api import _int4_row_dequantize_zp
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import Int4Tensor
+
+    w = linear(seed).weight.data.reshape(ROWS, -1, group)
+    low, high = w.amin(2), w.amax(2)
+    scale = ((high - low) / 15).to(dtype)
+    zero = (low + scale.float() * 8).to(dtype)
+    numbers = ((w - zero.float()[..., None]) / scale.float()[..., None]).round().clamp(-8, 7).reshape(ROWS, COLS).to(torch.int8)
+    packed = (numbers[:, ::2] & 15) | (numbers[:, 1::2] << 4)
+    scale, zero = scale.t().contiguous(), zero.t().contiguous()
+    tensors, metadata = flatten_tensor_state_dict({"m.weight": Int4Tensor(packed, scale, zero, [1, group], torch.Size((ROWS, COLS)))})
+    return bare(tensors), {"quant_method": "torchao"}, _int4_row_dequantize_zp(numbers, scale.float(), zero.float(), group), metadata
+
+
+def torchao_cases():
+    from torchao.quantization import (Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, PerAxis, PerGroup,
+                                      PerRow, PerTensor)
+
+    asymmetric = MappingType.ASYMMETRIC
+    return {
+        "torchao_int4": lambda: torchao_int4(20, 32),
+        "torchao_int4_f32": lambda: torchao_int4(21, 64, torch.float32),
+        "torchao_int8": lambda: torchao(22, Int8WeightOnlyConfig(granularity=PerRow())),
+        "torchao_int8_tensor": lambda: torchao(23, Int8WeightOnlyConfig(granularity=PerTensor()), torch.float32),
+        "torchao_intx_4": lambda: torchao(24, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))),
+        "torchao_intx_3": lambda: torchao(
+            25, IntxWeightOnlyConfig(weight_dtype=torch.int3, granularity=PerAxis(0), mapping_type=asymmetric), torch.float32),
+        "torchao_fp8": lambda: torchao(26, Float8WeightOnlyConfig()),
+        "torchao_fp8_tensor": lambda: torchao(27, Float8WeightOnlyConfig(granularity=PerTensor())),
+    }
+
+
 CASES = {
     "auto_round_gptq_4": lambda: auto_round_gptq(1, "auto_round:auto_gptq", 4, 32, False),
     "auto_round_gptq_3": lambda: auto_round_gptq(2, "auto_round:auto_gptq", 3, 64, False),
@@ -114,7 +176,7 @@ CASES = {
 
 def main():
     out = Path(sys.argv[1])
-    for name, make in CASES.items():
+    for name, make in (CASES | torchao_cases()).items():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         tensors, config, values, *metadata = make()

@@ -14,11 +14,13 @@ enum { NAME_BYTES = 512 };
 static const int64_t MAX_DIM = (int64_t)1 << 31;
 
 static const msgl_adapter *const ADAPTERS[] = {
-    &msgl__adapter_fp8,      &msgl__adapter_mxfp8,        &msgl__adapter_int8,
-    &msgl__adapter_bnb_int8, &msgl__adapter_awq,          &msgl__adapter_gptq,
-    &msgl__adapter_packed,   &msgl__adapter_gpt_oss,      &msgl__adapter_mxfp4,
-    &msgl__adapter_nvfp4,    &msgl__adapter_modelopt_fp4, &msgl__adapter_nf4,
-    &msgl__adapter_bnb_fp4,  &msgl__adapter_mlx,          &msgl__adapter_hqq,
+    &msgl__adapter_fp8,       &msgl__adapter_mxfp8,        &msgl__adapter_int8,
+    &msgl__adapter_bnb_int8,  &msgl__adapter_awq,          &msgl__adapter_gptq,
+    &msgl__adapter_packed,    &msgl__adapter_gpt_oss,      &msgl__adapter_mxfp4,
+    &msgl__adapter_nvfp4,     &msgl__adapter_modelopt_fp4, &msgl__adapter_nf4,
+    &msgl__adapter_bnb_fp4,   &msgl__adapter_mlx,          &msgl__adapter_hqq,
+    &msgl__adapter_ao_int4,   &msgl__adapter_ao_int8,      &msgl__adapter_ao_intx,
+    &msgl__adapter_ao_float8,
 };
 
 const msgl_adapter *const *msgl__adapters(int *count)
@@ -28,8 +30,7 @@ const msgl_adapter *const *msgl__adapters(int *count)
 }
 
 // Suffixes of what only packers write.
-static const char *const PACKED[] = {".qweight", ".weight_packed", "_blocks", ".W_q",
-                                     "._weight_qdata"};
+static const char *const PACKED[] = {".qweight", ".weight_packed", "_blocks", ".W_q", "_qdata"};
 
 static const struct {
     const char *type;
@@ -67,8 +68,7 @@ static int missing(const msgl_adapting *a, const char *name, const char *types)
                          msgl__printable(a->t->name, shown, sizeof shown), name, types);
 }
 
-// Whether one of the words is this type.
-static bool is_among(const char *types, const char *type)
+bool msgl__is_among(const char *types, const char *type)
 {
     const size_t n = strlen(type);
     for (const char *at = types; (at = strstr(at, type)) != NULL; at += n) {
@@ -100,7 +100,7 @@ int msgl__take_side(msgl_adapting *a, msgl_role role, const char *name, const ch
     msgl_tensor *s = msgl__beside(a, name);
     char shape[80], allowed[160];
     if (s == NULL) return missing(a, name, types);
-    if (!is_among(types, s->type) || s->ndim != ndim ||
+    if (!msgl__is_among(types, s->type) || s->ndim != ndim ||
         memcmp(s->dims, dims, (size_t)ndim * sizeof *dims) != 0) {
         snprintf(allowed, sizeof allowed, "%s %s", types,
                  msgl__shape_show(dims, ndim, shape, sizeof shape));
@@ -138,7 +138,7 @@ int msgl__take_scales(msgl_adapting *a, const char *name, const char *types, int
     msgl_packing *p = &a->t->packing;
     int64_t d[2];
     const int64_t grid[2] = {(rows + block[0] - 1) / block[0], (cols + block[1] - 1) / block[1]};
-    bool good = two_dims(s, d) && is_among(types, s->type);
+    bool good = two_dims(s, d) && msgl__is_among(types, s->type);
     if (good && d[0] == 1 && d[1] == 1) {
         p->group_rows = (size_t)rows, p->group = (size_t)cols;
     } else if (good && d[0] == grid[0] && d[1] == grid[1]) {
@@ -175,10 +175,9 @@ static bool ends_with(const char *s, const char *suffix)
 static int claim(msgl_adapting *a, const msgl_adapter *with)
 {
     msgl_tensor *t = a->t;
-    if (t->loadable || t->is_side || t->ndim != with->ndim || !is_among(with->type, t->type) ||
-        !ends_with(t->name, with->suffix)) {
-        return 0;
-    }
+    if (t->loadable || t->is_side || !ends_with(t->name, with->suffix)) return 0;
+    if (with->ndim != 0 && t->ndim != with->ndim) return 0;
+    if (with->type != NULL && !msgl__is_among(with->type, t->type)) return 0;
     a->module = strlen(t->name) - strlen(with->suffix);
     for (int32_t i = 0; i < t->ndim; i++) {
         if (t->dims[i] > 0 && t->dims[i] < MAX_DIM) continue;

@@ -23,9 +23,9 @@ typedef struct msgl_adapter {
     const char *from; // who writes it
     uint32_t bits;    // of a code, as a set: 1 << 4 | 1 << 8 is 4 or 8
     int32_t group;    // elements that share a scale of 8 bits; 0: the file says what they share
-    const char *suffix, *type; // ".qweight" and "I32", or "U8 or I32"
-    int32_t ndim;
-    const char *named; // behind MODULE, what the model calls it; NULL: as the file does
+    const char *suffix, *type; // ".qweight" and "I32", or "U8 or I32"; a NULL type: any
+    int32_t ndim;              // 0: any
+    const char *named;         // behind MODULE, what the model calls it; NULL: as the file does
     // Fills the tensor's packing, shape and loadable: 1. 0: not this adapter's. Negative: an error.
     int (*claim)(msgl_adapting *a);
 } msgl_adapter;
@@ -52,6 +52,8 @@ void msgl__take_unused(const msgl_adapting *a, const char *name);
 // groups.
 int msgl__take_scales(msgl_adapting *a, const char *name, const char *types, int64_t rows,
                       int64_t cols, const int64_t block[2]);
+// Whether the type is one of the words: of "F32, F16 or BF16".
+bool msgl__is_among(const char *types, const char *type);
 // "FILE: tensor NAME: found TYPE SHAPE, allowed ALLOWED" of a tensor.
 int msgl__adapt_error(const msgl_adapting *a, const msgl_tensor *t, const char *allowed);
 // It is a matrix of rows x cols.
@@ -65,6 +67,9 @@ extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_p
     msgl__adapter_mlx;
 // adapt_hqq.c: integers of 1 to 8 bits whose zero points are floats.
 extern const msgl_adapter msgl__adapter_hqq;
+// adapt_torchao.c: tensors of torchao's classes.
+extern const msgl_adapter msgl__adapter_ao_int4, msgl__adapter_ao_int8, msgl__adapter_ao_intx,
+    msgl__adapter_ao_float8;
 // adapt_fp4.c: e2m1 with scales.
 extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_mxfp4, msgl__adapter_nvfp4,
     msgl__adapter_modelopt_fp4;

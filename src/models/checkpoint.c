@@ -95,6 +95,7 @@ void msgl__tensor_list_free(msgl_tensor_list *l)
     for (size_t i = 0; i < l->count; i++) {
         msgl__free(l->at[i].name);
         msgl__free(l->at[i].label);
+        msgl__free(l->at[i].note);
     }
     msgl__free(l->at);
     *l = (msgl_tensor_list){0};

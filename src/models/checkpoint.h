@@ -27,6 +27,7 @@ typedef struct msgl_tensor {
     const char *type;     // of the elements, as the file calls it; static
     bool loadable;        // they can become weights: `packing` and `dtype` say how
     msgl_packing packing; // without a form: they stand one by one, as dtype
+    char *note; // what the file's header says of it beside its entry, as JSON; NULL: nothing
     const char *packed; // what those who write such a packing call it; NULL: `type` says it; static
     msgl_dtype dtype;
     int32_t ndim;

@@ -261,6 +261,7 @@ static const struct {
     {"modelopt_fp4", read_modelopt},
     {"bitsandbytes", read_nothing},
     {"hqq", read_nothing},
+    {"torchao", read_nothing},
 };
 
 // MLX names no method. Modules that differ in bits say so by their shapes.
@@ -297,7 +298,7 @@ void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "quant_method",
                           msgl__json_get(&sub, "quant_method"),
                           "fp8, fbgemm_fp8, mxfp4, awq, gptq, auto-round, compressed-tensors, "
-                          "modelopt, bitsandbytes, hqq, or no quantization_config");
+                          "modelopt, bitsandbytes, hqq, torchao, or no quantization_config");
     }
     r->status = sub.status;
 }

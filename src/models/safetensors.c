@@ -157,18 +157,31 @@ static int check_cover(const char *file, msgl_tensor *list, size_t count, const 
     return 0;
 }
 
+// What __metadata__ says of a tensor that torchao flattened: of MODULE._weight_qdata its member
+// MODULE.weight, a JSON text. NULL: nothing.
+static const char *note_of(const json_t *metadata, const char *name, char *key, size_t size)
+{
+    static const char SUFFIX[] = "._weight_qdata";
+    const size_t n = strlen(name), suffix = sizeof SUFFIX - 1;
+    if (n < suffix || strcmp(name + n - suffix, SUFFIX) != 0) return NULL;
+    const int length = snprintf(key, size, "%.*s.weight", (int)(n - suffix), name);
+    if (length < 0 || (size_t)length >= size) return NULL;
+    return json_string_value(json_object_get(metadata, key));
+}
+
 static int parse_header(json_t *root, const uint8_t *data, size_t data_size, const char *file,
                         int32_t file_index, msgl_tensor_list *list, msgl_err *err)
 {
     const size_t first = list->count;
     int code = msgl__tensor_list_grow(list, json_object_size(root), file, err);
     if (code != 0) return code;
+    const json_t *metadata = json_object_get(root, "__metadata__");
     const char *key;
     json_t *value;
     json_object_foreach(root, key, value)
     {
         if (strcmp(key, "__metadata__") == 0) continue;
-        char name[96];
+        char name[96], noted[512];
         const entry_ctx c = {.file = file,
                              .name = msgl__printable(key, name, sizeof name),
                              .data_size = data_size,
@@ -180,6 +193,10 @@ static int parse_header(json_t *root, const uint8_t *data, size_t data_size, con
         t->name = msgl__strdup(key);
         if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
         list->count++;
+        const char *note = note_of(metadata, key, noted, sizeof noted);
+        if (note == NULL) continue;
+        t->note = msgl__strdup(note);
+        if (t->note == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
     }
     return check_cover(file, list->at + first, list->count - first, data, data_size, err);
 }
@@ -397,7 +414,8 @@ static bool is_folder(const char *path)
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
     .types = "F32, F16 or BF16, or packed values with their scales, as FP8, INT8, AWQ, GPTQ, "
-             "AutoRound, compressed-tensors, ModelOpt, bitsandbytes, HQQ, MLX and MXFP4 name them",
+             "AutoRound, compressed-tensors, ModelOpt, bitsandbytes, HQQ, torchao, MLX and MXFP4 "
+             "name them",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

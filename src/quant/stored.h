@@ -112,7 +112,7 @@ extern const msgl_stored msgl__stored_blocks;
 extern const msgl_stored msgl__stored_numbers;
 // stored_codes.c: integers of `bits`, packed into words of 32 bits.
 extern const msgl_stored msgl__stored_rows, msgl__stored_affine, msgl__stored_gptq,
-    msgl__stored_awq, msgl__stored_awq_rows;
+    msgl__stored_awq, msgl__stored_awq_rows, msgl__stored_int4;
 // stored_bands.c: integers of `bits`, in bands of rows of `group`. ZEROS: floats.
 extern const msgl_stored msgl__stored_bands;
 // stored_fp4.c: e2m1, the first of two in the lower half of a byte. SCALES: for each `group` of a

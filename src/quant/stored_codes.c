@@ -3,6 +3,8 @@
 // Integers of 2 to 8 bits, packed into little-endian words of 32 bits, with a scale and a zero
 // point for each group of a row's columns. The forms differ in where a row's codes are, and where a
 // group's scale and zero point.
+#include <string.h>
+
 #include "quant/internal.h"
 #include "quant/stored.h"
 
@@ -220,6 +222,59 @@ static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_cod
 
 const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows,
                                          codes_affine,  split_affine,  NULL};
+
+// torchao's Int4Tensor: [rows, cols / 2] bytes, the first of two columns in the lower half, as
+// numbers from -8 to 7. SCALES and ZEROS [groups, rows]; the zero point is the value of number 0.
+// value: (number + 8) * scale + (zero point - 8 * scale), in torchao's own steps
+// (_int4_row_dequantize_zp, 0.18.0), so codes keep the latter, in f32.
+static float least_of(const msgl_packed *p, size_t at, float scale)
+{
+    return msgl__side_at(p, MSGL_ZEROS, at) - scale * 8;
+}
+
+static uint8_t int4_at(const msgl_packed *p, size_t row, size_t col)
+{
+    return (p->data[row * (p->cols / 2) + col / 2] >> (col % 2 * 4) & 15) ^ 8;
+}
+
+static void expand_int4(const msgl_packed *p, size_t row, size_t from, size_t n, float *values)
+{
+    const size_t group = p->how->group, end = from + n;
+    for (size_t col = from; col < end;) {
+        const size_t at = col / group * p->rows + row, stop = (col / group + 1) * group;
+        const float scale = msgl__side_at(p, MSGL_SCALES, at), least = least_of(p, at, scale);
+        for (; col < stop && col < end; col++) {
+            values[col - from] = (float)int4_at(p, row, col) * scale + least;
+        }
+    }
+}
+
+static void span_int4(const msgl_packed *p, size_t begin, size_t end, size_t *from, size_t *bytes)
+{
+    (void)p; // rows are whole bytes
+    *from = begin / 2;
+    *bytes = (end + 1) / 2 - begin / 2;
+}
+
+static bool codes_int4(const msgl_packed *p, msgl_codes *out)
+{
+    (void)p;
+    *out =
+        (msgl_codes){.bits = 4, .group = 32, .offset = MSGL_OFFSET_MIN, .number = MSGL_NUMBER_F32};
+    return true;
+}
+
+static void split_int4(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const size_t at = from / p->how->group * p->rows + row;
+    const float scale = msgl__side_at(p, MSGL_SCALES, at), least = least_of(p, at, scale);
+    for (size_t i = 0; i < 32; i++) out->codes[i] = int4_at(p, row, from + i);
+    memcpy(&out->d, &scale, sizeof out->d);
+    memcpy(&out->dmin, &least, sizeof out->dmin);
+}
+
+const msgl_stored msgl__stored_int4 = {"Int4Tensor", expand_int4, span_int4,
+                                       codes_int4,   split_int4,  NULL};
 
 // ---- GPTQ: codes down the rows of [cols, rows] ----
 

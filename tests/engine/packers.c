@@ -41,6 +41,27 @@ void out_put(tensors_out *o, const char *module, const char *suffix, const char 
     o->n += n;
 }
 
+void out_note(tensors_out *o, const char *module, const char *text)
+{
+    char name[200];
+    json_t *metadata = json_object_get(o->header, "__metadata__");
+    if (metadata == NULL) {
+        metadata = json_object();
+        assert_int_equal(json_object_set_new(o->header, "__metadata__", metadata), 0);
+    }
+    snprintf(name, sizeof name, "%s.weight", module);
+    assert_int_equal(json_object_set_new(metadata, name, json_string(text)), 0);
+}
+
+// torchao's: the class, and the elements that share a scale.
+static void note_class(tensors_out *o, const char *module, const char *type, int rows, int cols)
+{
+    char text[200];
+    snprintf(text, sizeof text, "{\"_type\": \"%s\", \"_data\": {\"block_size\": [%d, %d]}}", type,
+             rows, cols);
+    out_note(o, module, text);
+}
+
 static void put_matrix(tensors_out *o, const char *module, const char *suffix, const char *dtype,
                        int rows, int cols, const void *bytes, size_t n)
 {
@@ -112,14 +133,17 @@ static void pack_numbers(const packer *k, tensors_out *o, const char *module, in
             values[i] = msgl__e4m3_to_f32(codes[i]) * scale[at];
         }
     }
-    put_matrix(o, module, ".weight", integers ? "I8" : "F8_E4M3", rows, cols, codes,
-               (size_t)(rows * cols));
+    const bool torchao = strcmp(k->scale, "._weight_scale") == 0;
+    put_matrix(o, module, torchao ? "._weight_qdata" : ".weight", integers ? "I8" : "F8_E4M3", rows,
+               cols, codes, (size_t)(rows * cols));
+    if (torchao) note_class(o, module, integers ? "Int8Tensor" : "Float8Tensor", gr, g);
     const int64_t dims[2] = {down, across};
     const int32_t ndim = bnb || n == 1 ? 1 : 2;
     out_put(o, module, k->scale, k->dtype, n == 1 && (k->with & WITH_OTHER) ? 0 : ndim, dims,
             scales, (size_t)n * scale_size(k->dtype));
     if ((k->with & WITH_ZEROS))
-        out_put(o, module, ".weight_zero_point", "I8", ndim, dims, zeros, (size_t)n);
+        out_put(o, module, torchao ? "._weight_zero_point" : ".weight_zero_point", "I8", ndim, dims,
+                zeros, (size_t)n);
     if ((k->with & WITH_OTHER)) out_put(o, module, ".input_scale", "F32", 0, NULL, "\0\0\200?", 4);
     if (bnb) out_put(o, module, ".weight_format", "U8", 0, NULL, "", 1);
     free(codes);
@@ -261,6 +285,35 @@ static void pack_gptq(const packer *k, tensors_out *o, const char *module, int r
     free_grouped(&g);
 }
 
+// torchao's Int4Tensor; a zero point is what number 0 stands for.
+static void pack_int4(const packer *k, tensors_out *o, const char *module, int rows, int cols,
+                      uint64_t *seed, float *values)
+{
+    const int groups = cols / k->group, n = rows * groups;
+    uint8_t *codes = room((size_t)(rows * cols / 2));
+    void *scales = room((size_t)n * 4), *zeros = room((size_t)n * 4);
+    for (int i = 0; i < n; i++) { // [groups, rows]
+        const int r = i % rows, first = i / rows * k->group;
+        const float scale = put_scale(scales, k->dtype, (size_t)i, 0.02f, seed);
+        const float zero = put_scale(zeros, k->dtype, (size_t)i, 0.01f, seed);
+        const float least = zero - 8 * scale;
+        for (int c = first; c < first + k->group; c++) {
+            const int number = draw(seed, 16) - 8, at = r * cols + c;
+            codes[at / 2] |= (uint8_t)((number & 15) << at % 2 * 4);
+            values[at] = (float)(number + 8) * scale + least;
+        }
+    }
+    put_matrix(o, module, "._weight_qdata", "I8", rows, cols / 2, codes, (size_t)(rows * cols / 2));
+    put_matrix(o, module, "._weight_scale", k->dtype, groups, rows, scales,
+               (size_t)n * scale_size(k->dtype));
+    put_matrix(o, module, "._weight_zero_point", k->dtype, groups, rows, zeros,
+               (size_t)n * scale_size(k->dtype));
+    note_class(o, module, "Int4Tensor", 1, k->group);
+    free(codes);
+    free(scales);
+    free(zeros);
+}
+
 // MLX: scales of both signs.
 static void pack_affine(const packer *k, tensors_out *o, const char *module, int rows, int cols,
                         uint64_t *seed, float *values)
@@ -305,7 +358,7 @@ static void pack_bands(const packer *k, tensors_out *o, const char *module, int 
     void *scales = room((size_t)n * 4), *zeros = room((size_t)n * 4);
     float *scale = room((size_t)n * sizeof *scale), *zero = room((size_t)n * sizeof *zero);
     for (int i = 0; i < n; i++) {
-        scale[i] = put_scale(scales, k->dtype, (size_t)i, 0.3f / (float)(1 << b), seed);
+        scale[i] = put_scale(scales, k->dtype, (size_t)i, 0.2f / (float)(1 << b), seed);
         zero[i] = put_scale(zeros, k->dtype, (size_t)i, 0.5f * (float)(1 << b), seed);
     }
     for (int i = 0; i < all; i++) {
@@ -493,6 +546,7 @@ static void pack_codebook(const packer *k, tensors_out *o, const char *module, i
 #define DYNAMIC ", \"dynamic\": {\"+:.*\": {\"bits\": 8}, \"-:.*k_proj\": {}}"
 #define EXTRA ", \"extra_config\": {\".*_proj\": {\"bits\": 5, \"group_size\": 32}}"
 #define HQQ "{\"quant_method\": \"hqq\", \"skip_modules\": [\"lm_head\"]}"
+#define TORCHAO "{\"quant_method\": \"torchao\", \"quant_type\": {}}"
 #define V2 ", \"checkpoint_format\": \"gptq_v2\""
 #define ANY ", \"sym\": false"
 #define ORDERED ", \"desc_act\": true"
@@ -571,6 +625,12 @@ const packer packers[] = {
     {"MLX 4", MLX("64", "4"), pack_affine, 4, 1, 64, NULL, "BF16", 0},
     {"MLX 6, said to be 4", MLX("128", "4"), pack_affine, 6, 1, 128, NULL, "BF16", 0},
     {"MLX 8", MLX("64", "8"), pack_affine, 8, 1, 64, NULL, "F16", 0},
+    {"torchao INT4", TORCHAO, pack_int4, 4, 1, 128, NULL, "BF16", 0},
+    {"torchao INT4, groups of 32", TORCHAO, pack_int4, 4, 1, 32, NULL, "F32", 0},
+    {"torchao INT8", TORCHAO, pack_numbers, 8, 1, 0, "._weight_scale", "F32", 0},
+    {"torchao INT8, zero points", TORCHAO, pack_numbers, 8, 1, 32, "._weight_scale", "BF16",
+     WITH_ZEROS},
+    {"torchao FP8", TORCHAO, pack_numbers, 0, 1, 0, "._weight_scale", "F32", 0},
     {"HQQ 4", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", 0},
     {"HQQ 4, groups of 128", HQQ, pack_bands, 4, 1, 128, NULL, "F16", 0},
     {"HQQ 4, rows", HQQ, pack_bands, 4, 1, 256, NULL, "F32", 0},

@@ -24,6 +24,9 @@ void out_close(tensors_out *o);
 void out_put(tensors_out *o, const char *module, const char *suffix, const char *dtype,
              int32_t ndim, const int64_t *dims, const void *bytes, size_t n);
 
+// What the header's __metadata__ says of `module`.weight.
+void out_note(tensors_out *o, const char *module, const char *text);
+
 // What some have. WITH_ORDERED: columns in an order of groups of any size, each matrix in its own;
 // WITH_SHUFFLED: in one of equal groups, as quantisers write it, all matrices the same. WITH_OTHER,
 // WITH_THIRD: the form's second and third variant, which its function says.

@@ -23,6 +23,7 @@
 
 enum { MAX_TENSORS = 6 };
 
+// A tensor; or of type JSON, and with a text as bytes, what __metadata__ says of m.weight.
 typedef struct given {
     const char *name, *type;
     int64_t dims[3];   // until the first 0
@@ -45,6 +46,16 @@ static size_t size_of(const char *type)
                                         : 1;
 }
 
+// ", "__metadata__": {...}" with the text, whose quotation marks are escaped; its length.
+static size_t put_note(char *to, size_t size, const char *text)
+{
+    size_t n = (size_t)snprintf(to, size, ", \"__metadata__\": {\"m.weight\": \"");
+    for (; *text != '\0'; text++) {
+        n += (size_t)snprintf(to + n, size - n, *text == '"' ? "\\%c" : "%c", *text);
+    }
+    return n + (size_t)snprintf(to + n, size - n, "\"}");
+}
+
 // Writes the folder.
 static void make(const folder *f, const refusal *r)
 {
@@ -54,6 +65,10 @@ static void make(const folder *f, const refusal *r)
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 37 + i / 7) & 0x3f; // no NaN
     for (size_t i = 0; i < MAX_TENSORS && r->tensors[i].name != NULL; i++) {
         const given *g = &r->tensors[i];
+        if (strcmp(g->type, "JSON") == 0) {
+            n += put_note(header + n, sizeof header - n, g->bytes);
+            continue;
+        }
         size_t bytes = size_of(g->type);
         char shape[100] = "";
         for (int d = 0; d < 3 && g->dims[d] != 0; d++) {
@@ -86,6 +101,8 @@ static void make(const folder *f, const refusal *r)
     "{\"quant_method\": \"compressed-tensors\"" more                                               \
     ", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": " bits "}}}}"
 #define MLX "{\"group_size\": 32, \"bits\": 4}"
+#define TORCHAO "{\"quant_method\": \"torchao\"}"
+#define NOTE(type, block) "{\"_type\": \"" type "\", \"_data\": {\"block_size\": " block "}}"
 #define HQQ "{\"quant_method\": \"hqq\"}"
 #define BNB "{\"quant_method\": \"bitsandbytes\"}"
 #define STATE "weight.quant_state.bitsandbytes__nf4"
@@ -385,6 +402,82 @@ static const refusal REFUSALS[] = {
       {"axis", "I32", {0}, ONE},
       {"packing", "U8", {7}, "4bit_u8"}},
      "tensor m.W_q: found nothing beside it that ends in .scale"},
+    // torchao.
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 32}, NULL},
+      {"_weight_scale", "BF16", {2, 8}, NULL},
+      {"_weight_zero_point", "BF16", {2, 8}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int4Tensor", "[1, 32]")}},
+     READ "Int4Tensor 4-bit"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL},
+      {"_weight_scale", "BF16", {8, 2}, NULL},
+      {"_weight_zero_point", "I8", {8, 2}, NULL},
+      {"weight", "JSON", {0}, NOTE("IntxUnpackedToInt8Tensor", "[1, 32]")}},
+     READ "IntxUnpackedToInt8Tensor"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL},
+      {"_weight_scale", "F32", {1, 1}, NULL},
+      {"_weight_zero_point", "I8", {1, 1}, &ONE[1]},
+      {"_weight_act_quant_scale", "F32", {1}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int8Tensor", "[8, 64]")}},
+     READ "Int8Tensor"},
+    {TORCHAO,
+     {{"_weight_qdata", "F8_E4M3", {8, 64}, NULL},
+      {"_weight_scale", "F32", {8, 1}, NULL},
+      {"weight", "JSON", {0}, NOTE("Float8Tensor", "[1, 64]")}},
+     READ "Float8Tensor"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL}},
+     "tensor m._weight_qdata: found I8 [8, 64], allowed a file whose __metadata__ says its layout"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL}, {"weight", "JSON", {0}, "{\"_type\""}},
+     "model.safetensors: m._weight_qdata:"},
+    {TORCHAO,
+     {{"_weight_qdata", "I32", {2, 2, 8}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int4TilePackedTo4dTensor", "[1, 32]")}},
+     "tensor m._weight_qdata: layout in __metadata__: found Int4TilePackedTo4dTensor, allowed "
+     "Int4Tensor, Int8Tensor, IntxUnpackedToInt8Tensor or Float8Tensor"},
+    {TORCHAO,
+     {{"_weight_qdata", "I32", {8, 8}, NULL}, {"weight", "JSON", {0}, "[7]"}},
+     "found none, allowed Int4Tensor"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {2, 8, 64}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int8Tensor", "[1, 64]")}},
+     "tensor m._weight_qdata: found I8 [2, 8, 64], allowed I8 of two dimensions, as Int8Tensor "
+     "has"},
+    {TORCHAO,
+     {{"_weight_qdata", "F8_E5M2", {8, 64}, NULL},
+      {"weight", "JSON", {0}, NOTE("Float8Tensor", "[1, 64]")}},
+     "found F8_E5M2 [8, 64], allowed F8_E4M3 of two dimensions, as Float8Tensor has"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL},
+      {"_weight_scale", "F32", {8, 1}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int8Tensor", "[1, -64]")}},
+     "allowed a block_size of two integers in its __metadata__"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL},
+      {"_weight_scale", "F32", {8, 1}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int8Tensor", "[1, 32]")}},
+     "tensor m._weight_scale: found F32 [8, 1], allowed a scale for each block of the block_size"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 64}, NULL},
+      {"_weight_scale", "F32", {8, 1}, NULL},
+      {"_weight_act_pre_scale", "F32", {64}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int8Tensor", "[1, 64]")}},
+     "tensor m._weight_act_pre_scale: found F32 [64], allowed none"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 32}, NULL},
+      {"_weight_scale", "BF16", {8, 2}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int4Tensor", "[1, 32]")}},
+     "tensor m._weight_scale: found BF16 [8, 2], allowed F32, F16 or BF16 [2, 8]"},
+    {TORCHAO,
+     {{"_weight_qdata", "I8", {8, 32}, NULL},
+      {"weight", "JSON", {0}, NOTE("Int4Tensor", "[2, 32]")}},
+     "allowed a block_size of [1, columns]"},
+    {TORCHAO,
+     {{"_gate_up_proj_qdata", "I8", {8, 32}, NULL}},
+     "tensor m._gate_up_proj_qdata: found I8 [8, 32], allowed F32"},
     // MLX: 4 bits.
     {MLX,
      {{"weight", "U32", {8, 8}, NULL},

@@ -99,7 +99,8 @@ static const bad_field BAD[] = {
     {"quantization_config", "{\"quant_method\": \"quark\"}",
      "quantization_config.quant_method: found \"quark\", allowed fp8, fbgemm_fp8, mxfp4, awq, "
      "gptq, "
-     "auto-round, compressed-tensors, modelopt, bitsandbytes, hqq, or no quantization_config"},
+     "auto-round, compressed-tensors, modelopt, bitsandbytes, hqq, torchao, or no "
+     "quantization_config"},
     {"quantization_config", "{}", "quant_method: found nothing"},
     {"quantization_config", "7", "an object"},
     {"quantization_config", FP8("[128, 128.0]"),

@@ -39,6 +39,14 @@ static const struct {
     {"hqq_1", "HQQ", true},
     {"hqq_6", "HQQ", true},
     {"hqq_1_58", "HQQ", true},
+    {"torchao_int4", "Int4Tensor", true},
+    {"torchao_int4_f32", "Int4Tensor", true},
+    {"torchao_int8", "Int8Tensor", true},
+    {"torchao_int8_tensor", "Int8Tensor", true},
+    {"torchao_intx_4", "IntxUnpackedToInt8Tensor", true},
+    {"torchao_intx_3", "IntxUnpackedToInt8Tensor", true},
+    {"torchao_fp8", "Float8Tensor", true},
+    {"torchao_fp8_tensor", "Float8Tensor", true},
 };
 
 static void read_values(const char *folder, float *values)

@@ -219,6 +219,30 @@ static void test_affine(void **state)
     check(&p, 0, want);
 }
 
+// torchao's Int4Tensor: numbers -8 to 7 in two's complement, the first of two in the lower half;
+// scales and zero points [groups, rows]. Number 0 is the zero point.
+static void test_int4(void **state)
+{
+    (void)state;
+    static const uint8_t codes[8] = {0x98, 0xba, 0xdc, 0xfe, 0x10, 0x32, 0x54, 0x76};
+    static const float scales[4] = {1, 3, 0.5f, 2}, zeros[4] = {0.25f, 10, -1, 0};
+    const msgl_packing how = {.form = &msgl__stored_int4,
+                              .bits = 4,
+                              .group_rows = 1,
+                              .group = 4,
+                              .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                              .sides[MSGL_ZEROS] = side(zeros, sizeof zeros, MSGL_NUMBER_F32)};
+    const msgl_packed p = {&how, codes, 2, 8};
+    for (int r = 0; r < 2; r++) {
+        float want[8];
+        for (int c = 0; c < 8; c++) {
+            const int at = c / 4 * 2 + r;
+            want[c] = (float)(r * 8 + c - 8) * scales[at] + zeros[at];
+        }
+        check(&p, (size_t)r, want);
+    }
+}
+
 // HQQ, 4 bits: band 0 of the rows [4, 4] is in the upper halves; a matrix of 2 x 8 has two groups
 // in a row, or with `strided` a scale for every fourth element.
 static void test_bands(void **state)
@@ -530,7 +554,7 @@ int main(void)
         cmocka_unit_test(test_numbers),        cmocka_unit_test(test_affine),
         cmocka_unit_test(test_codes_of_rows),  cmocka_unit_test(test_codes_of_others),
         cmocka_unit_test(test_gptq_zero_plus), cmocka_unit_test(test_order),
-        cmocka_unit_test(test_bands),
+        cmocka_unit_test(test_bands),          cmocka_unit_test(test_int4),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
