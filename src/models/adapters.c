@@ -198,9 +198,11 @@ static int claim(msgl_adapting *a, const msgl_adapter *with)
 
 static int check_claimed(const msgl_adapting *a, const msgl_tensor *t)
 {
-    for (size_t i = 0; i < MSGL_COUNT(PACKED) && !t->loadable && !t->is_side; i++) {
+    for (size_t i = 0; i < MSGL_COUNT(PACKED) && t->packing.form == NULL && !t->is_side; i++) {
         if (!ends_with(t->name, PACKED[i])) continue;
-        return msgl__adapt_error(a, t, a->c->format->types);
+        return msgl__adapt_error(a, t,
+                                 t->loadable ? "codes as integers, of HQQ with view_as_float false"
+                                             : a->c->format->types);
     }
     return 0;
 }

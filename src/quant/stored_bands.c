@@ -6,14 +6,14 @@
 #include "quant/internal.h"
 #include "quant/stored.h"
 
-// [steps, C] words of a byte, or of 3 bits of 32 bits.
+// A matrix [steps, C] of words, which are bytes, and of 3 bits have 32 bits.
 typedef struct bands {
     size_t cols, steps; // C; rows of a band
     uint32_t bits, top; // top: where band 0 is
     bool wide;
 } bands;
 
-// Codes in a word: 1, 2, 4 or 8, and 10 of 3 bits.
+// A word has 1, 2, 4 or 8 codes, and 10 of 3 bits: the last band may be short, and filled up.
 static bands bands_of(const msgl_packed *p)
 {
     const msgl_packing *how = p->how;
@@ -52,10 +52,14 @@ static void expand(const msgl_packed *p, size_t row, size_t from, size_t n, floa
         size_t run = b.cols - k < end - e ? b.cols - k : end - e;
         run = run < RUN ? run : RUN;
         codes_at(&b, p->data, j, k, run, codes);
+        float scale = 0, zero = 0;
         for (size_t i = 0; i < run; i++, e++) {
-            const size_t s = strided ? k + i : j;
-            const float zero = msgl__side_at(p, MSGL_ZEROS, s);
-            values[e - first] = ((float)codes[i] - zero) * msgl__side_at(p, MSGL_SCALES, s);
+            if (strided || i == 0) {
+                const size_t s = strided ? k + i : j;
+                scale = msgl__side_at(p, MSGL_SCALES, s);
+                zero = msgl__side_at(p, MSGL_ZEROS, s);
+            }
+            values[e - first] = ((float)codes[i] - zero) * scale;
         }
     }
 }

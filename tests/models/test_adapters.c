@@ -402,6 +402,9 @@ static const refusal REFUSALS[] = {
       {"axis", "I32", {0}, ONE},
       {"packing", "U8", {7}, "4bit_u8"}},
      "tensor m.W_q: found nothing beside it that ends in .scale"},
+    {HQQ,
+     {{"W_q", "BF16", {8, 16}, NULL}, {"packing", "U8", {7}, "4bit_u8"}},
+     "tensor m.W_q: found BF16 [8, 16], allowed codes as integers, of HQQ with view_as_float"},
     // torchao.
     {TORCHAO,
      {{"_weight_qdata", "I8", {8, 32}, NULL},
