@@ -7,7 +7,9 @@ usage: make_qwen35_gguf.py TESTS_VECTORS    (PyPI: numpy, gguf)
 What llama.cpp's converter does with these models (its conversion/qwen.py, classes Qwen3NextModel and
 _LinearAttentionVReorderBase), done again with numpy: norms + 1, A_log as -exp of it, taps without their middle dimension,
 and the value heads that share a key head no longer side by side but num_key_heads apart. `ssm_out` of the first file is
-F64, which no converter writes: it makes readers expand columns in that order.
+F64, which no converter writes: it makes readers expand columns in that order. But for that type all tensors are bit for bit,
+with their names, types and dimensions, those of the converter itself (of llama-cpp-python 0.3.36, by convert_by_llama_cpp.py
+with bf16 and --no-mtp); so are the model's keys. What is left out are the tokenizer and the file's own name and type.
 """
 import json
 import pathlib
@@ -66,7 +68,7 @@ def convert(name, x, c):
     elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "dt_bias")):
         x = reorder(x, 0, c, 1)
     elif name.endswith("A_log"):
-        x = -np.exp(reorder(x, 0, c, 1))
+        x = -np.exp(reorder(x, 0, c, 1).astype("<f8"))
     elif name.endswith("conv1d.weight"):
         x = x.squeeze(1)
         x = np.concatenate([x[:keys], reorder(x[keys:], 0, c, v)])
@@ -105,9 +107,12 @@ def add_values(w, c):
     w.add_ssm_group_count(c["linear_num_key_heads"])
     w.add_ssm_time_step_rank(c["linear_num_value_heads"])
     w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    every = c.get("full_attention_interval", 4)
+    layers = [bool((i + 1) % every) for i in range(c["num_hidden_layers"])]
     if "layer_types" in c:
-        w.add_array(f"{w.arch}.attention.recurrent_layers", [t == "linear_attention" for t in c["layer_types"]])
-    w.add_uint32(f"{w.arch}.full_attention_interval", c.get("full_attention_interval", 4))
+        layers = [t == "linear_attention" for t in c["layer_types"]]
+    w.add_array(f"{w.arch}.attention.recurrent_layers", layers)
+    w.add_uint32(f"{w.arch}.full_attention_interval", every)
     if "num_experts" in c:
         w.add_expert_count(c["num_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
@@ -137,8 +142,7 @@ def main():
                 continue
             block = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
             out = f"blk.{block[1]}.{NAMES[block[2]]}" if block else TOP[name]
-            x = convert(name, x, c)
-            add(w, out, x[0] if out.endswith("ffn_gate_inp_shexp.weight") else x, arch == "qwen35")
+            add(w, out, convert(name, x, c), arch == "qwen35")
         for (layer, which), of in experts.items():
             add(w, f"blk.{layer}.ffn_{which}_exps.weight", np.stack([of[i] for i in sorted(of)]), False)
         w.write_header_to_file()
