@@ -113,8 +113,9 @@ static int take_zeros(msgl_adapting *a, int64_t rows, int64_t groups)
     }
     p->zeros_plus = ONES[p->bits];
     if (p->zeros_plus != 0) return 0;
-    // Zero points of 3 bits: GPTQModel takes constants from words that are 4, 1 or 2 of a code, by
-    // the word that it is in; AutoGPTQ took 1. They agree on what a symmetric file means.
+    // Zero points of 3 bits: GPTQModel's earlier releases take constants from words that are 4, 1
+    // or 2 of a code, by the word that it is in; 7.7.0 and AutoGPTQ take 1. They agree on what a
+    // symmetric file means.
     if (!a->q->symmetric) {
         return msgl__adapt_error(a, a->t,
                                  "sym: true, with 3 bits and checkpoint_format gptq: its zero "
@@ -261,6 +262,27 @@ static int take_order(msgl_adapting *a, int64_t cols)
     return check_order(a, NAME, cols, cols / (int64_t)p->group);
 }
 
+// Zero points, packed as codes are; that of a scale for all is a number by itself.
+static int take_row_zeros(msgl_adapting *a, int64_t rows, int64_t cols)
+{
+    static const char NAME[] = ".weight_zero_point";
+    msgl_packing *p = &a->t->packing;
+    msgl_tensor *s = msgl__beside(a, NAME);
+    if (s == NULL) return 0;
+    if (strcmp(s->type, "I8") != 0 || s->bytes != 1 || p->group_rows != (size_t)rows) {
+        const int64_t zeros[2] = {words_of(rows, p->bits, p->per_word > 0),
+                                  cols / (int64_t)p->group};
+        return msgl__take_side(a, MSGL_ZEROS, NAME, "I32", 2, zeros);
+    }
+    const int32_t half = 1 << (p->bits - 1), zero = (int8_t)s->data[0];
+    if (zero < -half || zero >= half) {
+        return msgl__adapt_error(a, s, "a number that a code can stand for");
+    }
+    p->zero = half + zero;
+    msgl__take(a, s);
+    return 0;
+}
+
 static int claim_rows(msgl_adapting *a)
 {
     msgl_tensor *t = a->t;
@@ -273,11 +295,7 @@ static int claim_rows(msgl_adapting *a)
     msgl_packing *p = &t->packing;
     p->zero = 1 << (p->bits - 1);
     code = msgl__take_scales(a, ".weight_scale", SCALES, rows, cols, (int64_t[]){1, cols});
-    if (code == 0 && msgl__beside(a, ".weight_zero_point") != NULL) {
-        const int64_t zeros[2] = {words_of(rows, p->bits, p->per_word > 0),
-                                  cols / (int64_t)p->group};
-        code = msgl__take_side(a, MSGL_ZEROS, ".weight_zero_point", "I32", 2, zeros);
-    }
+    if (code == 0) code = take_row_zeros(a, rows, cols);
     if (code == 0) code = take_order(a, cols);
     if (code != 0) return code;
     msgl__take_unused(a, ".input_scale");

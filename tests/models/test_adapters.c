@@ -285,6 +285,24 @@ static const refusal REFUSALS[] = {
       {"weight_shape", "I64", {2}, SHAPE},
       {"weight_zero_point", "I8", {8, 2}, NULL}},
      "tensor m.weight_zero_point: found I8 [8, 2], allowed I32 [1, 2]"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {1}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE},
+      {"weight_zero_point", "I8", {1}, "\x07"}},
+     READ "pack-quantized 4-bit"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {1}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE},
+      {"weight_zero_point", "I8", {1}, "\x08"}},
+     "tensor m.weight_zero_point: found I8 [1], allowed a number that a code can stand for"},
+    {PACKED("4", ""),
+     {{"weight_packed", "I32", {8, 8}, NULL},
+      {"weight_scale", "BF16", {8, 1}, NULL},
+      {"weight_shape", "I64", {2}, SHAPE},
+      {"weight_zero_point", "I8", {1}, NULL}},
+     "tensor m.weight_zero_point: found I8 [1], allowed I32 [1, 1]"},
     // 32 columns of 7 bits: 7 words as a stream, 8 as whole codes. 40 of 3: 4 words as both.
     {PACKED("7", ""),
      {{"weight_packed", "I32", {8, 8}, NULL},
@@ -702,8 +720,42 @@ static void test_refusals(void **state)
     msgl__pool_destroy(pool);
 }
 
+// One scale and one zero point, which is not packed: what compressed-tensors 0.20.0 made of these
+// values (strategy "tensor", not symmetric).
+static void test_zero_of_all(void **state)
+{
+    (void)state;
+    static const float scale = 0.25f,
+                       want[2][8] = {{-0.5f, -0.25f, 0, 0.25f, 0.5f, 1, 1.5f, 2},
+                                     {3.25f, 2.75f, 2.25f, 1.75f, 1.25f, 0.75f, 0, -0.5f}};
+    static const uint32_t words[2] = {0xa8643210, 0x02579bdf};
+    static const int64_t shape[2] = {2, 8};
+    const refusal r = {PACKED("4", ""),
+                       {{"weight_packed", "I32", {2, 1}, words},
+                        {"weight_scale", "F32", {1}, &scale},
+                        {"weight_shape", "I64", {2}, shape},
+                        {"weight_zero_point", "I8", {1}, "\xfa"}},
+                       ""};
+    folder f;
+    msgl_checkpoint *c = NULL;
+    folder_make(&f);
+    make(&f, &r);
+    assert_int_equal(msgl__checkpoint_open(f.dir, &c, NULL), 0);
+    const msgl_tensor *t = msgl__checkpoint_find(c, "m.weight");
+    assert_non_null(t);
+    const msgl_packed p = msgl__packed_of(t);
+    for (size_t i = 0; i < 2; i++) {
+        float got[8];
+        t->packing.form->expand(&p, i, 0, 8, got);
+        assert_memory_equal(got, want[i], sizeof got);
+    }
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_zero_of_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
