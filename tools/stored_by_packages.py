@@ -558,6 +558,8 @@ def bnb_model(new, gen):
     plain = new()
     tiny_llama().save_pretrained(plain)
     for label, config in (("nf4", BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")),
+                          ("nf4 in bfloat16", BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                                                 bnb_4bit_quant_storage=torch.bfloat16)),
                           ("fp4, nested", BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)),
                           ("int8", BitsAndBytesConfig(load_in_8bit=True))):
         folder, want = new(), {}
@@ -566,7 +568,7 @@ def bnb_model(new, gen):
         for name, m in model.named_modules():
             if isinstance(m, bnb.nn.Linear4bit):
                 m.weight.quant_state.dtype = torch.float32
-                want[f"{name}.weight"] = bnb.functional.dequantize_4bit(m.weight.data, m.weight.quant_state)
+                want[f"{name}.weight"] = bnb.functional.dequantize_4bit(m.weight.data.view(torch.uint8), m.weight.quant_state)
             elif isinstance(m, bnb.nn.Linear8bitLt):
                 want[f"{name}.weight"] = bnb.functional.int8_vectorwise_dequant(m.weight.data, m.weight.SCB)
         yield label, folder, want

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NF4 and FP4 of bitsandbytes: MODULE.weight of bytes, and a JSON text in a tensor of bytes beside
-// it that says the matrix's shape.
+// NF4 and FP4 of bitsandbytes: MODULE.weight of bytes, whatever type those are called
+// (bnb_4bit_quant_storage), and a JSON text in a tensor of bytes beside it that says the matrix's
+// shape.
 #include <string.h>
 
 #include "models/adapters.h"
@@ -89,7 +90,6 @@ const msgl_adapter msgl__adapter_nf4 = {.name = "NF4",
                                         .from = "bitsandbytes",
                                         .bits = 1u << 4,
                                         .suffix = "",
-                                        .type = "U8",
                                         .ndim = 2,
                                         .claim = claim_nf4};
 
@@ -102,6 +102,5 @@ const msgl_adapter msgl__adapter_bnb_fp4 = {.name = "FP4",
                                             .from = "bitsandbytes",
                                             .bits = 1u << 4,
                                             .suffix = "",
-                                            .type = "U8",
                                             .ndim = 2,
                                             .claim = claim_bnb_fp4};

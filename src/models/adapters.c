@@ -172,14 +172,22 @@ static bool ends_with(const char *s, const char *suffix)
     return n >= m && strcmp(s + n - m, suffix) == 0;
 }
 
+// Plain numbers are asked about too where the type says nothing.
+static bool may_be(const msgl_tensor *t, const msgl_adapter *with)
+{
+    if (t->packing.form != NULL || t->is_side || !ends_with(t->name, with->suffix)) return false;
+    if (with->ndim != 0 && t->ndim != with->ndim) return false;
+    return with->type == NULL || (!t->loadable && msgl__is_among(with->type, t->type));
+}
+
 static int claim(msgl_adapting *a, const msgl_adapter *with)
 {
     msgl_tensor *t = a->t;
-    if (t->loadable || t->is_side || !ends_with(t->name, with->suffix)) return 0;
-    if (with->ndim != 0 && t->ndim != with->ndim) return 0;
-    if (with->type != NULL && !msgl__is_among(with->type, t->type)) return 0;
+    if (!may_be(t, with)) return 0;
     a->module = strlen(t->name) - strlen(with->suffix);
-    for (int32_t i = 0; i < t->ndim; i++) {
+    // One that is asked about all tensors has to see for itself what is its own.
+    const bool all = with->type == NULL && with->suffix[0] == '\0';
+    for (int32_t i = 0; i < t->ndim && !all; i++) {
         if (t->dims[i] > 0 && t->dims[i] < MAX_DIM) continue;
         return msgl__adapt_error(a, t, "dimensions from 1 to 2147483647");
     }
