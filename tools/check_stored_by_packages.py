@@ -8,8 +8,8 @@ Each package quantises and packs small random matrices on the CPU, as in a check
 in f32 wherever that code computes in the type of its scales; and the program, which has minisgl's reader in it, has to
 expand the same files to the same bits, and so have the codes that minisgl keeps in memory. It fails if one value differs.
 
-The packages come from PyPI into DIR (a temporary folder unless it is given), which takes 6 GB and some minutes; nothing of
-them is needed to build, run or test minisgl. Python 3.11 to 3.13, x86-64.
+The packages come from PyPI into DIR (a temporary folder unless it is given), which takes 9 GB and some minutes; nothing of
+them is needed to build, run or test minisgl. Python 3.11, x86-64.
 """
 import argparse
 import json
@@ -20,13 +20,8 @@ import tempfile
 import venv
 from pathlib import Path
 
-PACKAGES = """
-torch==2.15.0 numpy==2.4.6 safetensors==0.8.0 transformers==5.24.0 accelerate==1.15.0 compressed-tensors==0.20.0
-bitsandbytes==0.50.2 torchao==0.18.0 hqq==0.2.8.post1 mlx[cpu]==0.32.4 nvidia-modelopt==0.47.0 auto-round==0.16.1
-pypcre logbar tokenicer device-smi threadpoolctl protobuf pillow defuser
-""".split()
-# Their own demands on other packages' versions contradict each other; what is used here needs none of those.
-ALONE = "gptqmodel==7.7.0 auto-gptq==0.7.1 autoawq==0.2.9 fbgemm-gpu-genai==1.9.0".split()
+# Everything that is installed, by pip freeze: the packages' own demands on each other's versions contradict each other.
+PACKAGES = Path(__file__).parent / "stored_by_packages.txt"
 # Releases that wrote the same form in another way, each in a folder of its own.
 EARLIER = {"compressed-tensors 0.12.2": ["compressed-tensors==0.12.2"]}
 
@@ -34,14 +29,14 @@ EARLIER = {"compressed-tensors 0.12.2": ["compressed-tensors==0.12.2"]}
 def make_environment(folder):
     """The interpreter that has the packages."""
     python = folder / "venv" / "bin" / "python"
-    if not python.exists():
+    if not (folder / "ready").exists():
         venv.create(folder / "venv", with_pip=True)
-        pip = [python, "-m", "pip", "install", "-q", "--no-cache-dir"]
+        pip = [python, "-m", "pip", "install", "-q", "--no-cache-dir", "--no-deps"]
         env = os.environ | {"TMPDIR": str(folder)}
-        subprocess.run([*pip, *PACKAGES], check=True, env=env)
-        subprocess.run([*pip, "--no-deps", *ALONE], check=True, env=env)
+        subprocess.run([*pip, "-r", PACKAGES], check=True, env=env)
         for name, packages in EARLIER.items():
-            subprocess.run([*pip, "--no-deps", "--target", folder / name.replace(" ", "-"), *packages], check=True, env=env)
+            subprocess.run([*pip, "--target", folder / name.replace(" ", "-"), *packages], check=True, env=env)
+        (folder / "ready").touch()
     return python
 
 
