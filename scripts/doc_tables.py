@@ -62,6 +62,21 @@ def quantised():
             yield f"| {file} | " + " | ".join(cells) + " |"
 
 
+def kept():
+    """Forms that a weight keeps, on one CPU: bf16's time in multiples of theirs, and what they lose, at two levels."""
+    rows = list(csv.DictReader(open(RESULTS / "kept-forms-xeon-amx-2t.csv", newline="")))
+    levels = list(dict.fromkeys(r["level"] for r in rows))
+    counts = [key[5:] for key in rows[0] if key.startswith("rows_")]
+    yield ("| form | " + " | ".join(f"{level}: {', '.join(counts)} rows" for level in levels) + " | " +
+           " | ".join(f"KL, {level}" for level in levels) + " |")
+    yield "|---" * (2 * len(levels) + 1) + "|"
+    for form in dict.fromkeys(r["form"] for r in rows):
+        own = {r["level"]: r for r in rows if r["form"] == form}
+        speeds = [", ".join(own[x]["rows_" + n] or "-" for n in counts) for x in levels]
+        losses = [own[x]["kl"] and f"{float(own[x]['kl']):.1e}" for x in levels]
+        yield f"| {form} | " + " | ".join(speeds + losses) + " |"
+
+
 def newest(rows):
     """{(figure, variant): row} of the last rows of each."""
     found = {}
@@ -111,7 +126,7 @@ def runs():
         yield f"| {count} x {card} | {cells} |"
 
 
-TABLES = {"cpu": cpu, "quantised": quantised, "gpu": gpu, "runs": runs}
+TABLES = {"cpu": cpu, "quantised": quantised, "kept": kept, "gpu": gpu, "runs": runs}
 
 
 def main():

@@ -21,16 +21,25 @@ static void put_set(FILE *out, uint32_t set)
     }
 }
 
+// What memory holds of a file's blocks: their codes on every device; else a CPU has the blocks, of
+// which it makes values in panels while it multiplies, and a GPU the values.
+static const char *kept(const msgl_blocks *b)
+{
+    if (b->codes != NULL) return "codes | codes";
+    return b->elements < 32 ? "values | values" : "blocks | values"; // msgl_gemm_kernels.keep
+}
+
 static void blocks(FILE *out)
 {
     int count;
     const msgl_blocks *const *all = msgl__blocks_all(&count);
     for (int i = 0; i < count; i++) {
-        fprintf(out, "| %s | GGUF | %g | ggml |\n", all[i]->name,
-                (double)all[i]->bytes * 8 / (double)all[i]->elements);
+        fprintf(out, "| %s | GGUF | %g | %s | ggml |\n", all[i]->name,
+                (double)all[i]->bytes * 8 / (double)all[i]->elements, kept(all[i]));
     }
 }
 
+// Each has codes, if its tensor allows it (quant/stored.h).
 static void packed(FILE *out)
 {
     int count;
@@ -43,13 +52,14 @@ static void packed(FILE *out)
             put_set(out, all[i]->bits);
             fprintf(out, " and scales");
         }
-        fprintf(out, " | %s |\n", all[i]->from);
+        fprintf(out, " | codes | codes | %s |\n", all[i]->from);
     }
 }
 
 void msgl__help_forms(FILE *out)
 {
-    fprintf(out, "| form | files | bits a weight | written by |\n|---|---|---|---|\n");
+    fprintf(out, "| form | files | bits a weight | on a CPU | on a GPU | written by |\n"
+                 "|---|---|---|---|---|---|\n");
     blocks(out);
     packed(out);
 }
