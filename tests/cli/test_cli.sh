@@ -309,8 +309,8 @@ cp "$model/config.json" "$dir/shape"
 expect "info without weights" 0 "^weights  not read: .*shape: has no model.safetensors" "$minisgl" info "$dir/shape"
 expect "forms, of a GGUF file" 0 "^| IQ1_S | GGUF | 1.5625 | blocks | values | ggml |$" "$minisgl" help --forms
 expect "forms, with a scale for so many" 0 "^| NVFP4 | safetensors | 4.5 | codes | codes | ModelOpt |$" "$minisgl" help --forms
-expect "forms, with what scales the file has" 0 "^| HQQ | safetensors | 1, 2, 3, 4 or 8 and scales | hqq" "$minisgl" help --forms
-expect "forms, of a range" 0 "^| MLX | safetensors | 2 to 8 and scales | " "$minisgl" help --forms
+expect "forms, with what scales the file has" 0 "^| HQQ | safetensors | 1, 2, 3, 4 or 8 and scales | codes | codes | hqq" "$minisgl" help --forms
+expect "forms, of a range" 0 "^| MLX | safetensors | 2 to 8 and scales | codes | codes | " "$minisgl" help --forms
 expect "forms, all" 0 "^47$" sh -c "'$minisgl' help --forms | wc -l"
 expect "info of linear attention" 0 "states   2 layers of linear attention, 0.02 MiB a request" \
     "$minisgl" info --model "$(dirname "$0")/../vectors/models/qwen3_next"
