@@ -349,7 +349,7 @@ static void pack_bands(const packer *k, tensors_out *o, const char *module, int 
 {
     static const char *const texts[9] = {
         [1] = "1bit_u8", [2] = "2bit_u8", [3] = "3bit_32", [4] = "4bit_u8", [8] = "8bit_u8"};
-    const bool apart = (k->with & WITH_ORDERED) != 0;
+    const bool apart = (k->with & WITH_APART) != 0;
     const int all = rows * cols, b = k->bits, num = b == 3 ? 10 : 8 / b;
     const int n = all / k->group, across = apart ? n : k->group, down = all / across;
     const int steps = (down + num - 1) / num;
@@ -634,7 +634,7 @@ const packer packers[] = {
     {"HQQ 4", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", 0},
     {"HQQ 4, groups of 128", HQQ, pack_bands, 4, 1, 128, NULL, "F16", 0},
     {"HQQ 4, rows", HQQ, pack_bands, 4, 1, 256, NULL, "F32", 0},
-    {"HQQ 4, axis 0", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", WITH_ORDERED},
+    {"HQQ 4, axis 0", HQQ, pack_bands, 4, 1, 64, NULL, "BF16", WITH_APART},
     {"HQQ 8", HQQ, pack_bands, 8, 1, 64, NULL, "BF16", 0},
     {"HQQ 3", NULL, pack_bands, 3, 1, 32, NULL, "F16", 0},
     {"HQQ 2", HQQ, pack_bands, 2, 1, 32, NULL, "BF16", 0},

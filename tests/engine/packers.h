@@ -29,8 +29,16 @@ void out_note(tensors_out *o, const char *module, const char *text);
 
 // What some have. WITH_ORDERED: columns in an order of groups of any size, each matrix in its own;
 // WITH_SHUFFLED: in one of equal groups, as quantisers write it, all matrices the same. WITH_OTHER,
-// WITH_THIRD: the form's second and third variant, which its function says.
-enum { WITH_ZEROS = 1, WITH_ORDERED = 2, WITH_OTHER = 4, WITH_SHUFFLED = 8, WITH_THIRD = 16 };
+// WITH_THIRD: the form's second and third variant, which its function says. WITH_APART: columns
+// that share scales are apart, which nothing keeps.
+enum {
+    WITH_ZEROS = 1,
+    WITH_ORDERED = 2,
+    WITH_OTHER = 4,
+    WITH_SHUFFLED = 8,
+    WITH_THIRD = 16,
+    WITH_APART = 32,
+};
 
 typedef struct packer {
     const char *name, *config; // quantization_config; NULL: none

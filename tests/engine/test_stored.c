@@ -204,7 +204,8 @@ static double bits_of(size_t bytes, size_t expanded, const shape *s)
 // that have no whole blocks of 32 columns are filled up too.
 static void check_bits(const packer *k, size_t bytes, size_t expanded, const shape *s)
 {
-    const bool kept = ON_CPU || (k->with & (WITH_ORDERED | WITH_SHUFFLED)) == 0;
+    const int not_kept = ON_CPU ? WITH_APART : WITH_APART | WITH_ORDERED | WITH_SHUFFLED;
+    const bool kept = (k->with & not_kept) == 0;
     const double bits = bits_of(bytes, expanded, s);
     const double codes = k->bits == 0 ? 8 : k->bits; // 0: e4m3
     const double most = codes + 2.1, more = (k->with & WITH_ORDERED) != 0 ? 2 * codes : 0;
