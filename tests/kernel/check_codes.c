@@ -244,6 +244,62 @@ static void check_large(checkkern *ck)
     }
 }
 
+// A call whose weight has parts gives `want` [m, n], what its parts give alone, from scratch that
+// is just enough; and with a gate behind it what the gate makes of that.
+static void compare_parts(checkkern *ck, msgl_linear_call c, const float *want)
+{
+    const size_t n = (size_t)c.w->n, all = (size_t)c.m * n;
+    const size_t enough = ck->cur->gemm.linear_scratch(&c, MSGL_F32);
+    float *out = msgl__ck_alloc(ck, all * sizeof *out);
+    float *gated = msgl__ck_alloc(ck, all / 2 * sizeof *gated);
+    msgl_arena arena;
+    msgl_exec x = *ck->exec;
+    x.scratch = &arena;
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+    c.out = out;
+    c.ld_out = n;
+    ck->cur->gemm.linear(&x, &c);
+    msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough");
+    msgl__ck_same(ck, "parts", out, want, all);
+    ck->cur->act.gate(ck->exec, MSGL_SILU, want, gated, c.m, c.w->n / 2);
+    c.gated = true;
+    c.activation = MSGL_SILU;
+    c.ld_out = n / 2;
+    ck->cur->gemm.linear(ck->exec, &c);
+    msgl__ck_same(ck, "gated parts", out, gated, all / 2);
+}
+
+// Experts give what each gives alone, from scratch that is just enough. in: [offsets[num], k].
+static void compare_experts(checkkern *ck, const msgl_weight *experts, int num,
+                            const int32_t *offsets, const float *in)
+{
+    const size_t n = (size_t)experts[0].n, k = (size_t)experts[0].k;
+    const size_t all = (size_t)offsets[num] * n;
+    float *out = msgl__ck_alloc(ck, all * sizeof *out);
+    float *want = msgl__ck_alloc(ck, all * sizeof *want);
+    const msgl_grouped_call g = {.experts = experts,
+                                 .num_experts = num,
+                                 .offsets = offsets,
+                                 .rows = offsets[num],
+                                 .in = in,
+                                 .ld_in = k,
+                                 .out = out,
+                                 .ld_out = n};
+    const size_t enough = ck->cur->gemm.grouped_scratch(&g, MSGL_F32);
+    msgl_arena arena;
+    msgl_exec x = *ck->exec;
+    x.scratch = &arena;
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+    ck->cur->gemm.grouped(&x, &g);
+    msgl__ck_true(ck, x.status == 0, "grouped_scratch() is enough");
+    for (int e = 0; e < num; e++) {
+        const size_t first = (size_t)offsets[e];
+        run(ck, ck->exec, &experts[e], in + first * k, offsets[e + 1] - offsets[e], NULL,
+            want + first * n, n);
+    }
+    msgl__ck_same(ck, "experts that differ", out, want, all);
+}
+
 // A weight with rows of several formats gives each of them the bits that it has alone; a gate and
 // an addition behind the product those of one after the other. So do experts whose formats differ.
 static void check_parts(checkkern *ck)
@@ -255,48 +311,15 @@ static void check_parts(checkkern *ck)
     }
     msgl_weight parts[PARTS];
     const float *in = draw_rows(ck, M, K), *bias = draw_rows(ck, 1, N);
-    ck_buf out = msgl__ck_buf(ck, M, N, N), other = msgl__ck_buf(ck, M, N, N);
+    float *want = msgl__ck_alloc(ck, (size_t)M * N * sizeof *want);
     for (int i = 0; i < PARTS; i++) {
         parts[i] = make(ck, msgl__blocks_of_ggml(FORMS[i]), i == 3, EACH, K).w;
-        run(ck, ck->exec, &parts[i], in, M, bias + i * EACH, other.data + i * EACH, N);
+        run(ck, ck->exec, &parts[i], in, M, bias + i * EACH, want + i * EACH, N);
     }
     const msgl_weight w = {.n = N, .k = K, .parts = parts, .num_parts = PARTS};
-    msgl_linear_call c = {.w = &w, .bias = bias, .in = in, .ld_in = K, .m = M, .ld_out = N};
-    const size_t enough = ck->cur->gemm.linear_scratch(&c, MSGL_F32);
-    msgl_arena arena;
-    msgl_exec x = *ck->exec;
-    x.scratch = &arena;
-    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
-    c.out = out.data;
-    ck->cur->gemm.linear(&x, &c);
-    msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough");
-    msgl__ck_same(ck, "parts", out.data, other.data, (size_t)M * N);
-    float *gated = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *gated);
-    float *want = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *want);
-    ck->cur->act.gate(ck->exec, MSGL_SILU, other.data, want, M, N / 2);
-    c.gated = true;
-    c.activation = MSGL_SILU;
-    c.out = gated;
-    c.ld_out = N / 2;
-    ck->cur->gemm.linear(ck->exec, &c);
-    msgl__ck_same(ck, "gated parts", gated, want, (size_t)M * N / 2);
-    const int32_t offsets[PARTS + 1] = {0, 3, 3, 20, M};
-    out = msgl__ck_buf(ck, M, EACH, EACH);
-    other = msgl__ck_buf(ck, M, EACH, EACH);
-    const msgl_grouped_call g = {.experts = parts,
-                                 .num_experts = PARTS,
-                                 .offsets = offsets,
-                                 .rows = M,
-                                 .in = in,
-                                 .ld_in = K,
-                                 .out = out.data,
-                                 .ld_out = EACH};
-    ck->cur->gemm.grouped(ck->exec, &g);
-    for (int e = 0; e < PARTS; e++) {
-        run(ck, ck->exec, &parts[e], in + offsets[e] * K, offsets[e + 1] - offsets[e], NULL,
-            other.data + offsets[e] * EACH, EACH);
-    }
-    msgl__ck_same(ck, "experts of several formats", out.data, other.data, (size_t)M * EACH);
+    compare_parts(ck, (msgl_linear_call){.w = &w, .bias = bias, .in = in, .ld_in = K, .m = M},
+                  want);
+    compare_experts(ck, parts, PARTS, (const int32_t[]){0, 3, 3, 20, M}, in);
     msgl__ck_reset(ck);
 }
 
@@ -474,60 +497,19 @@ static void check_ordered_parts(checkkern *ck)
                                                     one};
     msgl_weight parts[PARTS];
     const float *in = draw_rows(ck, M, K), *norm = draw_rows(ck, 1, K);
-    ck_buf out = msgl__ck_buf(ck, M, N, N), other = msgl__ck_buf(ck, M, N, N);
-    float *gated = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *gated);
-    float *want = msgl__ck_alloc(ck, (size_t)M * N / 2 * sizeof *want);
+    float *want = msgl__ck_alloc(ck, (size_t)M * N * sizeof *want);
+    msgl_linear_call call = {
+        .in = in, .ld_in = K, .m = M, .norm = norm, .norm_eps = 1e-5f, .ld_out = N};
     for (int i = 0; i < PARTS; i++) {
         parts[i] = make_ordered(ck, &b, false, EACH, K, orders[i]).w;
-        const msgl_linear_call part = {.w = &parts[i],
-                                       .in = in,
-                                       .ld_in = K,
-                                       .m = M,
-                                       .norm = norm,
-                                       .norm_eps = 1e-5f,
-                                       .out = other.data + i * EACH,
-                                       .ld_out = N};
-        ck->cur->gemm.linear(ck->exec, &part);
+        call.w = &parts[i];
+        call.out = want + i * EACH;
+        ck->cur->gemm.linear(ck->exec, &call);
     }
     const msgl_weight w = {.n = N, .k = K, .parts = parts, .num_parts = PARTS};
-    msgl_linear_call call = {
-        .w = &w, .in = in, .ld_in = K, .m = M, .norm = norm, .norm_eps = 1e-5f, .ld_out = N};
-    msgl_arena arena;
-    msgl_exec x = *ck->exec;
-    x.scratch = &arena;
-    const size_t enough = ck->cur->gemm.linear_scratch(&call, MSGL_F32);
-    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
-    call.out = out.data;
-    ck->cur->gemm.linear(&x, &call);
-    msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough");
-    msgl__ck_same(ck, "parts", out.data, other.data, (size_t)M * N);
-    ck->cur->act.gate(ck->exec, MSGL_SILU, other.data, want, M, N / 2);
-    call.gated = true;
-    call.activation = MSGL_SILU;
-    call.out = gated;
-    call.ld_out = N / 2;
-    ck->cur->gemm.linear(ck->exec, &call);
-    msgl__ck_same(ck, "gated parts", gated, want, (size_t)M * N / 2);
-    const int32_t offsets[PARTS + 1] = {0, 3, 3, 20, M};
-    out = msgl__ck_buf(ck, M, EACH, EACH);
-    other = msgl__ck_buf(ck, M, EACH, EACH);
-    const msgl_grouped_call g = {.experts = parts,
-                                 .num_experts = PARTS,
-                                 .offsets = offsets,
-                                 .rows = M,
-                                 .in = in,
-                                 .ld_in = K,
-                                 .out = out.data,
-                                 .ld_out = EACH};
-    const size_t room = ck->cur->gemm.grouped_scratch(&g, MSGL_F32);
-    msgl__arena_init(&arena, msgl__ck_alloc(ck, room), room);
-    ck->cur->gemm.grouped(&x, &g);
-    msgl__ck_true(ck, x.status == 0, "grouped_scratch() is enough");
-    for (int e = 0; e < PARTS; e++) {
-        run(ck, ck->exec, &parts[e], in + offsets[e] * K, offsets[e + 1] - offsets[e], NULL,
-            other.data + offsets[e] * EACH, EACH);
-    }
-    msgl__ck_same(ck, "experts with an order each", out.data, other.data, (size_t)M * EACH);
+    call.w = &w;
+    compare_parts(ck, call, want);
+    compare_experts(ck, parts, PARTS, (const int32_t[]){0, 3, 3, 20, M}, in);
     msgl__ck_reset(ck);
 }
 
