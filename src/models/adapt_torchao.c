@@ -86,16 +86,20 @@ static void drop_no_zeros(msgl_adapting *a)
     if (i == zeros->bytes) *zeros = (msgl_side){0};
 }
 
-// value: (number - zero point) * scale of its block.
-static int take_numbers(msgl_adapting *a, msgl_number number, const layout *l)
+// A class of numbers of eight bits. value: (number - zero point) * scale of its block.
+static int claim_numbers(msgl_adapting *a, const char *type, const char *elements,
+                         msgl_number number)
 {
+    layout l;
+    int code = is_of(a, type, elements, &l);
+    if (code != 1) return code;
     msgl_tensor *t = a->t;
     msgl_packing *p = &t->packing;
     const msgl_tensor *s = msgl__beside(a, "._weight_scale");
     *p = (msgl_packing){.form = &msgl__stored_numbers, .number = number};
-    int code = msgl__take_scales(a, "._weight_scale", FLOATS, t->dims[0], t->dims[1], l->block);
+    code = msgl__take_scales(a, "._weight_scale", FLOATS, t->dims[0], t->dims[1], l.block);
     if (code != 0) return code;
-    if (p->group_rows != (size_t)l->block[0] || p->group != (size_t)l->block[1]) {
+    if (p->group_rows != (size_t)l.block[0] || p->group != (size_t)l.block[1]) {
         return msgl__adapt_error(a, s, "a scale for each block of the block_size in __metadata__");
     }
     if (msgl__beside(a, "._weight_zero_point") != NULL) {
@@ -111,23 +115,17 @@ static int take_numbers(msgl_adapting *a, msgl_number number, const layout *l)
 
 static int claim_int8(msgl_adapting *a)
 {
-    layout l;
-    const int code = is_of(a, "Int8Tensor", "I8", &l);
-    return code == 1 ? take_numbers(a, MSGL_NUMBER_I8, &l) : code;
+    return claim_numbers(a, "Int8Tensor", "I8", MSGL_NUMBER_I8);
 }
 
 static int claim_intx(msgl_adapting *a)
 {
-    layout l;
-    const int code = is_of(a, "IntxUnpackedToInt8Tensor", "I8", &l);
-    return code == 1 ? take_numbers(a, MSGL_NUMBER_I8, &l) : code;
+    return claim_numbers(a, "IntxUnpackedToInt8Tensor", "I8", MSGL_NUMBER_I8);
 }
 
 static int claim_float8(msgl_adapting *a)
 {
-    layout l;
-    const int code = is_of(a, "Float8Tensor", "F8_E4M3", &l);
-    return code == 1 ? take_numbers(a, MSGL_NUMBER_E4M3, &l) : code;
+    return claim_numbers(a, "Float8Tensor", "F8_E4M3", MSGL_NUMBER_E4M3);
 }
 
 // [rows, cols / 2]; scales and zero points are [groups, rows].
