@@ -19,13 +19,17 @@
 //            4-7 of line 2, and of the second plane bits 2-3 of line 1. 8 bits: a line a step, the
 //            integers themselves, signed.
 //
-// Activations are rounded by blocks of 32 columns as int8 weights are (MSGL_WFORMAT_INT8), at level
-// AMX to bf16 (x86/gemm_codes_amx.c). The product of a group is a sum of integers, exact; with the
-// weights' scale it becomes a float, two groups of 16 are added, the activations' scale multiplies,
-// and that is added to the sum over k. A minimum is multiplied by the sum of the rounded
-// activations instead.
+// Activations are rounded to bf16 at level AMX (x86/gemm_codes_amx.c), else to integers by groups
+// of 16 columns: x = scale * n, of which a byte holds q, n less a whole number that the group
+// shares, so that the 254 numbers are where the group's activations lie, and 0 is one of them.
+// Example: with -0.2 to 1 the scale is 1.2 / 253, n goes from -42 to 211, q = n - 85 from -127 to
+// 126, and `low` is 85 times the scale. The product of 16 columns is a sum of integers, exact; as a
+// float it is multiplied by both scales and added to the sum over k, as is `low` times the sum of
+// the weights. A minimum is multiplied by the sum of the rounded activations instead.
 #ifndef MSGL_KERNEL_GEMM_CODES_H
 #define MSGL_KERNEL_GEMM_CODES_H
+
+#include <math.h>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -44,8 +48,8 @@ enum {
 // kernels, which go over all rows with a block of weights, read one line after the other: the
 // integers of all rows by block, [k / 32][rows][32], and behind them the heads, [k / 32][rows].
 typedef struct msgl_codes_head {
-    float scale;
-    float sum, sum16[2]; // of the rounded activations: of all 32, and of each half
+    float scale[2], low[2]; // of each half: an activation is scale * q + low
+    float sum, sum16[2];    // of the rounded activations: of all 32, and of each half
 } msgl_codes_head;
 
 // Scales of a chunk: value = scale * q + min, by group and feature. min: only of codes that have an
@@ -378,14 +382,63 @@ typedef enum msgl_codes_kind {
     MSGL_CODES_WIDE,     // 16 bits: of every four the first and third, then the second and fourth
 } msgl_codes_kind;
 
-// Rounds 32 activations as MSGL_WFORMAT_INT8 says.
+// The least and the largest of 16 finite numbers and 0.
+MSGL_INLINE void msgl__codes_range(const float *v, float *low, float *high)
+{
+#if defined(__AVX512F__)
+    const __m512 all = _mm512_loadu_ps(v), zero = _mm512_setzero_ps();
+    *low = _mm512_reduce_min_ps(_mm512_min_ps(all, zero));
+    *high = _mm512_reduce_max_ps(_mm512_max_ps(all, zero));
+#elif defined(__AVX2__)
+    const __m256 a = _mm256_loadu_ps(v), b = _mm256_loadu_ps(v + 8), zero = _mm256_setzero_ps();
+    const __m256 least = _mm256_min_ps(_mm256_min_ps(a, b), zero);
+    const __m256 most = _mm256_max_ps(_mm256_max_ps(a, b), zero);
+    // Both in one vector, beside each other: the largest as the least of -v.
+    const __m256 minus = _mm256_xor_ps(most, _mm256_set1_ps(-0.0f));
+    const __m256 two = _mm256_min_ps(_mm256_unpacklo_ps(least, minus), //
+                                     _mm256_unpackhi_ps(least, minus));
+    __m128 m = _mm_min_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    *low = _mm_cvtss_f32(m);
+    *high = -_mm_cvtss_f32(_mm_shuffle_ps(m, m, 1));
+#else
+    *low = *high = 0;
+    for (int i = 0; i < MSGL_CODES_BLOCK / 2; i++) {
+        *low = v[i] < *low ? v[i] : *low;
+        *high = v[i] > *high ? v[i] : *high;
+    }
+#endif
+}
+
+// Rounds 32 activations to integers within [-127, 127], as is said above. What is infinite or no
+// number makes a scale that is none.
 MSGL_INLINE msgl_codes_head msgl__codes_round(const float *v, int8_t *q)
 {
-    const int half = MSGL_CODES_BLOCK / 2;
-    const float scale = msgl__int8_quantize(v, q, MSGL_CODES_BLOCK);
-    const int32_t first = msgl__int8_sum(q, half), second = msgl__int8_sum(q + half, half);
-    return (msgl_codes_head){
-        scale, scale * (float)(first + second), {scale * (float)first, scale * (float)second}};
+    enum { STEPS = 253, HALF = MSGL_CODES_BLOCK / 2 }; // both ends may be rounded outwards
+    if (msgl__int8_largest(v, MSGL_CODES_BLOCK) >= 0x7f800000) {
+        const float none = __builtin_nanf("");
+        memset(q, 0, MSGL_CODES_BLOCK);
+        return (msgl_codes_head){{none, none}, {none, none}, none, {none, none}};
+    }
+    msgl_codes_head head = {0};
+    msgl_int8_rounding by = {0};
+    for (int i = 0; i < 2; i++) {
+        float low, high;
+        msgl__codes_range(v + i * HALF, &low, &high);
+        const float range = high - low;
+        if (range < 1e-30f) continue; // zeros
+        head.scale[i] = range / STEPS;
+        by.inverse[i] = STEPS / range;
+        by.shift[i] = -127 - (int32_t)rintf(low * by.inverse[i]);
+        head.low[i] = head.scale[i] * (float)-by.shift[i];
+    }
+    msgl__int8_round(v, &by, q);
+    for (int i = 0; i < 2; i++) {
+        const int32_t n = msgl__int8_sum(q + i * HALF, HALF) - HALF * by.shift[i];
+        head.sum16[i] = head.scale[i] * (float)n;
+    }
+    head.sum = head.sum16[0] + head.sum16[1];
+    return head;
 }
 
 MSGL_INLINE void msgl__codes_put(const int8_t q[MSGL_CODES_BLOCK], char *to,

@@ -45,7 +45,7 @@ static inline size_t msgl__int8_at(int lane, int i)
     return (size_t)(i / 4 * MSGL_GEMM_LANES * 4 + lane * 4 + i % 4);
 }
 
-// The largest |v| of n values, a multiple of 32, as bits: their order is the floats', with infinity
+// The largest |v| of n values, a multiple of 16, as bits: their order is the floats', with infinity
 // and NaN behind it.
 MSGL_INLINE int32_t msgl__int8_largest(const float *v, const int n)
 {
@@ -75,34 +75,40 @@ MSGL_INLINE int32_t msgl__int8_largest(const float *v, const int n)
 #endif
 }
 
-// q = v * inverse, below 128, rounded to nearest even; n a multiple of 32.
-MSGL_INLINE void msgl__int8_round(const float *v, float inverse, int8_t *q, const int n)
+// How each half of 32 values is rounded: q = v * inverse, rounded to nearest even, + shift.
+typedef struct msgl_int8_rounding {
+    float inverse[2];
+    int32_t shift[2];
+} msgl_int8_rounding;
+
+// All q are within int8.
+MSGL_INLINE void msgl__int8_round(const float *v, const msgl_int8_rounding *by, int8_t *q)
 {
 #if defined(__AVX512F__)
-    for (int i = 0; i < n; i += 16) {
-        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(v + i), _mm512_set1_ps(inverse));
-        _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+    for (int i = 0; i < 2; i++) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(v + 16 * i), _mm512_set1_ps(by->inverse[i]));
+        const __m512i n = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(by->shift[i]));
+        _mm_storeu_si128((__m128i *)(q + 16 * i), _mm512_cvtepi32_epi8(n));
     }
 #elif defined(__AVX2__)
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); // of what packing interleaves
-    for (int i = 0; i < n; i += 32) {
-        __m256i x[4];
-        for (int j = 0; j < 4; j++) {
-            const __m256 some = _mm256_loadu_ps(v + i + 8 * j);
-            x[j] = _mm256_cvtps_epi32(_mm256_mul_ps(some, _mm256_set1_ps(inverse)));
-        }
-        const __m256i bytes =
-            _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3]));
-        _mm256_storeu_si256((__m256i *)(q + i), _mm256_permutevar8x32_epi32(bytes, order));
+    __m256i n[4];
+    for (int i = 0; i < 4; i++) {
+        const __m256 inverse = _mm256_set1_ps(by->inverse[i / 2]);
+        n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(v + 8 * i), inverse));
+        n[i] = _mm256_add_epi32(n[i], _mm256_set1_epi32(by->shift[i / 2]));
     }
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+    _mm256_storeu_si256((__m256i *)q, _mm256_permutevar8x32_epi32(bytes, order));
 #else
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    for (int i = 0; i < n; i++) {
-        const float shifted = v[i] * inverse + magic;
+    for (int i = 0; i < 32; i++) {
+        const float shifted = v[i] * by->inverse[i / 16] + magic;
         int32_t bits, unit;
         memcpy(&bits, &shifted, sizeof bits);
         memcpy(&unit, &magic, sizeof unit);
-        q[i] = (int8_t)(bits - unit);
+        q[i] = (int8_t)(bits - unit + by->shift[i / 16]);
     }
 #endif
 }
@@ -118,7 +124,8 @@ MSGL_INLINE float msgl__int8_quantize(const float *v, int8_t *q, const int n)
         memset(q, 0, (size_t)n);
         return largest >= 0x7f800000 ? __builtin_nanf("") : 0;
     }
-    msgl__int8_round(v, 127 / most, q, n);
+    const msgl_int8_rounding by = {.inverse = {127 / most, 127 / most}};
+    for (int i = 0; i < n; i += 32) msgl__int8_round(v + i, &by, q + i);
     return most / 127;
 }
 

@@ -220,16 +220,28 @@ static void check_orders(const packer *k, const taken *t, const shape *s)
     assert_int_equal(t->orders, !ON_CPU ? 0 : (k->with & WITH_ORDERED) != 0 ? own : same);
 }
 
-// Activations are rounded to bf16 with AMX, else to 8 bits.
-static void check_near(const packer *k, const folder *packed, const float *want)
+// Positions whose log-probabilities are within 0.005 nats of those wanted.
+static int near_ones(const float *want, const float *got)
+{
+    int near = 0;
+    for (int t = 0; t < TOKENS; t++) {
+        near += loss_of(want + t * VOCAB, got + t * VOCAB, 1, VOCAB).kl < 0.005;
+    }
+    return near;
+}
+
+// Activations are rounded to bf16 with AMX, else to 8 bits. Of experts, a rounded activation may
+// choose another one where two are nearly as good: at one position or two of these.
+static void check_near(const packer *k, const folder *packed, const float *want, bool experts)
 {
     static const char *const levels[] = {NULL, "avx2"};
     for (size_t i = 0; i < (ON_CPU ? MSGL_COUNT(levels) : 1); i++) {
         taken t;
         float *got = run(packed, 1, "bfloat16", "auto", levels[i], &t);
         const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
-        print_message("%s: divergence %.2e\n", k->name, kl);
-        assert_true(kl > 0 && kl < 0.005);
+        const int near = near_ones(want, got);
+        print_message("%s: divergence %.2e, %d of %d near\n", k->name, kl, near, TOKENS);
+        assert_true(kl > 0 && (experts ? near >= TOKENS - 2 : kl < 0.005));
         free(got);
     }
 }
@@ -276,7 +288,7 @@ static void compare(const packer *k, uint64_t seed, bool experts)
         if (ranks == 1) {
             check_bits(k, t.bytes, expanded.bytes, &s);
             check_orders(k, &t, &s);
-            check_near(k, &packed, want);
+            check_near(k, &packed, want, experts);
             if (few) check_expanded(k, &packed, want);
         }
         free(want);

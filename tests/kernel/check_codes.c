@@ -2,7 +2,7 @@
 //
 // Family gemm with weights that keep a file's blocks: against sums in f64 of what the blocks stand
 // for (quant/blocks.h, which tests/quant compares with other implementations), and of activations
-// rounded as MSGL_WFORMAT_INT8 says by blocks of 32.
+// rounded as kernel/gemm_codes.h says.
 #include "kernel/checkkern.h"
 
 #include <math.h>
@@ -64,12 +64,15 @@ static void round_activations(checkkern *ck, float *v, int n)
         v[i] = msgl__bf16_to_f32(msgl__f32_to_bf16(v[i]));
     }
     if (ck->cur->gemm.codes_by_bf16) return;
-    for (int at = 0; at < n; at += 32) {
-        float largest = 0;
-        for (int i = at; i < at + 32 && i < n; i++) largest = fmaxf(largest, fabsf(v[i]));
-        const float inverse = largest < 1e-30f ? 0 : 127 / largest;
-        for (int i = at; i < at + 32 && i < n; i++) {
-            v[i] = nearbyintf(v[i] * inverse) * (largest / 127);
+    for (int at = 0; at < n; at += 16) {
+        float low = 0, high = 0;
+        for (int i = at; i < at + 16 && i < n; i++) {
+            low = fminf(low, v[i]);
+            high = fmaxf(high, v[i]);
+        }
+        const float range = high - low, inverse = range < 1e-30f ? 0 : 253 / range;
+        for (int i = at; i < at + 16 && i < n; i++) {
+            v[i] = nearbyintf(v[i] * inverse) * (range / 253);
         }
     }
 }

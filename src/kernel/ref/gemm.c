@@ -143,18 +143,19 @@ static void add_block(const msgl_codes *c, const int8_t q[MSGL_CODES_BLOCK][MSGL
                       const msgl_codes_scales *s, int at, const int8_t *x,
                       const msgl_codes_head *head, float *sum)
 {
+    enum { HALF = MSGL_CODES_BLOCK / 2 };
     const int groups = MSGL_CODES_BLOCK / c->group;
     for (int j = 0; j < MSGL_GEMM_LANES; j++) {
-        float scaled = 0, less = 0;
-        for (int g = 0; g < groups; g++) {
-            int32_t n = 0;
-            for (int i = g * c->group; i < (g + 1) * c->group; i++) n += q[i][j] * x[i];
-            scaled += (float)n * s->scale[at * groups + g][j];
-            if (!msgl__codes_have_min(c)) continue;
-            less += s->min[at * groups + g][j] * (groups == 1 ? head->sum : head->sum16[g]);
+        for (int h = 0; h < 2; h++) {
+            const int g = at * groups + h * groups / 2;
+            int32_t n = 0, weights = 0;
+            for (int i = h * HALF; i < (h + 1) * HALF; i++) {
+                n += q[i][j] * x[i];
+                weights += q[i][j];
+            }
+            sum[j] += s->scale[g][j] * ((float)n * head->scale[h] + (float)weights * head->low[h]);
+            if (msgl__codes_have_min(c)) sum[j] += s->min[g][j] * head->sum16[h];
         }
-        sum[j] += scaled * head->scale;
-        if (msgl__codes_have_min(c)) sum[j] += less;
     }
 }
 

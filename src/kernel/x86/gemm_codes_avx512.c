@@ -17,9 +17,18 @@ MSGL_INLINE wvec weights(ivec bytes)
 {
     return (wvec){_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};
 }
-MSGL_INLINE ivec offset(wvec w0, wvec w1, wvec w2, wvec w3)
+MSGL_INLINE ivec weight_sum(wvec w0, wvec w1, wvec w2, wvec w3, const int plain)
 {
-    (void)w0, (void)w1, (void)w2, (void)w3;
+    (void)plain; // none are
+    const __m512i even =
+        _mm512_add_epi16(_mm512_add_epi16(w0.even, w1.even), _mm512_add_epi16(w2.even, w3.even));
+    const __m512i odd =
+        _mm512_add_epi16(_mm512_add_epi16(w0.odd, w1.odd), _mm512_add_epi16(w2.odd, w3.odd));
+    return _mm512_madd_epi16(_mm512_add_epi16(even, odd), _mm512_set1_epi16(1));
+}
+MSGL_INLINE ivec offset(ivec weight_sum)
+{
+    (void)weight_sum;
     return _mm512_setzero_si512();
 }
 MSGL_INLINE ivec dot_step(ivec sum, wvec w, const char *x, const int step)

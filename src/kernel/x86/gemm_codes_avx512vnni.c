@@ -15,12 +15,17 @@ MSGL_INLINE wvec weights(ivec bytes)
 {
     return bytes;
 }
-MSGL_INLINE ivec offset(wvec w0, wvec w1, wvec w2, wvec w3)
+MSGL_INLINE ivec weight_sum(wvec w0, wvec w1, wvec w2, wvec w3, const int plain)
 {
-    const __m512i x = _mm512_set1_epi8((char)0x80), zero = _mm512_setzero_si512();
-    const __m512i some = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, x, w0), x, w1);
-    const __m512i more = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, x, w2), x, w3);
-    return _mm512_sub_epi32(zero, _mm512_add_epi32(some, more));
+    (void)plain; // none are
+    const __m512i one = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+    const __m512i some = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, one, w0), one, w1);
+    const __m512i more = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, one, w2), one, w3);
+    return _mm512_add_epi32(some, more);
+}
+MSGL_INLINE ivec offset(ivec weight_sum)
+{
+    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(weight_sum, 7));
 }
 MSGL_INLINE ivec dot_step(ivec sum, wvec w, const char *x, const int step)
 {
