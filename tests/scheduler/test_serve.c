@@ -45,6 +45,7 @@ static void *serve(void *arg)
     return NULL;
 }
 
+// Tests have a static one each: what fails leaves its threads running.
 static void start(served *v, bool socket)
 {
     memset(v, 0, sizeof *v);
@@ -133,7 +134,7 @@ static void test_requests(void **state)
 {
     (void)state;
     for (int socket = 0; socket < 2; socket++) {
-        served v;
+        static served v;
         start(&v, socket);
         go(&v);
         int32_t tokens[20] = {0};
@@ -173,7 +174,7 @@ static void test_requests(void **state)
 static void test_report(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     start(&v, true);
     go(&v);
     int32_t tokens[20] = {0};
@@ -200,14 +201,16 @@ static void test_report(void **state)
 static void test_abort(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     start(&v, true);
     go(&v);
     int32_t tokens[4] = {0};
     msgl_finish ends[4] = {0};
+    pthread_mutex_lock(&v.fake.mutex); // the engine does nothing until all is on its way
     send_request(&v, 1, 200, 50);
     send_request(&v, 2, 100, 5);
     post(&v, (msgl_msg){.type = MSGL_MSG_ABORT, .u.abort_uid = 1});
+    pthread_mutex_unlock(&v.fake.mutex);
     collect(&v, 2, tokens, ends);
     assert_int_equal(ends[1], MSGL_FINISH_ABORT);
     assert_int_equal(ends[2], MSGL_FINISH_LENGTH);
@@ -222,7 +225,7 @@ static void test_front_dies(void **state)
 {
     (void)state;
     for (int socket = 0; socket < 2; socket++) {
-        served v;
+        static served v;
         start(&v, socket);
         go(&v);
         for (uint64_t uid = 0; uid < 8; uid++) send_request(&v, uid, 100, 150);
@@ -239,21 +242,29 @@ static void test_front_dies(void **state)
 static void test_next_front(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     int line[2];
     msgl_err err;
+    msgl_heartbeat *life;
+    const struct timespec pause = {.tv_nsec = 1000000};
     start(&v, true);
-    v.fake.decode_ns = 100000000; // 150 tokens take longer than its front needs to die under load
+    assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
+    v.cfg.heartbeat = life;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
     msgl__channel_set_line(v.back, line[1]);
     go(&v);
     uint64_t aborted = 0;
     for (int round = 0; round < 3; round++) {
+        // The engine stands still while its front dies: some run, others wait, none is done.
+        while (atomic_load(&life->ended) != atomic_load(&life->begun)) nanosleep(&pause, NULL);
+        pthread_mutex_lock(&v.fake.mutex);
+        const uint64_t before = atomic_load(&life->begun);
         for (uint64_t uid = 0; uid < 8; uid++) send_request(&v, uid, 100, 150);
-        receive(&v); // some run, others wait
+        while (atomic_load(&life->begun) == before) nanosleep(&pause, NULL);
         int fds[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
         msgl__channel_destroy(v.front);
+        pthread_mutex_unlock(&v.fake.mutex);
         assert_int_equal(msgl__packet_send(line[0], "C", 1, fds[1]), 0);
         close(fds[1]);
         assert_int_equal(msgl__channel_from_fd(fds[0], &v.front, &err), 0);
@@ -277,12 +288,13 @@ static void test_next_front(void **state)
     close(line[0]); // none follows
     finish(&v);
     assert_int_equal(v.rc, 0);
+    msgl__heartbeat_destroy(life);
 }
 
 static void test_engine_failure(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     start(&v, true);
     v.fake.fail_wait_at = 4;
     int32_t tokens[3] = {0};
@@ -304,7 +316,7 @@ static void test_engine_failure(void **state)
 static void test_bad_config(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     start(&v, true);
     v.cfg.vocab_size = 0;
     assert_int_equal(pthread_create(&v.thread, NULL, serve, &v), 0);
@@ -318,7 +330,7 @@ static void test_bad_config(void **state)
 static void test_idle_sleeps(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     start(&v, true);
     go(&v);
     int32_t tokens[2] = {0};
@@ -336,7 +348,7 @@ static void test_idle_sleeps(void **state)
 static void test_idle_beats(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     msgl_heartbeat *life;
     start(&v, true);
     assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
@@ -358,7 +370,7 @@ static void test_idle_beats(void **state)
 static void test_steps_are_told(void **state)
 {
     (void)state;
-    served v;
+    static served v;
     msgl_heartbeat *life;
     start(&v, true);
     assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
