@@ -271,7 +271,7 @@ int msgl__cuda_props(int ordinal, msgl_cuda_props *out, msgl_err *err)
     if (code == cudaSuccess) code = cudaGetDeviceProperties(&p, ordinal);
     if (code != cudaSuccess) return fail(ordinal, code, "cannot be used", err);
     memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "%s", p.name);
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, p.name);
     out->capability = p.major * 10 + p.minor;
     out->sm_count = p.multiProcessorCount;
     out->l2_bytes = (size_t)p.l2CacheSize;

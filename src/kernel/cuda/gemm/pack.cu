@@ -58,29 +58,23 @@ static void convert_from(msgl_exec *x, const S *src, void *dst, msgl_dtype type,
     MSGL_CUDA_LAUNCHED(x);
 }
 
-// Host memory to one slot of the staging ring, in parallel.
-typedef struct piece {
-    const char *src; // rows [0, rows) of row_bytes, stride bytes apart
-    char *dst;       // dense
-    size_t rows, row_bytes, stride;
-    int tasks;
-} piece;
+// --- the staging ring ---------------------------------------------------------------------------
 
-static void copy_task(void *arg, int task, int worker)
+// Writes share `task` of `tasks` of a slot.
+typedef void (*fill_fn)(const void *what, char *slot, int task, int tasks);
+
+struct stage_job {
+    fill_fn fill;
+    const void *what;
+    char *slot;
+    int tasks;
+};
+
+static void stage_task(void *arg, int task, int worker)
 {
-    const piece *p = (const piece *)arg;
-    const size_t total = p->rows * p->row_bytes;
-    size_t at = total * (size_t)task / (size_t)p->tasks;
-    const size_t end = total * (size_t)(task + 1) / (size_t)p->tasks;
+    const stage_job *j = (const stage_job *)arg;
     (void)worker;
-    while (at < end) {
-        const size_t row = at / p->row_bytes, column = at % p->row_bytes;
-        const bool dense = p->stride == p->row_bytes;
-        size_t bytes = dense ? end - at : p->row_bytes - column;
-        if (bytes > end - at) bytes = end - at;
-        memcpy(p->dst + at, p->src + row * p->stride + column, bytes);
-        at += bytes;
-    }
+    j->fill(j->what, j->slot, task, j->tasks);
 }
 
 static bool open_staging(msgl_exec *x, msgl_gemm_staging *s)
@@ -94,54 +88,87 @@ static bool open_staging(msgl_exec *x, msgl_gemm_staging *s)
     return x->status == 0;
 }
 
+// Fills the ring's next slot, once it was taken, on the pool's threads; the copy engine takes
+// `bytes` of it to `landing`, device memory, meanwhile and behind that.
+static void stage(msgl_exec *x, fill_fn fill, const void *what, void *landing, size_t bytes)
+{
+    msgl_gemm_staging *s = &msgl__cuda_device(x)->blas->staging;
+    if (x->status != 0 || !open_staging(x, s)) return;
+    const int i = s->next++ % MSGL_GEMM_STAGES;
+    stage_job j = {fill, what, (char *)s->memory[i], 1};
+    MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
+    if (x->status != 0) return;
+    if (x->pool != NULL) {
+        j.tasks = PIECES_PER_THREAD * msgl__pool_threads(x->pool);
+        msgl__pool_run(x->pool, j.tasks, stage_task, &j);
+    } else {
+        stage_task(&j, 0, 0);
+    }
+    cudaStream_t stream = msgl__cuda_stream(x);
+    MSGL_CUDA_TRY(x, cudaMemcpyAsync(landing, j.slot, bytes, cudaMemcpyHostToDevice, stream));
+    MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], stream));
+}
+
+// --- values -------------------------------------------------------------------------------------
+
+// Rows [0, rows) of row_bytes, stride bytes apart, which are dense in the slot.
+struct piece {
+    const char *src;
+    size_t rows, row_bytes, stride;
+};
+
+static void copy_piece(const void *what, char *slot, int task, int tasks)
+{
+    const piece *p = (const piece *)what;
+    const size_t total = p->rows * p->row_bytes;
+    size_t at = total * (size_t)task / (size_t)tasks;
+    const size_t end = total * (size_t)(task + 1) / (size_t)tasks;
+    while (at < end) {
+        const size_t row = at / p->row_bytes, column = at % p->row_bytes;
+        const bool dense = p->stride == p->row_bytes;
+        size_t bytes = dense ? end - at : p->row_bytes - column;
+        if (bytes > end - at) bytes = end - at;
+        memcpy(slot + at, p->src + row * p->stride + column, bytes);
+        at += bytes;
+    }
+}
+
+// n values of src_dtype in `landing` to those of dtype in `dst`, both on the device.
+static void convert_to(msgl_exec *x, msgl_dtype src_dtype, const void *landing, void *dst,
+                       msgl_dtype dtype, size_t n)
+{
+    if (src_dtype == MSGL_F32) convert_from(x, (const float *)landing, dst, dtype, n);
+    if (src_dtype == MSGL_F16) convert_from(x, (const __half *)landing, dst, dtype, n);
+    if (src_dtype == MSGL_BF16) convert_from(x, (const __nv_bfloat16 *)landing, dst, dtype, n);
+}
+
 void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                      msgl_dtype src_dtype, size_t ld_src)
 {
-    msgl_cuda_blas *b = msgl__cuda_device(x)->blas;
-    cudaStream_t stream = msgl__cuda_stream(x);
-    const size_t k = (size_t)w->k, src_row = k * msgl__dtype_size(src_dtype);
-    const size_t dst_row = k * msgl__dtype_size(w->format->dtype);
-    if (x->status != 0 || rows <= 0 || k == 0 || !open_staging(x, &b->staging)) return;
-    msgl_gemm_staging *s = &b->staging;
+    const size_t k = (size_t)w->k, size = msgl__dtype_size(src_dtype);
+    const bool same = src_dtype == w->format->dtype;
+    // Not of int8, which is no dtype: msgl__cuda_int8_quantize knows where its rows are.
+    const size_t dst_size = msgl__dtype_size(w->format->dtype);
+    void *const workspace = msgl__cuda_device(x)->blas->workspace;
+    if (rows <= 0 || k == 0) return;
     // Whole rows, or parts of one: as many columns, whole groups, as fit in every dtype.
     const size_t most = MSGL_GEMM_STAGE_BYTES / sizeof(float), per_row = (k + most - 1) / most;
-    const size_t step = per_row > 1 ? 1 : MSGL_GEMM_STAGE_BYTES / src_row;
+    const size_t step = per_row > 1 ? 1 : MSGL_GEMM_STAGE_BYTES / (k * size);
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
-        for (size_t part = 0; part < per_row; part++) {
-            const size_t from = part * most, to = from + most < k ? from + most : k;
-            piece p = {};
-            p.src = (const char *)src + (r * ld_src + from) * msgl__dtype_size(src_dtype);
-            p.rows = (size_t)rows - r < step ? (size_t)rows - r : step;
-            p.row_bytes = (to - from) * msgl__dtype_size(src_dtype);
-            p.stride = ld_src * msgl__dtype_size(src_dtype);
-            const int i = s->next++ % MSGL_GEMM_STAGES;
-            p.dst = (char *)s->memory[i];
-            MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
-            if (x->status != 0) return;
-            p.tasks = x->pool != NULL ? PIECES_PER_THREAD * msgl__pool_threads(x->pool) : 1;
-            if (x->pool != NULL) {
-                msgl__pool_run(x->pool, p.tasks, copy_task, &p);
-            } else {
-                copy_task(&p, 0, 0);
-            }
-            char *dst = (char *)w->data + ((size_t)row + r) * dst_row +
-                        from * msgl__dtype_size(w->format->dtype);
-            const size_t bytes = p.rows * p.row_bytes, n = p.rows * (to - from);
-            const bool same = src_dtype == w->format->dtype;
-            void *landing = same ? dst : b->workspace;
-            MSGL_CUDA_TRY(x,
-                          cudaMemcpyAsync(landing, p.dst, bytes, cudaMemcpyHostToDevice, stream));
-            MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], stream));
+        for (size_t part = 0; part < per_row && x->status == 0; part++) {
+            const size_t from = part * most, columns = from + most < k ? most : k - from;
+            const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
+            const piece p = {(const char *)src + (r * ld_src + from) * size, some, columns * size,
+                             ld_src * size};
+            char *const dst = (char *)w->data + (((size_t)row + r) * k + from) * dst_size;
+            void *const landing = same ? dst : workspace;
+            stage(x, copy_piece, &p, landing, some * p.row_bytes);
+            if (x->status != 0 || same) continue;
             if (w->format->id == MSGL_W_INT8) {
-                msgl__cuda_int8_quantize(x, w, (size_t)row + r, p.rows, from, to - from, landing,
+                msgl__cuda_int8_quantize(x, w, (size_t)row + r, some, from, columns, landing,
                                          src_dtype);
-                continue;
-            }
-            if (same) continue;
-            if (src_dtype == MSGL_F32) convert_from(x, (float *)landing, dst, w->format->dtype, n);
-            if (src_dtype == MSGL_F16) convert_from(x, (__half *)landing, dst, w->format->dtype, n);
-            if (src_dtype == MSGL_BF16) {
-                convert_from(x, (__nv_bfloat16 *)landing, dst, w->format->dtype, n);
+            } else {
+                convert_to(x, src_dtype, landing, dst, w->format->dtype, some * columns);
             }
         }
     }
@@ -161,55 +188,38 @@ static size_t codes_packed_size(const msgl_wformat *f, int n, int k)
     return padded / 64 * 64;
 }
 
-// A file's rows to one slot of the staging ring, in parallel.
+// A file's rows, ld_src bytes apart, which are laid out in the slot.
 struct codes_piece {
     const msgl_codes_row *layout;
     const msgl_blocks *blocks;
-    const uint8_t *src; // rows ld_src bytes apart
-    size_t ld_src;
-    uint8_t *dst;
-    size_t rows;
-    int tasks;
+    const uint8_t *src;
+    size_t ld_src, rows;
 };
 
-static void codes_task(void *arg, int task, int worker)
+static void lay_out_piece(const void *what, char *slot, int task, int tasks)
 {
-    const codes_piece *p = (const codes_piece *)arg;
-    const size_t end = p->rows * (size_t)(task + 1) / (size_t)p->tasks;
-    (void)worker;
-    for (size_t r = p->rows * (size_t)task / (size_t)p->tasks; r < end; r++) {
+    const codes_piece *p = (const codes_piece *)what;
+    const size_t end = p->rows * (size_t)(task + 1) / (size_t)tasks;
+    for (size_t r = p->rows * (size_t)task / (size_t)tasks; r < end; r++) {
         msgl__codes_row_put(p->layout, p->blocks, p->src + r * p->ld_src,
-                            p->dst + r * p->layout->bytes);
+                            (uint8_t *)slot + r * p->layout->bytes);
     }
 }
 
 static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
                          size_t ld_src)
 {
-    msgl_gemm_staging *s = &msgl__cuda_device(x)->blas->staging;
     msgl_codes_row l;
-    if (x->status != 0 || rows <= 0 || !msgl__codes_row_of(w->format->blocks, w->k, &l) ||
-        !open_staging(x, s)) {
+    if (!msgl__codes_row_of(w->format->blocks, w->k, &l)) {
+        x->status = MSGL_EUNSUPPORTED;
         return;
     }
     const size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
-        codes_piece p = {&l, w->format->blocks, src + r * ld_src, ld_src};
-        const int i = s->next++ % MSGL_GEMM_STAGES;
-        p.dst = (uint8_t *)s->memory[i];
-        p.rows = (size_t)rows - r < step ? (size_t)rows - r : step;
-        MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
-        if (x->status != 0) return;
-        p.tasks = x->pool != NULL ? PIECES_PER_THREAD * msgl__pool_threads(x->pool) : 1;
-        if (x->pool != NULL) {
-            msgl__pool_run(x->pool, p.tasks, codes_task, &p);
-        } else {
-            codes_task(&p, 0, 0);
-        }
-        MSGL_CUDA_TRY(x, cudaMemcpyAsync((uint8_t *)w->data + ((size_t)row + r) * l.bytes, p.dst,
-                                         p.rows * l.bytes, cudaMemcpyHostToDevice,
-                                         msgl__cuda_stream(x)));
-        MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], msgl__cuda_stream(x)));
+        const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
+        const codes_piece p = {&l, w->format->blocks, src + r * ld_src, ld_src, some};
+        stage(x, lay_out_piece, &p, (uint8_t *)w->data + ((size_t)row + r) * l.bytes,
+              some * l.bytes);
     }
 }
 
