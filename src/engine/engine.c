@@ -174,7 +174,9 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     msgl_memory_plan p = {
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
-        .weight_format = e->model.kept ? "as in the file" : e->model.target.weights->name,
+        .weight_format = e->model.kept
+                             ? "as in the file"
+                             : msgl__planned_format(&e->model.target.weights, false)->name,
         .step_bytes =
             arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
         // Of the same memory only where device and host are one.
@@ -372,7 +374,7 @@ static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
 
 // Where --weight-dtype's format stands in the device's table. Of dtypes a GPU multiplies only equal
 // ones.
-static int choose_weights(const msgl_engine *e, const msgl_options *o, const msgl_wformat **out,
+static int choose_weights(const msgl_engine *e, const msgl_options *o, msgl_weight_formats *out,
                           msgl_err *err)
 {
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
@@ -383,7 +385,10 @@ static int choose_weights(const msgl_engine *e, const msgl_options *o, const msg
         const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
         if (f->id == MSGL_W_CODES && e->info.dtype == MSGL_F32) continue; // q4: W_BLOCKS, unrounded
         if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
-        *out = f;
+        *out = (msgl_weight_formats){.kernels = &e->kernels.gemm,
+                                     .dtype = e->info.dtype,
+                                     .converted = (msgl_wformat_id)i,
+                                     .keeps = strcmp(o->weight_dtype, "auto") == 0};
         return 0;
     }
     const msgl_wformat *int8 = &e->kernels.gemm.formats[MSGL_W_INT8];
@@ -424,13 +429,15 @@ static int check_experts(const msgl_engine *e, msgl_err *err)
     enum { COLUMNS = 8 }; // that kernels of a GPU read at once
     const msgl_model_target *t = &e->model.target;
     const msgl_products *products = &e->model.products;
-    for (int32_t i = 0; i < products->num_experts && t->dtype != MSGL_F32 && e->cuda != NULL; i++) {
+    for (int32_t i = 0;
+         i < products->num_experts && t->weights.dtype != MSGL_F32 && e->cuda != NULL; i++) {
         const int32_t columns = products->experts[i]->experts.down[0].k;
         if (columns % COLUMNS == 0) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "experts with %d intermediate values on each of %d ranks: allowed on "
                              "GPUs in %s: a multiple of %d",
-                             (int)columns, (int)t->ranks, msgl__dtype_name(t->dtype), COLUMNS);
+                             (int)columns, (int)t->ranks, msgl__dtype_name(t->weights.dtype),
+                             COLUMNS);
     }
     return 0;
 }
@@ -506,16 +513,14 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code != 0) return code;
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
-    const msgl_wformat *weights = NULL;
+    msgl_weight_formats weights;
     code = choose_cache(e, o, err);
     if (code == 0) code = choose_weights(e, o, &weights, err);
     if (code != 0) return code;
     e->model.target = (msgl_model_target){
         .kernels = &e->kernels,
         .moe = moe,
-        .dtype = e->info.dtype,
         .weights = weights,
-        .keeps = strcmp(o->weight_dtype, "auto") == 0,
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
         .capability = e->device->capability,
         .rank = e->place.rank,

@@ -343,8 +343,8 @@ static int build(msgl_model *m, msgl_err *err)
     build_layers(m, decoder);
     if (d->rounds_embed_scale) {
         float scale;
-        msgl__store_f32(&scale, m->target.dtype, 0, d->embed_scale);
-        m->cfg.decoder.embed_scale = msgl__load_f32(&scale, m->target.dtype, 0);
+        msgl__store_f32(&scale, m->target.weights.dtype, 0, d->embed_scale);
+        m->cfg.decoder.embed_scale = msgl__load_f32(&scale, m->target.weights.dtype, 0);
     }
     return 0;
 }

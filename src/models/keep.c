@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which weights stay as the file has them: decided for each tensor by its blocks, or by its codes
-// and their scales, once a checkpoint is open. A weight whose tensors differ becomes parts.
+// The formats of weights. Which stay as the file has them is decided for each tensor by its blocks,
+// or by its codes and their scales, once a checkpoint is open. A weight whose tensors differ
+// becomes parts.
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,9 +35,8 @@ typedef struct piece {
 typedef struct keeping {
     msgl_weight_plan *p;
     const msgl_checkpoint *c;
-    const msgl_gemm_kernels *k;
-    bool exact, failed; // out of memory
-    piece *pieces;      // [num] by weight, then by row
+    bool failed;   // out of memory
+    piece *pieces; // [num] by weight, then by row
     size_t num;
 } keeping;
 
@@ -160,7 +160,7 @@ static const msgl_blocks *blocks_of(keeping *k, const msgl_wanted *w, msgl_kept_
         return NULL;
     }
     if (how->sides[MSGL_ORDER].data != NULL) {
-        if (!k->k->keeps_order) return NULL;
+        if (!k->p->formats.kernels->keeps_order) return NULL;
         form->order = msgl__stored_order(&p, first, cols);
         k->failed = k->failed || form->order == NULL;
         if (form->order == NULL) return NULL;
@@ -190,8 +190,10 @@ static const msgl_wformat *format_of(keeping *k, const msgl_planned *planned, co
     msgl_kept_form form = {0};
     const msgl_blocks *blocks = blocks_of(k, w, &form);
     const int32_t places = form.order != NULL ? form.order->num : w->cols;
+    const msgl_weight_formats *f = &k->p->formats;
+    const bool exact = planned->exact || f->dtype == MSGL_F32;
     const msgl_wformat *kept = NULL;
-    if (blocks != NULL && k->k->keep(blocks, places, k->exact || planned->exact, &form.format)) {
+    if (blocks != NULL && f->kernels->keep(blocks, places, exact, &form.format)) {
         form.format.order = form.order;
         if (form.order == NULL || saves(&form.format, planned->w->format, w)) {
             kept = add_form(k, &form);
@@ -278,10 +280,15 @@ static void apply(keeping *k)
     msgl__plan_lay_out(k->p, 0);
 }
 
-int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl_gemm_kernels *k,
-                       bool exact, msgl_err *err)
+const msgl_wformat *msgl__planned_format(const msgl_weight_formats *f, bool exact)
 {
-    keeping all = {.p = p, .c = c, .k = k, .exact = exact};
+    return &f->kernels->formats[exact ? (msgl_wformat_id)f->dtype : f->converted];
+}
+
+int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    keeping all = {.p = p, .c = c};
+    if (!p->formats.keeps || p->formats.kernels->keep == NULL) return 0;
     if (!collect(&all)) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const size_t parts = choose_formats(&all);
     p->parts = msgl__reallocarray(NULL, parts + 1, sizeof *p->parts);

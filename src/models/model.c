@@ -30,8 +30,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
     m->target = *target;
     const int code = family->build(m, err);
     if (code != 0) return code;
-    msgl__weight_plan_init(&m->plan, target->weights, &target->kernels->gemm.formats[target->dtype],
-                           err);
+    msgl__weight_plan_init(&m->plan, &target->weights, err);
     m->plan.ignored = m->cfg.arch->ignored;
     m->plan.num_ignored = MSGL_MAX_IGNORED;
     if (m->cfg.arch->ignores_layers_behind) m->plan.ignored_from = m->cfg.num_layers;
@@ -100,10 +99,8 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
     }
     msgl__weights_choose_form(&m->plan, m->checkpoint);
     const int checked = msgl__weights_check(&m->plan, m->checkpoint, err);
-    const msgl_gemm_kernels *k = &m->target.kernels->gemm;
-    if (checked != 0 || !m->target.keeps || k->keep == NULL) return checked;
-    const int kept =
-        msgl__weights_keep(&m->plan, m->checkpoint, k, m->target.dtype == MSGL_F32, err);
+    if (checked != 0) return checked;
+    const int kept = msgl__weights_keep(&m->plan, m->checkpoint, err);
     m->parts = m->plan.parts;
     m->plan.parts = NULL;
     m->forms = m->plan.forms;

@@ -13,9 +13,7 @@
 typedef struct msgl_model_target {
     const msgl_kernels *kernels;
     const msgl_moe_desc *moe;
-    msgl_dtype dtype;            // of weights on which choices depend
-    const msgl_wformat *weights; // of all others, ...
-    bool keeps;          // ... but of tensors in blocks that the device multiplies as they are
+    msgl_weight_formats weights;
     msgl_dtype act;      // of activations, as in msgl_exec
     int32_t capability;  // of the device, as in msgl_device
     int32_t rank, ranks; // which of how many that share the model

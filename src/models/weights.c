@@ -18,10 +18,10 @@ static const size_t MAX_WANTED = (size_t)1 << 20;
 // Of rows on their way from the file to the packer, which stay in a cache.
 static const size_t STAGE_BYTES = (size_t)4 << 20;
 
-void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
-                            const msgl_wformat *exact, msgl_err *err)
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_weight_formats *formats, msgl_err *err)
 {
-    *p = (msgl_weight_plan){.format = format, .exact = exact, .err = err};
+    *p = (msgl_weight_plan){.err = err};
+    if (formats != NULL) p->formats = *formats;
 }
 
 void msgl__weight_plan_free(msgl_weight_plan *p)
@@ -162,7 +162,7 @@ static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const cha
 
 static void plan_weight(msgl_weight_plan *p, msgl_weight *w, bool exact, int32_t n, int32_t k)
 {
-    *w = (msgl_weight){.format = exact ? p->exact : p->format, .n = n, .k = k};
+    *w = (msgl_weight){.format = msgl__planned_format(&p->formats, exact), .n = n, .k = k};
     if (n == 0) return;
     const size_t bytes = msgl__weight_bytes(w);
     if (bytes == 0) {

@@ -97,18 +97,27 @@ typedef struct msgl_placement {
     size_t offset, bytes;
 } msgl_placement;
 
+// What the formats of weights are chosen by, each in models/keep.c: one for when the plan is made,
+// which a weight has unless its tensors may stay as their file has them.
+typedef struct msgl_weight_formats {
+    const msgl_gemm_kernels *kernels; // whose table has them
+    msgl_dtype dtype; // of what choices depend on; with MSGL_F32 no activation is rounded either
+    msgl_wformat_id converted; // of all others, ...
+    bool keeps; // ... but of tensors in blocks, or codes with scales, that the device multiplies
+} msgl_weight_formats;
+
 // A weight that was planned.
 typedef struct msgl_planned {
     msgl_weight *w;
     size_t place; // index of its data among the places
-    bool exact;
+    bool exact;   // choices depend on it
 } msgl_planned;
 
 typedef struct msgl_weight_plan {
     struct msgl_plan_kept *kept; // by weight or vector
     size_t num_kept, cap_kept;
-    size_t declared;                    // first of the wanted that were declared last
-    const msgl_wformat *format, *exact; // of msgl__plan_weight and msgl__plan_exact_weight
+    size_t declared; // first of the wanted that were declared last
+    msgl_weight_formats formats;
     const char *const
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
     int32_t num_ignored;
@@ -133,9 +142,8 @@ typedef struct msgl_weight_plan {
     int status; // first failure
 } msgl_weight_plan;
 
-// format: of the products that a step's time goes to, and of the embedding; exact: of the others.
-void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
-                            const msgl_wformat *exact, msgl_err *err);
+// formats: or NULL, of a plan without weights.
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_weight_formats *formats, msgl_err *err);
 void msgl__weight_plan_free(msgl_weight_plan *p);
 
 // Of the weight (msgl_weight *) or vector (float **) `what`, of which this rank only has what is
@@ -194,14 +202,15 @@ void msgl__plan_lay_out(msgl_weight_plan *p, size_t first);
 // rows lie along the sum always.
 bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t);
 
+// The format of a weight that does not stay as its file has it; exact: choices depend on it.
+const msgl_wformat *msgl__planned_format(const msgl_weight_formats *f, bool exact);
+
 // Of a checked checkpoint, before the plan is placed: weights whose tensors are in blocks, or codes
 // with scales, that the device multiplies (msgl_gemm_kernels.keep) get the format of these, a
 // weight made of several tensors maybe parts of several formats. What is transposed or cut within a
-// block stays as planned. exact: activations are not rounded for it, as they never are for exact
-// weights. Fills p->parts and p->forms, which the caller takes over (msgl__free,
-// msgl__kept_forms_free).
-int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, const msgl_gemm_kernels *k,
-                       bool exact, msgl_err *err);
+// block stays as planned, and so does everything unless p->formats.keeps. Fills p->parts and
+// p->forms, which the caller takes over (msgl__free, msgl__kept_forms_free).
+int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);
 void msgl__kept_forms_free(struct msgl_kept_form *forms);
 
 // Called with bytes of the checkpoint done and in all.

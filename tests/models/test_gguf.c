@@ -498,7 +498,7 @@ static int check(gguf_writer *w, const char *tensor, msgl_err *err)
     if (code == 0) {
         msgl_weight_plan p;
         msgl_weight weight = {.k = 256};
-        msgl__weight_plan_init(&p, NULL, NULL, err);
+        msgl__weight_plan_init(&p, NULL, err);
         msgl__plan_rows(&p, &weight, 0, 8, "%s", tensor);
         code = msgl__weights_check(&p, c, err);
         msgl__weight_plan_free(&p);

@@ -39,7 +39,7 @@ static int check_surplus(const char *name, msgl_err *err)
     if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
     float *norm;
     msgl_weight_plan p;
-    msgl__weight_plan_init(&p, NULL, NULL, err);
+    msgl__weight_plan_init(&p, NULL, err);
     msgl__plan_vector(&p, &norm, 2);
     msgl__plan_elements(&p, &norm, 0, 2, 1, "norm.weight");
     assert_int_equal(p.status, 0);
@@ -240,7 +240,7 @@ static void test_items_of_ranks(void **state)
     msgl_checkpoint *c = NULL;
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
-    const msgl_wformat *format = &kernels.gemm.formats[MSGL_W_F32];
+    const msgl_weight_formats formats = {.kernels = &kernels.gemm};
     assert_int_equal(msgl__checkpoint_open(f.dir, &c, &err), 0);
     for (int32_t rank = 0; rank < 2; rank++) {
         msgl_weight w;
@@ -248,7 +248,7 @@ static void test_items_of_ranks(void **state)
         msgl_weight_plan p;
         msgl_load_item items[2];
         const msgl_range half = {.from = rank * N / 2, .count = N / 2};
-        msgl__weight_plan_init(&p, format, format, &err);
+        msgl__weight_plan_init(&p, &formats, &err);
         msgl__plan_weight(&p, &w, N / 2, K);
         msgl__plan_keep(&p, &w, &(msgl_kept){.rows = {half}, .num_rows = 1});
         msgl__plan_rows(&p, &w, 0, N, "w");
@@ -359,7 +359,7 @@ static int load_scale(const char *type, const char *shape, const void *bytes, in
     if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
     float *norm, place[16];
     msgl_weight_plan p;
-    msgl__weight_plan_init(&p, NULL, NULL, err);
+    msgl__weight_plan_init(&p, NULL, err);
     msgl__plan_vector(&p, &norm, 2);
     msgl__plan_elements(&p, &norm, 0, 2, 1, "norm.weight");
     *scale = 1;
@@ -421,7 +421,8 @@ static int open_fp8(folder *f, const char *header, size_t bytes, msgl_checkpoint
     msgl_weight m;
     msgl_weight_plan p;
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    msgl__weight_plan_init(&p, &k.gemm.formats[MSGL_W_BF16], NULL, err);
+    const msgl_weight_formats formats = {.kernels = &k.gemm, .converted = MSGL_W_BF16};
+    msgl__weight_plan_init(&p, &formats, err);
     msgl__plan_weight(&p, &m, N, K);
     msgl__plan_rows(&p, &m, 0, N, "m");
     assert_int_equal(p.status, 0);
@@ -587,7 +588,8 @@ static void test_mxfp4(void **state)
     msgl_weight m[EXPERTS];
     msgl_weight_plan p;
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    msgl__weight_plan_init(&p, &k.gemm.formats[MSGL_W_F32], NULL, &err);
+    const msgl_weight_formats formats = {.kernels = &k.gemm};
+    msgl__weight_plan_init(&p, &formats, &err);
     for (int e = 0; e < EXPERTS; e++) {
         msgl__plan_weight(&p, &m[e], ROWS4, COLS4);
         msgl__plan_rows(&p, &m[e], 0, ROWS4, "m");
