@@ -102,7 +102,7 @@ static void put_layer(gguf_writer *w, const ggml_type *type, uint64_t *seed, int
 {
     static const struct {
         const char *name;
-        int64_t matrices, rows, k; // matrices 0: of no mixture alone
+        int64_t matrices, rows, k; // 0 matrices: one, which a mixture does not have
     } matrices[] = {
         {"attn_q", 1, WIDTH, WIDTH},
         {"attn_k", 1, KV_HEADS * HEAD, WIDTH},
@@ -229,42 +229,9 @@ static bool measured(int level)
     return level == (int)msgl__cpu_level_detect() || (differs && in_full());
 }
 
-static void make_path(char *path)
-{
-    const int file = mkstemp(path);
-    assert_true(file >= 0);
-    close(file);
-}
-
-static void check_type(const ggml_type *type)
-{
-    char path[] = "/tmp/minisgl-kept-XXXXXX";
-    make_path(path);
-    float *want = make_model(path, type, false);
-    for (int level = 0; level <= (int)msgl__cpu_level_detect(); level++) {
-        if (measured(level)) check_level(path, type, want, (msgl_cpu_level)level);
-    }
-    free(want);
-    remove(path);
-}
-
-static void test_types(void **state)
-{
-    static const char *const some[] = {"Q8_0", "Q4_K", "IQ2_XS"};
-    (void)state;
-    for (int i = 0; i < NUM_GGML_TYPES; i++) {
-        const ggml_type *type = &GGML_TYPES[i];
-        bool chosen = in_full();
-        for (size_t s = 0; s < MSGL_COUNT(some); s++) {
-            chosen = chosen || strcmp(type->name, some[s]) == 0;
-        }
-        if (chosen && strcmp(type->name, "F64") != 0) check_type(type);
-    }
-}
-
-// Of a mixture of experts a rounded activation may choose another expert where two are nearly as
+// In a mixture of experts a rounded activation may choose another expert where two are nearly as
 // good, which no precision below exact arithmetic's avoids: such positions are counted, and the
-// others are as near as elsewhere.
+// mean is that of the others.
 static void check_mixture(const char *path, const ggml_type *type, const float *want,
                           msgl_cpu_level level)
 {
@@ -284,6 +251,35 @@ static void check_mixture(const char *path, const ggml_type *type, const float *
     if (elsewhere > POSITIONS / 10 || kl > 2e-3) fail_msg("experts in %s, %s", type->name, name);
 }
 
+static void check_type(const ggml_type *type, bool mixture)
+{
+    char path[] = "/tmp/minisgl-kept-XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    float *want = make_model(path, type, mixture);
+    for (int level = 0; level <= (int)msgl__cpu_level_detect(); level++) {
+        if (!measured(level)) continue;
+        (mixture ? check_mixture : check_level)(path, type, want, (msgl_cpu_level)level);
+    }
+    free(want);
+    remove(path);
+}
+
+static void test_types(void **state)
+{
+    static const char *const some[] = {"Q8_0", "Q4_K", "IQ2_XS"};
+    (void)state;
+    for (int i = 0; i < NUM_GGML_TYPES; i++) {
+        const ggml_type *type = &GGML_TYPES[i];
+        bool chosen = in_full();
+        for (size_t s = 0; s < MSGL_COUNT(some); s++) {
+            chosen = chosen || strcmp(type->name, some[s]) == 0;
+        }
+        if (chosen && strcmp(type->name, "F64") != 0) check_type(type, false);
+    }
+}
+
 static void test_mixtures(void **state)
 {
     (void)state;
@@ -291,14 +287,7 @@ static void test_mixtures(void **state)
         const ggml_type *type = &GGML_TYPES[i];
         const bool q8 = strcmp(type->name, "Q8_0") == 0;
         if (!q8 && !(in_full() && strcmp(type->name, "Q4_K") == 0)) continue;
-        char path[] = "/tmp/minisgl-kept-XXXXXX";
-        make_path(path);
-        float *want = make_model(path, type, true);
-        for (int level = 0; level <= (int)msgl__cpu_level_detect(); level++) {
-            if (measured(level)) check_mixture(path, type, want, (msgl_cpu_level)level);
-        }
-        free(want);
-        remove(path);
+        check_type(type, true);
     }
 }
 
