@@ -109,6 +109,21 @@ static float *draw_rows(checkkern *ck, size_t rows, size_t cols)
     return v;
 }
 
+// Activations to be rounded to 8 bits, whose groups of 16 columns are in turn as they are drawn, of
+// one sign, zeros, and small beside one of them.
+static float *draw_activations(checkkern *ck, int m, int k)
+{
+    float *v = draw_rows(ck, (size_t)m, (size_t)k);
+    for (int i = 0; i < m * k; i++) {
+        const int column = i % k, kind = (column / 16 + i / k) % 5;
+        if (kind == 1) v[i] = fabsf(v[i]);
+        if (kind == 2) v[i] = -fabsf(v[i]);
+        if (kind == 3) v[i] = 0;
+        if (kind == 4 && column % 16 == 5) v[i] *= 50;
+    }
+    return v;
+}
+
 static void run(checkkern *ck, msgl_exec *x, const msgl_weight *w, const float *in, int m,
                 const float *bias, float *out, size_t ld_out)
 {
@@ -146,7 +161,8 @@ static void check_shape(checkkern *ck, const msgl_blocks *b, bool exact, int m, 
 {
     const stored s = make(ck, b, exact, n, k);
     const size_t ld = (size_t)n + 3, all = (size_t)m * ld;
-    float *in = draw_rows(ck, (size_t)m, (size_t)k);
+    const bool by8 = s.w.format->id == MSGL_W_CODES && !ck->cur->gemm.codes_by_bf16;
+    float *in = by8 ? draw_activations(ck, m, k) : draw_rows(ck, (size_t)m, (size_t)k);
     const float *bias = n % 2 == 0 ? NULL : draw_rows(ck, 1, (size_t)n);
     ck_buf out = msgl__ck_buf(ck, m, n, ld), other = msgl__ck_buf(ck, m, n, ld);
     double *want = msgl__ck_alloc(ck, (size_t)m * (size_t)n * sizeof *want);
