@@ -8,9 +8,10 @@
 #include <stdlib.h>
 
 #include "attention/bench.h"
-#include "attention/cuda_call.h"
 #include "core/attributes.h"
-#include "kernel/cuda_loader.h"
+#include "cuda/attn/reference.h"
+#include "cuda/backends/call.h"
+#include "cuda/backends/registry.h"
 
 typedef struct reference_backend {
     msgl_attn_backend base;
@@ -39,13 +40,12 @@ static void reference_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_
     const msgl_attn_config *cfg = &((const reference_backend *)base)->cfg;
     msgl_cuda_attn_call c;
     msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
-    const int code = cfg->cuda->attn->reference(&c, cfg->cuda->stream(x->device));
-    msgl__cuda_attn_result(x, "reference", code);
+    void *stream = msgl__cuda_device_stream(x->device);
+    msgl__cuda_attn_result(x, "reference", msgl__cuda_attn_reference(&c, stream));
 }
 
 static const msgl_attn_desc REFERENCE = {
     .name = "reference",
-    .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_BF16,
@@ -92,13 +92,12 @@ int main(int argc, char **argv)
 {
     msgl_err err = {0};
     msgl_kernels kernels = {0};
-    msgl_attn_bench_env env = {.kernels = &kernels, .cuda = msgl__cuda_api_open(&err)};
-    if (env.cuda == NULL || env.cuda->open(0, false, NULL, &env.device, NULL, &err) != 0) {
+    msgl_attn_bench_env env = {.backends = &msgl__attn_cuda, .kernels = &kernels};
+    if (msgl__cuda_device_open(0, false, NULL, &env.device, NULL, &err) != 0) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    env.cuda->kernels(&kernels);
-    const msgl_attn_desc *d = msgl__attn_find("torch_native", MSGL_DEVICE_CUDA);
+    const msgl_attn_desc *d = msgl__attn_find(&msgl__attn_cuda, "torch_native");
     const size_t first = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
     const size_t end = argc > 1 ? first + 1 : MSGL_COUNT(SHAPES);
     for (size_t i = first; i < end && i < MSGL_COUNT(SHAPES); i++) {

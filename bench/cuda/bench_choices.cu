@@ -15,9 +15,9 @@
 #include <time.h>
 
 #include "bench/cuda/noise.cuh"
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/table.cuh"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/table.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
 enum { LAYERS = 8, HEAD_DIM = 128, KV_HEADS = 8, VOCAB = 151936, PRODUCTS = 5, BLOCK_ROWS = 8192 };

@@ -5,7 +5,7 @@
 // answers the bytes of the states, read and written, against what the memory gives (4.2 TB/s), for
 // chunks the products of the recurrence against what the tensor cores give (790 TFLOP/s).
 #include "bench/cuda/median.cuh"
-#include "kernel/cuda/device_api.h"
+#include "cuda/device_api.h"
 #include "tests/cuda/delta_case.cuh"
 
 enum { K_HEADS = 16, V_HEADS = 32, CALLS = 16, REPEATS = 15 };

@@ -10,9 +10,9 @@
 #include "tests/cuda/attn_world.cuh"
 
 extern "C" {
-#include "attention/fa/plan_prefill.h"
+#include "cuda/backends/plan_prefill.h"
 }
-#include "kernel/cuda/attn/expanded.h"
+#include "cuda/attn/expanded.h"
 
 enum { LAUNCHES = 12, RANK = 512, HEAD = MSGL_EXPANDED_NOPE + MSGL_EXPANDED_ROTARY };
 static const double PEAK_FLOPS = 990e12; // per second, nominal

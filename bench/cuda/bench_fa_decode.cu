@@ -11,8 +11,8 @@
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/ops_check.cuh"
 
-#include "kernel/cuda/attn/decode.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/attn/decode.h"
+#include "cuda/launch.cuh"
 
 enum { DIM = 128, KV_HEADS = 8, MAX_SETS = 16, REPEATS = 21, GRAPH_LAUNCHES = 24 };
 static const double LIMIT = 4.2e12; // bytes/s

@@ -8,7 +8,7 @@
 #include "tests/cuda/fi_case.cuh"
 
 extern "C" {
-#include "attention/trtllm/cuda/api.h"
+#include "cuda/trtllm/api.h"
 }
 
 static const double READ_LIMIT = 4.2e12, FLOP_LIMIT = 700e12;

@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "bench/cuda/noise.cuh"
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/narrow_sm90.h"
-#include "kernel/cuda/gemm/table.cuh"
-#include "kernel/cuda/gemm/wide_sm90.h"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/narrow_sm90.h"
+#include "cuda/gemm/table.cuh"
+#include "cuda/gemm/wide_sm90.h"
 
 typedef struct shape {
     const char *name;

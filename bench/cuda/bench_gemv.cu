@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "bench/cuda/median.cuh"
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/gemv.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemv.h"
+#include "cuda/launch.cuh"
 
 // tests/cuda/gemv_plain.cu
 extern "C" bool msgl__cuda_gemv_plain(msgl_exec *x, const msgl_linear_call *c);

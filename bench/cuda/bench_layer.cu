@@ -16,12 +16,12 @@
 #include <cuda_bf16.h>
 
 #include "bench/cuda/noise.cuh"
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/table.cuh"
-#include "kernel/cuda/gemm/tall_sm90.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/device_api.h"
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/table.cuh"
+#include "cuda/gemm/tall_sm90.h"
+#include "cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
 enum { LAYERS = 14, PRODUCTS = 4, REPLAYS = 7, MOST_ROWS = 256 };

@@ -11,7 +11,7 @@
 #include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 
-#include "kernel/cuda/attn/mla.h"
+#include "cuda/attn/mla.h"
 
 enum { REPEATS = 15, GRAPH_LAUNCHES = 24 };
 static const double PEAK_FLOPS = 990e12, PEAK_BYTES = 4.8e12; // per second, nominal

@@ -6,9 +6,9 @@
 #include "bench/cuda/median.cuh"
 #include "tests/cuda/ops_check.cuh"
 
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
 
 #define CALLS 16
 #define REPEATS 25

@@ -10,11 +10,11 @@
 #include <time.h>
 
 #include "bench/cuda/noise.cuh"
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/stream_sm90.h"
-#include "kernel/cuda/ops/ops.h"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
+#include "cuda/gemm/stream_sm90.h"
+#include "cuda/ops/ops.h"
 #include "tests/cuda/cuda_check.cuh"
 
 enum { SETS = 3, RUNS = 7, MAX_ROWS = 256, N = 34816, K = 5120 };

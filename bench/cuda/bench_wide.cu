@@ -8,10 +8,10 @@
 #include <time.h>
 
 #include "bench/cuda/noise.cuh"
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/wide_sm90.h"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
+#include "cuda/gemm/wide_sm90.h"
 #include "tests/cuda/ops_check.cuh"
 
 enum { RUNS = 9, TURNS = 2, KV_HEADS = 8, DIM = 128 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The attention contract. A backend is one folder that ends in one const descriptor; registry.c has
-// one line for it. The descriptor says everything that selection, start-up checks, `minisgl info`
-// and the conformance tests need to know; what does not fit a field is asked by `supports`.
+// The attention contract. A backend is one folder that ends in one const descriptor; the set of its
+// device has one line for it (registry.c has the CPU's). The descriptor says everything that
+// selection, start-up checks, `minisgl info` and the conformance tests need to know; what does not
+// fit a field is asked by `supports`.
 #ifndef MSGL_ATTENTION_ATTENTION_H
 #define MSGL_ATTENTION_ATTENTION_H
 
@@ -27,9 +28,11 @@ typedef enum msgl_page_rule {
 
 typedef struct msgl_attn_backend msgl_attn_backend;
 typedef struct msgl_attn_desc msgl_attn_desc;
+typedef struct msgl_attn_set msgl_attn_set;
 typedef struct msgl_attn_config msgl_attn_config;
-typedef struct msgl_attn_sparse msgl_attn_sparse;   // double_sparsity/channels.h
-typedef struct msgl_dual_pattern msgl_dual_pattern; // dual_chunk/pattern.h
+typedef struct msgl_expand_kernels msgl_expand_kernels; // expand.h
+typedef struct msgl_attn_sparse msgl_attn_sparse;       // double_sparsity/channels.h
+typedef struct msgl_dual_pattern msgl_dual_pattern;     // dual_chunk/pattern.h
 
 // Geometry of one layer's attention.
 typedef struct msgl_attn_layer {
@@ -91,10 +94,10 @@ typedef struct msgl_attn_expanded {
     int32_t nope, v_dim; // of a head: of K without its rotary part, of V
 } msgl_attn_expanded;
 
-typedef struct msgl_attn_needs { // what a group of layers and the machine ask of a backend
-    msgl_cache_kind cache;       // what the layers keep: MSGL_CACHE_KV or MSGL_CACHE_LATENT
-    msgl_device_kind device;
-    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
+typedef struct msgl_attn_needs {   // what a group of layers and the machine ask of a backend
+    msgl_cache_kind cache;         // what the layers keep: MSGL_CACHE_KV or MSGL_CACHE_LATENT
+    const msgl_attn_set *backends; // of the device, which there are to choose from
+    int32_t capability;            // as in msgl_device
     int32_t num_q_heads, num_kv_heads, head_dim, page_size;
     int32_t v_dim;            // of a head's V; 0: head_dim, the only one with K and V apart
     msgl_dtype act, kv_dtype; // of queries and output; of the pool
@@ -128,12 +131,11 @@ struct msgl_attn_desc {
     const char *name;
     const char *aliases[4]; // NULL-terminated
     const char *summary;    // one line for --help and the matrix
-    uint32_t devices;       // bit mask of 1u << msgl_device_kind
     // Not NULL: this one does not serve that phase, that backend does.
     const char *prefill_by, *decode_by;
     // Not NULL: layers with a soft cap are that backend's work, which auto takes itself for them.
     const char *softcap_by;
-    int32_t min_capability; // CUDA: 80, 90 ...; 0 on the CPU
+    int32_t min_capability; // of the device (msgl_device.capability), for example 90; 0: any
     msgl_page_rule page_rule;
     int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated
     int32_t page_override;                 // MSGL_PAGE_SET: replaces any other size, with a warning
@@ -149,13 +151,14 @@ struct msgl_attn_desc {
     // Keeps label_dim elements of its own beside each K of the pool, for which it has to see every
     // token, so it serves both phases or none.
     bool labels;
-    bool expands; // chunks of LATENT groups may be taken from it and expanded (expand.h)
+    // NULL, or what may take chunks of LATENT groups from it, with their keys expanded (expand.h).
+    const msgl_expand_kernels *expand;
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
-    bool ragged;        // one call takes a step's chunks and answers together
-    bool graph;         // decode can be captured
-    const char *plugin; // shared object that the backend needs, opened by create; NULL: built in
+    bool ragged;             // one call takes a step's chunks and answers together
+    bool graph;              // decode can be captured
+    const char *plugin;      // beside its device's, "minisgl-X.so", opened by create; NULL: none
     const char *plugin_hint; // how to get it
 
     // What the fields above cannot say, asked after them (so the plug-in opens): is there a kernel?
@@ -198,8 +201,7 @@ struct msgl_attn_backend { // first member of every backend's own struct
     const msgl_attn_desc *desc;
 };
 
-struct msgl_attn_config { // of one group of layers
-    msgl_device_kind device;
+struct msgl_attn_config {                        // of one group of layers
     int32_t num_q_heads, num_kv_heads, head_dim; // of this rank
     int32_t page_size;
     int32_t max_running; // requests per batch
@@ -220,19 +222,40 @@ struct msgl_attn_config { // of one group of layers
     const msgl_kv_pool *pool; // of whose v_dim a head's result is
     const msgl_page_table *page_table;
     int32_t num_threads; // of the pool that forward will run on; CPU only
-    // GPUs only, NULL on the CPU.
+    // Of devices with memory of their own; backends of a device on the host do not look.
     msgl_device *dev;
-    const struct msgl_cuda_api *cuda; // kernel/cuda/plugin.h
-    const int32_t *device_table;      // page_table's rows on the device, up to date in every step
+    const int32_t *device_table; // page_table's rows on the device, up to date in every step
     size_t device_table_stride;
     const char *plugin_dir; // where plug-ins are looked for first
 };
 
-// registry.c: all backends, in the order shown to users. A name may come several times, once per
-// kind of device.
-const msgl_attn_desc *const *msgl__attn_backends(int *count);
-// By name or alias, the one for this kind of device; NULL.
-const msgl_attn_desc *msgl__attn_find(const char *name, msgl_device_kind device);
+// A pair that `auto` may choose.
+typedef struct msgl_attn_pair {
+    int32_t min_capability;
+    const char *prefill, *decode;
+    bool e4m3, latent; // for such caches alone
+} msgl_attn_pair;
+
+// The backends of one kind of device, which is the plug-in's that brings them.
+struct msgl_attn_set {
+    const char *device;               // in messages: "the CPU", "CUDA"
+    const msgl_attn_desc *const *all; // in the order shown to users, NULL-terminated
+    // Which pairs `auto` tries where nothing was measured, the best first, up to one without names.
+    const msgl_attn_pair *pairs;
+    // NULL, or the names of backends as they were measured for such needs, fastest first, at most
+    // MSGL_ATTN_AUTO_NAMES and NULL-terminated if fewer; NULL: nothing was measured.
+    const char *const *(*measured)(const msgl_attn_needs *n, msgl_phase phase);
+    // Longest requests, and most rows that choose, of sparse prompts (dual_chunk/pattern.h); 0:
+    // any.
+    int32_t max_sparse_keys, max_sparse_last;
+};
+
+enum { MSGL_ATTN_AUTO_NAMES = 4 };
+
+// registry.c
+extern const msgl_attn_set msgl__attn_cpu;
+// By name or alias, one of the set; NULL.
+const msgl_attn_desc *msgl__attn_find(const msgl_attn_set *set, const char *name);
 
 // select.c
 typedef struct msgl_attn_choice {
@@ -246,14 +269,14 @@ int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATT
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). A NAME that
 // serves one phase only stands for the pair with its prefill_by or decode_by. Errors: unknown
-// name (lists those that exist), malformed pair (shows the right form), exists for another device
-// only, cannot run here (says what is missing and how to get it). needs->page_size is the wanted
+// name (lists those that the device has), malformed pair (shows the right form), cannot run here
+// (says what is missing and how to get it). needs->page_size is the wanted
 // one: `auto` takes nothing that would change it, a named backend is asked about the size that
 // msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
 // What `d` named alone stands for: d for both phases, or a pair with its prefill_by or decode_by.
-msgl_attn_choice msgl__attn_alone(const msgl_attn_desc *d, msgl_device_kind device);
+msgl_attn_choice msgl__attn_alone(const msgl_attn_set *set, const msgl_attn_desc *d);
 // Checks one backend against the needs, page size included: the descriptor's fields, that its
 // plug-in opens, then its supports. 0; MSGL_EUNSUPPORTED or MSGL_EINVAL, see there.
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);

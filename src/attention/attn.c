@@ -22,7 +22,7 @@ int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, ms
         rc = c->decode->create(c->decode, cfg, &out->decode, err);
     }
     if (rc == 0 && cfg->expanded.prompts != MSGL_PROMPTS_ABSORBED) {
-        rc = msgl__expand_create(cfg, &out->expand, err);
+        rc = msgl__expand_create(c->prefill->expand, cfg, &out->expand, err);
     }
     if (rc != 0) msgl__attn_destroy(out);
     return rc;

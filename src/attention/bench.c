@@ -248,7 +248,6 @@ static int create(bench *b, const msgl_attn_bench_env *env, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
     const msgl_attn_config cfg = {
-        .device = b->device != NULL ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
         .num_q_heads = s->num_q_heads,
         .num_kv_heads = s->num_kv_heads,
         .head_dim = s->head_dim,
@@ -262,7 +261,6 @@ static int create(bench *b, const msgl_attn_bench_env *env, msgl_err *err)
         .page_table = &b->table,
         .num_threads = env->threads != NULL ? msgl__pool_threads(env->threads) : 1,
         .dev = b->device,
-        .cuda = env->cuda,
         .device_table = b->device_table,
         .device_table_stride = (size_t)b->table.stride,
         .variants = variants_of(s),
@@ -300,7 +298,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
     const msgl_attn_needs needs = {.cache = kind_of(shape),
-                                   .device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+                                   .backends = env->backends,
                                    .capability = gpu ? env->device->capability : 0,
                                    .num_q_heads = shape->num_q_heads,
                                    .num_kv_heads = shape->num_kv_heads,

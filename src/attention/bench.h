@@ -5,7 +5,6 @@
 #define MSGL_ATTENTION_BENCH_H
 
 #include "attention/attention.h"
-#include "kernel/cuda/plugin.h"
 #include "kernel/device.h"
 
 typedef struct msgl_attn_bench_shape {
@@ -21,12 +20,12 @@ typedef struct msgl_attn_bench_shape {
     bool shuffled;  // pages in random order rather than ascending
 } msgl_attn_bench_shape;
 
-// Where it runs: on the CPU kernels and threads, on a GPU kernels, device and cuda.
+// Where it runs: on the CPU with threads, else on a device.
 typedef struct msgl_attn_bench_env {
+    const msgl_attn_set *backends; // of the device
     const msgl_kernels *kernels;
     msgl_pool *threads;
     msgl_device *device; // NULL: the CPU
-    const msgl_cuda_api *cuda;
 } msgl_attn_bench_env;
 
 typedef struct msgl_attn_bench_result {

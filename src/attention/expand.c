@@ -3,19 +3,11 @@
 
 #include <string.h>
 
-#include "attention/cuda_call.h"
-#include "attention/fa/plan_prefill.h"
 #include "core/mem.h"
-#include "core/round.h"
-#include "kernel/cuda/plugin.h"
 
 enum {
-    TILE = 128,      // keys that a GPU's kernel takes at a time: ranges end there
-    MAX_PASSES = 64, // of a step; one that needs more is not expanded
-    KV_MIB = 128,    // of K and V that a pass has at most
-    PLAN_ALIGN = 64, // bytes
-    GPU_HEAD = 128,  // of the GPU's kernel: of K without its rotary part, and of V
-    GPU_ROTARY = 64,
+    TILE = 128,   // keys that a kernel may take at a time: ranges end there
+    KV_MIB = 128, // of K and V that a pass has at most
 };
 
 // Requests [first, first + size) of the sequences: all of their keys, or keys [from, from + keys)
@@ -23,34 +15,21 @@ enum {
 typedef struct pass {
     int32_t first, size, from, keys;
     int32_t req0; // its first msgl_expand_req of the step
-    size_t plan;  // a GPU's: offset and bytes in the set of its step slot
-    size_t plan_bytes;
 } pass;
 
 typedef struct step_passes {
     int32_t num_passes, num_reqs;
-    pass passes[MAX_PASSES];
+    pass passes[MSGL_EXPAND_MAX_PASSES];
 } step_passes;
 
 struct msgl_expand {
     msgl_attn_config cfg;
-    int32_t max_keys;      // of a pass
-    int32_t max_reqs;      // of a step, over all passes
-    step_passes *steps;    // [max_in_flight]
-    msgl_expand_req *reqs; // [max_in_flight, max_reqs], on the CPU; on a GPU they are in `plans`
-    // A GPU's: each step slot's set has its requests, then the passes' lists of work.
-    msgl_cuda_plans plans;
-    size_t reqs_bytes;
-    int32_t *lens; // [4, max_running + 1] of a pass, for its list
+    const msgl_expand_kernels *kernels;
+    msgl_expand_device *device;
+    int32_t max_keys;   // of a pass
+    int32_t max_reqs;   // of a step, over all passes
+    step_passes *steps; // [max_in_flight]
 };
-
-bool msgl__expand_supports(const msgl_attn_needs *n, const msgl_attn_expanded *expanded)
-{
-    if (n->device == MSGL_DEVICE_CPU) return true;
-    return n->capability / 10 == 9 && n->act == MSGL_BF16 && n->kv_dtype == MSGL_BF16 &&
-           expanded->nope == GPU_HEAD && expanded->v_dim == GPU_HEAD &&
-           n->head_dim - n->v_dim == GPU_ROTARY && n->v_dim % 8 == 0;
-}
 
 int32_t msgl__expand_keys(const msgl_attn_expanded *expanded, int32_t heads, size_t elem,
                           int32_t max_tokens)
@@ -62,54 +41,24 @@ int32_t msgl__expand_keys(const msgl_attn_expanded *expanded, int32_t heads, siz
     return keys / TILE * TILE;
 }
 
-static int32_t heads_of(const msgl_expand *e)
-{
-    return e->cfg.num_q_heads;
-}
-
-// Every pass of a range may have a tile of queries that is not full, as every request may.
-static size_t plans_bytes(const msgl_expand *e)
-{
-    const int32_t heads = heads_of(e), t = e->cfg.max_step_tokens;
-    const size_t ranges = MAX_PASSES * msgl__fa_plan_prefill_size(heads, heads, 1, t);
-    const size_t requests = msgl__fa_plan_prefill_size(heads, heads, e->cfg.max_running, t);
-    return ranges + requests + (MAX_PASSES + 1) * PLAN_ALIGN;
-}
-
-static int take_memory(msgl_expand *e, msgl_err *err)
-{
-    const msgl_attn_config *cfg = &e->cfg;
-    const size_t step_slots = (size_t)cfg->max_in_flight, reqs = (size_t)e->max_reqs;
-    e->steps = msgl__calloc(step_slots, sizeof *e->steps);
-    e->reqs_bytes = msgl__round_up(reqs * sizeof *e->reqs, PLAN_ALIGN);
-    bool all = e->steps != NULL;
-    if (cfg->device == MSGL_DEVICE_CPU) {
-        e->reqs = msgl__calloc(step_slots * reqs, sizeof *e->reqs);
-        all = all && e->reqs != NULL;
-    } else {
-        e->plans.dev = cfg->dev;
-        e->lens = msgl__calloc(4 * ((size_t)cfg->max_running + 1), sizeof *e->lens);
-        const int code = msgl__cuda_plans_create(cfg, "expanded attention",
-                                                 e->reqs_bytes + plans_bytes(e), &e->plans, err);
-        if (code != 0) return code;
-        all = all && e->lens != NULL;
-    }
-    return all ? 0 : msgl__err_set(err, MSGL_ENOMEM, "expanded attention: out of memory");
-}
-
-int msgl__expand_create(const msgl_attn_config *cfg, msgl_expand **out, msgl_err *err)
+int msgl__expand_create(const msgl_expand_kernels *kernels, const msgl_attn_config *cfg,
+                        msgl_expand **out, msgl_err *err)
 {
     *out = NULL;
     const int32_t keys =
-        msgl__expand_keys(&cfg->expanded, cfg->num_q_heads,
-                          cfg->device == MSGL_DEVICE_CPU ? sizeof(float) : 2, cfg->max_step_tokens);
+        msgl__expand_keys(&cfg->expanded, cfg->num_q_heads, kernels->element, cfg->max_step_tokens);
     if (keys == 0) return 0;
     msgl_expand *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "expanded attention: out of memory");
     e->cfg = *cfg;
+    e->kernels = kernels;
     e->max_keys = keys;
-    e->max_reqs = cfg->max_running + MAX_PASSES;
-    const int code = take_memory(e, err);
+    e->max_reqs = cfg->max_running + MSGL_EXPAND_MAX_PASSES;
+    e->steps = msgl__calloc((size_t)cfg->max_in_flight, sizeof *e->steps);
+    int code = kernels->create(cfg, e->max_reqs, &e->device, err);
+    if (code == 0 && e->steps == NULL) {
+        code = msgl__err_set(err, MSGL_ENOMEM, "expanded attention: out of memory");
+    }
     if (code != 0) {
         msgl__expand_destroy(e);
         return code;
@@ -121,9 +70,7 @@ int msgl__expand_create(const msgl_attn_config *cfg, msgl_expand **out, msgl_err
 void msgl__expand_destroy(msgl_expand *e)
 {
     if (e == NULL) return;
-    if (e->plans.dev != NULL) msgl__cuda_plans_destroy(&e->plans);
-    msgl__free(e->lens);
-    msgl__free(e->reqs);
+    e->kernels->destroy(e->device);
     msgl__free(e->steps);
     msgl__free(e);
 }
@@ -149,7 +96,7 @@ static bool is_cheaper(const msgl_expand *e, const msgl_seqs *seqs)
 static bool add_pass(const msgl_expand *e, step_passes *s, int32_t first, int32_t size,
                      int32_t from, int32_t keys)
 {
-    if (s->num_passes == MAX_PASSES || s->num_reqs + size > e->max_reqs) return false;
+    if (s->num_passes == MSGL_EXPAND_MAX_PASSES || s->num_reqs + size > e->max_reqs) return false;
     s->passes[s->num_passes++] =
         (pass){.first = first, .size = size, .from = from, .keys = keys, .req0 = s->num_reqs};
     s->num_reqs += size;
@@ -196,40 +143,6 @@ static void describe(const msgl_seqs *seqs, const pass *p, msgl_expand_req *reqs
     }
 }
 
-// The kernel's list: keys count from the pass's first of a request on, which is row row0 in place
-// of a page table's.
-static size_t plan(const msgl_expand *e, const msgl_expand_req *reqs, int32_t num_reqs, char *to)
-{
-    const size_t width = (size_t)e->cfg.max_running + 1;
-    int32_t *cu = e->lens, *lens = cu + width, *keys = lens + width, *rows = keys + width;
-    for (int32_t i = 0; i < num_reqs; i++) {
-        const msgl_expand_req *r = &reqs[i];
-        cu[i] = r->q_row;
-        cu[i + 1] = r->q_row + r->tokens;
-        lens[i] = r->pos + r->tokens - r->first;
-        keys[i] = r->keys;
-        rows[i] = r->row0;
-    }
-    const msgl_fa_prefill_batch b = {.num_q_heads = heads_of(e),
-                                     .num_kv_heads = heads_of(e),
-                                     .head_dim = GPU_HEAD,
-                                     .elem_size = 2,
-                                     .window = -1,
-                                     .l2_bytes = e->cfg.cuda->l2_bytes(e->cfg.dev),
-                                     .batch = num_reqs,
-                                     .cu_seqlens_q = cu,
-                                     .seqlens_k = lens,
-                                     .keys = keys,
-                                     .table_rows = rows};
-    return msgl__fa_plan_prefill(&b, to);
-}
-
-static msgl_expand_req *host_reqs(const msgl_expand *e, int32_t set)
-{
-    if (e->reqs != NULL) return e->reqs + (size_t)set * (size_t)e->max_reqs;
-    return (msgl_expand_req *)(void *)msgl__cuda_plan(&e->plans, set);
-}
-
 static bool are_chunks(const msgl_seqs *seqs)
 {
     return seqs->phase == MSGL_PREFILL && seqs->tree == NULL && !seqs->graph;
@@ -245,15 +158,12 @@ int32_t msgl__expand_prepare(msgl_expand *e, const msgl_seqs *seqs)
         s->num_passes = 0;
         return 0;
     }
-    size_t at = e->reqs_bytes;
     for (int32_t i = 0; i < s->num_passes; i++) {
-        pass *p = &s->passes[i];
-        msgl_expand_req *reqs = host_reqs(e, seqs->step_slot) + p->req0;
+        const pass *p = &s->passes[i];
+        msgl_expand_req *reqs = e->kernels->reqs(e->device, seqs->step_slot) + p->req0;
         describe(seqs, p, reqs);
-        if (e->reqs != NULL) continue;
-        p->plan = at;
-        p->plan_bytes = plan(e, reqs, p->size, msgl__cuda_plan(&e->plans, seqs->step_slot) + at);
-        at += msgl__round_up(p->plan_bytes, PLAN_ALIGN);
+        if (e->kernels->plan == NULL) continue;
+        e->kernels->plan(e->device, seqs->step_slot, i, reqs, p->size);
     }
     return s->num_passes;
 }
@@ -266,20 +176,13 @@ int32_t msgl__expand_passes(const msgl_expand *e, const msgl_seqs *seqs)
 void msgl__expand_copy_in(msgl_expand *e, const msgl_seqs *seqs)
 {
     const step_passes *s = &e->steps[seqs->step_slot];
-    if (e->reqs != NULL || s->num_passes == 0) return;
-    const pass *last = &s->passes[s->num_passes - 1];
-    msgl__cuda_plans_copy(&e->plans, seqs->step_slot, 0, last->plan + last->plan_bytes);
+    if (e->kernels->copy_in == NULL || s->num_passes == 0) return;
+    e->kernels->copy_in(e->device, seqs->step_slot, s->num_passes);
 }
 
 int32_t msgl__expand_pass_keys(const msgl_expand *e, const msgl_seqs *seqs, int32_t i)
 {
     return e->steps[seqs->step_slot].passes[i].keys;
-}
-
-static const msgl_expand_req *reqs_of(const msgl_expand *e, const msgl_seqs *seqs, const pass *p)
-{
-    if (e->reqs != NULL) return host_reqs(e, seqs->step_slot) + p->req0;
-    return (const msgl_expand_req *)(const void *)e->plans.device + p->req0;
 }
 
 void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_layer *layer,
@@ -288,9 +191,7 @@ void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
     const msgl_attn_config *cfg = &e->cfg;
     const msgl_kv_pool *pool = cfg->pool;
     const pass *p = &e->steps[seqs->step_slot].passes[i];
-    const bool cpu = cfg->device == MSGL_DEVICE_CPU;
-    const msgl_gather_call c = {
-        .reqs = reqs_of(e, seqs, p),
+    msgl_gather_call c = {
         .num_reqs = p->size,
         .keys = p->keys,
         .rank = pool->spec.v_dim,
@@ -298,17 +199,10 @@ void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
         .dtype = pool->spec.dtype,
         .scale = msgl__attn_k_scale(pool, layer),
         .pool = msgl__kv_k(pool, layer->layer),
-        .table = cpu ? cfg->page_table->slots : cfg->device_table,
-        .table_stride = cpu ? (size_t)cfg->page_table->stride : cfg->device_table_stride,
         .latent = latent,
         .rotary_keys = rotary_keys,
     };
-    if (cpu) {
-        cfg->kernels->attn.gather(x, &c);
-        return;
-    }
-    const struct msgl_cuda_api *api = cfg->cuda;
-    msgl__cuda_attn_result(x, "latent gather", api->attn->gather(&c, api->stream(x->device)));
+    e->kernels->gather(e->device, x, seqs->step_slot, p->req0, &c);
 }
 
 void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_layer *layer,
@@ -316,8 +210,7 @@ void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
 {
     const msgl_attn_config *cfg = &e->cfg;
     const pass *p = &e->steps[seqs->step_slot].passes[i];
-    const msgl_expanded_call c = {
-        .reqs = reqs_of(e, seqs, p),
+    msgl_expanded_call c = {
         .num_reqs = p->size,
         .keys = p->keys,
         .heads = cfg->num_q_heads,
@@ -335,13 +228,6 @@ void msgl__expand_attend(const msgl_expand *e, msgl_exec *x, const msgl_attn_lay
         .merges = p->from > 0,
         .partial_out = io->partial_out,
         .partial_lse = io->partial_lse,
-        .plan = e->reqs != NULL ? NULL : e->plans.device + p->plan,
     };
-    if (cfg->device == MSGL_DEVICE_CPU) {
-        cfg->kernels->attn.expanded(x, &c);
-        return;
-    }
-    const struct msgl_cuda_api *api = cfg->cuda;
-    msgl__cuda_attn_result(x, "expanded attention",
-                           api->attn->expanded(&c, api->stream(x->device)));
+    e->kernels->attend(e->device, x, seqs->step_slot, i, p->req0, &c);
 }

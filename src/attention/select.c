@@ -2,32 +2,22 @@
 //
 // From what the user wrote, the model and the machine to one backend or a pair. Works on
 // descriptors only, so every limit lives beside the code that has it.
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "attention/attention.h"
-#include "attention/auto.h"
 #include "core/attributes.h"
-#include "kernel/cuda_loader.h"
+#include "utils/plugin.h"
 
 enum { MAX_NAME = 64 };
 
-static const char *device_name(msgl_device_kind device)
+// "fa, fi, trtllm" into text: the names of the device's backends.
+static void list_names(const msgl_attn_set *set, char *text, size_t size)
 {
-    return device == MSGL_DEVICE_CUDA ? "CUDA" : "the CPU";
-}
-
-// "fa, fi, trtllm" into text: the backends for this kind of device.
-static void list_names(msgl_device_kind device, char *text, size_t size)
-{
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     size_t at = 0;
     text[0] = '\0';
-    for (int i = 0; i < count && at < size; i++) {
-        if ((all[i]->devices & 1u << device) == 0) continue;
-        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", all[i]->name);
+    for (const msgl_attn_desc *const *d = set->all; *d != NULL && at < size; d++) {
+        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", (*d)->name);
     }
 }
 
@@ -47,40 +37,21 @@ static int check_head_dim(const msgl_attn_desc *d, const msgl_attn_needs *n, msg
                          d->name, (int)n->head_dim);
 }
 
-static int check_device(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+static int check_capability(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
-    if ((d->devices & 1u << n->device) == 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s does not run on %s; choose another with "
-                             "--attn or use auto",
-                             d->name, device_name(n->device));
-    }
-    if (n->device == MSGL_DEVICE_CUDA && n->capability < d->min_capability) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s needs compute capability %d.%d; this GPU has "
-                             "%d.%d",
-                             d->name, (int)d->min_capability / 10, (int)d->min_capability % 10,
-                             (int)n->capability / 10, (int)n->capability % 10);
-    }
-    return 0;
+    if (n->capability >= d->min_capability) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "attention backend %s needs compute capability %d.%d; this GPU has %d.%d",
+                         d->name, (int)d->min_capability / 10, (int)d->min_capability % 10,
+                         (int)n->capability / 10, (int)n->capability % 10);
 }
 
 static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
 {
-    if (d->plugin == NULL) return 0;
     msgl_err why = {0};
-    if ((d->devices & 1u << MSGL_DEVICE_CUDA) != 0) {
-        if (msgl__plugin_open(d->plugin, NULL, &why) != NULL) return 0;
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: %.150s; %s", d->name,
-                             why.text, d->plugin_hint);
-    }
-    void *handle = dlopen(d->plugin, RTLD_LAZY | RTLD_LOCAL);
-    if (handle == NULL) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
-                             d->plugin, d->plugin_hint);
-    }
-    dlclose(handle);
-    return 0;
+    if (d->plugin == NULL || msgl__plugin_open(d->plugin, NULL, &why) != NULL) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: %.150s; %s", d->name,
+                         why.text, d->plugin_hint);
 }
 
 // What the layers keep.
@@ -107,16 +78,14 @@ static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
 // "fa, trtllm" into text: those of list_names that take this dtype of the pool.
 static void list_takers(const msgl_attn_needs *n, char *text, size_t size)
 {
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     size_t at = 0;
     snprintf(text, size, "none");
-    for (int i = 0; i < count && at < size; i++) {
-        const uint32_t caches = all[i]->caches != 0 ? all[i]->caches : 1u << MSGL_CACHE_KV;
-        if ((all[i]->devices & 1u << n->device) == 0 || (caches & 1u << n->cache) == 0) continue;
-        if (all[i]->dual_chunk != (n->dual_len > 0)) continue;
-        if ((all[i]->kv_dtypes & 1u << n->kv_dtype) == 0) continue;
-        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", all[i]->name);
+    for (const msgl_attn_desc *const *all = n->backends->all; *all != NULL && at < size; all++) {
+        const msgl_attn_desc *d = *all;
+        const uint32_t caches = d->caches != 0 ? d->caches : 1u << MSGL_CACHE_KV;
+        if ((caches & 1u << n->cache) == 0 || d->dual_chunk != (n->dual_len > 0)) continue;
+        if ((d->kv_dtypes & 1u << n->kv_dtype) == 0) continue;
+        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", d->name);
     }
 }
 
@@ -233,7 +202,7 @@ int msgl__attn_check_page_size(const msgl_attn_desc *d, int32_t size, msgl_err *
 
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
-    int rc = check_device(d, n, err);
+    int rc = check_capability(d, n, err);
     if (rc == 0) rc = check_cache(d, n, err);
     if (rc == 0) rc = check_heads(d, n, err);
     if (rc == 0) rc = check_variants(d, n, err);
@@ -243,20 +212,16 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
     return rc;
 }
 
-// Looks a name of `len` characters up. A backend that exists only for another device is found too:
-// msgl__attn_supports says so.
-static int find(const char *name, size_t len, msgl_device_kind device, const msgl_attn_desc **out,
+// Looks a name of `len` characters up among the device's.
+static int find(const msgl_attn_set *set, const char *name, size_t len, const msgl_attn_desc **out,
                 msgl_err *err)
 {
     char copy[MAX_NAME + 1], names[224];
-    list_names(device, names, sizeof names);
+    list_names(set, names, sizeof names);
     if (len <= MAX_NAME) {
         memcpy(copy, name, len);
         copy[len] = '\0';
-        *out = msgl__attn_find(copy, device);
-        if (*out != NULL) return 0;
-        const bool cpu = device == MSGL_DEVICE_CPU;
-        *out = msgl__attn_find(copy, cpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU);
+        *out = msgl__attn_find(set, copy);
         if (*out != NULL) return 0;
     }
     return msgl__err_set(err, MSGL_EINVAL,
@@ -272,15 +237,16 @@ static bool has_softcap(const msgl_attn_needs *n)
     return has;
 }
 
-// The first of what was measured fastest on this kind of GPU that can run here; NULL: none was
+// The first of what was measured fastest on such a device that can run here; NULL: none was
 // measured.
 static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msgl_attn_desc **out,
                            msgl_err *err)
 {
-    const char *const *names = msgl__attn_measured(n, phase);
+    const msgl_attn_set *set = n->backends;
+    const char *const *names = set->measured != NULL ? set->measured(n, phase) : NULL;
     *out = NULL;
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
-        const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
+        const msgl_attn_desc *d = msgl__attn_find(set, names[i]);
         if (d == NULL || (d->softcap_by != NULL && has_softcap(n))) continue;
         const int rc = msgl__attn_supports(d, n, err);
         if (rc == 0) *out = d;
@@ -289,38 +255,16 @@ static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msg
     return 0;
 }
 
-// The documented order where nothing was measured: E4M3 fa; 9.x "fa,fi", of latent caches fa; other
-// GPUs fi, then what minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench
-// attn`). The first whose both halves can run here is taken.
+// The first of the set's pairs both halves of which can run here.
 static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
-    static const struct {
-        msgl_device_kind device;
-        int32_t min_capability;
-        const char *prefill, *decode;
-        bool e4m3, latent; // for such caches alone
-    } order[] = {
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa", true, false},
-        {MSGL_DEVICE_CUDA, 90, "fa", "fa", false, true},
-        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false, false},
-        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false, false},
-        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false, false},
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false, false},
-        {MSGL_DEVICE_CUDA, 0, "triton", "triton", false, false},
-        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false, false},
-        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
-        {MSGL_DEVICE_CPU, 0, "fa", "fa", false, false},
-        {MSGL_DEVICE_CPU, 0, "fi", "fi", false, false},
-        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false, false},
-        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
-    };
     msgl_err first = {0}; // the preferred one's reason is shown
-    for (size_t i = 0; i < MSGL_COUNT(order); i++) {
-        if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
-        if (order[i].e4m3 && n->kv_dtype != MSGL_E4M3) continue;
-        if (order[i].latent && n->cache != MSGL_CACHE_LATENT) continue;
-        const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
-        const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);
+    for (const msgl_attn_pair *pair = n->backends->pairs; pair->prefill != NULL; pair++) {
+        if (n->capability < pair->min_capability) continue;
+        if (pair->e4m3 && n->kv_dtype != MSGL_E4M3) continue;
+        if (pair->latent && n->cache != MSGL_CACHE_LATENT) continue;
+        const msgl_attn_desc *p = msgl__attn_find(n->backends, pair->prefill);
+        const msgl_attn_desc *d = msgl__attn_find(n->backends, pair->decode);
         if (p == NULL || d == NULL) continue;
         msgl_err reason = {0};
         int rc = msgl__attn_supports(p, n, &reason);
@@ -333,8 +277,8 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         if (first.code == 0) first = reason;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "no attention backend can run this model on %s%s%s",
-                         device_name(n->device), first.code != 0 ? ": " : "", first.text);
+                         "no attention backend can run this model on %s%s%s", n->backends->device,
+                         first.code != 0 ? ": " : "", first.text);
 }
 
 static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
@@ -363,7 +307,7 @@ static int check_labels(const msgl_attn_choice *c, msgl_err *err)
 }
 
 // Both halves of a pair, NULL for "auto".
-static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice *out,
+static int find_pair(const msgl_attn_set *set, const char *spec, msgl_attn_choice *out,
                      msgl_err *err)
 {
     const char *comma = strchr(spec, ',');
@@ -377,7 +321,7 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
     *out = (msgl_attn_choice){0};
     int rc = 0;
     if (len != 4 || memcmp(spec, "auto", 4) != 0) {
-        rc = find(spec, len, device, &out->prefill, err);
+        rc = find(set, spec, len, &out->prefill, err);
     }
     if (rc == 0 && out->prefill != NULL && out->prefill->prefill_by != NULL) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -385,7 +329,7 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
                              out->prefill->name, out->prefill->prefill_by, out->prefill->name);
     }
     if (rc == 0 && strcmp(comma + 1, "auto") != 0) {
-        rc = find(comma + 1, strlen(comma + 1), device, &out->decode, err);
+        rc = find(set, comma + 1, strlen(comma + 1), &out->decode, err);
     }
     if (rc == 0 && out->decode != NULL && out->decode->decode_by != NULL) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -413,11 +357,11 @@ static void remarks(const char *spec, bool twice, const msgl_attn_choice *c, cha
     }
 }
 
-msgl_attn_choice msgl__attn_alone(const msgl_attn_desc *d, msgl_device_kind device)
+msgl_attn_choice msgl__attn_alone(const msgl_attn_set *set, const msgl_attn_desc *d)
 {
     return (msgl_attn_choice){
-        .prefill = d->prefill_by != NULL ? msgl__attn_find(d->prefill_by, device) : d,
-        .decode = d->decode_by != NULL ? msgl__attn_find(d->decode_by, device) : d};
+        .prefill = d->prefill_by != NULL ? msgl__attn_find(set, d->prefill_by) : d,
+        .decode = d->decode_by != NULL ? msgl__attn_find(set, d->decode_by) : d};
 }
 
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
@@ -427,11 +371,11 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
     *out = (msgl_attn_choice){0};
     int rc = 0;
     if (strchr(spec, ',') != NULL) {
-        rc = find_pair(spec, needs->device, out, err);
+        rc = find_pair(needs->backends, spec, out, err);
     } else if (strcmp(spec, "auto") != 0) {
         const msgl_attn_desc *named;
-        rc = find(spec, strlen(spec), needs->device, &named, err);
-        if (rc == 0) *out = msgl__attn_alone(named, needs->device);
+        rc = find(needs->backends, spec, strlen(spec), &named, err);
+        if (rc == 0) *out = msgl__attn_alone(needs->backends, named);
     }
     if (rc != 0) return rc;
     const bool twice =

@@ -9,10 +9,11 @@
 #include "cli/common.h"
 #include "core/attributes.h"
 #include "core/err.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 #include "models/arch.h"
 #include "models/contents.h"
 #include "models/model.h"
+#include "utils/plugin.h"
 
 static void page_rule(const msgl_attn_desc *d, char *out, size_t size)
 {
@@ -51,28 +52,38 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
     }
 }
 
-// The GPU that `auto` would take, or why there is none.
-typedef struct gpu {
+// A kind of device: its plug-in and the first device of it.
+typedef struct kind {
+    const msgl_plugin *plugin; // NULL: it is not here
     bool usable;
-    msgl_cuda_props props;
+    msgl_device_props props;
     msgl_err why; // it is not usable
-} gpu;
+} kind;
+
+enum { MAX_KINDS = 4 };
+
+// The kinds of devices of this program: the CPU, then those that have plug-ins.
+typedef struct kinds {
+    kind all[MAX_KINDS];
+    int num;
+} kinds;
 
 // What the engine would need of this backend for a group of layers. Without a model (NULL) it is
 // what most models need.
 static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
-                                int32_t group, const gpu *g, msgl_device_kind kind)
+                                int32_t group, const kind *k)
 {
-    const msgl_attn_choice alone = msgl__attn_alone(d, kind);
+    const msgl_attn_set *set = k->plugin->backends;
+    const msgl_attn_choice alone = msgl__attn_alone(set, d);
     const msgl_dtype dtype = model != NULL ? model->dtype : MSGL_BF16;
-    msgl_attn_needs n = {.device = kind,
+    msgl_attn_needs n = {.backends = set,
+                         .capability = k->props.capability,
                          .num_q_heads = model != NULL ? model->num_heads : 1,
                          .num_kv_heads = 1,
                          .head_dim = 128,
                          .page_size = msgl__attn_page_size(&alone, 1, NULL),
-                         .act = kind == MSGL_DEVICE_CPU ? MSGL_F32 : dtype,
+                         .act = k->plugin == &msgl__cpu_plugin ? MSGL_F32 : dtype,
                          .kv_dtype = dtype};
-    if (kind == MSGL_DEVICE_CUDA) n.capability = g->props.capability;
     if (model == NULL && latent_only(d)) { // of DeepSeek's models
         n.cache = MSGL_CACHE_LATENT;
         n.head_dim = 576;
@@ -91,44 +102,36 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
     return n;
 }
 
-// Whether the backend can attend over every group of the model.
-static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
-                     msgl_device_kind kind, msgl_err *why)
+// Whether the backend can attend over every group of the model here.
+static bool runs_here(const msgl_attn_desc *d, const msgl_model_config *model, const kind *k,
+                      msgl_err *why)
 {
     msgl_cache_specs specs = {.count = 1};
+    if (!k->usable) {
+        *why = k->why;
+        return false;
+    }
     if (model != NULL) msgl__model_caches(model, 1, model->dtype, model->dtype, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
-        const msgl_attn_needs needs = needs_of(d, model, i, g, kind);
+        const msgl_attn_needs needs = needs_of(d, model, i, k);
         if (needs.cache == MSGL_CACHE_STATE) continue;
         if (msgl__attn_supports(d, &needs, why) != 0) return false;
     }
     return true;
 }
 
-static bool runs_here(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
-                      msgl_device_kind kind, msgl_err *why)
-{
-    if (kind == MSGL_DEVICE_CPU || g->usable) return supports(d, model, g, kind, why);
-    *why = g->why;
-    return false;
-}
-
 // Prints a row for each backend of this kind of device, from its descriptor.
-static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
-                     msgl_rows *rows)
+static void backends(const msgl_model_config *model, const kind *k, msgl_rows *rows)
 {
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count; i++) {
-        const msgl_attn_desc *d = all[i];
-        if ((d->devices & 1u << kind) == 0) continue;
+    for (const msgl_attn_desc *const *at = k->plugin->backends->all; *at != NULL; at++) {
+        const msgl_attn_desc *d = *at;
         char pages[64], dims[64];
         page_rule(d, pages, sizeof pages);
         head_dims(d, dims, sizeof dims);
         msgl_err why;
-        const bool runs = runs_here(d, model, g, kind, &why);
+        const bool runs = runs_here(d, model, k, &why);
         const msgl_cell cells[] = {
-            msgl__cell_text("device", kind == MSGL_DEVICE_CUDA ? "cuda" : "cpu"),
+            msgl__cell_text("device", k->plugin->name),
             msgl__cell_text("backend", d->name),
             msgl__cell_text("what", d->summary),
             msgl__cell_text("page size", pages),
@@ -146,58 +149,71 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
     }
 }
 
-static void gpus(gpu *g, bool print)
+static void print_device(const char *name, int i, const msgl_device_props *p)
 {
-    const msgl_cuda_api *api = msgl__cuda_api_open(&g->why);
-    const int count = api != NULL ? api->device_count(&g->why) : 0;
+    printf("gpu      %s:%d %s, %s, %.1f of %.1f GB free, %s\n", name, i, p->name, p->details,
+           (double)p->free_bytes / 1e9, (double)p->total_bytes / 1e9, p->driver);
+}
+
+// Looks at the devices of a kind that is no CPU, and prints them.
+static void look(const char *name, kind *k, bool print)
+{
+    k->plugin = msgl__plugin_of(name, &k->why);
+    const int count = k->plugin != NULL ? k->plugin->count(&k->why) : 0;
     for (int i = 0; i < count; i++) {
-        msgl_cuda_props p;
+        msgl_device_props p;
         msgl_err err;
-        const bool usable = api->props(i, &p, &err) == 0;
+        const bool usable = k->plugin->props(i, &p, &err) == 0;
         if (i == 0) {
-            g->usable = usable;
-            if (usable) g->props = p;
-            if (!usable) g->why = err;
+            k->usable = usable;
+            if (usable) k->props = p;
+            if (!usable) k->why = err;
         }
-        if (print && usable) {
-            printf("gpu      cuda:%d %s, compute capability %d.%d, %d SMs, %.1f of %.1f GB free, "
-                   "driver for CUDA %d.%d\n",
-                   i, p.name, (int)p.capability / 10, (int)p.capability % 10, (int)p.sm_count,
-                   (double)p.free_bytes / 1e9, (double)p.total_bytes / 1e9, (int)p.driver / 1000,
-                   (int)p.driver % 1000 / 10);
-        } else if (print) {
-            printf("gpu      cuda:%d %s\n", i, err.text);
-        }
+        if (print && usable) print_device(name, i, &p);
+        if (print && !usable) printf("gpu      %s:%d %s\n", name, i, err.text);
     }
     if (!print || count > 0) return;
-    const bool news = msgl__cuda_has_driver(); // else there is none, whatever plug-ins say
-    printf("gpu      none%s%s\n", news ? " used: " : "", news ? g->why.text : "");
+    const bool news = msgl__device_has_driver(name); // else there is none, whatever plug-ins say
+    printf("gpu      none%s%s\n", news ? " used: " : "", news ? k->why.text : "");
+}
+
+static void look_around(kinds *out, bool print)
+{
+    *out = (kinds){.num = 1};
+    out->all[0] = (kind){.plugin = &msgl__cpu_plugin, .usable = true};
+    for (int i = 0; msgl__device_kinds[i] != NULL && out->num < MAX_KINDS; i++) {
+        look(msgl__device_kinds[i], &out->all[out->num++], print);
+    }
+}
+
+// Prints the plug-ins that a kind's backends need, each once.
+static void more_plugins(const msgl_attn_set *set)
+{
+    const char *last = "";
+    for (const msgl_attn_desc *const *d = set->all; *d != NULL; d++) {
+        const char *name = (*d)->plugin;
+        msgl_err why;
+        if (name == NULL || strcmp(name, last) == 0) continue;
+        const bool opens = msgl__plugin_open(name, NULL, &why) != NULL;
+        printf("plug-in  %s%s\n", opens ? name : why.text, opens ? ": opens" : "");
+        last = name;
+    }
 }
 
 // Prints each plug-in and whether it opens, or why not; without a GPU, and unless all_lines, one
 // line.
-static void plugins(bool all_lines)
+static void plugins(const kinds *k, bool all_lines)
 {
-    if (!all_lines && !msgl__cuda_has_driver() && msgl__cuda_api_open(NULL) == NULL) {
-        printf("plug-ins none, which GPUs alone need (docs/gpu.md)\n");
-        return;
+    bool any = all_lines;
+    for (int i = 1; i < k->num; i++) {
+        any = any || k->all[i].plugin != NULL || msgl__device_has_driver(msgl__device_kinds[i - 1]);
     }
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    msgl_err why;
-    const msgl_cuda_api *api = msgl__cuda_api_open(&why);
-    if (api != NULL) printf("plug-in  minisgl-cuda.so: %s\n", api->build);
-    if (api == NULL) printf("plug-in  %s\n", why.text);
-    const char *last = "minisgl-cuda.so";
-    for (int i = 0; i < count; i++) {
-        const msgl_attn_desc *d = all[i];
-        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || d->plugin == NULL ||
-            strcmp(d->plugin, "minisgl-cuda.so") == 0 || strcmp(d->plugin, last) == 0) {
-            continue;
-        }
-        const bool opens = msgl__plugin_open(d->plugin, NULL, &why) != NULL;
-        printf("plug-in  %s%s\n", opens ? d->plugin : why.text, opens ? ": opens" : "");
-        last = d->plugin;
+    if (!any) printf("plug-ins none, which GPUs alone need (docs/gpu.md)\n");
+    for (int i = 1; i < k->num && any; i++) {
+        const msgl_plugin *p = k->all[i].plugin;
+        if (p != NULL) printf("plug-in  minisgl-%s.so: %s\n", p->name, p->build);
+        if (p == NULL) printf("plug-in  %s\n", k->all[i].why.text);
+        if (p != NULL) more_plugins(p->backends);
     }
 }
 
@@ -256,33 +272,39 @@ static void put_summary(const char *text, int room)
     printf("%.*s\n", n, text);
 }
 
-static const msgl_attn_desc *find_backend(const char *name, msgl_device_kind kind)
+// "yes" where the backend of this name is one of the kind's and runs here.
+static const char *state(const char *name, const msgl_model_config *model, const kind *k)
 {
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << kind) != 0 && strcmp(all[i]->name, name) == 0) return all[i];
+    msgl_err why;
+    const msgl_attn_desc *d = k->plugin != NULL ? msgl__attn_find(k->plugin->backends, name) : NULL;
+    return d != NULL && runs_here(d, model, k, &why) ? "yes" : "-";
+}
+
+// Whether a kind before this one has a backend of that name, whose line it then has.
+static bool named_before(const kinds *k, int i, const char *name)
+{
+    bool found = false;
+    for (int j = 0; j < i; j++) {
+        found = found || (k->all[j].plugin != NULL &&
+                          msgl__attn_find(k->all[j].plugin->backends, name) != NULL);
     }
-    return NULL;
+    return found;
 }
 
 // Prints a line for each name of a backend.
-static void overview(const msgl_model_config *model, const gpu *g)
+static void overview(const msgl_model_config *model, const kinds *k)
 {
-    int count;
-    msgl_err why;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     printf("attention backends%s\n  %-*s CPU  GPU\n", model != NULL ? " for this model" : "", NAMES,
            "");
-    for (int i = 0; i < count; i++) {
-        const msgl_attn_desc *cpu = find_backend(all[i]->name, MSGL_DEVICE_CPU);
-        const msgl_attn_desc *cuda = find_backend(all[i]->name, MSGL_DEVICE_CUDA);
-        if (all[i] != (cpu != NULL ? cpu : cuda)) continue; // the same name's other half
-        const bool on_cpu = cpu != NULL && runs_here(cpu, model, g, MSGL_DEVICE_CPU, &why);
-        const bool on_gpu = cuda != NULL && runs_here(cuda, model, g, MSGL_DEVICE_CUDA, &why);
-        printf("  %-*s %-4s %-4s ", NAMES, all[i]->name, on_cpu ? "yes" : "-",
-               on_gpu ? "yes" : "-");
-        put_summary(all[i]->summary, WHAT);
+    for (int i = 0; i < k->num; i++) {
+        if (k->all[i].plugin == NULL) continue;
+        for (const msgl_attn_desc *const *at = k->all[i].plugin->backends->all; *at != NULL; at++) {
+            const msgl_attn_desc *d = *at;
+            if (named_before(k, i, d->name)) continue;
+            printf("  %-*s %-4s %-4s ", NAMES, d->name, state(d->name, model, &k->all[0]),
+                   state(d->name, model, &k->all[1]));
+            put_summary(d->summary, WHAT);
+        }
     }
     printf("\n`minisgl info%s --verbose` says why one cannot run here, and what each can do.\n",
            model != NULL ? " MODEL" : "");
@@ -301,8 +323,7 @@ static void put_words(const char *text, int column)
     printf("\n");
 }
 
-static void put_backend(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
-                        msgl_device_kind kind)
+static void put_backend(const msgl_attn_desc *d, const msgl_model_config *model, const kind *k)
 {
     const struct {
         bool has;
@@ -319,7 +340,8 @@ static void put_backend(const msgl_attn_desc *d, const msgl_model_config *model,
     msgl_err why;
     page_rule(d, pages, sizeof pages);
     head_dims(d, dims, sizeof dims);
-    put_words(d->summary, printf("%s, %s:", d->name, kind == MSGL_DEVICE_CPU ? "CPU" : "GPU"));
+    put_words(d->summary,
+              printf("%s, %s:", d->name, k->plugin == &msgl__cpu_plugin ? "CPU" : "GPU"));
     size_t n = (size_t)snprintf(line, sizeof line, "pages %s, head dims %s", pages, dims);
     for (size_t i = 0; i < MSGL_COUNT(abilities); i++) {
         if (abilities[i].has && n < sizeof line) {
@@ -327,17 +349,15 @@ static void put_backend(const msgl_attn_desc *d, const msgl_model_config *model,
         }
     }
     put_words(line, printf("   "));
-    if (!runs_here(d, model, g, kind, &why)) put_words(why.text, printf("    not here:"));
+    if (!runs_here(d, model, k, &why)) put_words(why.text, printf("    not here:"));
 }
 
-static void details(const msgl_model_config *model, const gpu *g)
+static void details(const msgl_model_config *model, const kinds *k)
 {
-    static const msgl_device_kind kinds[] = {MSGL_DEVICE_CPU, MSGL_DEVICE_CUDA};
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int k = 0; k < 2; k++) {
-        for (int i = 0; i < count; i++) {
-            if ((all[i]->devices & 1u << kinds[k]) != 0) put_backend(all[i], model, g, kinds[k]);
+    for (int i = 0; i < k->num; i++) {
+        if (k->all[i].plugin == NULL) continue;
+        for (const msgl_attn_desc *const *d = k->all[i].plugin->backends->all; *d != NULL; d++) {
+            put_backend(*d, model, &k->all[i]);
         }
     }
 }
@@ -424,20 +444,21 @@ int msgl__cmd_info(const msgl_args *a)
     }
     const bool table = msgl__args_given(a, &a->format);
     const msgl_model_config *model = dir != NULL ? &config : NULL;
-    gpu g = {0};
+    kinds all;
     if (!table) hardware();
-    gpus(&g, !table);
+    look_around(&all, !table);
     if (table) {
         msgl_rows rows = {.format = a->format};
-        backends(model, &g, MSGL_DEVICE_CPU, &rows);
-        backends(model, &g, MSGL_DEVICE_CUDA, &rows);
+        for (int i = 0; i < all.num; i++) {
+            if (all.all[i].plugin != NULL) backends(model, &all.all[i], &rows);
+        }
         if (model != NULL) weight_rows(dir, a->format);
     } else {
-        plugins(a->verbose);
+        plugins(&all, a->verbose);
         if (model != NULL) print_model(dir, model);
         if (model != NULL) print_weights(dir);
         printf("\n");
-        (a->verbose ? details : overview)(model, &g);
+        (a->verbose ? details : overview)(model, &all);
     }
     msgl_free(dir);
     return MSGL_EXIT_OK;

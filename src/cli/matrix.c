@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "cli/common.h"
 #include "core/attributes.h"
+#include "device/devices.h"
 
 // The compute capability, 9.0, of the GPU that every release is run on (scripts/gpu-check). For
 // others kernels are compiled and not run.
@@ -137,25 +138,38 @@ static void names(FILE *out, const pair *p)
     others(out, "answers", cpu->decode_by, gpu->decode_by);
 }
 
+// The GPU's backends, or those of nothing where its plug-in is not here.
+static const msgl_attn_set *gpu_backends(void)
+{
+    static const msgl_attn_desc *const NONE[] = {NULL};
+    static const msgl_attn_set EMPTY = {.all = NONE};
+    msgl_err why;
+    const msgl_plugin *p = msgl__plugin_of("cuda", &why);
+    return p != NULL ? p->backends : &EMPTY;
+}
+
+static void row(FILE *out, const pair *p)
+{
+    names(out, p);
+    state(out, p);
+    plugin(out, p);
+    pages(out, p->cpu != NULL ? p->cpu : p->gpu);
+    for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) cell(out, p, COLUMNS[c].has);
+    fprintf(out, " |\n");
+}
+
 void msgl__help_matrix(FILE *out)
 {
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const msgl_attn_set *cpu = &msgl__attn_cpu, *gpu = gpu_backends();
     fprintf(out, "| backend | CPU | GPU | plug-in | pages");
     for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, " | %s", COLUMNS[c].title);
     fprintf(out, " |\n|---|---|---|---|---");
     for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, "|---");
     fprintf(out, "|\n");
-    for (int i = 0; i < count; i++) {
-        const char *name = all[i]->name;
-        const pair p = {msgl__attn_find(name, MSGL_DEVICE_CPU),
-                        msgl__attn_find(name, MSGL_DEVICE_CUDA)};
-        if (all[i] != (p.cpu != NULL ? p.cpu : p.gpu)) continue; // in the row of the other
-        names(out, &p);
-        state(out, &p);
-        plugin(out, &p);
-        pages(out, all[i]);
-        for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) cell(out, &p, COLUMNS[c].has);
-        fprintf(out, " |\n");
+    for (const msgl_attn_desc *const *d = cpu->all; *d != NULL; d++) {
+        row(out, &(pair){*d, msgl__attn_find(gpu, (*d)->name)});
+    }
+    for (const msgl_attn_desc *const *d = gpu->all; *d != NULL; d++) {
+        if (msgl__attn_find(cpu, (*d)->name) == NULL) row(out, &(pair){NULL, *d});
     }
 }

@@ -731,9 +731,10 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_BENCH_ATTN,
         .group = "bench",
         .metavar = "FILE",
-        .help = "attn, on a GPU: measure which backend is fastest for which heads and page size, "
-                "and replace this kind of GPU's rows in FILE (src/attention/auto_table.inc, which "
-                "auto uses)",
+        .help =
+            "attn, on a GPU: measure which backend is fastest for which heads and page size, "
+            "and replace this kind of GPU's rows in FILE (src/cuda/backends/auto_table.inc, which "
+            "auto uses)",
     },
     {
         .name = "url",

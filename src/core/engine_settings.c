@@ -42,6 +42,7 @@ static const msgl_setting ROWS[] = {
         .name = "weight-dtype",
         MSGL_TEXT(msgl_options, weight_dtype),
         .choices = "auto|bfloat16|float16|float32|int8|q4",
+        .more = true, // a device's own
         .preset_text = "auto",
         .commands = MSGL_CMD_ENGINE,
         .group = "model",

@@ -70,7 +70,7 @@ static bool allows_number(const msgl_setting *s, double v)
 static bool allows_text(const msgl_setting *s, const char *text)
 {
     if (text == NULL) return s->preset_text == NULL;
-    return s->choices == NULL || one_of(s->choices, text);
+    return s->choices == NULL || s->more || one_of(s->choices, text);
 }
 
 // The line that flag, variable and C API have in common.

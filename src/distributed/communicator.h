@@ -23,7 +23,7 @@
 struct msgl_exec;       // kernel/exec.h: where work is queued
 struct msgl_norm_stats; // kernel/calls.h
 struct msgl_mpi_api;    // distributed/mpi/plugin.h
-struct msgl_peer_sum;   // kernel/cuda/peer_sum.h
+struct msgl_peer_sum;   // cuda/peer_sum.h
 
 typedef struct msgl_comm msgl_comm;
 

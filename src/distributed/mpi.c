@@ -17,7 +17,7 @@
 #include "distributed/internal.h"
 #include "distributed/mpi/plugin.h"
 #include "distributed/sum.h"
-#include "kernel/cuda_loader.h"
+#include "utils/plugin.h"
 #include "kernel/exec.h"
 #include "utils/clock.h"
 #include "utils/hash.h"

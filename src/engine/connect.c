@@ -17,14 +17,14 @@ static bool exchange(void *ctx, const void *own, size_t bytes, void *all)
     return msgl__ranks_exchange(&m->e->place, own, bytes, all, &m->why) == 0;
 }
 
-static msgl_cuda_ranks ranks_of(meeting *m, const char *nccl, bool no_peers)
+static msgl_device_ranks ranks_of(meeting *m, const char *nccl, bool no_peers)
 {
-    return (msgl_cuda_ranks){.rank = m->e->place.rank,
-                             .size = m->e->place.size,
-                             .exchange = exchange,
-                             .ctx = m,
-                             .nccl = nccl,
-                             .no_peers = no_peers};
+    return (msgl_device_ranks){.rank = m->e->place.rank,
+                               .size = m->e->place.size,
+                               .exchange = exchange,
+                               .ctx = m,
+                               .nccl = nccl,
+                               .no_peers = no_peers};
 }
 
 // What a rank said that could not go on counts more than that the others noticed.
@@ -40,16 +40,16 @@ static void abort_calls(void *ctx)
     c->ops->abort(c);
 }
 
-static int connect_gpus(msgl_engine *e, const msgl_options *o, msgl_err *err)
+static int connect_devices(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     meeting m = {.e = e};
-    const msgl_cuda_ranks ranks = ranks_of(&m, o->nccl_path, o->disable_custom_all_reduce != 0);
+    const msgl_device_ranks ranks = ranks_of(&m, o->nccl_path, o->disable_custom_all_reduce != 0);
     char note[128] = "";
-    msgl_comm *of_gpus;
-    const int code = e->cuda->comm(e->device, &ranks, &of_gpus, note, sizeof note, err);
+    msgl_comm *comm;
+    const int code = e->plugin->communicator(e->device, &ranks, &comm, note, sizeof note, err);
     if (code != 0) return explain(code, &m, err);
-    e->comm = of_gpus;
-    msgl__group_on_blame(e->member, abort_calls, of_gpus);
+    e->comm = comm;
+    msgl__group_on_blame(e->member, abort_calls, comm);
     msgl__engine_print(o, note);
     return 0;
 }
@@ -76,24 +76,25 @@ int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_hear
     if (code != 0) return code;
     msgl__ranks_watch(&e->place, e->member);
     msgl__group_beat(e->member, heartbeat);
-    if (e->cuda != NULL) return connect_gpus(e, o, err);
+    if (e->plugin->communicator != NULL) return connect_devices(e, o, err);
     msgl_comm *comm;
     code = connect_hosts(e, &comm, err);
     if (code == 0) e->comm = comm;
     return code;
 }
 
-int msgl__engine_broadcast_choices(msgl_engine *e, msgl_err *err)
+int msgl__engine_share_choices(msgl_engine *e, msgl_err *err)
 {
+    if (e->plugin->share_choices == NULL) return 0;
     meeting m = {.e = e};
-    const msgl_cuda_ranks ranks = ranks_of(&m, "none", false);
-    return explain(e->cuda->broadcast_choices(e->device, &ranks, err), &m, err);
+    const msgl_device_ranks ranks = ranks_of(&m, "none", false);
+    return explain(e->plugin->share_choices(e->device, &ranks, err), &m, err);
 }
 
 void msgl__engine_disconnect(msgl_engine *e)
 {
     msgl_comm *const comm = e->comm;
-    const bool on_host = e->cuda == NULL;
+    const bool on_host = e->plugin == NULL || e->plugin->communicator == NULL;
     if (on_host && comm != NULL) comm->ops->destroy(comm);
     msgl__group_leave(e->member);
     msgl__ranks_stop(&e->place);

@@ -44,8 +44,8 @@ static int32_t ranks_here(const msgl_engine *e)
 
 static size_t available(const msgl_engine *e)
 {
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    return on_host ? msgl__memory_available() : e->device->ops->available(e->device);
+    const msgl_device *d = e->device;
+    return d->on_host ? msgl__memory_available() : d->ops->available(e->device);
 }
 
 // For what runs behind the memory plan: what did not get its memory, though the plan seemed to
@@ -93,9 +93,8 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     const size_t rows = (size_t)e->max_running + 1;
     const size_t row = (size_t)e->token_stride * sizeof(int32_t);
     int32_t *token_pool = msgl__engine_take(e, rows, row, false, &code, err);
-    // The CPU's backends read the scheduler's page tables themselves.
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    for (int32_t i = 0; i < e->num_tables && !on_host; i++) {
+    // Backends on the host read the scheduler's page tables themselves.
+    for (int32_t i = 0; i < e->num_tables && !e->device->on_host; i++) {
         e->dev.page_tables[i] = msgl__engine_take(e, rows, row, false, &code, err);
     }
     float *saved = msgl__engine_take(e, rows, row, false, &code, err);
@@ -158,7 +157,7 @@ static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_pl
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    const bool on_host = e->device->on_host;
     const int32_t context = msgl__model_config_context(m);
     const size_t sharing = (size_t)(on_host ? ranks_here(e) * o->dp_size : e->sharing);
     msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / sharing};
@@ -196,7 +195,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .weights_ratio = on_host && !(o->memory_ratio > 0) ? 8 : 0,
         .mem_fraction =
             o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : o->mem_fraction_static,
-        .whole = (on_host ? msgl__memory_whole() : e->device_bytes) / sharing,
+        .whole = (on_host ? msgl__memory_whole() : e->device_props.total_bytes) / sharing,
         .with_workspace = o->gpu_memory_utilization > 0,
         .lazy = on_host,
     };
@@ -269,8 +268,9 @@ static void fill_info(msgl_engine *e)
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
     msgl__groups_describe(e, i->attention, sizeof i->attention);
-    if (e->cuda != NULL) {
-        snprintf(i->device, sizeof i->device, "cuda:%d %.100s", e->ordinal, e->device_name);
+    if (e->plugin != &msgl__cpu_plugin) {
+        snprintf(i->device, sizeof i->device, "%.24s:%d %.90s", e->plugin->name, e->ordinal,
+                 e->device_props.name);
     } else {
         snprintf(i->device, sizeof i->device, "cpu %s, %d threads",
                  msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->threads));
@@ -295,57 +295,50 @@ static bool cache_folder(char *out, size_t size)
     return true;
 }
 
-static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *err)
-{
-    msgl_cuda_props props;
-    char cache[512];
-    e->cuda = choice->api;
-    e->ordinal = choice->ordinal;
-    e->sharing = choice->sharing;
-    const int code =
-        e->cuda->open(e->ordinal, e->deterministic,
-                      cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
-    if (code != 0) return code;
-    snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
-    e->device_bytes = props.total_bytes;
-    e->large_gpu = props.free_bytes > (size_t)40 << 30;
-    e->cuda->kernels(&e->kernels);
-    return 0;
-}
-
 // The device with its kernels, and the threads of the host.
 static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                        msgl_err *err)
 {
     msgl_device_choice choice;
-    msgl_cpu_level level = MSGL_CPU_REF;
-    // Engines beside this one take GPUs before it, or behind it.
+    char cache[512];
+    // Engines beside this one take devices before it, or behind it.
     const int32_t here = ranks_here(e);
     int code = msgl__device_choose(o->device, o->dp_rank * here + e->place.local_rank,
                                    o->dp_size * here, &choice, err);
-    if (code == 0) code = msgl__cpu_level_select(o->cpu_level, &level, err);
+    if (code != 0) return code;
+    const msgl_plugin *plugin = choice.plugin;
+    const bool measures = plugin != &msgl__cpu_plugin; // and keeps what it found
+    const msgl_device_options options = {
+        .ordinal = choice.ordinal,
+        .deterministic = e->deterministic,
+        .cache_dir = measures && cache_folder(cache, sizeof cache) ? cache : NULL,
+        .cpu_level = o->cpu_level,
+    };
+    e->plugin = plugin;
+    e->ordinal = choice.ordinal;
+    e->sharing = choice.sharing;
+    code = plugin->kernels(&options, &e->kernels, err);
     if (code != 0) return code;
     msgl__engine_print(o, choice.note);
-    const bool on_host = choice.kind == MSGL_DEVICE_CPU;
-    int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / (here * o->dp_size);
-    if (!on_host || threads < 1) threads = 1; // the GPU computes
-    code = msgl__pool_create(threads, &e->threads, err);
+    code = plugin->open(&options, &e->device, &e->device_props, err);
     if (code != 0) return code;
-    msgl__pool_set_heartbeat(e->threads, heartbeat);
-    if (!on_host) return open_gpu(e, &choice, err);
-    msgl__kernels_init_cpu(&e->kernels, level);
-    return msgl__device_cpu_create(&e->device, err);
+    int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / (here * o->dp_size);
+    if (!e->device->on_host || threads < 1) threads = 1; // the device computes
+    code = msgl__pool_create(threads, &e->threads, err);
+    if (code == 0) msgl__pool_set_heartbeat(e->threads, heartbeat);
+    return code;
 }
 
 static void choose_limits(msgl_engine *e, const msgl_options *o)
 {
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    const bool on_host = e->device->on_host;
     e->max_running = o->max_running;
     e->info.max_prefill_tokens = o->max_prefill_tokens;
     e->max_step_tokens = o->max_prefill_tokens + o->max_running; // chunks beside answers
     // Mini-SGLang's defaults, but for its 80 GB: a card of 80 GB has less, and 256 clients need
     // them.
-    e->graph_max_bs = o->graph_max_bs >= 0 ? o->graph_max_bs : e->large_gpu ? 256 : 160;
+    const bool large = e->device_props.free_bytes > (size_t)40 << 30;
+    e->graph_max_bs = o->graph_max_bs >= 0 ? o->graph_max_bs : large ? 256 : 160;
     if (e->info.pooling != MSGL_POOL_NONE) e->graph_max_bs = 0; // nothing is decoded
     e->logits_rows = on_host ? 64 : 256;
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
@@ -364,7 +357,7 @@ static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     e->kv_dtype = dtype_of(o->kv_cache_dtype, e->info.dtype);
     const bool bf16 = e->info.dtype == MSGL_BF16;
-    if (e->device->kind == MSGL_DEVICE_CPU || e->kv_dtype == e->info.dtype) return 0;
+    if (e->device->on_host || e->kv_dtype == e->info.dtype) return 0;
     if (e->kv_dtype == MSGL_E4M3 && bf16) return 0;
     const char *act = msgl__dtype_name(e->info.dtype);
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -372,42 +365,59 @@ static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
                          o->kv_cache_dtype, act, act, bf16 ? " or fp8_e4m3" : "");
 }
 
-// Where --weight-dtype's format stands in the device's table. Of dtypes a GPU multiplies only equal
-// ones.
+// Whether weights can be stored so. Of dtypes a device with memory of its own multiplies only that
+// of its activations.
+static bool weights_fit(const msgl_engine *e, const msgl_wformat *f)
+{
+    // q4 has two places in the CPU's table: with f32 no activation is rounded, so W_BLOCKS.
+    const msgl_wformat_id other = e->info.dtype == MSGL_F32 ? MSGL_W_CODES : MSGL_W_BLOCKS;
+    if (f->name == NULL || f->id == other) return false;
+    return e->device->on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
+}
+
+// Format `i` of those that --weight-dtype can name, of the kernels' table and then of the plug-in;
+// NULL: there are no more.
+static const msgl_wformat *weight_format(const msgl_engine *e, int i)
+{
+    if (i < MSGL_WFORMATS) return &e->kernels.gemm.formats[i];
+    return e->plugin->formats != NULL ? e->plugin->formats[i - MSGL_WFORMATS] : NULL;
+}
+
+// The format that --weight-dtype names.
 static int choose_weights(const msgl_engine *e, const msgl_options *o, msgl_weight_formats *out,
                           msgl_err *err)
 {
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
     const char *act = msgl__dtype_name(e->info.dtype);
-    const char *name = strcmp(o->weight_dtype, "auto") == 0 ? act : o->weight_dtype;
-    for (int i = 0; i < MSGL_WFORMATS; i++) {
-        const msgl_wformat *f = &e->kernels.gemm.formats[i];
-        const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
-        if (f->id == MSGL_W_CODES && e->info.dtype == MSGL_F32) continue; // q4: W_BLOCKS, unrounded
-        if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
-        *out = (msgl_weight_formats){.kernels = &e->kernels.gemm,
-                                     .dtype = e->info.dtype,
-                                     .converted = (msgl_wformat_id)i,
-                                     .keeps = strcmp(o->weight_dtype, "auto") == 0};
-        return 0;
+    const bool any = strcmp(o->weight_dtype, "auto") == 0;
+    const char *name = any ? act : o->weight_dtype;
+    char allowed[160] = "auto";
+    const msgl_wformat *f;
+    for (int i = 0; (f = weight_format(e, i)) != NULL; i++) {
+        if (!weights_fit(e, f)) continue;
+        if (strcmp(f->name, name) == 0) {
+            *out = (msgl_weight_formats){
+                .kernels = &e->kernels.gemm, .dtype = e->info.dtype, .converted = f, .keeps = any};
+            return 0;
+        }
+        const size_t used = strlen(allowed);
+        snprintf(allowed + used, sizeof allowed - used, ", %.24s", f->name);
     }
-    const msgl_wformat *int8 = &e->kernels.gemm.formats[MSGL_W_INT8];
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "--weight-dtype %s: not on this device with --dtype %s; allowed: %s%s",
-                         name, act, act, int8->name != NULL ? " or int8" : "");
+                         "--weight-dtype %.40s: not on this device with --dtype %s; allowed: %s",
+                         name, act, allowed);
 }
 
 // What is measured or recorded before the first step: products' kernels, decode graphs.
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
-    if (e->device->kind == MSGL_DEVICE_CPU) return 0;
+    if (e->device->on_host) return 0;
     const int32_t rank = e->place.rank, ranks = e->model.target.ranks;
-    int code = ranks > 1 && rank > 0 ? msgl__engine_broadcast_choices(e, err) : 0;
+    int code = ranks > 1 && rank > 0 ? msgl__engine_share_choices(e, err) : 0;
     if (code != 0) return code;
     msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv_dtype,
                         e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
-    if (ranks > 1 && rank == 0) code = msgl__engine_broadcast_choices(e, err);
+    if (ranks > 1 && rank == 0) code = msgl__engine_share_choices(e, err);
     if (code != 0) return code;
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
@@ -430,7 +440,7 @@ static int check_experts(const msgl_engine *e, msgl_err *err)
     const msgl_model_target *t = &e->model.target;
     const msgl_products *products = &e->model.products;
     for (int32_t i = 0;
-         i < products->num_experts && t->weights.dtype != MSGL_F32 && e->cuda != NULL; i++) {
+         i < products->num_experts && t->weights.dtype != MSGL_F32 && !e->device->on_host; i++) {
         const int32_t columns = products->experts[i]->experts.down[0].k;
         if (columns % COLUMNS == 0) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -521,7 +531,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .kernels = &e->kernels,
         .moe = moe,
         .weights = weights,
-        .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
+        .act = e->device->on_host ? MSGL_F32 : e->info.dtype,
         .capability = e->device->capability,
         .rank = e->place.rank,
         .ranks = e->model.target.ranks,
@@ -560,7 +570,7 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
         .ctx = e,
         .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
-        .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
+        .tile = e->device->on_host ? 8 : 128,
         .cut = msgl__states_cut(e),
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,

@@ -19,7 +19,7 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
     const msgl_cache_spec *spec = &e->specs.all[group];
     return (msgl_attn_needs){
         .cache = spec->kind,
-        .device = e->device->kind,
+        .backends = e->plugin->backends,
         .capability = e->device->capability,
         .num_q_heads = e->model.cfg.num_heads / e->model.target.ranks,
         .num_kv_heads = spec->num_heads,
@@ -35,8 +35,8 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
     };
 }
 
-// How prompts are computed over a latent cache: expanded where a GPU's backend offers it, unless an
-// answer's bits must not depend on what was prompt. MINISGL_LATENT_PROMPTS, of tests and
+// How prompts are computed over a latent cache: expanded where the backend does so by default,
+// unless an answer's bits must not depend on what was prompt. MINISGL_LATENT_PROMPTS, of tests and
 // measurements, says it for any device: absorbed, or expanded.
 static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const msgl_attn_desc *d,
                           msgl_err *err)
@@ -44,10 +44,10 @@ static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const ms
     const char *const name = "MINISGL_LATENT_PROMPTS", *want = getenv(name);
     const msgl_latent_config *l = &e->model.cfg.decoder.latent;
     const msgl_attn_expanded expanded = {.nope = l->nope, .v_dim = l->v_dim};
-    const bool can = d->expands && msgl__expand_supports(needs, &expanded);
-    const bool gpu = needs->device != MSGL_DEVICE_CPU;
+    const bool can = d->expand != NULL && d->expand->supports(needs, &expanded);
     if (want == NULL) {
-        e->prompts = can && gpu && !e->deterministic ? MSGL_PROMPTS_CHEAPER : MSGL_PROMPTS_ABSORBED;
+        const bool expand = can && d->expand->by_default && !e->deterministic;
+        e->prompts = expand ? MSGL_PROMPTS_CHEAPER : MSGL_PROMPTS_ABSORBED;
     } else if (strcmp(want, "absorbed") == 0) {
         e->prompts = MSGL_PROMPTS_ABSORBED;
     } else if (strcmp(want, "expanded") != 0) {
@@ -149,9 +149,7 @@ int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
 {
     msgl_attn_config cfg = {
-        .device = e->device->kind,
         .dev = e->device,
-        .cuda = e->cuda,
         .device_table_stride = (size_t)e->token_stride,
         .deterministic = e->deterministic,
         .apart = e->apart,

@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "engine/ranks.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 #include "models/arch.h"
 
 #define MSGL_ENGINE_STEP_SLOTS 2
@@ -144,12 +144,10 @@ struct msgl_engine {
     msgl_comm alone, *comm; // alone, or of several ranks
     char rank_fault[64];
     msgl_device *device;
-    const msgl_cuda_api *cuda; // NULL on the CPU
-    int ordinal;               // of the GPU
-    int sharing;               // ranks on the GPU
-    char device_name[128];     // of the GPU
-    size_t device_bytes;       // all memory of the GPU
-    bool large_gpu;            // more than 40 GB free at the start
+    const msgl_plugin *plugin;      // of the device's kind
+    int ordinal;                    // of the device
+    int sharing;                    // ranks on the device
+    msgl_device_props device_props; // as it was before anything of it was taken
     bool deterministic;
     int32_t graph_max_bs;
     msgl_model model;
@@ -194,10 +192,10 @@ void msgl__engine_print(const msgl_options *o, const char *line);
 int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
                              msgl_err *err);
 
-// connect.c: the ranks' communicator, their GPUs' choices of kernels, which rank 0 makes.
+// connect.c: the ranks' communicator; their devices' choices of kernels, which rank 0 makes.
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                          msgl_err *err);
-int msgl__engine_broadcast_choices(msgl_engine *e, msgl_err *err);
+int msgl__engine_share_choices(msgl_engine *e, msgl_err *err);
 void msgl__engine_disconnect(msgl_engine *e);
 
 // groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans

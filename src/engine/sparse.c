@@ -49,7 +49,7 @@ int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
                              "--ds-channel-config-path: not with --attn %.64s; allowed: %s",
                              attention, NAME);
     }
-    if (o->ds_calibrate && e->device->kind != MSGL_DEVICE_CPU) {
+    if (o->ds_calibrate && !e->device->on_host) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "calibrating is for --device cpu only");
     }
     const int32_t ranks = e->model.target.ranks;
@@ -112,8 +112,10 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
     keep_heads(p, e->model.target.rank, e->model.target.ranks);
     // The last rows of a step's piece of a prompt choose for the others, so what else is in a step
     // has a say.
-    const bool fits = prompts->last <= MSGL_SPARSE_LAST && max_seq_len <= MSGL_SPARSE_KEYS;
-    if (e->deterministic || (e->device->kind != MSGL_DEVICE_CPU && !fits)) {
+    const msgl_attn_set *set = e->plugin->backends;
+    const bool fits = (set->max_sparse_last == 0 || prompts->last <= set->max_sparse_last) &&
+                      (set->max_sparse_keys == 0 || max_seq_len <= set->max_sparse_keys);
+    if (e->deterministic || !fits) {
         char line[192];
         snprintf(line, sizeof line,
                  "prompts of more than %d tokens: dense, since sparse ones are not for %s",

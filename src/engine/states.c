@@ -36,8 +36,7 @@ size_t msgl__states_bytes(const msgl_engine *e)
 
 int32_t msgl__states_cut(const msgl_engine *e)
 {
-    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    return on_host || state_span(e) == NULL ? 0 : MSGL_DELTA_CHUNK;
+    return e->device->on_host || state_span(e) == NULL ? 0 : MSGL_DELTA_CHUNK;
 }
 
 static bool request_valid(const msgl_batch_req *r, int32_t checkpoints)

@@ -401,7 +401,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
 // ended.
 static uint64_t device_ns(msgl_engine *e, const msgl_engine_step *s)
 {
-    if (e->device->kind == MSGL_DEVICE_CPU) return s->compute_ns;
+    if (e->device->on_host) return s->compute_ns;
     const uint64_t start = s->submit_ns > e->done_ns ? s->submit_ns : e->done_ns;
     e->done_ns = msgl__now_ns();
     return e->done_ns - start;

@@ -29,7 +29,7 @@ typedef enum msgl_activation {
     MSGL_ACTIVATIONS,
 } msgl_activation;
 
-struct msgl_peer_sum; // kernel/cuda/peer_sum.h
+struct msgl_peer_sum; // cuda/peer_sum.h
 
 // Fused add + RMSNorm, cut between two products. The one that adds to the residual stream x writes
 // x * weight and each row's sums of squares in its epilogue; the next product multiplies the scaled

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the samplers of msgl_sample_chain compute per token, for the CPU's loops
-// (kernel/ref/chain.h) and the GPU's threads (kernel/cuda/ops/chain.cu). Sums of probabilities and
+// (kernel/ref/chain.h) and the GPU's threads (cuda/ops/chain.cu). Sums of probabilities and
 // of surprises are integers in fixed point, so that no result depends on the order in which threads
 // add; both devices draw with the same uniform number from the survivors in the order of their ids,
 // and so choose the same tokens but where their exp() differs in the last bit at a limit.

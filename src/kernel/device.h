@@ -7,6 +7,8 @@
 #ifndef MSGL_KERNEL_DEVICE_H
 #define MSGL_KERNEL_DEVICE_H
 
+#include <stdbool.h>
+
 #include "core/dtype.h"
 #include "core/err.h"
 #include "kernel/exec.h"
@@ -24,7 +26,7 @@ typedef struct msgl_device_ops {
     // Zeroed host memory that copies may read or write while the host goes on.
     void *(*host_alloc)(msgl_device *d, size_t bytes);
     void (*host_free)(msgl_device *d, void *p, size_t bytes);
-    // Bytes of device memory that can still be taken. NULL: it is the host's.
+    // Bytes of device memory that can still be taken. Not asked of a device on the host.
     size_t (*available)(msgl_device *d);
     // Queues fn(ctx, arg). May block when very much is queued.
     void (*submit)(msgl_device *d, msgl_work_fn fn, void *ctx, int64_t arg);
@@ -73,8 +75,11 @@ typedef struct msgl_device_ops {
 
 struct msgl_device { // first member of every device's own struct
     const msgl_device_ops *ops;
-    msgl_device_kind kind;
-    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
+    // Its memory is the host's, the threads of msgl_exec.pool do its work before a call returns,
+    // and activations are f32. Else it has memory and a queue of its own, and activations have the
+    // model's dtype.
+    bool on_host;
+    int32_t capability; // a number of its kind: of CUDA compute capability x 10; 0 on the CPU
     msgl_err fault;     // first failure of the device (code 0: none)
 };
 

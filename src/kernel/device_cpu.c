@@ -167,7 +167,7 @@ int msgl__device_cpu_create(msgl_device **out, msgl_err *err)
 {
     cpu_device *d = msgl__calloc(1, sizeof *d);
     if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    d->base = (msgl_device){.ops = &CPU_OPS, .kind = MSGL_DEVICE_CPU};
+    d->base = (msgl_device){.ops = &CPU_OPS, .on_host = true};
     for (int i = 0; i < MSGL_DEVICE_MAX_EVENTS; i++) atomic_init(&d->done[i], 1);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->queued, NULL);

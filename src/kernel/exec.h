@@ -11,8 +11,6 @@
 #include "core/mem.h"
 #include "utils/threadpool.h"
 
-typedef enum msgl_device_kind { MSGL_DEVICE_CPU, MSGL_DEVICE_CUDA } msgl_device_kind;
-
 typedef struct msgl_device msgl_device; // kernel/device.h
 
 typedef struct msgl_exec {

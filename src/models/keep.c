@@ -282,7 +282,7 @@ static void apply(keeping *k)
 
 const msgl_wformat *msgl__planned_format(const msgl_weight_formats *f, bool exact)
 {
-    return &f->kernels->formats[exact ? (msgl_wformat_id)f->dtype : f->converted];
+    return exact ? &f->kernels->formats[f->dtype] : f->converted;
 }
 
 int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)

@@ -102,7 +102,7 @@ typedef struct msgl_placement {
 typedef struct msgl_weight_formats {
     const msgl_gemm_kernels *kernels; // whose table has them
     msgl_dtype dtype; // of what choices depend on; with MSGL_F32 no activation is rounded either
-    msgl_wformat_id converted; // of all others, ...
+    const msgl_wformat *converted; // of all others, ...
     bool keeps; // ... but of tensors in blocks, or codes with scales, that the device multiplies
 } msgl_weight_formats;
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kernel/cuda/plugin.h"
+#include "kernel/device.h"
 
 enum { LAYERS = 2, LAYER = 1, STEP_SLOTS = 2, STEP_SLOT = 1 };
 static const float K_SCALE = 0.25f;
@@ -212,7 +212,6 @@ static void configure(expand_world *w)
     w->exec.device = c->dev;
     w->exec.act = w->act;
     w->cfg = (msgl_attn_config){
-        .device = c->dev == NULL ? MSGL_DEVICE_CPU : MSGL_DEVICE_CUDA,
         .num_q_heads = c->heads,
         .num_kv_heads = 1,
         .head_dim = c->rank + c->rotary,
@@ -227,7 +226,6 @@ static void configure(expand_world *w)
         .pool = &w->pool,
         .page_table = &w->table,
         .dev = c->dev,
-        .cuda = c->cuda,
         .device_table = w->slots.device,
         .device_table_stride = (size_t)w->table.stride,
     };
@@ -275,9 +273,10 @@ static int run(expand_world *w)
                                .partial_out = w->partial_out.device,
                                .lse = w->lse.device,
                                .partial_lse = w->partial_lse.device};
+    const msgl_expand_kernels *kernels = c->kernels != NULL ? c->kernels : &msgl__expand_cpu;
     msgl_expand *e = NULL;
     msgl_err err = {0};
-    if (msgl__expand_create(&w->cfg, &e, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__expand_create(kernels, &w->cfg, &e, &err) != 0) fail_msg("%s", err.text);
     const int passes = e != NULL ? msgl__expand_prepare(e, &w->seqs) : 0;
     assert_int_equal(msgl__expand_passes(e, &w->seqs), passes);
     if (passes > 0) msgl__expand_copy_in(e, &w->seqs);

@@ -18,8 +18,8 @@ typedef struct expand_case {
     int tokens[EXPAND_MAX_REQS], keys[EXPAND_MAX_REQS]; // new; with those
     msgl_prompts prompts;                               // 0: expanded
     uint64_t seed;
-    msgl_device *dev;                 // and
-    const struct msgl_cuda_api *cuda; // of a GPU; NULL: the CPU
+    msgl_device *dev;                   // and
+    const msgl_expand_kernels *kernels; // of the GPU; NULL: the CPU's
 } expand_case;
 
 typedef struct expand_result {

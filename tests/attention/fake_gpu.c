@@ -12,7 +12,7 @@
 
 #include "core/attributes.h"
 #include "core/round.h"
-#include "kernel/cuda_loader.h"
+#include "utils/plugin.h"
 
 fake_gpu FAKE_GPU;
 
@@ -92,18 +92,7 @@ static void gpu_copy_in(msgl_device *d, void *dst, const void *src, size_t bytes
     }
 }
 
-static void *gpu_stream(msgl_device *d)
-{
-    return d;
-}
-
-static size_t gpu_l2_bytes(const msgl_device *d)
-{
-    (void)d;
-    return 50 << 20;
-}
-
-static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
+static int attend(const msgl_cuda_attn_call *c, void *stream)
 {
     (void)stream;
     if (FAKE_GPU.num_calls < FAKE_MAX_CALLS) FAKE_GPU.calls[FAKE_GPU.num_calls] = *c;
@@ -111,7 +100,22 @@ static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
     return 0;
 }
 
-static int gpu_tree(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream)
+int msgl__cuda_fa_prefill(const msgl_cuda_attn_call *c, void *stream)
+{
+    return attend(c, stream);
+}
+
+int msgl__cuda_fa_decode(const msgl_cuda_attn_call *c, void *stream)
+{
+    return attend(c, stream);
+}
+
+int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
+{
+    return attend(c, stream);
+}
+
+int msgl__cuda_attn_tree(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream)
 {
     (void)c, (void)stream;
     FAKE_GPU.tree = tree;
@@ -119,7 +123,7 @@ static int gpu_tree(const msgl_cuda_attn_call *c, const uint64_t *tree, void *st
     return 0;
 }
 
-static int gpu_mla_plan(const msgl_mla_call *c, void *stream)
+int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
 {
     (void)stream;
     FAKE_GPU.mla_plan = *c;
@@ -127,28 +131,28 @@ static int gpu_mla_plan(const msgl_mla_call *c, void *stream)
     return 0;
 }
 
-static int gpu_mla(const msgl_mla_call *c, void *stream)
+int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
 {
     (void)stream;
     FAKE_GPU.mla = *c;
     return 0;
 }
 
-static int gpu_gather(const msgl_gather_call *c, void *stream)
+int msgl__cuda_gather(const msgl_gather_call *c, void *stream)
 {
     (void)stream;
     FAKE_GPU.gather = *c;
     return 0;
 }
 
-static int gpu_expanded(const msgl_expanded_call *c, void *stream)
+int msgl__cuda_expanded(const msgl_expanded_call *c, void *stream)
 {
     (void)stream;
     FAKE_GPU.expanded = *c;
     return 0;
 }
 
-static int gpu_sink(const msgl_sink_call *c, void *stream)
+int msgl__cuda_sink(const msgl_sink_call *c, void *stream)
 {
     (void)stream;
     FAKE_GPU.sink = *c;
@@ -161,23 +165,11 @@ static const msgl_device_ops OPS = {.alloc = gpu_alloc,
                                     .host_alloc = gpu_host_alloc,
                                     .host_free = gpu_host_free,
                                     .copy_in = gpu_copy_in};
-static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
-                                    .decode = gpu_attend,
-                                    .reference = gpu_attend,
-                                    .tree = gpu_tree,
-                                    .sink = gpu_sink,
-                                    .mla_plan = gpu_mla_plan,
-                                    .mla = gpu_mla,
-                                    .gather = gpu_gather,
-                                    .expanded = gpu_expanded};
-const msgl_cuda_api FAKE_CUDA = {
-    .abi = MSGL_CUDA_ABI, .stream = gpu_stream, .l2_bytes = gpu_l2_bytes, .attn = &ATTN};
 
 void fake_gpu_reset(int32_t capability)
 {
     mallopt(M_MMAP_THRESHOLD, 1 << 20); // workspaces that nobody touches cost nothing
-    FAKE_GPU =
-        (fake_gpu){.base = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = capability}};
+    FAKE_GPU = (fake_gpu){.base = {.ops = &OPS, .capability = capability}};
 }
 
 bool fake_gpu_contains(const void *p, size_t bytes)
@@ -222,7 +214,7 @@ stub_trtllm *fake_trtllm(void)
 
 msgl_attn_needs fake_needs(int32_t capability, int32_t group, int32_t head_dim, msgl_dtype dtype)
 {
-    return (msgl_attn_needs){.device = MSGL_DEVICE_CUDA,
+    return (msgl_attn_needs){.backends = &msgl__attn_cuda,
                              .capability = capability,
                              .num_q_heads = 2 * group,
                              .num_kv_heads = 2,
@@ -263,8 +255,7 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
         msgl__page_table_create(FAKE_RUNNING, FAKE_SEQ_LEN, pages * n->page_size, &w->table, &err),
         0);
     w->exec = (msgl_exec){.device = &FAKE_GPU.base, .act = n->act};
-    w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CUDA,
-                                .num_q_heads = n->num_q_heads,
+    w->cfg = (msgl_attn_config){.num_q_heads = n->num_q_heads,
                                 .num_kv_heads = n->num_kv_heads,
                                 .head_dim = n->head_dim,
                                 .page_size = n->page_size,
@@ -278,7 +269,6 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
                                 .page_table = &w->table,
                                 .num_threads = 1,
                                 .dev = &FAKE_GPU.base,
-                                .cuda = &FAKE_CUDA,
                                 .device_table = w->table.slots,
                                 .device_table_stride = (size_t)w->table.stride};
 }

@@ -8,7 +8,13 @@
 
 #include "attention/attention.h"
 #include "attention/stubs/stub.h"
-#include "kernel/cuda/plugin.h"
+#include "cuda/attn/decode.h"
+#include "cuda/attn/expanded.h"
+#include "cuda/attn/mla.h"
+#include "cuda/attn/prefill.h"
+#include "cuda/attn/reference.h"
+#include "cuda/attn/sink.h"
+#include "cuda/backends/registry.h"
 #include "kernel/device.h"
 
 enum { FAKE_MAX_CALLS = 64 };
@@ -29,7 +35,6 @@ typedef struct fake_gpu {
 } fake_gpu;
 
 extern fake_gpu FAKE_GPU; // the only one
-extern const msgl_cuda_api FAKE_CUDA;
 
 // Empty, of that capability.
 void fake_gpu_reset(int32_t capability);

@@ -116,7 +116,8 @@ static msgl_attn_bench_env open_gpu(void)
     FAKE_GPU.base.ops = &ops;
     delta.count = 0, delta.supported = true;
     kernels.delta = (msgl_delta_kernels){delta_run, delta_supports, delta_scratch};
-    return (msgl_attn_bench_env){.kernels = &kernels, .device = &FAKE_GPU.base, .cuda = &FAKE_CUDA};
+    return (msgl_attn_bench_env){
+        .backends = &msgl__attn_cuda, .kernels = &kernels, .device = &FAKE_GPU.base};
 }
 
 static void test_codes(void **state)
@@ -155,7 +156,7 @@ static void test_e4m3(void **state)
                                .window = -1};
     msgl_attn_bench_result r;
     msgl_err err = {0};
-    const msgl_attn_desc *fa = msgl__attn_find("fa", MSGL_DEVICE_CUDA);
+    const msgl_attn_desc *fa = msgl__attn_find(&msgl__attn_cuda, "fa");
     if (msgl__attn_bench(fa, &s, &env, 0.001, &r, &err) != 0) fail_msg("%s", err.text);
     assert_true(FAKE_GPU.num_calls > 0 && FAKE_GPU.calls[0].e4m3);
     assert_true(fabsf(FAKE_GPU.calls[0].scale * sqrtf(128) - 1) < 1e-6f);
@@ -192,11 +193,10 @@ static void test_every_backend(void **state)
     msgl_err err = {0};
     assert_int_equal(msgl__pool_create(1, &pool, &err), 0);
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    const msgl_attn_bench_env env = {.kernels = &k, .threads = pool};
-    int count, ran = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < 2 * count; i++) {
-        if ((all[i / 2]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+    const msgl_attn_bench_env env = {.backends = &msgl__attn_cpu, .kernels = &k, .threads = pool};
+    int ran = 0;
+    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
+    for (int i = 0; all[i / 2] != NULL; i++) {
         const bool decode = i % 2 != 0;
         msgl_attn_bench_shape s = {.phase = decode ? MSGL_DECODE : MSGL_PREFILL,
                                    .batch = 2,

@@ -137,11 +137,9 @@ static void check_backend(const msgl_attn_desc *d, msgl_cpu_level level, int wor
 static void test_all(void **state)
 {
     (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
     const msgl_cpu_level have = msgl__cpu_level_detect();
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue; // tests/cuda/conformance.c
+    for (int i = 0; all[i] != NULL; i++) {
         for (int level = 0; level <= (int)have; level++) {
             if (level != (int)have && !has_levels(all[i])) continue;
             const int worlds = all[i]->masks != 0 ? 24 : level == MSGL_CPU_REF ? 4 : 12;
@@ -156,12 +154,10 @@ static void test_all(void **state)
 static void test_tree_runs(void **state)
 {
     (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
     const int levels = (int)msgl__cpu_level_detect() + 1;
-    for (int i = 0; i < count; i++) {
-        const bool cpu = (all[i]->devices & 1u << MSGL_DEVICE_CPU) != 0;
-        for (int level = 0; cpu && all[i]->tree && level < levels; level++) {
+    for (int i = 0; all[i] != NULL; i++) {
+        for (int level = 0; all[i]->tree && level < levels; level++) {
             if (level != levels - 1 && !has_levels(all[i])) continue;
             world_spec spec = world_base(all[i], 2, 400, 64);
             world_suit(&spec);
@@ -190,10 +186,8 @@ static void test_tree_runs(void **state)
 static void test_no_heap(void **state)
 {
     (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
+    for (int i = 0; all[i] != NULL; i++) {
         world_spec spec = world_base(all[i], 4, 900, 900);
         world_suit(&spec);
         world w;
@@ -211,8 +205,7 @@ static void test_no_heap(void **state)
 static void test_failed_allocations(void **state)
 {
     (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
     msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
@@ -239,8 +232,7 @@ static void test_failed_allocations(void **state)
                             .page_table = &table,
                             .sparse = &sparse,
                             .num_threads = 1};
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+    for (int i = 0; all[i] != NULL; i++) {
         const bool set = all[i]->page_rule == MSGL_PAGE_SET;
         pool.page_size = cfg.page_size = set ? all[i]->page_override : 16;
         int rc = -1;

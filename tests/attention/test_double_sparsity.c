@@ -16,7 +16,7 @@
 #include "attention/double_sparsity/double_sparsity.h"
 #include "attention/world.h"
 #include "core/attributes.h"
-#include "kernel/cuda/attn/double_sparsity/cut.h"
+#include "cuda/attn/double_sparsity/cut.h"
 
 static world_spec spec_of(int heavy_channels, int heavy_tokens, int threshold)
 {

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
-#include "kernel/cuda/attn/decode/split.h"
+#include "cuda/attn/decode/split.h"
 #include "utils/random.h"
 
 enum {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "attention/flashmla/metadata.h"
+#include "attention/latent/metadata.h"
 #include "core/round.h"
 #include "utils/random.h"
 

@@ -13,8 +13,9 @@
 
 #include "attention/expand.h"
 #include "attention/fake_gpu.h"
+#include "cuda/backends/expand.h"
 #include "core/attributes.h"
-#include "kernel/cuda/attn/prefill_sm90.h"
+#include "cuda/attn/prefill_sm90.h"
 
 enum { TILE = 128, HEADS = 16 };
 
@@ -106,7 +107,7 @@ static void open_walk(walk *w, const step *s)
     fake_world_open(&w->w, &needs);
     w->w.cfg.expanded = DEEPSEEK;
     msgl_err err = {0};
-    assert_int_equal(msgl__expand_create(&w->w.cfg, &w->e, &err), 0);
+    assert_int_equal(msgl__expand_create(&msgl__expand_cuda, &w->w.cfg, &w->e, &err), 0);
     assert_non_null(w->e);
     for (int32_t i = 0; i < s->size; i++) {
         w->cu[i + 1] = w->cu[i] + s->tokens[i];
@@ -176,11 +177,11 @@ static void test_offered(void **state)
 {
     (void)state;
     const msgl_attn_needs hopper = fake_latent_needs(90, HEADS, 512, 64, MSGL_BF16);
-    assert_true(msgl__expand_supports(&hopper, &DEEPSEEK));
+    assert_true(msgl__expand_cuda.supports(&hopper, &DEEPSEEK));
     const msgl_attn_expanded narrow = {.nope = 64, .v_dim = 128},
                              wide = {.nope = 128, .v_dim = 256};
-    assert_false(msgl__expand_supports(&hopper, &narrow));
-    assert_false(msgl__expand_supports(&hopper, &wide));
+    assert_false(msgl__expand_cuda.supports(&hopper, &narrow));
+    assert_false(msgl__expand_cuda.supports(&hopper, &wide));
     const msgl_attn_needs others[] = {
         fake_latent_needs(80, HEADS, 512, 64, MSGL_BF16),
         fake_latent_needs(100, HEADS, 512, 64, MSGL_BF16),
@@ -188,7 +189,7 @@ static void test_offered(void **state)
         fake_latent_needs(90, HEADS, 512, 32, MSGL_BF16),
     };
     for (size_t i = 0; i < MSGL_COUNT(others); i++) {
-        assert_false(msgl__expand_supports(&others[i], &DEEPSEEK));
+        assert_false(msgl__expand_cuda.supports(&others[i], &DEEPSEEK));
     }
 }
 

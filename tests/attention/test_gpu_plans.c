@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
-#include "attention/fa/local.h"
-#include "attention/fa/plan_prefill.h"
+#include "cuda/backends/local.h"
+#include "cuda/backends/plan_prefill.h"
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
-#include "kernel/cuda/attn/prefill_sm90.h"
+#include "cuda/attn/prefill_sm90.h"
 
 enum { ALL = -1 };
 
@@ -74,7 +74,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     msgl_attn_needs n = fake_needs(g->capability, g->group, g->head_dim, g->dtype);
     n.deterministic = g->deterministic;
     n.variants = m->variants;
-    const msgl_attn_desc *d = msgl__attn_find(backend, MSGL_DEVICE_CUDA);
+    const msgl_attn_desc *d = msgl__attn_find(&msgl__attn_cuda, backend);
     if (d->page_override != 0) n.page_size = d->page_override;
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(d, &n, &err), 0);

@@ -75,7 +75,7 @@ static const char *measured(const msgl_attn_needs *n, msgl_phase phase)
         int32_t head_dim, group, page_size;
         const char *names[4];
     } rows[] = {
-#include "attention/auto_table.inc"
+#include "cuda/backends/auto_table.inc"
     };
     const char *const *best = NULL;
     int32_t best_page = 0;
@@ -388,7 +388,7 @@ static void test_latent_fi(void **unused)
         }
         close_backend(&w, &a);
     }
-    const msgl_attn_desc *fi = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
+    const msgl_attn_desc *fi = msgl__attn_find(&msgl__attn_cuda, "fi");
     msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
     msgl_err why = {0};
     n.tree = true;
@@ -471,12 +471,12 @@ static void test_reasons(void **unused)
     const msgl_attn_needs small = fake_latent_needs(90, 4, 32, 8, MSGL_BF16);
     const msgl_attn_needs ada = fake_latent_needs(89, 16, 512, 64, MSGL_BF16);
     msgl_err why = {0};
-    assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &small, &why),
+    assert_int_equal(msgl__attn_supports(msgl__attn_find(&msgl__attn_cuda, "fa"), &small, &why),
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text, "latent attention: no kernel for 4 query heads and vectors of 32 "
                                   "+ 8 bfloat16 elements; allowed: up to 128 heads, 512 + 64 "
                                   "bfloat16 or fp8_e4m3 elements");
-    assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &ada, &why),
+    assert_int_equal(msgl__attn_supports(msgl__attn_find(&msgl__attn_cuda, "fa"), &ada, &why),
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,
                         "latent attention: its kernel is for Hopper (9.0); this GPU has 8.9");
@@ -504,7 +504,7 @@ static void test_faulty_plugins(void **unused)
     set_plugins(true, true);
     const msgl_attn_needs here = hopper(), ada = fake_needs(89, 4, 128, MSGL_BF16);
     stub_fi *fi = fake_fi();
-    const msgl_attn_desc *desc = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
+    const msgl_attn_desc *desc = msgl__attn_find(&msgl__attn_cuda, "fi");
     msgl_attn_choice c;
     char warning[256];
     msgl_err err = {0};
@@ -593,7 +593,7 @@ static void test_tensor_cores_elsewhere(void **unused)
     setenv(TENSOR_CORES, "si", 1);
     const msgl_attn_needs here = hopper(), ada = fake_needs(89, 4, 128, MSGL_BF16);
     msgl_attn_needs cpu = here;
-    cpu.device = MSGL_DEVICE_CPU;
+    cpu.backends = &msgl__attn_cpu;
     cpu.capability = 0;
     cpu.act = MSGL_F32;
     const struct {

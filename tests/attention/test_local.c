@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "attention/fa/local.h"
+#include "cuda/backends/local.h"
 
 enum { MOST_REQUESTS = 8, MOST_NUMBERS = 1 << 14, STRIDE = 32768 };
 

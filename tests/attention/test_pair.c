@@ -153,7 +153,7 @@ static int create_fails(const msgl_attn_desc *d, const msgl_attn_config *cfg,
 static void test_routes(void **state)
 {
     (void)state;
-    const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU};
+    const msgl_attn_config cfg = {.num_threads = 1};
     for (int bits = 0; bits < 4; bits++) { // which halves have everything
         const msgl_attn_desc *half[] = {bits & 1 ? &ALL : &MINIMAL, bits & 2 ? &ALL : &MINIMAL};
         const msgl_attn_choice choice = {half[0], half[1]};
@@ -192,7 +192,7 @@ static void test_create_fails(void **state)
 {
     (void)state;
     static const msgl_attn_desc failing = {.create = create_fails};
-    const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU};
+    const msgl_attn_config cfg = {.num_threads = 1};
     const msgl_attn_choice choice = {&ALL, &failing};
     msgl_attn a;
     msgl_err err = {0};

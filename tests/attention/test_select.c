@@ -13,10 +13,11 @@
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
 #include "attention/trtllm/trtllm.h"
-#include "attention/auto.h"
+#include "cuda/backends/auto.h"
+#include "cuda/backends/registry.h"
 #include "attention/world.h"
 
-static const msgl_attn_needs NEEDS = {.device = MSGL_DEVICE_CPU,
+static const msgl_attn_needs NEEDS = {.backends = &msgl__attn_cpu,
                                       .num_q_heads = 16,
                                       .num_kv_heads = 8,
                                       .head_dim = 128,
@@ -203,7 +204,7 @@ static void test_cannot_run(void **state)
     expect_error("fi", &n, MSGL_EUNSUPPORTED,
                  "attention: 12 query heads are no multiple of 8 KV heads");
     n = NEEDS;
-    n.device = MSGL_DEVICE_CUDA;
+    n.backends = &msgl__attn_cuda;
     n.capability = 75;
     expect_error("fi", &n, MSGL_EUNSUPPORTED,
                  "attention backend fi needs compute capability 8.0; this GPU has 7.5");
@@ -218,7 +219,6 @@ static void test_limits(void **state)
 {
     (void)state;
     const msgl_attn_desc narrow = {.name = "narrow",
-                                   .devices = 1u << MSGL_DEVICE_CPU | 1u << MSGL_DEVICE_CUDA,
                                    .min_capability = 90,
                                    .head_dims = {64, 128},
                                    .max_group = 2,
@@ -227,7 +227,7 @@ static void test_limits(void **state)
         msgl_attn_needs needs;
         const char *text;
     } cases[] = {
-        {{.device = MSGL_DEVICE_CUDA, .capability = 86},
+        {{.capability = 86},
          "attention backend narrow needs compute capability 9.0; this GPU has 8.6"},
         {{.head_dim = 96}, "attention backend narrow: no kernel for head_dim 96"},
         {{.num_q_heads = 24},
@@ -263,6 +263,8 @@ static void test_limits(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         msgl_attn_needs n = cases[i].needs;
+        n.backends = &msgl__attn_cpu;
+        if (n.capability == 0) n.capability = 90;
         if (n.head_dim == 0) n.head_dim = 128;
         if (n.num_q_heads == 0) n.num_q_heads = 16;
         if (n.kv_dtype == MSGL_F32) n.kv_dtype = MSGL_BF16;
@@ -274,23 +276,13 @@ static void test_limits(void **state)
     msgl_attn_desc absent = narrow;
     absent.plugin = "minisgl-absent.so";
     absent.plugin_hint = "build it";
-    const msgl_attn_needs fine = NEEDS;
+    msgl_attn_needs fine = NEEDS;
+    fine.capability = 90;
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "attention backend narrow: minisgl-absent.so is not in "));
     assert_non_null(strstr(err.text, "; build it"));
-    absent.devices = 1u << MSGL_DEVICE_CPU;
-    assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
-    assert_string_equal(err.text, "attention backend narrow needs minisgl-absent.so: build it");
     assert_int_equal(msgl__attn_supports(&narrow, &fine, NULL), 0);
-    msgl_attn_desc host = narrow;
-    host.devices = 1u << MSGL_DEVICE_CPU;
-    msgl_attn_needs gpu = NEEDS;
-    gpu.device = MSGL_DEVICE_CUDA;
-    gpu.capability = 90;
-    assert_int_equal(msgl__attn_supports(&host, &gpu, &err), MSGL_EUNSUPPORTED);
-    assert_string_equal(err.text, "attention backend narrow does not run on CUDA; choose another "
-                                  "with --attn or use auto");
 }
 
 // Rows name backends that there are, and a GPU without rows has none. (Which row is taken:
@@ -301,7 +293,7 @@ static void test_measured(void **state)
     static const int32_t capabilities[] = {80, 89, 90, 100, 120}, dims[] = {64, 128};
     for (size_t i = 0; i < 5 * 2 * 2 * 16 * 3; i++) {
         msgl_attn_needs n = NEEDS;
-        n.device = MSGL_DEVICE_CUDA;
+        n.backends = &msgl__attn_cuda;
         n.capability = capabilities[i % 5];
         n.head_dim = dims[i / 5 % 2];
         n.num_q_heads = n.num_kv_heads * (int32_t)(1 + i / 20 % 16);
@@ -310,12 +302,9 @@ static void test_measured(void **state)
         const char *const *names = msgl__attn_measured(&n, phase);
         if (n.capability == 90) assert_non_null(names);
         for (int k = 0; names != NULL && k < MSGL_ATTN_AUTO_NAMES && names[k] != NULL; k++) {
-            assert_non_null(msgl__attn_find(names[k], MSGL_DEVICE_CUDA));
+            assert_non_null(msgl__attn_find(&msgl__attn_cuda, names[k]));
         }
         n.capability = 70;
-        assert_null(msgl__attn_measured(&n, phase));
-        n.device = MSGL_DEVICE_CPU;
-        n.capability = 0;
         assert_null(msgl__attn_measured(&n, phase));
     }
 }
@@ -342,21 +331,13 @@ static void test_page_size(void **state)
     }
 }
 
-// Names are unique and every descriptor is complete.
-static void test_registry(void **state)
+static void check_set(const msgl_attn_set *set, bool ragged)
 {
-    (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count; i++) {
-        const msgl_attn_desc *d = all[i];
-        for (int k = MSGL_DEVICE_CPU; k <= MSGL_DEVICE_CUDA; k++) {
-            const msgl_device_kind kind = (msgl_device_kind)k;
-            if ((d->devices & 1u << kind) == 0) continue;
-            assert_ptr_equal(msgl__attn_find(d->name, kind), d);
-            for (int a = 0; d->aliases[a] != NULL; a++) {
-                assert_ptr_equal(msgl__attn_find(d->aliases[a], kind), d);
-            }
+    for (const msgl_attn_desc *const *at = set->all; *at != NULL; at++) {
+        const msgl_attn_desc *d = *at;
+        assert_ptr_equal(msgl__attn_find(set, d->name), d);
+        for (int a = 0; d->aliases[a] != NULL; a++) {
+            assert_ptr_equal(msgl__attn_find(set, d->aliases[a]), d);
         }
         assert_non_null(d->summary);
         assert_non_null(d->create);
@@ -364,11 +345,24 @@ static void test_registry(void **state)
         assert_non_null(d->forward);
         assert_true(d->copy_in == NULL || d->prepare != NULL);
         const bool both = d->prefill_by == NULL && d->decode_by == NULL;
-        const bool both_at_once = both && !d->labels;
-        assert_int_equal(d->ragged, both_at_once && (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
+        assert_int_equal(d->ragged, both && !d->labels && ragged);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
+        assert_true(d->prefill_by == NULL || msgl__attn_find(set, d->prefill_by) != NULL);
+        assert_true(d->decode_by == NULL || msgl__attn_find(set, d->decode_by) != NULL);
     }
-    assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
+    for (const msgl_attn_pair *p = set->pairs; p->prefill != NULL; p++) {
+        assert_non_null(msgl__attn_find(set, p->prefill));
+        assert_non_null(msgl__attn_find(set, p->decode));
+    }
+    assert_null(msgl__attn_find(set, "auto"));
+}
+
+// Names are unique and every descriptor is complete.
+static void test_registry(void **state)
+{
+    (void)state;
+    check_set(&msgl__attn_cpu, true);
+    check_set(&msgl__attn_cuda, false);
 }
 
 static int create(const msgl_attn_desc *d, const msgl_attn_config *cfg, msgl_attn_backend **b,

@@ -11,10 +11,11 @@
 
 #include <cmocka.h>
 
-#include "attention/torch_native/blocks.h"
-#include "attention/torch_native/torch_native_cuda.h"
 #include "attention/world.h"
 #include "core/attributes.h"
+#include "cuda/backends/registry.h"
+#include "cuda/backends/torch_blocks.h"
+#include "cuda/backends/torch_native.h"
 
 // --- memory ------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ static struct {
     size_t most_scores;
 } COUNT;
 
-static int host_gather(const msgl_native_gather *g, void *stream)
+int msgl__cuda_native_gather(const msgl_native_gather *g, void *stream)
 {
     (void)stream;
     const size_t width = (size_t)g->width, size = msgl__dtype_size(g->dtype);
@@ -132,7 +133,7 @@ static int host_gather(const msgl_native_gather *g, void *stream)
     return 0;
 }
 
-static int host_copy(const msgl_native_copy *c, void *stream)
+int msgl__cuda_native_copy(const msgl_native_copy *c, void *stream)
 {
     (void)stream;
     assert_int_equal(c->bytes % 16, 0);
@@ -172,7 +173,7 @@ static void host_row(const msgl_native_softmax *s, int32_t head, int32_t row)
     free(e);
 }
 
-static int host_softmax(const msgl_native_softmax *s, void *stream)
+int msgl__cuda_native_softmax(const msgl_native_softmax *s, void *stream)
 {
     (void)stream;
     const size_t n = (size_t)s->num_kv_heads * (size_t)(s->tokens * s->group) * (size_t)s->keys;
@@ -202,7 +203,7 @@ static float *as_f32(const void *p, msgl_dtype type, size_t first, size_t rows, 
     return copy;
 }
 
-static void host_product(msgl_exec *x, const msgl_native_product *p)
+void msgl__cuda_native_product(msgl_exec *x, const msgl_native_product *p)
 {
     const size_t heads = (size_t)p->heads, m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;
     const size_t b_rows = p->transposed ? n : k, b_columns = p->transposed ? k : n;
@@ -232,14 +233,10 @@ static void host_product(msgl_exec *x, const msgl_native_product *p)
     (void)x;
 }
 
-static void no_kernels(struct msgl_kernels *k)
+static int no_kernels(const msgl_device_options *o, struct msgl_kernels *k, msgl_err *err)
 {
-    (void)k;
-}
-
-static void *no_stream(msgl_device *d)
-{
-    return d;
+    (void)o, (void)k, (void)err;
+    return 0;
 }
 
 static const msgl_device_ops OPS = {.alloc = dev_alloc,
@@ -249,13 +246,8 @@ static const msgl_device_ops OPS = {.alloc = dev_alloc,
                                     .record = dev_event,
                                     .arm = dev_event,
                                     .wait = dev_wait};
-static const msgl_cuda_attn ATTN = {.native_gather = host_gather,
-                                    .native_copy = host_copy,
-                                    .native_softmax = host_softmax,
-                                    .native_product = host_product};
-static const msgl_cuda_api API = {
-    .abi = MSGL_CUDA_ABI, .stream = no_stream, .kernels = no_kernels, .attn = &ATTN};
-static msgl_device DEVICE = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = 90};
+static const msgl_plugin PLUGIN = {.kernels = no_kernels, .backends = &msgl__attn_cuda};
+static msgl_device DEVICE = {.ops = &OPS, .capability = 90};
 
 // --- tests -------------------------------------------------------------------------------------
 
@@ -321,7 +313,7 @@ static world_spec random_spec(world *rng, msgl_dtype dtype, bool latent)
                     .sinks = world_int(rng, 0, 2) == 0,
                     .seed = world_random(rng),
                     .dev = &DEVICE,
-                    .cuda = &API};
+                    .plugin = &PLUGIN};
     if (latent) {
         const int *dim = latents[world_int(rng, 0, 2)];
         s.head_dim = dim[0];

@@ -13,7 +13,7 @@
 #include "attention/triton/triton.h"
 #include "attention/world.h"
 #include "core/attributes.h"
-#include "kernel/cuda/attn/triton/splits.h"
+#include "attention/triton/splits.h"
 
 static void test_golden(void **state)
 {

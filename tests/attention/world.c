@@ -129,14 +129,14 @@ static void open_gpu(world *w)
     g->staging = malloc(g->q_bytes + g->out_bytes);
     assert_non_null(g->staging);
     msgl__arena_init(&g->arena, g->scratch, SCRATCH);
-    s->cuda->kernels(&w->kernels);
+    const msgl_device_options options = {.ordinal = 0};
+    msgl_err err = {0};
+    if (s->plugin->kernels(&options, &w->kernels, &err) != 0) fail_msg("%s", err.text);
     w->exec.device = s->dev;
     w->exec.act = world_act(w);
     w->exec.scratch = &g->arena;
-    w->cfg.device = MSGL_DEVICE_CUDA;
     w->cfg.pool = &g->pool;
     w->cfg.dev = s->dev;
-    w->cfg.cuda = s->cuda;
     w->cfg.device_table = g->table;
     w->cfg.device_table_stride = (size_t)w->table.stride;
 }
@@ -217,12 +217,17 @@ void world_suit(world_spec *s)
     s->v_dim = 64;
 }
 
+static const msgl_attn_set *set_of(const world_spec *s)
+{
+    return s->plugin != NULL ? s->plugin->backends : &msgl__attn_cpu;
+}
+
 int world_supports(const world_spec *s, msgl_err *err)
 {
     const bool gpu = s->dev != NULL;
     const msgl_dtype act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype;
     msgl_attn_needs n = {.cache = s->v_dim != 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
-                         .device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+                         .backends = set_of(s),
                          .capability = gpu ? s->dev->capability : 0,
                          .num_q_heads = s->group * s->num_kv_heads,
                          .num_kv_heads = s->num_kv_heads,
@@ -357,8 +362,7 @@ void world_open(world *w, const world_spec *spec)
     for (int i = 0; i < w->num_free; i++) w->free_pages[i] = i;
     w->exec.act = MSGL_F32;
     assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, &err), 0);
-    w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CPU,
-                                .num_q_heads = hq,
+    w->cfg = (msgl_attn_config){.num_q_heads = hq,
                                 .num_kv_heads = hkv,
                                 .head_dim = spec->head_dim,
                                 .page_size = spec->page_size,
@@ -396,7 +400,7 @@ void world_open(world *w, const world_spec *spec)
     if (spec->dev != NULL) open_gpu(w);
     if (spec->masks != 0) make_mods(w);
     msgl_attn_choice one = {0};
-    if (spec->desc != NULL) one = msgl__attn_alone(spec->desc, w->cfg.device);
+    if (spec->desc != NULL) one = msgl__attn_alone(set_of(spec), spec->desc);
     const msgl_attn_choice *choice = spec->choice != NULL ? spec->choice : &one;
     if (msgl__attn_apart(choice)) w->cfg.apart = true;
     if (msgl__attn_create(choice, &w->cfg, &w->attn, &err) != 0) fail_msg("create: %s", err.text);

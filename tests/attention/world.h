@@ -13,7 +13,7 @@
 #include "attention/attention.h"
 #include "attention/double_sparsity/channels.h"
 #include "attention/dual_chunk/pattern.h"
-#include "kernel/cuda/plugin.h"
+#include "kernel/plugin.h"
 
 #define MAX_REQS 40
 
@@ -42,8 +42,8 @@ typedef struct world_spec {
     bool tree; // new tokens form random trees; at most MSGL_MAX_TREE of a request in a step
     uint32_t masks, scores; // of random mods, with the window and the soft cap; masks 0: no mods
     uint64_t seed;
-    msgl_device *dev;          // and
-    const msgl_cuda_api *cuda; // of a GPU, which outlives the world; NULL: the CPU
+    msgl_device *dev;          // of a GPU, which outlives the world; NULL: the CPU
+    const msgl_plugin *plugin; // whose kernels and backends are used with dev
 } world_spec;
 
 // A world's memory on a GPU.

@@ -13,7 +13,7 @@
 extern "C" {
 #include "core/dtype.h"
 }
-#include "kernel/cuda/attn/call.h"
+#include "cuda/attn/call.h"
 #include "tests/cuda/cuda_check.cuh"
 
 typedef struct attn_rng {

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernel/cuda/gemm/codes_row.h"
-#include "kernel/cuda/gemm/expand.h"
-#include "kernel/cuda/gemm/gemm.h"
+#include "cuda/gemm/codes_row.h"
+#include "cuda/gemm/expand.h"
+#include "cuda/gemm/gemm.h"
 #include "tests/cuda/ops_check.cuh"
 #include "tests/utils/code_forms.h"
 

@@ -19,10 +19,10 @@
 #include "attention/invariance.h"
 #include "attention/public_cases.h"
 #include "core/attributes.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 
 typedef struct gpu {
-    const msgl_cuda_api *api;
+    const msgl_plugin *plugin;
     msgl_device *plain, *fixed; // fixed: deterministic
     bool quick;
     uint64_t seed;
@@ -76,7 +76,7 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
                         .deterministic = deterministic,
                         .seed = GPU.seed,
                         .dev = deterministic ? GPU.fixed : GPU.plain,
-                        .cuda = GPU.api};
+                        .plugin = GPU.plugin};
 }
 
 // The shape of DeepSeek's published models, with a few heads.
@@ -386,7 +386,7 @@ static void test_public(void **state)
         world_spec s = public_spec(&c->group->cases[i], c->desc);
         s.threads = 8; // of the exact answer
         s.dev = GPU.plain;
-        s.cuda = GPU.api;
+        s.plugin = GPU.plugin;
         if (world_supports(&s, NULL) != 0) continue;
         const double error = public_run(&c->group->cases[i], &s);
         const double allowed = world_tolerance_gpu(&s);
@@ -402,11 +402,10 @@ static void test_public(void **state)
 // Every backend, with each group of public cases.
 static int add_public(test_case *cases, struct CMUnitTest *tests)
 {
-    int count, num_groups, n = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    int num_groups, n = 0;
+    const msgl_attn_desc *const *all = GPU.plugin->backends->all;
     const public_group *groups = public_groups(&num_groups);
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
+    for (int i = 0; all[i] != NULL; i++) {
         for (int g = 0; g < num_groups; g++) {
             test_case c = {.desc = all[i], .group = &groups[g]};
             snprintf(c.name, sizeof c.name, "%s: %s", all[i]->name, groups[g].source);
@@ -450,10 +449,9 @@ static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, cons
 // Every backend that this machine can use.
 static int add_all(test_case *cases, struct CMUnitTest *tests)
 {
-    int count, n = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count; i++) {
-        if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
+    int n = 0;
+    const msgl_attn_desc *const *all = GPU.plugin->backends->all;
+    for (int i = 0; all[i] != NULL; i++) {
         msgl_err why = {0};
         const world_spec s = usual_spec(all[i], false);
         if (world_supports(&s, &why) != 0) {
@@ -482,13 +480,14 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    GPU.api = msgl__cuda_api_open(&err);
-    if (GPU.api == NULL || GPU.api->device_count(&err) == 0) {
+    GPU.plugin = msgl__plugin_of("cuda", &err);
+    if (GPU.plugin == NULL || GPU.plugin->count(&err) == 0) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    if (GPU.api->open(0, false, NULL, &GPU.plain, NULL, &err) != 0 ||
-        GPU.api->open(0, true, NULL, &GPU.fixed, NULL, &err) != 0) {
+    const msgl_device_options plain = {.ordinal = 0}, fixed = {.deterministic = true};
+    if (GPU.plugin->open(&plain, &GPU.plain, NULL, &err) != 0 ||
+        GPU.plugin->open(&fixed, &GPU.fixed, NULL, &err) != 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "kernel/cuda/delta/delta.h"
+#include "cuda/delta/delta.h"
 #include "tests/cuda/ops_check.cuh"
 
 enum { DELTA_DIM = 128 };

@@ -7,8 +7,8 @@
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/family.cuh"
 
-#include "kernel/cuda/attn/decode.h"
-#include "kernel/cuda/attn/dual.h"
+#include "cuda/attn/decode.h"
+#include "cuda/attn/dual.h"
 
 // A batch whose tokens have three queries each: attn_world has them as three times the heads.
 typedef struct dual_world {

@@ -18,7 +18,8 @@
 #include "engine/determinism.h"
 #include "engine/dual_models.h"
 #include "engine/parity.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
+#include "utils/plugin.h"
 
 static bool quick; // cmocka's tests take no argument
 
@@ -163,7 +164,7 @@ static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
     add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
     const bool fi = strcmp(d->name, "fi") == 0 || strcmp(d->name, "flashinfer") == 0;
     if (!fi) add_e4m3(tests, n, model, d); // it has no such kernel
-    if (!d->expands) return;
+    if (d->expand == NULL) return;
     const test_case expanded = {model, "bfloat16", "expected_bf16.bin", .desc = d,
                                 .prompts = "expanded"};
     test_case others[] = {expanded, expanded, expanded, expanded};
@@ -214,7 +215,6 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
 static bool is_there(const msgl_attn_desc *d, int32_t capability)
 {
     msgl_err err = {0};
-    if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0) return false;
     const bool latent = d->caches == 1u << MSGL_CACHE_LATENT;
     if ((latent || strncmp(d->name, "trtllm", 6) == 0) && capability / 10 != 9) {
         msgl__err_set(&err, MSGL_EUNSUPPORTED, "it is for Hopper");
@@ -225,10 +225,9 @@ static bool is_there(const msgl_attn_desc *d, int32_t capability)
     return false;
 }
 
-static int add_all(struct CMUnitTest *tests, int32_t capability)
+static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t capability)
 {
-    int count, n = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    int n = 0;
     for (int m = 0; parity_models[m] != NULL && (!quick || m < 1); m++) {
         add(tests, &n, test_parity, (test_case){.model = parity_models[m]});
         add(tests, &n, test_parity,
@@ -243,8 +242,8 @@ static int add_all(struct CMUnitTest *tests, int32_t capability)
         }
     }
     add(tests, &n, test_parity, (test_case){"llama_f16", "auto", "expected_f16.bin", .desc = NULL});
-    for (int i = 0; i < count && !quick; i++) {
-        if (is_there(all[i], capability)) add_backend(tests, &n, all[i]);
+    for (const msgl_attn_desc *const *d = set->all; *d != NULL && !quick; d++) {
+        if (is_there(*d, capability)) add_backend(tests, &n, *d);
     }
     return n;
 }
@@ -261,12 +260,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    msgl_cuda_props props;
-    if (choice.api->props(choice.ordinal, &props, &err) != 0) {
+    msgl_device_props props;
+    if (choice.plugin->props(choice.ordinal, &props, &err) != 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
     static struct CMUnitTest tests[MAX_CASES];
-    const int n = add_all(tests, props.capability);
+    const int n = add_all(tests, choice.plugin->backends, props.capability);
     return _cmocka_run_group_tests("engine", tests, (size_t)n, NULL, NULL);
 }

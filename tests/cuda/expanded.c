@@ -15,13 +15,13 @@
 
 #include "attention/expand_check.h"
 #include "core/attributes.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 
 static const double TOLERANCE = 1e-2;     // |v| is below 2, bf16
 static const double LSE_TOLERANCE = 5e-4; // scores are f32
 
 static struct gpu {
-    const msgl_cuda_api *api;
+    const msgl_plugin *plugin;
     msgl_device *dev;
     uint64_t seed;
     bool quick;
@@ -40,7 +40,7 @@ static void check(expand_case *c, int passes)
     c->dtype = MSGL_BF16;
     c->seed = next();
     c->dev = GPU.dev;
-    c->cuda = GPU.api;
+    c->kernels = msgl__attn_find(GPU.plugin->backends, "fa")->expand;
     const expand_result r = expand_check(c);
     print_message("%d heads, %d requests, %d of %d keys: %d passes, error %.2e, lse %.2e\n",
                   c->heads, c->size, c->tokens[0], c->keys[0], r.passes, r.out, r.lse);
@@ -117,12 +117,13 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--quick") == 0) GPU.quick = true;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) GPU.seed = strtoull(argv[++i], NULL, 0);
     }
-    GPU.api = msgl__cuda_api_open(&err);
-    if (GPU.api == NULL || GPU.api->device_count(&err) == 0) {
+    GPU.plugin = msgl__plugin_of("cuda", &err);
+    if (GPU.plugin == NULL || GPU.plugin->count(&err) == 0) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    if (GPU.api->open(0, false, NULL, &GPU.dev, NULL, &err) != 0) {
+    const msgl_device_options first = {.ordinal = 0};
+    if (GPU.plugin->open(&first, &GPU.dev, NULL, &err) != 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }

@@ -13,7 +13,7 @@
 #include "tests/cuda/attn_world.cuh"
 
 extern "C" {
-#include "attention/fi/cuda/api.h"
+#include "cuda/fi/api.h"
 #include "core/err.h"
 }
 

@@ -6,8 +6,8 @@
 #ifndef MSGL_TESTS_CUDA_FUSED_NORM_CASE_CUH
 #define MSGL_TESTS_CUDA_FUSED_NORM_CASE_CUH
 
-#include "kernel/cuda/gemm/fused_norm.cuh"
-#include "kernel/cuda/gemm/gemm.h"
+#include "cuda/gemm/fused_norm.cuh"
+#include "cuda/gemm/gemm.h"
 #include "tests/cuda/ops_check.cuh"
 
 typedef struct fused_norm_case {

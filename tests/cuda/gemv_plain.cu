@@ -6,4 +6,4 @@
 #define msgl__cuda_gemv_can msgl__cuda_gemv_plain_can
 #define msgl__cuda_gemv msgl__cuda_gemv_plain
 
-#include "kernel/cuda/gemm/gemv.cu"
+#include "cuda/gemm/gemv.cu"

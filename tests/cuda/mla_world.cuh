@@ -9,7 +9,7 @@
 
 #include "tests/cuda/attn_world.cuh"
 
-#include "kernel/cuda/attn/mla.h"
+#include "cuda/attn/mla.h"
 
 typedef struct mla_shape {
     int heads, q_len, page;

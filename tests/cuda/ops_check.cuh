@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/ops.h"
+#include "cuda/device.cuh"
+#include "cuda/ops/ops.h"
 #include "tests/cuda/cuda_check.cuh"
 #include "tests/cuda/family.cuh"
 
@@ -28,7 +28,6 @@ static inline void exec_open(bench_exec *e, size_t scratch_bytes)
     memset(e, 0, sizeof *e);
     cudaDeviceProp props;
     CUDA_OK(cudaGetDeviceProperties(&props, 0));
-    e->device.base.kind = MSGL_DEVICE_CUDA;
     e->device.base.capability = props.major * 10 + props.minor;
     e->device.sm_count = props.multiProcessorCount;
     e->device.l2_bytes = (size_t)props.l2CacheSize;

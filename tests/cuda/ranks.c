@@ -26,7 +26,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "engine/parity.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 #include "kernel/kernel.h"
 #include "models/folder.h"
 #include "utils/clock.h"
@@ -77,15 +77,16 @@ static void open_rank(rank *r, msgl_group *g, int index, int size, const char *w
         msgl__comm_self_init(r->host);
     }
     if (msgl__device_choose(where, index, size, &choice, &err) != 0) fail_msg("%s", err.text);
-    const msgl_cuda_api *api = choice.api;
-    if (api->open(choice.ordinal, false, NULL, &r->d, NULL, &err) != 0) fail_msg("%s", err.text);
-    const msgl_cuda_ranks place = {.rank = index,
-                                   .size = size,
-                                   .exchange = exchange,
-                                   .ctx = r,
-                                   .nccl = by->nccl,
-                                   .no_peers = by->no_peers};
-    const int code = api->comm(r->d, &place, &r->comm, r->note, sizeof r->note, &err);
+    const msgl_plugin *plugin = choice.plugin;
+    const msgl_device_options options = {.ordinal = choice.ordinal};
+    if (plugin->open(&options, &r->d, NULL, &err) != 0) fail_msg("%s", err.text);
+    const msgl_device_ranks place = {.rank = index,
+                                     .size = size,
+                                     .exchange = exchange,
+                                     .ctx = r,
+                                     .nccl = by->nccl,
+                                     .no_peers = by->no_peers};
+    const int code = plugin->communicator(r->d, &place, &r->comm, r->note, sizeof r->note, &err);
     // NCCL wants GPUs of their own; what is then said names both.
     if (code == MSGL_EUNSUPPORTED && by->no_peers) {
         if (index == 0) print_message("%s\n", err.text);
@@ -93,7 +94,7 @@ static void open_rank(rank *r, msgl_group *g, int index, int size, const char *w
     }
     if (code != 0) fail_msg("%s", err.text);
     r->x = (msgl_exec){.device = r->d, .act = MSGL_F32, .scratch = &r->scratch};
-    api->kernels(&r->kernels);
+    if (plugin->kernels(&options, &r->kernels, &err) != 0) fail_msg("%s", err.text);
     if (index == 0) print_message("%s\n", r->note);
 }
 

@@ -4,8 +4,8 @@
 // and products against f64. Outputs are NaN before, and so is all that must not matter. On a
 // deterministic device a row of a product has the same bits in any number of rows and with any
 // number of keys behind its own.
-#include "kernel/cuda/attn/native.h"
-#include "kernel/cuda/device_api.h"
+#include "cuda/attn/native.h"
+#include "cuda/device_api.h"
 #include "tests/cuda/ops_check.cuh"
 
 static const msgl_dtype DTYPES[] = {MSGL_F32, MSGL_F16, MSGL_BF16};

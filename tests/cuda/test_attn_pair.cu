@@ -7,11 +7,11 @@
 #include "tests/cuda/attn_world.cuh"
 
 extern "C" {
-#include "attention/fa/plan_prefill.h"
-#include "kernel/cuda/attn/prefill.h"
+#include "cuda/backends/plan_prefill.h"
+#include "cuda/attn/prefill.h"
 }
-#include "kernel/cuda/attn/decode.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/attn/decode.h"
+#include "cuda/launch.cuh"
 
 enum { CALLS = 2, TURNS = 12 };
 

@@ -5,8 +5,8 @@
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/family.cuh"
 
-#include "kernel/cuda/attn/prefill_sm80.h"
-#include "kernel/cuda/attn/reference.h"
+#include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/reference.h"
 
 // |v| < 1. The reference kernel rounds its output only, the other one probabilities too.
 static const double TOLERANCE[2][MSGL_DTYPE_COUNT] = {{3e-6, 6e-4, 5e-3, 5e-3},

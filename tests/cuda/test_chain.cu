@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/ops.h"
+#include "cuda/device.cuh"
+#include "cuda/ops/ops.h"
 #include "tests/cuda/cuda_check.cuh"
 #include "tests/cuda/family.cuh"
 
@@ -197,7 +197,6 @@ int main(int argc, char **argv)
     const options o = parse_options(argc, argv);
     g_seed = o.seed;
     static msgl_cuda_device device;
-    device.base.kind = MSGL_DEVICE_CUDA;
     CUDA_OK(cudaStreamCreate(&device.stream));
     msgl_exec gpu = {};
     gpu.device = &device.base;

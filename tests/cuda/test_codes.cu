@@ -5,9 +5,9 @@
 // a head; and that such calls run in a captured graph, are the same on a deterministic device
 // whatever the number of rows, and are left alone by what takes plain weights only. cuda_codes
 // [--seed N] [--quick].
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/table.cuh"
-#include "kernel/cuda/peer_sum.h"
+#include "cuda/device_api.h"
+#include "cuda/gemm/table.cuh"
+#include "cuda/peer_sum.h"
 #include "tests/cuda/codes_case.cuh"
 
 enum { SCRATCH = 1 << 30 };

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
-#include "kernel/cuda_loader.h"
+#include "device/devices.h"
 #include "kernel/kernel.h"
 
 enum { N = 1000 };
@@ -25,12 +25,14 @@ typedef struct fixture {
     int32_t *host;                        // [N] pinned
 } fixture;
 
+static const msgl_device_options FIRST = {.ordinal = 0};
+
 static int open_fixture(void **state)
 {
     msgl_err err = {0};
     fixture *f = calloc(1, sizeof *f);
-    const msgl_cuda_api *api = msgl__cuda_api_open(&err);
-    if (api == NULL || api->open(0, false, NULL, &f->d, NULL, &err) != 0) fail_msg("%s", err.text);
+    const msgl_plugin *plugin = msgl__plugin_of("cuda", &err);
+    if (plugin == NULL || plugin->open(&FIRST, &f->d, NULL, &err) != 0) fail_msg("%s", err.text);
     const msgl_device_ops *ops = f->d->ops;
     int32_t **arrays[] = {&f->pool, &f->index, &f->values, &f->out};
     for (size_t i = 0; i < MSGL_COUNT(arrays); i++) {
@@ -218,7 +220,7 @@ static void open_steps(fixture *f, opening *o)
     const msgl_device_ops *ops = f->d->ops;
     msgl_err err = {0};
     *o = (opening){.f = f, .x = {.device = f->d, .act = MSGL_BF16}};
-    msgl__cuda_api_open(&err)->kernels(&o->k);
+    assert_int_equal(msgl__plugin_of("cuda", &err)->kernels(&FIRST, &o->k, &err), 0);
     o->w = (msgl_weight){.format = &o->k.gemm.formats[MSGL_W_BF16], .n = ROWS, .k = HIDDEN};
     o->w.data = ops->alloc(f->d, sizeof(uint16_t) * ROWS * HIDDEN);
     o->in = ops->alloc(f->d, sizeof *o->in);

@@ -6,7 +6,7 @@
 #include "tests/cuda/dual_world.cuh"
 #include "tests/cuda/ops_check.cuh"
 
-#include "kernel/cuda/attn/prefill_sm80.h"
+#include "cuda/attn/prefill_sm80.h"
 
 static const msgl_dual_sparse NONE = {INT32_MAX, INT32_MAX};
 

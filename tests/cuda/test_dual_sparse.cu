@@ -4,7 +4,7 @@
 // against f64 over the keys that the choice says. cuda_dual_sparse [--seed N] [--quick] [--bench]
 #include "tests/cuda/dual_world.cuh"
 
-#include "kernel/cuda/attn/dual_sparse.h"
+#include "cuda/attn/dual_sparse.h"
 
 static const int GROUPS[] = {1, 2, 7}, PAGES[] = {1, 16, 64, 7};
 

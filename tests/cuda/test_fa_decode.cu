@@ -3,7 +3,7 @@
 // The decode kernel of fa against exact attention.
 #include "tests/cuda/attn_world.cuh"
 
-#include "kernel/cuda/attn/decode.h"
+#include "cuda/attn/decode.h"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2, 5e-3}; // |v| < 1
 static const double LSE_TOLERANCE = 2e-4;                                  // scores are f32

@@ -7,8 +7,8 @@
 #include "attn_world.cuh"
 #include "ops_check.cuh"
 
-#include "kernel/cuda/attn/decode.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/attn/decode.h"
+#include "cuda/launch.cuh"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2, 5e-3}; // |v| < 1
 static const double LSE_TOLERANCE = 2e-4;

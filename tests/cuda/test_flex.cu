@@ -4,8 +4,8 @@
 // exact attention. --bench: times beside the prefill kernel for every GPU, which knows one rule.
 #include "tests/cuda/attn_world.cuh"
 
-#include "kernel/cuda/attn/flex.h"
-#include "kernel/cuda/attn/prefill_sm80.h"
+#include "cuda/attn/flex.h"
+#include "cuda/attn/prefill_sm80.h"
 
 enum { B = MSGL_FLEX_BLOCK, RADIUS = 20 };
 

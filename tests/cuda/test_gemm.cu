@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/narrow_sm90.h"
-#include "kernel/cuda/gemm/table.cuh"
+#include "cuda/device_api.h"
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/narrow_sm90.h"
+#include "cuda/gemm/table.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
 typedef struct test {

@@ -11,10 +11,10 @@
 
 #include <cuda_fp16.h>
 
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/gemv.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemv.h"
+#include "cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
 // tests/cuda/gemv_plain.cu
@@ -82,7 +82,6 @@ static void open_world(world *w, msgl_dtype act)
     cudaDeviceProp prop;
     CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     w->device.sm_count = prop.multiProcessorCount;
-    w->device.base.kind = MSGL_DEVICE_CUDA;
     w->device.base.capability = prop.major * 10 + prop.minor;
     CUDA_OK(cudaStreamCreateWithFlags(&w->device.stream, cudaStreamNonBlocking));
     w->exec.device = &w->device.base;

@@ -3,8 +3,8 @@
 // int8 weights on the GPU: what the packer and gathers round_to_int8, by the format's rule; both
 // products against sums in f64 of the expanded weights, with every flag; and that a row's bits do
 // not depend on the rows beside it.
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/int8.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/int8.h"
 #include "tests/cuda/ops_check.cuh"
 
 enum { GROUP = 64 };

@@ -2,8 +2,8 @@
 //
 // What surrounds latent attention on a GPU, against f64: products a head, and the kernel that
 // rotates and stores. cuda_latent [--seed N] [--quick].
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
 
 enum { MAX_HEADS = 128 };

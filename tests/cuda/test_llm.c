@@ -17,8 +17,8 @@
 
 #include <minisgl/minisgl.h>
 
-#include "kernel/cuda/attn/decode.h"
-#include "kernel/cuda_loader.h"
+#include "cuda/attn/decode.h"
+#include "device/devices.h"
 
 enum { POSITIONS = 64, VOCAB = 260, TOP = 20, MAX_TOKENS = 512 };
 
@@ -588,7 +588,8 @@ static void test_full_gpu(const char *device)
     msgl_device_choice choice;
     msgl_device *d = NULL;
     if (msgl__device_choose(device, 0, 1, &choice, &err) != 0 ||
-        choice.api->open(choice.ordinal, 0, NULL, &d, NULL, &err) != 0) {
+        choice.plugin->open(&(msgl_device_options){.ordinal = choice.ordinal}, &d, NULL, &err) !=
+            0) {
         check(0, "%s", err.text);
         return;
     }

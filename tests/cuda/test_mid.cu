@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mid_sm90: random shapes, plans and flags, and the plans that it chooses itself.
-#include "kernel/cuda/gemm/mid_sm90.h"
+#include "cuda/gemm/mid_sm90.h"
 #include "tests/cuda/fused_norm_case.cuh"
 
 // plan NULL: the kernel's own choice.

@@ -2,8 +2,8 @@
 //
 // Family moe on a GPU against the host: routing in f64, sorting exactly, gathering to the bit,
 // combining in f64.
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
 #include "tests/kernel/route_oracle.h"
 

@@ -2,7 +2,7 @@
 //
 // Families norm, rope and act on a GPU, and the device's token and random-weight kernels, against
 // f64 on the host.
-#include "kernel/cuda/device_api.h"
+#include "cuda/device_api.h"
 #include "tests/cuda/ops_check.cuh"
 
 static const msgl_dtype DTYPES[] = {MSGL_BF16, MSGL_F16, MSGL_F32};

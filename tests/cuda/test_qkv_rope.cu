@@ -2,8 +2,8 @@
 //
 // The projection to q, K and V with norm, rotation and store in one kernel, against f64 on the
 // host: which rows go where, what stays untouched, and the values.
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/wide_sm90.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/wide_sm90.h"
 #include "tests/cuda/ops_check.cuh"
 
 struct qkv_case {

@@ -3,10 +3,10 @@
 // stream_sm90: random shapes against sums in f64 on the host, outputs and workspace poisoned with
 // NaN beforehand; and kernels that follow each other early against the same ones with waits between
 // them.
-#include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/stream_sm90.h"
+#include "cuda/device_api.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.cuh"
+#include "cuda/gemm/stream_sm90.h"
 #include "tests/cuda/ops_check.cuh"
 
 typedef struct world {

@@ -6,13 +6,13 @@
 #include "tests/cuda/mla_world.cuh"
 
 extern "C" {
-#include "kernel/cuda/attn/prefill.h"
+#include "cuda/attn/prefill.h"
 }
-#include "kernel/cuda/attn/prefill_sm80.h"
-#include "kernel/cuda/attn/reference.h"
-#include "kernel/cuda/attn/triton.h"
-#include "kernel/cuda/attn/triton/splits.h"
-#include "kernel/cuda/launch.cuh"
+#include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/reference.h"
+#include "cuda/attn/triton.h"
+#include "attention/triton/splits.h"
+#include "cuda/launch.cuh"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16
 

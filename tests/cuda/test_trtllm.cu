@@ -6,7 +6,7 @@
 #include "tests/cuda/fi_case.cuh"
 
 extern "C" {
-#include "attention/trtllm/cuda/api.h"
+#include "cuda/trtllm/api.h"
 }
 
 // |v| < 1

@@ -3,7 +3,7 @@
 // What programs of emulated kernels are linked with besides them.
 #include <cuda_runtime.h>
 
-#include "kernel/cuda/attn/prefill_sm90.h"
+#include "cuda/attn/prefill_sm90.h"
 
 enum { BYTES = 227 * 1024 };
 

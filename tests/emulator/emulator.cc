@@ -8,7 +8,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernel/cuda/ptx/copy.cuh"
+#include "cuda/ptx/copy.cuh"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 uint64_t emulator_seed = 1;

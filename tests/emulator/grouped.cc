@@ -3,8 +3,8 @@
 // What emulated products of experts are linked with besides them.
 #include <cuda_runtime.h>
 
-#include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/grouped_sm90.cuh"
+#include "cuda/device.cuh"
+#include "cuda/gemm/grouped_sm90.cuh"
 
 enum { BYTES = 227 * 1024 };
 

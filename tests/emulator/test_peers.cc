@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and gathers over peer memory (distributed/cuda/peer.cu), two to four ranks, which are
+// Sums and gathers over peer memory (cuda/ranks/peer.cu), two to four ranks, which are
 // processes that share it: every type, in one shot and in two, against sums on the host, bit for
 // bit; calls behind one another without a pause; minus zeros; and a rank that nobody answers.
 #include <math.h>
@@ -9,10 +9,10 @@
 #include <unistd.h>
 #include <vector>
 
-#include "distributed/cuda/comm.h"
-#include "kernel/cuda/launch.cuh"
-#include "kernel/cuda/ops/vec8.cuh"
-#include "kernel/cuda/peer_sum.cuh"
+#include "cuda/ranks/comm.h"
+#include "cuda/launch.cuh"
+#include "cuda/ops/vec8.cuh"
+#include "cuda/peer_sum.cuh"
 
 #define CHECK(cond)                                                                                \
     do {                                                                                           \

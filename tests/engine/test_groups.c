@@ -330,6 +330,7 @@ static msgl_engine *open_made_up(void)
     msgl_engine *e = calloc(1, sizeof *e);
     assert_non_null(e);
     assert_int_equal(msgl__device_cpu_create(&e->device, NULL), 0);
+    e->plugin = &msgl__cpu_plugin;
     e->model.cfg.arch = &ARCH;
     e->model.cfg.num_heads = 4;
     e->kv_dtype = MSGL_BF16;

@@ -18,7 +18,6 @@
 #include "core/attributes.h"
 #include "core/settings.h"
 #include "engine/harness.h"
-#include "kernel/cuda_loader.h"
 
 #define DEMO MSGL_SOURCE_DIR "/models/demo"
 #ifndef TEST_DEVICE
@@ -229,8 +228,8 @@ static void test_chosen_together(void **state)
 {
     (void)state;
     refuses(DEMO, "float16", "auto",
-            "--weight-dtype float16: not on this device with --dtype bfloat16; allowed: bfloat16 "
-            "or int8");
+            "--weight-dtype float16: not on this device with --dtype bfloat16; allowed: auto, "
+            "bfloat16, int8");
     refuses(DEMO, "int8", "float16",
             "--kv-cache-dtype float16: not on this device with --dtype bfloat16; allowed: "
             "bfloat16 or fp8_e4m3");
@@ -264,10 +263,13 @@ static void test_bad_spellings(void **state)
     char line[MSGL_ERR_TEXT_SIZE];
     for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
         msgl_options o = harness_config(DEMO, "auto");
+        harness h;
         o.weight_dtype = bad[i];
-        assert_int_equal(msgl__options_check(&o, &err), MSGL_EINVAL);
+        assert_int_equal(harness_try_open(&h, &o, &err), MSGL_EUNSUPPORTED);
         snprintf(line, sizeof line,
-                 "weight_dtype is \"%s\"; allowed: auto|bfloat16|float16|float32|int8|q4", bad[i]);
+                 "--weight-dtype %s: not on this device with --dtype bfloat16; allowed: auto, "
+                 "float32, float16, bfloat16, int8, q4",
+                 bad[i]);
         assert_string_equal(err.text, line);
         o = harness_config(DEMO, "auto");
         o.kv_cache_dtype = i == 0 ? "int8" : strcmp(bad[i], "fp8") == 0 ? "fp8_e5m2" : bad[i];

@@ -37,11 +37,12 @@ static void plan(const msgl_model_config *cfg)
     msgl_model *m = calloc(1, sizeof *m);
     if (m == NULL) __builtin_trap();
     m->cfg = *cfg;
-    const msgl_model_target target = {
-        .kernels = &kernels,
-        .weights = {.kernels = &kernels.gemm, .dtype = MSGL_BF16, .converted = MSGL_W_BF16},
-        .ranks = 1,
-        .expert_ranks = 1};
+    const msgl_model_target target = {.kernels = &kernels,
+                                      .weights = {.kernels = &kernels.gemm,
+                                                  .dtype = MSGL_BF16,
+                                                  .converted = &formats[MSGL_W_BF16]},
+                                      .ranks = 1,
+                                      .expert_ranks = 1};
     const int code = msgl__model_build(m, &target, &err);
     if (code != 0 && err.text[0] == '\0') __builtin_trap();
     if (code == 0 && m->plan.bytes == 0) __builtin_trap();

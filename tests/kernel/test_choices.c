@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernel/cuda/gemm/choices.h"
+#include "cuda/gemm/choices.h"
 
 static const char *name_of(int kernel)
 {

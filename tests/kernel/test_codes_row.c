@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
-#include "kernel/cuda/gemm/codes_row.h"
+#include "cuda/gemm/codes_row.h"
 #include "quant/stored.h"
 #include "utils/code_forms.h"
 

@@ -88,12 +88,13 @@ static void run(tiny *t, json_t *config, int32_t ranks)
     memset(&seen, 0, sizeof seen);
     if (msgl__model_config_load(f.dir, &t->m.cfg, &err) != 0) fail_msg("%s", err.text);
     folder_remove(&f);
-    const msgl_model_target target = {
-        .kernels = &KERNELS,
-        .weights = {.kernels = &KERNELS.gemm, .dtype = MSGL_BF16, .converted = MSGL_W_BF16},
-        .act = MSGL_BF16,
-        .ranks = ranks,
-        .expert_ranks = 1};
+    const msgl_model_target target = {.kernels = &KERNELS,
+                                      .weights = {.kernels = &KERNELS.gemm,
+                                                  .dtype = MSGL_BF16,
+                                                  .converted = &FORMATS[MSGL_W_BF16]},
+                                      .act = MSGL_BF16,
+                                      .ranks = ranks,
+                                      .expert_ranks = 1};
     if (msgl__model_build(&t->m, &target, &err) != 0) fail_msg("%s", err.text);
     t->region = calloc(1, t->m.plan.bytes);
     assert_non_null(t->region);

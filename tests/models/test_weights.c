@@ -240,7 +240,8 @@ static void test_items_of_ranks(void **state)
     msgl_checkpoint *c = NULL;
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
-    const msgl_weight_formats formats = {.kernels = &kernels.gemm};
+    const msgl_weight_formats formats = {.kernels = &kernels.gemm,
+                                         .converted = &kernels.gemm.formats[MSGL_W_F32]};
     assert_int_equal(msgl__checkpoint_open(f.dir, &c, &err), 0);
     for (int32_t rank = 0; rank < 2; rank++) {
         msgl_weight w;
@@ -421,7 +422,8 @@ static int open_fp8(folder *f, const char *header, size_t bytes, msgl_checkpoint
     msgl_weight m;
     msgl_weight_plan p;
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    const msgl_weight_formats formats = {.kernels = &k.gemm, .converted = MSGL_W_BF16};
+    const msgl_weight_formats formats = {.kernels = &k.gemm,
+                                         .converted = &k.gemm.formats[MSGL_W_BF16]};
     msgl__weight_plan_init(&p, &formats, err);
     msgl__plan_weight(&p, &m, N, K);
     msgl__plan_rows(&p, &m, 0, N, "m");
@@ -588,7 +590,8 @@ static void test_mxfp4(void **state)
     msgl_weight m[EXPERTS];
     msgl_weight_plan p;
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    const msgl_weight_formats formats = {.kernels = &k.gemm};
+    const msgl_weight_formats formats = {.kernels = &k.gemm,
+                                         .converted = &k.gemm.formats[MSGL_W_F32]};
     msgl__weight_plan_init(&p, &formats, &err);
     for (int e = 0; e < EXPERTS; e++) {
         msgl__plan_weight(&p, &m[e], ROWS4, COLS4);

@@ -59,7 +59,7 @@ class Style(unittest.TestCase):
             self.assertIn(f"header guard: {name}: expected MSGL_KERNEL_", out)
 
     def test_templates(self):
-        template = "src/attention/fi/cuda/prefill.cuh"
+        template = "src/cuda/fi/prefill.cuh"
         self.assertIn(template + "\n", (ROOT / "scripts" / "templates").read_text())
         self.add(template, LICENCE + "NAME a;\n")
         self.add("src/kernel/ref/ops.inc", LICENCE + "NAME a;\n")

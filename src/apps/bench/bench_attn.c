@@ -12,8 +12,8 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/bench_attn.h"
 #include "core/attributes.h"
+#include "device/devices.h"
 #include "core/err.h"
-#include "kernel/cuda_loader.h"
 #include "kernel/limits.h"
 
 // Batch x cached + new tokens, query heads / KV heads (head_dim 128; no KV heads: latent attention
@@ -149,7 +149,7 @@ static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, cons
         char warning[256];
         const msgl_attn_choice choice = {d, d};
         const int32_t taken = msgl__attn_page_size(&choice, page, warning);
-        if (taken != page && env->cuda != NULL) return 0; // another shape's
+        if (taken != page && env->device != NULL) return 0; // another shape's
         page = taken;
     }
     const bool latent = s->kv == 0;
@@ -197,7 +197,7 @@ bool msgl__bench_wanted(const char *list, const char *name)
 static int compare_delta(const msgl_args *a, const msgl_attn_bench_env *env,
                          const struct ceiling *limit, msgl_rows *rows, int *known, msgl_err *err)
 {
-    const bool gpu = env->cuda != NULL;
+    const bool gpu = env->device != NULL;
     const struct delta_shape *shapes = gpu ? GPU_DELTA : CPU_DELTA;
     const size_t num = gpu ? MSGL_COUNT(GPU_DELTA) : MSGL_COUNT(CPU_DELTA);
     int rc = 0;
@@ -223,18 +223,14 @@ static int compare_shape(const msgl_args *a, const msgl_attn_bench_env *env,
                          msgl_rows *rows, int *known, msgl_err *err)
 {
     const struct shape *s = &of->all[i / 2];
-    const msgl_device_kind kind = env->cuda != NULL ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU;
     const bool given = msgl__args_given(a, &a->engine.page_size);
     const int page = given ? a->engine.page_size : s->pages[i % 2];
-    int count, rc = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    int rc = 0;
     if (i % 2 == 1 && (given || page == 0)) return 0;
-    for (int b = 0; rc == 0 && b < count; b++) {
-        if (!msgl__bench_wanted(a->backends, all[b]->name) || !(all[b]->devices & 1u << kind)) {
-            continue;
-        }
+    for (const msgl_attn_desc *const *d = env->backends->all; rc == 0 && *d != NULL; d++) {
+        if (!msgl__bench_wanted(a->backends, (*d)->name)) continue;
         ++*known;
-        rc = measure(env, all[b], s, of->kv, page > 0 ? page : 1, limit, rows, err);
+        rc = measure(env, *d, s, of->kv, page > 0 ? page : 1, limit, rows, err);
         if (rc == MSGL_EUNSUPPORTED) rc = 0; // if all are: the last one's reason is the error
     }
     return rc;
@@ -247,8 +243,8 @@ static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const str
     static const struct shapes CPU[] = {{CPU_SHAPES, MSGL_COUNT(CPU_SHAPES), MSGL_BF16}};
     static const struct shapes GPU[] = {{GPU_SHAPES, MSGL_COUNT(GPU_SHAPES), MSGL_BF16},
                                         {GPU_FP8_SHAPES, MSGL_COUNT(GPU_FP8_SHAPES), MSGL_E4M3}};
-    const struct shapes *all = env->cuda != NULL ? GPU : CPU;
-    const size_t num = env->cuda != NULL ? MSGL_COUNT(GPU) : MSGL_COUNT(CPU);
+    const struct shapes *all = env->device != NULL ? GPU : CPU;
+    const size_t num = env->device != NULL ? MSGL_COUNT(GPU) : MSGL_COUNT(CPU);
     msgl_rows rows = {.format = a->format};
     int known = 0, rc = 0;
     for (size_t t = 0; t < num; t++) {
@@ -280,7 +276,8 @@ static int on_cpu(const msgl_args *a, msgl_err *err)
     struct msgl_limits limits = {0};
     msgl__measure_limits(pool, level, &limits, 2);
     const struct ceiling limit = {limits.read_gb_s, limits.bf16_gflop_s[level]};
-    const msgl_attn_bench_env env = {.kernels = &kernels, .threads = pool};
+    const msgl_attn_bench_env env = {
+        .backends = &msgl__attn_cpu, .kernels = &kernels, .threads = pool};
     rc = compare(a, &env, &limit, err);
     msgl__pool_destroy(pool);
     return rc;
@@ -291,10 +288,11 @@ static int on_gpu(const msgl_args *a, const msgl_device_choice *choice, msgl_err
     // Of an H200: what a large copy and a large product of random bf16 reach there.
     static const struct ceiling LIMIT = {4200, 700e3};
     msgl_kernels kernels = {0};
-    msgl_attn_bench_env env = {.kernels = &kernels, .cuda = choice->api};
-    int rc = choice->api->open(choice->ordinal, false, NULL, &env.device, NULL, err);
+    const msgl_device_options options = {.ordinal = choice->ordinal};
+    msgl_attn_bench_env env = {.backends = choice->plugin->backends, .kernels = &kernels};
+    int rc = choice->plugin->kernels(&options, &kernels, err);
+    if (rc == 0) rc = choice->plugin->open(&options, &env.device, NULL, err);
     if (rc != 0) return rc;
-    choice->api->kernels(&kernels);
     if (a->write_table != NULL) {
         rc = msgl__bench_attn_table(a, &env, a->write_table, err);
     } else {
@@ -309,7 +307,7 @@ int msgl__bench_attn_cmd(const msgl_args *a)
     msgl_err err;
     msgl_device_choice choice;
     int rc = msgl__device_choose(a->engine.device, 0, 1, &choice, &err);
-    if (rc == 0 && choice.kind == MSGL_DEVICE_CUDA) {
+    if (rc == 0 && choice.plugin != &msgl__cpu_plugin) {
         rc = on_gpu(a, &choice, &err);
     } else if (rc == 0 && a->write_table != NULL) {
         rc = msgl__err_set(&err, MSGL_EUNSUPPORTED, "--write-table is for GPUs%s%s",

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/auto.h"
 #include "apps/bench/bench_attn.h"
 #include "core/attributes.h"
 #include "core/err.h"
@@ -92,18 +91,17 @@ static bool takes_page(const msgl_attn_desc *d, int page)
 // Whether the backend comes with the device itself.
 static bool own_plugin(const msgl_attn_desc *d)
 {
-    return d->plugin == NULL || strcmp(d->plugin, "minisgl-cuda.so") == 0;
+    return d->plugin == NULL;
 }
 
 static int add_row(const msgl_args *a, const msgl_attn_bench_env *env, const cell *c,
                    msgl_strbuf *out, msgl_err *err)
 {
     struct ranked ranked[16];
-    int count, n = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int i = 0; i < count && n < 16; i++) {
-        const msgl_attn_desc *d = all[i];
-        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || !takes_page(d, c->page) ||
+    int n = 0;
+    for (const msgl_attn_desc *const *at = env->backends->all; *at != NULL && n < 16; at++) {
+        const msgl_attn_desc *d = *at;
+        if (!takes_page(d, c->page) ||
             d->caches == 1u << MSGL_CACHE_LATENT || // they have fa's kernels
             !msgl__bench_wanted(a->backends, d->name)) {
             continue;

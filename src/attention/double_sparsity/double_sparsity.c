@@ -307,7 +307,6 @@ const msgl_attn_desc msgl__attn_sparse = {
     .name = "double_sparsity",
     .aliases = {NULL},
     .summary = "triton; long requests' answers to a few tokens a head, chosen by a few channels",
-    .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_FLATTENED,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .softcap = true,

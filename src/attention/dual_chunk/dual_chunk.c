@@ -91,7 +91,6 @@ const msgl_attn_desc msgl__attn_dual_chunk = {
     .name = "dual_chunk_flash_attn",
     .aliases = {NULL},
     .summary = "dual chunk attention of Qwen2.5-1M: three queries a token, by the distance of keys",
-    .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_ANY,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .dual_chunk = true,

@@ -9,14 +9,15 @@
 // KV 4e-3 (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
 #include "attention/fa/fa.h"
 
+#include "attention/expand.h"
+
 const msgl_attn_desc msgl__attn_fa = {
     .name = "fa",
     .aliases = {"fa3", NULL},
     .summary = "FlashAttention: paged varlen kernel, results independent of the batch",
-    .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .expands = true,
+    .expand = &msgl__expand_cpu,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .local_chunks = true,

@@ -318,7 +318,7 @@ msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t step_slot)
 }
 
 #define FI                                                                                         \
-    .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CPU, .page_rule = MSGL_PAGE_FLATTENED,         \
+    .aliases = {NULL}, .page_rule = MSGL_PAGE_FLATTENED,                                           \
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,                                       \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
     .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \

@@ -17,9 +17,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/expand.h"
 #include "attention/paged.h"
-#include "attention/torch_native/blocks.h"
 #include "core/mem.h"
+
+#define LIBRARY "libopenblas.so.0"
 
 enum { ROWS = 64 }; // packed query rows per product
 
@@ -76,11 +78,11 @@ static int torch_memory(torch_backend *b, msgl_err *err)
 
 static int open_library(openblas *o, msgl_err *err)
 {
-    const msgl_attn_desc *d = &msgl__attn_torch_native;
-    o->library = dlopen(d->plugin, RTLD_NOW | RTLD_LOCAL);
+    o->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (o->library == NULL) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
-                             d->plugin, d->plugin_hint);
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend torch_native needs " LIBRARY
+                             ": install the package libopenblas0");
     }
     // POSIX lets dlsym's result be stored through a pointer of object type.
     *(void **)&o->sgemm = dlsym(o->library, "cblas_sgemm");
@@ -89,8 +91,8 @@ static int open_library(openblas *o, msgl_err *err)
     dlclose(o->library);
     o->library = NULL;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "attention backend %s: %s lacks cblas_sgemm or openblas_set_num_threads",
-                         d->name, d->plugin);
+                         "attention backend torch_native: " LIBRARY
+                         " lacks cblas_sgemm or openblas_set_num_threads");
 }
 
 static int torch_supports(const msgl_attn_needs *needs, msgl_err *err)
@@ -214,18 +216,15 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .name = "torch_native",
     .aliases = {NULL},
     .summary = "gather, matrix product, softmax, matrix product: the readable baseline",
-    .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .expands = true,
+    .expand = &msgl__expand_cpu,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .local_chunks = true,
     .softcap = true,
     .sinks = true,
     .ragged = true,
-    .plugin = "libopenblas.so.0",
-    .plugin_hint = "install the package libopenblas0",
     .supports = torch_supports,
     .create = torch_create,
     .destroy = torch_destroy,

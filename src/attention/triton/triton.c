@@ -2,7 +2,7 @@
 //
 // triton: SGLang's Triton backend on the CPU, written to be read (docs/internals/triton.md). Pages
 // are flattened to token slots. An answer is attended in two stages. Stage 1 cuts each request's
-// keys into a few splits (kernel/cuda/attn/triton/splits.h) and attends to each alone, so that one
+// keys into a few splits (attention/triton/splits.h) and attends to each alone, so that one
 // long request has work for every thread: task (request, block of heads, split) leaves a normalised
 // sum of V and the logarithm of its weight. Stage 2 merges a head's splits by these.
 //
@@ -19,7 +19,7 @@
 
 #include "attention/triton/softmax.h"
 #include "core/mem.h"
-#include "kernel/cuda/attn/triton/splits.h"
+#include "attention/triton/splits.h"
 
 typedef struct triton_backend {
     msgl_attn_backend base;
@@ -306,7 +306,6 @@ const msgl_attn_desc msgl__attn_triton = {
     .name = "triton",
     .aliases = {NULL},
     .summary = "SGLang's two stages: splits of the keys, then their merge; written to be read",
-    .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_FLATTENED,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A row's logits under its request's bias and penalties (kernel/calls.h has the formula), and back.
-// Compiled with ops.inc; kernel/cuda/ops/adjust.cuh does the same with many threads.
+// Compiled with ops.inc; cuda/ops/adjust.cuh does the same with many threads.
 //
 // The few logits that change do so in place, after all of them have been saved, so that it does
 // not matter how often a token occurs: its final value is computed from the saved one, and written

@@ -6,8 +6,8 @@
 #ifndef MSGL_TESTS_ATTENTION_STUBS_STUB_H
 #define MSGL_TESTS_ATTENTION_STUBS_STUB_H
 
-#include "attention/fi/cuda/api.h"
-#include "attention/trtllm/cuda/api.h"
+#include "cuda/fi/api.h"
+#include "cuda/trtllm/api.h"
 
 enum { STUB_PLAN_BYTES = 4096, STUB_MAX_RUNS = 64 };
 
@@ -32,7 +32,7 @@ typedef struct stub_trtllm {
     msgl_trtllm_api api; // what msgl_trtllm_plugin returns
 } stub_trtllm;
 
-// src/attention/fi/cuda: CMakeLists.txt and plugin_has.
+// src/cuda/fi: CMakeLists.txt and plugin_has.
 static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
 {
     const int32_t group = s->num_q_heads / s->num_kv_heads;
@@ -53,7 +53,7 @@ static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, in
     return s->head_dim == 64 || s->head_dim == 128 || s->head_dim == 256;
 }
 
-// src/attention/trtllm/cuda: CMakeLists.txt and find.
+// src/cuda/trtllm: CMakeLists.txt and find.
 static inline int32_t stub_xqa_page(const msgl_xqa_shape *s)
 {
     const int32_t group = s->num_q_heads / s->num_kv_heads;

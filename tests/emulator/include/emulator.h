@@ -7,7 +7,7 @@
 // waits for the wrong copy, gives wrong results here sooner or later, and does so again with the
 // same seed.
 //
-// What mma.sync, ldmatrix and cp.async compute is in kernel/cuda/ptx beside this file, which has
+// What mma.sync, ldmatrix and cp.async compute is in cuda/ptx beside this file, which has
 // the headers of that name in src/ replaced. There is nothing of clusters, TMA, mbarriers and
 // WGMMA: kernels for Hopper alone are not for it. Every block ends before the next one begins, so
 // blocks of a grid that wait for each other never end; those of two GPUs, which are two processes

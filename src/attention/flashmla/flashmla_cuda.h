@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#ifndef MSGL_ATTENTION_FLASHMLA_FLASHMLA_CUDA_H
-#define MSGL_ATTENTION_FLASHMLA_FLASHMLA_CUDA_H
-
-#include "attention/attention.h"
-
-extern const msgl_attn_desc msgl__attn_flashmla_cuda;
-
-#endif

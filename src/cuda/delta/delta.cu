@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family delta: what a call has to be like, and which kernels take it.
+#include "cuda/delta/args.cuh"
+#include "cuda/device.cuh"
+
+static bool at_16(const void *p, size_t stride_bytes)
+{
+    return ((uintptr_t)p | stride_bytes) % 16 == 0;
+}
+
+extern "C" bool msgl__cuda_delta_supports(int32_t capability, msgl_dtype act,
+                                          const msgl_delta_call *dims)
+{
+    return act == MSGL_BF16 && capability == 90 && dims->k_dim == MSGL_DELTA_DIM &&
+           dims->v_dim == MSGL_DELTA_DIM;
+}
+
+static bool supported(const msgl_exec *x, const msgl_delta_call *c)
+{
+    const size_t size = sizeof(msgl_delta_act);
+    return msgl__cuda_delta_supports(msgl__cuda_device(x)->base.capability, x->act, c) &&
+           c->k_heads > 0 && c->v_heads % c->k_heads == 0 && at_16(c->qkv, c->ld_qkv * size) &&
+           at_16(c->z, c->ld_z * size) && at_16(c->out, c->ld_out * size) &&
+           at_16(c->states, c->state_stride) && at_16(c->conv, 0) && at_16(c->norm, 0);
+}
+
+bool msgl__delta_args(msgl_exec *x, const msgl_delta_call *c, msgl_delta_args *out)
+{
+    if (!supported(x, c)) {
+        x->status = MSGL_EUNSUPPORTED;
+        return false;
+    }
+    *out = msgl_delta_args{};
+    out->qkv = (const msgl_delta_act *)c->qkv, out->ld_qkv = c->ld_qkv;
+    out->z = (const msgl_delta_act *)c->z, out->ld_z = c->ld_z;
+    out->a = (const msgl_delta_act *)c->a, out->b = (const msgl_delta_act *)c->b;
+    out->ld_ab = c->ld_ab;
+    out->out = (msgl_delta_act *)c->out, out->ld_out = c->ld_out;
+    out->conv = c->conv, out->a_log = c->a_log, out->dt_bias = c->dt_bias;
+    out->norm = c->norm, out->norm_eps = c->norm_eps;
+    out->k_heads = c->k_heads, out->v_heads = c->v_heads, out->group_size = c->v_heads / c->k_heads;
+    out->channels = msgl__delta_channels(c);
+    out->size = c->seqs->size;
+    out->cu_seqlens_q = c->seqs->dev_cu_seqlens_q, out->seqlens_k = c->seqs->dev_seqlens_k;
+    out->from = c->dev_from, out->to = c->dev_to;
+    out->saves = c->dev_saves, out->save_start = c->dev_save_start;
+    out->states = (char *)c->states, out->state_stride = c->state_stride;
+    out->ring_at = msgl__delta_matrix_bytes(c);
+    return true;
+}
+
+extern "C" void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c)
+{
+    if (c->seqs->phase == MSGL_DECODE)
+        msgl__cuda_delta_decode(x, c, 0);
+    else
+        msgl__cuda_delta_prefill(x, c, 0);
+}

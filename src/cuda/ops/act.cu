@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family act: the gates of the feed-forward block and of attention, and what is done to logits
+// before anything looks at them.
+#include "cuda/device.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/ops/ops.h"
+#include "cuda/ops/vec8.cuh"
+
+#define MAX_GRID_Y 65535
+
+static __device__ __forceinline__ float sigmoid_of(float g, float by)
+{
+    return __fdividef(g, 1.0f + __expf(-by)); // -by above 88: division by infinity, which gives 0
+}
+
+// gelu: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). A clamped value
+// that is NaN stays one.
+template <int F> static __device__ __forceinline__ float gated(float g, float u)
+{
+    const float root = 0.7978845608f, limit = 7;
+    if (F == MSGL_SILU) return sigmoid_of(g, g) * u;
+    if (F == MSGL_GELU_TANH) return sigmoid_of(g, 2 * root * (g + 0.044715f * g * g * g)) * u;
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return sigmoid_of(g, 1.702f * g) * (u + 1);
+}
+
+template <typename T, int F>
+static __global__ void gate_kernel(const T *gate_up, T *out, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
+        T *dst = out + (size_t)r * (size_t)dim + at;
+        float g[8], u[8];
+        load8(gate, g);
+        load8(gate + dim, u);
+#pragma unroll
+        for (int j = 0; j < 8; j++) g[j] = gated<F>(g[j], u[j]);
+        store8(dst, g);
+    }
+}
+
+template <typename T, int F>
+static __global__ void gate_any_kernel(const T *gate_up, T *out, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
+        out[(size_t)r * (size_t)dim + at] =
+            from_f32<T>(gated<F>(to_f32(gate[0]), to_f32(gate[dim])));
+    }
+}
+
+template <typename T>
+static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
+                       int dim)
+{
+    const bool vector = dim % 8 == 0 && aligned16(gate_up) && aligned16(out);
+    const unsigned items = (unsigned)(vector ? dim / 8 : dim);
+    const unsigned threads =
+        items <= 64 || (size_t)items * (size_t)rows < (size_t)msgl__cuda_device(x)->sm_count * 256
+            ? 64
+            : 128;
+    const dim3 grid((items + threads - 1) / threads, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
+    void (*const kernel)(const T *, T *, int, int) =
+        f == MSGL_SILU ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
+        : f == MSGL_GELU_TANH
+            ? (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>)
+            : (vector ? gate_kernel<T, MSGL_SWIGLU_CLAMPED>
+                      : gate_any_kernel<T, MSGL_SWIGLU_CLAMPED>);
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
+                                  (const T *)gate_up, (T *)out, rows, dim));
+}
+
+extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out,
+                                int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
+}
+
+// N elements a thread.
+template <typename T, int N>
+static __global__ void times_sigmoid_kernel(const T *gate, size_t ld_gate, T *p, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * N;
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        const T *by = gate + (size_t)r * ld_gate + at;
+        T *v = p + (size_t)r * (size_t)dim + at;
+        if (N == 1) {
+            *v = from_f32<T>(sigmoid_of(to_f32(*v), to_f32(*by)));
+        } else {
+            float g[8], x[8];
+            load8(by, g);
+            load8(v, x);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = sigmoid_of(x[j], g[j]);
+            store8(v, x);
+        }
+    }
+}
+
+template <typename T>
+static void times_sigmoid_typed(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
+                                int dim)
+{
+    enum { THREADS = 128 };
+    const bool vector = dim % 8 == 0 && ld_gate % 8 == 0 && aligned16(gate) && aligned16(p);
+    const unsigned items = (unsigned)(vector ? dim / 8 : dim);
+    const dim3 grid((items + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
+    MSGL_CUDA_TRY(x, msgl__launch(vector ? times_sigmoid_kernel<T, 8> : times_sigmoid_kernel<T, 1>,
+                                  grid, dim3(THREADS), 0, msgl__cuda_stream(x), (const T *)gate,
+                                  ld_gate, (T *)p, rows, dim));
+}
+
+extern "C" void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p,
+                                         int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, times_sigmoid_typed, x, gate, ld_gate, p, rows, dim);
+}
+
+template <typename T>
+static __global__ void temper_kernel(msgl_temper how, const int32_t *positions, T *p, size_t ld,
+                                     int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const float steps = floorf(((float)positions[blockIdx.x] + 1) / how.every);
+    const float by = 1 + how.scale * log1pf(steps);
+    T *row = p + (size_t)blockIdx.x * ld;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        row[i] = from_f32<T>(to_f32(row[i]) * by);
+    }
+}
+
+template <typename T>
+static void temper_typed(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
+                         size_t ld, int rows, int dim)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(temper_kernel<T>, dim3((unsigned)rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), *how, positions, (T *)p, ld, dim));
+}
+
+extern "C" void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *positions,
+                                  void *p, size_t ld, int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, temper_typed, x, how, positions, p, ld, rows, dim);
+}
+
+// Rows of a grouped product, a block a row, in the order of the experts.
+typedef struct experts_args {
+    const int32_t *offsets, *to; // to: NULL, or where row j is in product and out
+    const float *bias;           // [num_experts, n], or NULL
+    int32_t num_experts, n;
+    const void *product; // [rows, n], stride ld_product
+    size_t ld_product;
+    void *out; // [rows, n], or gated [rows, n / 2], stride ld_out; may be the product
+    size_t ld_out;
+} experts_args;
+
+// F: the gate's function, or -1 for the bias alone.
+template <typename T, int F> static __global__ void experts_kernel(const experts_args a)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)blockIdx.x;
+    int low = 0, high = a.num_experts; // of the row's expert
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (a.offsets[middle] <= row) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const size_t at = (size_t)(a.to != NULL ? a.to[row] : row);
+    const T *in = (const T *)a.product + at * a.ld_product;
+    T *out = (T *)a.out + at * a.ld_out;
+    const float *bias = a.bias != NULL ? a.bias + (size_t)low * a.n : NULL;
+    const int half = a.n / 2, columns = F < 0 ? a.n : half;
+    for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
+        float v = to_f32(in[i]) + (bias != NULL ? bias[i] : 0.f);
+        if (F >= 0) {
+            const float u = to_f32(in[half + i]) + (bias != NULL ? bias[half + i] : 0.f);
+            v = gated<F>(v, u);
+        }
+        out[i] = from_f32<T>(v);
+    }
+}
+
+template <typename T> static void finish_typed(msgl_exec *x, int f, const experts_args &a, int rows)
+{
+    void (*const kernel)(experts_args) = f < 0            ? experts_kernel<T, -1>
+                                         : f == MSGL_SILU ? experts_kernel<T, MSGL_SILU>
+                                                          : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
+    MSGL_CUDA_TRY(
+        x, msgl__launch(kernel, dim3((unsigned)rows), dim3(256), 0, msgl__cuda_stream(x), a));
+}
+
+extern "C" void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c,
+                                          const void *product, size_t ld_product)
+{
+    experts_args a = {};
+    a.offsets = c->offsets;
+    a.to = c->to;
+    a.bias = c->bias;
+    a.num_experts = c->num_experts;
+    a.n = c->experts[0].n;
+    a.product = product;
+    a.ld_product = ld_product;
+    a.out = c->out;
+    a.ld_out = c->ld_out;
+    if (c->gated && c->activation == MSGL_GELU_TANH) {
+        x->status = MSGL_EUNSUPPORTED; // no model has it
+        return;
+    }
+    MSGL_BY_DTYPE(x->act, finish_typed, x, c->gated ? (int)c->activation : -1, a, c->rows);
+}
+
+// tanhf, not a quicker form: logits are compared with the CPU's, and there are few of them.
+static __global__ void cap_kernel(float *logits, size_t n, float scale, float cap)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    const float l = logits[at] * scale;
+    logits[at] = cap > 0 ? cap * tanhf(l / cap) : l;
+}
+
+static __global__ void join_kernel(const float *shards, int shard_columns, int rows, int dim,
+                                   float *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
+    if (column >= dim) return;
+    const int from = column / shard_columns * shard_columns,
+              columns = min(shard_columns, dim - from);
+    const float *shard = shards + (size_t)rows * (size_t)from;
+    out[(size_t)row * (size_t)dim + column] = shard[(size_t)row * columns + (column - from)];
+}
+
+extern "C" void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns,
+                                        int rows, int dim, float *out)
+{
+    const unsigned threads = 256;
+    if (rows == 0) return;
+    MSGL_CUDA_TRY(x,
+                  msgl__launch(join_kernel, dim3((unsigned)(dim + 255) / threads, (unsigned)rows),
+                               dim3(threads), 0, msgl__cuda_stream(x), shards, shard_columns, rows,
+                               dim, out));
+}
+
+extern "C" void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap)
+{
+    const unsigned threads = 256;
+    if (n == 0) return;
+    MSGL_CUDA_TRY(x, msgl__launch(cap_kernel, dim3((unsigned)((n + threads - 1) / threads)),
+                                  dim3(threads), 0, msgl__cuda_stream(x), logits, n, scale, cap));
+}

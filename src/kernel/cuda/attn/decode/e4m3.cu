@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "kernel/cuda/attn/decode/launch.cuh"
-
-cudaError_t msgl__fa_decode_e4m3(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g)
-{
-    return msgl_decode_launch_dim<msgl_decode_e4m3>(*a, head_dim, *g);
-}

@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "kernel/cuda/attn/mla_sm90/kernel.cuh"
-
-template cudaError_t msgl__mla_launch<false>(const msgl_mla_params &, msgl_mla_mode, int,
-                                             cudaStream_t);

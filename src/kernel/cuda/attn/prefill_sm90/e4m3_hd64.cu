@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "kernel/cuda/attn/prefill_sm90/inst.cuh"
-
-template cudaError_t msgl__fa_prefill_launch_e4m3<64>(const msgl_fa_prefill_params &, int,
-                                                      cudaStream_t);
