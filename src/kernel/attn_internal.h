@@ -8,7 +8,6 @@
 #include <stdbool.h>
 
 #include "kernel/attn.h"
-#include "kernel/cpu.h"
 #include "kernel/row_ops.h"
 
 // Rows of an item, before a tile is chosen.
@@ -80,11 +79,5 @@ size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int
 // ref/attn_expanded.c: the same at every level.
 void msgl__attn_gather_ref(msgl_exec *x, const msgl_gather_call *c);
 void msgl__attn_expanded_ref(msgl_exec *x, const msgl_expanded_call *c);
-
-// x86/: what each level improves.
-void msgl__attn_init_avx2(msgl_attn_kernels *k);
-void msgl__attn_init_avx512(msgl_attn_kernels *k);
-void msgl__attn_init_avx512bf16(msgl_attn_kernels *k);
-void msgl__attn_init_amx(msgl_attn_kernels *k);
 
 #endif

@@ -12,6 +12,7 @@
 #include "core/round.h"
 #include "kernel/gemm_kept.h"
 #include "kernel/x86/amx.h"
+#include "kernel/x86/init.h"
 
 enum {
     TILE_BYTES = 1024,

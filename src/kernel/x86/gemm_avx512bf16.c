@@ -4,6 +4,7 @@
 // inputs and results as zero and rounds to nearest even.
 #include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
+#include "kernel/x86/init.h"
 
 #include <assert.h>
 #include <immintrin.h>

@@ -3,6 +3,7 @@
 // Family gemm at level AVX-512-VNNI: int8 weights by vpdpbusd; dtypes as at AVX-512.
 #include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
+#include "kernel/x86/init.h"
 
 #include <assert.h>
 
