@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Inside the attn family: what an ISA level implements (one tile of keys for a block of packed
-// query rows) and the driver in ref/attn_paged.c expects.
+// query rows) and the driver in attn_paged.c expects.
 #ifndef MSGL_KERNEL_ATTN_INTERNAL_H
 #define MSGL_KERNEL_ATTN_INTERNAL_H
 
 #include <stdbool.h>
 
 #include "kernel/attn.h"
-#include "kernel/cpu.h"
 #include "kernel/row_ops.h"
 
 // Rows of an item, before a tile is chosen.
@@ -72,7 +71,7 @@ static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int head,
            (size_t)(head * group + r % group) * (size_t)q->call->head_dim;
 }
 
-// ref/attn_paged.c: the same at every level.
+// attn_paged.c: the same at every level.
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
                                bool latent);
@@ -80,11 +79,5 @@ size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int
 // ref/attn_expanded.c: the same at every level.
 void msgl__attn_gather_ref(msgl_exec *x, const msgl_gather_call *c);
 void msgl__attn_expanded_ref(msgl_exec *x, const msgl_expanded_call *c);
-
-// x86/: what each level improves.
-void msgl__attn_init_avx2(msgl_attn_kernels *k);
-void msgl__attn_init_avx512(msgl_attn_kernels *k);
-void msgl__attn_init_avx512bf16(msgl_attn_kernels *k);
-void msgl__attn_init_amx(msgl_attn_kernels *k);
 
 #endif

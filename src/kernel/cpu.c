@@ -1,91 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Asks the processor (CPUID) what it has, the operating system (XCR0) which registers it saves, and
-// the Linux kernel for permission to use AMX tile data.
 #include "kernel/cpu.h"
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+#include "kernel/ladder.h"
 
-static const char *const NAMES[MSGL_CPU_LEVELS] = {"ref",        "avx2",       "avx512",
-                                                   "avx512vnni", "avx512bf16", "amx"};
+int msgl__cpu_levels(void)
+{
+    return msgl__cpu_ladder.count;
+}
 
 const char *msgl__cpu_level_name(msgl_cpu_level level)
 {
-    return NAMES[level];
-}
-
-#if defined(__x86_64__)
-
-enum {
-    XCR0_YMM = 0x6,      // SSE and AVX state
-    XCR0_ZMM = 0xe6,     // + opmask and both halves of the ZMM registers
-    XCR0_TILE = 0x60000, // tile configuration and tile data
-    XFEATURE_TILEDATA = 18,
-    ARCH_REQ_XCOMP_PERM_ = 0x1023, // arch_prctl: not in the headers of every C library
-};
-
-typedef struct cpuid_regs {
-    uint32_t a, b, c, d;
-} cpuid_regs;
-
-static cpuid_regs cpuid(uint32_t leaf, uint32_t sub)
-{
-    cpuid_regs r = {0};
-    if (!__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d)) return (cpuid_regs){0};
-    return r;
-}
-
-static bool bits(uint32_t word, uint32_t mask)
-{
-    return (word & mask) == mask;
-}
-
-static uint64_t xcr0(void)
-{
-    uint32_t lo, hi;
-    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    return (uint64_t)hi << 32 | lo;
-}
-
-// The permission is per process and inherited by threads made later; asking again is harmless.
-static bool request_amx(void)
-{
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_TILEDATA) == 0;
+    return msgl__cpu_ladder.levels[level].name;
 }
 
 msgl_cpu_level msgl__cpu_level_detect(void)
 {
-    const cpuid_regs l1 = cpuid(1, 0), l7 = cpuid(7, 0), l71 = cpuid(7, 1);
-    const uint32_t avx_fma_f16c_osxsave = 1u << 28 | 1u << 12 | 1u << 29 | 1u << 27;
-    if (!bits(l1.c, avx_fma_f16c_osxsave) || !bits(l7.b, 1u << 5)) return MSGL_CPU_REF;
-    const uint64_t saved = xcr0();
-    if ((saved & XCR0_YMM) != XCR0_YMM) return MSGL_CPU_REF;
-    const uint32_t f_dq_cd_bw_vl = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
-    if (!bits(l7.b, f_dq_cd_bw_vl) || (saved & XCR0_ZMM) != XCR0_ZMM) return MSGL_CPU_AVX2;
-    if (!bits(l7.c, 1u << 11)) return MSGL_CPU_AVX512;
-    if (!bits(l71.a, 1u << 5)) return MSGL_CPU_AVX512VNNI;
-    const uint32_t fp16_amx_bf16_tile = 1u << 23 | 1u << 22 | 1u << 24;
-    if (!bits(l7.d, fp16_amx_bf16_tile) || (saved & XCR0_TILE) != XCR0_TILE || !request_amx())
-        return MSGL_CPU_AVX512BF16;
-    return MSGL_CPU_AMX;
+    const msgl_cpu_ladder *ladder = &msgl__cpu_ladder;
+    const uint32_t have = ladder->flags != NULL ? ladder->flags() : 0;
+    msgl_cpu_level top = MSGL_CPU_REF;
+    while (top + 1 < ladder->count && (ladder->levels[top + 1].needs & ~have) == 0) top++;
+    return top;
 }
 
-#else
-
-msgl_cpu_level msgl__cpu_level_detect(void)
+// All names, lowest level first: "ref, avx2, avx512".
+static void list_names(char *out, size_t size)
 {
-    return MSGL_CPU_REF;
+    size_t at = 0;
+    for (int l = 0; l < msgl__cpu_ladder.count && at < size; l++) {
+        at += (size_t)snprintf(out + at, size - at, "%s%s", l > 0 ? ", " : "",
+                               msgl__cpu_level_name(l));
+    }
 }
-
-#endif
 
 int msgl__cpu_level_select(const char *name, msgl_cpu_level *out, msgl_err *err)
 {
@@ -94,18 +42,18 @@ int msgl__cpu_level_select(const char *name, msgl_cpu_level *out, msgl_err *err)
         *out = have;
         return 0;
     }
-    for (int l = 0; l < MSGL_CPU_LEVELS; l++) {
-        if (strcmp(name, NAMES[l]) != 0) continue;
-        if (l > (int)have) {
+    for (int l = 0; l < msgl__cpu_ladder.count; l++) {
+        if (strcmp(name, msgl__cpu_level_name(l)) != 0) continue;
+        if (l > have) {
             return msgl__err_set(err, MSGL_EUNSUPPORTED,
                                  "CPU level %s is not available here; this machine has up to %s",
-                                 name, NAMES[have]);
+                                 name, msgl__cpu_level_name(have));
         }
-        *out = (msgl_cpu_level)l;
+        *out = l;
         return 0;
     }
-    return msgl__err_set(
-        err, MSGL_EINVAL,
-        "unknown CPU level %s; allowed: ref, avx2, avx512, avx512vnni, avx512bf16, amx (or empty)",
-        name);
+    char names[MSGL_CPU_MAX_LEVELS * 16];
+    list_names(names, sizeof names);
+    return msgl__err_set(err, MSGL_EINVAL, "unknown CPU level %s; allowed: %s (or empty)", name,
+                         names);
 }

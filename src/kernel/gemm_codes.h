@@ -485,26 +485,8 @@ void msgl__kept_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
 void msgl__codes_values(const msgl_codes *c, const char *block,
                         int8_t q[MSGL_CODES_BLOCK][MSGL_GEMM_LANES]);
 
-// Levels' kernels. AVX-512-BF16 has AVX-512-VNNI's.
+// msgl_gemm_micro.row_bytes, of rows with integers of 8 and of 16 bits.
 size_t msgl__codes_row_bytes_8(int kpad);
 size_t msgl__codes_row_bytes_16(int kpad);
-void msgl__codes_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
-                              size_t row_bytes);
-void msgl__codes_prepare_avx512(const float *in, size_t ld_in, int rows, int k, char *a,
-                                size_t row_bytes);
-void msgl__codes_prepare_avx512vnni(const float *in, size_t ld_in, int rows, int k, char *a,
-                                    size_t row_bytes);
-void msgl__codes_block_avx2(const msgl_gemm_block *b);
-void msgl__codes_block_avx512(const msgl_gemm_block *b);
-void msgl__codes_block_avx512vnni(const msgl_gemm_block *b);
-size_t msgl__codes_row_bytes_amx(int kpad);
-void msgl__codes_prepare_amx(const float *in, size_t ld_in, int rows, int k, char *a,
-                             size_t row_bytes);
-void msgl__codes_block_amx(const msgl_gemm_block *b);
-#define MSGL_CODES_MICRO_VNNI                                                                      \
-    {                                                                                              \
-        msgl__codes_row_bytes_8, 150, 512, msgl__codes_prepare_avx512vnni,                         \
-            msgl__codes_block_avx512vnni, true, 0                                                  \
-    }
 
 #endif

@@ -225,20 +225,4 @@ static inline size_t msgl__int8_row_bytes(int kpad, size_t size)
 size_t msgl__int8_row_bytes_8(int kpad);
 size_t msgl__int8_row_bytes_16(int kpad);
 
-// Levels' kernels; those without vpdpbusd take wide rows. Levels above AVX-512-VNNI have the same.
-void msgl__int8_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
-                             size_t row_bytes);
-void msgl__int8_prepare_avx512(const float *in, size_t ld_in, int rows, int k, char *a,
-                               size_t row_bytes);
-void msgl__int8_prepare_avx512vnni(const float *in, size_t ld_in, int rows, int k, char *a,
-                                   size_t row_bytes);
-void msgl__int8_block_avx2(const msgl_gemm_block *b);
-void msgl__int8_block_avx512(const msgl_gemm_block *b);
-void msgl__int8_block_avx512vnni(const msgl_gemm_block *b);
-#define MSGL_INT8_MICRO_VNNI                                                                       \
-    {                                                                                              \
-        msgl__int8_row_bytes_8, 100, 512, msgl__int8_prepare_avx512vnni,                           \
-            msgl__int8_block_avx512vnni, true, 7                                                   \
-    }
-
 #endif

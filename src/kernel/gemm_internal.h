@@ -21,7 +21,6 @@
 
 #include "core/attributes.h"
 #include "core/round.h"
-#include "kernel/cpu.h"
 #include "kernel/gemm.h"
 #include "kernel/row_ops.h"
 #include "quant/blocks.h"
@@ -136,21 +135,6 @@ size_t msgl__gemm_heads_scratch(const msgl_heads_call *c, msgl_dtype act);
 // Plain C, also what the levels fall back to.
 void msgl__gemm_pack_panel_ref(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                const char *src, msgl_dtype src_dtype, size_t ld_src);
-
-// Overrides of one level.
-void msgl__gemm_init_avx2(msgl_gemm_kernels *k);
-void msgl__gemm_init_avx512(msgl_gemm_kernels *k);
-void msgl__gemm_init_avx512vnni(msgl_gemm_kernels *k);
-void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k);
-void msgl__gemm_init_amx(msgl_gemm_kernels *k);
-
-// Of AVX-512, for the levels above it that bring nothing new for these weights.
-void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b);
-void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b);
-void msgl__gemm_block_bf16_avx512(const msgl_gemm_block *b);
-// Whole panels by AVX-512.
-void msgl__gemm_pack_panel_avx512(char *panel, const msgl_wformat *f, int k, int lane, int rows,
-                                  const char *src, msgl_dtype src_dtype, size_t ld_src);
 
 // Prepared rows as they are, and rounded to bf16 but kept as f32; compiled in each level's file.
 MSGL_INLINE void msgl__gemm_prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a,

@@ -26,9 +26,4 @@ typedef struct msgl_kernels {
 // Fills the table for the CPU at `level`, which the machine must have.
 void msgl__kernels_init_cpu(msgl_kernels *k, msgl_cpu_level level);
 
-// Family initialisers, called by the above: reference first, then upward to `level`.
-void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level);
-void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level);
-void msgl__ops_init(msgl_kernels *k, msgl_cpu_level level);
-
 #endif

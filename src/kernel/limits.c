@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernel/limits.h"
-#include "kernel/limits_internal.h"
 
 #include <unistd.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "kernel/ladder.h"
 #include "utils/clock.h"
 
 enum { CHUNK = 1 << 20, AHEAD = 512 };            // bytes per task; bytes fetched ahead
@@ -101,37 +101,33 @@ static double measure_compute(msgl_pool *pool, msgl_limits_fn fn, double *best, 
     return sum;
 }
 
+// The fields of the levels from 1 to `level`.
+static int measure_levels(msgl_pool *pool, msgl_cpu_level level, struct msgl_limits *out,
+                          double seconds)
+{
+    const double each = seconds / (3 * msgl__cpu_ladder.count);
+    double *best = msgl__calloc((size_t)msgl__pool_threads(pool), 64);
+    if (best == NULL) return MSGL_ENOMEM;
+    for (int l = 1; l <= level; l++) {
+        const msgl_limits_fn f32 = msgl__cpu_ladder.levels[l].limits.f32;
+        const msgl_limits_fn bf16 = msgl__cpu_ladder.levels[l].limits.bf16;
+        const msgl_limits_fn int8 = msgl__cpu_ladder.levels[l].limits.int8;
+        out->f32_gflop_s[l] =
+            f32 != NULL ? measure_compute(pool, f32, best, each) : out->f32_gflop_s[l - 1];
+        out->bf16_gflop_s[l] = bf16 != NULL  ? measure_compute(pool, bf16, best, each)
+                               : f32 != NULL ? out->f32_gflop_s[l]
+                                             : out->bf16_gflop_s[l - 1];
+        out->int8_gop_s[l] =
+            int8 != NULL ? measure_compute(pool, int8, best, each) : out->int8_gop_s[l - 1];
+    }
+    msgl__free(best);
+    return 0;
+}
+
 int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limits *out,
                          double seconds)
 {
     *out = (struct msgl_limits){0};
-#if defined(__x86_64__)
-    static const struct {
-        msgl_limits_fn f32, bf16, int8; // NULL: that of the level below
-    } LOOPS[MSGL_CPU_LEVELS] = {
-        [MSGL_CPU_AVX2] = {msgl__limits_f32_avx2, NULL, msgl__limits_int8_avx2},
-        [MSGL_CPU_AVX512] = {msgl__limits_f32_avx512, NULL, msgl__limits_int8_avx512},
-        [MSGL_CPU_AVX512VNNI] = {NULL, NULL, msgl__limits_int8_avx512vnni},
-        [MSGL_CPU_AVX512BF16] = {NULL, msgl__limits_bf16_avx512bf16, NULL},
-        [MSGL_CPU_AMX] = {NULL, msgl__limits_bf16_amx, NULL},
-    };
-    const double each = seconds / (3 * MSGL_CPU_LEVELS);
-    double *best = msgl__calloc((size_t)msgl__pool_threads(pool), 64);
-    if (best == NULL) return MSGL_ENOMEM;
-    for (int l = 1; l <= (int)level; l++) {
-        out->f32_gflop_s[l] = LOOPS[l].f32 != NULL ? measure_compute(pool, LOOPS[l].f32, best, each)
-                                                   : out->f32_gflop_s[l - 1];
-        out->bf16_gflop_s[l] = LOOPS[l].bf16 != NULL
-                                   ? measure_compute(pool, LOOPS[l].bf16, best, each)
-                               : LOOPS[l].f32 != NULL ? out->f32_gflop_s[l]
-                                                      : out->bf16_gflop_s[l - 1];
-        out->int8_gop_s[l] = LOOPS[l].int8 != NULL
-                                 ? measure_compute(pool, LOOPS[l].int8, best, each)
-                                 : out->int8_gop_s[l - 1];
-    }
-    msgl__free(best);
-#else
-    (void)level;
-#endif
-    return measure_read(pool, out, seconds / 2);
+    const int rc = measure_levels(pool, level, out, seconds);
+    return rc != 0 ? rc : measure_read(pool, out, seconds / 2);
 }

@@ -12,8 +12,8 @@ struct msgl_limits {
     // Multiply-adds on registers, all threads, 2 operations each; 0: not measured. bf16: the
     // level's best instruction for bf16 products (below AVX-512-BF16 that is the f32 one). int8:
     // the ones that products of int8 weights use.
-    double f32_gflop_s[MSGL_CPU_LEVELS], bf16_gflop_s[MSGL_CPU_LEVELS];
-    double int8_gop_s[MSGL_CPU_LEVELS];
+    double f32_gflop_s[MSGL_CPU_MAX_LEVELS], bf16_gflop_s[MSGL_CPU_MAX_LEVELS];
+    double int8_gop_s[MSGL_CPU_MAX_LEVELS];
 };
 
 // Measures for about `seconds` in total, levels up to `level`. Returns MSGL_ENOMEM when there is

@@ -15,23 +15,17 @@ typedef struct msgl_row_ops {
     void (*gate[MSGL_ACTIVATIONS])(const float *gate_up, float *out, int dim);
 } msgl_row_ops;
 
-// ref/ops.inc
-extern const msgl_row_ops msgl__row_ops_ref, msgl__row_ops_avx2, msgl__row_ops_avx512;
+// ref/ops.inc; a level that compiles it has its own of each of these (x86/ops.h).
+extern const msgl_row_ops msgl__row_ops_ref;
 
 // Rounds n values (nearest even) to one dtype; E4M3 saturates.
 typedef void (*msgl_kv_store_fn)(const float *from, void *to, int n);
 
 // ref/ops.inc: E4M3's, and to bf16, which has every value.
 void msgl__e4m3_store_ref(const float *from, void *to, int n);
-void msgl__e4m3_store_avx2(const float *from, void *to, int n);
-void msgl__e4m3_store_avx512(const float *from, void *to, int n);
 void msgl__e4m3_expand_ref(const uint8_t *from, uint16_t *to, int n);
-void msgl__e4m3_expand_avx2(const uint8_t *from, uint16_t *to, int n);
-void msgl__e4m3_expand_avx512(const uint8_t *from, uint16_t *to, int n);
 
 // Attention's files, by dtype of the pool.
 extern const msgl_kv_store_fn msgl__kv_store_ref[MSGL_DTYPE_COUNT];
-extern const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT];
-extern const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT];
 
 #endif

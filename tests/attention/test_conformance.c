@@ -140,10 +140,10 @@ static void test_all(void **state)
     const msgl_attn_desc *const *all = msgl__attn_cpu.all;
     const msgl_cpu_level have = msgl__cpu_level_detect();
     for (int i = 0; all[i] != NULL; i++) {
-        for (int level = 0; level <= (int)have; level++) {
-            if (level != (int)have && !has_levels(all[i])) continue;
+        for (int level = 0; level <= have; level++) {
+            if (level != have && !has_levels(all[i])) continue;
             const int worlds = all[i]->masks != 0 ? 24 : level == MSGL_CPU_REF ? 4 : 12;
-            check_backend(all[i], (msgl_cpu_level)level, world_full() ? worlds : (worlds + 3) / 4);
+            check_backend(all[i], level, world_full() ? worlds : (worlds + 3) / 4);
         }
     }
 }
@@ -155,13 +155,13 @@ static void test_tree_runs(void **state)
 {
     (void)state;
     const msgl_attn_desc *const *all = msgl__attn_cpu.all;
-    const int levels = (int)msgl__cpu_level_detect() + 1;
+    const int levels = msgl__cpu_level_detect() + 1;
     for (int i = 0; all[i] != NULL; i++) {
         for (int level = 0; all[i]->tree && level < levels; level++) {
             if (level != levels - 1 && !has_levels(all[i])) continue;
             world_spec spec = world_base(all[i], 2, 400, 64);
             world_suit(&spec);
-            spec.level = (msgl_cpu_level)level;
+            spec.level = level;
             spec.dtype = (all[i]->kv_dtypes & 1u << MSGL_BF16) != 0 ? MSGL_BF16 : spec.dtype;
             spec.group = 4;
             spec.tree = true;

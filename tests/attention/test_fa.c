@@ -65,14 +65,13 @@ static void test_one_arithmetic(void **state)
     (void)state;
     const msgl_cpu_level have = msgl__cpu_level_detect();
     const char *last = "";
-    for (int level = 0; level <= (int)have; level++) {
+    for (int level = 0; level <= have; level++) {
         msgl_kernels k;
-        msgl__kernels_init_cpu(&k, (msgl_cpu_level)level);
+        msgl__kernels_init_cpu(&k, level);
         if (strcmp(k.attn.name, last) == 0) continue; // this level adds nothing
         last = k.attn.name;
         const size_t n = level == MSGL_CPU_REF ? 2 : sizeof VARIANTS / sizeof VARIANTS[0];
-        for (size_t i = brief((msgl_cpu_level)level) ? 1 : 0; i < n; i++)
-            check_variant(&VARIANTS[i], (msgl_cpu_level)level);
+        for (size_t i = brief(level) ? 1 : 0; i < n; i++) check_variant(&VARIANTS[i], level);
     }
 }
 
@@ -120,11 +119,11 @@ static void test_dual_chunk(void **state)
 {
     (void)state;
     static const int lens[] = {100, 256, 300};
-    for (int level = 0; level <= (int)msgl__cpu_level_detect(); level++) {
-        const bool few = brief((msgl_cpu_level)level);
+    for (int level = 0; level <= msgl__cpu_level_detect(); level++) {
+        const bool few = brief(level);
         for (size_t i = 0; i < (few ? 1 : sizeof lens / sizeof lens[0]); i++) {
             world_spec s = world_base(&msgl__attn_dual_chunk, 36, 1300, 4096);
-            s.level = (msgl_cpu_level)level;
+            s.level = level;
             s.group = few ? 2 : 7;
             s.dual_len = lens[i];
             const invariance how = {.tolerance = world_tolerance(s.desc->name, s.dtype),

@@ -42,7 +42,7 @@ expect "unknown backend" 1 "fa, fi" "$minisgl" run --model "$model" --attn fax -
 expect "a pair for a half" 1 "minisgl: --prefill-attention-backend is \"fa,fi\"; allowed: one backend" "$minisgl" run \
     --model "$model" --prefill-attention-backend fa,fi --prompt x
 expect "malformed pair" 1 "PREFILL,DECODE" "$minisgl" run --model "$model" --attn a,b,c --prompt x
-expect "unknown level" 1 "avx2" env MINISGL_CPU=sse9 "$minisgl" run --model "$model" --prompt x
+expect "unknown level" 1 "allowed: ref" env MINISGL_CPU=sse9 "$minisgl" run --model "$model" --prompt x
 expect "prompt too long" 1 "tokens" "$minisgl" run --model "$model" --max-seq-len-override 8 --prompt \
     "one two three four five six seven eight nine ten eleven twelve"
 expect "calibrate without a text" 2 "\-\-text FILE, -o FILE" "$minisgl" calibrate --model "$model"

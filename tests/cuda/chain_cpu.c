@@ -12,7 +12,7 @@ int chain_on_cpu(const msgl_sample_call *c)
     msgl_exec x = {.scratch = &arena};
     msgl__arena_init(&arena, msgl__pages_alloc(bytes), bytes);
     if (arena.base == NULL) return MSGL_ENOMEM;
-    msgl__ops_init(&k, msgl__cpu_level_detect());
+    msgl__kernels_init_cpu(&k, msgl__cpu_level_detect());
     k.sample.chain(&x, c);
     msgl__pages_free(arena.base, bytes);
     return x.status;

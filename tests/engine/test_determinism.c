@@ -25,9 +25,9 @@ static void test_bit_equal(void **state)
         "llama4"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
-    const int highest = (int)msgl__cpu_level_detect();
+    const int highest = msgl__cpu_level_detect();
     for (int l = 0; l <= highest; l++) {
-        const char *level = msgl__cpu_level_name((msgl_cpu_level)l);
+        const char *level = msgl__cpu_level_name(l);
         const harness_target base = {.level = level};
         const harness_target others[] = {{.level = level, .page_size = 16, .threads = 2},
                                          {.level = level, .page_size = 16},

@@ -64,8 +64,8 @@ static void test_equal(void **state)
                                            {"qwen3", "split/qwen3-f16-00001-of-00002.gguf"},
                                            {"llama", "split/llama-q8_0-00002-of-00003.gguf"}};
     static const char *const formats[] = {"float32", "bfloat16", "float16", "int8"};
-    for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
-        const char *level = msgl__cpu_level_name((msgl_cpu_level)l);
+    for (int l = 0; l <= msgl__cpu_level_detect(); l++) {
+        const char *level = msgl__cpu_level_name(l);
         for (size_t i = 0; i < MSGL_COUNT(pairs); i++) {
             for (size_t d = 0; d < MSGL_COUNT(formats); d++) {
                 const double diff = compare(pairs[i][0], pairs[i][1], formats[d], level);

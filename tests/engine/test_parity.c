@@ -24,8 +24,8 @@ static void test_parity_f32(void **state)
 {
     (void)state;
     for (size_t i = 0; parity_models[i] != NULL; i++) {
-        for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
-            const harness_target t = {.level = msgl__cpu_level_name((msgl_cpu_level)l)};
+        for (int l = 0; l <= msgl__cpu_level_detect(); l++) {
+            const harness_target t = {.level = msgl__cpu_level_name(l)};
             assert_true(parity_f32(parity_models[i], &t));
         }
     }
@@ -90,8 +90,8 @@ static void test_parity_bf16(void **state)
 {
     (void)state;
     for (size_t i = 0; parity_models[i] != NULL; i++) {
-        for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
-            const harness_target t = {.level = msgl__cpu_level_name((msgl_cpu_level)l)};
+        for (int l = 0; l <= msgl__cpu_level_detect(); l++) {
+            const harness_target t = {.level = msgl__cpu_level_name(l)};
             assert_true(parity_half(parity_models[i], "bfloat16", "expected_bf16.bin", &t));
         }
     }

@@ -35,10 +35,12 @@ static int usage(const char *bad)
     fprintf(stderr, "checkkern: bad argument %s\n", bad);
     fputs("usage: checkkern [--test=FAMILY] [--function=PREFIX] [--cpu=LEVEL] [--seed=N]\n"
           "                 [--threads=N] [--bench] [--list]\n"
-          "LEVEL: ref, avx2, avx512, avx512vnni, avx512bf16, amx; only the kernels that this level "
-          "adds\n"
-          "FAMILY:",
+          "LEVEL:",
           stderr);
+    for (int l = 0; l < msgl__cpu_levels(); l++) {
+        fprintf(stderr, "%s %s", l > 0 ? "," : "", msgl__cpu_level_name(l));
+    }
+    fputs("; only the kernels that this level adds\nFAMILY:", stderr);
     for (size_t i = 0; i < MSGL_COUNT(FAMILIES); i++) fprintf(stderr, " %s", FAMILIES[i].name);
     fputc('\n', stderr);
     return 2;
@@ -99,10 +101,9 @@ static void measure_limits(msgl_exec *x, ck_state *s, msgl_cpu_level top)
     if (msgl__measure_limits(x->pool, top, &s->limits, 2.0) != 0) return;
     printf("limits with %d threads: read %.1f GB/s", msgl__pool_threads(x->pool),
            s->limits.read_gb_s);
-    for (int l = 0; l <= (int)top; l++) {
-        printf("; %s f32 %.0f bf16 %.0f GFLOP/s, int8 %.0f GOP/s",
-               msgl__cpu_level_name((msgl_cpu_level)l), s->limits.f32_gflop_s[l],
-               s->limits.bf16_gflop_s[l], s->limits.int8_gop_s[l]);
+    for (int l = 0; l <= top; l++) {
+        printf("; %s f32 %.0f bf16 %.0f GFLOP/s, int8 %.0f GOP/s", msgl__cpu_level_name(l),
+               s->limits.f32_gflop_s[l], s->limits.bf16_gflop_s[l], s->limits.int8_gop_s[l]);
     }
     putchar('\n');
 }
@@ -119,9 +120,9 @@ static int run_all(const options *o, ck_state *s, msgl_exec *many, msgl_exec *on
     if (rc != 0) return usage(err.text);
     if (o->cpu != NULL && o->cpu[0] != '\0') from = top;
     if (o->bench) measure_limits(many, s, top);
-    static msgl_kernels tables[MSGL_CPU_LEVELS];
-    for (int l = 0; l <= (int)top; l++) msgl__kernels_init_cpu(&tables[l], (msgl_cpu_level)l);
-    for (int l = (int)from; l <= (int)top; l++) {
+    static msgl_kernels tables[MSGL_CPU_MAX_LEVELS];
+    for (int l = 0; l <= top; l++) msgl__kernels_init_cpu(&tables[l], l);
+    for (int l = from; l <= top; l++) {
         checkkern ck = {.cur = &tables[l],
                         .prev = l > 0 ? &tables[l - 1] : NULL,
                         .exec = many,

@@ -23,7 +23,7 @@ enum { MAX_VOCAB = 160, WORDS = (MAX_VOCAB + 31) / 32, ROWS = 40, STRIDE = 128, 
 
 struct fixture {
     msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_LEVELS];
+    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
     msgl_pool *pool;
     msgl_arena arena;
     msgl_exec exec;
@@ -36,8 +36,8 @@ static int setup(void **state)
     msgl_err err;
     json_error_t where;
     f.top = msgl__cpu_level_detect();
-    for (int level = 0; level <= (int)f.top; level++) {
-        msgl__ops_init(&f.kernels[level], (msgl_cpu_level)level);
+    for (int level = 0; level <= f.top; level++) {
+        msgl__kernels_init_cpu(&f.kernels[level], level);
     }
     if (msgl__pool_create(2, &f.pool, &err) != 0) return -1;
     msgl__arena_init(&f.arena, msgl__pages_alloc(4 << 20), 4 << 20);
@@ -171,7 +171,7 @@ static void test_equals_definitions(void **state)
     struct fixture *f = *state;
     static struct chain_case c;
     assert_in_range(json_array_size(f->cases), 30, 100);
-    for (int level = 0; level <= (int)f->top; level++) {
+    for (int level = 0; level <= f->top; level++) {
         for (size_t i = 0; i < json_array_size(f->cases); i++) {
             const json_t *j = json_array_get(f->cases, i);
             const json_t *want = json_object_get(j, "tokens"), *mu = json_object_get(j, "mu_after");

@@ -35,7 +35,7 @@ struct request {
 
 struct fixture {
     msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_LEVELS];
+    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
     msgl_pool *one, *two;
     msgl_exec exec;
     const msgl_kernels *k;
@@ -55,8 +55,8 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     f->top = msgl__cpu_level_detect();
-    for (int level = 0; level <= (int)f->top; level++) {
-        msgl__ops_init(&f->kernels[level], (msgl_cpu_level)level);
+    for (int level = 0; level <= f->top; level++) {
+        msgl__kernels_init_cpu(&f->kernels[level], level);
     }
     msgl_err err;
     if (msgl__pool_create(1, &f->one, &err) != 0 || msgl__pool_create(2, &f->two, &err) != 0)
@@ -416,7 +416,7 @@ static void bits_do_not_depend_on_the_step(void **state)
     float *want = run(f, &l, &whole, 1);
     check(&l, &r, want, 0, exact_recur, 1e-4);
     assert_memory_equal(state_of(&l, 0), state_of(&l, 3), bytes);
-    for (int level = 0; level <= (int)f->top; level++) {
+    for (int level = 0; level <= f->top; level++) {
         f->k = &f->kernels[level];
         f->exec.pool = level % 2 == 0 ? f->one : f->two;
         float *got = run(f, &l, &(struct part){&r, 0, LEN, -1, 4, 0, {{0}}}, 1);

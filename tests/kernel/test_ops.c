@@ -21,7 +21,7 @@
 
 struct fixture {
     msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_LEVELS];
+    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
     msgl_pool *pool;
     msgl_arena arena;
     msgl_exec exec;
@@ -37,8 +37,8 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     f->top = msgl__cpu_level_detect();
-    for (int level = 0; level <= (int)f->top; level++) {
-        msgl__ops_init(&f->kernels[level], (msgl_cpu_level)level);
+    for (int level = 0; level <= f->top; level++) {
+        msgl__kernels_init_cpu(&f->kernels[level], level);
     }
     msgl_err err;
     if (msgl__pool_create(2, &f->pool, &err) != 0) return -1;

@@ -33,7 +33,7 @@ typedef struct fixture {
 static int setup(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
-    msgl__ops_init(&f->k, MSGL_CPU_REF);
+    msgl__kernels_init_cpu(&f->k, MSGL_CPU_REF);
     msgl__arena_init(&f->scratch, msgl__pages_alloc(SCRATCH), SCRATCH);
     f->x = (msgl_exec){.act = MSGL_F32, .scratch = &f->scratch};
     f->rng = 5;

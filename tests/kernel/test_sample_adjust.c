@@ -136,7 +136,7 @@ static void test_equals_torch(void **state)
 
 struct fixture {
     msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_LEVELS];
+    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
     msgl_pool *pool;
     msgl_arena arena;
     msgl_exec exec;
@@ -147,8 +147,8 @@ static int setup(void **state)
     static struct fixture f;
     msgl_err err;
     f.top = msgl__cpu_level_detect();
-    for (int level = 0; level <= (int)f.top; level++) {
-        msgl__ops_init(&f.kernels[level], (msgl_cpu_level)level);
+    for (int level = 0; level <= f.top; level++) {
+        msgl__kernels_init_cpu(&f.kernels[level], level);
     }
     if (msgl__pool_create(2, &f.pool, &err) != 0) return -1;
     msgl__arena_init(&f.arena, msgl__pages_alloc(4 << 20), 4 << 20);
@@ -191,7 +191,7 @@ static void test_tokens(void **state)
         memcpy(l + c.vocab, c.logits, bytes);
         memcpy(l + 2 * c.vocab, c.logits, bytes);
         memcpy(before, l, sizeof l);
-        for (int d = 0; d < DRAWS * ((int)f->top + 1); d++) {
+        for (int d = 0; d < DRAWS * (f->top + 1); d++) {
             msgl_sample_row rows[3] = {c.row, c.row, c.row};
             int32_t index[] = {0, 1, 2}, tokens[3], status[3], alone, alone_status;
             rows[0].adjusts = rows[2].adjusts = false;

@@ -29,14 +29,13 @@ int msgl__bench_limits(const msgl_args *a)
     msgl__measure_limits(pool, level, &limits, 4);
     msgl__pool_destroy(pool);
     msgl_rows rows = {.format = a->format};
-    for (int l = 0; l <= (int)level; l++) {
-        const msgl_cell cells[] = {
-            msgl__cell_text("level", msgl__cpu_level_name((msgl_cpu_level)l)),
-            msgl__cell_int("threads", threads),
-            msgl__cell_real("read_gb_s", limits.read_gb_s, 1),
-            msgl__cell_real("f32_gflop_s", limits.f32_gflop_s[l], 0),
-            msgl__cell_real("bf16_gflop_s", limits.bf16_gflop_s[l], 0),
-            msgl__cell_real("int8_gop_s", limits.int8_gop_s[l], 0)};
+    for (int l = 0; l <= level; l++) {
+        const msgl_cell cells[] = {msgl__cell_text("level", msgl__cpu_level_name(l)),
+                                   msgl__cell_int("threads", threads),
+                                   msgl__cell_real("read_gb_s", limits.read_gb_s, 1),
+                                   msgl__cell_real("f32_gflop_s", limits.f32_gflop_s[l], 0),
+                                   msgl__cell_real("bf16_gflop_s", limits.bf16_gflop_s[l], 0),
+                                   msgl__cell_real("int8_gop_s", limits.int8_gop_s[l], 0)};
         msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
     }
     return MSGL_EXIT_OK;

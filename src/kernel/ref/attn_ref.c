@@ -7,7 +7,7 @@
 
 #include "core/attributes.h"
 #include "kernel/attn_internal.h"
-#include "kernel/kernel.h"
+#include "kernel/ladder.h"
 
 enum { BLOCK = 16 };
 
@@ -126,10 +126,9 @@ static const msgl__attn_ops REF = {.block = BLOCK,
                                    .fold = ref_fold,
                                    .write = ref_write};
 
-void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
+void msgl__attn_init_ref(msgl_attn_kernels *k)
 {
     *k = (msgl_attn_kernels){
-        .name = msgl__cpu_level_name(level),
         .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
         .latent_ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
         .expand = msgl__e4m3_expand_ref,
@@ -137,13 +136,4 @@ void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
         .scratch_size = msgl__attn_scratch_size,
         .gather = msgl__attn_gather_ref,
         .expanded = msgl__attn_expanded_ref};
-#if defined(__x86_64__)
-    if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);
-    if (level >= MSGL_CPU_AVX512) msgl__attn_init_avx512(k);
-    if (level >= MSGL_CPU_AVX512BF16) msgl__attn_init_avx512bf16(k);
-    if (level >= MSGL_CPU_AMX) msgl__attn_init_amx(k);
-#endif
-    // The driver expands tiles to bf16.
-    k->ops[MSGL_E4M3] = k->ops[MSGL_BF16];
-    k->latent_ops[MSGL_E4M3] = k->latent_ops[MSGL_BF16];
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain C reference of kernel family gemm, and the family's initialiser. Sums run over k one
-// element at a time.
+// Plain C reference of kernel family gemm. Sums run over k one element at a time.
 #include "kernel/gemm_kept.h"
-#include "kernel/kernel.h"
+#include "kernel/ladder.h"
 
 #include <string.h>
 
@@ -225,10 +224,9 @@ static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *sr
 
 static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);
 
-void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
+void msgl__gemm_init_ref(msgl_gemm_kernels *k)
 {
     *k = (msgl_gemm_kernels){
-        .name = msgl__cpu_level_name(level),
         .formats = FORMATS,
         .keep = msgl__gemm_keep,
         .keeps_order = true,
@@ -240,11 +238,4 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
         .heads_scratch = msgl__gemm_heads_scratch,
         .block_rows = 1024,
     };
-#if defined(__x86_64__)
-    if (level >= MSGL_CPU_AVX2) msgl__gemm_init_avx2(k);
-    if (level >= MSGL_CPU_AVX512) msgl__gemm_init_avx512(k);
-    if (level >= MSGL_CPU_AVX512VNNI) msgl__gemm_init_avx512vnni(k);
-    if (level >= MSGL_CPU_AVX512BF16) msgl__gemm_init_avx512bf16(k);
-    if (level >= MSGL_CPU_AMX) msgl__gemm_init_amx(k);
-#endif
 }

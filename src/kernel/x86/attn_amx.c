@@ -23,6 +23,7 @@
 #include "core/round.h"
 #include "kernel/x86/amx.h"
 #include "kernel/x86/attn_avx512.h"
+#include "kernel/x86/init.h"
 
 enum {
     TILE = MSGL_ATTN_TILE,

@@ -5,6 +5,8 @@
 
 #include "kernel/x86/attn_exp2.h"
 #include "kernel/x86/attn_rows.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 // As msgl__exp2_avx512, but 0 below -125: the exponent is added as an integer.
 static inline __m256 exp2_8(__m256 x)

@@ -2,6 +2,8 @@
 //
 // Family attn at level AVX-512: f32 products for every dtype of the pool, q in f32.
 #include "kernel/x86/attn_avx512_rows.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 static void write_row(int v_dim, const float *o, float f, float *out)
 {

@@ -11,6 +11,7 @@
 // few sets of the caches, and V need be unpacked only once. Both ways are the same products and
 // sums in the same order.
 #include "kernel/x86/attn_avx512_rows.h"
+#include "kernel/x86/init.h"
 
 enum { VALUE_ROWS = 8 }; // of a block that are multiplied with copied V at a time
 

@@ -12,6 +12,9 @@
 #include "core/round.h"
 #include "kernel/gemm_kept.h"
 #include "kernel/x86/amx.h"
+#include "kernel/x86/gemm.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 enum {
     TILE_BYTES = 1024,

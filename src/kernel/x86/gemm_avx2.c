@@ -3,6 +3,9 @@
 // Family gemm at level AVX2 (+ FMA, F16C): a panel of 16 features is two registers; bf16 weights
 // are widened to f32 by shifts, f16 by conversion. Packing transposes 8 x 8 squares.
 #include "kernel/gemm_kept.h"
+#include "kernel/x86/gemm.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 #include <assert.h>
 #include <immintrin.h>

@@ -4,6 +4,9 @@
 // they are; and packing by 16x16 transposition, which all levels above use too.
 #include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
+#include "kernel/x86/gemm.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 #include <assert.h>
 #include <immintrin.h>

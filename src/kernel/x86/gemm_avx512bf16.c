@@ -4,6 +4,9 @@
 // inputs and results as zero and rounds to nearest even.
 #include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
+#include "kernel/x86/gemm.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 #include <assert.h>
 #include <immintrin.h>

@@ -3,6 +3,9 @@
 // Family gemm at level AVX-512-VNNI: int8 weights by vpdpbusd; dtypes as at AVX-512.
 #include "kernel/gemm_kept.h"
 #include "kernel/vec.h"
+#include "kernel/x86/gemm.h"
+#include "kernel/x86/init.h"
+#include "kernel/x86/ops.h"
 
 #include <assert.h>
 

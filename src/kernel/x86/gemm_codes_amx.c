@@ -17,6 +17,7 @@
 #include "kernel/vec.h"
 #include "kernel/x86/amx.h"
 #include "kernel/x86/codes_bf16.h"
+#include "kernel/x86/gemm.h"
 
 enum {
     SQUARES = 16, // blocks of 32 rows whose sums wait while others pass a stretch: 64 KB

@@ -4,7 +4,7 @@
 // adds pairs, saturating beyond 32,767; |x| <= 127. Plain codes are unsigned, and several pairs fit
 // 16 bits: of 5 bits four steps' (31 * 127 * 2 * 4 is 31,496), of 6 bits two (32,004). Other
 // weights are multiplied as |w|, with w's sign given to x, a step at a time.
-#include "kernel/gemm_codes.h"
+#include "kernel/x86/gemm.h"
 
 #include <assert.h>
 #include <immintrin.h>

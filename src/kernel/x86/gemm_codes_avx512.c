@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Codes at level AVX-512: in 16 bits, of which vpmaddwd multiplies and adds pairs.
-#include "kernel/gemm_codes.h"
+#include "kernel/x86/gemm.h"
 
 #include <assert.h>
 #include <immintrin.h>

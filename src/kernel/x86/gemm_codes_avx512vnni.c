@@ -2,7 +2,7 @@
 //
 // Codes at level AVX-512-VNNI and above. vpdpbusd multiplies unsigned by signed bytes: activations
 // are x + 128, so that a sum begins with -128 times the sum of the weights.
-#include "kernel/gemm_codes.h"
+#include "kernel/x86/gemm.h"
 
 #include <assert.h>
 #include <immintrin.h>

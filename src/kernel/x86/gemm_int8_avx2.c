@@ -2,7 +2,7 @@
 //
 // int8 weights at level AVX2: the bytes of a line are taken apart into 16 bits, of which vpmaddwd
 // multiplies and adds pairs without saturating (vpmaddubsw would).
-#include "kernel/gemm_int8.h"
+#include "kernel/x86/gemm.h"
 
 #include <assert.h>
 

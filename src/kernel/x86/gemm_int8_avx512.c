@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // int8 weights at level AVX-512: as at AVX2, in registers of twice the width.
-#include "kernel/gemm_int8.h"
+#include "kernel/x86/gemm.h"
 #include "kernel/vec.h"
 
 #include <assert.h>

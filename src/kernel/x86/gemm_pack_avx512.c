@@ -4,7 +4,7 @@
 // 16-bit elements or one f32, so one transposition serves all dtypes. It reads each source line
 // once, in order, and writes whole lines; other dtypes of the source are converted first, in
 // pieces that stay in the L1 cache.
-#include "kernel/gemm_int8.h"
+#include "kernel/x86/gemm.h"
 
 #include <immintrin.h>
 #include <string.h>

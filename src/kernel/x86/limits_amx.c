@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel/limits_internal.h"
 #include "kernel/x86/amx.h"
+#include "kernel/x86/init.h"
 
 double msgl__limits_bf16_amx(long loops)
 {

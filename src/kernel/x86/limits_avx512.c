@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel/limits_internal.h"
+#include "kernel/x86/init.h"
 
 #include <immintrin.h>
 
