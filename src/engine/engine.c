@@ -169,13 +169,13 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     if (code == 0 && e->place.rank > 0) code = msgl__ranks_hear_plan(&e->place, &of_all, err);
     if (code == 0) code = check_files(e, o, &of_all, err);
-    if (code == 0 && !o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
+    if (code == 0) code = msgl__model_open(&e->model, o->model_dir, o->dummy_weight, err);
     if (code != 0) return code;
     msgl_memory_plan p = {
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
         .weight_format = e->model.kept
-                             ? "as in the file"
+                             ? (o->dummy_weight ? "as config.json says" : "as in the file")
                              : msgl__planned_format(&e->model.target.weights, false)->name,
         .step_bytes =
             arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
