@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/dummy_checkpoint.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,9 +148,11 @@ static void put_scales(making *m, const char *suffix, msgl_number number, float 
     put(m, suffix, type_of(number), &what, ndim, dims);
 }
 
-static float deviation_of_codes(int32_t bits)
+// Of codes less their zero points, which are middle - 1, middle or middle + 1: variance 2 / 3.
+static float deviation_of_codes(const msgl_dummy_scheme *s)
 {
-    return bits == 4 ? MSGL_DUMMY_CODES_4 : MSGL_DUMMY_CODES_8;
+    const float codes = s->bits == 4 ? MSGL_DUMMY_CODES_4 : MSGL_DUMMY_CODES_8;
+    return s->zeros ? sqrtf(codes * codes + 2 / 3.0f) : codes;
 }
 
 static int64_t groups_of(int64_t cols, int64_t group)
@@ -188,7 +191,8 @@ static void make_awq(making *m, int64_t rows, int64_t cols)
     const int64_t groups = groups_of(cols, m->s->group);
     put_codes(m, ".qweight", cols, rows / 8);
     put_zeros(m, ".qzeros", 0, groups, rows / 8);
-    put_scales(m, ".scales", MSGL_NUMBER_F16, MSGL_DUMMY_CODES_4, 2, (int64_t[]){groups, rows});
+    put_scales(m, ".scales", MSGL_NUMBER_F16, deviation_of_codes(m->s), 2,
+               (int64_t[]){groups, rows});
 }
 
 static void make_gptq(making *m, int64_t rows, int64_t cols)
@@ -197,7 +201,7 @@ static void make_gptq(making *m, int64_t rows, int64_t cols)
     const int32_t less = m->s->quantization.zeros == MSGL_ZEROS_PLAIN ? 0 : 1;
     put_codes(m, ".qweight", cols / per_word, rows);
     put_zeros(m, ".qzeros", less, groups, (rows + per_word - 1) / per_word);
-    put_scales(m, ".scales", MSGL_NUMBER_F16, deviation_of_codes(m->s->bits), 2,
+    put_scales(m, ".scales", MSGL_NUMBER_F16, deviation_of_codes(m->s), 2,
                (int64_t[]){groups, rows});
     if (m->s->ordered) put_order(m, ".g_idx", cols);
 }
@@ -207,7 +211,7 @@ static void make_packed(making *m, int64_t rows, int64_t cols)
     const int64_t groups = groups_of(cols, m->s->group), per_word = 32 / m->s->bits, two = 2;
     const msgl_dummy_content shape = {.kind = MSGL_DUMMY_SHAPE, .rows = rows, .cols = cols};
     put_codes(m, ".weight_packed", rows, (cols + per_word - 1) / per_word);
-    put_scales(m, ".weight_scale", m->s->scale, deviation_of_codes(m->s->bits), 2,
+    put_scales(m, ".weight_scale", m->s->scale, deviation_of_codes(m->s), 2,
                (int64_t[]){rows, groups});
     put(m, ".weight_shape", "I64", &shape, 1, &two);
     if (m->s->zeros) {
