@@ -266,6 +266,7 @@ static void fill_info(msgl_engine *e)
     i->page_size = i->cache.page_size;
     const msgl_products *products = &e->model.products;
     i->num_experts = products->num_experts > 0 ? products->experts[0]->experts.num_experts : 0;
+    i->embed_bytes = m->tie_embeddings ? 0 : msgl__weight_bytes(&e->model.embed);
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
     msgl__groups_describe(e, i->attention, sizeof i->attention);
