@@ -31,14 +31,26 @@ static bool matches_regex(const char *pattern, const char *module)
     return good;
 }
 
-// A name with * and ?, of the module or of some parts of its name. Example: of
+// Lists name hundreds of modules, and a model has thousands: most comparisons are these.
+static bool has_parts(const char *module, const char *parts)
+{
+    const size_t n = strlen(parts);
+    for (const char *at = module; n > 0 && (at = strstr(at, parts)) != NULL; at++) {
+        const bool begins = at == module || at[-1] == '.';
+        if (begins && (at[n] == '\0' || at[n] == '.')) return true;
+    }
+    return false;
+}
+
+// A name, maybe with * and ?, of the module or of some parts of its name. Example: of
 // model.layers.0.mlp.gate, "gate", "mlp", "mlp.gate" and "model.layers.*.mlp" are; "gat" is not.
 static bool matches_parts(const char *pattern, const char *module)
 {
     char part[MODULE_BYTES];
+    if (strpbrk(pattern, "*?[") == NULL) return has_parts(module, pattern);
     for (const char *from = module; from != NULL; from = strchr(from, '.')) {
         from += from > module;
-        for (const char *end = from; end != NULL;) {
+        for (const char *end = from[0] != '\0' ? from : NULL; end != NULL;) {
             end = strchr(end + 1, '.');
             const size_t n = end != NULL ? (size_t)(end - from) : strlen(from);
             if (n >= sizeof part) continue;

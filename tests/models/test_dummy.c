@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "models/dummy_checkpoint.h"
 #include "models/dummy_scheme.h"
 #include "models/folder.h"
@@ -342,12 +343,33 @@ static void test_refusals(void **state)
     }
 }
 
+// Every allocation may fail: that is an error then, and nothing else.
+static void test_no_memory(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    tiny t;
+    int rc = MSGL_ENOMEM, failed = 0;
+    if (make(&t, GPTQ("\"bits\": 4, \"desc_act\": true"), &err) != 0) fail_msg("%s", err.text);
+    for (uint64_t nth = 1; rc != 0; nth++, failed++) {
+        msgl__checkpoint_close(t.c);
+        t.c = NULL;
+        msgl__mem_fail_from(nth);
+        rc = msgl__dummy_checkpoint(&t.p, t.f.dir, LAYERS, &t.embed, &t.head, &t.c, &err);
+        msgl__mem_fail_from(0);
+        if (rc != 0) assert_int_equal(rc, MSGL_ENOMEM);
+        if (rc != 0) assert_null(t.c);
+    }
+    assert_true(failed > 20);
+    end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),    cmocka_unit_test(test_ggml),
         cmocka_unit_test(test_experts),  cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
