@@ -164,7 +164,7 @@ def status(rows, commit, sections):
         print(f"{machine}, commit {commit}")
         for s in sections:
             end = ends.get(s)
-            print(f"  {s:10} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
+            print(f"  {s:13} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
         judged = [(r, met(r["figure"], r["variant"], float(r["value"]))) for r in here]
         missed = [r for r, is_met in judged if is_met is False]
         print(f"  {sum(is_met is True for _, is_met in judged)} figures met, {len(missed)} missed"
