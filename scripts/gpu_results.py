@@ -69,6 +69,24 @@ for clients, asked, peer in (
             (HIGHER, LOWER, LOWER, LOWER, LOWER), asked, peer):
         ASKED["serve", f"14B {clients} clients, {what}"] = (least, theirs, way)
 ASKED["serve", "14B 64 clients without max_tokens, share of the tok/s with it"] = (90, None, HIGHER)
+# Packed weights, in times bf16's speed on the card, both in one run; or a share of the memory's speed.
+for forms, asked in (
+        ("14B int4", {1: 2.6, 8: 2.4, 64: 1.65, 256: 1.1}), ("14B int4 gptq", {1: 2.6, 8: 2.4, 64: 1.65, 256: 1.1}),
+        ("14B int4 g32", {1: 2.35, 8: 2.2, 64: 1.55}), ("14B fp8 blocks", {1: 1.65, 8: 1.6, 64: 1.55, 256: 1.35}),
+        ("14B fp8 channel", {1: 1.65, 8: 1.6, 64: 1.55, 256: 1.35}),
+        ("14B fp8 tensor", {1: 1.65, 8: 1.6, 64: 1.55, 256: 1.35}), ("14B int8", {8: 1.6, 64: 1.3}),
+        ("14B w8a8", {8: 1.6, 64: 1.3}), ("30B-A3B int4", {1: 1.7, 8: 2.2, 64: 2.3}),
+        ("30B-A3B fp8", {1: 1.4, 8: 1.6, 64: 1.7}), ("gpt-oss-20b mxfp4", {1: 0.7, 64: 0.7}),
+        ("8B Q4_K_M", {1: 0.75}), ("8B Q6_K", {1: 0.75}), ("8B Q8_0", {1: 0.75})):
+    for batch, least in asked.items():
+        ASKED["quant decode", f"{forms} bs={batch}"] = (least, None, HIGHER)
+for forms, least in (("14B int4 16x1024", 1), ("14B int4 gptq 16x1024", 1), ("14B int4 g32 16x1024", 1),
+                     ("14B fp8 blocks 16x1024", 1.5), ("14B fp8 channel 16x1024", 1.5),
+                     ("14B fp8 tensor 16x1024", 1.5), ("30B-A3B fp8 16x1024", 1.4), ("8B Q4_K_M 1x2048", 0.9),
+                     ("8B Q6_K 1x2048", 0.9), ("8B Q8_0 1x2048", 0.9)):
+    ASKED["quant prefill", forms] = (least, None, HIGHER)
+for clients, least in ((8, 1.45), (64, 1.35), (256, 1.35)):
+    ASKED["quant serve", f"14B fp8 {clients} clients"] = (least, None, HIGHER)
 # Two GPUs, against one of them in the same run.
 for what, times in (("decode step, 14B bs=1, 2 GPUs", 1.7), ("decode step, 14B bs=64, 2 GPUs", 1.65),
                     ("decode step, 14B bs=256, 2 GPUs", 1.65), ("decode step, 32B, 1k before bs=64, 2 GPUs", 1.7),
@@ -146,7 +164,7 @@ def status(rows, commit, sections):
         print(f"{machine}, commit {commit}")
         for s in sections:
             end = ends.get(s)
-            print(f"  {s:10} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
+            print(f"  {s:13} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
         judged = [(r, met(r["figure"], r["variant"], float(r["value"]))) for r in here]
         missed = [r for r, is_met in judged if is_met is False]
         print(f"  {sum(is_met is True for _, is_met in judged)} figures met, {len(missed)} missed"

@@ -67,7 +67,8 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_options, dummy_weight),
         .commands = MSGL_CMD_ENGINE,
         .group = "model",
-        .help = "fill random weights instead of reading any (needs only config.json)",
+        .help = "fill random weights instead of reading any (needs only config.json, whose "
+                "quantization_config says which are packed, and how)",
     },
     {
         .name = "is-embedding",

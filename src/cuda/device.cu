@@ -110,6 +110,13 @@ static void cuda_copy_out(msgl_device *base, void *host_dst, const void *src, si
     TRY(d, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
 }
 
+static void cuda_copy(msgl_device *base, void *dst, const void *src, size_t bytes)
+{
+    msgl_cuda_device *d = (msgl_cuda_device *)base;
+    if (bytes == 0) return;
+    TRY(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream));
+}
+
 static void cuda_inputs_begin(msgl_device *base)
 {
     msgl__cuda_copies_begin((msgl_cuda_device *)base);
@@ -234,11 +241,11 @@ static void cuda_destroy(msgl_device *base)
 }
 
 static const msgl_device_ops CUDA_OPS = {
-    cuda_alloc,       cuda_free,      cuda_host_alloc,   cuda_host_free,     cuda_available,
-    cuda_submit,      cuda_copy_in,   cuda_copy_out,     cuda_record,        cuda_inputs_begin,
-    cuda_arm,         cuda_wait,      cuda_gather,       cuda_take_tokens,   cuda_fill_normal,
-    cuda_graph_begin, cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_time_ms,
-    cuda_destroy,
+    cuda_alloc,        cuda_free,        cuda_host_alloc, cuda_host_free,    cuda_available,
+    cuda_submit,       cuda_copy_in,     cuda_copy_out,   cuda_copy,         cuda_record,
+    cuda_inputs_begin, cuda_arm,         cuda_wait,       cuda_gather,       cuda_take_tokens,
+    cuda_fill_normal,  cuda_graph_begin, cuda_graph_end,  cuda_graph_launch, cuda_graph_destroy,
+    cuda_time_ms,      cuda_destroy,
 };
 
 int msgl__cuda_device_count(msgl_err *reason)

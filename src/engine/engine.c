@@ -168,13 +168,13 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     if (code == 0 && e->place.rank > 0) code = msgl__ranks_hear_plan(&e->place, &of_all, err);
     if (code == 0) code = check_files(e, o, &of_all, err);
-    if (code == 0 && !o->dummy_weight) code = msgl__model_open(&e->model, o->model_dir, err);
+    if (code == 0) code = msgl__model_open(&e->model, o->model_dir, o->dummy_weight, err);
     if (code != 0) return code;
     msgl_memory_plan p = {
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
         .weight_format = e->model.kept
-                             ? "as in the file"
+                             ? (o->dummy_weight ? "as config.json says" : "as in the file")
                              : msgl__planned_format(&e->model.target.weights, false)->name,
         .step_bytes =
             arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
@@ -265,6 +265,7 @@ static void fill_info(msgl_engine *e)
     i->page_size = i->cache.page_size;
     const msgl_products *products = &e->model.products;
     i->num_experts = products->num_experts > 0 ? products->experts[0]->experts.num_experts : 0;
+    i->embed_bytes = m->tie_embeddings ? 0 : msgl__weight_bytes(&e->model.embed);
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
     msgl__groups_describe(e, i->attention, sizeof i->attention);

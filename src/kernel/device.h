@@ -34,6 +34,7 @@ typedef struct msgl_device_ops {
     // From within work, in its order: copies, and marking an event as reached.
     void (*copy_in)(msgl_device *d, void *dst, const void *host_src, size_t bytes);
     void (*copy_out)(msgl_device *d, void *host_dst, const void *src, size_t bytes);
+    void (*copy)(msgl_device *d, void *dst, const void *src, size_t bytes); // both device memory
     void (*record)(msgl_device *d, int32_t event);
     // From here to graph_launch, work issues nothing but copy_in: these are the graph's inputs,
     // which may cross to the device while it still does what came before, and are in their places

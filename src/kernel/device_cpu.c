@@ -155,6 +155,7 @@ static const msgl_device_ops CPU_OPS = {
     .submit = cpu_submit,
     .copy_in = cpu_copy,
     .copy_out = cpu_copy,
+    .copy = cpu_copy,
     .record = cpu_record,
     .arm = cpu_arm,
     .wait = cpu_wait,

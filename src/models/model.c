@@ -6,6 +6,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "models/arch.h"
+#include "models/dummy_checkpoint.h"
 
 void msgl__model_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                         msgl_cache_specs *out)
@@ -89,7 +90,7 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     msgl__products_add(&m->products, &m->lm_head, &logits);
 }
 
-int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
+static int open_files(msgl_model *m, const char *dir, msgl_err *err)
 {
     const int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
     if (code != 0) return code;
@@ -98,6 +99,22 @@ int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err)
                              m->cfg.arch->renamed[i].other);
     }
     msgl__weights_choose_form(&m->plan, m->checkpoint);
+    return 0;
+}
+
+static int open_dummy(msgl_model *m, const char *dir, msgl_err *err)
+{
+    const msgl_weight *head = m->cfg.tie_embeddings ? &m->embed : &m->lm_head.w;
+    m->dummy = true;
+    msgl__weights_choose_form(&m->plan, NULL);
+    return msgl__dummy_checkpoint(&m->plan, dir, m->cfg.num_layers, &m->embed, head, &m->checkpoint,
+                                  err);
+}
+
+int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err)
+{
+    const int code = dummy ? open_dummy(m, dir, err) : open_files(m, dir, err);
+    if (code != 0 || m->checkpoint == NULL) return code;
     const int checked = msgl__weights_check(&m->plan, m->checkpoint, err);
     if (checked != 0) return checked;
     const int kept = msgl__weights_keep(&m->plan, m->checkpoint, err);
@@ -115,10 +132,8 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 {
     msgl__weight_plan_place(&m->plan, region);
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    if (m->checkpoint == NULL) msgl__weights_choose_form(&m->plan, NULL);
-    const int code = m->checkpoint == NULL
-                         ? msgl__weights_dummy(&m->plan, x, progress, ctx, err)
-                         : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
+    const int code = m->dummy ? msgl__weights_dummy(&m->plan, m->checkpoint, x, progress, ctx, err)
+                              : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
     msgl__checkpoint_close(m->checkpoint);
     m->checkpoint = NULL;
     msgl__weight_plan_free(&m->plan);

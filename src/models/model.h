@@ -35,6 +35,7 @@ typedef struct msgl_model {
     msgl_weight *parts;           // of weights with several; owned
     struct msgl_kept_form *forms; // of weights that are kept; owned
     bool kept;                    // some weights are as the file has them
+    bool dummy;                   // weights are random, and so is what the checkpoint has
     msgl_checkpoint *checkpoint;  // from msgl__model_open to msgl__model_load; else NULL
 } msgl_model;
 
@@ -59,10 +60,11 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
                               const char *norm, const char *head, bool norm_plus_one);
 
 // Opens DIR's checkpoint and checks that it has all weights, in forms that can be read. What is
-// wrong with it is known before any memory is taken.
-int msgl__model_open(msgl_model *m, const char *dir, msgl_err *err);
+// wrong with it is known before any memory is taken. dummy: no file is read but config.json, whose
+// quantization_config says which weights are packed, and how.
+int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err);
 // Fills the weights in `region` (zeroed, m->plan.bytes): from the checkpoint that is open, and then
-// is closed, or with random values where none is.
+// is closed, or with random values.
 int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,
                      void *ctx, msgl_err *err);
 

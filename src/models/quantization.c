@@ -262,6 +262,7 @@ static const struct {
     {"bitsandbytes", read_nothing},
     {"hqq", read_nothing},
     {"torchao", read_nothing},
+    {"gguf", read_nothing}, // of weights that are made up (models/dummy_scheme.h); files say it
 };
 
 // MLX names no method. Modules that differ in bits say so by their shapes.

@@ -317,8 +317,7 @@ bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t)
     return w->by_columns && t->packing.form == NULL;
 }
 
-// Dimensions that its tensor has to have; how many.
-static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
+int32_t msgl__wanted_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
         shape[0] = (w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows) / w->taps;
@@ -356,7 +355,7 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                              c->format->types);
     }
     int64_t expected[3];
-    const int32_t ndim = expected_shape(w, t, expected);
+    const int32_t ndim = msgl__wanted_shape(w, t, expected);
     if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
         char found[80], want_shape[48];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
@@ -573,6 +572,14 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
         }
         msgl__arena_reset(x->scratch);
     }
+}
+
+void msgl__load_weight(const msgl_load_item *items, size_t n, msgl_exec *x)
+{
+    void *stage = msgl__malloc(stage_bytes(items, n));
+    if (stage == NULL) x->status = MSGL_ENOMEM;
+    for (size_t i = 0; i < n && x->status == 0; i++) load_rows(&items[i], stage, x);
+    msgl__free(stage);
 }
 
 uint64_t msgl__load_items(const msgl_weight_plan *p, const msgl_checkpoint *c,

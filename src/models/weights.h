@@ -202,6 +202,10 @@ void msgl__plan_lay_out(msgl_weight_plan *p, size_t first);
 // rows lie along the sum always.
 bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t);
 
+// The dimensions that the tensor has to have, t being it or one that is packed or not as it is;
+// returns how many.
+int32_t msgl__wanted_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3]);
+
 // The format of a weight that does not stay as its file has it; exact: choices depend on it.
 const msgl_wformat *msgl__planned_format(const msgl_weight_formats *f, bool exact);
 
@@ -248,6 +252,10 @@ typedef struct msgl_load_item {
 uint64_t msgl__load_items(const msgl_weight_plan *p, const msgl_checkpoint *c,
                           msgl_load_item *items);
 
+// Fills a placed weight, or rows of it, from the n tensors that it wants, whose `want` and `tensor`
+// are given. Reads all at once: for tensors that are in memory.
+void msgl__load_weight(const msgl_load_item *items, size_t n, msgl_exec *x);
+
 // Far enough ahead to keep a disk busy, near enough to stay in the page cache.
 #define MSGL_READ_AHEAD ((uint64_t)64 << 20)
 // While `done` bytes of the n items are packed: the end of the items from `first` on that the disk
@@ -257,7 +265,9 @@ size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uin
 
 // Fills them with deterministic random values of standard deviation 0.02 (norms: 1, biases: 0;
 // p->collapsed: routers 0, which makes all scores equal, and of equal ones the first are chosen).
-int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progress progress,
-                        void *ctx, msgl_err *err);
+// c: NULL, or the one of msgl__dummy_checkpoint that the plan was kept by, whose packed tensors
+// make up their weights; those of equal shape have the same values.
+int msgl__weights_dummy(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
+                        msgl_load_progress progress, void *ctx, msgl_err *err);
 
 #endif

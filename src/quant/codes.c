@@ -37,11 +37,11 @@ void msgl__codes_scale(const msgl_codes *c, const msgl_code_block *b, int32_t gr
         one_level(c, b, group, scale, offset);
         return;
     }
-    const float d = msgl__f16_to_f32((uint16_t)b->d), dmin = msgl__f16_to_f32((uint16_t)b->dmin);
+    const float d = msgl__f16_to_f32((uint16_t)b->d);
     if (c->scaling == MSGL_SCALING_I8) {
         *scale = d * (float)(int8_t)b->c[group];
     } else {
         *scale = d * (float)b->c[group];
-        *offset = -(dmin * (float)b->e[group]);
+        *offset = -(msgl__f16_to_f32((uint16_t)b->dmin) * (float)b->e[group]);
     }
 }

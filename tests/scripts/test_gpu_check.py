@@ -12,7 +12,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "attn", "sanitize"]
+SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "quant_decode", "quant_prefill",
+            "quant_serve", "attn", "sanitize"]
 PROGRAMS = "cuda_engine\ncuda_gemm\tmemcheck --quick\tracecheck --quick --own\ncuda_moe\tmemcheck --quick\n"
 # Rows of every `minisgl bench` command at once: a section reads the fields that it knows.
 ATTN = "\n".join('{"backend":"%s","phase":"%s","shape":"%s","page_size":%d,"layer_ms":%g,"graph_ms":%g,"gb_per_s":1700,'
@@ -25,10 +26,14 @@ ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_pe
        '"gap_max_ms":9,"client_core_pct":2,"gb_per_s":3570,"experts_hit":64}')
 MINISGL = f"""#!/bin/sh
 case "$*" in
+"bench serve"*-fp8*) echo '{ROW}' | sed 's/"output_tok_per_s":5/"output_tok_per_s":8/' ;;
 "bench serve"*--open-ended*) echo '{ROW}' | sed 's/"clients":8/"clients":64/; s/"output_tok_per_s":5/"output_tok_per_s":4/' ;;
 "bench serve"*) echo '{ROW}'; echo '{ROW}' | sed 's/"clients":8/"clients":64/' ;;
 "bench attn"*delta*) echo '{ATTN}' ;;
 "bench prefill"*v2-lite*--routing\ collapsed*) echo '{ROW}' | sed 's/"ms":1/"ms":2.4/; s/"experts_hit":64/"experts_hit":6/' ;;
+"bench decode"*-awq*) echo '{ROW}' | sed 's/"ms_per_step":MS/"ms_per_step":0.24/' ;;
+"bench decode"*-fp8-*) echo '{ROW}'; echo '{ROW}' | sed 's/"batch":8/"batch":9/' ;;
+"bench prefill"*-q6-k*) echo '{ROW}' | sed 's/"tok_per_s":6/"tok_per_s":3/' ;;
 bench*) echo '{ROW}' ;;
 *) echo "the same answer" ;;
 esac
@@ -92,12 +97,24 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("| linear attention | delta prefill 1x4096 | 290 | us | 300 | 614 | yes |", out)
         self.assertIn("| linear attention | delta decode 1 | 2.5 | us | 1.9 | 1.9 | NO |", out)
         self.assertIn("| FP8 cache, times bf16's speed | fa 64x8192 32/8 page=16 | 1.8 | x | 1.7 |  | yes |", out)
+        self.assertIn("| quant decode, ms_per_step | 14B bf16 bs=8 | 0.6 | ms |", out)
+        self.assertIn("| quant decode | 14B int4 bs=8 | 2.5 | x | 2.4 |  | yes |", out)
+        self.assertIn("| quant decode | 14B fp8 blocks bs=8 | 1 | x | 1.6 |  | NO |", out)
+        self.assertNotIn("| quant decode | 14B fp8 blocks bs=9 |", out)  # without a row of bf16 beside it
+        self.assertNotIn("| share |", out)  # of a card whose memory's speed is not known
+        self.assertIn("| quant prefill | 8B Q6_K 1x2048 | 0.5 | x | 0.9 |  | NO |", out)
+        self.assertIn("| quant serve | 14B fp8 8 clients | 1.6 | x | 1.45 |  | yes |", out)
         self.assertNotIn("speed | fi", out)  # without a row of bf16 beside it
         self.assertNotIn("best of fa, fi 64x8192 32/8 fp8", out)
         out = self.status(code=0)
         for section in SECTIONS:
             self.assertRegex(out, rf"{section} +20.*green")
         self.assertIn("offline, 14B: 5", out)  # a figure missed is named, and no failure
+
+    def test_shares_of_a_known_memory(self):
+        self.script(self.tools / "nvidia-smi", "#!/bin/sh\necho 'NVIDIA H200, 1.0, 1 MiB'\n")
+        out = self.check(self.bundle("aaaaaaa11"), "quant_decode")
+        self.assertIn("| quant decode | gpt-oss-20b mxfp4 bs=8 | 0.8302 | share |", out)
 
     def test_two_gpus_against_one(self):
         tree = self.dir / "two"

@@ -40,8 +40,9 @@ int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, d
 // the flags say otherwise, this length and pool (in tokens; 0: as always).
 int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_llm **out,
                      msgl_err *err);
-// Bytes of weights that a step of a model reads: those of experts that no token goes to are not.
-double msgl__bench_weights(size_t weight_bytes, const msgl_expert_hits *hits);
+// Bytes of weights that a step of a model reads: all but the embedding's, of which it looks up a
+// row for each token, and those of experts that no token goes to.
+double msgl__bench_weights(const msgl_engine_info *info, const msgl_expert_hits *hits);
 // The column of models with experts: how many of a layer's the step's tokens go to, in the mean.
 msgl_cell msgl__cell_hits(const msgl_expert_hits *hits);
 // Closes; the exit code.

@@ -98,7 +98,7 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
     msgl_get_info(b->llm, &info);
     const double median = msgl__median(ms, (size_t)repeat);
     const double slots = ((double)info.num_pages + 1) * info.page_size;
-    const double bytes = msgl__bench_weights(info.weight_bytes, &hits) +
+    const double bytes = msgl__bench_weights(msgl__engine_info(msgl__llm_engine(b->llm)), &hits) +
                          batch * (prompt_len + steps / 2.0) * (double)info.kv_bytes / slots;
     msgl_cell cells[9] = {msgl__cell_text("phase", "decode"),
                           msgl__cell_int("batch", batch),

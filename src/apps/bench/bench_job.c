@@ -164,10 +164,10 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
     return rc;
 }
 
-double msgl__bench_weights(size_t weight_bytes, const msgl_expert_hits *hits)
+double msgl__bench_weights(const msgl_engine_info *info, const msgl_expert_hits *hits)
 {
     const double steps = hits->steps > 0 ? (double)hits->steps : 1;
-    return (double)weight_bytes - hits->unread_bytes / steps;
+    return (double)(info->weight_bytes - info->embed_bytes) - hits->unread_bytes / steps;
 }
 
 msgl_cell msgl__cell_hits(const msgl_expert_hits *hits)

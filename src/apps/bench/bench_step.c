@@ -217,11 +217,11 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
-                  msgl__bench_weights(b->info->weight_bytes, &prompts), &prompts);
+                  msgl__bench_weights(b->info, &prompts), &prompts);
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
               msgl__median(decode_ms, (size_t)repeat), batch,
-              msgl__bench_weights(b->info->weight_bytes, &answers) + batch * kv, &answers);
+              msgl__bench_weights(b->info, &answers) + batch * kv, &answers);
     return 0;
 }
 
