@@ -56,8 +56,10 @@ static int make(tiny *t, const char *quantization, msgl_err *err)
     folder_write_json(&t->f, "config.json", config);
     json_decref(config);
     msgl__kernels_init_cpu(&t->k, MSGL_CPU_REF);
-    const msgl_weight_formats formats = {
-        .kernels = &t->k.gemm, .dtype = MSGL_BF16, .converted = MSGL_W_BF16, .keeps = true};
+    const msgl_weight_formats formats = {.kernels = &t->k.gemm,
+                                         .dtype = MSGL_BF16,
+                                         .converted = &t->k.gemm.formats[MSGL_W_BF16],
+                                         .keeps = true};
     msgl__weight_plan_init(&t->p, &formats, err);
     plan(t, &t->embed, "model.embed_tokens.weight");
     plan(t, &t->head, "lm_head.weight");
