@@ -67,10 +67,17 @@ static bool allows_number(const msgl_setting *s, double v)
     return !beyond(s, v) || (!s->unset && v == s->preset);
 }
 
+// Whether it may be the name of something that who reads it knows.
+static bool is_name(const char *text)
+{
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    return n > 0 && text[n] == '\0';
+}
+
 static bool allows_text(const msgl_setting *s, const char *text)
 {
     if (text == NULL) return s->preset_text == NULL;
-    return s->choices == NULL || s->more || one_of(s->choices, text);
+    return s->choices == NULL || (s->more && is_name(text)) || one_of(s->choices, text);
 }
 
 // The line that flag, variable and C API have in common.

@@ -55,7 +55,7 @@ typedef struct msgl_setting {
     size_t offset, size;     // of the member
     double min, max;         // of a number
     const char *choices;     // of a text: "a|b|c"; NULL: any
-    bool more;               // other texts are checked by who reads them
+    bool more;               // other names in [a-z0-9_] are checked by who reads them
     double preset;           // default of a number or flag; always allowed, also beyond min..max
     const char *preset_text; // default of a text
     bool unset;              // the default says "not given": it cannot be asked for
