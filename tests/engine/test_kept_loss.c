@@ -3,7 +3,8 @@
 // What products of kept blocks cost: models in blocks of each type, on 1,024 positions, from the
 // same models in exact arithmetic (--dtype float32, which gguf_blocks compares with matrices of f32
 // to the bit, and those with transformers in parity). In full, all types at the levels that differ,
-// whose figures are printed for bench/kept_forms.py.
+// whose figures are printed for bench/kept_forms.py. With TEST_DEVICE, which tests/cuda sets, a device's
+// answers to the same prompt from the CPU's exact ones.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +24,11 @@
 #include "utils/gguf_writer.h"
 #include "utils/random.h"
 #include "utils/random_blocks.h"
+
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
+#define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
 
 // The layout of Qwen3, with rows of 512 and of 1,024.
 enum { POSITIONS = 1024, VOCAB = 256, WIDTH = 512, INNER = 1024, LAYERS = 2, HEADS = 8 };
@@ -152,10 +158,13 @@ static void write_model(const char *path, const ggml_type *type, float scale, bo
     free(bytes.p);
 }
 
-// Log-probabilities [POSITIONS, VOCAB]; level: NULL, the best one.
-static float *run(const char *path, const char *dtype, const char *level)
+// Log-probabilities [POSITIONS, VOCAB]; level: of the CPU, NULL: the best one.
+static float *run(const char *path, const char *dtype, const char *level, const char *device)
 {
-    const harness_target target = {.threads = 2, .level = level};
+    const harness_target target = {.threads = 2,
+                                   .level = level,
+                                   .device = device,
+                                   .attention = strcmp(device, "cpu") == 0 ? NULL : "auto"};
     msgl_options cfg = harness_config_for(path, dtype, &target);
     int32_t ids[POSITIONS];
     uint64_t seed = 1;
@@ -200,10 +209,9 @@ static bool in_full(void)
 // A type's model at a level, from the exact one. Blocks that are no codes are multiplied by
 // activations as they are, and at level AMX codes by bf16 ones; elsewhere those have 8 bits.
 static void check_level(const char *path, const ggml_type *type, const float *want,
-                        msgl_cpu_level level)
+                        const char *name)
 {
-    const char *name = msgl__cpu_level_name(level);
-    float *got = run(path, "bfloat16", name);
+    float *got = run(path, "bfloat16", name, "cpu");
     const loss l = loss_of(want, got, POSITIONS, VOCAB);
     free(got);
     if (in_full()) printf("%s,%s,%.3g,%.3g,%.4f\n", type->name, name, l.kl, l.worst, l.same_choice);
@@ -214,10 +222,10 @@ static void check_level(const char *path, const ggml_type *type, const float *wa
 static float *make_model(const char *path, const ggml_type *type, bool mixture)
 {
     write_model(path, type, 1, mixture);
-    float *first = run(path, "float32", NULL);
+    float *first = run(path, "float32", NULL, "cpu");
     write_model(path, type, scale_of(first), mixture);
     free(first);
-    float *want = run(path, "float32", NULL);
+    float *want = run(path, "float32", NULL, "cpu");
     assert_true(fabs(entropy_of(want, 1) - 2) < 0.01);
     return want;
 }
@@ -234,10 +242,9 @@ static bool measured(msgl_cpu_level level)
 // good, which no precision below exact arithmetic's avoids: such positions are counted, and the
 // mean is that of the others.
 static void check_mixture(const char *path, const ggml_type *type, const float *want,
-                          msgl_cpu_level level)
+                          const char *name, const char *device)
 {
-    const char *name = msgl__cpu_level_name(level);
-    float *got = run(path, "bfloat16", name);
+    float *got = run(path, "bfloat16", ON_CPU ? name : NULL, device);
     int elsewhere = 0;
     double kl = 0;
     for (int t = 0; t < POSITIONS; t++) {
@@ -252,6 +259,20 @@ static void check_mixture(const char *path, const ggml_type *type, const float *
     if (elsewhere > POSITIONS / 10 || kl > 2e-3) fail_msg("experts in %s, %s", type->name, name);
 }
 
+// On a device activations have 16 bits between all layers too.
+static void check_device(const char *path, const ggml_type *type, const float *want, bool mixture)
+{
+    if (mixture) {
+        check_mixture(path, type, want, TEST_DEVICE, TEST_DEVICE);
+        return;
+    }
+    float *got = run(path, "bfloat16", NULL, TEST_DEVICE);
+    const loss l = loss_of(want, got, POSITIONS, VOCAB);
+    free(got);
+    printf("%s,%s,%.3g,%.3g,%.4f\n", type->name, TEST_DEVICE, l.kl, l.worst, l.same_choice);
+    if (l.kl > 2e-3) fail_msg("%s: KL %g", type->name, l.kl);
+}
+
 static void check_type(const ggml_type *type, bool mixture)
 {
     char path[] = "/tmp/minisgl-kept-XXXXXX";
@@ -259,10 +280,13 @@ static void check_type(const ggml_type *type, bool mixture)
     assert_true(file >= 0);
     close(file);
     float *want = make_model(path, type, mixture);
-    for (int level = 0; level <= msgl__cpu_level_detect(); level++) {
+    for (int level = 0; ON_CPU && level <= msgl__cpu_level_detect(); level++) {
         if (!measured(level)) continue;
-        (mixture ? check_mixture : check_level)(path, type, want, level);
+        const char *name = msgl__cpu_level_name(level);
+        if (mixture) check_mixture(path, type, want, name, "cpu");
+        if (!mixture) check_level(path, type, want, name);
     }
+    if (!ON_CPU) check_device(path, type, want, mixture);
     free(want);
     remove(path);
 }
