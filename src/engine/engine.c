@@ -250,8 +250,12 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (code != 0) return code;
     e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
-    code = msgl__model_load(&e->model, region, &e->exec, o->progress != NULL ? on_load : NULL, &p,
-                            err);
+    msgl_exec x = e->exec;
+    if (e->loaders != NULL) x.pool = e->loaders;
+    code = msgl__model_load(&e->model, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
+    e->exec.status = x.status;
+    if (e->loaders != NULL) msgl__pool_destroy(e->loaders);
+    e->loaders = NULL;
     return code;
 }
 
@@ -324,10 +328,20 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
     code = plugin->open(&options, &e->device, &e->device_props, err);
     if (code != 0) return code;
     int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / (here * o->dp_size);
-    if (!e->device->on_host || threads < 1) threads = 1; // the device computes
-    code = msgl__pool_create(threads, &e->threads, err);
-    if (code == 0) msgl__pool_set_heartbeat(e->threads, heartbeat);
-    return code;
+    if (threads < 1) threads = 1;
+    if (e->device->on_host) {
+        code = msgl__pool_create(threads, &e->threads, err);
+        if (code == 0) msgl__pool_set_heartbeat(e->threads, heartbeat);
+        return code;
+    }
+    // The device computes; the host's cores read weights, whose layouts they change, and are done.
+    enum { MOST = 16 }; // more are not faster than memory
+    code = msgl__pool_create(1, &e->threads, err);
+    if (code == 0) code = msgl__pool_create(threads < MOST ? threads : MOST, &e->loaders, err);
+    if (code != 0) return code;
+    msgl__pool_set_heartbeat(e->threads, heartbeat);
+    msgl__pool_set_heartbeat(e->loaders, heartbeat);
+    return 0;
 }
 
 static void choose_limits(msgl_engine *e, const msgl_options *o)
@@ -608,6 +622,7 @@ void msgl__engine_destroy(msgl_engine *e)
     }
     if (e->device != NULL) e->device->ops->destroy(e->device);
     if (e->threads != NULL) msgl__pool_destroy(e->threads);
+    if (e->loaders != NULL) msgl__pool_destroy(e->loaders);
     msgl__model_free(&e->model);
     msgl__free(e);
 }

@@ -139,6 +139,7 @@ struct msgl_engine {
     msgl_runner runner;
     msgl_kernels kernels;
     msgl_pool *threads;
+    msgl_pool *loaders; // of weights, for a device that computes; NULL: threads, or they are done
     msgl_rank_place place; // of several ranks; else size 0
     msgl_group_member *member;
     msgl_comm alone, *comm; // alone, or of several ranks
