@@ -20,6 +20,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .name = "cuda",
         .formats = msgl__cuda_formats,
         .keep = msgl__cuda_keep,
+        .keeps_order = true,
         .embed = msgl__cuda_embed,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,

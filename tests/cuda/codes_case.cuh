@@ -26,6 +26,29 @@ static inline msgl_wformat format_of_codes(const msgl_blocks *b)
     return f;
 }
 
+// An order of k columns, shuffled, in runs of 32 places that are partly empty. The caller frees it.
+static inline msgl_column_order *draw_order(int k, uint64_t *seed)
+{
+    std::vector<int32_t> columns((size_t)k), places;
+    for (int i = 0; i < k; i++) columns[(size_t)i] = i;
+    for (int i = k - 1; i > 0; i--) {
+        std::swap(columns[(size_t)i], columns[rng_next(seed) % (uint64_t)(i + 1)]);
+    }
+    for (size_t at = 0; at < columns.size();) {
+        const size_t most = std::min((size_t)32, columns.size() - at);
+        const size_t some = 1 + (size_t)(rng_next(seed) % most);
+        places.insert(places.end(), columns.begin() + (ptrdiff_t)at,
+                      columns.begin() + (ptrdiff_t)(at + some));
+        places.insert(places.end(), 32 - some, -1);
+        at += some;
+    }
+    const size_t bytes = places.size() * sizeof(int32_t);
+    msgl_column_order *order = (msgl_column_order *)malloc(sizeof *order + bytes);
+    order->num = (int32_t)places.size();
+    memcpy(order->columns, places.data(), bytes);
+    return order;
+}
+
 static inline msgl_wformat format_of_int8(void)
 {
     msgl_wformat f = {};
@@ -57,12 +80,15 @@ struct rows_of {
 static inline void draw_codes(rows_of *m, uint64_t *seed)
 {
     const msgl_blocks *b = m->format->blocks;
+    const msgl_column_order *order = m->format->order;
+    const int places = msgl__codes_row_places(m->format, m->k);
     msgl_codes_row l;
-    if (!msgl__codes_row_of(b, m->k, &l)) {
-        printf("%s: no rows of %d\n", b->name, m->k);
+    if (!msgl__codes_row_of(b, places, &l)) {
+        printf("%s: no rows of %d\n", b->name, places);
         exit(1);
     }
-    std::vector<uint8_t> file((size_t)(m->k / b->elements) * (size_t)b->bytes);
+    std::vector<uint8_t> file((size_t)(places / b->elements) * (size_t)b->bytes);
+    std::vector<float> values((size_t)places);
     m->bytes.resize((size_t)m->n * l.bytes);
     for (int r = 0; r < m->n; r++) {
         uint8_t *to = m->bytes.data() + (size_t)r * l.bytes;
@@ -70,9 +96,16 @@ static inline void draw_codes(rows_of *m, uint64_t *seed)
             memcpy(to, to - (size_t)m->drawn * l.bytes, l.bytes);
             continue;
         }
-        code_row_draw(seed, b, m->k, file.data(), m->values.data() + (size_t)r * m->k);
+        code_row_draw(seed, b, places, file.data(), values.data());
+        for (int i = 0; i < places; i++) {
+            const int column = order != NULL ? order->columns[i] : i;
+            if (column >= 0) m->values[(size_t)r * m->k + column] = values[(size_t)i];
+        }
         msgl__codes_row_put(&l, b, file.data(), to);
     }
+    if (order == NULL) return;
+    const uint8_t *const columns = (const uint8_t *)order->columns;
+    m->bytes.insert(m->bytes.end(), columns, columns + (size_t)places * sizeof(int32_t));
 }
 
 static inline void draw_int8(rows_of *m, uint64_t *seed)

@@ -130,6 +130,28 @@ static void check_form(bench_exec *e, family *expand, family *gather, const msgl
     }
 }
 
+// Columns in an order of their own, of any number.
+static void check_ordered(bench_exec *e, family *expand, family *gather, const msgl_blocks *b,
+                          uint64_t *seed)
+{
+    static const int KS[] = {1, 77, 384, 1000};
+    if (b->elements != 32) return;
+    for (int k : KS) {
+        msgl_wformat format = format_of_codes(b);
+        msgl_column_order *order = draw_order(k, seed);
+        format.order = order;
+        weights w = {};
+        weights_make(&w, {&format}, {1 + (int)(rng_next(seed) % 37)}, k, 1 + k % MAX_WEIGHTS,
+                     k % 2 == 1, seed);
+        for (int act = 0; act < 3; act++) {
+            check_expand(e, expand, &w, (msgl_dtype)act, seed);
+            check_gather(e, gather, &w, (msgl_dtype)act, seed);
+        }
+        weights_free(&w);
+        free(order);
+    }
+}
+
 // Weights with rows of several formats, in every dtype; int8 and plain ones of any length.
 static void check_others(bench_exec *e, family *f, uint64_t *seed)
 {
@@ -380,11 +402,15 @@ int main(int argc, char **argv)
     family expand = {"expand"}, gather = {"gather"}, others = {"others"}, experts = {"experts"};
     const msgl_blocks *blocks[MAX_CODE_BLOCKS];
     const int num = code_blocks_all(blocks);
-    for (int i = 0; i < num; i++) check_form(&e, &expand, &gather, blocks[i], &seed);
+    for (int i = 0; i < num; i++) {
+        check_form(&e, &expand, &gather, blocks[i], &seed);
+        check_ordered(&e, &expand, &gather, blocks[i], &seed);
+    }
     for (int i = 0; i < code_forms_count(); i++) {
         code_form form;
         code_forms_get(i, &form);
         check_form(&e, &expand, &gather, &form.blocks, &seed);
+        check_ordered(&e, &expand, &gather, &form.blocks, &seed);
     }
     check_others(&e, &others, &seed);
     check_slabs(&others);

@@ -204,8 +204,7 @@ static double bits_of(size_t bytes, size_t expanded, const shape *s)
 // that have no whole blocks of 32 columns are filled up too.
 static void check_bits(const packer *k, size_t bytes, size_t expanded, const shape *s)
 {
-    const int not_kept = ON_CPU ? WITH_APART : WITH_APART | WITH_ORDERED | WITH_SHUFFLED;
-    const bool kept = (k->with & not_kept) == 0;
+    const bool kept = (k->with & WITH_APART) == 0;
     const double bits = bits_of(bytes, expanded, s);
     const double codes = k->bits == 0 ? 8 : k->bits; // 0: e4m3
     const double most = codes + 2.1, more = (k->with & WITH_ORDERED) != 0 ? 2 * codes : 0;
@@ -217,7 +216,7 @@ static void check_bits(const packer *k, size_t bytes, size_t expanded, const sha
 static void check_orders(const packer *k, const taken *t, const shape *s)
 {
     const int own = s->experts ? 3 : 6, same = (k->with & WITH_SHUFFLED) != 0;
-    assert_int_equal(t->orders, !ON_CPU ? 0 : (k->with & WITH_ORDERED) != 0 ? own : same);
+    assert_int_equal(t->orders, (k->with & WITH_ORDERED) != 0 ? own : same);
 }
 
 // Positions whose log-probabilities are within 0.005 nats of those wanted.

@@ -29,6 +29,7 @@ extern "C" {
 #endif
 
 #include "core/dtype.h"
+#include "kernel/wformat.h"
 #include "quant/blocks.h"
 
 // Where what is, and what it means: of rows of k columns. Copied to kernels as it is.
@@ -49,6 +50,12 @@ typedef struct msgl_codes_row {
 
 // false: the blocks have no codes, or k columns of them are no whole blocks, or too many.
 bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out);
+// The columns that a row has: those of the matrix, or the places of their order, which are int32
+// [num] behind the matrix's rows (quant/codes.h).
+static inline int msgl__codes_row_places(const msgl_wformat *f, int k)
+{
+    return f->order != NULL ? f->order->num : k;
+}
 // A row of a file's blocks to `row`, which is written once from front to back in a few streams and
 // not read: it may be memory that is slow otherwise.
 void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const uint8_t *src,

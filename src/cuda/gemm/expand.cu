@@ -25,6 +25,7 @@ struct expand_args {
     const int32_t *offsets; // as in msgl_expand_call
     void *out;
     size_t out_stride; // elements
+    int k;             // elements of a row of out
 };
 
 // The weight's rows of this block, and the eight columns of the thread; false: there are none.
@@ -43,9 +44,28 @@ static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t
     return !idle && p->row < (uint32_t)a.rows;
 }
 
+// Places [8 eight, 8 eight + 8) of a row to where their columns are, which is there where columns
+// is NULL. Example: with columns 3 and -1 in places 8 and 9, the value of place 8 is row[3], and
+// that of place 9 nothing's.
+template <typename T>
+static __device__ __forceinline__ void put_places(T *row, const int32_t *columns, uint32_t eight,
+                                                  const float v[8])
+{
+    if (columns == NULL) {
+        store8(row + 8 * eight, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int32_t column = columns[8 * eight + i];
+        if (column >= 0) row[column] = from_f32<T>(v[i]);
+    }
+}
+
 template <typename T, int BITS>
 static __global__ void __launch_bounds__(THREADS)
-    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l)
+    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l,
+                 const int32_t *columns)
 {
     __shared__ float book[16];
     const uint32_t eights = (uint32_t)l.k / 8;
@@ -56,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS)
     float v[8];
     msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)p.row * l.bytes, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
-    store8(out + (size_t)p.row * (size_t)l.k + 8 * p.eight, v);
+    put_places(out + (size_t)p.row * (size_t)a.k, columns, p.eight, v);
 }
 
 // Columns [first, first + 8) of a row of k, those of them that it has.
@@ -115,8 +135,8 @@ static __global__ void __launch_bounds__(THREADS) copy_plain(const expand_args a
 // A block for each row that is looked up.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    gather_codes(const uint8_t *w, const __grid_constant__ msgl_codes_row l, const int32_t *ids,
-                 int first, int n, T *out)
+    gather_codes(const uint8_t *w, const __grid_constant__ msgl_codes_row l, const int32_t *columns,
+                 const int32_t *ids, int first, int n, int k, T *out)
 {
     __shared__ float book[16];
     if (threadIdx.x < 16) book[threadIdx.x] = l.book[threadIdx.x];
@@ -124,11 +144,11 @@ static __global__ void __launch_bounds__(THREADS)
     const int id = ids[blockIdx.x] - first;
     const bool there = (unsigned)id < (unsigned)n;
     const uint8_t *const row = w + (size_t)(there ? id : 0) * l.bytes;
-    T *const to = out + (size_t)blockIdx.x * (size_t)l.k;
+    T *const to = out + (size_t)blockIdx.x * (size_t)k;
     for (uint32_t eight = threadIdx.x; eight < (uint32_t)l.k / 8; eight += THREADS) {
         float v[8] = {};
         if (there) msgl__codes_row_eight(&l, book, l.bits, row, eight, v);
-        store8(to + 8 * eight, v);
+        put_places(to, columns, eight, v);
     }
 }
 
@@ -186,23 +206,35 @@ static dim3 grid_of(const expand_args &a, int k, int32_t num)
 }
 
 template <typename T, int BITS>
-static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int32_t num)
+static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
+                        const int32_t *columns, int32_t num)
 {
     MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, num),
-                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l));
+                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, columns));
 }
 
 template <typename T>
-static void launch_codes(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int32_t num)
+static void launch_codes(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
+                         const int32_t *columns, int32_t num)
 {
     switch (l.bits) {
-    case 2: launch_bits<T, 2>(x, a, l, num); break;
-    case 3: launch_bits<T, 3>(x, a, l, num); break;
-    case 4: launch_bits<T, 4>(x, a, l, num); break;
-    case 5: launch_bits<T, 5>(x, a, l, num); break;
-    case 6: launch_bits<T, 6>(x, a, l, num); break;
-    default: launch_bits<T, 8>(x, a, l, num);
+    case 2: launch_bits<T, 2>(x, a, l, columns, num); break;
+    case 3: launch_bits<T, 3>(x, a, l, columns, num); break;
+    case 4: launch_bits<T, 4>(x, a, l, columns, num); break;
+    case 5: launch_bits<T, 5>(x, a, l, columns, num); break;
+    case 6: launch_bits<T, 6>(x, a, l, columns, num); break;
+    default: launch_bits<T, 8>(x, a, l, columns, num);
     }
+}
+
+// The layout of the weight's rows, and the columns of their places, in device memory or NULL.
+static bool layout_of(const msgl_weight *w, msgl_codes_row *l, const int32_t **columns)
+{
+    const int places = msgl__codes_row_places(w->format, w->k);
+    if (!msgl__codes_row_of(w->format->blocks, places, l)) return false;
+    const uint8_t *const behind = (const uint8_t *)w->data + (size_t)w->n * l->bytes;
+    *columns = w->format->order != NULL ? (const int32_t *)behind : NULL;
+    return true;
 }
 
 template <typename T>
@@ -226,12 +258,14 @@ static void expand_rows(msgl_exec *x, const msgl_weight *w, int32_t row, expand_
     const size_t k = (size_t)w->k;
     const uint8_t *const data = (const uint8_t *)w->data;
     msgl_codes_row l;
+    const int32_t *columns;
+    a.k = w->k;
     if (msgl__weight_is(w, x->act)) {
         a.w = data + (size_t)row * k * msgl__dtype_size(x->act);
         MSGL_BY_DTYPE(x->act, launch_copy, x, a, w->k, num);
-    } else if (w->format->id == MSGL_W_CODES && msgl__codes_row_of(w->format->blocks, w->k, &l)) {
+    } else if (w->format->id == MSGL_W_CODES && layout_of(w, &l, &columns)) {
         a.w = data + (size_t)row * l.bytes;
-        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, num);
+        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, columns, num);
     } else if (w->format->id == MSGL_W_INT8) {
         const size_t groups = (k + INT8_GROUP - 1) / INT8_GROUP, at = (size_t)row * groups;
         const size_t scales = (size_t)w->n * groups * INT8_GROUP + at * sizeof(float);
@@ -261,7 +295,8 @@ void msgl__cuda_expand(msgl_exec *x, const msgl_expand_call *c)
                                    .rows = end - begin,
                                    .offsets = c->offsets != NULL ? c->offsets + e : NULL,
                                    .out = out,
-                                   .out_stride = c->out_stride};
+                                   .out_stride = c->out_stride,
+                                   .k = 0};
             expand_rows(x, part, begin, a, run);
             out += (size_t)(end - begin) * k * size;
         }
@@ -270,11 +305,11 @@ void msgl__cuda_expand(msgl_exec *x, const msgl_expand_call *c)
 
 template <typename T>
 static void launch_gather(msgl_exec *x, const msgl_weight *w, const msgl_codes_row &l,
-                          const int32_t *ids, int rows, void *out)
+                          const int32_t *columns, const int32_t *ids, int rows, void *out)
 {
     MSGL_CUDA_TRY(x, msgl__launch_in_order(gather_codes<T>, dim3((unsigned)rows), dim3(THREADS), 0,
-                                           msgl__cuda_stream(x), (const uint8_t *)w->data, l, ids,
-                                           w->first, w->n, (T *)out));
+                                           msgl__cuda_stream(x), (const uint8_t *)w->data, l,
+                                           columns, ids, w->first, w->n, w->k, (T *)out));
 }
 
 void msgl__cuda_codes_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
@@ -282,9 +317,10 @@ void msgl__cuda_codes_gather(msgl_exec *x, const msgl_weight *w, const int32_t *
 {
     msgl_codes_row l;
     if (rows <= 0 || x->status != 0) return;
-    if (!msgl__codes_row_of(w->format->blocks, w->k, &l)) {
+    const int32_t *columns;
+    if (!layout_of(w, &l, &columns)) {
         x->status = MSGL_EUNSUPPORTED;
         return;
     }
-    MSGL_BY_DTYPE(x->act, launch_gather, x, w, l, ids, rows, out);
+    MSGL_BY_DTYPE(x->act, launch_gather, x, w, l, columns, ids, rows, out);
 }

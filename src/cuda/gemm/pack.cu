@@ -179,13 +179,21 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
 static size_t codes_packed_size(const msgl_wformat *f, int n, int k)
 {
     msgl_codes_row l;
-    size_t bytes, padded;
-    if (n < 1 || !msgl__codes_row_of(f->blocks, k, &l) ||
-        msgl__size_mul((size_t)n, l.bytes, &bytes) != 0 ||
-        msgl__size_add(bytes, 63, &padded) != 0) {
+    size_t rows, bytes, padded;
+    const size_t order = f->order != NULL ? (size_t)f->order->num * sizeof(int32_t) : 0;
+    if (n < 1 || !msgl__codes_row_of(f->blocks, msgl__codes_row_places(f, k), &l) ||
+        msgl__size_mul((size_t)n, l.bytes, &rows) != 0 ||
+        msgl__size_add(rows, order, &bytes) != 0 || msgl__size_add(bytes, 63, &padded) != 0) {
         return 0;
     }
     return padded / 64 * 64;
+}
+
+static void copy_order(const void *what, char *slot, int task, int tasks)
+{
+    const msgl_column_order *order = (const msgl_column_order *)what;
+    (void)tasks;
+    if (task == 0) memcpy(slot, order->columns, (size_t)order->num * sizeof order->columns[0]);
 }
 
 // A file's rows, ld_src bytes apart, which are laid out in the slot.
@@ -210,9 +218,14 @@ static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const 
                          size_t ld_src)
 {
     msgl_codes_row l;
-    if (!msgl__codes_row_of(w->format->blocks, w->k, &l)) {
+    const msgl_column_order *order = w->format->order;
+    if (!msgl__codes_row_of(w->format->blocks, msgl__codes_row_places(w->format, w->k), &l)) {
         x->status = MSGL_EUNSUPPORTED;
         return;
+    }
+    if (order != NULL && row == 0) { // behind the rows, once
+        stage(x, copy_order, order, (uint8_t *)w->data + (size_t)w->n * l.bytes,
+              (size_t)order->num * sizeof order->columns[0]);
     }
     const size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
