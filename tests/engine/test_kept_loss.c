@@ -3,8 +3,8 @@
 // What products of kept blocks cost: models in blocks of each type, on 1,024 positions, from the
 // same models in exact arithmetic (--dtype float32, which gguf_blocks compares with matrices of f32
 // to the bit, and those with transformers in parity). In full, all types at the levels that differ,
-// whose figures are printed for bench/kept_forms.py. With TEST_DEVICE, which tests/cuda sets, a device's
-// answers to the same prompt from the CPU's exact ones.
+// whose figures are printed for bench/kept_forms.py. With TEST_DEVICE, which tests/cuda sets, a
+// device's answers to the same prompt from the CPU's exact ones.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
