@@ -8,10 +8,10 @@
 #include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 
+#include "attention/triton/splits.h"
 #include "cuda/attn/decode.h"
 #include "cuda/attn/double_sparsity.h"
 #include "cuda/attn/double_sparsity/cut.h"
-#include "attention/triton/splits.h"
 
 enum {
     DIM = 128,

@@ -16,8 +16,8 @@
 #include <algorithm>
 
 extern "C" {
-#include "cuda/backends/plan_prefill.h"
 #include "cuda/attn/prefill_sm90.h"
+#include "cuda/backends/plan_prefill.h"
 }
 #include "bench/cuda/median.cuh"
 

@@ -16,8 +16,8 @@
 #include <cuda_bf16.h>
 
 #include "bench/cuda/noise.cuh"
-#include "cuda/device_api.h"
 #include "cuda/device.cuh"
+#include "cuda/device_api.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/table.cuh"
 #include "cuda/gemm/tall_sm90.h"

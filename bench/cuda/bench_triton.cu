@@ -7,10 +7,10 @@
 #include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 
+#include "attention/triton/splits.h"
 #include "cuda/attn/decode.h"
 #include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/triton.h"
-#include "attention/triton/splits.h"
 
 enum { DIM = 128, KV_HEADS = 8, SLOTS = 64 * 4096 * 4, LAUNCHES = 8 };
 

@@ -17,10 +17,10 @@
 #include "distributed/internal.h"
 #include "distributed/mpi/plugin.h"
 #include "distributed/sum.h"
-#include "utils/plugin.h"
 #include "kernel/exec.h"
 #include "utils/clock.h"
 #include "utils/hash.h"
+#include "utils/plugin.h"
 
 enum {
     // A rank asks for so long, then sleeps between. Where MPI was told that there are more ranks

@@ -6,14 +6,14 @@
 #ifndef MSGL_ENGINE_INTERNAL_H
 #define MSGL_ENGINE_INTERNAL_H
 
-#include "kernel/device.h"
 #include "attention/double_sparsity/channels.h"
 #include "attention/dual_chunk/pattern.h"
 #include "core/req_extra.h"
+#include "device/devices.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "engine/ranks.h"
-#include "device/devices.h"
+#include "kernel/device.h"
 #include "models/arch.h"
 
 #define MSGL_ENGINE_STEP_SLOTS 2

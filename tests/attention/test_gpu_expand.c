@@ -13,9 +13,9 @@
 
 #include "attention/expand.h"
 #include "attention/fake_gpu.h"
-#include "cuda/backends/expand.h"
 #include "core/attributes.h"
 #include "cuda/attn/prefill_sm90.h"
+#include "cuda/backends/expand.h"
 
 enum { TILE = 128, HEADS = 16 };
 

@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
-#include "cuda/backends/local.h"
-#include "cuda/backends/plan_prefill.h"
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
 #include "cuda/attn/prefill_sm90.h"
+#include "cuda/backends/local.h"
+#include "cuda/backends/plan_prefill.h"
 
 enum { ALL = -1 };
 
@@ -539,20 +539,27 @@ static void test_cut(void **state)
     free(lists);
 }
 
-// fa4 has fa's kernel and plans for a model whose layers have no functions. (The fake GPU has none
-// of flex_attention.)
-static void test_fa4(void **state)
+// Those that have fa's kernel and plans for chunks of a model whose layers have no functions, and
+// kernels of their own for trees. (The fake GPU does not note these.)
+static void test_chunks_by_fa(void **state)
 {
     (void)state;
-    run r;
-    open_run(&r, "fa4", &MODELS[2], &GPUS[2]);
-    const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
-    forward(&r, &seqs);
-    assert_int_equal(FAKE_GPU.num_calls, num_layers(&r));
-    for (int32_t l = 0; l < num_layers(&r); l++) {
-        assert_true(fake_gpu_contains(FAKE_GPU.calls[l].plan, 1));
+    static const char *const names[] = {"fa4", "flex_attention", "triton"};
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        run r;
+        open_run(&r, names[i], &MODELS[2], &GPUS[2]);
+        msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
+        forward(&r, &seqs);
+        assert_int_equal(FAKE_GPU.num_calls, num_layers(&r));
+        for (int32_t l = 0; l < num_layers(&r); l++) {
+            assert_true(fake_gpu_contains(FAKE_GPU.calls[l].plan, 1));
+        }
+        const uint64_t tree[600] = {0};
+        seqs.tree = seqs.dev_tree = tree;
+        forward(&r, &seqs);
+        assert_int_equal(FAKE_GPU.num_calls, 0);
+        close_run(&r);
     }
-    close_run(&r);
 }
 
 static void test_fa_in_flight(void **state)
@@ -776,7 +783,7 @@ int main(void)
         cmocka_unit_test(test_fa_window_tiles),
         cmocka_unit_test(test_fa_many_sections),
         cmocka_unit_test(test_fa_windows),
-        cmocka_unit_test(test_fa4),
+        cmocka_unit_test(test_chunks_by_fa),
         cmocka_unit_test(test_fa_in_flight),
         cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),

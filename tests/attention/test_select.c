@@ -13,9 +13,9 @@
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
 #include "attention/trtllm/trtllm.h"
+#include "attention/world.h"
 #include "cuda/backends/auto.h"
 #include "cuda/backends/registry.h"
-#include "attention/world.h"
 
 static const msgl_attn_needs NEEDS = {.backends = &msgl__attn_cpu,
                                       .num_q_heads = 16,

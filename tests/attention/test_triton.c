@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
+#include "attention/triton/splits.h"
 #include "attention/triton/triton.h"
 #include "attention/world.h"
 #include "core/attributes.h"
-#include "attention/triton/splits.h"
 
 static void test_golden(void **state)
 {

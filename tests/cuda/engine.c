@@ -15,10 +15,10 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "device/devices.h"
 #include "engine/determinism.h"
 #include "engine/dual_models.h"
 #include "engine/parity.h"
-#include "device/devices.h"
 #include "utils/plugin.h"
 
 static bool quick; // cmocka's tests take no argument

@@ -13,8 +13,8 @@
 #include "tests/cuda/attn_world.cuh"
 
 extern "C" {
-#include "cuda/fi/api.h"
 #include "core/err.h"
+#include "cuda/fi/api.h"
 }
 
 // A plug-in's table, from $MINISGL_PLUGIN_DIR or beside the program.

@@ -25,8 +25,8 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "engine/parity.h"
 #include "device/devices.h"
+#include "engine/parity.h"
 #include "kernel/kernel.h"
 #include "models/folder.h"
 #include "utils/clock.h"

@@ -7,8 +7,8 @@
 #include "tests/cuda/attn_world.cuh"
 
 extern "C" {
-#include "cuda/backends/plan_prefill.h"
 #include "cuda/attn/prefill.h"
+#include "cuda/backends/plan_prefill.h"
 }
 #include "cuda/attn/decode.h"
 #include "cuda/launch.cuh"

@@ -7,9 +7,9 @@
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/family.cuh"
 
+#include "attention/triton/splits.h"
 #include "cuda/attn/double_sparsity.h"
 #include "cuda/attn/double_sparsity/cut.h"
-#include "attention/triton/splits.h"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16
 

@@ -13,8 +13,8 @@
 #include <string.h>
 
 extern "C" {
-#include "cuda/backends/plan_prefill.h"
 #include "cuda/attn/prefill_sm90.h"
+#include "cuda/backends/plan_prefill.h"
 }
 #include "tests/cuda/cuda_check.cuh"
 

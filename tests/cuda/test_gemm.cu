@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda/device_api.h"
 #include "cuda/device.cuh"
+#include "cuda/device_api.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/narrow_sm90.h"
 #include "cuda/gemm/table.cuh"

@@ -8,10 +8,10 @@
 extern "C" {
 #include "cuda/attn/prefill.h"
 }
+#include "attention/triton/splits.h"
 #include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/reference.h"
 #include "cuda/attn/triton.h"
-#include "attention/triton/splits.h"
 #include "cuda/launch.cuh"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16

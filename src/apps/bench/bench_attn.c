@@ -7,13 +7,13 @@
 // in the engine.
 #include <time.h>
 
-#include "attention/bench.h"
-#include "attention/bench_delta.h"
 #include "apps/bench/bench.h"
 #include "apps/bench/bench_attn.h"
+#include "attention/bench.h"
+#include "attention/bench_delta.h"
 #include "core/attributes.h"
-#include "device/devices.h"
 #include "core/err.h"
+#include "device/devices.h"
 #include "kernel/limits.h"
 
 // Batch x cached + new tokens, query heads / KV heads (head_dim 128; no KV heads: latent attention

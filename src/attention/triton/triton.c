@@ -18,8 +18,8 @@
 #include <string.h>
 
 #include "attention/triton/softmax.h"
-#include "core/mem.h"
 #include "attention/triton/splits.h"
+#include "core/mem.h"
 
 typedef struct triton_backend {
     msgl_attn_backend base;

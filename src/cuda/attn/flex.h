@@ -5,8 +5,8 @@
 #ifndef MSGL_CUDA_ATTN_FLEX_H
 #define MSGL_CUDA_ATTN_FLEX_H
 
-#include "kernel/attn_flex.h"
 #include "cuda/attn/call.h"
+#include "kernel/attn_flex.h"
 
 typedef struct msgl_cuda_flex_call {
     msgl_cuda_attn_call attn; // but for softcap and window

@@ -6,14 +6,14 @@
 // alone have triton's only.
 #include "cuda/backends/double_sparsity.h"
 
-#include "cuda/backends/call.h"
 #include "attention/double_sparsity/channels.h"
 #include "attention/double_sparsity/double_sparsity.h"
 #include "attention/paged.h"
-#include "cuda/backends/triton.h"
-#include "cuda/attn/double_sparsity.h"
 #include "core/mem.h"
+#include "cuda/attn/double_sparsity.h"
 #include "cuda/attn/double_sparsity/cut.h"
+#include "cuda/backends/call.h"
+#include "cuda/backends/triton.h"
 
 typedef struct sparse_backend {
     msgl_attn_backend base;
@@ -95,6 +95,18 @@ static int sparse_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     return 0;
 }
 
+static int sparse_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *dense = ((const sparse_backend *)base)->dense;
+    return dense->desc->prepare(dense, seqs);
+}
+
+static void sparse_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *dense = ((const sparse_backend *)base)->dense;
+    dense->desc->copy_in(dense, x, seqs);
+}
+
 static void sparse_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
     const sparse_backend *b = (const sparse_backend *)base;
@@ -158,6 +170,8 @@ const msgl_attn_desc msgl__attn_sparse_cuda = {
     .supports = sparse_supports,
     .create = sparse_create,
     .destroy = sparse_destroy,
+    .prepare = sparse_prepare,
+    .copy_in = sparse_copy_in,
     .begin = sparse_begin,
     .forward = sparse_forward,
     .short_seq_len = sparse_short_seq_len,

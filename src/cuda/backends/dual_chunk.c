@@ -8,14 +8,14 @@
 // within their first chunk calls the decode kernel as fa does.
 #include "cuda/backends/dual_chunk.h"
 
-#include "cuda/backends/call.h"
 #include "attention/dual_chunk/pattern.h"
 #include "attention/paged.h"
-#include "cuda/attn/dual.h"
-#include "cuda/attn/dual_sparse.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "cuda/attn/decode.h"
+#include "cuda/attn/dual.h"
+#include "cuda/attn/dual_sparse.h"
+#include "cuda/backends/call.h"
 
 typedef struct dual_backend {
     msgl_attn_backend base;

@@ -14,17 +14,17 @@
 // other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
 #include "cuda/backends/fa.h"
 
-#include "cuda/backends/expand.h"
-#include "cuda/backends/local.h"
-#include "cuda/backends/plan_prefill.h"
-#include "cuda/backends/latent.h"
 #include "attention/paged.h"
-#include "cuda/attn/prefill.h"
-#include "cuda/attn/reference.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "cuda/attn/decode.h"
+#include "cuda/attn/prefill.h"
 #include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/reference.h"
+#include "cuda/backends/expand.h"
+#include "cuda/backends/latent.h"
+#include "cuda/backends/local.h"
+#include "cuda/backends/plan_prefill.h"
 
 // Layers that share what a step prepares.
 typedef struct fa_kind {

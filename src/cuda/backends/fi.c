@@ -20,10 +20,10 @@
 
 #include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
-#include "cuda/attn/sink.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/sink.h"
 #include "utils/plugin.h"
 
 enum {

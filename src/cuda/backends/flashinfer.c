@@ -9,10 +9,10 @@
 // first. fi itself computes what one call over all keys does better or alone can: answers, trees,
 // --deterministic, layers with a window (where the prefix's end would be another key for each
 // query), latent caches and E4M3.
-#include "cuda/backends/fi.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "cuda/backends/fi.h"
 
 typedef struct side { // of the step's chunks: new tokens, or prefixes
     msgl_fi_kernel kernel;

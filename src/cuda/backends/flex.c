@@ -2,16 +2,16 @@
 //
 // flex_attention and fa4 on GPUs: the tensor-core kernel of cuda/attn/flex.cu over block
 // masks that `begin` makes on the device, one for each that the model's layers differ in. A step's
-// answers and chunks may both be there at once, so each phase has its own. fa4 takes fa's kernel
-// for Hopper instead in steps without trees of models whose layers have no functions of their own.
+// answers and chunks may both be there at once, so each phase has its own. Where a model's layers
+// have no functions of their own, chunks without trees are fa's, whose kernel has less to do.
 #include "cuda/backends/flex.h"
 
-#include "cuda/backends/call.h"
-#include "cuda/backends/fa.h"
 #include "attention/flex/masks.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "cuda/attn/flex.h"
+#include "cuda/backends/call.h"
+#include "cuda/backends/fa.h"
 
 typedef struct flex_backend {
     msgl_attn_backend base;
@@ -19,7 +19,7 @@ typedef struct flex_backend {
     msgl_flex_masks masks;
     int32_t *lists; // [phases, masks, max_places, lists_ld] of the device
     size_t bytes;
-    msgl_attn_backend *fa; // fa4: for layers without mods; or NULL
+    msgl_attn_backend *fa; // of models whose layers have no mods; or NULL
 } flex_backend;
 
 static void flex_destroy(msgl_attn_backend *base)
@@ -61,7 +61,7 @@ static int flex_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     b->base.desc = desc;
     b->cfg = *cfg;
     msgl__flex_masks(cfg, &b->masks);
-    bool plain = desc == &msgl__attn_fa4_cuda;
+    bool plain = true;
     for (int32_t i = 0; i < b->masks.count; i++) plain &= b->masks.all[i].mods == NULL;
     rc = take_memory(b, err);
     if (rc == 0 && plain) rc = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->fa, err);
@@ -76,16 +76,16 @@ static int flex_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
 // fa, if it serves these sequences.
 static msgl_attn_backend *fa_for(const flex_backend *b, const msgl_seqs *seqs)
 {
-    return seqs->tree == NULL ? b->fa : NULL;
+    return seqs->tree == NULL && seqs->phase == MSGL_PREFILL ? b->fa : NULL;
 }
 
-static int fa4_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
+static int flex_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     msgl_attn_backend *fa = fa_for((const flex_backend *)base, seqs);
     return fa != NULL ? fa->desc->prepare(fa, seqs) : 0;
 }
 
-static void fa4_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+static void flex_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
     msgl_attn_backend *fa = fa_for((const flex_backend *)base, seqs);
     if (fa != NULL) fa->desc->copy_in(fa, x, seqs);
@@ -146,7 +146,7 @@ static void flex_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
 const msgl_attn_desc msgl__attn_flex_cuda = {
     .name = "flex_attention",
     .aliases = {"flex", NULL},
-    .summary = "mask and score functions over block masks of 128 x 128",
+    .summary = "mask and score functions over block masks of 128 x 128; prompts without any by fa",
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
@@ -158,6 +158,8 @@ const msgl_attn_desc msgl__attn_flex_cuda = {
     .supports = msgl__cuda_supports,
     .create = flex_create,
     .destroy = flex_destroy,
+    .prepare = flex_prepare,
+    .copy_in = flex_copy_in,
     .begin = flex_begin,
     .forward = flex_forward,
 };
@@ -181,8 +183,8 @@ const msgl_attn_desc msgl__attn_fa4_cuda = {
     .supports = msgl__cuda_supports,
     .create = flex_create,
     .destroy = flex_destroy,
-    .prepare = fa4_prepare,
-    .copy_in = fa4_copy_in,
+    .prepare = flex_prepare,
+    .copy_in = flex_copy_in,
     .begin = flex_begin,
     .forward = flex_forward,
 };

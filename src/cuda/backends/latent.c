@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/backends/latent.h"
 
-#include "cuda/backends/call.h"
 #include "attention/paged.h"
-#include "cuda/attn/mla.h"
 #include "core/mem.h"
+#include "cuda/attn/mla.h"
+#include "cuda/backends/call.h"
 
 typedef struct mla_backend {
     msgl_attn_backend base;

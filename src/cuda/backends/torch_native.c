@@ -17,8 +17,8 @@
 #include "cuda/backends/torch_native.h"
 
 #include "attention/paged.h"
-#include "cuda/backends/torch_blocks.h"
 #include "core/mem.h"
+#include "cuda/backends/torch_blocks.h"
 
 enum { SCORES = 16 << 20 };
 

@@ -2,15 +2,17 @@
 //
 // triton on GPUs: own kernels in CUDA C (cuda/attn/triton.h). A step's metadata is made on
 // the device, from lengths and page table, at addresses that never change: captured graphs follow
-// the lengths.
+// the lengths. On Hopper chunks of K and V are fa's, whose kernel has WGMMA, unless their tokens
+// form trees.
 #include "cuda/backends/triton.h"
 
-#include "cuda/backends/call.h"
 #include "attention/paged.h"
+#include "attention/triton/splits.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "cuda/attn/triton.h"
-#include "attention/triton/splits.h"
+#include "cuda/backends/call.h"
+#include "cuda/backends/fa.h"
 
 typedef struct triton_backend {
     msgl_attn_backend base;
@@ -21,12 +23,14 @@ typedef struct triton_backend {
     size_t memory_bytes;
     msgl_triton_lists lists[2]; // by phase: a step may have both
     float *attn_logits, *attn_lse;
+    msgl_attn_backend *fa; // or NULL
 } triton_backend;
 
 static void triton_destroy(msgl_attn_backend *base)
 {
     triton_backend *b = (triton_backend *)base;
     if (b == NULL) return;
+    if (b->fa != NULL) b->fa->desc->destroy(b->fa);
     if (b->memory != NULL) b->cfg.dev->ops->free(b->cfg.dev, b->memory, b->memory_bytes);
     msgl__free(b);
 }
@@ -51,7 +55,7 @@ static void carve(triton_backend *b, char **at)
 static int triton_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                          msgl_attn_backend **out, msgl_err *err)
 {
-    const int code = msgl__attn_config_check(desc, cfg, err);
+    int code = msgl__attn_config_check(desc, cfg, err);
     if (code != 0) return code;
     if ((int64_t)cfg->max_running * cfg->max_seq_len > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -74,8 +78,34 @@ static int triton_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     }
     at = b->memory;
     carve(b, &at);
+    if (cfg->dev->capability / 10 == 9 && !msgl__attn_latent(cfg)) {
+        code = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->fa, err);
+    }
+    if (code != 0) {
+        triton_destroy(&b->base);
+        return code;
+    }
     *out = &b->base;
     return 0;
+}
+
+// fa, if it serves these sequences.
+static msgl_attn_backend *fa_for(const msgl_attn_backend *base, const msgl_seqs *seqs)
+{
+    const bool chunks = seqs->phase == MSGL_PREFILL && seqs->tree == NULL;
+    return chunks ? ((const triton_backend *)base)->fa : NULL;
+}
+
+static int triton_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *fa = fa_for(base, seqs);
+    return fa != NULL ? fa->desc->prepare(fa, seqs) : 0;
+}
+
+static void triton_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *fa = fa_for(base, seqs);
+    if (fa != NULL) fa->desc->copy_in(fa, x, seqs);
 }
 
 static int triton_supports(const msgl_attn_needs *n, msgl_err *err)
@@ -101,6 +131,10 @@ static void triton_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs 
                                 .table_stride = cfg->device_table_stride,
                                 .max_seqlen_k = seqs->max_seqlen_k,
                                 .deterministic = cfg->deterministic};
+    if (fa_for(base, seqs) != NULL) {
+        b->fa->desc->begin(b->fa, x, seqs);
+        return;
+    }
     if (seqs->phase == MSGL_DECODE) c.num_windows = b->num_windows;
     for (int32_t i = 0; i < c.num_windows; i++) c.windows[i] = b->windows[i];
     void *stream = msgl__cuda_device_stream(x->device);
@@ -134,6 +168,10 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     const msgl_attn_config *cfg = &b->cfg;
     const msgl_triton_lists *lists = &b->lists[seqs->phase];
     int32_t w = 0;
+    if (fa_for(base, seqs) != NULL) {
+        b->fa->desc->forward(b->fa, x, layer, seqs, in, out);
+        return;
+    }
     while (w < b->num_windows && b->windows[w] != layer->window) w++;
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
     if (w == b->num_windows) { // a layer that the configuration does not list
@@ -165,6 +203,8 @@ const msgl_attn_desc msgl__attn_triton_cuda = {
     .supports = triton_supports,
     .create = triton_create,
     .destroy = triton_destroy,
+    .prepare = triton_prepare,
+    .copy_in = triton_copy_in,
     .begin = triton_begin,
     .forward = triton_forward,
 };

@@ -8,11 +8,11 @@
 
 #include <string.h>
 
-#include "cuda/backends/fa.h"
 #include "attention/paged.h"
-#include "cuda/trtllm/api.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "cuda/backends/fa.h"
+#include "cuda/trtllm/api.h"
 #include "utils/plugin.h"
 
 typedef struct trtllm_backend {

@@ -5,8 +5,8 @@
 #ifndef MSGL_CUDA_GEMM_FUSED_NORM_CUH
 #define MSGL_CUDA_GEMM_FUSED_NORM_CUH
 
-#include "kernel/calls.h"
 #include "cuda/device.cuh"
+#include "kernel/calls.h"
 #include "kernel/exec.h"
 
 enum { MSGL_FUSED_NORM_ROWS = 256 }; // most of a call

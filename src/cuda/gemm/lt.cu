@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/ranks/ranks.h"
 #include "cuda/device_api.h"
 #include "cuda/gemm/table.cuh"
+#include "cuda/ranks/ranks.h"
 
 enum { WORKSPACE = 64 << 20 };
 

@@ -12,8 +12,8 @@
 
 extern "C" {
 #include "core/err.h"
-#include "kernel/calls.h"
 #include "cuda/gemm/choices.h"
+#include "kernel/calls.h"
 }
 
 // One product. bias is of out's type.

@@ -10,9 +10,9 @@
 #ifndef MSGL_CUDA_OPS_ADJUST_CUH
 #define MSGL_CUDA_OPS_ADJUST_CUH
 
-#include "kernel/calls.h"
 #include "cuda/ops/adjust_values.cuh"
 #include "cuda/ops/row_search.cuh"
+#include "kernel/calls.h"
 
 struct sample_args { // of sample_kernel
     float *logits;

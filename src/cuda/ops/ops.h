@@ -19,8 +19,8 @@ extern "C" {
 #include "core/batch.h"
 #include "kernel/calls.h"
 #include "kernel/dual_chunk.h"
-#include "kernel/temper.h"
 #include "kernel/exec.h"
+#include "kernel/temper.h"
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                          void *out, size_t ld_out, int rows, int dim);

@@ -5,9 +5,9 @@
 #ifndef MSGL_CUDA_OPS_ROUTE_CUH
 #define MSGL_CUDA_OPS_ROUTE_CUH
 
-#include "kernel/calls.h"
 #include "cuda/ops/ordered.cuh"
 #include "cuda/ops/vec8.cuh"
+#include "kernel/calls.h"
 
 #define SORT_WARPS 8
 #define SORT_THREADS (SORT_WARPS * 32)

@@ -15,10 +15,10 @@ extern "C" {
 
 #include "core/dtype.h"
 #include "core/err.h"
-#include "distributed/communicator.h"
-#include "kernel/calls.h"
 #include "cuda/peer_sum.h"
 #include "cuda/ranks/ranks.h"
+#include "distributed/communicator.h"
+#include "kernel/calls.h"
 
 // --- peer.cu: kernels over peer memory ---------------------------------------------------------
 

@@ -22,11 +22,11 @@
 // Either has two slots that take turns. When a block writes to a slot again, all ranks have arrived
 // at the call between, hence their kernels of the call before that one have ended, and with them
 // all reading, and emptying.
-#include "cuda/ranks/comm.h"
 #include "cuda/launch.cuh"
 #include "cuda/ops/vec8.cuh"
 #include "cuda/peer_sum.cuh"
 #include "cuda/ptx/global.cuh"
+#include "cuda/ranks/comm.h"
 
 enum {
     THREADS = 128,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is written for later: labels of new tokens, and which requests triton leaves out.
-#include "cuda/attn/double_sparsity.h"
 #include "attention/triton/splits.h"
+#include "cuda/attn/double_sparsity.h"
 #include "cuda/launch.cuh"
 
 enum { THREADS = 128, TOKENS = 8, MAX_BLOCKS = 1024 };

@@ -10,11 +10,11 @@
 //     sums:                          warp 0: V's 0-127     1: 128-255       2: 256-383  3: 384-511
 //
 // Between the two each needs the others' maxima and probabilities, which go through shared memory.
+#include "attention/triton/splits.h"
 #include "cuda/attn/rows16.cuh"
 #include "cuda/attn/sink.cuh"
 #include "cuda/attn/triton/latent.h"
 #include "cuda/attn/triton/sight.cuh"
-#include "attention/triton/splits.h"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/shared.cuh"

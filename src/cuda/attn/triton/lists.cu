@@ -3,8 +3,8 @@
 // A step's metadata: where each request's slots begin, the slots, and how many splits its keys are
 // cut into. Every block finds out for itself what it needs to know of the other requests, so that
 // one launch does it all.
-#include "cuda/attn/triton.h"
 #include "attention/triton/splits.h"
+#include "cuda/attn/triton.h"
 #include "cuda/launch.cuh"
 
 enum { THREADS = 256, SLOTS_PER_BLOCK = 2048, MAX_BLOCKS = 64 };

@@ -5,8 +5,8 @@
 #ifndef MSGL_CUDA_ATTN_TRITON_STAGES_CUH
 #define MSGL_CUDA_ATTN_TRITON_STAGES_CUH
 
-#include "cuda/attn/triton.h"
 #include "attention/triton/splits.h"
+#include "cuda/attn/triton.h"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/mma.cuh"

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "emulator.h"
 #include "cuda/ptx/shared.cuh"
+#include "emulator.h"
 
 enum { EMULATOR_THREADS = 1024 };
 
