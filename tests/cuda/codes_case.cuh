@@ -62,16 +62,19 @@ static inline void draw_codes(rows_of *m, uint64_t *seed)
         printf("%s: no rows of %d\n", b->name, m->k);
         exit(1);
     }
-    std::vector<uint8_t> file((size_t)(m->k / b->elements) * (size_t)b->bytes);
-    m->bytes.resize((size_t)m->n * l.bytes);
-    for (int r = 0; r < m->n; r++) {
-        uint8_t *to = m->bytes.data() + (size_t)r * l.bytes;
-        if (r >= m->drawn) {
-            memcpy(to, to - (size_t)m->drawn * l.bytes, l.bytes);
-            continue;
+    std::vector<uint8_t> file((size_t)(m->k / b->elements) * (size_t)b->bytes), row(l.bytes);
+    const size_t n = (size_t)m->n, drawn = (size_t)m->drawn;
+    m->bytes.resize(n * (l.codes + l.scales));
+    uint8_t *const codes = m->bytes.data(), *const scales = codes + n * l.codes;
+    for (size_t r = 0; r < drawn; r++) {
+        code_row_draw(seed, b, m->k, file.data(), m->values.data() + r * (size_t)m->k);
+        msgl__codes_row_put(&l, b, file.data(), row.data());
+        for (size_t to = r; to < n; to += drawn) {
+            memcpy(codes + to * l.codes, row.data(), l.codes);
+            for (uint32_t i = 0; i < l.scales; i++) {
+                scales[msgl__codes_row_place(&l, n, to, i)] = row[l.codes + i];
+            }
         }
-        code_row_draw(seed, b, m->k, file.data(), m->values.data() + (size_t)r * m->k);
-        msgl__codes_row_put(&l, b, file.data(), to);
     }
 }
 

@@ -19,7 +19,7 @@ enum {
 
 // `rows` rows of each of gridDim.y weights that lie `stride` bytes apart.
 struct expand_args {
-    const uint8_t *w; // the first one's first row
+    const uint8_t *w; // the first one's first row; of codes, the first one
     ptrdiff_t stride;
     int rows;
     const int32_t *offsets; // as in msgl_expand_call
@@ -43,9 +43,10 @@ static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t
     return !idle && p->row < (uint32_t)a.rows;
 }
 
+// a.w: weights of n rows, of which rows `row` and up are expanded.
 template <typename T, int BITS>
 static __global__ void __launch_bounds__(THREADS)
-    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l)
+    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l, int n, int row)
 {
     __shared__ float book[16];
     const uint32_t eights = (uint32_t)l.k / 8;
@@ -54,7 +55,9 @@ static __global__ void __launch_bounds__(THREADS)
     place p;
     if (!find_place(a, eights, &p)) return;
     float v[8];
-    msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)p.row * l.bytes, p.eight, v);
+    const uint32_t r = (uint32_t)row + p.row;
+    msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)r * l.codes, p.w + (size_t)n * l.codes,
+                          (uint32_t)n, r, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
     store8(out + (size_t)p.row * (size_t)l.k + 8 * p.eight, v);
 }
@@ -123,11 +126,14 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     const int id = ids[blockIdx.x] - first;
     const bool there = (unsigned)id < (unsigned)n;
-    const uint8_t *const row = w + (size_t)(there ? id : 0) * l.bytes;
+    const uint32_t row = there ? (uint32_t)id : 0;
+    const uint8_t *const codes = w + (size_t)row * l.codes, *const scales = w + (size_t)n * l.codes;
     T *const to = out + (size_t)blockIdx.x * (size_t)l.k;
     for (uint32_t eight = threadIdx.x; eight < (uint32_t)l.k / 8; eight += THREADS) {
         float v[8] = {};
-        if (there) msgl__codes_row_eight(&l, book, l.bits, row, eight, v);
+        if (there) {
+            msgl__codes_row_eight(&l, book, l.bits, codes, scales, (uint32_t)n, row, eight, v);
+        }
         store8(to + 8 * eight, v);
     }
 }
@@ -186,22 +192,24 @@ static dim3 grid_of(const expand_args &a, int k, int32_t num)
 }
 
 template <typename T, int BITS>
-static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int32_t num)
+static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int n, int row,
+                        int32_t num)
 {
     MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, num),
-                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l));
+                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, n, row));
 }
 
 template <typename T>
-static void launch_codes(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int32_t num)
+static void launch_codes(msgl_exec *x, const expand_args &a, const msgl_codes_row &l, int n,
+                         int row, int32_t num)
 {
     switch (l.bits) {
-    case 2: launch_bits<T, 2>(x, a, l, num); break;
-    case 3: launch_bits<T, 3>(x, a, l, num); break;
-    case 4: launch_bits<T, 4>(x, a, l, num); break;
-    case 5: launch_bits<T, 5>(x, a, l, num); break;
-    case 6: launch_bits<T, 6>(x, a, l, num); break;
-    default: launch_bits<T, 8>(x, a, l, num);
+    case 2: launch_bits<T, 2>(x, a, l, n, row, num); break;
+    case 3: launch_bits<T, 3>(x, a, l, n, row, num); break;
+    case 4: launch_bits<T, 4>(x, a, l, n, row, num); break;
+    case 5: launch_bits<T, 5>(x, a, l, n, row, num); break;
+    case 6: launch_bits<T, 6>(x, a, l, n, row, num); break;
+    default: launch_bits<T, 8>(x, a, l, n, row, num);
     }
 }
 
@@ -230,8 +238,8 @@ static void expand_rows(msgl_exec *x, const msgl_weight *w, int32_t row, expand_
         a.w = data + (size_t)row * k * msgl__dtype_size(x->act);
         MSGL_BY_DTYPE(x->act, launch_copy, x, a, w->k, num);
     } else if (w->format->id == MSGL_W_CODES && msgl__codes_row_of(w->format->blocks, w->k, &l)) {
-        a.w = data + (size_t)row * l.bytes;
-        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, num);
+        a.w = data;
+        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, w->n, row, num);
     } else if (w->format->id == MSGL_W_INT8) {
         const size_t groups = (k + INT8_GROUP - 1) / INT8_GROUP, at = (size_t)row * groups;
         const size_t scales = (size_t)w->n * groups * INT8_GROUP + at * sizeof(float);
