@@ -87,21 +87,24 @@ static inline void draw_codes(rows_of *m, uint64_t *seed)
         printf("%s: no rows of %d\n", b->name, places);
         exit(1);
     }
-    std::vector<uint8_t> file((size_t)(places / b->elements) * (size_t)b->bytes);
+    std::vector<uint8_t> file((size_t)(places / b->elements) * (size_t)b->bytes), row(l.bytes);
     std::vector<float> values((size_t)places);
-    m->bytes.resize((size_t)m->n * l.bytes);
-    for (int r = 0; r < m->n; r++) {
-        uint8_t *to = m->bytes.data() + (size_t)r * l.bytes;
-        if (r >= m->drawn) {
-            memcpy(to, to - (size_t)m->drawn * l.bytes, l.bytes);
-            continue;
-        }
+    const size_t n = (size_t)m->n, drawn = (size_t)m->drawn;
+    m->bytes.resize(msgl__codes_rows_bytes(&l, n));
+    uint8_t *const codes = m->bytes.data(), *const scales = codes + n * l.codes;
+    for (size_t r = 0; r < drawn; r++) {
         code_row_draw(seed, b, places, file.data(), values.data());
         for (int i = 0; i < places; i++) {
             const int column = order != NULL ? order->columns[i] : i;
-            if (column >= 0) m->values[(size_t)r * m->k + column] = values[(size_t)i];
+            if (column >= 0) m->values[r * (size_t)m->k + column] = values[(size_t)i];
         }
-        msgl__codes_row_put(&l, b, file.data(), to);
+        msgl__codes_row_put(&l, b, file.data(), row.data());
+        for (size_t to = r; to < n; to += drawn) {
+            memcpy(codes + to * l.codes, row.data(), l.codes);
+            for (uint32_t i = 0; i < l.scales; i++) {
+                scales[msgl__codes_row_place(&l, n, to, i)] = row[l.codes + i];
+            }
+        }
     }
     if (order == NULL) return;
     const uint8_t *const columns = (const uint8_t *)order->columns;

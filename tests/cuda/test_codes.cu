@@ -2,10 +2,13 @@
 //
 // Codes that a device keeps, from a file's rows to products: what the packer makes of them, linear
 // calls with every flag against f64 of the values, also of parts and of more than a slab; products
-// a head; and that such calls run in a captured graph, are the same on a deterministic device
-// whatever the number of rows, and are left alone by what takes plain weights only. cuda_codes
+// made of the codes themselves, of every form that has a kernel, and norm_stats between two;
+// products a head; and that such calls run in a captured graph, are the same on a deterministic
+// device whatever the number of rows, and are left alone by what takes plain weights only.
+// cuda_codes
 // [--seed N] [--quick].
 #include "cuda/device_api.h"
+#include "cuda/gemm/codes_sm90.h"
 #include "cuda/gemm/table.cuh"
 #include "cuda/peer_sum.h"
 #include "tests/cuda/codes_case.cuh"
@@ -139,6 +142,7 @@ struct linear_case {
     msgl_dtype act;
     int m, pad;
     bool norm, bias, gated, gelu, accumulate, f32_out;
+    bool exact; // products are made of the codes and not of values that are rounded before
 };
 
 static double gate_of(const linear_case *c, double v)
@@ -159,7 +163,7 @@ static double product_of(const linear_case *c, const array *in, const test_weigh
     double terms = 0;
     for (int t = 0; t < k; t++) {
         const double v = c->norm ? x[t] * scale * norm->host[t] : x[t];
-        const double p = v * rounded(row[t], c->act);
+        const double p = v * (c->exact ? row[t] : rounded(row[t], c->act));
         sum += p;
         size += fabs(p);
         terms += p * p;
@@ -251,9 +255,11 @@ static void run_captured(gpu *g, family *f, const msgl_linear_call *call, const 
     CUDA_OK(cudaGraphExecDestroy(graph));
 }
 
-static void check_linear(gpu *g, family *f, const linear_case *c, const test_weight *w,
+static void check_linear(gpu *g, family *f, const linear_case *made, const test_weight *w,
                          uint64_t *seed)
 {
+    linear_case own = *made;
+    const linear_case *const c = &own;
     const int n = w->w.n, k = w->w.k, cols = c->gated ? n / 2 : n;
     array in = array_new(c->act, (size_t)c->m * (k + c->pad), 1, seed);
     array norm = array_new(MSGL_F32, (size_t)k, 1, seed);
@@ -268,6 +274,7 @@ static void check_linear(gpu *g, family *f, const linear_case *c, const test_wei
              n, k, c->norm ? " norm" : "", c->bias ? " bias" : "", c->gated ? " gated" : "",
              c->gelu ? " gelu" : "", c->accumulate ? " accumulate" : "", c->f32_out ? " f32" : "");
     g->x.act = c->act;
+    own.exact = msgl__cuda_codes_sm90_can(&g->x, &call);
     g->scratch.used = 0;
     g->scratch.size = msgl__cuda_linear_scratch(&call, c->act); // enough
     expect(f, g->scratch.size <= SCRATCH, "scratch of the test");
@@ -350,6 +357,102 @@ static void check_products(gpu *g, family *f, bool quick, uint64_t *seed)
         check_flags(g, f, &w, act, i == 0 ? 4 : i == 1 ? 17 : i == 2 ? 12 : 7, seed);
         weight_free(&w);
     }
+}
+
+// --- products of codes --------------------------------------------------------------------------
+
+// Products of a form, of shapes that codes_sm90 takes; whether it takes the form.
+static bool check_form(gpu *g, family *f, const msgl_blocks *b, bool quick, uint64_t *seed)
+{
+    static const int MS[] = {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 192, 200, 256};
+    const msgl_wformat format = format_of_codes(b);
+    bool taken = true;
+    for (int i = 0; i < (quick ? 3 : 8) && taken; i++) {
+        const int unit = b->elements == MSGL_MAX_BLOCK ? 256 : 128;
+        const int k = unit * (1 + (int)(rng_next(seed) % (i % 4 == 3 ? 40 : 9)));
+        const int n = 16 * (1 + (int)(rng_next(seed) % (i % 4 == 2 ? 200 : 30)));
+        test_weight w = {};
+        weight_make(&w, {&format}, {n}, k, seed);
+        const linear_case one = {MSGL_BF16, 1};
+        array in = array_new(one.act, (size_t)k, 1, seed), none = {};
+        array out = array_new(one.act, (size_t)n, 0, seed);
+        const msgl_linear_call call = call_of(&one, &w, &in, &none, &none, &out);
+        g->x.act = one.act;
+        taken = msgl__cuda_codes_sm90_can(&g->x, &call);
+        array_free(&in);
+        array_free(&out);
+        for (int j = 0; j < 4 && taken; j++) {
+            linear_case c = flags_of((int)(rng_next(seed) % 20));
+            c.act = i % 3 == 2 ? MSGL_F16 : MSGL_BF16;
+            c.m = MS[rng_next(seed) % (sizeof MS / sizeof MS[0])];
+            if (c.act == MSGL_F16) c.gated = c.gelu = false; // gate times up may leave its range
+            c.pad = rng_next(seed) % 3 == 0 && !c.gated ? 8 : 0;
+            check_linear(g, f, &c, &w, seed);
+        }
+        weight_free(&w);
+    }
+    return taken;
+}
+
+static void check_codes(gpu *g, family *f, bool quick, uint64_t *seed)
+{
+    static const char *const FORMS[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1",
+                                        "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+    enum { PACKED = 15 }; // of code_forms
+    int packed = 0;
+    if (g->device->capability != 90) return;
+    for (const char *name : FORMS) {
+        expect(f, check_form(g, f, msgl__blocks_of_ggml(name), quick, seed), name);
+    }
+    for (int i = 0; i < code_forms_count(); i++) {
+        code_form form;
+        code_forms_get(i, &form);
+        packed += check_form(g, f, &form.blocks, quick, seed);
+    }
+    expect(f, packed == PACKED, "packed forms with a kernel");
+}
+
+// A product that adds leaves the norm's half for the one behind, which takes it.
+static void check_norm_stats(gpu *g, family *f, int m, int n, int k, uint64_t *seed)
+{
+    const msgl_wformat q4 = format_of_codes(msgl__blocks_of_ggml("Q4_0"));
+    const msgl_wformat q6 = format_of_codes(msgl__blocks_of_ggml("Q6_K"));
+    const int behind = 768;
+    test_weight down = {}, up = {};
+    weight_make(&down, {&q4}, {n}, k, seed);
+    weight_make(&up, {&q6}, {behind}, n, seed);
+    linear_case first = {MSGL_BF16, m}, second = {MSGL_BF16, m};
+    first.accumulate = first.exact = second.norm = second.gated = second.exact = true;
+    array in = array_new(MSGL_BF16, (size_t)m * k, 1, seed), none = {};
+    array norm = array_new(MSGL_F32, (size_t)n, 1, seed);
+    array x = array_new(MSGL_BF16, (size_t)m * n, 1, seed);
+    array out = array_new(MSGL_BF16, (size_t)m * behind / 2, 0, seed);
+    array scaled = array_new(MSGL_BF16, (size_t)m * n, 0, seed);
+    array sums = array_new(MSGL_F32, (size_t)m * (n / MSGL_NORM_STATS_COLUMNS + 1), 0, seed);
+    std::vector<float> before(x.host, x.host + x.n), nothing(out.host, out.host + out.n);
+    msgl_norm_stats stats = {};
+    stats.scaled = scaled.dev;
+    stats.sums = (float *)sums.dev;
+    msgl_linear_call a = call_of(&first, &down, &in, &none, &none, &x);
+    msgl_linear_call b = call_of(&second, &up, &x, &norm, &none, &out);
+    a.norm_stats = b.norm_stats = &stats;
+    a.next_norm = (const float *)norm.dev;
+    g->x.act = MSGL_BF16;
+    msgl__cuda_linear(&g->x, &a);
+    expect(f, stats.num_tiles == n / 64 && stats.x == x.dev, "norm_stats are left");
+    g->scratch.size = 0; // the norm needs nothing more
+    msgl__cuda_linear(&g->x, &b);
+    g->scratch.size = SCRATCH;
+    gpu_sync(g, "norm_stats");
+    array_download(&x);
+    array_download(&out);
+    compare_linear(f, &first, &in, &down, &none, &none, &x, before.data(), "leaves norm_stats",
+                   seed);
+    compare_linear(f, &second, &x, &up, &norm, &none, &out, nothing.data(), "takes norm_stats",
+                   seed);
+    for (array *p : {&in, &norm, &x, &out, &scaled, &sums}) array_free(p);
+    weight_free(&down);
+    weight_free(&up);
 }
 
 // On a deterministic device a row has the bits that it has alone.
@@ -480,9 +583,14 @@ int main(int argc, char **argv)
     uint64_t seed = o.seed;
     static gpu g;
     gpu_open(&g, false);
-    family keep = {"keep"}, linear = {"linear"}, alone = {"alone"}, heads = {"heads"};
+    family keep = {"keep"}, linear = {"linear"}, codes = {"codes"}, alone = {"alone"},
+           heads = {"heads"};
     check_kept_forms(&g, &keep, &seed);
     check_products(&g, &linear, o.quick, &seed);
+    check_codes(&g, &codes, o.quick, &seed);
+    for (int m : {1, 8, 21, 64, 130, 256}) {
+        if (g.device->capability == 90) check_norm_stats(&g, &codes, m, 1024, 1280, &seed);
+    }
     check_left_alone(&g, &alone, &seed);
     check_deterministic(&alone, &seed);
     static const int MS[] = {1, 20, 33, 600};
@@ -493,6 +601,7 @@ int main(int argc, char **argv)
     gpu_close(&g);
     int failed = family_end(&keep);
     failed |= family_end(&linear);
+    failed |= family_end(&codes);
     failed |= family_end(&alone);
     failed |= family_end(&heads);
     return failed;

@@ -23,9 +23,9 @@ enum { GUARD = 16 };
 static void check_size(const msgl_codes_row *l, const msgl_blocks *b)
 {
     const size_t file = (size_t)(l->k / b->elements) * (size_t)b->bytes;
-    assert_int_equal(l->bytes % 16, 0);
+    assert_int_equal(l->bytes % 32, 0);
     if (b->codes->split == msgl__code_part_split) return; // whose codes have a byte each
-    if (l->bytes < file + (size_t)l->k / 32 + 16) return;
+    if (l->bytes < file + (size_t)l->k / 32 + 64) return;
     fail_msg("%s: %u bytes, not %zu", b->name, l->bytes, file);
 }
 
@@ -47,7 +47,7 @@ static void check_row(const msgl_blocks *b, int k, uint64_t *seed)
     }
     for (uint32_t eight = 0; eight < (uint32_t)k / 8; eight++) {
         float got[8];
-        msgl__codes_row_eight(&l, l.book, l.bits, row, eight, got);
+        msgl__codes_row_eight(&l, l.book, l.bits, row, row + l.codes, 1, 0, eight, got);
         if (memcmp(got, values + 8 * eight, sizeof got) == 0) continue;
         fail_msg("%s: columns from %u of %d: %g, not %g", b->name, 8 * eight, k, (double)got[0],
                  (double)values[8 * eight]);
@@ -64,12 +64,50 @@ static void check_row(const msgl_blocks *b, int k, uint64_t *seed)
     free(memory);
 }
 
+// A weight of rows: each byte of scales has a place of its own, and values are the rows'.
+static void check_weight(const msgl_blocks *b, int k, uint64_t *seed)
+{
+    enum { N = 5 };
+    msgl_codes_row l;
+    assert_true(msgl__codes_row_of(b, k, &l));
+    uint8_t *src = malloc((size_t)(k / b->elements) * (size_t)b->bytes);
+    float *values = malloc((size_t)N * (size_t)k * sizeof *values);
+    uint8_t *row = aligned_alloc(32, l.bytes), *all = aligned_alloc(32, (size_t)N * l.bytes);
+    uint8_t *scales = all + N * l.codes, *taken = calloc(N, l.scales);
+    assert_true(src != NULL && values != NULL && row != NULL && all != NULL && taken != NULL);
+    for (uint32_t r = 0; r < N; r++) {
+        code_row_draw(seed, b, k, src, values + r * (uint32_t)k);
+        msgl__codes_row_put(&l, b, src, row);
+        memcpy(all + r * l.codes, row, l.codes);
+        for (uint32_t i = 0; i < l.scales; i++) {
+            const size_t at = msgl__codes_row_place(&l, N, r, i);
+            assert_true(at < (size_t)N * l.scales);
+            assert_int_equal(taken[at]++, 0);
+            scales[at] = row[l.codes + i];
+        }
+    }
+    for (uint32_t i = 0; i < N * (uint32_t)k / 8; i++) {
+        const uint32_t r = i / ((uint32_t)k / 8), eight = i % ((uint32_t)k / 8);
+        float got[8];
+        msgl__codes_row_eight(&l, l.book, l.bits, all + r * l.codes, scales, N, r, eight, got);
+        if (memcmp(got, values + 8 * i, sizeof got) != 0) fail_msg("%s: row %u", b->name, r);
+    }
+    free(src);
+    free(values);
+    free(row);
+    free(all);
+    free(taken);
+}
+
 // Columns that are whole spans, and less.
 static void check_form(const msgl_blocks *b)
 {
     static const int BLOCKS[] = {1, 2, 3, 8, 9, 21, 64};
     uint64_t seed = 7;
-    for (size_t i = 0; i < MSGL_COUNT(BLOCKS); i++) check_row(b, BLOCKS[i] * b->elements, &seed);
+    for (size_t i = 0; i < MSGL_COUNT(BLOCKS); i++) {
+        check_row(b, BLOCKS[i] * b->elements, &seed);
+        check_weight(b, BLOCKS[i] * b->elements, &seed);
+    }
 }
 
 static void test_values(void **state)

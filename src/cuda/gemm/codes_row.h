@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of codes in a GPU's memory (MSGL_W_CODES there): how the host lays a file's blocks out, and
-// how a thread takes eight columns back. A row is by itself, so that rows arrive in any order and a
-// row that is looked up is read as fast as a matrix. k is a multiple of 32. A row has, in bytes:
+// how a thread takes eight columns back. k is a multiple of 32. A row has, in bytes:
 //
 //   codes   the lower bits of all codes, then the upper ones: 8 = 8, 6 = 4 + 2, 5 = 4 + 1, 4 = 4,
-//           3 = 2 + 1, 2 = 2. Eight neighbours with b bits are b bytes, little-endian, the first
-//           column lowest. Of 6 bits, column 11 has its lower ones in bits 12-15 of the word at 4,
-//           the upper ones in bits 6-7 of the two bytes at k / 2 + 2.
-//   scales  at k * bits / 8. One level: a number for each span of columns, then as many dmin, or e
-//           of a byte each. Two levels: f16 d for each 256 columns, then as many dmin, then a byte
-//           c for each group, and as many e; c and e of U4 share a byte, c in its lower half.
-//   filled up to 16 bytes with zeros.
+//           3 = 2 + 1, 2 = 2; filled up to 32 bytes, which memory is read by, with zeros.
+//   scales  one level: a number for each span of columns, then as many dmin, or e of a byte each.
+//           Two levels: f16 d for each 256 columns, then as many dmin, then a byte c for each
+//           group, and as many e; c and e of U4 share a byte, c in its lower half.
+//
+// A row by itself, as the host writes it, has its scales behind its codes and is filled up to 32
+// bytes. A weight of n rows has all rows' codes and then the scales with all rows' equal ones next
+// to each other, so that a product of some rows reads them as it reads codes: element i of row r of
+// what lies at byte o of a row's scales, elements of z bytes each, is at o n + (i n + r) z. Of 4
+// bits with zero points, 5,120 columns in groups of 128, and 1,024 rows e of columns 256 to 383 of
+// row 7 is at byte 80 * 1024 + 2 * 1024 + 7 behind 1024 * 2560 bytes of codes. A row by itself is
+// the weight of one row.
+//
+// With b bits, 32 columns are four pieces of b bytes, in the order in which a warp's threads hold
+// the left operand of a product of 16 columns (ptx/wgmma.cuh): piece t has columns 2 t, 2 t + 1 and
+// those 8, 16 and 24 further on. Column c = 8 q + 2 t + odd is in piece t, of at most 4 bits at bit
+// b q + 4 b odd, of 8 bits at bit 32 (q / 2) + 8 (q % 2) + 16 odd, so that one mask takes a pair of
+// columns out of a 32-bit word, each in its half. Column 43 of 6 bits is c 11 of the second 32
+// columns: piece 1, q 1, odd; its lower bits are 20-23 of the word at 20, the upper ones 10-11 of
+// the two bytes at k / 2 + 10.
 //
 // With 4 bits and one f16 for 32 columns, 256 columns take 128 + 16 bytes: 4.5 bits a weight.
 #ifndef MSGL_CUDA_GEMM_CODES_ROW_H
@@ -35,7 +47,7 @@ extern "C" {
 // Where what is, and what it means: of rows of k columns. Copied to kernels as it is.
 typedef struct msgl_codes_row {
     int32_t k;
-    uint32_t bytes;                  // of a row
+    uint32_t bytes, codes, scales;   // of a row by itself; of its codes and scales, in a weight too
     int32_t bits, group, zero, span; // msgl_codes'; span: k where all columns share a scale
     msgl_scaling scaling;
     msgl_offset offset;
@@ -43,18 +55,24 @@ typedef struct msgl_codes_row {
     float factor;
     bool divided, factor_last;
     bool e4m3, looked_up; // what q is, if no integer
-    // Bytes from the row's beginning: upper bits, d, dmin (or e of one level), c and e of groups.
-    uint32_t upper, d, dmin, c, e;
+    // Bytes from the codes' beginning: upper bits. From the scales': dmin (or e of one level), c
+    // and e of groups; d is at 0.
+    uint32_t upper, dmin, c, e;
     float book[16]; // of codes that are looked up
 } msgl_codes_row;
 
 // false: the blocks have no codes, or k columns of them are no whole blocks, or too many.
 bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out);
 // The columns that a row has: those of the matrix, or the places of their order, which are int32
-// [num] behind the matrix's rows (quant/codes.h).
+// [num] behind msgl__codes_rows_bytes of them (quant/codes.h).
 static inline int msgl__codes_row_places(const msgl_wformat *f, int k)
 {
     return f->order != NULL ? f->order->num : k;
+}
+// Bytes of the codes and scales of n rows, filled up to 16.
+static inline size_t msgl__codes_rows_bytes(const msgl_codes_row *l, size_t n)
+{
+    return (n * (l->codes + l->scales) + 15) / 16 * 16;
 }
 // A row of a file's blocks to `row`, which is written once from front to back in a few streams and
 // not read: it may be memory that is slow otherwise.
@@ -161,34 +179,46 @@ MSGL_BOTH float msgl__codes_row_number(msgl_number type, const uint8_t *at, uint
     }
 }
 
-// msgl__codes_scale of a column.
-MSGL_BOTH void msgl__codes_row_scale(const msgl_codes_row *l, const uint8_t *row, uint32_t column,
-                                     float *scale, float *offset)
+// Where byte `byte` of a row's scales is in those of a weight of n rows, of row r.
+MSGL_BOTH size_t msgl__codes_row_place(const msgl_codes_row *l, size_t n, size_t r, uint32_t byte)
 {
+    const bool one = l->scaling == MSGL_SCALING_ONE;
+    const uint32_t size = one ? msgl__codes_row_size(l->number) : 2;
+    const uint32_t at = byte >= l->e ? l->e : byte >= l->c ? l->c : byte >= l->dmin ? l->dmin : 0;
+    const bool bytes = byte >= l->c || (byte >= l->dmin && l->offset == MSGL_OFFSET_ZERO);
+    const uint32_t element = bytes ? 1 : size, i = (byte - at) / element;
+    return at * n + (i * n + r) * element + (byte - at) % element;
+}
+
+// msgl__codes_scale of a column of row r of n; scales: the weight's.
+MSGL_BOTH void msgl__codes_row_scale(const msgl_codes_row *l, const uint8_t *scales, uint32_t n,
+                                     uint32_t r, uint32_t column, float *scale, float *offset)
+{
+    const uint8_t *const dmins = scales + (size_t)l->dmin * n;
     *offset = 0;
     if (l->scaling == MSGL_SCALING_ONE) {
-        const uint32_t i = column / (uint32_t)l->span;
-        const float d = msgl__codes_row_number(l->number, row + l->d, i);
+        const uint32_t i = column / (uint32_t)l->span * n + r;
+        const float d = msgl__codes_row_number(l->number, scales, i);
         *scale = l->factor == 0 || l->factor_last ? d
                  : l->divided                     ? MSGL_DIV(d, l->factor)
                                                   : MSGL_MUL(d, l->factor);
-        if (l->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)row[l->dmin + i];
+        if (l->offset == MSGL_OFFSET_ZERO) *offset = (float)(int8_t)dmins[i];
         if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
-            *offset = msgl__codes_row_number(l->number, row + l->dmin, i);
+            *offset = msgl__codes_row_number(l->number, dmins, i);
         }
         return;
     }
-    const uint32_t block = column / MSGL_MAX_BLOCK, g = column / (uint32_t)l->group;
-    const float d = msgl__codes_row_half(msgl__codes_row_u16(row + l->d + 2 * block));
-    const uint32_t c = row[l->c + g];
+    const uint32_t block = column / MSGL_MAX_BLOCK * n + r, g = column / (uint32_t)l->group * n + r;
+    const float d = msgl__codes_row_half(msgl__codes_row_u16(scales + 2 * (size_t)block));
+    const uint32_t c = scales[(size_t)l->c * n + g];
     if (l->scaling == MSGL_SCALING_I8) {
         *scale = MSGL_MUL(d, (float)(int8_t)c);
         return;
     }
-    const float dmin = msgl__codes_row_half(msgl__codes_row_u16(row + l->dmin + 2 * block));
+    const float dmin = msgl__codes_row_half(msgl__codes_row_u16(dmins + 2 * (size_t)block));
     const bool u4 = l->scaling == MSGL_SCALING_U4;
     *scale = MSGL_MUL(d, (float)(u4 ? c & 15 : c));
-    *offset = -MSGL_MUL(dmin, (float)(u4 ? c >> 4 : (uint32_t)row[l->e + g]));
+    *offset = -MSGL_MUL(dmin, (float)(u4 ? c >> 4 : (uint32_t)scales[(size_t)l->e * n + g]));
 }
 
 // msgl__codes_value, in its steps.
@@ -205,28 +235,36 @@ MSGL_BOTH float msgl__codes_row_value(const msgl_codes_row *l, float scale, floa
     return l->factor_last ? MSGL_MUL(value, l->factor) : value;
 }
 
-// Columns [8 eight, 8 eight + 8) of a row, which is aligned to 16 bytes. bits: l->bits, for kernels
-// of a number of bits. book: l->book, from where it is read fast.
+// Of columns [8 eight, 8 eight + 8) number i: its b bits in a plane of b bits a code.
+MSGL_BOTH uint32_t msgl__codes_row_bits(const uint8_t *plane, const int b, uint32_t eight,
+                                        const uint32_t i)
+{
+    const uint32_t q = eight % 4, odd = i % 2, bits = (uint32_t)b;
+    const uint8_t *const piece = plane + (eight / 4 * 4 + i / 2) * bits;
+    if (b == 8) return msgl__codes_row_u32(piece + q / 2 * 4) >> (q % 2 * 8 + odd * 16) & 0xff;
+    const uint32_t word = b == 4   ? msgl__codes_row_u32(piece)
+                          : b == 2 ? msgl__codes_row_u16(piece)
+                                   : *piece;
+    return word >> (bits * q + 4 * bits * odd) & ((1u << bits) - 1);
+}
+
+// Columns [8 eight, 8 eight + 8) of row r of n, whose codes are aligned to 16 bytes; scales: the
+// weight's. bits: l->bits, for kernels of a number of bits. book: l->book, from where it is read
+// fast.
 MSGL_BOTH void msgl__codes_row_eight(const msgl_codes_row *l, const float *book, const int bits,
-                                     const uint8_t *row, uint32_t eight, float out[8])
+                                     const uint8_t *codes, const uint8_t *scales, uint32_t n,
+                                     uint32_t r, uint32_t eight, float out[8])
 {
     const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2, high = bits - low;
-    const uint8_t *const lower = row + eight * (uint32_t)low;
-    const uint8_t *const upper = row + l->upper + eight * (uint32_t)high;
-    uint32_t words[2] = {0, 0}, more = 0;
     float scale, offset;
-    words[0] = low == 2 ? msgl__codes_row_u16(lower) : msgl__codes_row_u32(lower);
-    if (low == 8) words[1] = msgl__codes_row_u32(lower + 4);
-    if (high == 1) more = *upper;
-    if (high == 2) more = msgl__codes_row_u16(upper);
-    msgl__codes_row_scale(l, row, 8 * eight, &scale, &offset); // groups are 16 columns or more
+    // Groups are 16 columns or more.
+    msgl__codes_row_scale(l, scales, n, r, 8 * eight, &scale, &offset);
 #ifdef __CUDACC__
 #pragma unroll
 #endif
-    for (int i = 0; i < 8; i++) {
-        uint32_t code = low == 8 ? words[i / 4] >> 8 * (i % 4) : words[0] >> low * i;
-        code &= (1u << low) - 1;
-        if (high > 0) code |= (more >> high * i & ((1u << high) - 1)) << low;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t code = msgl__codes_row_bits(codes, low, eight, i);
+        if (high > 0) code |= msgl__codes_row_bits(codes + l->upper, high, eight, i) << low;
         const float q = l->looked_up ? book[code]
                         : l->e4m3    ? msgl__codes_row_e4m3(code)
                                      : (float)((int32_t)code - l->zero);

@@ -19,7 +19,7 @@ enum {
 
 // `rows` rows of each of gridDim.y weights that lie `stride` bytes apart.
 struct expand_args {
-    const uint8_t *w; // the first one's first row
+    const uint8_t *w; // the first one's first row; of codes, the first one
     ptrdiff_t stride;
     int rows;
     const int32_t *offsets; // as in msgl_expand_call
@@ -62,10 +62,15 @@ static __device__ __forceinline__ void put_places(T *row, const int32_t *columns
     }
 }
 
+// Codes of weights with n rows, of which rows `row` and up are expanded.
+struct coded_rows {
+    const int32_t *columns; // of the places, or NULL
+    int n, row;
+};
+
 template <typename T, int BITS>
 static __global__ void __launch_bounds__(THREADS)
-    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l,
-                 const int32_t *columns)
+    expand_codes(const expand_args a, const __grid_constant__ msgl_codes_row l, const coded_rows of)
 {
     __shared__ float book[16];
     const uint32_t eights = (uint32_t)l.k / 8;
@@ -74,9 +79,11 @@ static __global__ void __launch_bounds__(THREADS)
     place p;
     if (!find_place(a, eights, &p)) return;
     float v[8];
-    msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)p.row * l.bytes, p.eight, v);
+    const uint32_t r = (uint32_t)of.row + p.row;
+    msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)r * l.codes, p.w + (size_t)of.n * l.codes,
+                          (uint32_t)of.n, r, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
-    put_places(out + (size_t)p.row * (size_t)a.k, columns, p.eight, v);
+    put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, v);
 }
 
 // Columns [first, first + 8) of a row of k, those of them that it has.
@@ -143,11 +150,14 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     const int id = ids[blockIdx.x] - first;
     const bool there = (unsigned)id < (unsigned)n;
-    const uint8_t *const row = w + (size_t)(there ? id : 0) * l.bytes;
+    const uint32_t row = there ? (uint32_t)id : 0;
+    const uint8_t *const codes = w + (size_t)row * l.codes, *const scales = w + (size_t)n * l.codes;
     T *const to = out + (size_t)blockIdx.x * (size_t)k;
     for (uint32_t eight = threadIdx.x; eight < (uint32_t)l.k / 8; eight += THREADS) {
         float v[8] = {};
-        if (there) msgl__codes_row_eight(&l, book, l.bits, row, eight, v);
+        if (there) {
+            msgl__codes_row_eight(&l, book, l.bits, codes, scales, (uint32_t)n, row, eight, v);
+        }
         put_places(to, columns, eight, v);
     }
 }
@@ -207,23 +217,23 @@ static dim3 grid_of(const expand_args &a, int k, int32_t num)
 
 template <typename T, int BITS>
 static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
-                        const int32_t *columns, int32_t num)
+                        const coded_rows &of, int32_t num)
 {
     MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, num),
-                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, columns));
+                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, of));
 }
 
 template <typename T>
 static void launch_codes(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
-                         const int32_t *columns, int32_t num)
+                         const coded_rows &of, int32_t num)
 {
     switch (l.bits) {
-    case 2: launch_bits<T, 2>(x, a, l, columns, num); break;
-    case 3: launch_bits<T, 3>(x, a, l, columns, num); break;
-    case 4: launch_bits<T, 4>(x, a, l, columns, num); break;
-    case 5: launch_bits<T, 5>(x, a, l, columns, num); break;
-    case 6: launch_bits<T, 6>(x, a, l, columns, num); break;
-    default: launch_bits<T, 8>(x, a, l, columns, num);
+    case 2: launch_bits<T, 2>(x, a, l, of, num); break;
+    case 3: launch_bits<T, 3>(x, a, l, of, num); break;
+    case 4: launch_bits<T, 4>(x, a, l, of, num); break;
+    case 5: launch_bits<T, 5>(x, a, l, of, num); break;
+    case 6: launch_bits<T, 6>(x, a, l, of, num); break;
+    default: launch_bits<T, 8>(x, a, l, of, num);
     }
 }
 
@@ -232,7 +242,8 @@ static bool layout_of(const msgl_weight *w, msgl_codes_row *l, const int32_t **c
 {
     const int places = msgl__codes_row_places(w->format, w->k);
     if (!msgl__codes_row_of(w->format->blocks, places, l)) return false;
-    const uint8_t *const behind = (const uint8_t *)w->data + (size_t)w->n * l->bytes;
+    const uint8_t *const behind =
+        (const uint8_t *)w->data + msgl__codes_rows_bytes(l, (size_t)w->n);
     *columns = w->format->order != NULL ? (const int32_t *)behind : NULL;
     return true;
 }
@@ -264,8 +275,9 @@ static void expand_rows(msgl_exec *x, const msgl_weight *w, int32_t row, expand_
         a.w = data + (size_t)row * k * msgl__dtype_size(x->act);
         MSGL_BY_DTYPE(x->act, launch_copy, x, a, w->k, num);
     } else if (w->format->id == MSGL_W_CODES && layout_of(w, &l, &columns)) {
-        a.w = data + (size_t)row * l.bytes;
-        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, columns, num);
+        const coded_rows of = {columns, w->n, row};
+        a.w = data;
+        MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, of, num);
     } else if (w->format->id == MSGL_W_INT8) {
         const size_t groups = (k + INT8_GROUP - 1) / INT8_GROUP, at = (size_t)row * groups;
         const size_t scales = (size_t)w->n * groups * INT8_GROUP + at * sizeof(float);

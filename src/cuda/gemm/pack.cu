@@ -179,14 +179,15 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
 static size_t codes_packed_size(const msgl_wformat *f, int n, int k)
 {
     msgl_codes_row l;
-    size_t rows, bytes, padded;
+    size_t bytes, padded;
     const size_t order = f->order != NULL ? (size_t)f->order->num * sizeof(int32_t) : 0;
     if (n < 1 || !msgl__codes_row_of(f->blocks, msgl__codes_row_places(f, k), &l) ||
-        msgl__size_mul((size_t)n, l.bytes, &rows) != 0 ||
-        msgl__size_add(rows, order, &bytes) != 0 || msgl__size_add(bytes, 63, &padded) != 0) {
+        msgl__size_mul((size_t)n, l.codes + l.scales, &bytes) != 0 ||
+        msgl__size_add(bytes, order + 63 + 16, &padded) != 0) {
         return 0;
     }
-    return padded / 64 * 64;
+    // Without an order the 16 bytes in front of one are not there either.
+    return (f->order != NULL ? padded : bytes + 63) / 64 * 64;
 }
 
 static void copy_order(const void *what, char *slot, int task, int tasks)
@@ -214,6 +215,22 @@ static void lay_out_piece(const void *what, char *slot, int task, int tasks)
     }
 }
 
+// Rows by themselves, a block each, to rows `row` and up of a weight of n.
+static __global__ void __launch_bounds__(BLOCK)
+    settle_rows(const uint8_t *rows, const __grid_constant__ msgl_codes_row l, uint8_t *w, int n,
+                int row)
+{
+    const uint8_t *const from = rows + (size_t)blockIdx.x * l.bytes;
+    const size_t r = (size_t)row + blockIdx.x;
+    uint4 *const codes = (uint4 *)(w + r * l.codes);
+    uint8_t *const scales = w + (size_t)n * l.codes;
+    for (uint32_t i = threadIdx.x; i < l.codes / 16; i += BLOCK)
+        codes[i] = ((const uint4 *)from)[i];
+    for (uint32_t i = threadIdx.x; i < l.scales; i += BLOCK) {
+        scales[msgl__codes_row_place(&l, (size_t)n, r, i)] = from[l.codes + i];
+    }
+}
+
 static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
                          size_t ld_src)
 {
@@ -224,15 +241,19 @@ static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const 
         return;
     }
     if (order != NULL && row == 0) { // behind the rows, once
-        stage(x, copy_order, order, (uint8_t *)w->data + (size_t)w->n * l.bytes,
+        stage(x, copy_order, order, (uint8_t *)w->data + msgl__codes_rows_bytes(&l, (size_t)w->n),
               (size_t)order->num * sizeof order->columns[0]);
     }
+    uint8_t *const landing = (uint8_t *)msgl__cuda_device(x)->blas->workspace;
     const size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
         const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
         const codes_piece p = {&l, w->format->blocks, src + r * ld_src, ld_src, some};
-        stage(x, lay_out_piece, &p, (uint8_t *)w->data + ((size_t)row + r) * l.bytes,
-              some * l.bytes);
+        stage(x, lay_out_piece, &p, landing, some * l.bytes);
+        if (x->status != 0) return;
+        settle_rows<<<(unsigned)some, BLOCK, 0, msgl__cuda_stream(x)>>>(
+            landing, l, (uint8_t *)w->data, w->n, row + (int)r);
+        MSGL_CUDA_LAUNCHED(x);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "cuda/gemm/codes_sm90.h"
 #include "cuda/gemm/fused_norm.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemv.h"
@@ -269,14 +270,15 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
         return;
     }
     // Each kernel has sums of its own order: on a deterministic device the same one for every m.
-    // What has to be expanded goes to the library on all.
+    // What no kernel takes as it is goes to the library on all.
     const size_t used = x->scratch->used;
-    if (!int8) {
-        msgl__cuda_linear_library(x, c);
-    } else if (msgl__cuda_int8_tiles_can(x, c)) {
+    if (int8 && msgl__cuda_int8_tiles_can(x, c)) {
         (void)msgl__cuda_int8_tiles(x, c);
-    } else {
+    } else if (int8) {
         (void)msgl__cuda_int8_rows(x, c);
+    } else if (msgl__cuda_device(x)->deterministic || !msgl__cuda_codes_sm90(x, c)) {
+        x->scratch->used = used;
+        if (x->status == 0) msgl__cuda_linear_library(x, c);
     }
     x->scratch->used = used;
 }

@@ -12,7 +12,8 @@ static __device__ __forceinline__ uint32_t msgl__shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// T: float, float2, float4, uint2 or uint4; the address is a multiple of its size.
+// T: float, float2, float4, or unsigned of 1, 2, 4, 8 or 16 bytes; the address is a multiple of its
+// size.
 template <typename T> static __device__ __forceinline__ T msgl__read_shared(uint32_t address);
 
 template <> __device__ __forceinline__ float msgl__read_shared<float>(uint32_t address)
@@ -39,6 +40,27 @@ template <> __device__ __forceinline__ float4 msgl__read_shared<float4>(uint32_t
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(address)
                  : "memory");
+    return v;
+}
+
+template <> __device__ __forceinline__ uint8_t msgl__read_shared<uint8_t>(uint32_t address)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return (uint8_t)v;
+}
+
+template <> __device__ __forceinline__ uint16_t msgl__read_shared<uint16_t>(uint32_t address)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
+}
+
+template <> __device__ __forceinline__ uint32_t msgl__read_shared<uint32_t>(uint32_t address)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
     return v;
 }
 

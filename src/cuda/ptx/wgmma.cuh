@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 // Names of the sums' registers in the instruction's text.
+#define MSGL_ACC_NAMES_4 "%0, %1, %2, %3"
 #define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MSGL_ACC_NAMES_24 MSGL_ACC_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MSGL_ACC_NAMES_32 MSGL_ACC_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
@@ -28,6 +29,7 @@
 #define MSGL_ACC_NAMES_120 MSGL_ACC_NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define MSGL_ACC_NAMES_128 MSGL_ACC_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
+#define MSGL_ACC_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MSGL_ACC_8(d, i)                                                                           \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -97,6 +99,8 @@ MSGL_WGMMA_TYPES(256, 128, 128, 129, 130)
     MSGL_WGMMA_REGISTERS(n, sums, x0, x1, x2, x3, y, z, t, __nv_bfloat16, "bf16")                  \
     MSGL_WGMMA_REGISTERS(n, sums, x0, x1, x2, x3, y, z, t, __half, "f16")
 
+MSGL_WGMMA_REGISTERS_TYPES(8, 4, 4, 5, 6, 7, 8, 9, 10)
+MSGL_WGMMA_REGISTERS_TYPES(32, 16, 16, 17, 18, 19, 20, 21, 22)
 MSGL_WGMMA_REGISTERS_TYPES(64, 32, 32, 33, 34, 35, 36, 37, 38)
 MSGL_WGMMA_REGISTERS_TYPES(128, 64, 64, 65, 66, 67, 68, 69, 70)
 MSGL_WGMMA_REGISTERS_TYPES(256, 128, 128, 129, 130, 131, 132, 133, 134)

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From codes to operands of a product: pairs of codes become pairs of integers in the activations'
+// type, in which they are exact, and scales and offsets are read apart, to be applied to the sums
+// of a group. Nothing is rounded on the way.
+#ifndef MSGL_CUDA_GEMM_CODES_SM90_FORM_CUH
+#define MSGL_CUDA_GEMM_CODES_SM90_FORM_CUH
+
+#include "cuda/gemm/codes_sm90/call.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared.cuh"
+
+enum {
+    CODES_PART = 32, // columns whose codes a thread takes at a time, two products' worth
+    CODES_PARTS = CODES_STEP / CODES_PART,
+};
+
+// What scales a group's sums, with d, dmin, c and e of quant/codes.h.
+typedef enum codes_kind {
+    CODES_ONE, // one level: d, and possibly a zero point that is an integer
+    CODES_MIN, // one level: d, and dmin: what is added, or a zero point that is none
+    CODES_I8,  // d c
+    CODES_U8,  // d c, - dmin e
+} codes_kind;
+
+// A kernel's form. SPAN: columns of a step that share a scale.
+template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
+    static constexpr int BITS = BITS_, SPAN = SPAN_, GROUPS = CODES_STEP / SPAN;
+    static constexpr codes_kind KIND = KIND_;
+    static constexpr bool OFFSET = KIND == CODES_MIN || KIND == CODES_U8;
+    // Bits of a code's planes, and bytes of a step of a row in each.
+    static constexpr int LOW = BITS == 8 ? 8 : BITS >= 4 ? 4 : 2, HIGH = BITS - LOW;
+    static constexpr int LOW_BYTES = CODES_STEP / 8 * LOW, HIGH_BYTES = CODES_STEP / 8 * HIGH;
+    static constexpr int WORDS = LOW == 8 ? 2 : 1; // of a thread, of the codes of a part
+    // Arrays of scales, in codes_row.h's order: d and dmin or zero points; of two levels d, dmin if
+    // there is one, c and as many e.
+    static constexpr bool TWO = KIND == CODES_I8 || KIND == CODES_U8;
+    static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : 2;
+    // Elements of a row that a step reads: of two levels it has one d.
+    static __host__ __device__ constexpr int count_of(int array)
+    {
+        return !TWO || array >= ARRAYS / 2 ? GROUPS : 1;
+    }
+    // Room for an element of an array; a number of f32 is one for all of a step.
+    static __host__ __device__ constexpr int size_of(int array)
+    {
+        return TWO                               ? (array >= ARRAYS / 2 ? 1 : 2)
+               : array == 1 && KIND == CODES_ONE ? 1
+               : GROUPS == 1                     ? 4
+                                                 : 2;
+    }
+    // Where an array is behind the step's others, of `rows` rows.
+    static __host__ __device__ constexpr int array_at(int array, int rows)
+    {
+        int at = 0;
+        for (int i = 0; i < array; i++) at += count_of(i) * size_of(i) * rows;
+        return at;
+    }
+};
+
+// --- scales -------------------------------------------------------------------------------------
+
+// A row's scales of a step, as they lie in memory.
+template <typename FORM> struct codes_scales {
+    static constexpr int GROUPS = FORM::GROUPS;
+    uint32_t d[FORM::TWO ? 1 : GROUPS], dmin[FORM::KIND == CODES_I8 ? 1 : FORM::TWO ? 1 : GROUPS];
+    uint32_t c[FORM::TWO ? GROUPS : 1], e[FORM::KIND == CODES_U8 ? GROUPS : 1];
+
+    template <int SIZE> static __device__ __forceinline__ uint32_t read(uint32_t at, int row)
+    {
+        if (SIZE == 1) return msgl__read_shared<uint8_t>(at + (uint32_t)row);
+        if (SIZE == 2) return msgl__read_shared<uint16_t>(at + (uint32_t)row * 2);
+        return msgl__read_shared<uint32_t>(at + (uint32_t)row * 4);
+    }
+
+    // Of row `row` of a tile and step `step` of a stage of STEPS. at: the stage's arrays, element
+    // by element all rows'. shift: codes_args'.
+    template <int STEPS>
+    __device__ __forceinline__ void load(const msgl_codes_row &l, int shift, uint32_t at, int step,
+                                         int row)
+    {
+        constexpr int ROWS = CODES_ROWS, ALL = STEPS * ROWS;
+        if constexpr (!FORM::TWO) {
+            constexpr int E = FORM::size_of(1), AT = FORM::array_at(1, ALL);
+            const bool wide = GROUPS == 1 && l.number == MSGL_NUMBER_F32;
+            row += ROWS * (GROUPS > 1 ? step * GROUPS : shift == 0 ? step : 0);
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                d[g] = wide ? read<4>(at, row) : read<2>(at, row + g * ROWS);
+                if (E == 1) {
+                    dmin[g] = l.offset == MSGL_OFFSET_ZERO ? read<1>(at + AT, row + g * ROWS) : 0;
+                } else {
+                    dmin[g] = wide ? read<4>(at + AT, row) : read<2>(at + AT, row + g * ROWS);
+                }
+            }
+        } else {
+            constexpr int C = FORM::ARRAYS / 2;
+            static_assert(MSGL_MAX_BLOCK == 2 * CODES_STEP, "a stage has one d");
+            d[0] = read<2>(at, row);
+            if constexpr (C == 2) dmin[0] = read<2>(at + FORM::array_at(1, ALL), row);
+            row += ROWS * step * GROUPS;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                c[g] = read<1>(at + FORM::array_at(C, ALL), row + g * ROWS);
+                if constexpr (C == 2) e[g] = read<1>(at + FORM::array_at(3, ALL), row + g * ROWS);
+            }
+        }
+    }
+};
+
+static __device__ __forceinline__ float half_to_float(uint32_t bits)
+{
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+
+static __device__ __forceinline__ float number_of(msgl_number type, uint32_t bits)
+{
+    if (type == MSGL_NUMBER_F16) return half_to_float(bits);
+    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
+}
+
+// What a group's sum is multiplied by. factor: what all scales are multiplied by.
+template <typename FORM>
+static __device__ __forceinline__ float group_scale(const msgl_codes_row &l, float factor,
+                                                    const codes_scales<FORM> &v, int g)
+{
+    if constexpr (!FORM::TWO) return number_of(l.number, v.d[g]) * factor;
+    if constexpr (FORM::KIND == CODES_I8) return half_to_float(v.d[0]) * (float)(int8_t)v.c[g];
+    return half_to_float(v.d[0]) * (float)v.c[g];
+}
+
+// What the sum of the group's activations is multiplied by, in forms with an OFFSET.
+template <typename FORM>
+static __device__ __forceinline__ float
+group_offset(const msgl_codes_row &l, const codes_scales<FORM> &v, int g, float scale)
+{
+    if constexpr (FORM::KIND == CODES_U8) return half_to_float(v.dmin[0]) * -(float)v.e[g];
+    const float dmin = number_of(l.number, v.dmin[g]);
+    return l.offset == MSGL_OFFSET_MIN ? dmin : -scale * dmin;
+}
+
+// --- operands -----------------------------------------------------------------------------------
+//
+// A float of the type whose lowest bits are a code is 2^7 (bf16) or 2^10 (f16) more than the code:
+// one logical operation for a pair, and a subtraction, which is exact.
+
+static __device__ __forceinline__ uint32_t subtract_two(uint32_t a, uint32_t b, __nv_bfloat16)
+{
+    const __nv_bfloat162 v = __hsub2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+    return *(const uint32_t *)&v;
+}
+
+static __device__ __forceinline__ uint32_t subtract_two(uint32_t a, uint32_t b, __half)
+{
+    const __half2 v = __hsub2(*(const __half2 *)&a, *(const __half2 *)&b);
+    return *(const uint32_t *)&v;
+}
+
+template <typename T> struct codes_magic;
+template <> struct codes_magic<__nv_bfloat16> {
+    static constexpr uint32_t BITS = 0x43004300;
+    static constexpr float VALUE = 128;
+};
+template <> struct codes_magic<__half> {
+    static constexpr uint32_t BITS = 0x64006400;
+    static constexpr float VALUE = 1024;
+};
+
+// (a & MASK) | b as one operation; of C's two the compiler makes two where b is known to it.
+template <uint32_t MASK> static __device__ __forceinline__ uint32_t mask_or(uint32_t a, uint32_t b)
+{
+    uint32_t v;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(a), "n"(MASK), "r"(b));
+    return v;
+}
+
+// (a & MASK) ^ b.
+template <uint32_t MASK> static __device__ __forceinline__ uint32_t mask_xor(uint32_t a, uint32_t b)
+{
+    uint32_t v;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(v) : "r"(a), "n"(MASK), "r"(b));
+    return v;
+}
+
+// What pair() subtracts: the codes' zero point, 0 in forms with an OFFSET.
+template <typename T, typename FORM>
+static __device__ __forceinline__ uint32_t group_zero(const msgl_codes_row &l,
+                                                      const codes_scales<FORM> &v, int g)
+{
+    if constexpr (FORM::OFFSET) return codes_magic<T>::BITS;
+    int zero = l.zero;
+    if constexpr (FORM::KIND == CODES_ONE) {
+        zero += (int8_t)v.dmin[g];
+    }
+    // Of 8 bits 128 are gone before: bf16 has integers up to 256.
+    if constexpr (FORM::BITS == 8) {
+        return msgl__pack_two((float)(zero - 128), (float)(zero - 128), T());
+    }
+    return codes_magic<T>::BITS + (uint32_t)zero * 0x00010001u;
+}
+
+// Pair q of a part: low and high are the thread's pieces of it (codes_row.h), those of less than 16
+// bits spread so that the columns of a pair are 16 bits apart.
+template <typename T, typename FORM>
+static __device__ __forceinline__ uint32_t pair(const uint32_t (&low)[FORM::WORDS], uint32_t high,
+                                                const int q, uint32_t zero)
+{
+    constexpr uint32_t ONES = 0x00010001, MAGIC = codes_magic<T>::BITS;
+    if constexpr (FORM::BITS == 8) {
+        const uint32_t v = low[q / 2] >> q % 2 * 8;
+        if constexpr (codes_magic<T>::VALUE == 128) {
+            // 128 + the lower seven bits, less 256, or less 128 where the eighth is set.
+            const uint32_t seven = mask_or<0x7f * ONES>(v, MAGIC);
+            const uint32_t eighth = mask_xor<0x80 * ONES>(v, MAGIC ^ 0x80 * ONES);
+            return subtract_two(subtract_two(seven, eighth, T()), zero, T());
+        } else {
+            const uint32_t middle = MAGIC + 128 * ONES;
+            const uint32_t code = mask_or<0xff * ONES>(v, MAGIC);
+            return subtract_two(subtract_two(code, middle, T()), zero, T());
+        }
+    } else {
+        uint32_t v = mask_or<((1u << FORM::LOW) - 1) * ONES>(low[0] >> FORM::LOW * q, MAGIC);
+        if constexpr (FORM::HIGH > 0) {
+            constexpr uint32_t MASK = (((1u << FORM::HIGH) - 1) << FORM::LOW) * ONES;
+            const int left = FORM::LOW - FORM::HIGH * q;
+            v = mask_or<MASK>(left >= 0 ? high << left : high >> -left, v);
+        }
+        return subtract_two(v, zero, T());
+    }
+}
+
+// Rows of BYTES, which the tensor copy has swizzled by as many: 16-byte chunk c of row r of a tile
+// is at chunk c ^ swizzle_of(r) of the row.
+template <int BYTES> static __device__ __forceinline__ uint32_t swizzle_of(int row)
+{
+    return BYTES == 128 ? row % 8 : BYTES == 64 ? row / 2 % 4 : BYTES == 32 ? row / 4 % 2 : 0;
+}
+
+// Where in its row a thread's piece of part p is, B bits of each code; t: the thread in its quad.
+template <int B> static __device__ __forceinline__ uint32_t piece_at(uint32_t swizzle, int p, int t)
+{
+    const uint32_t byte = (uint32_t)(p * 4 * B + t * B);
+    return (byte / 16 ^ swizzle) * 16 + byte % 16;
+}
+
+template <int B> static __device__ __forceinline__ void load_piece(uint32_t at, uint32_t *to)
+{
+    if constexpr (B == 8) {
+        const uint2 v = msgl__read_shared<uint2>(at);
+        to[0] = v.x, to[1] = v.y;
+    } else if constexpr (B == 4) {
+        *to = msgl__read_shared<uint32_t>(at);
+    } else if constexpr (B == 2) {
+        const uint32_t v = msgl__read_shared<uint16_t>(at);
+        *to = v | v << 8;
+    } else {
+        const uint32_t v = msgl__read_shared<uint8_t>(at);
+        *to = v | v << 12;
+    }
+}
+
+#endif
