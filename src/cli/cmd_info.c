@@ -54,6 +54,8 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
 
 // A kind of device: its plug-in and the first device of it.
 typedef struct kind {
+    char name[40];
+    bool asked;                // by --device: it is news if there is none
     const msgl_plugin *plugin; // NULL: it is not here
     bool usable;
     msgl_device_props props;
@@ -62,7 +64,7 @@ typedef struct kind {
 
 enum { MAX_KINDS = 4 };
 
-// The kinds of devices of this program: the CPU, then those that have plug-ins.
+// The CPU, then the kind that --device names, or those that `auto` looks for.
 typedef struct kinds {
     kind all[MAX_KINDS];
     int num;
@@ -156,8 +158,9 @@ static void print_device(const char *name, int i, const msgl_device_props *p)
 }
 
 // Looks at the devices of a kind that is no CPU, and prints them.
-static void look(const char *name, kind *k, bool print)
+static void look(kind *k, bool print)
 {
+    const char *name = k->name;
     k->plugin = msgl__plugin_of(name, &k->why);
     const int count = k->plugin != NULL ? k->plugin->count(&k->why) : 0;
     for (int i = 0; i < count; i++) {
@@ -173,16 +176,28 @@ static void look(const char *name, kind *k, bool print)
         if (print && !usable) printf("gpu      %s:%d %s\n", name, i, err.text);
     }
     if (!print || count > 0) return;
-    const bool news = msgl__device_has_driver(name); // else there is none, whatever plug-ins say
+    // Else there is none, whatever plug-ins say.
+    const bool news = k->asked || msgl__device_has_driver(name);
     printf("gpu      none%s%s\n", news ? " used: " : "", news ? k->why.text : "");
 }
 
-static void look_around(kinds *out, bool print)
+// device: --device's "NAME" or "NAME:N".
+static void look_around(kinds *out, const char *device, bool print)
 {
+    const int len = (int)strcspn(device, ":");
     *out = (kinds){.num = 1};
-    out->all[0] = (kind){.plugin = &msgl__cpu_plugin, .usable = true};
+    out->all[0] = (kind){.name = "cpu", .plugin = &msgl__cpu_plugin, .usable = true};
+    if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0) {
+        kind *k = &out->all[out->num++];
+        k->asked = true;
+        snprintf(k->name, sizeof k->name, "%.*s", len, device);
+        look(k, print);
+        return;
+    }
     for (int i = 0; msgl__device_kinds[i] != NULL && out->num < MAX_KINDS; i++) {
-        look(msgl__device_kinds[i], &out->all[out->num++], print);
+        kind *k = &out->all[out->num++];
+        snprintf(k->name, sizeof k->name, "%s", msgl__device_kinds[i]);
+        look(k, print);
     }
 }
 
@@ -206,7 +221,8 @@ static void plugins(const kinds *k, bool all_lines)
 {
     bool any = all_lines;
     for (int i = 1; i < k->num; i++) {
-        any = any || k->all[i].plugin != NULL || msgl__device_has_driver(msgl__device_kinds[i - 1]);
+        const kind *one = &k->all[i];
+        any = any || one->plugin != NULL || one->asked || msgl__device_has_driver(one->name);
     }
     if (!any) printf("plug-ins none, which GPUs alone need (docs/gpu.md)\n");
     for (int i = 1; i < k->num && any; i++) {
@@ -446,7 +462,7 @@ int msgl__cmd_info(const msgl_args *a)
     const msgl_model_config *model = dir != NULL ? &config : NULL;
     kinds all;
     if (!table) hardware();
-    look_around(&all, !table);
+    look_around(&all, a->engine.device, !table);
     if (table) {
         msgl_rows rows = {.format = a->format};
         for (int i = 0; i < all.num; i++) {

@@ -87,7 +87,9 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ENGINE | MSGL_CMD_INFO,
         .group = "model",
         .metavar = "NAME",
-        .help = "auto, cpu, cuda, cuda:N, or cuda:N,N with a GPU for each of --tp-size",
+        .help =
+            "auto, cpu, cuda, cuda:N, or cuda:N,N with a GPU for each of --tp-size; a plug-in's "
+            "name in the place of cuda",
     },
     {
         .name = "threads",

@@ -9,6 +9,7 @@
 #include "utils/plugin.h"
 
 enum { MAX_NAME = 32, MAX_NAMED = 64 };
+static const char LETTERS[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
 const char *const msgl__device_kinds[] = {"cuda", NULL};
 
@@ -17,6 +18,10 @@ const msgl_plugin *msgl__plugin_of(const char *name, msgl_err *err)
     char file[MAX_NAME + sizeof "minisgl-.so"];
     msgl_plugin_fn fn;
     if (strcmp(name, "cpu") == 0) return &msgl__cpu_plugin;
+    if (name[0] == '\0' || name[strspn(name, LETTERS)] != '\0' || strlen(name) > MAX_NAME) {
+        msgl__err_set(err, MSGL_EINVAL, "no name of a device: \"%.40s\"", name);
+        return NULL;
+    }
     snprintf(file, sizeof file, "minisgl-%.*s.so", (int)MAX_NAME, name);
     void *symbol = msgl__plugin_open(file, MSGL_PLUGIN_SYMBOL, err);
     if (symbol == NULL) return NULL;
@@ -47,7 +52,7 @@ typedef struct device_spec {
 static bool parse(const char *spec, int rank, device_spec *out)
 {
     int all[MAX_NAMED];
-    const size_t len = strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    const size_t len = strspn(spec, LETTERS);
     if (len == 0 || len > MAX_NAME || (spec[len] != '\0' && spec[len] != ':')) return false;
     *out = (device_spec){.ordinal = rank, .sharing = 1};
     memcpy(out->name, spec, len);
