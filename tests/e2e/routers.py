@@ -139,9 +139,25 @@ class Nginx:
 
     def replace(self, old, new):
         self.write([new])
+        before = self.workers()
         self.process.send_signal(signal.SIGHUP)
-        # Idle servers: the reload is done when requests reach the new one.
+        # Idle servers: the reload is done when requests reach the new one ...
         until("reload", 30, lambda: self.ask() and new.stats()["requests_done"] > 0)
+        # ... and nginx's workers from before take no more, who would send them to the old one.
+        until("old workers", 30, lambda: all(self.takes_no_more(pid) for pid in before))
+
+    def workers(self):
+        """nginx's worker processes."""
+        children = "/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)
+        return pathlib.Path(children).read_text().split()
+
+    @staticmethod
+    def takes_no_more(pid):
+        """Whether a worker has ended, or has closed its listening sockets and ends with its requests."""
+        try:
+            return b"shutting down" in pathlib.Path("/proc/%s/cmdline" % pid).read_bytes()
+        except OSError:
+            return True
 
     def ask(self):
         return call(self.url + "/v1/completions", {"prompt": "x", "max_tokens": 1})
