@@ -7,6 +7,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "utils/file.h"
+#include "utils/strbuf.h"
 
 enum { NAME_BYTES = 512 };
 
@@ -166,16 +167,11 @@ void msgl__claim_matrix(msgl_adapting *a, int64_t rows, int64_t cols)
     a->t->dims[1] = cols;
 }
 
-static bool ends_with(const char *s, const char *suffix)
-{
-    const size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 // Plain numbers are asked about too where the type says nothing.
 static bool may_be(const msgl_tensor *t, const msgl_adapter *with)
 {
-    if (t->packing.form != NULL || t->is_side || !ends_with(t->name, with->suffix)) return false;
+    if (t->packing.form != NULL || t->is_side || !msgl__ends_with(t->name, with->suffix))
+        return false;
     if (with->ndim != 0 && t->ndim != with->ndim) return false;
     return with->type == NULL || (!t->loadable && msgl__is_among(with->type, t->type));
 }
@@ -207,7 +203,7 @@ static int claim(msgl_adapting *a, const msgl_adapter *with)
 static int check_claimed(const msgl_adapting *a, const msgl_tensor *t)
 {
     for (size_t i = 0; i < MSGL_COUNT(PACKED) && t->packing.form == NULL && !t->is_side; i++) {
-        if (!ends_with(t->name, PACKED[i])) continue;
+        if (!msgl__ends_with(t->name, PACKED[i])) continue;
         return msgl__adapt_error(a, t,
                                  t->loadable ? "codes as integers, of HQQ with view_as_float false"
                                              : a->c->format->types);

@@ -14,6 +14,7 @@
 #include "utils/file.h"
 #include "utils/gguf.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 
 enum { MAX_FILE = 64 << 20 };
 
@@ -105,12 +106,6 @@ static json_t *token_text(json_t *v)
     return json_is_string(v) ? v : NULL;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 // Every key "..._token", and the list additional_special_tokens, unless already known.
 static int add_tokens(json_t *tokens, json_t *conf, msgl_err *err)
 {
@@ -120,7 +115,7 @@ static int add_tokens(json_t *tokens, json_t *conf, msgl_err *err)
     json_object_foreach(conf, key, value)
     {
         if (json_object_get(tokens, key) != NULL) continue;
-        json_t *text = ends_with(key, "_token") ? token_text(value) : NULL;
+        json_t *text = msgl__ends_with(key, "_token") ? token_text(value) : NULL;
         if (text != NULL) bad |= json_object_set(tokens, key, text);
         if (strcmp(key, "additional_special_tokens") != 0 || !json_is_array(value)) continue;
         json_t *list = json_array(), *item;
@@ -247,7 +242,8 @@ bool msgl__chat_template_has_tags(const char *text)
 static bool is_file(const char *spec)
 {
     struct stat st;
-    return !msgl__chat_template_has_tags(spec) || ends_with(spec, ".jinja") || stat(spec, &st) == 0;
+    return !msgl__chat_template_has_tags(spec) || msgl__ends_with(spec, ".jinja") ||
+           stat(spec, &st) == 0;
 }
 
 int msgl__chat_template_read(const char *spec, char **out, msgl_err *err)

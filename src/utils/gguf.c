@@ -15,6 +15,7 @@
 #include "utils/file.h"
 #include "utils/gguf_split.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 #include "utils/utf8.h"
 
 // Far above any published file; the file's own size bounds the rest.
@@ -388,12 +389,6 @@ void msgl__gguf_close(msgl_gguf *g)
     *g = (msgl_gguf){0};
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n > m && strcmp(s + n - m, end) == 0;
-}
-
 // The models of a folder: how many, and one of them, or else a split whose first is missing.
 static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
 {
@@ -402,7 +397,7 @@ static int find_in(const char *folder, char *path, size_t size, msgl_err *err)
     char name[256] = "";
     DIR *d = opendir(folder);
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        if (ends_with(e->d_name, ".safetensors")) {
+        if (msgl__ends_with(e->d_name, ".safetensors")) {
             found = 0;
             name[0] = '\0';
             break;

@@ -89,3 +89,9 @@ char *msgl__strbuf_take(msgl_strbuf *b)
     msgl__strbuf_init(b, b->max);
     return p;
 }
+
+bool msgl__ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}

@@ -6,6 +6,7 @@
 #define MSGL_UTILS_STRBUF_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct msgl_strbuf {
@@ -33,6 +34,9 @@ const char *msgl__strbuf_str(const msgl_strbuf *b);
 // Hands the bytes over to the caller (freed with msgl__free); the buffer becomes empty. NULL only
 // when memory for an empty string could not be had.
 char *msgl__strbuf_take(msgl_strbuf *b);
+
+// Whether the text ends with `end`, or is it.
+bool msgl__ends_with(const char *text, const char *end);
 
 // Bytes [start, end) of a text.
 typedef struct msgl_text_span {

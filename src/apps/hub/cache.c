@@ -17,6 +17,7 @@
 #include "utils/file.h"
 #include "utils/gguf_split.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 
 static bool exists(const char *path)
 {
@@ -108,7 +109,7 @@ static bool has_safetensors(const char *snapshot)
     for (struct dirent *e; d != NULL && !any && (e = readdir(d)) != NULL;) {
         char path[MSGL_HUB_PATH];
         path_in(snapshot, e->d_name, path);
-        any = msgl__hub_ends_with(e->d_name, ".safetensors") && exists(path);
+        any = msgl__ends_with(e->d_name, ".safetensors") && exists(path);
     }
     if (d != NULL) closedir(d);
     return any;

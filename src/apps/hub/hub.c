@@ -15,6 +15,7 @@
 #include "apps/hub/list.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 
 struct pull {
     const msgl_hub *hub;
@@ -231,8 +232,8 @@ static int get_files(struct pull *p, msgl_err *err)
     for (int large = 0; large < 2; large++) {
         for (size_t i = 0; i < p->list.count; i++) {
             const msgl_hub_file *f = &p->list.files[i];
-            const int is_large = msgl__hub_ends_with(f->path, ".safetensors") ||
-                                 msgl__hub_ends_with(f->path, ".gguf");
+            const int is_large =
+                msgl__ends_with(f->path, ".safetensors") || msgl__ends_with(f->path, ".gguf");
             const int rc = is_large == large ? get_file(p, f, err) : 0;
             if (rc != 0) return rc;
         }

@@ -9,6 +9,7 @@
 #include "utils/file.h"
 #include "utils/gguf_split.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 
 static bool take_file(const msgl_hub_said *said, msgl_hub_file *f)
 {
@@ -107,7 +108,7 @@ static size_t show_files(const msgl_hub_kind *kind, const json_t *files, bool mo
     {
         char path[100];
         msgl_hub_said said = {0};
-        if (!kind->file(entry, &said) || !msgl__hub_ends_with(said.path, ".gguf") ||
+        if (!kind->file(entry, &said) || !msgl__ends_with(said.path, ".gguf") ||
             msgl__gguf_is_model(said.path) != models) {
             continue;
         }
@@ -168,7 +169,7 @@ static int read_files(const msgl_hub_kind *kind, const json_t *files, const msgl
     if (name->file[0] == '\0' && name->type[0] == '\0') {
         rc = take(kind, files, name, of_model, out, err);
         for (size_t i = 0; i < out->count; i++) {
-            if (msgl__hub_ends_with(out->files[i].path, ".safetensors")) return rc;
+            if (msgl__ends_with(out->files[i].path, ".safetensors")) return rc;
         }
         if (rc != 0) return rc;
         out->count = out->bytes = 0;

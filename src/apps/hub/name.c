@@ -7,12 +7,7 @@
 #include <strings.h>
 
 #include "core/attributes.h"
-
-bool msgl__hub_ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
+#include "utils/strbuf.h"
 
 static bool is_hex(const char *text, size_t n)
 {
@@ -110,7 +105,7 @@ static int parse_part(const char *text, const char *part, size_t n, msgl_hub_nam
     if (n - 1 <= MSGL_HUB_MAX_PATH) {
         (void)snprintf(out->file, sizeof out->file, "%.*s", (int)(n - 1), part + 1);
     }
-    if (msgl__hub_path_ok(out->file) && msgl__hub_ends_with(out->file, ".gguf")) return 0;
+    if (msgl__hub_path_ok(out->file) && msgl__ends_with(out->file, ".gguf")) return 0;
     return msgl__err_set(err, MSGL_EINVAL,
                          "\"%.100s\": behind ORG/NAME only a .gguf file of it is allowed, "
                          "as in ORG/NAME/FILE.gguf",

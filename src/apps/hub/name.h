@@ -37,6 +37,5 @@ bool msgl__hub_wanted(const char *path);
 bool msgl__hub_is_commit(const char *revision); // 40 hexadecimal digits
 bool msgl__hub_is_checksum(const char *etag);   // 40 of SHA-1 or 64 of SHA-256, lower case
 bool msgl__hub_is_letter(char c);               // or a digit
-bool msgl__hub_ends_with(const char *text, const char *end);
 
 #endif
