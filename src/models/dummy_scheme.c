@@ -11,6 +11,7 @@
 #include "core/attributes.h"
 #include "utils/file.h"
 #include "utils/json.h"
+#include "utils/strbuf.h"
 
 enum { CONFIG_MAX_BYTES = 16 << 20, PATH_BYTES = 4096, MODULE_BYTES = 256 };
 
@@ -339,10 +340,7 @@ static const struct {
 
 static int read_config(msgl_json_reader *r, msgl_dummy_scheme *s)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config", "quantization"};
-    for (size_t i = 0; i < MSGL_COUNT(keys) && s->given == NULL; i++) {
-        s->given = msgl__json_get(r, keys[i]);
-    }
+    s->given = msgl__quantization_given(r);
     msgl__quantization_read(r, &s->quantization);
     if (s->given == NULL || r->status != 0) return r->status;
     msgl_json_reader sub = *r;
@@ -382,19 +380,13 @@ void msgl__dummy_scheme_free(msgl_dummy_scheme *s)
 
 // ---- GGUF ----
 
-static bool ends_with(const char *s, const char *suffix)
-{
-    const size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 // Of Q4_K_M the head has Q6_K, and so have v and down of the layers that are more sensitive: the
 // first and the last eighth, and every third of those between.
 static bool has_more_bits(const char *module, int32_t layer, int32_t layers)
 {
     const int32_t eighth = layers / 8;
-    if (ends_with(module, "lm_head")) return true;
-    if (!ends_with(module, "v_proj") && !ends_with(module, "down_proj")) return false;
+    if (msgl__ends_with(module, "lm_head")) return true;
+    if (!msgl__ends_with(module, "v_proj") && !msgl__ends_with(module, "down_proj")) return false;
     return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
 }
 
@@ -402,7 +394,7 @@ const msgl_blocks *msgl__dummy_ggml_blocks(const char *file_type, const char *mo
                                            int32_t layers)
 {
     if (strcasecmp(file_type, "Q4_0") == 0) {
-        return ends_with(module, "lm_head") ? &msgl__blocks_q6_k : &msgl__blocks_q4_0;
+        return msgl__ends_with(module, "lm_head") ? &msgl__blocks_q6_k : &msgl__blocks_q4_0;
     }
     if (strcasecmp(file_type, "Q8_0") == 0) return &msgl__blocks_q8_0;
     if (strcasecmp(file_type, "Q6_K") == 0) return &msgl__blocks_q6_k;

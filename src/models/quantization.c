@@ -274,12 +274,18 @@ static void read_mlx(msgl_json_reader *r, msgl_quantization *q)
     word(r, "mode", "affine", modes, MSGL_COUNT(modes), "affine");
 }
 
-void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
+const json_t *msgl__quantization_given(msgl_json_reader *r)
 {
-    *q = (msgl_quantization){.block = {128, 128}};
     const json_t *given = msgl__json_get(r, "quantization_config");
     if (given == NULL) given = msgl__json_get(r, "compression_config");
     if (given == NULL) given = msgl__json_get(r, "quantization");
+    return given;
+}
+
+void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q)
+{
+    *q = (msgl_quantization){.block = {128, 128}};
+    const json_t *given = msgl__quantization_given(r);
     if (given == NULL) return;
     if (!json_is_object(given)) {
         msgl__json_reject(r, MSGL_EFORMAT, "quantization_config", given, "an object");

@@ -42,6 +42,8 @@ typedef struct msgl_quantization {
     int32_t schemes[MSGL_MAX_SCHEMES], num_schemes, release;
 } msgl_quantization;
 
+// What the object of r, config.json, has of it, under any of its names; NULL.
+const json_t *msgl__quantization_given(msgl_json_reader *r);
 // Of the object of r, config.json. Without a quantization_config: what is usual.
 void msgl__quantization_read(msgl_json_reader *r, msgl_quantization *q);
 // Of the folder's config.json; without one, what is usual.
