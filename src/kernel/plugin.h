@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The door between the core and a kind of device: all that the core knows of one is this table. The
-// CPU's is built in (device/cpu.h); any other is a shared object, minisgl-NAME.so, which
+// CPU's is built in (device/cpu.c); any other is a shared object, minisgl-NAME.so, which
 // `--device NAME` opens, with one exported function, MSGL_PLUGIN_SYMBOL, that returns the table.
 // The core never links a device's libraries. docs/adding-a-device.md says how to write one.
 #ifndef MSGL_KERNEL_PLUGIN_H

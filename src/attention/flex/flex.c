@@ -141,26 +141,24 @@ static void flex_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
     msgl__flex_attend(x, &c);
 }
 
+// What both have.
+#define FLEX                                                                                       \
+    .max_group = MSGL_FLEX_MAX_GROUP,                                                              \
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true,        \
+    .softcap = true, .tree = true, .masks = MSGL_ALL_MASKS, .scores = MSGL_ALL_SCORES,             \
+    .create = flex_create, .destroy = flex_destroy, .begin = flex_begin, .forward = flex_forward
+
 const msgl_attn_desc msgl__attn_flex = {
+    FLEX,
     .name = "flex_attention",
     .aliases = {"flex", NULL},
     .summary = "mask and score functions over block masks of 128 x 128",
     .page_rule = MSGL_PAGE_ANY,
-    .max_group = MSGL_FLEX_MAX_GROUP,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
-    .sliding_window = true,
-    .softcap = true,
-    .tree = true,
-    .masks = MSGL_ALL_MASKS,
-    .scores = MSGL_ALL_SCORES,
     .ragged = true,
-    .create = flex_create,
-    .destroy = flex_destroy,
-    .begin = flex_begin,
-    .forward = flex_forward,
 };
 
 const msgl_attn_desc msgl__attn_fa4 = {
+    FLEX,
     .name = "fa4",
     .aliases = {NULL},
     .summary = "FlashAttention 4: prompts with mask and score functions on pages of 128",
@@ -168,15 +166,4 @@ const msgl_attn_desc msgl__attn_fa4 = {
     .page_rule = MSGL_PAGE_SET,
     .page_sizes = {128},
     .page_override = 128,
-    .max_group = MSGL_FLEX_MAX_GROUP,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
-    .sliding_window = true,
-    .softcap = true,
-    .tree = true,
-    .masks = MSGL_ALL_MASKS,
-    .scores = MSGL_ALL_SCORES,
-    .create = flex_create,
-    .destroy = flex_destroy,
-    .begin = flex_begin,
-    .forward = flex_forward,
 };

@@ -4,12 +4,11 @@
 // TensorRT-LLM differ in the pages that they take and in how a batch's keys are split; the kernel
 // is that of the other paged backends. Prompts are flashinfer's, as they are in SGLang.
 //
-//   flashmla     pages of 64; its scheduler metadata (metadata.h) deals blocks of keys to workers,
-//   and
-//                splits are merged by their log-sum-exps in a second pass
-//   trtllm_mla   pages of 32 or 64; a block table with -1 behind a request's last page, tiles as
-//   trtllm cutlass_mla  pages of 128; one partial for all keys of a request (num_kv_splits 1): a
-//   long
+//   flashmla     pages of 64; its scheduler metadata (metadata.h) deals blocks of keys to
+//                workers; splits are merged by their log-sum-exps in a second pass
+//   trtllm_mla   pages of 32 or 64; a block table with -1 behind a request's last page; tiles as
+//                trtllm has them
+//   cutlass_mla  pages of 128; one partial for all keys of a request (num_kv_splits 1): a long
 //                request is one worker's
 //
 // FlashMLA's number of workers is on a GPU that of its multiprocessors; here it is threads times

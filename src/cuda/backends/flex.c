@@ -143,28 +143,24 @@ static void flex_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
                            msgl__cuda_flex_attend(&c, msgl__cuda_device_stream(x->device)));
 }
 
+// What both have.
+#define FLEX                                                                                       \
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true, .softcap = true,        \
+    .tree = true, .masks = MSGL_ALL_MASKS, .scores = MSGL_ALL_SCORES,                              \
+    .supports = msgl__cuda_supports, .create = flex_create, .destroy = flex_destroy,               \
+    .prepare = flex_prepare, .copy_in = flex_copy_in, .begin = flex_begin, .forward = flex_forward
+
 const msgl_attn_desc msgl__attn_flex_cuda = {
+    FLEX,
     .name = "flex_attention",
     .aliases = {"flex", NULL},
     .summary = "mask and score functions over block masks of 128 x 128; prompts without any by fa",
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
-    .sliding_window = true,
-    .softcap = true,
-    .tree = true,
-    .masks = MSGL_ALL_MASKS,
-    .scores = MSGL_ALL_SCORES,
-    .supports = msgl__cuda_supports,
-    .create = flex_create,
-    .destroy = flex_destroy,
-    .prepare = flex_prepare,
-    .copy_in = flex_copy_in,
-    .begin = flex_begin,
-    .forward = flex_forward,
 };
 
 const msgl_attn_desc msgl__attn_fa4_cuda = {
+    FLEX,
     .name = "fa4",
     .aliases = {NULL},
     .summary =
@@ -174,17 +170,4 @@ const msgl_attn_desc msgl__attn_fa4_cuda = {
     .page_rule = MSGL_PAGE_SET,
     .page_sizes = {128},
     .page_override = 128,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
-    .sliding_window = true,
-    .softcap = true,
-    .tree = true,
-    .masks = MSGL_ALL_MASKS,
-    .scores = MSGL_ALL_SCORES,
-    .supports = msgl__cuda_supports,
-    .create = flex_create,
-    .destroy = flex_destroy,
-    .prepare = flex_prepare,
-    .copy_in = flex_copy_in,
-    .begin = flex_begin,
-    .forward = flex_forward,
 };
