@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 #include "cuda/gemm/codes_row.h"
+#include "cuda/gemm/codes_sm90.h"
 #include "kernel/exec.h"
 
 enum {
-    CODES_ROWS = 128,       // of W in a tile
-    CODES_STEP = 128,       // columns that are multiplied at a time
-    CODES_MAX_TOKENS = 256, // rows of in
+    CODES_ROWS = 128, // of W in a tile
+    CODES_STEP = 128, // columns that are multiplied at a time
 };
 
 // Steps that come at once, of a tile of so many rows of in: two where a stage of so many bytes

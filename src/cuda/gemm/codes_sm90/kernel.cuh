@@ -38,7 +38,7 @@ template <typename FORM, int N> struct codes_shape {
     // What a warpgroup hands over to itself in rows of out at a time.
     static constexpr int CHUNK = N < 16 ? N : 16, PITCH = 64 + 4;
     static constexpr int CHUNK_BYTES = CHUNK * PITCH * 4;
-    static constexpr int SMALL_BYTES = CODES_GROUPS * CHUNK_BYTES + CODES_MAX_TOKENS * 4 +
+    static constexpr int SMALL_BYTES = CODES_GROUPS * CHUNK_BYTES + MSGL_CODES_SM90_ROWS * 4 +
                                        CODES_MAX_STAGES * 16 + 1024; // and alignment
     // Blocks of a multiprocessor: of few rows what waits most is each warp for itself.
     static constexpr int BLOCKS = N <= 8 ? 3 : N <= 32 ? 2 : 1;
@@ -653,7 +653,7 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
     r.slot = 0;
     r.phase = 0;
     const uint32_t factors = r.empty + CODES_MAX_STAGES * 8;
-    const uint32_t sums = factors + CODES_MAX_TOKENS * 4;
+    const uint32_t sums = factors + MSGL_CODES_SM90_ROWS * 4;
     const codes_segment all = segment_of<shape::CLUSTER>(g);
     if (threadIdx.x == CODES_WORKERS) {
         for (int i = 0; i < shape::STAGES; i++) {
