@@ -31,7 +31,8 @@ typedef struct msgl_engine_info {
     msgl_cache_layout cache;
     size_t span_bytes[MSGL_MAX_SPANS]; // of a page, or of a state, of each, in all layers
     size_t weight_bytes, kv_bytes, workspace_bytes; // kv: of all groups
-    size_t embed_bytes; // in weight_bytes, of an embedding that no product reads, as a head does
+    // Of weight_bytes, those of an embedding that is not the head too: no product reads it.
+    size_t embed_bytes;
     msgl_sampling_params sampling; // of a request that says nothing about it
     // Requests must not share prefixes: dynamic NTK rotates keys by the prompt's length.
     bool no_prefix_sharing;
