@@ -60,14 +60,21 @@ static int32_t unpromised(const msgl_scheduler *s)
     return available(s, 0) - s->reserved;
 }
 
-// Pages of a window that r, `pages` long in the end, has at most from now on.
+// Pages of a window that r, `pages` long in the end, has at most from now on. While its tokens are
+// filled in it has no more than lie between the first page that it still has and the last of these,
+// however they are cut into chunks: of a window of 127 tokens and pages of one, a request of 128
+// tokens without a prefix has 128, and 129 when it answers, not the 256 of a later chunk of 128.
 static int32_t window_most(const msgl_scheduler *s, const msgl_req *r, int32_t span, int32_t pages)
 {
+    const int32_t window = s->cfg.cache.spans[span].window, size = s->cfg.cache.page_size;
     int32_t chunk = r->fill_len - r->device_len;
     if (chunk > s->options.max_prefill_tokens) chunk = s->options.max_prefill_tokens;
     if (chunk < 1) chunk = 1;
-    const int32_t most =
-        msgl__window_pages_most(s->cfg.cache.spans[span].window, chunk, s->cfg.cache.page_size);
+    int32_t most = msgl__sched_pages_for(s, r->fill_len) - r->cache_handle.first[span];
+    const int32_t of_chunk = msgl__window_pages_most(window, chunk, size);
+    const int32_t of_answer = msgl__window_pages_most(window, 1, size);
+    if (most > of_chunk) most = of_chunk;
+    if (most < of_answer) most = of_answer;
     return most < pages ? most : pages;
 }
 

@@ -75,36 +75,59 @@ static void test_answers_that_grow(void **state)
     harness_free(&h);
 }
 
+static void open_windows(harness *h, int32_t pages)
+{
+    harness_init(h, (harness_options){.max_running = ROWS,
+                                      .max_seq_len = 256,
+                                      .max_prefill_tokens = 128,
+                                      .num_pages = 5000,
+                                      .page_size = 1,
+                                      .window = 40,
+                                      .window_pages = pages,
+                                      .vocab_size = 16,
+                                      .cache_type = MSGL_CACHE_NAIVE,
+                                      .prefill_first = true});
+}
+
+// The most requests that run at once until all have ended, of which none is sent back.
+static int32_t most_running(harness *h, int32_t requests)
+{
+    int32_t most = 0;
+    while (msgl__scheduler_has_work(h->s)) {
+        harness_step(h);
+        if (harness_stats(h).running > most) most = harness_stats(h).running;
+    }
+    assert_int_equal(harness_stats(h).requests_retracted, 0);
+    assert_int_equal(harness_stats(h).requests_done, requests);
+    return most;
+}
+
 // A window of 40 tokens in a pool of 200: a prompt of 100 needs room for all of it, an answer
-// for 41. The second request gets in as soon as the first one's prompt is computed, the third when
-// the first ends; nobody is sent back.
+// for 42. Two prompts have room at first; the third request gets in as soon as the others' prompts
+// are computed, since 42 + 42 + 100 is 184. A fourth would need 226.
 static void test_windows(void **state)
 {
     (void)state;
     harness h;
-    harness_init(&h, (harness_options){.max_running = ROWS,
-                                       .max_seq_len = 256,
-                                       .max_prefill_tokens = 128,
-                                       .num_pages = 5000,
-                                       .page_size = 1,
-                                       .window = 40,
-                                       .window_pages = 200,
-                                       .vocab_size = 16,
-                                       .cache_type = MSGL_CACHE_NAIVE,
-                                       .prefill_first = true});
+    open_windows(&h, 200);
     for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 100, 30, i);
     harness_step(&h);
-    assert_int_equal(harness_stats(&h).running, 1);
-    harness_step(&h);
     assert_int_equal(harness_stats(&h).running, 2);
-    int32_t most = 0;
-    while (msgl__scheduler_has_work(h.s)) {
-        harness_step(&h);
-        if (harness_stats(&h).running > most) most = harness_stats(&h).running;
-    }
-    assert_int_equal(most, 2);
-    assert_int_equal(harness_stats(&h).requests_retracted, 0);
-    assert_int_equal(harness_stats(&h).requests_done, 10);
+    assert_int_equal(most_running(&h, 10), 3);
+    harness_free(&h);
+}
+
+// Prompts as long as the window: 40 tokens have 40 pages, and 42 are enough for any answer. In a
+// pool of 3 * 42 three run at once, where a chunk of 40 behind a whole window would have 81.
+static void test_prompts_of_a_window(void **state)
+{
+    (void)state;
+    harness h;
+    open_windows(&h, 3 * 42);
+    for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 40, 100, i);
+    harness_step(&h);
+    assert_int_equal(harness_stats(&h).running, 3);
+    assert_int_equal(most_running(&h, 10), 3);
     harness_free(&h);
 }
 
@@ -139,16 +162,7 @@ static void test_windows_to_come(void **state)
 {
     (void)state;
     harness h;
-    harness_init(&h, (harness_options){.max_running = ROWS,
-                                       .max_seq_len = 256,
-                                       .max_prefill_tokens = 128,
-                                       .num_pages = 5000,
-                                       .page_size = 1,
-                                       .window = 40,
-                                       .window_pages = 100,
-                                       .vocab_size = 16,
-                                       .cache_type = MSGL_CACHE_NAIVE,
-                                       .prefill_first = true});
+    open_windows(&h, 100);
     for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 5, 100, i);
     harness_step(&h);
     assert_int_equal(harness_stats(&h).running, 2);
@@ -166,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_answers_that_ended),
         cmocka_unit_test(test_answers_that_grow),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_prompts_of_a_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
