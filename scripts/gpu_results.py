@@ -40,6 +40,7 @@ ASKED = {
     ("first token", "V2-Lite 1x128, collapsed"): (2.5, 7.7, LOWER),
     ("start to ready", "0.6B"): (3, 47, LOWER),
     ("start to ready", "V2-Lite"): (3, 110, LOWER),
+    ("start to ready", "14B int4"): (2, None, LOWER),
 }
 for name, at16, at128, peer16, peer128 in (
         ("1x4096 32/8", 540, 580, 539, 578), ("1x16384 32/8", 600, 640, 577, 636),
