@@ -6,7 +6,9 @@
 // members in different forms: k is never packed. Columns in an order of groups are added up in that
 // order, which gives other bits; each matrix has its own, in experts too, and of three ranks each
 // has what it has of every group. tests/cuda runs the same on a GPU, deterministic, so that
-// products of codes and of their values go the same way; it keeps no columns in an order.
+// products of codes and of their values go the same way. With `--device cuda:0,1` only the ranks'
+// part runs, a rank on each, and of every form a mixture too, whose experts are cut by columns and
+// dealt out whole.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,6 +33,9 @@
 #endif
 #define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
 
+static const char *device = TEST_DEVICE;
+static int32_t gpus = 1; // that `device` names
+
 enum { TOKENS = 12, VOCAB = 40, EXPERTS = 4 };
 
 // Of the model that a packer makes. What is kept is added up 256 columns at a time, which are bits
@@ -38,6 +43,7 @@ enum { TOKENS = 12, VOCAB = 40, EXPERTS = 4 };
 typedef struct shape {
     int32_t width, heads; // half as many heads of K and V
     bool experts;         // Mixtral, else Llama
+    int32_t expert_ranks; // as --ep-size, of more ranks than one
 } shape;
 
 // The same model in both forms.
@@ -164,13 +170,14 @@ typedef struct taken {
 } taken;
 
 // Log-probabilities [TOKENS, VOCAB] of a prompt; weights "auto": packed ones as they are.
-static float *run(const folder *f, int32_t ranks, const char *dtype, const char *weights,
-                  const char *level, taken *t)
+static float *run(const folder *f, const shape *s, int32_t ranks, const char *dtype,
+                  const char *weights, const char *level, taken *t)
 {
     int32_t ids[TOKENS];
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
-    const harness_target target = {.device = TEST_DEVICE,
+    const harness_target target = {.device = device,
                                    .ranks = ranks,
+                                   .expert_ranks = ranks > 1 ? s->expert_ranks : 0,
                                    .weights = weights,
                                    .level = level,
                                    .deterministic = !ON_CPU};
@@ -231,26 +238,28 @@ static int near_ones(const float *want, const float *got)
 
 // Activations are rounded to bf16 with AMX, else to 8 bits. Of experts, a rounded activation may
 // choose another one where two are nearly as good: at one position or two of these.
-static void check_near(const packer *k, const folder *packed, const float *want, bool experts)
+static void check_near(const packer *k, const folder *packed, const shape *s, int32_t ranks,
+                       const float *want)
 {
     static const char *const levels[] = {NULL, "avx2"};
     for (size_t i = 0; i < (ON_CPU ? MSGL_COUNT(levels) : 1); i++) {
         taken t;
-        float *got = run(packed, 1, "bfloat16", "auto", levels[i], &t);
+        float *got = run(packed, s, ranks, "bfloat16", "auto", levels[i], &t);
         const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
         const int near = near_ones(want, got);
-        print_message("%s: divergence %.2e, %d of %d near\n", k->name, kl, near, TOKENS);
-        assert_true(kl > 0 && (experts ? near >= TOKENS - 2 : kl < 0.005));
+        print_message("%s, %d ranks: divergence %.2e, %d of %d near\n", k->name, ranks, kl, near,
+                      TOKENS);
+        assert_true(kl > 0 && (s->experts ? near >= TOKENS - 2 : kl < 0.005));
         free(got);
     }
 }
 
 // Six ranks have 64 columns each, five or six of each group of 32: filled up they are 384, so that
 // o and down are expanded.
-static void check_expanded(const packer *k, const folder *packed, const float *want)
+static void check_expanded(const packer *k, const folder *packed, const shape *s, const float *want)
 {
     taken t;
-    float *got = run(packed, 6, "bfloat16", "auto", NULL, &t);
+    float *got = run(packed, s, 6, "bfloat16", "auto", NULL, &t);
     const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
     print_message("%s, 6 ranks: divergence %.2e\n", k->name, kl);
     assert_true(kl > 0 && kl < 0.005);
@@ -258,11 +267,11 @@ static void check_expanded(const packer *k, const folder *packed, const float *w
     free(got);
 }
 
-static void compare(const packer *k, uint64_t seed, bool experts)
+static void compare(const packer *k, uint64_t seed, bool experts, int32_t expert_ranks)
 {
     const bool ordered = (k->with & (WITH_ORDERED | WITH_SHUFFLED)) != 0;
-    const int32_t most = !ON_CPU ? 1 : ordered ? 3 : 2;
-    const shape s = {ordered ? 384 : 256, ordered ? 12 : 4, experts};
+    const int32_t most = !ON_CPU ? gpus : ordered ? 3 : 2, least = gpus;
+    const shape s = {ordered ? 384 : 256, ordered ? 12 : 4, experts, expert_ranks};
     forms f = {.seed = seed, .shape = s};
     folder packed, floats;
     out_open(&f.packed);
@@ -273,23 +282,23 @@ static void compare(const packer *k, uint64_t seed, bool experts)
     write_model(&packed, &f.packed, &s, k->config);
     write_model(&floats, &f.floats, &s, NULL);
     const bool few = ON_CPU && (k->with & WITH_ORDERED) != 0 && k->group == 32 && !experts;
-    for (int32_t ranks = most; ranks >= 1; ranks--) {
+    for (int32_t ranks = most; ranks >= least; ranks--) {
         taken expanded, t;
-        float *want = run(&floats, ranks, "float32", "float32", NULL, &expanded), width = 0;
+        float *want = run(&floats, &s, ranks, "float32", "float32", NULL, &expanded), width = 0;
         for (int i = 0; i < TOKENS * VOCAB; i++) width = fmaxf(width, fabsf(want[i]));
         assert_true(width > 1); // these are log-probabilities that differ
         static const char *const weights[] = {"float32", "auto"};
         for (size_t i = 0; i < MSGL_COUNT(weights); i++) {
-            float *got = run(&packed, ranks, "float32", weights[i], NULL, &t);
+            float *got = run(&packed, &s, ranks, "float32", weights[i], NULL, &t);
             check_same(k, ranks, weights[i], ordered && i == 1, got, want);
             free(got);
         }
         if (ranks == 1) {
             check_bits(k, t.bytes, expanded.bytes, &s);
             check_orders(k, &t, &s);
-            check_near(k, &packed, want, experts);
-            if (few) check_expanded(k, &packed, want);
         }
+        if (ranks == least) check_near(k, &packed, &s, ranks, want);
+        if (ranks == least && few) check_expanded(k, &packed, &s, want);
         free(want);
     }
     folder_remove(&packed);
@@ -302,13 +311,26 @@ static void test_equal(void **state)
 {
     (void)state;
     for (size_t i = 0; packers[i].name != NULL; i++) {
-        compare(&packers[i], i + 1, false);
-        if ((packers[i].with & WITH_ORDERED) != 0) compare(&packers[i], i + 1, true);
+        compare(&packers[i], i + 1, false, 0);
+        if (gpus > 1) {
+            compare(&packers[i], i + 1, true, 1);
+            compare(&packers[i], i + 1, true, gpus);
+        } else if ((packers[i].with & WITH_ORDERED) != 0) {
+            compare(&packers[i], i + 1, true, 0);
+        }
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--device") != 0 || i + 1 == argc) {
+            fprintf(stderr, "usage: %s [--device cuda:A,B[,C...]]\n", argv[0]);
+            return 2;
+        }
+        device = argv[++i];
+        for (const char *at = strchr(device, ','); at != NULL; at = strchr(at + 1, ',')) gpus++;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
