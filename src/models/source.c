@@ -6,8 +6,9 @@
 #include "core/round.h"
 #include "quant/stored.h"
 
-// Columns that are expanded at a time.
-enum { TASK_ROWS = 16, CHUNK = 256 };
+// Rows of a task, whose bytes are next to each other where a file has columns down its rows (AWQ: 4
+// bytes have 8 rows, a line of the cache 128); columns that are expanded at a time.
+enum { TASK_ROWS = 64, CHUNK = 256 };
 
 static size_t tensor_cols(const msgl_source *s)
 {
@@ -173,18 +174,25 @@ static void gather_heads(const filling *f, size_t row, char *out)
     }
 }
 
-static void split_row(const filling *f, size_t row, char *out)
+// Rows [begin, end) as parts. 32 columns of all rows come one behind the other: many forms have
+// neighbouring rows in a line of the cache, and their columns in a page of memory each.
+static void split_rows(const filling *f, int32_t begin, int32_t end)
 {
     const msgl_source *s = f->s;
     const msgl_stored *form = f->p.how->form;
-    for (size_t col = 0; col < places_of(s); col += 32, out += sizeof(msgl_code_part)) {
-        msgl_code_part part = {0};
-        if (s->order != NULL) {
-            form->pick(&f->p, row, s->first_col, s->order->columns + col, &part);
-        } else {
-            form->split(&f->p, row, s->first_col + col, &part);
+    const size_t bytes = msgl__source_row_bytes(s);
+    for (size_t col = 0; col < places_of(s); col += 32) {
+        char *out = f->out + (size_t)begin * bytes + col / 32 * sizeof(msgl_code_part);
+        for (int32_t r = begin; r < end; r++, out += bytes) {
+            const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
+            msgl_code_part part = {0};
+            if (s->order != NULL) {
+                form->pick(&f->p, row, s->first_col, s->order->columns + col, &part);
+            } else {
+                form->split(&f->p, row, s->first_col + col, &part);
+            }
+            memcpy(out, &part, sizeof part);
         }
-        memcpy(out, &part, sizeof part);
     }
 }
 
@@ -251,15 +259,18 @@ static void fill_task(void *arg, int task, int worker)
     const msgl_source *s = f->s;
     const size_t bytes = msgl__source_row_bytes(s);
     const int32_t begin = task * TASK_ROWS;
-    for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
+    const int32_t end = f->rows - begin < TASK_ROWS ? f->rows : begin + TASK_ROWS;
+    if (splits(s) && s->head_cols == 0) {
+        split_rows(f, begin, end);
+        return;
+    }
+    for (int32_t r = begin; r < end; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
         char *out = f->out + (size_t)r * bytes;
         if (s->head_cols > 0) {
             gather_heads(f, row, out);
         } else if (expands(s)) {
             expand_row(f, row, out);
-        } else if (splits(s)) {
-            split_row(f, row, out);
         } else {
             memcpy(out, row_at(s, row), bytes);
         }

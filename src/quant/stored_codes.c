@@ -97,9 +97,33 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return zeros || out->zero == how->zero + (int32_t)up_of(how);
 }
 
+// The 8 codes of 4 bits in a word, the lowest first, as bytes, the first one lowest.
+static inline uint64_t nibbles(uint32_t word)
+{
+    uint64_t v = word;
+    v = (v | v << 16) & 0x0000ffff0000ffff;
+    v = (v | v << 8) & 0x00ff00ff00ff00ff;
+    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
+}
+
+// Loading takes as long as this does, so the usual streams have loops of their own: words of 8
+// codes of 4 bits, and words of which one code is this row's.
 static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
 {
-    for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
+    if (s->bits == 4 && s->per_word % 8 == 0 && s->shift == 0) {
+        const uint8_t *at = s->words + from / 8 * s->stride * 4;
+        for (size_t i = 0; i < 32; i += 8, at += s->stride * 4) {
+            const uint64_t eight = nibbles(msgl__block_u32(at));
+            memcpy(out->codes + i, &eight, sizeof eight); // little-endian, as files are
+        }
+    } else if (s->bits == 4 && s->per_word == 1) {
+        const uint8_t *at = s->words + from * s->stride * 4;
+        for (size_t i = 0; i < 32; i++, at += s->stride * 4) {
+            out->codes[i] = (uint8_t)(msgl__block_u32(at) >> s->shift & 15);
+        }
+    } else {
+        for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
+    }
 }
 
 static void split_scale(const msgl_packing *how, grouped g, msgl_code_part *out)

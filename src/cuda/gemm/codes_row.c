@@ -52,19 +52,45 @@ bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out)
     return true;
 }
 
-// Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes.
+// Byte j of a and of b next to each other, for all 8: a is columns of which byte 2 j of `to` is
+// one.
+static void interleave(uint8_t to[16], uint64_t a, uint64_t b)
+{
+    for (int j = 0; j < 8; j++) {
+        to[2 * j] = (uint8_t)(a >> 8 * j);
+        to[2 * j + 1] = (uint8_t)(b >> 8 * j);
+    }
+}
+
+// Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes (little-endian). With
+// eight[q] columns 8 q to 8 q + 7, a byte each, piece t has of each bytes 2 t and 2 t + 1. Where a
+// byte has room for several codes those of the same bytes lie above each other, so that piece t's
+// bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of eight[].
 static void put_plane(uint8_t *to, const uint8_t codes[PART], int bits, int from)
 {
-    const uint8_t mask = (uint8_t)((1 << bits) - 1);
-    for (int t = 0; t < 4; t++, to += bits) {
-        uint64_t piece = 0;
-        for (int q = 0; q < 4; q++) {
-            const int at = bits == 8 ? q / 2 * 32 + q % 2 * 8 : bits * q;
-            const uint8_t *pair = codes + 8 * q + 2 * t;
-            piece |= (uint64_t)(pair[0] >> from & mask) << at;
-            piece |= (uint64_t)(pair[1] >> from & mask) << (at + (bits == 8 ? 16 : 4 * bits));
+    const uint64_t mask = 0x0101010101010101 * ((1u << bits) - 1);
+    uint64_t eight[4];
+    memcpy(eight, codes, PART);
+    for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
+    if (bits == 8) {
+        uint8_t halves[2][16]; // columns 0 to 15 of 32, and the others
+        interleave(halves[0], eight[0], eight[1]);
+        interleave(halves[1], eight[2], eight[3]);
+        for (int t = 0; t < 4; t++) {
+            memcpy(to + 8 * t, halves[0] + 4 * t, 4);
+            memcpy(to + 8 * t + 4, halves[1] + 4 * t, 4);
         }
-        memcpy(to, &piece, (size_t)bits); // little-endian
+    } else if (bits == 4) {
+        interleave(to, eight[0] | eight[1] << 4, eight[2] | eight[3] << 4);
+    } else {
+        uint64_t all = 0; // codes of a byte's columns: bits 0 to 4 bits - 1 of it
+        for (int q = 0; q < 4; q++) all |= eight[q] << q * bits;
+        if (bits == 2) {
+            memcpy(to, &all, 8);
+        } else { // of a bit each: two bytes' make one
+            for (int t = 0; t < 4; t++, all >>= 16)
+                to[t] = (uint8_t)(all & 15) | (uint8_t)(all >> 4 & 0xf0);
+        }
     }
 }
 
