@@ -6,9 +6,14 @@
 #include "core/round.h"
 #include "quant/stored.h"
 
-// Rows of a task, whose bytes are next to each other where a file has columns down its rows (AWQ: 4
-// bytes have 8 rows, a line of the cache 128); columns that are expanded at a time.
-enum { TASK_ROWS = 64, CHUNK = 256 };
+enum {
+    TASK_ROWS = 16,
+    CHUNK = 256, // columns that are expanded at a time
+    // Rows of a task that takes codes apart: AWQ has 128 in a line of the cache, and each of their
+    // columns in a page of its own, which is found once for all of them. Tasks that share rows.
+    SPLIT_ROWS = 128,
+    SPLIT_PARTS = 4,
+};
 
 static size_t tensor_cols(const msgl_source *s)
 {
@@ -174,15 +179,22 @@ static void gather_heads(const filling *f, size_t row, char *out)
     }
 }
 
-// Rows [begin, end) as parts. 32 columns of all rows come one behind the other: many forms have
-// neighbouring rows in a line of the cache, and their columns in a page of memory each.
-static void split_rows(const filling *f, int32_t begin, int32_t end)
+// Rows [begin, end) of columns [from, to) as parts. 32 columns of all rows come one behind the
+// other: many forms have neighbouring rows in a line of the cache, and their columns in a page of
+// memory each.
+static void split_tile(const filling *f, int32_t begin, int32_t end, size_t from, size_t to)
 {
     const msgl_source *s = f->s;
     const msgl_stored *form = f->p.how->form;
     const size_t bytes = msgl__source_row_bytes(s);
-    for (size_t col = 0; col < places_of(s); col += 32) {
+    const bool at_once = form->split_rows != NULL && s->order == NULL && s->pairs == 0;
+    for (size_t col = from; col < to; col += 32) {
         char *out = f->out + (size_t)begin * bytes + col / 32 * sizeof(msgl_code_part);
+        if (at_once) {
+            form->split_rows(&f->p, stored_at(s, (size_t)(f->first + begin)), (size_t)(end - begin),
+                             s->first_col + col, (uint8_t *)out, bytes);
+            continue;
+        }
         for (int32_t r = begin; r < end; r++, out += bytes) {
             const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
             msgl_code_part part = {0};
@@ -194,6 +206,17 @@ static void split_rows(const filling *f, int32_t begin, int32_t end)
             memcpy(out, &part, sizeof part);
         }
     }
+}
+
+static void split_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const filling *f = arg;
+    const size_t places = places_of(f->s), each = places / 32 / SPLIT_PARTS * 32;
+    const size_t part = (size_t)(task % SPLIT_PARTS);
+    const int32_t begin = task / SPLIT_PARTS * SPLIT_ROWS;
+    split_tile(f, begin, f->rows - begin < SPLIT_ROWS ? f->rows : begin + SPLIT_ROWS, part * each,
+               part + 1 < SPLIT_PARTS ? (part + 1) * each : places);
 }
 
 // Elements [first, first + rows) of the tensor's row that is column `col` of the model's rows.
@@ -260,10 +283,6 @@ static void fill_task(void *arg, int task, int worker)
     const size_t bytes = msgl__source_row_bytes(s);
     const int32_t begin = task * TASK_ROWS;
     const int32_t end = f->rows - begin < TASK_ROWS ? f->rows : begin + TASK_ROWS;
-    if (splits(s) && s->head_cols == 0) {
-        split_rows(f, begin, end);
-        return;
-    }
     for (int32_t r = begin; r < end; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
         char *out = f->out + (size_t)r * bytes;
@@ -283,6 +302,8 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
     filling f = {.s = s, .first = first, .rows = rows, .out = out, .p = msgl__packed_of(s->t)};
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
+    } else if (splits(s)) {
+        msgl__pool_run(pool, msgl__ceil_div(rows, SPLIT_ROWS) * SPLIT_PARTS, split_task, &f);
     } else {
         msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
     }

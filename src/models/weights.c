@@ -16,7 +16,7 @@
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
 static const size_t MAX_WANTED = (size_t)1 << 20;
 // Of rows on their way from the file to the packer, which stay in a cache.
-static const size_t STAGE_BYTES = (size_t)4 << 20;
+static const size_t STAGE_BYTES = (size_t)16 << 20;
 
 void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_weight_formats *formats, msgl_err *err)
 {

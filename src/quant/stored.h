@@ -82,6 +82,10 @@ typedef struct msgl_stored {
     // The 32 columns of a row from `from` on, a multiple of 32, of a tensor that has codes. What
     // the form does not have is left in *out.
     void (*split)(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out);
+    // The same of rows [row, row + rows), whose parts are ld bytes apart; NULL: they are split one
+    // by one, which takes as long.
+    void (*split_rows)(const msgl_packed *p, size_t row, size_t rows, size_t from, uint8_t *out,
+                       size_t ld);
     // The same of a tensor with ORDER: columns first_col + columns[i], which have one group; what
     // is -1 is left too (msgl_column_order). NULL: the form has no ORDER.
     void (*pick)(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],

@@ -88,4 +88,4 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     out->dmin = msgl__number_bits(zeros->data, zeros->type, j);
 }
 
-const msgl_stored msgl__stored_bands = {"HQQ", expand, NULL, codes, split, NULL};
+const msgl_stored msgl__stored_bands = {"HQQ", expand, NULL, codes, split, NULL, NULL};

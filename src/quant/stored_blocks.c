@@ -54,4 +54,4 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     out->c[0] = p->how->sides[MSGL_SCALES].data[block];
 }
 
-const msgl_stored msgl__stored_blocks = {"blocks", expand, span, codes, split, NULL};
+const msgl_stored msgl__stored_blocks = {"blocks", expand, span, codes, split, NULL, NULL};

@@ -63,4 +63,4 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     memcpy(&out->d, &scale, sizeof scale);
 }
 
-const msgl_stored msgl__stored_codebook = {"codebook", expand, span, codes, split, NULL};
+const msgl_stored msgl__stored_codebook = {"codebook", expand, span, codes, split, NULL, NULL};

@@ -106,8 +106,8 @@ static inline uint64_t nibbles(uint32_t word)
     return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
 }
 
-// Loading takes as long as this does, so the usual streams have loops of their own: words of 8
-// codes of 4 bits, and words of which one code is this row's.
+// Loading takes as long as this does, so the most usual words, of 8 codes of 4 bits, have a loop of
+// their own.
 static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
 {
     if (s->bits == 4 && s->per_word % 8 == 0 && s->shift == 0) {
@@ -115,11 +115,6 @@ static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_par
         for (size_t i = 0; i < 32; i += 8, at += s->stride * 4) {
             const uint64_t eight = nibbles(msgl__block_u32(at));
             memcpy(out->codes + i, &eight, sizeof eight); // little-endian, as files are
-        }
-    } else if (s->bits == 4 && s->per_word == 1) {
-        const uint8_t *at = s->words + from * s->stride * 4;
-        for (size_t i = 0; i < 32; i++, at += s->stride * 4) {
-            out->codes[i] = (uint8_t)(msgl__block_u32(at) >> s->shift & 15);
         }
     } else {
         for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
@@ -202,8 +197,8 @@ static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *fr
     *bytes = (past - first) * row;
 }
 
-const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows,
-                                       codes,         split_rows,  pick_rows};
+const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows, codes,
+                                       split_rows,    NULL,        pick_rows};
 
 // MLX. value: code * SCALES + BIASES of the group, which is the same as by a zero point but for
 // what is rounded; scales may be negative.
@@ -244,8 +239,8 @@ static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_cod
     out->dmin = msgl__number_bits(biases->data, biases->type, at);
 }
 
-const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows,
-                                         codes_affine,  split_affine,  NULL};
+const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows, codes_affine,
+                                         split_affine,  NULL,          NULL};
 
 // torchao's Int4Tensor: [rows, cols / 2] bytes, the first of two columns in the lower half, as
 // numbers from -8 to 7. SCALES and ZEROS [groups, rows]; the zero point is the value of number 0.
@@ -297,8 +292,8 @@ static void split_int4(const msgl_packed *p, size_t row, size_t from, msgl_code_
     memcpy(&out->dmin, &least, sizeof out->dmin);
 }
 
-const msgl_stored msgl__stored_int4 = {"Int4Tensor", expand_int4, span_int4,
-                                       codes_int4,   split_int4,  NULL};
+const msgl_stored msgl__stored_int4 = {"Int4Tensor", expand_int4, span_int4, codes_int4,
+                                       split_int4,   NULL,        NULL};
 
 // ---- GPTQ: codes down the rows of [cols, rows] ----
 
@@ -368,8 +363,8 @@ static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
     return true;
 }
 
-const msgl_stored msgl__stored_gptq = {"GPTQ",     expand_gptq, NULL,
-                                       codes_gptq, split_gptq,  pick_gptq};
+const msgl_stored msgl__stored_gptq = {"GPTQ",     expand_gptq, NULL,     codes_gptq,
+                                       split_gptq, NULL,        pick_gptq};
 
 // ---- AWQ, 4 bits ----
 
@@ -401,7 +396,28 @@ static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_p
     split(p, &s, row, from, group_of_awq, out);
 }
 
-const msgl_stored msgl__stored_awq = {"AWQ", expand_awq, NULL, codes, split_awq, NULL};
+// A word has the codes of eight rows: it is read once.
+static void split_awq_many(const msgl_packed *p, size_t row, size_t rows, size_t from, uint8_t *out,
+                           size_t ld)
+{
+    const size_t stride = p->rows / 8 * 4;
+    size_t r = 0;
+    while (r < rows) {
+        const uint8_t *at = p->data + from * stride + (row + r) / 8 * 4;
+        uint32_t words[32];
+        for (size_t i = 0; i < 32; i++, at += stride) words[i] = msgl__block_u32(at);
+        for (size_t j = (row + r) % 8; j < 8 && r < rows; j++, r++) {
+            const uint32_t shift = 4u * AWQ_PLACE[j];
+            msgl_code_part part = {0};
+            for (size_t i = 0; i < 32; i++) part.codes[i] = (uint8_t)(words[i] >> shift & 15);
+            split_scale(p->how, group_of_awq(p, row + r, from / p->how->group), &part);
+            memcpy(out + r * ld, &part, sizeof part);
+        }
+    }
+}
+
+const msgl_stored msgl__stored_awq = {"AWQ",     expand_awq,     NULL, codes,
+                                      split_awq, split_awq_many, NULL};
 
 // ZEROS [rows, W] and SCALES [rows, 8 W], W words being room for the groups' zero points or more.
 static grouped group_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
@@ -425,5 +441,5 @@ static void split_awq_rows(const msgl_packed *p, size_t row, size_t from, msgl_c
     split(p, &s, row, from, group_of_awq_rows, out);
 }
 
-const msgl_stored msgl__stored_awq_rows = {"AWQ by rows", expand_awq_rows, span_rows,
-                                           codes,         split_awq_rows,  NULL};
+const msgl_stored msgl__stored_awq_rows = {
+    "AWQ by rows", expand_awq_rows, span_rows, codes, split_awq_rows, NULL, NULL};

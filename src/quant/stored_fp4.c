@@ -55,4 +55,4 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     for (size_t i = 0; i < 2; i++) out->c[i] = p->how->sides[MSGL_SCALES].data[group + i];
 }
 
-const msgl_stored msgl__stored_fp4 = {"NVFP4", expand, span, codes, split, NULL};
+const msgl_stored msgl__stored_fp4 = {"NVFP4", expand, span, codes, split, NULL, NULL};

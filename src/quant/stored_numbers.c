@@ -112,4 +112,4 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     if (zeros->data != NULL) out->e[0] = zeros->data[group];
 }
 
-const msgl_stored msgl__stored_numbers = {"numbers", expand, span, codes, split, NULL};
+const msgl_stored msgl__stored_numbers = {"numbers", expand, span, codes, split, NULL, NULL};

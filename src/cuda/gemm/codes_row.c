@@ -52,14 +52,20 @@ bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out)
     return true;
 }
 
-// Byte j of a and of b next to each other, for all 8: a is columns of which byte 2 j of `to` is
-// one.
+// Four bytes, each with a byte of zeros above it.
+static uint64_t spread(uint32_t bytes)
+{
+    uint64_t v = bytes;
+    v = (v | v << 16) & 0x0000ffff0000ffff;
+    return (v | v << 8) & 0x00ff00ff00ff00ff;
+}
+
+// Byte j of a and of b next to each other, for all 8 (little-endian).
 static void interleave(uint8_t to[16], uint64_t a, uint64_t b)
 {
-    for (int j = 0; j < 8; j++) {
-        to[2 * j] = (uint8_t)(a >> 8 * j);
-        to[2 * j + 1] = (uint8_t)(b >> 8 * j);
-    }
+    const uint64_t both[2] = {spread((uint32_t)a) | spread((uint32_t)b) << 8,
+                              spread((uint32_t)(a >> 32)) | spread((uint32_t)(b >> 32)) << 8};
+    memcpy(to, both, sizeof both);
 }
 
 // Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes (little-endian). With
