@@ -183,8 +183,8 @@ static bool goes_first(const msgl_scheduler *s)
     return cut != NULL && w->client->served < cut->client->served;
 }
 
-// A row and a chunk for what is next in the queue. 1: it has them; 0: not now; negative: the engine
-// failed.
+// A row and a chunk for what is next in the queue. 1: it has a row, and a chunk if the step has one
+// for it; 0: not now; negative: the engine failed.
 static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budget)
 {
     msgl_req *r = msgl__sched_next(s);
@@ -199,7 +199,8 @@ static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budg
         rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
     if (rc < 0) return rc;
     *budget = add_chunk(s, step, r, *budget);
-    return 1;
+    // For want of a window's pages it may be back in the queue, where it would be next again.
+    return r->row >= 0 ? 1 : 0;
 }
 
 static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
