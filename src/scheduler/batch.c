@@ -152,23 +152,26 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *
     return 0;
 }
 
-// Prompt tokens that could be computed now, were there no limit to a step; *first: of the first.
-static int64_t backlog(const msgl_scheduler *s, int32_t *first)
+static void wait_for(msgl_pace_queue *q, int32_t tokens)
 {
-    int64_t n = 0;
-    *first = 0;
+    if (q->prompts++ == 0) q->first = tokens;
+    q->tokens += tokens;
+}
+
+// What could be computed now, were there no limit to a step.
+static msgl_pace_queue queue_of(const msgl_scheduler *s)
+{
+    const int32_t usual = s->answer_len / 16;
+    msgl_pace_queue q = {.answer_len = usual > 1 ? usual : 1};
     for (const msgl_req *r = s->running.head; r != NULL; r = r->next) {
-        if (r->state != MSGL_REQ_PREFILL) continue;
-        if (n == 0) *first = r->fill_len - r->device_len;
-        n += r->fill_len - r->device_len;
+        if (r->state == MSGL_REQ_PREFILL) wait_for(&q, r->fill_len - r->device_len);
     }
     int32_t rows = s->num_free_rows;
     for (const msgl_req *r = s->waiting.head; r != NULL && rows > 0 && !s->stuck; r = r->next) {
-        if (n == 0) *first = r->num_ids;
-        n += r->num_ids;
+        wait_for(&q, r->num_ids);
         rows--;
     }
-    return n;
+    return q;
 }
 
 // Whether what is next in the queue goes before the prompt that was cut.
@@ -180,8 +183,8 @@ static bool goes_first(const msgl_scheduler *s)
     return cut != NULL && w->client->served < cut->client->served;
 }
 
-// A row and a chunk for what is next in the queue. 1: it has them; 0: not now; negative: the engine
-// failed.
+// A row and a chunk for what is next in the queue. 1: it has a row, and a chunk if the step has one
+// for it; 0: not now; negative: the engine failed.
 static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budget)
 {
     msgl_req *r = msgl__sched_next(s);
@@ -196,7 +199,8 @@ static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budg
         rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
     if (rc < 0) return rc;
     *budget = add_chunk(s, step, r, *budget);
-    return 1;
+    // For want of a window's pages it may be back in the queue, where it would be next again.
+    return r->row >= 0 ? 1 : 0;
 }
 
 static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
@@ -205,10 +209,9 @@ static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
     // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
     int32_t budget = s->options.max_prefill_tokens;
     if (!s->options.prefill_first) {
-        int32_t first;
-        const int64_t all = backlog(s, &first);
+        const msgl_pace_queue queue = queue_of(s);
         budget =
-            msgl__pace_budget(&s->pace, step->batch.num_decode, all, first, s->runner.tile, budget);
+            msgl__pace_budget(&s->pace, step->batch.num_decode, &queue, s->runner.tile, budget);
     }
     if (goes_first(s)) rc = start_next(s, step, &budget);
     if (rc < 0) return rc;

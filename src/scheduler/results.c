@@ -95,7 +95,8 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
 {
     const msgl_batch *b = &step->batch;
     if (res->size != b->size) return MSGL_EINTERNAL;
-    msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, res->compute_ns);
+    msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, s->runner.tile,
+                       res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
     msgl__durations_observe(&s->step_ns, res->compute_ns);
     int32_t num_events = 0, num_values = 0, row = 0;

@@ -518,87 +518,149 @@ static void test_no_heap_per_decode_step(void **state)
     }
 }
 
+// Of a queue of so many tokens, of prompts of 600, whose answers are so long that prompts keep up
+// anyway.
+static int32_t pace_budget(const msgl_pace *p, int32_t num_answers, int64_t tokens, int32_t first,
+                           int32_t tile, int32_t max_tokens)
+{
+    const msgl_pace_queue queue = {.tokens = tokens,
+                                   .prompts = (int32_t)(tokens / 600) + 1,
+                                   .first = first,
+                                   .answer_len = 1 << 20};
+    return msgl__pace_budget(p, num_answers, &queue, tile, max_tokens);
+}
+
+enum { MANY = 1 << 20 };
+
 static void test_pace(void **state)
 {
     (void)state;
-    enum { MANY = 1 << 20 };
     msgl_pace p = {0};
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 512); // nothing known
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 100), 100);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 0);
-    msgl__pace_observe(&p, 0, 1, 25000000); // a prefix hit says nothing about long ones
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 512);
-    msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 32); // nothing known of prompts
-    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 0, 100, 100000000);
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 496); // half a second, in eights
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 99, 0, 8192), 104);  // the first prompt
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 9, 0, 8192), 32);    // 40 ms
-    // Answers take 32 ms; within 2.75 of that 56 ms are left, at just over 1 ms each.
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 48);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 24), 24);
+    assert_int_equal(pace_budget(&p, 0, MANY, 600, 0, 8192), 512); // nothing known
+    assert_int_equal(pace_budget(&p, 0, MANY, 600, 0, 100), 100);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 0);
+    msgl__pace_observe(&p, 0, 1, 0, 25000000); // a prefix hit says nothing about long ones
+    assert_int_equal(pace_budget(&p, 0, MANY, 600, 0, 8192), 512);
+    msgl__pace_observe(&p, 3, 0, 0, 40000000);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 32); // nothing known of prompts
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 0, 100, 0, 100000000);
+    assert_int_equal(pace_budget(&p, 0, MANY, 600, 0, 8192), 496); // half a second, in eights
+    assert_int_equal(pace_budget(&p, 0, MANY, 99, 0, 8192), 104);  // the first prompt
+    assert_int_equal(pace_budget(&p, 0, MANY, 9, 0, 8192), 32);    // 40 ms
+    // Answers take 40 ms; within 1.8 of that 31 are left for tokens of just over 1 ms each, and 32,
+    // which show what they cost, fit into 2.75.
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 32);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 20), 20);
     // What rides along costs less than what goes alone.
-    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 3, 64, 64000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 0); // measure the answers again
-    msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 104);
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 3, 64, 0, 56000000);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 0); // measure the answers again
+    msgl__pace_observe(&p, 3, 0, 0, 40000000);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 120);
     // Whole tiles of the step's tokens, if that does not halve the chunk.
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 64, 8192), 61);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 128, 8192), 104);
-    assert_int_equal(msgl__pace_budget(&p, 60, MANY, 600, 100, 8192), 104); // 40 are too few
-    // A short queue is spread over several steps, but not thinner than pays.
-    assert_int_equal(msgl__pace_budget(&p, 3, 4 * 56, 600, 0, 8192), 56);
-    assert_int_equal(msgl__pace_budget(&p, 3, 40, 600, 0, 8192), 24);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 100, 8192), 97);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 128, 8192), 125);
+    assert_int_equal(pace_budget(&p, 60, MANY, 600, 100, 8192), 120); // 40 are too few
+    // A short queue is spread over two steps, but not thinner than pays.
+    assert_int_equal(pace_budget(&p, 3, 2 * 96, 600, 0, 8192), 96);
+    assert_int_equal(pace_budget(&p, 3, 100, 600, 0, 8192), 72);
     // One stalled step makes the chunks small, and small chunks find the way back.
-    msgl__pace_observe(&p, 3, 64, 3000000000);
-    assert_true(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192) <= 8);
+    msgl__pace_observe(&p, 3, 64, 0, 3000000000);
+    assert_true(pace_budget(&p, 3, MANY, 600, 0, 8192) <= 8);
     for (int i = 0; i < 40; i++) {
-        const int32_t n = msgl__pace_budget(&p, 3, MANY, 600, 0, 8192);
-        msgl__pace_observe(&p, 3, n, 32000000 + (uint64_t)n * 500000);
+        const int32_t n = pace_budget(&p, 3, MANY, 600, 0, 8192);
+        msgl__pace_observe(&p, 3, n, 0, 40000000 + (uint64_t)n * 250000);
     }
-    msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 104);
-    // A few tokens ride for nothing, but many do not: 0.5 ms each is what is known of them.
-    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 3, 8, 32000000);
-    msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 104);
-    // A GPU: answers that take a millisecond leave prompts 19 of the 20 that nobody sees.
-    msgl_pace gpu = {0};
-    for (int i = 0; i < 20; i++) msgl__pace_observe(&gpu, 0, 4096, 8192000);
-    msgl__pace_observe(&gpu, 64, 0, 1000000);
-    assert_in_range(msgl__pace_budget(&gpu, 64, 100000, 600, 0, 1 << 20), 9480, 9500);
-    // A crowd that waits for two seconds gets gaps of 60 ms, one of 0.8 s a twentieth of that.
-    assert_in_range(msgl__pace_budget(&gpu, 64, MANY, 600, 0, 1 << 20), 29480, 29500);
-    assert_in_range(msgl__pace_budget(&gpu, 64, 400000, 600, 0, 1 << 20), 19480, 19500);
-    // Two tiles are filled, however short the queue is.
-    assert_int_equal(msgl__pace_budget(&gpu, 64, 400, 600, 256, 1 << 20), 448);
+    msgl__pace_observe(&p, 3, 0, 0, 40000000);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 120);
+    // A few tokens ride for nothing, but many do not: 0.25 ms each is what is known of them.
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 3, 8, 0, 40000000);
+    msgl__pace_observe(&p, 3, 0, 0, 40000000);
+    assert_int_equal(pace_budget(&p, 3, MANY, 600, 0, 8192), 120);
     // Numbers that no engine should report.
-    msgl__pace_observe(&p, 0, 100, UINT64_MAX);
-    msgl__pace_observe(&p, 1, 100, UINT64_MAX);
-    msgl__pace_observe(&p, 1, 0, UINT64_MAX);
-    assert_in_range(msgl__pace_budget(&p, 1, MANY, 600, 0, 8192), 1, 8192);
-    for (int i = 0; i < 100; i++) msgl__pace_observe(&p, 1, 100, 0);
-    msgl__pace_observe(&p, 1, 0, 1000);
-    assert_int_equal(msgl__pace_budget(&p, 1, MANY, 600, 0, 8192), 8192);
+    msgl__pace_observe(&p, 0, 100, 0, UINT64_MAX);
+    msgl__pace_observe(&p, 1, 100, 0, UINT64_MAX);
+    msgl__pace_observe(&p, 1, 0, 0, UINT64_MAX);
+    assert_in_range(pace_budget(&p, 1, MANY, 600, 0, 8192), 1, 8192);
+    for (int i = 0; i < 100; i++) msgl__pace_observe(&p, 1, 100, 0, 0);
+    for (int i = 0; i < 100; i++) msgl__pace_observe(&p, 1, 0, 0, 1000);
+    assert_int_equal(pace_budget(&p, 1, MANY, 600, 0, 8192), 8192);
 }
 
-// A short queue rides along in four parts, those that have no row yet included.
+static void test_pace_of_gpu(void **state)
+{
+    (void)state;
+    // Answers that take a millisecond leave prompts, at 2 us a token, 19 of the 20 that nobody
+    // sees.
+    msgl_pace p = {0};
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 0, 4096, 128, 8192000);
+    msgl__pace_observe(&p, 64, 0, 128, 1000000);
+    assert_in_range(pace_budget(&p, 64, 100000, 600, 0, 1 << 20), 9480, 9500);
+    // A crowd that waits for two seconds gets gaps of 60 ms, one of 1.2 s a thirtieth of that.
+    assert_in_range(pace_budget(&p, 64, MANY, 600, 0, 1 << 20), 29480, 29500);
+    assert_in_range(pace_budget(&p, 64, 600000, 600, 0, 1 << 20), 19480, 19500);
+    // Two tiles are filled, however short the queue is.
+    assert_int_equal(pace_budget(&p, 64, 400, 600, 256, 1 << 20), 448);
+}
+
+// 64 answers of 12 ms, tokens that cost 20 us as far as they fill two tiles of 128 and 40 us
+// beyond: of the 9.6 ms within 1.8 times 12 ms the 192 that fill take 3.84, and 144 others fit in
+// the rest, which makes 336, and 320 with whole tiles. One price for both would be 26 us here, and
+// allow 369.
+static void test_pace_has_two_prices(void **state)
+{
+    (void)state;
+    msgl_pace p = {0};
+    msgl__pace_observe(&p, 0, 1000, 128, 45000000);
+    for (int i = 0; i < 40; i++) {
+        const int32_t n = i % 2 == 0 ? 192 : 448;
+        msgl__pace_observe(&p, 64, n, 128, 12000000 + 192 * 20000 + ((uint64_t)n - 192) * 40000);
+        msgl__pace_observe(&p, 64, 0, 128, 12000000);
+    }
+    assert_in_range(p.filling_ps, 19900000, 20100000);
+    assert_in_range(p.riding_ps, 39900000, 40100000);
+    assert_int_equal(pace_budget(&p, 64, 3000, 600, 128, 8192), 320);
+    // 256 answers fill two tiles: all of their 9.6 ms goes to tokens of 40 us.
+    assert_int_equal(pace_budget(&p, 256, 3000, 600, 128, 8192), 128);
+}
+
+// 256 answers of 256 tokens end at one a step: prompts of 512 tokens keep up when a step has 512 of
+// them, and catch up with two and a half times that, within 2.75 times what the answers take.
+static void test_prompts_keep_up(void **state)
+{
+    (void)state;
+    msgl_pace p = {0};
+    msgl__pace_observe(&p, 0, 1000, 128, 40000000);
+    msgl__pace_observe(&p, 256, 0, 128, 20000000);
+    msgl_pace_queue queue = {.tokens = 5120, .prompts = 10, .first = 512, .answer_len = 256};
+    assert_int_equal(msgl__pace_budget(&p, 256, &queue, 128, 8192), 768); // 35 ms are 875
+    queue.answer_len = 512; // half as many: 640, 25.6 ms
+    assert_int_equal(msgl__pace_budget(&p, 256, &queue, 128, 8192), 640);
+    queue.answer_len = 4096; // 80: the 16 ms of 1.8 times, 400
+    assert_int_equal(msgl__pace_budget(&p, 256, &queue, 128, 8192), 384);
+    queue.tokens = 512; // of what waits, half
+    queue.prompts = 1;
+    queue.answer_len = 256;
+    assert_int_equal(msgl__pace_budget(&p, 256, &queue, 128, 8192), 256);
+}
+
+// A short queue rides along in two parts, those that have no row yet included.
 static void test_queue_is_spread(void **state)
 {
     (void)state;
     harness_options o = defaults();
     o.cache_type = MSGL_CACHE_NAIVE;
     o.overlap = false;
+    o.max_prefill_tokens = 512;
     harness h;
     harness_init(&h, o);
     h.fake.decode_ns = 32000000;
-    h.fake.prefill_token_ns = 500000;
+    h.fake.prefill_token_ns = 250000;
     for (uint64_t uid = 0; uid < 2; uid++) harness_add_simple(&h, uid, 64, 100, uid);
     for (int i = 0; i < 20; i++) harness_step(&h);
     for (uint64_t uid = 2; uid < 8; uid++) harness_add_simple(&h, uid, 32, 4, uid);
     harness_step(&h);
     assert_int_equal(h.fake.answers[h.fake.num_steps - 1], 2);
-    assert_int_equal(h.fake.chunk_tokens[h.fake.num_steps - 1], 6 * 32 / 4);
+    assert_int_equal(h.fake.chunk_tokens[h.fake.num_steps - 1], 6 * 32 / 2);
     harness_run(&h, 200);
     harness_free(&h);
 }
@@ -840,6 +902,9 @@ int main(void)
         cmocka_unit_test(test_aborted_head_makes_way),
         cmocka_unit_test(test_no_heap_per_decode_step),
         cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_pace_of_gpu),
+        cmocka_unit_test(test_pace_has_two_prices),
+        cmocka_unit_test(test_prompts_keep_up),
         cmocka_unit_test(test_queue_is_spread),
         cmocka_unit_test(test_first_prompt_comes_soon),
         cmocka_unit_test(test_gaps_under_load),
