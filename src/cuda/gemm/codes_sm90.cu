@@ -187,20 +187,10 @@ int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, i
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     codes_args *g = &a->g;
-    const int per_tile = CODES_ROWS * cluster;
-    const int64_t tiles = (int64_t)((g->n + per_tile - 1) / per_tile) * g->column_tiles;
-    const int64_t line = tiles * g->stages, clusters = (int64_t)per_sm * d->sm_count / cluster;
-    const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES;
-    const int segments = (int)(most < clusters ? most : clusters), blocks = segments * cluster;
-    const size_t sums = (size_t)blocks * CODES_ROWS * (size_t)a->tokens * sizeof(float);
-    if (line > INT32_MAX || blocks * warps > MSGL_GEMM_FLAGS || sums > d->blas->workspace_bytes) {
-        return 0;
-    }
-    g->per_segment = (int32_t)(line / segments);
-    g->longer = (int32_t)(line % segments);
-    g->sums = (float *)d->blas->workspace;
-    g->flags = d->blas->flags;
-    return segments;
+    const int rows = CODES_ROWS * cluster;
+    const int64_t tiles = (int64_t)((g->n + rows - 1) / rows) * g->column_tiles;
+    return line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
+                    LEAST_STAGES, (size_t)rows * (size_t)a->tokens, cluster * warps);
 }
 
 static bool launch(msgl_exec *x, const codes_launch_args *a)
@@ -229,7 +219,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     g->k = w->k;
     g->columns = gated ? w->n / 2 : w->n;
     const int columns = CODES_STEP * codes_stage_steps(a.tokens);
-    g->stages = (w->k + columns - 1) / columns;
+    g->line.stages = (w->k + columns - 1) / columns;
     g->column_tiles = (c->m + a.tokens - 1) / a.tokens;
     g->factor = a.l.factor == 0 ? 1 : a.l.divided ? 1 / a.l.factor : a.l.factor;
     g->shift = shift_of(&a.l);
@@ -270,8 +260,8 @@ bool msgl__cuda_codes_sm90(msgl_exec *x, const msgl_linear_call *c)
         !msgl__cuda_norm_first(x, c, &call)) {
         return false;
     }
-    const bool leaves =
-        bf16 && msgl__leaves_norm_stats(c) && c->w->num_parts == 0 && c->w->n % STATS_COLUMNS == 0;
+    const bool leaves = bf16 && c->m <= MSGL_FUSED_NORM_ROWS && msgl__leaves_norm_stats(c) &&
+                        c->w->num_parts == 0 && c->w->n % STATS_COLUMNS == 0;
     if (call.norm == NULL && !leaves) call.norm_stats = NULL;
     if (apart) {
         call.ld_out = (size_t)c->w->n;

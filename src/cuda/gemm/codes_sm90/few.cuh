@@ -69,8 +69,7 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight)
 
 // The work of preparing warp `index`: of all stages of the segment.
 template <typename T, typename FORM, int N>
-static __device__ __forceinline__ void prepare_all(codes_ring r, const codes_segment &all,
-                                                   int index)
+static __device__ __forceinline__ void prepare_all(codes_ring r, const line_segment &all, int index)
 {
     typedef codes_shape<FORM, N> shape;
     for (int at = all.begin; at < all.end; at++) {

@@ -10,7 +10,6 @@
 #include "cuda/gemm/codes_sm90/many.cuh"
 #include "cuda/gemm/codes_sm90/results.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/tma.cuh"
 
 // --- loading ------------------------------------------------------------------------------------
@@ -68,15 +67,16 @@ static __device__ __forceinline__ void load_codes(const codes_args &g, const cod
 // uniform registers. The codes and scales of the first stages do not wait for the kernel in front.
 template <typename FORM, int N>
 static __device__ __forceinline__ void load_all(const codes_args &g, const codes_tensors &maps,
-                                                codes_ring r, const codes_segment &all)
+                                                codes_ring r, const line_segment &all)
 {
     typedef codes_shape<FORM, N> shape;
     constexpr int CLUSTER = shape::CLUSTER;
     const bool leads = threadIdx.x % 32 == 0;
-    int tile = all.begin / g.stages, s = all.begin - tile * g.stages;
+    int tile = all.begin / g.line.stages, s = all.begin - tile * g.line.stages;
     int row_tile = tile / g.column_tiles, column_tile = tile - row_tile * g.column_tiles;
     row_tile = row_tile * CLUSTER + rank_of<CLUSTER>();
-    const int first = g.stages - s < all.end - all.begin ? g.stages - s : all.end - all.begin;
+    const int first =
+        g.line.stages - s < all.end - all.begin ? g.line.stages - s : all.end - all.begin;
     const int ahead = first < shape::STAGES ? first : shape::STAGES;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++) {
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void load_all(const codes_args &g, const codes
         }
         __syncwarp();
         next_slot<shape::STAGES>(r);
-        if (++s < g.stages) continue;
+        if (++s < g.line.stages) continue;
         s = 0;
         if (++column_tile < g.column_tiles) continue;
         column_tile = 0;
@@ -106,84 +106,24 @@ static __device__ __forceinline__ void load_all(const codes_args &g, const codes
     }
 }
 
-// --- sums of pieces of a tile (as in stream_sm90.cu) --------------------------------------------
-//
-// Those of block `rank` of segment s are number CLUSTER s + rank.
-
-template <int SUMS>
-static __device__ __forceinline__ void leave_sums(const codes_args &g, const float (&acc)[SUMS],
-                                                  int block)
-{
-    float4 *to = (float4 *)g.sums + (size_t)block * (SUMS / 4 * CODES_WORKERS) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        __stcg(to + i * CODES_WORKERS,
-               make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        msgl__store_release(g.flags + block * CODES_WARPS + threadIdx.x / 32, 1);
-    }
-}
-
-// Adds the sums of `num` blocks, `block` and those CLUSTER further on each, in their order.
-template <int CLUSTER, int SUMS>
-static __device__ __forceinline__ void add_sums(const codes_args &g, float (&acc)[SUMS], int block,
-                                                int num)
-{
-    constexpr int FOURS = SUMS / 4, BATCH = FOURS < 8 ? 8 / FOURS : 1; // that are on their way
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = lane; i < num; i += 32) {
-        int32_t *flag = g.flags + (block + i * CLUSTER) * CODES_WARPS + warp;
-        while (msgl__load_acquire(flag) == 0) {
-        }
-        *flag = 0; // nobody raises it again before this kernel has ended
-    }
-    __syncwarp();
-    constexpr int BETWEEN = CLUSTER * FOURS * CODES_WORKERS;
-    const float4 *from = (const float4 *)g.sums + (size_t)block * (FOURS * CODES_WORKERS);
-    from += threadIdx.x;
-#pragma unroll 1
-    for (int first = 0; first < num; first += BATCH, from += BATCH * BETWEEN) {
-        float4 v[BATCH][FOURS];
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-#pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                v[b][i] = make_float4(0, 0, 0, 0);
-                if (first + b < num) v[b][i] = __ldcg(from + b * BETWEEN + i * CODES_WORKERS);
-            }
-        }
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-#pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                float *sum = acc + 4 * i;
-                sum[0] += v[b][i].x, sum[1] += v[b][i].y;
-                sum[2] += v[b][i].z, sum[3] += v[b][i].w;
-            }
-        }
-    }
-}
-
 // --- the kernel ---------------------------------------------------------------------------------
 
 template <typename T, typename FORM, int N>
 static __device__ __forceinline__ void multiply_all(const codes_args &g, const msgl_codes_row &l,
-                                                    codes_ring r, const codes_segment &all,
+                                                    codes_ring r, const line_segment &all,
                                                     uint32_t sums, float *factors)
 {
     typedef codes_shape<FORM, N> shape;
     constexpr int CLUSTER = shape::CLUSTER;
     const int rank = rank_of<CLUSTER>();
-    int tile = all.begin / g.stages, s = all.begin - tile * g.stages, begin = all.begin;
+    int tile = all.begin / g.line.stages, s = all.begin - tile * g.line.stages, begin = all.begin;
     const codes_lane<FORM, N> own(g.gated);
     bool factors_ready = false;
     msgl__pdl_wait();
     while (begin < all.end) {
         const int row_tile = tile / g.column_tiles * CLUSTER + rank;
         const int token = tile % g.column_tiles * N;
-        const int n = all.end - begin < g.stages - s ? all.end - begin : g.stages - s;
+        const int n = all.end - begin < g.line.stages - s ? all.end - begin : g.line.stages - s;
         float acc[shape::SUMS] = {};
         if constexpr (shape::BY_WARP) {
             multiply_few<T, FORM, N>(acc, g, l, own, r, n);
@@ -191,15 +131,11 @@ static __device__ __forceinline__ void multiply_all(const codes_args &g, const m
             multiply_group<T, FORM, N>(acc, g, l, own, r, n);
         }
         if (s > 0) {
-            leave_sums(g, acc, all.index * CLUSTER + rank);
+            line_leave<CODES_WORKERS>(g.line, acc, all.index * CLUSTER + rank);
         } else {
             const uint32_t chunk = sums + (uint32_t)(threadIdx.x / GROUP * shape::CHUNK_BYTES);
             const auto finish = [&](const auto &with) {
-                int others = 0;
-                for (int rest = g.stages - n; rest > 0; others++) {
-                    rest -= segment_stages(g, all.index + 1 + others);
-                }
-                add_sums<CLUSTER>(g, acc, (all.index + 1) * CLUSTER + rank, others);
+                line_add<CODES_WORKERS, CLUSTER>(g.line, acc, all, rank, g.line.stages - n);
                 if (!factors_ready) msgl__named_barrier_sync(1, CODES_WORKERS + 32 * shape::REST);
                 factors_ready = true;
                 store_tile<T, N, shape::PITCH>(g, with, acc, row_tile, token, chunk, factors);
@@ -234,9 +170,9 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
     r.slot = 0;
     r.phase = 0;
     const uint32_t factors_at = r.ready + CODES_MAX_STAGES * 8;
-    const uint32_t sums = factors_at + MSGL_CODES_SM90_ROWS * 4;
+    const uint32_t sums = factors_at + shape::FACTORS_BYTES;
     float *const factors = (float *)(unaligned + (factors_at - msgl__shared_address(unaligned)));
-    const codes_segment all = segment_of<shape::CLUSTER>(g);
+    const line_segment all = line_segment_of<shape::CLUSTER>(g.line);
     if (threadIdx.x == CODES_WORKERS) {
         for (int i = 0; i < shape::STAGES; i++) {
             msgl__mbarrier_init(r.full + i * 8, 1);

@@ -37,8 +37,10 @@ template <typename FORM, int N> struct codes_shape {
     // What a warpgroup hands over to itself in rows of out at a time.
     static constexpr int CHUNK = N < 16 ? N : 16, PITCH = 64 + 4;
     static constexpr int CHUNK_BYTES = CHUNK * PITCH * 4;
-    static constexpr int SMALL_BYTES = CODES_GROUPS * CHUNK_BYTES + MSGL_CODES_SM90_ROWS * 4 +
-                                       CODES_MAX_STAGES * 24 + 1024; // and alignment
+    // A factor for each row of in, beside.
+    static constexpr int FACTORS_BYTES = (N <= 32 ? 32 : MSGL_CODES_SM90_ROWS) * 4;
+    static constexpr int SMALL_BYTES =
+        CODES_GROUPS * CHUNK_BYTES + FACTORS_BYTES + CODES_MAX_STAGES * 24 + 1024; // and alignment
     // Blocks of a multiprocessor that work, and that have room: of few rows the next kernel's load
     // theirs while these finish.
     static constexpr int PER_SM = 1;
@@ -59,28 +61,6 @@ template <typename FORM, int N> struct codes_shape {
     // activations for all, which the L2 would not bring often enough.
     static constexpr int CLUSTER = N <= 32 ? 1 : 2;
 };
-
-// --- where ---------------------------------------------------------------------------------------
-
-// The stages [begin, end) of the line of all tiles' stages.
-struct codes_segment {
-    int index, begin, end;
-};
-
-static __device__ __forceinline__ int segment_stages(const codes_args &g, int segment)
-{
-    return g.per_segment + (segment < g.longer);
-}
-
-template <int CLUSTER>
-static __device__ __forceinline__ codes_segment segment_of(const codes_args &g)
-{
-    codes_segment s;
-    s.index = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
-    s.begin = s.index * g.per_segment + (s.index < g.longer ? s.index : g.longer);
-    s.end = s.begin + segment_stages(g, s.index);
-    return s;
-}
 
 // --- a step --------------------------------------------------------------------------------------
 
