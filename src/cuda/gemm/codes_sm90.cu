@@ -29,7 +29,7 @@ enum {
     STATS_COLUMNS = 64, // of a tile of msgl_norm_stats
     // Of forms with something that is added, in tiles of 64 rows: rows that are expanded first are
     // faster from here on.
-    MOST_OFFSET_ROWS = 192,
+    MOST_OFFSET_ROWS = 1024,
 };
 
 static int parts_of(const msgl_weight *w)
@@ -211,8 +211,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     const size_t element = c->f32_out ? sizeof(float) : msgl__dtype_size(x->act);
     codes_launch_args a = {};
     if (!msgl__codes_row_of(w->format->blocks, w->k, &a.l)) return false;
-    const bool few = c->m <= 64 || has_offset(&a.l); // sums of activations take registers too
-    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 32 ? 32 : few ? 64 : 128;
+    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 32 ? 32 : c->m <= 64 ? 64 : 128;
     codes_args *g = &a.g;
     g->m = c->m;
     g->n = w->n;

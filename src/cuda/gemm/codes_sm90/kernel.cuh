@@ -8,6 +8,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/codes_sm90/few.cuh"
 #include "cuda/gemm/codes_sm90/many.cuh"
+#include "cuda/gemm/codes_sm90/prepare.cuh"
 #include "cuda/gemm/codes_sm90/results.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
         for (int i = 0; i < shape::STAGES; i++) {
             msgl__mbarrier_init(r.full + i * 8, 1);
             msgl__mbarrier_init(r.empty + i * 8, CODES_WARPS * shape::CLUSTER);
-            if constexpr (shape::BY_WARP) msgl__mbarrier_init(r.ready + i * 8, shape::PREPARERS);
+            if (shape::PREPARERS > 0) msgl__mbarrier_init(r.ready + i * 8, shape::PREPARERS);
         }
         msgl__mbarrier_init_done();
         msgl__fence_async_proxy();
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
             msgl__pdl_wait();
             row_factors(g, shape::BY_WARP ? codes_raw<T>::BACK : 1, factors, rest, shape::REST);
             msgl__named_barrier_arrive(1, CODES_WORKERS + 32 * shape::REST);
-        } else if constexpr (shape::BY_WARP) {
+        } else if constexpr (shape::PREPARERS > 0) {
             prepare_all<T, FORM, N>(r, all, warp - 1);
         }
     } else {
@@ -246,10 +247,8 @@ template <typename FORM> static bool codes_launch_form(msgl_exec *x, const codes
         return half ? codes_launch<__half, FORM, 64>(x, a)
                     : codes_launch<__nv_bfloat16, FORM, 64>(x, a);
     case 128:
-        if constexpr (!FORM::OFFSET) {
-            return half ? codes_launch<__half, FORM, 128>(x, a)
-                        : codes_launch<__nv_bfloat16, FORM, 128>(x, a);
-        }
+        return half ? codes_launch<__half, FORM, 128>(x, a)
+                    : codes_launch<__nv_bfloat16, FORM, 128>(x, a);
     }
     return false;
 }

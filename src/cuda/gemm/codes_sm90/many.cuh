@@ -21,10 +21,8 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
     constexpr int PER_GROUP = FORM::SPAN / 16, BATCH = PER_GROUP < 4 ? PER_GROUP : 4;
     constexpr int BATCHES = CODES_STEP / 16 / BATCH;
     static_assert(BATCHES % 2 == 0, "a step's first batch has the first operands");
-    const uint32_t ones = msgl__pack_two(1.0f, 1.0f, T());
-    const uint32_t all_ones[4] = {ones, ones, ones, ones};
     codes_operand<FORM, N> w, next;
-    float sum[N / 2], in_sum[FORM::OFFSET ? N / 2 : 1];
+    float sum[N / 2];
     uint32_t a[2][BATCH][4];
     const auto make = [&](codes_operand<FORM, N> &of, const codes_place<FORM, N> &at, int batch) {
         const int first = batch * BATCH, group = first / PER_GROUP;
@@ -46,6 +44,7 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const int slot = r.slot;
+        const uint32_t phase = r.phase;
         codes_place<FORM, N> behind = at;
         next_slot<shape::STAGES>(r);
 #pragma unroll
@@ -58,9 +57,6 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
                     msgl__wgmma_operand(at.in + (uint32_t)(step / 4 * shape::HALF_BYTES)) +
                     2 * (step % 4);
                 msgl__wgmma_registers<false>(sum, a[batch % 2][i], b, step % PER_GROUP > 0, T());
-                if constexpr (FORM::OFFSET) {
-                    msgl__wgmma_registers<false>(in_sum, all_ones, b, step % PER_GROUP > 0, T());
-                }
             }
             msgl__wgmma_commit();
             if (batch + 1 < BATCHES) {
@@ -74,8 +70,11 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
             }
             if ((batch + 1) * BATCH % PER_GROUP > 0) continue;
             msgl__wgmma_wait<0>(sum);
-            if constexpr (FORM::OFFSET) msgl__wgmma_wait<0>(in_sum);
-            w.scale(g, l, batch * BATCH / PER_GROUP, sum, in_sum, acc);
+            if constexpr (FORM::OFFSET) {
+                if ((batch + 1) * BATCH == PER_GROUP)
+                    msgl__mbarrier_wait(r.ready + slot * 8, phase);
+            }
+            w.scale(g, l, batch * BATCH / PER_GROUP, lane, at, sum, acc);
         }
         __syncwarp();
         release<shape::CLUSTER>(r, slot);

@@ -29,10 +29,14 @@ template <typename FORM, int N> struct codes_shape {
     static constexpr int SCALES_AT = IN_AT + STEPS * 2 * HALF_BYTES;
     static constexpr int SCALES_ROWS = STEPS * CODES_ROWS; // an element of each step
     static constexpr int SCALES_BYTES = FORM::array_at(FORM::ARRAYS, SCALES_ROWS);
-    // The sums of each group's activations, of few rows: [STEPS * GROUPS, N] floats.
     static constexpr bool BY_WARP = N <= 32;
+    // Beside the warpgroups that multiply there is one more: a warp of it loads, some make
+    // activations ready (prepare.cuh), and the rest compute the rows' factors.
+    static constexpr int PREPARERS = BY_WARP ? (N > 8 ? 2 : 1) : FORM::OFFSET ? 2 : 0;
+    static constexpr int REST = 3 - PREPARERS, THREADS = CODES_WORKERS + GROUP;
+    // The sums of each group's activations: [STEPS * GROUPS, N] floats.
     static constexpr int SUMS_AT = SCALES_AT + SCALES_BYTES;
-    static constexpr int SUMS_BYTES = BY_WARP ? STEPS * FORM::GROUPS * N * 4 : 0;
+    static constexpr int SUMS_BYTES = PREPARERS > 0 ? STEPS *FORM::GROUPS *N * 4 : 0;
     static constexpr int STAGE_BYTES = (SUMS_AT + SUMS_BYTES + 1023) / 1024 * 1024;
     // What a warpgroup hands over to itself in rows of out at a time.
     static constexpr int CHUNK = N < 16 ? N : 16, PITCH = 64 + 4;
@@ -49,10 +53,6 @@ template <typename FORM, int N> struct codes_shape {
     // registers they take some.
     static constexpr int REGISTERS = BLOCKS == 1 ? 224 : 96,
                          LOADER_REGISTERS = BLOCKS == 1 ? 56 : 48;
-    // Its warps: one that loads, those that make activations ready, of few rows, and the rest,
-    // which compute the rows' factors.
-    static constexpr int PREPARERS = BY_WARP ? (N > 8 ? 2 : 1) : 0, REST = 3 - PREPARERS;
-    static constexpr int THREADS = CODES_WORKERS + GROUP;
     static constexpr int FIT = ((227 << 10) / BLOCKS - 1024 - SMALL_BYTES) / STAGE_BYTES;
     static constexpr int STAGES = FIT < CODES_MAX_STAGES ? FIT : CODES_MAX_STAGES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SMALL_BYTES;
@@ -173,26 +173,32 @@ template <typename FORM, int N> struct codes_operand {
 
     // A group's sums to the tile's.
     __device__ __forceinline__ void scale(const codes_args &g, const msgl_codes_row &l, int group,
-                                          const float (&sum)[N / 2],
-                                          const float (&in_sum)[FORM::OFFSET ? N / 2 : 1],
+                                          const codes_lane<FORM, N> &lane,
+                                          const codes_place<FORM, N> &at, const float (&sum)[N / 2],
                                           float (&acc)[N / 2]) const
     {
         const float scale[2] = {group_scale<FORM>(l, g.factor, scales[0], group),
                                 group_scale<FORM>(l, g.factor, scales[1], group)};
-        float offset[2] = {};
-        if constexpr (FORM::OFFSET) {
-            offset[0] = group_offset<FORM>(l, scales[0], group, scale[0]);
-            offset[1] = group_offset<FORM>(l, scales[1], group, scale[1]);
-        }
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            acc[i] = fmaf(scale[i / 2 % 2], sum[i], acc[i]);
-            if constexpr (FORM::OFFSET) acc[i] = fmaf(offset[i / 2 % 2], in_sum[i], acc[i]);
+        for (int i = 0; i < N / 2; i++) acc[i] = fmaf(scale[i / 2 % 2], sum[i], acc[i]);
+        if constexpr (FORM::OFFSET) {
+            const float offset[2] = {group_offset<FORM>(l, scales[0], group, scale[0]),
+                                     group_offset<FORM>(l, scales[1], group, scale[1])};
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                const float2 in = msgl__read_shared<float2>(at.sums + lane.sums +
+                                                            (uint32_t)((group * N + j * 8) * 4));
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    acc[4 * j + 2 * i] = fmaf(offset[i], in.x, acc[4 * j + 2 * i]);
+                    acc[4 * j + 2 * i + 1] = fmaf(offset[i], in.y, acc[4 * j + 2 * i + 1]);
+                }
+            }
         }
     }
 };
 
-// With a third barrier for what activations need (few.cuh): ready.
+// With a third barrier for what activations need (prepare.cuh): ready.
 struct codes_ring : ring {
     uint32_t ready;
 };
