@@ -22,6 +22,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/lt.cuh"
 #include "cuda/gemm/table.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/tensor_map.cuh"
 
 enum {
@@ -31,6 +32,39 @@ enum {
     // faster from here on.
     MOST_OFFSET_ROWS = 1024,
 };
+
+// --- a norm in front ----------------------------------------------------------------------------
+
+// The sums of each row's squares over all tiles: lanes are rows, warps every so many tiles. Of more
+// than a few rows all blocks of a product would ask for the same lines at the same time.
+enum { TOTAL_WARPS = 8, TOTAL_ROWS = 32 };
+static __global__ void __launch_bounds__(TOTAL_WARPS * 32)
+    total_squares(const float *squares, int tiles, int m, float *totals)
+{
+    __shared__ float parts[TOTAL_WARPS][TOTAL_ROWS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int t = (int)blockIdx.x * TOTAL_ROWS + lane;
+    float sum = 0;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (t < m) {
+#pragma unroll 16
+        for (int i = warp; i < tiles; i += TOTAL_WARPS) sum += __ldcg(squares + (size_t)i * m + t);
+    }
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || t >= m) return;
+    for (int i = 1; i < TOTAL_WARPS; i++) sum += parts[i][lane];
+    totals[t] = sum;
+}
+
+// Behind the sums of pieces of a tile in the workspace.
+static float *totals_of(const msgl_cuda_device *d)
+{
+    return (float *)((char *)d->blas->workspace + d->blas->workspace_bytes) - MSGL_CODES_SM90_ROWS;
+}
+
+// --- what can be done ---------------------------------------------------------------------------
 
 static int parts_of(const msgl_weight *w)
 {
@@ -134,7 +168,7 @@ static bool map_scales(CUtensorMap *map, const msgl_weight *w, const msgl_codes_
 // of two each block has half a step.
 static bool map_in(codes_launch_args *a, msgl_dtype act, const void *in, const msgl_linear_call *c)
 {
-    const int steps = codes_stage_steps(a->tokens), k = c->w->k;
+    const int steps = codes_stage_steps(a->tokens, a->l.bits), k = c->w->k;
     if (a->tokens > 32) {
         return msgl__tensor_map(&a->maps.in, act, in, c->m, k, c->ld_in, a->tokens);
     }
@@ -151,7 +185,7 @@ static bool map_all_scales(codes_launch_args *a, const msgl_weight *w, bool gate
     const bool one = l->scaling == MSGL_SCALING_ONE, has_dmin = l->dmin < l->c;
     const uint32_t size = one ? msgl__codes_row_size(l->number) : 2;
     const bool bytes = l->offset == MSGL_OFFSET_ZERO;
-    const int steps = codes_stage_steps(a->tokens);
+    const int steps = codes_stage_steps(a->tokens, a->l.bits);
     const int groups = !one ? steps * 128 / l->group : l->span <= 128 ? steps * 128 / l->span : 1;
     const int first = one ? groups : 1;
     CUtensorMap *map = a->maps.scales;
@@ -189,8 +223,11 @@ int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, i
     codes_args *g = &a->g;
     const int rows = CODES_ROWS * cluster;
     const int64_t tiles = (int64_t)((g->n + rows - 1) / rows) * g->column_tiles;
-    return line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
-                    LEAST_STAGES, (size_t)rows * (size_t)a->tokens, cluster * warps);
+    const size_t floats = (size_t)rows * (size_t)a->tokens;
+    const int segments =
+        line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
+                 LEAST_STAGES, floats, cluster * warps);
+    return (float *)d->blas->workspace + (size_t)segments * floats <= totals_of(d) ? segments : 0;
 }
 
 static bool launch(msgl_exec *x, const codes_launch_args *a)
@@ -217,7 +254,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     g->n = w->n;
     g->k = w->k;
     g->columns = gated ? w->n / 2 : w->n;
-    const int columns = CODES_STEP * codes_stage_steps(a.tokens);
+    const int columns = CODES_STEP * codes_stage_steps(a.tokens, a.l.bits);
     g->line.stages = (w->k + columns - 1) / columns;
     g->column_tiles = (c->m + a.tokens - 1) / a.tokens;
     g->factor = a.l.factor == 0 ? 1 : a.l.divided ? 1 / a.l.factor : a.l.factor;
@@ -240,7 +277,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     }
     const void *in = c->norm != NULL ? c->norm_stats->scaled : c->in;
     const int low = a.l.bits == 8 ? 8 : 4, high = a.l.bits - low;
-    const int steps = codes_stage_steps(a.tokens);
+    const int steps = codes_stage_steps(a.tokens, a.l.bits);
     if (!map_all_scales(&a, w, gated) || !map_in(&a, x->act, in, c) ||
         !map_plane(&a.maps.low, w, &a.l, gated, 0, low, steps) ||
         (high > 0 && !map_plane(&a.maps.high, w, &a.l, gated, a.l.upper, high, steps))) {
@@ -270,6 +307,17 @@ bool msgl__cuda_codes_sm90(msgl_exec *x, const msgl_linear_call *c)
             x->status = MSGL_ENOMEM;
             return false;
         }
+    }
+    msgl_norm_stats totals;
+    if (call.norm != NULL && !leaves && c->m > TOTAL_ROWS) {
+        totals = *c->norm_stats;
+        totals.sums = totals_of(msgl__cuda_device(x));
+        totals.num_tiles = 1;
+        call.norm_stats = &totals;
+        MSGL_CUDA_TRY(
+            x, msgl__launch(total_squares, dim3((unsigned)(c->m + TOTAL_ROWS - 1) / TOTAL_ROWS),
+                            dim3(TOTAL_WARPS * 32), 0, msgl__cuda_stream(x), c->norm_stats->sums,
+                            c->norm_stats->num_tiles, c->m, totals.sums));
     }
     for (int i = 0, first = 0; i < parts_of(c->w); i++) {
         const msgl_weight *part = part_of(c->w, i);

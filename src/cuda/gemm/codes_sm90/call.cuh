@@ -18,11 +18,12 @@ enum {
     CODES_STEP = 128, // columns that are multiplied at a time
 };
 
-// Steps that come at once, of a tile of so many rows of in: two where a stage of so many bytes
-// leaves room for others, since starting a stage's copies costs as much whatever they bring.
-static __host__ __device__ constexpr int codes_stage_steps(int tokens)
+// Steps that come at once, of a tile of so many rows of in and codes of so many bits: two where a
+// stage of so many bytes leaves room for others, since starting a stage's copies costs as much
+// whatever they bring.
+static __host__ __device__ constexpr int codes_stage_steps(int tokens, int bits)
 {
-    return tokens <= 32 ? 2 : 1;
+    return tokens <= 32 && bits < 8 ? 2 : 1;
 }
 
 typedef struct codes_args {

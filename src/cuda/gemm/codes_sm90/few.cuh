@@ -16,9 +16,17 @@ template <typename T, typename FORM, int N> struct codes_chains {
     static constexpr int CHAINS = APART || (PER_GROUP >= 4 && N <= 16) ? 2 : 1;
 };
 
-// A step of a tile, whose codes and activations have arrived: acc += W in^T over its columns, times
-// codes_raw::BOTH.
+// What sums are multiplied by at last, with the factor of all scales where nothing else is added.
 template <typename T, typename FORM, int N>
+static __device__ __forceinline__ float few_factor(const codes_args &g)
+{
+    if (!codes_shape<FORM, N>::BY_WARP) return 1;
+    return FORM::KIND == CODES_MIN ? codes_raw<T>::BACK : codes_raw<T>::BACK * g.factor;
+}
+
+// A step of a tile, whose codes and activations have arrived: acc += W in^T over its columns, times
+// codes_raw::BOTH. ZEROS: each row of W has zero points of its own.
+template <typename T, typename FORM, int N, bool ZEROS>
 static __device__ __forceinline__ void
 multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
               const codes_lane<FORM, N> &lane, const codes_operand<FORM, N> &w,
@@ -41,8 +49,11 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
             }
         }
         if (step % PER_GROUP == 0) {
-            const float zero[2] = {raw_zero<FORM>(l, w.scales[0], group),
-                                   raw_zero<FORM>(l, w.scales[1], group)};
+            float zero[2] = {1, 1};
+            if constexpr (ZEROS) {
+                zero[0] = raw_zero(l, w.scales[0], group);
+                zero[1] = raw_zero(l, w.scales[1], group);
+            }
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
                 const float2 v = msgl__read_shared<float2>(at.sums + lane.sums +
@@ -65,8 +76,9 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
             msgl__mma(sum[i % CHAINS] + 4 * j, a, b[j][2 * i], b[j][2 * i + 1], T());
         }
         if ((step + 1) % PER_GROUP > 0) continue;
-        const float scale[2] = {group_scale<FORM>(l, g.factor, w.scales[0], group),
-                                group_scale<FORM>(l, g.factor, w.scales[1], group)};
+        const float factor = FORM::KIND == CODES_MIN ? g.factor : 1;
+        const float scale[2] = {group_scale<FORM>(l, factor, w.scales[0], group),
+                                group_scale<FORM>(l, factor, w.scales[1], group)};
         float offset[2] = {};
         if constexpr (FORM::OFFSET) {
             offset[0] = group_offset<FORM>(l, w.scales[0], group, scale[0]);
@@ -84,27 +96,35 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
     }
 }
 
-// `n` stages of a tile from the ring's next one on. A step's codes are read before the activations
-// are ready.
-template <typename T, typename FORM, int N>
+// `n` stages of a tile from the ring's next one on. Codes are read before the activations are
+// ready, those of all steps where there are registers for them.
+template <typename T, typename FORM, int N, bool ZEROS>
 static __device__ __forceinline__ void
 multiply_few(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
              const codes_lane<FORM, N> &lane, codes_ring &r, int n)
 {
     typedef codes_shape<FORM, N> shape;
+    constexpr int AT_ONCE = N <= 16 && FORM::HIGH == 0 ? shape::STEPS : 1;
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
         msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
 #pragma unroll 1
-        for (int step = 0; step < shape::STEPS; step++) {
-            const codes_place<FORM, N> at(stage, step);
-            codes_operand<FORM, N> w;
+        for (int first = 0; first < shape::STEPS; first += AT_ONCE) {
+            codes_operand<FORM, N> w[AT_ONCE];
 #pragma unroll
-            for (int p = 0; p < CODES_PARTS; p++) w.load_part(lane, at, p);
-            w.load_scales(g, l, lane, at);
-            if (step == 0) msgl__mbarrier_wait(r.ready + r.slot * 8, r.phase);
-            multiply_step<T, FORM, N>(acc, g, l, lane, w, at);
+            for (int i = 0; i < AT_ONCE; i++) {
+                const codes_place<FORM, N> at(stage, first + i);
+#pragma unroll
+                for (int p = 0; p < CODES_PARTS; p++) w[i].load_part(lane, at, p);
+            }
+            if (first == 0) msgl__mbarrier_wait(r.ready + r.slot * 8, r.phase);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const codes_place<FORM, N> at(stage, first + i);
+                w[i].template load_scales<ZEROS>(g, l, lane, at);
+                multiply_step<T, FORM, N, ZEROS>(acc, g, l, lane, w[i], at);
+            }
         }
         __syncwarp();
         release<shape::CLUSTER>(r, r.slot);

@@ -127,7 +127,11 @@ static __device__ __forceinline__ void multiply_all(const codes_args &g, const m
         const int n = all.end - begin < g.line.stages - s ? all.end - begin : g.line.stages - s;
         float acc[shape::SUMS] = {};
         if constexpr (shape::BY_WARP) {
-            multiply_few<T, FORM, N>(acc, g, l, own, r, n);
+            if (FORM::KIND == CODES_ONE && g.zeros) {
+                multiply_few<T, FORM, N, true>(acc, g, l, own, r, n);
+            } else {
+                multiply_few<T, FORM, N, false>(acc, g, l, own, r, n);
+            }
         } else {
             multiply_group<T, FORM, N>(acc, g, l, own, r, n);
         }
@@ -178,7 +182,7 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
         for (int i = 0; i < shape::STAGES; i++) {
             msgl__mbarrier_init(r.full + i * 8, 1);
             msgl__mbarrier_init(r.empty + i * 8, CODES_WARPS * shape::CLUSTER);
-            if (shape::PREPARERS > 0) msgl__mbarrier_init(r.ready + i * 8, shape::PREPARERS);
+            msgl__mbarrier_init(r.ready + i * 8, 1);
         }
         msgl__mbarrier_init_done();
         msgl__fence_async_proxy();
@@ -194,10 +198,10 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
             load_all<FORM, N>(g, maps, r, all);
         } else if (rest >= 0) {
             msgl__pdl_wait();
-            row_factors(g, shape::BY_WARP ? codes_raw<T>::BACK : 1, factors, rest, shape::REST);
+            row_factors(g, few_factor<T, FORM, N>(g), factors, rest, shape::REST);
             msgl__named_barrier_arrive(1, CODES_WORKERS + 32 * shape::REST);
         } else if constexpr (shape::PREPARERS > 0) {
-            prepare_all<T, FORM, N>(r, all, warp - 1);
+            prepare_all<T, FORM, N>(g, l, r, all, warp - 1);
         }
     } else {
         msgl__registers_up<shape::REGISTERS>();

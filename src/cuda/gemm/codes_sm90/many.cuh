@@ -39,7 +39,7 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
         return codes_place<FORM, N>(of.stages + (uint32_t)(of.slot * shape::STAGE_BYTES), 0);
     };
     codes_place<FORM, N> at = stage_of(r);
-    w.load_scales(g, l, lane, at);
+    w.template load_scales<true>(g, l, lane, at);
     make(w, at, 0);
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
@@ -65,7 +65,7 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
             } else if (s + 1 < n) {
                 msgl__wgmma_wait<1>();
                 behind = stage_of(r);
-                next.load_scales(g, l, lane, behind);
+                next.template load_scales<true>(g, l, lane, behind);
                 make(next, behind, 0);
             }
             if ((batch + 1) * BATCH % PER_GROUP > 0) continue;

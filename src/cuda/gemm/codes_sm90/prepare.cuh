@@ -15,9 +15,9 @@ template <typename T> static __device__ __forceinline__ uint32_t times_two(uint3
 }
 
 // Activations of eight rows of in and a stage, number `eight` of the tile: multiplied by what
-// raw.cuh wants, and their sums of each group left beside them.
+// raw.cuh wants, and their sums of each group times `by` left beside them.
 template <typename T, typename FORM, int N>
-static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight)
+static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight, float by)
 {
     typedef codes_shape<FORM, N> shape;
     typedef codes_raw<T> raw;
@@ -28,15 +28,18 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight)
     const uint32_t all_ones[4] = {ones, ones, ones, ones};
     const uint32_t row = stage + shape::IN_AT + (uint32_t)((eight * 8 + lane % 8) * ROW_BYTES);
     const uint32_t sums = stage + shape::SUMS_AT + (uint32_t)(eight * 8 + lane * 2) * 4;
-    const float by = shape::BY_WARP ? raw::BOTH : 1;
-    float sum[4] = {};
+    // Chains of products that add to the same sums.
+    constexpr int CHAINS = PER_GROUP < 4 ? PER_GROUP : 4;
+    float sum[CHAINS][4] = {};
     const auto leave = [&](int group) {
+#pragma unroll
+        for (int c = 1; c < CHAINS; c++) sum[0][0] += sum[c][0], sum[0][1] += sum[c][1];
         if (lane < 4) {
             msgl__write_shared(sums + (uint32_t)(group * N * 4),
-                               make_float2(sum[0] * by, sum[1] * by));
+                               make_float2(sum[0][0] * by, sum[0][1] * by));
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) sum[i] = 0;
+        for (int i = 0; i < 4 * CHAINS; i++) sum[i / 4][i % 4] = 0;
     };
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {
@@ -46,8 +49,9 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight)
         msgl__load_matrix_4(at, b);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            msgl__mma(sum, all_ones, b[2 * i], b[2 * i + 1], T());
-            if ((2 * p + i + 1) % PER_GROUP == 0) leave((2 * p + i) / PER_GROUP);
+            const int product = 2 * p + i;
+            msgl__mma(sum[product % CHAINS], all_ones, b[2 * i], b[2 * i + 1], T());
+            if ((product + 1) % PER_GROUP == 0) leave(product / PER_GROUP);
         }
         if constexpr (SCALES) {
 #pragma unroll
@@ -59,23 +63,32 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight)
     }
 }
 
-// The work of preparing warp `index`: of all stages of the segment.
+// What sums of activations are left times: of few rows what raw.cuh makes of a product, and the
+// zero point where all rows of W have the same one.
 template <typename T, typename FORM, int N>
-static __device__ __forceinline__ void prepare_all(codes_ring r, const line_segment &all, int index)
+static __device__ __forceinline__ float prepared_by(const codes_args &g, const msgl_codes_row &l)
+{
+    if (!codes_shape<FORM, N>::BY_WARP) return 1;
+    return FORM::OFFSET || g.zeros ? codes_raw<T>::BOTH : codes_raw<T>::BOTH * (float)-l.zero;
+}
+
+// The work of preparing warp `index`: every so many stages of the segment.
+template <typename T, typename FORM, int N>
+static __device__ __forceinline__ void prepare_all(const codes_args &g, const msgl_codes_row &l,
+                                                   codes_ring r, const line_segment &all, int index)
 {
     typedef codes_shape<FORM, N> shape;
-    for (int at = all.begin; at < all.end; at++) {
+    const float by = prepared_by<T, FORM, N>(g, l);
+    for (int at = all.begin; at < all.end; at++, next_slot<shape::STAGES>(r)) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
+        if ((at - all.begin) % shape::PREPARERS != index) continue;
         msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
 #pragma unroll 1
-        for (int eight = index; eight < N / 8; eight += shape::PREPARERS) {
-            prepare_eight<T, FORM, N>(stage, eight);
-        }
+        for (int eight = 0; eight < N / 8; eight++) prepare_eight<T, FORM, N>(stage, eight, by);
         // What comes into the stage next is written by the asynchronous proxy.
         if constexpr (shape::BY_WARP && codes_raw<T>::SCALED) msgl__fence_async_proxy();
         __syncwarp();
         if (threadIdx.x % 32 == 0) msgl__mbarrier_arrive(r.ready + r.slot * 8);
-        next_slot<shape::STAGES>(r);
     }
 }
 

@@ -36,13 +36,12 @@ template <typename FORM> static __device__ __forceinline__ constexpr bool raw_od
     return FORM::BITS == 4;
 }
 
-// What the sum of a group's activations is multiplied by: less the codes' zero point.
+// What the sum of a group's activations is multiplied by where each row has a zero point: less it.
 template <typename FORM>
 static __device__ __forceinline__ float raw_zero(const msgl_codes_row &l,
                                                  const codes_scales<FORM> &v, int g)
 {
-    if constexpr (FORM::KIND == CODES_ONE) return (float)(-l.zero - (int8_t)v.dmin[g]);
-    return (float)-l.zero;
+    return (float)(-l.zero - (int8_t)v.dmin[g]);
 }
 
 // Pair q of a part; low and high as pair()'s.

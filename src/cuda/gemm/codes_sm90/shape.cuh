@@ -20,7 +20,7 @@ enum {
 };
 
 template <typename FORM, int N> struct codes_shape {
-    static constexpr int STEPS = codes_stage_steps(N); // of a stage
+    static constexpr int STEPS = codes_stage_steps(N, FORM::BITS); // of a stage
     // What a step has of a stage: tiles of the codes' planes, 64 columns of the activations.
     static constexpr int LOW_BYTES = CODES_ROWS * FORM::LOW_BYTES;
     static constexpr int HIGH_BYTES = CODES_ROWS * FORM::HIGH_BYTES;
@@ -32,7 +32,7 @@ template <typename FORM, int N> struct codes_shape {
     static constexpr bool BY_WARP = N <= 32;
     // Beside the warpgroups that multiply there is one more: a warp of it loads, some make
     // activations ready (prepare.cuh), and the rest compute the rows' factors.
-    static constexpr int PREPARERS = BY_WARP ? (N > 8 ? 2 : 1) : FORM::OFFSET ? 2 : 0;
+    static constexpr int PREPARERS = BY_WARP || FORM::OFFSET ? 2 : 0;
     static constexpr int REST = 3 - PREPARERS, THREADS = CODES_WORKERS + GROUP;
     // The sums of each group's activations: [STEPS * GROUPS, N] floats.
     static constexpr int SUMS_AT = SCALES_AT + SCALES_BYTES;
@@ -150,13 +150,15 @@ template <typename FORM, int N> struct codes_operand {
         }
     }
 
+    // ZEROS: with zero points of one level, if the form has them.
+    template <bool ZEROS>
     __device__ __forceinline__ void load_scales(const codes_args &g, const msgl_codes_row &l,
                                                 const codes_lane<FORM, N> &lane,
                                                 const codes_place<FORM, N> &at)
     {
         constexpr int STEPS = codes_shape<FORM, N>::STEPS;
-        scales[0].template load<STEPS>(l, g.shift, at.scales, at.step, lane.scales[0]);
-        scales[1].template load<STEPS>(l, g.shift, at.scales, at.step, lane.scales[1]);
+        scales[0].template load<STEPS, ZEROS>(l, g.shift, at.scales, at.step, lane.scales[0]);
+        scales[1].template load<STEPS, ZEROS>(l, g.shift, at.scales, at.step, lane.scales[1]);
     }
 
     // Of 16 columns, number `step` of the step's eight.
