@@ -104,7 +104,7 @@ multiply_few(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
              const codes_lane<FORM, N> &lane, codes_ring &r, int n)
 {
     typedef codes_shape<FORM, N> shape;
-    constexpr int AT_ONCE = N <= 16 && FORM::HIGH == 0 ? shape::STEPS : 1;
+    constexpr int AT_ONCE = N <= 16 && FORM::GROUPS == 1 ? shape::STEPS : 1;
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);

@@ -28,8 +28,12 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight, 
     const uint32_t all_ones[4] = {ones, ones, ones, ones};
     const uint32_t row = stage + shape::IN_AT + (uint32_t)((eight * 8 + lane % 8) * ROW_BYTES);
     const uint32_t sums = stage + shape::SUMS_AT + (uint32_t)(eight * 8 + lane * 2) * 4;
+    uint32_t chunk[2]; // as codes_lane's in
+    for (int i = 0; i < 2; i++) {
+        chunk[i] = (uint32_t)(((4 * i + raw_order<FORM>(lane / 8)) ^ lane % 8) * 16);
+    }
     // Chains of products that add to the same sums.
-    constexpr int CHAINS = PER_GROUP < 4 ? PER_GROUP : 4;
+    constexpr int CHAINS = PER_GROUP < 2 ? PER_GROUP : 2;
     float sum[CHAINS][4] = {};
     const auto leave = [&](int group) {
 #pragma unroll
@@ -42,23 +46,34 @@ static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight, 
         for (int i = 0; i < 4 * CHAINS; i++) sum[i / 4][i % 4] = 0;
     };
 #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        uint32_t b[4];
-        const uint32_t at = row + (uint32_t)(p / 2 * shape::HALF_BYTES) +
-                            (uint32_t)(((p % 2 * 4 + raw_order<FORM>(lane / 8)) ^ lane % 8) * 16);
-        msgl__load_matrix_4(at, b);
+    for (int first = 0; first < PARTS; first += CODES_PARTS) {
+        // All of a step's are on their way before the first is stored again.
+        uint32_t b[CODES_PARTS][4];
+        const uint32_t half = row + (uint32_t)(first / 2 * shape::HALF_BYTES);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int product = 2 * p + i;
-            msgl__mma(sum[product % CHAINS], all_ones, b[2 * i], b[2 * i + 1], T());
-            if ((product + 1) % PER_GROUP == 0) leave(product / PER_GROUP);
+        for (int p = 0; p < CODES_PARTS; p++) {
+            msgl__load_matrix_4(half + (uint32_t)(p / 2 * shape::HALF_BYTES) + chunk[p % 2], b[p]);
+        }
+#pragma unroll
+        for (int p = 0; p < CODES_PARTS; p++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int product = 2 * (first + p) + i;
+                msgl__mma(sum[product % CHAINS], all_ones, b[p][2 * i], b[p][2 * i + 1], T());
+                if ((product + 1) % PER_GROUP == 0) leave(product / PER_GROUP);
+            }
         }
         if constexpr (SCALES) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                b[i] = times_two<T>(b[i], raw_odd<FORM>() && i >= 2 ? raw::IN / 16 : raw::IN);
+            for (int p = 0; p < CODES_PARTS; p++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const bool odd = raw_odd<FORM>() && i >= 2;
+                    b[p][i] = times_two<T>(b[p][i], odd ? raw::IN / 16 : raw::IN);
+                }
+                msgl__store_matrix_4(half + (uint32_t)(p / 2 * shape::HALF_BYTES) + chunk[p % 2],
+                                     b[p][0], b[p][1], b[p][2], b[p][3]);
             }
-            msgl__store_matrix_4(at, b[0], b[1], b[2], b[3]);
         }
     }
 }
