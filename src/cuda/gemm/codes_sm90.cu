@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of up to 256 rows with weights of codes (codes_row.h), on Hopper: what is read from
+// Products of up to 1,024 rows with weights of codes (codes_row.h), on Hopper: what is read from
 // memory is the codes, and operands of products are made of them in registers.
 //
 // A tile is 128 rows of W times 8 to 128 rows of `in`; W's rows are the rows of the tensor cores'
 // product and those of `in` its columns. Up to 32 rows are multiplied by each warp for itself
-// (mma), more by two warpgroups (wgmma), whose tiles two blocks of a cluster share the activations
-// of. A warp more brings codes, scales and activations of 256 columns, or of 128, through a ring of
-// stages. The tiles' stages lie on a line that is cut into equal segments, one for each block or
-// cluster, as in stream_sm90.cu, which says who waits for whom.
+// (codes_sm90/few.cuh), more by two warpgroups (many.cuh), whose tiles two blocks of a cluster
+// share the activations of. A warp more brings codes, scales and activations of 256 columns, or of
+// 128, through a ring of stages. The tiles' stages lie on a line (line.cuh). Of few rows a block
+// takes half of a multiprocessor, so that the next product's first stages are on their way while
+// this one's sums are added up.
 //
-// Values are exact: integers (code - zero point) are multiplied, which bf16 and f16 have, and a
-// group's sum in f32 is multiplied by its scale in f32 and added to the tile's. What is added to
-// all values of a group is multiplied by the sum of the group's activations, a product with ones.
-// Only sums are rounded, to f32. docs/decisions/051 has the figures.
+// Values are exact: integers (code, or code - zero point) are multiplied, which bf16 and f16 have,
+// and a group's sum in f32 is multiplied by its scale in f32 and added to the tile's. What is added
+// to all values of a group, and for few rows the zero point, is multiplied by the sum of the
+// group's activations, which some warps make for all others (prepare.cuh). Only sums are rounded,
+// to f32. docs/decisions/051 has the figures.
 #include "cuda/gemm/codes_sm90.h"
 
 #include "cuda/device.cuh"
@@ -28,9 +30,6 @@
 enum {
     LEAST_STAGES = 2,   // of a segment: shorter ones cost more than they bring
     STATS_COLUMNS = 64, // of a tile of msgl_norm_stats
-    // Of forms with something that is added, in tiles of 64 rows: rows that are expanded first are
-    // faster from here on.
-    MOST_OFFSET_ROWS = 1024,
 };
 
 // --- a norm in front ----------------------------------------------------------------------------
@@ -99,13 +98,21 @@ static bool has_kernel(const msgl_codes_row *l)
     }
 }
 
+// The most rows up to which products of codes were faster than those of rows that are expanded
+// first (docs/decisions/051), in tiles of 128: the less columns share a scale, the fewer.
+static int most_rows(const msgl_codes_row *l)
+{
+    if (has_offset(l)) return 256;
+    if (l->scaling == MSGL_SCALING_I8) return 384;
+    return l->span >= 128 && l->bits == 4 ? MSGL_CODES_SM90_ROWS : 512;
+}
+
 static bool part_can(const msgl_weight *w, int32_t m)
 {
     msgl_codes_row l;
     return w->format->id == MSGL_W_CODES && w->format->order == NULL && w->n % 16 == 0 &&
            w->k % 128 == 0 && (uintptr_t)w->data % 16 == 0 &&
-           msgl__codes_row_of(w->format->blocks, w->k, &l) && has_kernel(&l) &&
-           (!has_offset(&l) || m <= MOST_OFFSET_ROWS);
+           msgl__codes_row_of(w->format->blocks, w->k, &l) && has_kernel(&l) && m <= most_rows(&l);
 }
 
 // Whether the gate is part of the product.
