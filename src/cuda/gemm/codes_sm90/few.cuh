@@ -2,7 +2,7 @@
 //
 // Products of few rows of in: each warp multiplies its 16 rows of W for itself, whose sums nobody
 // has to wait for. Codes are operands as they lie (raw.cuh): what has to be done to activations for
-// that is done once in a block, by a warp of its own.
+// that is done once in a block (prepare.cuh).
 #ifndef MSGL_CUDA_GEMM_CODES_SM90_FEW_CUH
 #define MSGL_CUDA_GEMM_CODES_SM90_FEW_CUH
 

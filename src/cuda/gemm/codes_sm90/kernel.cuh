@@ -192,8 +192,8 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
     msgl__pdl_trigger();
     if (threadIdx.x >= CODES_WORKERS) {
         msgl__registers_down<shape::LOADER_REGISTERS>();
-        const int warp = (int)(threadIdx.x - CODES_WORKERS) / 32,
-                  rest = warp - 1 - shape::PREPARERS;
+        const int warp = (int)(threadIdx.x - CODES_WORKERS) / 32;
+        const int rest = warp - 1 - shape::PREPARERS;
         if (warp == 0) {
             load_all<FORM, N>(g, maps, r, all);
         } else if (rest >= 0) {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of more rows of in, by warpgroups.
+// Products of more rows of in than few.cuh takes, by warpgroups, with operands made in registers.
 #ifndef MSGL_CUDA_GEMM_CODES_SM90_MANY_CUH
 #define MSGL_CUDA_GEMM_CODES_SM90_MANY_CUH
 
 #include "cuda/gemm/codes_sm90/shape.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
-// The same by products of warpgroups, for more rows of in: `n` stages of a tile from the ring's
-// next one on. Operands are made while the products in front of them run, also those of the next
-// stage.
+// acc += W in^T over `n` stages of a tile from the ring's next one on. Operands are made while the
+// products in front of them run, also those of the next stage.
 template <typename T, typename FORM, int N>
 static __device__ __forceinline__ void
 multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,

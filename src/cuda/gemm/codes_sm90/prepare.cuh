@@ -7,6 +7,7 @@
 
 #include "cuda/gemm/codes_sm90/shape.cuh"
 
+// Two bf16 times a power of two.
 template <typename T> static __device__ __forceinline__ uint32_t times_two(uint32_t v, float by)
 {
     const uint32_t both = msgl__pack_two(by, by, T());

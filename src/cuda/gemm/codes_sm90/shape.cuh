@@ -49,14 +49,9 @@ template <typename FORM, int N> struct codes_shape {
     // theirs while these finish.
     static constexpr int PER_SM = 1;
     static constexpr int BLOCKS = BY_WARP ? 2 : 1;
-    // Beside the warpgroups that multiply there is one that loads and makes ready, of whose
-    // registers they take some.
-    static constexpr int REGISTERS = BLOCKS == 1 ? 224
-                                     : N == 8    ? 88
-                                                 : 96,
-                         LOADER_REGISTERS = BLOCKS == 1 ? 56
-                                            : N == 8    ? 64
-                                                        : 48;
+    // Of a thread of the two warpgroups that multiply, and of the third one, which gives some away.
+    static constexpr int REGISTERS = BLOCKS == 1 ? 224 : N == 8 ? 88 : 96;
+    static constexpr int LOADER_REGISTERS = BLOCKS == 1 ? 56 : N == 8 ? 64 : 48;
     static constexpr int FIT = ((227 << 10) / BLOCKS - 1024 - SMALL_BYTES) / STAGE_BYTES;
     static constexpr int STAGES = FIT < CODES_MAX_STAGES ? FIT : CODES_MAX_STAGES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SMALL_BYTES;
