@@ -4,7 +4,8 @@
 // kernels that a step takes, and all four behind each other as a step runs them (norms by
 // norm_stats, no attention): microseconds, bf16's time over them, and the share of what reading the
 // weights takes at the speed that a copy reaches on this card. Every call of a graph has other
-// weights. bench_codes [--model 8B|14B] [--rows M,M,...] [--forms NAME,NAME,...]
+// weights. bench_codes [--model 8B|14B] [--rows M,M,...] [--forms NAME,NAME,...] [--once PRODUCT]
+// --once: only that product of each form, three times in a row and not timed, for a profiler.
 #include <cuda_bf16.h>
 #include <string>
 
@@ -202,6 +203,24 @@ static void bench_form(bench *b, const product *model, const msgl_wformat *f,
     for (weights &one : w) free_weights(&one);
 }
 
+static void run_once(bench *b, const product *model, const char *name, const msgl_wformat *f,
+                     const std::vector<int32_t> &ms, uint64_t *seed)
+{
+    enum { TIMES = 3 };
+    for (int i = 0; i < PRODUCTS; i++) {
+        if (strcmp(model[i].name, name) != 0) continue;
+        weights w = make_weights(f, &model[i], TIMES, seed);
+        for (const int32_t m : ms) {
+            for (const msgl_weight &one : w.sets) {
+                const msgl_linear_call c = call_of(b, &model[i], &one, m);
+                msgl__cuda_linear(&b->x, &c);
+            }
+        }
+        check(b, name);
+        free_weights(&w);
+    }
+}
+
 static double copy_speed(bench *b)
 {
     const size_t bytes = (size_t)2 << 30;
@@ -250,11 +269,13 @@ int main(int argc, char **argv)
     static bench b;
     std::vector<int32_t> ms = {1, 8, 32, 64, 128, 256};
     std::string forms = "g128,g128_zero,g32,Q4_K,Q6_K,Q8_0";
+    const char *once = NULL;
     int model = 1;
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string name = argv[i];
         if (name == "--model") model = strcmp(argv[i + 1], "8B") == 0 ? 0 : 1;
         if (name == "--forms") forms = argv[i + 1];
+        if (name == "--once") once = argv[i + 1];
         if (name == "--rows") {
             ms.clear();
             for (char *p = strtok(argv[i + 1], ","); p != NULL; p = strtok(NULL, ",")) {
@@ -266,7 +287,7 @@ int main(int argc, char **argv)
     uint64_t seed = 1;
     std::vector<double> plain;
     const msgl_wformat bf16 = msgl__cuda_formats[MSGL_W_BF16];
-    bench_form(&b, MODELS[model], &bf16, ms, &plain, &seed);
+    if (once == NULL) bench_form(&b, MODELS[model], &bf16, ms, &plain, &seed);
     msgl_codes codes[4];
     const msgl_blocks packed[4] = {
         packed_form("g128", &codes[0], 128, MSGL_OFFSET_NONE),
@@ -287,7 +308,11 @@ int main(int argc, char **argv)
             return 1;
         }
         const msgl_wformat f = format_of_codes(blocks);
-        bench_form(&b, MODELS[model], &f, ms, &plain, &seed);
+        if (once != NULL) {
+            run_once(&b, MODELS[model], once, &f, ms, &seed);
+        } else {
+            bench_form(&b, MODELS[model], &f, ms, &plain, &seed);
+        }
     }
     b.device->ops->destroy(b.device);
     return 0;

@@ -364,7 +364,7 @@ static void check_products(gpu *g, family *f, bool quick, uint64_t *seed)
 // Products of a form, of shapes that codes_sm90 takes; whether it takes the form.
 static bool check_form(gpu *g, family *f, const msgl_blocks *b, bool quick, uint64_t *seed)
 {
-    static const int MS[] = {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 192, 200, 256};
+    static const int MS[] = {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 192, 256, 300, 600};
     const msgl_wformat format = format_of_codes(b);
     bool taken = true;
     for (int i = 0; i < (quick ? 3 : 8) && taken; i++) {

@@ -11,31 +11,16 @@
 // A tile is 256 rows of W, 128 for each of the two blocks of a cluster, times all m columns; a
 // block's are 64 rows of G and the same ones of U, taking turns by eight, so that the thread that
 // has the sum of a gate has its up's too. Each block loads half of the activations for both. The
-// tiles' steps of k lie on a line, one tile after the other, which is cut into as many equal
-// segments (stream-K) as there are clusters: none idles, whatever the number of tiles. A segment
-// may begin and end inside a tile. The cluster that has a tile's first step finishes it: the others
-// write their sums to the workspace and raise a flag, and it adds them in the order of k, so that
-// results have the same bits every time.
-//
-// Who waits: a cluster works through its segment from the front, so what others wait for (the end
-// of a tile that it did not begin) comes first and what it waits for itself comes last. Segments
-// are handed out from the end of the line: a cluster waits only for clusters of lower index. Blocks
-// are started in the order of their index (as every GPU does, though CUDA does not promise it), so
-// that nothing depends on all of them running at once.
-//
-// Flags are zero between kernels: who reads sums lowers their flag. The workspace and the flags are
-// touched only behind the wait for the kernel in front, so that kernels which follow each other
-// early share them. docs/internals/gemm.md has the figures.
+// tiles' steps of k lie on a line (line.cuh). docs/internals/gemm.md has the figures.
 #include "cuda/gemm/stream_sm90.h"
 
 #include "cuda/device.cuh"
 #include "cuda/gemm/epilogue.cuh"
-#include "cuda/gemm/lt.cuh"
+#include "cuda/gemm/line.cuh"
 #include "cuda/gemm/stage.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
-#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -64,24 +49,6 @@ template <int N> struct stream_shape {
     static constexpr int SUMS = N / 2; // of a thread
 };
 
-typedef struct stream_args {
-    int32_t steps;               // of k, of a tile
-    int32_t per_segment, longer; // steps of a segment of the line; how many segments have one more
-    float *sums;                 // [blocks][SUMS / 4][WORKERS] float4
-    int32_t *flags;              // [blocks][WARPS]
-} stream_args;
-
-// Where a segment of the line begins.
-static __device__ __forceinline__ int segment_begin(const stream_args &g, int segment)
-{
-    return segment * g.per_segment + (segment < g.longer ? segment : g.longer);
-}
-
-static __device__ __forceinline__ int segment_steps(const stream_args &g, int segment)
-{
-    return g.per_segment + (segment < g.longer);
-}
-
 // --- loading ------------------------------------------------------------------------------------
 
 struct loader {
@@ -109,12 +76,12 @@ static __device__ __forceinline__ void load_in(const loader &l, uint32_t stage, 
 
 // All of one thread's work. The weights of the first steps do not wait for the kernel in front.
 template <int N>
-static __device__ __forceinline__ void load_all(const stream_args &g, const loader &l, ring r,
+static __device__ __forceinline__ void load_all(const gemm_line &line, const loader &l, ring r,
                                                 int begin, int end)
 {
     typedef stream_shape<N> shape;
-    int tile = begin / g.steps, s = begin - tile * g.steps;
-    int n = end - begin < g.steps - s ? end - begin : g.steps - s;
+    int tile = begin / line.stages, s = begin - tile * line.stages;
+    int n = end - begin < line.stages - s ? end - begin : line.stages - s;
     const int ahead = n < shape::STAGES ? n : shape::STAGES;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++) {
@@ -149,7 +116,7 @@ static __device__ __forceinline__ void load_all(const stream_args &g, const load
         begin += n;
         tile++;
         s = 0;
-        n = end - begin < g.steps ? end - begin : g.steps;
+        n = end - begin < line.stages ? end - begin : line.stages;
     }
 }
 
@@ -180,67 +147,6 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], ring &r, in
     }
     msgl__wgmma_wait<0>();
     release(r, last);
-}
-
-// --- sums of pieces of a tile -------------------------------------------------------------------
-//
-// In the order of the registers: the thread that reads them is the same one of another block.
-
-static __device__ __forceinline__ float4 *sums_of(const stream_args &g, int segment, int rank,
-                                                  int sums)
-{
-    const size_t block = (size_t)(segment * CLUSTER + rank);
-    return (float4 *)g.sums + block * (size_t)(sums / 4 * WORKERS) + threadIdx.x;
-}
-
-static __device__ __forceinline__ int32_t *flag_of(const stream_args &g, int segment, int rank)
-{
-    return g.flags + (segment * CLUSTER + rank) * WARPS + threadIdx.x / 32;
-}
-
-template <int SUMS>
-static __device__ __forceinline__ void leave_sums(const stream_args &g, const float (&acc)[SUMS],
-                                                  int segment, int rank)
-{
-    float4 *to = sums_of(g, segment, rank, SUMS);
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        __stcg(to + i * WORKERS,
-               make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        msgl__store_release(flag_of(g, segment, rank), 1);
-    }
-}
-
-template <int SUMS>
-static __device__ __forceinline__ void add_sums(const stream_args &g, float (&acc)[SUMS],
-                                                int segment, int rank)
-{
-    int32_t *flag = flag_of(g, segment, rank);
-    if (threadIdx.x % 32 == 0) {
-        while (msgl__load_acquire(flag) == 0) {
-        }
-        *flag = 0; // nobody raises it again before this kernel has ended
-    }
-    __syncwarp();
-    const float4 *from = sums_of(g, segment, rank, SUMS);
-    constexpr int BATCH = 8; // that are on their way at a time
-#pragma unroll
-    for (int first = 0; first < SUMS / 4; first += BATCH) {
-        float4 v[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (first + i < SUMS / 4) v[i] = __ldcg(from + (first + i) * WORKERS);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (first + i >= SUMS / 4) continue;
-            float *sum = acc + 4 * (first + i);
-            sum[0] += v[i].x, sum[1] += v[i].y, sum[2] += v[i].z, sum[3] += v[i].w;
-        }
-    }
 }
 
 // --- results ------------------------------------------------------------------------------------
@@ -294,7 +200,7 @@ static __device__ __forceinline__ void store(const float (&acc)[N / 2], ring &r,
 
 template <typename T, int N>
 __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
-    stream_sm90(const __grid_constant__ stream_args g, const __grid_constant__ CUtensorMap map_in,
+    stream_sm90(const __grid_constant__ gemm_line line, const __grid_constant__ CUtensorMap map_in,
                 const __grid_constant__ CUtensorMap map_w,
                 const __grid_constant__ CUtensorMap map_out)
 {
@@ -308,9 +214,9 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
     r.slot = 0;
     r.phase = 0;
     const int rank = (int)msgl__cluster_rank(), warp = threadIdx.x / 32;
-    const int segment = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
-    int begin = segment_begin(g, segment);
-    const int end = begin + segment_steps(g, segment);
+    const line_segment all = line_segment_of<CLUSTER>(line);
+    int begin = all.begin;
+    const int end = all.end;
     if (threadIdx.x == WORKERS) {
         msgl__tensor_prefetch(&map_w);
         msgl__tensor_prefetch(&map_in);
@@ -329,26 +235,22 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
         msgl__registers_down<40>();
         if (threadIdx.x == WORKERS) {
             const loader l = {&map_in, &map_w, rank};
-            load_all<N>(g, l, r, begin, end);
+            load_all<N>(line, l, r, begin, end);
         }
         __syncwarp();
     } else {
         msgl__registers_up<232>();
         const int group = warp / 4;
-        int tile = begin / g.steps, s = begin - tile * g.steps;
+        int tile = begin / line.stages, s = begin - tile * line.stages;
         msgl__pdl_wait();
         while (begin < end) {
             float acc[shape::SUMS];
-            const int n = end - begin < g.steps - s ? end - begin : g.steps - s;
+            const int n = end - begin < line.stages - s ? end - begin : line.stages - s;
             multiply<T, N>(acc, r, group, n);
             if (s > 0) {
-                leave_sums(g, acc, segment, rank);
+                line_leave<WORKERS>(line, acc, all.index * CLUSTER + rank);
             } else {
-                int rest = g.steps - n;
-                for (int behind = segment + 1; rest > 0; behind++) {
-                    add_sums(g, acc, behind, rank);
-                    rest -= segment_steps(g, behind);
-                }
+                line_add<WORKERS, CLUSTER>(line, acc, all, rank, line.stages - n);
                 store<T, N>(acc, r, &map_out, tile * CLUSTER + rank, group);
             }
             begin += n;
@@ -365,25 +267,25 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 template <typename T, int N>
-static void launch(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3], int segments)
+static void launch(msgl_exec *x, const gemm_line &line, const CUtensorMap maps[3], int segments)
 {
     constexpr auto kernel = stream_sm90<T, N>;
     const int bytes = stream_shape<N>::SHARED_BYTES;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
-    MSGL_CUDA_TRY(x,
-                  msgl__launch(kernel, dim3((unsigned)(segments * CLUSTER)), dim3(THREADS),
-                               (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1], maps[2]));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(segments * CLUSTER)), dim3(THREADS),
+                                  (size_t)bytes, msgl__cuda_stream(x), line, maps[0], maps[1],
+                                  maps[2]));
 }
 
 template <typename T>
-static void launch_columns(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3],
+static void launch_columns(msgl_exec *x, const gemm_line &line, const CUtensorMap maps[3],
                            int segments, int columns)
 {
     switch (columns) {
-    case 128: launch<T, 128>(x, g, maps, segments); break;
-    case 160: launch<T, 160>(x, g, maps, segments); break;
-    case 192: launch<T, 192>(x, g, maps, segments); break;
-    case 256: launch<T, 256>(x, g, maps, segments); break;
+    case 128: launch<T, 128>(x, line, maps, segments); break;
+    case 160: launch<T, 160>(x, line, maps, segments); break;
+    case 192: launch<T, 192>(x, line, maps, segments); break;
+    case 256: launch<T, 256>(x, line, maps, segments); break;
     }
 }
 
@@ -413,21 +315,10 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
     if (!msgl__cuda_stream_sm90_can(x, c)) return false;
     const int columns = c->m <= 128 ? 128 : c->m <= 160 ? 160 : c->m <= 192 ? 192 : 256;
     const int per_tile = CLUSTER * ROWS, tiles = (w->n + per_tile - 1) / per_tile;
-    stream_args g = {};
-    g.steps = (w->k + BK - 1) / BK;
-    const int64_t line = (int64_t)tiles * g.steps;
-    int segments = d->sm_count / CLUSTER;
-    if (line < segments) segments = (int)line;
-    if (line > INT32_MAX) return false;
-    g.per_segment = (int32_t)(line / segments);
-    g.longer = (int32_t)(line % segments);
-    g.sums = (float *)d->blas->workspace;
-    g.flags = d->blas->flags;
-    const size_t blocks = (size_t)segments * CLUSTER;
-    if (blocks * ROWS * columns * sizeof(float) > d->blas->workspace_bytes ||
-        blocks * WARPS > MSGL_GEMM_FLAGS) {
-        return false;
-    }
+    gemm_line line = {};
+    const int segments = line_cut(d, &line, tiles, (w->k + BK - 1) / BK, d->sm_count / CLUSTER, 1,
+                                  (size_t)CLUSTER * ROWS * (size_t)columns, CLUSTER * WARPS);
+    if (segments == 0) return false;
     CUtensorMap maps[3];
     if (!msgl__tensor_map(&maps[0], w->format->dtype, c->in, c->m, w->k, c->ld_in,
                           columns / CLUSTER) ||
@@ -435,7 +326,7 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
         !map_out(&maps[2], c, columns)) {
         return false;
     }
-    w->format->dtype == MSGL_F16 ? launch_columns<__half>(x, g, maps, segments, columns)
-                                 : launch_columns<__nv_bfloat16>(x, g, maps, segments, columns);
+    w->format->dtype == MSGL_F16 ? launch_columns<__half>(x, line, maps, segments, columns)
+                                 : launch_columns<__nv_bfloat16>(x, line, maps, segments, columns);
     return true;
 }
