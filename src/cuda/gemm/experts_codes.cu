@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which experts of codes have kernels, and the kernels for a step of a few rows, where hardly two
+// of them share an expert (as experts.cu for plain weights): gate and up, then down and the
+// combination.
+//
+// A tile is 16 rows of W, the rows of the tensor cores' product, for one assignment of a token to
+// an expert. Its columns are cut into steps of 64 bytes of a row, which the warps of a block take
+// in turns: a thread copies 16 bytes of each of its two rows into a ring of its own in shared
+// memory, so that many are on their way and nobody waits for another warp, and makes operands of
+// them. There is one barrier, in front of the sums of a tile's warps.
+//
+// With one token seven of a product's eight columns are idle, and four of them are the scale's:
+// column t has the activations of the codes of thread t of a quad and zeros beside them, so that a
+// step's four sums are those of 32 columns (16 of codes of 8 bits) each, whose scales may differ.
+#include "cuda/gemm/experts_codes.cuh"
+
+#include <string.h>
+
+#include "cuda/device.cuh"
+#include "cuda/gemm/grouped.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/ops/gate.cuh"
+#include "cuda/ops/vec8.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/shared.cuh"
+
+enum {
+    WARPS = 16,
+    THREADS = WARPS * 32,
+    TILE = 16,       // rows of W
+    STEP_BYTES = 64, // of a row's codes
+    // Of a warp's step in its ring: both rows of all threads, then the words that their scales and
+    // zero points are in.
+    CODES_BYTES = 2 * 32 * 16,
+    SLOT_BYTES = CODES_BYTES + 4 * 32 * 4,
+    UP_SLOTS = 6,
+    DOWN_SLOTS = 3,               // two blocks of a multiprocessor
+    TILE_SUMS = TILE * WARPS + 8, // of a tile, and a gap that keeps tiles' banks apart
+    MAX_TILES = THREADS / 8,      // of a block
+    MAX_SHARED = 226 << 10,
+};
+
+typedef struct few_args {
+    codes_matrix up, down;
+    int32_t rows, top_k, hidden, inter;
+    const int32_t *ids, *source;
+    const float *weights;
+    const void *in;
+    void *act; // [rows * top_k, inter]
+    void *out;
+    bool accumulate, clamped;
+    const float *up_bias, *down_bias;
+} few_args;
+
+// --- a warp's ring ------------------------------------------------------------------------------
+
+// Columns of a step.
+template <int BITS> static __host__ __device__ constexpr int step_columns(void)
+{
+    return STEP_BYTES * 8 / BITS;
+}
+
+static __host__ __device__ __forceinline__ int steps_of(const codes_matrix &m)
+{
+    return (int)(m.used + STEP_BYTES - 1) / STEP_BYTES;
+}
+
+// A thread of a warp: lane / 4 is its row of a tile, and the eighth one behind that its second;
+// lane % 4 the 16 bytes of a step that it has of them.
+struct few_lane {
+    int quad, row, shift; // shift: of a scale in its word
+    uint32_t ring;        // this thread's 16 bytes of the warp's first slot
+
+    __device__ __forceinline__ few_lane(const codes_matrix &m, uint32_t rings, int slots)
+    {
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        quad = lane % 4;
+        row = lane / 4;
+        const int size = (int)msgl__codes_row_size(m.number);
+        shift = size == 4 ? 0 : size == 2 ? row % 2 * 16 : row % 4 * 8;
+        ring = rings + (uint32_t)(warp * slots * SLOT_BYTES + lane * 16);
+    }
+
+    // Of `slot`: the words of this thread's scales (i 0, 1) and zero points (2, 3).
+    __device__ __forceinline__ uint32_t word(int slot, int i) const
+    {
+        const int lane = (int)threadIdx.x % 32;
+        return ring + (uint32_t)(slot * SLOT_BYTES + CODES_BYTES + i * 128) - (uint32_t)lane * 12;
+    }
+};
+
+// Asks for a step of rows first and second of an expert: one group of copies.
+template <int BITS>
+static __device__ __forceinline__ void ask(const codes_matrix &m, const few_lane &lane,
+                                           int32_t expert, int first, int second, int step,
+                                           int slot)
+{
+    const uint8_t *const w = m.w + (size_t)expert * m.stride;
+    const uint32_t byte = (uint32_t)(step * STEP_BYTES + lane.quad * 16);
+    const uint32_t to = lane.ring + (uint32_t)(slot * SLOT_BYTES);
+    const bool there = byte < m.used;
+    const int column = there ? (int)(byte * 8 / BITS) : m.k - 1;
+    const uint32_t size = msgl__codes_row_size(m.number);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = i == 0 ? first : second;
+        const uint32_t element = codes_element(m, column, row);
+        msgl__copy_async_16(to + (uint32_t)(i * 512), w + (size_t)row * m.row + (there ? byte : 0),
+                            there);
+        msgl__copy_async_4(lane.word(slot, i), w + m.scales + (element * size & ~3u));
+        if (m.has_zeros) msgl__copy_async_4(lane.word(slot, 2 + i), w + m.zeros + (element & ~3u));
+    }
+}
+
+// Activations of this thread in product (p, h) of a step: those of its own columns, and zeros
+// beside them. at: the row's step in shared memory.
+template <int BITS> struct few_in {
+    uint4 v[4];
+
+    __device__ __forceinline__ few_in(uint32_t at, const few_lane &lane)
+    {
+#pragma unroll
+        for (int q = 0; q < 4; q++) v[q] = make_uint4(0, 0, 0, 0);
+        if (lane.row != lane.quad) return;
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            if constexpr (BITS == 4) {
+                v[q] = msgl__read_shared<uint4>(at + (uint32_t)(64 * lane.quad + 16 * q));
+            } else { // pieces 2 (quad % 2) and the next one of 32 columns
+                const uint2 two = msgl__read_shared<uint2>(
+                    at + (uint32_t)(64 * (lane.quad / 2) + 16 * q + 8 * (lane.quad % 2)));
+                v[q].x = two.x, v[q].y = two.y;
+            }
+        }
+    }
+
+    __device__ __forceinline__ uint32_t word(const int q, const int p) const
+    {
+        return p == 0 ? v[q].x : p == 1 ? v[q].y : p == 2 ? v[q].z : v[q].w;
+    }
+};
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 v, const int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// Pair q of piece p of a thread's 16 bytes.
+template <typename T, int BITS, codes_values VALUES>
+static __device__ __forceinline__ uint32_t few_pair(const uint4 codes, const int p, const int q,
+                                                    uint32_t zero)
+{
+    const uint32_t word = word_of(codes, BITS == 4 ? p : 2 * p + q / 2);
+    if constexpr (VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
+    if constexpr (VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
+    if constexpr (BITS == 4) return codes_four<T>(word, q, zero);
+    return codes_eight<T>(word, q % 2, zero);
+}
+
+// A step that has arrived in `slot`: the products of both rows with the activations at `in`,
+// scaled, in the first thread of each quad.
+template <typename T, int BITS, codes_values VALUES>
+static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const few_lane &lane,
+                                                  int slot, uint32_t in)
+{
+    constexpr int PIECES = BITS == 4 ? 4 : 2;
+    const uint32_t at = lane.ring + (uint32_t)(slot * SLOT_BYTES);
+    const uint4 codes[2] = {msgl__read_shared<uint4>(at), msgl__read_shared<uint4>(at + 512)};
+    const few_in<BITS> x(in, lane);
+    float scale[2];
+    uint32_t zero[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t bits = msgl__read_shared<uint32_t>(lane.word(slot, i)) >> lane.shift;
+        scale[i] = VALUES == CODES_E2M1 ? codes_e8m0(bits & 0xff) : codes_number(m.number, bits);
+        if constexpr (VALUES == CODES_INTEGERS) {
+            int all = m.zero;
+            if (m.has_zeros) {
+                all += (int8_t)(msgl__read_shared<uint32_t>(lane.word(slot, 2 + i)) >>
+                                lane.row % 4 * 8);
+            }
+            zero[i] = codes_zero<T, BITS>(all);
+        }
+    }
+    float sum[2][4] = {}; // two, as a product waits for the one that it adds to
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t a[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                a[i] = few_pair<T, BITS, VALUES>(codes[i % 2], p, 2 * h + i / 2, zero[i % 2]);
+            }
+            msgl__mma(sum[h], a, x.word(2 * h, p), x.word(2 * h + 1, p), T());
+        }
+    }
+    // Threads 0 and 1 of a quad have the sums of the columns of two threads each, 2 and 3 zeros.
+    float all[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int from = ((int)threadIdx.x & 28) + lane.quad * 2 % 4;
+        const float a = __shfl_sync(MSGL_FULL_MASK, scale[i], from);
+        const float b = __shfl_sync(MSGL_FULL_MASK, scale[i], from + 1);
+        all[i] = (sum[0][2 * i] + sum[1][2 * i]) * a + (sum[0][2 * i + 1] + sum[1][2 * i + 1]) * b;
+        all[i] += __shfl_xor_sync(MSGL_FULL_MASK, all[i], 1);
+    }
+    return make_float2(all[0], all[1]);
+}
+
+// To shared memory at `to`, all threads: `rows` rows of k activations, each followed by zeros up to
+// `padded`.
+template <typename T>
+static __device__ __forceinline__ void keep_rows(uint32_t to, const T *in, int rows, int k,
+                                                 int padded)
+{
+    const int eights = padded / 8;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * eights; i += THREADS) {
+        const int row = i / eights, at = (i - row * eights) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (at < k) v = __ldcg((const uint4 *)(in + (size_t)row * (size_t)k + at));
+        msgl__write_shared(to + (uint32_t)i * 16, v);
+    }
+}
+
+// A warp's sums of a tile's rows, in the first threads of quads.
+static __device__ __forceinline__ void add_sums(uint32_t sums, int tile, const few_lane &lane,
+                                                float2 v)
+{
+    if (lane.quad != 0) return;
+    const uint32_t at =
+        sums + (uint32_t)(tile * TILE_SUMS + (int)threadIdx.x / 32 * TILE + lane.row) * 4;
+    msgl__write_shared(at, msgl__read_shared<float>(at) + v.x);
+    msgl__write_shared(at + 32, msgl__read_shared<float>(at + 32) + v.y);
+}
+
+static __device__ __forceinline__ void clear_sums(uint32_t sums, int tiles)
+{
+    for (int i = (int)threadIdx.x; i < tiles * TILE_SUMS; i += THREADS) {
+        msgl__write_shared(sums + (uint32_t)i * 4, 0.0f);
+    }
+}
+
+// --- gate and up --------------------------------------------------------------------------------
+//
+// Tile j of an assignment has rows 8 j to 8 j + 7 of its expert's gate and the same ones of up.
+
+// A warp's next step: of tile `tile` of the block.
+struct few_item {
+    int tile, step;
+
+    __device__ __forceinline__ void skip(int steps, int by)
+    {
+        step += by;
+#pragma unroll 1
+        while (step >= steps) step -= steps, tile++;
+    }
+};
+
+template <typename T, int BITS, codes_values VALUES>
+static __global__ void __launch_bounds__(THREADS, 1) few_up(const __grid_constant__ few_args g)
+{
+    extern __shared__ __align__(16) unsigned char few_shared[];
+    const uint32_t rings = msgl__shared_address(few_shared);
+    const uint32_t sums = rings + WARPS * UP_SLOTS * SLOT_BYTES;
+    const codes_matrix &m = g.up;
+    const int steps = steps_of(m), padded = steps * step_columns<BITS>();
+    const int lane_id = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int n = g.rows * g.top_k, per = g.inter / 8, all = n * per;
+    const int begin = (int)((int64_t)all * (int)blockIdx.x / (int)gridDim.x);
+    const int tiles = (int)((int64_t)all * ((int)blockIdx.x + 1) / (int)gridDim.x) - begin;
+    const uint32_t in = sums + (uint32_t)(tiles * TILE_SUMS * 4);
+    const few_lane lane(m, rings, UP_SLOTS);
+    clear_sums(sums, tiles);
+    msgl__pdl_wait();
+    msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
+    const int32_t source = lane_id < n ? __ldcg(g.source + lane_id) : 0;
+    const int32_t id = lane_id < n ? __ldcg(g.ids + lane_id) : 0;
+    const int32_t expert = __shfl_sync(MSGL_FULL_MASK, id, source & 31);
+    few_item asked = {0, 0}, used;
+    asked.skip(steps, warp);
+    used = asked;
+    const auto ask_next = [&](int slot) {
+        const int place = (begin + asked.tile) / per, j = begin + asked.tile - place * per;
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, place & 31);
+        if (asked.tile < tiles) {
+            const int first = 8 * j + lane.row;
+            ask<BITS>(m, lane, of, first, g.inter + first, asked.step, slot);
+        }
+        msgl__copy_async_commit();
+        asked.skip(steps, WARPS);
+    };
+#pragma unroll 1
+    for (int i = 0; i < UP_SLOTS - 1; i++) ask_next(i);
+    keep_rows<T>(in, (const T *)g.in, g.rows, g.hidden, padded);
+    __syncthreads();
+    int slot = 0;
+#pragma unroll 1
+    while (used.tile < tiles) {
+        ask_next(slot == 0 ? UP_SLOTS - 1 : slot - 1);
+        msgl__copy_async_wait<UP_SLOTS - 1>();
+        const int place = (begin + used.tile) / per;
+        const int row = __shfl_sync(MSGL_FULL_MASK, source, place & 31) / g.top_k;
+        const uint32_t x = in + (uint32_t)(row * padded + used.step * step_columns<BITS>()) * 2;
+        add_sums(sums, used.tile, lane, multiply<T, BITS, VALUES>(m, lane, slot, x));
+        used.skip(steps, WARPS);
+        slot = slot + 1 == UP_SLOTS ? 0 : slot + 1;
+    }
+    msgl__copy_async_wait<0>();
+    __syncthreads();
+    const int tile = (int)threadIdx.x / 8, o = (int)threadIdx.x % 8;
+    if (tile >= tiles) return;
+    const int place = (begin + tile) / per, output = (begin + tile - place * per) * 8 + o;
+    const int32_t to = __ldcg(g.source + place), of = __ldcg(g.ids + to);
+    float gate = 0, up = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const uint32_t at = sums + (uint32_t)(tile * TILE_SUMS + w * TILE + o) * 4;
+        gate += msgl__read_shared<float>(at);
+        up += msgl__read_shared<float>(at + 32);
+    }
+    gate *= m.factor, up *= m.factor;
+    if (g.up_bias != NULL) {
+        const float *bias = g.up_bias + (size_t)of * (size_t)m.n + output;
+        gate += bias[0], up += bias[g.inter];
+    }
+    const float v = g.clamped ? gated<MSGL_SWIGLU_CLAMPED>(gate, up) : gated<MSGL_SILU>(gate, up);
+    ((T *)g.act)[(size_t)to * (size_t)g.inter + output] = from_f32<T>(v);
+}
+
+// --- down ---------------------------------------------------------------------------------------
+//
+// Block (j, row) makes outputs 16 j to 16 j + 15 of a row: steps of all its experts, one behind the
+// other.
+
+template <typename T, int BITS, codes_values VALUES>
+static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_constant__ few_args g)
+{
+    extern __shared__ __align__(16) unsigned char few_shared[];
+    const uint32_t rings = msgl__shared_address(few_shared);
+    const uint32_t sums = rings + WARPS * DOWN_SLOTS * SLOT_BYTES, in = sums + TILE_SUMS * 4;
+    const codes_matrix &m = g.down;
+    const int steps = steps_of(m), padded = steps * step_columns<BITS>();
+    const int lane_id = (int)threadIdx.x % 32, row = (int)blockIdx.y;
+    const few_lane lane(m, rings, DOWN_SLOTS);
+    const int first = (int)blockIdx.x * TILE + lane.row;
+    msgl__pdl_trigger();
+    // Lane c's is choice c of the row: its expert and what that one counts.
+    int32_t expert = 0;
+    float weight = 0;
+    if (lane_id < g.top_k) {
+        expert = __ldcg(g.ids + row * g.top_k + lane_id);
+        weight = __ldcg(g.weights + row * g.top_k + lane_id);
+    }
+    few_item asked = {0, 0}, used; // tile: a choice
+    asked.skip(steps, (int)threadIdx.x / 32);
+    used = asked;
+    const auto ask_next = [&](int slot) {
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.tile & 31);
+        if (asked.tile < g.top_k) ask<BITS>(m, lane, of, first, first + 8, asked.step, slot);
+        msgl__copy_async_commit();
+        asked.skip(steps, WARPS);
+    };
+#pragma unroll 1
+    for (int i = 0; i < DOWN_SLOTS; i++) ask_next(i);
+    msgl__pdl_wait();
+    const T *act = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
+    T *const out = (T *)g.out + (size_t)row * (size_t)g.hidden + blockIdx.x * TILE;
+    const int output = (int)threadIdx.x / WARPS; // of threads that finish one
+    const bool finishes = threadIdx.x < TILE * WARPS && threadIdx.x % WARPS == 0;
+    const float old = g.accumulate && finishes ? to_f32(out[output]) : 0;
+    keep_rows<T>(in, act, g.top_k, g.inter, padded);
+    __syncthreads();
+    int slot = 0;
+    float2 sum = make_float2(0, 0);
+#pragma unroll 1
+    while (used.tile < g.top_k) {
+        msgl__copy_async_wait<DOWN_SLOTS - 1>();
+        const uint32_t x =
+            in + (uint32_t)(used.tile * padded + used.step * step_columns<BITS>()) * 2;
+        const float2 v = multiply<T, BITS, VALUES>(m, lane, slot, x);
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, used.tile & 31);
+        sum.x = fmaf(v.x, by, sum.x), sum.y = fmaf(v.y, by, sum.y);
+        used.skip(steps, WARPS);
+        ask_next(slot);
+        slot = slot + 1 == DOWN_SLOTS ? 0 : slot + 1;
+    }
+    msgl__copy_async_wait<0>();
+    if (lane.quad == 0) {
+        const uint32_t at = sums + (uint32_t)((int)threadIdx.x / 32 * TILE + lane.row) * 4;
+        msgl__write_shared(at, sum.x);
+        msgl__write_shared(at + 32, sum.y);
+    }
+    __syncthreads();
+    if (threadIdx.x >= TILE * WARPS) return;
+    float v =
+        msgl__read_shared<float>(sums + (uint32_t)((int)threadIdx.x % WARPS * TILE + output) * 4);
+    v = group_sum(v, WARPS) * m.factor;
+#pragma unroll 1
+    for (int c = 0; g.down_bias != NULL && c < g.top_k; c++) {
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, c);
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, c);
+        v += by * g.down_bias[(size_t)of * (size_t)m.n + blockIdx.x * TILE + output];
+    }
+    if (finishes) out[output] = from_f32<T>(v + old);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// Whether the codes are those of e2m1, each twice its value.
+static bool is_e2m1(const msgl_codes_row *l)
+{
+    static const float DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return l->bits == 4 && l->looked_up && memcmp(l->book, DOUBLED, sizeof DOUBLED) == 0;
+}
+
+static bool form_of(const msgl_codes_row *l, codes_matrix *m)
+{
+    const bool plain = l->offset == MSGL_OFFSET_NONE;
+    m->bits = l->bits;
+    m->values = l->e4m3 ? CODES_E4M3 : is_e2m1(l) ? CODES_E2M1 : CODES_INTEGERS;
+    m->factor = l->factor == 0 ? 1 : l->divided ? 1 / l->factor : l->factor;
+    if (m->values == CODES_E2M1) m->factor *= 2;
+    if (l->number == MSGL_NUMBER_E8M0_HALF) m->factor /= 2;
+    m->zero = l->zero;
+    m->has_zeros = l->offset == MSGL_OFFSET_ZERO;
+    m->number = l->number;
+    m->shift = 31;
+    for (int i = 5; i < 31 && l->span != l->k; i++) {
+        if (l->span == 1 << i) m->shift = i;
+    }
+    const bool exponents = l->number == MSGL_NUMBER_E8M0 || l->number == MSGL_NUMBER_E8M0_HALF;
+    return l->scaling == MSGL_SCALING_ONE && exponents == (m->values == CODES_E2M1) &&
+           l->number != MSGL_NUMBER_E4M3 && (plain || m->has_zeros) &&
+           (l->bits == 4 || l->bits == 8) && (l->span == l->k || m->shift < 31) &&
+           (m->values != CODES_INTEGERS ? plain : !l->looked_up);
+}
+
+bool msgl__codes_matrix_of(const msgl_weight *experts, int32_t num, codes_matrix *m)
+{
+    const msgl_weight *w = &experts[0];
+    const char *const base = (const char *)w->data;
+    msgl_codes_row l;
+    *m = {};
+    if (w->num_parts > 0 || w->format->id != MSGL_W_CODES || w->format->order != NULL ||
+        !msgl__codes_row_of(w->format->blocks, w->k, &l) || !form_of(&l, m)) {
+        return false;
+    }
+    const ptrdiff_t stride = num > 1 ? (const char *)experts[1].data - base : 0;
+    for (int32_t e = 1; e < num; e++) {
+        const msgl_weight *one = &experts[e];
+        if (one->num_parts > 0 || one->format->id != MSGL_W_CODES || one->format->order != NULL ||
+            one->format->blocks->codes != w->format->blocks->codes ||
+            (const char *)one->data != base + e * stride) {
+            return false;
+        }
+    }
+    m->w = (const uint8_t *)base;
+    m->stride = (size_t)stride;
+    m->n = w->n;
+    m->k = w->k;
+    m->row = l.codes;
+    m->used = (uint32_t)l.k / 8 * (uint32_t)l.bits;
+    m->scales = (size_t)w->n * l.codes;
+    m->zeros = m->scales + (size_t)w->n * l.dmin;
+    return stride >= 0 && (uintptr_t)base % 16 == 0 && stride % 16 == 0 && w->n % 16 == 0 &&
+           w->k % 32 == 0;
+}
+
+template <typename T, int BITS, codes_values VALUES>
+static bool launch(msgl_exec *x, const few_args &g)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const size_t up_padded = (size_t)steps_of(g.up) * (size_t)step_columns<BITS>();
+    const size_t down_padded = (size_t)steps_of(g.down) * (size_t)step_columns<BITS>();
+    const int all = g.rows * g.top_k * (g.inter / 8);
+    const int tiles = (all + d->sm_count - 1) / d->sm_count;
+    const size_t up_bytes = (size_t)WARPS * UP_SLOTS * SLOT_BYTES + (size_t)tiles * TILE_SUMS * 4 +
+                            (size_t)g.rows * up_padded * 2;
+    const size_t down_bytes =
+        (size_t)WARPS * DOWN_SLOTS * SLOT_BYTES + TILE_SUMS * 4 + (size_t)g.top_k * down_padded * 2;
+    constexpr auto up = few_up<T, BITS, VALUES>, down = few_down<T, BITS, VALUES>;
+    if (tiles > MAX_TILES || up_bytes > MAX_SHARED || down_bytes > MAX_SHARED) return false;
+    const dim3 blocks((unsigned)(all < d->sm_count ? all : d->sm_count));
+    const dim3 outputs((unsigned)(g.hidden / TILE), (unsigned)g.rows);
+    MSGL_CUDA_TRY(x, msgl__allow_shared<up>(up_bytes, true));
+    MSGL_CUDA_TRY(x, msgl__launch(up, blocks, dim3(THREADS), up_bytes, d->stream, g));
+    MSGL_CUDA_TRY(x, msgl__allow_shared<down>(down_bytes, true));
+    MSGL_CUDA_TRY(x, msgl__launch(down, outputs, dim3(THREADS), down_bytes, d->stream, g));
+    return true;
+}
+
+template <typename T> static bool launch_form(msgl_exec *x, const few_args &g)
+{
+    if (g.up.values == CODES_E2M1) return launch<T, 4, CODES_E2M1>(x, g);
+    if (g.up.values == CODES_E4M3) return launch<T, 8, CODES_E4M3>(x, g);
+    return g.up.bits == 4 ? launch<T, 4, CODES_INTEGERS>(x, g) : launch<T, 8, CODES_INTEGERS>(x, g);
+}
+
+bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
+{
+    few_args g = {};
+    if (!msgl__codes_matrix_of(c->gate_up, c->num_experts, &g.up) ||
+        !msgl__codes_matrix_of(c->down, c->num_experts, &g.down) || g.up.bits != g.down.bits ||
+        g.up.values != g.down.values) {
+        return false;
+    }
+    g.rows = c->rows;
+    g.top_k = c->top_k;
+    g.hidden = g.down.n;
+    g.inter = g.down.k;
+    g.ids = c->ids;
+    g.source = c->source;
+    g.weights = c->weights;
+    g.in = c->in;
+    g.act = c->act;
+    g.out = c->out;
+    g.accumulate = c->accumulate;
+    g.clamped = c->activation == MSGL_SWIGLU_CLAMPED;
+    g.up_bias = c->gate_up_bias;
+    g.down_bias = c->down_bias;
+    const uintptr_t bits = (uintptr_t)g.in | (uintptr_t)g.act;
+    if (c->shared_up != NULL || c->activation == MSGL_GELU_TANH || bits % 16 != 0) return false;
+    return x->act == MSGL_F16 ? launch_form<__half>(x, g) : launch_form<__nv_bfloat16>(x, g);
+}

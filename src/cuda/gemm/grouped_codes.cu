@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped products of experts of codes (codes_row.h): what is read from memory is the codes, and
+// operands of products are made of them in registers, as codes_sm90.cu does for one weight. It
+// needs nothing of Hopper.
+//
+// A tile is 128 rows of W, the rows of the tensor cores' product, times up to 8, 16 or 32 rows of
+// an expert, its columns, so that every code is read once where experts have few rows each. Blocks
+// are persistent and three stand on a multiprocessor; a block's copies run ahead through a ring of
+// stages of 128 columns, which is never empty between tiles. Gate, biases and the order of the
+// results are done to the sums in registers.
+//
+// Nothing is rounded but sums: codes are integers or floats that bf16 and f16 have, and a group's
+// sum in f32 is multiplied by its scale in f32. docs/decisions/053 has the figures.
+#include "cuda/device.cuh"
+#include "cuda/gemm/experts_codes.cuh"
+#include "cuda/gemm/grouped.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/ops/gate.cuh"
+#include "cuda/ops/vec8.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/shared.cuh"
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * 32,
+    ROWS = 128, // of W in a tile
+    STEP = 128, // columns of a stage
+    PART = 32,  // that a thread takes at a time
+    PARTS = STEP / PART,
+    IN_BYTES = STEP * 2,
+    IN_PITCH = IN_BYTES + 16, // so that eight rows' equal pieces are in different banks
+    BLOCKS = 3,
+    BLOCK_BYTES = 74 << 10,
+    MAX_STAGES = 6,
+    MAX_EXPERTS = 512,
+    // Rows of an expert on average. Beyond them it is faster to expand once than to read codes
+    // again for every 32 rows.
+    MOST_AVERAGE = 128,
+};
+
+typedef struct coded_args {
+    msgl_grouped_args g; // w is not used
+    codes_matrix m;
+    const float *bias; // [num_experts, n], or NULL
+    bool gated, clamped;
+    uint32_t zeros_at, stage_bytes; // of a stage: where its zero points are
+} coded_args;
+
+// A kernel's form. SPAN: columns that share a scale, or that are scaled together.
+template <int BITS_, int SPAN_, codes_values VALUES_> struct coded_form {
+    static constexpr int BITS = BITS_, SPAN = SPAN_, GROUPS = STEP / SPAN;
+    static constexpr codes_values VALUES = VALUES_;
+    static constexpr int ROW_BYTES = STEP / 8 * BITS, CHUNKS = ROW_BYTES / 16;
+    static constexpr int WORDS = BITS == 8 ? 2 : 1; // of a thread's codes of a part
+    static constexpr int W_BYTES = ROWS * ROW_BYTES;
+    // Rows of a tile that all threads copy at once.
+    static constexpr int AT_ONCE = THREADS / CHUNKS;
+};
+
+// A stage: codes, then activations, scales and zero points. N: rows of in.
+template <typename FORM, int N> struct coded_shape {
+    static constexpr int IN_AT = FORM::W_BYTES, SCALES_AT = IN_AT + N * IN_PITCH;
+    static constexpr int FIT = BLOCK_BYTES / (SCALES_AT + FORM::GROUPS * ROWS * 3);
+    static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
+};
+
+static __host__ __device__ __forceinline__ int half_rows(const coded_args &a)
+{
+    return a.gated ? a.m.n / 2 : a.m.n;
+}
+
+// Where 16-byte chunk `chunk` of row r lies: rows are 64 or 128 bytes, and neighbours permute their
+// chunks so that eight rows' equal ones are in different banks.
+template <typename FORM> static __device__ __forceinline__ uint32_t chunk_at(int r, int chunk)
+{
+    const int swizzle = FORM::CHUNKS == 8 ? r % 8 : r / 2 % 4;
+    return (uint32_t)(r * FORM::ROW_BYTES + ((chunk ^ swizzle) << 4));
+}
+
+// --- loading ------------------------------------------------------------------------------------
+
+// What a block loads next: a stage of a tile. Gated, a tile has eight rows of the gate, the up rows
+// of the same outputs, the next eight of the gate ...
+template <typename T, typename FORM, int N> struct cursor {
+    int index, step;
+    msgl_tile tile;
+    int32_t in_row[N / 8]; // this thread's rows of in; -1: none
+    const uint8_t *w;      // its first row of W and chunk
+    int first;             // that row among the gate's or all
+
+    __device__ __forceinline__ void find(const coded_args &a, const int32_t *first_tile, int tiles)
+    {
+        if (index >= tiles) return;
+        tile = msgl__find_tile<N>(a.g, first_tile, index);
+        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
+        const bool up = a.gated && r / 8 % 2 == 1;
+        first = a.gated ? tile.column * (ROWS / 2) + r / 16 * 8 + r % 8 : tile.column * ROWS + r;
+        w = a.m.w + (size_t)tile.expert * a.m.stride + chunk * 16 +
+            (size_t)(first + (up ? half_rows(a) : 0)) * a.m.row;
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+            const int row = tile.row + (int)threadIdx.x / 16 + 8 * i;
+            in_row[i] = row < tile.end ? row : -1;
+            if (row < tile.end && a.g.from != NULL) {
+                in_row[i] = __ldcg(a.g.from + row) / a.g.from_per;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void next(const coded_args &a, const int32_t *first_tile, int tiles,
+                                         int steps)
+    {
+        if (++step < steps) return;
+        step = 0;
+        index += (int)gridDim.x;
+        find(a, first_tile, tiles);
+    }
+
+    __device__ __forceinline__ void load_codes(const coded_args &a, uint32_t stage) const
+    {
+        const int limit = half_rows(a), skip = a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE;
+        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
+        const uint32_t byte = (uint32_t)(step * FORM::ROW_BYTES);
+        const bool inside = byte + (uint32_t)chunk * 16 < a.m.used;
+#pragma unroll
+        for (int i = 0; i < ROWS / FORM::AT_ONCE; i++) {
+            const bool there = inside && first + i * skip < limit;
+            const uint8_t *from = w + byte + (size_t)(i * skip) * a.m.row;
+            msgl__copy_async_16_line(stage + chunk_at<FORM>(r + i * FORM::AT_ONCE, chunk),
+                                     there ? from : a.m.w, there);
+        }
+    }
+
+    // Elements of `size` bytes at `from` behind the expert's codes: those of a group of all rows of
+    // the tile, gated first those of the gate's, are next to each other in the stage.
+    __device__ __forceinline__ void load_elements(const coded_args &a, uint32_t to, size_t from,
+                                                  uint32_t size) const
+    {
+        const int pieces = (int)size * (ROWS / 16);
+        const int group = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
+        const int row = piece * 16 / (int)size, column = step * STEP + group * FORM::SPAN;
+        const bool up = a.gated && row >= ROWS / 2;
+        const int of =
+            a.gated ? tile.column * (ROWS / 2) + row % (ROWS / 2) : tile.column * ROWS + row;
+        if (group >= FORM::GROUPS) return;
+        const bool there = column < a.m.k && of < half_rows(a);
+        const uint32_t element = codes_element(a.m, column, of + (up ? half_rows(a) : 0));
+        const uint8_t *const base = a.m.w + (size_t)tile.expert * a.m.stride + from;
+        msgl__copy_async_16(to + threadIdx.x * 16, there ? base + (size_t)element * size : a.m.w,
+                            there);
+    }
+
+    __device__ __forceinline__ void load_w(const coded_args &a, uint32_t stage) const
+    {
+        typedef coded_shape<FORM, N> shape;
+        load_codes(a, stage);
+        load_elements(a, stage + shape::SCALES_AT, a.m.scales, msgl__codes_row_size(a.m.number));
+        if (FORM::VALUES == CODES_INTEGERS && a.m.has_zeros) {
+            load_elements(a, stage + a.zeros_at, a.m.zeros, 1);
+        }
+    }
+
+    __device__ __forceinline__ void load_in(const coded_args &a, uint32_t stage) const
+    {
+        const int chunk = (int)threadIdx.x % 16, k = step * STEP + chunk * 8;
+        const uint32_t to = stage + coded_shape<FORM, N>::IN_AT + (uint32_t)chunk * 16;
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+            if (in_row[i] < 0) continue;
+            const T *row = (const T *)a.g.in + (size_t)in_row[i] * a.g.ld_in;
+            const bool there = k < a.m.k;
+            msgl__copy_async_16(to + (uint32_t)(((int)threadIdx.x / 16 + 8 * i) * IN_PITCH),
+                                there ? row + k : row, there);
+        }
+    }
+};
+
+// --- multiplying --------------------------------------------------------------------------------
+
+// Where a thread finds what it needs: rows lane / 4 + 8 i of its warp's 32.
+template <typename FORM> struct coded_lane {
+    uint32_t codes, in; // of part 0
+    int swizzle, element, next_half, next_sixteen;
+
+    __device__ __forceinline__ coded_lane(bool gated)
+    {
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        const int row = warp * 32 + lane / 4;
+        codes = (uint32_t)(row * FORM::ROW_BYTES);
+        swizzle = FORM::CHUNKS == 8 ? row % 8 : row / 2 % 4;
+        in = (uint32_t)(lane % 8 * IN_PITCH + lane / 8 * 16);
+        // Elements lie as the rows do in W: gated first those of the gate's.
+        element = gated ? warp * 16 + lane / 4 : row;
+        next_half = gated ? ROWS / 2 : 8;
+        next_sixteen = gated ? 8 : 16;
+    }
+
+    // Of the thread's row 16 mt + 8 h.
+    __device__ __forceinline__ int element_of(int mt, int h) const
+    {
+        return element + mt * next_sixteen + h * next_half;
+    }
+};
+
+template <typename FORM>
+static __device__ __forceinline__ void load_piece(uint32_t stage, const coded_lane<FORM> &lane,
+                                                  int p, int row, uint32_t (&to)[FORM::WORDS])
+{
+    const int t = (int)threadIdx.x % 4;
+    // Rows that are 8 apart have the same swizzle.
+    const uint32_t at = stage + lane.codes + (uint32_t)(row * FORM::ROW_BYTES);
+    if constexpr (FORM::BITS == 8) {
+        const uint2 v = msgl__read_shared<uint2>(
+            at + (uint32_t)(((2 * p + t / 2) ^ lane.swizzle) << 4) + (uint32_t)(t % 2 * 8));
+        to[0] = v.x, to[1] = v.y;
+    } else {
+        to[0] = msgl__read_shared<uint32_t>(at + (uint32_t)((p ^ lane.swizzle) << 4) +
+                                            (uint32_t)(t * 4));
+    }
+}
+
+template <typename T, typename FORM>
+static __device__ __forceinline__ uint32_t coded_pair(const uint32_t (&piece)[FORM::WORDS],
+                                                      const int q, uint32_t zero)
+{
+    const uint32_t word = piece[FORM::BITS == 8 ? q / 2 : 0];
+    if constexpr (FORM::VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
+    if constexpr (FORM::VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
+    if constexpr (FORM::BITS == 4) return codes_four<T>(word, q, zero);
+    return codes_eight<T>(word, q % 2, zero);
+}
+
+template <typename FORM>
+static __device__ __forceinline__ float scale_at(const coded_args &a, uint32_t scales, int element)
+{
+    const uint32_t size = msgl__codes_row_size(a.m.number), at = scales + (uint32_t)element * size;
+    if constexpr (FORM::VALUES == CODES_E2M1) return codes_e8m0(msgl__read_shared<uint8_t>(at));
+    if (size == 4) return msgl__read_shared<float>(at);
+    return codes_number(a.m.number, msgl__read_shared<uint16_t>(at));
+}
+
+// A stage that has arrived: acc += W in^T over its columns, for the tile's first 8 J rows of in.
+template <typename T, typename FORM, int N, int J>
+static __device__ __forceinline__ void multiply(const coded_args &a, const coded_lane<FORM> &lane,
+                                                uint32_t stage, float (&acc)[2][N / 8][4])
+{
+    typedef coded_shape<FORM, N> shape;
+    constexpr int PER_GROUP = FORM::SPAN / PART;
+    float sum[2][J][4];
+    uint32_t zero[2][2] = {};
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        const int group = p / PER_GROUP;
+        uint32_t piece[2][2][FORM::WORDS], b[J][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) load_piece(stage, lane, p, 8 * i, piece[i / 2][i % 2]);
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            msgl__load_matrix_4(
+                stage + shape::IN_AT + lane.in + (uint32_t)(j * 8 * IN_PITCH + p * PART * 2), b[j]);
+        }
+        if (p % PER_GROUP == 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if constexpr (FORM::VALUES == CODES_INTEGERS) {
+                    int all = a.m.zero;
+                    if (a.m.has_zeros) {
+                        const uint32_t at = stage + a.zeros_at + (uint32_t)(group * ROWS);
+                        all += (int8_t)msgl__read_shared<uint8_t>(
+                            at + (uint32_t)lane.element_of(i / 2, i % 2));
+                    }
+                    zero[i / 2][i % 2] = codes_zero<T, FORM::BITS>(all);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 8 * J; i++) sum[i / (4 * J)][i / 4 % J][i % 4] = 0;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int mt = 0; mt < 2; mt++) {
+                uint32_t w[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    w[i] = coded_pair<T, FORM>(piece[mt][i % 2], 2 * half + i / 2, zero[mt][i % 2]);
+                }
+#pragma unroll
+                for (int j = 0; j < J; j++) {
+                    msgl__mma(sum[mt][j], w, b[j][2 * half], b[j][2 * half + 1], T());
+                }
+            }
+        }
+        if ((p + 1) % PER_GROUP > 0) continue;
+        const uint32_t size = msgl__codes_row_size(a.m.number);
+        const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS) * size;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int mt = i / 2, h = i % 2;
+            const float scale = scale_at<FORM>(a, scales, lane.element_of(mt, h));
+#pragma unroll
+            for (int j = 0; j < J; j++) {
+                acc[mt][j][2 * h] = fmaf(scale, sum[mt][j][2 * h], acc[mt][j][2 * h]);
+                acc[mt][j][2 * h + 1] = fmaf(scale, sum[mt][j][2 * h + 1], acc[mt][j][2 * h + 1]);
+            }
+        }
+    }
+}
+
+// A thread has of its row lane / 4 of a warp's 16, and of the eighth behind it, the sums of rows of
+// in 8 j + 2 (lane % 4) and the next one.
+template <typename T, int N>
+static __device__ __forceinline__ void store(const coded_args &a, const msgl_tile &t,
+                                             const float (&acc)[2][N / 8][4])
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, limit = half_rows(a);
+    const float *const bias = a.bias != NULL ? a.bias + (size_t)t.expert * (size_t)a.m.n : NULL;
+    float added[2][2] = {};
+    int feature[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int mt = i / 2, h = i % 2;
+        const int row = a.gated ? t.column * (ROWS / 2) + (warp * 2 + mt) * 8 + lane / 4
+                                : t.column * ROWS + warp * 32 + mt * 16 + h * 8 + lane / 4;
+        feature[mt][h] = row;
+        if (bias != NULL && row < limit) added[mt][h] = bias[a.gated && h == 1 ? limit + row : row];
+    }
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) { // of both rows' sums
+        const int j = i / 2, c = i % 2, row = t.row + 8 * j + lane % 4 * 2 + c;
+        if (row >= t.end) continue;
+        T *const out = (T *)a.g.out + (size_t)(a.g.to != NULL ? a.g.to[row] : row) * a.g.ld_out;
+#pragma unroll
+        for (int mt = 0; mt < 2; mt++) {
+            const float v = acc[mt][j][c] * a.m.factor + added[mt][0];
+            const float u = acc[mt][j][2 + c] * a.m.factor + added[mt][1];
+            if (a.gated) {
+                const float gate =
+                    a.clamped ? gated<MSGL_SWIGLU_CLAMPED>(v, u) : gated<MSGL_SILU>(v, u);
+                if (feature[mt][0] < limit) out[feature[mt][0]] = from_f32<T>(gate);
+            } else {
+                if (feature[mt][0] < limit) out[feature[mt][0]] = from_f32<T>(v);
+                if (feature[mt][1] < limit) out[feature[mt][1]] = from_f32<T>(u);
+            }
+        }
+    }
+}
+
+// By as few products as the tile's rows take: J of eight rows each.
+template <typename T, typename FORM, int N>
+static __device__ __forceinline__ void multiply_rows(const coded_args &a,
+                                                     const coded_lane<FORM> &lane, uint32_t stage,
+                                                     int rows, float (&acc)[2][N / 8][4])
+{
+    if (N > 16 && rows > 16) {
+        multiply<T, FORM, N, N / 8>(a, lane, stage, acc);
+    } else if (N > 8 && rows > 8) {
+        multiply<T, FORM, N, (N > 8 ? 2 : 1)>(a, lane, stage, acc);
+    } else {
+        multiply<T, FORM, N, 1>(a, lane, stage, acc);
+    }
+}
+
+template <typename T, typename FORM, int N>
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
+    grouped_codes(const __grid_constant__ coded_args a)
+{
+    constexpr int STAGES = coded_shape<FORM, N>::STAGES;
+    extern __shared__ __align__(128) unsigned char coded_shared[];
+    const uint32_t stages = msgl__shared_address(coded_shared);
+    int32_t *const first = (int32_t *)(coded_shared + STAGES * a.stage_bytes);
+    if (!a.g.inputs_ready) msgl__pdl_wait();
+    msgl__count_tiles<N>(a.g, first);
+    const int tiles = first[a.g.num_experts] * a.g.column_tiles, steps = (a.m.k + STEP - 1) / STEP;
+    const coded_lane<FORM> lane(a.gated);
+    cursor<T, FORM, N> load, begin;
+    load.index = (int)blockIdx.x;
+    load.step = 0;
+    load.find(a, first, tiles);
+    begin = load;
+    // Codes do not wait for the kernel in front.
+#pragma unroll 1
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (load.index < tiles) load.load_w(a, stages + (uint32_t)s * a.stage_bytes);
+        if (load.index < tiles) load.next(a, first, tiles, steps);
+    }
+    msgl__pdl_wait();
+    msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.inputs_ready
+    load = begin;
+#pragma unroll 1
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (load.index < tiles) load.load_in(a, stages + (uint32_t)s * a.stage_bytes);
+        if (load.index < tiles) load.next(a, first, tiles, steps);
+        msgl__copy_async_commit();
+    }
+    int slot = 0;
+#pragma unroll 1
+    for (int index = (int)blockIdx.x; index < tiles; index += (int)gridDim.x) {
+        const msgl_tile t = msgl__find_tile<N>(a.g, first, index);
+        float acc[2][N / 8][4] = {};
+#pragma unroll 1
+        for (int step = 0; step < steps; step++) {
+            msgl__copy_async_wait<STAGES - 2>();
+            __syncthreads(); // the stage has arrived, and all have left the one that is loaded now
+            if (load.index < tiles) {
+                const int free = slot == 0 ? STAGES - 1 : slot - 1;
+                load.load_w(a, stages + (uint32_t)free * a.stage_bytes);
+                load.load_in(a, stages + (uint32_t)free * a.stage_bytes);
+                load.next(a, first, tiles, steps);
+            }
+            msgl__copy_async_commit();
+            multiply_rows<T, FORM, N>(a, lane, stages + (uint32_t)slot * a.stage_bytes,
+                                      t.end - t.row, acc);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+        }
+        store<T, N>(a, t, acc);
+    }
+    msgl__copy_async_wait<0>();
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+template <typename T, typename FORM, int N>
+static bool launch(msgl_exec *x, coded_args a, int32_t rows)
+{
+    typedef coded_shape<FORM, N> shape;
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const uint32_t elements = FORM::GROUPS * ROWS;
+    a.zeros_at = (uint32_t)shape::SCALES_AT + elements * msgl__codes_row_size(a.m.number);
+    a.stage_bytes = (a.zeros_at + (a.m.has_zeros ? elements : 0) + 127) / 128 * 128;
+    const int per = a.gated ? ROWS / 2 : ROWS, columns = half_rows(a);
+    a.g.column_tiles = (columns + per - 1) / per;
+    // Every expert may have a tile that is not full.
+    int64_t tiles = rows / N + (rows < a.g.num_experts ? rows : a.g.num_experts);
+    tiles *= a.g.column_tiles;
+    const int64_t most = (int64_t)BLOCKS * d->sm_count;
+    const dim3 grid((unsigned)(tiles < most ? tiles : most));
+    const size_t bytes = (size_t)shape::STAGES * a.stage_bytes + msgl__tiles_bytes(a.g.num_experts);
+    constexpr auto kernel = grouped_codes<T, FORM, N>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes, true));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), bytes, d->stream, a));
+    return true;
+}
+
+// Widths by the average number of rows per expert that has some.
+template <typename T, typename FORM>
+static bool launch_width(msgl_exec *x, const coded_args &a, int32_t rows)
+{
+    const int32_t average = rows / a.g.num_experts;
+    if (average <= 2) return launch<T, FORM, 8>(x, a, rows);
+    if (average <= 8) return launch<T, FORM, 16>(x, a, rows);
+    return launch<T, FORM, 32>(x, a, rows);
+}
+
+template <typename T> static bool launch_form(msgl_exec *x, const coded_args &a, int32_t rows)
+{
+    const int shift = a.m.shift;
+    if (a.m.values == CODES_E2M1) {
+        return launch_width<T, coded_form<4, 32, CODES_E2M1>>(x, a, rows);
+    }
+    if (a.m.values == CODES_E4M3) {
+        return shift >= 7 && launch_width<T, coded_form<8, 128, CODES_E4M3>>(x, a, rows);
+    }
+    if (a.m.bits == 8) {
+        return shift >= 7 ? launch_width<T, coded_form<8, 128, CODES_INTEGERS>>(x, a, rows)
+                          : launch_width<T, coded_form<8, 32, CODES_INTEGERS>>(x, a, rows);
+    }
+    return shift >= 7   ? launch_width<T, coded_form<4, 128, CODES_INTEGERS>>(x, a, rows)
+           : shift == 6 ? launch_width<T, coded_form<4, 64, CODES_INTEGERS>>(x, a, rows)
+                        : launch_width<T, coded_form<4, 32, CODES_INTEGERS>>(x, a, rows);
+}
+
+bool msgl__cuda_grouped_codes(msgl_exec *x, const msgl_grouped_call *c)
+{
+    coded_args a = {};
+    if (x->act == MSGL_F32 || msgl__cuda_device(x)->deterministic || c->num_experts > MAX_EXPERTS ||
+        c->rows / c->num_experts > MOST_AVERAGE ||
+        (c->gated && (c->activation == MSGL_GELU_TANH || c->experts[0].n % 32 != 0)) ||
+        ((uintptr_t)c->in | c->ld_in * 2) % 16 != 0 ||
+        !msgl__codes_matrix_of(c->experts, c->num_experts, &a.m)) {
+        return false;
+    }
+    a.g.n = a.m.n;
+    a.g.k = a.m.k;
+    a.g.num_experts = c->num_experts;
+    a.g.offsets = c->offsets;
+    a.g.in = c->in;
+    a.g.ld_in = c->ld_in;
+    a.g.from = c->from;
+    a.g.from_per = c->from_per;
+    a.g.out = c->out;
+    a.g.ld_out = c->ld_out;
+    a.g.to = c->to;
+    a.g.inputs_ready = c->inputs_ready;
+    a.bias = c->bias;
+    a.gated = c->gated;
+    a.clamped = c->activation == MSGL_SWIGLU_CLAMPED;
+    return x->act == MSGL_F16 ? launch_form<__half>(x, a, c->rows)
+                              : launch_form<__nv_bfloat16>(x, a, c->rows);
+}
