@@ -126,4 +126,11 @@ static __device__ __forceinline__ float codes_e8m0(uint32_t byte)
     return msgl__codes_row_float(bits > 0x00400000u ? bits : 0x00400000u);
 }
 
+// A number of one byte: e4m3 (NaN counts as 480), or e8m0, whose half is the caller's matter.
+static __device__ __forceinline__ float codes_byte(msgl_number type, uint32_t byte)
+{
+    if (type != MSGL_NUMBER_E4M3) return codes_e8m0(byte);
+    return msgl__codes_row_float((byte & 0x7f) << 20 | (byte & 0x80) << 24) * 0x1p120f;
+}
+
 #endif

@@ -15,8 +15,6 @@
 // step's four sums are those of 32 columns (16 of codes of 8 bits) each, whose scales may differ.
 #include "cuda/gemm/experts_codes.cuh"
 
-#include <string.h>
-
 #include "cuda/device.cuh"
 #include "cuda/gemm/grouped.cuh"
 #include "cuda/launch.cuh"
@@ -409,21 +407,12 @@ static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_const
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Whether the codes are those of e2m1, each twice its value.
-static bool is_e2m1(const msgl_codes_row *l)
-{
-    static const float DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    return l->bits == 4 && l->looked_up && memcmp(l->book, DOUBLED, sizeof DOUBLED) == 0;
-}
-
 static bool form_of(const msgl_codes_row *l, codes_matrix *m)
 {
     const bool plain = l->offset == MSGL_OFFSET_NONE;
     m->bits = l->bits;
-    m->values = l->e4m3 ? CODES_E4M3 : is_e2m1(l) ? CODES_E2M1 : CODES_INTEGERS;
-    m->factor = l->factor == 0 ? 1 : l->divided ? 1 / l->factor : l->factor;
-    if (m->values == CODES_E2M1) m->factor *= 2;
-    if (l->number == MSGL_NUMBER_E8M0_HALF) m->factor /= 2;
+    m->values = l->e4m3 ? CODES_E4M3 : msgl__codes_row_is_e2m1(l) ? CODES_E2M1 : CODES_INTEGERS;
+    m->factor = msgl__codes_row_factor(l);
     m->zero = l->zero;
     m->has_zeros = l->offset == MSGL_OFFSET_ZERO;
     m->number = l->number;

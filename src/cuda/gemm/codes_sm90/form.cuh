@@ -17,10 +17,11 @@ enum {
 
 // What scales a group's sums, with d, dmin, c and e of quant/codes.h.
 typedef enum codes_kind {
-    CODES_ONE, // one level: d, and possibly a zero point that is an integer
-    CODES_MIN, // one level: d, and dmin: what is added, or a zero point that is none
-    CODES_I8,  // d c
-    CODES_U8,  // d c, - dmin e
+    CODES_ONE,  // one level: d, and possibly a zero point that is an integer
+    CODES_MIN,  // one level: d, and dmin: what is added, or a zero point that is none
+    CODES_I8,   // d c
+    CODES_U8,   // d c, - dmin e
+    CODES_BYTE, // one level: d of a byte, e8m0 or e4m3, of codes that are e2m1
 } codes_kind;
 
 // A kernel's form. SPAN: columns of a step that share a scale.
@@ -35,7 +36,7 @@ template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
     // Arrays of scales, in codes_row.h's order: d and dmin or zero points; of two levels d, dmin if
     // there is one, c and as many e.
     static constexpr bool TWO = KIND == CODES_I8 || KIND == CODES_U8;
-    static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : 2;
+    static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : KIND == CODES_BYTE ? 1 : 2;
     // Elements of a row that a step reads: of two levels it has one d.
     static __host__ __device__ constexpr int count_of(int array)
     {
@@ -44,10 +45,10 @@ template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
     // Room for an element of an array; a number of f32 is one for all of a step.
     static __host__ __device__ constexpr int size_of(int array)
     {
-        return TWO                               ? (array >= ARRAYS / 2 ? 1 : 2)
-               : array == 1 && KIND == CODES_ONE ? 1
-               : GROUPS == 1                     ? 4
-                                                 : 2;
+        return TWO ? (array >= ARRAYS / 2 ? 1 : 2)
+               : KIND == CODES_BYTE || (array == 1 && KIND == CODES_ONE) ? 1
+               : GROUPS == 1                                             ? 4
+                                                                         : 2;
     }
     // Where an array is behind the step's others, of `rows` rows.
     static __host__ __device__ constexpr int array_at(int array, int rows)
@@ -86,6 +87,10 @@ template <typename FORM> struct codes_scales {
             row += ROWS * (GROUPS > 1 ? step * GROUPS : shift == 0 ? step : 0);
 #pragma unroll
             for (int g = 0; g < GROUPS; g++) {
+                if constexpr (FORM::KIND == CODES_BYTE) {
+                    d[g] = read<1>(at, row + g * ROWS);
+                    continue;
+                }
                 d[g] = wide ? read<4>(at, row) : read<2>(at, row + g * ROWS);
                 if (E == 1) {
                     dmin[g] = l.offset == MSGL_OFFSET_ZERO ? read<1>(at + AT, row + g * ROWS) : 0;
@@ -113,6 +118,7 @@ template <typename FORM>
 static __device__ __forceinline__ float group_scale(const msgl_codes_row &l, float factor,
                                                     const codes_scales<FORM> &v, int g)
 {
+    if constexpr (FORM::KIND == CODES_BYTE) return codes_byte(l.number, v.d[g]) * factor;
     if constexpr (!FORM::TWO) return codes_number(l.number, v.d[g]) * factor;
     if constexpr (FORM::KIND == CODES_I8)
         return msgl__codes_row_half(v.d[0]) * (float)(int8_t)v.c[g];
@@ -150,7 +156,9 @@ template <typename T, typename FORM>
 static __device__ __forceinline__ uint32_t pair(const uint32_t (&low)[FORM::WORDS], uint32_t high,
                                                 const int q, uint32_t zero)
 {
-    if constexpr (FORM::BITS == 8) {
+    if constexpr (FORM::KIND == CODES_BYTE) {
+        return codes_e2m1<T>(low[0], q);
+    } else if constexpr (FORM::BITS == 8) {
         return codes_eight<T>(low[q / 2], q % 2, zero);
     } else if constexpr (FORM::HIGH == 0) {
         return codes_four<T>(low[0], q, zero);
