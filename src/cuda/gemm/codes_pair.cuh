@@ -88,15 +88,16 @@ static __device__ __forceinline__ uint32_t codes_shifted(uint32_t v, const int u
     return up >= 0 ? v << (up & 31) : v >> (-up & 31);
 }
 
-// Pair q of a piece of four pairs of e2m1.
+// Pair q of a piece of four pairs of e2m1, times a pair of powers of two over E2M1_SCALE.
 template <typename T>
-static __device__ __forceinline__ uint32_t codes_e2m1(uint32_t piece, const int q)
+static __device__ __forceinline__ uint32_t codes_e2m1(uint32_t piece, const int q,
+                                                      uint32_t by = codes_moved<T>::E2M1_SCALE)
 {
     constexpr int UP = codes_moved<T>::MANTISSA - 1;
     const uint32_t sign = codes_shifted(piece, 12 - 4 * q) & 0x8000 * CODES_ONES;
     const uint32_t moved =
         msgl__mask_or<(7u << UP) * CODES_ONES>(codes_shifted(piece, UP - 4 * q), sign);
-    return msgl__multiply_two(moved, codes_moved<T>::E2M1_SCALE, T());
+    return msgl__multiply_two(moved, by, T());
 }
 
 // The even pair of a word of two of e4m3, or the odd one.
@@ -122,8 +123,17 @@ static __device__ __forceinline__ float codes_number(msgl_number type, uint32_t 
 // e8m0: 2^(byte - 127), of 0 subnormal; 255, which is no number, is infinite here.
 static __device__ __forceinline__ float codes_e8m0(uint32_t byte)
 {
-    const uint32_t bits = byte << 23;
-    return msgl__codes_row_float(bits > 0x00400000u ? bits : 0x00400000u);
+    return msgl__codes_row_float((uint32_t)max((int)(byte << 23), 0x00400000));
+}
+
+// What codes_e2m1 makes values of bf16 with, times e8m0's scale over 2^CODES_E8M0_BIAS: exact from
+// 2^-116 on, infinite beyond 2^17, which no weight's scale is.
+enum { CODES_E8M0_BIAS = 16 };
+static __device__ __forceinline__ uint32_t codes_e8m0_scale(uint32_t byte)
+{
+    // The exponent's field: byte - 127 + 126 - 16 + 127, 255 of what is infinite.
+    constexpr int ADDED = 126 - CODES_E8M0_BIAS;
+    return (uint32_t)min((int)byte, 255 - ADDED) * 0x00800080u + (uint32_t)ADDED * 0x00800080u;
 }
 
 // A number of one byte: e4m3 (NaN counts as 480), or e8m0, whose half is the caller's matter.

@@ -12,6 +12,8 @@
 //
 // Nothing is rounded but sums: codes are integers or floats that bf16 and f16 have, and a group's
 // sum in f32 is multiplied by its scale in f32. docs/decisions/053 has the figures.
+#include <type_traits>
+
 #include "cuda/device.cuh"
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/grouped.cuh"
@@ -80,14 +82,45 @@ template <typename FORM> static __device__ __forceinline__ uint32_t chunk_at(int
 
 // --- loading ------------------------------------------------------------------------------------
 
+// 16 bytes of a stage's scales or zero points that a thread copies: `size` bytes an element, those
+// of a group of all rows of a tile, gated first those of the gate's, next to each other.
+struct elements {
+    int group, row; // row: of the tile's first half or all; group beyond the last: none
+    int up;         // elements from that row's to the up row's, or 0
+
+    __device__ __forceinline__ elements(const coded_args &a, uint32_t size)
+    {
+        const int pieces = (int)size * (ROWS / 16), in_group = (int)threadIdx.x % pieces;
+        const int at = in_group * 16 / (int)size, half = a.gated ? ROWS / 2 : ROWS;
+        group = (int)threadIdx.x / pieces;
+        row = at % half;
+        up = at >= half ? a.m.n / 2 : 0;
+    }
+};
+
 // What a block loads next: a stage of a tile. Gated, a tile has eight rows of the gate, the up rows
 // of the same outputs, the next eight of the gate ...
 template <typename T, typename FORM, int N> struct cursor {
+    typedef coded_shape<FORM, N> shape;
+    const elements scales, zeros;
+    const uint32_t size; // of a scale
     int index, step;
     msgl_tile tile;
     int32_t in_row[N / 8]; // this thread's rows of in; -1: none
-    const uint8_t *w;      // its first row of W and chunk
-    int first;             // that row among the gate's or all
+    const uint8_t *expert; // its codes
+    const uint8_t *w;      // this thread's first row of W and chunk
+    int rows;              // how many rows, AT_ONCE apart in the tile, it copies
+
+    __device__ __forceinline__ cursor(const coded_args &a)
+        : scales(a, msgl__codes_row_size(a.m.number)), zeros(a, 1),
+          size(msgl__codes_row_size(a.m.number)), index((int)blockIdx.x), step(0)
+    {
+    }
+
+    __device__ __forceinline__ int first_row(const coded_args &a) const
+    {
+        return tile.column * (a.gated ? ROWS / 2 : ROWS);
+    }
 
     __device__ __forceinline__ void find(const coded_args &a, const int32_t *first_tile, int tiles)
     {
@@ -95,83 +128,65 @@ template <typename T, typename FORM, int N> struct cursor {
         tile = msgl__find_tile<N>(a.g, first_tile, index);
         const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
         const bool up = a.gated && r / 8 % 2 == 1;
-        first = a.gated ? tile.column * (ROWS / 2) + r / 16 * 8 + r % 8 : tile.column * ROWS + r;
-        w = a.m.w + (size_t)tile.expert * a.m.stride + chunk * 16 +
-            (size_t)(first + (up ? half_rows(a) : 0)) * a.m.row;
+        const int row = first_row(a) + (a.gated ? r / 16 * 8 + r % 8 : r);
+        const int skip = a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE;
+        rows = (half_rows(a) - row + skip - 1) / skip;
+        expert = a.m.w + (size_t)tile.expert * a.m.stride;
+        w = expert + chunk * 16 + (size_t)(row + (up ? half_rows(a) : 0)) * a.m.row;
 #pragma unroll
         for (int i = 0; i < N / 8; i++) {
-            const int row = tile.row + (int)threadIdx.x / 16 + 8 * i;
-            in_row[i] = row < tile.end ? row : -1;
-            if (row < tile.end && a.g.from != NULL) {
-                in_row[i] = __ldcg(a.g.from + row) / a.g.from_per;
-            }
+            const int in = tile.row + (int)threadIdx.x / 16 + 8 * i;
+            in_row[i] = in < tile.end ? in : -1;
+            if (in < tile.end && a.g.from != NULL) in_row[i] = __ldcg(a.g.from + in) / a.g.from_per;
         }
     }
 
     __device__ __forceinline__ void next(const coded_args &a, const int32_t *first_tile, int tiles,
                                          int steps)
     {
+        w += FORM::ROW_BYTES;
         if (++step < steps) return;
         step = 0;
         index += (int)gridDim.x;
         find(a, first_tile, tiles);
     }
 
-    __device__ __forceinline__ void load_codes(const coded_args &a, uint32_t stage) const
+    __device__ __forceinline__ void load_elements(const coded_args &a, const elements &e,
+                                                  uint32_t to, size_t from, uint32_t bytes) const
     {
-        const int limit = half_rows(a), skip = a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE;
-        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
-        const uint32_t byte = (uint32_t)(step * FORM::ROW_BYTES);
-        const bool inside = byte + (uint32_t)chunk * 16 < a.m.used;
-#pragma unroll
-        for (int i = 0; i < ROWS / FORM::AT_ONCE; i++) {
-            const bool there = inside && first + i * skip < limit;
-            const uint8_t *from = w + byte + (size_t)(i * skip) * a.m.row;
-            msgl__copy_async_16_line(stage + chunk_at<FORM>(r + i * FORM::AT_ONCE, chunk),
-                                     there ? from : a.m.w, there);
-        }
-    }
-
-    // Elements of `size` bytes at `from` behind the expert's codes: those of a group of all rows of
-    // the tile, gated first those of the gate's, are next to each other in the stage.
-    __device__ __forceinline__ void load_elements(const coded_args &a, uint32_t to, size_t from,
-                                                  uint32_t size) const
-    {
-        const int pieces = (int)size * (ROWS / 16);
-        const int group = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
-        const int row = piece * 16 / (int)size, column = step * STEP + group * FORM::SPAN;
-        const bool up = a.gated && row >= ROWS / 2;
-        const int of =
-            a.gated ? tile.column * (ROWS / 2) + row % (ROWS / 2) : tile.column * ROWS + row;
-        if (group >= FORM::GROUPS) return;
-        const bool there = column < a.m.k && of < half_rows(a);
-        const uint32_t element = codes_element(a.m, column, of + (up ? half_rows(a) : 0));
-        const uint8_t *const base = a.m.w + (size_t)tile.expert * a.m.stride + from;
-        msgl__copy_async_16(to + threadIdx.x * 16, there ? base + (size_t)element * size : a.m.w,
-                            there);
+        const int column = step * STEP + e.group * FORM::SPAN, row = first_row(a) + e.row;
+        if (e.group >= FORM::GROUPS) return;
+        const uint32_t element = codes_element(a.m, column, row + e.up);
+        msgl__copy_async_16(to + threadIdx.x * 16, expert + from + (size_t)(element * bytes),
+                            column < a.m.k && row < half_rows(a));
     }
 
     __device__ __forceinline__ void load_w(const coded_args &a, uint32_t stage) const
     {
-        typedef coded_shape<FORM, N> shape;
-        load_codes(a, stage);
-        load_elements(a, stage + shape::SCALES_AT, a.m.scales, msgl__codes_row_size(a.m.number));
+        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
+        const bool inside = (uint32_t)(step * FORM::ROW_BYTES + chunk * 16) < a.m.used;
+        const int there = inside ? rows : 0;
+        const size_t skip = (size_t)(a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE) * a.m.row;
+#pragma unroll
+        for (int i = 0; i < ROWS / FORM::AT_ONCE; i++) {
+            msgl__copy_async_16_line(stage + chunk_at<FORM>(r + i * FORM::AT_ONCE, chunk),
+                                     w + (size_t)i * skip, i < there);
+        }
+        load_elements(a, scales, stage + shape::SCALES_AT, a.m.scales, size);
         if (FORM::VALUES == CODES_INTEGERS && a.m.has_zeros) {
-            load_elements(a, stage + a.zeros_at, a.m.zeros, 1);
+            load_elements(a, zeros, stage + a.zeros_at, a.m.zeros, 1);
         }
     }
 
     __device__ __forceinline__ void load_in(const coded_args &a, uint32_t stage) const
     {
         const int chunk = (int)threadIdx.x % 16, k = step * STEP + chunk * 8;
-        const uint32_t to = stage + coded_shape<FORM, N>::IN_AT + (uint32_t)chunk * 16;
+        const uint32_t to = stage + shape::IN_AT + (uint32_t)chunk * 16;
 #pragma unroll
         for (int i = 0; i < N / 8; i++) {
             if (in_row[i] < 0) continue;
-            const T *row = (const T *)a.g.in + (size_t)in_row[i] * a.g.ld_in;
-            const bool there = k < a.m.k;
             msgl__copy_async_16(to + (uint32_t)(((int)threadIdx.x / 16 + 8 * i) * IN_PITCH),
-                                there ? row + k : row, there);
+                                (const T *)a.g.in + (size_t)in_row[i] * a.g.ld_in + k, k < a.m.k);
         }
     }
 };
@@ -220,15 +235,22 @@ static __device__ __forceinline__ void load_piece(uint32_t stage, const coded_la
     }
 }
 
+// Whether scales are on the operand: bf16 has the products of e2m1 with powers of two.
+template <typename T, typename FORM>
+static constexpr bool SCALED_OPERAND =
+    FORM::VALUES == CODES_E2M1 &&std::is_same<T, __nv_bfloat16>::value;
+
+// by: what makes the value of a moved e2m1, or an integer's zero point (codes_pair.cuh).
 template <typename T, typename FORM>
 static __device__ __forceinline__ uint32_t coded_pair(const uint32_t (&piece)[FORM::WORDS],
-                                                      const int q, uint32_t zero)
+                                                      const int q, uint32_t by)
 {
     const uint32_t word = piece[FORM::BITS == 8 ? q / 2 : 0];
+    if constexpr (SCALED_OPERAND<T, FORM>) return codes_e2m1<T>(word, q, by);
     if constexpr (FORM::VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
     if constexpr (FORM::VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
-    if constexpr (FORM::BITS == 4) return codes_four<T>(word, q, zero);
-    return codes_eight<T>(word, q % 2, zero);
+    if constexpr (FORM::BITS == 4) return codes_four<T>(word, q, by);
+    return codes_eight<T>(word, q % 2, by);
 }
 
 template <typename FORM>
@@ -247,11 +269,14 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
 {
     typedef coded_shape<FORM, N> shape;
     constexpr int PER_GROUP = FORM::SPAN / PART;
-    float sum[2][J][4];
-    uint32_t zero[2][2] = {};
+    constexpr bool SCALED = SCALED_OPERAND<T, FORM>;
+    const uint32_t size = msgl__codes_row_size(a.m.number);
+    float sum[2][SCALED ? 1 : J][4];
+    uint32_t by[2][2] = {};
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {
         const int group = p / PER_GROUP;
+        const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS) * size;
         uint32_t piece[2][2][FORM::WORDS], b[J][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) load_piece(stage, lane, p, 8 * i, piece[i / 2][i % 2]);
@@ -260,21 +285,27 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
             msgl__load_matrix_4(
                 stage + shape::IN_AT + lane.in + (uint32_t)(j * 8 * IN_PITCH + p * PART * 2), b[j]);
         }
-        if (p % PER_GROUP == 0) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if constexpr (FORM::VALUES == CODES_INTEGERS) {
-                    int all = a.m.zero;
-                    if (a.m.has_zeros) {
-                        const uint32_t at = stage + a.zeros_at + (uint32_t)(group * ROWS);
-                        all += (int8_t)msgl__read_shared<uint8_t>(
-                            at + (uint32_t)lane.element_of(i / 2, i % 2));
-                    }
-                    zero[i / 2][i % 2] = codes_zero<T, FORM::BITS>(all);
+        for (int i = 0; i < 4; i++) {
+            const int element = lane.element_of(i / 2, i % 2);
+            if (p % PER_GROUP > 0) break;
+            if constexpr (SCALED) {
+                by[i / 2][i % 2] =
+                    codes_e8m0_scale(msgl__read_shared<uint8_t>(scales + (uint32_t)element));
+            } else if constexpr (FORM::VALUES == CODES_INTEGERS) {
+                const uint32_t zeros = stage + a.zeros_at + (uint32_t)(group * ROWS);
+                int zero = a.m.zero;
+                if (a.m.has_zeros) {
+                    zero += (int8_t)msgl__read_shared<uint8_t>(zeros + (uint32_t)element);
                 }
+                by[i / 2][i % 2] = codes_zero<T, FORM::BITS>(zero);
             }
+        }
+        if constexpr (!SCALED) {
+            if (p % PER_GROUP == 0) {
 #pragma unroll
-            for (int i = 0; i < 8 * J; i++) sum[i / (4 * J)][i / 4 % J][i % 4] = 0;
+                for (int i = 0; i < 8 * J; i++) sum[i / (4 * J)][i / 4 % J][i % 4] = 0;
+            }
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -283,25 +314,27 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
                 uint32_t w[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    w[i] = coded_pair<T, FORM>(piece[mt][i % 2], 2 * half + i / 2, zero[mt][i % 2]);
+                    w[i] = coded_pair<T, FORM>(piece[mt][i % 2], 2 * half + i / 2, by[mt][i % 2]);
                 }
 #pragma unroll
                 for (int j = 0; j < J; j++) {
-                    msgl__mma(sum[mt][j], w, b[j][2 * half], b[j][2 * half + 1], T());
+                    msgl__mma(SCALED ? acc[mt][j] : sum[mt][SCALED ? 0 : j], w, b[j][2 * half],
+                              b[j][2 * half + 1], T());
                 }
             }
         }
-        if ((p + 1) % PER_GROUP > 0) continue;
-        const uint32_t size = msgl__codes_row_size(a.m.number);
-        const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS) * size;
+        if constexpr (!SCALED) {
+            if ((p + 1) % PER_GROUP > 0) continue;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int mt = i / 2, h = i % 2;
-            const float scale = scale_at<FORM>(a, scales, lane.element_of(mt, h));
+            for (int i = 0; i < 4; i++) {
+                const int mt = i / 2, h = i % 2;
+                const float scale = scale_at<FORM>(a, scales, lane.element_of(mt, h));
 #pragma unroll
-            for (int j = 0; j < J; j++) {
-                acc[mt][j][2 * h] = fmaf(scale, sum[mt][j][2 * h], acc[mt][j][2 * h]);
-                acc[mt][j][2 * h + 1] = fmaf(scale, sum[mt][j][2 * h + 1], acc[mt][j][2 * h + 1]);
+                for (int j = 0; j < J; j++) {
+                    float *const to = acc[mt][j] + 2 * h;
+                    to[0] = fmaf(scale, sum[mt][j][2 * h], to[0]);
+                    to[1] = fmaf(scale, sum[mt][j][2 * h + 1], to[1]);
+                }
             }
         }
     }
@@ -373,11 +406,9 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     msgl__count_tiles<N>(a.g, first);
     const int tiles = first[a.g.num_experts] * a.g.column_tiles, steps = (a.m.k + STEP - 1) / STEP;
     const coded_lane<FORM> lane(a.gated);
-    cursor<T, FORM, N> load, begin;
-    load.index = (int)blockIdx.x;
-    load.step = 0;
+    cursor<T, FORM, N> load(a), begin(a);
     load.find(a, first, tiles);
-    begin = load;
+    begin.find(a, first, tiles);
     // Codes do not wait for the kernel in front.
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
@@ -386,11 +417,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     msgl__pdl_wait();
     msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.inputs_ready
-    load = begin;
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
-        if (load.index < tiles) load.load_in(a, stages + (uint32_t)s * a.stage_bytes);
-        if (load.index < tiles) load.next(a, first, tiles, steps);
+        if (begin.index < tiles) begin.load_in(a, stages + (uint32_t)s * a.stage_bytes);
+        if (begin.index < tiles) begin.next(a, first, tiles, steps);
         msgl__copy_async_commit();
     }
     int slot = 0;
@@ -424,6 +454,7 @@ template <typename T, typename FORM, int N>
 static bool launch(msgl_exec *x, coded_args a, int32_t rows)
 {
     typedef coded_shape<FORM, N> shape;
+    if (SCALED_OPERAND<T, FORM>) a.m.factor *= (float)(1 << CODES_E8M0_BIAS);
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const uint32_t elements = FORM::GROUPS * ROWS;
     a.zeros_at = (uint32_t)shape::SCALES_AT + elements * msgl__codes_row_size(a.m.number);
