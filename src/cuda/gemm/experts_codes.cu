@@ -8,12 +8,15 @@
 // an expert. Its columns are cut into steps of 64 bytes of a row, which the warps of a block take
 // in turns: a thread copies 16 bytes of each of its two rows into a ring of its own in shared
 // memory, so that many are on their way and nobody waits for another warp, and makes operands of
-// them. There is one barrier, in front of the sums of a tile's warps.
+// them. There is one barrier, in front of the sums of a tile's warps. Both kernels' blocks stand on
+// a multiprocessor together, so that the second one's first codes come while the first one ends.
 //
-// With one token seven of a product's eight columns are idle, and four of them are the scale's:
-// column t has the activations of the codes of thread t of a quad and zeros beside them, so that a
-// step's four sums are those of 32 columns (16 of codes of 8 bits) each, whose scales may differ.
+// With one token seven of a product's eight columns are idle. Where a step's columns differ in
+// scale four are used: column t has the activations of the codes of thread t of a quad and zeros
+// beside them, so that a step's four sums are those of 32 columns (16 of codes of 8 bits) each.
 #include "cuda/gemm/experts_codes.cuh"
+
+#include <type_traits>
 
 #include "cuda/device.cuh"
 #include "cuda/gemm/grouped.cuh"
@@ -32,8 +35,8 @@ enum {
     // zero points are in.
     CODES_BYTES = 2 * 32 * 16,
     SLOT_BYTES = CODES_BYTES + 4 * 32 * 4,
-    UP_SLOTS = 6,
-    DOWN_SLOTS = 3,               // two blocks of a multiprocessor
+    UP_SLOTS = 4,
+    DOWN_SLOTS = 3,
     TILE_SUMS = TILE * WARPS + 8, // of a tile, and a gap that keeps tiles' banks apart
     MAX_TILES = THREADS / 8,      // of a block
     MAX_SHARED = 226 << 10,
@@ -67,60 +70,78 @@ static __host__ __device__ __forceinline__ int steps_of(const codes_matrix &m)
 // A thread of a warp: lane / 4 is its row of a tile, and the eighth one behind that its second;
 // lane % 4 the 16 bytes of a step that it has of them.
 struct few_lane {
-    int quad, row, shift; // shift: of a scale in its word
-    uint32_t ring;        // this thread's 16 bytes of the warp's first slot
+    int quad, row, shift;  // shift: of a scale in its word
+    uint32_t size;         // of a scale
+    uint32_t codes, words; // in the warp's first slot: this thread's 16 bytes and its word
 
     __device__ __forceinline__ few_lane(const codes_matrix &m, uint32_t rings, int slots)
     {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        const uint32_t ring = rings + (uint32_t)(warp * slots * SLOT_BYTES);
         quad = lane % 4;
         row = lane / 4;
-        const int size = (int)msgl__codes_row_size(m.number);
+        size = msgl__codes_row_size(m.number);
         shift = size == 4 ? 0 : size == 2 ? row % 2 * 16 : row % 4 * 8;
-        ring = rings + (uint32_t)(warp * slots * SLOT_BYTES + lane * 16);
-    }
-
-    // Of `slot`: the words of this thread's scales (i 0, 1) and zero points (2, 3).
-    __device__ __forceinline__ uint32_t word(int slot, int i) const
-    {
-        const int lane = (int)threadIdx.x % 32;
-        return ring + (uint32_t)(slot * SLOT_BYTES + CODES_BYTES + i * 128) - (uint32_t)lane * 12;
+        codes = ring + (uint32_t)lane * 16;
+        words = ring + CODES_BYTES + (uint32_t)lane * 4;
     }
 };
 
-// Asks for a step of rows first and second of an expert: one group of copies.
+// What a warp does next: step `step` of tile `tile` of the block, which is tile j of the `per` of
+// an assignment.
+struct few_item {
+    int tile, place, j, step;
+
+    __device__ __forceinline__ few_item(int first, int per)
+        : tile(0), place(first / per), j(first - first / per * per), step(0)
+    {
+    }
+
+    __device__ __forceinline__ void skip(int steps, int per, int by)
+    {
+        step += by;
+#pragma unroll 1
+        while (step >= steps) {
+            step -= steps, tile++;
+            if (++j == per) j = 0, place++;
+        }
+    }
+};
+
+// Asks for a step of row `first` of an expert and the one `apart` behind it.
 template <int BITS>
 static __device__ __forceinline__ void ask(const codes_matrix &m, const few_lane &lane,
-                                           int32_t expert, int first, int second, int step,
-                                           int slot)
+                                           int32_t expert, int first, int apart, int step,
+                                           uint32_t slot)
 {
     const uint8_t *const w = m.w + (size_t)expert * m.stride;
     const uint32_t byte = (uint32_t)(step * STEP_BYTES + lane.quad * 16);
-    const uint32_t to = lane.ring + (uint32_t)(slot * SLOT_BYTES);
     const bool there = byte < m.used;
     const int column = there ? (int)(byte * 8 / BITS) : m.k - 1;
-    const uint32_t size = msgl__codes_row_size(m.number);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int row = i == 0 ? first : second;
-        const uint32_t element = codes_element(m, column, row);
-        msgl__copy_async_16(to + (uint32_t)(i * 512), w + (size_t)row * m.row + (there ? byte : 0),
-                            there);
-        msgl__copy_async_4(lane.word(slot, i), w + m.scales + (element * size & ~3u));
-        if (m.has_zeros) msgl__copy_async_4(lane.word(slot, 2 + i), w + m.zeros + (element & ~3u));
-    }
+    const uint32_t element = codes_element(m, column, first);
+    const uint8_t *const codes = w + ((uint32_t)first * m.row + byte);
+    msgl__copy_async_16(lane.codes + slot, codes, there);
+    msgl__copy_async_16(lane.codes + slot + 512, codes + (uint32_t)apart * m.row, there);
+    const uint8_t *const scale = w + m.scales + (element * lane.size & ~3u);
+    msgl__copy_async_4(lane.words + slot, scale);
+    msgl__copy_async_4(lane.words + slot + 128, scale + (uint32_t)apart * lane.size);
+    if (!m.has_zeros) return;
+    const uint8_t *const zero = w + m.zeros + (element & ~3u);
+    msgl__copy_async_4(lane.words + slot + 256, zero);
+    msgl__copy_async_4(lane.words + slot + 384, zero + apart);
 }
 
-// Activations of this thread in product (p, h) of a step: those of its own columns, and zeros
-// beside them. at: the row's step in shared memory.
-template <int BITS> struct few_in {
+// Activations of this thread in product (p, h) of a step: in one column all threads' of the first
+// quad, or, WIDE false, those of its own columns and zeros beside them. at: the row's step in
+// shared memory.
+template <int BITS, bool WIDE> struct few_in {
     uint4 v[4];
 
     __device__ __forceinline__ few_in(uint32_t at, const few_lane &lane)
     {
 #pragma unroll
         for (int q = 0; q < 4; q++) v[q] = make_uint4(0, 0, 0, 0);
-        if (lane.row != lane.quad) return;
+        if (lane.row != (WIDE ? 0 : lane.quad)) return;
 #pragma unroll
         for (int q = 0; q < 4; q++) {
             if constexpr (BITS == 4) {
@@ -144,41 +165,51 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 v, const int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Pair q of piece p of a thread's 16 bytes.
+// Whether scales are on the operand: bf16 has the products of e2m1 with powers of two.
+template <typename T, codes_values VALUES>
+static constexpr bool SCALED = VALUES == CODES_E2M1 &&std::is_same<T, __nv_bfloat16>::value;
+
+// Pair q of piece p of a thread's 16 bytes. by: what makes the value of a moved e2m1, or an
+// integer's zero point (codes_pair.cuh).
 template <typename T, int BITS, codes_values VALUES>
 static __device__ __forceinline__ uint32_t few_pair(const uint4 codes, const int p, const int q,
-                                                    uint32_t zero)
+                                                    uint32_t by)
 {
     const uint32_t word = word_of(codes, BITS == 4 ? p : 2 * p + q / 2);
+    if constexpr (SCALED<T, VALUES>) return codes_e2m1<T>(word, q, by);
     if constexpr (VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
     if constexpr (VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
-    if constexpr (BITS == 4) return codes_four<T>(word, q, zero);
-    return codes_eight<T>(word, q % 2, zero);
+    if constexpr (BITS == 4) return codes_four<T>(word, q, by);
+    return codes_eight<T>(word, q % 2, by);
 }
 
 // A step that has arrived in `slot`: the products of both rows with the activations at `in`,
 // scaled, in the first thread of each quad.
-template <typename T, int BITS, codes_values VALUES>
+template <typename T, int BITS, codes_values VALUES, bool WIDE>
 static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const few_lane &lane,
-                                                  int slot, uint32_t in)
+                                                  uint32_t slot, uint32_t in)
 {
     constexpr int PIECES = BITS == 4 ? 4 : 2;
-    const uint32_t at = lane.ring + (uint32_t)(slot * SLOT_BYTES);
-    const uint4 codes[2] = {msgl__read_shared<uint4>(at), msgl__read_shared<uint4>(at + 512)};
-    const few_in<BITS> x(in, lane);
-    float scale[2];
-    uint32_t zero[2] = {};
+    const uint4 codes[2] = {msgl__read_shared<uint4>(lane.codes + slot),
+                            msgl__read_shared<uint4>(lane.codes + slot + 512)};
+    const few_in<BITS, WIDE> x(in, lane);
+    float scale[2] = {};
+    uint32_t by[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t bits = msgl__read_shared<uint32_t>(lane.word(slot, i)) >> lane.shift;
+        const uint32_t word = lane.words + slot + (uint32_t)i * 128;
+        const uint32_t bits = msgl__read_shared<uint32_t>(word) >> lane.shift;
+        if constexpr (SCALED<T, VALUES>) {
+            by[i] = codes_e8m0_scale(bits & 0xff);
+            continue;
+        }
         scale[i] = VALUES == CODES_E2M1 ? codes_e8m0(bits & 0xff) : codes_number(m.number, bits);
         if constexpr (VALUES == CODES_INTEGERS) {
-            int all = m.zero;
+            int zero = m.zero;
             if (m.has_zeros) {
-                all += (int8_t)(msgl__read_shared<uint32_t>(lane.word(slot, 2 + i)) >>
-                                lane.row % 4 * 8);
+                zero += (int8_t)(msgl__read_shared<uint32_t>(word + 256) >> lane.row % 4 * 8);
             }
-            zero[i] = codes_zero<T, BITS>(all);
+            by[i] = codes_zero<T, BITS>(zero);
         }
     }
     float sum[2][4] = {}; // two, as a product waits for the one that it adds to
@@ -189,22 +220,30 @@ static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const f
             uint32_t a[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                a[i] = few_pair<T, BITS, VALUES>(codes[i % 2], p, 2 * h + i / 2, zero[i % 2]);
+                a[i] = few_pair<T, BITS, VALUES>(codes[i % 2], p, 2 * h + i / 2, by[i % 2]);
             }
             msgl__mma(sum[h], a, x.word(2 * h, p), x.word(2 * h + 1, p), T());
         }
     }
-    // Threads 0 and 1 of a quad have the sums of the columns of two threads each, 2 and 3 zeros.
-    float all[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    if constexpr (SCALED<T, VALUES>) {
+        return make_float2(sum[0][0] + sum[1][0], sum[0][2] + sum[1][2]);
+    } else if constexpr (WIDE) {
+        return make_float2((sum[0][0] + sum[1][0]) * scale[0], (sum[0][2] + sum[1][2]) * scale[1]);
+    } else {
+        // Threads 0 and 1 of a quad have the sums of the columns of two threads each, 2 and 3
+        // zeros.
         const int from = ((int)threadIdx.x & 28) + lane.quad * 2 % 4;
-        const float a = __shfl_sync(MSGL_FULL_MASK, scale[i], from);
-        const float b = __shfl_sync(MSGL_FULL_MASK, scale[i], from + 1);
-        all[i] = (sum[0][2 * i] + sum[1][2 * i]) * a + (sum[0][2 * i + 1] + sum[1][2 * i + 1]) * b;
-        all[i] += __shfl_xor_sync(MSGL_FULL_MASK, all[i], 1);
+        float all[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float a = __shfl_sync(MSGL_FULL_MASK, scale[i], from);
+            const float b = __shfl_sync(MSGL_FULL_MASK, scale[i], from + 1);
+            all[i] =
+                (sum[0][2 * i] + sum[1][2 * i]) * a + (sum[0][2 * i + 1] + sum[1][2 * i + 1]) * b;
+            all[i] += __shfl_xor_sync(MSGL_FULL_MASK, all[i], 1);
+        }
+        return make_float2(all[0], all[1]);
     }
-    return make_float2(all[0], all[1]);
 }
 
 // To shared memory at `to`, all threads: `rows` rows of k activations, each followed by zeros up to
@@ -223,17 +262,6 @@ static __device__ __forceinline__ void keep_rows(uint32_t to, const T *in, int r
     }
 }
 
-// A warp's sums of a tile's rows, in the first threads of quads.
-static __device__ __forceinline__ void add_sums(uint32_t sums, int tile, const few_lane &lane,
-                                                float2 v)
-{
-    if (lane.quad != 0) return;
-    const uint32_t at =
-        sums + (uint32_t)(tile * TILE_SUMS + (int)threadIdx.x / 32 * TILE + lane.row) * 4;
-    msgl__write_shared(at, msgl__read_shared<float>(at) + v.x);
-    msgl__write_shared(at + 32, msgl__read_shared<float>(at + 32) + v.y);
-}
-
 static __device__ __forceinline__ void clear_sums(uint32_t sums, int tiles)
 {
     for (int i = (int)threadIdx.x; i < tiles * TILE_SUMS; i += THREADS) {
@@ -245,20 +273,8 @@ static __device__ __forceinline__ void clear_sums(uint32_t sums, int tiles)
 //
 // Tile j of an assignment has rows 8 j to 8 j + 7 of its expert's gate and the same ones of up.
 
-// A warp's next step: of tile `tile` of the block.
-struct few_item {
-    int tile, step;
-
-    __device__ __forceinline__ void skip(int steps, int by)
-    {
-        step += by;
-#pragma unroll 1
-        while (step >= steps) step -= steps, tile++;
-    }
-};
-
-template <typename T, int BITS, codes_values VALUES>
-static __global__ void __launch_bounds__(THREADS, 1) few_up(const __grid_constant__ few_args g)
+template <typename T, int BITS, codes_values VALUES, bool WIDE>
+static __global__ void __launch_bounds__(THREADS, 2) few_up(const __grid_constant__ few_args g)
 {
     extern __shared__ __align__(16) unsigned char few_shared[];
     const uint32_t rings = msgl__shared_address(few_shared);
@@ -271,59 +287,65 @@ static __global__ void __launch_bounds__(THREADS, 1) few_up(const __grid_constan
     const int tiles = (int)((int64_t)all * ((int)blockIdx.x + 1) / (int)gridDim.x) - begin;
     const uint32_t in = sums + (uint32_t)(tiles * TILE_SUMS * 4);
     const few_lane lane(m, rings, UP_SLOTS);
+    few_item asked(begin, per);
+    asked.skip(steps, per, warp);
+    few_item used = asked;
     clear_sums(sums, tiles);
     msgl__pdl_wait();
     msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
     const int32_t source = lane_id < n ? __ldcg(g.source + lane_id) : 0;
     const int32_t id = lane_id < n ? __ldcg(g.ids + lane_id) : 0;
-    const int32_t expert = __shfl_sync(MSGL_FULL_MASK, id, source & 31);
-    few_item asked = {0, 0}, used;
-    asked.skip(steps, warp);
-    used = asked;
-    const auto ask_next = [&](int slot) {
-        const int place = (begin + asked.tile) / per, j = begin + asked.tile - place * per;
-        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, place & 31);
+    const int32_t expert = __shfl_sync(MSGL_FULL_MASK, id, source & 31), row = source / g.top_k;
+    const auto ask_next = [&](uint32_t slot) {
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.place & 31);
         if (asked.tile < tiles) {
-            const int first = 8 * j + lane.row;
-            ask<BITS>(m, lane, of, first, g.inter + first, asked.step, slot);
+            ask<BITS>(m, lane, of, 8 * asked.j + lane.row, g.inter, asked.step, slot);
         }
         msgl__copy_async_commit();
-        asked.skip(steps, WARPS);
+        asked.skip(steps, per, WARPS);
     };
 #pragma unroll 1
-    for (int i = 0; i < UP_SLOTS - 1; i++) ask_next(i);
+    for (int i = 0; i < UP_SLOTS - 1; i++) ask_next((uint32_t)(i * SLOT_BYTES));
+    // Who finishes which output, and where it goes.
+    const int tile = (int)threadIdx.x / 8, place = (begin + tile) / per;
+    const int output = (begin + tile - place * per) * 8 + (int)threadIdx.x % 8;
+    const int32_t to = __shfl_sync(MSGL_FULL_MASK, source, place & 31);
+    const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, place & 31);
+    float gate = 0, up = 0;
+    if (g.up_bias != NULL && tile < tiles) {
+        const float *bias = g.up_bias + (size_t)of * (size_t)m.n + output;
+        gate = bias[0], up = bias[g.inter];
+    }
     keep_rows<T>(in, (const T *)g.in, g.rows, g.hidden, padded);
     __syncthreads();
-    int slot = 0;
+    uint32_t slot = 0;
 #pragma unroll 1
     while (used.tile < tiles) {
-        ask_next(slot == 0 ? UP_SLOTS - 1 : slot - 1);
+        ask_next(slot == 0 ? (UP_SLOTS - 1) * SLOT_BYTES : slot - SLOT_BYTES);
+        const int of_row = __shfl_sync(MSGL_FULL_MASK, row, used.place & 31);
+        const uint32_t x = in + (uint32_t)(of_row * padded + used.step * step_columns<BITS>()) * 2;
         msgl__copy_async_wait<UP_SLOTS - 1>();
-        const int place = (begin + used.tile) / per;
-        const int row = __shfl_sync(MSGL_FULL_MASK, source, place & 31) / g.top_k;
-        const uint32_t x = in + (uint32_t)(row * padded + used.step * step_columns<BITS>()) * 2;
-        add_sums(sums, used.tile, lane, multiply<T, BITS, VALUES>(m, lane, slot, x));
-        used.skip(steps, WARPS);
-        slot = slot + 1 == UP_SLOTS ? 0 : slot + 1;
+        const float2 v = multiply<T, BITS, VALUES, WIDE>(m, lane, slot, x);
+        if (lane.quad == 0) {
+            const uint32_t at =
+                sums + (uint32_t)(used.tile * TILE_SUMS + warp * TILE + lane.row) * 4;
+            msgl__write_shared(at, msgl__read_shared<float>(at) + v.x);
+            msgl__write_shared(at + 32, msgl__read_shared<float>(at + 32) + v.y);
+        }
+        used.skip(steps, per, WARPS);
+        slot = slot == (UP_SLOTS - 1) * SLOT_BYTES ? 0 : slot + SLOT_BYTES;
     }
     msgl__copy_async_wait<0>();
     __syncthreads();
-    const int tile = (int)threadIdx.x / 8, o = (int)threadIdx.x % 8;
     if (tile >= tiles) return;
-    const int place = (begin + tile) / per, output = (begin + tile - place * per) * 8 + o;
-    const int32_t to = __ldcg(g.source + place), of = __ldcg(g.ids + to);
-    float gate = 0, up = 0;
+    const uint32_t at = sums + (uint32_t)(tile * TILE_SUMS + (int)threadIdx.x % 8) * 4;
+    float gate_sum = 0, up_sum = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-        const uint32_t at = sums + (uint32_t)(tile * TILE_SUMS + w * TILE + o) * 4;
-        gate += msgl__read_shared<float>(at);
-        up += msgl__read_shared<float>(at + 32);
+        gate_sum += msgl__read_shared<float>(at + (uint32_t)(w * TILE * 4));
+        up_sum += msgl__read_shared<float>(at + (uint32_t)(w * TILE * 4 + 32));
     }
-    gate *= m.factor, up *= m.factor;
-    if (g.up_bias != NULL) {
-        const float *bias = g.up_bias + (size_t)of * (size_t)m.n + output;
-        gate += bias[0], up += bias[g.inter];
-    }
+    gate = fmaf(gate_sum, m.factor, gate), up = fmaf(up_sum, m.factor, up);
     const float v = g.clamped ? gated<MSGL_SWIGLU_CLAMPED>(gate, up) : gated<MSGL_SILU>(gate, up);
     ((T *)g.act)[(size_t)to * (size_t)g.inter + output] = from_f32<T>(v);
 }
@@ -333,7 +355,7 @@ static __global__ void __launch_bounds__(THREADS, 1) few_up(const __grid_constan
 // Block (j, row) makes outputs 16 j to 16 j + 15 of a row: steps of all its experts, one behind the
 // other.
 
-template <typename T, int BITS, codes_values VALUES>
+template <typename T, int BITS, codes_values VALUES, bool WIDE>
 static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_constant__ few_args g)
 {
     extern __shared__ __align__(16) unsigned char few_shared[];
@@ -352,38 +374,45 @@ static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_const
         expert = __ldcg(g.ids + row * g.top_k + lane_id);
         weight = __ldcg(g.weights + row * g.top_k + lane_id);
     }
-    few_item asked = {0, 0}, used; // tile: a choice
-    asked.skip(steps, (int)threadIdx.x / 32);
-    used = asked;
-    const auto ask_next = [&](int slot) {
-        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.tile & 31);
-        if (asked.tile < g.top_k) ask<BITS>(m, lane, of, first, first + 8, asked.step, slot);
+    few_item asked(0, 1); // of which a place is a choice
+    asked.skip(steps, 1, (int)threadIdx.x / 32);
+    few_item used = asked;
+    const auto ask_next = [&](uint32_t slot) {
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.place & 31);
+        if (asked.place < g.top_k) ask<BITS>(m, lane, of, first, 8, asked.step, slot);
         msgl__copy_async_commit();
-        asked.skip(steps, WARPS);
+        asked.skip(steps, 1, WARPS);
     };
 #pragma unroll 1
-    for (int i = 0; i < DOWN_SLOTS; i++) ask_next(i);
+    for (int i = 0; i < DOWN_SLOTS; i++) ask_next((uint32_t)(i * SLOT_BYTES));
     msgl__pdl_wait();
     const T *act = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
     T *const out = (T *)g.out + (size_t)row * (size_t)g.hidden + blockIdx.x * TILE;
     const int output = (int)threadIdx.x / WARPS; // of threads that finish one
     const bool finishes = threadIdx.x < TILE * WARPS && threadIdx.x % WARPS == 0;
-    const float old = g.accumulate && finishes ? to_f32(out[output]) : 0;
+    float old = g.accumulate && finishes ? to_f32(out[output]) : 0;
+#pragma unroll 1
+    for (int c = 0; g.down_bias != NULL && c < g.top_k; c++) {
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, c);
+        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, c);
+        if (!finishes) continue;
+        old += by * g.down_bias[(size_t)of * (size_t)m.n + blockIdx.x * TILE + output];
+    }
     keep_rows<T>(in, act, g.top_k, g.inter, padded);
     __syncthreads();
-    int slot = 0;
+    uint32_t slot = 0;
     float2 sum = make_float2(0, 0);
 #pragma unroll 1
-    while (used.tile < g.top_k) {
-        msgl__copy_async_wait<DOWN_SLOTS - 1>();
+    while (used.place < g.top_k) {
         const uint32_t x =
-            in + (uint32_t)(used.tile * padded + used.step * step_columns<BITS>()) * 2;
-        const float2 v = multiply<T, BITS, VALUES>(m, lane, slot, x);
-        const float by = __shfl_sync(MSGL_FULL_MASK, weight, used.tile & 31);
+            in + (uint32_t)(used.place * padded + used.step * step_columns<BITS>()) * 2;
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, used.place & 31);
+        msgl__copy_async_wait<DOWN_SLOTS - 1>();
+        const float2 v = multiply<T, BITS, VALUES, WIDE>(m, lane, slot, x);
         sum.x = fmaf(v.x, by, sum.x), sum.y = fmaf(v.y, by, sum.y);
-        used.skip(steps, WARPS);
+        used.skip(steps, 1, WARPS);
         ask_next(slot);
-        slot = slot + 1 == DOWN_SLOTS ? 0 : slot + 1;
+        slot = slot == (DOWN_SLOTS - 1) * SLOT_BYTES ? 0 : slot + SLOT_BYTES;
     }
     msgl__copy_async_wait<0>();
     if (lane.quad == 0) {
@@ -393,16 +422,10 @@ static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_const
     }
     __syncthreads();
     if (threadIdx.x >= TILE * WARPS) return;
-    float v =
-        msgl__read_shared<float>(sums + (uint32_t)((int)threadIdx.x % WARPS * TILE + output) * 4);
-    v = group_sum(v, WARPS) * m.factor;
-#pragma unroll 1
-    for (int c = 0; g.down_bias != NULL && c < g.top_k; c++) {
-        const float by = __shfl_sync(MSGL_FULL_MASK, weight, c);
-        const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, c);
-        v += by * g.down_bias[(size_t)of * (size_t)m.n + blockIdx.x * TILE + output];
-    }
-    if (finishes) out[output] = from_f32<T>(v + old);
+    const float v = group_sum(
+        msgl__read_shared<float>(sums + (uint32_t)((int)threadIdx.x % WARPS * TILE + output) * 4),
+        WARPS);
+    if (finishes) out[output] = from_f32<T>(fmaf(v, m.factor, old));
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -458,8 +481,8 @@ bool msgl__codes_matrix_of(const msgl_weight *experts, int32_t num, codes_matrix
            w->k % 32 == 0;
 }
 
-template <typename T, int BITS, codes_values VALUES>
-static bool launch(msgl_exec *x, const few_args &g)
+template <typename T, int BITS, codes_values VALUES, bool WIDE>
+static bool launch(msgl_exec *x, few_args g)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const size_t up_padded = (size_t)steps_of(g.up) * (size_t)step_columns<BITS>();
@@ -470,8 +493,12 @@ static bool launch(msgl_exec *x, const few_args &g)
                             (size_t)g.rows * up_padded * 2;
     const size_t down_bytes =
         (size_t)WARPS * DOWN_SLOTS * SLOT_BYTES + TILE_SUMS * 4 + (size_t)g.top_k * down_padded * 2;
-    constexpr auto up = few_up<T, BITS, VALUES>, down = few_down<T, BITS, VALUES>;
+    constexpr auto up = few_up<T, BITS, VALUES, WIDE>, down = few_down<T, BITS, VALUES, WIDE>;
     if (tiles > MAX_TILES || up_bytes > MAX_SHARED || down_bytes > MAX_SHARED) return false;
+    if (SCALED<T, VALUES>) {
+        g.up.factor *= (float)(1 << CODES_E8M0_BIAS);
+        g.down.factor *= (float)(1 << CODES_E8M0_BIAS);
+    }
     const dim3 blocks((unsigned)(all < d->sm_count ? all : d->sm_count));
     const dim3 outputs((unsigned)(g.hidden / TILE), (unsigned)g.rows);
     MSGL_CUDA_TRY(x, msgl__allow_shared<up>(up_bytes, true));
@@ -481,11 +508,22 @@ static bool launch(msgl_exec *x, const few_args &g)
     return true;
 }
 
+// wide: all columns of a step share a scale.
+template <typename T, int BITS, codes_values VALUES>
+static bool launch_span(msgl_exec *x, const few_args &g)
+{
+    const bool wide =
+        1ll << g.up.shift >= step_columns<BITS>() && 1ll << g.down.shift >= step_columns<BITS>();
+    return wide || SCALED<T, VALUES> ? launch<T, BITS, VALUES, true>(x, g)
+                                     : launch<T, BITS, VALUES, SCALED<T, VALUES>>(x, g);
+}
+
 template <typename T> static bool launch_form(msgl_exec *x, const few_args &g)
 {
-    if (g.up.values == CODES_E2M1) return launch<T, 4, CODES_E2M1>(x, g);
-    if (g.up.values == CODES_E4M3) return launch<T, 8, CODES_E4M3>(x, g);
-    return g.up.bits == 4 ? launch<T, 4, CODES_INTEGERS>(x, g) : launch<T, 8, CODES_INTEGERS>(x, g);
+    if (g.up.values == CODES_E2M1) return launch_span<T, 4, CODES_E2M1>(x, g);
+    if (g.up.values == CODES_E4M3) return launch_span<T, 8, CODES_E4M3>(x, g);
+    return g.up.bits == 4 ? launch_span<T, 4, CODES_INTEGERS>(x, g)
+                          : launch_span<T, 8, CODES_INTEGERS>(x, g);
 }
 
 bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
