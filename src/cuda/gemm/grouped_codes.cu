@@ -24,17 +24,19 @@
 #include "cuda/ptx/shared.cuh"
 
 enum {
-    WARPS = 4,
+    WARPS = 8, // four for a tile's rows, twice: each four have half of a stage's columns
     THREADS = WARPS * 32,
-    ROWS = 128, // of W in a tile
-    STEP = 128, // columns of a stage
-    PART = 32,  // that a thread takes at a time
-    PARTS = STEP / PART,
+    HALF_THREADS = THREADS / 2,
+    ROWS = 128,              // of W in a tile
+    STEP = 128,              // columns of a stage
+    PART = 32,               // that a thread takes at a time
+    PARTS = STEP / PART / 2, // of a warp
     IN_BYTES = STEP * 2,
     IN_PITCH = IN_BYTES + 16, // so that eight rows' equal pieces are in different banks
-    BLOCKS = 3,
-    BLOCK_BYTES = 74 << 10,
-    MAX_STAGES = 6,
+    IN_AT_ONCE = THREADS / (IN_BYTES / 16), // rows that all threads copy at once
+    BLOCKS = 2,
+    BLOCK_BYTES = 104 << 10,
+    MAX_STAGES = 8,
     MAX_EXPERTS = 512,
     // Rows of an expert on average. Beyond them it is faster to expand once than to read codes
     // again for every 32 rows.
@@ -63,7 +65,9 @@ template <int BITS_, int SPAN_, codes_values VALUES_> struct coded_form {
 // A stage: codes, then activations, scales and zero points. N: rows of in.
 template <typename FORM, int N> struct coded_shape {
     static constexpr int IN_AT = FORM::W_BYTES, SCALES_AT = IN_AT + N * IN_PITCH;
-    static constexpr int FIT = BLOCK_BYTES / (SCALES_AT + FORM::GROUPS * ROWS * 3);
+    // Sums of the second half's warps.
+    static constexpr int SUMS_BYTES = N * ROWS * 4;
+    static constexpr int FIT = (BLOCK_BYTES - SUMS_BYTES) / (SCALES_AT + FORM::GROUPS * ROWS * 3);
     static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
 };
 
@@ -106,10 +110,11 @@ template <typename T, typename FORM, int N> struct cursor {
     const uint32_t size; // of a scale
     int index, step;
     msgl_tile tile;
-    int32_t in_row[N / 8]; // this thread's rows of in; -1: none
-    const uint8_t *expert; // its codes
-    const uint8_t *w;      // this thread's first row of W and chunk
-    int rows;              // how many rows, AT_ONCE apart in the tile, it copies
+    static constexpr int IN_ROWS = (N + IN_AT_ONCE - 1) / IN_AT_ONCE;
+    int32_t in_row[IN_ROWS]; // this thread's rows of in; -1: none
+    const uint8_t *expert;   // its codes
+    const uint8_t *w;        // this thread's first row of W and chunk
+    int rows;                // how many rows, AT_ONCE apart in the tile, it copies
 
     __device__ __forceinline__ cursor(const coded_args &a)
         : scales(a, msgl__codes_row_size(a.m.number)), zeros(a, 1),
@@ -134,10 +139,11 @@ template <typename T, typename FORM, int N> struct cursor {
         expert = a.m.w + (size_t)tile.expert * a.m.stride;
         w = expert + chunk * 16 + (size_t)(row + (up ? half_rows(a) : 0)) * a.m.row;
 #pragma unroll
-        for (int i = 0; i < N / 8; i++) {
-            const int in = tile.row + (int)threadIdx.x / 16 + 8 * i;
-            in_row[i] = in < tile.end ? in : -1;
-            if (in < tile.end && a.g.from != NULL) in_row[i] = __ldcg(a.g.from + in) / a.g.from_per;
+        for (int i = 0; i < IN_ROWS; i++) {
+            const int at = (int)threadIdx.x / 16 + IN_AT_ONCE * i, in = tile.row + at;
+            const bool there = at < N && in < tile.end;
+            in_row[i] = there ? in : -1;
+            if (there && a.g.from != NULL) in_row[i] = __ldcg(a.g.from + in) / a.g.from_per;
         }
     }
 
@@ -183,9 +189,10 @@ template <typename T, typename FORM, int N> struct cursor {
         const int chunk = (int)threadIdx.x % 16, k = step * STEP + chunk * 8;
         const uint32_t to = stage + shape::IN_AT + (uint32_t)chunk * 16;
 #pragma unroll
-        for (int i = 0; i < N / 8; i++) {
+        for (int i = 0; i < IN_ROWS; i++) {
             if (in_row[i] < 0) continue;
-            msgl__copy_async_16(to + (uint32_t)(((int)threadIdx.x / 16 + 8 * i) * IN_PITCH),
+            const int at = (int)threadIdx.x / 16 + IN_AT_ONCE * i;
+            msgl__copy_async_16(to + (uint32_t)(at * IN_PITCH),
                                 (const T *)a.g.in + (size_t)in_row[i] * a.g.ld_in + k, k < a.m.k);
         }
     }
@@ -193,20 +200,22 @@ template <typename T, typename FORM, int N> struct cursor {
 
 // --- multiplying --------------------------------------------------------------------------------
 
-// Where a thread finds what it needs: rows lane / 4 + 8 i of its warp's 32.
+// Where a thread finds what it needs: rows lane / 4 + 8 i of its warp's 32, of its half of a
+// stage's columns.
 template <typename FORM> struct coded_lane {
-    uint32_t codes, in; // of part 0
+    uint32_t codes, in; // of the half's part 0; codes but for the chunk
     int swizzle, element, next_half, next_sixteen;
 
     __device__ __forceinline__ coded_lane(bool gated)
     {
-        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-        const int row = warp * 32 + lane / 4;
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
+        const int row = warp * 32 + lane / 4, half = (int)threadIdx.x / HALF_THREADS;
         codes = (uint32_t)(row * FORM::ROW_BYTES);
-        swizzle = FORM::CHUNKS == 8 ? row % 8 : row / 2 % 4;
-        in = (uint32_t)(lane % 8 * IN_PITCH + lane / 8 * 16);
+        // Chunks of the second half differ from the first's in the highest bit.
+        swizzle = (FORM::CHUNKS == 8 ? row % 8 : row / 2 % 4) ^ (half * FORM::CHUNKS / 2);
+        in = (uint32_t)(lane % 8 * IN_PITCH + lane / 8 * 16 + half * IN_BYTES / 2);
         // Elements lie as the rows do in W: gated first those of the gate's.
-        element = gated ? warp * 16 + lane / 4 : row;
+        element = (gated ? warp * 16 + lane / 4 : row) + half * (FORM::GROUPS / 2) * ROWS;
         next_half = gated ? ROWS / 2 : 8;
         next_sixteen = gated ? 8 : 16;
     }
@@ -262,13 +271,14 @@ static __device__ __forceinline__ float scale_at(const coded_args &a, uint32_t s
     return codes_number(a.m.number, msgl__read_shared<uint16_t>(at));
 }
 
-// A stage that has arrived: acc += W in^T over its columns, for the tile's first 8 J rows of in.
+// A stage that has arrived: acc += W in^T over the half's columns, for the tile's first 8 J rows of
+// in.
 template <typename T, typename FORM, int N, int J>
 static __device__ __forceinline__ void multiply(const coded_args &a, const coded_lane<FORM> &lane,
                                                 uint32_t stage, float (&acc)[2][N / 8][4])
 {
     typedef coded_shape<FORM, N> shape;
-    constexpr int PER_GROUP = FORM::SPAN / PART;
+    constexpr int PER_GROUP = FORM::SPAN / PART < PARTS ? FORM::SPAN / PART : PARTS;
     constexpr bool SCALED = SCALED_OPERAND<T, FORM>;
     const uint32_t size = msgl__codes_row_size(a.m.number);
     float sum[2][SCALED ? 1 : J][4];
@@ -346,7 +356,8 @@ template <typename T, int N>
 static __device__ __forceinline__ void store(const coded_args &a, const msgl_tile &t,
                                              const float (&acc)[2][N / 8][4])
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, limit = half_rows(a);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
+    const int limit = half_rows(a);
     const float *const bias = a.bias != NULL ? a.bias + (size_t)t.expert * (size_t)a.m.n : NULL;
     float added[2][2] = {};
     int feature[2][2];
@@ -379,6 +390,23 @@ static __device__ __forceinline__ void store(const coded_args &a, const msgl_til
     }
 }
 
+// Adds the second half's sums to the first's; a barrier must follow before the next tile's.
+template <int N>
+static __device__ __forceinline__ void add_halves(float *sums, float (&acc)[2][N / 8][4])
+{
+    float *const own = sums + threadIdx.x % HALF_THREADS;
+    const bool second = threadIdx.x >= HALF_THREADS;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (second) own[i * HALF_THREADS] = acc[i / (N / 2)][i / 4 % (N / 8)][i % 4];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (!second) acc[i / (N / 2)][i / 4 % (N / 8)][i % 4] += own[i * HALF_THREADS];
+    }
+}
+
 // By as few products as the tile's rows take: J of eight rows each.
 template <typename T, typename FORM, int N>
 static __device__ __forceinline__ void multiply_rows(const coded_args &a,
@@ -401,7 +429,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr int STAGES = coded_shape<FORM, N>::STAGES;
     extern __shared__ __align__(128) unsigned char coded_shared[];
     const uint32_t stages = msgl__shared_address(coded_shared);
-    int32_t *const first = (int32_t *)(coded_shared + STAGES * a.stage_bytes);
+    float *const sums = (float *)(coded_shared + STAGES * a.stage_bytes);
+    int32_t *const first = (int32_t *)((char *)sums + coded_shape<FORM, N>::SUMS_BYTES);
     if (!a.g.inputs_ready) msgl__pdl_wait();
     msgl__count_tiles<N>(a.g, first);
     const int tiles = first[a.g.num_experts] * a.g.column_tiles, steps = (a.m.k + STEP - 1) / STEP;
@@ -443,7 +472,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                                       t.end - t.row, acc);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
         }
-        store<T, N>(a, t, acc);
+        add_halves<N>(sums, acc);
+        if (threadIdx.x < HALF_THREADS) store<T, N>(a, t, acc);
     }
     msgl__copy_async_wait<0>();
 }
@@ -466,7 +496,8 @@ static bool launch(msgl_exec *x, coded_args a, int32_t rows)
     tiles *= a.g.column_tiles;
     const int64_t most = (int64_t)BLOCKS * d->sm_count;
     const dim3 grid((unsigned)(tiles < most ? tiles : most));
-    const size_t bytes = (size_t)shape::STAGES * a.stage_bytes + msgl__tiles_bytes(a.g.num_experts);
+    const size_t bytes = (size_t)shape::STAGES * a.stage_bytes + shape::SUMS_BYTES +
+                         msgl__tiles_bytes(a.g.num_experts);
     constexpr auto kernel = grouped_codes<T, FORM, N>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes, true));
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), bytes, d->stream, a));
@@ -478,7 +509,7 @@ template <typename T, typename FORM>
 static bool launch_width(msgl_exec *x, const coded_args &a, int32_t rows)
 {
     const int32_t average = rows / a.g.num_experts;
-    if (average <= 2) return launch<T, FORM, 8>(x, a, rows);
+    if (average <= 4) return launch<T, FORM, 8>(x, a, rows);
     if (average <= 8) return launch<T, FORM, 16>(x, a, rows);
     return launch<T, FORM, 32>(x, a, rows);
 }
