@@ -7,8 +7,8 @@
 // A tile is 128 rows of W, the rows of the tensor cores' product, times up to 8, 16 or 32 rows of
 // an expert, its columns, so that every code is read once where experts have few rows each. Blocks
 // are persistent and three stand on a multiprocessor; a block's copies run ahead through a ring of
-// stages of 128 columns, which is never empty between tiles. Gate, biases and the order of the
-// results are done to the sums in registers.
+// stages of 128 bytes of a row, which is never empty between tiles. Gate, biases and the order of
+// the results are done to the sums in registers.
 //
 // Nothing is rounded but sums: codes are integers or floats that bf16 and f16 have, and a group's
 // sum in f32 is multiplied by its scale in f32. docs/decisions/053 has the figures.
@@ -27,15 +27,14 @@ enum {
     WARPS = 8, // four for a tile's rows, twice: each four have half of a stage's columns
     THREADS = WARPS * 32,
     HALF_THREADS = THREADS / 2,
-    ROWS = 128,              // of W in a tile
-    STEP = 128,              // columns of a stage
-    PART = 32,               // that a thread takes at a time
-    PARTS = STEP / PART / 2, // of a warp
-    IN_BYTES = STEP * 2,
-    IN_PITCH = IN_BYTES + 16, // so that eight rows' equal pieces are in different banks
-    IN_AT_ONCE = THREADS / (IN_BYTES / 16), // rows that all threads copy at once
+    ROWS = 128,      // of W in a tile
+    ROW_BYTES = 128, // of a row's codes in a stage
+    CHUNKS = ROW_BYTES / 16,
+    AT_ONCE = THREADS / CHUNKS, // rows of a tile that all threads copy at once
+    W_BYTES = ROWS * ROW_BYTES,
+    PART = 32, // columns that a thread takes at a time
     BLOCKS = 2,
-    BLOCK_BYTES = 104 << 10,
+    BLOCK_BYTES = 111 << 10,
     MAX_STAGES = 8,
     MAX_EXPERTS = 512,
     // Rows of an expert on average. Beyond them it is faster to expand once than to read codes
@@ -53,22 +52,28 @@ typedef struct coded_args {
 
 // A kernel's form. SPAN: columns that share a scale, or that are scaled together.
 template <int BITS_, int SPAN_, codes_values VALUES_> struct coded_form {
-    static constexpr int BITS = BITS_, SPAN = SPAN_, GROUPS = STEP / SPAN;
+    static constexpr int BITS = BITS_, SPAN = SPAN_;
     static constexpr codes_values VALUES = VALUES_;
-    static constexpr int ROW_BYTES = STEP / 8 * BITS, CHUNKS = ROW_BYTES / 16;
+    static constexpr int STEP = ROW_BYTES * 8 / BITS, GROUPS = STEP / SPAN; // columns of a stage
+    static constexpr int PARTS = STEP / PART / 2;                           // of a warp
     static constexpr int WORDS = BITS == 8 ? 2 : 1; // of a thread's codes of a part
-    static constexpr int W_BYTES = ROWS * ROW_BYTES;
-    // Rows of a tile that all threads copy at once.
-    static constexpr int AT_ONCE = THREADS / CHUNKS;
+    // Bytes of a stage's scales and zero points for a row of a group, of two bytes mostly.
+    static constexpr int ELEMENT_BYTES = VALUES == CODES_E2M1 ? 1 : 3;
+    // Rows of in: what they have of a stage, so far apart that eight rows' equal pieces are in
+    // different banks; and how many all threads copy at once.
+    static constexpr int IN_BYTES = STEP * 2, IN_PITCH = IN_BYTES + 16, IN_CHUNKS = IN_BYTES / 16;
+    static constexpr int IN_AT_ONCE = THREADS / IN_CHUNKS;
 };
 
 // A stage: codes, then activations, scales and zero points. N: rows of in.
 template <typename FORM, int N> struct coded_shape {
-    static constexpr int IN_AT = FORM::W_BYTES, SCALES_AT = IN_AT + N * IN_PITCH;
+    static constexpr int IN_AT = W_BYTES, SCALES_AT = IN_AT + N * FORM::IN_PITCH;
     // Sums of the second half's warps.
     static constexpr int SUMS_BYTES = N * ROWS * 4;
-    static constexpr int FIT = (BLOCK_BYTES - SUMS_BYTES) / (SCALES_AT + FORM::GROUPS * ROWS * 3);
+    static constexpr int FIT =
+        (BLOCK_BYTES - SUMS_BYTES) / (SCALES_AT + FORM::GROUPS * ROWS * FORM::ELEMENT_BYTES);
     static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
+    static constexpr int IN_ROWS = (N + FORM::IN_AT_ONCE - 1) / FORM::IN_AT_ONCE; // of a thread
 };
 
 static __host__ __device__ __forceinline__ int half_rows(const coded_args &a)
@@ -76,12 +81,11 @@ static __host__ __device__ __forceinline__ int half_rows(const coded_args &a)
     return a.gated ? a.m.n / 2 : a.m.n;
 }
 
-// Where 16-byte chunk `chunk` of row r lies: rows are 64 or 128 bytes, and neighbours permute their
-// chunks so that eight rows' equal ones are in different banks.
-template <typename FORM> static __device__ __forceinline__ uint32_t chunk_at(int r, int chunk)
+// Where 16-byte chunk `chunk` of row r lies: eight rows permute their chunks so that equal ones are
+// in different banks.
+static __device__ __forceinline__ uint32_t chunk_at(int r, int chunk)
 {
-    const int swizzle = FORM::CHUNKS == 8 ? r % 8 : r / 2 % 4;
-    return (uint32_t)(r * FORM::ROW_BYTES + ((chunk ^ swizzle) << 4));
+    return (uint32_t)(r * ROW_BYTES + ((chunk ^ r % CHUNKS) << 4));
 }
 
 // --- loading ------------------------------------------------------------------------------------
@@ -110,11 +114,10 @@ template <typename T, typename FORM, int N> struct cursor {
     const uint32_t size; // of a scale
     int index, step;
     msgl_tile tile;
-    static constexpr int IN_ROWS = (N + IN_AT_ONCE - 1) / IN_AT_ONCE;
-    int32_t in_row[IN_ROWS]; // this thread's rows of in; -1: none
-    const uint8_t *expert;   // its codes
-    const uint8_t *w;        // this thread's first row of W and chunk
-    int rows;                // how many rows, AT_ONCE apart in the tile, it copies
+    int32_t in_row[shape::IN_ROWS]; // this thread's rows of in; -1: none
+    const uint8_t *expert;          // its codes
+    const uint8_t *w;               // this thread's first row of W and chunk
+    int rows;                       // how many rows, AT_ONCE apart in the tile, it copies
 
     __device__ __forceinline__ cursor(const coded_args &a)
         : scales(a, msgl__codes_row_size(a.m.number)), zeros(a, 1),
@@ -131,16 +134,17 @@ template <typename T, typename FORM, int N> struct cursor {
     {
         if (index >= tiles) return;
         tile = msgl__find_tile<N>(a.g, first_tile, index);
-        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
+        const int r = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
         const bool up = a.gated && r / 8 % 2 == 1;
         const int row = first_row(a) + (a.gated ? r / 16 * 8 + r % 8 : r);
-        const int skip = a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE;
+        const int skip = a.gated ? AT_ONCE / 2 : AT_ONCE;
         rows = (half_rows(a) - row + skip - 1) / skip;
         expert = a.m.w + (size_t)tile.expert * a.m.stride;
         w = expert + chunk * 16 + (size_t)(row + (up ? half_rows(a) : 0)) * a.m.row;
 #pragma unroll
-        for (int i = 0; i < IN_ROWS; i++) {
-            const int at = (int)threadIdx.x / 16 + IN_AT_ONCE * i, in = tile.row + at;
+        for (int i = 0; i < shape::IN_ROWS; i++) {
+            const int at = (int)threadIdx.x / FORM::IN_CHUNKS + FORM::IN_AT_ONCE * i,
+                      in = tile.row + at;
             const bool there = at < N && in < tile.end;
             in_row[i] = there ? in : -1;
             if (there && a.g.from != NULL) in_row[i] = __ldcg(a.g.from + in) / a.g.from_per;
@@ -150,7 +154,7 @@ template <typename T, typename FORM, int N> struct cursor {
     __device__ __forceinline__ void next(const coded_args &a, const int32_t *first_tile, int tiles,
                                          int steps)
     {
-        w += FORM::ROW_BYTES;
+        w += ROW_BYTES;
         if (++step < steps) return;
         step = 0;
         index += (int)gridDim.x;
@@ -160,7 +164,7 @@ template <typename T, typename FORM, int N> struct cursor {
     __device__ __forceinline__ void load_elements(const coded_args &a, const elements &e,
                                                   uint32_t to, size_t from, uint32_t bytes) const
     {
-        const int column = step * STEP + e.group * FORM::SPAN, row = first_row(a) + e.row;
+        const int column = step * FORM::STEP + e.group * FORM::SPAN, row = first_row(a) + e.row;
         if (e.group >= FORM::GROUPS) return;
         const uint32_t element = codes_element(a.m, column, row + e.up);
         msgl__copy_async_16(to + threadIdx.x * 16, expert + from + (size_t)(element * bytes),
@@ -169,14 +173,14 @@ template <typename T, typename FORM, int N> struct cursor {
 
     __device__ __forceinline__ void load_w(const coded_args &a, uint32_t stage) const
     {
-        const int r = (int)threadIdx.x / FORM::CHUNKS, chunk = (int)threadIdx.x % FORM::CHUNKS;
-        const bool inside = (uint32_t)(step * FORM::ROW_BYTES + chunk * 16) < a.m.used;
+        const int r = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
+        const bool inside = (uint32_t)(step * ROW_BYTES + chunk * 16) < a.m.used;
         const int there = inside ? rows : 0;
-        const size_t skip = (size_t)(a.gated ? FORM::AT_ONCE / 2 : FORM::AT_ONCE) * a.m.row;
+        const size_t skip = (size_t)(a.gated ? AT_ONCE / 2 : AT_ONCE) * a.m.row;
 #pragma unroll
-        for (int i = 0; i < ROWS / FORM::AT_ONCE; i++) {
-            msgl__copy_async_16_line(stage + chunk_at<FORM>(r + i * FORM::AT_ONCE, chunk),
-                                     w + (size_t)i * skip, i < there);
+        for (int i = 0; i < ROWS / AT_ONCE; i++) {
+            msgl__copy_async_16_line(stage + chunk_at(r + i * AT_ONCE, chunk), w + (size_t)i * skip,
+                                     i < there);
         }
         load_elements(a, scales, stage + shape::SCALES_AT, a.m.scales, size);
         if (FORM::VALUES == CODES_INTEGERS && a.m.has_zeros) {
@@ -186,13 +190,13 @@ template <typename T, typename FORM, int N> struct cursor {
 
     __device__ __forceinline__ void load_in(const coded_args &a, uint32_t stage) const
     {
-        const int chunk = (int)threadIdx.x % 16, k = step * STEP + chunk * 8;
+        const int chunk = (int)threadIdx.x % FORM::IN_CHUNKS, k = step * FORM::STEP + chunk * 8;
         const uint32_t to = stage + shape::IN_AT + (uint32_t)chunk * 16;
 #pragma unroll
-        for (int i = 0; i < IN_ROWS; i++) {
+        for (int i = 0; i < shape::IN_ROWS; i++) {
             if (in_row[i] < 0) continue;
-            const int at = (int)threadIdx.x / 16 + IN_AT_ONCE * i;
-            msgl__copy_async_16(to + (uint32_t)(at * IN_PITCH),
+            const int at = (int)threadIdx.x / FORM::IN_CHUNKS + FORM::IN_AT_ONCE * i;
+            msgl__copy_async_16(to + (uint32_t)(at * FORM::IN_PITCH),
                                 (const T *)a.g.in + (size_t)in_row[i] * a.g.ld_in + k, k < a.m.k);
         }
     }
@@ -210,10 +214,10 @@ template <typename FORM> struct coded_lane {
     {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
         const int row = warp * 32 + lane / 4, half = (int)threadIdx.x / HALF_THREADS;
-        codes = (uint32_t)(row * FORM::ROW_BYTES);
+        codes = (uint32_t)(row * ROW_BYTES);
         // Chunks of the second half differ from the first's in the highest bit.
-        swizzle = (FORM::CHUNKS == 8 ? row % 8 : row / 2 % 4) ^ (half * FORM::CHUNKS / 2);
-        in = (uint32_t)(lane % 8 * IN_PITCH + lane / 8 * 16 + half * IN_BYTES / 2);
+        swizzle = (row % CHUNKS) ^ (half * CHUNKS / 2);
+        in = (uint32_t)(lane % 8 * FORM::IN_PITCH + lane / 8 * 16 + half * FORM::IN_BYTES / 2);
         // Elements lie as the rows do in W: gated first those of the gate's.
         element = (gated ? warp * 16 + lane / 4 : row) + half * (FORM::GROUPS / 2) * ROWS;
         next_half = gated ? ROWS / 2 : 8;
@@ -233,7 +237,7 @@ static __device__ __forceinline__ void load_piece(uint32_t stage, const coded_la
 {
     const int t = (int)threadIdx.x % 4;
     // Rows that are 8 apart have the same swizzle.
-    const uint32_t at = stage + lane.codes + (uint32_t)(row * FORM::ROW_BYTES);
+    const uint32_t at = stage + lane.codes + (uint32_t)(row * ROW_BYTES);
     if constexpr (FORM::BITS == 8) {
         const uint2 v = msgl__read_shared<uint2>(
             at + (uint32_t)(((2 * p + t / 2) ^ lane.swizzle) << 4) + (uint32_t)(t % 2 * 8));
@@ -278,13 +282,13 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
                                                 uint32_t stage, float (&acc)[2][N / 8][4])
 {
     typedef coded_shape<FORM, N> shape;
-    constexpr int PER_GROUP = FORM::SPAN / PART < PARTS ? FORM::SPAN / PART : PARTS;
+    constexpr int PER_GROUP = FORM::SPAN / PART < FORM::PARTS ? FORM::SPAN / PART : FORM::PARTS;
     constexpr bool SCALED = SCALED_OPERAND<T, FORM>;
     const uint32_t size = msgl__codes_row_size(a.m.number);
     float sum[2][SCALED ? 1 : J][4];
     uint32_t by[2][2] = {};
 #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
+    for (int p = 0; p < FORM::PARTS; p++) {
         const int group = p / PER_GROUP;
         const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS) * size;
         uint32_t piece[2][2][FORM::WORDS], b[J][4];
@@ -292,8 +296,9 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
         for (int i = 0; i < 4; i++) load_piece(stage, lane, p, 8 * i, piece[i / 2][i % 2]);
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            msgl__load_matrix_4(
-                stage + shape::IN_AT + lane.in + (uint32_t)(j * 8 * IN_PITCH + p * PART * 2), b[j]);
+            msgl__load_matrix_4(stage + shape::IN_AT + lane.in +
+                                    (uint32_t)(j * 8 * FORM::IN_PITCH + p * PART * 2),
+                                b[j]);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -433,7 +438,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     int32_t *const first = (int32_t *)((char *)sums + coded_shape<FORM, N>::SUMS_BYTES);
     if (!a.g.inputs_ready) msgl__pdl_wait();
     msgl__count_tiles<N>(a.g, first);
-    const int tiles = first[a.g.num_experts] * a.g.column_tiles, steps = (a.m.k + STEP - 1) / STEP;
+    const int tiles = first[a.g.num_experts] * a.g.column_tiles,
+              steps = (a.m.k + FORM::STEP - 1) / FORM::STEP;
     const coded_lane<FORM> lane(a.gated);
     cursor<T, FORM, N> load(a), begin(a);
     load.find(a, first, tiles);
