@@ -444,9 +444,13 @@ static bool form_of(const msgl_codes_row *l, codes_matrix *m)
         if (l->span == 1 << i) m->shift = i;
     }
     const bool exponents = l->number == MSGL_NUMBER_E8M0 || l->number == MSGL_NUMBER_E8M0_HALF;
+    const bool wide =
+        l->number == MSGL_NUMBER_F32; // of which only 8 bits and long spans have kernels
     return l->scaling == MSGL_SCALING_ONE && exponents == (m->values == CODES_E2M1) &&
-           l->number != MSGL_NUMBER_E4M3 && (plain || m->has_zeros) &&
+           l->number != MSGL_NUMBER_E4M3 && (plain || (m->has_zeros && l->bits == 4)) &&
            (l->bits == 4 || l->bits == 8) && (l->span == l->k || m->shift < 31) &&
+           (m->values == CODES_E4M3 ? m->shift >= 7 : true) &&
+           (!wide || (l->bits == 8 && m->shift >= 7)) &&
            (m->values != CODES_INTEGERS ? plain : !l->looked_up);
 }
 

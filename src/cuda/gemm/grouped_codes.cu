@@ -47,18 +47,17 @@ typedef struct coded_args {
     codes_matrix m;
     const float *bias; // [num_experts, n], or NULL
     bool gated, clamped;
-    uint32_t zeros_at, stage_bytes; // of a stage: where its zero points are
 } coded_args;
 
-// A kernel's form. SPAN: columns that share a scale, or that are scaled together.
-template <int BITS_, int SPAN_, codes_values VALUES_> struct coded_form {
-    static constexpr int BITS = BITS_, SPAN = SPAN_;
+// A kernel's form. SPAN: columns that share a scale, or that are scaled together; SIZE: bytes of a
+// scale.
+template <int BITS_, int SPAN_, codes_values VALUES_, int SIZE_, bool ZEROS_> struct coded_form {
+    static constexpr int BITS = BITS_, SPAN = SPAN_, SIZE = SIZE_;
     static constexpr codes_values VALUES = VALUES_;
+    static constexpr bool ZEROS = ZEROS_;                                   // there are zero points
     static constexpr int STEP = ROW_BYTES * 8 / BITS, GROUPS = STEP / SPAN; // columns of a stage
     static constexpr int PARTS = STEP / PART / 2;                           // of a warp
     static constexpr int WORDS = BITS == 8 ? 2 : 1; // of a thread's codes of a part
-    // Bytes of a stage's scales and zero points for a row of a group, of two bytes mostly.
-    static constexpr int ELEMENT_BYTES = VALUES == CODES_E2M1 ? 1 : 3;
     // Rows of in: what they have of a stage, so far apart that eight rows' equal pieces are in
     // different banks; and how many all threads copy at once.
     static constexpr int IN_BYTES = STEP * 2, IN_PITCH = IN_BYTES + 16, IN_CHUNKS = IN_BYTES / 16;
@@ -70,8 +69,10 @@ template <typename FORM, int N> struct coded_shape {
     static constexpr int IN_AT = W_BYTES, SCALES_AT = IN_AT + N * FORM::IN_PITCH;
     // Sums of the second half's warps.
     static constexpr int SUMS_BYTES = N * ROWS * 4;
-    static constexpr int FIT =
-        (BLOCK_BYTES - SUMS_BYTES) / (SCALES_AT + FORM::GROUPS * ROWS * FORM::ELEMENT_BYTES);
+    static constexpr int ELEMENTS = FORM::GROUPS * ROWS;
+    static constexpr int ZEROS_AT = SCALES_AT + ELEMENTS * FORM::SIZE;
+    static constexpr int BYTES = ZEROS_AT + (FORM::ZEROS ? ELEMENTS : 0);
+    static constexpr int FIT = (BLOCK_BYTES - SUMS_BYTES) / BYTES;
     static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
     static constexpr int IN_ROWS = (N + FORM::IN_AT_ONCE - 1) / FORM::IN_AT_ONCE; // of a thread
 };
@@ -90,17 +91,17 @@ static __device__ __forceinline__ uint32_t chunk_at(int r, int chunk)
 
 // --- loading ------------------------------------------------------------------------------------
 
-// 16 bytes of a stage's scales or zero points that a thread copies: `size` bytes an element, those
-// of a group of all rows of a tile, gated first those of the gate's, next to each other.
-struct elements {
-    int group, row; // row: of the tile's first half or all; group beyond the last: none
-    int up;         // elements from that row's to the up row's, or 0
+// 16 bytes of a stage's scales or zero points that thread `thread` copies: SIZE bytes an element,
+// those of a group of all rows of a tile, gated first those of the gate's, next to each other.
+template <int SIZE> struct elements {
+    int thread, group, row; // row: of the tile's first half or all; group beyond the last: none
+    int up;                 // elements from that row's to the up row's, or 0
 
-    __device__ __forceinline__ elements(const coded_args &a, uint32_t size)
+    __device__ __forceinline__ elements(const coded_args &a, int thread) : thread(thread)
     {
-        const int pieces = (int)size * (ROWS / 16), in_group = (int)threadIdx.x % pieces;
-        const int at = in_group * 16 / (int)size, half = a.gated ? ROWS / 2 : ROWS;
-        group = (int)threadIdx.x / pieces;
+        constexpr int PIECES = SIZE * (ROWS / 16);
+        const int at = thread % PIECES * (16 / SIZE), half = a.gated ? ROWS / 2 : ROWS;
+        group = thread / PIECES;
         row = at % half;
         up = at >= half ? a.m.n / 2 : 0;
     }
@@ -110,8 +111,8 @@ struct elements {
 // of the same outputs, the next eight of the gate ...
 template <typename T, typename FORM, int N> struct cursor {
     typedef coded_shape<FORM, N> shape;
-    const elements scales, zeros;
-    const uint32_t size; // of a scale
+    const elements<FORM::SIZE> scales;
+    const elements<1> zeros; // by other warps
     int index, step;
     msgl_tile tile;
     int32_t in_row[shape::IN_ROWS]; // this thread's rows of in; -1: none
@@ -120,8 +121,8 @@ template <typename T, typename FORM, int N> struct cursor {
     int rows;                       // how many rows, AT_ONCE apart in the tile, it copies
 
     __device__ __forceinline__ cursor(const coded_args &a)
-        : scales(a, msgl__codes_row_size(a.m.number)), zeros(a, 1),
-          size(msgl__codes_row_size(a.m.number)), index((int)blockIdx.x), step(0)
+        : scales(a, (int)threadIdx.x), zeros(a, THREADS - 1 - (int)threadIdx.x),
+          index((int)blockIdx.x), step(0)
     {
     }
 
@@ -161,31 +162,38 @@ template <typename T, typename FORM, int N> struct cursor {
         find(a, first_tile, tiles);
     }
 
-    __device__ __forceinline__ void load_elements(const coded_args &a, const elements &e,
-                                                  uint32_t to, size_t from, uint32_t bytes) const
+    template <int SIZE>
+    __device__ __forceinline__ void load_elements(const coded_args &a, const elements<SIZE> &e,
+                                                  uint32_t to, size_t from) const
     {
         const int column = step * FORM::STEP + e.group * FORM::SPAN, row = first_row(a) + e.row;
         if (e.group >= FORM::GROUPS) return;
         const uint32_t element = codes_element(a.m, column, row + e.up);
-        msgl__copy_async_16(to + threadIdx.x * 16, expert + from + (size_t)(element * bytes),
+        msgl__copy_async_16(to + (uint32_t)e.thread * 16, expert + from + element * SIZE,
                             column < a.m.k && row < half_rows(a));
     }
 
     __device__ __forceinline__ void load_w(const coded_args &a, uint32_t stage) const
     {
+        constexpr int COPIES = ROWS / AT_ONCE;
         const int r = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
         const bool inside = (uint32_t)(step * ROW_BYTES + chunk * 16) < a.m.used;
+        const uint32_t skip = (uint32_t)(a.gated ? AT_ONCE / 2 : AT_ONCE) * a.m.row;
+        const uint32_t to = stage + chunk_at(r, chunk);
         const int there = inside ? rows : 0;
-        const size_t skip = (size_t)(a.gated ? AT_ONCE / 2 : AT_ONCE) * a.m.row;
+        if (there >= COPIES) { // mostly
 #pragma unroll
-        for (int i = 0; i < ROWS / AT_ONCE; i++) {
-            msgl__copy_async_16_line(stage + chunk_at(r + i * AT_ONCE, chunk), w + (size_t)i * skip,
-                                     i < there);
+            for (int i = 0; i < COPIES; i++) {
+                msgl__copy_async_16_line(to + i * AT_ONCE * ROW_BYTES, w + i * skip, true);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < COPIES; i++) {
+                msgl__copy_async_16_line(to + i * AT_ONCE * ROW_BYTES, w + i * skip, i < there);
+            }
         }
-        load_elements(a, scales, stage + shape::SCALES_AT, a.m.scales, size);
-        if (FORM::VALUES == CODES_INTEGERS && a.m.has_zeros) {
-            load_elements(a, zeros, stage + a.zeros_at, a.m.zeros, 1);
-        }
+        load_elements(a, scales, stage + shape::SCALES_AT, a.m.scales);
+        if constexpr (FORM::ZEROS) load_elements(a, zeros, stage + shape::ZEROS_AT, a.m.zeros);
     }
 
     __device__ __forceinline__ void load_in(const coded_args &a, uint32_t stage) const
@@ -269,10 +277,12 @@ static __device__ __forceinline__ uint32_t coded_pair(const uint32_t (&piece)[FO
 template <typename FORM>
 static __device__ __forceinline__ float scale_at(const coded_args &a, uint32_t scales, int element)
 {
-    const uint32_t size = msgl__codes_row_size(a.m.number), at = scales + (uint32_t)element * size;
+    const uint32_t at = scales + (uint32_t)(element * FORM::SIZE);
     if constexpr (FORM::VALUES == CODES_E2M1) return codes_e8m0(msgl__read_shared<uint8_t>(at));
-    if (size == 4) return msgl__read_shared<float>(at);
-    return codes_number(a.m.number, msgl__read_shared<uint16_t>(at));
+    if constexpr (FORM::SIZE == 4) return msgl__read_shared<float>(at);
+    const uint32_t bits = msgl__read_shared<uint16_t>(at);
+    const float f16 = msgl__codes_row_half(bits), bf16 = msgl__codes_row_float(bits << 16);
+    return a.m.number == MSGL_NUMBER_F16 ? f16 : bf16;
 }
 
 // A stage that has arrived: acc += W in^T over the half's columns, for the tile's first 8 J rows of
@@ -284,13 +294,12 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
     typedef coded_shape<FORM, N> shape;
     constexpr int PER_GROUP = FORM::SPAN / PART < FORM::PARTS ? FORM::SPAN / PART : FORM::PARTS;
     constexpr bool SCALED = SCALED_OPERAND<T, FORM>;
-    const uint32_t size = msgl__codes_row_size(a.m.number);
     float sum[2][SCALED ? 1 : J][4];
     uint32_t by[2][2] = {};
 #pragma unroll
     for (int p = 0; p < FORM::PARTS; p++) {
         const int group = p / PER_GROUP;
-        const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS) * size;
+        const uint32_t scales = stage + shape::SCALES_AT + (uint32_t)(group * ROWS * FORM::SIZE);
         uint32_t piece[2][2][FORM::WORDS], b[J][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) load_piece(stage, lane, p, 8 * i, piece[i / 2][i % 2]);
@@ -307,13 +316,12 @@ static __device__ __forceinline__ void multiply(const coded_args &a, const coded
             if constexpr (SCALED) {
                 by[i / 2][i % 2] =
                     codes_e8m0_scale(msgl__read_shared<uint8_t>(scales + (uint32_t)element));
+            } else if constexpr (FORM::ZEROS) {
+                const uint32_t zeros = stage + shape::ZEROS_AT + (uint32_t)(group * ROWS);
+                const int zero = (int8_t)msgl__read_shared<uint8_t>(zeros + (uint32_t)element);
+                by[i / 2][i % 2] = codes_zero<T, FORM::BITS>(a.m.zero + zero);
             } else if constexpr (FORM::VALUES == CODES_INTEGERS) {
-                const uint32_t zeros = stage + a.zeros_at + (uint32_t)(group * ROWS);
-                int zero = a.m.zero;
-                if (a.m.has_zeros) {
-                    zero += (int8_t)msgl__read_shared<uint8_t>(zeros + (uint32_t)element);
-                }
-                by[i / 2][i % 2] = codes_zero<T, FORM::BITS>(zero);
+                by[i / 2][i % 2] = codes_zero<T, FORM::BITS>(a.m.zero);
             }
         }
         if constexpr (!SCALED) {
@@ -431,11 +439,12 @@ template <typename T, typename FORM, int N>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
     grouped_codes(const __grid_constant__ coded_args a)
 {
-    constexpr int STAGES = coded_shape<FORM, N>::STAGES;
+    typedef coded_shape<FORM, N> shape;
+    constexpr int STAGES = shape::STAGES;
     extern __shared__ __align__(128) unsigned char coded_shared[];
     const uint32_t stages = msgl__shared_address(coded_shared);
-    float *const sums = (float *)(coded_shared + STAGES * a.stage_bytes);
-    int32_t *const first = (int32_t *)((char *)sums + coded_shape<FORM, N>::SUMS_BYTES);
+    float *const sums = (float *)(coded_shared + STAGES * (uint32_t)shape::BYTES);
+    int32_t *const first = (int32_t *)((char *)sums + shape::SUMS_BYTES);
     if (!a.g.inputs_ready) msgl__pdl_wait();
     msgl__count_tiles<N>(a.g, first);
     const int tiles = first[a.g.num_experts] * a.g.column_tiles,
@@ -447,14 +456,14 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     // Codes do not wait for the kernel in front.
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
-        if (load.index < tiles) load.load_w(a, stages + (uint32_t)s * a.stage_bytes);
+        if (load.index < tiles) load.load_w(a, stages + (uint32_t)s * (uint32_t)shape::BYTES);
         if (load.index < tiles) load.next(a, first, tiles, steps);
     }
     msgl__pdl_wait();
     msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.inputs_ready
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
-        if (begin.index < tiles) begin.load_in(a, stages + (uint32_t)s * a.stage_bytes);
+        if (begin.index < tiles) begin.load_in(a, stages + (uint32_t)s * (uint32_t)shape::BYTES);
         if (begin.index < tiles) begin.next(a, first, tiles, steps);
         msgl__copy_async_commit();
     }
@@ -469,12 +478,12 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
             __syncthreads(); // the stage has arrived, and all have left the one that is loaded now
             if (load.index < tiles) {
                 const int free = slot == 0 ? STAGES - 1 : slot - 1;
-                load.load_w(a, stages + (uint32_t)free * a.stage_bytes);
-                load.load_in(a, stages + (uint32_t)free * a.stage_bytes);
+                load.load_w(a, stages + (uint32_t)free * (uint32_t)shape::BYTES);
+                load.load_in(a, stages + (uint32_t)free * (uint32_t)shape::BYTES);
                 load.next(a, first, tiles, steps);
             }
             msgl__copy_async_commit();
-            multiply_rows<T, FORM, N>(a, lane, stages + (uint32_t)slot * a.stage_bytes,
+            multiply_rows<T, FORM, N>(a, lane, stages + (uint32_t)slot * (uint32_t)shape::BYTES,
                                       t.end - t.row, acc);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
         }
@@ -492,9 +501,6 @@ static bool launch(msgl_exec *x, coded_args a, int32_t rows)
     typedef coded_shape<FORM, N> shape;
     if (SCALED_OPERAND<T, FORM>) a.m.factor *= (float)(1 << CODES_E8M0_BIAS);
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    const uint32_t elements = FORM::GROUPS * ROWS;
-    a.zeros_at = (uint32_t)shape::SCALES_AT + elements * msgl__codes_row_size(a.m.number);
-    a.stage_bytes = (a.zeros_at + (a.m.has_zeros ? elements : 0) + 127) / 128 * 128;
     const int per = a.gated ? ROWS / 2 : ROWS, columns = half_rows(a);
     a.g.column_tiles = (columns + per - 1) / per;
     // Every expert may have a tile that is not full.
@@ -502,7 +508,7 @@ static bool launch(msgl_exec *x, coded_args a, int32_t rows)
     tiles *= a.g.column_tiles;
     const int64_t most = (int64_t)BLOCKS * d->sm_count;
     const dim3 grid((unsigned)(tiles < most ? tiles : most));
-    const size_t bytes = (size_t)shape::STAGES * a.stage_bytes + shape::SUMS_BYTES +
+    const size_t bytes = (size_t)(shape::STAGES * shape::BYTES + shape::SUMS_BYTES) +
                          msgl__tiles_bytes(a.g.num_experts);
     constexpr auto kernel = grouped_codes<T, FORM, N>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes, true));
@@ -520,22 +526,39 @@ static bool launch_width(msgl_exec *x, const coded_args &a, int32_t rows)
     return launch<T, FORM, 32>(x, a, rows);
 }
 
+template <typename T, int SPAN>
+static bool launch_four(msgl_exec *x, const coded_args &a, int32_t rows)
+{
+    return a.m.has_zeros
+               ? launch_width<T, coded_form<4, SPAN, CODES_INTEGERS, 2, true>>(x, a, rows)
+               : launch_width<T, coded_form<4, SPAN, CODES_INTEGERS, 2, false>>(x, a, rows);
+}
+
+template <typename T, codes_values VALUES>
+static bool launch_eight(msgl_exec *x, const coded_args &a, int32_t rows)
+{
+    return a.m.number == MSGL_NUMBER_F32
+               ? launch_width<T, coded_form<8, 128, VALUES, 4, false>>(x, a, rows)
+               : launch_width<T, coded_form<8, 128, VALUES, 2, false>>(x, a, rows);
+}
+
 template <typename T> static bool launch_form(msgl_exec *x, const coded_args &a, int32_t rows)
 {
     const int shift = a.m.shift;
     if (a.m.values == CODES_E2M1) {
-        return launch_width<T, coded_form<4, 32, CODES_E2M1>>(x, a, rows);
+        return launch_width<T, coded_form<4, 32, CODES_E2M1, 1, false>>(x, a, rows);
     }
-    if (a.m.values == CODES_E4M3) {
-        return shift >= 7 && launch_width<T, coded_form<8, 128, CODES_E4M3>>(x, a, rows);
+    if (a.m.bits == 4) {
+        return shift >= 7   ? launch_four<T, 128>(x, a, rows)
+               : shift == 6 ? launch_four<T, 64>(x, a, rows)
+                            : launch_four<T, 32>(x, a, rows);
     }
-    if (a.m.bits == 8) {
-        return shift >= 7 ? launch_width<T, coded_form<8, 128, CODES_INTEGERS>>(x, a, rows)
-                          : launch_width<T, coded_form<8, 32, CODES_INTEGERS>>(x, a, rows);
+    if (shift < 7) {
+        return a.m.values == CODES_INTEGERS && a.m.number != MSGL_NUMBER_F32 &&
+               launch_width<T, coded_form<8, 32, CODES_INTEGERS, 2, false>>(x, a, rows);
     }
-    return shift >= 7   ? launch_width<T, coded_form<4, 128, CODES_INTEGERS>>(x, a, rows)
-           : shift == 6 ? launch_width<T, coded_form<4, 64, CODES_INTEGERS>>(x, a, rows)
-                        : launch_width<T, coded_form<4, 32, CODES_INTEGERS>>(x, a, rows);
+    return a.m.values == CODES_E4M3 ? launch_eight<T, CODES_E4M3>(x, a, rows)
+                                    : launch_eight<T, CODES_INTEGERS>(x, a, rows);
 }
 
 bool msgl__cuda_grouped_codes(msgl_exec *x, const msgl_grouped_call *c)
