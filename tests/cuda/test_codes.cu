@@ -410,6 +410,7 @@ static void check_codes(gpu *g, family *f, bool quick, uint64_t *seed)
         packed += check_form(g, f, &form.blocks, quick, seed);
     }
     expect(f, packed == PACKED, "packed forms with a kernel");
+    expect(f, check_form(g, f, msgl__blocks_of_ggml("MXFP4"), quick, seed), "MXFP4");
 }
 
 // A product that adds leaves the norm's half for the one behind, which takes it.
