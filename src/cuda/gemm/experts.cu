@@ -459,7 +459,12 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
         c->rows * c->top_k > MAX_ASSIGNMENTS || (x->act != MSGL_BF16 && x->act != MSGL_F16)) {
         return false;
     }
-    if (msgl__cuda_experts_codes(x, c)) return true;
+    // Of codes a grouped product is faster where assignments share experts: n of them n^2 / 2 times
+    // in the number of experts.
+    const int32_t n = c->rows * c->top_k;
+    if ((c->rows == 1 || n * n <= 2 * c->num_experts) && msgl__cuda_experts_codes(x, c)) {
+        return true;
+    }
     if (c->activation != MSGL_SILU || c->gate_up_bias != NULL || c->down_bias != NULL) return false;
     if (!msgl__experts_are(c->gate_up, c->num_experts, x->act) ||
         !msgl__experts_are(c->down, c->num_experts, x->act)) {

@@ -39,6 +39,7 @@ enum {
     DOWN_SLOTS = 3,
     TILE_SUMS = TILE * WARPS + 8, // of a tile, and a gap that keeps tiles' banks apart
     MAX_TILES = THREADS / 8,      // of a block
+    NOTHING_BYTES = 64,           // of zeros
     MAX_SHARED = 226 << 10,
 };
 
@@ -54,13 +55,16 @@ typedef struct few_args {
     const float *up_bias, *down_bias;
 } few_args;
 
-// --- a warp's ring ------------------------------------------------------------------------------
+// A kernel's form. SIZE: bytes of a scale; ZEROS: there are zero points; WIDE: all columns of a
+// step share a scale, or have it on the operand.
+template <int BITS_, codes_values VALUES_, int SIZE_, bool ZEROS_, bool WIDE_> struct few_form {
+    static constexpr int BITS = BITS_, SIZE = SIZE_;
+    static constexpr codes_values VALUES = VALUES_;
+    static constexpr bool ZEROS = ZEROS_, WIDE = WIDE_;
+    static constexpr int COLUMNS = STEP_BYTES * 8 / BITS; // of a step
+};
 
-// Columns of a step.
-template <int BITS> static __host__ __device__ constexpr int step_columns(void)
-{
-    return STEP_BYTES * 8 / BITS;
-}
+// --- a warp's ring ------------------------------------------------------------------------------
 
 static __host__ __device__ __forceinline__ int steps_of(const codes_matrix &m)
 {
@@ -69,10 +73,12 @@ static __host__ __device__ __forceinline__ int steps_of(const codes_matrix &m)
 
 // A thread of a warp: lane / 4 is its row of a tile, and the eighth one behind that its second;
 // lane % 4 the 16 bytes of a step that it has of them.
-struct few_lane {
+template <typename FORM> struct few_lane {
+    static constexpr uint32_t NOTHING = ~0u;
     int quad, row, shift;  // shift: of a scale in its word
-    uint32_t size;         // of a scale
     uint32_t codes, words; // in the warp's first slot: this thread's 16 bytes and its word
+    uint32_t place;        // of its 16 bytes in a tile's first step
+    uint32_t in;           // of its activations in a step of them; NOTHING: they are zeros
 
     __device__ __forceinline__ few_lane(const codes_matrix &m, uint32_t rings, int slots)
     {
@@ -80,75 +86,85 @@ struct few_lane {
         const uint32_t ring = rings + (uint32_t)(warp * slots * SLOT_BYTES);
         quad = lane % 4;
         row = lane / 4;
-        size = msgl__codes_row_size(m.number);
-        shift = size == 4 ? 0 : size == 2 ? row % 2 * 16 : row % 4 * 8;
+        shift = FORM::SIZE == 4 ? 0 : FORM::SIZE == 2 ? row % 2 * 16 : row % 4 * 8;
         codes = ring + (uint32_t)lane * 16;
         words = ring + CODES_BYTES + (uint32_t)lane * 4;
+        place = (uint32_t)row * m.row + (uint32_t)quad * 16;
+        // Of 8 bits pieces 2 (quad % 2) and the next one of 32 columns.
+        const int at = FORM::BITS == 4 ? 64 * quad : 64 * (quad / 2) + 8 * (quad % 2);
+        in = row == (FORM::WIDE ? 0 : quad) ? (uint32_t)at : NOTHING;
     }
 };
 
 // What a warp does next: step `step` of tile `tile` of the block, which is tile j of the `per` of
-// an assignment.
+// an assignment. Warps have the steps of all tiles in turns.
 struct few_item {
     int tile, place, j, step;
 
-    __device__ __forceinline__ few_item(int first, int per)
-        : tile(0), place(first / per), j(first - first / per * per), step(0)
+    __device__ __forceinline__ few_item(int first, int per, int steps)
     {
+        tile = 0;
+        place = first / per;
+        j = first - place * per;
+        step = (int)threadIdx.x / 32;
+        settle(steps, per);
     }
 
-    __device__ __forceinline__ void skip(int steps, int per, int by)
+    __device__ __forceinline__ void settle(int steps, int per)
     {
-        step += by;
 #pragma unroll 1
-        while (step >= steps) {
-            step -= steps, tile++;
-            if (++j == per) j = 0, place++;
-        }
+        while (step >= steps) step -= steps, tile++, j++;
+#pragma unroll 1
+        while (j >= per) j -= per, place++;
+    }
+
+    __device__ __forceinline__ void next(int steps, int per)
+    {
+        step += WARPS;
+        settle(steps, per);
     }
 };
 
-// Asks for a step of row `first` of an expert and the one `apart` behind it.
-template <int BITS>
-static __device__ __forceinline__ void ask(const codes_matrix &m, const few_lane &lane,
+// Asks for a step of rows first to first + 7 of an expert and of those `apart` behind them.
+template <typename FORM>
+static __device__ __forceinline__ void ask(const codes_matrix &m, const few_lane<FORM> &lane,
                                            int32_t expert, int first, int apart, int step,
                                            uint32_t slot)
 {
     const uint8_t *const w = m.w + (size_t)expert * m.stride;
     const uint32_t byte = (uint32_t)(step * STEP_BYTES + lane.quad * 16);
     const bool there = byte < m.used;
-    const int column = there ? (int)(byte * 8 / BITS) : m.k - 1;
-    const uint32_t element = codes_element(m, column, first);
-    const uint8_t *const codes = w + ((uint32_t)first * m.row + byte);
-    msgl__copy_async_16(lane.codes + slot, codes, there);
-    msgl__copy_async_16(lane.codes + slot + 512, codes + (uint32_t)apart * m.row, there);
-    const uint8_t *const scale = w + m.scales + (element * lane.size & ~3u);
+    const int column = there ? (int)(byte * 8 / FORM::BITS) : m.k - 1;
+    const uint32_t element = codes_element(m, column, first + lane.row);
+    const uint8_t *const codes = w + ((uint32_t)first * m.row + (uint32_t)(step * STEP_BYTES));
+    msgl__copy_async_16(lane.codes + slot, codes + lane.place, there);
+    msgl__copy_async_16(lane.codes + slot + 512, codes + (lane.place + (uint32_t)apart * m.row),
+                        there);
+    const uint8_t *const scale = w + m.scales + (element * FORM::SIZE & ~3u);
     msgl__copy_async_4(lane.words + slot, scale);
-    msgl__copy_async_4(lane.words + slot + 128, scale + (uint32_t)apart * lane.size);
-    if (!m.has_zeros) return;
-    const uint8_t *const zero = w + m.zeros + (element & ~3u);
-    msgl__copy_async_4(lane.words + slot + 256, zero);
-    msgl__copy_async_4(lane.words + slot + 384, zero + apart);
+    msgl__copy_async_4(lane.words + slot + 128, scale + (uint32_t)(apart * FORM::SIZE));
+    if constexpr (FORM::ZEROS) {
+        const uint8_t *const zero = w + m.zeros + (element & ~3u);
+        msgl__copy_async_4(lane.words + slot + 256, zero);
+        msgl__copy_async_4(lane.words + slot + 384, zero + apart);
+    }
 }
 
 // Activations of this thread in product (p, h) of a step: in one column all threads' of the first
 // quad, or, WIDE false, those of its own columns and zeros beside them. at: the row's step in
-// shared memory.
-template <int BITS, bool WIDE> struct few_in {
+// shared memory; nothing: 64 bytes of zeros there.
+template <typename FORM> struct few_in {
     uint4 v[4];
 
-    __device__ __forceinline__ few_in(uint32_t at, const few_lane &lane)
+    __device__ __forceinline__ few_in(uint32_t at, uint32_t nothing, const few_lane<FORM> &lane)
     {
-#pragma unroll
-        for (int q = 0; q < 4; q++) v[q] = make_uint4(0, 0, 0, 0);
-        if (lane.row != (WIDE ? 0 : lane.quad)) return;
+        const uint32_t from = lane.in == lane.NOTHING ? nothing : at + lane.in;
 #pragma unroll
         for (int q = 0; q < 4; q++) {
-            if constexpr (BITS == 4) {
-                v[q] = msgl__read_shared<uint4>(at + (uint32_t)(64 * lane.quad + 16 * q));
-            } else { // pieces 2 (quad % 2) and the next one of 32 columns
-                const uint2 two = msgl__read_shared<uint2>(
-                    at + (uint32_t)(64 * (lane.quad / 2) + 16 * q + 8 * (lane.quad % 2)));
+            if constexpr (FORM::BITS == 4) {
+                v[q] = msgl__read_shared<uint4>(from + (uint32_t)(16 * q));
+            } else {
+                const uint2 two = msgl__read_shared<uint2>(from + (uint32_t)(16 * q));
                 v[q].x = two.x, v[q].y = two.y;
             }
         }
@@ -171,45 +187,55 @@ static constexpr bool SCALED = VALUES == CODES_E2M1 &&std::is_same<T, __nv_bfloa
 
 // Pair q of piece p of a thread's 16 bytes. by: what makes the value of a moved e2m1, or an
 // integer's zero point (codes_pair.cuh).
-template <typename T, int BITS, codes_values VALUES>
+template <typename T, typename FORM>
 static __device__ __forceinline__ uint32_t few_pair(const uint4 codes, const int p, const int q,
                                                     uint32_t by)
 {
-    const uint32_t word = word_of(codes, BITS == 4 ? p : 2 * p + q / 2);
-    if constexpr (SCALED<T, VALUES>) return codes_e2m1<T>(word, q, by);
-    if constexpr (VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
-    if constexpr (VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
-    if constexpr (BITS == 4) return codes_four<T>(word, q, by);
+    const uint32_t word = word_of(codes, FORM::BITS == 4 ? p : 2 * p + q / 2);
+    if constexpr (SCALED<T, FORM::VALUES>) return codes_e2m1<T>(word, q, by);
+    if constexpr (FORM::VALUES == CODES_E2M1) return codes_e2m1<T>(word, q);
+    if constexpr (FORM::VALUES == CODES_E4M3) return codes_e4m3<T>(word, q % 2);
+    if constexpr (FORM::BITS == 4) return codes_four<T>(word, q, by);
     return codes_eight<T>(word, q % 2, by);
+}
+
+template <typename FORM>
+static __device__ __forceinline__ float few_scale(const codes_matrix &m, uint32_t bits)
+{
+    if constexpr (FORM::SIZE == 1) return codes_e8m0(bits & 0xff);
+    if constexpr (FORM::SIZE == 4) return msgl__codes_row_float(bits);
+    const float f16 = msgl__codes_row_half(bits & 0xffff), bf16 = msgl__codes_row_float(bits << 16);
+    return m.number == MSGL_NUMBER_F16 ? f16 : bf16;
 }
 
 // A step that has arrived in `slot`: the products of both rows with the activations at `in`,
 // scaled, in the first thread of each quad.
-template <typename T, int BITS, codes_values VALUES, bool WIDE>
-static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const few_lane &lane,
-                                                  uint32_t slot, uint32_t in)
+template <typename T, typename FORM>
+static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const few_lane<FORM> &lane,
+                                                  uint32_t slot, uint32_t in, uint32_t nothing)
 {
-    constexpr int PIECES = BITS == 4 ? 4 : 2;
+    constexpr int PIECES = FORM::BITS == 4 ? 4 : 2;
+    constexpr bool ON_OPERAND = SCALED<T, FORM::VALUES>;
     const uint4 codes[2] = {msgl__read_shared<uint4>(lane.codes + slot),
                             msgl__read_shared<uint4>(lane.codes + slot + 512)};
-    const few_in<BITS, WIDE> x(in, lane);
+    const few_in<FORM> x(in, nothing, lane);
     float scale[2] = {};
     uint32_t by[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t word = lane.words + slot + (uint32_t)i * 128;
         const uint32_t bits = msgl__read_shared<uint32_t>(word) >> lane.shift;
-        if constexpr (SCALED<T, VALUES>) {
+        if constexpr (ON_OPERAND) {
             by[i] = codes_e8m0_scale(bits & 0xff);
-            continue;
+        } else {
+            scale[i] = few_scale<FORM>(m, bits);
         }
-        scale[i] = VALUES == CODES_E2M1 ? codes_e8m0(bits & 0xff) : codes_number(m.number, bits);
-        if constexpr (VALUES == CODES_INTEGERS) {
+        if constexpr (FORM::VALUES == CODES_INTEGERS) {
             int zero = m.zero;
-            if (m.has_zeros) {
+            if constexpr (FORM::ZEROS) {
                 zero += (int8_t)(msgl__read_shared<uint32_t>(word + 256) >> lane.row % 4 * 8);
             }
-            by[i] = codes_zero<T, BITS>(zero);
+            by[i] = codes_zero<T, FORM::BITS>(zero);
         }
     }
     float sum[2][4] = {}; // two, as a product waits for the one that it adds to
@@ -220,14 +246,14 @@ static __device__ __forceinline__ float2 multiply(const codes_matrix &m, const f
             uint32_t a[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                a[i] = few_pair<T, BITS, VALUES>(codes[i % 2], p, 2 * h + i / 2, by[i % 2]);
+                a[i] = few_pair<T, FORM>(codes[i % 2], p, 2 * h + i / 2, by[i % 2]);
             }
             msgl__mma(sum[h], a, x.word(2 * h, p), x.word(2 * h + 1, p), T());
         }
     }
-    if constexpr (SCALED<T, VALUES>) {
+    if constexpr (ON_OPERAND) {
         return make_float2(sum[0][0] + sum[1][0], sum[0][2] + sum[1][2]);
-    } else if constexpr (WIDE) {
+    } else if constexpr (FORM::WIDE) {
         return make_float2((sum[0][0] + sum[1][0]) * scale[0], (sum[0][2] + sum[1][2]) * scale[1]);
     } else {
         // Threads 0 and 1 of a quad have the sums of the columns of two threads each, 2 and 3
@@ -273,24 +299,25 @@ static __device__ __forceinline__ void clear_sums(uint32_t sums, int tiles)
 //
 // Tile j of an assignment has rows 8 j to 8 j + 7 of its expert's gate and the same ones of up.
 
-template <typename T, int BITS, codes_values VALUES, bool WIDE>
+template <typename T, typename FORM>
 static __global__ void __launch_bounds__(THREADS, 2) few_up(const __grid_constant__ few_args g)
 {
     extern __shared__ __align__(16) unsigned char few_shared[];
     const uint32_t rings = msgl__shared_address(few_shared);
     const uint32_t sums = rings + WARPS * UP_SLOTS * SLOT_BYTES;
     const codes_matrix &m = g.up;
-    const int steps = steps_of(m), padded = steps * step_columns<BITS>();
+    const int steps = steps_of(m), padded = steps * FORM::COLUMNS;
     const int lane_id = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int n = g.rows * g.top_k, per = g.inter / 8, all = n * per;
-    const int begin = (int)((int64_t)all * (int)blockIdx.x / (int)gridDim.x);
-    const int tiles = (int)((int64_t)all * ((int)blockIdx.x + 1) / (int)gridDim.x) - begin;
+    const int share = all / (int)gridDim.x, longer = all - share * (int)gridDim.x;
+    const int begin = (int)blockIdx.x * share + min((int)blockIdx.x, longer);
+    const int tiles = share + ((int)blockIdx.x < longer);
     const uint32_t in = sums + (uint32_t)(tiles * TILE_SUMS * 4);
-    const few_lane lane(m, rings, UP_SLOTS);
-    few_item asked(begin, per);
-    asked.skip(steps, per, warp);
-    few_item used = asked;
+    const uint32_t nothing = in + (uint32_t)(g.rows * padded) * 2;
+    const few_lane<FORM> lane(m, rings, UP_SLOTS);
+    few_item asked(begin, per, steps), used = asked;
     clear_sums(sums, tiles);
+    if (threadIdx.x < NOTHING_BYTES / 4) msgl__write_shared(nothing + threadIdx.x * 4, 0.0f);
     msgl__pdl_wait();
     msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
     const int32_t source = lane_id < n ? __ldcg(g.source + lane_id) : 0;
@@ -299,10 +326,10 @@ static __global__ void __launch_bounds__(THREADS, 2) few_up(const __grid_constan
     const auto ask_next = [&](uint32_t slot) {
         const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.place & 31);
         if (asked.tile < tiles) {
-            ask<BITS>(m, lane, of, 8 * asked.j + lane.row, g.inter, asked.step, slot);
+            ask<FORM>(m, lane, of, 8 * asked.j, g.inter, asked.step, slot);
         }
         msgl__copy_async_commit();
-        asked.skip(steps, per, WARPS);
+        asked.next(steps, per);
     };
 #pragma unroll 1
     for (int i = 0; i < UP_SLOTS - 1; i++) ask_next((uint32_t)(i * SLOT_BYTES));
@@ -323,16 +350,16 @@ static __global__ void __launch_bounds__(THREADS, 2) few_up(const __grid_constan
     while (used.tile < tiles) {
         ask_next(slot == 0 ? (UP_SLOTS - 1) * SLOT_BYTES : slot - SLOT_BYTES);
         const int of_row = __shfl_sync(MSGL_FULL_MASK, row, used.place & 31);
-        const uint32_t x = in + (uint32_t)(of_row * padded + used.step * step_columns<BITS>()) * 2;
+        const uint32_t x = in + (uint32_t)(of_row * padded + used.step * FORM::COLUMNS) * 2;
         msgl__copy_async_wait<UP_SLOTS - 1>();
-        const float2 v = multiply<T, BITS, VALUES, WIDE>(m, lane, slot, x);
+        const float2 v = multiply<T, FORM>(m, lane, slot, x, nothing);
         if (lane.quad == 0) {
             const uint32_t at =
                 sums + (uint32_t)(used.tile * TILE_SUMS + warp * TILE + lane.row) * 4;
             msgl__write_shared(at, msgl__read_shared<float>(at) + v.x);
             msgl__write_shared(at + 32, msgl__read_shared<float>(at + 32) + v.y);
         }
-        used.skip(steps, per, WARPS);
+        used.next(steps, per);
         slot = slot == (UP_SLOTS - 1) * SLOT_BYTES ? 0 : slot + SLOT_BYTES;
     }
     msgl__copy_async_wait<0>();
@@ -355,18 +382,20 @@ static __global__ void __launch_bounds__(THREADS, 2) few_up(const __grid_constan
 // Block (j, row) makes outputs 16 j to 16 j + 15 of a row: steps of all its experts, one behind the
 // other.
 
-template <typename T, int BITS, codes_values VALUES, bool WIDE>
+template <typename T, typename FORM>
 static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_constant__ few_args g)
 {
     extern __shared__ __align__(16) unsigned char few_shared[];
     const uint32_t rings = msgl__shared_address(few_shared);
     const uint32_t sums = rings + WARPS * DOWN_SLOTS * SLOT_BYTES, in = sums + TILE_SUMS * 4;
     const codes_matrix &m = g.down;
-    const int steps = steps_of(m), padded = steps * step_columns<BITS>();
+    const int steps = steps_of(m), padded = steps * FORM::COLUMNS;
     const int lane_id = (int)threadIdx.x % 32, row = (int)blockIdx.y;
-    const few_lane lane(m, rings, DOWN_SLOTS);
-    const int first = (int)blockIdx.x * TILE + lane.row;
+    const few_lane<FORM> lane(m, rings, DOWN_SLOTS);
+    const uint32_t nothing = in + (uint32_t)(g.top_k * padded) * 2;
+    const int first = (int)blockIdx.x * TILE;
     msgl__pdl_trigger();
+    if (threadIdx.x < NOTHING_BYTES / 4) msgl__write_shared(nothing + threadIdx.x * 4, 0.0f);
     // Lane c's is choice c of the row: its expert and what that one counts.
     int32_t expert = 0;
     float weight = 0;
@@ -374,14 +403,12 @@ static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_const
         expert = __ldcg(g.ids + row * g.top_k + lane_id);
         weight = __ldcg(g.weights + row * g.top_k + lane_id);
     }
-    few_item asked(0, 1); // of which a place is a choice
-    asked.skip(steps, 1, (int)threadIdx.x / 32);
-    few_item used = asked;
+    few_item asked(0, 1, steps), used = asked; // of which a place is a choice
     const auto ask_next = [&](uint32_t slot) {
         const int32_t of = __shfl_sync(MSGL_FULL_MASK, expert, asked.place & 31);
-        if (asked.place < g.top_k) ask<BITS>(m, lane, of, first, 8, asked.step, slot);
+        if (asked.place < g.top_k) ask<FORM>(m, lane, of, first, 8, asked.step, slot);
         msgl__copy_async_commit();
-        asked.skip(steps, 1, WARPS);
+        asked.next(steps, 1);
     };
 #pragma unroll 1
     for (int i = 0; i < DOWN_SLOTS; i++) ask_next((uint32_t)(i * SLOT_BYTES));
@@ -404,13 +431,12 @@ static __global__ void __launch_bounds__(THREADS, 2) few_down(const __grid_const
     float2 sum = make_float2(0, 0);
 #pragma unroll 1
     while (used.place < g.top_k) {
-        const uint32_t x =
-            in + (uint32_t)(used.place * padded + used.step * step_columns<BITS>()) * 2;
+        const uint32_t x = in + (uint32_t)(used.place * padded + used.step * FORM::COLUMNS) * 2;
         const float by = __shfl_sync(MSGL_FULL_MASK, weight, used.place & 31);
         msgl__copy_async_wait<DOWN_SLOTS - 1>();
-        const float2 v = multiply<T, BITS, VALUES, WIDE>(m, lane, slot, x);
+        const float2 v = multiply<T, FORM>(m, lane, slot, x, nothing);
         sum.x = fmaf(v.x, by, sum.x), sum.y = fmaf(v.y, by, sum.y);
-        used.skip(steps, 1, WARPS);
+        used.next(steps, 1);
         ask_next(slot);
         slot = slot == (DOWN_SLOTS - 1) * SLOT_BYTES ? 0 : slot + SLOT_BYTES;
     }
@@ -485,21 +511,20 @@ bool msgl__codes_matrix_of(const msgl_weight *experts, int32_t num, codes_matrix
            w->k % 32 == 0;
 }
 
-template <typename T, int BITS, codes_values VALUES, bool WIDE>
-static bool launch(msgl_exec *x, few_args g)
+template <typename T, typename FORM> static bool launch(msgl_exec *x, few_args g)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    const size_t up_padded = (size_t)steps_of(g.up) * (size_t)step_columns<BITS>();
-    const size_t down_padded = (size_t)steps_of(g.down) * (size_t)step_columns<BITS>();
+    const size_t up_padded = (size_t)steps_of(g.up) * (size_t)FORM::COLUMNS;
+    const size_t down_padded = (size_t)steps_of(g.down) * (size_t)FORM::COLUMNS;
     const int all = g.rows * g.top_k * (g.inter / 8);
     const int tiles = (all + d->sm_count - 1) / d->sm_count;
     const size_t up_bytes = (size_t)WARPS * UP_SLOTS * SLOT_BYTES + (size_t)tiles * TILE_SUMS * 4 +
-                            (size_t)g.rows * up_padded * 2;
-    const size_t down_bytes =
-        (size_t)WARPS * DOWN_SLOTS * SLOT_BYTES + TILE_SUMS * 4 + (size_t)g.top_k * down_padded * 2;
-    constexpr auto up = few_up<T, BITS, VALUES, WIDE>, down = few_down<T, BITS, VALUES, WIDE>;
+                            (size_t)g.rows * up_padded * 2 + NOTHING_BYTES;
+    const size_t down_bytes = (size_t)WARPS * DOWN_SLOTS * SLOT_BYTES + TILE_SUMS * 4 +
+                              (size_t)g.top_k * down_padded * 2 + NOTHING_BYTES;
+    constexpr auto up = few_up<T, FORM>, down = few_down<T, FORM>;
     if (tiles > MAX_TILES || up_bytes > MAX_SHARED || down_bytes > MAX_SHARED) return false;
-    if (SCALED<T, VALUES>) {
+    if (SCALED<T, FORM::VALUES>) {
         g.up.factor *= (float)(1 << CODES_E8M0_BIAS);
         g.down.factor *= (float)(1 << CODES_E8M0_BIAS);
     }
@@ -512,22 +537,32 @@ static bool launch(msgl_exec *x, few_args g)
     return true;
 }
 
-// wide: all columns of a step share a scale.
-template <typename T, int BITS, codes_values VALUES>
+template <typename T, codes_values VALUES, int BITS, int SIZE, bool ZEROS>
 static bool launch_span(msgl_exec *x, const few_args &g)
 {
-    const bool wide =
-        1ll << g.up.shift >= step_columns<BITS>() && 1ll << g.down.shift >= step_columns<BITS>();
-    return wide || SCALED<T, VALUES> ? launch<T, BITS, VALUES, true>(x, g)
-                                     : launch<T, BITS, VALUES, SCALED<T, VALUES>>(x, g);
+    constexpr int COLUMNS = STEP_BYTES * 8 / BITS;
+    const bool wide = 1ll << g.up.shift >= COLUMNS && 1ll << g.down.shift >= COLUMNS;
+    if constexpr (SCALED<T, VALUES> || VALUES == CODES_E4M3 || SIZE == 4) {
+        return launch<T, few_form<BITS, VALUES, SIZE, ZEROS, true>>(x, g);
+    } else {
+        return wide ? launch<T, few_form<BITS, VALUES, SIZE, ZEROS, true>>(x, g)
+                    : launch<T, few_form<BITS, VALUES, SIZE, ZEROS, false>>(x, g);
+    }
+}
+
+template <typename T, codes_values VALUES> static bool launch_eight(msgl_exec *x, const few_args &g)
+{
+    return g.up.number == MSGL_NUMBER_F32 ? launch_span<T, VALUES, 8, 4, false>(x, g)
+                                          : launch_span<T, VALUES, 8, 2, false>(x, g);
 }
 
 template <typename T> static bool launch_form(msgl_exec *x, const few_args &g)
 {
-    if (g.up.values == CODES_E2M1) return launch_span<T, 4, CODES_E2M1>(x, g);
-    if (g.up.values == CODES_E4M3) return launch_span<T, 8, CODES_E4M3>(x, g);
-    return g.up.bits == 4 ? launch_span<T, 4, CODES_INTEGERS>(x, g)
-                          : launch_span<T, 8, CODES_INTEGERS>(x, g);
+    if (g.up.values == CODES_E2M1) return launch_span<T, CODES_E2M1, 4, 1, false>(x, g);
+    if (g.up.values == CODES_E4M3) return launch_eight<T, CODES_E4M3>(x, g);
+    if (g.up.bits == 8) return launch_eight<T, CODES_INTEGERS>(x, g);
+    return g.up.has_zeros ? launch_span<T, CODES_INTEGERS, 4, 2, true>(x, g)
+                          : launch_span<T, CODES_INTEGERS, 4, 2, false>(x, g);
 }
 
 bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
@@ -535,7 +570,8 @@ bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
     few_args g = {};
     if (!msgl__codes_matrix_of(c->gate_up, c->num_experts, &g.up) ||
         !msgl__codes_matrix_of(c->down, c->num_experts, &g.down) || g.up.bits != g.down.bits ||
-        g.up.values != g.down.values) {
+        g.up.values != g.down.values || g.up.has_zeros != g.down.has_zeros ||
+        g.up.number != g.down.number) {
         return false;
     }
     g.rows = c->rows;
