@@ -6,9 +6,11 @@
 //
 // A tile is 128 rows of W, the rows of the tensor cores' product, times up to 8, 16 or 32 rows of
 // an expert, its columns, so that every code is read once where experts have few rows each. Blocks
-// are persistent and three stand on a multiprocessor; a block's copies run ahead through a ring of
-// stages of 128 bytes of a row, which is never empty between tiles. Gate, biases and the order of
-// the results are done to the sums in registers.
+// are persistent and two stand on a multiprocessor; a block's copies run ahead through a ring of
+// stages of 128 bytes of a row, which is never empty between tiles. A warp has 32 rows of W, so
+// that what it reads of the activations serves many codes, and half of a stage's columns; the
+// halves' sums meet in shared memory. Gate, biases and the order of the results are done in
+// registers.
 //
 // Nothing is rounded but sums: codes are integers or floats that bf16 and f16 have, and a group's
 // sum in f32 is multiplied by its scale in f32. docs/decisions/053 has the figures.
