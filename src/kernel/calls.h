@@ -134,10 +134,12 @@ typedef struct msgl_router {
 } msgl_router;
 
 // A mixture's experts behind their choice: out[r, :] = (or, with accumulate, +=) sum over c < top_k
-// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c]; and, with shared_up, of
-// the expert of all tokens with weight 1.
+// of weights[r, c] * down(activation(gate in[r]) * up in[r]) of expert ids[r, c], each product with
+// its bias; and, with shared_up, of the expert of all tokens with weight 1, which has none.
 typedef struct msgl_experts_call {
     const msgl_weight *gate_up, *down; // [num_experts], host arrays
+    msgl_activation activation;
+    const float *gate_up_bias, *down_bias; // [num_experts, rows of the weights], or NULL
     int32_t num_experts, top_k, rows;
     const void *in;        // [rows, hidden], dense, as out
     const int32_t *ids;    // [rows, top_k]

@@ -129,6 +129,9 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                     .inputs_ready = true};
     const msgl_experts_call few = {.gate_up = e->gate_up,
                                    .down = e->down,
+                                   .activation = e->activation,
+                                   .gate_up_bias = e->gate_up_bias,
+                                   .down_bias = e->down_bias,
                                    .num_experts = e->num_experts,
                                    .top_k = e->router.top_k,
                                    .rows = c->rows,
@@ -143,7 +146,6 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .shared_down = along ? shared->down : NULL,
                                    .shared_act = along ? shared->act : NULL};
     const bool all = e->own == e->num_experts;
-    const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL && all;
     choose(x, k, c, &b);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
     if (!all) {
@@ -151,7 +153,7 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
     if (shared != NULL && !along) shared->begin(shared->ctx);
-    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
+    if (all && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
     if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);

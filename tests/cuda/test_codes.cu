@@ -396,9 +396,9 @@ static bool check_form(gpu *g, family *f, const msgl_blocks *b, bool quick, uint
 
 static void check_codes(gpu *g, family *f, bool quick, uint64_t *seed)
 {
-    static const char *const FORMS[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1",
-                                        "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
-    enum { PACKED = 15 }; // of code_forms
+    static const char *const FORMS[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+                                        "Q4_K", "Q5_K", "Q6_K", "MXFP4"};
+    enum { PACKED = 18 }; // of code_forms
     int packed = 0;
     if (g->device->capability != 90) return;
     for (const char *name : FORMS) {
@@ -410,6 +410,7 @@ static void check_codes(gpu *g, family *f, bool quick, uint64_t *seed)
         packed += check_form(g, f, &form.blocks, quick, seed);
     }
     expect(f, packed == PACKED, "packed forms with a kernel");
+    expect(f, check_form(g, f, msgl__blocks_of_ggml("MXFP4"), quick, seed), "MXFP4");
 }
 
 // A product that adds leaves the norm's half for the one behind, which takes it.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights that are expanded before products: values to the bit of every form of codes, of int8 and
-// of parts; rows that are looked up; and products of experts in them against f64. What is not to be
-// written or read is NaN before. cuda_expand [--seed N] [--quick].
+// of parts; rows that are looked up; and products of experts in them, some of which have kernels
+// that expand nothing, against f64. What is not to be written or read is NaN before. cuda_expand
+// [--seed N] [--quick].
+#include "cuda/gemm/experts_codes.cuh"
 #include "tests/cuda/codes_case.cuh"
 
 enum { MAX_WEIGHTS = 4 };
@@ -215,7 +217,8 @@ struct grouped_case {
     msgl_dtype act;
     int experts, rows, n, k, top_k; // top_k > 0: rows by index
     bool gated, to, clamped, bias, uneven;
-    int kind; // of weights: see formats_of
+    int kind;   // of weights: see formats_of
+    bool exact; // products are made of the codes, and no value is rounded
 };
 
 // Formats of an expert and how its rows are divided.
@@ -235,7 +238,7 @@ static void formats_of(const grouped_case *c, const msgl_wformat *codes, const m
     }
 }
 
-// The product of row i with feature j, and the sum of its terms' sizes.
+// The product of row i with feature j, and the sum of its terms' sizes. act: of the values.
 static double dot(const array *in, int row, const float *w, int k, msgl_dtype act, double *size)
 {
     double sum = 0;
@@ -259,15 +262,16 @@ static double gated_of(const grouped_case *c, double gate, double up)
 static double wanted(const grouped_case *c, const array *in, int row, const test_weight *w,
                      const float *bias, int j, double *off)
 {
-    const double step = dtype_error(c->act), sums = 0x1p-20;
+    const double step = dtype_error(c->act), sums = c->exact ? 0x1p-19 : 0x1p-20;
+    const msgl_dtype values = c->exact ? MSGL_F32 : c->act;
     double size, size_up;
-    double v = dot(in, row, w->row(j), c->k, c->act, &size) + (bias != NULL ? bias[j] : 0);
+    double v = dot(in, row, w->row(j), c->k, values, &size) + (bias != NULL ? bias[j] : 0);
     if (!c->gated) {
         *off = fabs(v) * step + size * (sums + (bias != NULL ? step : 0));
         return v;
     }
     const int half = c->n / 2;
-    const double up = dot(in, row, w->row(half + j), c->k, c->act, &size_up) +
+    const double up = dot(in, row, w->row(half + j), c->k, values, &size_up) +
                       (bias != NULL ? bias[half + j] : 0);
     const bool apart = c->clamped || bias != NULL; // products are rounded before the gate
     const double more = apart ? 2 * step : 0, slope = 1.2;
@@ -277,8 +281,8 @@ static double wanted(const grouped_case *c, const array *in, int row, const test
     return out;
 }
 
-static void check_grouped(bench_exec *e, family *f, const grouped_case *c,
-                          const msgl_wformat *codes, uint64_t *seed)
+static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_wformat *codes,
+                          uint64_t *seed)
 {
     const msgl_wformat int8 = format_of_int8(), plain = format_of_dtype(c->act);
     std::vector<const msgl_wformat *> formats;
@@ -286,6 +290,9 @@ static void check_grouped(bench_exec *e, family *f, const grouped_case *c,
     weights w = {};
     formats_of(c, codes, &int8, &plain, &formats, &ns);
     weights_make(&w, formats, ns, c->k, c->experts, c->uneven, seed);
+    codes_matrix m;
+    c->exact = c->act != MSGL_F32 && msgl__codes_matrix_of(w.list.data(), c->experts, &m) &&
+               (!c->gated || c->n % 32 == 0);
     // Some experts have no rows, one has many.
     std::vector<int32_t> offsets((size_t)c->experts + 1), from((size_t)c->rows), to = from;
     std::vector<int32_t> expert_of((size_t)c->rows);

@@ -423,9 +423,20 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
             }
         }
         ints[s] = ints_upload(ids[s], 2 * (size_t)n);
-        c[s] = {w,           w + experts, experts,    top_k,
-                rows,        in[s].dev,   ints[s],    (float *)weights[s].dev,
-                ints[s] + n, act.dev,     accumulate, out[s].dev};
+        c[s] = {};
+        c[s].gate_up = w;
+        c[s].down = w + experts;
+        c[s].activation = MSGL_SILU;
+        c[s].num_experts = experts;
+        c[s].top_k = top_k;
+        c[s].rows = rows;
+        c[s].in = in[s].dev;
+        c[s].ids = ints[s];
+        c[s].weights = (float *)weights[s].dev;
+        c[s].source = ints[s] + n;
+        c[s].act = act.dev;
+        c[s].accumulate = accumulate;
+        c[s].out = out[s].dev;
         c[s].shared_up = shared > 0 ? &both[0] : NULL;
         c[s].shared_down = shared > 0 ? &both[1] : NULL;
         c[s].shared_act = shared_act.dev;

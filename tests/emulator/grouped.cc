@@ -10,6 +10,8 @@ enum { BYTES = 227 * 1024 };
 
 // Dynamic shared memory: an array for each name that kernels declare it by.
 alignas(128) thread_local unsigned char shared[BYTES];
+alignas(128) thread_local unsigned char few_shared[BYTES];
+alignas(128) thread_local unsigned char coded_shared[BYTES];
 alignas(16) thread_local int32_t first[BYTES / sizeof(int32_t)];
 alignas(16) thread_local int32_t at[BYTES / sizeof(int32_t)];
 alignas(16) thread_local int32_t count[BYTES / sizeof(int32_t)];

@@ -52,6 +52,24 @@ bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out)
     return true;
 }
 
+bool msgl__codes_row_is_e2m1(const msgl_codes_row *l)
+{
+    static const float doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    if (l->bits != 4 || !l->looked_up) return false;
+    for (int i = 0; i < 16; i++) {
+        if (l->book[i] != doubled[i]) return false;
+    }
+    return true;
+}
+
+float msgl__codes_row_factor(const msgl_codes_row *l)
+{
+    float factor = l->factor == 0 ? 1 : l->divided ? 1 / l->factor : l->factor;
+    if (msgl__codes_row_is_e2m1(l)) factor *= 2;
+    if (l->number == MSGL_NUMBER_E8M0_HALF) factor /= 2;
+    return factor;
+}
+
 // Four bytes, each with a byte of zeros above it.
 static uint64_t spread(uint32_t bytes)
 {

@@ -74,6 +74,12 @@ static inline size_t msgl__codes_rows_bytes(const msgl_codes_row *l, size_t n)
 {
     return (n * (l->codes + l->scales) + 15) / 16 * 16;
 }
+// Whether codes are e2m1's, each with twice its value in the book: OCP Microscaling Formats v1.0,
+// 5.3.3.
+bool msgl__codes_row_is_e2m1(const msgl_codes_row *l);
+// What kernels multiply scales by: the form's factor, and for e2m1 as it is, and for numbers that
+// are half of others, a power of two.
+float msgl__codes_row_factor(const msgl_codes_row *l);
 // A row of a file's blocks to `row`, which is written once from front to back in a few streams and
 // not read: it may be memory that is slow otherwise.
 void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const uint8_t *src,

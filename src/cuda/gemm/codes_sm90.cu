@@ -86,6 +86,11 @@ static bool has_kernel(const msgl_codes_row *l)
 {
     const bool number = l->number == MSGL_NUMBER_F16 || l->number == MSGL_NUMBER_BF16 ||
                         (l->number == MSGL_NUMBER_F32 && l->span >= 128);
+    if (msgl__codes_row_is_e2m1(l)) { // MXFP4 and NVFP4
+        return l->scaling == MSGL_SCALING_ONE && l->offset == MSGL_OFFSET_NONE &&
+               l->span == (l->number == MSGL_NUMBER_E4M3 ? 16 : 32) &&
+               msgl__codes_row_size(l->number) == 1;
+    }
     if (l->looked_up || l->e4m3) return false;
     if (l->scaling == MSGL_SCALING_I8) return l->bits == 6 && l->group == 16;
     if (l->scaling == MSGL_SCALING_U8) return l->bits == 4 || l->bits == 5;
@@ -264,7 +269,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     const int columns = CODES_STEP * codes_stage_steps(a.tokens, a.l.bits);
     g->line.stages = (w->k + columns - 1) / columns;
     g->column_tiles = (c->m + a.tokens - 1) / a.tokens;
-    g->factor = a.l.factor == 0 ? 1 : a.l.divided ? 1 / a.l.factor : a.l.factor;
+    g->factor = msgl__codes_row_factor(&a.l);
     g->shift = shift_of(&a.l);
     g->bias = c->bias != NULL ? c->bias + first : NULL;
     g->gated = gated;

@@ -10,6 +10,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/expand.h"
+#include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/grouped.cuh"
 #include "cuda/gemm/grouped_sm90.cuh"
@@ -412,6 +413,7 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
 
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 {
+    if (c->rows == 0 || x->status != 0 || msgl__cuda_grouped_codes(x, c)) return;
     if (!has_more(c)) {
         run_product(x, c);
         return;

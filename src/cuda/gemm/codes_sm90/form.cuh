@@ -6,8 +6,8 @@
 #ifndef MSGL_CUDA_GEMM_CODES_SM90_FORM_CUH
 #define MSGL_CUDA_GEMM_CODES_SM90_FORM_CUH
 
+#include "cuda/gemm/codes_pair.cuh"
 #include "cuda/gemm/codes_sm90/call.cuh"
-#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
 
 enum {
@@ -17,10 +17,11 @@ enum {
 
 // What scales a group's sums, with d, dmin, c and e of quant/codes.h.
 typedef enum codes_kind {
-    CODES_ONE, // one level: d, and possibly a zero point that is an integer
-    CODES_MIN, // one level: d, and dmin: what is added, or a zero point that is none
-    CODES_I8,  // d c
-    CODES_U8,  // d c, - dmin e
+    CODES_ONE,  // one level: d, and possibly a zero point that is an integer
+    CODES_MIN,  // one level: d, and dmin: what is added, or a zero point that is none
+    CODES_I8,   // d c
+    CODES_U8,   // d c, - dmin e
+    CODES_BYTE, // one level: d of a byte, e8m0 or e4m3, of codes that are e2m1
 } codes_kind;
 
 // A kernel's form. SPAN: columns of a step that share a scale.
@@ -35,7 +36,7 @@ template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
     // Arrays of scales, in codes_row.h's order: d and dmin or zero points; of two levels d, dmin if
     // there is one, c and as many e.
     static constexpr bool TWO = KIND == CODES_I8 || KIND == CODES_U8;
-    static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : 2;
+    static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : KIND == CODES_BYTE ? 1 : 2;
     // Elements of a row that a step reads: of two levels it has one d.
     static __host__ __device__ constexpr int count_of(int array)
     {
@@ -44,10 +45,10 @@ template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
     // Room for an element of an array; a number of f32 is one for all of a step.
     static __host__ __device__ constexpr int size_of(int array)
     {
-        return TWO                               ? (array >= ARRAYS / 2 ? 1 : 2)
-               : array == 1 && KIND == CODES_ONE ? 1
-               : GROUPS == 1                     ? 4
-                                                 : 2;
+        return TWO ? (array >= ARRAYS / 2 ? 1 : 2)
+               : KIND == CODES_BYTE || (array == 1 && KIND == CODES_ONE) ? 1
+               : GROUPS == 1                                             ? 4
+                                                                         : 2;
     }
     // Where an array is behind the step's others, of `rows` rows.
     static __host__ __device__ constexpr int array_at(int array, int rows)
@@ -86,6 +87,10 @@ template <typename FORM> struct codes_scales {
             row += ROWS * (GROUPS > 1 ? step * GROUPS : shift == 0 ? step : 0);
 #pragma unroll
             for (int g = 0; g < GROUPS; g++) {
+                if constexpr (FORM::KIND == CODES_BYTE) {
+                    d[g] = read<1>(at, row + g * ROWS);
+                    continue;
+                }
                 d[g] = wide ? read<4>(at, row) : read<2>(at, row + g * ROWS);
                 if (E == 1) {
                     dmin[g] = ZEROS && l.offset == MSGL_OFFSET_ZERO
@@ -110,25 +115,16 @@ template <typename FORM> struct codes_scales {
     }
 };
 
-static __device__ __forceinline__ float half_to_float(uint32_t bits)
-{
-    return __half2float(__ushort_as_half((unsigned short)bits));
-}
-
-static __device__ __forceinline__ float number_of(msgl_number type, uint32_t bits)
-{
-    if (type == MSGL_NUMBER_F16) return half_to_float(bits);
-    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
-}
-
 // What a group's sum is multiplied by. factor: what all scales are multiplied by.
 template <typename FORM>
 static __device__ __forceinline__ float group_scale(const msgl_codes_row &l, float factor,
                                                     const codes_scales<FORM> &v, int g)
 {
-    if constexpr (!FORM::TWO) return number_of(l.number, v.d[g]) * factor;
-    if constexpr (FORM::KIND == CODES_I8) return half_to_float(v.d[0]) * (float)(int8_t)v.c[g];
-    return half_to_float(v.d[0]) * (float)v.c[g];
+    if constexpr (FORM::KIND == CODES_BYTE) return codes_byte(l.number, v.d[g]) * factor;
+    if constexpr (!FORM::TWO) return codes_number(l.number, v.d[g]) * factor;
+    if constexpr (FORM::KIND == CODES_I8)
+        return msgl__codes_row_half(v.d[0]) * (float)(int8_t)v.c[g];
+    return msgl__codes_row_half(v.d[0]) * (float)v.c[g];
 }
 
 // What the sum of the group's activations is multiplied by, in forms with an OFFSET.
@@ -136,53 +132,12 @@ template <typename FORM>
 static __device__ __forceinline__ float
 group_offset(const msgl_codes_row &l, const codes_scales<FORM> &v, int g, float scale)
 {
-    if constexpr (FORM::KIND == CODES_U8) return half_to_float(v.dmin[0]) * -(float)v.e[g];
-    const float dmin = number_of(l.number, v.dmin[g]);
+    if constexpr (FORM::KIND == CODES_U8) return msgl__codes_row_half(v.dmin[0]) * -(float)v.e[g];
+    const float dmin = codes_number(l.number, v.dmin[g]);
     return l.offset == MSGL_OFFSET_MIN ? dmin : -scale * dmin;
 }
 
 // --- operands -----------------------------------------------------------------------------------
-//
-// A float of the type whose lowest bits are a code is 2^7 (bf16) or 2^10 (f16) more than the code:
-// one logical operation for a pair, and a subtraction, which is exact.
-
-static __device__ __forceinline__ uint32_t subtract_two(uint32_t a, uint32_t b, __nv_bfloat16)
-{
-    const __nv_bfloat162 v = __hsub2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
-    return *(const uint32_t *)&v;
-}
-
-static __device__ __forceinline__ uint32_t subtract_two(uint32_t a, uint32_t b, __half)
-{
-    const __half2 v = __hsub2(*(const __half2 *)&a, *(const __half2 *)&b);
-    return *(const uint32_t *)&v;
-}
-
-template <typename T> struct codes_magic;
-template <> struct codes_magic<__nv_bfloat16> {
-    static constexpr uint32_t BITS = 0x43004300;
-    static constexpr float VALUE = 128;
-};
-template <> struct codes_magic<__half> {
-    static constexpr uint32_t BITS = 0x64006400;
-    static constexpr float VALUE = 1024;
-};
-
-// (a & MASK) | b as one operation; of C's two the compiler makes two where b is known to it.
-template <uint32_t MASK> static __device__ __forceinline__ uint32_t mask_or(uint32_t a, uint32_t b)
-{
-    uint32_t v;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(a), "n"(MASK), "r"(b));
-    return v;
-}
-
-// (a & MASK) ^ b.
-template <uint32_t MASK> static __device__ __forceinline__ uint32_t mask_xor(uint32_t a, uint32_t b)
-{
-    uint32_t v;
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(v) : "r"(a), "n"(MASK), "r"(b));
-    return v;
-}
 
 // What pair() subtracts: the codes' zero point, 0 in forms with an OFFSET.
 template <typename T, typename FORM>
@@ -194,11 +149,7 @@ static __device__ __forceinline__ uint32_t group_zero(const msgl_codes_row &l,
     if constexpr (FORM::KIND == CODES_ONE) {
         zero += (int8_t)v.dmin[g];
     }
-    // Of 8 bits 128 are gone before: bf16 has integers up to 256.
-    if constexpr (FORM::BITS == 8) {
-        return msgl__pack_two((float)(zero - 128), (float)(zero - 128), T());
-    }
-    return codes_magic<T>::BITS + (uint32_t)zero * 0x00010001u;
+    return codes_zero<T, FORM::BITS>(zero);
 }
 
 // Pair q of a part: low and high are the thread's pieces of it (codes_row.h), those of less than 16
@@ -207,27 +158,19 @@ template <typename T, typename FORM>
 static __device__ __forceinline__ uint32_t pair(const uint32_t (&low)[FORM::WORDS], uint32_t high,
                                                 const int q, uint32_t zero)
 {
-    constexpr uint32_t ONES = 0x00010001, MAGIC = codes_magic<T>::BITS;
-    if constexpr (FORM::BITS == 8) {
-        const uint32_t v = low[q / 2] >> q % 2 * 8;
-        if constexpr (codes_magic<T>::VALUE == 128) {
-            // 128 + the lower seven bits, less 256, or less 128 where the eighth is set.
-            const uint32_t seven = mask_or<0x7f * ONES>(v, MAGIC);
-            const uint32_t eighth = mask_xor<0x80 * ONES>(v, MAGIC ^ 0x80 * ONES);
-            return subtract_two(subtract_two(seven, eighth, T()), zero, T());
-        } else {
-            const uint32_t middle = MAGIC + 128 * ONES;
-            const uint32_t code = mask_or<0xff * ONES>(v, MAGIC);
-            return subtract_two(subtract_two(code, middle, T()), zero, T());
-        }
+    if constexpr (FORM::KIND == CODES_BYTE) {
+        return codes_e2m1<T>(low[0], q);
+    } else if constexpr (FORM::BITS == 8) {
+        return codes_eight<T>(low[q / 2], q % 2, zero);
+    } else if constexpr (FORM::HIGH == 0) {
+        return codes_four<T>(low[0], q, zero);
     } else {
-        uint32_t v = mask_or<((1u << FORM::LOW) - 1) * ONES>(low[0] >> FORM::LOW * q, MAGIC);
-        if constexpr (FORM::HIGH > 0) {
-            constexpr uint32_t MASK = (((1u << FORM::HIGH) - 1) << FORM::LOW) * ONES;
-            const int left = FORM::LOW - FORM::HIGH * q;
-            v = mask_or<MASK>(left >= 0 ? high << left : high >> -left, v);
-        }
-        return subtract_two(v, zero, T());
+        constexpr uint32_t MASK = (((1u << FORM::HIGH) - 1) << FORM::LOW) * CODES_ONES;
+        constexpr uint32_t LOW = ((1u << FORM::LOW) - 1) * CODES_ONES;
+        const int left = FORM::LOW - FORM::HIGH * q;
+        const uint32_t v = msgl__mask_or<LOW>(low[0] >> FORM::LOW * q, codes_magic<T>::BITS);
+        return msgl__subtract_two(msgl__mask_or<MASK>(left >= 0 ? high << left : high >> -left, v),
+                                  zero, T());
     }
 }
 
