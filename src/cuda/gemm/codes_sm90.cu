@@ -108,6 +108,7 @@ static bool has_kernel(const msgl_codes_row *l)
 static int most_rows(const msgl_codes_row *l)
 {
     if (has_offset(l)) return 128;
+    if (msgl__codes_row_is_e2m1(l)) return 256;
     if (l->scaling == MSGL_SCALING_I8) return 384;
     return l->span >= 128 && l->bits == 4 ? MSGL_CODES_SM90_ROWS : 512;
 }
