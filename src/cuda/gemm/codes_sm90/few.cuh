@@ -10,10 +10,10 @@
 
 // Chains of sums, since a product waits for the one in front that adds to the same ones; of f16,
 // which cannot be divided by 16 before, also where the second ones are 16 times too large.
-template <typename T, typename FORM, int N> struct codes_chains {
+template <typename T, typename FORM> struct codes_chains {
     static constexpr int PER_GROUP = FORM::SPAN / 16; // products of 16 columns
     static constexpr bool APART = raw_odd<FORM>() && !codes_raw<T>::SCALED;
-    static constexpr int CHAINS = APART || (PER_GROUP >= 4 && N <= 16) ? 2 : 1;
+    static constexpr int CHAINS = APART || PER_GROUP >= 4 ? 2 : 1;
 };
 
 // What sums are multiplied by at last, with the factor of all scales where nothing else is added.
@@ -21,6 +21,7 @@ template <typename T, typename FORM, int N>
 static __device__ __forceinline__ float few_factor(const codes_args &g)
 {
     if (!codes_shape<FORM, N>::BY_WARP) return 1;
+    if (!raw_integers<FORM>()) return g.factor;
     return FORM::KIND == CODES_MIN ? codes_raw<T>::BACK : codes_raw<T>::BACK * g.factor;
 }
 
@@ -33,7 +34,7 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
               const codes_place<FORM, N> &at)
 {
     typedef codes_shape<FORM, N> shape;
-    typedef codes_chains<T, FORM, N> chains;
+    typedef codes_chains<T, FORM> chains;
     constexpr int PER_GROUP = chains::PER_GROUP, CHAINS = chains::CHAINS;
     float sum[CHAINS][N / 2], in_sum[N / 4];
     uint32_t b[N / 8][4];
@@ -56,8 +57,11 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
             }
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
-                const float2 v = msgl__read_shared<float2>(at.sums + lane.sums +
-                                                           (uint32_t)((group * N + j * 8) * 4));
+                float2 v = make_float2(0, 0);
+                if constexpr (shape::PREPARERS > 0) {
+                    v = msgl__read_shared<float2>(at.sums + lane.sums +
+                                                  (uint32_t)((group * N + j * 8) * 4));
+                }
                 in_sum[2 * j] = v.x, in_sum[2 * j + 1] = v.y;
             }
 #pragma unroll
@@ -67,10 +71,10 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
             }
         }
         const int first = raw_order<FORM>(2 * i), second = raw_order<FORM>(2 * i + 1);
-        const uint32_t a[4] = {raw_pair<FORM>(w.low[0][p], w.high[0][p], first),
-                               raw_pair<FORM>(w.low[1][p], w.high[1][p], first),
-                               raw_pair<FORM>(w.low[0][p], w.high[0][p], second),
-                               raw_pair<FORM>(w.low[1][p], w.high[1][p], second)};
+        const uint32_t a[4] = {raw_pair<T, FORM>(w.low[0][p], w.high[0][p], first),
+                               raw_pair<T, FORM>(w.low[1][p], w.high[1][p], first),
+                               raw_pair<T, FORM>(w.low[0][p], w.high[0][p], second),
+                               raw_pair<T, FORM>(w.low[1][p], w.high[1][p], second)};
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
             msgl__mma(sum[i % CHAINS] + 4 * j, a, b[j][2 * i], b[j][2 * i + 1], T());
@@ -104,7 +108,7 @@ multiply_few(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
              const codes_lane<FORM, N> &lane, codes_ring &r, int n)
 {
     typedef codes_shape<FORM, N> shape;
-    constexpr int AT_ONCE = N <= 16 && FORM::GROUPS == 1 ? shape::STEPS : 1;
+    constexpr int AT_ONCE = FORM::GROUPS == 1 ? shape::STEPS : 1;
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
@@ -118,7 +122,9 @@ multiply_few(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
 #pragma unroll
                 for (int p = 0; p < CODES_PARTS; p++) w[i].load_part(lane, at, p);
             }
-            if (first == 0) msgl__mbarrier_wait(r.ready + r.slot * 8, r.phase);
+            if (shape::PREPARERS > 0 && first == 0) {
+                msgl__mbarrier_wait(r.ready + r.slot * 8, r.phase);
+            }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 const codes_place<FORM, N> at(stage, first + i);
