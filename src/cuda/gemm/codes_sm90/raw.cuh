@@ -59,7 +59,7 @@ static __device__ __forceinline__ uint32_t raw_pair(const uint32_t (&low)[FORM::
         constexpr uint32_t MASK = (((1u << FORM::HIGH) - 1) << FORM::LOW) * ONES;
         const int left = FORM::LOW - FORM::HIGH * q;
         const uint32_t v = low[0] >> FORM::LOW * q & ((1u << FORM::LOW) - 1) * ONES;
-        return mask_or<MASK>(left >= 0 ? high << left : high >> -left, v);
+        return msgl__mask_or<MASK>(left >= 0 ? high << left : high >> -left, v);
     }
 }
 
