@@ -6,9 +6,9 @@
 //
 // A tile is 128 rows of W, the rows of the tensor cores' product, times up to 8, 16 or 32 rows of
 // an expert, its columns, so that every code is read once where experts have few rows each. Blocks
-// are persistent and two stand on a multiprocessor; a block's copies run ahead through a ring of
-// stages of 128 bytes of a row, which is never empty between tiles. A warp has 32 rows of W, so
-// that what it reads of the activations serves many codes, and half of a stage's columns; the
+// are persistent and two or three stand on a multiprocessor; a block's copies run ahead through a
+// ring of stages of 128 bytes of a row, which is never empty between tiles. A warp has 32 rows of
+// W, so that what it reads of the activations serves many codes, and half of a stage's columns; the
 // halves' sums meet in shared memory. Gate, biases and the order of the results are done in
 // registers.
 //
@@ -35,8 +35,6 @@ enum {
     AT_ONCE = THREADS / CHUNKS, // rows of a tile that all threads copy at once
     W_BYTES = ROWS * ROW_BYTES,
     PART = 32, // columns that a thread takes at a time
-    BLOCKS = 2,
-    BLOCK_BYTES = 111 << 10,
     MAX_STAGES = 8,
     MAX_EXPERTS = 512,
     // Rows of an expert on average. Beyond them it is faster to expand once than to read codes
@@ -69,6 +67,8 @@ template <int BITS_, int SPAN_, codes_values VALUES_, int SIZE_, bool ZEROS_> st
 // A stage: codes, then activations, scales and zero points. N: rows of in.
 template <typename FORM, int N> struct coded_shape {
     static constexpr int IN_AT = W_BYTES, SCALES_AT = IN_AT + N * FORM::IN_PITCH;
+    // Of a multiprocessor, and what each may have of its shared memory.
+    static constexpr int BLOCKS = N == 8 ? 3 : 2, BLOCK_BYTES = (N == 8 ? 73 : 111) << 10;
     // Sums of the second half's warps.
     static constexpr int SUMS_BYTES = N * ROWS * 4;
     static constexpr int ELEMENTS = FORM::GROUPS * ROWS;
@@ -438,7 +438,7 @@ static __device__ __forceinline__ void multiply_rows(const coded_args &a,
 }
 
 template <typename T, typename FORM, int N>
-static __global__ void __launch_bounds__(THREADS, BLOCKS)
+static __global__ void __launch_bounds__(THREADS, (coded_shape<FORM, N>::BLOCKS))
     grouped_codes(const __grid_constant__ coded_args a)
 {
     typedef coded_shape<FORM, N> shape;
@@ -508,7 +508,7 @@ static bool launch(msgl_exec *x, coded_args a, int32_t rows)
     // Every expert may have a tile that is not full.
     int64_t tiles = rows / N + (rows < a.g.num_experts ? rows : a.g.num_experts);
     tiles *= a.g.column_tiles;
-    const int64_t most = (int64_t)BLOCKS * d->sm_count;
+    const int64_t most = (int64_t)shape::BLOCKS * d->sm_count;
     const dim3 grid((unsigned)(tiles < most ? tiles : most));
     const size_t bytes = (size_t)(shape::STAGES * shape::BYTES + shape::SUMS_BYTES) +
                          msgl__tiles_bytes(a.g.num_experts);
