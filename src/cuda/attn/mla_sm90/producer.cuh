@@ -27,13 +27,14 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     const int row_tile, lane, quarter;
     const int chunk, chunks; // the quarter's
     msgl_mla_phases phases;  // of the stages; bit 2: of q
-    const int32_t *row;      // of the table
+    msgl_page_row row;       // of the table
     int32_t len;
 
-    // What a lane knows of a tile: the first slot of box `lane`; GATHER: the slots of rows `lane`
-    // and `lane + 32`. -1: no key is there.
+    // What a lane knows of a tile: the page of box `lane`; GATHER: the pages of rows `lane` and
+    // `lane + 32`. -1: no key is there.
     struct found {
-        int32_t slot[GATHER ? 2 : 1];
+        int tile;
+        int32_t page[GATHER ? 2 : 1];
     };
 
     __device__ __forceinline__ msgl_mla_producer(const msgl_mla_params &params, msgl_mla_smem &smem,
@@ -73,21 +74,29 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         msgl__copy_async_arrive(bar);
     }
 
-    __device__ __forceinline__ int32_t slot_of(int32_t key) const
+    __device__ __forceinline__ int32_t page_of(int32_t key) const
     {
-        return key < len ? row[key & ~p.page_mask] + (key & p.page_mask) : -1;
+        return key < len ? row.page(key) : -1;
+    }
+
+    // The first slot of box `lane`, or of row `lane + 32 i`; -1: no key is there.
+    __device__ __forceinline__ int32_t slot_of(const found &f, int i) const
+    {
+        const int at = GATHER ? lane + i * MSGL_MLA_GATHER_ROWS : lane << p.box_shift;
+        return f.page[i] < 0 ? -1 : row.slot(f.page[i], f.tile * MSGL_MLA_TILE + at);
     }
 
     __device__ __forceinline__ found look_up(int tile) const
     {
         const int32_t first = tile * MSGL_MLA_TILE;
         found f;
+        f.tile = tile;
         if constexpr (GATHER) {
-            f.slot[0] = slot_of(first + lane);
-            f.slot[1] = slot_of(first + lane + MSGL_MLA_GATHER_ROWS);
+            f.page[0] = page_of(first + lane);
+            f.page[1] = page_of(first + lane + MSGL_MLA_GATHER_ROWS);
         } else {
             const int32_t at = lane << p.box_shift;
-            f.slot[0] = at < MSGL_MLA_TILE ? slot_of(first + at) : -1;
+            f.page[0] = at < MSGL_MLA_TILE ? page_of(first + at) : -1;
         }
         return f;
     }
@@ -145,10 +154,10 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
                                                  const found &f)
     {
         if constexpr (GATHER) {
-            load_rows(to, stride, bar, f.slot[0]);
-            load_rows(to + MSGL_MLA_GATHER_ROWS * ROW, stride, bar, f.slot[1]);
+            load_rows(to, stride, bar, slot_of(f, 0));
+            load_rows(to + MSGL_MLA_GATHER_ROWS * ROW, stride, bar, slot_of(f, 1));
         } else {
-            load_boxes(to, stride, bar, f.slot[0]);
+            load_boxes(to, stride, bar, slot_of(f, 0));
         }
     }
 
@@ -221,7 +230,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     __device__ __forceinline__ void prefetch(const found &f) const
     {
         const int r = (int)msgl__cluster_rank() * 32 + lane;
-        const int32_t first = __shfl_sync(0xffffffff, f.slot[0], r >> p.box_shift);
+        const int32_t first = __shfl_sync(0xffffffff, slot_of(f, 0), r >> p.box_shift);
         if (first < 0) return;
         const int64_t slot = first + (r & (p.box_rows - 1));
         const char *from = p.kv + (slot * MSGL_MLA_CHUNKS + chunk) * ROW;
@@ -232,7 +241,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     // before this one has ended.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
-        row = p.table + (size_t)it.unit.table_row * p.table_stride;
+        row = msgl__page_row(p, it.unit.table_row);
         len = it.unit.len;
         found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
         const int ahead = E4M3 && p.codes_in_q ? 1 : 0; // tiles whose codes are asked for early

@@ -83,7 +83,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
     // As msgl_mla_producer::load.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
-        this->row = this->p.table + (size_t)it.unit.table_row * this->p.table_stride;
+        this->row = msgl__page_row(this->p, it.unit.table_row);
         this->len = it.unit.len;
         auto now = this->look_up(it.begin), next = this->look_up(it.begin + 1);
         bool wait = first, has_q = false;
