@@ -46,6 +46,8 @@ bool msgl__cuda_run_product(msgl_exec *x, int kernel, const msgl_linear_call *c,
 bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out);
 // The gate of a gated call, whose product is dense [m, n], to its output.
 void msgl__cuda_gate_product(msgl_exec *x, const msgl_linear_call *c, const void *product);
+// A bias as the library wants it, of the output's type, in scratch; NULL without one, or memory.
+const void *msgl__cuda_bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype type);
 // The library's part of a call, whose pointers need not be there yet.
 msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c);
 // Norm, library, silu; of any weight that is plain or can be expanded.

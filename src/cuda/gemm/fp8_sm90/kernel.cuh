@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel of fp8_sm90.cu, which says what it does. A file of this folder instantiates it for
+// some numbers of tokens.
+#ifndef MSGL_CUDA_GEMM_FP8_SM90_KERNEL_CUH
+#define MSGL_CUDA_GEMM_FP8_SM90_KERNEL_CUH
+
+#include "cuda/device.cuh"
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/fp8_rows.cuh"
+#include "cuda/gemm/fp8_sm90/call.cuh"
+#include "cuda/gemm/stage.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/global.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+enum {
+    FP8_WORKERS = FP8_GROUPS * GROUP,
+    FP8_WARPS = FP8_WORKERS / 32,
+    FP8_MAX_STAGES = 8,
+    // Of W, fetched into the L2 before the kernel in front has ended, beside what is in stages.
+    FP8_AHEAD_BYTES = 128 << 10,
+};
+
+// N: tokens of a tile; SLABS: of a warpgroup; CLUSTER: blocks.
+template <int N_, int SLABS_, int CLUSTER_> struct fp8_shape {
+    static constexpr int N = N_, SLABS = SLABS_, CLUSTER = CLUSTER_;
+    static constexpr int ROWS = FP8_GROUPS * SLABS * FP8_SLAB; // of W
+    static constexpr int W_BYTES = ROWS * FP8_STEP, IN_BYTES = N * FP8_STEP;
+    static constexpr int STAGE_BYTES = W_BYTES + IN_BYTES;
+    // Scales of a stage: f32 or 16 bits of W's rows, f32 of the tokens.
+    static constexpr int IN_SCALES_AT = ROWS * 4;
+    static constexpr int SCALES_BYTES = IN_SCALES_AT + (N * 4 + 127) / 128 * 128;
+    // Two blocks of different kernels share a multiprocessor, so that the weights of the one behind
+    // are on their way when the one in front ends: one of two slabs, whose output's gate halves,
+    // and one of one slab beside it.
+    static constexpr bool SHARES = N * SLABS <= 64;
+    static constexpr int BUDGET = !SHARES ? (227 << 10) : SLABS == 2 ? (120 << 10) : (106 << 10);
+    // What is handed over for output, in rows of tokens.
+    static constexpr int COLUMNS = SHARES && SLABS == 2 ? ROWS / 2 : ROWS;
+    static constexpr int CHUNK = N < 16 || (SHARES && N == 64) ? 8 : 16;
+    static constexpr int PITCH = COLUMNS + 4, CHUNK_BYTES = CHUNK * PITCH * 4;
+    static constexpr int SMALL_BYTES = CHUNK_BYTES + N * 4 + FP8_MAX_STAGES * 16 + 1024 + 128;
+    static constexpr int FIT = (BUDGET - SMALL_BYTES) / (STAGE_BYTES + SCALES_BYTES);
+    static constexpr int STAGES = FIT < FP8_MAX_STAGES ? FIT : FP8_MAX_STAGES;
+    static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + SCALES_BYTES) + SMALL_BYTES;
+    // A block alone has a whole warpgroup that loads, whose registers the others take.
+    static constexpr int THREADS = FP8_WORKERS + (SHARES ? 64 : GROUP);
+    static constexpr int SUMS = N / 2; // of a thread and slab
+    static_assert(STAGES >= 2, "stages");
+};
+
+// --- where ---------------------------------------------------------------------------------------
+
+// A place on the line of all tiles' stages.
+struct fp8_place {
+    int tile, stage;
+
+    __device__ __forceinline__ fp8_place(const fp8_args &g, int at)
+    {
+        tile = at / g.stages;
+        stage = at - tile * g.stages;
+    }
+    __device__ __forceinline__ void next(const fp8_args &g)
+    {
+        if (++stage < g.stages) return;
+        stage = 0;
+        tile++;
+    }
+};
+
+static __device__ __forceinline__ int segment_stages(const fp8_args &g, int segment)
+{
+    return g.per_segment + (segment < g.longer);
+}
+
+static __device__ __forceinline__ int segment_begin(const fp8_args &g, int segment)
+{
+    return segment * g.per_segment + (segment < g.longer ? segment : g.longer);
+}
+
+template <int CLUSTER> static __device__ __forceinline__ int rank_of(void)
+{
+    return CLUSTER == 1 ? 0 : (int)msgl__cluster_rank();
+}
+
+// --- loading ------------------------------------------------------------------------------------
+
+struct fp8_ring : ring {
+    uint32_t scales; // of the stages
+};
+
+// Rows of W of a tile: eights, of which a gated product takes one of the gates and one of the ups
+// in turns. Of a cluster each block loads half of them for both.
+template <typename SHAPE>
+static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tensors &maps,
+                                              const fp8_ring &r, int slot, const fp8_place &p)
+{
+    constexpr int PAIRS = SHAPE::ROWS / 16;
+    const uint32_t stage = r.stages + (uint32_t)(slot * SHAPE::STAGE_BYTES);
+    const uint32_t done = r.full + (uint32_t)slot * 8;
+    msgl__mbarrier_expect(done, g.stage_bytes);
+    if constexpr (SHAPE::CLUSTER == 1) {
+        msgl__tensor_load(stage, &maps.w, p.stage * FP8_STEP, 0, 0, p.tile * PAIRS, done);
+    } else {
+        const int rank = rank_of<SHAPE::CLUSTER>();
+        msgl__tensor_load_multicast(stage + (uint32_t)(rank * (SHAPE::W_BYTES / 2)), &maps.w,
+                                    p.stage * FP8_STEP, 0, 0, p.tile * PAIRS + rank * (PAIRS / 2),
+                                    done, 3);
+    }
+    if (g.row_scales != NULL) return;
+    const int row = p.tile * (g.gated ? SHAPE::ROWS / 2 : SHAPE::ROWS);
+    msgl__tensor_load(r.scales + (uint32_t)(slot * SHAPE::SCALES_BYTES), &maps.w_scales, row, 0,
+                      p.stage, done);
+}
+
+template <typename SHAPE>
+static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const fp8_ring &r,
+                                               const fp8_place &p)
+{
+    const uint32_t stage = r.stages + (uint32_t)(r.slot * SHAPE::STAGE_BYTES + SHAPE::W_BYTES);
+    const uint32_t scales =
+        r.scales + (uint32_t)(r.slot * SHAPE::SCALES_BYTES + SHAPE::IN_SCALES_AT);
+    const uint32_t done = r.full + (uint32_t)r.slot * 8;
+    const int token = rank_of<SHAPE::CLUSTER>() * SHAPE::N;
+    msgl__tensor_load(stage, &maps.in, p.stage * FP8_STEP, token, done);
+    msgl__tensor_load(scales, &maps.in_scales, token, p.stage, done);
+}
+
+// One warp's work, which one of its lanes does. What is W's does not wait for the kernel in front:
+// the first stages are loaded and the next ones fetched into the L2.
+template <typename SHAPE>
+static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_tensors &maps,
+                                                fp8_ring r, int begin, int end)
+{
+    constexpr int PAIRS = SHAPE::ROWS / 16, FETCHED = FP8_AHEAD_BYTES / SHAPE::W_BYTES;
+    const bool leads = threadIdx.x % 32 == 0;
+    const int ahead = end - begin < SHAPE::STAGES ? end - begin : SHAPE::STAGES;
+    const int own = rank_of<SHAPE::CLUSTER>() * (PAIRS / SHAPE::CLUSTER);
+    fp8_place p(g, begin), early = p;
+#pragma unroll 1
+    for (int i = 0; i < ahead; i++, early.next(g)) {
+        if (leads) load_w<SHAPE>(g, maps, r, i, early);
+    }
+#pragma unroll 1
+    for (int i = ahead; i < end - begin && i < ahead + FETCHED; i++, early.next(g)) {
+        if (leads) {
+            msgl__tensor_prefetch_box(&maps.w, early.stage * FP8_STEP, 0, 0,
+                                      early.tile * PAIRS + own);
+        }
+    }
+    msgl__pdl_wait();
+#pragma unroll 1
+    for (int at = begin; at < end; at++, p.next(g)) {
+        const bool begun = at < begin + ahead;
+        if (!begun) msgl__mbarrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
+        if (leads) {
+            if (!begun) load_w<SHAPE>(g, maps, r, r.slot, p);
+            load_in<SHAPE>(maps, r, p);
+        }
+        __syncwarp();
+        next_slot<SHAPE::STAGES>(r);
+    }
+}
+
+// --- multiplying --------------------------------------------------------------------------------
+
+static __device__ __forceinline__ float number_of(msgl_number type, uint32_t bits)
+{
+    if (type == MSGL_NUMBER_F16) return __half2float(__ushort_as_half((unsigned short)bits));
+    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
+}
+
+// The scale of row `row` of a tile, where a stage has them: of a gated product first the gates'.
+template <typename SHAPE>
+static __device__ __forceinline__ float scale_of(const fp8_args &g, uint32_t scales, int row)
+{
+    if (g.row_scales != NULL) return 1;
+    if (g.gated) row = row / 16 * 8 + row % 8 + row / 8 % 2 * (SHAPE::ROWS / 2);
+    return number_of(g.number, g.number == MSGL_NUMBER_F32
+                                   ? msgl__read_shared<uint32_t>(scales + (uint32_t)row * 4)
+                                   : msgl__read_shared<uint16_t>(scales + (uint32_t)row * 2));
+}
+
+// A stage, which has arrived: its sums, times both scales, are added to the tile's in f32.
+template <typename SHAPE>
+static __device__ __forceinline__ void multiply(float (&acc)[SHAPE::SLABS][SHAPE::SUMS],
+                                                const fp8_args &g, const fp8_ring &r, int first)
+{
+    const uint32_t stage = r.stages + (uint32_t)(r.slot * SHAPE::STAGE_BYTES);
+    const uint32_t scales = r.scales + (uint32_t)(r.slot * SHAPE::SCALES_BYTES);
+    const uint32_t in_scales = scales + SHAPE::IN_SCALES_AT + threadIdx.x % 4 * 8;
+    const uint64_t b = msgl__wgmma_operand(stage + SHAPE::W_BYTES);
+    const int group = (int)threadIdx.x / GROUP;
+#pragma unroll
+    for (int s = 0; s < SHAPE::SLABS; s++) {
+        const uint64_t a = msgl__wgmma_operand(
+            stage + (uint32_t)((group * SHAPE::SLABS + s) * FP8_SLAB * FP8_STEP));
+        float sum[SHAPE::SUMS];
+        msgl__wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < FP8_STEP / 32; i++) msgl__wgmma_e4m3(sum, a + 2 * i, b + 2 * i, i > 0);
+        msgl__wgmma_commit();
+        const float upper = scale_of<SHAPE>(g, scales, first + s * FP8_SLAB);
+        const float lower = scale_of<SHAPE>(g, scales, first + s * FP8_SLAB + 8);
+        msgl__wgmma_wait<0>(sum);
+#pragma unroll
+        for (int j = 0; j < SHAPE::SUMS / 4; j++) {
+            const float2 in = msgl__read_shared<float2>(in_scales + (uint32_t)j * 32);
+            acc[s][4 * j] = fmaf(sum[4 * j] * in.x, upper, acc[s][4 * j]);
+            acc[s][4 * j + 1] = fmaf(sum[4 * j + 1] * in.y, upper, acc[s][4 * j + 1]);
+            acc[s][4 * j + 2] = fmaf(sum[4 * j + 2] * in.x, lower, acc[s][4 * j + 2]);
+            acc[s][4 * j + 3] = fmaf(sum[4 * j + 3] * in.y, lower, acc[s][4 * j + 3]);
+        }
+    }
+}
+
+// --- sums of pieces of a tile (as in stream_sm90.cu) --------------------------------------------
+//
+// Those of block `rank` of segment s are number CLUSTER s + rank.
+
+template <typename SHAPE>
+static __device__ __forceinline__ void
+leave_sums(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int block)
+{
+    constexpr int FOURS = SHAPE::SUMS / 4;
+    float4 *to =
+        (float4 *)g.sums + (size_t)block * (SHAPE::SLABS * FOURS * FP8_WORKERS) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < SHAPE::SLABS * FOURS; i++) {
+        const float *v = acc[i / FOURS] + i % FOURS * 4;
+        __stcg(to + i * FP8_WORKERS, make_float4(v[0], v[1], v[2], v[3]));
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        msgl__store_release(g.flags + block * FP8_WARPS + threadIdx.x / 32, 1);
+    }
+}
+
+// Adds the sums of `num` blocks, `block` and those CLUSTER further on each, in their order.
+template <typename SHAPE>
+static __device__ __forceinline__ void
+add_sums(const fp8_args &g, float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int block, int num)
+{
+    constexpr int FOURS = SHAPE::SUMS / 4, ALL = SHAPE::SLABS * FOURS;
+    constexpr int BATCH = ALL < 8 ? 8 / ALL : 1, SOME = ALL < 8 ? ALL : 8; // on their way
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = lane; i < num; i += 32) {
+        int32_t *flag = g.flags + (block + i * SHAPE::CLUSTER) * FP8_WARPS + warp;
+        while (msgl__load_acquire(flag) == 0) {
+        }
+        *flag = 0; // nobody raises it again before this kernel has ended
+    }
+    __syncwarp();
+    constexpr int BETWEEN = SHAPE::CLUSTER * ALL * FP8_WORKERS;
+    const float4 *from = (const float4 *)g.sums + (size_t)block * (ALL * FP8_WORKERS) + threadIdx.x;
+#pragma unroll 1
+    for (int first = 0; first < num; first += BATCH, from += BATCH * BETWEEN) {
+#pragma unroll
+        for (int some = 0; some < ALL; some += SOME) {
+            float4 v[BATCH][SOME];
+#pragma unroll
+            for (int i = 0; i < BATCH * SOME; i++) {
+                const int b = i / SOME, at = some + i % SOME;
+                v[b][i % SOME] = make_float4(0, 0, 0, 0);
+                if (first + b < num) {
+                    v[b][i % SOME] = __ldcg(from + b * BETWEEN + at * FP8_WORKERS);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH * SOME; i++) {
+                const float4 one = v[i / SOME][i % SOME];
+                const int at = some + i % SOME;
+                float *sum = acc[at / FOURS] + at % FOURS * 4;
+                sum[0] += one.x, sum[1] += one.y, sum[2] += one.z, sum[3] += one.w;
+            }
+        }
+    }
+}
+
+// --- results ------------------------------------------------------------------------------------
+
+// A factor for each token of a tile, 1 without a norm, from the squares that the kernel in front
+// has left. One warp.
+static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t to, int token,
+                                                     int tokens)
+{
+    const int lane = threadIdx.x % 32, most = msgl__clamp_to(g.m - token, tokens);
+    if (g.in_squares == NULL) {
+        for (int t = lane; t < most; t += 32) msgl__write_shared(to + (uint32_t)t * 4, 1.0f);
+        return;
+    }
+    // Lanes have tokens next to each other, of as many tiles at a time as a warp has room for.
+    const int wide = most <= 1    ? 1
+                     : most <= 2  ? 2
+                     : most <= 4  ? 4
+                     : most <= 8  ? 8
+                     : most <= 16 ? 16
+                                  : 32;
+    for (int base = 0; base < most; base += wide) {
+        const int t = base + lane % wide;
+        float sum = 0;
+#pragma unroll 8
+        for (int i = lane / wide; i < g.in_tiles; i += 32 / wide) {
+            if (t < most) sum += __ldcg(g.in_squares + (size_t)i * g.m + token + t);
+        }
+        for (int d = wide; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        if (t < most && lane < wide) {
+            msgl__write_shared(to + (uint32_t)t * 4, rsqrtf(sum / (float)g.k + g.eps));
+        }
+    }
+}
+
+// Of 128 columns of row t of out, from `column` on, a lane has columns c, c + 1, c + 8 and c + 9,
+// which are four bytes of coded rows (fp8_pack).
+static __device__ __forceinline__ int fp8_lane_column(void)
+{
+    const int lane = threadIdx.x % 32;
+    return lane / 8 * 32 + lane % 2 * 16 + lane % 8 / 2 * 2;
+}
+
+static __device__ __forceinline__ uint32_t pack_two(bool half, float a, float b)
+{
+    return half ? msgl__pack_two(a, b, __half()) : msgl__pack_two(a, b, __nv_bfloat16());
+}
+
+static __device__ __forceinline__ float2 unpack_two(bool half, uint32_t v)
+{
+    return half ? msgl__unpack_two(v, __half()) : msgl__unpack_two(v, __nv_bfloat16());
+}
+
+static __device__ __forceinline__ void store_values(const fp8_args &g, int t, int column,
+                                                    float (&v)[4])
+{
+    const size_t at = (size_t)t * g.ld_out + column;
+    if (g.f32_out) {
+        float *const out = (float *)g.out + at;
+        if (column < g.columns) *(float2 *)out = make_float2(v[0], v[1]);
+        if (column + 8 < g.columns) *(float2 *)(out + 8) = make_float2(v[2], v[3]);
+        return;
+    }
+    uint32_t *const out = (uint32_t *)((uint16_t *)g.out + at);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const bool there = column + 8 * i < g.columns;
+        if (g.accumulate && there) {
+            const float2 old = unpack_two(g.half_out, out[4 * i]);
+            v[2 * i] += old.x, v[2 * i + 1] += old.y;
+        }
+        const uint32_t stored = pack_two(g.half_out, v[2 * i], v[2 * i + 1]);
+        if (there) out[4 * i] = stored;
+        const float2 two = unpack_two(g.half_out, stored);
+        v[2 * i] = two.x, v[2 * i + 1] = two.y;
+    }
+}
+
+// 128 columns of row t, which is there, by a warp.
+static __device__ __forceinline__ void store_group(const fp8_args &g, int t, int first,
+                                                   float (&v)[4])
+{
+    const int lane = threadIdx.x % 32, column = first + fp8_lane_column();
+    const size_t group = (size_t)first / MSGL_FP8_GROUP;
+    if (g.leaves != FP8_ROWS) store_values(g, t, column, v);
+    if (g.leaves == FP8_VALUES) return;
+    if (g.leaves == FP8_NORM_STATS) {
+        float square = v[0] * v[0] + v[1] * v[1] + (v[2] * v[2] + v[3] * v[3]);
+        const float2 a = __ldg((const float2 *)(g.next + column));
+        const float2 b = __ldg((const float2 *)(g.next + column + 8));
+        v[0] *= a.x, v[1] *= a.y, v[2] *= b.x, v[3] *= b.y;
+        for (int d = 1; d < 32; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
+        if (lane == 0) g.squares[group * g.m + t] = square;
+    }
+    float largest = 0, by;
+#pragma unroll
+    for (int i = 0; i < 4; i++) largest = fp8_larger(largest, v[i]);
+    for (int d = 1; d < 32; d *= 2) {
+        largest = fp8_larger(largest, __shfl_xor_sync(0xffffffffu, largest, d));
+    }
+    const float scale = fp8_scale(largest, &by);
+    *(uint32_t *)(g.codes + (size_t)t * g.columns + first + 4 * lane) =
+        fp8_pack(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
+    if (lane == 0) g.scales[group * g.pitch + t] = scale;
+}
+
+// What a thread multiplies and adds of a slab's rows of W: those of its sums.
+struct fp8_row_terms {
+    float scale[2], bias[2];
+
+    template <typename SHAPE>
+    __device__ __forceinline__ void load(const fp8_args &g, int tile, int r)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++, r += 8) {
+            const int row =
+                !g.gated ? tile * SHAPE::ROWS + r
+                         : tile * (SHAPE::ROWS / 2) + r / 16 * 8 + r % 8 + r / 8 % 2 * (g.n / 2);
+            const bool there = row < g.n;
+            scale[i] = 1, bias[i] = 0;
+            if (g.row_scales != NULL && there) {
+                const uint8_t *s = g.row_scales;
+                scale[i] = number_of(g.number, g.number == MSGL_NUMBER_F32
+                                                   ? __ldg((const uint32_t *)s + row)
+                                                   : __ldg((const uint16_t *)s + row));
+            }
+            if (g.bias != NULL && there) bias[i] = __ldg(g.bias + row);
+        }
+    }
+};
+
+// A finished tile. Sums go through shared memory, some tokens at a time, so that a warp gets 128
+// columns of one.
+template <typename SHAPE, bool GATED>
+static __device__ __forceinline__ void
+store_tile(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int tile, int token,
+           uint32_t chunk, uint32_t factors)
+{
+    constexpr int COLUMNS = GATED ? SHAPE::ROWS / 2 : SHAPE::ROWS, GROUPS = COLUMNS / 128;
+    constexpr int CHUNK = SHAPE::CHUNK, PITCH = SHAPE::PITCH;
+    static_assert(COLUMNS <= SHAPE::COLUMNS && COLUMNS % 128 == 0, "room, and whole groups");
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = warp / 4 * SHAPE::SLABS * FP8_SLAB + warp % 4 * 16 + lane / 4; // of the tile
+    fp8_row_terms terms[SHAPE::SLABS];
+#pragma unroll
+    for (int s = 0; s < SHAPE::SLABS; s++) {
+        terms[s].template load<SHAPE>(g, tile, row + s * FP8_SLAB);
+    }
+#pragma unroll 1
+    for (int c = 0; c < SHAPE::N / CHUNK && token + c * CHUNK < g.m; c++) {
+#pragma unroll
+        for (int i = 0; i < SHAPE::N / 4; i++) { // pairs of sums, of both rows
+            if (i / (CHUNK / 4) != c) continue;  // known but for c, as sums' registers have to be
+            const int t = i / 2 * 8 + lane % 4 * 2 + i % 2, j = i / 2 * 4 + i % 2;
+            const float factor = msgl__read_shared<float>(factors + (uint32_t)t * 4);
+#pragma unroll
+            for (int s = 0; s < SHAPE::SLABS; s++) {
+                const fp8_row_terms &own = terms[s];
+                const float a = fmaf(acc[s][j], factor * own.scale[0], own.bias[0]);
+                const float b = fmaf(acc[s][j + 2], factor * own.scale[1], own.bias[1]);
+                const int r = row + s * FP8_SLAB, column = GATED ? r / 16 * 8 + r % 8 : r;
+                const uint32_t to = chunk + (uint32_t)(t % CHUNK * PITCH + column) * 4;
+                msgl__write_shared(to, GATED ? msgl__silu(a) * b : a);
+                if (!GATED) msgl__write_shared(to + 32, b);
+            }
+        }
+        msgl__named_barrier_sync(1, FP8_WORKERS);
+#pragma unroll 4
+        for (int unit = warp; unit < CHUNK * GROUPS; unit += FP8_WARPS) {
+            const int t = token + c * CHUNK + unit / GROUPS;
+            const int first = tile * COLUMNS + unit % GROUPS * 128;
+            const uint32_t from =
+                chunk + (uint32_t)(unit / GROUPS * PITCH + unit % GROUPS * 128) * 4;
+            const float2 a = msgl__read_shared<float2>(from + (uint32_t)fp8_lane_column() * 4);
+            const float2 b = msgl__read_shared<float2>(from + (uint32_t)fp8_lane_column() * 4 + 32);
+            float v[4] = {a.x, a.y, b.x, b.y};
+            if (t < g.m && first < g.columns) store_group(g, t, first, v);
+        }
+        msgl__named_barrier_sync(1, FP8_WORKERS);
+    }
+}
+
+// --- the kernel ---------------------------------------------------------------------------------
+
+template <typename SHAPE>
+static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring r, int segment,
+                                                    int begin, int end, uint32_t chunk,
+                                                    uint32_t factors)
+{
+    constexpr int CLUSTER = SHAPE::CLUSTER;
+    const int rank = rank_of<CLUSTER>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int first = warp / 4 * SHAPE::SLABS * FP8_SLAB + warp % 4 * 16 + lane / 4;
+    fp8_place p(g, begin);
+    bool ready = false; // the factors
+    msgl__pdl_wait();
+    while (begin < end) {
+        const int n = end - begin < g.stages - p.stage ? end - begin : g.stages - p.stage;
+        float acc[SHAPE::SLABS][SHAPE::SUMS] = {};
+#pragma unroll 1
+        for (int i = 0; i < n; i++) {
+            msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
+            multiply<SHAPE>(acc, g, r, first);
+            __syncwarp();
+            if (CLUSTER == 1 && lane == 0) msgl__mbarrier_arrive(r.empty + r.slot * 8);
+            if (CLUSTER > 1 && lane < CLUSTER) {
+                msgl__mbarrier_arrive_at(r.empty + r.slot * 8, (uint32_t)lane);
+            }
+            next_slot<SHAPE::STAGES>(r);
+        }
+        if (p.stage > 0) {
+            leave_sums<SHAPE>(g, acc, segment * CLUSTER + rank);
+        } else {
+            int others = 0;
+            for (int rest = g.stages - n; rest > 0; others++) {
+                rest -= segment_stages(g, segment + 1 + others);
+            }
+            add_sums<SHAPE>(g, acc, (segment + 1) * CLUSTER + rank, others);
+            if (!ready) msgl__named_barrier_sync(2, FP8_WORKERS + 32);
+            ready = true;
+            if constexpr (SHAPE::SLABS == 2) {
+                if (g.gated) {
+                    store_tile<SHAPE, true>(g, acc, p.tile, rank * SHAPE::N, chunk, factors);
+                }
+            }
+            if constexpr (SHAPE::COLUMNS == SHAPE::ROWS) {
+                if (!g.gated) {
+                    store_tile<SHAPE, false>(g, acc, p.tile, rank * SHAPE::N, chunk, factors);
+                }
+            }
+        }
+        begin += n;
+        p.stage = 0;
+        p.tile++;
+    }
+    if (!ready) msgl__named_barrier_sync(2, FP8_WORKERS + 32);
+}
+
+template <typename SHAPE>
+__global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
+    fp8_sm90(const __grid_constant__ fp8_args g, const __grid_constant__ fp8_tensors maps)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    constexpr int CLUSTER = SHAPE::CLUSTER;
+    extern __shared__ unsigned char unaligned[];
+    fp8_ring r;
+    r.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
+    r.scales = r.stages + SHAPE::STAGES * SHAPE::STAGE_BYTES;
+    r.full = r.scales + SHAPE::STAGES * SHAPE::SCALES_BYTES;
+    r.empty = r.full + FP8_MAX_STAGES * 8;
+    r.slot = 0;
+    r.phase = 0;
+    const uint32_t factors = r.empty + FP8_MAX_STAGES * 8, chunk = factors + SHAPE::N * 4;
+    const int segment = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
+    const int begin = segment_begin(g, segment), end = begin + segment_stages(g, segment);
+    if (threadIdx.x == FP8_WORKERS) {
+        msgl__tensor_prefetch(&maps.w);
+        msgl__tensor_prefetch(&maps.in);
+        msgl__tensor_prefetch(&maps.in_scales);
+        if (g.row_scales == NULL) msgl__tensor_prefetch(&maps.w_scales);
+        for (int i = 0; i < SHAPE::STAGES; i++) {
+            msgl__mbarrier_init(r.full + i * 8, 1);
+            msgl__mbarrier_init(r.empty + i * 8, FP8_WARPS * CLUSTER);
+        }
+        msgl__mbarrier_init_done();
+        msgl__fence_async_proxy();
+    }
+    __syncthreads();
+    if constexpr (CLUSTER > 1) msgl__cluster_meet(); // the other's barriers are ready too
+    msgl__pdl_trigger();
+    if (threadIdx.x >= FP8_WORKERS) {
+        if constexpr (!SHAPE::SHARES) msgl__registers_down<40>();
+        if (threadIdx.x < FP8_WORKERS + 32) {
+            load_all<SHAPE>(g, maps, r, begin, end);
+        } else if (threadIdx.x < FP8_WORKERS + 64) {
+            msgl__pdl_wait();
+            token_factors(g, factors, rank_of<CLUSTER>() * SHAPE::N, SHAPE::N);
+            msgl__named_barrier_sync(2, FP8_WORKERS + 32);
+        }
+    } else {
+        if constexpr (!SHAPE::SHARES) msgl__registers_up<232>();
+        multiply_all<SHAPE>(g, r, segment, begin, end, chunk, factors);
+    }
+    __syncwarp();
+    if constexpr (CLUSTER > 1) msgl__cluster_sync(); // the other may still write and arrive here
+#endif
+}
+
+template <typename SHAPE> static bool fp8_launch(msgl_exec *x, fp8_launch_args a)
+{
+    constexpr auto kernel = fp8_sm90<SHAPE>;
+    a.g.stage_bytes = SHAPE::STAGE_BYTES + SHAPE::N * 4;
+    if (a.g.row_scales == NULL) {
+        a.g.stage_bytes += SHAPE::ROWS * (a.g.number == MSGL_NUMBER_F32 ? 4u : 2u);
+    }
+    const int segments = msgl__fp8_sm90_cut(x, &a);
+    if (segments == 0) return false;
+    const dim3 grid((unsigned)(segments * SHAPE::CLUSTER));
+    const cudaStream_t stream = msgl__cuda_stream(x);
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)SHAPE::SHARED_BYTES, true));
+    if (SHAPE::CLUSTER == 1) {
+        MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(SHAPE::THREADS), SHAPE::SHARED_BYTES,
+                                      stream, a.g, a.maps));
+    } else {
+        MSGL_CUDA_TRY(x, msgl__launch_clusters(kernel, dim3(SHAPE::CLUSTER), grid,
+                                               dim3(SHAPE::THREADS), SHAPE::SHARED_BYTES, stream,
+                                               a.g, a.maps));
+    }
+    return true;
+}
+
+#endif
