@@ -9,7 +9,9 @@
 #include "cuda/gemm/fp8.h"
 #include "cuda/gemm/fp8_rows.h"
 #include "tests/cuda/codes_case.cuh"
+extern "C" {
 #include "quant/stored.h"
+}
 
 enum { SCRATCH = 1 << 29, GROUP_COLUMNS = 128 };
 

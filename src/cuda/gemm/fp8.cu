@@ -215,41 +215,56 @@ static const float *weight_scales(msgl_exec *x, const msgl_weight *w, const msgl
     return out;
 }
 
+// The library's product of a part, whose place among the outputs is p's and moves on.
+static bool product_of_part(msgl_exec *x, const msgl_weight *part, const msgl_fp8_rows *in,
+                            msgl_gemm_product *p)
+{
+    msgl_codes_row l;
+    if (!msgl__fp8_weight(part, &l)) return false;
+    p->w = part;
+    p->in = in->codes;
+    p->ld_in = (size_t)in->k;
+    p->in_scales = in->scales;
+    p->w_scales = weight_scales(x, part, &l, p->scaling);
+    return x->status == 0;
+}
+
 static void multiply_many(msgl_exec *x, const msgl_linear_call *c, const msgl_fp8_rows *in)
 {
     const msgl_weight *w = c->w;
-    const msgl_gemm_scaling scaling = scaling_of(w);
     msgl_gemm_product p = msgl__cuda_library_product(x, c);
     msgl_fp8_rows to;
     const size_t element = msgl__dtype_size(p.out_type);
-    p.scaling = scaling;
-    p.in = in->codes;
-    p.ld_in = (size_t)in->k;
-    p.in_scales = in->scales;
-    char *out = (char *)p.out;
-    if (c->gated) out = (char *)take(x, (size_t)c->m * (size_t)w->n * element);
-    const char *bias = (const char *)msgl__cuda_bias_as(x, c->bias, w->n, p.out_type);
-    if (c->bias != NULL && bias == NULL) x->status = MSGL_ENOMEM;
+    p.scaling = scaling_of(w);
+    if (c->gated) p.out = take(x, (size_t)c->m * (size_t)w->n * element);
+    p.bias = msgl__cuda_bias_as(x, c->bias, w->n, p.out_type);
+    if (c->bias != NULL && p.bias == NULL) x->status = MSGL_ENOMEM;
+    const void *const product = p.out;
     for (int i = 0; i < parts_of(w) && x->status == 0; i++) {
-        msgl_codes_row l;
-        p.w = part_of(w, i);
-        p.out = out;
-        p.bias = bias;
-        if (!msgl__fp8_weight(p.w, &l)) return;
-        p.w_scales = weight_scales(x, p.w, &l, scaling);
-        if (x->status == 0) msgl__cuda_gemm_run(x, &p);
-        out += (size_t)p.w->n * element;
-        if (bias != NULL) bias += (size_t)p.w->n * element;
+        if (!product_of_part(x, part_of(w, i), in, &p)) return;
+        msgl__cuda_gemm_run(x, &p);
+        p.out = (char *)p.out + (size_t)p.w->n * element;
+        if (p.bias != NULL) p.bias = (const char *)p.bias + (size_t)p.w->n * element;
     }
     if (!c->gated || x->status != 0) return;
-    out -= (size_t)w->n * element;
     if (!hands_over(x, c, &to)) {
-        msgl__cuda_gate_product(x, c, out);
+        msgl__cuda_gate_product(x, c, product);
         return;
     }
-    const msgl_fp8_source from = {out, (size_t)w->n, NULL, 0, true, c->activation};
+    const msgl_fp8_source from = {product, (size_t)w->n, NULL, 0, true, c->activation};
     msgl__cuda_quantise_rows(x, &from, &to);
     c->handover->left = true;
+}
+
+bool msgl__cuda_fp8_product(msgl_exec *x, const msgl_linear_call *c, bool describe,
+                            msgl_gemm_product *p)
+{
+    msgl_fp8_rows in;
+    bool normed;
+    if (c->m <= MSGL_FP8_FEW_ROWS || c->w->num_parts > 0 || !msgl__cuda_fp8_can(x, c)) return false;
+    p->scaling = scaling_of(c->w);
+    p->ld_in = (size_t)c->w->k;
+    return describe || (input_of(x, c, &in, &normed) && product_of_part(x, c->w, &in, p));
 }
 
 bool msgl__cuda_fp8(msgl_exec *x, const msgl_linear_call *c)
