@@ -205,7 +205,7 @@ static void bench_form(bench *b, const product *model, const msgl_wformat *f,
             free_weights(&w[i]);
             w[i] = make_weights(f, &model[i], LAYERS, seed);
         }
-        if (is_plain) tune(b, &model[i], &w[i], ms);
+        tune(b, &model[i], &w[i], ms); // what there is to choose
     }
     for (size_t j = 0; j < ms.size(); j++) {
         printf("%-10s m %5d", is_plain ? "bf16" : f->name, (int)ms[j]);
