@@ -165,25 +165,28 @@ static size_t place_of(size_t c)
 static coded_rows rows_download(const void *memory, int m, int k, bool by_row)
 {
     const int groups = by_row ? 1 : k / GROUP_COLUMNS;
-    const int pitch = m <= 256 ? (m + 3) / 4 * 4 : m;
+    const int pitch = m <= 256 ? (m + 3) / 4 * 4 : m / 4 * 4;
     std::vector<uint8_t> codes((size_t)m * k);
-    std::vector<float> scales((size_t)groups * (by_row ? m : pitch));
+    std::vector<float> scales((size_t)groups * (by_row ? m : pitch + (m > pitch ? 4 : 0)));
     CUDA_OK(cudaMemcpy(codes.data(), memory, codes.size(), cudaMemcpyDeviceToHost));
     CUDA_OK(cudaMemcpy(scales.data(), (const char *)memory + codes.size(),
                        scales.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    // Of many rows the last m % 4 are apart.
+    auto scale_at = [&](int group, int i) {
+        return (size_t)(i < pitch ? group * pitch + i : groups * pitch + group * 4 + i - pitch);
+    };
     coded_rows r = {m, k};
     r.values.resize(codes.size());
     r.codes.resize(codes.size());
     for (int i = 0; i < m; i++) {
         for (int c = 0; c < k; c++) {
             const size_t at = (size_t)i * k + c;
-            const float s =
-                by_row ? scales[(size_t)i] : scales[(size_t)(c / GROUP_COLUMNS) * pitch + i];
+            const float s = by_row ? scales[(size_t)i] : scales[scale_at(c / GROUP_COLUMNS, i)];
             r.codes[at] = codes[(size_t)i * k + place_of((size_t)c)];
             r.values[at] = (double)msgl__e4m3_to_f32(r.codes[at]) * (double)s;
         }
         for (int g = 0; g < groups; g++) {
-            r.scales.push_back(by_row ? scales[(size_t)i] : scales[(size_t)g * pitch + i]);
+            r.scales.push_back(by_row ? scales[(size_t)i] : scales[scale_at(g, i)]);
         }
     }
     return r;
@@ -196,7 +199,7 @@ static void compare_rows(family *f, const coded_rows &got, const std::vector<dou
     for (size_t at = 0, g = 0; at < want.size(); at += (size_t)span, g++) {
         double largest = 0;
         for (int i = 0; i < span; i++) largest = fmax(largest, fabs(want[at + (size_t)i]));
-        expect_near(f, got.scales[g], largest / 448, largest / 448 * (slack + 1e-6), what);
+        expect_near(f, got.scales[g], largest / 448, largest / 448 * (slack + 1e-6) + 1e-30, what);
         for (size_t i = at; i < at + (size_t)span; i++) {
             const double off =
                 fabs(want[i]) * (0x1p-4 + slack) + largest / 448 * (0x1p-10 * 1.01 + 448 * slack);
@@ -274,22 +277,30 @@ struct linear_case {
     msgl_activation activation;
 };
 
-// Row i times feature j; *off: what it may be off. The tensor cores add products of 32 columns to a
-// sum with 13 bits behind the largest one's first.
+// Row i times feature j; *off: what it may be off. The tensor cores add 32 products to a sum with
+// 13 bits behind the first of the largest one, cutting off what is behind: 33 errors evenly between
+// 0 and its last bit, of either sign. What is allowed is four deviations of their sum.
 static double product_of(const linear_case *c, const coded_rows &in, const fp8_weight *w,
                          const array *bias, int i, int j, double *off)
 {
     const double *x = &in.values[(size_t)i * in.k], *row = &w->values[(size_t)j * w->k];
     const double added = c->bias ? bias->host[j] : 0, step = dtype_error(c->act);
-    double sum = added, size = fabs(added), largest = 0;
-    for (int t = 0; t < in.k; t++) {
-        const double p = x[t] * row[t];
-        sum += p;
-        size += fabs(p);
-        largest = fmax(largest, fabs(p));
+    double sum = added, size = fabs(added), largest = 0, squares = 0;
+    for (int t = 0; t < in.k; t += 32) {
+        double most = 0, of_group = 0;
+        for (int u = t; u < t + 32; u++) {
+            const double p = x[u] * row[u];
+            sum += p;
+            of_group += p;
+            size += fabs(p);
+            most = fmax(most, fabs(p));
+        }
+        largest = fmax(largest, most);
+        most = fmax(most, 2 * fabs(of_group)) * 0x1p-13;
+        squares += 33 * most * most / 3;
     }
     // Of a normed input some values are on the other side of a rounding of E4M3.
-    *off = size * 0x1p-14 + (c->norm ? largest / 4 : 0);
+    *off = size * 0x1p-20 + 4 * sqrt(squares) + (c->norm ? largest / 4 : 0);
     if (!c->f32_out && (c->bias || c->accumulate || c->gated)) {
         *off += step * (fabs(added) + fabs(sum - added));
     }
@@ -442,6 +453,8 @@ static void check_products(gpu *g, family *few, family *many, bool quick, uint64
             c.activation = kind == 2 ? MSGL_GELU_TANH : MSGL_SILU;
             c.accumulate = kind == 3;
             c.f32_out = kind == 4;
+            // Expanded before products (fp8.cu), which cuda_codes compares.
+            if (large && i % KINDS == BY_GROUP) continue;
             if (c.act == MSGL_F16) c.gated = false; // gate times up may leave its range
             c.pad = rng_next(seed) % 3 == 0 && !c.gated ? 8 : 0;
             check_linear(g, large ? many : few, &c, &w, seed);

@@ -38,34 +38,39 @@ bool msgl__fp8_weight(const msgl_weight *w, msgl_codes_row *l)
            l->factor == 0 && (l->span == MSGL_FP8_GROUP || l->span == l->k);
 }
 
-// How rows of a weight are scaled in the library's products, where all parts are alike, else
-// MSGL_GEMM_UNSCALED.
-static msgl_gemm_scaling scaling_of(const msgl_weight *w)
+// What shares a scale in a weight.
+typedef enum fp8_kind { NO_FP8, BY_BLOCK, BY_GROUP, BY_ROW } fp8_kind;
+
+// Of all parts, which have to be alike.
+static fp8_kind kind_of(const msgl_weight *w)
 {
-    msgl_gemm_scaling all = MSGL_GEMM_UNSCALED;
+    fp8_kind all = NO_FP8;
     for (int i = 0; i < parts_of(w); i++) {
         msgl_codes_row l;
-        if (!msgl__fp8_weight(part_of(w, i), &l)) return MSGL_GEMM_UNSCALED;
+        if (!msgl__fp8_weight(part_of(w, i), &l)) return NO_FP8;
         const int32_t together = part_of(w, i)->format->blocks->codes->rows;
-        const msgl_gemm_scaling own = l.span != MSGL_FP8_GROUP ? MSGL_GEMM_ROWS
-                                      : together == BLOCK_ROWS ? MSGL_GEMM_BLOCKS
-                                                               : MSGL_GEMM_GROUPS;
-        if (i > 0 && own != all) return MSGL_GEMM_UNSCALED;
+        const fp8_kind own = l.span != MSGL_FP8_GROUP ? BY_ROW
+                             : together == BLOCK_ROWS ? BY_BLOCK
+                                                      : BY_GROUP;
+        if (i > 0 && own != all) return NO_FP8;
         all = own;
     }
     return all;
 }
 
-// Whether m rows of a weight's input have a scale each; w: with a scaling.
+// Whether m rows of a weight's input have a scale each.
 static bool by_row(const msgl_weight *w, int32_t m)
 {
-    return m > MSGL_FP8_FEW_ROWS && scaling_of(w) == MSGL_GEMM_ROWS;
+    return m > MSGL_FP8_FEW_ROWS && kind_of(w) == BY_ROW;
 }
 
-static bool can_multiply(const msgl_exec *x, const msgl_weight *w)
+// The library's products of weights by group are hardly faster than bf16's.
+static bool can_multiply(const msgl_exec *x, const msgl_weight *w, int32_t m)
 {
+    const fp8_kind kind = kind_of(w);
     return x->device->capability == 90 && x->act != MSGL_F32 &&
-           !msgl__cuda_device(x)->deterministic && scaling_of(w) != MSGL_GEMM_UNSCALED;
+           !msgl__cuda_device(x)->deterministic && kind != NO_FP8 &&
+           (kind != BY_GROUP || m <= MSGL_FP8_FEW_ROWS);
 }
 
 bool msgl__cuda_fp8_can(const msgl_exec *x, const msgl_linear_call *c)
@@ -73,7 +78,7 @@ bool msgl__cuda_fp8_can(const msgl_exec *x, const msgl_linear_call *c)
     const uintptr_t bits =
         (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)c->norm | (uintptr_t)c->next_norm;
     return c->m > 0 && bits % 16 == 0 && c->ld_in % 8 == 0 && c->ld_out % 8 == 0 &&
-           can_multiply(x, c->w);
+           can_multiply(x, c->w, c->m);
 }
 
 size_t msgl__cuda_fp8_scratch(const msgl_linear_call *c)
@@ -123,7 +128,7 @@ static bool hands_over(const msgl_exec *x, const msgl_linear_call *c, msgl_fp8_r
     const msgl_handover *h = c->handover;
     const int columns = c->w->n / 2;
     if (h == NULL || !c->gated || c->f32_out || h->reader->k != columns ||
-        c->ld_out != (size_t)columns || !can_multiply(x, h->reader)) {
+        c->ld_out != (size_t)columns || !can_multiply(x, h->reader, c->m)) {
         return false;
     }
     *to = msgl__fp8_rows_at(c->out, c->m, columns, by_row(h->reader, c->m));
@@ -202,10 +207,10 @@ static const float *weight_scales(msgl_exec *x, const msgl_weight *w, const msgl
                                   msgl_gemm_scaling scaling)
 {
     const uint8_t *const own = (const uint8_t *)w->data + (size_t)w->n * l->codes;
-    const int groups = scaling == MSGL_GEMM_ROWS ? 1 : w->k / MSGL_FP8_GROUP;
-    const int step = scaling == MSGL_GEMM_BLOCKS ? BLOCK_ROWS : 1;
+    const bool by_row = scaling == MSGL_GEMM_ROWS;
+    const int groups = by_row ? 1 : w->k / MSGL_FP8_GROUP, step = by_row ? 1 : BLOCK_ROWS;
     const int rows = (w->n + step - 1) / step, pitch = (groups + 3) / 4 * 4;
-    if (l->number == MSGL_NUMBER_F32 && step == 1) return (const float *)own;
+    if (l->number == MSGL_NUMBER_F32 && by_row) return (const float *)own;
     float *out = (float *)take(x, (size_t)rows * (size_t)pitch * sizeof(float));
     if (out == NULL) return NULL;
     const unsigned blocks = (unsigned)((rows * groups + THREADS - 1) / THREADS);
@@ -215,18 +220,44 @@ static const float *weight_scales(msgl_exec *x, const msgl_weight *w, const msgl
     return out;
 }
 
-// The library's product of a part, whose place among the outputs is p's and moves on.
+// The library's product of a part, whose place among the outputs is p's.
 static bool product_of_part(msgl_exec *x, const msgl_weight *part, const msgl_fp8_rows *in,
                             msgl_gemm_product *p)
 {
     msgl_codes_row l;
     if (!msgl__fp8_weight(part, &l)) return false;
     p->w = part;
+    p->m = in->by_row ? in->m : in->pitch;
+    p->scaling = in->by_row ? MSGL_GEMM_ROWS : MSGL_GEMM_BLOCKS;
     p->in = in->codes;
     p->ld_in = (size_t)in->k;
     p->in_scales = in->scales;
     p->w_scales = weight_scales(x, part, &l, p->scaling);
     return x->status == 0;
+}
+
+// The rows that are no four.
+static bool multiply_rest(msgl_exec *x, const msgl_linear_call *c, const msgl_gemm_product *p,
+                          const msgl_fp8_rows *in, int first, char *out)
+{
+    msgl_codes_row l;
+    if (!msgl__fp8_weight(p->w, &l)) return false;
+    msgl_linear_call plain = *c;
+    plain.gated = false;
+    const msgl_fp8_product rest = {.call = &plain,
+                                   .w = p->w,
+                                   .l = &l,
+                                   .first = first,
+                                   .in = msgl__fp8_rows_rest(in),
+                                   .squares = NULL,
+                                   .tiles = 0,
+                                   .gated = false,
+                                   .out = out + (size_t)in->pitch * p->ld_out *
+                                                    msgl__dtype_size(p->out_type),
+                                   .ld_out = p->ld_out,
+                                   .to = NULL,
+                                   .leaves_stats = false};
+    return msgl__cuda_fp8_sm90(x, &rest);
 }
 
 static void multiply_many(msgl_exec *x, const msgl_linear_call *c, const msgl_fp8_rows *in)
@@ -235,14 +266,17 @@ static void multiply_many(msgl_exec *x, const msgl_linear_call *c, const msgl_fp
     msgl_gemm_product p = msgl__cuda_library_product(x, c);
     msgl_fp8_rows to;
     const size_t element = msgl__dtype_size(p.out_type);
-    p.scaling = scaling_of(w);
     if (c->gated) p.out = take(x, (size_t)c->m * (size_t)w->n * element);
     p.bias = msgl__cuda_bias_as(x, c->bias, w->n, p.out_type);
     if (c->bias != NULL && p.bias == NULL) x->status = MSGL_ENOMEM;
-    const void *const product = p.out;
-    for (int i = 0; i < parts_of(w) && x->status == 0; i++) {
+    char *const product = (char *)p.out;
+    for (int i = 0, first = 0; i < parts_of(w) && x->status == 0; i++) {
         if (!product_of_part(x, part_of(w, i), in, &p)) return;
         msgl__cuda_gemm_run(x, &p);
+        if (in->m > p.m && !multiply_rest(x, c, &p, in, first, product)) {
+            x->status = MSGL_EUNSUPPORTED;
+        }
+        first += p.w->n;
         p.out = (char *)p.out + (size_t)p.w->n * element;
         if (p.bias != NULL) p.bias = (const char *)p.bias + (size_t)p.w->n * element;
     }
@@ -262,7 +296,7 @@ bool msgl__cuda_fp8_product(msgl_exec *x, const msgl_linear_call *c, bool descri
     msgl_fp8_rows in;
     bool normed;
     if (c->m <= MSGL_FP8_FEW_ROWS || c->w->num_parts > 0 || !msgl__cuda_fp8_can(x, c)) return false;
-    p->scaling = scaling_of(c->w);
+    p->scaling = by_row(c->w, c->m) ? MSGL_GEMM_ROWS : MSGL_GEMM_BLOCKS;
     p->ld_in = (size_t)c->w->k;
     return describe || (input_of(x, c, &in, &normed) && product_of_part(x, c->w, &in, p));
 }

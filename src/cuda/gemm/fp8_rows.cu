@@ -26,14 +26,29 @@ struct quantise_args {
     int pitch;
 };
 
-// Columns 2 t, 2 t + 1 and those 8, 16 and 24 further on, of the 32 that piece `piece` is of.
+// Columns 2 t, 2 t + 1 and those 8, 16 and 24 further on, of the 32 that piece `piece` is of, t =
+// piece % 4. Each of the four threads of the 32 reads eight neighbours, and they exchange pairs: a
+// 4 x 4 transpose. All lanes; `there` is the same in all four.
 template <typename T>
-static __device__ __forceinline__ void load_piece(const T *row, int piece, float v[4][2])
+static __device__ __forceinline__ void load_piece(const T *row, int piece, bool there,
+                                                  float v[4][2])
 {
-    const uint32_t *from = (const uint32_t *)(row + piece / 4 * 32 + piece % 4 * 2);
+    const int t = threadIdx.x % 4;
+    const uint4 read = there ? __ldcg((const uint4 *)row + piece) : make_uint4(0, 0, 0, 0);
+    uint32_t w[4] = {read.x, read.y, read.z, read.w};
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & d) continue;
+            const bool upper = (t & d) != 0;
+            const uint32_t got = __shfl_xor_sync(MSGL_FULL_MASK, upper ? w[i] : w[i + d], d);
+            (upper ? w[i] : w[i + d]) = got;
+        }
+    }
 #pragma unroll
     for (int q = 0; q < 4; q++) {
-        const float2 two = msgl__unpack_two(__ldcg(from + 4 * q), T());
+        const float2 two = msgl__unpack_two(w[q], T());
         v[q][0] = two.x, v[q][1] = two.y;
     }
 }
@@ -75,12 +90,10 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
     for (int i = 0; i < PIECES; i++) {
         const int piece = i * (int)blockDim.x + (int)threadIdx.x;
         const bool there = piece < pieces;
-        if (there) load_piece(in, piece, v[i]);
-#pragma unroll
-        for (int j = 0; j < 8; j++) v[i][j / 2][j % 2] = there ? v[i][j / 2][j % 2] : 0;
-        if (!a.gated || !there) continue;
+        load_piece(in, piece, there, v[i]);
+        if (!a.gated) continue;
         float up[4][2];
-        load_piece(in + a.k, piece, up);
+        load_piece(in + a.k, piece, there, up);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             v[i][j / 2][j % 2] = gate_by(a.activation, v[i][j / 2][j % 2], up[j / 2][j % 2]);
@@ -129,7 +142,11 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
         }
         *(uint2 *)(a.codes + (size_t)row * a.k + 8 * (size_t)piece) = make_uint2(half[0], half[1]);
         if (a.by_row ? piece == 0 : piece % LANES == 0) {
-            a.scales[a.by_row ? (size_t)row : (size_t)(piece / LANES) * a.pitch + row] = scale;
+            const size_t group = (size_t)(piece / LANES), fours = (size_t)a.pitch;
+            const size_t at =
+                row < a.pitch ? group * fours + row
+                              : (size_t)(a.k / MSGL_FP8_GROUP) * fours + group * 4 + row - fours;
+            a.scales[a.by_row ? (size_t)row : at] = scale;
         }
     }
 }
@@ -161,8 +178,18 @@ extern "C" msgl_fp8_rows msgl__fp8_rows_at(void *memory, int32_t m, int32_t k, b
     msgl_fp8_rows r = {m, k, by_row};
     r.codes = (uint8_t *)memory;
     r.scales = (float *)(r.codes + (size_t)m * (size_t)k);
-    r.pitch = m <= MSGL_FP8_FEW_ROWS ? (m + 3) / 4 * 4 : m;
+    r.pitch = m <= MSGL_FP8_FEW_ROWS ? (m + 3) / 4 * 4 : m / 4 * 4;
     return r;
+}
+
+extern "C" msgl_fp8_rows msgl__fp8_rows_rest(const msgl_fp8_rows *r)
+{
+    msgl_fp8_rows rest = *r;
+    rest.m = r->m - r->pitch;
+    rest.codes += (size_t)r->pitch * (size_t)r->k;
+    rest.scales += (size_t)(r->k / MSGL_FP8_GROUP) * (size_t)r->pitch;
+    rest.pitch = 4;
+    return rest;
 }
 
 extern "C" void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *from,

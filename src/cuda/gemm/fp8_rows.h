@@ -20,15 +20,19 @@ extern "C" {
 
 enum {
     MSGL_FP8_GROUP = 128,    // columns that share a scale
-    MSGL_FP8_FEW_ROWS = 256, // up to here scales are filled up to fours of rows
+    MSGL_FP8_FEW_ROWS = 256, // up to here all rows of scales lie together, filled up to fours
 };
 
-// m rows of k columns, a multiple of 128. Memory of the device, aligned to 16 bytes.
+// m rows of k columns, a multiple of 128. Memory of the device, aligned to 16 bytes. The library's
+// products are of fours of rows: of more than FEW_ROWS the last m % 4 have scales of their own.
 typedef struct msgl_fp8_rows {
     int32_t m, k;
     bool by_row;    // a row has one scale
     uint8_t *codes; // [m, k], the columns of each 32 in the order of codes_row.h's 8 bits
-    float *scales;  // [m], or [k / 128, pitch]: row 7's of columns 256 to 383 is at 2 pitch + 7
+    // [m], or [k / 128, pitch] and, of the rows from pitch on, [k / 128, 4] behind it. Of 303 rows
+    // of 1024 columns pitch is 300, the scale of columns 256 to 383 of row 7 is at 607, and that of
+    // row 301 at 8 * 300 + 9.
+    float *scales;
     int32_t pitch;
 } msgl_fp8_rows;
 
@@ -37,6 +41,8 @@ typedef struct msgl_fp8_rows {
 size_t msgl__fp8_rows_bytes(int32_t m, int32_t k);
 // Rows at `memory`, of so many bytes.
 msgl_fp8_rows msgl__fp8_rows_at(void *memory, int32_t m, int32_t k, bool by_row);
+// Of rows by group, of more than FEW_ROWS: the last m % 4.
+msgl_fp8_rows msgl__fp8_rows_rest(const msgl_fp8_rows *r);
 
 // What is quantised: rows of exec->act.
 typedef struct msgl_fp8_source {

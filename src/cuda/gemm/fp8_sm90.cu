@@ -8,9 +8,11 @@
 // their scales, through a ring; two warpgroups multiply. A stage's sums are multiplied by the
 // scales of its row and its token in f32 and added to the tile's: the tensor cores add products
 // with fewer bits than an f32 has, and no further than that. The tiles' stages lie on a line that
-// is cut into equal segments, one for each multiprocessor, as in stream_sm90.cu, which says who
-// waits for whom. More than 128 rows of `in` are two blocks of a cluster, each of which loads half
-// of W for both.
+// is cut into equal segments, one for each multiprocessor, which begin and end somewhere in a tile;
+// all that have a piece of a tile finish it together. They wait for each other then, which is safe
+// because there are no more blocks than multiprocessors, and because a kernel behind gets none of
+// these before all have begun. More than 128 rows of `in` are two blocks of a cluster, each of
+// which loads half of W for both.
 //
 // What decides for few rows is that memory is never idle. A block therefore takes half of a
 // multiprocessor's shared memory, so that one of the kernel behind is there beside it: that one's
@@ -18,8 +20,9 @@
 // front has ended (launch.cuh).
 //
 // The end of a tile makes coded rows of what it has, where a product behind wants them: 128 outputs
-// of a row share a scale, so that a tile with a gate has 256 rows of W. docs/decisions/052 has the
-// figures.
+// of a row share a scale, so that a tile with a gate has 256 rows of W. It is a loop over them and
+// not unrolled, since code that runs once comes from memory as weights do. docs/decisions/052 has
+// the figures.
 #include "cuda/gemm/fp8_sm90.h"
 
 #include "cuda/device.cuh"
@@ -29,7 +32,6 @@
 
 enum {
     LEAST_STAGES = 2, // of a segment: shorter ones cost more than they bring
-    WARPS = FP8_GROUPS * 4,
 };
 
 int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a)
@@ -37,11 +39,12 @@ int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a)
     const msgl_cuda_device *d = msgl__cuda_device(x);
     fp8_args *g = &a->g;
     const int rows = FP8_GROUPS * a->slabs * FP8_SLAB;
-    const int64_t line = (int64_t)((g->n + rows - 1) / rows) * g->stages;
+    const int64_t tiles = (g->n + rows - 1) / rows, line = tiles * g->stages;
     const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES, all = d->sm_count / a->cluster;
-    const int segments = (int)(most < all ? most : all), blocks = segments * a->cluster;
-    const size_t sums = (size_t)blocks * (size_t)rows * (size_t)a->tokens * sizeof(float);
-    if (line > INT32_MAX || blocks * WARPS > MSGL_GEMM_FLAGS || sums > d->blas->workspace_bytes) {
+    const int segments = (int)(most < all ? most : all);
+    const size_t pieces = 2 * (size_t)segments * (size_t)a->cluster;
+    if (line > INT32_MAX || 2 * tiles * a->cluster > MSGL_GEMM_FLAGS ||
+        pieces * (size_t)rows * (size_t)a->tokens * sizeof(float) > d->blas->workspace_bytes) {
         return 0;
     }
     g->per_segment = (int32_t)(line / segments);

@@ -157,11 +157,10 @@ cudaDataType_t msgl__cuda_gemm_type(msgl_dtype t)
 // of 128 columns in f32.
 static cublasStatus_t describe_scales(const msgl_gemm_product *p, cublasLtMatmulDescOpaque_t *op)
 {
-    const cublasLtMatmulMatrixScale_t in = p->scaling == MSGL_GEMM_ROWS
-                                               ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-                                               : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    const cublasLtMatmulMatrixScale_t w =
-        p->scaling == MSGL_GEMM_BLOCKS ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : in;
+    const bool by_row = p->scaling == MSGL_GEMM_ROWS;
+    const cublasLtMatmulMatrixScale_t in = by_row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                  : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const cublasLtMatmulMatrixScale_t w = by_row ? in : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     const struct {
         cublasLtMatmulDescAttributes_t attr;
         const void *value;

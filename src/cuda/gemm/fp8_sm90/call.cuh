@@ -35,8 +35,8 @@ typedef struct fp8_args {
     msgl_number number;
     const uint8_t *row_scales; // [n], or NULL: by group
     uint32_t stage_bytes;      // that a stage's copies bring
-    float *sums;               // [segments][cluster][slabs tokens / 8][workers] float4
-    int32_t *flags;            // [segments][cluster][warps]
+    float *sums;               // [segments][2][cluster][tokens][rows of W of a tile]
+    int32_t *flags;            // [tiles][cluster][2]
     const float *bias;         // [n] or NULL
     const float *in_squares;   // [in_tiles, m] of msgl_norm_stats of in, or NULL
     int32_t in_tiles;

@@ -37,15 +37,10 @@ template <int N_, int SLABS_, int CLUSTER_> struct fp8_shape {
     static constexpr int IN_SCALES_AT = ROWS * 4;
     static constexpr int SCALES_BYTES = IN_SCALES_AT + (N * 4 + 127) / 128 * 128;
     // Two blocks of different kernels share a multiprocessor, so that the weights of the one behind
-    // are on their way when the one in front ends: one of two slabs, whose output's gate halves,
-    // and one of one slab beside it.
+    // are on their way when the one in front ends: one of two slabs and one of one slab.
     static constexpr bool SHARES = N * SLABS <= 64;
-    static constexpr int BUDGET = !SHARES ? (227 << 10) : SLABS == 2 ? (120 << 10) : (106 << 10);
-    // What is handed over for output, in rows of tokens.
-    static constexpr int COLUMNS = SHARES && SLABS == 2 ? ROWS / 2 : ROWS;
-    static constexpr int CHUNK = N < 16 || (SHARES && N == 64) ? 8 : 16;
-    static constexpr int PITCH = COLUMNS + 4, CHUNK_BYTES = CHUNK * PITCH * 4;
-    static constexpr int SMALL_BYTES = CHUNK_BYTES + N * 4 + FP8_MAX_STAGES * 16 + 1024 + 128;
+    static constexpr int BUDGET = !SHARES ? (227 << 10) : SLABS == 2 ? (118 << 10) : (108 << 10);
+    static constexpr int SMALL_BYTES = N * 4 + FP8_MAX_STAGES * 16 + 1024; // and alignment
     static constexpr int FIT = (BUDGET - SMALL_BYTES) / (STAGE_BYTES + SCALES_BYTES);
     static constexpr int STAGES = FIT < FP8_MAX_STAGES ? FIT : FP8_MAX_STAGES;
     static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + SCALES_BYTES) + SMALL_BYTES;
@@ -77,6 +72,13 @@ struct fp8_place {
 static __device__ __forceinline__ int segment_stages(const fp8_args &g, int segment)
 {
     return g.per_segment + (segment < g.longer);
+}
+
+// The segment that stage `at` of the line is in.
+static __device__ __forceinline__ int segment_of(const fp8_args &g, int at)
+{
+    const int behind = at - g.longer * (g.per_segment + 1);
+    return behind < 0 ? at / (g.per_segment + 1) : g.longer + behind / g.per_segment;
 }
 
 static __device__ __forceinline__ int segment_begin(const fp8_args &g, int segment)
@@ -220,67 +222,61 @@ static __device__ __forceinline__ void multiply(float (&acc)[SHAPE::SLABS][SHAPE
     }
 }
 
-// --- sums of pieces of a tile (as in stream_sm90.cu) --------------------------------------------
+// --- sums of pieces of a tile -------------------------------------------------------------------
 //
-// Those of block `rank` of segment s are number CLUSTER s + rank.
+// A piece is what one segment has of a tile. A segment's first piece may begin inside of its tile;
+// all others begin with their tile's first stage, and all but the last of those are whole tiles.
+// All blocks with a piece of a tile finish it together, each some tokens, when all pieces are
+// there; none waits for others before it has left all of its own.
 
+// [token][row of the tile] of a piece.
 template <typename SHAPE>
-static __device__ __forceinline__ void
-leave_sums(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int block)
+static __device__ __forceinline__ float *piece_of(const fp8_args &g, int segment, bool begins)
 {
-    constexpr int FOURS = SHAPE::SUMS / 4;
-    float4 *to =
-        (float4 *)g.sums + (size_t)block * (SHAPE::SLABS * FOURS * FP8_WORKERS) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < SHAPE::SLABS * FOURS; i++) {
-        const float *v = acc[i / FOURS] + i % FOURS * 4;
-        __stcg(to + i * FP8_WORKERS, make_float4(v[0], v[1], v[2], v[3]));
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        msgl__store_release(g.flags + block * FP8_WARPS + threadIdx.x / 32, 1);
-    }
+    const int piece = (2 * segment + begins) * SHAPE::CLUSTER + rank_of<SHAPE::CLUSTER>();
+    return g.sums + (size_t)piece * (SHAPE::N * SHAPE::ROWS);
 }
 
-// Adds the sums of `num` blocks, `block` and those CLUSTER further on each, in their order.
+// Warps that have left their sums of a tile, and warps that have seen all; zero between kernels.
+template <typename SHAPE>
+static __device__ __forceinline__ int32_t *counts_of(const fp8_args &g, int tile)
+{
+    return g.flags + 2 * (tile * SHAPE::CLUSTER + rank_of<SHAPE::CLUSTER>());
+}
+
+// first: the thread's first row of the tile; tokens: that the tile has.
 template <typename SHAPE>
 static __device__ __forceinline__ void
-add_sums(const fp8_args &g, float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int block, int num)
+leave_sums(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], const fp8_place &p,
+           int segment, int first, int tokens)
 {
-    constexpr int FOURS = SHAPE::SUMS / 4, ALL = SHAPE::SLABS * FOURS;
-    constexpr int BATCH = ALL < 8 ? 8 / ALL : 1, SOME = ALL < 8 ? ALL : 8; // on their way
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = lane; i < num; i += 32) {
-        int32_t *flag = g.flags + (block + i * SHAPE::CLUSTER) * FP8_WARPS + warp;
-        while (msgl__load_acquire(flag) == 0) {
+    const int lane = threadIdx.x % 32;
+    float *const to =
+        piece_of<SHAPE>(g, segment, p.stage == 0) + lane % 4 * 2 * SHAPE::ROWS + first;
+#pragma unroll
+    for (int j = 0; j < SHAPE::N / 8; j++) {
+        if (8 * j >= tokens) break;
+#pragma unroll
+        for (int i = 0; i < SHAPE::SLABS * 4; i++) {
+            const int row = i / 4 * FP8_SLAB + i / 2 % 2 * 8;
+            __stcg(to + (8 * j + i % 2) * SHAPE::ROWS + row, acc[i / 4][4 * j + i % 4]);
         }
-        *flag = 0; // nobody raises it again before this kernel has ended
     }
     __syncwarp();
-    constexpr int BETWEEN = SHAPE::CLUSTER * ALL * FP8_WORKERS;
-    const float4 *from = (const float4 *)g.sums + (size_t)block * (ALL * FP8_WORKERS) + threadIdx.x;
-#pragma unroll 1
-    for (int first = 0; first < num; first += BATCH, from += BATCH * BETWEEN) {
-#pragma unroll
-        for (int some = 0; some < ALL; some += SOME) {
-            float4 v[BATCH][SOME];
-#pragma unroll
-            for (int i = 0; i < BATCH * SOME; i++) {
-                const int b = i / SOME, at = some + i % SOME;
-                v[b][i % SOME] = make_float4(0, 0, 0, 0);
-                if (first + b < num) {
-                    v[b][i % SOME] = __ldcg(from + b * BETWEEN + at * FP8_WORKERS);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH * SOME; i++) {
-                const float4 one = v[i / SOME][i % SOME];
-                const int at = some + i % SOME;
-                float *sum = acc[at / FOURS] + at % FOURS * 4;
-                sum[0] += one.x, sum[1] += one.y, sum[2] += one.z, sum[3] += one.w;
-            }
+    if (lane == 0) (void)msgl__count(counts_of<SHAPE>(g, p.tile));
+}
+
+// Until `warps` warps have left their sums.
+template <typename SHAPE>
+static __device__ __forceinline__ void wait_for_sums(const fp8_args &g, int tile, int warps)
+{
+    if (threadIdx.x % 32 == 0) {
+        int32_t *const counts = counts_of<SHAPE>(g, tile);
+        while (msgl__load_acquire(counts) != warps) {
         }
+        if (msgl__count(counts + 1) == warps - 1) counts[0] = counts[1] = 0;
     }
+    __syncwarp();
 }
 
 // --- results ------------------------------------------------------------------------------------
@@ -387,79 +383,63 @@ static __device__ __forceinline__ void store_group(const fp8_args &g, int t, int
     if (lane == 0) g.scales[group * g.pitch + t] = scale;
 }
 
-// What a thread multiplies and adds of a slab's rows of W: those of its sums.
-struct fp8_row_terms {
-    float scale[2], bias[2];
-
-    template <typename SHAPE>
-    __device__ __forceinline__ void load(const fp8_args &g, int tile, int r)
-    {
-#pragma unroll
-        for (int i = 0; i < 2; i++, r += 8) {
-            const int row =
-                !g.gated ? tile * SHAPE::ROWS + r
-                         : tile * (SHAPE::ROWS / 2) + r / 16 * 8 + r % 8 + r / 8 % 2 * (g.n / 2);
-            const bool there = row < g.n;
-            scale[i] = 1, bias[i] = 0;
-            if (g.row_scales != NULL && there) {
-                const uint8_t *s = g.row_scales;
-                scale[i] = number_of(g.number, g.number == MSGL_NUMBER_F32
-                                                   ? __ldg((const uint32_t *)s + row)
-                                                   : __ldg((const uint16_t *)s + row));
-            }
-            if (g.bias != NULL && there) bias[i] = __ldg(g.bias + row);
-        }
-    }
-};
-
-// A finished tile. Sums go through shared memory, some tokens at a time, so that a warp gets 128
-// columns of one.
-template <typename SHAPE, bool GATED>
-static __device__ __forceinline__ void
-store_tile(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int tile, int token,
-           uint32_t chunk, uint32_t factors)
+// A sum times the scale of its row of W, and that one's bias.
+static __device__ __forceinline__ float with_row_terms(const fp8_args &g, float sum, int row)
 {
-    constexpr int COLUMNS = GATED ? SHAPE::ROWS / 2 : SHAPE::ROWS, GROUPS = COLUMNS / 128;
-    constexpr int CHUNK = SHAPE::CHUNK, PITCH = SHAPE::PITCH;
-    static_assert(COLUMNS <= SHAPE::COLUMNS && COLUMNS % 128 == 0, "room, and whole groups");
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row = warp / 4 * SHAPE::SLABS * FP8_SLAB + warp % 4 * 16 + lane / 4; // of the tile
-    fp8_row_terms terms[SHAPE::SLABS];
-#pragma unroll
-    for (int s = 0; s < SHAPE::SLABS; s++) {
-        terms[s].template load<SHAPE>(g, tile, row + s * FP8_SLAB);
+    const uint8_t *const s = g.row_scales;
+    if (row >= g.n) return sum;
+    if (s != NULL) {
+        sum *= number_of(g.number, g.number == MSGL_NUMBER_F32 ? __ldg((const uint32_t *)s + row)
+                                                               : __ldg((const uint16_t *)s + row));
     }
+    return g.bias != NULL ? sum + __ldg(g.bias + row) : sum;
+}
+
+// This block's share of a tile: a warp has 128 columns of a token at a time.
+template <typename SHAPE>
+static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, int segment,
+                                                   int token, uint32_t factors)
+{
+    constexpr int ROWS = SHAPE::ROWS;
+    const int from = segment_of(g, tile * g.stages), to = segment_of(g, (tile + 1) * g.stages - 1);
+    const int pieces = to - from + 1, tokens = msgl__clamp_to(g.m - token, SHAPE::N);
+    const int columns = g.gated ? ROWS / 2 : ROWS, groups = columns / 128;
+    const int own = fp8_lane_column(), warp = threadIdx.x / 32;
+    // Of a gated tile eights of gates and ups take turns.
+    const int row = g.gated ? own / 8 * 16 + own % 8 : own, eighth = g.gated ? 16 : 8;
+    wait_for_sums<SHAPE>(g, tile, pieces * FP8_WARPS);
 #pragma unroll 1
-    for (int c = 0; c < SHAPE::N / CHUNK && token + c * CHUNK < g.m; c++) {
+    for (int unit = (segment - from) * FP8_WARPS + warp; unit < tokens * groups;
+         unit += pieces * FP8_WARPS) {
+        const int t = unit / groups, group = unit % groups;
+        float v[4] = {}, up[4] = {};
+#pragma unroll 4
+        for (int i = 0; i < pieces; i++) {
+            const float *const sums =
+                piece_of<SHAPE>(g, from + i, i == 0) + t * ROWS + group * 128 + row;
+            const float2 a = __ldcg((const float2 *)sums);
+            const float2 b = __ldcg((const float2 *)(sums + eighth));
+            v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
+            if (!g.gated) continue;
+            const float2 c = __ldcg((const float2 *)(sums + 8));
+            const float2 d = __ldcg((const float2 *)(sums + eighth + 8));
+            up[0] += c.x, up[1] += c.y, up[2] += d.x, up[3] += d.y;
+        }
+        const int first = tile * columns + group * 128;
+        const float factor = msgl__read_shared<float>(factors + (uint32_t)t * 4);
 #pragma unroll
-        for (int i = 0; i < SHAPE::N / 4; i++) { // pairs of sums, of both rows
-            if (i / (CHUNK / 4) != c) continue;  // known but for c, as sums' registers have to be
-            const int t = i / 2 * 8 + lane % 4 * 2 + i % 2, j = i / 2 * 4 + i % 2;
-            const float factor = msgl__read_shared<float>(factors + (uint32_t)t * 4);
+        for (int i = 0; i < 4; i++) v[i] *= factor, up[i] *= factor;
+        if (g.row_scales != NULL || g.bias != NULL) {
 #pragma unroll
-            for (int s = 0; s < SHAPE::SLABS; s++) {
-                const fp8_row_terms &own = terms[s];
-                const float a = fmaf(acc[s][j], factor * own.scale[0], own.bias[0]);
-                const float b = fmaf(acc[s][j + 2], factor * own.scale[1], own.bias[1]);
-                const int r = row + s * FP8_SLAB, column = GATED ? r / 16 * 8 + r % 8 : r;
-                const uint32_t to = chunk + (uint32_t)(t % CHUNK * PITCH + column) * 4;
-                msgl__write_shared(to, GATED ? msgl__silu(a) * b : a);
-                if (!GATED) msgl__write_shared(to + 32, b);
+            for (int i = 0; i < 4; i++) {
+                const int w = first + own + i / 2 * 8 + i % 2;
+                v[i] = with_row_terms(g, v[i], w);
+                if (g.gated) up[i] = with_row_terms(g, up[i], w + g.n / 2);
             }
         }
-        msgl__named_barrier_sync(1, FP8_WORKERS);
-#pragma unroll 4
-        for (int unit = warp; unit < CHUNK * GROUPS; unit += FP8_WARPS) {
-            const int t = token + c * CHUNK + unit / GROUPS;
-            const int first = tile * COLUMNS + unit % GROUPS * 128;
-            const uint32_t from =
-                chunk + (uint32_t)(unit / GROUPS * PITCH + unit % GROUPS * 128) * 4;
-            const float2 a = msgl__read_shared<float2>(from + (uint32_t)fp8_lane_column() * 4);
-            const float2 b = msgl__read_shared<float2>(from + (uint32_t)fp8_lane_column() * 4 + 32);
-            float v[4] = {a.x, a.y, b.x, b.y};
-            if (t < g.m && first < g.columns) store_group(g, t, first, v);
-        }
-        msgl__named_barrier_sync(1, FP8_WORKERS);
+#pragma unroll
+        for (int i = 0; i < 4 && g.gated; i++) v[i] = msgl__silu(v[i]) * up[i];
+        if (first < g.columns) store_group(g, token + t, first, v);
     }
 }
 
@@ -467,55 +447,56 @@ store_tile(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], int
 
 template <typename SHAPE>
 static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring r, int segment,
-                                                    int begin, int end, uint32_t chunk,
-                                                    uint32_t factors)
+                                                    int begin, int end, uint32_t factors)
 {
     constexpr int CLUSTER = SHAPE::CLUSTER;
-    const int rank = rank_of<CLUSTER>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int token = rank_of<CLUSTER>() * SHAPE::N;
     const int first = warp / 4 * SHAPE::SLABS * FP8_SLAB + warp % 4 * 16 + lane / 4;
     fp8_place p(g, begin);
-    bool ready = false; // the factors
+    int before = -1, behind = -1; // tiles with pieces of other segments: of those in front, behind
+    bool ready = false;           // the factors
     msgl__pdl_wait();
-    while (begin < end) {
-        const int n = end - begin < g.stages - p.stage ? end - begin : g.stages - p.stage;
-        float acc[SHAPE::SLABS][SHAPE::SUMS] = {};
 #pragma unroll 1
-        for (int i = 0; i < n; i++) {
-            msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
-            multiply<SHAPE>(acc, g, r, first);
-            __syncwarp();
-            if (CLUSTER == 1 && lane == 0) msgl__mbarrier_arrive(r.empty + r.slot * 8);
-            if (CLUSTER > 1 && lane < CLUSTER) {
-                msgl__mbarrier_arrive_at(r.empty + r.slot * 8, (uint32_t)lane);
+    for (;;) {
+        int tile = -1; // to be finished
+        if (begin < end) {
+            const int n = end - begin < g.stages - p.stage ? end - begin : g.stages - p.stage;
+            float acc[SHAPE::SLABS][SHAPE::SUMS] = {};
+#pragma unroll 1
+            for (int i = 0; i < n; i++) {
+                msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
+                multiply<SHAPE>(acc, g, r, first);
+                __syncwarp();
+                if (CLUSTER == 1 && lane == 0) msgl__mbarrier_arrive(r.empty + r.slot * 8);
+                if (CLUSTER > 1 && lane < CLUSTER) {
+                    msgl__mbarrier_arrive_at(r.empty + r.slot * 8, (uint32_t)lane);
+                }
+                next_slot<SHAPE::STAGES>(r);
             }
-            next_slot<SHAPE::STAGES>(r);
-        }
-        if (p.stage > 0) {
-            leave_sums<SHAPE>(g, acc, segment * CLUSTER + rank);
+            // The whole tile in front has the same place, which other warps may still read.
+            if (p.stage == 0) msgl__named_barrier_sync(2, FP8_WORKERS);
+            leave_sums<SHAPE>(g, acc, p, segment, first, g.m - token);
+            if (n == g.stages) {
+                tile = p.tile;
+            } else if (p.stage > 0) {
+                before = p.tile;
+            } else {
+                behind = p.tile;
+            }
+            begin += n;
+            p.stage = 0;
+            p.tile++;
         } else {
-            int others = 0;
-            for (int rest = g.stages - n; rest > 0; others++) {
-                rest -= segment_stages(g, segment + 1 + others);
-            }
-            add_sums<SHAPE>(g, acc, (segment + 1) * CLUSTER + rank, others);
-            if (!ready) msgl__named_barrier_sync(2, FP8_WORKERS + 32);
-            ready = true;
-            if constexpr (SHAPE::SLABS == 2) {
-                if (g.gated) {
-                    store_tile<SHAPE, true>(g, acc, p.tile, rank * SHAPE::N, chunk, factors);
-                }
-            }
-            if constexpr (SHAPE::COLUMNS == SHAPE::ROWS) {
-                if (!g.gated) {
-                    store_tile<SHAPE, false>(g, acc, p.tile, rank * SHAPE::N, chunk, factors);
-                }
-            }
+            tile = before >= 0 ? before : behind;
+            (before >= 0 ? before : behind) = -1;
+            if (tile < 0) break;
         }
-        begin += n;
-        p.stage = 0;
-        p.tile++;
+        if (tile < 0) continue;
+        if (!ready) msgl__named_barrier_sync(1, FP8_WORKERS + 32);
+        ready = true;
+        finish_tile<SHAPE>(g, tile, segment, token, factors);
     }
-    if (!ready) msgl__named_barrier_sync(2, FP8_WORKERS + 32);
 }
 
 template <typename SHAPE>
@@ -532,7 +513,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
     r.empty = r.full + FP8_MAX_STAGES * 8;
     r.slot = 0;
     r.phase = 0;
-    const uint32_t factors = r.empty + FP8_MAX_STAGES * 8, chunk = factors + SHAPE::N * 4;
+    const uint32_t factors = r.empty + FP8_MAX_STAGES * 8;
     const int segment = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
     const int begin = segment_begin(g, segment), end = begin + segment_stages(g, segment);
     if (threadIdx.x == FP8_WORKERS) {
@@ -557,11 +538,11 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
         } else if (threadIdx.x < FP8_WORKERS + 64) {
             msgl__pdl_wait();
             token_factors(g, factors, rank_of<CLUSTER>() * SHAPE::N, SHAPE::N);
-            msgl__named_barrier_sync(2, FP8_WORKERS + 32);
+            msgl__named_barrier_sync(1, FP8_WORKERS + 32);
         }
     } else {
         if constexpr (!SHAPE::SHARES) msgl__registers_up<232>();
-        multiply_all<SHAPE>(g, r, segment, begin, end, chunk, factors);
+        multiply_all<SHAPE>(g, r, segment, begin, end, factors);
     }
     __syncwarp();
     if constexpr (CLUSTER > 1) msgl__cluster_sync(); // the other may still write and arrive here
