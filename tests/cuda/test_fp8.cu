@@ -201,8 +201,8 @@ static void compare_rows(family *f, const coded_rows &got, const std::vector<dou
         for (int i = 0; i < span; i++) largest = fmax(largest, fabs(want[at + (size_t)i]));
         expect_near(f, got.scales[g], largest / 448, largest / 448 * (slack + 1e-6) + 1e-30, what);
         for (size_t i = at; i < at + (size_t)span; i++) {
-            const double off =
-                fabs(want[i]) * (0x1p-4 + slack) + largest / 448 * (0x1p-10 * 1.01 + 448 * slack);
+            const double off = fabs(want[i]) * (0x1p-4 + slack) +
+                               largest / 448 * (0x1p-10 * 1.01 + 448 * slack) + 1e-30;
             expect_near(f, got.values[i], want[i], off, what);
         }
     }
@@ -454,7 +454,7 @@ static void check_products(gpu *g, family *few, family *many, bool quick, uint64
             c.accumulate = kind == 3;
             c.f32_out = kind == 4;
             // Expanded before products (fp8.cu), which cuda_codes compares.
-            if (large && i % KINDS == BY_GROUP) continue;
+            if (large && (i % KINDS == BY_GROUP || (c.bias && c.f32_out))) continue;
             if (c.act == MSGL_F16) c.gated = false; // gate times up may leave its range
             c.pad = rng_next(seed) % 3 == 0 && !c.gated ? 8 : 0;
             check_linear(g, large ? many : few, &c, &w, seed);

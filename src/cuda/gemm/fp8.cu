@@ -77,7 +77,9 @@ bool msgl__cuda_fp8_can(const msgl_exec *x, const msgl_linear_call *c)
 {
     const uintptr_t bits =
         (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)c->norm | (uintptr_t)c->next_norm;
-    return c->m > 0 && bits % 16 == 0 && c->ld_in % 8 == 0 && c->ld_out % 8 == 0 &&
+    // The library has no bias of f32 here.
+    const bool bias = c->bias == NULL || !c->f32_out || c->m <= MSGL_FP8_FEW_ROWS;
+    return c->m > 0 && bits % 16 == 0 && c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && bias &&
            can_multiply(x, c->w, c->m);
 }
 

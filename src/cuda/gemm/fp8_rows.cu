@@ -151,21 +151,33 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
     }
 }
 
+// With all of a multiprocessor's memory shared, as the products around it want it: blocks of theirs
+// may then be there at the same time (launch.cuh).
+template <typename T, int PIECES>
+static void launch(msgl_exec *x, const quantise_args &a, int rows, int threads)
+{
+    constexpr auto kernel = quantise_kernel<T, PIECES>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(16, true));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)rows), dim3((unsigned)threads), 0,
+                                  msgl__cuda_stream(x), a));
+}
+
 template <typename T> static void quantise(msgl_exec *x, const quantise_args &a, int rows)
 {
     const int pieces = a.k / 8, most = MOST_THREADS;
     const int threads = pieces < most ? (pieces + 31) / 32 * 32 : most;
     const int each = (pieces + threads - 1) / threads;
-    void (*const kernel)(quantise_args) = each == 1   ? quantise_kernel<T, 1>
-                                          : each == 2 ? quantise_kernel<T, 2>
-                                          : each <= 4 ? quantise_kernel<T, 4>
-                                                      : quantise_kernel<T, 8>;
     if (each > 8) {
         x->status = MSGL_EUNSUPPORTED;
-        return;
+    } else if (each > 4) {
+        launch<T, 8>(x, a, rows, threads);
+    } else if (each > 2) {
+        launch<T, 4>(x, a, rows, threads);
+    } else if (each > 1) {
+        launch<T, 2>(x, a, rows, threads);
+    } else {
+        launch<T, 1>(x, a, rows, threads);
     }
-    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)rows), dim3((unsigned)threads), 0,
-                                  msgl__cuda_stream(x), a));
 }
 
 extern "C" size_t msgl__fp8_rows_bytes(int32_t m, int32_t k)

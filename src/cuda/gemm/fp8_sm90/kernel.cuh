@@ -46,7 +46,9 @@ template <int N_, int SLABS_, int CLUSTER_> struct fp8_shape {
     static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + SCALES_BYTES) + SMALL_BYTES;
     // A block alone has a whole warpgroup that loads, whose registers the others take.
     static constexpr int THREADS = FP8_WORKERS + (SHARES ? 64 : GROUP);
-    static constexpr int SUMS = N / 2; // of a thread and slab
+    static constexpr int HELPERS =
+        (THREADS - FP8_WORKERS) / 32 - 1; // warps beside that which loads
+    static constexpr int SUMS = N / 2;    // of a thread and slab
     static_assert(STAGES >= 2, "stages");
 };
 
@@ -101,19 +103,21 @@ struct fp8_ring : ring {
 // in turns. Of a cluster each block loads half of them for both.
 template <typename SHAPE>
 static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tensors &maps,
-                                              const fp8_ring &r, int slot, const fp8_place &p)
+                                              const fp8_ring &r, int slot, const fp8_place &p,
+                                              uint64_t policy)
 {
     constexpr int PAIRS = SHAPE::ROWS / 16;
     const uint32_t stage = r.stages + (uint32_t)(slot * SHAPE::STAGE_BYTES);
     const uint32_t done = r.full + (uint32_t)slot * 8;
     msgl__mbarrier_expect(done, g.stage_bytes);
     if constexpr (SHAPE::CLUSTER == 1) {
-        msgl__tensor_load(stage, &maps.w, p.stage * FP8_STEP, 0, 0, p.tile * PAIRS, done);
+        msgl__tensor_load_by(policy, stage, &maps.w, p.stage * FP8_STEP, 0, 0, p.tile * PAIRS,
+                             done);
     } else {
         const int rank = rank_of<SHAPE::CLUSTER>();
-        msgl__tensor_load_multicast(stage + (uint32_t)(rank * (SHAPE::W_BYTES / 2)), &maps.w,
-                                    p.stage * FP8_STEP, 0, 0, p.tile * PAIRS + rank * (PAIRS / 2),
-                                    done, 3);
+        msgl__tensor_load_multicast_by(policy, stage + (uint32_t)(rank * (SHAPE::W_BYTES / 2)),
+                                       &maps.w, p.stage * FP8_STEP, 0, 0,
+                                       p.tile * PAIRS + rank * (PAIRS / 2), done, 3);
     }
     if (g.row_scales != NULL) return;
     const int row = p.tile * (g.gated ? SHAPE::ROWS / 2 : SHAPE::ROWS);
@@ -142,12 +146,13 @@ static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_ten
 {
     constexpr int PAIRS = SHAPE::ROWS / 16, FETCHED = FP8_AHEAD_BYTES / SHAPE::W_BYTES;
     const bool leads = threadIdx.x % 32 == 0;
+    const uint64_t policy = msgl__read_once();
     const int ahead = end - begin < SHAPE::STAGES ? end - begin : SHAPE::STAGES;
     const int own = rank_of<SHAPE::CLUSTER>() * (PAIRS / SHAPE::CLUSTER);
     fp8_place p(g, begin), early = p;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++, early.next(g)) {
-        if (leads) load_w<SHAPE>(g, maps, r, i, early);
+        if (leads) load_w<SHAPE>(g, maps, r, i, early, policy);
     }
 #pragma unroll 1
     for (int i = ahead; i < end - begin && i < ahead + FETCHED; i++, early.next(g)) {
@@ -162,7 +167,7 @@ static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_ten
         const bool begun = at < begin + ahead;
         if (!begun) msgl__mbarrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
         if (leads) {
-            if (!begun) load_w<SHAPE>(g, maps, r, r.slot, p);
+            if (!begun) load_w<SHAPE>(g, maps, r, r.slot, p, policy);
             load_in<SHAPE>(maps, r, p);
         }
         __syncwarp();
@@ -263,7 +268,7 @@ leave_sums(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], con
         }
     }
     __syncwarp();
-    if (lane == 0) (void)msgl__count(counts_of<SHAPE>(g, p.tile));
+    if (lane == 0) msgl__count_release(counts_of<SHAPE>(g, p.tile));
 }
 
 // Until `warps` warps have left their sums.
@@ -271,20 +276,28 @@ template <typename SHAPE>
 static __device__ __forceinline__ void wait_for_sums(const fp8_args &g, int tile, int warps)
 {
     if (threadIdx.x % 32 == 0) {
-        int32_t *const counts = counts_of<SHAPE>(g, tile);
-        while (msgl__load_acquire(counts) != warps) {
+        while (msgl__load_acquire(counts_of<SHAPE>(g, tile)) != warps) {
         }
-        if (msgl__count(counts + 1) == warps - 1) counts[0] = counts[1] = 0;
     }
     __syncwarp();
+}
+
+// The last of these warps clears the counts for the kernel behind.
+template <typename SHAPE>
+static __device__ __forceinline__ void leave_tile(const fp8_args &g, int tile, int warps)
+{
+    int32_t *const counts = counts_of<SHAPE>(g, tile);
+    if (threadIdx.x % 32 == 0 && msgl__count_relaxed(counts + 1) == warps - 1) {
+        counts[0] = counts[1] = 0;
+    }
 }
 
 // --- results ------------------------------------------------------------------------------------
 
 // A factor for each token of a tile, 1 without a norm, from the squares that the kernel in front
-// has left. One warp.
+// has left, by `warps` warps, of which this is number `warp`.
 static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t to, int token,
-                                                     int tokens)
+                                                     int tokens, int warp, int warps)
 {
     const int lane = threadIdx.x % 32, most = msgl__clamp_to(g.m - token, tokens);
     if (g.in_squares == NULL) {
@@ -298,10 +311,10 @@ static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t
                      : most <= 8  ? 8
                      : most <= 16 ? 16
                                   : 32;
-    for (int base = 0; base < most; base += wide) {
+    for (int base = warp * wide; base < most; base += warps * wide) {
         const int t = base + lane % wide;
         float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
         for (int i = lane / wide; i < g.in_tiles; i += 32 / wide) {
             if (t < most) sum += __ldcg(g.in_squares + (size_t)i * g.m + token + t);
         }
@@ -330,117 +343,152 @@ static __device__ __forceinline__ float2 unpack_two(bool half, uint32_t v)
     return half ? msgl__unpack_two(v, __half()) : msgl__unpack_two(v, __nv_bfloat16());
 }
 
-static __device__ __forceinline__ void store_values(const fp8_args &g, int t, int column,
-                                                    float (&v)[4])
-{
-    const size_t at = (size_t)t * g.ld_out + column;
-    if (g.f32_out) {
-        float *const out = (float *)g.out + at;
-        if (column < g.columns) *(float2 *)out = make_float2(v[0], v[1]);
-        if (column + 8 < g.columns) *(float2 *)(out + 8) = make_float2(v[2], v[3]);
-        return;
-    }
-    uint32_t *const out = (uint32_t *)((uint16_t *)g.out + at);
+// What a lane multiplies and adds of its columns, whose rows of W are `row` and so many behind:
+// scales of rows, the bias.
+struct fp8_terms {
+    float scale[4], bias[4];
+
+    __device__ __forceinline__ void load(const fp8_args &g, int row)
+    {
+        const uint8_t *const s = g.row_scales;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const bool there = column + 8 * i < g.columns;
-        if (g.accumulate && there) {
-            const float2 old = unpack_two(g.half_out, out[4 * i]);
-            v[2 * i] += old.x, v[2 * i + 1] += old.y;
+        for (int i = 0; i < 4; i++) {
+            const int r = row + i / 2 * 8 + i % 2;
+            scale[i] = 1, bias[i] = 0;
+            if (r >= g.n) continue;
+            if (s != NULL) {
+                scale[i] = number_of(g.number, g.number == MSGL_NUMBER_F32
+                                                   ? __ldg((const uint32_t *)s + r)
+                                                   : __ldg((const uint16_t *)s + r));
+            }
+            if (g.bias != NULL) bias[i] = __ldg(g.bias + r);
         }
-        const uint32_t stored = pack_two(g.half_out, v[2 * i], v[2 * i + 1]);
-        if (there) out[4 * i] = stored;
-        const float2 two = unpack_two(g.half_out, stored);
-        v[2 * i] = two.x, v[2 * i + 1] = two.y;
     }
+};
+
+// Where a lane's columns of row t of out are.
+static __device__ __forceinline__ char *place_of(const fp8_args &g, int t, int column)
+{
+    return (char *)g.out + ((size_t)t * g.ld_out + column) * (g.f32_out ? 4 : 2);
 }
 
-// 128 columns of row t, which is there, by a warp.
-static __device__ __forceinline__ void store_group(const fp8_args &g, int t, int first,
+// Stores two outputs, added to what was there; they become what is stored.
+static __device__ __forceinline__ void store_two(const fp8_args &g, char *out, bool there,
+                                                 uint32_t before, float &a, float &b)
+{
+    if (g.f32_out) {
+        if (there) *(float2 *)out = make_float2(a, b);
+        return;
+    }
+    const float2 old = unpack_two(g.half_out, before);
+    const uint32_t stored = pack_two(g.half_out, a + old.x, b + old.y);
+    if (there) *(uint32_t *)out = stored;
+    const float2 two = unpack_two(g.half_out, stored);
+    a = two.x, b = two.y;
+}
+
+// Coded rows of 128 columns of row t, by a warp. next: the lane's weights of the norm behind.
+static __device__ __forceinline__ void store_codes(const fp8_args &g, int t, int first, float4 next,
                                                    float (&v)[4])
 {
-    const int lane = threadIdx.x % 32, column = first + fp8_lane_column();
+    const int lane = threadIdx.x % 32;
     const size_t group = (size_t)first / MSGL_FP8_GROUP;
-    if (g.leaves != FP8_ROWS) store_values(g, t, column, v);
-    if (g.leaves == FP8_VALUES) return;
-    if (g.leaves == FP8_NORM_STATS) {
-        float square = v[0] * v[0] + v[1] * v[1] + (v[2] * v[2] + v[3] * v[3]);
-        const float2 a = __ldg((const float2 *)(g.next + column));
-        const float2 b = __ldg((const float2 *)(g.next + column + 8));
-        v[0] *= a.x, v[1] *= a.y, v[2] *= b.x, v[3] *= b.y;
-        for (int d = 1; d < 32; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
-        if (lane == 0) g.squares[group * g.m + t] = square;
-    }
-    float largest = 0, by;
+    float largest = 0, square = 0, by;
+#pragma unroll
+    for (int i = 0; i < 4; i++) square += v[i] * v[i];
+    v[0] *= next.x, v[1] *= next.y, v[2] *= next.z, v[3] *= next.w;
 #pragma unroll
     for (int i = 0; i < 4; i++) largest = fp8_larger(largest, v[i]);
+#pragma unroll
     for (int d = 1; d < 32; d *= 2) {
         largest = fp8_larger(largest, __shfl_xor_sync(0xffffffffu, largest, d));
+        square += __shfl_xor_sync(0xffffffffu, square, d);
     }
     const float scale = fp8_scale(largest, &by);
     *(uint32_t *)(g.codes + (size_t)t * g.columns + first + 4 * lane) =
         fp8_pack(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
-    if (lane == 0) g.scales[group * g.pitch + t] = scale;
+    if (lane != 0) return;
+    g.scales[group * g.pitch + t] = scale;
+    if (g.leaves == FP8_NORM_STATS) g.squares[group * g.m + t] = square;
 }
 
-// A sum times the scale of its row of W, and that one's bias.
-static __device__ __forceinline__ float with_row_terms(const fp8_args &g, float sum, int row)
-{
-    const uint8_t *const s = g.row_scales;
-    if (row >= g.n) return sum;
-    if (s != NULL) {
-        sum *= number_of(g.number, g.number == MSGL_NUMBER_F32 ? __ldg((const uint32_t *)s + row)
-                                                               : __ldg((const uint16_t *)s + row));
-    }
-    return g.bias != NULL ? sum + __ldg(g.bias + row) : sum;
-}
-
-// This block's share of a tile: a warp has 128 columns of a token at a time.
+// This block's share of a tile. A warp has 128 columns, the same ones, of some tokens, and loads
+// all that a few of these need at a time: a load takes about a microsecond.
 template <typename SHAPE>
 static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, int segment,
                                                    int token, uint32_t factors)
 {
-    constexpr int ROWS = SHAPE::ROWS;
+    constexpr int ROWS = SHAPE::ROWS, SOME = SHAPE::N <= 8 ? 1 : SHAPE::SHARES ? 2 : 4;
     const int from = segment_of(g, tile * g.stages), to = segment_of(g, (tile + 1) * g.stages - 1);
-    const int pieces = to - from + 1, tokens = msgl__clamp_to(g.m - token, SHAPE::N);
+    const int pieces = to - from + 1, warps = pieces * FP8_WARPS;
     const int columns = g.gated ? ROWS / 2 : ROWS, groups = columns / 128;
-    const int own = fp8_lane_column(), warp = threadIdx.x / 32;
+    const int number = (segment - from) * FP8_WARPS + (int)threadIdx.x / 32;
+    const int group = number % groups, own = fp8_lane_column();
+    const int first = tile * columns + group * 128, column = first + own, step = warps / groups;
+    const int tokens = first < g.columns ? msgl__clamp_to(g.m - token, SHAPE::N) : 0;
     // Of a gated tile eights of gates and ups take turns.
-    const int row = g.gated ? own / 8 * 16 + own % 8 : own, eighth = g.gated ? 16 : 8;
-    wait_for_sums<SHAPE>(g, tile, pieces * FP8_WARPS);
+    const int row = group * 128 + (g.gated ? own / 8 * 16 + own % 8 : own);
+    const int eighth = g.gated ? 16 : 8;
+    const bool has_terms = g.row_scales != NULL || g.bias != NULL;
+    fp8_terms terms = {}, up_terms = {};
+    float4 next = make_float4(1, 1, 1, 1);
+    if (has_terms) terms.load(g, column);
+    if (has_terms && g.gated) up_terms.load(g, column + g.n / 2);
+    if (g.leaves == FP8_NORM_STATS && tokens > 0) {
+        const float2 a = __ldg((const float2 *)(g.next + column));
+        const float2 b = __ldg((const float2 *)(g.next + column + 8));
+        next = make_float4(a.x, a.y, b.x, b.y);
+    }
+    wait_for_sums<SHAPE>(g, tile, warps);
 #pragma unroll 1
-    for (int unit = (segment - from) * FP8_WARPS + warp; unit < tokens * groups;
-         unit += pieces * FP8_WARPS) {
-        const int t = unit / groups, group = unit % groups;
-        float v[4] = {}, up[4] = {};
-#pragma unroll 4
-        for (int i = 0; i < pieces; i++) {
-            const float *const sums =
-                piece_of<SHAPE>(g, from + i, i == 0) + t * ROWS + group * 128 + row;
-            const float2 a = __ldcg((const float2 *)sums);
-            const float2 b = __ldcg((const float2 *)(sums + eighth));
-            v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
-            if (!g.gated) continue;
-            const float2 c = __ldcg((const float2 *)(sums + 8));
-            const float2 d = __ldcg((const float2 *)(sums + eighth + 8));
-            up[0] += c.x, up[1] += c.y, up[2] += d.x, up[3] += d.y;
+    for (int t = number / groups; t < tokens; t += SOME * step) {
+        float v[SOME][4] = {}, up[SOME][4] = {};
+        uint32_t before[SOME][2] = {};
+#pragma unroll
+        for (int u = 0; u < SOME; u++) {
+            if (!g.accumulate || t + u * step >= tokens) continue;
+            const uint32_t *out = (const uint32_t *)place_of(g, token + t + u * step, column);
+            if (column < g.columns) before[u][0] = __ldcg(out);
+            if (column + 8 < g.columns) before[u][1] = __ldcg(out + 4);
         }
-        const int first = tile * columns + group * 128;
-        const float factor = msgl__read_shared<float>(factors + (uint32_t)t * 4);
+#pragma unroll 2
+        for (int i = 0; i < pieces; i++) {
+            const float *const sums = piece_of<SHAPE>(g, from + i, i == 0) + row;
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] *= factor, up[i] *= factor;
-        if (g.row_scales != NULL || g.bias != NULL) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int w = first + own + i / 2 * 8 + i % 2;
-                v[i] = with_row_terms(g, v[i], w);
-                if (g.gated) up[i] = with_row_terms(g, up[i], w + g.n / 2);
+            for (int u = 0; u < SOME; u++) {
+                const float *const at = sums + (t + u * step) * ROWS;
+                if (t + u * step >= tokens) continue;
+                const float2 a = __ldcg((const float2 *)at);
+                const float2 b = __ldcg((const float2 *)(at + eighth));
+                v[u][0] += a.x, v[u][1] += a.y, v[u][2] += b.x, v[u][3] += b.y;
+                if (!g.gated) continue;
+                const float2 c = __ldcg((const float2 *)(at + 8));
+                const float2 d = __ldcg((const float2 *)(at + eighth + 8));
+                up[u][0] += c.x, up[u][1] += c.y, up[u][2] += d.x, up[u][3] += d.y;
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4 && g.gated; i++) v[i] = msgl__silu(v[i]) * up[i];
-        if (first < g.columns) store_group(g, token + t, first, v);
+        for (int u = 0; u < SOME; u++) {
+            const int own_token = t + u * step;
+            if (own_token >= tokens) break;
+            const float factor = msgl__read_shared<float>(factors + (uint32_t)own_token * 4);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                v[u][i] *= factor, up[u][i] *= factor;
+                if (has_terms) v[u][i] = fmaf(v[u][i], terms.scale[i], terms.bias[i]);
+                if (has_terms) up[u][i] = fmaf(up[u][i], up_terms.scale[i], up_terms.bias[i]);
+                if (g.gated) v[u][i] = msgl__silu(v[u][i]) * up[u][i];
+            }
+            if (g.leaves != FP8_ROWS) {
+                char *const out = place_of(g, token + own_token, column);
+                store_two(g, out, column < g.columns, before[u][0], v[u][0], v[u][1]);
+                store_two(g, out + (g.f32_out ? 32 : 16), column + 8 < g.columns, before[u][1],
+                          v[u][2], v[u][3]);
+            }
+            if (g.leaves != FP8_VALUES) store_codes(g, token + own_token, first, next, v[u]);
+        }
     }
+    leave_tile<SHAPE>(g, tile, warps);
 }
 
 // --- the kernel ---------------------------------------------------------------------------------
@@ -493,7 +541,7 @@ static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring 
             if (tile < 0) break;
         }
         if (tile < 0) continue;
-        if (!ready) msgl__named_barrier_sync(1, FP8_WORKERS + 32);
+        if (!ready) msgl__named_barrier_sync(1, FP8_WORKERS + SHAPE::HELPERS * 32);
         ready = true;
         finish_tile<SHAPE>(g, tile, segment, token, factors);
     }
@@ -535,10 +583,11 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
         if constexpr (!SHAPE::SHARES) msgl__registers_down<40>();
         if (threadIdx.x < FP8_WORKERS + 32) {
             load_all<SHAPE>(g, maps, r, begin, end);
-        } else if (threadIdx.x < FP8_WORKERS + 64) {
+        } else {
             msgl__pdl_wait();
-            token_factors(g, factors, rank_of<CLUSTER>() * SHAPE::N, SHAPE::N);
-            msgl__named_barrier_sync(1, FP8_WORKERS + 32);
+            token_factors(g, factors, rank_of<CLUSTER>() * SHAPE::N, SHAPE::N,
+                          (int)(threadIdx.x - FP8_WORKERS) / 32 - 1, SHAPE::HELPERS);
+            msgl__named_barrier_sync(1, FP8_WORKERS + SHAPE::HELPERS * 32);
         }
     } else {
         if constexpr (!SHAPE::SHARES) msgl__registers_up<232>();
