@@ -49,9 +49,7 @@ static fp8_kind kind_of(const msgl_weight *w)
         msgl_codes_row l;
         if (!msgl__fp8_weight(part_of(w, i), &l)) return NO_FP8;
         const int32_t together = part_of(w, i)->format->blocks->codes->rows;
-        const fp8_kind own = l.span != MSGL_FP8_GROUP ? BY_ROW
-                             : together == BLOCK_ROWS ? BY_BLOCK
-                                                      : BY_GROUP;
+        const fp8_kind own = l.span == l.k ? BY_ROW : together == BLOCK_ROWS ? BY_BLOCK : BY_GROUP;
         if (i > 0 && own != all) return NO_FP8;
         all = own;
     }

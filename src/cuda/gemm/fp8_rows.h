@@ -19,8 +19,8 @@ extern "C" {
 #include "kernel/exec.h"
 
 enum {
-    MSGL_FP8_GROUP = 128,    // columns that share a scale
-    MSGL_FP8_FEW_ROWS = 256, // up to here all rows of scales lie together, filled up to fours
+    MSGL_FP8_GROUP = 128,   // columns that share a scale
+    MSGL_FP8_FEW_ROWS = 64, // up to here all rows of scales lie together, filled up to fours
 };
 
 // m rows of k columns, a multiple of 128. Memory of the device, aligned to 16 bytes. The library's

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of FP8 weights by FP8 activations (fp8_rows.h) of up to 256 rows, on Hopper, whose
+// Products of FP8 weights by FP8 activations (fp8_rows.h) of up to 64 rows, on Hopper, whose
 // tensor cores multiply E4M3 as it is.
 //
-// A tile is 128 or 256 rows of W times 8 to 128 rows of `in`; W's rows are the rows of the tensor
+// A tile is 128 or 256 rows of W times 8 to 64 rows of `in`; W's rows are the rows of the tensor
 // cores' product and those of `in` its columns. A warp brings stages of 128 columns of both, with
 // their scales, through a ring; two warpgroups multiply. A stage's sums are multiplied by the
 // scales of its row and its token in f32 and added to the tile's: the tensor cores add products
@@ -16,8 +16,7 @@
 //
 // What decides for few rows is that memory is never idle. A block therefore takes half of a
 // multiprocessor's shared memory, so that one of the kernel behind is there beside it: that one's
-// first weights are on their way, and the next ones on theirs to the L2, before the kernel in
-// front has ended (launch.cuh).
+// first weights are on their way before the kernel in front has ended (launch.cuh).
 //
 // The end of a tile makes coded rows of what it has, where a product behind wants them: 128 outputs
 // of a row share a scale, so that a tile with a gate has 256 rows of W. It is a loop over them and
@@ -118,9 +117,9 @@ bool msgl__cuda_fp8_sm90(msgl_exec *x, const msgl_fp8_product *p)
     const int m = p->in.m;
     fp8_launch_args a = {};
     fp8_args *g = &a.g;
-    a.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
-    a.cluster = m > FP8_TOKENS ? 2 : 1;
-    a.slabs = p->gated || a.tokens == 128 ? 2 : 1;
+    a.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+    a.cluster = 1;
+    a.slabs = p->gated ? 2 : 1;
     g->m = m;
     g->n = p->w->n;
     g->k = p->w->k;

@@ -71,16 +71,6 @@ static __device__ __forceinline__ void msgl__tensor_load(uint32_t dst, const CUt
                  : "memory");
 }
 
-// The box at the given place into the L2, for a load that comes later.
-static __device__ __forceinline__ void msgl__tensor_prefetch_box(const CUtensorMap *map, int x,
-                                                                 int y, int z, int u)
-{
-    asm volatile(
-        "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map),
-        "r"(x), "r"(y), "r"(z), "r"(u)
-        : "memory");
-}
-
 // To the same place in every block of `mask`; completes on the same barrier in each.
 static __device__ __forceinline__ void msgl__tensor_load_multicast(uint32_t dst,
                                                                    const CUtensorMap *map, int x,

@@ -60,7 +60,7 @@ typedef struct fp8_tensors {
 typedef struct fp8_launch_args {
     fp8_args g;
     fp8_tensors maps;
-    int32_t tokens;  // of a tile: 8, 16, 32, 64 or 128
+    int32_t tokens;  // of a tile: 8, 16, 32 or 64
     int32_t slabs;   // of a warpgroup: 1 or 2
     int32_t cluster; // blocks with the same rows of W: 1, or 2 with other tokens each
 } fp8_launch_args;
@@ -70,6 +70,6 @@ typedef struct fp8_launch_args {
 int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a);
 
 bool msgl__fp8_sm90_few(msgl_exec *x, const fp8_launch_args *a);  // up to 32 tokens
-bool msgl__fp8_sm90_many(msgl_exec *x, const fp8_launch_args *a); // 64 and 128
+bool msgl__fp8_sm90_many(msgl_exec *x, const fp8_launch_args *a); // 64
 
 #endif

@@ -23,8 +23,6 @@ enum {
     FP8_WORKERS = FP8_GROUPS * GROUP,
     FP8_WARPS = FP8_WORKERS / 32,
     FP8_MAX_STAGES = 8,
-    // Of W, fetched into the L2 before the kernel in front has ended, beside what is in stages.
-    FP8_AHEAD_BYTES = 128 << 10,
 };
 
 // N: tokens of a tile; SLABS: of a warpgroup; CLUSTER: blocks.
@@ -138,28 +136,19 @@ static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const fp
     msgl__tensor_load(scales, &maps.in_scales, token, p.stage, done);
 }
 
-// One warp's work, which one of its lanes does. What is W's does not wait for the kernel in front:
-// the first stages are loaded and the next ones fetched into the L2.
+// One warp's work, which one of its lanes does. W's part of the first stages does not wait for the
+// kernel in front.
 template <typename SHAPE>
 static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_tensors &maps,
                                                 fp8_ring r, int begin, int end)
 {
-    constexpr int PAIRS = SHAPE::ROWS / 16, FETCHED = FP8_AHEAD_BYTES / SHAPE::W_BYTES;
     const bool leads = threadIdx.x % 32 == 0;
     const uint64_t policy = msgl__read_once();
     const int ahead = end - begin < SHAPE::STAGES ? end - begin : SHAPE::STAGES;
-    const int own = rank_of<SHAPE::CLUSTER>() * (PAIRS / SHAPE::CLUSTER);
     fp8_place p(g, begin), early = p;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++, early.next(g)) {
         if (leads) load_w<SHAPE>(g, maps, r, i, early, policy);
-    }
-#pragma unroll 1
-    for (int i = ahead; i < end - begin && i < ahead + FETCHED; i++, early.next(g)) {
-        if (leads) {
-            msgl__tensor_prefetch_box(&maps.w, early.stage * FP8_STEP, 0, 0,
-                                      early.tile * PAIRS + own);
-        }
     }
     msgl__pdl_wait();
 #pragma unroll 1

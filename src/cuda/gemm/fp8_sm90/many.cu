@@ -3,10 +3,6 @@
 
 bool msgl__fp8_sm90_many(msgl_exec *x, const fp8_launch_args *a)
 {
-    if (a->tokens == 64) {
-        return a->slabs == 2 ? fp8_launch<fp8_shape<64, 2, 1>>(x, *a)
-                             : fp8_launch<fp8_shape<64, 1, 1>>(x, *a);
-    }
-    return a->cluster == 2 ? fp8_launch<fp8_shape<128, 2, 2>>(x, *a)
-                           : fp8_launch<fp8_shape<128, 2, 1>>(x, *a);
+    return a->slabs == 2 ? fp8_launch<fp8_shape<64, 2, 1>>(x, *a)
+                         : fp8_launch<fp8_shape<64, 1, 1>>(x, *a);
 }
