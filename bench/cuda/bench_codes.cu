@@ -72,6 +72,24 @@ static msgl_blocks packed_form(const char *name, msgl_codes *c, int span, msgl_o
     return b;
 }
 
+// E4M3 with a scale for blocks of 128 x 128, or, span 0, for rows.
+static msgl_blocks fp8_form(const char *name, msgl_codes *c, int span)
+{
+    msgl_blocks b = packed_form(name, c, span, MSGL_OFFSET_NONE);
+    c->bits = 8;
+    c->zero = 0;
+    c->floats = true;
+    c->number = MSGL_NUMBER_F32;
+    c->rows = span == 128 ? 128 : 0;
+    return b;
+}
+
+static bool is_fp8(const msgl_weight *w)
+{
+    return w->format->blocks != NULL && w->format->blocks->codes->bits == 8 &&
+           w->format->blocks->codes->floats;
+}
+
 static weights make_weights(const msgl_wformat *f, const product *p, int sets, uint64_t *seed)
 {
     weights w = {};
@@ -131,14 +149,17 @@ static double time_product(bench *b, const product *p, const weights *w, int m)
 static double time_layer(bench *b, const product *p, const weights *w, int m)
 {
     const double us = graph_us(b->stream, LAYERS, [&](int layer) {
-        msgl_norm_stats stats = {b->scaled, b->sums, 0, NULL, NULL, 0};
+        msgl_norm_stats stats = {b->scaled, b->sums, 0, NULL, NULL, 0, false};
+        msgl_handover between = {&w[PRODUCTS - 1].sets[(size_t)layer], false};
         for (int i = 0; i < PRODUCTS; i++) {
             msgl_linear_call c = call_of(b, &p[i], &w[i].sets[(size_t)layer], m);
+            if (i >= 2) c.handover = &between;
             if (m <= 256) c.norm_stats = &stats;
             if (p[i].adds && m <= 256) c.next_norm = b->norm;
             if (!p[i].adds) c.norm = b->norm;
             if (i == 0 && m <= 256) { // as the layer in front leaves them
-                stats.num_tiles = p[0].k / 64;
+                stats.coded = is_fp8(c.w);
+                stats.num_tiles = p[0].k / (stats.coded ? 128 : 64);
                 stats.x = c.in;
                 stats.weight = b->norm;
                 stats.m = m;
@@ -184,7 +205,7 @@ static void bench_form(bench *b, const product *model, const msgl_wformat *f,
             free_weights(&w[i]);
             w[i] = make_weights(f, &model[i], LAYERS, seed);
         }
-        if (is_plain) tune(b, &model[i], &w[i], ms);
+        tune(b, &model[i], &w[i], ms); // what there is to choose
     }
     for (size_t j = 0; j < ms.size(); j++) {
         printf("%-10s m %5d", is_plain ? "bf16" : f->name, (int)ms[j]);
@@ -288,12 +309,14 @@ int main(int argc, char **argv)
     std::vector<double> plain;
     const msgl_wformat bf16 = msgl__cuda_formats[MSGL_W_BF16];
     if (once == NULL) bench_form(&b, MODELS[model], &bf16, ms, &plain, &seed);
-    msgl_codes codes[4];
-    const msgl_blocks packed[4] = {
+    msgl_codes codes[6];
+    const msgl_blocks packed[6] = {
         packed_form("g128", &codes[0], 128, MSGL_OFFSET_NONE),
         packed_form("g128_zero", &codes[1], 128, MSGL_OFFSET_ZERO),
         packed_form("g32", &codes[2], 32, MSGL_OFFSET_NONE),
         packed_form("g64_float", &codes[3], 64, MSGL_OFFSET_FLOAT),
+        fp8_form("fp8", &codes[4], 128),
+        fp8_form("fp8_row", &codes[5], 0),
     };
     for (size_t from = 0; from < forms.size();) {
         const size_t end = std::min(forms.find(',', from), forms.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tensor maps (ptx/tma.cuh loads by them) of row-major matrices of 16-bit elements, for tiles of 64
-// columns (128 bytes), and of E4M3.
+// columns (128 bytes), of E4M3 and of f32.
 #ifndef MSGL_CUDA_TENSOR_MAP_CUH
 #define MSGL_CUDA_TENSOR_MAP_CUH
 
@@ -41,6 +41,7 @@ static inline bool msgl__tensor_map_encode(CUtensorMap *map, msgl_dtype type, co
     const cuuint32_t one[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType t = type == MSGL_F16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                   : type == MSGL_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                  : type == MSGL_F32  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return encode(map, t, (cuuint32_t)rank, (void *)p, dims, strides, box, one,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -36,7 +36,9 @@ struct msgl_peer_sum; // cuda/peer_sum.h
 // x * weight and each row's sums of squares in its epilogue; the next product multiplies the scaled
 // rows and applies the factor 1 / sqrt(mean of squares + eps) of each row to its result.
 typedef struct msgl_norm_stats {
-    void *scaled; // [m, n], dense, of exec->act: x * weight
+    // [m, n], dense, of exec->act: x * weight; or, where `coded`, that in a form of the device's
+    // own with no more bytes, which only the product behind is able to read.
+    void *scaled;
     // [num_tiles, m]: sums of x^2 over the columns of a tile of the kernel; room for n /
     // MSGL_NORM_STATS_COLUMNS + 1 tiles. With n 5120 and tiles of 64 columns num_tiles is 80, and
     // sums[2 * m + 7] is that of row 7 over columns [128, 192).
@@ -46,9 +48,18 @@ typedef struct msgl_norm_stats {
     const void *x;
     const float *weight;
     int32_t m;
+    bool coded;
 } msgl_norm_stats;
 
 enum { MSGL_NORM_STATS_COLUMNS = 32 }; // fewest of a tile
+
+// What a gated product may leave for the product behind it, the only one that reads its result:
+// rows in the form in which that one multiplies them, which takes no more bytes, instead of values.
+// Both calls get it.
+typedef struct msgl_handover {
+    const msgl_weight *reader; // that of the product behind
+    bool left;                 // the result's rows are in that form
+} msgl_handover;
 
 // out = f(norm(in)) W^T + bias): rows of `in` are RMS-normalised first when norm is given (Zhang &
 // Sennrich 2019, eq. 4), and the result is gated, added or stored.
@@ -73,6 +84,7 @@ typedef struct msgl_linear_call {
     // NULL, or, with accumulate: the product is this rank's part of a sum over two ranks, which
     // meets the other's there: out += the sum. For msgl_gemm_kernels.linear_sum alone.
     const struct msgl_peer_sum *sum;
+    msgl_handover *handover; // NULL, or that of `out`, or, where its reader is w, that of `in`
 } msgl_linear_call;
 
 // Expert e multiplies rows [offsets[e], offsets[e + 1]) of in and writes the same rows of out. All

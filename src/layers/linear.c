@@ -52,10 +52,12 @@ void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *no
 }
 
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
-                        msgl_activation activation, const void *in, void *out, int32_t rows)
+                        msgl_activation activation, const void *in, void *out, int32_t rows,
+                        msgl_handover *handover)
 {
     msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     c.gated = true;
+    c.handover = handover;
     c.activation = activation;
     c.ld_out = (size_t)l->w.n / 2;
     run(f, &c);
@@ -112,10 +114,11 @@ static bool sum_in_product(msgl_forward *f, const msgl_join *join, msgl_linear_c
 }
 
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
-                      const msgl_join *join, int32_t rows)
+                      const msgl_join *join, int32_t rows, msgl_handover *handover)
 {
     msgl_linear_call c = make_call(f, l, NULL, in, residual, rows);
     const int ranks = l->row_parallel ? f->comm->size : 1;
+    c.handover = handover;
     f->norm_stats.num_tiles = 0;
     if (rows == 0) return;
     if (msgl__joins_directly(join, ranks)) {

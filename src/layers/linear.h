@@ -43,12 +43,14 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
 // The same with out in f32.
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                       float *out, int32_t rows);
-// W holds gate rows, then as many up rows: out [rows, w.n / 2] = activation(gate) * up.
+// W holds gate rows, then as many up rows: out [rows, w.n / 2] = activation(gate) * up. handover:
+// NULL, or the product that alone reads `out`, msgl__linear_add's, which gets it too.
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
-                        msgl_activation activation, const void *in, void *out, int32_t rows);
+                        msgl_activation activation, const void *in, void *out, int32_t rows,
+                        msgl_handover *handover);
 // Joins the result to residual [rows, w.n]. Where that is not done directly it takes an activation
-// of that shape from the step arena.
+// of that shape from the step arena. handover: NULL, or what the product that made `in` was given.
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
-                      const msgl_join *join, int32_t rows);
+                      const msgl_join *join, int32_t rows, msgl_handover *handover);
 
 #endif

@@ -18,8 +18,9 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
         void *x = msgl__row(f, residual, r, hidden);
-        msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n);
-        msgl__linear_add(f, &m->down, act, x, join, n);
+        msgl_handover between = {.reader = &m->down.w};
+        msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n, &between);
+        msgl__linear_add(f, &m->down, act, x, join, n, &between);
     }
     f->arena->used = mark;
 }

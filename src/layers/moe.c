@@ -56,7 +56,7 @@ static void begin_shared(void *ctx)
 {
     const shared_expert *s = ctx;
     const msgl_mlp *mlp = &s->m->shared;
-    msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows);
+    msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows, NULL);
     if (s->result != NULL) msgl__linear(s->f, &mlp->down, NULL, s->act, s->result, s->rows);
     if (s->gate != NULL) {
         msgl__linear_f32(s->f, &s->m->shared_gate, s->norm, s->in, s->gate, s->rows);
@@ -70,7 +70,7 @@ static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_expert *
     if (s->result != NULL) {
         f->k->moe.add_shared(f->x, s->result, s->gate, rows, m->router.w.k, out);
     } else if (s->act != NULL) {
-        msgl__linear_add(f, &m->shared.down, s->act, out, join, rows);
+        msgl__linear_add(f, &m->shared.down, s->act, out, join, rows, NULL);
     }
 }
 

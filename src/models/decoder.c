@@ -481,7 +481,7 @@ static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const
                          void *residual, int32_t rows)
 {
     const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
-    msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows);
+    msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
     if (layer->sparse) {
         msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, rows);
     } else {

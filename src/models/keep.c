@@ -90,9 +90,10 @@ static bool same_codes(const msgl_codes *a, const msgl_codes *b)
 {
     return a->bits == b->bits && a->group == b->group && a->zero == b->zero &&
            a->values == b->values && a->scaling == b->scaling && a->offset == b->offset &&
-           a->split == b->split && a->span == b->span && a->number == b->number &&
-           a->factor == b->factor && a->divided == b->divided && a->factor_last == b->factor_last &&
-           a->floats == b->floats && memcmp(a->book, b->book, sizeof a->book) == 0;
+           a->split == b->split && a->span == b->span && a->rows == b->rows &&
+           a->number == b->number && a->factor == b->factor && a->divided == b->divided &&
+           a->factor_last == b->factor_last && a->floats == b->floats &&
+           memcmp(a->book, b->book, sizeof a->book) == 0;
 }
 
 static bool same_order(const msgl_column_order *a, const msgl_column_order *b)
@@ -148,6 +149,13 @@ static const msgl_wformat *add_form(keeping *k, msgl_kept_form *form)
     return &own->format;
 }
 
+// Whether runs of `rows` rows of the file are such runs of the weight, too.
+static bool keeps_rows_together(const msgl_wanted *w, int32_t rows)
+{
+    return rows > 0 && w->row % rows == 0 && w->skip % rows == 0 && w->first % rows == 0 &&
+           w->head == 0;
+}
+
 // The blocks of these rows, in the file or made of its codes, which *form then describes; NULL:
 // they are none that can stay.
 static const msgl_blocks *blocks_of(keeping *k, const msgl_wanted *w, msgl_kept_form *form)
@@ -166,6 +174,7 @@ static const msgl_blocks *blocks_of(keeping *k, const msgl_wanted *w, msgl_kept_
         if (form->order == NULL) return NULL;
     }
     if (msgl__stored_codes(&p, first, cols, form->order, &form->codes)) {
+        if (!keeps_rows_together(w, form->codes.rows)) form->codes.rows = 0;
         form->blocks = (msgl_blocks){.name = how->form->name,
                                      .elements = 32,
                                      .bytes = sizeof(msgl_code_part),

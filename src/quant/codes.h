@@ -53,6 +53,9 @@ typedef struct msgl_codes {
     // same: a multiple of the group that divides 256, or 0, all columns. Example: 128 with groups
     // of 32; columns 128 to 255 are groups 4 to 7.
     int32_t span;
+    // Rows that share scale and offset too: each `rows` from a matrix's first one on. 0: nothing is
+    // known of rows. Example: 128 of blocks of 128 x 128.
+    int32_t rows;
     msgl_number number; // F32, F16, BF16, E4M3, E8M0 or E8M0_HALF
     float factor;       // that the scale is multiplied by, 0: nothing; ...
     bool divided;       // ... or divided by, ...

@@ -6,6 +6,8 @@
 
 #include "quant/stored.h"
 
+enum { BLOCK_ROWS = 128 }; // of blocks that a product makes use of
+
 // The magnitudes of e4m3, eight with each exponent. They are a table because converting subnormals
 // by arithmetic is slow.
 #define STEPS(power)                                                                               \
@@ -86,6 +88,7 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     const msgl_side *zeros = &how->sides[MSGL_ZEROS];
     *out = (msgl_codes){.bits = 8,
                         .group = 32,
+                        .rows = how->group_rows == BLOCK_ROWS ? BLOCK_ROWS : 0,
                         .number = how->sides[MSGL_SCALES].type,
                         .factor = how->factor,
                         .factor_last = how->factor != 0};

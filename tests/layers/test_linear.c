@@ -94,7 +94,7 @@ static void *run_rank(void *arg)
     l.w.format->pack(&x, &l.w, 0, n, p->w + first_n * K + first_k, MSGL_F32, K);
     msgl_forward f = {.x = &x, .k = &kernels, .comm = &r->comm.base, .arena = &arena};
     const msgl_join join = {.scale = 1};
-    msgl__linear_add(&f, &l, in, r->out, &join, p->rows);
+    msgl__linear_add(&f, &l, in, r->out, &join, p->rows, NULL);
     r->status = x.status;
     r->arena_left = arena.used;
     msgl__pages_free(l.w.data, bytes);

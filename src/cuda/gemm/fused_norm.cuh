@@ -11,12 +11,12 @@
 
 enum { MSGL_FUSED_NORM_ROWS = 256 }; // most of a call
 
-// Whether the norm_stats are those of the call's input.
-static inline bool msgl__has_norm_stats(const msgl_linear_call *c)
+// Whether the norm_stats are those of the call's input, by value or coded (fp8_rows.h).
+static inline bool msgl__has_norm_stats(const msgl_linear_call *c, bool coded = false)
 {
     const msgl_norm_stats *f = c->norm_stats;
-    return f != NULL && f->num_tiles > 0 && f->x == c->in && f->weight == c->norm && f->m == c->m &&
-           c->ld_in == (size_t)c->w->k;
+    return f != NULL && f->num_tiles > 0 && f->coded == coded && f->x == c->in &&
+           f->weight == c->norm && f->m == c->m && c->ld_in == (size_t)c->w->k;
 }
 
 // Of what the kernels take for granted.
@@ -54,9 +54,11 @@ static inline msgl_fused_epilogue msgl__fused_epilogue_of(const msgl_linear_call
 }
 
 // Notes whose values a kernel has left in norm_stats.
-static inline void msgl__note_norm_stats(const msgl_linear_call *c, int num_tiles)
+static inline void msgl__note_norm_stats(const msgl_linear_call *c, int num_tiles,
+                                         bool coded = false)
 {
     c->norm_stats->num_tiles = num_tiles;
+    c->norm_stats->coded = coded;
     c->norm_stats->x = c->out;
     c->norm_stats->weight = c->next_norm;
     c->norm_stats->m = c->m;

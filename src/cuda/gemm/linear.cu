@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gemm/expand.h"
+#include "cuda/gemm/fp8.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/table.cuh"
 #include "cuda/ops/ops.h"
@@ -15,10 +16,9 @@ template <typename T> __global__ void convert_bias(const float *in, T *out, int 
     if (i < n) out[i] = T(in[i]);
 }
 
-// The library wants a bias of the output's type.
-static const void *bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype type)
+const void *msgl__cuda_bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype type)
 {
-    if (type == MSGL_F32) return bias;
+    if (type == MSGL_F32 || bias == NULL) return bias;
     void *out = msgl__arena_alloc(x->scratch, (size_t)n * msgl__dtype_size(type));
     if (out == NULL) return NULL;
     const int blocks = (n + 255) / 256;
@@ -119,13 +119,19 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
     if (!msgl__cuda_norm_first(x, c, &normed)) return;
     msgl_gemm_product p = msgl__cuda_library_product(x, &normed);
     if (c->gated) p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);
-    if (c->bias != NULL) p.bias = bias_as(x, c->bias, n, p.out_type);
+    if (c->bias != NULL) p.bias = msgl__cuda_bias_as(x, c->bias, n, p.out_type);
     if (p.out == NULL || (c->bias != NULL && p.bias == NULL)) {
         x->status = MSGL_ENOMEM;
         return;
     }
     multiply(x, &p);
     if (c->gated) msgl__cuda_gate_product(x, c, p.out);
+}
+
+static bool has_fp8(const msgl_weight *w)
+{
+    msgl_codes_row l;
+    return msgl__fp8_weight(w->num_parts > 0 ? w->parts : w, &l);
 }
 
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c, msgl_dtype act)
@@ -137,6 +143,7 @@ size_t msgl__cuda_linear_scratch(const msgl_linear_call *c, msgl_dtype act)
         bytes += msgl__cuda_slab_bytes((size_t)c->w->n, c->w->k, act);
     }
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
+    if (has_fp8(c->w)) bytes += msgl__cuda_fp8_scratch(c);
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;
     if (c->bias != NULL) bytes += (size_t)c->w->n * element;
     return bytes;

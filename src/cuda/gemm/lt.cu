@@ -135,11 +135,13 @@ msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_pro
     key.n = p->w->n;
     key.k = p->w->k;
     key.bucket = d->deterministic ? 0 : msgl__gemm_bucket(p->m);
-    key.in_type = (uint8_t)p->w->format->id;
+    const bool coded = p->scaling != MSGL_GEMM_UNSCALED;
+    key.in_type = (uint8_t)(coded ? MSGL_WFORMATS + p->scaling : p->w->format->id);
     key.out_type = (uint8_t)p->out_type;
     key.bias = p->bias != NULL;
     key.accumulate = p->accumulate;
-    key.align_in = msgl__cuda_alignment(p->in, p->ld_in, msgl__dtype_size(p->w->format->dtype));
+    key.align_in =
+        msgl__cuda_alignment(p->in, p->ld_in, coded ? 1 : msgl__dtype_size(p->w->format->dtype));
     key.align_out = msgl__cuda_alignment(p->out, p->ld_out, msgl__dtype_size(p->out_type));
     return key;
 }
@@ -151,9 +153,35 @@ cudaDataType_t msgl__cuda_gemm_type(msgl_dtype t)
     return t == MSGL_F32 ? CUDA_R_32F : t == MSGL_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
+// Sums stay exact: without FAST_ACCUM, which is off unless it is asked for, the library adds those
+// of 128 columns in f32.
+static cublasStatus_t describe_scales(const msgl_gemm_product *p, cublasLtMatmulDescOpaque_t *op)
+{
+    const bool by_row = p->scaling == MSGL_GEMM_ROWS;
+    const cublasLtMatmulMatrixScale_t in = by_row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                  : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const cublasLtMatmulMatrixScale_t w = by_row ? in : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    const struct {
+        cublasLtMatmulDescAttributes_t attr;
+        const void *value;
+        size_t size;
+    } set[] = {
+        {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w, sizeof w},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &in, sizeof in},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scales, sizeof p->w_scales},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->in_scales, sizeof p->in_scales},
+    };
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof set / sizeof set[0] && s == CUBLAS_STATUS_SUCCESS; i++) {
+        s = cublasLtMatmulDescSetAttribute(op, set[i].attr, set[i].value, set[i].size);
+    }
+    return s;
+}
+
 cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc)
 {
-    const cudaDataType_t in = msgl__cuda_gemm_type(p->w->format->dtype),
+    const bool coded = p->scaling != MSGL_GEMM_UNSCALED;
+    const cudaDataType_t in = coded ? CUDA_R_8F_E4M3 : msgl__cuda_gemm_type(p->w->format->dtype),
                          out = msgl__cuda_gemm_type(p->out_type);
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const uint64_t n = (uint64_t)p->w->n, k = (uint64_t)p->w->k, m = (uint64_t)p->m;
@@ -162,6 +190,7 @@ cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_de
         s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                            sizeof transposed);
     }
+    if (s == CUBLAS_STATUS_SUCCESS && coded) s = describe_scales(p, &desc->op);
     if (s == CUBLAS_STATUS_SUCCESS && p->bias != NULL) {
         const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
         s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,

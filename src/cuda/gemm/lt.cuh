@@ -16,9 +16,20 @@ extern "C" {
 #include "kernel/calls.h"
 }
 
+// How the operands of a product of E4M3 are scaled, in f32: by blocks, the input by 128 columns of
+// a row ([k / 128, m], m a multiple of 4) and the weight by 128 x 128 ([n / 128 rounded up, pitch],
+// the pitch being k / 128 filled up to a multiple of 4); or both by row ([m], [n]).
+typedef enum msgl_gemm_scaling {
+    MSGL_GEMM_UNSCALED, // operands of the weight's dtype
+    MSGL_GEMM_BLOCKS,
+    MSGL_GEMM_ROWS,
+} msgl_gemm_scaling;
+
 // One product. bias is of out's type.
 typedef struct msgl_gemm_product {
     const msgl_weight *w;
+    msgl_gemm_scaling scaling;
+    const float *w_scales, *in_scales; // of E4M3
     const void *in, *bias;
     void *out;
     size_t ld_in, ld_out;

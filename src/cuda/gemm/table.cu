@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/gemm/codes_sm90.h"
+#include "cuda/gemm/fp8.h"
 #include "cuda/gemm/fused_norm.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemv.h"
@@ -276,7 +277,8 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
         (void)msgl__cuda_int8_tiles(x, c);
     } else if (int8) {
         (void)msgl__cuda_int8_rows(x, c);
-    } else if (msgl__cuda_device(x)->deterministic || !msgl__cuda_codes_sm90(x, c)) {
+    } else if (msgl__cuda_device(x)->deterministic ||
+               !(msgl__cuda_fp8(x, c) || msgl__cuda_codes_sm90(x, c))) {
         x->scratch->used = used;
         if (x->status == 0) msgl__cuda_linear_library(x, c);
     }

@@ -46,8 +46,14 @@ bool msgl__cuda_run_product(msgl_exec *x, int kernel, const msgl_linear_call *c,
 bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out);
 // The gate of a gated call, whose product is dense [m, n], to its output.
 void msgl__cuda_gate_product(msgl_exec *x, const msgl_linear_call *c, const void *product);
+// A bias as the library wants it, of the output's type, in scratch; NULL without one, or memory.
+const void *msgl__cuda_bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype type);
 // The library's part of a call, whose pointers need not be there yet.
 msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c);
+// fp8.cu. Makes the library's part of a call that of FP8, with its input quantised into scratch,
+// or, describe, as a key needs it; false: it is no call of FP8 for the library.
+bool msgl__cuda_fp8_product(msgl_exec *x, const msgl_linear_call *c, bool describe,
+                            msgl_gemm_product *p);
 // Norm, library, silu; of any weight that is plain or can be expanded.
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c);
 

@@ -15,6 +15,8 @@
 extern "C" {
 #include "core/mem.h"
 }
+#include "cuda/gemm/fp8.h"
+#include "cuda/gemm/fp8_rows.h"
 #include "cuda/gemm/fused_norm.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/table.cuh"
@@ -369,12 +371,12 @@ static msgl_gemm_product product_of(const tuner *t, const msgl_linear_call *c)
     return p;
 }
 
-static void measure_library(tuner *t, const msgl_linear_call *call)
+// p: the call's product.
+static void measure_library(tuner *t, const msgl_linear_call *call, msgl_gemm_product p)
 {
     const msgl_cuda_device *d = msgl__cuda_device(t->x);
     const bool large = (double)call->m * call->w->n * call->w->k > 1e11;
     cublasLtMatmulHeuristicResult_t proposed[CANDIDATES];
-    msgl_gemm_product p = product_of(t, call);
     msgl_gemm_desc desc;
     const size_t used = t->x->scratch->used, element = msgl__dtype_size(t->x->act);
     if (call->gated) {
@@ -388,7 +390,7 @@ static void measure_library(tuner *t, const msgl_linear_call *call)
                                     proposed);
     for (int i = 0; i < c.num; i++) c.in[i] = true;
     c.warm[0] = p.in;
-    c.warm_bytes = (size_t)p.m * p.ld_in * element;
+    c.warm_bytes = (size_t)p.m * p.ld_in * (p.scaling != MSGL_GEMM_UNSCALED ? 1 : element);
     const int best = run_contest(t, &c, 0, [&](int i) {
         return msgl__cuda_gemm_launch(d, &p, &desc, &proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
     });
@@ -524,21 +526,45 @@ static bool find_missing(const tuner *t, int32_t m, bool *library, bool missing[
     return any;
 }
 
+// Of FP8 many rows go to the library, whose algorithms alone are measured.
+static bool tune_fp8(tuner *t, int32_t m)
+{
+    const size_t used = t->x->scratch->used;
+    buffers b = {};
+    tuned_calls s;
+    if (!set_calls(t, m, PLAIN, &b, &s)) return false;
+    msgl_gemm_product p = product_of(t, &s.call[0]);
+    if (!msgl__cuda_fp8_product(t->x, &s.call[0], true, &p)) return false;
+    const msgl_gemm_key key = msgl__cuda_gemm_key(msgl__cuda_device(t->x), &p);
+    if (is_measured(t, &key) || !place(t, m, &b) || !set_calls(t, m, PLAIN, &b, &s)) return false;
+    p = product_of(t, &s.call[0]);
+    const bool placed = msgl__cuda_fp8_product(t->x, &s.call[0], false, &p);
+    if (placed) measure_library(t, &s.call[0], p);
+    t->x->scratch->used = used;
+    return placed;
+}
+
 void msgl__cuda_gemm_tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p,
                           const int32_t *ms, int32_t num)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     // One algorithm for every m; or one way, whose weights are expanded.
-    if (d->deterministic || !msgl__weight_is(p->calls->w, x->act)) return;
+    msgl_codes_row l;
+    const bool coded = p->calls->w->num_parts == 0 && msgl__fp8_weight(p->calls->w, &l);
+    if (d->deterministic || !(coded || msgl__weight_is(p->calls->w, x->act))) return;
     tuner t = tuner_of(x, memory, p);
     bool measured = false;
+    for (int32_t i = 0; i < num && coded && x->status == 0; i++) measured |= tune_fp8(&t, ms[i]);
+    if (coded) num = 0;
     for (int32_t i = 0; i < num && x->status == 0; i++) {
         bool library = false, missing[STATES];
         buffers b = {};
         tuned_calls s;
         if (!find_missing(&t, ms[i], &library, missing) || !place(&t, ms[i], &b)) continue;
         measured = true;
-        if (set_calls(&t, ms[i], PLAIN, &b, &s) && library) measure_library(&t, &s.call[0]);
+        if (set_calls(&t, ms[i], PLAIN, &b, &s) && library) {
+            measure_library(&t, &s.call[0], product_of(&t, &s.call[0]));
+        }
         for (int state = PLAIN; state < STATES && x->status == 0; state++) {
             if (missing[state] && set_calls(&t, ms[i], (tune_state)state, &b, &s)) {
                 measure_kernels(&t, &b, &s);

@@ -15,6 +15,21 @@ static __device__ __forceinline__ int32_t msgl__count(int32_t *p)
     return before;
 }
 
+// Adds 1: who then sees the sum by msgl__load_acquire sees what this thread has written or seen
+// before.
+static __device__ __forceinline__ void msgl__count_release(int32_t *p)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p) : "memory");
+}
+
+// Adds 1 and returns what was there, and says nothing about other memory.
+static __device__ __forceinline__ int32_t msgl__count_relaxed(int32_t *p)
+{
+    int32_t before;
+    asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
+    return before;
+}
+
 // Who reads v by msgl__load_acquire sees what this thread has written or seen before.
 static __device__ __forceinline__ void msgl__store_release(int32_t *p, int32_t v)
 {

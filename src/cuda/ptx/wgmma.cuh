@@ -13,6 +13,7 @@
 
 // Names of the sums' registers in the instruction's text.
 #define MSGL_ACC_NAMES_4 "%0, %1, %2, %3"
+#define MSGL_ACC_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MSGL_ACC_NAMES_24 MSGL_ACC_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MSGL_ACC_NAMES_32 MSGL_ACC_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
@@ -79,6 +80,26 @@ MSGL_WGMMA_TYPES(208, 104, 104, 105, 106)
 MSGL_WGMMA_TYPES(224, 112, 112, 113, 114)
 MSGL_WGMMA_TYPES(240, 120, 120, 121, 122)
 MSGL_WGMMA_TYPES(256, 128, 128, 129, 130)
+
+// d[64, n] (+)= a[64, 32] b[n, 32]^T of E4M3, in bytes where the ones above have elements of two.
+// The tensor cores add up its products with fewer bits than an f32 has: sums of more than some
+// hundred columns belong in sums of their own.
+#define MSGL_WGMMA_E4M3(n, sums, x, y, z)                                                          \
+    static __device__ __forceinline__ void msgl__wgmma_e4m3(float(&d)[sums], uint64_t a,           \
+                                                            uint64_t b, int add)                   \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #z ", 0;\n"                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3"                    \
+                     " {" MSGL_ACC_NAMES_##sums "}, %" #x ", %" #y ", p, 1, 1;\n}\n"               \
+                     : MSGL_ACC_##sums(d, 0)                                                       \
+                     : "l"(a), "l"(b), "r"(add));                                                  \
+    }
+
+MSGL_WGMMA_E4M3(8, 4, 4, 5, 6)
+MSGL_WGMMA_E4M3(16, 8, 8, 9, 10)
+MSGL_WGMMA_E4M3(32, 16, 16, 17, 18)
+MSGL_WGMMA_E4M3(64, 32, 32, 33, 34)
+MSGL_WGMMA_E4M3(128, 64, 64, 65, 66)
 
 // The same with A in registers, a warp's fragment of 16 rows as of msgl__load_matrix_4. TRANSPOSED:
 // b has rows of n, columns of k.

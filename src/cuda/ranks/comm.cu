@@ -71,6 +71,7 @@ static void fill_norm_stats(const msgl_reduce_add *a, msgl_peer_reduce *call)
     call->next_norm = a->next_norm;
     call->scaled = norm_stats->scaled, call->sums = norm_stats->sums;
     norm_stats->num_tiles = msgl__peer_norm_stats_tiles(call->dim);
+    norm_stats->coded = false;
     norm_stats->x = a->residual;
     norm_stats->weight = a->next_norm;
     norm_stats->m = a->rows;
