@@ -18,3 +18,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *, void *)
 {
     return cudaErrorNotSupported;
 }
+int msgl__cuda_dual_prefill_sm90(const msgl_cuda_attn_call *, int32_t, void *)
+{
+    return cudaErrorNotSupported;
+}
