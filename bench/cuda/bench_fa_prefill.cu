@@ -68,7 +68,7 @@ typedef struct {
 static void run(const pool *p, const shape *s, int page, bool in_order, double *event_s,
                 double *graph_s)
 {
-    const int need = s->batch * s->k_len, pages = (int)(p->slots / page);
+    const int pages = (int)(p->slots / page);
     int *order = (int *)malloc(sizeof(int) * pages); // place x is in page order[x / page]
     uint32_t state = 12345;
     for (int i = 0; i < pages; i++) order[i] = i;
