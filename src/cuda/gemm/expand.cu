@@ -28,20 +28,18 @@ struct expand_args {
     int k;             // elements of a row of out
 };
 
-// The weight's rows of this block, and the eight columns of the thread in `rows` rows from p->row
-// on; false: there are none.
+// The weight's rows of this block, and the eight columns of the thread; false: there are none.
 struct place {
     const uint8_t *w;
     uint32_t row, eight;
 };
 
-static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t eights,
-                                                  uint32_t rows, place *p)
+static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t eights, place *p)
 {
     const uint32_t unit = blockIdx.x * THREADS + threadIdx.x;
     const bool idle = a.offsets != NULL && a.offsets[blockIdx.y] == a.offsets[blockIdx.y + 1];
     p->w = a.w + (ptrdiff_t)blockIdx.y * a.stride;
-    p->row = unit / eights * rows;
+    p->row = unit / eights;
     p->eight = unit % eights;
     return !idle && p->row < (uint32_t)a.rows;
 }
@@ -79,103 +77,13 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x < 16) book[threadIdx.x] = l.book[threadIdx.x];
     __syncthreads();
     place p;
-    if (!find_place(a, eights, 1, &p)) return;
+    if (!find_place(a, eights, &p)) return;
     float v[8];
     const uint32_t r = (uint32_t)of.row + p.row;
     msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)r * l.codes, p.w + (size_t)of.n * l.codes,
                           (uint32_t)of.n, r, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
     put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, v);
-}
-
-// Integers are most of what is expanded. The steps of msgl__codes_row_value as the same ones for
-// every form, each exact where a form does not have it: ((code + add) scale + behind) last.
-struct integer_steps {
-    float add, scale, behind, last;
-};
-
-static __device__ __forceinline__ integer_steps steps_of(const msgl_codes_row &l,
-                                                         const uint8_t *scales, uint32_t n,
-                                                         uint32_t r, uint32_t column)
-{
-    integer_steps s = {(float)-l.zero, 0, -0.0f, l.factor_last ? l.factor : 1.0f};
-    float offset;
-    msgl__codes_row_scale(&l, scales, n, r, column, &s.scale, &offset);
-    if (l.offset == MSGL_OFFSET_NONE) return s;
-    s.last = 1;
-    if (l.offset == MSGL_OFFSET_ZERO) s.add -= offset;
-    if (l.offset == MSGL_OFFSET_MIN) s.add = 0, s.behind = offset;
-    if (l.offset == MSGL_OFFSET_FLOAT) s.add = -offset;
-    return s;
-}
-
-// The codes of eight columns by pairs, the first of a pair in the lower half.
-template <int BITS>
-static __device__ __forceinline__ void load_pairs(const msgl_codes_row &l, const uint8_t *codes,
-                                                  uint32_t eight, uint32_t (&pairs)[4])
-{
-    const uint32_t part = eight / 4, q = eight % 4;
-    if (BITS == 8) {
-        const uint32_t *const w = (const uint32_t *)(codes + part * 32) + q / 2;
-#pragma unroll
-        for (int t = 0; t < 4; t++) pairs[t] = w[2 * t] >> q % 2 * 8 & 0x00ff00ff;
-        return;
-    }
-    const uint4 w = *(const uint4 *)(codes + part * 16);
-    const uint32_t low[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int t = 0; t < 4; t++) pairs[t] = low[t] >> 4 * q & 0x000f000f;
-    if (BITS == 5) { // a byte of a pair: bit q of the first, 4 + q of the second
-        const uint32_t h = *(const uint32_t *)(codes + l.upper + part * 4) >> q;
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            pairs[t] |= (h >> 8 * t & 1) << 4 | (h >> (8 * t + 4) & 1) << 20;
-        }
-    } else if (BITS == 6) { // two bytes of a pair: bits 2 q of the first, 8 + 2 q of the second
-        const uint2 h = *(const uint2 *)(codes + l.upper + part * 8);
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            const uint32_t v = (t < 2 ? h.x : h.y) >> (16 * (t % 2) + 2 * q);
-            pairs[t] |= (v & 3) << 4 | (v & 0x300) << 12;
-        }
-    }
-}
-
-// As expand_codes, of integers of 4 bits and more whose columns are in their order: a thread makes
-// eight columns of several rows.
-enum { INTEGER_ROWS = 4 };
-template <typename T, int BITS>
-static __global__ void __launch_bounds__(THREADS)
-    expand_integers(const expand_args a, const __grid_constant__ msgl_codes_row l,
-                    const coded_rows of)
-{
-    const uint32_t eights = (uint32_t)l.k / 8, rows = (uint32_t)a.rows;
-    place p;
-    if (!find_place(a, eights, INTEGER_ROWS, &p)) return;
-    const uint8_t *const scales = p.w + (size_t)of.n * l.codes;
-    T *const out = (T *)a.out + blockIdx.y * a.out_stride + (size_t)p.row * (size_t)a.k;
-    uint32_t pairs[INTEGER_ROWS][4];
-#pragma unroll
-    for (uint32_t i = 0; i < INTEGER_ROWS; i++) {
-        const uint32_t row = p.row + i < rows ? p.row + i : p.row;
-        load_pairs<BITS>(l, p.w + (size_t)((uint32_t)of.row + row) * l.codes, p.eight, pairs[i]);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < INTEGER_ROWS; i++) {
-        if (p.row + i >= rows) return;
-        const uint32_t r = (uint32_t)of.row + p.row + i;
-        const integer_steps s = steps_of(l, scales, (uint32_t)of.n, r, 8 * p.eight);
-        float v[8];
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            // The lowest bits of 2^23 are ones.
-            const uint32_t code = c % 2 == 0 ? pairs[i][c / 2] & 0xffff : pairs[i][c / 2] >> 16;
-            const float q = MSGL_ADD(msgl__codes_row_float(code | 0x4b000000), -0x1p23f);
-            const float product = MSGL_MUL(s.scale, MSGL_ADD(q, s.add));
-            v[c] = MSGL_MUL(MSGL_ADD(product, s.behind), s.last);
-        }
-        store8(out + (size_t)i * (size_t)a.k + 8 * p.eight, v);
-    }
 }
 
 // Columns [first, first + 8) of a row of k, those of them that it has.
@@ -199,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS)
     expand_int8(const expand_args a, ptrdiff_t scales_at, int k, int groups)
 {
     place p;
-    if (!find_place(a, (uint32_t)(k + 7) / 8, 1, &p)) return;
+    if (!find_place(a, (uint32_t)(k + 7) / 8, &p)) return;
     const int first = 8 * (int)p.eight;
     const size_t row = (size_t)p.row * (size_t)groups;
     const uint2 codes = *(const uint2 *)(p.w + row * INT8_GROUP + first);
@@ -218,7 +126,7 @@ template <typename T>
 static __global__ void __launch_bounds__(THREADS) copy_plain(const expand_args a, int k)
 {
     place p;
-    if (!find_place(a, (uint32_t)(k + 7) / 8, 1, &p)) return;
+    if (!find_place(a, (uint32_t)(k + 7) / 8, &p)) return;
     const int first = 8 * (int)p.eight;
     const T *const row = (const T *)p.w + (size_t)p.row * (size_t)k;
     float v[8];
@@ -301,10 +209,9 @@ static int32_t alike(const msgl_weight *w, int32_t num)
     return run;
 }
 
-// rows: of a thread.
-static dim3 grid_of(const expand_args &a, int k, int rows, int32_t num)
+static dim3 grid_of(const expand_args &a, int k, int32_t num)
 {
-    const size_t units = (size_t)((a.rows + rows - 1) / rows) * (size_t)((k + 7) / 8);
+    const size_t units = (size_t)a.rows * (size_t)((k + 7) / 8);
     return dim3((unsigned)((units + THREADS - 1) / THREADS), (unsigned)num);
 }
 
@@ -312,17 +219,8 @@ template <typename T, int BITS>
 static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
                         const coded_rows &of, int32_t num)
 {
-    const cudaStream_t stream = msgl__cuda_stream(x);
-    if constexpr (BITS >= 4) {
-        if (!l.looked_up && !l.e4m3 && of.columns == NULL) {
-            MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_integers<T, BITS>,
-                                                   grid_of(a, l.k, INTEGER_ROWS, num),
-                                                   dim3(THREADS), 0, stream, a, l, of));
-            return;
-        }
-    }
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, 1, num),
-                                           dim3(THREADS), 0, stream, a, l, of));
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, num),
+                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, of));
 }
 
 template <typename T>
@@ -354,14 +252,14 @@ template <typename T>
 static void launch_int8(msgl_exec *x, const expand_args &a, ptrdiff_t scales_at, int k, int32_t num)
 {
     const int groups = (k + INT8_GROUP - 1) / INT8_GROUP;
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_int8<T>, grid_of(a, k, 1, num), dim3(THREADS), 0,
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_int8<T>, grid_of(a, k, num), dim3(THREADS), 0,
                                            msgl__cuda_stream(x), a, scales_at, k, groups));
 }
 
 template <typename T>
 static void launch_copy(msgl_exec *x, const expand_args &a, int k, int32_t num)
 {
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(copy_plain<T>, grid_of(a, k, 1, num), dim3(THREADS), 0,
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(copy_plain<T>, grid_of(a, k, num), dim3(THREADS), 0,
                                            msgl__cuda_stream(x), a, k));
 }
 

@@ -10,34 +10,34 @@
 
 #include "cuda/gemm/codes_row.h"
 #include "cuda/gemm/codes_sm90.h"
-#include "cuda/gemm/line.cuh"
 #include "kernel/exec.h"
 
 enum {
     CODES_ROWS = 128, // of W in a tile
     CODES_STEP = 128, // columns that are multiplied at a time
-    CODES_FEW = 16,   // rows of in that few.cuh multiplies, at most
 };
 
-// Steps that come at once, of a tile of so many rows of in and codes of so many bits: two where a
-// stage of so many bytes leaves room for others, since starting a stage's copies costs as much
-// whatever they bring.
-static __host__ __device__ constexpr int codes_stage_steps(int tokens, int bits)
+// Steps that come at once, of a tile of so many rows of in: two where a stage of so many bytes
+// leaves room for others, since starting a stage's copies costs as much whatever they bring.
+static __host__ __device__ constexpr int codes_stage_steps(int tokens)
 {
-    return tokens <= CODES_FEW && bits < 8 ? 2 : 1;
+    return tokens <= 32 ? 2 : 1;
 }
 
 typedef struct codes_args {
-    int32_t m, n, k; // n: rows of W
-    int32_t columns; // of out: n, or n / 2 when gated
-    gemm_line line;
+    int32_t m, n, k;      // n: rows of W
+    int32_t columns;      // of out: n, or n / 2 when gated
+    int32_t stages;       // of a tile
     int32_t column_tiles; // tiles of the rows of in, which are next to each other on the line
-    float factor;         // of all scales
+    int32_t per_segment, longer; // stages of a segment; how many segments have one more
+    float factor;                // of all scales
     // Of scales of one level: the number of step s is s >> shift, where one is of 128 columns or
     // more; whether there are zero points; and the elements of 16 bits that a number has.
     int32_t shift, wide;
     bool zeros;
     uint32_t stage_bytes;    // that a stage's copies bring
+    float *sums;             // [segments][cluster][tokens / 8][workers] float4
+    int32_t *flags;          // [segments][cluster][warps]
     const float *bias;       // [n] or NULL
     const float *in_squares; // [in_tiles, m] of msgl_norm_stats of in, or NULL
     int32_t in_tiles;
@@ -59,11 +59,12 @@ typedef struct codes_launch_args {
     codes_args g;
     msgl_codes_row l;
     codes_tensors maps;
-    int32_t tokens; // of a tile: 8, 16, 64 or 128
+    int32_t tokens; // of a tile: 8, 16, 32, 64 or 128
 } codes_launch_args;
 
-// line_cut for blocks in clusters, `per_sm` of them on a multiprocessor; a tile is one of each
-// block.
+// Cuts the line into segments, where there is enough so many that a multiprocessor has `per_sm` of
+// their clusters' blocks; a tile is then one of each block of a cluster. Returns how many, or 0
+// where there is no room for their sums, of which `warps` warps of a block have one.
 int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, int cluster,
                          int warps);
 

@@ -75,8 +75,8 @@ template <typename FORM> struct codes_scales {
     }
 
     // Of row `row` of a tile and step `step` of a stage of STEPS. at: the stage's arrays, element
-    // by element all rows'. shift: codes_args'. ZEROS: whether zero points are wanted.
-    template <int STEPS, bool ZEROS = true>
+    // by element all rows'. shift: codes_args'.
+    template <int STEPS>
     __device__ __forceinline__ void load(const msgl_codes_row &l, int shift, uint32_t at, int step,
                                          int row)
     {
@@ -93,9 +93,7 @@ template <typename FORM> struct codes_scales {
                 }
                 d[g] = wide ? read<4>(at, row) : read<2>(at, row + g * ROWS);
                 if (E == 1) {
-                    dmin[g] = ZEROS && l.offset == MSGL_OFFSET_ZERO
-                                  ? read<1>(at + AT, row + g * ROWS)
-                                  : 0;
+                    dmin[g] = l.offset == MSGL_OFFSET_ZERO ? read<1>(at + AT, row + g * ROWS) : 0;
                 } else {
                     dmin[g] = wide ? read<4>(at + AT, row) : read<2>(at + AT, row + g * ROWS);
                 }
