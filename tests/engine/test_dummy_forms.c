@@ -123,12 +123,6 @@ static double packed_weights(size_t form)
     return layer * LAYERS + (FORMS[form].ends ? 2.0 * VOCAB * WIDTH : 0);
 }
 
-// Columns in an order of groups are, on a GPU.
-static bool is_expanded(size_t form)
-{
-    return !ON_CPU && strstr(FORMS[form].config, "\"desc_act\": true") != NULL;
-}
-
 static size_t weight_bytes(const folder *f, size_t form, const char *quantization)
 {
     harness h;
@@ -136,7 +130,7 @@ static size_t weight_bytes(const folder *f, size_t form, const char *quantizatio
     const msgl_options o = options_of(f, "bfloat16", 1);
     harness_open(&h, &o);
     const size_t bytes = h.info->weight_bytes;
-    assert_true(h.e->model.kept == (quantization != NULL && !is_expanded(form)));
+    assert_true(h.e->model.kept == (quantization != NULL));
     // Which no product reads.
     if (quantization == NULL || !FORMS[form].ends) {
         assert_int_equal(h.info->embed_bytes, VOCAB * WIDTH * 2);
@@ -154,8 +148,6 @@ static void check_bits(size_t form, double bits)
                   bits);
     if (ON_CPU) {
         assert_true(fabs(bits - FORMS[form].bits) < 0.005);
-    } else if (is_expanded(form)) {
-        assert_true(bits == 16);
     } else {
         assert_true(bits >= floor(FORMS[form].bits) && bits < floor(FORMS[form].bits) + 1);
     }
