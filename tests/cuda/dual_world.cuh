@@ -9,6 +9,10 @@
 
 #include "cuda/attn/decode.h"
 #include "cuda/attn/dual.h"
+extern "C" {
+#include "cuda/backends/plan_prefill.h"
+}
+#include "cuda/launch.cuh"
 
 // A batch whose tokens have three queries each: attn_world has them as three times the heads.
 typedef struct dual_world {
@@ -100,6 +104,33 @@ static inline void dual_exact(const dual_world *d, int req, int t, int h, const 
     }
     for (int i = 0; i < dim; i++) o[i] /= sum;
     free(s);
+}
+
+// A plan on the device for prompts of requests [rows of q] and [keys] in host memory; NULL where
+// their kernel takes none.
+static inline void *dual_plan(const dual_world *d, const int32_t *cu_q, const int32_t *k_lens,
+                              const msgl_dual_sparse *left_out)
+{
+    const msgl_cuda_attn_call *c = &d->w.call;
+    msgl_gpu gpu;
+    CUDA_OK(msgl__current_gpu(&gpu));
+    if (!msgl__dual_plans(gpu.major * 10, c->head_dim)) return NULL;
+    msgl_fa_prefill_batch b = {};
+    b.num_q_heads = c->num_q_heads, b.num_kv_heads = c->num_kv_heads;
+    b.head_dim = c->head_dim, b.elem_size = 2, b.window = -1, b.l2_bytes = (size_t)40 << 20;
+    b.batch = c->batch, b.cu_seqlens_q = cu_q, b.seqlens_k = k_lens, b.table_rows = d->w.rows;
+    b.dual_len = d->len, b.left_out = left_out;
+    const int total = cu_q[c->batch], pieces = 2 * c->batch + total / d->len;
+    const size_t bytes = msgl__fa_plan_prefill_size(c->num_q_heads, c->num_kv_heads, pieces, total);
+    void *plan = malloc(bytes);
+    const size_t used = msgl__fa_plan_prefill(&b, plan);
+    if (used > bytes) {
+        printf("a plan of %zu bytes in %zu\n", used, bytes);
+        exit(1);
+    }
+    void *dev = device_copy(plan, used);
+    free(plan);
+    return dev;
 }
 
 static inline void decode_world(attn_world *w)

@@ -60,21 +60,30 @@ static void check_prompts(attn_rng *rng, family *f, int i, bool quick)
     dual_open(&d, rng, i % 2 ? MSGL_F16 : MSGL_BF16, BATCH, q, k, GROUPS[i % 5] * 2, 2, dims[i % 6],
               PAGES[i % 4], attn_range(rng, 20, 200));
     d.w.call.lse = NULL;
-    attn_poison(&d.w);
-    CUDA_OK(msgl__cuda_dual_prefill(&d.w.call, d.len, NONE, 0));
-    CUDA_OK(cudaDeviceSynchronize());
-    compare(&d, f, "prompts");
+    void *const plan = dual_plan(&d, d.w.cu_q, k, NULL);
+    for (int planned = 0; planned <= (plan != NULL); planned++) {
+        attn_poison(&d.w);
+        d.w.call.plan = planned ? plan : NULL;
+        // (Twice: a launch leaves the plan as the next one wants it.)
+        for (int n = 0; n < 1 + planned; n++)
+            CUDA_OK(msgl__cuda_dual_prefill(&d.w.call, d.len, NONE, 0));
+        CUDA_OK(cudaDeviceSynchronize());
+        compare(&d, f, planned ? "prompts by a plan" : "prompts");
+    }
+    CUDA_OK(cudaFree(plan));
     dual_close(&d);
 }
 
 // The first `first` tokens of a prompt, then the others, give the bits of all at once.
-static void check_pieces(attn_rng *rng, family *f, int i)
+static void check_pieces(attn_rng *rng, family *f, int i, bool planned)
 {
     const int32_t n[1] = {700}, first[2] = {0, attn_range(rng, 1, 699)};
     dual_world d;
     dual_open(&d, rng, MSGL_BF16, 1, n, n, 4, 2, i % 2 ? 64 : 128, 16, attn_range(rng, 30, 300));
     attn_world *w = &d.w;
     void *whole = malloc(w->out_bytes), *pieces = malloc(w->out_bytes);
+    void *plan = planned ? dual_plan(&d, w->cu_q, n, NULL) : NULL;
+    w->call.plan = plan;
     CUDA_OK(msgl__cuda_dual_prefill(&w->call, d.len, NONE, 0));
     CUDA_OK(cudaMemcpy(whole, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
     attn_poison(w);
@@ -91,6 +100,8 @@ static void check_pieces(attn_rng *rng, family *f, int i)
         c.lse = NULL;
         c.q = (const char *)c.q + (piece == 0 ? 0 : skip_q);
         c.out = (char *)c.out + (piece == 0 ? 0 : skip_out);
+        CUDA_OK(cudaFree(plan));
+        c.plan = plan = planned ? dual_plan(&d, cu, len, NULL) : NULL;
         CUDA_OK(msgl__cuda_dual_prefill(&c, d.len, NONE, 0));
         CUDA_OK(cudaDeviceSynchronize());
     }
@@ -100,6 +111,35 @@ static void check_pieces(attn_rng *rng, family *f, int i)
         expect(f, memcmp((char *)whole + at, (char *)pieces + at, bytes) == 0, "other bits");
     }
     free(whole), free(pieces);
+    CUDA_OK(cudaFree(plan));
+    dual_close(&d);
+}
+
+// A plan without the prompts that are left out: their output stays as it was, the others' is right.
+static void check_left_out(attn_rng *rng, family *f, int i)
+{
+    const int32_t q[3] = {90, 200, 30}, k[3] = {90, 450, 600};
+    const msgl_dual_sparse sparse = {64, 400}; // the second one
+    dual_world d;
+    dual_open(&d, rng, MSGL_BF16, 3, q, k, 4, 2, i % 2 ? 64 : 128, 16, 70);
+    attn_world *w = &d.w;
+    w->call.lse = NULL;
+    void *const plan = dual_plan(&d, w->cu_q, k, &sparse);
+    if (plan != NULL) {
+        w->call.plan = plan;
+        CUDA_OK(cudaMemset(w->out_dev, 0x5a, w->out_bytes));
+        CUDA_OK(msgl__cuda_dual_prefill(&w->call, d.len, sparse, 0));
+        uint8_t *const out = (uint8_t *)malloc(w->out_bytes);
+        CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
+        const size_t row = w->call.ld_out * 2, end = (size_t)w->cu_q[2] * row;
+        bool left = true;
+        for (size_t at = (size_t)w->cu_q[1] * row; at < end; at++) left &= out[at] == 0x5a;
+        expect(f, left, "left out");
+        expect(f, out[0] != 0x5a || out[1] != 0x5a, "the first");
+        expect(f, out[end] != 0x5a || out[end + 1] != 0x5a, "the last");
+        free(out);
+    }
+    CUDA_OK(cudaFree(plan));
     dual_close(&d);
 }
 
@@ -224,7 +264,8 @@ static void bench(attn_rng *rng)
 {
     enum { HEADS = 28, KV = 4, DIM = 128, CHUNK = 7168 };
     printf("bf16, %d heads over %d, head_dim %d, chunks of %d, us\n", HEADS, KV, DIM, CHUNK);
-    printf("| prompt | dual | TFLOP/s | plain, prefill for sm_80 | TFLOP/s |\n");
+    printf(
+        "| prompt | by a plan | TFLOP/s | dual | TFLOP/s | plain, prefill for sm_80 | TFLOP/s |\n");
     for (int i = 0; i < 3; i++) {
         const int32_t one[1] = {1}, n[1] = {i == 0 ? 4096 : i == 1 ? 16384 : 65536};
         const double flops = 2.0 * HEADS * DIM * (double)n[0] * (double)n[0];
@@ -232,12 +273,17 @@ static void bench(attn_rng *rng)
         dual_open(&d, rng, MSGL_BF16, 1, one, n, HEADS, KV, DIM, 64, CHUNK);
         make_prompt(&d);
         const int times = i == 2 ? 2 : 5;
-        const double dual =
-            time_us(times, [&] { CUDA_OK(msgl__cuda_dual_prefill(&d.w.call, CHUNK, NONE, 0)); });
+        const auto prompt = [&] { CUDA_OK(msgl__cuda_dual_prefill(&d.w.call, CHUNK, NONE, 0)); };
+        const double dual = time_us(times, prompt);
         const double plain =
             time_us(times, [&] { CUDA_OK(msgl__cuda_fa_prefill_sm80(&d.w.call, 0)); });
-        printf("| 1x%d | %.0f | %.0f | %.0f | %.0f |\n", (int)n[0], dual, flops / dual * 1e-6,
-               plain, flops / plain * 1e-6);
+        const int32_t cu[2] = {0, n[0]};
+        void *const plan = dual_plan(&d, cu, n, NULL);
+        d.w.call.plan = plan;
+        const double planned = plan != NULL ? time_us(times, prompt) : dual;
+        printf("| 1x%d | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f |\n", (int)n[0], planned,
+               flops / planned * 1e-6, dual, flops / dual * 1e-6, plain, flops / plain * 1e-6);
+        CUDA_OK(cudaFree(plan));
         dual_close(&d);
     }
     printf("| answers | dual | GB/s | plain | GB/s |\n");
@@ -276,7 +322,8 @@ int main(int argc, char **argv)
         check_rope(&e, &rope, dtype, 40, 10, 3, false, &seed);
     }
     for (int i = 0; i < (args.quick ? 6 : 30); i++) check_prompts(&rng, &prompts, i, args.quick);
-    for (int i = 0; i < (args.quick ? 1 : 6); i++) check_pieces(&rng, &pieces, i);
+    for (int i = 0; i < (args.quick ? 2 : 12); i++) check_pieces(&rng, &pieces, i / 2, i % 2 == 1);
+    for (int i = 0; i < 2; i++) check_left_out(&rng, &pieces, i);
     for (int i = 0; i < (args.quick ? 2 : 20); i++) check_answers(&rng, &decode, i);
     int failed = family_end(&rope);
     failed |= family_end(&prompts);

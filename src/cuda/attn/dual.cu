@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dual chunk attention. A CTA of the prefill kernel has 64 query tokens of one chunk and one head:
-// it walks the keys of the earlier chunks, of the one before and of its own, each with the query
-// for them, in one online softmax. Tiles lie at absolute positions, so a row's bits do not depend
-// on the step's tokens that it came with.
+// Dual chunk attention. Prompts with a plan are the Hopper kernel's. A CTA of the one here has 64
+// query tokens of one chunk and one head: it walks the keys of the earlier chunks, of the one
+// before and of its own, each with the query for them, in one online softmax. Tiles lie at absolute
+// positions, so a row's bits do not depend on the step's tokens that it came with.
 //
 // Of an answer the keys are spread over the GPU by the decode kernel, to which each range of them
 // is a request. Its results are merged here.
 #include "cuda/attn/dual.h"
 
+#include "cuda/attn/prefill_sm90.h"
 #include "cuda/attn/rows16.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/vec8.cuh"
@@ -144,6 +145,7 @@ extern "C" int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dua
     const bool fits = c->head_dim >= 8 && c->head_dim <= 256 && c->head_dim % 8 == 0;
     if (!fits || c->e4m3 || c->window >= 0 || c->sinks != NULL) return cudaErrorNotSupported;
     if (c->total_q == 0) return cudaSuccess;
+    if (c->plan != NULL) return msgl__cuda_dual_prefill_sm90(c, dual_len, stream);
     switch (c->dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, dual_len, sparse, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, dual_len, sparse, (cudaStream_t)stream);

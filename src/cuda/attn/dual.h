@@ -29,8 +29,16 @@ typedef struct msgl_dual_sparse {
 
 // All of them queue work on `stream` (a cudaStream_t) and return a cudaError_t.
 
-// Prefill, bf16 and f16, head_dim a multiple of 8 up to 256, without window and sinks; no plan, no
-// workspace. cudaErrorNotSupported for what it lacks.
+// Whether prompts are faster with a plan (backends/plan_prefill.h, with dual_len): the prefill
+// kernel for Hopper (prefill_sm90.h) then takes them. capability: msgl_device's.
+static inline bool msgl__dual_plans(int32_t capability, int32_t head_dim)
+{
+    return capability / 10 == 9 && head_dim <= 128;
+}
+
+// Prefill, bf16 and f16, head_dim a multiple of 8 up to 256, without window and sinks; no
+// workspace. cudaErrorNotSupported for what it lacks. c->plan: NULL, or a device copy of a plan,
+// which leaves out what `sparse` says.
 int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
                             void *stream);
 // Decode: the ranges of c's requests (only lengths and rows of the table are read); and out = what

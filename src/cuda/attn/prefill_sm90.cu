@@ -6,6 +6,7 @@
 #include "cuda/attn/prefill_sm90/launch.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/tensor_map.cuh"
+#include "kernel/dual_chunk.h"
 
 static const float log2_e = 1.4426950408889634f;
 
@@ -22,8 +23,9 @@ static bool encode(CUtensorMap *map, msgl_dtype dtype, const void *at, int dim, 
 static cudaError_t encode_maps(const msgl_cuda_attn_call *c, msgl_fa_prefill_params *p)
 {
     const size_t ld_kv = (size_t)p->kv_row_bytes / 2;
-    if (!encode(&p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q, c->ld_q,
-                p->pack, MSGL_FA_PREFILL_ROWS / p->pack)) {
+    const int q_heads = c->num_q_heads * (p->dual_len > 0 ? (int)MSGL_DUAL_QUERIES : 1);
+    if (!encode(&p->q_map, c->dtype, c->q, c->head_dim, q_heads, c->total_q, c->ld_q, p->pack,
+                MSGL_FA_PREFILL_ROWS / p->pack)) {
         return cudaErrorInvalidValue;
     }
     if (c->e4m3) return cudaSuccess; // K and V go through registers
@@ -42,11 +44,13 @@ static int box_rows(int page_size, int tile)
     return rows;
 }
 
-// Of the plan, which is in device memory: every request may have a tile that is not full.
-static int64_t most_items(const msgl_cuda_attn_call *c, int pack)
+// Of the plan, which is in device memory: every request, and every end of a chunk of dual_len
+// tokens, may have a tile that is not full.
+static int64_t most_items(const msgl_cuda_attn_call *c, const msgl_fa_prefill_params *p)
 {
-    const int tokens = MSGL_FA_PREFILL_ROWS / pack;
-    return (int64_t)(c->total_q / tokens + c->batch) * (c->num_q_heads / pack);
+    const int tokens = MSGL_FA_PREFILL_ROWS / p->pack;
+    const int ends = p->dual_len > 0 ? c->total_q / p->dual_len + c->batch : 0;
+    return (int64_t)(c->total_q / tokens + c->batch + ends) * (c->num_q_heads / p->pack);
 }
 
 template <class T>
@@ -63,7 +67,15 @@ static cudaError_t launch(const msgl_fa_prefill_params &p, bool cap, bool gather
                : msgl__fa_prefill_launch<T, 256, false>(p, gather, grid, stream);
 }
 
-int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
+template <class T>
+static cudaError_t launch_dual(const msgl_fa_prefill_params &p, bool gather, int grid,
+                               cudaStream_t stream)
+{
+    return p.head_dim <= 64 ? msgl__fa_prefill_launch_dual<T, 64>(p, gather, grid, stream)
+                            : msgl__fa_prefill_launch_dual<T, 128>(p, gather, grid, stream);
+}
+
+static cudaError_t attend(const msgl_cuda_attn_call *c, int32_t dual_len, cudaStream_t stream)
 {
     if (c->dtype == MSGL_F32 || c->head_dim > 256 || c->head_dim % 8 || !(c->scale > 0))
         return cudaErrorNotSupported;
@@ -91,6 +103,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.num_slots = (int32_t)c->num_slots;
     p.box_rows = box_rows(c->page_size, tile);
     p.window = c->window;
+    p.dual_len = dual_len;
     p.log2_scale = (cap ? c->softcap : c->scale) * log2_e;
     p.cap_scale = cap ? 2 * log2_e * c->scale / c->softcap : 0;
     p.ln_scale = cap ? c->softcap : c->scale;
@@ -105,12 +118,29 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     msgl_gpu gpu;
     code = msgl__current_gpu(&gpu);
     if (code != cudaSuccess) return code;
-    const int64_t most = most_items(c, p.pack);
+    const int64_t most = most_items(c, &p);
     const int grid = most < gpu.sms ? (int)most : gpu.sms;
-    if (c->e4m3) {
-        return p.head_dim <= 64 ? msgl__fa_prefill_launch_e4m3<64>(p, grid, (cudaStream_t)stream)
-                                : msgl__fa_prefill_launch_e4m3<128>(p, grid, (cudaStream_t)stream);
+    const bool bf16 = c->dtype == MSGL_BF16;
+    if (dual_len > 0) {
+        return bf16 ? launch_dual<__nv_bfloat16>(p, gather, grid, stream)
+                    : launch_dual<__half>(p, gather, grid, stream);
     }
-    return c->dtype == MSGL_BF16 ? launch<__nv_bfloat16>(p, cap, gather, grid, (cudaStream_t)stream)
-                                 : launch<__half>(p, cap, gather, grid, (cudaStream_t)stream);
+    if (c->e4m3) {
+        return p.head_dim <= 64 ? msgl__fa_prefill_launch_e4m3<64>(p, grid, stream)
+                                : msgl__fa_prefill_launch_e4m3<128>(p, grid, stream);
+    }
+    return bf16 ? launch<__nv_bfloat16>(p, cap, gather, grid, stream)
+                : launch<__half>(p, cap, gather, grid, stream);
+}
+
+int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
+{
+    return attend(c, 0, (cudaStream_t)stream);
+}
+
+int msgl__cuda_dual_prefill_sm90(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream)
+{
+    if (c->head_dim > 128 || c->softcap > 0 || c->window >= 0 || c->sinks != NULL || c->e4m3)
+        return cudaErrorNotSupported;
+    return attend(c, dual_len, (cudaStream_t)stream);
 }

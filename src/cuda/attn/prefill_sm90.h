@@ -19,7 +19,7 @@ typedef struct msgl_fa_prefill_tile {
     int32_t row0, pos0, tokens, klen;
     int32_t table_row;
     int32_t key_lo, key_hi; // keys that any of its queries sees: [key_lo, key_hi)
-    int32_t reserved;
+    int32_t turn;           // 0; what dual chunk attention makes of it: prefill_sm90/dual.cuh
 } msgl_fa_prefill_tile;
 
 // Work items work0 .. of a section: item i is tile tile0 + i / heads, head group head0 + i % heads.
@@ -61,6 +61,10 @@ extern "C" {
 // not a multiple of 8, scale <= 0), cudaErrorInvalidValue for addresses or strides that are not
 // multiples of 16 bytes.
 int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream);
+
+// The same of dual chunk attention (dual.h), by a plan made for that dual_len, which is above 0.
+// Not covered besides: head_dim above 128, soft caps, windows, sinks, E4M3.
+int msgl__cuda_dual_prefill_sm90(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream);
 
 #ifdef __cplusplus
 }

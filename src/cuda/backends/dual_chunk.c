@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// dual_chunk_flash_attn on GPUs. Prompts have a kernel of their own that takes a row's queries in
-// turn. To fa's decode kernel an answer is three requests, one for each range of its keys, whose
-// tables begin with the range and whose queries lie one behind the other as they do anyway; their
-// results are merged by log-sum-exp. Lengths and beginnings of the ranges are made on the device
-// once a step, so a captured graph only needs new lengths. A step, or graph, whose requests are all
-// within their first chunk calls the decode kernel as fa does.
+// dual_chunk_flash_attn on GPUs. Prompts have kernels that take a row's queries in turn: on Hopper
+// fa's, by a plan, else one of their own. To fa's decode kernel an answer is three requests, one
+// for each range of its keys, whose tables begin with the range and whose queries lie one behind
+// the other as they do anyway; their results are merged by log-sum-exp. Lengths and beginnings of
+// the ranges are made on the device once a step, so a captured graph only needs new lengths. A
+// step, or graph, whose requests are all within their first chunk calls the decode kernel as fa
+// does.
 #include "cuda/backends/dual_chunk.h"
 
 #include "attention/dual_chunk/pattern.h"
@@ -16,6 +17,7 @@
 #include "cuda/attn/dual.h"
 #include "cuda/attn/dual_sparse.h"
 #include "cuda/backends/call.h"
+#include "cuda/backends/plan_prefill.h"
 
 typedef struct dual_backend {
     msgl_attn_backend base;
@@ -30,6 +32,9 @@ typedef struct dual_backend {
     int32_t *counts;
     float *rotations;
     void *sparse;
+    // Of prompts, where their kernel takes plans: those, and the bytes of each [max_in_flight].
+    msgl_cuda_plans plans;
+    size_t *used;
 } dual_backend;
 
 static size_t counts_bytes(const msgl_dual_pattern *p)
@@ -42,6 +47,8 @@ static void dual_destroy(msgl_attn_backend *base)
     dual_backend *b = (dual_backend *)base;
     if (b == NULL) return;
     if (b->memory != NULL) b->cfg.dev->ops->free(b->cfg.dev, b->memory, b->memory_bytes);
+    msgl__cuda_plans_destroy(&b->plans);
+    msgl__free(b->used);
     msgl__free(b);
 }
 
@@ -85,6 +92,29 @@ static int copy_pattern(const dual_backend *b, msgl_err *err)
     return 0;
 }
 
+static bool plans(const dual_backend *b)
+{
+    return msgl__dual_plans(b->cfg.dev->capability, b->cfg.head_dim);
+}
+
+static int take_plans(dual_backend *b, msgl_err *err)
+{
+    const msgl_attn_config *cfg = &b->cfg;
+    if (!plans(b)) return 0;
+    // A request has as many ends of chunks as fit, and one more.
+    const int32_t pieces = 2 * cfg->max_running + cfg->max_step_tokens / cfg->dual_len;
+    const int code =
+        msgl__cuda_plans_create(cfg, "dual_chunk_flash_attn",
+                                msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
+                                                           pieces, cfg->max_step_tokens),
+                                &b->plans, err);
+    if (code != 0) return code;
+    b->used = msgl__calloc((size_t)cfg->max_in_flight, sizeof *b->used);
+    return b->used != NULL
+               ? 0
+               : msgl__err_set(err, MSGL_ENOMEM, "dual_chunk_flash_attn: out of memory");
+}
+
 static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                        msgl_attn_backend **out, msgl_err *err)
 {
@@ -100,6 +130,7 @@ static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "dual_chunk_flash_attn: out of memory");
     b->base.desc = desc;
     b->cfg = *cfg;
+    b->plans.dev = cfg->dev;
     char *at = NULL;
     carve(b, &at);
     b->memory_bytes = (size_t)(uintptr_t)at;
@@ -112,10 +143,11 @@ static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     }
     at = b->memory;
     carve(b, &at);
-    const int copied = cfg->pattern != NULL ? copy_pattern(b, err) : 0;
-    if (copied != 0) {
+    int rest = cfg->pattern != NULL ? copy_pattern(b, err) : 0;
+    if (rest == 0) rest = take_plans(b, err);
+    if (rest != 0) {
         dual_destroy(&b->base);
-        return copied;
+        return rest;
     }
     *out = &b->base;
     return 0;
@@ -135,6 +167,45 @@ static int dual_supports(const msgl_attn_needs *needs, msgl_err *err)
 static bool has_ranges(const dual_backend *b, const msgl_seqs *seqs)
 {
     return seqs->phase == MSGL_DECODE && seqs->max_seqlen_k > b->cfg.dual_len;
+}
+
+// Requests whose prompts follow piece by piece.
+static msgl_dual_sparse left_out(const dual_backend *b)
+{
+    const msgl_dual_pattern *p = b->cfg.pattern;
+    if (p == NULL) return (msgl_dual_sparse){INT32_MAX, INT32_MAX};
+    return (msgl_dual_sparse){p->prompts.last, p->prompts.threshold};
+}
+
+static int dual_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
+{
+    dual_backend *b = (dual_backend *)base;
+    const msgl_attn_config *cfg = &b->cfg;
+    if (!plans(b) || seqs->phase == MSGL_DECODE) return 0;
+    const msgl_dual_sparse sparse = left_out(b);
+    const msgl_fa_prefill_batch p = {.num_q_heads = cfg->num_q_heads,
+                                     .num_kv_heads = cfg->num_kv_heads,
+                                     .head_dim = cfg->head_dim,
+                                     .elem_size = (int32_t)msgl__dtype_size(cfg->pool->spec.dtype),
+                                     .window = -1,
+                                     .l2_bytes = msgl__cuda_device_l2_bytes(cfg->dev),
+                                     .batch = seqs->size,
+                                     .cu_seqlens_q = seqs->cu_seqlens_q,
+                                     .seqlens_k = seqs->seqlens_k,
+                                     .table_rows = seqs->table_rows,
+                                     .dual_len = cfg->dual_len,
+                                     .left_out = &sparse};
+    b->used[seqs->step_slot] =
+        msgl__fa_plan_prefill(&p, msgl__cuda_plan(&b->plans, seqs->step_slot));
+    return 0;
+}
+
+static void dual_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const dual_backend *b = (const dual_backend *)base;
+    (void)x;
+    if (!plans(b) || seqs->phase == MSGL_DECODE) return;
+    msgl__cuda_plans_copy(&b->plans, seqs->step_slot, 0, b->used[seqs->step_slot]);
 }
 
 static void dual_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
@@ -171,9 +242,7 @@ static int prefill(const dual_backend *b, const msgl_cuda_attn_call *c,
                    const msgl_attn_layer *layer, const msgl_seqs *seqs, void *stream)
 {
     const msgl_dual_pattern *p = b->cfg.pattern;
-    msgl_dual_sparse left_out = {INT32_MAX, INT32_MAX};
-    if (p != NULL) left_out = (msgl_dual_sparse){p->prompts.last, p->prompts.threshold};
-    int code = msgl__cuda_dual_prefill(c, b->cfg.dual_len, left_out, stream);
+    int code = msgl__cuda_dual_prefill(c, b->cfg.dual_len, left_out(b), stream);
     for (int32_t i = 0; i < seqs->size && code == 0; i++) {
         const int32_t rows = seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i];
         const int32_t len = seqs->seqlens_k[i], dual_len = b->cfg.dual_len;
@@ -212,6 +281,7 @@ static void dual_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
         return;
     }
     c.workspace = b->workspace;
+    c.plan = b->plans.device;   // or NULL
     c.first = c.second = false; // the merge reads what the decode kernel writes
     const int code = seqs->phase != MSGL_DECODE ? prefill(b, &c, layer, seqs, stream)
                      : has_ranges(b, seqs)      ? decode_ranges(b, &c, stream)
@@ -229,7 +299,8 @@ static int32_t dual_short_seq_len(const msgl_attn_backend *base, int32_t size)
 const msgl_attn_desc msgl__attn_dual_chunk_cuda = {
     .name = "dual_chunk_flash_attn",
     .aliases = {NULL},
-    .summary = "dual chunk attention of Qwen2.5-1M: own prefill, answers by fa's decode in parts",
+    .summary =
+        "dual chunk attention of Qwen2.5-1M: fa's kernels, whose queries differ by ranges of keys",
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
@@ -238,6 +309,8 @@ const msgl_attn_desc msgl__attn_dual_chunk_cuda = {
     .supports = dual_supports,
     .create = dual_create,
     .destroy = dual_destroy,
+    .prepare = dual_prepare,
+    .copy_in = dual_copy_in,
     .begin = dual_begin,
     .forward = dual_forward,
     .short_seq_len = dual_short_seq_len,

@@ -35,17 +35,31 @@ static int keys_of(const msgl_fa_prefill_batch *b, int i)
     return b->keys != NULL ? b->keys[i] : b->seqlens_k[i];
 }
 
+static bool leaves_out(const msgl_dual_sparse *s, int32_t rows, int32_t keys)
+{
+    return s != NULL && rows > s->rows && keys > s->keys;
+}
+
+// Query rows of a tile that begins at position pos, `rows` before the request's end.
+static int tile_rows(const msgl_fa_prefill_batch *b, int tokens, int rows, int pos)
+{
+    const int n = rows < tokens ? rows : tokens;
+    const int of_chunk = b->dual_len > 0 ? b->dual_len - pos % b->dual_len : n;
+    return n < of_chunk ? n : of_chunk;
+}
+
 // Tiles of request i, appended to out. Returns how many.
 static int cut_request(const msgl_fa_prefill_batch *b, int i, int tokens, tile *out)
 {
     const int row0 = b->cu_seqlens_q[i], rows = b->cu_seqlens_q[i + 1] - row0;
     const int first = b->seqlens_k[i] - rows, keys = keys_of(b, i);
     int n = 0;
-    for (int at = 0; at < rows; at += tokens) {
+    if (leaves_out(b->left_out, rows, b->seqlens_k[i])) return 0;
+    for (int at = 0; at < rows; at += out[n - 1].tokens) {
         tile *t = &out[n++];
         *t = (tile){.row0 = row0 + at,
                     .pos0 = first + at,
-                    .tokens = rows - at < tokens ? rows - at : tokens,
+                    .tokens = tile_rows(b, tokens, rows - at, first + at),
                     .klen = keys,
                     .table_row = b->table_rows[i]};
         t->key_hi = t->pos0 + t->tokens < keys ? t->pos0 + t->tokens : keys;

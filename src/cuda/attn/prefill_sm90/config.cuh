@@ -15,13 +15,14 @@
 // T: __nv_bfloat16 or __half; HD: head_dim rounded up to 64, 128 or 256; GATHER: for pages of fewer
 // than 16 rows, whose slots are looked up row by row, as those of E4M3 are: the loading warps make
 // f16 of that, which takes one instruction for two values (bf16 takes four).
-template <class T_, int HD_, bool GATHER_, bool SOFTCAP_, bool E4M3_ = false>
+// DUAL: of dual chunk attention (dual.cuh).
+template <class T_, int HD_, bool GATHER_, bool SOFTCAP_, bool E4M3_ = false, bool DUAL_ = false>
 struct msgl_fa_prefill_config {
     using T = T_;                                          // of q and out
     using Product = std::conditional_t<E4M3_, __half, T_>; // of what is multiplied
     static constexpr int HD = HD_;
     static constexpr bool GATHER = GATHER_ || E4M3_, SOFTCAP = SOFTCAP_, E4M3 = E4M3_;
-    static constexpr bool EXPANDED = false;
+    static constexpr bool EXPANDED = false, DUAL = DUAL_;
     static constexpr int M = MSGL_FA_PREFILL_ROWS;
     static constexpr int N = HD == 256 ? 64 : 128; // keys of a tile
     static constexpr int BLOCKS = HD / 64;         // of 64 columns (128 bytes)
@@ -45,7 +46,8 @@ struct msgl_fa_expanded_config {
     using T = __nv_bfloat16;
     using Product = T;
     static constexpr int HD = 192, HD_V = 128;
-    static constexpr bool GATHER = false, SOFTCAP = false, E4M3 = false, EXPANDED = true;
+    static constexpr bool GATHER = false, SOFTCAP = false, E4M3 = false;
+    static constexpr bool EXPANDED = true, DUAL = false;
     static constexpr int M = MSGL_FA_PREFILL_ROWS;
     static constexpr int N = 128;
     static constexpr int BLOCKS = HD / 64, V_BLOCKS = HD_V / 64;
@@ -61,8 +63,10 @@ struct msgl_fa_expanded_config {
 };
 
 struct msgl_fa_prefill_params {
-    CUtensorMap q_map, k_map, v_map; // [tokens, heads, head_dim]; of k and v with slots as tokens
-    CUtensorMap rotary_map;          // expanded: [keys, 1, 64]
+    // [tokens, heads, head_dim]; of k and v with slots as tokens. Dual: of q with as many heads of
+    // each of a token's queries, one query behind the other.
+    CUtensorMap q_map, k_map, v_map;
+    CUtensorMap rotary_map; // expanded: [keys, 1, 64]
     const void *k, *v;
     void *out;
     float *lse;
@@ -71,6 +75,7 @@ struct msgl_fa_prefill_params {
     int64_t table_stride, ld_out;
     int32_t num_q_heads, head_dim, pack, heads_per_kv; // head_dim: of V; head groups per KV head
     int32_t num_slots, kv_row_bytes, box_rows, window;
+    int32_t dual_len;     // dual: tokens of a chunk
     int32_t pack_inverse; // floor(2^16 / pack) + 1: r * it >> 16 is r / pack for a row of a tile
     float log2_scale;     // of a raw (or, with a soft cap, squashed) score to the exponent of 2
     float cap_scale;      // of a raw score to tanh's argument times 2 log2(e)

@@ -12,6 +12,7 @@
 
 #include "cuda/attn/fragment_sm90.cuh"
 #include "cuda/attn/prefill_sm90/config.cuh"
+#include "cuda/attn/prefill_sm90/dual.cuh"
 #include "cuda/attn/sink.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/e4m3.cuh"
@@ -35,6 +36,9 @@ template <class C> struct msgl_fa_consumer {
     int pos[2];             // positions of the two rows
     int first_pos, top_pos; // of the warpgroup
     int tail, tail_end;     // keys behind the request's end that V's last box brought along
+    // Dual, of the current item:
+    int key_lo;        // its first key
+    bool again, holds; // it goes on with the rows of the one before; the next one does
 
     __device__ __forceinline__ void release(int stage)
     {
@@ -133,7 +137,15 @@ template <class C> struct msgl_fa_consumer {
                 }
             }
         }
-        if (p.window >= 0 && base < top_pos - p.window) {
+        if constexpr (C::DUAL) {
+            if (base >= key_lo) return;
+            const int first = key_lo - lane_key;
+#pragma unroll
+            for (int j = 0; j < C::N / 8; j++) {
+                if (8 * j < first) s[4 * j] = s[4 * j + 2] = -INFINITY;
+                if (8 * j + 1 < first) s[4 * j + 1] = s[4 * j + 3] = -INFINITY;
+            }
+        } else if (p.window >= 0 && base < top_pos - p.window) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int first = pos[h] - p.window - lane_key;
@@ -159,7 +171,8 @@ template <class C> struct msgl_fa_consumer {
             float all = sum;
             if (p.sinks) all += msgl__attn_sink(p.sinks[q_head], rows.max[h] * p.log2_scale);
             const float inverse = sum > 0 ? p.out_scale * msgl__rcp(all) : 0;
-            const bool valid = token < tokens;
+            // (A branch around the stores would have the next scores wait.)
+            const bool valid = token < tokens && !(C::DUAL && holds);
             const int64_t at = row0 + token;
             typename C::T *out = (typename C::T *)p.out + at * p.ld_out + q_head * p.head_dim;
             msgl__fa_store_row(out, o, h, inverse, valid, p.head_dim);
@@ -187,7 +200,18 @@ template <class C> struct msgl_fa_consumer {
         top_pos = t.pos0 + min(tokens - 1, token_of(group * 64 + 63));
         tail = t.klen;
         tail_end = min((t.klen + p.box_rows - 1) & -p.box_rows, (t.klen + C::N - 1) & -C::N);
-        rows.begin();
+        if constexpr (C::DUAL) {
+            key_lo = t.key_lo;
+            again = (t.turn & MSGL_FA_DUAL_QUERY) != 0;
+            holds = (t.turn & MSGL_FA_DUAL_MORE) != 0;
+            if (!again) {
+                rows.begin();
+            } else { // all rows see all of the item's keys
+                pos[0] = pos[1] = first_pos = t.key_hi - 1;
+            }
+        } else {
+            rows.begin();
+        }
     }
 
     // Waits for the next tile of queries; false: there is none.
@@ -225,8 +249,9 @@ template <class C> struct msgl_fa_consumer {
             ring.next();
             mask(s, n);
             rows.softmax(s, scale, p.log2_scale);
+            if (C::DUAL && again) msgl__fa_rescale(o, scale);
             msgl__fa_to_operand<typename C::Product>(s, prob);
-            int add = 0;
+            int add = C::DUAL && again;
             wait_full(); // K(n - 1), or V(n) if there is none
             for (; n > lo; n--) {
                 const int k_stage = ring.at;

@@ -29,6 +29,16 @@ cudaError_t msgl__fa_prefill_launch(const msgl_fa_prefill_params &p, bool gather
                                                                                           stream);
 }
 
+template <class T, int HD>
+cudaError_t msgl__fa_prefill_launch_dual(const msgl_fa_prefill_params &p, bool gather, int grid,
+                                         cudaStream_t stream)
+{
+    typedef msgl_fa_prefill_config<T, HD, true, false, false, true> rows;
+    typedef msgl_fa_prefill_config<T, HD, false, false, false, true> boxes;
+    return gather ? msgl__fa_prefill_start<rows>(p, grid, stream)
+                  : msgl__fa_prefill_start<boxes>(p, grid, stream);
+}
+
 template <int HD>
 cudaError_t msgl__fa_prefill_launch_e4m3(const msgl_fa_prefill_params &p, int grid,
                                          cudaStream_t stream)

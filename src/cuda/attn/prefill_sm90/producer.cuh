@@ -7,6 +7,7 @@
 #define MSGL_CUDA_ATTN_PREFILL_SM90_PRODUCER_CUH
 
 #include "cuda/attn/prefill_sm90/config.cuh"
+#include "cuda/attn/prefill_sm90/dual.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/e4m3.cuh"
@@ -291,6 +292,7 @@ template <class C, class Loader> struct msgl_fa_producer {
     Loader loader;
     msgl_fa_ring<C::Q_BUFFERS> q;
     msgl_fa_queue queue;
+    msgl_fa_dual_items dual;
     // Of the current item:
     int lo, hi, kv_head; // key tiles [lo, hi]; hi < 0: no item
     int key_lo, klen;    // slots of other keys may be another request's
@@ -307,17 +309,26 @@ template <class C, class Loader> struct msgl_fa_producer {
     {
         const uint32_t bar = msgl__shared_address(&s.q_full[q.at]),
                        dst = msgl__shared_address(s.q[q.at]);
+        int head = w.head * p.pack;
+        if constexpr (C::DUAL) head += (w.tile.turn & MSGL_FA_DUAL_QUERY) * p.num_q_heads;
         msgl__mbarrier_expect(bar, C::BLOCKS * (C::M / p.pack * p.pack) * 128);
 #pragma unroll
         for (int b = 0; b < C::BLOCKS; b++)
-            msgl__tensor_load(dst + b * C::M * 128, &p.q_map, b * 64, w.head * p.pack, w.tile.row0,
-                              bar);
+            msgl__tensor_load(dst + b * C::M * 128, &p.q_map, b * 64, head, w.tile.row0, bar);
+    }
+
+    __device__ __forceinline__ int take()
+    {
+        if constexpr (C::DUAL)
+            return dual.take(p.dual_len, [&] { return queue.take(); });
+        else
+            return queue.take();
     }
 
     // Warp 0: takes the next item and tells everyone.
     __device__ __forceinline__ void announce()
     {
-        const int lane = threadIdx.x & 31, word = queue.take();
+        const int lane = threadIdx.x & 31, word = take();
         msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.q_empty[q.at]), q.parity ^ 1);
         if (lane < MSGL_FA_WORK_WORDS) {
             ((int32_t *)&s.work[q.at])[lane] = word;
