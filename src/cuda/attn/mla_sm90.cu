@@ -181,7 +181,6 @@ static cudaError_t launch_boxes(const msgl_mla_call *c, int ranges, msgl_mla_par
     if (!map_rows(c, &p) || !map_queries(c, &p)) return cudaErrorInvalidValue;
     p.rows = c->num_heads * c->q_len;
     if (p.rows > p.row_tiles * MSGL_MLA_TILE) p.rows = p.row_tiles * MSGL_MLA_TILE;
-    p.codes_in_q = p.rows <= MSGL_MLA_TILE / 2 && p.q_box_rows <= MSGL_MLA_TILE / 2;
     // Other sums than a prompt's tiles have.
     p.rows16 = c->e4m3 && p.row_groups == 1 && !c->deterministic;
     const int ctas = ranges * p.row_tiles;

@@ -81,6 +81,20 @@ static __device__ __forceinline__ void msgl__named_barrier_sync(int id, int thre
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same, all threads of which say something: whether any of them said true.
+static __device__ __forceinline__ bool msgl__named_barrier_any(int id, int threads, bool said)
+{
+    uint32_t any;
+    asm volatile("{\n.reg .pred p, q;\n"
+                 "setp.ne.u32 p, %3, 0;\n"
+                 "bar.red.or.pred q, %1, %2, p;\n"
+                 "selp.u32 %0, 1, 0, q;\n}"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"((uint32_t)said)
+                 : "memory");
+    return any != 0;
+}
+
 // Comes there and goes on.
 static __device__ __forceinline__ void msgl__named_barrier_arrive(int id, int threads)
 {

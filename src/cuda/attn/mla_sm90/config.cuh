@@ -14,8 +14,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <type_traits>
-
 #include "cuda/attn/mla.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -26,7 +24,10 @@ enum {
     MSGL_MLA_CHUNK = MSGL_MLA_TILE * 128,
     MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
     MSGL_MLA_CODES = MSGL_MLA_TILE * 64, // bytes of a chunk as E4M3
-    MSGL_MLA_QUARTERS = 4, // of a loaded tile's columns: two chunks each, the last one three
+    MSGL_MLA_CODES_TILE = MSGL_MLA_CHUNKS * MSGL_MLA_CODES,
+    MSGL_MLA_STAGES = 2,       // tiles of bf16 in shared memory
+    MSGL_MLA_CODES_STAGES = 3, // of E4M3 (codes.cuh)
+    MSGL_MLA_QUARTERS = 4,     // of a loaded tile's columns: two chunks each, the last one three
     MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
     MSGL_MLA_PAIRS_PAGE = 16,  // least page of pairs
     MSGL_MLA_GATHER_ROWS = 32, // of a tile, for a loading warp
@@ -44,15 +45,13 @@ enum {
     MSGL_MLA_BAR_SECOND = 2, // the odd tile's
     MSGL_MLA_BAR_BOTH = 3,   // both computing warpgroups
     MSGL_MLA_BAR_GROUP = 4,  // + warpgroup
+    MSGL_MLA_BAR_USED = 6,   // codes.cuh: the even tile's probabilities have been multiplied by
 };
 
 // How rows arrive. BOXES: of large pages, by TMA. GATHER: of small ones, whose slots are looked up
 // row by row. PAIRS: boxes; the blocks of two tiles of query rows are a cluster, and each loads
 // half for both.
 enum msgl_mla_mode { MSGL_MLA_BOXES, MSGL_MLA_GATHER, MSGL_MLA_PAIRS };
-
-// What is multiplied: of E4M3 f16, which has every value of it and takes the fewest instructions.
-template <bool E4M3> using msgl_mla_product = std::conditional_t<E4M3, __half, __nv_bfloat16>;
 
 // What the plan says of a unit.
 struct alignas(16) msgl_mla_unit {
@@ -103,20 +102,19 @@ struct msgl_mla_params {
     float log2_scale;                                  // of a raw score to the exponent of 2
     float ln_scale;                                    // of a raw score to the natural exponent
     float out_scale;
-    bool codes_in_q; // E4M3: query rows from MSGL_MLA_TILE / 2 on are none; codes land there
-    bool rows16;     // E4M3: by rows16.cuh
+    bool rows16; // E4M3: by rows16.cuh
 };
 
 struct msgl_mla_smem {
     alignas(1024) unsigned char q[MSGL_MLA_TILE_BYTES];
-    alignas(1024) unsigned char kv[2][MSGL_MLA_TILE_BYTES]; // even and odd tiles
+    alignas(1024) unsigned char kv[MSGL_MLA_STAGES][MSGL_MLA_TILE_BYTES]; // even and odd tiles
     uint4 prob[4 * 128];         // probabilities for the other warpgroup, in the order of registers
     float max[2][MSGL_MLA_TILE]; // behind the even and the odd tile
     float sum[2][2][MSGL_MLA_TILE]; // of both warpgroups' tiles; items take turns
     uint64_t q_full, q_empty;
     uint64_t left, merge; // this block's partials are in memory, all blocks' are
-    uint64_t full[2][MSGL_MLA_QUARTERS], empty[2][MSGL_MLA_QUARTERS]; // [stage]
-    uint64_t codes[2][MSGL_MLA_QUARTERS]; // E4M3: have landed, and are not yet what is multiplied
+    uint64_t full[MSGL_MLA_CODES_STAGES][MSGL_MLA_QUARTERS];
+    uint64_t empty[MSGL_MLA_CODES_STAGES][MSGL_MLA_QUARTERS];
 };
 
 // What a range has of a unit: tiles [begin, end) of its keys.

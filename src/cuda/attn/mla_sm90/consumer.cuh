@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The computing side: two warpgroups for one tile of 64 query rows. Each has half of the 512 output
-// columns in registers (64 x 256, all that fits), so both need all probabilities; the scores are
-// computed once: even tiles of keys by warpgroup 0, odd ones by warpgroup 1, which hand each other
-// their probabilities and maxima through shared memory. While one computes a softmax, the other's
-// products run:
+// The computing side of bf16 (of E4M3: codes.cuh): two warpgroups for one tile of 64 query rows.
+// Each has half of the 512 output columns in registers (64 x 256, all that fits), so both need all
+// probabilities; the scores are computed once: even tiles of keys by warpgroup 0, odd ones by
+// warpgroup 1, which hand each other their probabilities and maxima through shared memory. While
+// one computes a softmax, the other's products run:
 //
 //     warpgroup 0:  S0 | softmax 0 | left of V0  |           left of V1
 //     warpgroup 1:  S1             | right of V0, softmax 1 | right of V1
@@ -19,7 +19,6 @@
 #include "cuda/attn/mla_sm90/config.cuh"
 #include "cuda/attn/mla_sm90/merge.cuh"
 #include "cuda/attn/mla_sm90/sight.cuh"
-#include "cuda/ptx/e4m3.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 typedef uint32_t msgl_mla_prob[MSGL_MLA_TILE / 16][4];
@@ -27,8 +26,7 @@ typedef float msgl_mla_scores[MSGL_MLA_TILE / 2];
 typedef float msgl_mla_sums[2][MSGL_MLA_HALF_SUMS / 2]; // of 128 columns each
 
 // GROUP: the warpgroup.
-template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
-    using Product = msgl_mla_product<E4M3>;
+template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
     const int range, row_tile;
@@ -94,7 +92,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                 msgl__wgmma_fence();
             }
             const int at = (k / 4 * MSGL_MLA_CHUNK + k % 4 * 32) / 16;
-            msgl__wgmma(s, a + at, b + at, k > 0, Product());
+            msgl__wgmma(s, a + at, b + at, k > 0, __nv_bfloat16());
         }
         msgl__wgmma_commit();
         msgl__wgmma_wait<0>(s);
@@ -110,7 +108,8 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             const uint64_t b = msgl__wgmma_operand(msgl__shared_address(from), MSGL_MLA_CHUNK);
 #pragma unroll
             for (int k = 0; k < MSGL_MLA_TILE / 16; k++)
-                msgl__wgmma_registers<true>(o[quarter], prob[k], b + k * 2048 / 16, 1, Product());
+                msgl__wgmma_registers<true>(o[quarter], prob[k], b + k * 2048 / 16, 1,
+                                            __nv_bfloat16());
             msgl__wgmma_commit();
         }
     }
@@ -193,7 +192,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
         if (t + 2 >= end) release_q();
         sight.mask(p, s, t * MSGL_MLA_TILE);
         rows.softmax(s, scale, p.log2_scale);
-        msgl__fa_to_operand<Product>(s, prob);
+        msgl__fa_to_operand<__nv_bfloat16>(s, prob);
         hand_over(prob);
         rescale(o);
         clear_tail(0, t, len);
@@ -224,7 +223,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             values(o, even, 0);
             sight.mask(p, s, (t + 1) * MSGL_MLA_TILE);
             rows.softmax(s, scale, p.log2_scale);
-            msgl__fa_to_operand<Product>(s, odd);
+            msgl__fa_to_operand<__nv_bfloat16>(s, odd);
             // Over for long. But ptxas moves the next wait up as far as its block goes, before the
             // softmax.
             wait_half(1);
@@ -243,25 +242,6 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             values(o, even, 0);
             finish_values(o, 0);
         }
-    }
-
-    // The item's query rows, where they lie; both warpgroups share them.
-    __device__ __forceinline__ void convert_q(const msgl_mla_item &it) const
-    {
-        const int rows = min(it.unit.rows - row_tile * MSGL_MLA_TILE, (int)MSGL_MLA_TILE);
-        const uint32_t at = msgl__shared_address(smem.q);
-        for (int i = GROUP * 128 + (threadIdx.x & 127); i < rows * 8; i += 256) {
-#pragma unroll
-            for (int c = 0; c < MSGL_MLA_CHUNKS; c++) {
-                const uint32_t piece = at + c * MSGL_MLA_CHUNK + i * 16;
-                const uint4 v = msgl__read_shared<uint4>(piece);
-                msgl__write_shared(piece,
-                                   make_uint4(msgl__bf16_to_f16(v.x), msgl__bf16_to_f16(v.y),
-                                              msgl__bf16_to_f16(v.z), msgl__bf16_to_f16(v.w)));
-            }
-        }
-        msgl__fence_async_proxy();
-        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
     }
 
     // The item's rows of this thread, and that their first key has not come yet.
@@ -335,7 +315,6 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
                 msgl__mla_wait(&smem.q_full, phases.of(2));
                 phases.flip(2);
                 msgl__fence_async_proxy(); // it may come by cp.async
-                if (E4M3) convert_q(it);
             }
             for (int t = it.begin; t < it.end; t += 2) {
                 if (GROUP == 0)

@@ -5,18 +5,13 @@
 // as a new prompt's do, they are a box, else rows are copied in 16-byte pieces. The query rows, in
 // boxes or pieces, by all four.
 //
-// Of E4M3 codes arrive, swizzled by 64 bytes, and the warp makes f16 of its quarter of them (for
-// few query rows see rows16.cuh). Where a block has no more than half of its query rows, codes land
-// in the other half's place, so that the next tile is under way once this one is converted. Else
-// they land in the stage itself, in the second half of the quarter's place: when a batch of codes
-// has been read, what it becomes ends before the codes behind it.
+// Rows of E4M3 arrive swizzled by 64 bytes, to rings of codes.cuh and rows16.cuh.
 #ifndef MSGL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 #define MSGL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 
 #include "cuda/attn/mla_sm90/config.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/ptx/e4m3.cuh"
 #include "cuda/ptx/tma.cuh"
 
 template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
@@ -152,68 +147,12 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         }
     }
 
-    __device__ __forceinline__ void wait_empty(int stage)
-    {
-        msgl__mla_wait(&s.empty[stage][quarter], phases.of(stage) ^ 1);
-    }
-
     __device__ __forceinline__ void load_tile(int stage, const found &f)
     {
-        wait_empty(stage);
+        msgl__mla_wait(&s.empty[stage][quarter], phases.of(stage) ^ 1);
         phases.flip(stage);
         load_quarter(msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK), MSGL_MLA_CHUNK,
                      msgl__shared_address(&s.full[stage][quarter]), f);
-    }
-
-    // Where a tile's codes of the quarter land; stride: from chunk to chunk.
-    __device__ __forceinline__ uint32_t codes_of(int stage, int *stride) const
-    {
-        *stride = p.codes_in_q ? MSGL_MLA_CHUNK : MSGL_MLA_CODES;
-        if (p.codes_in_q)
-            return msgl__shared_address(s.q + chunk * MSGL_MLA_CHUNK) + MSGL_MLA_TILE / 2 * 128;
-        return msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) + chunks * MSGL_MLA_CODES;
-    }
-
-    __device__ __forceinline__ void fetch_codes(int stage, const found &f)
-    {
-        int stride;
-        const uint32_t to = codes_of(stage, &stride);
-        if (!p.codes_in_q) wait_empty(stage);
-        load_quarter(to, stride, msgl__shared_address(&s.codes[stage][quarter]), f);
-    }
-
-    // Sixteen codes of a lane at a time: two pieces of a swizzled row.
-    __device__ __forceinline__ void convert(int stage)
-    {
-        enum { BATCH = 4 }; // reads in flight, of 8 rows each
-        int stride;
-        const uint32_t from = codes_of(stage, &stride) + lane * 16;
-        const int row_in_8 = lane >> 2, in_row = (lane & 3) ^ (row_in_8 >> 1);
-        const int piece = (in_row * 2) ^ row_in_8;
-        const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) +
-                            row_in_8 * 128 + piece * 16;
-        msgl__mla_wait(&s.codes[stage][quarter], phases.of(stage));
-        if (p.codes_in_q) wait_empty(stage);
-        phases.flip(stage);
-        for (int c = 0; c < chunks; c++) {
-#pragma unroll
-            for (int i = 0; i < MSGL_MLA_TILE / 8; i += BATCH) {
-                uint4 codes[BATCH];
-#pragma unroll
-                for (int j = 0; j < BATCH; j++)
-                    codes[j] = msgl__read_shared<uint4>(from + c * stride + (i + j) * 512);
-                __syncwarp(); // what is written next may lie where others have read
-#pragma unroll
-                for (int j = 0; j < BATCH; j++) {
-                    const uint32_t at = to + c * MSGL_MLA_CHUNK + (i + j) * 1024;
-                    msgl__write_shared(at, msgl__eight_to_f16(codes[j].x, codes[j].y));
-                    msgl__write_shared(at ^ 16, msgl__eight_to_f16(codes[j].z, codes[j].w));
-                }
-            }
-        }
-        msgl__fence_async_proxy();
-        __syncwarp();
-        if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&s.full[stage][quarter]));
     }
 
     // Starts bringing a pair's tile to the L2 before its turn, so that a stage waits for the L2
@@ -235,21 +174,13 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         row = p.table + (size_t)it.unit.table_row * p.table_stride;
         len = it.unit.len;
         found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
-        const int ahead = E4M3 && p.codes_in_q ? 1 : 0; // tiles whose codes are asked for early
         bool wait = first, has_q = false;
         for (int t = it.begin; t < it.end; t++) {
-            const bool old = (min(t + ahead, it.end - 1) + 1) * MSGL_MLA_TILE <= it.unit.old;
-            if (wait && (!old || t == it.begin + 2)) msgl__pdl_wait(), wait = false;
+            const bool old = (t + 1) * MSGL_MLA_TILE <= it.unit.old;
+            if (wait && (!old || t == it.begin + MSGL_MLA_STAGES)) msgl__pdl_wait(), wait = false;
             if (!wait && !has_q) load_q(it), has_q = true;
             const found further = look_up(t + 3);
-            const int stage = (t - it.begin) & 1;
-            if constexpr (E4M3) {
-                if (ahead == 0 || t == it.begin) fetch_codes(stage, now);
-                convert(stage);
-                if (ahead > 0 && t + 1 < it.end) fetch_codes(stage ^ 1, next);
-            } else {
-                load_tile(stage, now);
-            }
+            load_tile((t - it.begin) & 1, now);
             if (PAIRS && t + 2 < it.end) prefetch(after);
             now = next, next = after, after = further;
         }

@@ -10,21 +10,27 @@ struct msgl_mla_sight {
     int keys_end[2]; // of the rows in the current unit; in a tree, their tokens
     int sure_end;    // keys up to here are seen by all rows; in a tree, the older ones
 
+    // Of keys_end, that of a row by its place in the unit.
+    static __device__ __forceinline__ int end(const msgl_mla_params &p, const msgl_mla_unit &unit,
+                                              int row)
+    {
+        const int first = unit.first_row % p.heads, behind = (first + row) / p.heads; // in tokens
+        if (p.tree == NULL) return unit.seen + behind;
+        return min(unit.first_row / p.heads + behind, (unit.first_row + unit.rows - 1) / p.heads);
+    }
+
+    __device__ __forceinline__ void begin(const msgl_mla_params &p, const msgl_mla_unit &unit)
+    {
+        sure_end = p.tree == NULL ? unit.seen : unit.old;
+    }
+
     // row: the first one's place in the unit.
     __device__ __forceinline__ void begin(const msgl_mla_params &p, const msgl_mla_unit &unit,
                                           int row)
     {
-        const int first = unit.first_row % p.heads + row;
-        sure_end = unit.seen;
+        begin(p, unit);
 #pragma unroll
-        for (int h = 0; h < 2; h++) keys_end[h] = sure_end + (first + 8 * h) / p.heads;
-        if (p.tree != NULL) {
-            const int token = unit.first_row / p.heads; // of the first row
-            const int last = (unit.first_row + unit.rows - 1) / p.heads;
-#pragma unroll
-            for (int h = 0; h < 2; h++) keys_end[h] = min(keys_end[h] - sure_end + token, last);
-            sure_end = unit.old;
-        }
+        for (int h = 0; h < 2; h++) keys_end[h] = end(p, unit, row + 8 * h);
     }
 
     // The keys of a tile, not all of which are older, that a token in a tree sees, a bit each.
