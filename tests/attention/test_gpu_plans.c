@@ -399,8 +399,10 @@ typedef struct prefill_plan {
 
 static prefill_plan plan_prefill(const msgl_fa_prefill_batch *b)
 {
-    const size_t size = msgl__fa_plan_prefill_size(b->num_q_heads, b->num_kv_heads, b->batch,
-                                                   b->cu_seqlens_q[b->batch]);
+    const int total = b->cu_seqlens_q[b->batch];
+    const int ends = b->dual_len > 0 ? total / b->dual_len + b->batch : 0;
+    const size_t size =
+        msgl__fa_plan_prefill_size(b->num_q_heads, b->num_kv_heads, b->batch + ends, total);
     prefill_plan p = {.head = malloc(size)}; // exactly, so that a sanitizer sees a write behind it
     assert_non_null(p.head);
     assert_in_range(msgl__fa_plan_prefill(b, p.head), 1, size);
@@ -454,6 +456,44 @@ static void test_fa_window_tiles(void **state)
         }
         free(p.head);
     }
+}
+
+// The same heads in chunks of 50 tokens: tiles end where those do. Of a request's 70 queries behind
+// 100 cached tokens one tile is cut short; another request is left out.
+static void test_fa_dual_tiles(void **state)
+{
+    (void)state;
+    static const int32_t cu[] = {0, 70, 130, 150}, lens[] = {170, 400, 20}, rows[] = {5, 6, 7};
+    static const msgl_dual_sparse left_out = {59, 399};
+    static const struct {
+        int32_t row0, pos0, tokens, klen, table_row;
+    } want[] = {
+        {50, 150, 20, 170, 5}, {32, 132, 18, 170, 5}, {0, 100, 32, 170, 5}, {130, 0, 20, 20, 7}};
+    const msgl_fa_prefill_batch b = {.num_q_heads = 8,
+                                     .num_kv_heads = 2,
+                                     .head_dim = 128,
+                                     .elem_size = 2,
+                                     .window = -1,
+                                     .l2_bytes = 50 << 20,
+                                     .batch = 3,
+                                     .cu_seqlens_q = cu,
+                                     .seqlens_k = lens,
+                                     .table_rows = rows,
+                                     .dual_len = 50,
+                                     .left_out = &left_out};
+    const prefill_plan p = plan_prefill(&b);
+    assert_int_equal(p.head->num_tiles, MSGL_COUNT(want));
+    for (size_t i = 0; i < MSGL_COUNT(want); i++) {
+        const struct msgl_fa_prefill_tile *tile = &p.tiles[i];
+        assert_int_equal(tile->row0, want[i].row0);
+        assert_int_equal(tile->pos0, want[i].pos0);
+        assert_int_equal(tile->tokens, want[i].tokens);
+        assert_int_equal(tile->klen, want[i].klen);
+        assert_int_equal(tile->table_row, want[i].table_row);
+        assert_int_equal(tile->key_lo, 0);
+        assert_int_equal(tile->key_hi, want[i].pos0 + want[i].tokens);
+    }
+    free(p.head);
 }
 
 // More requests than sections, each with more KV than the cache has room for: the last section has
@@ -781,6 +821,7 @@ int main(void)
         cmocka_unit_test(test_fa_local),
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_fa_window_tiles),
+        cmocka_unit_test(test_fa_dual_tiles),
         cmocka_unit_test(test_fa_many_sections),
         cmocka_unit_test(test_fa_windows),
         cmocka_unit_test(test_chunks_by_fa),

@@ -37,8 +37,8 @@
 enum {
     MSGL_MLA_RISE = 8, // probabilities are up to 2^8 before they are divided
     MSGL_MLA_PROB = 2 * MSGL_MLA_TILE * MSGL_MLA_TILE, // bytes of a tile's
-    MSGL_MLA_CODES_LOADER_REGISTERS = 32,
-    MSGL_MLA_CODES_COMPUTE_REGISTERS = 240,
+    MSGL_MLA_CODES_LOADER_REGISTERS = 40,
+    MSGL_MLA_CODES_COMPUTE_REGISTERS = 232,
 };
 static const float msgl_mla_no_base = -1e30f; // of a row that has seen no key
 
