@@ -101,6 +101,11 @@ static __device__ __forceinline__ void msgl__write_shared(uint32_t address, floa
                  : "memory");
 }
 
+static __device__ __forceinline__ void msgl__write_shared(uint32_t address, uint32_t v)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 static __device__ __forceinline__ void msgl__write_shared(uint32_t address, uint2 v)
 {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");

@@ -162,70 +162,74 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         return msgl__shared_address(area.tiles[at.stage]);
     }
 
-    // s = k.q of the tile's keys, complete on return.
+    // s = k.q of the tile's keys, complete on return. Steps of 32 columns: of one the codes are on
+    // their way while the one before becomes f16 and up to three before that are multiplied.
     __device__ __forceinline__ void score(scores &s, const msgl_mla_codes_ring &at) const
     {
+        enum { STEPS = 2 * MSGL_MLA_CHUNKS };
         const uint32_t low =
             tile_at(at) + (warp * 16 + (lane & 15)) * 64 + ((lane >> 4 ^ (lane >> 1 & 3)) << 4);
-        const uint32_t from[2] = {low, low ^ 32}; // 32 columns each
+        const uint32_t from[2] = {low, low ^ 32};
         const uint64_t q = msgl__wgmma_operand(msgl__shared_address(smem.q));
-        uint32_t a[2][4][4]; // of a chunk and the one before, which may still be read
+        uint32_t a[4][2][4], codes[2][4];
+        wait_quarter(at, 0);
+        msgl__load_matrix_4(from[0], codes[0]);
 #pragma unroll
-        for (int c = 0; c < MSGL_MLA_CHUNKS; c++) {
-            if (c % 2 == 0 && c / 2 < MSGL_MLA_QUARTERS) wait_quarter(at, c / 2);
-            if (c >= 2) msgl__wgmma_wait<1>();
+        for (int i = 0; i < STEPS; i++) {
+            const int next = i + 1;
+            if (next % 4 == 0 && next / 4 < MSGL_MLA_QUARTERS) wait_quarter(at, next / 4);
+            if (next < STEPS)
+                msgl__load_matrix_4(from[next % 2] + next / 2 * MSGL_MLA_CODES, codes[next % 2]);
+            if (i >= 4) msgl__wgmma_wait<3>();
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint32_t codes[4], pair[2];
-                msgl__load_matrix_4(from[half] + c * MSGL_MLA_CODES, codes);
-#pragma unroll
-                for (int i = 0; i < 4; i++) { // of 16 columns i / 2, keys 8 (i % 2) on
-                    uint32_t(&to)[4] = a[c & 1][2 * half + i / 2];
-                    msgl__e4m3_to_f16(codes[i], pair);
-                    to[i % 2] = pair[0], to[i % 2 + 2] = pair[1];
-                }
+            for (int n = 0; n < 4; n++) { // of 16 columns n / 2, keys 8 (n % 2) on
+                uint32_t(&to)[4] = a[i % 4][n / 2], pair[2];
+                msgl__e4m3_to_f16(codes[i % 2][n], pair);
+                to[n % 2] = pair[0], to[n % 2 + 2] = pair[1];
             }
             msgl__wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                msgl__wgmma_registers<false>(s, a[c & 1][k], q + (c * MSGL_MLA_CHUNK + k * 32) / 16,
-                                             c + k > 0, __half());
+            for (int k = 0; k < 2; k++)
+                msgl__wgmma_registers<false>(
+                    s, a[i % 4][k], q + (i / 2 * MSGL_MLA_CHUNK + i % 2 * 64 + k * 32) / 16,
+                    i + k > 0, __half());
             msgl__wgmma_commit();
         }
         msgl__wgmma_wait<0>(s);
     }
 
-    // o += V^T P^T of this warpgroup's columns, complete on return.
+    // o += V^T P^T of this warpgroup's columns, complete on return. Steps of 32 keys of 64 columns,
+    // as above.
     __device__ __forceinline__ void values(outputs &o, const msgl_mla_codes_ring &at,
                                            int which) const
     {
+        enum { STEPS = 8 };
         const uint32_t from =
             tile_at(at) + GROUP * 4 * MSGL_MLA_CODES + lane * 64 + ((warp ^ (lane >> 1 & 3)) << 4);
         const uint64_t prob = msgl__wgmma_operand(msgl__shared_address(area.prob[which]));
-        uint32_t a[2][4][4];
+        uint32_t a[4][2][4], codes[2][4];
+        msgl__load_matrix_4_transposed(from, codes[0]);
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            if (c >= 2) msgl__wgmma_wait<1>();
+        for (int i = 0; i < STEPS; i++) {
+            const int next = i + 1;
+            if (next < STEPS)
+                msgl__load_matrix_4_transposed(from + next / 2 * MSGL_MLA_CODES + next % 2 * 2048,
+                                               codes[next % 2]);
+            if (i >= 4) msgl__wgmma_wait<3>();
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint32_t codes[4];
-                msgl__load_matrix_4_transposed(from + c * MSGL_MLA_CODES + half * 2048, codes);
-#pragma unroll
-                for (int i = 0; i < 4; i++) { // keys 32 half + 8 i on
-                    uint32_t(&to)[4] = a[c & 1][2 * half + i / 2];
-                    msgl__e4m3_to_f16_by_element(codes[i], to[i % 2 * 2], to[i % 2 * 2 + 1]);
-                }
-            }
+            for (int n = 0; n < 4; n++) // keys 8 n on
+                msgl__e4m3_to_f16_by_element(codes[i % 2][n], a[i % 4][n / 2][n % 2 * 2],
+                                             a[i % 4][n / 2][n % 2 * 2 + 1]);
             msgl__wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < MSGL_MLA_TILE / 16; k++)
-                msgl__wgmma_registers<true>(o[c], a[c & 1][k], prob + k * 2048 / 16, 1, __half());
+            for (int k = 0; k < 2; k++)
+                msgl__wgmma_registers<true>(o[i / 2], a[i % 4][k],
+                                            prob + (i % 2 * 4096 + k * 2048) / 16, 1, __half());
             msgl__wgmma_commit();
-            if (c % 2 == 1) release(at, c / 2); // the codes are in registers
+            if (i % 4 == 3) release(at, i / 4); // the codes are in registers
         }
 #pragma unroll
-        for (int c = 0; c < 3; c++) msgl__wgmma_wait<0>(o[c]);
-        msgl__wgmma_wait<0>(o[3]);
+        for (int c = 0; c < 4; c++) msgl__wgmma_wait<0>(o[c]);
     }
 
     // Scores of keys that a row does not see.
@@ -295,7 +299,6 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
 
     __device__ __forceinline__ void rescale(outputs &o, int which) const
     {
-        if (!area.changed[which]) return;
 #pragma unroll
         for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
             const float2 scale = of_rows(area.scale[which], j);
@@ -307,38 +310,49 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         }
     }
 
-    // Probabilities of the own tile to shared memory, for both warpgroups.
-    __device__ __forceinline__ void softmax(scores &s, int first_key)
+    // Probabilities of the own tile to shared memory; added: the sums with them. Whether a score is
+    // too far above its row's base, by which they may be anything.
+    __device__ __forceinline__ bool weigh(const scores &s, float (&added)[MSGL_MLA_TILE / 4]) const
     {
-        mask(s, first_key);
-        bool above = false;
-#pragma unroll
-        for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
-            const float2 base = of_rows(area.base, j);
-            const float x = fmaxf(s[4 * j], s[4 * j + 2]), y = fmaxf(s[4 * j + 1], s[4 * j + 3]);
-            above |= fmaf(x, p.log2_scale, -base.x) > MSGL_MLA_RISE;
-            above |= fmaf(y, p.log2_scale, -base.y) > MSGL_MLA_RISE;
-        }
-        const bool changed = msgl__named_barrier_any(MSGL_MLA_BAR_GROUP + GROUP, 128, above);
-        if (thread == 0) area.changed[GROUP] = changed;
-        if (changed) raise(s);
         const uint32_t key = msgl__shared_address(area.prob[GROUP]) + (warp * 16 + g) * 128;
+        float top = -INFINITY;
 #pragma unroll
         for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
             const float2 base = of_rows(area.base, j);
-            float *of_rows = s + 4 * j;
+            float x[4];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float x = msgl__exp2(fmaf(of_rows[2 * h], p.log2_scale, -base.x));
-                const float y = msgl__exp2(fmaf(of_rows[2 * h + 1], p.log2_scale, -base.y));
-                sum[2 * j] += x, sum[2 * j + 1] += y;
-                msgl__write_shared(key + h * 1024 + ((j ^ g) << 4) + t4 * 4,
-                                   msgl__pack_two(x, y, __half()));
+            for (int i = 0; i < 4; i++) {
+                x[i] = fmaf(s[4 * j + i], p.log2_scale, i % 2 ? -base.y : -base.x);
+                top = fmaxf(top, x[i]);
+                x[i] = msgl__exp2(x[i]);
             }
+            added[2 * j] = sum[2 * j] + (x[0] + x[2]);
+            added[2 * j + 1] = sum[2 * j + 1] + (x[1] + x[3]);
+            const uint32_t to = key + ((j ^ g) << 4) + t4 * 4;
+            msgl__write_shared(to, msgl__pack_two(x[0], x[1], __half()));
+            msgl__write_shared(to + 1024, msgl__pack_two(x[2], x[3], __half()));
         }
         msgl__fence_async_proxy();
+        return top > MSGL_MLA_RISE;
+    }
+
+    // The same for both warpgroups, with new bases where that is so; whether there are any.
+    __device__ __forceinline__ bool softmax(scores &s, int first_key)
+    {
+        float added[MSGL_MLA_TILE / 4];
+        mask(s, first_key);
+        const bool above = weigh(s, added);
+        const bool changed = msgl__named_barrier_any(MSGL_MLA_BAR_GROUP + GROUP, 128, above);
+        if (changed) {
+            raise(s);
+            weigh(s, added);
+            sync_group();
+        }
+        if (thread == 0) area.changed[GROUP] = changed;
         msgl__named_barrier_arrive(GROUP ? MSGL_MLA_BAR_SECOND : MSGL_MLA_BAR_FIRST, 256);
-        sync_group();
+#pragma unroll
+        for (int i = 0; i < MSGL_MLA_TILE / 4; i++) sum[i] = added[i];
+        return changed;
     }
 
     // Codes of V behind the unit's last key may be NaN's, which a probability of 0 does not cancel.
@@ -359,10 +373,11 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         sync_group();
     }
 
+    // changed: whether there are new bases since the tile before.
     __device__ __forceinline__ void add(outputs &o, const msgl_mla_codes_ring &at, int which,
-                                        int tile, int len) const
+                                        bool changed, int tile, int len) const
     {
-        rescale(o, which);
+        if (changed) rescale(o, which);
         clear_tail(at, tile, len);
         values(o, at, which);
     }
@@ -381,16 +396,17 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         score(s, even);
         if (t + 2 >= it.end) release_q();
         if (t > it.begin) msgl__named_barrier_sync(MSGL_MLA_BAR_USED, 256);
-        softmax(s, t * MSGL_MLA_TILE);
-        add(o, even, 0, t, it.unit.len);
+        const bool raised = softmax(s, t * MSGL_MLA_TILE);
+        add(o, even, 0, raised, t, it.unit.len);
         ring.next();
         if (t + 1 == it.end) return;
         const msgl_mla_codes_ring odd = ring;
         msgl__named_barrier_sync(MSGL_MLA_BAR_SECOND, 256);
-        if (area.changed[1]) rescale_sums(1);
+        const bool changed = area.changed[1];
+        if (changed) rescale_sums(1);
         wait_quarter(odd, 0);
         wait_quarter(odd, 1);
-        add(o, odd, 1, t + 1, it.unit.len);
+        add(o, odd, 1, changed, t + 1, it.unit.len);
         ring.next();
     }
 
@@ -405,14 +421,15 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         if (both) score(s, odd);
         if (t + 2 >= it.end) release_q();
         msgl__named_barrier_sync(MSGL_MLA_BAR_FIRST, 256);
-        if (area.changed[0]) rescale_sums(0);
-        if (both) softmax(s, (t + 1) * MSGL_MLA_TILE);
+        const bool changed = area.changed[0];
+        if (changed) rescale_sums(0);
+        const bool raised = both && softmax(s, (t + 1) * MSGL_MLA_TILE);
         wait_quarter(even, 2);
         wait_quarter(even, 3);
-        add(o, even, 0, t, it.unit.len);
+        add(o, even, 0, changed, t, it.unit.len);
         if (t + 2 < it.end) msgl__named_barrier_arrive(MSGL_MLA_BAR_USED, 256);
         if (!both) return;
-        add(o, odd, 1, t + 1, it.unit.len);
+        add(o, odd, 1, raised, t + 1, it.unit.len);
         ring.next();
     }
 
