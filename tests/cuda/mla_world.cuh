@@ -18,6 +18,7 @@ typedef struct mla_shape {
     const int32_t *q_lens; // ragged: query tokens of each request, q_len the most; or NULL
     bool e4m3;             // the pool
     bool tree;             // query tokens form random trees: at most 64 of a request
+    float steep;           // what scores are multiplied by besides; 0: nothing
 } mla_shape;
 
 typedef struct mla_world {
@@ -141,7 +142,7 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
                     : mla_upload(w->kv, slots * MSGL_MLA_ROW);
     c->e4m3 = t->e4m3;
     c->num_slots = (int64_t)slots;
-    c->scale = 0.07216878f;
+    c->scale = 0.07216878f * (t->steep > 0 ? t->steep : 1);
     c->out_scale = t->e4m3 ? 0.75f : 1.f;
     c->batch = batch;
     c->q_len = t->q_len;

@@ -131,6 +131,18 @@ static void splits(attn_rng *rng, bool e4m3, bool quick)
     }
 }
 
+// Scores so far apart that rows' maxima rise by a lot from tile to tile, whole and in splits.
+static void steep(attn_rng *rng, bool e4m3, bool quick)
+{
+    static const int heads[] = {128, 20, 64, 16}, pages[] = {64, 1, 16, 128};
+    static const int32_t lens[] = {900, 65, 300, 1, 2000};
+    for (int i = 0; i < (quick ? 2 : 8); i++) {
+        const mla_shape t = {heads[i % 4], 1,     pages[(i + i / 4) % 4], false, 0, NULL,
+                             e4m3,         false, i % 2 ? 40.f : 10.f};
+        one(rng, &t, quick ? 4 : 5, lens, NULL, "steep");
+    }
+}
+
 // Answers of at most 16 query rows each, in every size of cluster: keys that are no whole eights,
 // one cluster's and several ones'; trees.
 static void few(attn_rng *rng, bool quick)
@@ -289,6 +301,8 @@ int main(int argc, char **argv)
         through(e4m3 ? "shapes 8" : "shapes");
         splits(&rng, e4m3, quick);
         through(e4m3 ? "splits 8" : "splits");
+        steep(&rng, e4m3, quick);
+        through(e4m3 ? "steep 8" : "steep");
         if (!e4m3) {
             few(&rng, quick);
             through("few");
