@@ -45,7 +45,8 @@ enum {
     MSGL_MLA_BAR_SECOND = 2, // the odd tile's
     MSGL_MLA_BAR_BOTH = 3,   // both computing warpgroups
     MSGL_MLA_BAR_GROUP = 4,  // + warpgroup
-    MSGL_MLA_BAR_USED = 6,   // codes.cuh: the even tile's probabilities have been multiplied by
+    MSGL_MLA_BAR_USED =
+        6, // codes_consumer.cuh: the even tile's probabilities have been multiplied by
 };
 
 // How rows arrive. BOXES: of large pages, by TMA. GATHER: of small ones, whose slots are looked up

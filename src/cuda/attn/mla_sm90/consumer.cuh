@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The computing side of bf16 (of E4M3: codes.cuh): two warpgroups for one tile of 64 query rows.
-// Each has half of the 512 output columns in registers (64 x 256, all that fits), so both need all
-// probabilities; the scores are computed once: even tiles of keys by warpgroup 0, odd ones by
-// warpgroup 1, which hand each other their probabilities and maxima through shared memory. While
+// The computing side of bf16 (of E4M3: codes_consumer.cuh): two warpgroups for one tile of 64 query
+// rows. Each has half of the 512 output columns in registers (64 x 256, all that fits), so both
+// need all probabilities; the scores are computed once: even tiles of keys by warpgroup 0, odd ones
+// by warpgroup 1, which hand each other their probabilities and maxima through shared memory. While
 // one computes a softmax, the other's products run:
 //
 //     warpgroup 0:  S0 | softmax 0 | left of V0  |           left of V1

@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "cuda/attn/mla_sm90/codes.cuh"
+#include "cuda/attn/mla_sm90/codes_consumer.cuh"
 #include "cuda/attn/mla_sm90/consumer.cuh"
 #include "cuda/attn/mla_sm90/launch.cuh"
 #include "cuda/attn/mla_sm90/producer.cuh"
