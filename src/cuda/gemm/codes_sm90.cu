@@ -4,7 +4,7 @@
 // memory is the codes, and operands of products are made of them in registers.
 //
 // A tile is 128 rows of W times 8 to 128 rows of `in`; W's rows are the rows of the tensor cores'
-// product and those of `in` its columns. Up to 32 rows are multiplied by each warp for itself
+// product and those of `in` its columns. Up to 16 rows are multiplied by each warp for itself
 // (codes_sm90/few.cuh), more by two warpgroups (many.cuh), whose tiles two blocks of a cluster
 // share the activations of. A warp more brings codes, scales and activations of 256 columns, or of
 // 128, through a ring of stages. The tiles' stages lie on a line (line.cuh). Of few rows a block
@@ -102,7 +102,7 @@ static bool has_kernel(const msgl_codes_row *l)
 // first (docs/decisions/051), in tiles of 128: the less columns share a scale, the fewer.
 static int most_rows(const msgl_codes_row *l)
 {
-    if (has_offset(l)) return 256;
+    if (has_offset(l)) return 128;
     if (l->scaling == MSGL_SCALING_I8) return 384;
     return l->span >= 128 && l->bits == 4 ? MSGL_CODES_SM90_ROWS : 512;
 }
@@ -176,7 +176,7 @@ static bool map_scales(CUtensorMap *map, const msgl_weight *w, const msgl_codes_
 static bool map_in(codes_launch_args *a, msgl_dtype act, const void *in, const msgl_linear_call *c)
 {
     const int steps = codes_stage_steps(a->tokens, a->l.bits), k = c->w->k;
-    if (a->tokens > 32) {
+    if (a->tokens > CODES_FEW) {
         return msgl__tensor_map(&a->maps.in, act, in, c->m, k, c->ld_in, a->tokens);
     }
     const cuuint64_t dims[3] = {64, (cuuint64_t)c->m, (cuuint64_t)k / 64};
@@ -255,7 +255,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     const size_t element = c->f32_out ? sizeof(float) : msgl__dtype_size(x->act);
     codes_launch_args a = {};
     if (!msgl__codes_row_of(w->format->blocks, w->k, &a.l)) return false;
-    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 32 ? 32 : c->m <= 64 ? 64 : 128;
+    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 64 ? 64 : 128;
     codes_args *g = &a.g;
     g->m = c->m;
     g->n = w->n;

@@ -16,6 +16,7 @@
 enum {
     CODES_ROWS = 128, // of W in a tile
     CODES_STEP = 128, // columns that are multiplied at a time
+    CODES_FEW = 16,   // rows of in that few.cuh multiplies, at most
 };
 
 // Steps that come at once, of a tile of so many rows of in and codes of so many bits: two where a
@@ -23,7 +24,7 @@ enum {
 // whatever they bring.
 static __host__ __device__ constexpr int codes_stage_steps(int tokens, int bits)
 {
-    return tokens <= 32 && bits < 8 ? 2 : 1;
+    return tokens <= CODES_FEW && bits < 8 ? 2 : 1;
 }
 
 typedef struct codes_args {
@@ -58,7 +59,7 @@ typedef struct codes_launch_args {
     codes_args g;
     msgl_codes_row l;
     codes_tensors maps;
-    int32_t tokens; // of a tile: 8, 16, 32, 64 or 128
+    int32_t tokens; // of a tile: 8, 16, 64 or 128
 } codes_launch_args;
 
 // line_cut for blocks in clusters, `per_sm` of them on a multiprocessor; a tile is one of each

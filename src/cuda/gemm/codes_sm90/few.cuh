@@ -10,10 +10,10 @@
 
 // Chains of sums, since a product waits for the one in front that adds to the same ones; of f16,
 // which cannot be divided by 16 before, also where the second ones are 16 times too large.
-template <typename T, typename FORM, int N> struct codes_chains {
+template <typename T, typename FORM> struct codes_chains {
     static constexpr int PER_GROUP = FORM::SPAN / 16; // products of 16 columns
     static constexpr bool APART = raw_odd<FORM>() && !codes_raw<T>::SCALED;
-    static constexpr int CHAINS = APART || (PER_GROUP >= 4 && N <= 16) ? 2 : 1;
+    static constexpr int CHAINS = APART || PER_GROUP >= 4 ? 2 : 1;
 };
 
 // What sums are multiplied by at last, with the factor of all scales where nothing else is added.
@@ -33,7 +33,7 @@ multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
               const codes_place<FORM, N> &at)
 {
     typedef codes_shape<FORM, N> shape;
-    typedef codes_chains<T, FORM, N> chains;
+    typedef codes_chains<T, FORM> chains;
     constexpr int PER_GROUP = chains::PER_GROUP, CHAINS = chains::CHAINS;
     float sum[CHAINS][N / 2], in_sum[N / 4];
     uint32_t b[N / 8][4];
@@ -104,7 +104,7 @@ multiply_few(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,
              const codes_lane<FORM, N> &lane, codes_ring &r, int n)
 {
     typedef codes_shape<FORM, N> shape;
-    constexpr int AT_ONCE = N <= 16 && FORM::GROUPS == 1 ? shape::STEPS : 1;
+    constexpr int AT_ONCE = FORM::GROUPS == 1 ? shape::STEPS : 1;
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);

@@ -244,9 +244,6 @@ template <typename FORM> static bool codes_launch_form(msgl_exec *x, const codes
     case 16:
         return half ? codes_launch<__half, FORM, 16>(x, a)
                     : codes_launch<__nv_bfloat16, FORM, 16>(x, a);
-    case 32:
-        return half ? codes_launch<__half, FORM, 32>(x, a)
-                    : codes_launch<__nv_bfloat16, FORM, 32>(x, a);
     case 64:
         return half ? codes_launch<__half, FORM, 64>(x, a)
                     : codes_launch<__nv_bfloat16, FORM, 64>(x, a);

@@ -29,7 +29,7 @@ template <typename FORM, int N> struct codes_shape {
     static constexpr int SCALES_AT = IN_AT + STEPS * 2 * HALF_BYTES;
     static constexpr int SCALES_ROWS = STEPS * CODES_ROWS; // an element of each step
     static constexpr int SCALES_BYTES = FORM::array_at(FORM::ARRAYS, SCALES_ROWS);
-    static constexpr bool BY_WARP = N <= 32;
+    static constexpr bool BY_WARP = N <= CODES_FEW;
     // Beside the warpgroups that multiply there is one more: a warp of it loads, some make
     // activations ready (prepare.cuh), and the rest compute the rows' factors.
     static constexpr int PREPARERS = BY_WARP || FORM::OFFSET ? 2 : 0;
@@ -42,7 +42,7 @@ template <typename FORM, int N> struct codes_shape {
     static constexpr int CHUNK = N < 16 ? N : 16, PITCH = 64 + 4;
     static constexpr int CHUNK_BYTES = CHUNK * PITCH * 4;
     // A factor for each row of in, beside.
-    static constexpr int FACTORS_BYTES = (N <= 32 ? 32 : MSGL_CODES_SM90_ROWS) * 4;
+    static constexpr int FACTORS_BYTES = (BY_WARP ? (int)CODES_FEW : (int)MSGL_CODES_SM90_ROWS) * 4;
     static constexpr int SMALL_BYTES =
         CODES_GROUPS * CHUNK_BYTES + FACTORS_BYTES + CODES_MAX_STAGES * 24 + 1024; // and alignment
     // Blocks of a multiprocessor that work, and that have room: of few rows the next kernel's load
@@ -58,7 +58,7 @@ template <typename FORM, int N> struct codes_shape {
     static constexpr int SUMS = N / 2; // of a thread
     // Blocks of a cluster have tiles of rows next to each other. Each loads a part of the
     // activations for all, which the L2 would not bring often enough.
-    static constexpr int CLUSTER = N <= 32 ? 1 : 2;
+    static constexpr int CLUSTER = BY_WARP ? 1 : 2;
 };
 
 // --- a step --------------------------------------------------------------------------------------
