@@ -37,6 +37,12 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
         msgl__mbarrier_wait(of.full + of.slot * 8, of.phase);
         return codes_place<FORM, N>(of.stages + (uint32_t)(of.slot * shape::STAGE_BYTES), 0);
     };
+    // Warpgroups take turns with a group's products: while one's run the other scales its sums and
+    // makes operands. Without turns both would do the same at the same time.
+    const int own_turn = 4 + (int)threadIdx.x / GROUP, others_turn = 9 - own_turn;
+    constexpr int BOTH = CODES_GROUPS * GROUP;
+    static_assert(CODES_GROUPS == 2, "two take turns");
+    if (own_turn == 5) msgl__named_barrier_arrive(others_turn, BOTH);
     codes_place<FORM, N> at = stage_of(r);
     w.template load_scales<true>(g, l, lane, at);
     make(w, at, 0);
@@ -48,6 +54,7 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
         next_slot<shape::STAGES>(r);
 #pragma unroll
         for (int batch = 0; batch < BATCHES; batch++) {
+            if (batch * BATCH % PER_GROUP == 0) msgl__named_barrier_sync(own_turn, BOTH);
             msgl__wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
@@ -58,6 +65,9 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
                 msgl__wgmma_registers<false>(sum, a[batch % 2][i], b, step % PER_GROUP > 0, T());
             }
             msgl__wgmma_commit();
+            const bool ends = (batch + 1) * BATCH % PER_GROUP == 0;
+            const bool last = s + 1 == n && batch + 1 == BATCHES && own_turn == 5;
+            if (ends && !last) msgl__named_barrier_arrive(others_turn, BOTH);
             if (batch + 1 < BATCHES) {
                 msgl__wgmma_wait<1>();
                 make(w, at, batch + 1);
@@ -67,7 +77,7 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
                 next.template load_scales<true>(g, l, lane, behind);
                 make(next, behind, 0);
             }
-            if ((batch + 1) * BATCH % PER_GROUP > 0) continue;
+            if (!ends) continue;
             msgl__wgmma_wait<0>(sum);
             if constexpr (FORM::OFFSET) {
                 if ((batch + 1) * BATCH == PER_GROUP)
