@@ -68,7 +68,7 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
     a->cu_seqlens_q = (int32_t *)device_copy(cu, (s->batch + 1) * 4);
     a->seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
     a->table_rows = (int32_t *)device_copy(rows, s->batch * 4);
-    a->table_stride = s->len, a->page_size = 1;
+    a->table_stride = s->len, a->page_size = 1, a->paging = msgl__paging_of(1);
     a->total_q = s->batch, a->max_seqlen_q = 1, a->max_seqlen_k = s->len;
     c.dense.attn_logits = p->logits, c.dense.attn_lse = p->lse;
     c.num_kv_splits = p->splits, c.labels = p->labels, c.channels = p->channels;
@@ -76,7 +76,8 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
     a->workspace = p->workspace;
     msgl_triton_lists_call l = {};
     l.batch = s->batch, l.num_q_heads = Q_HEADS, l.num_kv_heads = KV_HEADS;
-    l.seqlens_k = a->seqlens_k, l.table_rows = a->table_rows, l.table_stride = s->len;
+    l.seqlens_k = a->seqlens_k, l.table_rows = a->table_rows, l.table_stride = s->len,
+    l.paging = a->paging;
     l.max_seqlen_k = s->len, l.num_windows = 1, l.windows[0] = -1;
     msgl_triton_lists lists[MOST_SETS];
     cudaStream_t stream;

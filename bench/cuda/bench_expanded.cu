@@ -72,7 +72,7 @@ static void run(const prompts *s, cudaStream_t stream)
     g.dtype = MSGL_BF16, g.scale = 1;
     g.pool = values((size_t)keys * row);
     g.table = (const int32_t *)device_copy(table, (size_t)keys * 4);
-    g.table_stride = (size_t)all;
+    g.table_stride = (size_t)all, g.paging = msgl__paging_of(1);
     g.latent = device_copy(NULL, (size_t)keys * RANK * 2);
     g.rotary_keys = device_copy(NULL, (size_t)keys * MSGL_EXPANDED_ROTARY * 2);
     msgl_expanded_call c = {};

@@ -72,7 +72,7 @@ static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *t
 {
     const cudaGraphExec_t exec = cuda_capture(stream, [&] {
         for (int i = 0; i < GRAPH_LAUNCHES; i++) {
-            c->table = tables + (size_t)(i % sets) * need;
+            c->table = tables + (size_t)(i % sets) * need / c->page_size;
             rope->call.slots = rope->slots + (size_t)(i % sets) * c->batch;
             if (what != ALONE) launch_product(p->q, QKV_SHARED, stream);
             if (what == ROPE_APART) msgl__cuda_qk_norm_rope_store(&rope->exec.x, &rope->call);
@@ -98,22 +98,22 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     if ((size_t)sets * kv > ((size_t)2 << 30)) sets = std::max(2, (int)(((size_t)2 << 30) / kv));
     // Pages of all sets are a shuffle of the pool's.
     const size_t pages = p->slots / page;
-    int32_t *perm = (int32_t *)malloc(pages * 4), *table = (int32_t *)malloc(sets * need * 4);
+    int32_t *perm = (int32_t *)malloc(pages * 4); // place x is in page perm[x / page]
     attn_rng rng = {7};
     for (size_t i = 0; i < pages; i++) perm[i] = (int32_t)i;
     for (size_t i = pages - 1; i > 0; i--) std::swap(perm[i], perm[attn_next(&rng) % (i + 1)]);
-    for (size_t i = 0; i < sets * need; i++) {
-        table[i] = perm[i / page] * page + (int32_t)(i % page);
-    }
     int32_t *lens = (int32_t *)malloc(s->batch * 4), *rows = (int32_t *)malloc(s->batch * 4);
     for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i;
     int32_t *lens_dev = (int32_t *)device_copy(lens, s->batch * 4);
     int32_t *rows_dev = (int32_t *)device_copy(rows, s->batch * 4);
-    int32_t *table_dev = (int32_t *)device_copy(table, sets * need * 4);
+    int32_t *table_dev = (int32_t *)device_copy(perm, pages * 4);
 
     // A slot for each set's newest tokens, and what rotates them.
     int32_t *slots = (int32_t *)malloc(sets * s->batch * 4);
-    for (int i = 0; i < sets * s->batch; i++) slots[i] = table[(size_t)(i + 1) * s->len - 1];
+    for (int i = 0; i < sets * s->batch; i++) {
+        const size_t x = (size_t)(i + 1) * s->len - 1;
+        slots[i] = perm[x / page] * page + (int32_t)(x % page);
+    }
     int32_t *slots_dev = (int32_t *)device_copy(slots, sets * s->batch * 4);
     rope_sets rope = {};
     rope.slots = slots_dev;
@@ -131,6 +131,7 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     c.k = p->k, c.v = p->v, c.num_slots = (int64_t)p->slots;
     c.scale = 0.088f, c.out_scale = 1, c.window = -1, c.batch = s->batch;
     c.seqlens_k = lens_dev, c.table_stride = s->len, c.table_rows = rows_dev, c.page_size = page;
+    c.paging = msgl__paging_of(page);
     c.total_q = s->batch, c.max_seqlen_q = 1, c.max_seqlen_k = s->len;
     c.workspace = p->workspace, c.deterministic = deterministic;
     if (msgl__fa_decode_workspace(s->q_heads, KV_HEADS, DIM, s->batch, deterministic) >
@@ -143,7 +144,7 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     CUDA_OK(cudaStreamCreate(&stream));
     int turn = 0;
     const double ms = median_ms(stream, 3, REPEATS, [&] {
-        c.table = table_dev + (size_t)(turn++ % sets) * need;
+        c.table = table_dev + (size_t)(turn++ % sets) * need / page;
         CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(&c, fixed, stream)
                       : msgl__cuda_fa_decode(&c, stream));
     });
@@ -166,7 +167,7 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     cudaStreamDestroy(stream);
     cudaFree(lens_dev), cudaFree(rows_dev), cudaFree(table_dev);
     cudaFree(slots_dev), cudaFree(rope.exec.scratch.base), free(slots);
-    free(perm), free(table), free(lens), free(rows);
+    free(perm), free(lens), free(rows);
 }
 
 int main(int argc, char **argv)

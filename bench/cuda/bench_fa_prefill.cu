@@ -69,14 +69,13 @@ static void run(const pool *p, const shape *s, int page, bool in_order, double *
                 double *graph_s)
 {
     const int need = s->batch * s->k_len, pages = (int)(p->slots / page);
-    int *order = (int *)malloc(sizeof(int) * pages), *table = (int *)malloc(sizeof(int) * need);
+    int *order = (int *)malloc(sizeof(int) * pages); // place x is in page order[x / page]
     uint32_t state = 12345;
     for (int i = 0; i < pages; i++) order[i] = i;
     for (int i = pages - 1; i > 0 && !in_order; i--) {
         state = state * 1664525u + 1013904223u;
         std::swap(order[i], order[(uint64_t)state * (uint32_t)(i + 1) >> 32]);
     }
-    for (int i = 0; i < need; i++) table[i] = order[i / page] * page + i % page;
     int cu[MAX_BATCH + 1] = {0}, lens[MAX_BATCH], rows[MAX_BATCH];
     for (int i = 0; i < s->batch; i++) {
         cu[i + 1] = cu[i] + s->q_len;
@@ -103,11 +102,12 @@ static void run(const pool *p, const shape *s, int page, bool in_order, double *
     c.max_seqlen_q = s->q_len;
     c.max_seqlen_k = s->k_len;
     c.page_size = page;
+    c.paging = msgl__paging_of(page);
     c.table_stride = s->k_len;
     c.cu_seqlens_q = (int32_t *)device_copy(cu, sizeof(int) * (s->batch + 1));
     c.seqlens_k = (int32_t *)device_copy(lens, sizeof(int) * s->batch);
     c.table_rows = (int32_t *)device_copy(rows, sizeof(int) * s->batch);
-    c.table = (int32_t *)device_copy(table, sizeof(int) * need);
+    c.table = (int32_t *)device_copy(order, sizeof(int) * pages);
     void *plan = malloc(msgl__fa_plan_prefill_size(s->hq, s->hkv, s->batch, c.total_q));
     const msgl_fa_prefill_batch b = {s->hq,     s->hkv,   DIM, c.e4m3 ? 1 : 2, -1,
                                      50u << 20, s->batch, cu,  lens,           rows};
@@ -115,7 +115,6 @@ static void run(const pool *p, const shape *s, int page, bool in_order, double *
     c.plan = device_copy(plan, used);
     free(plan);
     free(order);
-    free(table);
 
     cudaStream_t stream;
     CUDA_OK(cudaStreamCreate(&stream));

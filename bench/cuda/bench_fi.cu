@@ -60,7 +60,7 @@ static void inputs_make(inputs *in, int batch, int new_len, int len, int q_heads
     const size_t kv = slots * slot * 4;
     in->sets = (int)(((size_t)400 << 20) / kv + 1);
     if (in->sets > MAX_SETS) in->sets = MAX_SETS;
-    int32_t *table = (int32_t *)malloc(slots * 4), *perm = (int32_t *)malloc(batch * pages * 4);
+    int32_t *perm = (int32_t *)malloc(batch * pages * 4);
     attn_rng rng = {5};
     for (int s = 0; s < in->sets; s++) {
         attn_world *w = &in->w[s];
@@ -73,7 +73,6 @@ static void inputs_make(inputs *in, int batch, int new_len, int len, int q_heads
             perm[i] = perm[j];
             perm[j] = t;
         }
-        for (size_t i = 0; i < slots; i++) table[i] = perm[i / page] * page + (int32_t)(i % page);
         w->cu_q = (int32_t *)calloc((size_t)batch + 1, 4);
         w->k_lens = (int32_t *)calloc((size_t)batch, 4);
         w->rows = (int32_t *)calloc((size_t)batch, 4);
@@ -103,15 +102,16 @@ static void inputs_make(inputs *in, int batch, int new_len, int len, int q_heads
         c->batch = batch;
         c->cu_seqlens_q = (const int32_t *)device_copy(w->cu_q, ((size_t)batch + 1) * 4);
         c->seqlens_k = (const int32_t *)device_copy(w->k_lens, (size_t)batch * 4);
-        c->table = (const int32_t *)device_copy(table, slots * 4);
+        c->table = (const int32_t *)device_copy(perm, n * 4);
         c->table_stride = stride;
+        c->paging = msgl__paging_of(page);
         c->table_rows = (const int32_t *)device_copy(w->rows, (size_t)batch * 4);
         c->page_size = page;
         c->total_q = (int32_t)tokens;
         c->max_seqlen_q = new_len;
         c->max_seqlen_k = len;
     }
-    free(table), free(perm);
+    free(perm);
     CUDA_OK(cudaDeviceSynchronize());
 }
 
@@ -198,8 +198,9 @@ static bool bench_xqa(inputs *in, int splits, bool pdl, double *event_us, double
         msgl_xqa_pages_call p = {};
         p.batch = in->batch;
         p.page_size = page;
+        p.parts = w->page_size / page;
         p.table = w->table;
-        p.table_stride = w->table_stride;
+        p.table_stride = w->table_stride / w->page_size;
         p.table_rows = w->table_rows;
         p.seqlens_k = w->seqlens_k;
         p.pages = table;

@@ -52,12 +52,11 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     const size_t need = (size_t)s->batch * s->len, bytes = need * MSGL_MLA_ROW * (p->e4m3 ? 1 : 2);
     const size_t sets = std::max((size_t)1, std::min((size_t)8, p->slots / need));
     const size_t pages = p->slots / page;
-    int32_t *perm = (int32_t *)malloc(pages * 4), *table = (int32_t *)malloc(sets * need * 4);
+    int32_t *perm = (int32_t *)malloc(pages * 4); // place x is in page perm[x / page]
     attn_rng rng = {7};
     for (size_t i = 0; i < pages; i++) perm[i] = (int32_t)i;
     for (size_t i = pages - 1; i > 0 && !in_order; i--)
         std::swap(perm[i], perm[attn_next(&rng) % (i + 1)]);
-    for (size_t i = 0; i < sets * need; i++) table[i] = perm[i / page] * page + (int32_t)(i % page);
     int32_t *lens = (int32_t *)malloc(s->batch * 4), *rows = (int32_t *)malloc(s->batch * 4);
     for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i;
     msgl_mla_call c = {};
@@ -70,8 +69,8 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     c.batch = s->batch, c.q_len = 1;
     c.seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
     c.table_rows = (int32_t *)device_copy(rows, s->batch * 4);
-    int32_t *tables = (int32_t *)device_copy(table, sets * need * 4);
-    c.table_stride = (size_t)s->len, c.page_size = page;
+    int32_t *tables = (int32_t *)device_copy(perm, pages * 4);
+    c.table_stride = (size_t)s->len, c.page_size = page, c.paging = msgl__paging_of(page);
     c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->heads, s->batch, 0));
     c.workspace = p->workspace;
     cudaStream_t stream;
@@ -83,7 +82,7 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     const double plan_us = median_ms(stream, 2, 5, plan) * 1e3;
     size_t turn = 0;
     const auto launch = [&] {
-        c.table = tables + turn++ % sets * need;
+        c.table = tables + turn++ % sets * need / page;
         CUDA_OK(msgl__cuda_mla(&c, stream));
     };
     const double alone = median_ms(stream, 2, REPEATS, launch) * 1e3;
@@ -105,7 +104,7 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     CUDA_OK(cudaStreamDestroy(stream));
     const void *device[] = {c.seqlens_k, c.table_rows, tables, c.plan};
     for (const void *d : device) CUDA_OK(cudaFree((void *)d));
-    free(perm), free(table), free(lens), free(rows);
+    free(perm), free(lens), free(rows);
 }
 
 typedef struct prompts {
@@ -120,8 +119,9 @@ static const prompts PROMPTS[] = {
 static void run_prompts(const pool *p, const prompts *s, int page, const msgl_mla_tune *tune)
 {
     const int all = s->len + s->before, tokens = s->batch * s->len;
-    int32_t *table = (int32_t *)malloc((size_t)s->batch * all * 4), lens[64], rows[64], cu[65];
-    for (int i = 0; i < s->batch * all; i++) table[i] = i;
+    const int entries = s->batch * all / page;
+    int32_t *table = (int32_t *)malloc((size_t)entries * 4), lens[64], rows[64], cu[65];
+    for (int i = 0; i < entries; i++) table[i] = i;
     for (int i = 0; i <= s->batch; i++) cu[i] = i * s->len;
     for (int i = 0; i < s->batch; i++) lens[i] = all, rows[i] = i;
     msgl_mla_call c = {};
@@ -135,8 +135,8 @@ static void run_prompts(const pool *p, const prompts *s, int page, const msgl_ml
     c.seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
     c.table_rows = (int32_t *)device_copy(rows, s->batch * 4);
     c.cu_seqlens_q = (int32_t *)device_copy(cu, (s->batch + 1) * 4);
-    c.table = (int32_t *)device_copy(table, (size_t)s->batch * all * 4);
-    c.table_stride = (size_t)all, c.page_size = page;
+    c.table = (int32_t *)device_copy(table, (size_t)entries * 4);
+    c.table_stride = (size_t)all, c.page_size = page, c.paging = msgl__paging_of(page);
     c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->heads, s->batch, tokens));
     c.workspace = p->workspace;
     cudaStream_t stream;

@@ -28,7 +28,7 @@ struct bench_case {
     int vocab, dim, experts;
     msgl_router how;
     bool any_random, any_filter;
-    int32_t *ints[4];
+    int32_t *ints[5];
     float *floats;
 };
 
@@ -158,8 +158,12 @@ static void run_combine(bench_exec *e, const bench_case *c, int set)
 static void run_take(bench_exec *e, const bench_case *c, int set)
 {
     (void)set;
-    msgl__cuda_take_tokens(e->device.stream, c->ints[0], c->ints[1], c->rows, c->ints[2],
-                           c->ints[3], c->ints[1]);
+    msgl_step_tokens s = {};
+    s.count = s.num_answers = c->rows;
+    s.pool = c->ints[0], s.index = s.pages[0] = c->ints[1];
+    s.row_places = c->rows, s.paging = msgl__paging_of(1), s.num_tables = 1;
+    s.tables[0] = c->ints[3], s.slots[0] = c->ints[4];
+    msgl__cuda_take_tokens(e->device.stream, &s, c->ints[2]);
 }
 
 struct model_shape {
@@ -301,7 +305,7 @@ static void bench_moe(bench_exec *e, int rows)
     c.how.norm_topk = true, c.how.scale = 1;
     const double n = rows, k = c.how.top_k, row = c.dim * 2.0;
     buffers(e, &c, (size_t)(n * row), (size_t)(n * k * row), MSGL_BF16);
-    for (int i = 1; i < 4; i++) {
+    for (int i = 1; i < 5; i++) {
         CUDA_OK(cudaMalloc((void **)&c.ints[i], (size_t)(n * k + 1024) * 4));
     }
     CUDA_OK(cudaMalloc((void **)&c.floats, (size_t)(n * k) * 4));
@@ -313,7 +317,7 @@ static void bench_moe(bench_exec *e, int rows)
     report("moe route", "256, 4 of 8 groups", rows, n * 256 * 4, graph_us(e, &c, run_route));
     CUDA_OK(cudaFree(c.how.correction));
     release(&c);
-    for (int i = 1; i < 4; i++) CUDA_OK(cudaFree(c.ints[i]));
+    for (int i = 1; i < 5; i++) CUDA_OK(cudaFree(c.ints[i]));
     CUDA_OK(cudaFree(c.floats));
 }
 
@@ -326,7 +330,7 @@ static void bench_choose(bench_exec *e, int rows)
     const size_t n = (size_t)rows, k = (size_t)c.how.top_k, row = (size_t)c.dim * 2;
     const size_t router = (size_t)c.experts * row;
     buffers(e, &c, n * row + router, n * row, MSGL_BF16);
-    for (int i = 1; i < 4; i++) CUDA_OK(cudaMalloc((void **)&c.ints[i], (n * k + 1024) * 4));
+    for (int i = 1; i < 5; i++) CUDA_OK(cudaMalloc((void **)&c.ints[i], (n * k + 1024) * 4));
     CUDA_OK(cudaMalloc((void **)&c.floats, n * (k + (size_t)c.experts) * 4));
     CUDA_OK(cudaMalloc((void **)&c.weight, (size_t)c.dim * 4));
     msgl__cuda_fill_normal(e->device.stream, c.weight, MSGL_F32, (size_t)c.dim, 5, 0.5f);
@@ -337,7 +341,7 @@ static void bench_choose(bench_exec *e, int rows)
            graph_us(e, &c, run_choose));
     CUDA_OK(cudaFree(c.how.correction));
     release(&c);
-    for (int i = 1; i < 4; i++) CUDA_OK(cudaFree(c.ints[i]));
+    for (int i = 1; i < 5; i++) CUDA_OK(cudaFree(c.ints[i]));
     CUDA_OK(cudaFree(c.floats));
     CUDA_OK(cudaFree(c.weight));
 }
@@ -348,7 +352,7 @@ static void bench_device(bench_exec *e)
     int32_t ints[256];
     for (int i = 0; i < 256; i++) ints[i] = i;
     c.rows = 256, c.sets = 1;
-    for (int i = 0; i < 4; i++) c.ints[i] = ints_upload(ints, 256);
+    for (int i = 0; i < 5; i++) c.ints[i] = ints_upload(ints, 256);
     report("take", "tokens", 256, 256 * 20, graph_us(e, &c, run_take));
     const size_t n = (size_t)4 << 30;
     void *p;

@@ -47,13 +47,14 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
     a->cu_seqlens_q = (int32_t *)device_copy(cu, (s->batch + 1) * 4);
     a->seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
     a->table_rows = (int32_t *)device_copy(rows, s->batch * 4);
-    a->table_stride = s->len, a->page_size = 1;
+    a->table_stride = s->len, a->page_size = 1, a->paging = msgl__paging_of(1);
     a->total_q = s->batch * queries, a->max_seqlen_q = queries, a->max_seqlen_k = s->len;
     a->workspace = p->workspace;
     c.attn_logits = p->logits, c.attn_lse = p->lse;
     msgl_triton_lists_call l = {};
     l.batch = s->batch, l.num_q_heads = s->q_heads, l.num_kv_heads = KV_HEADS;
-    l.seqlens_k = a->seqlens_k, l.table_rows = a->table_rows, l.table_stride = s->len;
+    l.seqlens_k = a->seqlens_k, l.table_rows = a->table_rows, l.table_stride = s->len,
+    l.paging = a->paging;
     l.max_seqlen_k = s->len, l.num_windows = s->chunk ? 0 : 1, l.windows[0] = -1;
     msgl_triton_lists lists[LAUNCHES];
     cudaStream_t stream;

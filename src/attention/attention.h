@@ -224,7 +224,10 @@ struct msgl_attn_config {                        // of one group of layers
     int32_t num_threads; // of the pool that forward will run on; CPU only
     // Of devices with memory of their own; backends of a device on the host do not look.
     msgl_device *dev;
-    const int32_t *device_table; // page_table's rows on the device, up to date in every step
+    // page_table's rows on the device, up to date in every step: token p of row r is place x = r *
+    // device_table_stride + p, in page device_table[x / page_size]. The stride is a multiple of
+    // page_size, and places fit 31 bits.
+    const int32_t *device_table;
     size_t device_table_stride;
     const char *plugin_dir; // where plug-ins are looked for first
 };

@@ -129,7 +129,7 @@ static int make_memory(bench *b, msgl_err *err)
     int rc = msgl__bench_fill(b->device, b->pool.base, s->kv_dtype, elements, 1, err);
     if (rc == 0) rc = msgl__bench_fill(b->device, b->q, b->exec.act, tokens * b->q_row, 2, err);
     if (rc != 0) return rc;
-    return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
+    return msgl__page_table_create(s->batch, len, s->page_size, b->pool.num_pages, &b->table, err);
 }
 
 // The copies of page table and lengths on the GPU.
@@ -161,10 +161,7 @@ static int fill_table(bench *b, msgl_err *err)
     const int32_t *next = pages;
     for (int32_t r = 0; r < s->batch; r++) {
         int32_t *row = msgl__page_table_row(&b->table, r);
-        for (int32_t p = 0; p < len; p++) {
-            if (p % s->page_size == 0) row[p] = *next++ * s->page_size;
-            if (p % s->page_size != 0) row[p] = row[p - 1] + 1;
-        }
+        for (int32_t p = 0; p < msgl__ceil_div(len, s->page_size); p++) row[p] = *next++;
         b->batch.reqs[r] = (msgl_batch_req){
             .table_idx = r, .cached_len = s->cached_len, .device_len = len, .prompt_len = len};
     }
@@ -262,7 +259,7 @@ static int create(bench *b, const msgl_attn_bench_env *env, msgl_err *err)
         .num_threads = env->threads != NULL ? msgl__pool_threads(env->threads) : 1,
         .dev = b->device,
         .device_table = b->device_table,
-        .device_table_stride = (size_t)b->table.stride,
+        .device_table_stride = (size_t)b->table.stride * (size_t)s->page_size,
         .variants = variants_of(s),
         .dual_len = b->dual_len,
         .sparse = b->desc->labels ? &b->sparse : NULL,

@@ -49,8 +49,10 @@ static void cpu_gather(msgl_expand_device *d, msgl_exec *x, int32_t step_slot, i
                        msgl_gather_call *c)
 {
     c->reqs = cpu_reqs(d, step_slot) + req0;
-    c->table = d->cfg.page_table->slots;
-    c->table_stride = (size_t)d->cfg.page_table->stride;
+    const msgl_page_table *t = d->cfg.page_table;
+    c->table = t->pages;
+    c->table_stride = (size_t)t->stride * (size_t)t->paging.size;
+    c->paging = t->paging;
     d->cfg.kernels->attn.gather(x, c);
 }
 

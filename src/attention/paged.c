@@ -108,8 +108,7 @@ void msgl__attn_list_slots(const msgl_page_table *table, const msgl_seqs *seqs, 
     indptr[0] = 0;
     for (int32_t i = 0; i < seqs->size; i++) {
         const int32_t len = seqs->seqlens_k[i];
-        memcpy(indices + indptr[i], msgl__page_table_row(table, seqs->table_rows[i]),
-               (size_t)len * sizeof *indices);
+        msgl__page_table_slots(table, seqs->table_rows[i], 0, len, indices + indptr[i]);
         indptr[i + 1] = indptr[i] + len;
     }
 }

@@ -104,17 +104,12 @@ int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     return msgl__table_create_by(&TILES, desc, cfg, out, err);
 }
 
-// Page numbers of one request from its row of slots: every page_size-th entry / page_size.
+// Page numbers of one request.
 static void fill_pages(const msgl_table_backend *b, int32_t table_idx, int32_t len, int32_t columns,
                        int32_t *to)
 {
-    const int32_t *slots = msgl__page_table_row(b->cfg.page_table, table_idx);
-    const int32_t size = b->cfg.page_size, n = pages_of(b, len);
-    if (size == 1) {
-        memcpy(to, slots, (size_t)n * sizeof *to);
-    } else {
-        for (int32_t i = 0; i < n; i++) to[i] = slots[(size_t)i * (size_t)size] / size;
-    }
+    const int32_t n = pages_of(b, len);
+    memcpy(to, msgl__page_table_row(b->cfg.page_table, table_idx), (size_t)n * sizeof *to);
     for (int32_t i = n; i < columns; i++) to[i] = -1;
 }
 

@@ -147,7 +147,7 @@ typedef struct msgl_runner {
     // Puts a request's variable part where steps of row table_idx find it, after the steps already
     // submitted. *extra may go when the call returns.
     int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
-    // Starts a step; returns at once. The page table's rows must already hold the slots of all
+    // Starts a step; returns at once. The page table's rows must already hold the pages of all
     // positions < device_len. b->step_slot, in [0, max_in_flight), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);
     // Blocks until the step in step_slot is done. A negative status means that the engine is

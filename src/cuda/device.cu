@@ -151,11 +151,10 @@ static void cuda_gather(msgl_device *base, const int32_t *pool, const int32_t *i
     TRY(d, cudaGetLastError());
 }
 
-static void cuda_take_tokens(msgl_device *base, const int32_t *pool, const int32_t *index,
-                             int32_t n, int32_t *ids, int32_t *table, const int32_t *slots)
+static void cuda_take_tokens(msgl_device *base, const msgl_step_tokens *tokens, int32_t *ids)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
-    msgl__cuda_take_tokens(d->stream, pool, index, n, ids, table, slots);
+    msgl__cuda_take_tokens(d->stream, tokens, ids);
     TRY(d, cudaGetLastError());
 }
 

@@ -92,10 +92,11 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     void *scratch_base = msgl__engine_take(e, 1, scratch, false, &code, err);
     const size_t rows = (size_t)e->max_running + 1;
     const size_t row = (size_t)e->token_stride * sizeof(int32_t);
+    const size_t table_row = row / (size_t)e->info.cache.page_size;
     int32_t *token_pool = msgl__engine_take(e, rows, row, false, &code, err);
     // Backends on the host read the scheduler's page tables themselves.
     for (int32_t i = 0; i < e->num_tables && !e->device->on_host; i++) {
-        e->dev.page_tables[i] = msgl__engine_take(e, rows, row, false, &code, err);
+        e->dev.page_tables[i] = msgl__engine_take(e, rows, table_row, false, &code, err);
     }
     float *saved = msgl__engine_take(e, rows, row, false, &code, err);
     const size_t most = MSGL_MAX_LOGIT_BIAS;
@@ -223,7 +224,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     e->info.cache = p.cache;
     e->info.max_seq_len = p.max_seq_len;
-    e->token_stride = (p.max_seq_len + 32) / 32 * 32; // at least one more than max_seq_len
+    e->token_stride = msgl__row_places(p.max_seq_len, p.cache.page_size);
     e->info.weight_bytes = p.weight_bytes;
     e->info.kv_bytes = p.kv_bytes;
     e->info.workspace_bytes = p.step_bytes + p.staging_bytes + p.table_bytes;

@@ -20,14 +20,14 @@ typedef struct follower {
     msgl_req_extra **extras; // [max_running] of each row
 } follower;
 
-static int take_slots(follower *f, int32_t row, int32_t from, int32_t to)
+static int take_pages(follower *f, int32_t row, int32_t from, int32_t to)
 {
     for (int32_t k = 0; k < f->e->num_tables; k++) {
         msgl_page_table *table = &f->e->page_tables[k];
-        const int32_t end = to < table->stride ? to : table->stride;
-        if (from >= end) continue;
-        if (!msgl__wire_get(&f->w, msgl__page_table_row(table, row) + from,
-                            (size_t)(end - from) * sizeof(int32_t))) {
+        int32_t first;
+        const int32_t n = msgl__page_table_span(table, from, to, &first);
+        if (!msgl__wire_get(&f->w, msgl__page_table_row(table, row) + first,
+                            (size_t)n * sizeof(int32_t))) {
             return MSGL_EINTERNAL;
         }
     }
@@ -47,7 +47,7 @@ static int follow_tokens(follower *f)
         !msgl__wire_get(&f->w, f->ids, (size_t)t.n * sizeof *f->ids)) {
         return MSGL_EINTERNAL;
     }
-    const int code = take_slots(f, t.table_idx, t.pos, t.pos + t.n);
+    const int code = take_pages(f, t.table_idx, t.pos, t.pos + t.n);
     if (code != 0) return code;
     return f->runner->write_tokens(f->e, t.table_idx, t.pos, f->ids, t.n);
 }
@@ -96,7 +96,7 @@ static int follow_submit(follower *f)
         q->saves = msgl__wire_take(&f->w, (size_t)q->num_saves * sizeof *q->saves);
         if (q->saves == NULL) return MSGL_EINTERNAL;
         if (q->extra != NULL) q->extra = f->extras[q->table_idx];
-        const int code = take_slots(f, q->table_idx, q->cached_len, q->device_len);
+        const int code = take_pages(f, q->table_idx, q->cached_len, q->device_len);
         if (code != 0) return code;
         if (q->mask == NULL) continue;
         if (b.mask_words != msgl__mask_words(f->e)) return MSGL_EINTERNAL;

@@ -131,7 +131,7 @@ static int create_table(msgl_engine *e, int32_t span, msgl_err *err)
                              "than 2^31 places; lower --num-pages or --max-running-requests",
                              pages, c->page_size, e->max_running, e->info.max_seq_len);
     }
-    return msgl__page_table_create(e->max_running, e->info.max_seq_len, pages * c->page_size,
+    return msgl__page_table_create(e->max_running, e->info.max_seq_len, c->page_size, pages,
                                    &e->page_tables[span], err);
 }
 

@@ -26,17 +26,18 @@
 typedef struct msgl_engine_io {
     size_t bytes;
     float *inv_freq;
-    msgl_sample_replay *replay;       // what the graph samples
-    msgl_sample_row *sample_rows;     // [num_samples]
-    int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
-    int32_t *positions;               // [num_tokens]
-    int32_t *prompt_lens;             // [num_tokens], or NULL: as in msgl_forward
-    int32_t *out_loc[MSGL_MAX_SPANS]; // [num_tokens] slots in each span with pages
-    int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
-    int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending
-    int32_t *record_index;            // [num_records] place in the token pool of the row's target
-    void *seqs[2];   // lengths and table rows of the step's, as core/seqs.h has them
-    void *states[2]; // of their requests, as states.c has them
+    msgl_sample_replay *replay;     // what the graph samples
+    msgl_sample_row *sample_rows;   // [num_samples]
+    int32_t *sample_index;          // [num_samples] place in the token pool of the chosen token
+    int32_t *positions;             // [num_tokens]
+    int32_t *prompt_lens;           // [num_tokens], or NULL: as in msgl_forward
+    int32_t *pages[MSGL_MAX_SPANS]; // in each span with pages, those that the new tokens are in
+    int32_t *id_index;              // [num_tokens] places of the input ids in the token pool
+    int32_t *rows;                  // [num_rows] tokens of the step that get logits, ascending
+    int32_t *record_index;          // [num_records] place in the token pool of the row's target
+    int32_t *first;                 // [max_running] as in msgl_step_tokens; of chunks only
+    void *seqs[2];                  // lengths and table rows of the step's, as core/seqs.h has them
+    void *states[2];                // of their requests, as states.c has them
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
@@ -88,8 +89,10 @@ typedef struct msgl_engine_dev {
     int32_t *ids;                         // [max_step_tokens]
     msgl_token_logprobs *records;         // [max_step_tokens]
     int32_t *token_pool;                  // [max_running + 1, token_stride]
-    int32_t *page_tables[MSGL_MAX_SPANS]; // the same shape: slots; NULL on the CPU
-    float *saved;                         // the same shape: see msgl_sample_call
+    int32_t *page_tables[MSGL_MAX_SPANS]; // [max_running + 1, token_stride / page_size]; NULL on
+                                          // the CPU
+    int32_t *slots[MSGL_MAX_SPANS];       // [max_step_tokens] of a step's tokens
+    float *saved;                         // as the token pool: see msgl_sample_call
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
     uint32_t *masks;                      // [max_running, words] of a step
@@ -98,16 +101,16 @@ typedef struct msgl_engine_dev {
     uint32_t *breakers;                   // [max_running + 1, words], the same
 } msgl_engine_dev;
 
-// Ids on their way into the token pool and slots into the device's page table of a span (the ids
+// Ids on their way into the token pool and pages into the device's page table of a span (the ids
 // with those of span 0), or pairs into the device's bias, or words into its breakers, in host
 // memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {
-    int32_t place, count, span;
+    int32_t place, count, span, num_pages;
     union {
         struct {
-            int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
+            int32_t ids[MSGL_WRITE_IDS], pages[MSGL_WRITE_IDS];
         };
         msgl_bias bias[MSGL_MAX_LOGIT_BIAS];
         uint32_t words[MSGL_WRITE_IDS];
@@ -165,7 +168,7 @@ struct msgl_engine {
     msgl_exec exec;
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
-    int32_t token_stride; // of the token pool
+    int32_t token_stride; // of the token pool: whole pages, more tokens than max_seq_len
     int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
     uint64_t done_ns;     // when the last step was seen to end
     msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];

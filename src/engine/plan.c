@@ -288,9 +288,10 @@ static int no_room(const msgl_memory_plan *p, size_t fixed, const char *flags, m
 // Page tables, token pool and saved logits; the requests' bias.
 static size_t table_bytes(const msgl_memory_plan *p, const sizes *s)
 {
-    const int64_t row = ((int64_t)p->max_seq_len + 32) / 32 * 32;
+    const size_t row = (size_t)msgl__row_places(p->max_seq_len, p->cache.page_size);
     return ((size_t)p->max_running + 1) *
-           ((size_t)row * sizeof(int32_t) * (2 + (size_t)s->num_paged) +
+           ((2 * row + (size_t)s->num_paged * (row / (size_t)p->cache.page_size)) *
+                sizeof(int32_t) +
             MSGL_MAX_LOGIT_BIAS * (sizeof(msgl_bias) + sizeof(float)));
 }
 

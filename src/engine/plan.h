@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/round.h"
 #include "kvcache/kvcache.h"
 
 enum { MSGL_PLAN_CONTEXTS = 4 };
@@ -42,6 +43,12 @@ typedef struct msgl_memory_plan {
     size_t kv_bytes, table_bytes; // of all pools; of page tables, and what is shaped like them
     size_t left;
 } msgl_memory_plan;
+
+// Places of a row of the token pool: whole pages, and one more than a request has tokens.
+static inline int32_t msgl__row_places(int32_t max_seq_len, int32_t page_size)
+{
+    return msgl__ceil_div((max_seq_len + 32) / 32 * 32, page_size) * page_size;
+}
 
 // Fills the decided fields, the spans' num_units and max_seq_len. MSGL_ENOMEM says what is needed,
 // what there is, and which flag helps.

@@ -20,9 +20,9 @@ typedef enum msgl_wire_kind {
     MSGL_WIRE_MEMORY,   // size_t: bytes that a rank can take; from the others
     MSGL_WIRE_EXCHANGE, // what ranks tell each other before they are ready; to and from the others
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
-    MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then slots of each table
+    MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then their pages in each table
     MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias, breakers
-    MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; saves, slots, mask of each
+    MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; saves, pages, mask of each
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
 } msgl_wire_kind;

@@ -295,15 +295,15 @@ static int send_all(msgl_ranks *r)
     return code;
 }
 
-// Slots [from, to) of a row in every table, as far as it goes.
-static void put_slots(msgl_wire *w, const msgl_page_table *tables, int32_t num_tables, int32_t row,
+// The pages of tokens [from, to) of a row in every table, as far as it goes.
+static void put_pages(msgl_wire *w, const msgl_page_table *tables, int32_t num_tables, int32_t row,
                       int32_t from, int32_t to)
 {
     for (int32_t k = 0; k < num_tables; k++) {
-        const int32_t end = to < tables[k].stride ? to : tables[k].stride;
-        if (from >= end) continue;
-        msgl__wire_put(w, msgl__page_table_row(&tables[k], row) + from,
-                       (size_t)(end - from) * sizeof(int32_t));
+        int32_t first;
+        const int32_t n = msgl__page_table_span(&tables[k], from, to, &first);
+        msgl__wire_put(w, msgl__page_table_row(&tables[k], row) + first,
+                       (size_t)n * sizeof(int32_t));
     }
 }
 
@@ -314,7 +314,7 @@ int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32
     msgl__wire_begin(&r->message, MSGL_WIRE_TOKENS);
     msgl__wire_put(&r->message, &head, sizeof head);
     msgl__wire_put(&r->message, ids, (size_t)n * sizeof *ids);
-    put_slots(&r->message, tables, num_tables, table_idx, pos, pos + n);
+    put_pages(&r->message, tables, num_tables, table_idx, pos, pos + n);
     return send_all(r);
 }
 
@@ -342,7 +342,7 @@ int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num
     for (int32_t i = 0; i < b->size; i++) {
         const msgl_batch_req *q = &b->reqs[i];
         msgl__wire_put(w, q->saves, (size_t)q->num_saves * sizeof *q->saves);
-        put_slots(w, tables, num_tables, q->table_idx, q->cached_len, q->device_len);
+        put_pages(w, tables, num_tables, q->table_idx, q->cached_len, q->device_len);
         if (q->mask != NULL) msgl__wire_put(w, q->mask, (size_t)b->mask_words * sizeof *q->mask);
     }
     return send_all(r);

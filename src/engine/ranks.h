@@ -84,7 +84,7 @@ void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member);
 // takes them.
 void msgl__ranks_data(const msgl_rank_place *place, int *fds);
 
-// What the runner's functions of the same names do, sent to all others with the slots that their
+// What the runner's functions of the same names do, sent to all others with the pages that their
 // page tables (num_tables of them) need. 0, or MSGL_EPEER: one of them is gone.
 int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                              int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);

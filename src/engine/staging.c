@@ -24,6 +24,14 @@ static void *cut(cutter *c, size_t count, size_t size)
     return p;
 }
 
+// Pages that `tokens` new tokens can be in: each page has one of them, and all but the first and
+// last ones of a request are full of them.
+static size_t most_pages(const msgl_engine *e, size_t tokens)
+{
+    const size_t pages = tokens / (size_t)e->info.cache.page_size + 2 * (size_t)e->max_running;
+    return pages < tokens ? pages : tokens;
+}
+
 static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engine_io *io)
 {
     const size_t r = (size_t)e->max_running;
@@ -40,12 +48,13 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->prompt_lens = NULL;
     if (m->ropes[0].dual.original > 0) io->prompt_lens = cut(&c, tokens, sizeof *io->prompt_lens);
     for (int32_t i = 0; i < e->num_tables; i++) {
-        io->out_loc[i] = cut(&c, tokens, sizeof *io->out_loc[i]);
+        io->pages[i] = cut(&c, most_pages(e, tokens), sizeof *io->pages[i]);
     }
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
-    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last, these two: often unused
+    io->first = cut(&c, r, sizeof *io->first); // last, these three: often unused
+    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->states[1] = cut(&c, msgl__states_bytes(e), 1);
     return io->bytes = c.used;
 }
@@ -86,6 +95,7 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     d->base = cut(&c, cut_io(e, t, NULL, &io), 1);
     d->records = cut(&c, t, sizeof *d->records);
     d->ids = cut(&c, t, sizeof *d->ids);
+    for (int32_t i = 0; i < e->num_tables; i++) d->slots[i] = cut(&c, t, sizeof *d->slots[i]);
     d->chains = cut(&c, (size_t)e->max_running, sizeof *d->chains);
     d->masks = cut(&c, (size_t)e->max_running * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
@@ -123,5 +133,8 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 
 size_t msgl__step_io_bytes(const msgl_engine_step *s)
 {
-    return s->num_seqs == 2 ? s->io.bytes : (size_t)((char *)s->io.seqs[1] - (char *)s->host);
+    if (s->num_seqs == 2) return s->io.bytes;
+    const bool chunks = s->batch.num_decode < s->batch.size;
+    const void *end = chunks ? s->io.seqs[1] : s->io.first;
+    return (size_t)((const char *)end - (const char *)s->host);
 }

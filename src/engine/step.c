@@ -13,22 +13,32 @@
 #include "engine/internal.h"
 #include "utils/clock.h"
 
-// Place in the token pool, and in the device's page tables, of a token of a request.
+// Place in the token pool of a token of a request.
 static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_t position)
 {
     return r->table_idx * e->token_stride + position;
 }
 
+// The pages of request i's new tokens behind the step's first `at` ones; how many there are now.
+static int32_t stage_pages(const msgl_engine *e, msgl_engine_step *s, const msgl_batch_req *r,
+                           int32_t i, int32_t at)
+{
+    const int32_t page_size = e->info.cache.page_size, begin = r->cached_len / page_size;
+    const int32_t n = (r->device_len - 1) / page_size + 1 - begin;
+    for (int32_t k = 0; k < e->num_tables; k++) {
+        memcpy(s->io.pages[k] + at, msgl__page_table_row(&e->page_tables[k], r->table_idx) + begin,
+               (size_t)n * sizeof *s->io.pages[k]);
+    }
+    if (i >= s->batch.num_decode) s->io.first[r->table_idx] = at - begin;
+    return at + n;
+}
+
 static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
 {
-    int32_t t = 0;
+    int32_t t = 0, pages = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const size_t bytes = (size_t)msgl__extend_len(r) * sizeof(int32_t);
-        for (int32_t k = 0; k < e->num_tables; k++) {
-            const int32_t *slots = msgl__page_table_row(&e->page_tables[k], r->table_idx);
-            memcpy(s->io.out_loc[k] + t, slots + r->cached_len, bytes);
-        }
+        pages = stage_pages(e, s, r, i, pages);
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = p;
             if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
@@ -210,7 +220,7 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
         s->io.positions[i] = 0;
         if (s->io.prompt_lens != NULL) s->io.prompt_lens[i] = 1;
         for (int32_t k = 0; k < e->num_tables; k++) { // of the dummy pages
-            s->io.out_loc[k][i] = e->info.cache.spans[k].num_units * e->info.cache.page_size;
+            s->io.pages[k][i] = e->info.cache.spans[k].num_units;
         }
         s->io.id_index[i] = e->max_running * e->token_stride; // of the dummy row
     }
@@ -238,6 +248,25 @@ static void replay(msgl_engine *e, msgl_engine_step *s)
     ops->graph_launch(e->device, s->graph->graph);
 }
 
+// Where the step's tokens are, on the device.
+static msgl_step_tokens tokens_of(const msgl_engine *e, const msgl_engine_step *s)
+{
+    msgl_step_tokens t = {.count = s->batch.num_tokens,
+                          .pool = e->dev.token_pool,
+                          .index = s->dev.id_index,
+                          .num_answers = s->batch.num_decode,
+                          .row_places = e->token_stride,
+                          .paging = msgl__paging_of(e->info.cache.page_size),
+                          .first = s->dev.first,
+                          .num_tables = e->num_tables};
+    for (int32_t k = 0; k < e->num_tables; k++) {
+        t.pages[k] = s->dev.pages[k];
+        t.tables[k] = e->dev.page_tables[k];
+        t.slots[k] = e->dev.slots[k];
+    }
+    return t;
+}
+
 // The residual of the step's num_rows rows with logits.
 static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows, msgl_forward *f)
 {
@@ -254,19 +283,13 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_seqs = s->num_seqs,
         .states = s->states,
         .arena = &e->arena,
-        .token_pool = e->dev.token_pool,
-        .id_index = s->dev.id_index,
-        .num_tables = e->num_tables,
+        .tokens = tokens_of(e, s),
         .ids = e->dev.ids,
         .positions = s->dev.positions,
         .prompt_lens = s->dev.prompt_lens,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
     };
-    for (int32_t k = 0; k < e->num_tables; k++) {
-        f->page_tables[k] = e->dev.page_tables[k];
-        f->slots[k] = s->dev.out_loc[k];
-    }
     memcpy(f->ropes, s->ropes, sizeof f->ropes);
     return e->model.cfg.arch->family->forward(&e->model, f, s->dev.rows, num_rows);
 }
@@ -452,16 +475,21 @@ const char *msgl__engine_fault(void *engine)
     return e->rank_fault;
 }
 
-// Copies a write's ids to the token pool, and the slots that a page table has for them.
+// Copies a write's ids to the token pool, and the pages that a page table has for them.
 static void run_write(void *ctx, int64_t index)
 {
     msgl_engine *e = ctx;
     const msgl_token_write *w = &e->writes[index];
-    const size_t bytes = (size_t)w->count * sizeof *w->ids;
     const msgl_device_ops *ops = e->device->ops;
     int32_t *table = e->dev.page_tables[w->span];
-    if (w->span == 0) ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids, bytes);
-    if (table != NULL) ops->copy_in(e->device, table + w->place, w->slots, bytes);
+    if (w->span == 0) {
+        ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids,
+                     (size_t)w->count * sizeof *w->ids);
+    }
+    if (table != NULL) {
+        ops->copy_in(e->device, table + w->place / e->info.cache.page_size, w->pages,
+                     (size_t)w->num_pages * sizeof *w->pages);
+    }
     ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
 }
 
@@ -482,14 +510,14 @@ static void queue_write(msgl_engine *e, const msgl_token_write *w,
     e->device->ops->submit(e->device, run, e, index);
 }
 
-// Queues the copy of up to MSGL_WRITE_IDS ids (span 0) and of their slots in a span.
+// Queues the copy of up to MSGL_WRITE_IDS ids (span 0) and of their pages in a span.
 static int write_piece(msgl_engine *e, int32_t span, int32_t table_idx, int32_t pos,
                        const int32_t *ids, int32_t n)
 {
     const msgl_page_table *table = &e->page_tables[span];
-    // A page table row may be one shorter than the token pool's: it has no place for a token that
-    // is sampled at the very end.
-    const int32_t known = table->stride - pos;
+    // A token that is sampled at the very end has a place in the token pool, but no page.
+    int32_t first;
+    const int32_t num_pages = msgl__page_table_span(table, pos, pos + n, &first);
     msgl_token_write *w;
     const int code = claim_write(e, &w);
     if (code != 0) return code;
@@ -497,10 +525,9 @@ static int write_piece(msgl_engine *e, int32_t span, int32_t table_idx, int32_t 
     w->span = span;
     w->place = table_idx * e->token_stride + pos;
     if (span == 0) memcpy(w->ids, ids, (size_t)n * sizeof *ids);
-    if (known > 0) {
-        memcpy(w->slots, msgl__page_table_row(table, table_idx) + pos,
-               (size_t)(n < known ? n : known) * sizeof *w->slots);
-    }
+    w->num_pages = num_pages;
+    memcpy(w->pages, msgl__page_table_row(table, table_idx) + first,
+           (size_t)num_pages * sizeof *w->pages);
     queue_write(e, w, run_write);
     return 0;
 }

@@ -35,8 +35,9 @@ typedef struct msgl_flex_call {
     msgl_attn_mods mods;
     const int32_t *cu_seqlens_q, *seqlens_k, *table_rows;
     const uint64_t *tree;
-    const int32_t *slots; // key p of table row r: slots[r * slots_ld + p]
-    size_t slots_ld;
+    const int32_t *pages; // key p of table row r: page pages[r * pages_ld + p / page_size]
+    size_t pages_ld;
+    int32_t page_size;
     // The block mask: list i is of block places[i], [lists_ld]: how many entries, then 2 * block of
     // keys + partial, ascending.
     int32_t num_places;

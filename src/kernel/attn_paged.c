@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/paging.h"
 #include "core/round.h"
 #include "kernel/attn_internal.h"
 
@@ -71,16 +72,8 @@ static void find_slots(const msgl_attn_call *c, int req, int tile, int begin, in
 {
     const int32_t *pages = c->pages + (c->page_indptr != NULL ? (size_t)c->page_indptr[req]
                                                               : (size_t)req * c->page_stride);
-    const int base = tile * MSGL_ATTN_TILE;
-    if (c->page_size == 1) {
-        memcpy(slots + begin, pages + base + begin, (size_t)(end - begin) * sizeof *slots);
-        return;
-    }
-    int page = (base + begin) / c->page_size, entry = (base + begin) % c->page_size;
-    for (int i = begin; i < end; page++, entry = 0) {
-        const int slot = pages[page] * c->page_size;
-        for (; entry < c->page_size && i < end; entry++) slots[i++] = slot + entry;
-    }
+    msgl__paging_slots(c->page_size, pages, tile * MSGL_ATTN_TILE + begin, end - begin,
+                       slots + begin);
 }
 
 static void set_empty(item_scratch *s, int rows, size_t padded_dim)

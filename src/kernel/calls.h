@@ -16,6 +16,7 @@
 #include <minisgl/minisgl.h>
 
 #include "core/dtype.h"
+#include "kernel/step_tokens.h"
 #include "kernel/wformat.h"
 
 // Of the gate in a feed-forward block: x sigmoid(x) (Shazeer 2020, SwiGLU), or x Phi(x) with the
@@ -204,21 +205,14 @@ typedef struct msgl_latent_rope_call {
     const int32_t *slots; // [tokens]
 } msgl_latent_rope_call;
 
-// What a step begins with: its tokens' ids out of the token pool and their slots into the page
-// table, both at the same places, their rows of the embedding, and the table of their rotation
-// (kernel/ops.h).
-enum { MSGL_EMBED_TABLES = 4 };
-
+// What a step begins with: its tokens' ids and places, their rows of the embedding, and the table
+// of their rotation (kernel/ops.h).
 typedef struct msgl_embed_call {
-    int32_t tokens;
-    const int32_t *pool, *index; // id of token t: pool[index[t]], in [0, w->n)
-    int32_t num_tables;          // tables[i][index[t]] = slots[i][t], unless NULL
-    int32_t *tables[MSGL_EMBED_TABLES];
-    const int32_t *slots[MSGL_EMBED_TABLES]; // [tokens] each
-    const msgl_weight *w;                    // [vocab, hidden]
-    void *out;                               // [tokens, hidden]
-    const int32_t *positions;                // [tokens]
-    const float *inv_freq;                   // [half], one set for all tokens
+    msgl_step_tokens tokens;  // ids in [0, w->n)
+    const msgl_weight *w;     // [vocab, hidden]
+    void *out;                // [tokens, hidden]
+    const int32_t *positions; // [tokens]
+    const float *inv_freq;    // [half], one set for all tokens
     int32_t half;
     float scale;
     float *cos_sin; // [tokens, 2 half]

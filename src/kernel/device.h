@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "kernel/exec.h"
+#include "kernel/step_tokens.h"
 
 // A piece of work. It runs on the device's queue: kernels and copies that it issues take effect in
 // the order of submission.
@@ -49,10 +50,9 @@ typedef struct msgl_device_ops {
     // out[i * stride] = pool[index[i]] for i < n. All in device memory.
     void (*gather_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
                           int32_t *out, size_t stride);
-    // A step's input ids, ids[i] = pool[index[i]], and their slots to the same places of the page
-    // table: table[index[i]] = slots[i], unless table is NULL.
-    void (*take_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
-                        int32_t *ids, int32_t *table, const int32_t *slots);
+    // A step's tokens: their ids to ids[count], their pages and slots to where msgl_step_tokens
+    // says.
+    void (*take_tokens)(msgl_device *d, const msgl_step_tokens *tokens, int32_t *ids);
     // Normal values of mean 0 that depend on seed and place only, rounded to dtype: weights of a
     // model without a checkpoint. NULL: the host makes them.
     void (*fill_normal)(msgl_device *d, void *p, msgl_dtype dtype, size_t n, uint64_t seed,

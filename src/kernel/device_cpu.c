@@ -128,11 +128,13 @@ static void cpu_gather_tokens(msgl_device *d, const int32_t *pool, const int32_t
     for (int32_t i = 0; i < n; i++) out[(size_t)i * stride] = pool[index[i]];
 }
 
-static void cpu_take_tokens(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
-                            int32_t *ids, int32_t *table, const int32_t *slots)
+static void cpu_take_tokens(msgl_device *d, const msgl_step_tokens *s, int32_t *ids)
 {
-    cpu_gather_tokens(d, pool, index, n, ids, 1);
-    for (int32_t i = 0; table != NULL && i < n; i++) table[index[i]] = slots[i];
+    (void)d;
+    for (int32_t t = 0; t < s->count; t++) {
+        ids[t] = s->pool[s->index[t]];
+        msgl__step_put(s, t, s->index[t]);
+    }
 }
 
 static void cpu_destroy(msgl_device *base)

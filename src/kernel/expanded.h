@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "core/dtype.h"
+#include "core/paging.h"
 
 // The keys of a request in a pass: keys [first, first + keys) of it are rows [row0, row0 + keys) of
 // the pass's arrays, and meet its query tokens from query row q_row on, the first of which is at
@@ -27,11 +28,14 @@ typedef struct msgl_gather_call {
     const msgl_expand_req *reqs; // [num_reqs], device, row0 ascending
     int32_t num_reqs, keys;      // of all
     int32_t rank, rotary;
-    msgl_dtype dtype;     // of the pool
-    float scale;          // of E4M3: what is stored is multiplied by it
-    const void *pool;     // [slots, rank + rotary]
-    const int32_t *table; // position p of a request: slot table[table_row * table_stride + p]
+    msgl_dtype dtype; // of the pool
+    float scale;      // of E4M3: what is stored is multiplied by it
+    const void *pool; // [slots, rank + rotary]
+    // Position p of a request is place x = table_row * table_stride + p, in page table[x / page
+    // size]; table_stride is a multiple of the page size.
+    const int32_t *table;
     size_t table_stride;
+    msgl_paging paging;
     void *latent, *rotary_keys; // [keys, rank], [keys, rotary] of exec->act
 } msgl_gather_call;
 

@@ -19,10 +19,10 @@ struct msgl_cache {
     uint64_t evicted[MSGL_MAX_SPANS];
 };
 
-static int check_layout(const msgl_cache_layout *l, int32_t row_len, msgl_err *err)
+static int check_layout(const msgl_cache_layout *l, msgl_err *err)
 {
     bool ok = l->num_spans >= 1 && l->num_spans <= MSGL_MAX_SPANS && l->page_size >= 1 &&
-              row_len >= 1 && l->spans[0].kind == MSGL_SPAN_ALL;
+              l->spans[0].kind == MSGL_SPAN_ALL;
     for (int32_t s = 0; ok && s < l->num_spans; s++) {
         const msgl_cache_span *span = &l->spans[s];
         const bool state = span->kind == MSGL_SPAN_STATE;
@@ -40,10 +40,10 @@ static int check_layout(const msgl_cache_layout *l, int32_t row_len, msgl_err *e
     }
     if (ok) return 0;
     return msgl__err_set(err, MSGL_EINVAL,
-                         "KV pool of %d spans, pages of %d tokens and rows of %d; allowed: 1 to "
-                         "%d spans, that of all tokens first, then ascending windows, then states "
-                         "at multiples of the page size",
-                         l->num_spans, l->page_size, row_len, (int)MSGL_MAX_SPANS);
+                         "KV pool of %d spans, pages of %d tokens; allowed: 1 to %d spans, that of "
+                         "all tokens first, then ascending windows, then states at multiples of "
+                         "the page size",
+                         l->num_spans, l->page_size, (int)MSGL_MAX_SPANS);
 }
 
 static bool has_pages(const msgl_cache *c, int32_t span)
@@ -70,17 +70,16 @@ static int create_lists(msgl_cache *c, msgl_err *err)
     return 0;
 }
 
-int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, int32_t row_len,
-                       msgl_cache **out, msgl_err *err)
+int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, msgl_cache **out,
+                       msgl_err *err)
 {
     *out = NULL;
-    int rc = check_layout(layout, row_len, err);
+    int rc = check_layout(layout, err);
     if (rc != 0) return rc;
     msgl_cache *c = msgl__calloc(1, sizeof *c);
     if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "page allocator: out of memory");
     c->ops = type == MSGL_CACHE_NAIVE ? &msgl__cache_naive : &msgl__cache_radix;
     c->store.layout = *layout;
-    c->store.row_len = row_len;
     rc = create_lists(c, err);
     if (rc == 0) rc = c->ops->create(&c->store, &c->impl, err);
     if (rc != 0) {
@@ -181,7 +180,7 @@ bool msgl__cache_grow(msgl_cache *c, msgl_cache_handle *h, int32_t num_pages)
     for (int32_t s = 0; s < st->layout.num_spans; s++) {
         if (!has_pages(c, s)) continue;
         for (int32_t i = h->num_pages; i < num_pages; i++) {
-            msgl__write_page(st, h->slots[s], i, st->free[s].units[--st->free[s].count]);
+            h->pages[s][i] = st->free[s].units[--st->free[s].count];
         }
     }
     h->num_pages = num_pages;
@@ -203,7 +202,7 @@ int32_t msgl__cache_room(const msgl_cache *c)
 static void give_back(msgl_cache *c, int32_t span, msgl_cache_handle *h, int32_t end)
 {
     for (int32_t i = end - 1; i >= h->first[span]; i--) {
-        const int32_t page = msgl__page_of(&c->store, h->slots[span], i);
+        const int32_t page = h->pages[span][i];
         msgl__units_give_back(&c->store, span, page);
     }
     if (end > h->first[span]) h->first[span] = end;

@@ -10,8 +10,8 @@
 // from it reads: the pages of the windows in front of its end, and a state. Where one of these has
 // been evicted, a match ends earlier; a page of span 0 stays cached without them.
 //
-// A request's pages are described by its rows of the page tables (slots[s][i * page_size] /
-// page_size is its i-th page in span s), so this module keeps no lists per request.
+// A request's pages are its rows of the page tables (pages[s][i] is its i-th page in span s), so
+// this module keeps no lists per request.
 #ifndef MSGL_KVCACHE_CACHE_H
 #define MSGL_KVCACHE_CACHE_H
 
@@ -37,7 +37,7 @@ typedef struct msgl_prefix {
 typedef struct msgl_cache_handle {
     // Of each span with pages, the request's row of its page table; the caller's memory, written
     // by grow and begin, not before a window's first page.
-    int32_t *slots[MSGL_MAX_SPANS];
+    int32_t *pages[MSGL_MAX_SPANS];
     msgl_prefix prefix;            // locked; grows with extend
     int32_t num_pages;             // that its rows have
     int32_t first[MSGL_MAX_SPANS]; // pages before it were given back; 0 but for windows
@@ -54,10 +54,9 @@ typedef struct msgl_cache_counts {
 
 typedef struct msgl_cache msgl_cache;
 
-// row_len: tokens that a row of the page tables has room for. The naive cache shares nothing: every
-// match is empty and what is released becomes free.
-int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, int32_t row_len,
-                       msgl_cache **out, msgl_err *err);
+// The naive cache shares nothing: every match is empty and what is released becomes free.
+int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, msgl_cache **out,
+                       msgl_err *err);
 void msgl__cache_destroy(msgl_cache *c);
 msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span);
 
@@ -70,8 +69,8 @@ void msgl__cache_next_step(msgl_cache *c);
 msgl_prefix msgl__cache_match(const msgl_cache *c, uint64_t salt, const int32_t *ids, int32_t n,
                               int32_t *pending);
 
-// Begins a request that goes on from p, just matched: what it reads of p is not evicted. h->slots
-// is set; the rest is set here, and the rows get p's slots.
+// Begins a request that goes on from p, just matched: what it reads of p is not evicted. h->pages
+// is set; the rest is set here, and the rows get p's pages.
 void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_handle *h);
 
 // Pages in every span, up to num_pages in all. Where nothing is free, the least recently used

@@ -35,25 +35,10 @@ typedef struct msgl_units {
 // What all parts of a cache share.
 typedef struct msgl_cache_store {
     msgl_cache_layout layout;
-    int32_t row_len;
     uint32_t step;
     msgl_free_list free[MSGL_MAX_SPANS];
     msgl_units units[MSGL_MAX_SPANS]; // none of span 0
 } msgl_cache_store;
-
-// The i-th page of a row of a page table.
-static inline int32_t msgl__page_of(const msgl_cache_store *s, const int32_t *slots, int32_t i)
-{
-    return slots[(size_t)i * (size_t)s->layout.page_size] / s->layout.page_size;
-}
-
-static inline void msgl__write_page(const msgl_cache_store *s, int32_t *slots, int32_t i,
-                                    int32_t page)
-{
-    const int32_t size = s->layout.page_size, from = i * size;
-    const int32_t n = s->row_len - from < size ? s->row_len - from : size;
-    for (int32_t j = 0; j < n; j++) slots[from + j] = page * size + j;
-}
 
 // Pages of a window behind which a prefix of `pages` pages goes on.
 static inline int32_t msgl__pages_before(const msgl_cache_store *s, int32_t span, int32_t pages)

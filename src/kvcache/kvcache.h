@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pools (memory of a group of layers each), the page table (which slot holds which token) and
+// The pools (memory of a group of layers each), the page table (which page holds which tokens) and
 // the page allocator with its prefix cache (who may use which page). Slot numbers count tokens:
 // slot s is entry s % page_size of page s / page_size. The last page, `num_pages`, is the dummy
 // page of padding requests.
@@ -12,6 +12,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/paging.h"
 #include "kvcache/layout.h"
 
 // The memory of one group of layers (layout.h).
@@ -71,21 +72,45 @@ static inline void *msgl__state_checkpoint(const msgl_kv_pool *p, int32_t checkp
     return msgl__state_of_row(p, p->max_running + 1 + checkpoint, layer);
 }
 
-// int32 [max_running + 1, stride], token-granular: row r, column c is the slot of token c of the
-// request in row r. stride = max_seq_len rounded up to 32. Row max_running is the dummy request:
-// all of it points to the dummy page. Host memory, written by the scheduler's thread only; entries
-// of positions that a step in flight reads are not changed before that step ends.
+// int32 [max_running + 1, stride]: row r, column c is the page that has tokens [c * page_size, (c +
+// 1)
+// * page_size) of the request in row r, so that token p is in slot row[p / page_size] * page_size +
+// p % page_size (core/paging.h). stride = ceil(max_seq_len / page_size). Row max_running is the
+// dummy request: all of it is the dummy page. Host memory, written by the scheduler's thread only;
+// entries of positions that a step in flight reads are not changed before that step ends.
 typedef struct msgl_page_table {
-    int32_t *slots;
+    int32_t *pages;
     int32_t max_running, stride;
+    msgl_paging paging; // its size is the page size
 } msgl_page_table;
 
-int msgl__page_table_create(int32_t max_running, int32_t max_seq_len, int32_t dummy_slot,
-                            msgl_page_table *out, msgl_err *err);
+int msgl__page_table_create(int32_t max_running, int32_t max_seq_len, int32_t page_size,
+                            int32_t dummy_page, msgl_page_table *out, msgl_err *err);
 void msgl__page_table_destroy(msgl_page_table *t);
 static inline int32_t *msgl__page_table_row(const msgl_page_table *t, int32_t row)
 {
-    return t->slots + (size_t)row * (size_t)t->stride;
+    return t->pages + (size_t)row * (size_t)t->stride;
+}
+// How many entries of a row tokens [from, to) are in, as far as rows go, and the first of them.
+static inline int32_t msgl__page_table_span(const msgl_page_table *t, int32_t from, int32_t to,
+                                            int32_t *first)
+{
+    const int32_t end = to > 0 ? (to - 1) / t->paging.size + 1 : 0;
+    *first = from / t->paging.size;
+    if (*first > t->stride) *first = t->stride;
+    const int32_t n = (end < t->stride ? end : t->stride) - *first;
+    return to > from && n > 0 ? n : 0;
+}
+// The slot of token `position` of a row.
+static inline int32_t msgl__page_table_slot(const msgl_page_table *t, int32_t row, int32_t position)
+{
+    return msgl__paging_slot(t->paging, msgl__page_table_row(t, row), position);
+}
+// The slots of tokens [first, first + n) of a row.
+static inline void msgl__page_table_slots(const msgl_page_table *t, int32_t row, int32_t first,
+                                          int32_t n, int32_t *slots)
+{
+    msgl__paging_slots(t->paging.size, msgl__page_table_row(t, row), first, n, slots);
 }
 
 #endif

@@ -40,7 +40,7 @@ static void release(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_
     msgl_cache_store *s = impl;
     // Backwards, so that the stack hands them out in order again.
     for (int32_t i = h->num_pages - 1; i >= 0; i--) {
-        msgl__free_push(&s->free[0], msgl__page_of(s, h->slots[0], i));
+        msgl__free_push(&s->free[0], h->pages[0][i]);
     }
 }
 

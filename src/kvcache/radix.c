@@ -241,13 +241,13 @@ static void begin(void *impl, msgl_cache_handle *h)
     }
     int32_t i = pages;
     for (int32_t n = h->prefix.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
-        msgl__write_page(st, h->slots[0], --i, n);
+        h->pages[0][--i] = n;
         t->nodes[n].hits++;
         for (int32_t s = 1; s < st->layout.num_spans; s++) {
             if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
             const int32_t page = st->units[s].of_node[n];
             msgl__units_ref(st, s, page);
-            msgl__write_page(st, h->slots[s], i, page);
+            h->pages[s][i] = page;
         }
     }
 }
@@ -260,7 +260,7 @@ static void give_windows(radix *t, const msgl_cache_handle *h, int32_t n, int32_
     for (int32_t s = 1; s < st->layout.num_spans; s++) {
         if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
         if (st->units[s].of_node[n] >= 0) continue;
-        msgl__units_attach(st, s, n, msgl__page_of(st, h->slots[s], i), true, born);
+        msgl__units_attach(st, s, n, h->pages[s][i], true, born);
     }
 }
 
@@ -273,7 +273,7 @@ static void extend(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_t
         const int32_t i = p.len / page_size;
         int32_t next = find(t, p.node, p.salt, ids + p.len);
         if (next < 0) {
-            next = msgl__page_of(t->store, h->slots[0], i);
+            next = h->pages[0][i];
             add(t, p.node, p.salt, ids + p.len, next);
         } else if (t->nodes[next].pins == 0) {
             break;
@@ -295,12 +295,12 @@ static void release(void *impl, msgl_cache_handle *h, const int32_t *ids, int32_
     // What the request computed itself although another one had inserted the same tokens.
     int32_t i = shared;
     for (int32_t n = h->prefix.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
-        const int32_t page = msgl__page_of(st, h->slots[0], --i);
+        const int32_t page = h->pages[0][--i];
         if (page != n) msgl__free_push(&st->free[0], page);
     }
     msgl_prefix end = h->prefix;
     for (i = shared; i < h->num_pages; i++) {
-        const int32_t page = msgl__page_of(st, h->slots[0], i);
+        const int32_t page = h->pages[0][i];
         if (keep / page_size <= i) {
             msgl__free_push(&st->free[0], page);
             continue;

@@ -98,7 +98,7 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_scale = a->geometry.v_scale,
         .k_pool = msgl__kv_k(&group->pool, a->geometry.layer),
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
-        .slots = f->slots[group->span],
+        .slots = f->tokens.slots[group->span],
     };
     const bool tempers = a->temper.every > 0;
     if (!tempers && f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {

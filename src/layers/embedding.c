@@ -26,19 +26,15 @@ static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
     }
 }
 
-_Static_assert((int)MSGL_EMBED_TABLES >= (int)MSGL_MAX_SPANS, "a table for every span");
+_Static_assert((int)MSGL_MAX_TABLES >= (int)MSGL_MAX_SPANS, "a table for every span");
 
 // What gemm.embed does, one after the other; rows of other ranks are zeros.
 static void embed_unfused(msgl_forward *f, const msgl_embed_call *c)
 {
     msgl_device *d = f->x->device;
-    for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
-        if (i > 0 && f->page_tables[i] == NULL) break;
-        d->ops->take_tokens(d, f->token_pool, f->id_index, c->tokens, f->ids, f->page_tables[i],
-                            f->slots[i]);
-    }
+    d->ops->take_tokens(d, &c->tokens, f->ids);
     rope_table(f, &f->ropes[0], c->cos_sin);
-    c->w->format->gather(f->x, c->w, f->ids, c->tokens, c->out);
+    c->w->format->gather(f->x, c->w, f->ids, c->tokens.count, c->out);
 }
 
 // With the first rope's table. Of several ranks each has some of the vocabulary's rows.
@@ -47,10 +43,7 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
     const int32_t tokens = f->num_tokens;
     const msgl_step_rope *r = &f->ropes[0];
     msgl_embed_call c = {
-        .tokens = tokens,
-        .pool = f->token_pool,
-        .index = f->id_index,
-        .num_tables = f->num_tables,
+        .tokens = f->tokens,
         .w = w,
         .out = out,
         .positions = f->positions,
@@ -59,10 +52,6 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
         .scale = r->scale,
         .cos_sin = cos_sin,
     };
-    for (int32_t i = 0; i < f->num_tables; i++) {
-        c.tables[i] = f->page_tables[i];
-        c.slots[i] = f->slots[i];
-    }
     const msgl_comm_ops *ops = f->comm->ops;
     const size_t n = (size_t)tokens * (size_t)w->k;
     if (ops->meeting != NULL) c.sum = ops->meeting(f->comm, n + (size_t)tokens);
@@ -80,7 +69,7 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
     embed(f, w, out, cos_sin[0]);
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
-    // Only now the device's page tables have the slots of the new tokens, which lists of pages
+    // Only now the device's page tables have the pages of the new tokens, which lists of pages
     // need.
     for (int32_t g = 0; g < f->num_groups; g++) {
         const msgl_attn *attn = &f->groups[g].attn;

@@ -40,19 +40,16 @@ typedef struct msgl_forward {
     // state to where `states` says.
     const msgl_cache_group *groups; // [num_groups]
     int32_t num_groups;
-    int32_t num_tokens;    // of the step, padding included
+    int32_t num_tokens; // of the step, padding included
+    // The same tokens: their ids and places, in device memory. Slots in a span are there once the
+    // embedding has run.
+    msgl_step_tokens tokens;
     const msgl_seqs *seqs; // [num_seqs] they cover the step's tokens in order
     int32_t num_seqs;
     const msgl_seq_states *states; // [num_seqs] of theirs; not set where no group keeps states
     msgl_arena *arena;             // step arena
-    // Token t is token_pool[id_index[t]]; its slot in each span goes to the same place of the
-    // span's page table (NULL: the CPU). All of these are device memory.
-    const int32_t *token_pool, *id_index;
-    int32_t num_tables; // spans with pages
-    int32_t *page_tables[MSGL_MAX_SPANS];
-    const int32_t *slots[MSGL_MAX_SPANS]; // [num_tokens] each
-    int32_t *ids;                         // [num_tokens], room for the ids
-    const int32_t *positions;             // [num_tokens]
+    int32_t *ids;                  // [num_tokens], room for the ids
+    const int32_t *positions;      // [num_tokens]
     // [num_tokens] length of the prompt of a token's request. NULL unless a rope's dual.original
     // wants it.
     const int32_t *prompt_lens;

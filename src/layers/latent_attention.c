@@ -126,7 +126,7 @@ static msgl_latent_rope_call rotation(const msgl_forward *f, const msgl_latent_a
         .dtype = group->pool.spec.dtype,
         .scale = a->geometry.k_scale,
         .pool = msgl__kv_k(&group->pool, a->geometry.layer),
-        .slots = f->slots[group->span] + first,
+        .slots = f->tokens.slots[group->span] + first,
     };
 }
 

@@ -28,21 +28,13 @@ static int check_unit(const msgl_scheduler *s, const msgl_req *r, int32_t span, 
 static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t span, int32_t *used,
                      msgl_err *err)
 {
-    const int32_t page_size = s->cfg.cache.page_size, stride = s->cfg.tables[0].stride;
     if (s->cfg.cache.spans[span].kind == MSGL_SPAN_STATE) {
         return r->cache_handle.saved >= 0 ? check_unit(s, r, span, r->cache_handle.saved, used, err)
                                           : 0;
     }
     const int32_t *row = msgl__page_table_row(&s->cfg.tables[span], r->row);
     for (int32_t i = r->cache_handle.first[span]; i < r->cache_handle.num_pages; i++) {
-        const int32_t page = row[i * page_size] / page_size;
-        for (int32_t j = 0; j < page_size && i * page_size + j < stride; j++) {
-            if (row[i * page_size + j] != page * page_size + j) {
-                return msgl__err_set(err, MSGL_EINTERNAL, "row %d, token %d: slot %d", r->row,
-                                     i * page_size + j, row[i * page_size + j]);
-            }
-        }
-        const int rc = check_unit(s, r, span, page, used, err);
+        const int rc = check_unit(s, r, span, row[i], used, err);
         if (rc != 0) return rc;
     }
     return 0;

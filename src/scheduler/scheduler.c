@@ -9,6 +9,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "scheduler/internal.h"
 #include "utils/heartbeat.h"
 
@@ -30,7 +31,9 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                              (int)MSGL_COUNT(c->eos_ids));
     }
     if (c->cache.num_spans < 1 || c->cache.num_spans > MSGL_MAX_SPANS || c->tables == NULL ||
-        c->tables[0].max_running < o->max_running || c->tables[0].stride < c->max_seq_len ||
+        c->tables[0].max_running < o->max_running ||
+        c->tables[0].paging.size != c->cache.page_size ||
+        c->tables[0].stride < msgl__ceil_div(c->max_seq_len, c->cache.page_size) ||
         runner->max_in_flight < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
@@ -78,8 +81,8 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
         s->free_rows[s->num_free_rows++] = row;
     }
     const bool naive = s->cfg.no_prefix_sharing || strcmp(s->options.cache_type, "naive") == 0;
-    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, &s->cfg.cache,
-                              s->cfg.tables[0].stride, &s->cache, err);
+    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, &s->cfg.cache, &s->cache,
+                              err);
 }
 
 int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *cfg,

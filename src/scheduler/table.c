@@ -128,7 +128,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {
         const bool state = s->cfg.cache.spans[i].kind == MSGL_SPAN_STATE;
-        r->cache_handle.slots[i] = state ? NULL : msgl__page_table_row(&s->cfg.tables[i], row);
+        r->cache_handle.pages[i] = state ? NULL : msgl__page_table_row(&s->cfg.tables[i], row);
     }
     msgl__cache_begin(s->cache, p, &r->cache_handle); // before counting: p cannot be evicted for r
     r->fill_len = r->num_ids;

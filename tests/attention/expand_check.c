@@ -12,7 +12,7 @@
 
 #include "kernel/device.h"
 
-enum { LAYERS = 2, LAYER = 1, STEP_SLOTS = 2, STEP_SLOT = 1 };
+enum { PAGE_SIZE = 6, LAYERS = 2, LAYER = 1, STEP_SLOTS = 2, STEP_SLOT = 1 };
 static const float K_SCALE = 0.25f;
 
 // A host array and, on a GPU, its copy.
@@ -35,7 +35,7 @@ typedef struct expand_world {
     msgl_exec exec;
     msgl_attn_config cfg;
     msgl_seqs seqs;
-    both memory, slots, q, latent, rotary_keys, kv, out, partial_out, lse, partial_lse;
+    both memory, table_memory, q, latent, rotary_keys, kv, out, partial_out, lse, partial_lse;
     float *tokens;   // [total, rank + rotary] as a reader of the pool finds them
     float *expanded; // [total, heads, nope + v_dim]
     float *w;        // [heads * (nope + v_dim), rank]
@@ -102,20 +102,23 @@ static void expand(const expand_world *w, const float *latent, float *to)
     }
 }
 
-// Requests in rows of the table, their tokens in slots of their own, in no order.
+// Requests in rows of the table, their tokens in pages of their own, in no order.
 static void fill_pool(expand_world *w)
 {
     const expand_case *c = w->c;
-    const int row = c->rank + c->rotary, num_slots = (int)w->pool.num_pages + 1;
+    const int row = c->rank + c->rotary;
     const float scale = c->dtype == MSGL_E4M3 ? K_SCALE : 1;
     char *layer = msgl__kv_k(&w->pool, LAYER);
     layer = (char *)w->memory.host + (layer - (char *)w->pool.base);
-    for (int i = 0, key = 0; i < c->size; i++) {
+    for (int i = 0, key = 0, page = 0; i < c->size; i++) {
         w->rows_of_table[i] = (i * 5 + 3) % EXPAND_MAX_REQS;
         w->first_key[i] = key;
         for (int p = 0; p < c->keys[i]; p++, key++) {
-            const int32_t slot = (int32_t)((int64_t)key * 7919 % (num_slots - 1));
-            msgl__page_table_row(&w->table, w->rows_of_table[i])[p] = slot;
+            if (p % PAGE_SIZE == 0) {
+                msgl__page_table_row(&w->table, w->rows_of_table[i])[p / PAGE_SIZE] =
+                    (int32_t)((int64_t)page++ * 7919 % w->pool.num_pages);
+            }
+            const int32_t slot = msgl__page_table_slot(&w->table, w->rows_of_table[i], p);
             for (int d = 0; d < row; d++) {
                 const size_t at = (size_t)slot * (size_t)row + (size_t)d;
                 msgl__store_f32(layer, c->dtype, at, uniform(w) / scale);
@@ -126,7 +129,7 @@ static void fill_pool(expand_world *w)
         }
     }
     upload(w, &w->memory);
-    upload(w, &w->slots);
+    upload(w, &w->table_memory);
 }
 
 static void open_pool(expand_world *w)
@@ -143,14 +146,17 @@ static void open_pool(expand_world *w)
                                       .v_dim = c->rank,
                                       .dtype = c->dtype},
                              .num_pages = w->total + 7920, // has no factor with 7919
-                             .page_size = 1};
+                             .page_size = PAGE_SIZE};
     while (w->pool.num_pages % 7919 == 0) w->pool.num_pages++;
     w->pool.bytes = msgl__kv_pool_bytes(&w->pool);
     w->memory = take(w, w->pool.bytes, 1);
     w->pool.base = w->memory.device;
-    w->table = (msgl_page_table){.max_running = EXPAND_MAX_REQS, .stride = longest + 9};
-    w->slots = take(w, (size_t)(EXPAND_MAX_REQS + 1) * (size_t)w->table.stride, sizeof(int32_t));
-    w->table.slots = w->slots.host;
+    w->table = (msgl_page_table){.max_running = EXPAND_MAX_REQS,
+                                 .stride = longest / PAGE_SIZE + 9,
+                                 .paging = msgl__paging_of(PAGE_SIZE)};
+    w->table_memory =
+        take(w, (size_t)(EXPAND_MAX_REQS + 1) * (size_t)w->table.stride, sizeof(int32_t));
+    w->table.pages = w->table_memory.host;
 }
 
 static void open_world(expand_world *w, const expand_case *c)
@@ -192,8 +198,9 @@ static void open_world(expand_world *w, const expand_case *c)
 
 static void close_world(expand_world *w)
 {
-    both *const all[] = {&w->memory, &w->slots, &w->q,           &w->latent, &w->rotary_keys,
-                         &w->kv,     &w->out,   &w->partial_out, &w->lse,    &w->partial_lse};
+    both *const all[] = {&w->memory,      &w->table_memory, &w->q,   &w->latent,
+                         &w->rotary_keys, &w->kv,           &w->out, &w->partial_out,
+                         &w->lse,         &w->partial_lse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) give(w, all[i]);
     free(w->tokens);
     free(w->expanded);
@@ -215,7 +222,7 @@ static void configure(expand_world *w)
         .num_q_heads = c->heads,
         .num_kv_heads = 1,
         .head_dim = c->rank + c->rotary,
-        .page_size = 1,
+        .page_size = PAGE_SIZE,
         .max_running = EXPAND_MAX_REQS,
         .max_step_tokens = c->max_step_tokens,
         .max_in_flight = STEP_SLOTS,
@@ -226,8 +233,8 @@ static void configure(expand_world *w)
         .pool = &w->pool,
         .page_table = &w->table,
         .dev = c->dev,
-        .device_table = w->slots.device,
-        .device_table_stride = (size_t)w->table.stride,
+        .device_table = w->table_memory.device,
+        .device_table_stride = (size_t)w->table.stride * PAGE_SIZE,
     };
     w->seqs = (msgl_seqs){.phase = MSGL_PREFILL,
                           .size = c->size,

@@ -252,25 +252,26 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
                              .base = nothing};
     msgl_err err = {0};
     assert_int_equal(
-        msgl__page_table_create(FAKE_RUNNING, FAKE_SEQ_LEN, pages * n->page_size, &w->table, &err),
+        msgl__page_table_create(FAKE_RUNNING, FAKE_SEQ_LEN, n->page_size, pages, &w->table, &err),
         0);
     w->exec = (msgl_exec){.device = &FAKE_GPU.base, .act = n->act};
-    w->cfg = (msgl_attn_config){.num_q_heads = n->num_q_heads,
-                                .num_kv_heads = n->num_kv_heads,
-                                .head_dim = n->head_dim,
-                                .page_size = n->page_size,
-                                .max_running = FAKE_RUNNING,
-                                .max_seq_len = FAKE_SEQ_LEN,
-                                .max_step_tokens = FAKE_STEP_TOKENS,
-                                .max_in_flight = FAKE_STEP_SLOTS,
-                                .deterministic = n->deterministic,
-                                .variants = n->variants,
-                                .pool = &w->pool,
-                                .page_table = &w->table,
-                                .num_threads = 1,
-                                .dev = &FAKE_GPU.base,
-                                .device_table = w->table.slots,
-                                .device_table_stride = (size_t)w->table.stride};
+    w->cfg =
+        (msgl_attn_config){.num_q_heads = n->num_q_heads,
+                           .num_kv_heads = n->num_kv_heads,
+                           .head_dim = n->head_dim,
+                           .page_size = n->page_size,
+                           .max_running = FAKE_RUNNING,
+                           .max_seq_len = FAKE_SEQ_LEN,
+                           .max_step_tokens = FAKE_STEP_TOKENS,
+                           .max_in_flight = FAKE_STEP_SLOTS,
+                           .deterministic = n->deterministic,
+                           .variants = n->variants,
+                           .pool = &w->pool,
+                           .page_table = &w->table,
+                           .num_threads = 1,
+                           .dev = &FAKE_GPU.base,
+                           .device_table = w->table.pages,
+                           .device_table_stride = (size_t)w->table.stride * (size_t)n->page_size};
 }
 
 void fake_world_close(fake_world *w)

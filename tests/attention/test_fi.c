@@ -160,7 +160,7 @@ static void test_prepared(void **state)
     assert_true(world_error(&w, &r, 1) < world_tolerance("fi", spec.dtype));
     assert_int_equal(md->last_page_len[0], 1);
     for (int p = 0; p < 3000; p++) {
-        assert_int_equal(md->indices[p], msgl__page_table_row(&w.table, 0)[p]);
+        assert_int_equal(md->indices[p], msgl__page_table_slot(&w.table, 0, p));
     }
     world_close(&w);
 }

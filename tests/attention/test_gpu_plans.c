@@ -267,7 +267,7 @@ static void test_fi_mixed(void **state)
         open_run(&r, "fi", &MODELS[2], &GPUS[i]);
         for (int32_t k = 0; k < FAKE_RUNNING; k++) {
             int32_t *row = msgl__page_table_row(&r.w.table, k);
-            for (int32_t p = 0; p < FAKE_SEQ_LEN; p++) row[p] = k * FAKE_SEQ_LEN + p;
+            for (int32_t p = 0; p < r.w.table.stride; p++) row[p] = k * r.w.table.stride + p;
             r.reqs[k] = (msgl_batch_req){.table_idx = k,
                                          .device_len = FAKE_SEQ_LEN,
                                          .cached_len = FAKE_SEQ_LEN - (k < ANSWERS ? 1 : 700 + k)};
@@ -645,7 +645,7 @@ static void test_flashinfer(void **state)
         for (int32_t with = 0; with < 3; with++) { // none has a prefix, one, all
             for (int32_t k = 0; k < 2; k++) {
                 int32_t *row = msgl__page_table_row(&r.w.table, k);
-                for (int32_t p = 0; p < FAKE_SEQ_LEN; p++) row[p] = k * FAKE_SEQ_LEN + p;
+                for (int32_t p = 0; p < r.w.table.stride; p++) row[p] = k * r.w.table.stride + p;
                 r.reqs[k] = (msgl_batch_req){.table_idx = k,
                                              .device_len = 700 + 10 * k,
                                              .cached_len = k < with ? 50 + 100 * k : 0};

@@ -118,8 +118,9 @@ int msgl__cuda_native_gather(const msgl_native_gather *g, void *stream)
         check_range(to, (size_t)g->rows * width * size);
         memset(to, 0, (size_t)g->rows * width * size);
         for (int32_t row = g->first; row < g->end; row++) {
-            const size_t slot = (size_t)g->slots[row];
-            assert_true(g->slots[row] >= 0);
+            const int32_t place = g->place + row, page = g->table[place / g->paging.size];
+            const size_t slot = (size_t)(page * g->paging.size + place % g->paging.size);
+            assert_true(page >= 0);
             check_inside((const char *)from + slot * width * msgl__dtype_size(pool),
                          width * msgl__dtype_size(pool));
             for (size_t i = 0; i < width; i++) {

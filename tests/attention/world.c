@@ -138,7 +138,7 @@ static void open_gpu(world *w)
     w->cfg.pool = &g->pool;
     w->cfg.dev = s->dev;
     w->cfg.device_table = g->table;
-    w->cfg.device_table_stride = (size_t)w->table.stride;
+    w->cfg.device_table_stride = (size_t)w->table.stride * (size_t)s->page_size;
 }
 
 static void close_gpu(world *w)
@@ -349,13 +349,13 @@ void world_open(world *w, const world_spec *spec)
         }
     }
     w->table.max_running = spec->max_running;
-    w->table.stride = (spec->max_seq_len + 31) & ~31;
+    w->table.stride = pages_each;
+    w->table.paging = msgl__paging_of(spec->page_size);
     const size_t entries = ((size_t)spec->max_running + 1) * (size_t)w->table.stride;
-    w->table.slots = malloc(entries * sizeof(int32_t));
-    for (size_t i = 0; i < entries; i++) w->table.slots[i] = -1;
+    w->table.pages = malloc(entries * sizeof(int32_t));
+    for (size_t i = 0; i < entries; i++) w->table.pages[i] = -1;
     for (int i = 0; i < w->table.stride; i++) {
-        msgl__page_table_row(&w->table, spec->max_running)[i] =
-            w->pool.num_pages * spec->page_size + i % spec->page_size;
+        msgl__page_table_row(&w->table, spec->max_running)[i] = w->pool.num_pages;
     }
     w->num_free = w->pool.num_pages;
     w->free_pages = malloc((size_t)w->num_free * sizeof(int));
@@ -439,7 +439,7 @@ void world_close(world *w)
     free(w->sparse.channels);
     free(w->lengths);
     free(w->free_pages);
-    free(w->table.slots);
+    free(w->table.pages);
     free(w->pool.base);
 }
 
@@ -509,15 +509,11 @@ void world_request(world *w, int row, int len)
                           : msgl__attn_v_scale(&w->pool, &w->layer));
     }
     if (w->spec.heavy_channels > 0) make_labels(w, r);
-    int32_t *slots = msgl__page_table_row(&w->table, row);
-    for (int p = 0; p < len; p++) {
-        if (p % w->spec.page_size == 0) {
-            const int pick = world_int(w, 0, w->num_free - 1);
-            slots[p] = w->free_pages[pick] * w->spec.page_size;
-            w->free_pages[pick] = w->free_pages[--w->num_free];
-        } else {
-            slots[p] = slots[p - 1] + 1;
-        }
+    int32_t *pages = msgl__page_table_row(&w->table, row);
+    for (int i = 0; i < msgl__ceil_div(len, w->spec.page_size); i++) {
+        const int pick = world_int(w, 0, w->num_free - 1);
+        pages[i] = w->free_pages[pick];
+        w->free_pages[pick] = w->free_pages[--w->num_free];
     }
 }
 
@@ -538,15 +534,15 @@ static void poke(world *w, int kv, int slot, const world_req *r, int p)
 void world_release(world *w, int row)
 {
     world_req *r = &w->reqs[row];
-    int32_t *slots = msgl__page_table_row(&w->table, row);
+    int32_t *pages = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < r->len; p++) {
         for (int kv = 0; kv < 3; kv++) {
-            if (has_array(w, kv)) poke(w, kv, slots[p], NULL, p);
+            if (has_array(w, kv)) poke(w, kv, msgl__page_table_slot(&w->table, row, p), NULL, p);
         }
-        if (p % w->spec.page_size == 0) {
-            w->free_pages[w->num_free++] = slots[p] / w->spec.page_size;
-        }
-        slots[p] = -1;
+    }
+    for (int i = 0; i < msgl__ceil_div(r->len, w->spec.page_size); i++) {
+        w->free_pages[w->num_free++] = pages[i];
+        pages[i] = -1;
     }
     free_request(r);
 }
@@ -616,7 +612,6 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
     int t = 0;
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];
-        const int32_t *slots = msgl__page_table_row(&w->table, reqs[i].req);
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
         // Only what this and earlier steps stored is there, and of that nothing behind the window
@@ -630,9 +625,10 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         const int from = least > 0 ? least / grain * grain : 0;
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
-            for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], kept, p);
+            const int slot = msgl__page_table_slot(&w->table, reqs[i].req, p);
+            for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slot, kept, p);
             // Labels of new tokens are the backend's to write.
-            if (has_array(w, 2)) poke(w, 2, slots[p], p < reqs[i].cached ? r : NULL, p);
+            if (has_array(w, 2)) poke(w, 2, slot, p < reqs[i].cached ? r : NULL, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
@@ -677,7 +673,7 @@ void world_upload(world *w)
     for (size_t i = 0; i < n; i++) msgl__store_f32(g->staging, act, i, w->qkv[i]);
     memset(poison, 0xff, rows_of(w) * w->out_ld * size); // NaN in every dtype
     d->ops->copy_in(d, g->pool.base, w->pool.base, w->pool.bytes);
-    d->ops->copy_in(d, g->table, w->table.slots, g->table_bytes);
+    d->ops->copy_in(d, g->table, w->table.pages, g->table_bytes);
     d->ops->copy_in(d, g->q, g->staging, n * size);
     if (g->sinks != NULL) d->ops->copy_in(d, g->sinks, w->sinks, sinks_bytes(w));
     d->ops->copy_in(d, g->out, poison, rows_of(w) * w->out_ld * size);

@@ -2,8 +2,8 @@
 //
 // A random paged batch on the GPU and what exact attention (f64, on the host) makes of it. dtype is
 // that of the pool; with E4M3 queries and outputs are bf16. Slots
-// that no request owns hold NaN, and so do the outputs before each launch; table entries beyond a
-// request's length point to such slots.
+// that no request owns hold NaN, and so do the outputs before each launch; table entries behind a
+// request's pages are pages of such slots.
 #ifndef MSGL_TESTS_CUDA_ATTN_WORLD_CUH
 #define MSGL_TESTS_CUDA_ATTN_WORLD_CUH
 
@@ -67,7 +67,8 @@ static inline float attn_get(msgl_dtype t, const void *p, size_t i)
 
 typedef struct attn_world {
     msgl_cuda_attn_call call; // device pointers
-    int32_t *q_lens, *k_lens, *cu_q, *rows, *table;
+    int32_t *q_lens, *k_lens, *cu_q, *rows;
+    int32_t *slots;      // of token p of row r: slots[r * table_stride + p]
     void *q, *k, *v;     // host copies
     float *qf, *kf, *vf; // the same as f32, for the oracle: attn_decode
     void *q_dev, *k_dev, *v_dev, *out_dev;
@@ -102,10 +103,10 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     w->max_len = max_len;
     const int spare = pages / 8 + 2;
     const int total_pages = pages + spare;
-    const size_t slots = (size_t)total_pages * page, es = msgl__dtype_size(dtype);
+    const size_t all = (size_t)total_pages * page, es = msgl__dtype_size(dtype);
     const msgl_dtype act = attn_act(dtype);
     const size_t act_size = msgl__dtype_size(act);
-    const size_t slot = (size_t)kv_heads * dim, stride = ((size_t)max_len + 31) / 32 * 32 + page;
+    const size_t slot = (size_t)kv_heads * dim, stride = ((size_t)max_len / page + 3) * page;
     int32_t *perm = (int32_t *)malloc((size_t)total_pages * 4);
     for (int i = 0; i < total_pages; i++) perm[i] = i;
     for (int i = total_pages - 1; i > 0; i--) {
@@ -113,16 +114,16 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
         perm[i] = perm[j];
         perm[j] = t;
     }
-    w->kv_bytes = slots * slot * es;
+    w->kv_bytes = all * slot * es;
     w->k = malloc(w->kv_bytes);
     w->v = malloc(w->kv_bytes);
-    for (size_t i = 0; i < slots * slot; i++) {
+    for (size_t i = 0; i < all * slot; i++) {
         attn_put(dtype, w->k, i, NAN);
         attn_put(dtype, w->v, i, NAN);
     }
-    w->table = (int32_t *)malloc((n + 2) * stride * 4);
-    const int32_t poison = perm[total_pages - 1] * page;
-    for (size_t i = 0; i < (n + 2) * stride; i++) w->table[i] = poison;
+    const size_t entries = (n + 2) * stride / page;
+    int32_t *table = (int32_t *)malloc(entries * 4);
+    for (size_t i = 0; i < entries; i++) table[i] = perm[total_pages - 1];
     for (int i = 0; i < batch; i++) w->rows[i] = i + 1;
     for (int i = batch - 1; i > 0; i--) {
         const int j = attn_range(rng, 0, i), t = w->rows[i];
@@ -131,9 +132,11 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     }
     int next = 0;
     for (int i = 0; i < batch; i++) {
+        for (int p = 0; p < k_lens[i]; p += page) {
+            table[(w->rows[i] * stride + p) / page] = perm[next + p / page];
+        }
         for (int p = 0; p < k_lens[i]; p++) {
             const int32_t s = perm[next + p / page] * page + p % page;
-            w->table[(size_t)w->rows[i] * stride + p] = s;
             for (size_t e = 0; e < slot; e++) {
                 attn_put(dtype, w->k, (size_t)s * slot + e, 2.f * attn_uniform(rng));
                 attn_put(dtype, w->v, (size_t)s * slot + e, attn_uniform(rng));
@@ -142,6 +145,10 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
         next += (k_lens[i] + page - 1) / page;
     }
     free(perm);
+    w->slots = (int32_t *)malloc((n + 2) * stride * 4);
+    for (size_t i = 0; i < (n + 2) * stride; i++) {
+        w->slots[i] = table[i / page] * page + (int32_t)(i % page);
+    }
     const size_t ld_q = (size_t)q_heads * dim + 2 * slot, ld_out = (size_t)q_heads * dim;
     w->q_bytes = (size_t)total_q * ld_q * act_size;
     w->out_bytes = (size_t)total_q * ld_out * act_size;
@@ -157,7 +164,8 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     w->cu_dev = (int32_t *)device_copy(w->cu_q, (n + 1) * 4);
     w->lens_dev = (int32_t *)device_copy(w->k_lens, n * 4);
     w->rows_dev = (int32_t *)device_copy(w->rows, n * 4);
-    w->table_dev = (int32_t *)device_copy(w->table, (n + 2) * stride * 4);
+    w->table_dev = (int32_t *)device_copy(table, entries * 4);
+    free(table);
     msgl_cuda_attn_call *c = &w->call;
     c->dtype = act;
     c->e4m3 = dtype == MSGL_E4M3;
@@ -171,7 +179,7 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     c->k = w->k_dev;
     c->v = w->v_dev;
     c->v_dim = dim;
-    c->num_slots = (int64_t)slots;
+    c->num_slots = (int64_t)all;
     c->scale = 1.f / sqrtf((float)dim);
     c->out_scale = 1;
     c->window = -1;
@@ -180,6 +188,7 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     c->seqlens_k = w->lens_dev;
     c->table = w->table_dev;
     c->table_stride = stride;
+    c->paging = msgl__paging_of(page);
     c->table_rows = w->rows_dev;
     c->page_size = page;
     c->total_q = total_q;
@@ -205,7 +214,7 @@ static inline void attn_sinks(attn_world *w, attn_rng *rng)
 static inline void attn_world_free(attn_world *w)
 {
     free(w->sinks), cudaFree(w->sinks_dev);
-    free(w->q_lens), free(w->k_lens), free(w->cu_q), free(w->rows), free(w->table);
+    free(w->q_lens), free(w->k_lens), free(w->cu_q), free(w->rows), free(w->slots);
     free(w->q), free(w->k), free(w->v), free(w->qf), free(w->kf), free(w->vf);
     cudaFree(w->q_dev), cudaFree(w->k_dev), cudaFree(w->v_dev), cudaFree(w->out_dev);
     cudaFree(w->lse_dev), cudaFree(w->cu_dev), cudaFree(w->lens_dev), cudaFree(w->rows_dev);
@@ -236,12 +245,12 @@ static inline double attn_exact(const attn_world *w, int req, int t, int k_len, 
     const size_t q = ((size_t)w->cu_q[req] + t) * c->ld_q + (size_t)h * dim;
     const int pos = k_len - w->q_lens[req] + t;
     const int lo = c->window >= 0 && pos > c->window ? pos - c->window : 0;
-    const int32_t *table = w->table + (size_t)w->rows[req] * c->table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[req] * c->table_stride;
     double *s = (double *)malloc((size_t)(pos + 1) * sizeof *s), m = -INFINITY, l = 0;
     double qd[256];
     for (int d = 0; d < dim; d++) qd[d] = w->qf[q + (size_t)d];
     for (int p = lo; p <= pos; p++) {
-        const size_t at = (size_t)table[p] * slot + (size_t)kvh * dim;
+        const size_t at = (size_t)slots[p] * slot + (size_t)kvh * dim;
         double x = 0;
         for (int d = 0; d < dim; d++) x += qd[d] * w->kf[at + (size_t)d];
         x *= c->scale;
@@ -251,7 +260,7 @@ static inline double attn_exact(const attn_world *w, int req, int t, int k_len, 
     }
     for (int d = 0; d < dim; d++) o[d] = 0;
     for (int p = lo; p <= pos; p++) {
-        const size_t at = (size_t)table[p] * slot + (size_t)kvh * dim;
+        const size_t at = (size_t)slots[p] * slot + (size_t)kvh * dim;
         const double e = exp(s[p] - m);
         l += e;
         for (int d = 0; d < dim; d++) o[d] += e * w->vf[at + (size_t)d];

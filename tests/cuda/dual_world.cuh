@@ -79,12 +79,12 @@ static inline void dual_exact(const dual_world *d, int req, int t, int h, const 
     const int dim = c->head_dim, kv_head = h / (c->num_q_heads / c->num_kv_heads);
     const int pos = w->k_lens[req] - w->q_lens[req] + t;
     const float *q = w->qf + ((size_t)w->cu_q[req] + (size_t)t) * c->ld_q + (size_t)(h * dim);
-    const int32_t *table = w->table + (size_t)w->rows[req] * c->table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[req] * c->table_stride;
     double *s = (double *)malloc((size_t)(pos + 1) * sizeof *s), m = -INFINITY, sum = 0;
     for (int i = 0; i < dim; i++) o[i] = 0;
     for (int p = 0; p <= pos; p++) {
         const int apart = pos / d->len - p / d->len, query = apart < 2 ? apart : 2;
-        const float *k = w->kf + (size_t)((table[p] * c->num_kv_heads + kv_head) * dim);
+        const float *k = w->kf + (size_t)((slots[p] * c->num_kv_heads + kv_head) * dim);
         s[p] = 0;
         for (int i = 0; i < dim; i++) {
             s[p] += (double)q[query * c->num_q_heads * dim + i] * (double)k[i];
@@ -93,7 +93,7 @@ static inline void dual_exact(const dual_world *d, int req, int t, int h, const 
         m = fmax(m, s[p]);
     }
     for (int p = 0; p <= pos; p++) {
-        const float *v = w->vf + (size_t)((table[p] * c->num_kv_heads + kv_head) * dim);
+        const float *v = w->vf + (size_t)((slots[p] * c->num_kv_heads + kv_head) * dim);
         s[p] = exp(s[p] - m);
         sum += s[p];
         for (int i = 0; i < dim; i++) o[i] += s[p] * (double)v[i];

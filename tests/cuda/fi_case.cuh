@@ -135,9 +135,8 @@ static inline void fi_case_pages(const fi_case *f, cudaStream_t stream)
     msgl_fi_pages_call p;
     memset(&p, 0, sizeof p);
     p.batch = c->batch;
-    p.page_size = f->shape.page_size;
     p.table = c->table;
-    p.table_stride = c->table_stride;
+    p.table_stride = c->table_stride / (size_t)c->page_size;
     p.table_rows = c->table_rows;
     p.page_indptr = f->page_indptr_dev;
     p.max_pages = f->max_pages;

@@ -23,7 +23,7 @@ typedef struct mla_shape {
 typedef struct mla_world {
     msgl_mla_call call;
     int batch;
-    int32_t *rows, *table; // host
+    int32_t *rows, *table; // host; table: pages
     int32_t *cu_q;         // host, [batch + 1], ragged or not
     uint64_t *tree;        // host, of tokens that form trees; or NULL
     float *q, *kv;         // host, as the device's bf16 or E4M3
@@ -94,11 +94,11 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
         perm[i] = perm[j];
         perm[j] = x;
     }
-    const size_t stride = (size_t)longest + 2 * (size_t)t->page + 5, n = (size_t)batch + 2;
+    const size_t stride = ((size_t)longest / t->page + 3) * (size_t)t->page, n = (size_t)batch + 2;
     const size_t slots = (size_t)all * (size_t)t->page;
-    w->table = (int32_t *)malloc(n * stride * 4);
-    for (size_t i = 0; i < n * stride; i++)
-        w->table[i] = i % stride % (size_t)t->page ? 0x7fffff00 : perm[all - 1] * t->page;
+    const size_t entries = n * stride / (size_t)t->page;
+    w->table = (int32_t *)malloc(entries * 4);
+    for (size_t i = 0; i < entries; i++) w->table[i] = perm[all - 1];
     w->rows = (int32_t *)malloc((size_t)batch * 4);
     for (int i = 0; i < batch; i++) w->rows[i] = (i * 7 + 3) % batch + 1;
     if (batch % 7 == 0)
@@ -108,9 +108,9 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
     int next = 0;
     for (int i = 0; i < batch; i++) {
         for (int k = 0; k < room[i]; k++) {
-            const int32_t first = perm[next + k / t->page] * t->page;
-            if (k % t->page == 0) w->table[(size_t)w->rows[i] * stride + k] = first;
-            float *row = w->kv + (size_t)(first + k % t->page) * MSGL_MLA_ROW;
+            const int32_t page = perm[next + k / t->page];
+            w->table[(w->rows[i] * stride + k) / t->page] = page;
+            float *row = w->kv + (size_t)(page * t->page + k % t->page) * MSGL_MLA_ROW;
             for (int e = 0; e < MSGL_MLA_ROW; e++) row[e] = mla_value(rng, t->e4m3);
         }
         next += (room[i] + t->page - 1) / t->page;
@@ -146,8 +146,9 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
     c->batch = batch;
     c->q_len = t->q_len;
     c->seqlens_k = (int32_t *)device_copy(room, (size_t)batch * 4);
-    c->table = (int32_t *)device_copy(w->table, n * stride * 4);
+    c->table = (int32_t *)device_copy(w->table, entries * 4);
     c->table_stride = stride;
+    c->paging = msgl__paging_of(t->page);
     c->table_rows = (int32_t *)device_copy(w->rows, (size_t)batch * 4);
     c->page_size = t->page;
     c->total_q = (int32_t)tokens;
@@ -194,14 +195,15 @@ static inline double mla_exact(const mla_world *w, int i, int t, int head, int k
 {
     const msgl_mla_call *c = &w->call;
     const float *q = w->q + ((size_t)w->cu_q[i] + t) * c->ld_q + (size_t)head * MSGL_MLA_ROW;
-    const int32_t *table = w->table + (size_t)w->rows[i] * c->table_stride;
+    const int32_t place = w->rows[i] * (int32_t)c->table_stride;
     memset(o, 0, MSGL_MLA_LATENT * sizeof *o);
     if (keys <= 0) return -INFINITY;
     double *s = (double *)malloc((size_t)keys * sizeof *s), max = -INFINITY, sum = 0;
     const uint64_t path = w->tree != NULL ? w->tree[w->cu_q[i] + t] : 0;
     for (int k = 0; k < keys; k++) {
-        const int in_page = k % c->page_size, token = k - (keys - 1 - t);
-        const float *row = w->kv + (size_t)(table[k - in_page] + in_page) * MSGL_MLA_ROW;
+        const int token = k - (keys - 1 - t);
+        const float *row =
+            w->kv + (size_t)msgl__paging_slot(c->paging, w->table, place + k) * MSGL_MLA_ROW;
         s[k] = -INFINITY;
         if (w->tree != NULL && token >= 0 && (path >> token & 1) == 0) continue;
         double x[4] = {0, 0, 0, 0};
@@ -211,8 +213,8 @@ static inline double mla_exact(const mla_world *w, int i, int t, int head, int k
         if (s[k] > max) max = s[k];
     }
     for (int k = 0; k < keys; k++) {
-        const int in_page = k % c->page_size;
-        const float *row = w->kv + (size_t)(table[k - in_page] + in_page) * MSGL_MLA_ROW;
+        const float *row =
+            w->kv + (size_t)msgl__paging_slot(c->paging, w->table, place + k) * MSGL_MLA_ROW;
         const double p = exp(s[k] - max);
         sum += p;
         for (int e = 0; e < MSGL_MLA_LATENT; e++) o[e] += p * row[e];

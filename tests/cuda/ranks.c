@@ -472,9 +472,14 @@ static void check_rows(rank *r, msgl_dtype t, int tokens, int hidden)
                      .first = OWN_ROWS * r->comm->rank};
     r->x.act = t;
     w.data = device_matrix(r, t, OWN_ROWS, (size_t)hidden, weight_at);
-    msgl_embed_call c = {.tokens = tokens, .w = &w, .half = 1, .scale = 1, .inv_freq = ones};
-    c.index = device_copy(r, index, (size_t)tokens * sizeof *index);
-    c.positions = c.index;
+    msgl_embed_call c = {
+        .tokens = {.count = tokens, .num_answers = tokens, .paging = msgl__paging_of(1)},
+        .w = &w,
+        .half = 1,
+        .scale = 1,
+        .inv_freq = ones};
+    c.tokens.index = device_copy(r, index, (size_t)tokens * sizeof *index);
+    c.positions = c.tokens.index;
     c.cos_sin = ops->alloc(r->d, (size_t)tokens * 2 * sizeof(float));
     for (int call = 0; call < CALLS; call++) {
         for (int i = 0; i < tokens; i++) ids[i] = token_of(call, i);
@@ -482,7 +487,7 @@ static void check_rows(rank *r, msgl_dtype t, int tokens, int hidden)
         out[call] = ops->alloc(r->d, bytes);
     }
     for (int call = 0; call < CALLS; call++) {
-        c.pool = pool[call], c.out = out[call];
+        c.tokens.pool = pool[call], c.out = out[call];
         c.sum = r->comm->ops->meeting(r->comm, (size_t)tokens * (size_t)(hidden + 1));
         assert_non_null(c.sum);
         assert_true(r->kernels.gemm.embed(&r->x, &c));
@@ -503,7 +508,7 @@ static void check_rows(rank *r, msgl_dtype t, int tokens, int hidden)
     }
     r->x.act = MSGL_F32;
     ops->host_free(r->d, host, bytes);
-    void *const memory[] = {w.data, ones, (void *)c.index, c.cos_sin};
+    void *const memory[] = {w.data, ones, (void *)c.tokens.index, c.cos_sin};
     for (size_t i = 0; i < MSGL_COUNT(memory); i++) ops->free(r->d, memory[i], 0);
 }
 

@@ -46,10 +46,12 @@ static void test_gather(uint64_t *seed, int rounds)
     for (int round = 0; round < rounds; round++) {
         const bool e4m3 = round % 4 == 3, latent = round % 5 == 4 && !e4m3;
         const msgl_dtype dtype = e4m3 ? MSGL_BF16 : DTYPES[round % 3];
-        const int num_slots = 300, rows = range(seed, 1, 2) * MSGL_NATIVE_KEYS;
+        static const int pages[] = {1, 7, 16};
+        const int page = pages[round % 3], num_slots = 20 * page;
+        const int rows = range(seed, 1, 2) * MSGL_NATIVE_KEYS;
         const size_t width = (size_t)range(seed, 1, 80) * 8;
-        int32_t slots[2 * MSGL_NATIVE_KEYS];
-        for (int i = 0; i < rows; i++) slots[i] = range(seed, 0, num_slots - 1);
+        int32_t slots[2 * MSGL_NATIVE_KEYS], table[4 * MSGL_NATIVE_KEYS];
+        const int place = range(seed, 0, 2 * MSGL_NATIVE_KEYS - 1); // of the first row
         const msgl_dtype kept = e4m3 ? MSGL_E4M3 : dtype;
         array k = array_new(kept, num_slots * width, 3, seed);
         array v = array_new(kept, num_slots * width, 3, seed);
@@ -67,11 +69,17 @@ static void test_gather(uint64_t *seed, int rounds)
         g.to_k = to_k.dev;
         g.to_v = to_v.dev;
         // Entries that are not the request's are never read.
-        for (int i = 0; i < rows; i++) {
-            if (i < g.first || i >= g.end) slots[i] = -1000000000;
+        for (int i = 0; i <= (place + rows - 1) / page; i++) {
+            const bool own = i >= (place + g.first) / page && i <= (place + g.end - 1) / page;
+            table[i] = own ? range(seed, 0, 19) : -1000000;
         }
-        int32_t *dev = ints_upload(slots, (size_t)rows);
-        g.slots = dev;
+        for (int i = 0; i < rows; i++) {
+            slots[i] = table[(place + i) / page] * page + (place + i) % page;
+        }
+        int32_t *dev = ints_upload(table, (size_t)(place + rows - 1) / page + 1);
+        g.table = dev;
+        g.paging = msgl__paging_of(page);
+        g.place = place;
         CUDA_OK(msgl__cuda_native_gather(&g, 0));
         CUDA_OK(cudaDeviceSynchronize());
         check_gather(&f, &g, &k, &to_k, slots, width);

@@ -170,17 +170,17 @@ static void test_inputs(void **state)
 
 // A step's beginning, alone and as a graph's first kernel, which then moves the inputs. One block
 // of memory has all of them, as the engine's has.
-enum { TOKENS = 5, HIDDEN = 520, HALF = 20, ROWS = 64, PLACES = 96 };
+enum { TOKENS = 5, HIDDEN = 520, HALF = 20, ROWS = 64, PLACES = 96, PAGE = 4 };
 
 typedef struct inputs {
-    int32_t index[16], slots[2][16], positions[16];
+    int32_t index[16], pages[2][16], positions[16];
     float inv_freq[32];
 } inputs;
 
 typedef struct outputs {
     uint16_t rows[TOKENS][HIDDEN];
     float cos_sin[TOKENS][2 * HALF];
-    int32_t tables[2][PLACES];
+    int32_t tables[2][PLACES / PAGE], slots[2][TOKENS];
 } outputs;
 
 typedef struct opening {
@@ -196,12 +196,16 @@ typedef struct opening {
 static void embed(const opening *o, int32_t tokens)
 {
     const msgl_embed_call c = {
-        .tokens = tokens,
-        .pool = o->pool,
-        .index = o->in->index,
-        .num_tables = 2,
-        .tables = {o->out->tables[0], o->out->tables[1]},
-        .slots = {o->in->slots[0], o->in->slots[1]},
+        .tokens = {.count = tokens,
+                   .pool = o->pool,
+                   .index = o->in->index,
+                   .num_answers = tokens,
+                   .row_places = PLACES / 2,
+                   .paging = msgl__paging_of(PAGE),
+                   .num_tables = 2,
+                   .pages = {o->in->pages[0], o->in->pages[1]},
+                   .tables = {o->out->tables[0], o->out->tables[1]},
+                   .slots = {o->out->slots[0], o->out->slots[1]}},
         .w = &o->w,
         .out = o->out->rows,
         .positions = o->in->positions,
@@ -244,8 +248,8 @@ static void fill_inputs(inputs *in, int32_t step)
 {
     for (int32_t t = 0; t < 16; t++) {
         in->index[t] = (t * 13 + step) % PLACES;
-        in->slots[0][t] = 1000 * step + t;
-        in->slots[1][t] = 100000 - 1000 * step - t;
+        in->pages[0][t] = 1000 * step + t;
+        in->pages[1][t] = 100000 - 1000 * step - t;
         in->positions[t] = 300 * step + 7 * t;
     }
     for (int32_t i = 0; i < 32; i++) in->inv_freq[i] = powf(10000.0f, -(float)(i + step % 3) / 20);
@@ -264,7 +268,9 @@ static void check_outputs(const inputs *in, const outputs *out, int32_t tokens)
             assert_true(fabs(out->cos_sin[t][HALF + i] - 1.25 * sin(angle)) < 1e-6);
         }
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(out->tables[i][in->index[t]], in->slots[i][t]);
+            const int32_t page = in->pages[i][t];
+            assert_int_equal(out->tables[i][in->index[t] / PAGE], page);
+            assert_int_equal(out->slots[i][t], page * PAGE + in->index[t] % PAGE);
         }
     }
 }
@@ -326,14 +332,26 @@ static void test_tokens(void **state)
     put(f, f->index, 7, 0); // a permutation: 7 and 1,000 have no common factor
     put(f, f->values, 1, 500);
     put(f, f->pool, 3, 2);
-    int32_t *table = ops->alloc(f->d, N * sizeof(int32_t));
+    int32_t *table = ops->alloc(f->d, 2 * N * sizeof(int32_t));
     assert_non_null(table);
-    ops->take_tokens(f->d, f->pool, f->index, N, f->out, table, f->values);
+    const msgl_step_tokens s = {.count = N,
+                                .pool = f->pool,
+                                .index = f->index,
+                                .num_answers = N,
+                                .row_places = N,
+                                .paging = msgl__paging_of(1),
+                                .num_tables = 1,
+                                .pages = {f->values},
+                                .tables = {table},
+                                .slots = {table + N}};
+    ops->take_tokens(f->d, &s, f->out);
     const int32_t *ids = get(f, f->out);
     for (int32_t i = 0; i < N; i++) assert_int_equal(ids[i], i * 21 % N + 2);
-    const int32_t *slots = get(f, table);
-    for (int32_t i = 0; i < N; i++) assert_int_equal(slots[i * 7 % N], i + 500);
-    ops->free(f->d, table, N * sizeof(int32_t));
+    const int32_t *pages = get(f, table);
+    for (int32_t i = 0; i < N; i++) assert_int_equal(pages[i * 7 % N], i + 500);
+    const int32_t *slots = get(f, table + N);
+    for (int32_t i = 0; i < N; i++) assert_int_equal(slots[i], i + 500);
+    ops->free(f->d, table, 2 * N * sizeof(int32_t));
     ops->gather_tokens(f->d, f->pool, f->index, N / 2, f->out, 2);
     const int32_t *out = get(f, f->out);
     for (int32_t i = 0; i < N / 2; i++) assert_int_equal(out[2 * i], i * 21 % N + 2);

@@ -89,6 +89,7 @@ static void step_make(step *s, attn_rng *rng, const shape *f, int batch, const i
     l->batch = batch, l->num_q_heads = heads, l->num_kv_heads = f->kv_heads;
     l->seqlens_k = w->call.seqlens_k, l->table = w->call.table;
     l->table_rows = w->call.table_rows, l->table_stride = w->call.table_stride;
+    l->paging = w->call.paging;
     l->max_seqlen_k = w->max_len, l->num_windows = 1, l->windows[0] = -1;
 }
 
@@ -120,7 +121,7 @@ static void write_labels(step *s, const int32_t *lens)
     c.dense.attn.max_seqlen_q = w->max_len;
     CUDA_OK(msgl__cuda_sparse_labels(&c, 0));
     for (int i = 0; i < w->call.batch; i++) {
-        const int32_t slot = w->table[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
+        const int32_t slot = w->slots[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
         CUDA_OK(cudaMemset((char *)s->call.labels + slot * bytes, 0xff, bytes));
     }
 }
@@ -135,7 +136,7 @@ static void check_labels(const step *s)
     memset(want, 0xff, n * 2);
     for (int i = 0; i < w->call.batch; i++) {
         for (int32_t p = 0; p < w->k_lens[i]; p++) {
-            const size_t slot = w->table[(size_t)w->rows[i] * w->call.table_stride + p];
+            const size_t slot = w->slots[(size_t)w->rows[i] * w->call.table_stride + p];
             for (size_t e = 0; e < width; e++) {
                 const size_t head = e / s->call.heavy_channels;
                 const uint16_t *k = (const uint16_t *)w->k +
@@ -191,10 +192,10 @@ static int chosen_of(const step *s, const shape *f, int req, int32_t len, int h,
 {
     const attn_world *w = &s->w;
     const int kvh = h / f->group;
-    const int32_t *table = w->table + (size_t)w->rows[req] * w->call.table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[req] * w->call.table_stride;
     const float *q = w->qf + (size_t)w->cu_q[req] * w->call.ld_q + (size_t)h * f->dim;
     for (int32_t p = 0; p < len; p++) {
-        const float *k = w->kf + ((size_t)table[p] * f->kv_heads + kvh) * f->dim;
+        const float *k = w->kf + ((size_t)slots[p] * f->kv_heads + kvh) * f->dim;
         float x = 0;
         for (int i = 0; i < f->channels; i++) {
             const int ch = s->channels[kvh * f->channels + i];
@@ -212,11 +213,11 @@ static double attend_error(const step *s, const shape *f, int req, int h, const 
                            int n, const void *out)
 {
     const attn_world *w = &s->w;
-    const int32_t *table = w->table + (size_t)w->rows[req] * w->call.table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[req] * w->call.table_stride;
     const float *q = w->qf + (size_t)w->cu_q[req] * w->call.ld_q + (size_t)h * f->dim;
     double o[256] = {}, l = 0, most = 0;
     for (int i = 0; i < n; i++) {
-        const size_t at = ((size_t)table[tokens[i].token] * f->kv_heads + h / f->group) * f->dim;
+        const size_t at = ((size_t)slots[tokens[i].token] * f->kv_heads + h / f->group) * f->dim;
         double x = 0;
         for (int d = 0; d < f->dim; d++) x += (double)q[d] * w->kf[at + d];
         x *= w->call.scale;
@@ -272,7 +273,7 @@ static void check_votes(const step *s, const shape *f, const int32_t *lens, int 
     scored *all = (scored *)malloc(((size_t)w->max_len + f->tokens) * sizeof *all);
     CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
     for (int i = 0; i < w->call.batch; i++) {
-        const int32_t *table = w->table + (size_t)w->rows[i] * w->call.table_stride;
+        const int32_t *slots = w->slots + (size_t)w->rows[i] * w->call.table_stride;
         for (int h = i % every; h < heads && lens[i] >= s->call.least; h += every) {
             const int n = chosen_of(s, f, i, lens[i], h, all);
             int wrong = 0;
@@ -280,7 +281,7 @@ static void check_votes(const step *s, const shape *f, const int32_t *lens, int 
                 const size_t at = (size_t)w->cu_q[i] * w->call.ld_out + (size_t)h * f->dim + d;
                 float sum = 0;
                 for (int k = 0; k < n; k++) {
-                    const size_t slot = table[all[k].token];
+                    const size_t slot = slots[all[k].token];
                     sum += w->vf[(slot * f->kv_heads + h / f->group) * f->dim + d];
                 }
                 wrong += !(fabsf(attn_get(f->dtype, out, at) * n - sum) < 1);

@@ -37,7 +37,7 @@ static void exact_sums(const sparse_world *s, int head, double *columns, double 
     const int dim = c->head_dim, half = s->piece.half, end = s->piece.end;
     const int kv_head = head / (c->num_q_heads / c->num_kv_heads);
     const int rotations[] = {0, s->d.len, s->d.len + 20};
-    const int32_t *table = w->table + (size_t)w->rows[0] * c->table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[0] * c->table_stride;
     double *p = (double *)malloc((size_t)end * sizeof *p), q[3][256];
     for (int i = 0; i < end; i++) columns[i] = distances[i] = 0;
     for (int pos = end - s->piece.last; pos < end; pos++) {
@@ -54,7 +54,7 @@ static void exact_sums(const sparse_world *s, int head, double *columns, double 
         }
         double sum = 0;
         for (int key = 0; key <= pos; key++) {
-            const float *k = w->kf + (size_t)((table[key] * c->num_kv_heads + kv_head) * dim);
+            const float *k = w->kf + (size_t)((slots[key] * c->num_kv_heads + kv_head) * dim);
             double x = 0;
             for (int i = 0; i < dim; i++) x += q[chunks_apart(s, key)][i] * (double)k[i];
             sum += p[key] = exp(x * (double)c->scale);

@@ -206,7 +206,7 @@ static void same_bits(attn_rng *rng, bool quick)
         attn_rng own = {42};
         const size_t slot = 2 * 128;
         for (int p = 0; p < first; p++) {
-            const size_t s = (size_t)w.table[(size_t)w.rows[0] * w.call.table_stride + p];
+            const size_t s = (size_t)w.slots[(size_t)w.rows[0] * w.call.table_stride + p];
             for (size_t e = 0; e < slot; e++) {
                 attn_put(MSGL_BF16, w.k, s * slot + e, attn_uniform(&own));
                 attn_put(MSGL_BF16, w.v, s * slot + e, attn_uniform(&own));

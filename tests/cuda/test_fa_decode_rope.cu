@@ -102,7 +102,7 @@ static void fixture_make(fixture *x, const rope_case *k, attn_rng *rng, int batc
     x->slots = (int32_t *)malloc(batch * sizeof *x->slots);
     for (int i = 0; i < batch; i++) {
         if (i >= batch - k->dummies) w->rows[i] = w->rows[batch - k->dummies];
-        x->slots[i] = w->table[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
+        x->slots[i] = w->slots[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
     }
     device_write(w->rows_dev, w->rows, batch * 4);
     make_rows(x, k, rng);

@@ -89,11 +89,12 @@ __global__ static void reference(msgl_cuda_attn_call c, int request, double *out
     const int klen = c.seqlens_k[request], pos = klen - rows + row;
     const int lo = c.window >= 0 && pos > c.window ? pos - c.window : 0;
     const int kv_head = head / (c.num_q_heads / c.num_kv_heads);
-    const int32_t *table = c.table + c.table_rows[request] * c.table_stride;
+    const int32_t place = c.table_rows[request] * (int32_t)c.table_stride;
     const T *q = (const T *)c.q + (size_t)(q0 + row) * c.ld_q + head * c.head_dim;
     double m = -INFINITY;
     for (int k = lo + tid; k <= pos; k += 128) {
-        const T *kr = (const T *)c.k + ((size_t)table[k] * c.num_kv_heads + kv_head) * c.head_dim;
+        const size_t slot = msgl__paging_slot(c.paging, c.table, place + k);
+        const T *kr = (const T *)c.k + (slot * c.num_kv_heads + kv_head) * c.head_dim;
         double dot = 0;
         for (int d = 0; d < c.head_dim; d++) dot += (double)(float)q[d] * (double)(float)kr[d];
         dot *= c.scale;
@@ -118,7 +119,8 @@ __global__ static void reference(msgl_cuda_attn_call c, int request, double *out
     for (int d = tid; d < c.head_dim; d += 128) {
         double o = 0;
         for (int k = lo; k <= pos; k++) {
-            const size_t at = ((size_t)table[k] * c.num_kv_heads + kv_head) * c.head_dim + d;
+            const size_t slot = msgl__paging_slot(c.paging, c.table, place + k);
+            const size_t at = (slot * c.num_kv_heads + kv_head) * c.head_dim + d;
             o += s[k - lo] * (double)(float)((const T *)c.v)[at];
         }
         out[((size_t)(q0 + row) * c.num_q_heads + head) * c.head_dim + d] = o / all * c.out_scale;
@@ -185,7 +187,8 @@ static void build(const test_case *t, device_case *d)
         if (t->k_len[i] > longest) longest = t->k_len[i];
         if (t->q_len[i] > longest_q) longest_q = t->q_len[i];
     }
-    const int spare = 3, total_pages = pages + spare, stride = longest + 5;
+    const int spare = 3, total_pages = pages + spare;
+    const int stride = (longest / t->page + 2) * t->page;
     int *order = (int *)malloc(sizeof(int) * total_pages);
     for (int i = 0; i < total_pages; i++) order[i] = i;
     for (int i = total_pages - 1; i > 0; i--) {
@@ -194,15 +197,15 @@ static void build(const test_case *t, device_case *d)
         order[i] = order[j];
         order[j] = x;
     }
-    int *table = (int *)malloc(sizeof(int) * n * stride), *by_request;
+    const int entries = n * stride / t->page;
+    int *table = (int *)malloc(sizeof(int) * entries), *by_request;
     by_request = (int *)malloc(sizeof(int) * n * stride);
-    for (int i = 0; i < n * stride; i++) table[i] = 0x7ffffff0;
+    for (int i = 0; i < entries; i++) table[i] = 0x7fffff0 / t->page;
     for (int i = 0, next = 0; i < n; i++) {
         for (int p = 0; p < t->k_len[i]; p++) {
             if (p % t->page == 0) next++;
-            const int slot = order[next - 1] * t->page + p % t->page;
-            table[(size_t)rows[i] * stride + p] = slot;
-            by_request[(size_t)i * stride + p] = slot;
+            table[(rows[i] * stride + p) / t->page] = order[next - 1];
+            by_request[(size_t)i * stride + p] = order[next - 1] * t->page + p % t->page;
         }
     }
     msgl_cuda_attn_call *c = &d->call;
@@ -222,12 +225,13 @@ static void build(const test_case *t, device_case *d)
     c->total_q = cu[n];
     c->page_size = t->page;
     c->table_stride = stride;
+    c->paging = msgl__paging_of(t->page);
     c->max_seqlen_q = longest_q;
     c->max_seqlen_k = longest;
     c->deterministic = true;
     c->cu_seqlens_q = (int32_t *)device_copy(cu, sizeof(int) * (n + 1));
     c->seqlens_k = (int32_t *)device_copy(t->k_len, sizeof(int) * n);
-    c->table = (int32_t *)device_copy(table, sizeof(int) * n * stride);
+    c->table = (int32_t *)device_copy(table, sizeof(int) * entries);
     c->table_rows = (int32_t *)device_copy(rows, sizeof(int) * n);
     d->pool_elems = (size_t)c->num_slots * t->hkv * t->hd;
     d->out_elems = (size_t)(cu[n] + 1) * c->ld_out;

@@ -236,7 +236,7 @@ static void same_bits(attn_rng *rng)
         attn_rng own = {7}; // request 0 has the same K, V and last query everywhere
         const size_t slot = 2 * 128, last = (size_t)(chunk[i] - 1) * w.call.ld_q;
         for (int p = 0; p < len; p++) {
-            const size_t s = (size_t)w.table[(size_t)w.rows[0] * w.call.table_stride + p] * slot;
+            const size_t s = (size_t)w.slots[(size_t)w.rows[0] * w.call.table_stride + p] * slot;
             for (size_t e = 0; e < slot; e++) {
                 attn_put(MSGL_BF16, w.k, s + e, attn_uniform(&own));
                 attn_put(MSGL_BF16, w.v, s + e, attn_uniform(&own));

@@ -108,14 +108,14 @@ static double exact(const flex_world *f, int req, int t, int h, double *o)
     const int dim = c->head_dim, kvh = h / (c->num_q_heads / c->num_kv_heads);
     const size_t slot = (size_t)c->num_kv_heads * dim;
     const float *q = w->qf + ((size_t)w->cu_q[req] + t) * c->ld_q + (size_t)h * dim;
-    const int32_t *table = w->table + (size_t)w->rows[req] * c->table_stride;
+    const int32_t *slots = w->slots + (size_t)w->rows[req] * c->table_stride;
     double top = -INFINITY, l = 0;
     for (int d = 0; d < dim; d++) o[d] = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (int p = 0; p < w->k_lens[req]; p++) {
             int distance;
             if (!sees(f, req, t, p, &distance)) continue;
-            const size_t at = (size_t)table[p] * slot + (size_t)kvh * dim;
+            const size_t at = (size_t)slots[p] * slot + (size_t)kvh * dim;
             double x = 0;
             for (int d = 0; d < dim; d++) x += (double)q[d] * w->kf[at + d];
             x *= c->scale;

@@ -310,41 +310,58 @@ static void check_invariance(bench_exec *e, family *f, uint64_t *seed)
     }
 }
 
-static void check_tokens(bench_exec *e, family *f, uint64_t *seed)
+// Answers, one in each of the first rows, then a chunk in the middle of a row; pages of `page`.
+static void check_tokens(bench_exec *e, family *f, uint64_t *seed, int page)
 {
-    enum { N = 300, POOL = 5000 };
-    static int32_t pool[POOL], table[POOL], index[N], slots[N], out[N * 3], ids[N];
+    enum { ANSWERS = 70, N = 300, ROWS = 80, ROW = 280, CHUNK_ROW = 75, FROM = 11 };
+    enum { POOL = ROWS * ROW };
+    static int32_t pool[POOL], table[POOL], index[N], slots[N], out[N * 3], ids[N], pages[N];
+    const int row_pages = ROW / page;
+    int32_t first[ROWS] = {0};
     for (int i = 0; i < POOL; i++) pool[i] = (int32_t)(rng_next(seed) % 100000);
-    for (int i = 0; i < POOL; i++) table[i] = (int32_t)(rng_next(seed) % 100000);
+    for (int i = 0; i < N; i++) pages[i] = (int32_t)(rng_next(seed) % 1000);
     for (int i = 0; i < N; i++) {
-        index[i] = i * 16 + 3;
-        slots[i] = i * 10;
+        index[i] = i < ANSWERS ? i * ROW + i * 3 : CHUNK_ROW * ROW + FROM + i - ANSWERS;
     }
+    first[CHUNK_ROW] = ANSWERS - FROM / page;
+    for (int i = 0; i < POOL; i++) table[i] = -5;
     for (int i = 0; i < N * 3; i++) out[i] = -7;
     int32_t *d_pool = ints_upload(pool, POOL), *d_index = ints_upload(index, N);
-    int32_t *d_table = ints_upload(table, POOL), *d_slots = ints_upload(slots, N);
+    int32_t *d_table = ints_upload(table, POOL), *d_slots = ints_upload(out, N);
+    int32_t *d_pages = ints_upload(pages, N), *d_first = ints_upload(first, ROWS);
     int32_t *d_out = ints_upload(out, N * 3), *d_ids = ints_upload(out, N);
     msgl__cuda_gather_tokens(e->device.stream, d_pool, d_index, N, d_out, 3);
-    msgl__cuda_take_tokens(e->device.stream, d_pool, d_index, N - 1, d_ids, d_table, d_slots);
+    msgl_step_tokens s = {};
+    s.count = N - 1, s.pool = d_pool, s.index = d_index;
+    s.num_answers = ANSWERS, s.row_places = ROW, s.paging = msgl__paging_of(page);
+    s.first = d_first, s.num_tables = 1, s.pages[0] = d_pages;
+    s.tables[0] = d_table, s.slots[0] = d_slots;
+    msgl__cuda_take_tokens(e->device.stream, &s, d_ids);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost));
     CUDA_OK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(slots, d_slots, sizeof slots, cudaMemcpyDeviceToHost));
     for (int i = 0; i < N * 3; i++) {
         expect(f, out[i] == (i % 3 == 0 ? pool[index[i / 3]] : -7), "gather_tokens");
     }
     for (int i = 0; i < N; i++) {
         expect(f, ids[i] == (i < N - 1 ? pool[index[i]] : -7), "take_tokens: ids");
-        if (i < N - 1) table[index[i]] = slots[i];
+        const int position = index[i] % ROW;
+        const int at = i < ANSWERS ? i : ANSWERS + position / page - FROM / page;
+        expect(f, slots[i] == (i < N - 1 ? pages[at] * page + position % page : -7),
+               "take_tokens: slots");
+        if (i < N - 1) table[index[i] / ROW * row_pages + position / page] = pages[at];
     }
     static int32_t after[POOL];
     CUDA_OK(cudaMemcpy(after, d_table, sizeof after, cudaMemcpyDeviceToHost));
-    expect(f, memcmp(after, table, sizeof table) == 0, "take_tokens: slots");
-    msgl__cuda_take_tokens(e->device.stream, d_pool, d_index, N, d_ids, NULL, NULL);
+    expect(f, memcmp(after, table, sizeof table) == 0, "take_tokens: pages");
+    s.count = N, s.tables[0] = NULL;
+    msgl__cuda_take_tokens(e->device.stream, &s, d_ids);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
     expect(f, ids[N - 1] == pool[index[N - 1]], "take_tokens without a table");
     cudaFree(d_pool), cudaFree(d_index), cudaFree(d_table), cudaFree(d_slots);
-    cudaFree(d_out), cudaFree(d_ids);
+    cudaFree(d_out), cudaFree(d_ids), cudaFree(d_pages), cudaFree(d_first);
 }
 
 static void check_fill(bench_exec *e, family *f, uint64_t *seed)
@@ -421,7 +438,7 @@ int main(int argc, char **argv)
     check_cap(&e, &act, 5003, 30, &seed);
     check_cap(&e, &act, 300, 0, &seed);
     check_invariance(&e, &norm, &seed);
-    check_tokens(&e, &device, &seed);
+    for (int page : {1, 7, 8, 56}) check_tokens(&e, &device, &seed, page);
     if (!o.quick) check_fill(&e, &device, &seed);
     int failed = family_end(&norm);
     failed |= family_end(&act);

@@ -54,7 +54,7 @@ static void step_make(step *s, attn_rng *rng, msgl_dtype dtype, int batch, const
     l->lists.splits_stride = batch;
     l->batch = batch, l->num_q_heads = q_heads, l->num_kv_heads = kv_heads;
     l->seqlens_k = c->seqlens_k, l->table = c->table, l->table_rows = c->table_rows;
-    l->table_stride = c->table_stride, l->max_seqlen_k = c->max_seqlen_k;
+    l->table_stride = c->table_stride, l->paging = c->paging, l->max_seqlen_k = c->max_seqlen_k;
     l->num_windows = 2, l->windows[0] = 17, l->windows[1] = o->window;
     l->deterministic = o->deterministic;
     const size_t rows = (size_t)batch * q_heads * MSGL_TRITON_MAX_SPLITS;
@@ -107,7 +107,7 @@ static void fail(const step *s, const char *what, double error)
            c->batch, c->window, (double)c->softcap, c->sinks != NULL ? " sinks" : "", error);
 }
 
-// Exact attention of a token in a tree: the request's table has its path's slots, end to end, while
+// Exact attention of a token in a tree: the request's list has its path's slots, end to end, while
 // the row before it is asked about.
 static void exact(step *s, int req, int t, int k_len, int h, double *o)
 {
@@ -117,7 +117,7 @@ static void exact(step *s, int req, int t, int k_len, int h, double *o)
     }
     attn_world *w = &s->w;
     const int queries = w->q_lens[req], prefix = k_len - queries;
-    int32_t *slots = w->table + (size_t)w->rows[req] * w->call.table_stride + prefix, kept[64];
+    int32_t *slots = w->slots + (size_t)w->rows[req] * w->call.table_stride + prefix, kept[64];
     const uint64_t path = s->tree[w->cu_q[req] + t];
     memcpy(kept, slots, (size_t)queries * sizeof *kept);
     int n = 0;
@@ -175,7 +175,7 @@ static void check_lists(step *s, const int32_t *lens)
     CUDA_OK(cudaMemcpy(indices, l->lists.kv_indices, slots * 4, cudaMemcpyDeviceToHost));
     bool good = indptr[0] == 0;
     for (int i = 0; i < l->batch; i++) {
-        const int32_t *row = s->w.table + (size_t)s->w.rows[i] * l->table_stride;
+        const int32_t *row = s->w.slots + (size_t)s->w.rows[i] * l->table_stride;
         good = good && memcmp(indices + at, row, (size_t)lens[i] * 4) == 0;
         at += lens[i];
         good = good && indptr[i + 1] == at;
@@ -336,7 +336,7 @@ static void latent(attn_rng *rng, int heads, int batch, const int32_t *q_lens, c
     l.lists.splits_stride = batch;
     l.batch = batch, l.num_q_heads = heads, l.num_kv_heads = 1;
     l.seqlens_k = m->seqlens_k, l.table = m->table, l.table_rows = m->table_rows;
-    l.table_stride = m->table_stride, l.max_seqlen_k = longest;
+    l.table_stride = m->table_stride, l.paging = m->paging, l.max_seqlen_k = longest;
     l.num_windows = q_lens == NULL, l.windows[0] = -1;
     l.deterministic = deterministic;
     msgl_triton_call c = {};

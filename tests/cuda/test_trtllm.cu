@@ -74,8 +74,9 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
     CUDA_OK(cudaMemset(c->scratch, 0xff, scratch));
     x->pages.batch = batch;
     x->pages.page_size = kernel_page;
+    x->pages.parts = w->page_size / kernel_page;
     x->pages.table = w->table;
-    x->pages.table_stride = w->table_stride;
+    x->pages.table_stride = w->table_stride / (size_t)w->page_size;
     x->pages.table_rows = w->table_rows;
     x->pages.seqlens_k = w->seqlens_k;
     x->pages.pages = table;

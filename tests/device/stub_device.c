@@ -165,9 +165,15 @@ static int plain_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     return msgl__err_set(err, MSGL_ENOMEM, "plain: out of memory");
 }
 
-// One head's query at position pos, whose keys are at slots[0] to slots[pos].
-static void attend(const plain_backend *b, const msgl_attn_layer *layer, const int32_t *slots,
-                   int32_t pos, size_t head, const float *q, float *out)
+static size_t slot_of(const plain_backend *b, int32_t place)
+{
+    const int32_t size = b->cfg.page_size;
+    return (size_t)(b->cfg.device_table[place / size] * size + place % size);
+}
+
+// One head's query at position pos, whose keys are at places `place` to place + pos.
+static void attend(const plain_backend *b, const msgl_attn_layer *layer, int32_t place, int32_t pos,
+                   size_t head, const float *q, float *out)
 {
     const msgl_kv_pool *pool = b->cfg.pool;
     const size_t dim = (size_t)b->cfg.head_dim, stride = msgl__kv_slot_stride(pool);
@@ -180,7 +186,8 @@ static void attend(const plain_backend *b, const msgl_attn_layer *layer, const i
     for (int32_t p = from; p <= pos; p++) {
         double s = 0;
         for (size_t d = 0; d < dim; d++) {
-            s += (double)q[d] * (double)msgl__load_f32(k, t, (size_t)slots[p] * stride + at + d);
+            s += (double)q[d] *
+                 (double)msgl__load_f32(k, t, slot_of(b, place + p) * stride + at + d);
         }
         b->scores[p] = s * (double)layer->scale;
         most = fmax(most, b->scores[p]);
@@ -189,7 +196,8 @@ static void attend(const plain_backend *b, const msgl_attn_layer *layer, const i
     for (size_t d = 0; d < dim; d++) {
         double o = 0;
         for (int32_t p = from; p <= pos; p++) {
-            o += b->scores[p] * (double)msgl__load_f32(v, t, (size_t)slots[p] * stride + at + d);
+            o += b->scores[p] *
+                 (double)msgl__load_f32(v, t, slot_of(b, place + p) * stride + at + d);
         }
         out[d] = (float)(o / sum);
     }
@@ -203,13 +211,12 @@ static void plain_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn
     (void)x;
     atomic_fetch_add(&stub.attended, 1);
     for (int32_t r = 0; r < seqs->size; r++) {
-        const int32_t *slots =
-            b->cfg.device_table + (size_t)seqs->dev_table_rows[r] * b->cfg.device_table_stride;
+        const int32_t place = seqs->dev_table_rows[r] * (int32_t)b->cfg.device_table_stride;
         const int32_t first = seqs->dev_cu_seqlens_q[r], end = seqs->dev_cu_seqlens_q[r + 1];
         for (int32_t t = first; t < end; t++) {
             const int32_t pos = seqs->dev_seqlens_k[r] - (end - t);
             for (size_t h = 0; h < heads; h++) {
-                attend(b, layer, slots, pos, h, (const float *)in->q + (size_t)t * in->ld + h * dim,
+                attend(b, layer, place, pos, h, (const float *)in->q + (size_t)t * in->ld + h * dim,
                        (float *)out + ((size_t)t * heads + h) * dim);
             }
         }

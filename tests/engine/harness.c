@@ -96,13 +96,11 @@ void harness_pages(harness *h, int32_t row, int32_t tokens)
 {
     const msgl_cache_layout *c = &h->info->cache;
     for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
-        int32_t *slots = msgl__page_table_row(&msgl__engine_page_tables(h->e)[s], row);
+        int32_t *pages = msgl__page_table_row(&msgl__engine_page_tables(h->e)[s], row);
         int32_t next = h->next_page;
-        for (int32_t t = 0; t < tokens; t++) {
-            if (t % c->page_size == 0) next++;
+        for (int32_t i = 0; i < msgl__ceil_div(tokens, c->page_size); i++) {
             // 2,029 and the page counts have no common factor, so pages are scattered yet distinct.
-            const int32_t at = (int32_t)((int64_t)next * 2029 % c->spans[s].num_units);
-            slots[t] = at * c->page_size + t % c->page_size;
+            pages[i] = (int32_t)((int64_t)++next * 2029 % c->spans[s].num_units);
         }
     }
     h->next_page += (tokens + c->page_size - 1) / c->page_size;
@@ -145,11 +143,11 @@ static void check_slots(const harness *h, const msgl_batch *b)
         assert_non_null(taken);
         for (int32_t i = 0; i < b->size; i++) {
             const msgl_batch_req *r = &b->reqs[i];
-            const int32_t *slots =
-                msgl__page_table_row(&msgl__engine_page_tables(h->e)[s], r->table_idx);
+            const msgl_page_table *table = &msgl__engine_page_tables(h->e)[s];
             for (int32_t t = r->cached_len; t < r->device_len; t++) {
-                if (taken[slots[t]]) fail_msg("span %d: slot %d is two tokens'", s, slots[t]);
-                taken[slots[t]] = true;
+                const int32_t slot = msgl__page_table_slot(table, r->table_idx, t);
+                if (taken[slot]) fail_msg("span %d: slot %d is two tokens'", s, slot);
+                taken[slot] = true;
             }
         }
         free(taken);

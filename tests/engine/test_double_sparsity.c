@@ -169,7 +169,7 @@ static void test_same_answer(void **state)
         int32_t *rows[2];
         for (int r = 0; r < 2; r++) rows[r] = msgl__page_table_row(h.e->page_tables, 2 * r);
         const int32_t shared = 56 - 56 % sizes[i];
-        memcpy(rows[1], rows[0], (size_t)shared * sizeof *rows[0]);
+        memcpy(rows[1], rows[0], (size_t)(shared / sizes[i]) * sizeof *rows[0]);
         write_row(&h, 2);
         chunk(&h, 2, shared, LEN - 1);
         all[2] = answer(&h, 2);

@@ -61,9 +61,7 @@ static void point_to(harness *h, span_pages *s, int32_t req, int32_t place, int3
 {
     const int32_t size = h->info->page_size;
     int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(h->e)[s->span], req);
-    for (int32_t i = 0; i < size && place * size + i <= TOKENS; i++) {
-        row[place * size + i] = page * size + i;
-    }
+    if (place * size <= TOKENS) row[place] = page;
 }
 
 // The request is about to compute [cached, device): pages behind the window of its first token go
@@ -229,11 +227,11 @@ static void test_layout(void **state)
         bytes += p->bytes;
         assert_int_equal(h.info->span_bytes[g], msgl__cache_unit_bytes(&p->spec, c->page_size));
         // Padding goes to the dummy page of each span.
-        const int32_t dummy = c->spans[g].num_units * c->page_size;
+        const int32_t dummy = c->spans[g].num_units;
         assert_int_equal(msgl__page_table_row(&h.e->page_tables[g], h.e->max_running)[0], dummy);
         msgl__step_bind(h.e, &h.e->steps[0], 1);
         msgl__step_pad(h.e, &h.e->steps[0], 0, 1);
-        assert_int_equal(h.e->steps[0].io.out_loc[g][0], dummy);
+        assert_int_equal(h.e->steps[0].io.pages[g][0], dummy);
     }
     assert_int_equal(h.info->kv_bytes, bytes);
     harness_close(&h);
@@ -410,7 +408,7 @@ static void test_states(void **state)
     e->info.max_seq_len = p.max_seq_len;
     e->token_stride = 2016;
     assert_int_equal(msgl__groups_create_memory(e, &err), 0);
-    assert_null(e->page_tables[1].slots);
+    assert_null(e->page_tables[1].pages);
     const msgl_kv_pool *pool = &e->groups[1].pool;
     const int32_t last = p.cache.spans[1].num_units - 1;
     assert_int_equal(last, 3 * 4 - 1); // every 512 tokens of three requests
@@ -423,46 +421,68 @@ static void test_states(void **state)
 
 // --- a GPU's page tables -------------------------------------------------------------------------
 
+// The pages of tokens [from, to) are there, and no others.
 static void expect_table(const harness *h, const int32_t *table, int32_t span, int32_t row,
                          int32_t from, int32_t to)
 {
-    const int32_t *slots = msgl__page_table_row(&h->e->page_tables[span], row);
-    for (int32_t t = 0; t < TOKENS; t++) {
-        const int32_t got = table[row * h->e->token_stride + t];
-        assert_int_equal(got, t >= from && t < to ? slots[t] : -7);
+    const int32_t *pages = msgl__page_table_row(&h->e->page_tables[span], row);
+    const int32_t size = h->info->page_size;
+    for (int32_t i = 0; i * size < TOKENS; i++) {
+        const int32_t got = table[row * (h->e->token_stride / size) + i];
+        assert_int_equal(got, i >= from / size && i <= (to - 1) / size ? pages[i] : -7);
     }
 }
 
-// Each span's slots reach its own table: with written tokens, and with those of a step. Here the
-// CPU's device keeps the tables.
-static void test_device_tables(void **state)
+// Each span's pages reach its own table: with written tokens, and with those of a step, of which
+// the slots are made too. Here the CPU's device keeps the tables.
+static void check_device_tables(int32_t page_size)
 {
-    (void)state;
     harness h;
-    msgl_options cfg = harness_config(MODEL("gemma2"), "auto");
+    const harness_target target = {.attention = "auto", .page_size = page_size};
+    msgl_options cfg = harness_config_for(MODEL("gemma2"), "auto", &target);
     harness_open(&h, &cfg);
-    const size_t places = ((size_t)h.e->max_running + 1) * (size_t)h.e->token_stride;
+    assert_int_equal(h.info->page_size, page_size);
+    assert_int_equal(h.e->token_stride % page_size, 0);
+    const size_t places = ((size_t)h.e->max_running + 1) * (size_t)(h.e->token_stride / page_size);
     int32_t *tables[2], ids[TOKENS] = {0};
     for (int k = 0; k < 2; k++) {
         tables[k] = h.e->dev.page_tables[k] = calloc(places, sizeof *tables[k]);
         assert_non_null(tables[k]);
         for (size_t i = 0; i < places; i++) tables[k][i] = -7;
     }
-    harness_pages(&h, 1, TOKENS);
+    for (int32_t row = 0; row < 3; row++) harness_pages(&h, row, TOKENS);
     assert_memory_not_equal(msgl__page_table_row(&h.e->page_tables[0], 1),
-                            msgl__page_table_row(&h.e->page_tables[1], 1), TOKENS * 4);
+                            msgl__page_table_row(&h.e->page_tables[1], 1), 4 * sizeof(int32_t));
     assert_int_equal(h.r->write_tokens(h.r->ctx, 1, 3, ids, 17), 0);
     const int32_t last = (int32_t)((h.e->next_write - 1) % MSGL_ENGINE_WRITES);
     assert_int_equal(h.e->device->ops->wait(h.e->device, MSGL_ENGINE_STEP_SLOTS + last), 0);
     for (int32_t k = 0; k < 2; k++) expect_table(&h, tables[k], k, 1, 3, 20);
-    msgl_batch_req r = harness_req(1, 20, 41);
-    harness_step(&h, MSGL_PREFILL, &r, 1);
-    for (int32_t k = 0; k < 2; k++) expect_table(&h, tables[k], k, 1, 3, 41);
+    msgl_batch_req reqs[] = {harness_req(0, 16, 17), harness_req(1, 20, 41), harness_req(2, 0, 7)};
+    harness_mixed(&h, 1, reqs, 3); // an answer, and chunks that begin and end within pages
+    for (int32_t k = 0; k < 2; k++) {
+        expect_table(&h, tables[k], k, 0, 16, 17);
+        expect_table(&h, tables[k], k, 1, 3, 41);
+        expect_table(&h, tables[k], k, 2, 0, 7);
+        int32_t t = 0;
+        for (int32_t i = 0; i < 3; i++) {
+            for (int32_t p = reqs[i].cached_len; p < reqs[i].device_len; p++) {
+                assert_int_equal(h.e->dev.slots[k][t++],
+                                 msgl__page_table_slot(&h.e->page_tables[k], i, p));
+            }
+        }
+    }
     for (int k = 0; k < 2; k++) {
         h.e->dev.page_tables[k] = NULL;
         free(tables[k]);
     }
     harness_close(&h);
+}
+
+static void test_device_tables(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {1, 3, 16, 48};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) check_device_tables(sizes[i]);
 }
 
 int main(void)

@@ -82,10 +82,11 @@ static void test_adds_up(void **state)
         msgl_err err;
         if (plan(&p, &err) != 0) fail_msg("%s", err.text);
         assert_int_equal(p.kv_bytes, pool_of(&p, pages_of(&p, 0))); // with the dummy page
-        // Page table, token pool and the logits before penalties: a row for each request and the
-        // dummy one, of max_seq_len (as wanted) and one more, in steps of 32. For each bias a token
-        // id, its value and the logit that it changes.
-        const size_t row = 3 * 2016 * sizeof(int32_t) + (size_t)MSGL_MAX_LOGIT_BIAS * 12;
+        // Token pool and the logits before penalties: a row for each request and the dummy one, of
+        // max_seq_len (as wanted) and one more, in steps of 32; the page table has their pages. For
+        // each bias a token id, its value and the logit that it changes.
+        const size_t row =
+            (2 * 2016 + 2016 / 16) * sizeof(int32_t) + (size_t)MSGL_MAX_LOGIT_BIAS * 12;
         assert_int_equal(p.table_bytes, (99 + 1) * row);
         assert_int_equal(p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes +
                              p.kv_bytes + p.left,
@@ -259,8 +260,9 @@ static void test_windows(void **state)
     assert_int_equal(p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes + p.kv_bytes +
                          p.left,
                      p.available);
-    assert_int_equal(p.table_bytes, (99 + 1) * (4 * (size_t)100032 * sizeof(int32_t) +
-                                                (size_t)MSGL_MAX_LOGIT_BIAS * 12)); // two tables
+    assert_int_equal(p.table_bytes,
+                     (99 + 1) * ((size_t)(2 * 100032 + 2 * 100032 / 16) * sizeof(int32_t) +
+                                 (size_t)MSGL_MAX_LOGIT_BIAS * 12)); // two tables
     assert_int_equal(p.max_seq_len, n * 16);
     p = wanted_windows();
     p.cache.spans[0].num_units = 1000; // as given, the others by the same rule
@@ -390,7 +392,7 @@ static void test_states(void **state)
     assert_int_equal(pages_of(&p, 1), budget / 8 / one);
     assert_int_equal(pages_of(&p, 0), (budget - pages_of(&p, 1) * one) / page - 1);
     assert_int_equal(fixed - live + p.kv_bytes + p.left, p.available);
-    assert_int_equal(p.table_bytes, (9 + 1) * (3 * (size_t)10016 * sizeof(int32_t) +
+    assert_int_equal(p.table_bytes, (9 + 1) * ((size_t)(2 * 10016 + 10016 / 16) * sizeof(int32_t) +
                                                (size_t)MSGL_MAX_LOGIT_BIAS * 12));
     p = wanted_states(); // but no more than all requests can have
     p.max_running = 1;

@@ -54,7 +54,7 @@ static void share(fixture *f, int32_t row, int32_t len)
     harness_pages(&f->h, row, TOKENS + 1);
     harness_tokens(&f->h, row, f->ids, TOKENS);
     memcpy(msgl__page_table_row(table, row), msgl__page_table_row(table, 0),
-           (size_t)len * sizeof(int32_t));
+           (size_t)msgl__ceil_div(len, table->paging.size) * sizeof(int32_t));
 }
 
 // Rows of the last step from its token `token` on are those of positions [from, to).

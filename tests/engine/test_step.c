@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the engine promises about one step, apart from its numbers: a batch that would index memory
-// out of its bounds is refused whole; the device's copy of the page table gets the slots of what is
+// out of its bounds is refused whole; the device's copy of the page table gets the pages of what is
 // written; a step that a captured graph may run has its arrays where that graph looks for them.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -223,23 +223,24 @@ static void test_lengths_on_the_device(void **state)
     harness_close(&h);
 }
 
-// The tokens of row `row` from `pos` on are written; their slots must be in the device's page
+// The tokens of row `row` from `pos` on are written; their pages must be in the device's page
 // table, as far as the host's row goes, and nothing else.
-static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, int32_t n)
+static void expect_pages(harness *h, int32_t *table, int32_t row, int32_t pos, int32_t n)
 {
     msgl_engine *e = h->e;
-    const size_t places = ((size_t)e->max_running + 1) * (size_t)e->token_stride;
+    const int32_t size = e->info.cache.page_size, stride = e->token_stride / size;
+    const size_t places = ((size_t)e->max_running + 1) * (size_t)stride;
     for (size_t i = 0; i < places; i++) table[i] = -7;
     int32_t *ids = calloc((size_t)n, sizeof *ids);
     assert_non_null(ids);
     assert_int_equal(h->r->write_tokens(h->r->ctx, row, pos, ids, n), 0);
     const int32_t last = (int32_t)((e->next_write - 1) % MSGL_ENGINE_WRITES);
     assert_int_equal(e->device->ops->wait(e->device, MSGL_ENGINE_STEP_SLOTS + last), 0);
-    const int32_t *slots = msgl__page_table_row(&e->page_tables[0], row);
+    const int32_t *pages = msgl__page_table_row(&e->page_tables[0], row);
     for (size_t i = 0; i < places; i++) {
-        const int32_t at = (int32_t)i - row * e->token_stride; // position in the row
-        if (at >= pos && at < pos + n) {
-            if (at < e->page_tables[0].stride) assert_int_equal(table[i], slots[at]);
+        const int32_t at = (int32_t)i - row * stride; // page of the row
+        if (at >= pos / size && at <= (pos + n - 1) / size) {
+            if (at < e->page_tables[0].stride) assert_int_equal(table[i], pages[at]);
         } else {
             assert_int_equal(table[i], -7);
         }
@@ -248,29 +249,29 @@ static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, i
 }
 
 // A GPU's kernels read their own copy of the page table. Here the CPU's device keeps one.
-static void test_device_page_table(void **state)
+static void check_device_page_table(int32_t page_size)
 {
-    (void)state;
     harness h;
     msgl_options cfg = harness_config(MODEL, "auto");
     cfg.max_running = 3;
     cfg.max_seq_len = 3 * MSGL_WRITE_IDS;
-    cfg.num_pages = 4 * cfg.max_seq_len;
+    cfg.page_size = page_size;
+    cfg.num_pages = 4 * (cfg.max_seq_len / page_size + 1);
     harness_open(&h, &cfg);
     msgl_engine *e = h.e;
+    assert_int_equal(h.info->page_size, page_size);
     assert_null(e->dev.page_tables[0]);
-    assert_true(e->token_stride >
-                e->page_tables[0].stride); // a place for a token sampled at the end
+    assert_int_equal(e->token_stride % page_size, 0);
+    assert_true(e->token_stride > e->info.max_seq_len); // a place for a token sampled at the end
     int32_t *table = calloc(((size_t)e->max_running + 1) * (size_t)e->token_stride, sizeof *table);
     assert_non_null(table);
     e->dev.page_tables[0] = table;
     for (int32_t row = 0; row < 3; row++) harness_pages(&h, row, cfg.max_seq_len);
-    expect_slots(&h, table, 0, 0, 1);
-    expect_slots(&h, table, 1, 5, 40);
-    expect_slots(&h, table, 2, 100, 2 * MSGL_WRITE_IDS + 100); // in three pieces
-    expect_slots(&h, table, 2, e->page_tables[0].stride - 1,
-                 e->token_stride - e->page_tables[0].stride + 1);
-    expect_slots(&h, table, 2, e->page_tables[0].stride, 1);
+    expect_pages(&h, table, 0, 0, 1);
+    expect_pages(&h, table, 1, 5, 40);
+    expect_pages(&h, table, 2, 100, 2 * MSGL_WRITE_IDS + 100); // in three pieces
+    expect_pages(&h, table, 2, e->info.max_seq_len - 1, e->token_stride - e->info.max_seq_len + 1);
+    expect_pages(&h, table, 2, e->info.max_seq_len, 1);
     const int32_t id = 0;
     assert_int_equal(h.r->write_tokens(h.r->ctx, 3, 0, &id, 1), MSGL_EINVAL);
     assert_int_equal(h.r->write_tokens(h.r->ctx, -1, 0, &id, 1), MSGL_EINVAL);
@@ -279,6 +280,13 @@ static void test_device_page_table(void **state)
     e->dev.page_tables[0] = NULL;
     free(table);
     harness_close(&h);
+}
+
+static void test_device_page_table(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {1, 16, 48, 100};
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) check_device_page_table(sizes[i]);
 }
 
 // A graph of any size may run a step of any number of answers up to its size, so their arrays are

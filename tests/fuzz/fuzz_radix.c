@@ -15,7 +15,7 @@ enum { MAX_PAGES = 32, MAX_SEQ_PAGES = 12, MAX_PAGE = 4, MAX_SEQS = 4 };
 
 typedef struct seq {
     bool active;
-    int32_t ids[MAX_SEQ_PAGES * MAX_PAGE], slots[MSGL_MAX_SPANS][MAX_SEQ_PAGES * MAX_PAGE];
+    int32_t ids[MAX_SEQ_PAGES * MAX_PAGE], pages[MSGL_MAX_SPANS][MAX_SEQ_PAGES];
     int32_t len, position;
     uint64_t salt;
     msgl_cache_handle cache_handle;
@@ -61,7 +61,7 @@ static uint64_t hash_prefix(const machine *m, const seq *s, int32_t pages)
 
 static uint64_t *shadow_of(machine *m, const seq *s, int32_t span, int32_t i)
 {
-    const int32_t page = s->slots[span][i * m->page_size] / m->page_size;
+    const int32_t page = s->pages[span][i];
     require(page >= 0 && page < m->layout.spans[span].num_units);
     return &m->shadow[span][page];
 }
@@ -101,7 +101,7 @@ static void start(machine *m, seq *s)
     const msgl_prefix p = msgl__cache_match(m->cache, s->salt, s->ids, s->len, &pending);
     require(p.len >= 0 && pending >= 0 && p.len + pending <= s->len);
     require(p.len % m->page_size == 0 && pending % m->page_size == 0);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.pages[i] = s->pages[i];
     msgl__cache_begin(m->cache, p, &s->cache_handle);
     s->position = p.len;
     s->active = true;
@@ -182,8 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             .kind = MSGL_SPAN_STATE, .interval = m.page_size, .num_units = next(&m) % MAX_PAGES};
     }
     msgl_err err;
-    if (msgl__cache_create(MSGL_CACHE_RADIX, &m.layout, MAX_SEQ_PAGES * MAX_PAGE, &m.cache, &err) !=
-        0) {
+    if (msgl__cache_create(MSGL_CACHE_RADIX, &m.layout, &m.cache, &err) != 0) {
         return 0;
     }
     while (m.in < m.end) {

@@ -12,6 +12,7 @@
 #include "core/mem.h"
 #include "kvcache/cache.h"
 #include "kvcache/kvcache.h"
+#include "utils/random.h"
 
 static void test_pool_bytes(void **state)
 {
@@ -83,20 +84,80 @@ static void test_page_table(void **state)
     (void)state;
     msgl_page_table t;
     msgl_err err;
-    assert_int_equal(msgl__page_table_create(3, 33, 640, &t, &err), 0);
-    assert_int_equal(t.stride, 64);
+    assert_int_equal(msgl__page_table_create(3, 33, 8, 80, &t, &err), 0);
+    assert_int_equal(t.stride, 5); // the last page has one token
     for (int32_t r = 0; r <= 3; r++) {
-        for (int32_t c = 0; c < 64; c++) assert_int_equal(msgl__page_table_row(&t, r)[c], 640);
+        for (int32_t c = 0; c < 5; c++) assert_int_equal(msgl__page_table_row(&t, r)[c], 80);
     }
     msgl__page_table_destroy(&t);
-    assert_null(t.slots);
-    assert_int_equal(msgl__page_table_create(0, 33, 640, &t, &err), MSGL_EINVAL);
-    assert_int_equal(msgl__page_table_create(1, INT32_MAX, 0, &t, &err), MSGL_EINVAL);
-    assert_int_equal(msgl__page_table_create(1, 0, 0, &t, NULL), MSGL_EINVAL);
+    assert_null(t.pages);
+    assert_int_equal(msgl__page_table_create(0, 33, 8, 80, &t, &err), MSGL_EINVAL);
+    assert_int_equal(msgl__page_table_create(1, 0, 1, 0, &t, NULL), MSGL_EINVAL);
+    assert_int_equal(msgl__page_table_create(1, 33, 0, 0, &t, &err), MSGL_EINVAL);
+    assert_int_equal(msgl__page_table_create(1, 33, 1, -1, &t, &err), MSGL_EINVAL);
     msgl__mem_fail_from(1);
-    assert_int_equal(msgl__page_table_create(1, 32, 0, &t, &err), MSGL_ENOMEM);
+    assert_int_equal(msgl__page_table_create(1, 32, 1, 0, &t, &err), MSGL_ENOMEM);
     msgl__mem_fail_from(0);
-    assert_null(t.slots);
+    assert_null(t.pages);
+}
+
+// Slots of positions within a page, across borders of pages and in a last page that is not full;
+// and what entries of a row tokens are in.
+static void test_slots(void **state)
+{
+    (void)state;
+    msgl_page_table t;
+    msgl_err err;
+    int32_t slots[40], first;
+    // Rows of 33 tokens in pages of 8: five entries. Row 1 has pages 7, 0, 9, 2 and 5.
+    assert_int_equal(msgl__page_table_create(2, 33, 8, 80, &t, &err), 0);
+    memcpy(msgl__page_table_row(&t, 1), (int32_t[]){7, 0, 9, 2, 5}, 5 * sizeof(int32_t));
+    assert_int_equal(msgl__page_table_slot(&t, 1, 0), 56);
+    assert_int_equal(msgl__page_table_slot(&t, 1, 7), 63);
+    assert_int_equal(msgl__page_table_slot(&t, 1, 8), 0);
+    assert_int_equal(msgl__page_table_slot(&t, 1, 32), 40);
+    msgl__page_table_slots(&t, 1, 6, 12, slots);
+    assert_memory_equal(slots, ((int32_t[]){62, 63, 0, 1, 2, 3, 4, 5, 6, 7, 72, 73}),
+                        12 * sizeof *slots);
+    for (int32_t from = 0; from < 33; from++) {
+        for (int32_t n = 0; from + n <= 33; n++) {
+            msgl__page_table_slots(&t, 1, from, n, slots);
+            for (int32_t i = 0; i < n; i++) {
+                assert_int_equal(slots[i], msgl__page_table_slot(&t, 1, from + i));
+            }
+        }
+    }
+    assert_int_equal(msgl__page_table_span(&t, 7, 9, &first), 2);
+    assert_int_equal(first, 0);
+    assert_int_equal(msgl__page_table_span(&t, 8, 16, &first), 1);
+    assert_int_equal(first, 1);
+    assert_int_equal(msgl__page_table_span(&t, 24, 34, &first), 2); // the row ends
+    assert_int_equal(first, 3);
+    assert_int_equal(msgl__page_table_span(&t, 40, 48, &first), 0);
+    assert_int_equal(msgl__page_table_span(&t, 9, 9, &first), 0);
+    assert_int_equal(msgl__page_table_span(&t, 0, 0, &first), 0);
+    msgl__page_table_destroy(&t);
+}
+
+// Division by any page size, at the ends of what positions may be.
+static void test_paging(void **state)
+{
+    (void)state;
+    uint64_t rng = 5;
+    for (int32_t size = 1; size <= 1 << 20; size += size < 5000 ? 1 : 4099) {
+        const msgl_paging p = msgl__paging_of(size);
+        const int32_t most = INT32_MAX / size;
+        const int32_t at[] = {0,
+                              size - 1,
+                              size,
+                              INT32_MAX,
+                              most * size,
+                              most * size - 1,
+                              (int32_t)msgl__random_below(&rng, INT32_MAX)};
+        for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+            assert_int_equal(msgl__paging_page(p, at[i]), at[i] / size);
+        }
+    }
 }
 
 static msgl_cache_layout layout_of(int32_t num_pages, int32_t page_size)
@@ -124,7 +185,7 @@ static void test_create_fails(void **state)
     const int32_t wrong[][2] = {{0, 1}, {1, 0}, {1 << 16, 1 << 15}};
     for (int i = 0; i < 3; i++) {
         const msgl_cache_layout l = layout_of(wrong[i][0], wrong[i][1]);
-        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, 32, &c, &err), MSGL_EINVAL);
+        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, &c, &err), MSGL_EINVAL);
     }
     for (int i = 0; i < 6; i++) {
         msgl_cache_layout l = with_spans();
@@ -134,12 +195,12 @@ static void test_create_fails(void **state)
         if (i == 3) l.spans[2] = l.spans[1]; // the same window again
         if (i == 4) l.spans[2].interval = 6;
         if (i == 5) l.num_spans = 0;
-        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, 32, &c, &err), MSGL_EINVAL);
+        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, &c, &err), MSGL_EINVAL);
     }
     const msgl_cache_layout all = with_spans();
     for (uint64_t nth = 1;; nth++) {
         msgl__mem_fail_from(nth);
-        const int rc = msgl__cache_create(MSGL_CACHE_RADIX, &all, 32, &c, &err);
+        const int rc = msgl__cache_create(MSGL_CACHE_RADIX, &all, &c, &err);
         msgl__mem_fail_from(0);
         if (rc == 0) break;
         assert_int_equal(rc, MSGL_ENOMEM);
@@ -213,7 +274,7 @@ static void test_unit_bytes(void **state)
 enum { PAGES = 8, PAGE = 4, ROW = PAGES * PAGE };
 
 typedef struct seq {
-    int32_t ids[ROW], slots[MSGL_MAX_SPANS][ROW];
+    int32_t ids[ROW], pages[MSGL_MAX_SPANS][PAGES];
     msgl_cache_handle cache_handle;
 } seq;
 
@@ -228,7 +289,7 @@ static int32_t to_ids(const char *text, int32_t *ids)
 static void begin(msgl_cache *c, seq *s, const char *text)
 {
     const int32_t n = to_ids(text, s->ids);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.pages[i] = s->pages[i];
     msgl__cache_begin(c, msgl__cache_match(c, 0, s->ids, n, NULL), &s->cache_handle);
     assert_true(msgl__cache_grow(c, &s->cache_handle, (n + PAGE - 1) / PAGE));
 }
@@ -244,7 +305,7 @@ static msgl_cache *make_of(msgl_cache_type type, const msgl_cache_layout *l)
 {
     msgl_cache *c;
     msgl_err err;
-    assert_int_equal(msgl__cache_create(type, l, ROW, &c, &err), 0);
+    assert_int_equal(msgl__cache_create(type, l, &c, &err), 0);
     msgl__cache_next_step(c);
     return c;
 }
@@ -287,8 +348,8 @@ static void test_share_and_branch(void **state)
     assert_int_equal(matched(c, "baaabbbb"), 0);
     begin(c, &b, "aaaaxxxxyyyy");
     assert_int_equal(b.cache_handle.prefix.len, 4);
-    assert_memory_equal(b.slots[0], a.slots[0], PAGE * sizeof(int32_t)); // the same page
-    expect(c, 4, 2, 1);                                                  // bbbb may go, aaaa not
+    assert_int_equal(b.pages[0][0], a.pages[0][0]); // the same page
+    expect(c, 4, 2, 1);                             // bbbb may go, aaaa not
     end(c, &b, 12);
     expect(c, 4, 4, 4);
     msgl__cache_next_step(c);
@@ -396,16 +457,16 @@ static void test_order_after_eviction(void **state)
     enum { N = 4096, NEW = 1000 };
     msgl_cache *c;
     const msgl_cache_layout l = layout_of(N, 1);
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, N, &c, NULL), 0);
-    int32_t *ids = msgl__calloc(N, sizeof *ids), *slots = msgl__calloc(N, sizeof *slots);
+    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, &c, NULL), 0);
+    int32_t *ids = msgl__calloc(N, sizeof *ids), *pages = msgl__calloc(N, sizeof *pages);
     assert_non_null(ids);
-    assert_non_null(slots);
-    msgl_cache_handle h = {.slots = {slots}};
+    assert_non_null(pages);
+    msgl_cache_handle h = {.pages = {pages}};
     msgl__cache_begin(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, &h);
     assert_true(msgl__cache_grow(c, &h, N));
     for (int32_t i = 0; i < N; i++) {
         ids[i] = i;
-        assert_int_equal(slots[i], i);
+        assert_int_equal(pages[i], i);
     }
     msgl__cache_release(c, &h, ids, N);
     msgl__cache_next_step(c);
@@ -413,11 +474,11 @@ static void test_order_after_eviction(void **state)
     msgl__cache_begin(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, &h);
     for (int32_t i = 0; i < NEW; i++) {
         assert_true(msgl__cache_grow(c, &h, i + 1));
-        rising += i == 0 || slots[i] == slots[i - 1] + 1;
+        rising += i == 0 || pages[i] == pages[i - 1] + 1;
     }
     assert_in_range(rising, NEW * 95 / 100, NEW);
     msgl__free(ids);
-    msgl__free(slots);
+    msgl__free(pages);
     msgl__cache_destroy(c);
 }
 
@@ -479,7 +540,7 @@ static void test_window(void **state)
     expect_span(c, 1, 3, 2, 1);
     begin(c, &b, "aaaabbbbccccxxxxyyyy");
     assert_int_equal(b.cache_handle.first[1], 1);
-    assert_int_equal(b.slots[1][4], a.slots[1][4]);
+    assert_int_equal(b.pages[1][1], a.pages[1][1]);
     expect_span(c, 1, 1, 2, 0);
     end(c, &a, 16);
     expect_span(c, 1, 1, 3, 1); // b holds bbbb and cccc
@@ -583,7 +644,7 @@ static void test_salts(void **state)
     for (uint64_t salt = 0; salt < 3; salt++) {
         seq *q = &s[salt];
         to_ids("aaaabbbb", q->ids);
-        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.slots[i] = q->slots[i];
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.pages[i] = q->pages[i];
         const msgl_prefix p = msgl__cache_match(c, salt, ids, 8, NULL);
         assert_int_equal(p.len, 0);
         msgl__cache_begin(c, p, &q->cache_handle);
@@ -621,7 +682,7 @@ static void test_salts_of_one_bucket(void **state)
     for (uint64_t salt = 0; salt < SALTS; salt++) {
         seq *q = &s[salt];
         memcpy(q->ids, ids, sizeof ids);
-        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.slots[i] = q->slots[i];
+        for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) q->cache_handle.pages[i] = q->pages[i];
         const msgl_prefix p = msgl__cache_match(c, salt, ids, PAGE, NULL);
         assert_int_equal(p.len, 0);
         msgl__cache_begin(c, p, &q->cache_handle);
@@ -647,6 +708,8 @@ int main(void)
         cmocka_unit_test(test_latent_pool),
         cmocka_unit_test(test_state_pool),
         cmocka_unit_test(test_page_table),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_paging),
         cmocka_unit_test(test_create_fails),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_unit_bytes),

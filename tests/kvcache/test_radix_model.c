@@ -37,7 +37,7 @@ typedef struct entry {
 
 typedef struct seq {
     bool active;
-    int32_t ids[MAX_TOKENS], slots[MSGL_MAX_SPANS][MAX_TOKENS], len, position;
+    int32_t ids[MAX_TOKENS], pages[MSGL_MAX_SPANS][MAX_TOKENS], len, position;
     msgl_cache_handle cache_handle;
 } seq;
 
@@ -91,11 +91,6 @@ static bool is_locked(const model *m, const entry *e)
     return false;
 }
 
-static int32_t page_of(const model *m, const seq *s, int32_t span, int32_t i)
-{
-    return s->slots[span][i * m->page_size] / m->page_size;
-}
-
 // Who has a unit of a span behind the first in its row, or loads it.
 static int holders(const model *m, int32_t span, int32_t unit)
 {
@@ -108,7 +103,7 @@ static int holders(const model *m, int32_t span, int32_t unit)
             continue;
         }
         for (int32_t p = s->cache_handle.first[span]; p < s->cache_handle.num_pages; p++) {
-            n += page_of(m, s, span, p) == unit;
+            n += s->pages[span][p] == unit;
         }
     }
     return n;
@@ -142,7 +137,7 @@ static msgl_cache_counts count(const model *m, int32_t span)
         if (s->active && is_state(m, span)) used += s->cache_handle.saved >= 0;
         if (!s->active || is_state(m, span)) continue;
         for (int32_t p = s->cache_handle.first[span]; p < s->cache_handle.num_pages; p++) {
-            used += !is_cached(m, span, page_of(m, s, span, p));
+            used += !is_cached(m, span, s->pages[span][p]);
         }
     }
     n.free = n.total - n.cached - used;
@@ -218,7 +213,7 @@ static void take_windows(const model *m, entry *e, const seq *s, int32_t i, uint
     for (int32_t span = 1; span < m->layout.num_spans; span++) {
         if (is_state(m, span) || i < s->cache_handle.first[span] || e->extras[span].unit >= 0)
             continue;
-        e->extras[span] = (extra){.unit = page_of(m, s, span, i), .step = step};
+        e->extras[span] = (extra){.unit = s->pages[span][i], .step = step};
     }
 }
 
@@ -226,7 +221,7 @@ static void take_windows(const model *m, entry *e, const seq *s, int32_t i, uint
 static void gave_back(model *m, seq *s, int32_t span, int32_t first, int32_t end)
 {
     for (int32_t i = end - 1; i >= first; i--) {
-        const int32_t page = page_of(m, s, span, i);
+        const int32_t page = s->pages[span][i];
         for (int j = 0; j < m->num_entries; j++) {
             extra *x = &m->entries[j].extras[span];
             if (x->unit == page && holders(m, span, page) == 0) x->used = ++m->clock;
@@ -266,10 +261,7 @@ static void check_rows(const model *m, const seq *s)
              !is_state(m, span) && i < s->cache_handle.num_pages; i++) {
             if ((i + 1) * m->page_size > s->cache_handle.prefix.len) continue;
             const entry *e = &m->entries[find(m, s->ids, (i + 1) * m->page_size)];
-            for (int32_t j = 0; j < m->page_size; j++) {
-                assert_int_equal(s->slots[span][i * m->page_size + j],
-                                 (span == 0 ? e->page : e->extras[span].unit) * m->page_size + j);
-            }
+            assert_int_equal(s->pages[span][i], span == 0 ? e->page : e->extras[span].unit);
         }
     }
 }
@@ -301,7 +293,7 @@ static void start(model *m, seq *s)
     const msgl_prefix p = msgl__cache_match(m->cache, 0, s->ids, s->len, &pending);
     assert_int_equal(p.len, expected);
     assert_int_equal(pending, with_pending - expected);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.slots[i] = s->slots[i];
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->cache_handle.pages[i] = s->pages[i];
     msgl__cache_begin(m->cache, p, &s->cache_handle);
     for (int32_t i = 1; i < m->layout.num_spans; i++) {
         int32_t first = 0;
@@ -327,8 +319,7 @@ static void extend(model *m, seq *s)
         const int32_t end = len + m->page_size;
         int i = find(m, s->ids, end);
         if (i >= 0 && !is_locked(m, &m->entries[i])) break;
-        if (i < 0)
-            i = (int)(insert(m, s->ids, end, page_of(m, s, 0, len / m->page_size)) - m->entries);
+        if (i < 0) i = (int)(insert(m, s->ids, end, s->pages[0][len / m->page_size]) - m->entries);
         take_windows(m, &m->entries[i], s, len / m->page_size, m->step);
     }
     msgl__cache_extend(m->cache, &s->cache_handle, s->ids, n);
@@ -415,7 +406,7 @@ static void release(model *m, seq *s)
     for (; len + m->page_size <= keep; len += m->page_size) {
         int i = find(m, s->ids, len + m->page_size);
         if (i < 0) {
-            const int32_t page = page_of(m, s, 0, len / m->page_size);
+            const int32_t page = s->pages[0][len / m->page_size];
             i = (int)(insert(m, s->ids, len + m->page_size, page) - m->entries);
         }
         take_windows(m, &m->entries[i], s, len / m->page_size, m->step - 1);
@@ -510,7 +501,7 @@ static void compare(model *m)
             const seq *q = &m->seqs[i];
             if (!q->active || is_state(m, s)) continue;
             for (int32_t p = q->cache_handle.first[s]; p < q->cache_handle.num_pages; p++) {
-                assert_int_not_equal(marks[page_of(m, q, s, p)], 1);
+                assert_int_not_equal(marks[q->pages[s][p]], 1);
             }
         }
     }
@@ -564,7 +555,7 @@ static void run_spans(int32_t page_size, int32_t num_pages, int32_t alphabet, in
             .kind = MSGL_SPAN_STATE, .interval = page_size, .num_units = checkpoints};
     }
     msgl_err err;
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, l, MAX_TOKENS, &m->cache, &err), 0);
+    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, l, &m->cache, &err), 0);
     msgl__cache_next_step(m->cache);
     const uint64_t allocs = msgl__mem_allocs();
     for (int i = 0; i < operations; i++) {

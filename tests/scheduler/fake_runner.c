@@ -104,12 +104,11 @@ static int write_tokens(void *ctx, int32_t row, int32_t pos, const int32_t *ids,
             if (s->reqs[i].table_idx == row) fault(f, "row rewritten in flight", 0, row, n);
         }
     }
-    if (row < 0 || row >= f->table.max_running || pos < 0 || pos + n > f->table.stride) {
+    if (row < 0 || row >= f->table.max_running || pos < 0 || pos + n > f->row_tokens) {
         fault(f, "write_tokens out of range", 0, row, pos + n);
         return 0;
     }
-    memcpy(f->token_pool + (size_t)row * (size_t)f->table.stride + pos, ids,
-           (size_t)n * sizeof *ids);
+    memcpy(f->token_pool + (size_t)row * (size_t)f->row_tokens + pos, ids, (size_t)n * sizeof *ids);
     return 0;
 }
 
@@ -160,10 +159,11 @@ static void use_slots(fake_runner *f, const msgl_batch_req *r, bool write, uint6
 {
     for (int32_t s = 0; s < f->layout.num_spans; s++) {
         if (is_state(f, s)) continue;
-        const int32_t *row = msgl__page_table_row(&f->tables[s], r->table_idx);
         const int32_t from = write ? r->cached_len : first_kept(f, s, r->cached_len);
         const int32_t to = write ? r->device_len : r->cached_len;
-        for (int32_t p = from; p < to; p++) use_slot(f, r, s, row[p], write, now);
+        for (int32_t p = from; p < to; p++) {
+            use_slot(f, r, s, msgl__page_table_slot(&f->tables[s], r->table_idx, p), write, now);
+        }
     }
 }
 
@@ -202,9 +202,8 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
         for (int32_t i = 0; i < b->size; i++) {
             const msgl_batch_req *r = &b->reqs[i];
             const int32_t extend = msgl__extend_len(r);
-            if (extend < 1 || (i < b->num_decode && extend != 1) ||
-                r->device_len > f->table.stride || r->logits_from < 0 ||
-                r->logits_from > extend - r->sample ||
+            if (extend < 1 || (i < b->num_decode && extend != 1) || r->device_len > f->row_tokens ||
+                r->logits_from < 0 || r->logits_from > extend - r->sample ||
                 (r->logits_from < extend - r->sample && r->sampling.prompt_logprobs < 0) ||
                 (i < b->num_decode && r->cached_len < r->prompt_len) ||
                 (r->sample && r->device_len < r->prompt_len)) {
@@ -271,9 +270,10 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
 {
     const msgl_batch_req *r = &s->reqs[i];
     const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
-    int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->table.stride;
-    if (memcmp(row, s->rows + (size_t)i * (size_t)f->table.stride,
-               (size_t)r->device_len * sizeof *row) != 0) {
+    int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
+    const int32_t pages = (r->device_len - 1) / f->page_size + 1;
+    if (memcmp(row, s->rows + (size_t)i * (size_t)f->table.stride, (size_t)pages * sizeof *row) !=
+        0) {
         fault(f, "page table row changed in flight", r->uid, r->table_idx, r->device_len);
     }
     if (r->extra != NULL && r->extra->bias[0].token != f->row_bias[r->table_idx]) {
@@ -283,7 +283,7 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
     s->status[i] = f->nan_uid == r->uid && r->device_len >= f->nan_from ? MSGL_ENUMERIC : 0;
     uint64_t sum = 0;
     for (int32_t p = 0; p < r->device_len; p++) {
-        const fake_kv *kv = &f->kv[row[p]];
+        const fake_kv *kv = &f->kv[msgl__page_table_slot(&f->table, r->table_idx, p)];
         sum += part(kv->token, kv->position, kv->chain);
         if (s->status[i] != 0 || p < r->cached_len + r->logits_from) continue;
         if (r->sampling.prompt_logprobs >= 0 && p + 1 < r->prompt_len) {
@@ -300,12 +300,11 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
 // The window's pages still hold what the first span's do.
 static void check_windows(fake_runner *f, const msgl_batch_req *r)
 {
-    const int32_t *all = msgl__page_table_row(&f->table, r->table_idx);
     for (int32_t s = 1; s < f->layout.num_spans; s++) {
         if (is_state(f, s)) continue;
-        const int32_t *row = msgl__page_table_row(&f->tables[s], r->table_idx);
         for (int32_t p = first_kept(f, s, r->cached_len); p < r->cached_len; p++) {
-            const fake_kv *a = &f->kv[all[p]], *b = &f->kvs[s][row[p]];
+            const fake_kv *a = &f->kv[msgl__page_table_slot(&f->table, r->table_idx, p)];
+            const fake_kv *b = &f->kvs[s][msgl__page_table_slot(&f->tables[s], r->table_idx, p)];
             if (a->token != b->token || a->position != b->position || a->chain != b->chain) {
                 fault(f, "a window's page is another's", r->uid, s, p);
             }
@@ -333,7 +332,7 @@ static void store(fake_runner *f, const msgl_batch_req *r, int32_t token, int32_
         if (is_state(f, s)) {
             f->states[r->table_idx] = chain;
         } else {
-            const int32_t slot = msgl__page_table_row(&f->tables[s], r->table_idx)[position];
+            const int32_t slot = msgl__page_table_slot(&f->tables[s], r->table_idx, position);
             f->kvs[s][slot] = (fake_kv){.token = token, .position = position, .chain = chain};
         }
     }
@@ -348,14 +347,17 @@ static void run_step(fake_runner *f, fake_step *s)
     // What a request continues was computed by steps before this one.
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
-        s->before[i] = r->cached_len > 0 ? f->kv[row[r->cached_len - 1]].chain : 0;
+        s->before[i] = 0;
+        if (r->cached_len > 0) {
+            const int32_t last = r->cached_len - 1;
+            s->before[i] = f->kv[msgl__page_table_slot(&f->table, r->table_idx, last)].chain;
+        }
         check_windows(f, r);
         begin_state(f, r, s->before[i]);
     }
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->table.stride;
+        const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
         uint64_t chain = s->before[i];
         for (int32_t p = r->cached_len; p < r->device_len; p++) {
             chain = next_chain(chain, ids[p], p);
@@ -436,7 +438,10 @@ static void init_spans(fake_runner *f, int32_t max_running, int32_t max_seq_len)
             continue;
         }
         const int32_t slots = f->layout.spans[s].num_units * f->page_size;
-        if (msgl__page_table_create(max_running, max_seq_len, slots, &f->tables[s], &err)) abort();
+        if (msgl__page_table_create(max_running, max_seq_len, f->page_size,
+                                    f->layout.spans[s].num_units, &f->tables[s], &err)) {
+            abort();
+        }
         f->kvs[s] = calloc((size_t)slots, sizeof *f->kvs[s]);
         f->last_use[s] = calloc((size_t)slots, sizeof *f->last_use[s]);
     }
@@ -456,14 +461,15 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
     f->prefill_token_ns = 100;
     f->decode_ns = 2000;
     f->nan_uid = UINT64_MAX;
+    f->row_tokens = (max_seq_len + 31) / 32 * 32;
     init_spans(f, max_running, max_seq_len);
-    const size_t rows = (size_t)max_running, stride = (size_t)f->table.stride;
+    const size_t rows = (size_t)max_running, stride = (size_t)f->row_tokens;
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
     for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
-        s->rows = calloc(rows * stride, sizeof *s->rows);
+        s->rows = calloc(rows * (size_t)f->table.stride, sizeof *s->rows);
         s->tokens = calloc(rows, sizeof *s->tokens);
         s->cu_tokens = calloc(rows + 1, sizeof *s->cu_tokens);
         s->status = calloc(rows, sizeof *s->status);

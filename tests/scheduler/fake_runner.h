@@ -47,9 +47,10 @@ typedef struct fake_runner {
     fake_kv *kv;                            // the first of them
     uint64_t *states;                       // [max_running] chain behind the row's last token
     uint64_t *checkpoints, *checkpoint_use; // [num_units]
-    int32_t *token_pool;                    // like the page table
-    int32_t *row_bias;                      // [max_running] first token of the row's logit_bias
-    uint64_t *last_use[MSGL_MAX_SPANS];     // [slots] number of the last step that read or wrote it
+    int32_t *token_pool;                    // [max_running + 1, row_tokens]
+    int32_t row_tokens;
+    int32_t *row_bias;                  // [max_running] first token of the row's logit_bias
+    uint64_t *last_use[MSGL_MAX_SPANS]; // [slots] number of the last step that read or wrote it
     fake_step steps[FAKE_STEP_SLOTS];
     uint64_t num_steps; // submitted; step k uses number k + 1
     uint64_t step_number[FAKE_STEP_SLOTS];

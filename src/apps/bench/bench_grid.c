@@ -54,8 +54,8 @@ static bool place(const grid *g, const shape *s)
                 if (span == 0) return false;
                 page = 0; // of a window: those of others again
             }
-            const int64_t most = c->spans[span].num_units * (int64_t)c->page_size;
-            for (int t = 0; t < length; t++) row[t] = (int32_t)((page * c->page_size + t) % most);
+            const int64_t most = c->spans[span].num_units;
+            for (int64_t i = 0; i < pages; i++) row[i] = (int32_t)((page + i) % most);
             page += pages;
         }
     }

@@ -35,9 +35,9 @@ static void place_request(struct step_bench *b, int request, int batch, int leng
     for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
         const int32_t all = msgl__ceil_div(length, c->page_size),
                       most = c->spans[s].num_units / batch;
-        const int32_t share = (all < most ? all : most) * c->page_size;
+        const int32_t share = all < most ? all : most;
         int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(b->engine)[s], request);
-        for (int32_t t = 0; t < length; t++) row[t] = request * share + t % share;
+        for (int32_t i = 0; i < all; i++) row[i] = request * share + i % share;
     }
 }
 

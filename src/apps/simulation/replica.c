@@ -4,7 +4,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 
-enum { STEP_SLOTS = 2, ROW_ALIGN = 32, WARM_UP_TOKENS = 8 };
+enum { STEP_SLOTS = 2, WARM_UP_TOKENS = 8 };
 
 // ---- what replicas share ----
 
@@ -100,14 +100,15 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)
 static int create_table(msgl_sim_replica *r, msgl_err *err)
 {
     const msgl_options *o = r->kind->options;
-    const int32_t stride = msgl__ceil_div(o->max_seq_len, ROW_ALIGN) * ROW_ALIGN;
+    const int32_t stride = msgl__ceil_div(o->max_seq_len, o->page_size);
     size_t n;
-    r->table = (msgl_page_table){.max_running = o->max_running, .stride = stride};
+    r->table = (msgl_page_table){
+        .max_running = o->max_running, .stride = stride, .paging = msgl__paging_of(o->page_size)};
     if (msgl__size_mul((size_t)o->max_running + 1, (size_t)stride, &n) == 0) {
-        r->table.slots = msgl__calloc(n, sizeof *r->table.slots);
+        r->table.pages = msgl__calloc(n, sizeof *r->table.pages);
     }
     r->events = msgl__calloc((size_t)o->max_running, sizeof *r->events);
-    if (r->table.slots != NULL && r->events != NULL) return 0;
+    if (r->table.pages != NULL && r->events != NULL) return 0;
     return msgl__err_set(err, MSGL_ENOMEM, "simulation: no memory for a page table of %d x %d",
                          o->max_running, o->max_seq_len);
 }
@@ -140,7 +141,7 @@ int msgl__sim_replica_init(msgl_sim_replica *r, msgl_sim_replica_kind *k, msgl_e
 void msgl__sim_replica_free(msgl_sim_replica *r)
 {
     msgl__scheduler_destroy(r->scheduler);
-    msgl__free(r->table.slots);
+    msgl__free(r->table.pages);
     msgl__free(r->events);
     *r = (msgl_sim_replica){0};
 }

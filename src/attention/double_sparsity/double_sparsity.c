@@ -149,10 +149,11 @@ typedef void (*token_fn)(const sparse_call *c, int head, int32_t row, int32_t sl
 static void each_token(const sparse_call *c, int head, token_fn fn, float *room)
 {
     for (int32_t i = 0; i < c->seqs->size; i++) {
-        const int32_t *slots = msgl__page_table_row(c->b->cfg.page_table, c->seqs->table_rows[i]);
+        const int32_t table_row = c->seqs->table_rows[i];
         const int32_t end = c->seqs->cu_seqlens_q[i + 1], len = c->seqs->seqlens_k[i];
         for (int32_t t = c->seqs->cu_seqlens_q[i]; t < end; t++) {
-            fn(c, head, t, slots[len - (end - t)], room);
+            fn(c, head, t, msgl__page_table_slot(c->b->cfg.page_table, table_row, len - (end - t)),
+               room);
         }
     }
 }

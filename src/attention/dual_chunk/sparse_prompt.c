@@ -31,7 +31,7 @@ typedef struct piece {
     const msgl_sparse_room *room;
     const msgl_attn_layer *layer;
     const msgl_attn_input *in;
-    const int32_t *slots;
+    int32_t table_row;
     float *out;
     int32_t row, begin, end;
     int32_t ranges[MSGL_ATTN_RANGES + 1]; // where they begin, and the last one's end
@@ -113,7 +113,8 @@ static void load_keys(const piece *p, int head, const int32_t *keys, int n, floa
     const size_t dim = (size_t)cfg->head_dim, heads = (size_t)cfg->num_kv_heads;
     const size_t kv_head = (size_t)(head / (cfg->num_q_heads / cfg->num_kv_heads));
     for (int j = 0; j < n; j++) {
-        const size_t at = ((size_t)p->slots[keys[j]] * heads + kv_head) * dim;
+        const int32_t slot = msgl__page_table_slot(cfg->page_table, p->table_row, keys[j]);
+        const size_t at = ((size_t)slot * heads + kv_head) * dim;
         const int d = cfg->head_dim;
         msgl__to_f32(msgl__kv_k(pool, p->layer->layer), pool->spec.dtype, at, d,
                      k + (size_t)j * dim);
@@ -354,7 +355,7 @@ void msgl__sparse_prompt_attend(const msgl_attn_config *cfg, const msgl_sparse_r
                .room = room,
                .layer = layer,
                .in = in,
-               .slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]),
+               .table_row = seqs->table_rows[req],
                .out = out,
                .row = seqs->cu_seqlens_q[req]};
     for (p.begin = len - rows; p.begin < len; p.begin = p.end) {

@@ -134,8 +134,9 @@ static void flex_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
     c.out = out;
     c.ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim;
     c.scale = layer->scale;
-    c.slots = cfg->page_table->slots;
-    c.slots_ld = (size_t)cfg->page_table->stride;
+    c.pages = cfg->page_table->pages;
+    c.pages_ld = (size_t)cfg->page_table->stride;
+    c.page_size = cfg->page_size;
     c.scratch = b->scratch;
     c.scratch_stride = b->scratch_stride;
     msgl__flex_attend(x, &c);

@@ -124,15 +124,17 @@ static int torch_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     return 0;
 }
 
-// Rows of one KV head at `len` slots, as f32.
-static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
+// Rows of one KV head, of keys [first, first + len) of a row of the page table, as f32.
+static void gather(const torch_call *c, int kv, int32_t row, int first, int len, int kv_head,
                    float *to)
 {
     const msgl_kv_pool *pool = c->b->cfg.pool;
+    const msgl_page_table *table = c->b->cfg.page_table;
     const void *from = msgl__kv_layer(pool, kv, c->layer->layer);
     const size_t dim = (size_t)pool->spec.k_dim;
     for (int p = 0; p < len; p++) {
-        const size_t at = (size_t)slots[p] * msgl__kv_slot_stride(pool) + (size_t)kv_head * dim;
+        const size_t slot = (size_t)msgl__page_table_slot(table, row, first + p);
+        const size_t at = slot * msgl__kv_slot_stride(pool) + (size_t)kv_head * dim;
         for (size_t d = 0; d < dim; d++) *to++ = msgl__load_f32(from, pool->spec.dtype, at + d);
     }
 }
@@ -169,15 +171,14 @@ static void torch_task(void *arg, int task, int worker)
     const int first = seqs->cu_seqlens_q[req], tokens = seqs->cu_seqlens_q[req + 1] - first;
     const int rows = tokens * group, first_pos = seqs->seqlens_k[req] - tokens;
     const int skip = msgl__torch_first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
-    const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]) + skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
     float *v = msgl__attn_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
     float *q = v + (size_t)len * (size_t)dim;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
     const size_t head = (size_t)kv_head * (size_t)group, row_bytes = (size_t)dim * sizeof(float);
     const size_t ld_out = (size_t)cfg->num_q_heads * (size_t)v_dim;
-    gather(c, 0, slots, len, kv_head, k);
-    if (v != k) gather(c, 1, slots, len, kv_head, v);
+    gather(c, 0, seqs->table_rows[req], skip, len, kv_head, k);
+    if (v != k) gather(c, 1, seqs->table_rows[req], skip, len, kv_head, v);
     for (int row = 0; row < rows; row += ROWS) {
         const int n = rows - row < ROWS ? rows - row : ROWS;
         for (int i = 0; i < n; i++) {

@@ -34,15 +34,17 @@ typedef struct msgl_cuda_attn_call {
 
     // Request i has query rows [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and seqlens_k[i] keys; its
     // last query is at position seqlens_k[i] - 1 (causal, bottom-right aligned). Position p of it
-    // is in slot table[table_rows[i] * table_stride + p]. Within a page of page_size positions
-    // slots are consecutive, and a page's first slot is a multiple of page_size.
+    // is place x = table_rows[i] * table_stride + p, which fits 31 bits, in page table[x /
+    // paging.size]. Within page_size positions, counted from 0, slots are consecutive, and the
+    // first one's slot is a multiple of page_size.
     int32_t batch;
     const int32_t *cu_seqlens_q; // [batch + 1]
     const int32_t *seqlens_k;    // [batch]
-    const int32_t *table;        // token-granular, entries of positions >= seqlens_k are undefined
+    const int32_t *table;        // pages; those of positions >= seqlens_k are undefined
     size_t table_stride;
+    msgl_paging paging;        // of the pool
     const int32_t *table_rows; // [batch]
-    int32_t page_size;
+    int32_t page_size;         // the pool's, or a part of it
     // The same on the host, for launch decisions (upper bounds when captured in a graph).
     int32_t total_q, max_seqlen_q, max_seqlen_k;
 

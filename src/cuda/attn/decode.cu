@@ -56,7 +56,8 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.table_rows = c->table_rows;
     a.ld_q = c->ld_q;
     a.ld_out = c->ld_out;
-    a.table_stride = c->table_stride;
+    a.table_stride = (int32_t)c->table_stride;
+    a.paging = c->paging;
     a.slot_bytes = (uint32_t)c->num_kv_heads * (uint32_t)c->head_dim * (c->e4m3 ? 1 : 2);
     a.q_heads = c->num_q_heads;
     a.group = group;

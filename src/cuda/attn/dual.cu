@@ -76,8 +76,7 @@ __launch_bounds__(THREADS) void dual_prefill(const __grid_constant__ msgl_cuda_a
         c.seqlens_k[p.req] > sparse.keys) {
         return;
     }
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(c, kv_head, c.table + (size_t)c.table_rows[p.req] * c.table_stride);
+    const auto keys = msgl_rows16_keys_of<T>(c, kv_head, msgl__page_row(c, c.table_rows[p.req]));
     const msgl_score score = {c.scale, c.softcap};
     const int32_t row = warp * 16 + lane / 4; // and row + 8
     const int32_t own = p.pos / dual_len * dual_len, before = max(own - dual_len, 0);

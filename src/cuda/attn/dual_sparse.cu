@@ -76,11 +76,6 @@ static __device__ __forceinline__ range range_of(const piece &a, int32_t query)
     return query == 2 ? range{0, before} : query == 1 ? range{before, own} : range{own, a.p.end};
 }
 
-static __device__ __forceinline__ const int32_t *slots_of(const piece &a)
-{
-    return a.c.table + (size_t)a.c.table_rows[a.p.req] * a.c.table_stride;
-}
-
 // Row `row` of the step, its query for the keys of a range.
 template <typename T>
 static __device__ __forceinline__ const T *query_of(const piece &a, int32_t row, int32_t query,
@@ -127,8 +122,8 @@ static __global__ __launch_bounds__(THREADS) void sparse_rotate(const __grid_con
 
 // K of keys [key0, key0 + KEYS), zeros from `to` on.
 template <typename T, int HD>
-static __device__ __forceinline__ void load_k(const msgl_rows16_keys &keys, int32_t key0,
-                                              int32_t to, uint32_t tile)
+static __device__ __forceinline__ void load_k(const msgl_rows16_keys<msgl_page_row> &keys,
+                                              int32_t key0, int32_t to, uint32_t tile)
 {
     const int PITCH = msgl_rows16_pitch<T, HD>::BYTES, CHUNKS = HD * 2 / 16;
 #pragma unroll
@@ -150,8 +145,8 @@ static __device__ __forceinline__ void each_tile(const piece &a, int32_t head, u
     const int TILE = KEYS * msgl_rows16_pitch<T, HD>::BYTES, NB = KEYS / 8;
     const int32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     const int32_t split = blockIdx.y * SPLIT;
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(a.c, head / (a.c.num_q_heads / a.c.num_kv_heads), slots_of(a));
+    const auto keys = msgl_rows16_keys_of<T>(a.c, head / (a.c.num_q_heads / a.c.num_kv_heads),
+                                             msgl__page_row(a.c, a.c.table_rows[a.p.req]));
     const float scale = a.c.scale * 1.4426950408889634f;
 #pragma unroll 1
     for (int32_t query = MSGL_DUAL_QUERIES - 1; query >= 0; query--) {
@@ -452,7 +447,7 @@ template <typename T, int HD> struct shape {
 
 // K and V of the n keys in a list; zeros behind them.
 template <typename T, int HD, int N>
-static __device__ __forceinline__ void load_listed(const msgl_rows16_keys &keys,
+static __device__ __forceinline__ void load_listed(const msgl_rows16_keys<msgl_page_row> &keys,
                                                    const int32_t *list, int32_t n, uint32_t tile)
 {
     const int PITCH = msgl_rows16_pitch<T, HD>::BYTES, CHUNKS = HD * 2 / 16;
@@ -470,9 +465,10 @@ static __device__ __forceinline__ void load_listed(const msgl_rows16_keys &keys,
 
 // Attends to the n keys of a list, of which last[r] is the last that row r of the lane sees.
 template <typename T, int HD, int N>
-static __device__ __forceinline__ void
-walk_list(const msgl_rows16_keys &keys, const int32_t *list, int32_t n, const msgl_score &score,
-          const int32_t last[2], uint32_t ring, int32_t lane, msgl_rows16<HD> *w)
+static __device__ __forceinline__ void walk_list(const msgl_rows16_keys<msgl_page_row> &keys,
+                                                 const int32_t *list, int32_t n,
+                                                 const msgl_score &score, const int32_t last[2],
+                                                 uint32_t ring, int32_t lane, msgl_rows16<HD> *w)
 {
     const int TILE = 2 * N * msgl_rows16_pitch<T, HD>::BYTES;
     if (n == 0) return; // or its copies would meet the next list's
@@ -508,8 +504,8 @@ static __global__ __launch_bounds__(THREADS) void sparse_attend(const __grid_con
     const int32_t rows = min(ROWS, a.p.end - begin), first = a.p.row + begin - a.p.begin;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(a.c, head / (a.c.num_q_heads / a.c.num_kv_heads), slots_of(a));
+    const auto keys = msgl_rows16_keys_of<T>(a.c, head / (a.c.num_q_heads / a.c.num_kv_heads),
+                                             msgl__page_row(a.c, a.c.table_rows[a.p.req]));
     const msgl_score score = {a.c.scale, 0.f};
     see_keys(a, head, begin, begin + rows, seen);
     msgl_rows16<HD> w;

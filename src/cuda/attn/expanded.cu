@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "cuda/attn/expanded.h"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/vec8.cuh"
 
@@ -34,7 +35,7 @@ static __global__ void __launch_bounds__(THREADS) gather(const msgl_gather_call 
     if (key >= c.keys) return;
     const msgl_expand_req &r = c.reqs[request_of(c, key)];
     const int32_t pos = r.first + key - r.row0;
-    const size_t slot = (size_t)c.table[(size_t)r.table_row * c.table_stride + (size_t)pos];
+    const size_t slot = (size_t)msgl__page_row(c, r.table_row)[pos];
     const int latent = c.rank / 8, rotary = c.rotary / 8; // pieces of 16 bytes
     const uint4 *from = (const uint4 *)c.pool + slot * (size_t)(latent + rotary);
     uint4 *to = (uint4 *)c.latent + (size_t)key * latent;

@@ -212,8 +212,7 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
     const int32_t from = slides ? max(first - c.mods.window, 0) : 0;
     const int32_t *list = c.lists + (size_t)p.block * c.lists_ld;
     const int32_t tiles = list[0] * (B / KEYS);
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(a, kv_head, a.table + (size_t)a.table_rows[p.req] * a.table_stride);
+    const auto keys = msgl_rows16_keys_of<T>(a, kv_head, msgl__page_row(a, a.table_rows[p.req]));
     const uint32_t ring = msgl__shared_address(smem);
     if (tiles > 0) {
         msgl_rows16_load<T, HD, KEYS, THREADS>(keys, tile_key<KEYS>(list, 0), from, p.len, ring);

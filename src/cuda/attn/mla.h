@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/paging.h"
 #include "core/round.h"
 
 #ifdef __cplusplus
@@ -45,14 +46,15 @@ typedef struct msgl_mla_call {
 
     // Each request has q_len query tokens, its last ones: query token t of request i sees keys
     // [0, seqlens_k[i] - q_len + t]. One without a visible key: zeros, LSE -inf. Key p of request i
-    // is in slot table[table_rows[i] * table_stride + p - p % page_size] + p % page_size; a page's
-    // first slot is a multiple of page_size. Slots that are not a key's may hold anything.
+    // is place x = table_rows[i] * table_stride + p, which fits 31 bits, in page table[x /
+    // paging.size]. Slots that are not a key's may hold anything.
     int32_t batch, q_len;     // q_len up to MSGL_MLA_MAX_Q_LEN
     const int32_t *seqlens_k; // [batch], only read by the planner
     const int32_t *table;
-    size_t table_stride;
+    size_t table_stride;       // a multiple of paging.size
+    msgl_paging paging;        // of the pool
     const int32_t *table_rows; // [batch], only read by the planner
-    int32_t page_size;         // a power of two up to MSGL_MLA_MAX_PAGE
+    int32_t page_size; // a power of two up to MSGL_MLA_MAX_PAGE that divides the pool's page
 
     // Not NULL: ragged, request i has the query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1]), of
     // total_q in all and one or more each; q_len is the most of a request, of any size. Only read

@@ -156,13 +156,13 @@ static void common_params(const msgl_mla_call *c, msgl_mla_params *p)
     p->ld_q = c->ld_q;
     p->ld_out = c->ld_out;
     p->table_stride = c->table_stride;
+    p->paging = c->paging;
     const msgl_mla_workspace w = msgl__mla_workspace_layout(c->num_heads, c->q_len);
     p->counters = (int32_t *)c->workspace;
     p->partial_ml = (float2 *)((char *)c->workspace + w.partial_ml);
     p->partial_o = (float4 *)((char *)c->workspace + w.partial_o);
     p->heads = c->num_heads;
     p->row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
-    p->page_mask = c->page_size - 1;
     p->num_slots = (int32_t)c->num_slots;
     p->log2_scale = c->scale * log2_e;
     p->ln_scale = c->scale;

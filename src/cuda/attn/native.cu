@@ -28,7 +28,8 @@ __launch_bounds__(THREADS) void gather_kernel(const __grid_constant__ msgl_nativ
     msgl__pdl_trigger();
     if (row >= g.rows) return;
     const bool there = row >= g.first && row < g.end;
-    const size_t from = there ? (size_t)g.slots[row] * (size_t)units : 0;
+    const size_t from =
+        there ? (size_t)msgl__paging_slot(g.paging, g.table, g.place + row) * (size_t)units : 0;
     const void *pool = blockIdx.y == 0 ? g.k : g.v;
     uint4 *to = (uint4 *)(blockIdx.y == 0 ? g.to_k : g.to_v) + (size_t)row * (size_t)units;
     for (int32_t i = lane; i < units; i += 32) {

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 #include "core/dtype.h"
+#include "core/paging.h"
 #include "kernel/exec.h"
 
 // Columns of scores begin and end at positions that are multiples of it: rows stay aligned, few
@@ -29,7 +30,9 @@ typedef struct msgl_native_gather {
     bool e4m3;            // the pool's elements are E4M3, dtype is bf16
     int32_t width;        // elements of a row, num_kv_heads * head_dim, a multiple of 8
     const void *k, *v;    // [num_slots, width]; v NULL: a latent cache
-    const int32_t *slots; // [first, end) are read
+    const int32_t *table; // pages; row i is place `place` + i of it, and [first, end) are read
+    msgl_paging paging;
+    int32_t place;
     int32_t first, end, rows;
     void *to_k, *to_v; // [rows, width]
 } msgl_native_gather;

@@ -192,8 +192,7 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     msgl__pdl_trigger();
     place p;
     if (!find_place(c, gridDim.y - 1 - blockIdx.y, &p)) return; // the longest last rows first
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(c, kv_head, c.table + (size_t)c.table_rows[p.req] * c.table_stride);
+    const auto keys = msgl_rows16_keys_of<T>(c, kv_head, msgl__page_row(c, c.table_rows[p.req]));
     const int32_t row = warp * 16 + lane / 4; // and row + 8
     const act *q[2];
 #pragma unroll

@@ -81,6 +81,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.plan = (msgl_fa_prefill_plan *)c->plan;
     p.table = c->table;
     p.table_stride = (int64_t)c->table_stride;
+    p.paging = c->paging;
     p.ld_out = (int64_t)c->ld_out;
     p.kv_row_bytes = c->num_kv_heads * c->head_dim * (c->e4m3 ? 1 : 2);
     p.num_q_heads = c->num_q_heads;

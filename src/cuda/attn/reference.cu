@@ -12,6 +12,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include "cuda/attn/page_row.cuh"
 #include "cuda/launch.cuh"
 
 // As kernel/attn.h has them, which is for C alone.
@@ -136,7 +137,7 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     // First key; in a tree of those that a window may leave.
     const int32_t least = TREE ? prefix + __popcll(path) - 1 : pos;
     const int32_t begin = c.window >= 0 && least > c.window ? least - c.window : 0;
-    const int32_t *table = c.table + (size_t)c.table_rows[req] * c.table_stride;
+    const msgl_page_row table = msgl__page_row(c, c.table_rows[req]);
     const int32_t kv_head = head / (c.num_q_heads / c.num_kv_heads);
     const size_t slot_stride = (size_t)c.num_kv_heads * dim;
     const KV *k = (const KV *)c.k + (size_t)kv_head * dim;

@@ -12,6 +12,7 @@
 #define MSGL_CUDA_ATTN_ROWS16_CUH
 
 #include "cuda/attn/call.h"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/attn/pool_types.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/e4m3.cuh"
@@ -43,17 +44,16 @@ struct msgl_score {
 };
 
 // A request's K and V of one KV head.
-struct msgl_rows16_keys {
+template <class SLOTS> struct msgl_rows16_keys {
     const char *k, *v; // of slot 0
     size_t slot_bytes; // from one slot to the next
     int32_t head_dim;
-    const int32_t *slots; // of the request's keys
+    SLOTS slots; // of the request's keys: a msgl_page_row, or a list of them
 };
 
-template <typename T>
-static __device__ __forceinline__ msgl_rows16_keys msgl_rows16_keys_of(const msgl_cuda_attn_call &c,
-                                                                       int32_t kv_head,
-                                                                       const int32_t *slots)
+template <typename T, class SLOTS>
+static __device__ __forceinline__ msgl_rows16_keys<SLOTS>
+msgl_rows16_keys_of(const msgl_cuda_attn_call &c, int32_t kv_head, SLOTS slots)
 {
     const size_t head_bytes = (size_t)c.head_dim * msgl_pool_types<T>::BYTES;
     return {(const char *)c.k + kv_head * head_bytes, (const char *)c.v + kv_head * head_bytes,
@@ -63,9 +63,10 @@ static __device__ __forceinline__ msgl_rows16_keys msgl_rows16_keys_of(const msg
 // Queues the copies of keys [key0, key0 + KEYS) to a tile, K and behind it V; zeros for keys
 // outside [from, to), whose slots may be another request's: what a score is masked for could still
 // be infinite.
-template <typename T, int HD, int KEYS, int THREADS>
-static __device__ __forceinline__ void msgl_rows16_load(const msgl_rows16_keys &keys, int32_t key0,
-                                                        int32_t from, int32_t to, uint32_t tile)
+template <typename T, int HD, int KEYS, int THREADS, class SLOTS>
+static __device__ __forceinline__ void msgl_rows16_load(const msgl_rows16_keys<SLOTS> &keys,
+                                                        int32_t key0, int32_t from, int32_t to,
+                                                        uint32_t tile)
 {
     const int BYTES = msgl_pool_types<T>::BYTES, PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     const int CHUNKS = HD * BYTES / 16; // of 16 bytes, in a row
@@ -249,9 +250,9 @@ static __device__ __forceinline__ void msgl_rows16_attend(const SCORE &score, ui
 // by all of a block's THREADS threads. Of tiles within [all_from, all_to) every row sees all keys;
 // of the others sees(r, key) says whether the lane's row r sees that key, which may lie outside
 // [from, to). ring: two tiles in shared memory, free again behind the call.
-template <typename T, int HD, int KEYS, int THREADS, typename SCORE, typename SEES>
+template <typename T, int HD, int KEYS, int THREADS, class SLOTS, typename SCORE, typename SEES>
 static __device__ __forceinline__ void
-msgl_rows16_walk(const msgl_rows16_keys &keys, int32_t from, int32_t to, int32_t all_from,
+msgl_rows16_walk(const msgl_rows16_keys<SLOTS> &keys, int32_t from, int32_t to, int32_t all_from,
                  int32_t all_to, const SCORE &score, const SEES &sees, uint32_t ring, int32_t lane,
                  msgl_rows16<HD> *w)
 {

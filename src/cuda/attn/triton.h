@@ -33,6 +33,7 @@ typedef struct msgl_triton_lists_call {
     int32_t batch, num_q_heads, num_kv_heads;
     const int32_t *seqlens_k, *table, *table_rows;
     size_t table_stride;
+    msgl_paging paging;
     int32_t max_seqlen_k; // or more
     int32_t num_windows;  // of the model's layers; 0: chunks, which are not split
     int32_t windows[MSGL_TRITON_MAX_WINDOWS];

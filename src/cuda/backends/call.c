@@ -74,6 +74,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .seqlens_k = seqs->dev_seqlens_k,
         .table = cfg->device_table,
         .table_stride = cfg->device_table_stride,
+        .paging = msgl__paging_of(cfg->page_size),
         .table_rows = seqs->dev_table_rows,
         .page_size = cfg->page_size,
         .total_q = seqs->num_tokens,

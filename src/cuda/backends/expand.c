@@ -136,6 +136,7 @@ static void cuda_gather(msgl_expand_device *d, msgl_exec *x, int32_t step_slot, 
     c->reqs = device_reqs(d) + req0;
     c->table = d->cfg.device_table;
     c->table_stride = d->cfg.device_table_stride;
+    c->paging = msgl__paging_of(d->cfg.page_size);
     msgl__cuda_attn_result(x, "latent gather",
                            msgl__cuda_gather(c, msgl__cuda_device_stream(x->device)));
 }

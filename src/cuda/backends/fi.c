@@ -352,9 +352,8 @@ void msgl__fi_list_pages(const msgl_fi_api *api, const msgl_attn_backend *b,
                          const int32_t *indptr, int32_t *pages)
 {
     const msgl_fi_pages_call p = {.batch = seqs->size,
-                                  .page_size = cfg->page_size,
                                   .table = cfg->device_table,
-                                  .table_stride = cfg->device_table_stride,
+                                  .table_stride = cfg->device_table_stride / (size_t)cfg->page_size,
                                   .table_rows = seqs->dev_table_rows,
                                   .page_indptr = indptr,
                                   .max_pages = msgl__ceil_div(seqs->max_seqlen_k, cfg->page_size),

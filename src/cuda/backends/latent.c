@@ -90,6 +90,7 @@ static msgl_mla_call make_call(const msgl_mla_cuda *m, const msgl_seqs *seqs)
                            .seqlens_k = seqs->dev_seqlens_k,
                            .table = cfg->device_table,
                            .table_stride = cfg->device_table_stride,
+                           .paging = msgl__paging_of(cfg->page_size),
                            .table_rows = seqs->dev_table_rows,
                            .page_size = m->page_size,
                            .cu_seqlens_q = answers ? NULL : seqs->dev_cu_seqlens_q,

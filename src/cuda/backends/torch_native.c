@@ -134,18 +134,20 @@ static bool gather(const torch_call *c, int32_t table_row, int32_t from, int32_t
 {
     const msgl_attn_config *cfg = &c->b->cfg;
     const torch_memory *m = &c->b->memory;
-    const msgl_native_gather g = {
-        .dtype = c->attn.dtype,
-        .e4m3 = c->attn.e4m3,
-        .width = cfg->num_kv_heads * cfg->head_dim,
-        .k = c->attn.k,
-        .v = m->v != m->k ? c->attn.v : NULL,
-        .slots = cfg->device_table + (size_t)table_row * cfg->device_table_stride + (size_t)from,
-        .first = first - from,
-        .end = len - from,
-        .rows = (int32_t)msgl__round_up((size_t)len, MSGL_NATIVE_KEYS) - from,
-        .to_k = m->k,
-        .to_v = m->v};
+    const msgl_native_gather g = {.dtype = c->attn.dtype,
+                                  .e4m3 = c->attn.e4m3,
+                                  .width = cfg->num_kv_heads * cfg->head_dim,
+                                  .k = c->attn.k,
+                                  .v = m->v != m->k ? c->attn.v : NULL,
+                                  .table = cfg->device_table,
+                                  .paging = msgl__paging_of(cfg->page_size),
+                                  .place = table_row * (int32_t)cfg->device_table_stride + from,
+                                  .first = first - from,
+                                  .end = len - from,
+                                  .rows =
+                                      (int32_t)msgl__round_up((size_t)len, MSGL_NATIVE_KEYS) - from,
+                                  .to_k = m->k,
+                                  .to_v = m->v};
     return !failed(c, msgl__cuda_native_gather(&g, c->stream));
 }
 

@@ -129,6 +129,7 @@ static void triton_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs 
                                 .table = cfg->device_table,
                                 .table_rows = seqs->dev_table_rows,
                                 .table_stride = cfg->device_table_stride,
+                                .paging = msgl__paging_of(cfg->page_size),
                                 .max_seqlen_k = seqs->max_seqlen_k,
                                 .deterministic = cfg->deterministic};
     if (fa_for(base, seqs) != NULL) {

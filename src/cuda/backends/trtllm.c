@@ -163,8 +163,10 @@ static void trtllm_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs 
     if (seqs->phase == MSGL_PREFILL) return;
     const msgl_xqa_pages_call p = {.batch = seqs->size,
                                    .page_size = b->kernel_page,
+                                   .parts = b->cfg.page_size / b->kernel_page,
                                    .table = b->cfg.device_table,
-                                   .table_stride = b->cfg.device_table_stride,
+                                   .table_stride =
+                                       b->cfg.device_table_stride / (size_t)b->cfg.page_size,
                                    .table_rows = seqs->dev_table_rows,
                                    .seqlens_k = seqs->dev_seqlens_k,
                                    .pages = (int32_t *)b->memory,

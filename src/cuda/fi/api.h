@@ -12,10 +12,11 @@
 #include <stdint.h>
 
 #include "core/dtype.h"
+#include "core/paging.h"
 
 struct msgl_err; // core/err.h; the kernels, slow to compile, are not made to depend on it
 
-#define MSGL_FI_ABI 5
+#define MSGL_FI_ABI 6
 
 typedef enum msgl_fi_kernel {
     MSGL_FI_CUDA_CORES,    // decode: one warp group per KV head and chunk
@@ -85,24 +86,26 @@ typedef struct msgl_fi_run_call {
     void *float_workspace;
 } msgl_fi_run_call;
 
-// The ragged page list: pages[page_indptr[i] + j] = table[table_rows[i] * stride + j * page_size] /
-// page_size. Device memory, except the bound.
+// The ragged page list: pages[page_indptr[i] + j] = table[table_rows[i] * table_stride + j]. Device
+// memory, except the bound.
 typedef struct msgl_fi_pages_call {
-    int32_t batch, page_size;
-    const int32_t *table; // token-granular
+    int32_t batch;
+    const int32_t *table;
     size_t table_stride;
     const int32_t *table_rows, *page_indptr;
     int32_t max_pages; // of a request, an upper bound
     int32_t *pages;
 } msgl_fi_pages_call;
 
-// K and V of the new tokens out of one layer's pool: k_rows[t] = k[table[table_rows[i] * stride +
-// kv_len[i] - n + j]] for token t = qo_indptr[i] + j of the n of request i. Device memory.
+// K and V of the new tokens out of one layer's pool: k_rows[t] = k[slot of position
+// kv_len[i] - n + j] for token t = qo_indptr[i] + j of the n of request i; position p is place x =
+// table_rows[i] * table_stride + p, in page table[x / paging.size]. Device memory.
 typedef struct msgl_fi_rows_call {
     int32_t batch, total_q;
     size_t row_bytes; // of a token's K, and of its V; a multiple of 16
     const int32_t *table;
     size_t table_stride;
+    msgl_paging paging;
     const int32_t *table_rows, *qo_indptr, *kv_len;
     const void *k, *v;
     void *k_rows, *v_rows;

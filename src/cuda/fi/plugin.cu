@@ -21,7 +21,7 @@ static __global__ void fi_pages(const msgl_fi_pages_call c)
     const int32_t n = c.page_indptr[i + 1] - begin;
     const int32_t *row = c.table + (size_t)c.table_rows[i] * c.table_stride;
     for (int32_t j = blockIdx.y * PAGES_BLOCK + threadIdx.x; j < n; j += gridDim.y * PAGES_BLOCK) {
-        c.pages[begin + j] = row[(size_t)j * c.page_size] / c.page_size;
+        c.pages[begin + j] = row[j];
     }
 }
 

@@ -22,7 +22,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) fi_rows(const msgl_fi_rows
         }
     }
     const int32_t position = c.kv_len[low] - (c.qo_indptr[low + 1] - t);
-    const size_t slot = (size_t)c.table[(size_t)c.table_rows[low] * c.table_stride + position];
+    const int32_t place = c.table_rows[low] * (int32_t)c.table_stride + position;
+    const size_t slot = (size_t)msgl__paging_slot(c.paging, c.table, place);
     const size_t n = c.row_bytes / sizeof(uint4);
     const uint4 *k = (const uint4 *)c.k + slot * n, *v = (const uint4 *)c.v + slot * n;
     uint4 *to_k = (uint4 *)c.k_rows + (size_t)t * n, *to_v = (uint4 *)c.v_rows + (size_t)t * n;

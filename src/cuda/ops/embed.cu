@@ -17,11 +17,8 @@ enum {
 
 struct embed_args {
     msgl_inputs inputs;
-    int tokens;
-    const int32_t *pool, *index, *positions;
-    int num_tables;
-    int32_t *tables[MSGL_EMBED_TABLES];
-    const int32_t *slots[MSGL_EMBED_TABLES];
+    msgl_step_tokens tokens;
+    const int32_t *positions;
     const uint4 *w;
     int first, rows; // of the whole matrix w has rows [first, first + rows)
     uint4 *out;
@@ -64,12 +61,12 @@ static __device__ __forceinline__ void get_row(const embed_args &a, uint4 *from,
     }
 }
 
-// The token's id, slots and row.
-static __device__ __forceinline__ void take_row(const embed_args &a, size_t t, int32_t at,
-                                                const int32_t *const (&slots)[MSGL_EMBED_TABLES],
-                                                const msgl_peer_slot &slot)
+// The token's id, pages and slots, and row. s: a.tokens, with the step's inputs where they are.
+static __device__ __forceinline__ void take_row(const embed_args &a, const msgl_step_tokens &s,
+                                                size_t t, const msgl_peer_slot &slot)
 {
-    const int row = a.pool[at] - a.first;
+    const int32_t place = s.index[t];
+    const int row = s.pool[place] - a.first;
     const size_t offset = t * (size_t)a.vectors;
     uint4 *const to = a.out + offset;
     const uint4 *const from = a.w + (size_t)row * (size_t)a.vectors;
@@ -83,11 +80,7 @@ static __device__ __forceinline__ void take_row(const embed_args &a, size_t t, i
     } else {
         for (int i = (int)threadIdx.x; i < a.vectors; i += ROW_THREADS) to[i] = uint4();
     }
-    if (threadIdx.x != 0) return;
-#pragma unroll
-    for (int i = 0; i < MSGL_EMBED_TABLES; i++) {
-        if (i < a.num_tables && a.tables[i] != NULL) a.tables[i][at] = slots[i][t];
-    }
+    if (threadIdx.x == 0) msgl__step_put(&s, (int32_t)t, place);
 }
 
 static __device__ __forceinline__ void take_angles(const embed_args &a, size_t t, int32_t position,
@@ -106,7 +99,7 @@ static __device__ __forceinline__ void take_angles(const embed_args &a, size_t t
 // before may be written to (peer_sum.cuh), but a row goes one way only: so a word goes both ways.
 static __device__ __forceinline__ char *word_of(const embed_args &a, char *slot, size_t t)
 {
-    return slot + (size_t)a.tokens * (size_t)a.vectors * sizeof(uint4) + t * sizeof(uint32_t);
+    return slot + (size_t)a.tokens.count * (size_t)a.vectors * sizeof(uint4) + t * sizeof(uint32_t);
 }
 
 // By all threads, before a row is given. The first of those that take no row says it.
@@ -116,7 +109,7 @@ static __device__ __forceinline__ msgl_peer_slot open_rows(const embed_args &a, 
     __syncthreads();
     if (threadIdx.x == ROW_THREADS) {
         msgl__peer_push(word_of(a, slot.theirs, t), 1u);
-        msgl__peer_count(a.sum.count, a.sum.ticket, slot.call, (uint32_t)a.tokens);
+        msgl__peer_count(a.sum.count, a.sum.ticket, slot.call, (uint32_t)a.tokens.count);
     }
     return slot;
 }
@@ -138,21 +131,20 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
 {
     __shared__ uint32_t step;
     const size_t t = blockIdx.x;
-    const int32_t *index = a.index, *positions = a.positions, *slots[MSGL_EMBED_TABLES];
+    msgl_step_tokens s = a.tokens;
+    const int32_t *positions = a.positions;
     const float *inv_freq = a.inv_freq;
-#pragma unroll
-    for (int i = 0; i < MSGL_EMBED_TABLES; i++) slots[i] = a.slots[i];
     if (a.inputs.memory != NULL) {
         const msgl_input_view v = msgl__inputs_open(a.inputs, &step);
-        if ((int)blockIdx.x >= a.tokens) {
-            msgl__inputs_move(v, (int)blockIdx.x - a.tokens);
+        if ((int)blockIdx.x >= a.tokens.count) {
+            msgl__inputs_move(v, (int)blockIdx.x - a.tokens.count);
             __threadfence();
             return;
         }
-        index = msgl__inputs_find(v, index);
+        s.index = msgl__inputs_find(v, s.index);
 #pragma unroll
-        for (int i = 0; i < MSGL_EMBED_TABLES; i++) {
-            if (i < a.num_tables) slots[i] = msgl__inputs_find(v, slots[i]);
+        for (int i = 0; i < MSGL_MAX_TABLES; i++) {
+            if (i < s.num_tables) s.pages[i] = msgl__inputs_find(v, s.pages[i]);
         }
         positions = msgl__inputs_find(v, positions);
         inv_freq = msgl__inputs_find(v, inv_freq);
@@ -160,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
     msgl_peer_slot slot = {};
     if (a.sum.count != NULL) slot = open_rows(a, t);
     if ((int)threadIdx.x < ROW_THREADS) {
-        take_row(a, t, index[t], slots, slot);
+        take_row(a, s, t, slot);
     } else {
         take_angles(a, t, positions[t], inv_freq);
     }
@@ -174,13 +166,11 @@ extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
     if (!msgl__weight_is(c->w, x->act) || bytes % sizeof(uint4) != 0) return false;
     // With the other rank it is done whatever the status is, as calls of a communicator are.
     if (x->status != 0 && c->sum == NULL) return false;
-    if (c->tokens <= 0) return true;
+    if (c->tokens.count <= 0) return true;
     embed_args a = {};
     a.inputs = msgl__cuda_copies_take(msgl__cuda_device(x));
     a.tokens = c->tokens;
-    a.pool = c->pool, a.index = c->index, a.positions = c->positions;
-    a.num_tables = c->num_tables;
-    for (int i = 0; i < c->num_tables; i++) a.tables[i] = c->tables[i], a.slots[i] = c->slots[i];
+    a.positions = c->positions;
     a.w = (const uint4 *)c->w->data;
     a.first = c->w->first, a.rows = c->w->n;
     a.out = (uint4 *)c->out;
@@ -193,7 +183,7 @@ extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
     // As the products' kernels around it: an SM takes time to divide its memory anew.
     MSGL_CUDA_TRY(x, msgl__allow_shared<embed_kernel>(1, true));
     const int movers = a.inputs.memory != NULL ? MSGL_INPUT_BLOCKS : 0;
-    embed_kernel<<<(unsigned)(c->tokens + movers), THREADS, 0, msgl__cuda_stream(x)>>>(a);
+    embed_kernel<<<(unsigned)(c->tokens.count + movers), THREADS, 0, msgl__cuda_stream(x)>>>(a);
     MSGL_CUDA_LAUNCHED(x);
     return true;
 }

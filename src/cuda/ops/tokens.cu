@@ -17,16 +17,14 @@ static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, 
 }
 
 // No early trigger, and a fence: kernels behind read the table before they wait (launch.cuh).
-static __global__ void take_kernel(const int32_t *pool, const int32_t *index, int32_t n,
-                                   int32_t *ids, int32_t *table, const int32_t *slots)
+static __global__ void take_kernel(const __grid_constant__ msgl_step_tokens s, int32_t *ids)
 {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const int t = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     msgl__pdl_wait();
-    if (i >= n) return;
-    const int32_t at = index[i];
-    ids[i] = pool[at];
-    if (table == NULL) return;
-    table[at] = slots[i];
+    if (t >= s.count) return;
+    const int32_t place = s.index[t];
+    ids[t] = s.pool[place];
+    msgl__step_put(&s, t, place);
     __threadfence();
 }
 
@@ -80,13 +78,11 @@ extern "C" void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *poo
                  n, out, stride);
 }
 
-extern "C" void msgl__cuda_take_tokens(cudaStream_t stream, const int32_t *pool,
-                                       const int32_t *index, int32_t n, int32_t *ids,
-                                       int32_t *table, const int32_t *slots)
+extern "C" void msgl__cuda_take_tokens(cudaStream_t stream, const msgl_step_tokens *s, int32_t *ids)
 {
-    if (n <= 0) return;
-    msgl__launch(take_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index, n,
-                 ids, table, slots);
+    if (s->count <= 0) return;
+    msgl__launch(take_kernel, dim3((unsigned)(s->count + 127) / 128), dim3(128), 0, stream, *s,
+                 ids);
 }
 
 extern "C" void msgl__cuda_fill_normal(cudaStream_t stream, void *p, msgl_dtype dtype, size_t n,

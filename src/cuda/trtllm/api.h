@@ -11,7 +11,7 @@
 
 #include "core/dtype.h"
 
-#define MSGL_TRTLLM_ABI 3
+#define MSGL_TRTLLM_ABI 4
 
 typedef struct msgl_xqa_shape {
     msgl_dtype dtype; // bf16 or f16, of q, k, v and out; or E4M3, of k and v: q and out are bf16
@@ -47,11 +47,13 @@ typedef struct msgl_xqa_call {
     int32_t splits;         // KV splits per request; 0: by the grid
 } msgl_xqa_call;
 
-// pages[i * stride + j] = table[table_rows[i] * table_stride + j * page_size] / page_size for pages
-// that hold keys. Device memory, except the bound.
+// pages[i * pages_stride + j] = parts * table[table_rows[i] * table_stride + j / parts] + j %
+// parts, for pages that hold keys: a page of the pool is `parts` of the kernel's. Device memory,
+// except the bound.
 typedef struct msgl_xqa_pages_call {
     int32_t batch, page_size; // of the kernel
-    const int32_t *table;     // token-granular
+    int32_t parts;
+    const int32_t *table; // the pool's pages
     size_t table_stride;
     const int32_t *table_rows, *seqlens_k;
     int32_t *pages;

@@ -12,7 +12,7 @@ static __global__ void xqa_pages(const msgl_xqa_pages_call c)
     const int32_t *row = c.table + (size_t)c.table_rows[i] * c.table_stride;
     int32_t *out = c.pages + (size_t)i * c.pages_stride;
     for (int32_t j = blockIdx.y * BLOCK + threadIdx.x; j < n; j += gridDim.y * BLOCK) {
-        out[j] = row[(size_t)j * c.page_size] / c.page_size;
+        out[j] = row[j / c.parts] * c.parts + j % c.parts;
     }
 }
 

@@ -10,11 +10,13 @@ static void gather_task(void *arg, int task, int worker)
 {
     const msgl_gather_call *c = arg;
     const msgl_expand_req *r = &c->reqs[task];
-    const int32_t *slots = c->table + (size_t)r->table_row * c->table_stride + r->first;
+    const int32_t first = r->table_row * (int32_t)c->table_stride + r->first;
     const size_t rank = (size_t)c->rank, rotary = (size_t)c->rotary;
     (void)worker;
     for (int32_t i = 0; i < r->keys; i++) {
-        const size_t row = (size_t)(r->row0 + i), from = (size_t)slots[i] * (rank + rotary);
+        const size_t row = (size_t)(r->row0 + i),
+                     slot = (size_t)msgl__paging_slot(c->paging, c->table, first + i);
+        const size_t from = slot * (rank + rotary);
         float *latent = (float *)c->latent + row * rank;
         float *key = (float *)c->rotary_keys + row * rotary;
         for (size_t d = 0; d < rank; d++) {

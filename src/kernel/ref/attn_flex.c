@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/paging.h"
 #include "core/round.h"
 #include "kernel/kernel.h"
 
@@ -87,7 +88,9 @@ static void load_keys(const flex_task *t, int32_t key, int32_t n)
 {
     const msgl_flex_call *c = t->c;
     const size_t dim = (size_t)c->head_dim, slot = (size_t)c->num_kv_heads * dim;
-    const int32_t *slots = c->slots + (size_t)c->table_rows[t->req] * c->slots_ld + key;
+    int32_t slots[B];
+    msgl__paging_slots(c->page_size, c->pages + (size_t)c->table_rows[t->req] * c->pages_ld, key, n,
+                       slots);
     for (int32_t j = 0; j < n; j++) {
         const size_t at = (size_t)slots[j] * slot + (size_t)t->kv_head * dim;
         for (size_t d = 0; d < dim; d++) {

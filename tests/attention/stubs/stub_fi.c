@@ -48,7 +48,7 @@ static int pages(const msgl_fi_pages_call *c, void *stream)
     for (int32_t i = 0; i < c->batch; i++) {
         const int32_t *row = c->table + (size_t)c->table_rows[i] * c->table_stride;
         for (int32_t j = 0; j < c->page_indptr[i + 1] - c->page_indptr[i]; j++) {
-            c->pages[c->page_indptr[i] + j] = row[j * c->page_size] / c->page_size;
+            c->pages[c->page_indptr[i] + j] = row[j];
         }
     }
     return 0;

@@ -29,9 +29,11 @@ struct msgl_decode_args {
     void *out;
     float *lse;
     const int32_t *seqlens, *table, *table_rows;
-    size_t ld_q, ld_out, table_stride; // elements
-    uint32_t slot_bytes;               // from one slot to the next
-    int32_t q_heads, group;            // all query heads; per KV head
+    size_t ld_q, ld_out; // elements
+    int32_t table_stride;
+    msgl_paging paging;
+    uint32_t slot_bytes;    // from one slot to the next
+    int32_t q_heads, group; // all query heads; per KV head
     // A KV head's group takes row_blocks blocks of up to 16 query heads, `rows` each. The split's
     // heads are (KV head, row block) pairs.
     int32_t row_blocks, rows;
@@ -94,8 +96,8 @@ struct msgl_decode_shape {
     static const int SUMS = WARPS * ROWS * 8; // maxima and sums
     // Of one piece: query heads, newest K and V.
     static const int INPUT = ROPE ? (ROWS + 2) * INPUT_PITCH : 0;
-    static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
-    static const int TABLE = (SLOTS + WARPS * STAGES) * 4;  // and where their tiles are
+    static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE;    // table entries
+    static const int TABLE = (SLOTS + 2 * WARPS * STAGES) * 4; // and where their tiles are
     static const int BYTES = WARPS * RING + MERGE + SUMS + 2 * INPUT + TABLE;
     static_assert((BYTES + 1024 + 96) * CTAS <= (LARGE ? 228 : 100) * 1024, "memory of an SM");
 };

@@ -46,7 +46,7 @@ template <int HD> struct msgl_few_shape {
 // A cluster's share of a launch.
 struct msgl_few_item {
     msgl_fa_walk walk; // its request, KV head, length and tiles; hi: tiles, or 0
-    const int32_t *table;
+    msgl_page_row table;
     int32_t rank, ctas; // of the cluster
 };
 
@@ -130,7 +130,7 @@ static __device__ __forceinline__ bool msgl_few_find(const msgl_decode_args &a, 
     w->req = item / a.split.heads;
     w->head = item - w->req * a.split.heads;
     w->len = a.seqlens[w->req];
-    it->table = a.table + (size_t)a.table_rows[w->req] * a.table_stride;
+    it->table = msgl__page_row(a, a.table_rows[w->req]);
     w->tiles = msgl__fa_tiles(w->len, a.split.window, &w->first);
     w->lo = 0;
     w->hi = (w->tiles - 1) % it->ctas == it->rank ? w->tiles : 0; // has the newest token
@@ -154,20 +154,22 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
     const int32_t where = it.walk.head * HD * 2;
     const int32_t pos = msgl_few_key(it, from + lane / MSGL_FA_TILE * step, lane % MSGL_FA_TILE);
     const int32_t begin = msgl__fa_first_key(len, a.split.window);
-    slots[lane] = pos >= begin && pos < len - rope ? it.table[pos] : MSGL_DECODE_NO_SLOT;
+    slots[lane] = pos >= begin && pos < len - rope ? it.table.page(pos) : MSGL_DECODE_NO_SLOT;
     __syncwarp();
     // Brings a tile; then, in the same group, the table entries of the one that takes its place.
     const auto bring = [&](int32_t tile, int32_t at) {
         int32_t *entries = slots + at * MSGL_FA_TILE;
         if (tile < tiles) {
-            msgl_decode_issue<HD, S::EACH, S::PITCH, false>(a, lane, entries, where,
+            const int32_t place = it.table.first + msgl_few_key(it, tile, 0);
+            msgl_decode_issue<HD, S::EACH, S::PITCH, false>(a, lane, entries, {where, place},
                                                             ring + at * S::STAGE);
         }
         __syncwarp();
         // Behind the first key in any case: this warp has a tile before.
         const int32_t after = msgl_few_key(it, tile + STAGES * step, lane);
         if (lane < MSGL_FA_TILE && after < len - rope) {
-            msgl__copy_async_4(msgl__shared_address(entries + lane), it.table + after);
+            msgl__copy_async_4(msgl__shared_address(entries + lane),
+                               a.table + msgl__paging_page(a.paging, it.table.first + after));
         } else if (lane < MSGL_FA_TILE) {
             entries[lane] = MSGL_DECODE_NO_SLOT;
         }

@@ -41,18 +41,18 @@ static __device__ __forceinline__ P *msgl_decode_region(const msgl_decode_args &
 // What a warp will load next: its walk is ahead of the computation's.
 struct msgl_decode_loads {
     msgl_fa_walk walk;
-    const int32_t *table; // row of the request
-    int32_t row_after;    // of the next item's request, read ahead
-    int32_t tile;         // from walk.first; negative: at the end
+    int32_t first;     // place of the request's key 0
+    int32_t row_after; // of the next item's request, read ahead
+    int32_t tile;      // from walk.first; negative: at the end
 };
 
 // Moves to the warp's next tile and writes to shared memory what there is to know about it: where
-// its KV head is in a slot, in bytes, plus 1 if the tile has the newest token and that is in the
-// pool; and the slots of its rows, which arrive with the warp's current group.
+// it is, plus 1 if the tile has the newest token and that is in the pool; and the pages of its
+// rows, which arrive with the warp's current group.
 template <int HD, typename S, bool DET>
 static __device__ __forceinline__ void
 msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp,
-                    int32_t lane, msgl_decode_loads *s, int32_t *slots, int32_t *where)
+                    int32_t lane, msgl_decode_loads *s, int32_t *slots, msgl_decode_tile *next)
 {
     if (s->tile >= 0) s->tile += S::WARPS;
     while (s->tile >= s->walk.hi) {
@@ -62,28 +62,29 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
             break;
         }
         if (s->walk.req != req || s->walk.head != head) {
-            s->table = a.table + (size_t)s->row_after * a.table_stride;
+            s->first = s->row_after * a.table_stride;
             s->row_after = a.table_rows[msgl__fa_after(&split, s->walk.req)];
         }
         s->tile = s->walk.lo + warp;
     }
     if (s->tile < 0) {
-        if (lane == 0) *where = MSGL_DECODE_NO_TILE;
+        if (lane == 0) next->where = MSGL_DECODE_NO_TILE;
         return;
     }
     const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
     if (lane < MSGL_FA_TILE) {
         const int32_t pos = tile * MSGL_FA_TILE + lane;
         if (pos >= msgl__fa_first_key(len, split.window) && pos < len - msgl_decode_rotates<S>(a)) {
-            msgl__copy_async_4(msgl__shared_address(slots + lane), s->table + pos);
+            msgl__copy_async_4(msgl__shared_address(slots + lane),
+                               a.table + msgl__paging_page(a.paging, s->first + pos));
         } else {
             slots[lane] = MSGL_DECODE_NO_SLOT;
         }
     }
     if (lane == 0) {
         const int32_t head = a.row_blocks > 1 ? s->walk.head / a.row_blocks : s->walk.head;
-        *where =
-            head * HD * S::EACH + (!msgl_decode_rotates<S>(a) && (tile + 1) * MSGL_FA_TILE >= len);
+        const bool newest = !msgl_decode_rotates<S>(a) && (tile + 1) * MSGL_FA_TILE >= len;
+        *next = {head * HD * S::EACH + newest, s->first + tile * MSGL_FA_TILE};
     }
 }
 
@@ -91,12 +92,12 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
 template <int HD, typename S, bool DET>
 static __device__ __forceinline__ void
 msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp, int32_t lane,
-                 msgl_decode_loads *loads, int32_t *slots, int32_t *where, uint32_t ring)
+                 msgl_decode_loads *loads, int32_t *slots, msgl_decode_tile *tiles, uint32_t ring)
 {
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, slots + i * MSGL_FA_TILE,
-                                        where + i);
+                                        tiles + i);
     }
     msgl__copy_async_commit();
     msgl__copy_async_wait<0>();
@@ -104,11 +105,11 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         int32_t *entries = slots + i * MSGL_FA_TILE;
-        const int32_t at = where[i];
-        if (at & 1) msgl__pdl_wait(); // (or there is none)
-        msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, at, ring + i * S::STAGE);
+        const msgl_decode_tile tile = tiles[i];
+        if (tile.where & 1) msgl__pdl_wait(); // (or there is none)
+        msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, tile, ring + i * S::STAGE);
         __syncwarp();
-        msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, where + i);
+        msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, tiles + i);
         msgl__copy_async_commit();
     }
 }
@@ -319,13 +320,13 @@ __global__ __launch_bounds__(
                         place.head * split.head_units + place.base, place.len, &walk);
     msgl_decode_loads loads;
     loads.walk = walk;
-    loads.table = a.table + (size_t)place.table_row * a.table_stride;
+    loads.first = place.table_row * a.table_stride;
     loads.row_after = a.table_rows[msgl__fa_after(&split, place.req)];
     loads.tile = 0;
-    int32_t *slots = (int32_t *)(inputs + 2 * S::INPUT), *where = slots + S::SLOTS;
+    int32_t *slots = (int32_t *)(inputs + 2 * S::INPUT);
+    msgl_decode_tile *tiles = (msgl_decode_tile *)(slots + S::SLOTS) + warp * STAGES;
     slots += warp * STAGES * MSGL_FA_TILE;
-    where += warp * STAGES;
-    msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
+    msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, tiles, ring);
     if constexpr (ROPE) msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
     if (a.first) msgl__pdl_trigger();
@@ -366,9 +367,9 @@ __global__ __launch_bounds__(
             // its table entries, those of the tile after it.
             const auto refill = [&] {
                 __syncwarp();
-                msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, where[at], stage);
+                msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, tiles[at], stage);
                 __syncwarp();
-                msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, where + at);
+                msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, tiles + at);
                 msgl__copy_async_commit();
             };
             if (early) {

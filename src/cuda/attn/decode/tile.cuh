@@ -17,6 +17,7 @@
 #define MSGL_CUDA_ATTN_DECODE_TILE_CUH
 
 #include "cuda/attn/decode/args.cuh"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/attn/sink.cuh"
 #include "cuda/ptx/e4m3.cuh"
 #include "cuda/ptx/math.cuh"
@@ -38,10 +39,16 @@ static __device__ __forceinline__ int32_t msgl_decode_element(int32_t lane, int 
     return msgl_decode_types<T>::BYTES == 2 ? i * 8 + lane / 4 : i / 2 * 16 + lane / 4 * 2 + i % 2;
 }
 
-// In place of where a tile's KV head is in a slot, and of a row's slot.
+// In place of where a tile's KV head is in a slot, and of a row's page and slot.
 enum {
     MSGL_DECODE_NO_TILE = -1,
     MSGL_DECODE_NO_SLOT = -1, // a row of zeros: past the end, or the newest token's
+};
+
+// A tile that is to come.
+struct msgl_decode_tile {
+    int32_t where; // its KV head is in a slot, in bytes
+    int32_t place; // of its first key (cuda/attn/call.h)
 };
 
 // Whether this launch rotates the new tokens.
@@ -73,15 +80,20 @@ static __device__ __forceinline__ void msgl_decode_copy_16(uint32_t dst, const v
                  : "memory");
 }
 
-// Fetches a tile. All slots are read before the first copy: one wait instead of one per row.
+// Fetches a tile. Its entries, which are pages, become slots, and all of them are read before the
+// first copy: one wait instead of one per row.
 template <int HD, int EACH, int PITCH, bool FIRST>
 static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
-                                                         const int32_t *slots, int32_t where,
+                                                         int32_t *slots, msgl_decode_tile tile,
                                                          uint32_t stage)
 {
     const int CHUNKS = HD * EACH / 16; // of 16 bytes per row
     const int N = MSGL_FA_TILE * CHUNKS / 32;
-    if (where == MSGL_DECODE_NO_TILE) return;
+    if (tile.where == MSGL_DECODE_NO_TILE) return;
+    if (lane < MSGL_FA_TILE && slots[lane] != MSGL_DECODE_NO_SLOT) {
+        slots[lane] = msgl__page_slot(a.paging, slots[lane], tile.place + lane);
+    }
+    __syncwarp();
     const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
     const int32_t first = columns ? lane / CHUNKS * N : 0;
     alignas(16) int32_t slot[N]; // where it is no registers, four are written at once
@@ -95,7 +107,8 @@ static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args 
             slot[i] = slots[(i * 32 + lane) / CHUNKS];
         }
     }
-    const char *k = (const char *)a.k + (where & ~1), *v = (const char *)a.v + (where & ~1);
+    const char *k = (const char *)a.k + (tile.where & ~1);
+    const char *v = (const char *)a.v + (tile.where & ~1);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int32_t row = columns ? first + i : (i * 32 + lane) / CHUNKS;

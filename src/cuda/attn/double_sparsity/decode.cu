@@ -8,6 +8,7 @@
 #include "cuda/attn/double_sparsity.h"
 #include "cuda/attn/double_sparsity/cut.h"
 #include "cuda/attn/double_sparsity/largest.cuh"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/attn/triton/stages.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/global.cuh"
@@ -52,7 +53,7 @@ typedef struct pick_block {
     bool leads;                       // of the KV head's blocks the first
     int32_t len, begin, count;        // keys [begin, begin + count) of the request's len
     int32_t kept;                     // candidates of a split that others follow
-    const int32_t *slots;             // [len]
+    msgl_page_row slots;              // [len]
 } pick_block;
 
 static __device__ __forceinline__ pick_block block_of(const msgl_sparse_call &c,
@@ -73,7 +74,7 @@ static __device__ __forceinline__ pick_block block_of(const msgl_sparse_call &c,
     b.begin = min((int32_t)blockIdx.y * cut.each, b.len);
     b.count = min(cut.each, b.len - b.begin);
     b.kept = cut.kept;
-    b.slots = a.table + (size_t)a.table_rows[b.req] * a.table_stride;
+    b.slots = msgl__page_row(a, a.table_rows[b.req]);
     return b;
 }
 
@@ -250,7 +251,7 @@ __launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msg
     const msgl_cuda_attn_call &a = c.dense.attn;
     const int32_t head = blockIdx.x, split = blockIdx.y, req = round.first + blockIdx.z;
     const int32_t splits = gridDim.y, len = a.seqlens_k[req];
-    const int32_t *table = a.table + (size_t)a.table_rows[req] * a.table_stride;
+    const msgl_page_row table = msgl__page_row(a, a.table_rows[req]);
     for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += ATTEND_THREADS) counts[i] = 0;
     __syncthreads();
     msgl__pdl_wait();

@@ -3,6 +3,7 @@
 // What is written for later: labels of new tokens, and which requests triton leaves out.
 #include "attention/triton/splits.h"
 #include "cuda/attn/double_sparsity.h"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/launch.cuh"
 
 enum { THREADS = 128, TOKENS = 8, MAX_BLOCKS = 1024 };
@@ -29,14 +30,14 @@ __launch_bounds__(THREADS) void sparse_labels(const __grid_constant__ msgl_spars
     msgl__pdl_trigger();
     const int32_t news = a.cu_seqlens_q[req + 1] - a.cu_seqlens_q[req];
     const int32_t first = a.seqlens_k[req] - news; // position of the first new token
-    const int32_t *slots = a.table + (size_t)a.table_rows[req] * a.table_stride + first;
+    const msgl_page_row slots = msgl__page_row(a, a.table_rows[req]);
     const uint16_t *k = (const uint16_t *)a.k;
     uint16_t *labels = (uint16_t *)c.labels;
     for (int32_t from = blockIdx.x * TOKENS; from < news; from += gridDim.x * TOKENS) {
         const int32_t count = min(news - from, (int32_t)TOKENS) * width;
         for (int32_t i = threadIdx.x; i < count; i += THREADS) {
             const int32_t at = i % width, head = at / c.heavy_channels;
-            const size_t slot = slots[from + i / width];
+            const size_t slot = slots[first + from + i / width];
             labels[slot * width + at] =
                 k[(slot * a.num_kv_heads + head) * a.head_dim + c.channels[at]];
         }

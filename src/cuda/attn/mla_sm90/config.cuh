@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "cuda/attn/mla.h"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/shared.cuh"
@@ -92,6 +93,7 @@ struct msgl_mla_params {
     const int32_t *table;
     const uint64_t *tree; // or NULL
     size_t ld_q, ld_out, table_stride;
+    msgl_paging paging;
     int32_t *counters;  // 2 of each (range, row tile): msgl_mla_open
     float2 *partial_ml; // maximum and sum of each row of each partial
     float4 *partial_o;
@@ -99,9 +101,9 @@ struct msgl_mla_params {
     int32_t row_tiles, row_groups;
     // Of q_map; q_box_rows 0: a tile's rows are of several tokens, copied row by row.
     int32_t q_box_rows, q_box_heads;
-    int32_t page_mask, box_rows, box_shift, num_slots; // box_rows = 1 << box_shift
-    float log2_scale;                                  // of a raw score to the exponent of 2
-    float ln_scale;                                    // of a raw score to the natural exponent
+    int32_t box_rows, box_shift, num_slots; // box_rows = 1 << box_shift
+    float log2_scale;                       // of a raw score to the exponent of 2
+    float ln_scale;                         // of a raw score to the natural exponent
     float out_scale;
     bool codes_in_q; // E4M3: query rows from MSGL_MLA_TILE / 2 on are none; codes land there
     bool rows16;     // E4M3: by rows16.cuh

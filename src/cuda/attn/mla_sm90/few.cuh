@@ -113,20 +113,20 @@ struct msgl_mla_few_asker {
     msgl_mla_walk walk;
     const int rank, row;
     const msgl_mla_few_lane place;
-    const int32_t *table; // of the item's request
-    int from, to, old;    // keys that are left of the item; keys older than the step
-    int page_slot;  // first one of the page of this lane's key of the next tile, if there is one
-    uint32_t count; // tiles before
+    msgl_page_row table; // of the item's request
+    int from, to, old;   // keys that are left of the item; keys older than the step
+    int32_t page;        // of this lane's key of the next tile, if there is one
+    uint32_t count;      // tiles before
 
     __device__ __forceinline__ msgl_mla_few_asker(const msgl_mla_params &params,
                                                   msgl_mla_few_smem &s, int range, int rank_)
         : p(params), smem(s), walk(params, range), rank(rank_), row(msgl__mla_few_row()),
-          place(row, msgl__mla_few_first()), from(0), to(0), page_slot(0), count(0)
+          place(row, msgl__mla_few_first()), from(0), to(0), page(0), count(0)
     {
         find();
     }
 
-    // The next item that has keys for this block, if none are left. Then asks for the slot, which
+    // The next item that has keys for this block, if none are left. Then asks for the page, which
     // nothing waits for until the next tile.
     __device__ __forceinline__ void find()
     {
@@ -135,10 +135,10 @@ struct msgl_mla_few_asker {
             msgl_mla_few_range r;
             r.take(it, rank);
             from = r.from, to = r.to, old = it.unit.old;
-            table = p.table + (size_t)it.unit.table_row * p.table_stride;
+            table = msgl__page_row(p, it.unit.table_row);
         }
         const int key = from + row;
-        if (key < to) page_slot = table[key & ~p.page_mask];
+        if (key < to) page = table.page(key);
     }
 
     // Queues copies of the next tile: its half of this warp's keys. With keys of the step zeros up
@@ -150,7 +150,7 @@ struct msgl_mla_few_asker {
         const int key = from + row;
         const bool there = key < to, is_old = there && key < old;
         if (row < filled && (KIND == ALL || is_old == (KIND == OLD))) {
-            const int slot = there ? page_slot + (key & p.page_mask) : 0;
+            const int slot = there ? table.slot(page, key) : 0;
             const char *src = p.kv + (size_t)slot * MSGL_MLA_FEW_PITCH + msgl__mla_few_first() * 16;
             const uint32_t stage = msgl__shared_address(smem.kv[count % MSGL_MLA_FEW_STAGES]);
 #pragma unroll

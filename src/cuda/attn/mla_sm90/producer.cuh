@@ -27,11 +27,12 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     const int row_tile, lane, quarter;
     const int chunk, chunks; // the quarter's
     msgl_mla_phases phases;  // of the stages; bit 2: of q
-    const int32_t *row;      // of the table
+    msgl_page_row row;       // of the table
     int32_t len;
 
     // What a lane knows of a tile: the first slot of box `lane`; GATHER: the slots of rows `lane`
-    // and `lane + 32`. -1: no key is there.
+    // and `lane + 32`. -1: no key is there. From look_up it has their pages, of which resolve makes
+    // slots when they have arrived.
     struct found {
         int32_t slot[GATHER ? 2 : 1];
     };
@@ -73,9 +74,18 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         msgl__copy_async_arrive(bar);
     }
 
-    __device__ __forceinline__ int32_t slot_of(int32_t key) const
+    __device__ __forceinline__ int32_t page_of(int32_t key) const
     {
-        return key < len ? row[key & ~p.page_mask] + (key & p.page_mask) : -1;
+        return key < len ? row.page(key) : -1;
+    }
+
+    __device__ __forceinline__ void resolve(found *f, int tile) const
+    {
+#pragma unroll
+        for (int i = 0; i < (GATHER ? 2 : 1); i++) {
+            const int at = GATHER ? lane + i * MSGL_MLA_GATHER_ROWS : lane << p.box_shift;
+            if (f->slot[i] >= 0) f->slot[i] = row.slot(f->slot[i], tile * MSGL_MLA_TILE + at);
+        }
     }
 
     __device__ __forceinline__ found look_up(int tile) const
@@ -83,11 +93,11 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         const int32_t first = tile * MSGL_MLA_TILE;
         found f;
         if constexpr (GATHER) {
-            f.slot[0] = slot_of(first + lane);
-            f.slot[1] = slot_of(first + lane + MSGL_MLA_GATHER_ROWS);
+            f.slot[0] = page_of(first + lane);
+            f.slot[1] = page_of(first + lane + MSGL_MLA_GATHER_ROWS);
         } else {
             const int32_t at = lane << p.box_shift;
-            f.slot[0] = at < MSGL_MLA_TILE ? slot_of(first + at) : -1;
+            f.slot[0] = at < MSGL_MLA_TILE ? page_of(first + at) : -1;
         }
         return f;
     }
@@ -232,9 +242,10 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     // before this one has ended.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
-        row = p.table + (size_t)it.unit.table_row * p.table_stride;
+        row = msgl__page_row(p, it.unit.table_row);
         len = it.unit.len;
         found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
+        resolve(&now, it.begin), resolve(&next, it.begin + 1);
         const int ahead = E4M3 && p.codes_in_q ? 1 : 0; // tiles whose codes are asked for early
         bool wait = first, has_q = false;
         for (int t = it.begin; t < it.end; t++) {
@@ -250,6 +261,7 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
             } else {
                 load_tile(stage, now);
             }
+            resolve(&after, t + 2);
             if (PAIRS && t + 2 < it.end) prefetch(after);
             now = next, next = after, after = further;
         }

@@ -83,9 +83,10 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
     // As msgl_mla_producer::load.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
-        this->row = this->p.table + (size_t)it.unit.table_row * this->p.table_stride;
+        this->row = msgl__page_row(this->p, it.unit.table_row);
         this->len = it.unit.len;
         auto now = this->look_up(it.begin), next = this->look_up(it.begin + 1);
+        this->resolve(&now, it.begin), this->resolve(&next, it.begin + 1);
         bool wait = first, has_q = false;
         for (int t = it.begin; t < it.end; t++) {
             const bool old = (t + 1) * MSGL_MLA_TILE <= it.unit.old;
@@ -93,11 +94,12 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_producer : msgl_mla_produce
             if (wait && (!old || t == it.begin + MSGL_MLA_ROWS16_STAGES))
                 msgl__pdl_wait(), wait = false;
             if (!wait && !has_q) this->load_q(it), has_q = true;
-            const auto after = this->look_up(t + 2);
+            auto after = this->look_up(t + 2);
             ring.wait_empty();
             this->load_quarter(ring.codes() + this->chunk * MSGL_MLA_CODES, MSGL_MLA_CODES,
                                ring.full(), now);
             ring.count++;
+            this->resolve(&after, t + 2);
             now = next, next = after;
         }
         if (wait) msgl__pdl_wait();

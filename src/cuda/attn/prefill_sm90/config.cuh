@@ -68,6 +68,7 @@ struct msgl_fa_prefill_params {
     float *lse;
     msgl_fa_prefill_plan *plan;
     const int32_t *table;
+    msgl_paging paging;
     int64_t table_stride, ld_out;
     int32_t num_q_heads, head_dim, pack, heads_per_kv; // head_dim: of V; head groups per KV head
     int32_t num_slots, kv_row_bytes, box_rows, window;

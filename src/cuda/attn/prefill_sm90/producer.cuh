@@ -6,6 +6,7 @@
 #ifndef MSGL_CUDA_ATTN_PREFILL_SM90_PRODUCER_CUH
 #define MSGL_CUDA_ATTN_PREFILL_SM90_PRODUCER_CUH
 
+#include "cuda/attn/page_row.cuh"
 #include "cuda/attn/prefill_sm90/config.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -56,13 +57,17 @@ static __device__ __forceinline__ void msgl__fa_end_of_work(msgl_fa_prefill_plan
 // Where a request's keys are, by position: as the page table says, or one behind the other.
 struct msgl_fa_in_order {
     int first;
-    __device__ __forceinline__ int operator[](int pos) const
+    __device__ __forceinline__ int page(int pos) const
     {
         return first + pos;
     }
+    __device__ __forceinline__ int slot(int page, int) const
+    {
+        return page;
+    }
 };
 template <class C>
-using msgl_fa_slots = std::conditional_t<C::EXPANDED, msgl_fa_in_order, const int32_t *>;
+using msgl_fa_slots = std::conditional_t<C::EXPANDED, msgl_fa_in_order, msgl_page_row>;
 
 // TMA: every warp of the producer's warpgroup loads a run of a tile's boxes.
 template <class C> struct msgl_fa_boxes {
@@ -78,13 +83,23 @@ template <class C> struct msgl_fa_boxes {
         count = max(min(share, boxes - first), 0);
     }
 
-    // First slot of this warp's box `lane` in tile n; a box without one of the keys [key_lo, klen)
-    // gets one behind the pool, which TMA reads as zeros.
-    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, msgl_fa_slots<C> row,
-                                        int key_lo, int klen, int n) const
+    __device__ __forceinline__ int position(int n) const
     {
-        const int lane = threadIdx.x & 31, pos = n * C::N + (first + lane) * rows;
-        return lane < count && pos + rows > key_lo && pos < klen ? row[pos] : p.num_slots;
+        return n * C::N + (first + (int)(threadIdx.x & 31)) * rows;
+    }
+
+    // The page of this warp's box `lane` in tile n; -1: none of the keys [key_lo, klen) there.
+    __device__ __forceinline__ int page(msgl_fa_slots<C> row, int key_lo, int klen, int n) const
+    {
+        const int lane = threadIdx.x & 31, pos = position(n);
+        return lane < count && pos + rows > key_lo && pos < klen ? row.page(pos) : -1;
+    }
+
+    // Its first slot; of a box without keys one behind the pool, which TMA reads as zeros.
+    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, msgl_fa_slots<C> row,
+                                        int page, int n) const
+    {
+        return page < 0 ? p.num_slots : row.slot(page, position(n));
     }
 
     __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
@@ -127,13 +142,24 @@ template <class C> struct msgl_fa_rows_loader {
     {
     }
 
-    // Slot of row warp * ROWS + lane of tile n; -1: none of the keys [key_lo, klen) there.
-    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &, const int32_t *row,
-                                        int key_lo, int klen, int n) const
+    static __device__ __forceinline__ int position(int n)
     {
-        const int lane = threadIdx.x & 31;
-        const int pos = n * C::N + (threadIdx.x >> 5) * ROWS + lane;
-        return lane < ROWS && pos >= key_lo && pos < klen ? row[pos] : -1;
+        return n * C::N + (int)(threadIdx.x >> 5) * ROWS + (int)(threadIdx.x & 31);
+    }
+
+    // The page of row warp * ROWS + lane of tile n; -1: none of the keys [key_lo, klen) there.
+    static __device__ __forceinline__ int page(const msgl_page_row &row, int key_lo, int klen,
+                                               int n)
+    {
+        const int lane = threadIdx.x & 31, pos = position(n);
+        return lane < ROWS && pos >= key_lo && pos < klen ? row.page(pos) : -1;
+    }
+
+    // Its slot, or -1.
+    static __device__ __forceinline__ int slot(const msgl_fa_prefill_params &,
+                                               const msgl_page_row &row, int page, int n)
+    {
+        return page < 0 ? -1 : row.slot(page, position(n));
     }
 
     __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
@@ -209,10 +235,16 @@ template <class C> struct msgl_fa_e4m3_loader {
     {
     }
 
-    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, const int32_t *row,
-                                        int key_lo, int klen, int n) const
+    static __device__ __forceinline__ int page(const msgl_page_row &row, int key_lo, int klen,
+                                               int n)
     {
-        return msgl_fa_rows_loader<C>(p).slot(p, row, key_lo, klen, n);
+        return msgl_fa_rows_loader<C>::page(row, key_lo, klen, n);
+    }
+
+    static __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p,
+                                               const msgl_page_row &row, int page, int n)
+    {
+        return msgl_fa_rows_loader<C>::slot(p, row, page, n);
     }
 
     __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
@@ -295,7 +327,7 @@ template <class C, class Loader> struct msgl_fa_producer {
     int lo, hi, kv_head; // key tiles [lo, hi]; hi < 0: no item
     int key_lo, klen;    // slots of other keys may be another request's
     msgl_fa_slots<C> row;
-    int slots, below; // of tile hi and of the one before it
+    int pages, below; // of tile hi and of the one before it
 
     __device__ __forceinline__ msgl_fa_producer(const msgl_fa_prefill_params &params,
                                                 msgl_fa_prefill_smem<C> &smem)
@@ -326,7 +358,7 @@ template <class C, class Loader> struct msgl_fa_producer {
         __syncwarp();
     }
 
-    // Makes the next item the current one. Its Q and its first slots are under way on return.
+    // Makes the next item the current one. Its Q and its first pages are under way on return.
     __device__ __forceinline__ void advance()
     {
         if (threadIdx.x < 32) announce();
@@ -344,25 +376,30 @@ template <class C, class Loader> struct msgl_fa_producer {
         if constexpr (C::EXPANDED)
             row = {w.tile.table_row};
         else
-            row = p.table + w.tile.table_row * p.table_stride;
-        slots = loader.slot(p, row, key_lo, klen, hi);
-        below = hi > lo ? loader.slot(p, row, key_lo, klen, hi - 1) : 0;
+            row = msgl__page_row(p, w.tile.table_row);
+        pages = loader.page(row, key_lo, klen, hi);
+        below = hi > lo ? loader.page(row, key_lo, klen, hi - 1) : -1;
+    }
+
+    __device__ __forceinline__ void load(bool is_k, int page, int n)
+    {
+        loader.load(p, s, is_k, kv_head, loader.slot(p, row, page, n));
     }
 
     __device__ __forceinline__ void run()
     {
         for (advance(); hi >= 0;) {
-            loader.load(p, s, true, kv_head, slots);
+            load(true, pages, hi);
             for (int n = hi; n > lo; n--) {
-                const int ahead = n - 1 > lo ? loader.slot(p, row, key_lo, klen, n - 2) : 0;
-                loader.load(p, s, true, kv_head, below);
-                loader.load(p, s, false, kv_head, slots);
-                slots = below;
+                const int ahead = n - 1 > lo ? loader.page(row, key_lo, klen, n - 2) : -1;
+                load(true, below, n - 1);
+                load(false, pages, n);
+                pages = below;
                 below = ahead;
             }
-            // The next item's Q and slots are asked for before the wait for the last V's stage,
+            // The next item's Q and pages are asked for before the wait for the last V's stage,
             // unless there is only one buffer: the consumers leave it with the last V.
-            const int last = slots, last_head = kv_head;
+            const int last = loader.slot(p, row, pages, lo), last_head = kv_head;
             if (C::Q_BUFFERS > 1) advance();
             loader.load(p, s, false, last_head, last);
             if (C::Q_BUFFERS == 1) advance();

@@ -73,8 +73,7 @@ __launch_bounds__(THREADS) void triton_extend(const __grid_constant__ msgl_trito
     const int32_t any_to = prefix + last + 1;
     const int32_t all_from = a.window >= 0 ? max(prefix + last - a.window, 0) : 0;
     const int32_t all_to = sight.in_tree ? prefix : prefix + first + 1;
-    const msgl_rows16_keys keys =
-        msgl_rows16_keys_of<T>(a, kv_head, c.kv_indices + c.kv_indptr[req]);
+    const auto keys = msgl_rows16_keys_of<T>(a, kv_head, c.kv_indices + c.kv_indptr[req]);
     const msgl_score score = {a.scale, a.softcap};
     const auto sees = [&](int r, int32_t key) { return sight.sees(r, key); };
     msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, any_from, any_to, all_from, all_to, score, sees,

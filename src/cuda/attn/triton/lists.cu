@@ -4,6 +4,7 @@
 // cut into. Every block finds out for itself what it needs to know of the other requests, so that
 // one launch does it all.
 #include "attention/triton/splits.h"
+#include "cuda/attn/page_row.cuh"
 #include "cuda/attn/triton.h"
 #include "cuda/launch.cuh"
 
@@ -61,7 +62,7 @@ __launch_bounds__(THREADS) void triton_lists(const __grid_constant__ msgl_triton
             c.deterministic ? msgl__triton_fixed_splits(seen)
                             : msgl__triton_num_splits(chunks, seen);
     }
-    const int32_t *table = c.table + (size_t)c.table_rows[req] * c.table_stride;
+    const msgl_page_row table = msgl__page_row(c, c.table_rows[req]);
     for (int32_t i = blockIdx.x * THREADS + threadIdx.x; i < len; i += gridDim.x * THREADS) {
         c.lists.kv_indices[f.before + i] = table[i];
     }
