@@ -154,14 +154,13 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
     const int32_t where = it.walk.head * HD * 2;
     const int32_t pos = msgl_few_key(it, from + lane / MSGL_FA_TILE * step, lane % MSGL_FA_TILE);
     const int32_t begin = msgl__fa_first_key(len, a.split.window);
-    slots[lane] = pos >= begin && pos < len - rope ? it.table.page(pos) : MSGL_DECODE_NO_SLOT;
+    slots[lane] = pos >= begin && pos < len - rope ? it.table[pos] : MSGL_DECODE_NO_SLOT;
     __syncwarp();
     // Brings a tile; then, in the same group, the table entries of the one that takes its place.
     const auto bring = [&](int32_t tile, int32_t at) {
         int32_t *entries = slots + at * MSGL_FA_TILE;
         if (tile < tiles) {
-            const int32_t place = it.table.first + msgl_few_key(it, tile, 0);
-            msgl_decode_issue<HD, S::EACH, S::PITCH, false>(a, lane, entries, {where, place},
+            msgl_decode_issue<HD, S::EACH, S::PITCH, false>(a, lane, entries, where,
                                                             ring + at * S::STAGE);
         }
         __syncwarp();
@@ -202,6 +201,11 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
         msgl__copy_async_wait<STAGES - 1>();
         __syncwarp();
         const uint32_t stage = ring + at * S::STAGE, v_at = msgl_decode_v_at<S::PITCH>(stage, lane);
+        if (lane < MSGL_FA_TILE) { // of the tile that will take this one's place
+            int32_t *entry = slots + at * MSGL_FA_TILE + lane;
+            msgl_decode_resolve(a, entry, *entry,
+                                it.table.first + msgl_few_key(it, tile + STAGES * step, 0), lane);
+        }
         if (rope && tile == tiles - 1) {
             msgl_decode_place_newest<HD, S>(smem + warp * S::RING + at * S::STAGE, input,
                                             (len - 1) % MSGL_FA_TILE, lane);

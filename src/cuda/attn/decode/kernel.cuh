@@ -102,12 +102,18 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
     msgl__copy_async_commit();
     msgl__copy_async_wait<0>();
     __syncwarp();
+    for (int32_t i = lane; i < S::STAGES * MSGL_FA_TILE; i += 32) {
+        msgl_decode_resolve(a, slots + i, slots[i], tiles[i / MSGL_FA_TILE].place,
+                            i % MSGL_FA_TILE);
+    }
+    __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         int32_t *entries = slots + i * MSGL_FA_TILE;
-        const msgl_decode_tile tile = tiles[i];
-        if (tile.where & 1) msgl__pdl_wait(); // (or there is none)
-        msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, tile, ring + i * S::STAGE);
+        const int32_t where = tiles[i].where;
+        if (where & 1) msgl__pdl_wait(); // (or there is none)
+        msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, where,
+                                                       ring + i * S::STAGE);
         __syncwarp();
         msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, tiles + i);
         msgl__copy_async_commit();
@@ -354,12 +360,15 @@ __global__ __launch_bounds__(
             __syncwarp();
             const uint32_t stage = ring + at * S::STAGE;
             int32_t *entries = slots + at * MSGL_FA_TILE;
+            // Of the tile that will take this one's place.
+            const int32_t page = entries[lane % MSGL_FA_TILE], place = tiles[at].place;
             if (msgl_decode_rotates<S>(a) && tile == walk.tiles - 1) {
                 msgl_decode_place_newest<HD, S>(smem + (stage - msgl__shared_address(smem)), input,
                                                 (len - 1) % MSGL_FA_TILE, lane);
             }
             float s[2][ROWS / 8][4];
             msgl_decode_scores<T, HD, ROWS, S::PITCH>(stage, lane, w, s);
+            if (lane < MSGL_FA_TILE) msgl_decode_resolve(a, entries + lane, page, place, lane);
             const uint32_t v_at = msgl_decode_v_at<S::PITCH>(stage, lane);
             uint32_t p[ROWS / 8][2];
             msgl_decode_v<T, HD> v;
@@ -367,7 +376,8 @@ __global__ __launch_bounds__(
             // its table entries, those of the tile after it.
             const auto refill = [&] {
                 __syncwarp();
-                msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, tiles[at], stage);
+                msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, tiles[at].where,
+                                                               stage);
                 __syncwarp();
                 msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, tiles + at);
                 msgl__copy_async_commit();

@@ -80,20 +80,24 @@ static __device__ __forceinline__ void msgl_decode_copy_16(uint32_t dst, const v
                  : "memory");
 }
 
-// Fetches a tile. Its entries, which are pages, become slots, and all of them are read before the
-// first copy: one wait instead of one per row.
+// Entry `row` of a tile that is to come: a page becomes a slot. Early, so that nobody waits for it
+// where the tile is fetched.
+static __device__ __forceinline__ void msgl_decode_resolve(const msgl_decode_args &a,
+                                                           int32_t *entry, int32_t page,
+                                                           int32_t place, int32_t row)
+{
+    if (page != MSGL_DECODE_NO_SLOT) *entry = msgl__page_slot(a.paging, page, place + row);
+}
+
+// Fetches a tile. All slots are read before the first copy: one wait instead of one per row.
 template <int HD, int EACH, int PITCH, bool FIRST>
 static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
-                                                         int32_t *slots, msgl_decode_tile tile,
+                                                         const int32_t *slots, int32_t where,
                                                          uint32_t stage)
 {
     const int CHUNKS = HD * EACH / 16; // of 16 bytes per row
     const int N = MSGL_FA_TILE * CHUNKS / 32;
-    if (tile.where == MSGL_DECODE_NO_TILE) return;
-    if (lane < MSGL_FA_TILE && slots[lane] != MSGL_DECODE_NO_SLOT) {
-        slots[lane] = msgl__page_slot(a.paging, slots[lane], tile.place + lane);
-    }
-    __syncwarp();
+    if (where == MSGL_DECODE_NO_TILE) return;
     const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
     const int32_t first = columns ? lane / CHUNKS * N : 0;
     alignas(16) int32_t slot[N]; // where it is no registers, four are written at once
@@ -107,8 +111,8 @@ static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args 
             slot[i] = slots[(i * 32 + lane) / CHUNKS];
         }
     }
-    const char *k = (const char *)a.k + (tile.where & ~1);
-    const char *v = (const char *)a.v + (tile.where & ~1);
+    const char *k = (const char *)a.k + (where & ~1);
+    const char *v = (const char *)a.v + (where & ~1);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int32_t row = columns ? first + i : (i * 32 + lane) / CHUNKS;
