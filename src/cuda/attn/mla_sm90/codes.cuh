@@ -10,8 +10,8 @@
 
 enum {
     MSGL_MLA_PROB = 2 * MSGL_MLA_TILE * MSGL_MLA_TILE, // bytes of a tile's
-    MSGL_MLA_CODES_LOADER_REGISTERS = 40,
-    MSGL_MLA_CODES_COMPUTE_REGISTERS = 232,
+    MSGL_MLA_CODES_LOADER_REGISTERS = 24,
+    MSGL_MLA_CODES_COMPUTE_REGISTERS = 240,
 };
 
 // In the place of two tiles of bf16.

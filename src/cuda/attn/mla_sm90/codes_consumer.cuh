@@ -262,13 +262,17 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         return top > MSGL_MLA_RISE;
     }
 
-    // The same for both warpgroups, with new bases where that is so; whether there are any.
-    __device__ __forceinline__ bool softmax(scores &s, int first_key)
+    // The same for both warpgroups, with new bases where that is so; whether there are any. fresh:
+    // there is no base yet.
+    __device__ __forceinline__ bool softmax(scores &s, int first_key, bool fresh)
     {
         float added[MSGL_MLA_TILE / 4];
         mask(s, first_key);
-        const bool above = weigh(s, added);
-        const bool changed = msgl__named_barrier_any(MSGL_MLA_BAR_GROUP + GROUP, 128, above);
+        bool changed = fresh;
+        if (!fresh) {
+            const bool above = weigh(s, added);
+            changed = msgl__named_barrier_any(MSGL_MLA_BAR_GROUP + GROUP, 128, above);
+        }
         if (changed) {
             raise(s);
             weigh(s, added);
@@ -322,7 +326,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         score(s, even);
         if (t + 2 >= it.end) release_q();
         if (t > it.begin) msgl__named_barrier_sync(MSGL_MLA_BAR_USED, 256);
-        const bool raised = softmax(s, t * MSGL_MLA_TILE);
+        const bool raised = softmax(s, t * MSGL_MLA_TILE, t == it.begin);
         add(o, even, 0, raised, t, it.unit.len);
         ring.next();
         if (t + 1 == it.end) return;
@@ -349,7 +353,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_codes_consumer {
         msgl__named_barrier_sync(MSGL_MLA_BAR_FIRST, 256);
         const bool changed = area.changed[0];
         if (changed) rescale_sums(0);
-        const bool raised = both && softmax(s, (t + 1) * MSGL_MLA_TILE);
+        const bool raised = both && softmax(s, (t + 1) * MSGL_MLA_TILE, false);
         wait_quarter(even, 2);
         wait_quarter(even, 3);
         add(o, even, 0, changed, t, it.unit.len);
