@@ -11,8 +11,7 @@
 // is cut into equal segments, one for each multiprocessor, which begin and end somewhere in a tile;
 // all that have a piece of a tile finish it together. They wait for each other then, which is safe
 // because there are no more blocks than multiprocessors, and because a kernel behind gets none of
-// these before all have begun. More than 128 rows of `in` are two blocks of a cluster, each of
-// which loads half of W for both.
+// these before all have begun.
 //
 // What decides for few rows is that memory is never idle. A block therefore takes half of a
 // multiprocessor's shared memory, so that one of the kernel behind is there beside it: that one's
@@ -39,10 +38,10 @@ int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a)
     fp8_args *g = &a->g;
     const int rows = FP8_GROUPS * a->slabs * FP8_SLAB;
     const int64_t tiles = (g->n + rows - 1) / rows, line = tiles * g->stages;
-    const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES, all = d->sm_count / a->cluster;
+    const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES, all = d->sm_count;
     const int segments = (int)(most < all ? most : all);
-    const size_t pieces = 2 * (size_t)segments * (size_t)a->cluster;
-    if (line > INT32_MAX || 2 * tiles * a->cluster > MSGL_GEMM_FLAGS ||
+    const size_t pieces = 2 * (size_t)segments;
+    if (line > INT32_MAX || 2 * tiles > MSGL_GEMM_FLAGS ||
         pieces * (size_t)rows * (size_t)a->tokens * sizeof(float) > d->blas->workspace_bytes) {
         return 0;
     }
@@ -60,7 +59,7 @@ static bool map_w(fp8_launch_args *a, const msgl_weight *w, bool gated)
     const cuuint64_t dims[4] = {row, 8, 2, n / 16};
     const cuuint64_t strides[3] = {row, gated ? n / 2 * row : 8 * row, gated ? 8 * row : 16 * row};
     const cuuint32_t pairs = (cuuint32_t)(FP8_GROUPS * a->slabs * FP8_SLAB / 16);
-    const cuuint32_t box[4] = {FP8_STEP, 8, 2, pairs / (cuuint32_t)a->cluster};
+    const cuuint32_t box[4] = {FP8_STEP, 8, 2, pairs};
     return msgl__tensor_map_encode(&a->maps.w, MSGL_E4M3, w->data, 4, dims, strides, box);
 }
 
@@ -118,7 +117,6 @@ bool msgl__cuda_fp8_sm90(msgl_exec *x, const msgl_fp8_product *p)
     fp8_launch_args a = {};
     fp8_args *g = &a.g;
     a.tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-    a.cluster = 1;
     a.slabs = p->gated ? 2 : 1;
     g->m = m;
     g->n = p->w->n;

@@ -13,10 +13,9 @@
 #include "quant/number.h"
 
 enum {
-    FP8_SLAB = 64,   // rows of W of a product of the tensor cores
-    FP8_STEP = 128,  // columns of a stage, which share a scale
-    FP8_GROUPS = 2,  // warpgroups that multiply
-    FP8_TOKENS = 128 // most rows of `in` of a tile
+    FP8_SLAB = 64,  // rows of W of a product of the tensor cores
+    FP8_STEP = 128, // columns of a stage, which share a scale
+    FP8_GROUPS = 2, // warpgroups that multiply
 };
 
 // What a product leaves beside its output, or in its place, for the product behind it.
@@ -35,8 +34,8 @@ typedef struct fp8_args {
     msgl_number number;
     const uint8_t *row_scales; // [n], or NULL: by group
     uint32_t stage_bytes;      // that a stage's copies bring
-    float *sums;               // [segments][2][cluster][tokens][rows of W of a tile]
-    int32_t *flags;            // [tiles][cluster][2]
+    float *sums;               // [segments][2][tokens][rows of W of a tile]
+    int32_t *flags;            // [tiles][2]
     const float *bias;         // [n] or NULL
     const float *in_squares;   // [in_tiles, m] of msgl_norm_stats of in, or NULL
     int32_t in_tiles;
@@ -60,12 +59,11 @@ typedef struct fp8_tensors {
 typedef struct fp8_launch_args {
     fp8_args g;
     fp8_tensors maps;
-    int32_t tokens;  // of a tile: 8, 16, 32 or 64
-    int32_t slabs;   // of a warpgroup: 1 or 2
-    int32_t cluster; // blocks with the same rows of W: 1, or 2 with other tokens each
+    int32_t tokens; // of a tile: 8, 16, 32 or 64
+    int32_t slabs;  // of a warpgroup: 1 or 2
 } fp8_launch_args;
 
-// Cuts the line into a segment for each cluster. Returns how many, or 0 where there is no room for
+// Cuts the line into a segment for each block. Returns how many, or 0 where there is no room for
 // their sums.
 int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a);
 

@@ -12,7 +12,6 @@
 #include "cuda/gemm/stage.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/global.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
@@ -25,9 +24,9 @@ enum {
     FP8_MAX_STAGES = 8,
 };
 
-// N: tokens of a tile; SLABS: of a warpgroup; CLUSTER: blocks.
-template <int N_, int SLABS_, int CLUSTER_> struct fp8_shape {
-    static constexpr int N = N_, SLABS = SLABS_, CLUSTER = CLUSTER_;
+// N: tokens of a tile; SLABS: of a warpgroup.
+template <int N_, int SLABS_> struct fp8_shape {
+    static constexpr int N = N_, SLABS = SLABS_;
     static constexpr int ROWS = FP8_GROUPS * SLABS * FP8_SLAB; // of W
     static constexpr int W_BYTES = ROWS * FP8_STEP, IN_BYTES = N * FP8_STEP;
     static constexpr int STAGE_BYTES = W_BYTES + IN_BYTES;
@@ -86,11 +85,6 @@ static __device__ __forceinline__ int segment_begin(const fp8_args &g, int segme
     return segment * g.per_segment + (segment < g.longer ? segment : g.longer);
 }
 
-template <int CLUSTER> static __device__ __forceinline__ int rank_of(void)
-{
-    return CLUSTER == 1 ? 0 : (int)msgl__cluster_rank();
-}
-
 // --- loading ------------------------------------------------------------------------------------
 
 struct fp8_ring : ring {
@@ -98,7 +92,7 @@ struct fp8_ring : ring {
 };
 
 // Rows of W of a tile: eights, of which a gated product takes one of the gates and one of the ups
-// in turns. Of a cluster each block loads half of them for both.
+// in turns.
 template <typename SHAPE>
 static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tensors &maps,
                                               const fp8_ring &r, int slot, const fp8_place &p,
@@ -108,15 +102,7 @@ static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tenso
     const uint32_t stage = r.stages + (uint32_t)(slot * SHAPE::STAGE_BYTES);
     const uint32_t done = r.full + (uint32_t)slot * 8;
     msgl__mbarrier_expect(done, g.stage_bytes);
-    if constexpr (SHAPE::CLUSTER == 1) {
-        msgl__tensor_load_by(policy, stage, &maps.w, p.stage * FP8_STEP, 0, 0, p.tile * PAIRS,
-                             done);
-    } else {
-        const int rank = rank_of<SHAPE::CLUSTER>();
-        msgl__tensor_load_multicast_by(policy, stage + (uint32_t)(rank * (SHAPE::W_BYTES / 2)),
-                                       &maps.w, p.stage * FP8_STEP, 0, 0,
-                                       p.tile * PAIRS + rank * (PAIRS / 2), done, 3);
-    }
+    msgl__tensor_load_by(policy, stage, &maps.w, p.stage * FP8_STEP, 0, 0, p.tile * PAIRS, done);
     if (g.row_scales != NULL) return;
     const int row = p.tile * (g.gated ? SHAPE::ROWS / 2 : SHAPE::ROWS);
     msgl__tensor_load(r.scales + (uint32_t)(slot * SHAPE::SCALES_BYTES), &maps.w_scales, row, 0,
@@ -131,9 +117,8 @@ static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const fp
     const uint32_t scales =
         r.scales + (uint32_t)(r.slot * SHAPE::SCALES_BYTES + SHAPE::IN_SCALES_AT);
     const uint32_t done = r.full + (uint32_t)r.slot * 8;
-    const int token = rank_of<SHAPE::CLUSTER>() * SHAPE::N;
-    msgl__tensor_load(stage, &maps.in, p.stage * FP8_STEP, token, done);
-    msgl__tensor_load(scales, &maps.in_scales, token, p.stage, done);
+    msgl__tensor_load(stage, &maps.in, p.stage * FP8_STEP, 0, done);
+    msgl__tensor_load(scales, &maps.in_scales, 0, p.stage, done);
 }
 
 // One warp's work, which one of its lanes does. W's part of the first stages does not wait for the
@@ -227,15 +212,13 @@ static __device__ __forceinline__ void multiply(float (&acc)[SHAPE::SLABS][SHAPE
 template <typename SHAPE>
 static __device__ __forceinline__ float *piece_of(const fp8_args &g, int segment, bool begins)
 {
-    const int piece = (2 * segment + begins) * SHAPE::CLUSTER + rank_of<SHAPE::CLUSTER>();
-    return g.sums + (size_t)piece * (SHAPE::N * SHAPE::ROWS);
+    return g.sums + (size_t)(2 * segment + begins) * (SHAPE::N * SHAPE::ROWS);
 }
 
 // Warps that have left their sums of a tile, and warps that have seen all; zero between kernels.
-template <typename SHAPE>
 static __device__ __forceinline__ int32_t *counts_of(const fp8_args &g, int tile)
 {
-    return g.flags + 2 * (tile * SHAPE::CLUSTER + rank_of<SHAPE::CLUSTER>());
+    return g.flags + 2 * tile;
 }
 
 // first: the thread's first row of the tile; tokens: that the tile has.
@@ -257,25 +240,23 @@ leave_sums(const fp8_args &g, const float (&acc)[SHAPE::SLABS][SHAPE::SUMS], con
         }
     }
     __syncwarp();
-    if (lane == 0) msgl__count_release(counts_of<SHAPE>(g, p.tile));
+    if (lane == 0) msgl__count_release(counts_of(g, p.tile));
 }
 
 // Until `warps` warps have left their sums.
-template <typename SHAPE>
 static __device__ __forceinline__ void wait_for_sums(const fp8_args &g, int tile, int warps)
 {
     if (threadIdx.x % 32 == 0) {
-        while (msgl__load_acquire(counts_of<SHAPE>(g, tile)) != warps) {
+        while (msgl__load_acquire(counts_of(g, tile)) != warps) {
         }
     }
     __syncwarp();
 }
 
 // The last of these warps clears the counts for the kernel behind.
-template <typename SHAPE>
 static __device__ __forceinline__ void leave_tile(const fp8_args &g, int tile, int warps)
 {
-    int32_t *const counts = counts_of<SHAPE>(g, tile);
+    int32_t *const counts = counts_of(g, tile);
     if (threadIdx.x % 32 == 0 && msgl__count_relaxed(counts + 1) == warps - 1) {
         counts[0] = counts[1] = 0;
     }
@@ -285,10 +266,10 @@ static __device__ __forceinline__ void leave_tile(const fp8_args &g, int tile, i
 
 // A factor for each token of a tile, 1 without a norm, from the squares that the kernel in front
 // has left, by `warps` warps, of which this is number `warp`.
-static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t to, int token,
-                                                     int tokens, int warp, int warps)
+static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t to, int tokens,
+                                                     int warp, int warps)
 {
-    const int lane = threadIdx.x % 32, most = msgl__clamp_to(g.m - token, tokens);
+    const int lane = threadIdx.x % 32, most = msgl__clamp_to(g.m, tokens);
     if (g.in_squares == NULL) {
         for (int t = lane; t < most; t += 32) msgl__write_shared(to + (uint32_t)t * 4, 1.0f);
         return;
@@ -305,7 +286,7 @@ static __device__ __forceinline__ void token_factors(const fp8_args &g, uint32_t
         float sum = 0;
 #pragma unroll 16
         for (int i = lane / wide; i < g.in_tiles; i += 32 / wide) {
-            if (t < most) sum += __ldcg(g.in_squares + (size_t)i * g.m + token + t);
+            if (t < most) sum += __ldcg(g.in_squares + (size_t)i * g.m + t);
         }
         for (int d = wide; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
         if (t < most && lane < wide) {
@@ -405,7 +386,7 @@ static __device__ __forceinline__ void store_codes(const fp8_args &g, int t, int
 // all that a few of these need at a time: a load takes about a microsecond.
 template <typename SHAPE>
 static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, int segment,
-                                                   int token, uint32_t factors)
+                                                   uint32_t factors)
 {
     constexpr int ROWS = SHAPE::ROWS, SOME = SHAPE::N <= 8 ? 1 : SHAPE::SHARES ? 2 : 4;
     const int from = segment_of(g, tile * g.stages), to = segment_of(g, (tile + 1) * g.stages - 1);
@@ -414,7 +395,7 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
     const int number = (segment - from) * FP8_WARPS + (int)threadIdx.x / 32;
     const int group = number % groups, own = fp8_lane_column();
     const int first = tile * columns + group * 128, column = first + own, step = warps / groups;
-    const int tokens = first < g.columns ? msgl__clamp_to(g.m - token, SHAPE::N) : 0;
+    const int tokens = first < g.columns ? msgl__clamp_to(g.m, SHAPE::N) : 0;
     // Of a gated tile eights of gates and ups take turns.
     const int row = group * 128 + (g.gated ? own / 8 * 16 + own % 8 : own);
     const int eighth = g.gated ? 16 : 8;
@@ -428,7 +409,7 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
         const float2 b = __ldg((const float2 *)(g.next + column + 8));
         next = make_float4(a.x, a.y, b.x, b.y);
     }
-    wait_for_sums<SHAPE>(g, tile, warps);
+    wait_for_sums(g, tile, warps);
 #pragma unroll 1
     for (int t = number / groups; t < tokens; t += SOME * step) {
         float v[SOME][4] = {}, up[SOME][4] = {};
@@ -436,7 +417,7 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
 #pragma unroll
         for (int u = 0; u < SOME; u++) {
             if (!g.accumulate || t + u * step >= tokens) continue;
-            const uint32_t *out = (const uint32_t *)place_of(g, token + t + u * step, column);
+            const uint32_t *out = (const uint32_t *)place_of(g, t + u * step, column);
             if (column < g.columns) before[u][0] = __ldcg(out);
             if (column + 8 < g.columns) before[u][1] = __ldcg(out + 4);
         }
@@ -458,9 +439,9 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
         }
 #pragma unroll
         for (int u = 0; u < SOME; u++) {
-            const int own_token = t + u * step;
-            if (own_token >= tokens) break;
-            const float factor = msgl__read_shared<float>(factors + (uint32_t)own_token * 4);
+            const int token = t + u * step;
+            if (token >= tokens) break;
+            const float factor = msgl__read_shared<float>(factors + (uint32_t)token * 4);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 v[u][i] *= factor, up[u][i] *= factor;
@@ -469,15 +450,15 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
                 if (g.gated) v[u][i] = msgl__silu(v[u][i]) * up[u][i];
             }
             if (g.leaves != FP8_ROWS) {
-                char *const out = place_of(g, token + own_token, column);
+                char *const out = place_of(g, token, column);
                 store_two(g, out, column < g.columns, before[u][0], v[u][0], v[u][1]);
                 store_two(g, out + (g.f32_out ? 32 : 16), column + 8 < g.columns, before[u][1],
                           v[u][2], v[u][3]);
             }
-            if (g.leaves != FP8_VALUES) store_codes(g, token + own_token, first, next, v[u]);
+            if (g.leaves != FP8_VALUES) store_codes(g, token, first, next, v[u]);
         }
     }
-    leave_tile<SHAPE>(g, tile, warps);
+    leave_tile(g, tile, warps);
 }
 
 // --- the kernel ---------------------------------------------------------------------------------
@@ -486,9 +467,7 @@ template <typename SHAPE>
 static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring r, int segment,
                                                     int begin, int end, uint32_t factors)
 {
-    constexpr int CLUSTER = SHAPE::CLUSTER;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int token = rank_of<CLUSTER>() * SHAPE::N;
     const int first = warp / 4 * SHAPE::SLABS * FP8_SLAB + warp % 4 * 16 + lane / 4;
     fp8_place p(g, begin);
     int before = -1, behind = -1; // tiles with pieces of other segments: of those in front, behind
@@ -505,15 +484,12 @@ static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring 
                 msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
                 multiply<SHAPE>(acc, g, r, first);
                 __syncwarp();
-                if (CLUSTER == 1 && lane == 0) msgl__mbarrier_arrive(r.empty + r.slot * 8);
-                if (CLUSTER > 1 && lane < CLUSTER) {
-                    msgl__mbarrier_arrive_at(r.empty + r.slot * 8, (uint32_t)lane);
-                }
+                if (lane == 0) msgl__mbarrier_arrive(r.empty + r.slot * 8);
                 next_slot<SHAPE::STAGES>(r);
             }
             // The whole tile in front has the same place, which other warps may still read.
             if (p.stage == 0) msgl__named_barrier_sync(2, FP8_WORKERS);
-            leave_sums<SHAPE>(g, acc, p, segment, first, g.m - token);
+            leave_sums<SHAPE>(g, acc, p, segment, first, g.m);
             if (n == g.stages) {
                 tile = p.tile;
             } else if (p.stage > 0) {
@@ -532,7 +508,7 @@ static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring 
         if (tile < 0) continue;
         if (!ready) msgl__named_barrier_sync(1, FP8_WORKERS + SHAPE::HELPERS * 32);
         ready = true;
-        finish_tile<SHAPE>(g, tile, segment, token, factors);
+        finish_tile<SHAPE>(g, tile, segment, factors);
     }
 }
 
@@ -541,7 +517,6 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
     fp8_sm90(const __grid_constant__ fp8_args g, const __grid_constant__ fp8_tensors maps)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    constexpr int CLUSTER = SHAPE::CLUSTER;
     extern __shared__ unsigned char unaligned[];
     fp8_ring r;
     r.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
@@ -551,7 +526,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
     r.slot = 0;
     r.phase = 0;
     const uint32_t factors = r.empty + FP8_MAX_STAGES * 8;
-    const int segment = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
+    const int segment = (int)(gridDim.x - 1 - blockIdx.x);
     const int begin = segment_begin(g, segment), end = begin + segment_stages(g, segment);
     if (threadIdx.x == FP8_WORKERS) {
         msgl__tensor_prefetch(&maps.w);
@@ -560,13 +535,12 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
         if (g.row_scales == NULL) msgl__tensor_prefetch(&maps.w_scales);
         for (int i = 0; i < SHAPE::STAGES; i++) {
             msgl__mbarrier_init(r.full + i * 8, 1);
-            msgl__mbarrier_init(r.empty + i * 8, FP8_WARPS * CLUSTER);
+            msgl__mbarrier_init(r.empty + i * 8, FP8_WARPS);
         }
         msgl__mbarrier_init_done();
         msgl__fence_async_proxy();
     }
     __syncthreads();
-    if constexpr (CLUSTER > 1) msgl__cluster_meet(); // the other's barriers are ready too
     msgl__pdl_trigger();
     if (threadIdx.x >= FP8_WORKERS) {
         if constexpr (!SHAPE::SHARES) msgl__registers_down<40>();
@@ -574,16 +548,14 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
             load_all<SHAPE>(g, maps, r, begin, end);
         } else {
             msgl__pdl_wait();
-            token_factors(g, factors, rank_of<CLUSTER>() * SHAPE::N, SHAPE::N,
-                          (int)(threadIdx.x - FP8_WORKERS) / 32 - 1, SHAPE::HELPERS);
+            token_factors(g, factors, SHAPE::N, (int)(threadIdx.x - FP8_WORKERS) / 32 - 1,
+                          SHAPE::HELPERS);
             msgl__named_barrier_sync(1, FP8_WORKERS + SHAPE::HELPERS * 32);
         }
     } else {
         if constexpr (!SHAPE::SHARES) msgl__registers_up<232>();
         multiply_all<SHAPE>(g, r, segment, begin, end, factors);
     }
-    __syncwarp();
-    if constexpr (CLUSTER > 1) msgl__cluster_sync(); // the other may still write and arrive here
 #endif
 }
 
@@ -596,17 +568,9 @@ template <typename SHAPE> static bool fp8_launch(msgl_exec *x, fp8_launch_args a
     }
     const int segments = msgl__fp8_sm90_cut(x, &a);
     if (segments == 0) return false;
-    const dim3 grid((unsigned)(segments * SHAPE::CLUSTER));
-    const cudaStream_t stream = msgl__cuda_stream(x);
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)SHAPE::SHARED_BYTES, true));
-    if (SHAPE::CLUSTER == 1) {
-        MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(SHAPE::THREADS), SHAPE::SHARED_BYTES,
-                                      stream, a.g, a.maps));
-    } else {
-        MSGL_CUDA_TRY(x, msgl__launch_clusters(kernel, dim3(SHAPE::CLUSTER), grid,
-                                               dim3(SHAPE::THREADS), SHAPE::SHARED_BYTES, stream,
-                                               a.g, a.maps));
-    }
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)segments), dim3(SHAPE::THREADS),
+                                  SHAPE::SHARED_BYTES, msgl__cuda_stream(x), a.g, a.maps));
     return true;
 }
 

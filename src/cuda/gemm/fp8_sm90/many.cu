@@ -3,6 +3,6 @@
 
 bool msgl__fp8_sm90_many(msgl_exec *x, const fp8_launch_args *a)
 {
-    return a->slabs == 2 ? fp8_launch<fp8_shape<64, 2, 1>>(x, *a)
-                         : fp8_launch<fp8_shape<64, 1, 1>>(x, *a);
+    return a->slabs == 2 ? fp8_launch<fp8_shape<64, 2>>(x, *a)
+                         : fp8_launch<fp8_shape<64, 1>>(x, *a);
 }
