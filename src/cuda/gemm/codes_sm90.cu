@@ -8,7 +8,7 @@
 // (mma), more by two warpgroups (wgmma), whose tiles two blocks of a cluster share the activations
 // of. A warp more brings codes, scales and activations of 256 columns, or of 128, through a ring of
 // stages. The tiles' stages lie on a line that is cut into equal segments, one for each block or
-// cluster, as in stream_sm90.cu, which says who waits for whom.
+// cluster (line.cuh, which says who waits for whom).
 //
 // Values are exact: integers (code - zero point) are multiplied, which bf16 and f16 have, and a
 // group's sum in f32 is multiplied by its scale in f32 and added to the tile's. What is added to
@@ -192,20 +192,10 @@ int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, i
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     codes_args *g = &a->g;
-    const int per_tile = CODES_ROWS * cluster;
-    const int64_t tiles = (int64_t)((g->n + per_tile - 1) / per_tile) * g->column_tiles;
-    const int64_t line = tiles * g->stages, clusters = (int64_t)per_sm * d->sm_count / cluster;
-    const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES;
-    const int segments = (int)(most < clusters ? most : clusters), blocks = segments * cluster;
-    const size_t sums = (size_t)blocks * CODES_ROWS * (size_t)a->tokens * sizeof(float);
-    if (line > INT32_MAX || blocks * warps > MSGL_GEMM_FLAGS || sums > d->blas->workspace_bytes) {
-        return 0;
-    }
-    g->per_segment = (int32_t)(line / segments);
-    g->longer = (int32_t)(line % segments);
-    g->sums = (float *)d->blas->workspace;
-    g->flags = d->blas->flags;
-    return segments;
+    const int rows = CODES_ROWS * cluster;
+    const int64_t tiles = (int64_t)((g->n + rows - 1) / rows) * g->column_tiles;
+    return line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
+                    LEAST_STAGES, (size_t)rows * (size_t)a->tokens, cluster * warps);
 }
 
 static bool launch(msgl_exec *x, const codes_launch_args *a)
@@ -234,7 +224,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     g->k = w->k;
     g->columns = gated ? w->n / 2 : w->n;
     const int columns = CODES_STEP * codes_stage_steps(a.tokens);
-    g->stages = (w->k + columns - 1) / columns;
+    g->line.stages = (w->k + columns - 1) / columns;
     g->column_tiles = (c->m + a.tokens - 1) / a.tokens;
     g->factor = msgl__codes_row_factor(&a.l);
     g->shift = shift_of(&a.l);

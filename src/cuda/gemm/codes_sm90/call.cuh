@@ -10,6 +10,7 @@
 
 #include "cuda/gemm/codes_row.h"
 #include "cuda/gemm/codes_sm90.h"
+#include "cuda/gemm/line.cuh"
 #include "kernel/exec.h"
 
 enum {
@@ -25,19 +26,16 @@ static __host__ __device__ constexpr int codes_stage_steps(int tokens)
 }
 
 typedef struct codes_args {
+    gemm_line line;
     int32_t m, n, k;      // n: rows of W
     int32_t columns;      // of out: n, or n / 2 when gated
-    int32_t stages;       // of a tile
     int32_t column_tiles; // tiles of the rows of in, which are next to each other on the line
-    int32_t per_segment, longer; // stages of a segment; how many segments have one more
-    float factor;                // of all scales
+    float factor;         // of all scales
     // Of scales of one level: the number of step s is s >> shift, where one is of 128 columns or
     // more; whether there are zero points; and the elements of 16 bits that a number has.
     int32_t shift, wide;
     bool zeros;
     uint32_t stage_bytes;    // that a stage's copies bring
-    float *sums;             // [segments][cluster][tokens / 8][workers] float4
-    int32_t *flags;          // [segments][cluster][warps]
     const float *bias;       // [n] or NULL
     const float *in_squares; // [in_tiles, m] of msgl_norm_stats of in, or NULL
     int32_t in_tiles;

@@ -57,26 +57,6 @@ template <typename FORM, int N> struct codes_shape {
 
 // --- where ---------------------------------------------------------------------------------------
 
-// The stages [begin, end) of the line of all tiles' stages.
-struct codes_segment {
-    int index, begin, end;
-};
-
-static __device__ __forceinline__ int segment_stages(const codes_args &g, int segment)
-{
-    return g.per_segment + (segment < g.longer);
-}
-
-template <int CLUSTER>
-static __device__ __forceinline__ codes_segment segment_of(const codes_args &g)
-{
-    codes_segment s;
-    s.index = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
-    s.begin = s.index * g.per_segment + (s.index < g.longer ? s.index : g.longer);
-    s.end = s.begin + segment_stages(g, s.index);
-    return s;
-}
-
 // Row r of a tile of rows. Of a gated product the tile has eight rows of the gate, the up rows of
 // the same outputs, the next eight of the gate ...: of n 1024 rows 8 to 23 of tile 1 are rows 576
 // to 583 and 72 to 79 of W.
@@ -141,15 +121,16 @@ static __device__ __forceinline__ void load_codes(const codes_args &g, const cod
 // uniform registers. The codes and scales of the first stages do not wait for the kernel in front.
 template <typename FORM, int N>
 static __device__ __forceinline__ void load_all(const codes_args &g, const codes_tensors &maps,
-                                                ring r, const codes_segment &all)
+                                                ring r, const line_segment &all)
 {
     typedef codes_shape<FORM, N> shape;
     constexpr int CLUSTER = shape::CLUSTER;
     const bool leads = threadIdx.x % 32 == 0;
-    int tile = all.begin / g.stages, s = all.begin - tile * g.stages;
+    int tile = all.begin / g.line.stages, s = all.begin - tile * g.line.stages;
     int row_tile = tile / g.column_tiles, column_tile = tile - row_tile * g.column_tiles;
     row_tile = row_tile * CLUSTER + rank_of<CLUSTER>();
-    const int first = g.stages - s < all.end - all.begin ? g.stages - s : all.end - all.begin;
+    const int first =
+        g.line.stages - s < all.end - all.begin ? g.line.stages - s : all.end - all.begin;
     const int ahead = first < shape::STAGES ? first : shape::STAGES;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++) {
@@ -171,7 +152,7 @@ static __device__ __forceinline__ void load_all(const codes_args &g, const codes
         }
         __syncwarp();
         next_slot<shape::STAGES>(r);
-        if (++s < g.stages) continue;
+        if (++s < g.line.stages) continue;
         s = 0;
         if (++column_tile < g.column_tiles) continue;
         column_tile = 0;
@@ -413,66 +394,6 @@ multiply_group(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l
     }
 }
 
-// --- sums of pieces of a tile (as in stream_sm90.cu) --------------------------------------------
-//
-// Those of block `rank` of segment s are number CLUSTER s + rank.
-
-template <int SUMS>
-static __device__ __forceinline__ void leave_sums(const codes_args &g, const float (&acc)[SUMS],
-                                                  int block)
-{
-    float4 *to = (float4 *)g.sums + (size_t)block * (SUMS / 4 * CODES_WORKERS) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        __stcg(to + i * CODES_WORKERS,
-               make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        msgl__store_release(g.flags + block * CODES_WARPS + threadIdx.x / 32, 1);
-    }
-}
-
-// Adds the sums of `num` blocks, `block` and those CLUSTER further on each, in their order.
-template <int CLUSTER, int SUMS>
-static __device__ __forceinline__ void add_sums(const codes_args &g, float (&acc)[SUMS], int block,
-                                                int num)
-{
-    constexpr int FOURS = SUMS / 4, BATCH = FOURS < 8 ? 8 / FOURS : 1; // that are on their way
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = lane; i < num; i += 32) {
-        int32_t *flag = g.flags + (block + i * CLUSTER) * CODES_WARPS + warp;
-        while (msgl__load_acquire(flag) == 0) {
-        }
-        *flag = 0; // nobody raises it again before this kernel has ended
-    }
-    __syncwarp();
-    constexpr int BETWEEN = CLUSTER * FOURS * CODES_WORKERS;
-    const float4 *from = (const float4 *)g.sums + (size_t)block * (FOURS * CODES_WORKERS);
-    from += threadIdx.x;
-#pragma unroll 1
-    for (int first = 0; first < num; first += BATCH, from += BATCH * BETWEEN) {
-        float4 v[BATCH][FOURS];
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-#pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                v[b][i] = make_float4(0, 0, 0, 0);
-                if (first + b < num) v[b][i] = __ldcg(from + b * BETWEEN + i * CODES_WORKERS);
-            }
-        }
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-#pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                float *sum = acc + 4 * i;
-                sum[0] += v[b][i].x, sum[1] += v[b][i].y;
-                sum[2] += v[b][i].z, sum[3] += v[b][i].w;
-            }
-        }
-    }
-}
-
 // --- results ------------------------------------------------------------------------------------
 
 // A factor per row of in, 1 without a norm, from the squares that the kernel in front has left.
@@ -578,13 +499,13 @@ static __device__ __forceinline__ void store_tile(const codes_args &g, const flo
 
 template <typename T, typename FORM, int N>
 static __device__ __forceinline__ void multiply_all(const codes_args &g, const msgl_codes_row &l,
-                                                    ring r, const codes_segment &all, uint32_t sums,
+                                                    ring r, const line_segment &all, uint32_t sums,
                                                     float *factors)
 {
     typedef codes_shape<FORM, N> shape;
     constexpr int CLUSTER = shape::CLUSTER;
     const int rank = rank_of<CLUSTER>(), lane = threadIdx.x % 32;
-    int tile = all.begin / g.stages, s = all.begin - tile * g.stages, begin = all.begin;
+    int tile = all.begin / g.line.stages, s = all.begin - tile * g.line.stages, begin = all.begin;
     const codes_lane<FORM, N> own(g.gated);
     msgl__pdl_wait();
     row_factors(g, factors);
@@ -592,7 +513,7 @@ static __device__ __forceinline__ void multiply_all(const codes_args &g, const m
     while (begin < all.end) {
         const int row_tile = tile / g.column_tiles * CLUSTER + rank;
         const int token = tile % g.column_tiles * N;
-        const int n = all.end - begin < g.stages - s ? all.end - begin : g.stages - s;
+        const int n = all.end - begin < g.line.stages - s ? all.end - begin : g.line.stages - s;
         float acc[shape::SUMS] = {};
 #pragma unroll 1
         for (int i = s; i < s + n; i++) {
@@ -615,13 +536,9 @@ static __device__ __forceinline__ void multiply_all(const codes_args &g, const m
             next_slot<shape::STAGES>(r);
         }
         if (s > 0) {
-            leave_sums(g, acc, all.index * CLUSTER + rank);
+            line_leave<CODES_WORKERS>(g.line, acc, all.index * CLUSTER + rank);
         } else {
-            int others = 0;
-            for (int rest = g.stages - n; rest > 0; others++) {
-                rest -= segment_stages(g, all.index + 1 + others);
-            }
-            add_sums<CLUSTER>(g, acc, (all.index + 1) * CLUSTER + rank, others);
+            line_add<CODES_WORKERS, CLUSTER>(g.line, acc, all, rank, g.line.stages - n);
             const uint32_t chunk = sums + (uint32_t)(threadIdx.x / GROUP * shape::CHUNK_BYTES);
             if (g.gated) {
                 store_tile<T, N, shape::PITCH, shape::CHUNK, 32>(g, acc, row_tile, token, chunk,
@@ -654,7 +571,7 @@ __global__ void __launch_bounds__((codes_shape<FORM, N>::THREADS), (codes_shape<
     r.phase = 0;
     const uint32_t factors = r.empty + CODES_MAX_STAGES * 8;
     const uint32_t sums = factors + MSGL_CODES_SM90_ROWS * 4;
-    const codes_segment all = segment_of<shape::CLUSTER>(g);
+    const line_segment all = line_segment_of<shape::CLUSTER>(g.line);
     if (threadIdx.x == CODES_WORKERS) {
         for (int i = 0; i < shape::STAGES; i++) {
             msgl__mbarrier_init(r.full + i * 8, 1);
