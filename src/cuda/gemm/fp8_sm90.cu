@@ -37,19 +37,10 @@ int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a)
     const msgl_cuda_device *d = msgl__cuda_device(x);
     fp8_args *g = &a->g;
     const int rows = FP8_GROUPS * a->slabs * FP8_SLAB;
-    const int64_t tiles = (g->n + rows - 1) / rows, line = tiles * g->stages;
-    const int64_t most = (line + LEAST_STAGES - 1) / LEAST_STAGES, all = d->sm_count;
-    const int segments = (int)(most < all ? most : all);
-    const size_t pieces = 2 * (size_t)segments;
-    if (line > INT32_MAX || 2 * tiles > MSGL_GEMM_FLAGS ||
-        pieces * (size_t)rows * (size_t)a->tokens * sizeof(float) > d->blas->workspace_bytes) {
-        return 0;
-    }
-    g->per_segment = (int32_t)(line / segments);
-    g->longer = (int32_t)(line % segments);
-    g->sums = (float *)d->blas->workspace;
-    g->flags = d->blas->flags;
-    return segments;
+    const int64_t tiles = (g->n + rows - 1) / rows;
+    if (2 * tiles > MSGL_GEMM_FLAGS) return 0;
+    return line_cut(d, &g->line, tiles, g->line.stages, d->sm_count, LEAST_STAGES,
+                    2 * (size_t)rows * (size_t)a->tokens, 0);
 }
 
 // Eights of rows of W, of which a gated product takes one of the gates and one of the ups in turns.
@@ -69,7 +60,7 @@ static bool map_w_scales(fp8_launch_args *a, const msgl_weight *w, const msgl_co
 {
     const msgl_dtype type = l->number == MSGL_NUMBER_F32 ? MSGL_F32 : MSGL_BF16; // of its size
     const cuuint64_t n = (cuuint64_t)w->n, halves = gated ? 2 : 1, size = msgl__dtype_size(type);
-    const cuuint64_t dims[3] = {n / halves, halves, (cuuint64_t)a->g.stages};
+    const cuuint64_t dims[3] = {n / halves, halves, (cuuint64_t)a->g.line.stages};
     const cuuint64_t strides[2] = {n / halves * size, n * size};
     const cuuint32_t rows = (cuuint32_t)(FP8_GROUPS * a->slabs * FP8_SLAB);
     const cuuint32_t box[3] = {rows / (cuuint32_t)halves, (cuuint32_t)halves, 1};
@@ -121,7 +112,7 @@ bool msgl__cuda_fp8_sm90(msgl_exec *x, const msgl_fp8_product *p)
     g->m = m;
     g->n = p->w->n;
     g->k = p->w->k;
-    g->stages = p->w->k / FP8_STEP;
+    g->line.stages = p->w->k / FP8_STEP;
     g->number = p->l->number;
     if (p->l->span == p->l->k) {
         g->row_scales = (const uint8_t *)p->w->data + (size_t)p->w->n * p->l->codes;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "cuda/gemm/fp8_rows.h"
+#include "cuda/gemm/line.cuh"
 #include "kernel/exec.h"
 #include "quant/number.h"
 
@@ -26,16 +27,14 @@ typedef enum fp8_leaves {
 } fp8_leaves;
 
 typedef struct fp8_args {
-    int32_t m, n, k;             // n: rows of W
-    int32_t columns;             // of out: n, or n / 2 when gated
-    int32_t stages;              // of a tile
-    int32_t per_segment, longer; // stages of a segment; how many segments have one more
+    // With sums [segments][2][tokens][rows of W of a tile] and flags [tiles][2] of its own.
+    gemm_line line;
+    int32_t m, n, k; // n: rows of W
+    int32_t columns; // of out: n, or n / 2 when gated
     // The scales of W: one for each 128 columns, which stages bring, or for a row.
     msgl_number number;
     const uint8_t *row_scales; // [n], or NULL: by group
     uint32_t stage_bytes;      // that a stage's copies bring
-    float *sums;               // [segments][2][tokens][rows of W of a tile]
-    int32_t *flags;            // [tiles][2]
     const float *bias;         // [n] or NULL
     const float *in_squares;   // [in_tiles, m] of msgl_norm_stats of in, or NULL
     int32_t in_tiles;

@@ -57,32 +57,22 @@ struct fp8_place {
 
     __device__ __forceinline__ fp8_place(const fp8_args &g, int at)
     {
-        tile = at / g.stages;
-        stage = at - tile * g.stages;
+        tile = at / g.line.stages;
+        stage = at - tile * g.line.stages;
     }
     __device__ __forceinline__ void next(const fp8_args &g)
     {
-        if (++stage < g.stages) return;
+        if (++stage < g.line.stages) return;
         stage = 0;
         tile++;
     }
 };
 
-static __device__ __forceinline__ int segment_stages(const fp8_args &g, int segment)
-{
-    return g.per_segment + (segment < g.longer);
-}
-
 // The segment that stage `at` of the line is in.
-static __device__ __forceinline__ int segment_of(const fp8_args &g, int at)
+static __device__ __forceinline__ int segment_of(const gemm_line &line, int at)
 {
-    const int behind = at - g.longer * (g.per_segment + 1);
-    return behind < 0 ? at / (g.per_segment + 1) : g.longer + behind / g.per_segment;
-}
-
-static __device__ __forceinline__ int segment_begin(const fp8_args &g, int segment)
-{
-    return segment * g.per_segment + (segment < g.longer ? segment : g.longer);
+    const int behind = at - line.longer * (line.per_segment + 1);
+    return behind < 0 ? at / (line.per_segment + 1) : line.longer + behind / line.per_segment;
 }
 
 // --- loading ------------------------------------------------------------------------------------
@@ -212,13 +202,13 @@ static __device__ __forceinline__ void multiply(float (&acc)[SHAPE::SLABS][SHAPE
 template <typename SHAPE>
 static __device__ __forceinline__ float *piece_of(const fp8_args &g, int segment, bool begins)
 {
-    return g.sums + (size_t)(2 * segment + begins) * (SHAPE::N * SHAPE::ROWS);
+    return g.line.sums + (size_t)(2 * segment + begins) * (SHAPE::N * SHAPE::ROWS);
 }
 
 // Warps that have left their sums of a tile, and warps that have seen all; zero between kernels.
 static __device__ __forceinline__ int32_t *counts_of(const fp8_args &g, int tile)
 {
-    return g.flags + 2 * tile;
+    return g.line.flags + 2 * tile;
 }
 
 // first: the thread's first row of the tile; tokens: that the tile has.
@@ -389,7 +379,8 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
                                                    uint32_t factors)
 {
     constexpr int ROWS = SHAPE::ROWS, SOME = SHAPE::N <= 8 ? 1 : SHAPE::SHARES ? 2 : 4;
-    const int from = segment_of(g, tile * g.stages), to = segment_of(g, (tile + 1) * g.stages - 1);
+    const int from = segment_of(g.line, tile * g.line.stages),
+              to = segment_of(g.line, (tile + 1) * g.line.stages - 1);
     const int pieces = to - from + 1, warps = pieces * FP8_WARPS;
     const int columns = g.gated ? ROWS / 2 : ROWS, groups = columns / 128;
     const int number = (segment - from) * FP8_WARPS + (int)threadIdx.x / 32;
@@ -477,7 +468,8 @@ static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring 
     for (;;) {
         int tile = -1; // to be finished
         if (begin < end) {
-            const int n = end - begin < g.stages - p.stage ? end - begin : g.stages - p.stage;
+            const int n =
+                end - begin < g.line.stages - p.stage ? end - begin : g.line.stages - p.stage;
             float acc[SHAPE::SLABS][SHAPE::SUMS] = {};
 #pragma unroll 1
             for (int i = 0; i < n; i++) {
@@ -490,7 +482,7 @@ static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring 
             // The whole tile in front has the same place, which other warps may still read.
             if (p.stage == 0) msgl__named_barrier_sync(2, FP8_WORKERS);
             leave_sums<SHAPE>(g, acc, p, segment, first, g.m);
-            if (n == g.stages) {
+            if (n == g.line.stages) {
                 tile = p.tile;
             } else if (p.stage > 0) {
                 before = p.tile;
@@ -526,8 +518,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
     r.slot = 0;
     r.phase = 0;
     const uint32_t factors = r.empty + FP8_MAX_STAGES * 8;
-    const int segment = (int)(gridDim.x - 1 - blockIdx.x);
-    const int begin = segment_begin(g, segment), end = begin + segment_stages(g, segment);
+    const line_segment all = line_segment_of<1>(g.line);
     if (threadIdx.x == FP8_WORKERS) {
         msgl__tensor_prefetch(&maps.w);
         msgl__tensor_prefetch(&maps.in);
@@ -545,7 +536,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
     if (threadIdx.x >= FP8_WORKERS) {
         if constexpr (!SHAPE::SHARES) msgl__registers_down<40>();
         if (threadIdx.x < FP8_WORKERS + 32) {
-            load_all<SHAPE>(g, maps, r, begin, end);
+            load_all<SHAPE>(g, maps, r, all.begin, all.end);
         } else {
             msgl__pdl_wait();
             token_factors(g, factors, SHAPE::N, (int)(threadIdx.x - FP8_WORKERS) / 32 - 1,
@@ -554,7 +545,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
         }
     } else {
         if constexpr (!SHAPE::SHARES) msgl__registers_up<232>();
-        multiply_all<SHAPE>(g, r, segment, begin, end, factors);
+        multiply_all<SHAPE>(g, r, all.index, all.begin, all.end, factors);
     }
 #endif
 }
