@@ -6,11 +6,7 @@
 // weights takes at the speed that a copy reaches on this card. Every call of a graph has other
 // weights. bench_codes [--model 8B|14B] [--rows M,M,...] [--forms NAME,NAME,...] [--once PRODUCT]
 // --once: only that product of each form, three times in a row and not timed, for a profiler.
-#include <cuda_bf16.h>
-#include <string>
-
-#include "bench/cuda/median.cuh"
-#include "bench/cuda/noise.cuh"
+#include "bench/cuda/codes_bench.cuh"
 #include "cuda/device_api.h"
 #include "cuda/gemm/lt.cuh"
 #include "tests/cuda/codes_case.cuh"
@@ -242,19 +238,6 @@ static void run_once(bench *b, const product *model, const char *name, const msg
     }
 }
 
-static double copy_speed(bench *b)
-{
-    const size_t bytes = (size_t)2 << 30;
-    char *from = (char *)device_copy(NULL, bytes), *to = (char *)device_copy(NULL, bytes);
-    noise<<<1024, 512, 0, b->stream>>>((__nv_bfloat16 *)from, bytes / 2, 1);
-    const float ms = median_ms(b->stream, 2, 7, [&] {
-        CUDA_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, b->stream));
-    });
-    CUDA_OK(cudaFree(from));
-    CUDA_OK(cudaFree(to));
-    return 2.0 * (double)bytes / (1e3 * (double)ms);
-}
-
 static void open_bench(bench *b)
 {
     const size_t scratch = (size_t)3 << 30, activations = (size_t)4 << 30;
@@ -279,16 +262,13 @@ static void open_bench(bench *b)
     CUDA_OK(cudaMemset(b->norm, 0x3c, 32768 * 4)); // 0.0115 each
     CUDA_OK(cudaMemset(b->sums, 0x3c, 1024 * 256 * 4));
     check(b, "inputs");
-    cudaDeviceProp props;
-    CUDA_OK(cudaGetDeviceProperties(&props, 0));
-    b->bytes_per_us = copy_speed(b);
-    printf("%s, a copy moves %.2f TB/s\n", props.name, b->bytes_per_us * 1e-6);
+    b->bytes_per_us = print_copy_speed(b->stream);
 }
 
 int main(int argc, char **argv)
 {
     static bench b;
-    std::vector<int32_t> ms = {1, 8, 32, 64, 128, 256};
+    std::vector<int> ms = {1, 8, 32, 64, 128, 256};
     std::string forms = "g128,g128_zero,g32,Q4_K,Q6_K,Q8_0";
     const char *once = NULL;
     int model = 1;
@@ -297,12 +277,7 @@ int main(int argc, char **argv)
         if (name == "--model") model = strcmp(argv[i + 1], "8B") == 0 ? 0 : 1;
         if (name == "--forms") forms = argv[i + 1];
         if (name == "--once") once = argv[i + 1];
-        if (name == "--rows") {
-            ms.clear();
-            for (char *p = strtok(argv[i + 1], ","); p != NULL; p = strtok(NULL, ",")) {
-                ms.push_back(atoi(p));
-            }
-        }
+        if (name == "--rows") ms = listed_numbers(argv[i + 1]);
     }
     open_bench(&b);
     uint64_t seed = 1;
@@ -318,14 +293,11 @@ int main(int argc, char **argv)
         fp8_form("fp8", &codes[4], 128),
         fp8_form("fp8_row", &codes[5], 0),
     };
-    for (size_t from = 0; from < forms.size();) {
-        const size_t end = std::min(forms.find(',', from), forms.size());
-        const std::string name = forms.substr(from, end - from);
+    for (const std::string &name : listed(forms)) {
         const msgl_blocks *blocks = msgl__blocks_of_ggml(name.c_str());
         for (const msgl_blocks &one : packed) {
             if (name == one.name) blocks = &one;
         }
-        from = end + 1;
         if (blocks == NULL) {
             fprintf(stderr, "bench_codes: no form %s\n", name.c_str());
             return 1;

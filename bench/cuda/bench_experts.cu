@@ -6,11 +6,7 @@
 // at the speed that a copy reaches on this card; for the whole and for both products alone. Experts
 // are drawn evenly; every call of a graph has other ones, or others' weights.
 // bench_experts [--model 30B-A3B|gpt-oss-20b] [--rows M,M,...] [--forms NAME,NAME,...]
-#include <cuda_bf16.h>
-#include <string>
-
-#include "bench/cuda/median.cuh"
-#include "bench/cuda/noise.cuh"
+#include "bench/cuda/codes_bench.cuh"
 #include "tests/cuda/codes_case.cuh"
 extern "C" {
 #include "quant/stored.h"
@@ -232,19 +228,6 @@ static void bench_form(bench *b, const form *f, const std::vector<int> &ms,
     CUDA_OK(cudaFree(down.memory));
 }
 
-static double copy_speed(cudaStream_t stream)
-{
-    const size_t bytes = (size_t)2 << 30;
-    char *from = (char *)device_copy(NULL, bytes), *to = (char *)device_copy(NULL, bytes);
-    noise<<<1024, 512, 0, stream>>>((__nv_bfloat16 *)from, bytes / 2, 1);
-    const float ms = median_ms(stream, 2, 7, [&] {
-        CUDA_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
-    });
-    CUDA_OK(cudaFree(from));
-    CUDA_OK(cudaFree(to));
-    return 2.0 * (double)bytes / (1e3 * (double)ms);
-}
-
 static void open_bench(bench *b)
 {
     const size_t rows = (size_t)MOST_ROWS * 8 * 5760 * 2;
@@ -264,15 +247,7 @@ static void open_bench(bench *b)
         b->offsets[i] = (int32_t *)device_copy(NULL, 129 * 4);
     }
     check(b, "inputs");
-    cudaDeviceProp props;
-    CUDA_OK(cudaGetDeviceProperties(&props, 0));
-    b->bytes_per_us = copy_speed(b->e.device.stream);
-    printf("%s, a copy moves %.2f TB/s\n", props.name, b->bytes_per_us * 1e-6);
-}
-
-static bool listed(const std::string &names, const char *name)
-{
-    return ("," + names + ",").find("," + std::string(name) + ",") != std::string::npos;
+    b->bytes_per_us = print_copy_speed(b->e.device.stream);
 }
 
 int main(int argc, char **argv)
@@ -285,18 +260,15 @@ int main(int argc, char **argv)
         const std::string name = argv[i];
         if (name == "--model" && strcmp(argv[i + 1], MODELS[1].name) == 0) b.m = &MODELS[1];
         if (name == "--forms") forms = argv[i + 1];
-        if (name == "--rows") {
-            ms.clear();
-            for (char *p = strtok(argv[i + 1], ","); p != NULL; p = strtok(NULL, ",")) {
-                ms.push_back(atoi(p));
-            }
-        }
+        if (name == "--rows") ms = listed_numbers(argv[i + 1]);
     }
     open_bench(&b);
     uint64_t seed = 1;
     std::vector<double> plain;
+    const std::vector<std::string> names = listed(forms);
     for (const form &f : FORMS) {
-        if (f.bits == 16 || listed(forms, f.name)) bench_form(&b, &f, ms, &plain, &seed);
+        const bool wanted = std::find(names.begin(), names.end(), f.name) != names.end();
+        if (f.bits == 16 || wanted) bench_form(&b, &f, ms, &plain, &seed);
     }
     return 0;
 }
