@@ -107,6 +107,25 @@ static inline void array_free(array *a)
     free(a->host);
 }
 
+// Rows [m, cols] of an output, ld apart, are numbers, and nothing was written between them.
+static inline void expect_rows(family *f, const array *out, const float *before, int m, int cols,
+                               size_t ld, const char *what)
+{
+    bool kept = true, written = true;
+    for (int i = 0; i < m; i++) {
+        for (size_t j = 0; j < ld; j++) {
+            const size_t at = (size_t)i * ld + j;
+            if (j < (size_t)cols) {
+                written = written && isfinite(out->host[at]);
+            } else {
+                kept = kept && memcmp(&out->host[at], &before[at], sizeof(float)) == 0;
+            }
+        }
+    }
+    expect(f, written, what);
+    expect(f, kept, "nothing beyond the rows is written");
+}
+
 static inline int32_t *ints_upload(const int32_t *host, size_t n)
 {
     return (int32_t *)device_copy(host, n * sizeof *host);

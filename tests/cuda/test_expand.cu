@@ -6,6 +6,7 @@
 // [--seed N] [--quick].
 #include "cuda/gemm/experts_codes.cuh"
 #include "tests/cuda/codes_case.cuh"
+#include "tests/cuda/routing_case.cuh"
 
 enum { MAX_WEIGHTS = 4 };
 
@@ -293,33 +294,14 @@ static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_
     codes_matrix m;
     c->exact = c->act != MSGL_F32 && msgl__codes_matrix_of(w.list.data(), c->experts, &m) &&
                (!c->gated || c->n % 32 == 0);
-    // Some experts have no rows, one has many.
-    std::vector<int32_t> offsets((size_t)c->experts + 1), from((size_t)c->rows), to = from;
-    std::vector<int32_t> expert_of((size_t)c->rows);
-    for (int32_t &v : expert_of) {
-        v = (int32_t)(rng_next(seed) % (uint64_t)c->experts);
-        if (v % 3 == 1 || rng_next(seed) % 4 == 0) v = c->experts / 2;
-    }
-    std::sort(expert_of.begin(), expert_of.end());
-    for (int32_t v : expert_of) offsets[(size_t)v + 1]++;
-    for (int i = 0; i < c->experts; i++) offsets[(size_t)i + 1] += offsets[(size_t)i];
-    for (int i = 0; i < c->rows; i++) from[(size_t)i] = to[(size_t)i] = i;
-    for (int i = c->rows - 1; i > 0; i--) {
-        std::swap(from[(size_t)i], from[rng_next(seed) % (uint64_t)(i + 1)]);
-        std::swap(to[(size_t)i], to[rng_next(seed) % (uint64_t)(i + 1)]);
-    }
+    routing r = routing_new(c->experts, c->rows, false, seed);
     const int per = c->top_k > 0 ? c->top_k : 1, cols = c->gated ? c->n / 2 : c->n;
     array in = array_new(c->act, (size_t)(c->rows / per) * c->k, 1, seed);
     array gathered = array_new(c->act, (size_t)c->rows * c->k, 0, seed);
     array bias = array_new(MSGL_F32, (size_t)c->experts * c->n, 0.3f, seed);
     array out = array_new(c->act, (size_t)c->rows * cols, 0, seed);
-    int32_t *dev[3] = {ints_upload(offsets.data(), offsets.size()),
-                       ints_upload(from.data(), from.size()), ints_upload(to.data(), to.size())};
-    msgl_grouped_call call = {};
+    msgl_grouped_call call = routing_call(&r, c->top_k, c->to);
     call.experts = w.list.data();
-    call.num_experts = c->experts;
-    call.offsets = dev[0];
-    call.rows = c->rows;
     call.in = in.dev;
     call.ld_in = (size_t)c->k;
     call.gated = c->gated;
@@ -327,10 +309,7 @@ static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_
     call.bias = c->bias ? (const float *)bias.dev : NULL;
     call.out = out.dev;
     call.ld_out = (size_t)cols;
-    call.from = c->top_k > 0 ? dev[1] : NULL;
-    call.from_per = per;
     call.gathered = gathered.dev;
-    call.to = c->to ? dev[2] : NULL;
     call.inputs_ready = true; // which holds for the inputs, not for the weights
     e->x.act = c->act;
     const size_t room = e->scratch.size;
@@ -352,15 +331,15 @@ static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_
     expect(f, written, what);
     for (int s = 0; s < 1500; s++) {
         const size_t i = rng_next(seed) % (uint64_t)c->rows;
-        const int j = (int)(rng_next(seed) % (uint64_t)cols), x = expert_of[i];
-        const int row = c->top_k > 0 ? from[i] / per : (int)i;
+        const int j = (int)(rng_next(seed) % (uint64_t)cols), x = r.expert_of[i];
+        const int row = c->top_k > 0 ? r.from[i] / per : (int)i;
         double off;
         const double want = wanted(c, &in, row, &w.all[(size_t)x],
                                    c->bias ? bias.host + (size_t)x * c->n : NULL, j, &off);
-        const size_t at = (size_t)(c->to ? to[i] : (int32_t)i) * cols + j;
+        const size_t at = (size_t)(c->to ? r.to[i] : (int32_t)i) * cols + j;
         expect_near(f, out.host[at], want, off + 1e-30, what);
     }
-    for (int32_t *p : dev) CUDA_OK(cudaFree(p));
+    routing_free(&r);
     array_free(&in);
     array_free(&gathered);
     array_free(&bias);
