@@ -256,7 +256,7 @@ static msgl_step_tokens tokens_of(const msgl_engine *e, const msgl_engine_step *
                           .index = s->dev.id_index,
                           .num_answers = s->batch.num_decode,
                           .row_places = e->token_stride,
-                          .paging = msgl__paging_of(e->info.cache.page_size),
+                          .paging = e->page_tables[0].paging,
                           .first = s->dev.first,
                           .num_tables = e->num_tables};
     for (int32_t k = 0; k < e->num_tables; k++) {

@@ -15,7 +15,8 @@
 
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
 static const size_t MAX_WANTED = (size_t)1 << 20;
-// Of rows on their way from the file to the packer, which stay in a cache.
+// Of rows on their way from the file to the packer: work for 16 threads at a time, and still what a
+// large cache holds.
 static const size_t STAGE_BYTES = (size_t)16 << 20;
 
 void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_weight_formats *formats, msgl_err *err)
