@@ -326,6 +326,7 @@ int main(int argc, char **argv)
             if (name == one.name) blocks = &one;
         }
         from = end + 1;
+        if (name == "int8") blocks = &msgl__int8_blocks;
         if (blocks == NULL) {
             fprintf(stderr, "bench_codes: no form %s\n", name.c_str());
             return 1;

@@ -84,8 +84,9 @@ static bool has_offset(const msgl_codes_row *l)
 // Whether there is a kernel for rows of this form.
 static bool has_kernel(const msgl_codes_row *l)
 {
-    const bool number = l->number == MSGL_NUMBER_F16 || l->number == MSGL_NUMBER_BF16 ||
-                        (l->number == MSGL_NUMBER_F32 && l->span >= 128);
+    const bool number =
+        l->number == MSGL_NUMBER_F16 || l->number == MSGL_NUMBER_BF16 ||
+        (l->number == MSGL_NUMBER_F32 && (l->span >= 128 || (l->bits == 8 && l->span == 64)));
     if (msgl__codes_row_is_e2m1(l)) { // MXFP4 and NVFP4
         return l->scaling == MSGL_SCALING_ONE && l->offset == MSGL_OFFSET_NONE &&
                l->span == (l->number == MSGL_NUMBER_E4M3 ? 16 : 32) &&
@@ -98,7 +99,7 @@ static bool has_kernel(const msgl_codes_row *l)
     switch (l->bits) {
     case 4: return true;
     case 5: return l->span == 32;
-    case 8: return !has_offset(l) && l->span != 64;
+    case 8: return !has_offset(l);
     default: return false;
     }
 }

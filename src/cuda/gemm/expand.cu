@@ -14,7 +14,6 @@ enum {
     THREADS = 256,
     SLAB_BYTES = 64 << 20, // products of fewer rows would not fill a GPU
     SLAB_ROWS = 128,       // and no fewer than these, however long they are
-    INT8_GROUP = MSGL_INT8_GROUP,
 };
 
 // `rows` rows of each of gridDim.y weights that lie `stride` bytes apart.
@@ -46,15 +45,29 @@ static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t
     return !idle && p->row < (uint32_t)a.rows;
 }
 
+// Columns [first, first + 8) of a row of k, those of them that it has.
+template <typename T>
+static __device__ __forceinline__ void put_eight(T *row, int first, int k, const float v[8])
+{
+    if (k % 8 == 0) {
+        if (first < k) store8(row + first, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (first + i < k) row[first + i] = from_f32<T>(v[i]);
+    }
+}
+
 // Places [8 eight, 8 eight + 8) of a row to where their columns are, which is there where columns
-// is NULL. Example: with columns 3 and -1 in places 8 and 9, the value of place 8 is row[3], and
-// that of place 9 nothing's.
+// is NULL; those beyond the row's k are left out. Example: with columns 3 and -1 in places 8 and 9,
+// the value of place 8 is row[3], and that of place 9 nothing's.
 template <typename T>
 static __device__ __forceinline__ void put_places(T *row, const int32_t *columns, uint32_t eight,
-                                                  const float v[8])
+                                                  int k, const float v[8])
 {
     if (columns == NULL) {
-        store8(row + 8 * eight, v);
+        put_eight(row, 8 * (int)eight, k, v);
         return;
     }
 #pragma unroll
@@ -85,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS)
     msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)r * l.codes, p.w + (size_t)of.n * l.codes,
                           (uint32_t)of.n, r, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
-    put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, v);
+    put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, a.k, v);
 }
 
 // Integers are most of what is expanded. The steps of msgl__codes_row_value as the same ones for
@@ -174,43 +187,8 @@ static __global__ void __launch_bounds__(THREADS)
             const float product = MSGL_MUL(s.scale, MSGL_ADD(q, s.add));
             v[c] = MSGL_MUL(MSGL_ADD(product, s.behind), s.last);
         }
-        store8(out + (size_t)i * (size_t)a.k + 8 * p.eight, v);
+        put_eight(out + (size_t)i * (size_t)a.k, 8 * (int)p.eight, a.k, v);
     }
-}
-
-// Columns [first, first + 8) of a row of k, those of them that it has.
-template <typename T>
-static __device__ __forceinline__ void put_eight(T *row, int first, int k, const float v[8])
-{
-    if (k % 8 == 0) {
-        store8(row + first, v);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (first + i < k) row[first + i] = from_f32<T>(v[i]);
-    }
-}
-
-// values: q + 128, groups * INT8_GROUP a row; scales of the same rows are scales_at bytes behind
-// the first one's.
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    expand_int8(const expand_args a, ptrdiff_t scales_at, int k, int groups)
-{
-    place p;
-    if (!find_place(a, (uint32_t)(k + 7) / 8, 1, &p)) return;
-    const int first = 8 * (int)p.eight;
-    const size_t row = (size_t)p.row * (size_t)groups;
-    const uint2 codes = *(const uint2 *)(p.w + row * INT8_GROUP + first);
-    const float scale = ((const float *)(p.w + scales_at))[row + (size_t)(first / INT8_GROUP)];
-    float v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t code = (i < 4 ? codes.x : codes.y) >> 8 * (i % 4) & 0xff;
-        v[i] = scale * (float)((int)code - 128);
-    }
-    put_eight((T *)a.out + blockIdx.y * a.out_stride + (size_t)p.row * (size_t)k, first, k, v);
 }
 
 // What is in the activations' dtype beside other rows.
@@ -250,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (there) {
             msgl__codes_row_eight(&l, book, l.bits, codes, scales, (uint32_t)n, row, eight, v);
         }
-        put_places(to, columns, eight, v);
+        put_places(to, columns, eight, k, v);
     }
 }
 
@@ -351,14 +329,6 @@ static bool layout_of(const msgl_weight *w, msgl_codes_row *l, const int32_t **c
 }
 
 template <typename T>
-static void launch_int8(msgl_exec *x, const expand_args &a, ptrdiff_t scales_at, int k, int32_t num)
-{
-    const int groups = (k + INT8_GROUP - 1) / INT8_GROUP;
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_int8<T>, grid_of(a, k, 1, num), dim3(THREADS), 0,
-                                           msgl__cuda_stream(x), a, scales_at, k, groups));
-}
-
-template <typename T>
 static void launch_copy(msgl_exec *x, const expand_args &a, int k, int32_t num)
 {
     MSGL_CUDA_TRY(x, msgl__launch_in_order(copy_plain<T>, grid_of(a, k, 1, num), dim3(THREADS), 0,
@@ -380,11 +350,6 @@ static void expand_rows(msgl_exec *x, const msgl_weight *w, int32_t row, expand_
         const coded_rows of = {columns, w->n, row};
         a.w = data;
         MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, of, num);
-    } else if (w->format->id == MSGL_W_INT8) {
-        const size_t groups = (k + INT8_GROUP - 1) / INT8_GROUP, at = (size_t)row * groups;
-        const size_t scales = (size_t)w->n * groups * INT8_GROUP + at * sizeof(float);
-        a.w = data + at * INT8_GROUP;
-        MSGL_BY_DTYPE(x->act, launch_int8, x, a, (ptrdiff_t)(scales - at * INT8_GROUP), w->k, num);
     } else {
         x->status = MSGL_EUNSUPPORTED;
     }
