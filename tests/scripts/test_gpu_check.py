@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/gpu-check and gpu-bundle without a GPU: programs, nvidia-smi and compute-sanitizer are stand-ins."""
 import csv
+import json
 import os
 import pathlib
 import re
@@ -38,6 +39,10 @@ bench*) echo '{ROW}' ;;
 *) echo "the same answer" ;;
 esac
 """
+# Of the folder that the section startup writes.
+SHAPE = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
+         "num_hidden_layers": 1, "vocab_size": 8, "tie_word_embeddings": False,
+         "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}}
 
 
 class GpuCheck(unittest.TestCase):
@@ -48,6 +53,9 @@ class GpuCheck(unittest.TestCase):
         self.tools = self.dir / "tools"
         self.csv = self.dir / "results.csv"
         self.script(self.tools / "nvidia-smi", "#!/bin/sh\necho 'NVIDIA Test, 1.0, 1 MiB'\n")
+        self.shape = self.dir / "shape"
+        for name, text in (("config.json", json.dumps(SHAPE)), ("tokenizer.json", "{}"), ("tokenizer_config.json", "{}")):
+            self.script(self.shape / name, text)
         self.script(self.tools / "compute-sanitizer", f"#!/bin/sh\necho \"$@\" >>{self.dir}/sanitized\n")
 
     def script(self, path, text):
@@ -69,7 +77,8 @@ class GpuCheck(unittest.TestCase):
 
     def call(self, *args, code=0, name="gpu-check", env=None):
         run = subprocess.run([ROOT / "scripts" / name, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             env=dict(os.environ, PATH=f"{self.tools}:{os.environ['PATH']}", **(env or {})))
+                             env=dict(os.environ, PATH=f"{self.tools}:{os.environ['PATH']}",
+                                      GPU_CHECK_PACKED_SHAPE=str(self.shape), **(env or {})))
         self.assertEqual(run.returncode, code, run.stdout)
         return run.stdout
 
@@ -137,6 +146,7 @@ case "$*" in
 *--bench*) echo "ranks: peer memory: all_reduce of 10240 bytes on 2 ranks: 5.5 us, 1.9 GB/s" ;;
 esac
 """)
+        self.script(tree / "cuda_stored_models", "#!/bin/sh\n[ \"$*\" = '--device cuda:0,1' ]\n")
         ranks = ["--build", tree, "--csv", self.csv, "ranks"]
         out = self.call(*ranks, code=1, env={"TWO_HOSTS": "another", "CACHED": "6"})
         self.assertIn("two hosts: one GPU says the same answer, two hosts say another", out)
@@ -146,6 +156,7 @@ esac
         self.assertIn("| all_reduce in a graph | 10240 bytes on 2 ranks, peer memory | 5.5 | us | 6 |  | yes |", out)
         self.assertIn("| decode step | 14B bs=8, 2 GPUs | 0.5 | ms |", out)
         self.assertIn("| times one GPU's speed | decode step, 14B bs=8, 2 GPUs | 1.6 | x |", out)
+        self.assertIn("| times one GPU's speed | decode step, 14B int4 bs=8, 2 GPUs | 1.6 | x |", out)
         self.assertIn("| times one GPU's speed | prefill, 14B 16x1024 bs=8, 2 GPUs | 1.5 | x |", out)
         self.assertIn("| times one GPU's speed | decode step, 30B-A3B bs=8, 2 GPUs, whole experts | 1.6 | x |", out)
         out = self.call(*ranks, code=1, env={"SUMS_WRONG": "1"})
