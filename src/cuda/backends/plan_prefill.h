@@ -31,8 +31,7 @@ typedef struct msgl_fa_prefill_batch {
 size_t msgl__fa_plan_prefill_size(int num_q_heads, int num_kv_heads, int batch, int total_q);
 
 // Writes the plan to `out` (8-byte aligned, of the size above); the caller copies it to the device
-// before the batch's first launch. Requests without queries
-// are left out. Returns the bytes
+// before the batch's first launch. Requests without queries are left out. Returns the bytes
 // written.
 size_t msgl__fa_plan_prefill(const msgl_fa_prefill_batch *b, void *out);
 
