@@ -92,7 +92,7 @@ static void interleave(uint8_t to[16], uint64_t a, uint64_t b)
 // bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of eight[].
 static void put_plane(uint8_t *to, const uint8_t codes[PART], int bits, int from)
 {
-    const uint64_t mask = 0x0101010101010101 * ((1u << bits) - 1);
+    const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
     uint64_t eight[4];
     memcpy(eight, codes, PART);
     for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
