@@ -86,7 +86,7 @@ static fp8_weight weight_make(const fp8_format *f, int n, int k, uint64_t *seed)
 {
     fp8_weight t = {{}, f, n, k};
     msgl_codes_row l;
-    const int parts = k / 32, span = f->codes.span > 0 ? f->codes.span : k;
+    const int parts = k / 32;
     if (!msgl__codes_row_of(&f->blocks, k, &l)) exit(1);
     std::vector<msgl_code_part> file((size_t)parts), above;
     std::vector<float> values((size_t)k);
@@ -112,7 +112,6 @@ static fp8_weight weight_make(const fp8_format *f, int n, int k, uint64_t *seed)
                 row[l.codes + i];
         }
     }
-    (void)span;
     t.w.format = &f->format;
     t.w.n = n;
     t.w.k = k;
@@ -607,6 +606,12 @@ static void check_left_alone(gpu *g, family *f, uint64_t *seed)
     expect(f, !h.left && isfinite(out.host[0]), "a plain weight gets values");
     g->x.act = MSGL_F32;
     expect(f, !msgl__cuda_fp8_can(&g->x, &call), "not in f32");
+    msgl_weight wide = up.w; // only its shape counts
+    msgl_codes_row l;
+    wide.k = MSGL_FP8_MOST_COLUMNS;
+    expect(f, msgl__fp8_weight(&wide, &l), "rows as long as a block quantises");
+    wide.k += MSGL_FP8_GROUP;
+    expect(f, !msgl__fp8_weight(&wide, &l), "no longer rows");
     array_free(&in);
     array_free(&out);
     weight_free(&up);

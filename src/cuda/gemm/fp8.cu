@@ -28,8 +28,8 @@ static const msgl_weight *part_of(const msgl_weight *w, int i)
 bool msgl__fp8_weight(const msgl_weight *w, msgl_codes_row *l)
 {
     if (w->format->id != MSGL_W_CODES || w->format->order != NULL || w->n % 16 != 0 ||
-        w->k % MSGL_FP8_GROUP != 0 || (uintptr_t)w->data % 16 != 0 ||
-        !msgl__codes_row_of(w->format->blocks, w->k, l)) {
+        w->k % MSGL_FP8_GROUP != 0 || w->k > MSGL_FP8_MOST_COLUMNS ||
+        (uintptr_t)w->data % 16 != 0 || !msgl__codes_row_of(w->format->blocks, w->k, l)) {
         return false;
     }
     const bool number = l->number == MSGL_NUMBER_F32 || l->number == MSGL_NUMBER_F16 ||

@@ -11,7 +11,10 @@
 #include "cuda/ops/gate.cuh"
 #include "cuda/ops/vec8.cuh"
 
-enum { MOST_THREADS = 768, LANES = MSGL_FP8_GROUP / 8 };
+enum { MOST_THREADS = 768, MOST_PIECES = 8, LANES = MSGL_FP8_GROUP / 8 };
+
+static_assert(MSGL_FP8_MOST_COLUMNS == 8 * MOST_PIECES * MOST_THREADS,
+              "all of a row is in registers");
 
 struct quantise_args {
     const void *in;
@@ -167,10 +170,8 @@ template <typename T> static void quantise(msgl_exec *x, const quantise_args &a,
     const int pieces = a.k / 8, most = MOST_THREADS;
     const int threads = pieces < most ? (pieces + 31) / 32 * 32 : most;
     const int each = (pieces + threads - 1) / threads;
-    if (each > 8) {
-        x->status = MSGL_EUNSUPPORTED;
-    } else if (each > 4) {
-        launch<T, 8>(x, a, rows, threads);
+    if (each > 4) {
+        launch<T, MOST_PIECES>(x, a, rows, threads);
     } else if (each > 2) {
         launch<T, 4>(x, a, rows, threads);
     } else if (each > 1) {

@@ -19,12 +19,14 @@ extern "C" {
 #include "kernel/exec.h"
 
 enum {
-    MSGL_FP8_GROUP = 128,   // columns that share a scale
-    MSGL_FP8_FEW_ROWS = 64, // up to here all rows of scales lie together, filled up to fours
+    MSGL_FP8_GROUP = 128,          // columns that share a scale
+    MSGL_FP8_FEW_ROWS = 64,        // up to here all rows of scales lie together, filled up to fours
+    MSGL_FP8_MOST_COLUMNS = 49152, // of a row that one block quantises in its registers
 };
 
-// m rows of k columns, a multiple of 128. Memory of the device, aligned to 16 bytes. The library's
-// products are of fours of rows: of more than FEW_ROWS the last m % 4 have scales of their own.
+// m rows of k columns, a multiple of 128 and at most MOST_COLUMNS. Memory of the device, aligned to
+// 16 bytes. The library's products are of fours of rows: of more than FEW_ROWS the last m % 4 have
+// scales of their own.
 typedef struct msgl_fp8_rows {
     int32_t m, k;
     bool by_row;    // a row has one scale
@@ -54,7 +56,7 @@ typedef struct msgl_fp8_source {
     msgl_activation activation;
 } msgl_fp8_source;
 
-// One kernel, which may start early (launch.cuh). x->status: MSGL_EUNSUPPORTED of rows too long.
+// One kernel, which may start early (launch.cuh).
 void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *from, const msgl_fp8_rows *to);
 
 #ifdef __cplusplus
