@@ -149,11 +149,12 @@ static const msgl_wformat *add_form(keeping *k, msgl_kept_form *form)
     return &own->format;
 }
 
-// Whether runs of `rows` rows of the file are such runs of the weight, too.
+// Whether runs of `rows` rows of the file are such runs of the weight, too. Rows that move within
+// heads stay in a run that is whole heads.
 static bool keeps_rows_together(const msgl_wanted *w, int32_t rows)
 {
     return rows > 0 && w->row % rows == 0 && w->skip % rows == 0 && w->first % rows == 0 &&
-           w->head == 0;
+           (w->pairs == 0 || rows % w->head == 0);
 }
 
 // The blocks of these rows, in the file or made of its codes, which *form then describes; NULL:

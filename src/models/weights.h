@@ -67,7 +67,8 @@ typedef struct msgl_wanted {
     // The file has the rows that rotate together as neighbours, and the kernels want them in
     // halves. In every head of `head` rows the first `unpaired` ones stay, and of the 2 * pairs
     // behind them rows 2 i and 2 i + 1 move to places i and pairs + i. Example: head 6, unpaired 2,
-    // pairs 2: the file's rows 0 1 2 3 4 5 become 0 1 2 4 3 5. 0: nothing moves.
+    // pairs 2: the file's rows 0 1 2 3 4 5 become 0 1 2 4 3 5. pairs 0: nothing moves, whatever
+    // head is.
     int32_t head, unpaired, pairs;
     // Not 0: columns are heads of head_cols, which the model has by groups of group_heads and the
     // file has head_groups apart. Example: 2 groups of 3; the file's heads 0 1 2 3 4 5 become

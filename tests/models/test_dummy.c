@@ -258,6 +258,55 @@ static void test_experts(void **state)
     end(&t);
 }
 
+static size_t bytes_of_codes(const msgl_wformat *f, int n, int k)
+{
+    (void)f;
+    return (size_t)n * (size_t)k;
+}
+
+static bool keep_codes(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
+{
+    (void)k, (void)exact;
+    *out = (msgl_wformat){.id = MSGL_W_CODES, .packed_size = bytes_of_codes, .blocks = b};
+    return true;
+}
+
+// q, k and v of blocks of 128 x 128 are one weight whose rows share scales, unless rows move from
+// block to block.
+static void test_rows_that_share_scales(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t head, pairs, together, parts;
+    } cases[] = {{128, 0, 128, 0}, {128, 64, 128, 0}, {64, 16, 128, 0}, {256, 64, 0, 2}};
+    static const char *const names[] = {"q", "k", "v"};
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        enum { EACH = 256 };
+        msgl_err err = {0};
+        tiny t;
+        msgl_weight qkv;
+        assert_int_equal(make(&t, NULL, &err), 0);
+        msgl__plan_weight(&t.p, &qkv, 3 * EACH, COLS);
+        for (int32_t j = 0; j < 3; j++) {
+            msgl__plan_rows(&t.p, &qkv, j * EACH, EACH, "model.layers.0.self_attn.%s_proj.weight",
+                            names[j]);
+            if (j < 2) msgl__plan_pairs(&t.p, cases[i].head, 0, cases[i].pairs);
+        }
+        const char *const config = "{\"quantization_config\": {\"quant_method\": \"fp8\", "
+                                   "\"weight_block_size\": [128, 128]}}";
+        folder_write(&t.f, "config.json", config, strlen(config));
+        t.k.gemm.keep = keep_codes;
+        if (msgl__dummy_checkpoint(&t.p, t.f.dir, LAYERS, &t.embed, &t.head, &t.c, &err) != 0 ||
+            msgl__weights_keep(&t.p, t.c, &err) != 0) {
+            fail_msg("%s", err.text);
+        }
+        assert_int_equal(qkv.num_parts, cases[i].parts);
+        const msgl_weight *q = qkv.num_parts > 0 ? qkv.parts : &qkv;
+        assert_int_equal(q->format->blocks->codes->rows, cases[i].together);
+        end(&t);
+    }
+}
+
 static void test_left_out(void **state)
 {
     (void)state;
@@ -369,9 +418,13 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),    cmocka_unit_test(test_ggml),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_ggml),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_rows_that_share_scales),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

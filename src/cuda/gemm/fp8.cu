@@ -41,7 +41,7 @@ bool msgl__fp8_weight(const msgl_weight *w, msgl_codes_row *l)
 // What shares a scale in a weight.
 typedef enum fp8_kind { NO_FP8, BY_BLOCK, BY_GROUP, BY_ROW } fp8_kind;
 
-// Of all parts, which have to be alike.
+// Of all parts. Blocks of some and groups of others are all groups.
 static fp8_kind kind_of(const msgl_weight *w)
 {
     fp8_kind all = NO_FP8;
@@ -50,8 +50,8 @@ static fp8_kind kind_of(const msgl_weight *w)
         if (!msgl__fp8_weight(part_of(w, i), &l)) return NO_FP8;
         const int32_t together = part_of(w, i)->format->blocks->codes->rows;
         const fp8_kind own = l.span == l.k ? BY_ROW : together == BLOCK_ROWS ? BY_BLOCK : BY_GROUP;
-        if (i > 0 && own != all) return NO_FP8;
-        all = own;
+        if (i > 0 && own != all && (own == BY_ROW || all == BY_ROW)) return NO_FP8;
+        all = i > 0 && own != all ? BY_GROUP : own;
     }
     return all;
 }

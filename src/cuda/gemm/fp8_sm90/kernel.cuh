@@ -10,6 +10,7 @@
 #include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/gemm/fp8_sm90/call.cuh"
 #include "cuda/gemm/stage.cuh"
+#include "cuda/gemm/turns.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/global.cuh"
@@ -33,10 +34,9 @@ template <int N_, int SLABS_> struct fp8_shape {
     // Scales of a stage: f32 or 16 bits of W's rows, f32 of the tokens.
     static constexpr int IN_SCALES_AT = ROWS * 4;
     static constexpr int SCALES_BYTES = IN_SCALES_AT + (N * 4 + 127) / 128 * 128;
-    // Two blocks of different kernels share a multiprocessor, so that the weights of the one behind
-    // are on their way when the one in front ends: one of two slabs and one of one slab.
+    // Blocks of different kernels share a multiprocessor (turns.cuh).
     static constexpr bool SHARES = N * SLABS <= 64;
-    static constexpr int BUDGET = !SHARES ? (227 << 10) : SLABS == 2 ? (118 << 10) : (108 << 10);
+    static constexpr int BUDGET = SHARES ? MSGL_TURN_SMALL : 227 << 10;
     static constexpr int SMALL_BYTES = N * 4 + FP8_MAX_STAGES * 16 + 1024; // and alignment
     static constexpr int FIT = (BUDGET - SMALL_BYTES) / (STAGE_BYTES + SCALES_BYTES);
     static constexpr int STAGES = FIT < FP8_MAX_STAGES ? FIT : FP8_MAX_STAGES;
@@ -559,9 +559,11 @@ template <typename SHAPE> static bool fp8_launch(msgl_exec *x, fp8_launch_args a
     }
     const int segments = msgl__fp8_sm90_cut(x, &a);
     if (segments == 0) return false;
-    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)SHAPE::SHARED_BYTES, true));
-    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)segments), dim3(SHAPE::THREADS),
-                                  SHAPE::SHARED_BYTES, msgl__cuda_stream(x), a.g, a.maps));
+    const size_t bytes = SHAPE::SHARES ? msgl__turn_bytes(SHAPE::SHARED_BYTES, a.g.accumulate)
+                                       : (size_t)SHAPE::SHARED_BYTES;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes, true));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)segments), dim3(SHAPE::THREADS), bytes,
+                                  msgl__cuda_stream(x), a.g, a.maps));
     return true;
 }
 
