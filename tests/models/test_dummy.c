@@ -418,12 +418,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_ggml),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_rows_that_share_scales),
-        cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_forms),     cmocka_unit_test(test_ggml),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_rows_that_share_scales),
+        cmocka_unit_test(test_left_out),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
