@@ -450,16 +450,18 @@ static void check_products(gpu *g, family *few, family *many, bool quick, uint64
     }
 }
 
-// Parts of one weight: two of blocks.
-static void check_parts(gpu *g, family *f, uint64_t *seed)
+// Parts of one weight: two of these kinds, which beyond few rows have to be the same one.
+static void check_parts(gpu *g, family *f, scale_kind kind, scale_kind other_kind, uint64_t *seed)
 {
-    fp8_format form, other;
-    make_format(&form, BY_BLOCK, MSGL_NUMBER_F32);
-    make_format(&other, BY_BLOCK, MSGL_NUMBER_BF16);
-    for (int m : {3, 100, 300}) {
+    fp8_format form, other, all;
+    make_format(&form, kind, MSGL_NUMBER_F32);
+    make_format(&other, other_kind, MSGL_NUMBER_BF16);
+    make_format(&all, kind == other_kind ? kind : BY_GROUP, MSGL_NUMBER_F32);
+    for (int m : {3, 64, 100, 300}) {
+        if (m > MSGL_FP8_FEW_ROWS && kind != other_kind) continue;
         fp8_weight a = weight_make(&form, 256, 384, seed), b = weight_make(&other, 128, 384, seed);
         const msgl_weight parts[2] = {a.w, b.w};
-        fp8_weight both = {{}, &form, 384, 384, a.values};
+        fp8_weight both = {{}, &all, 384, 384, a.values};
         both.values.insert(both.values.end(), b.values.begin(), b.values.end());
         both.w = a.w;
         both.w.n = 384;
@@ -634,7 +636,9 @@ int main(int argc, char **argv)
         if (!o.quick) check_quantise(&g, &rows, MSGL_BF16, 258, 5120, how, &seed);
     }
     check_products(&g, &few, &many, o.quick, &seed);
-    check_parts(&g, &few, &seed);
+    check_parts(&g, &few, BY_BLOCK, BY_BLOCK, &seed);
+    check_parts(&g, &few, BY_GROUP, BY_BLOCK, &seed);
+    check_parts(&g, &few, BY_BLOCK, BY_ROW, &seed);
     for (int m : {1, 8, 21, 33, 64}) check_norm_stats(&g, &chain, m, 1024, 1280, &seed);
     check_norm_stats(&g, &chain, 5, 5120, 2048, &seed);
     for (int m : {1, 8, 16, 21, 64, 100, 130, 256, 300, 301}) {

@@ -38,10 +38,9 @@ bool msgl__fp8_weight(const msgl_weight *w, msgl_codes_row *l)
            l->factor == 0 && (l->span == MSGL_FP8_GROUP || l->span == l->k);
 }
 
-// What shares a scale in a weight.
+// What shares a scale in a weight. Parts of several kinds are multiplied as groups are.
 typedef enum fp8_kind { NO_FP8, BY_BLOCK, BY_GROUP, BY_ROW } fp8_kind;
 
-// Of all parts. Blocks of some and groups of others are all groups.
 static fp8_kind kind_of(const msgl_weight *w)
 {
     fp8_kind all = NO_FP8;
@@ -50,7 +49,6 @@ static fp8_kind kind_of(const msgl_weight *w)
         if (!msgl__fp8_weight(part_of(w, i), &l)) return NO_FP8;
         const int32_t together = part_of(w, i)->format->blocks->codes->rows;
         const fp8_kind own = l.span == l.k ? BY_ROW : together == BLOCK_ROWS ? BY_BLOCK : BY_GROUP;
-        if (i > 0 && own != all && (own == BY_ROW || all == BY_ROW)) return NO_FP8;
         all = i > 0 && own != all ? BY_GROUP : own;
     }
     return all;
