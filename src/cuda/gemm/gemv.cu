@@ -6,6 +6,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/gemv/kernel.cuh"
 #include "cuda/gemm/gemv/resident.cuh"
+#include "cuda/gemm/turns.cuh"
 
 // One for each multiprocessor, unless that leaves less than half a tile each.
 static int blocks_of(const msgl_cuda_device *d, const gemv_params *p)
@@ -51,7 +52,7 @@ static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
 // of one kernel that has much to load should not, since another multiprocessor would have none.
 template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_params *p)
 {
-    enum { LONG_K = 4096, HALF = 116 << 10, NARROW_DEPTH = COLUMNS == 8 ? 4 : 3 };
+    enum { LONG_K = 4096, NARROW_DEPTH = COLUMNS == 8 ? 4 : 3 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int blocks = blocks_of(d, p), outputs = (p->n + blocks - 1) / blocks;
     const size_t act = (size_t)p->m * gemv_act_pitch(p->k);
@@ -66,27 +67,24 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
     // Without a norm it is o: two of its blocks on one multiprocessor leave the next product's no
     // room there, which go two on another one, and so on down the chain. (One answer of 14B on two
     // ranks: 4.7 ms a step; 4.2 with this and with sums that start beside products, peer.cu.)
-    const size_t alone = p->norm == NULL ? HALF : 0;
+    const size_t alone = p->norm == NULL ? MSGL_TURN_LARGE : 0;
     // With 16 columns a queue of two is slower than norm and library.
-    const size_t least = p->much && act > 12 << 10 ? HALF : 0;
+    const size_t least = p->much && act > 12 << 10 ? MSGL_TURN_LARGE : 0;
     return (!p->much && act <= 6000 && launch<T, COLUMNS, 1, 2, 6, false>(x, p, alone)) ||
            (least == 0 && act <= 24 << 10 && launch<T, COLUMNS, 1, 2, 5, false>(x, p)) ||
            launch<T, COLUMNS, 1, 2, 4, false>(x, p, least) ||
            (COLUMNS == 8 && launch<T, COLUMNS, 1, 2, 2, false>(x, p));
 }
 
-// Blocks of a kernel that is launched early go two on one multiprocessor where two fit, and leave
-// another one empty. So kernels that follow each other take turns: those that add to their output
-// (o, down) ask for more than half of the shared memory, the others fit once beside them, and load
-// their weights before they have ended.
+// By turns (turns.cuh).
 template <int K, bool NORM> static bool launch_resident(msgl_exec *x, gemv_params *p)
 {
-    enum { HALF = 116 << 10, OTHER_HALF = 108 << 10, FEW = 32 << 10 };
+    enum { FEW = 32 << 10 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int blocks = d->sm_count, outputs = (p->n + blocks - 1) / blocks;
     size_t shared = gemv_resident_shared<K>(p->gated, outputs);
-    if (outputs > GEMV_RESIDENT_OUTPUTS || shared > OTHER_HALF) return false;
-    if (p->accumulate) shared = HALF;
+    if (outputs > GEMV_RESIDENT_OUTPUTS || shared > MSGL_TURN_SMALL) return false;
+    if (p->accumulate) shared = MSGL_TURN_LARGE;
     p->each = p->n / blocks, p->extra = p->n % blocks;
     // While these few rows are on their way, the next kernel's weights may be too. Behind a product
     // that is neither gated nor added comes attention, which has tables and old keys to read first.

@@ -14,6 +14,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/fused_norm_sm90.cuh"
 #include "cuda/gemm/mid_eights.cuh"
+#include "cuda/gemm/turns.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -422,7 +423,6 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
 {
     enum {
         SMALL = 100 << 10,
-        HALF = 116 << 10,
         LARGE = 122 << 10,
         ALL = 200 << 10,
         LARGE_WEIGHT = 16 << 20,
@@ -430,7 +430,7 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     static const int GATED[] = {48, 64, 96, 144, 208}, PLAIN[] = {32, 64};
     const msgl_weight *w = c->w;
     const bool collects = c->accumulate || c->next_norm != NULL;
-    *plan = {64, 1, collects ? LARGE : SMALL, collects ? HALF : 0};
+    *plan = {64, 1, collects ? LARGE : SMALL, collects ? MSGL_TURN_LARGE : 0};
     if (collects) {
         const bool large = msgl__weight_bytes(w) > LARGE_WEIGHT;
         const int columns = large ? 80 : 64, tiles = (w->n + columns - 1) / columns;

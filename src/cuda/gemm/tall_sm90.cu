@@ -15,6 +15,7 @@
 
 #include "cuda/device.cuh"
 #include "cuda/gemm/fused_norm_sm90.cuh"
+#include "cuda/gemm/turns.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -403,7 +404,6 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     enum {
         MIN_COLUMNS = 48,
         SMALL = 100 << 10,
-        HALF = 116 << 10,
         LARGE = 122 << 10,
         ALL = 226 << 10,
     };
@@ -418,7 +418,7 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     const int blocks = tiles * ((c->m + plan->columns - 1) / plan->columns);
     plan->splits = 1;
     plan->shared = collects ? LARGE : blocks <= d->sm_count ? ALL : SMALL;
-    plan->least = collects ? HALF : 0;
+    plan->least = collects ? MSGL_TURN_LARGE : 0;
     if (!collects) return true;
     plan->splits = fused_choose_splits(d, blocks, fused_steps(w->k));
     return plan->splits > 1;

@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much of a multiprocessor's shared memory products of few rows take, which start early
-// (launch.cuh) and have a block for each multiprocessor. The block of a product stands beside one
-// of the product in front, so that its first weights are on their way before that one ends; but
-// never may two blocks of one product share a multiprocessor, since another one would then have
-// none, and everything behind would inherit that. Products that add to the residual stream (o,
-// down) therefore take more than half, and those between them (qkv, gate_up) at most what is left.
+// (launch.cuh) and have a block for each multiprocessor. Blocks of a kernel that starts early go
+// two on one multiprocessor where two fit, and leave another one empty, which everything behind
+// inherits. So kernels that follow each other take turns: those that add to their output (o, down)
+// have blocks of more than half of the shared memory, those between them (qkv, gate_up) fit once
+// beside them, and both load their first weights before the one in front has ended.
 //
-// What is more than half is also too much to stand beside a block of decode attention (106 KiB with
-// heads of 128): that kernel has fewer blocks than there are multiprocessors, and a product that
-// began on the free ones only would pile up there. Example: 64 blocks of attention leave 68
-// multiprocessors, on which 132 blocks of o with 94 KiB each stood in twos; steps of Qwen3-14B by
-// the kernels for weights of 4 bits that docs/decisions/051 tells of took 4.27 ms that way on an
-// H200, and 3.12 by turns.
+// A block of decode attention has to fit beside o's as well: with fewer blocks than there are
+// multiprocessors it leaves some free, on which o would stand in twos if it could. Example: 64
+// blocks of attention leave 68 multiprocessors for 132 blocks of o of 94 KiB each; with the kernels
+// of docs/decisions/051 that were taken back, all products behind stood in twos then.
 #ifndef MSGL_CUDA_GEMM_TURNS_CUH
 #define MSGL_CUDA_GEMM_TURNS_CUH
 
 #include <stddef.h>
 
 enum {
-    MSGL_TURN_SMALL = 105 << 10,
-    MSGL_TURN_LARGE = 121 << 10,
+    MSGL_TURN_LARGE = 116 << 10, // at least: two do not fit
+    MSGL_TURN_SMALL = 108 << 10, // at most
 };
-// A multiprocessor has 228 KiB, and each block takes one more than it is launched with.
-static_assert(MSGL_TURN_SMALL + MSGL_TURN_LARGE + (2 << 10) <= 228 << 10, "one of each");
-static_assert(MSGL_TURN_LARGE + (106 << 10) + (2 << 10) > 228 << 10, "none beside attention");
 
-// What a block is launched with that needs `bytes`, at most MSGL_TURN_SMALL.
-static inline size_t msgl__turn_bytes(size_t bytes, bool accumulates)
+// Whether a multiprocessor of Hopper, which has 228 KiB and takes one more of each block, has room
+// for blocks of a and b bytes at a time.
+static constexpr bool msgl__stand_together(size_t a, size_t b)
 {
-    return accumulates ? (size_t)MSGL_TURN_LARGE : bytes;
+    return a + b + (2 << 10) <= 228 << 10;
 }
+static_assert(msgl__stand_together(MSGL_TURN_LARGE, MSGL_TURN_SMALL), "neighbours");
+static_assert(!msgl__stand_together(MSGL_TURN_LARGE, MSGL_TURN_LARGE), "one of a product");
 
 #endif

@@ -16,6 +16,7 @@
 #define MSGL_CUDA_ATTN_DECODE_FEW_CUH
 
 #include "cuda/attn/decode/kernel.cuh"
+#include "cuda/gemm/turns.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/math.cuh"
@@ -26,7 +27,7 @@ enum { MSGL_FEW_MAX_CLUSTER = 8 };
 
 template <int HD> struct msgl_few_shape {
     static const int ROWS = 8; // query heads, padded
-    // 12 tiles in 106 KB for 128 elements: the block of `o` (gemv.cu: 116 KB) leaves 110 free.
+    // 12 tiles, in 106 KB for 128 elements.
     static const int WARPS = 6, STAGES = 2, THREADS = WARPS * 32;
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
     static const int EACH = 2;                    // bytes of an element of the pool
@@ -39,6 +40,7 @@ template <int HD> struct msgl_few_shape {
     static const int INPUT = (ROWS + 2) * INPUT_PITCH;      // query heads, newest K and V
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
     static const int BYTES = WARPS * RING + INPUT + SLOTS * 4;
+    static_assert(msgl__stand_together(BYTES, MSGL_TURN_LARGE), "o's block stands beside");
     static_assert(2 * PARTIAL <= RING, "a warp's partial and the CTA's");
     static_assert(STAGES * MSGL_FA_TILE == 32, "a lane per table entry");
 };

@@ -34,7 +34,7 @@ template <int N_, int SLABS_> struct fp8_shape {
     // Scales of a stage: f32 or 16 bits of W's rows, f32 of the tokens.
     static constexpr int IN_SCALES_AT = ROWS * 4;
     static constexpr int SCALES_BYTES = IN_SCALES_AT + (N * 4 + 127) / 128 * 128;
-    // Blocks of different kernels share a multiprocessor (turns.cuh).
+    // A block of the kernel behind stands beside this one's (turns.cuh).
     static constexpr bool SHARES = N * SLABS <= 64;
     static constexpr int BUDGET = SHARES ? MSGL_TURN_SMALL : 227 << 10;
     static constexpr int SMALL_BYTES = N * 4 + FP8_MAX_STAGES * 16 + 1024; // and alignment
@@ -559,8 +559,8 @@ template <typename SHAPE> static bool fp8_launch(msgl_exec *x, fp8_launch_args a
     }
     const int segments = msgl__fp8_sm90_cut(x, &a);
     if (segments == 0) return false;
-    const size_t bytes = SHAPE::SHARES ? msgl__turn_bytes(SHAPE::SHARED_BYTES, a.g.accumulate)
-                                       : (size_t)SHAPE::SHARED_BYTES;
+    const bool large = SHAPE::SHARES && a.g.accumulate;
+    const size_t bytes = large ? (size_t)MSGL_TURN_LARGE : (size_t)SHAPE::SHARED_BYTES;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes, true));
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)segments), dim3(SHAPE::THREADS), bytes,
                                   msgl__cuda_stream(x), a.g, a.maps));
