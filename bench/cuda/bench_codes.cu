@@ -298,6 +298,7 @@ int main(int argc, char **argv)
         for (const msgl_blocks &one : packed) {
             if (name == one.name) blocks = &one;
         }
+        if (name == "int8") blocks = &msgl__int8_blocks;
         if (blocks == NULL) {
             fprintf(stderr, "bench_codes: no form %s\n", name.c_str());
             return 1;

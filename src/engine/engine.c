@@ -385,9 +385,10 @@ static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
 // of its activations.
 static bool weights_fit(const msgl_engine *e, const msgl_wformat *f)
 {
-    // q4 has two places in the CPU's table: with f32 no activation is rounded, so W_BLOCKS.
+    // q4 has two places in a CPU's table: with f32 no activation is rounded, so W_BLOCKS.
     const msgl_wformat_id other = e->info.dtype == MSGL_F32 ? MSGL_W_CODES : MSGL_W_BLOCKS;
-    if (f->name == NULL || f->id == other) return false;
+    const bool two = e->kernels.gemm.formats[MSGL_W_BLOCKS].name != NULL;
+    if (f->name == NULL || (two && f->id == other)) return false;
     return e->device->on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
 }
 

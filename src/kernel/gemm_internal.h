@@ -100,13 +100,14 @@ typedef struct msgl_gemm_level {
         [MSGL_W_F32] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack),           \
         [MSGL_W_F16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack),           \
         [MSGL_W_BF16] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack),         \
-        [MSGL_W_INT8] = MSGL_GEMM_FORMAT(MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack),         \
+        [MSGL_W_INT8] =                                                                            \
+            MSGL_GEMM_FORMAT(MSGL_WFORMAT_INT8(MSGL_W_INT8), msgl__int8_packed_size, pack),        \
         [MSGL_W_CODES] = MSGL_GEMM_Q4(MSGL_W_CODES), [MSGL_W_BLOCKS] = MSGL_GEMM_Q4(MSGL_W_BLOCKS) \
     }
 #define MSGL_GEMM_Q4(id)                                                                           \
     {                                                                                              \
-        MSGL_WFORMAT_Q4, id, MSGL_DTYPE_COUNT, 32, msgl__kept_packed_size, msgl__q4_pack,          \
-            msgl__gemm_gather, &msgl__blocks_q4_0, NULL, NULL                                      \
+        MSGL_WFORMAT_Q4(id), msgl__kept_packed_size, msgl__q4_pack, msgl__gemm_gather,             \
+            &msgl__blocks_q4_0, NULL, NULL                                                         \
     }
 // msgl_gemm_micro.row_bytes of f32.
 size_t msgl__gemm_row_bytes_f32(int kpad);

@@ -20,8 +20,8 @@ typedef enum msgl_wformat_id {
     MSGL_W_F32 = MSGL_F32,
     MSGL_W_F16 = MSGL_F16,
     MSGL_W_BF16 = MSGL_BF16,
-    MSGL_W_INT8,
-    // A file's blocks that stay as they are (msgl_gemm_kernels.keep), or, in a CPU's table, q4's
+    MSGL_W_INT8, // in a GPU's table it is codes, whose id is MSGL_W_CODES there
+    // A file's blocks that stay as they are (msgl_gemm_kernels.keep), or, in the table, q4's
     // (MSGL_WFORMAT_Q4). A CPU multiplies them ...
     MSGL_W_CODES,  // ... as integers, by activations rounded to integers;
     MSGL_W_BLOCKS, // ... as the f32 numbers that they are. A GPU expands codes before products.
@@ -79,12 +79,12 @@ struct msgl_wformat {
 // fewer): with the largest |v| of them, scale = largest / 127 and q = v * (127 / largest), rounded
 // to nearest even. Both are 0 where the largest is below 1e-30; the scale of a group with an
 // infinity or a NaN is NaN.
-#define MSGL_WFORMAT_INT8 "int8", MSGL_W_INT8, MSGL_DTYPE_COUNT, MSGL_INT8_GROUP
+#define MSGL_WFORMAT_INT8(id) "int8", id, MSGL_DTYPE_COUNT, MSGL_INT8_GROUP
 #define MSGL_INT8_GROUP 64
 // Blocks of ggml's Q4_0, 32 columns of a row each: with v the value whose |v| is largest (the first
 // of several), d = v / -8 as f16 and q = v / d + 8, with d before it is rounded, rounded to nearest
 // even and at most 15. All are 8 where d is 0 as f16; d is NaN where a value is none or infinite.
-#define MSGL_WFORMAT_Q4 "q4"
+#define MSGL_WFORMAT_Q4(id) "q4", id, MSGL_DTYPE_COUNT, 32
 
 // Whether all of the weight is stored as this dtype.
 static inline bool msgl__weight_is(const msgl_weight *w, msgl_dtype dtype)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights for tests of what is expanded on a GPU: of a file's codes, int8, plain, and of parts of
-// these, with the values that they stand for. Few rows are drawn, and come again further down.
+// Weights for tests of what is expanded on a GPU: of codes, plain, and of parts of these, with the
+// values that they stand for. Few rows are drawn, and come again further down.
 #ifndef MSGL_TESTS_CUDA_CODES_CASE_CUH
 #define MSGL_TESTS_CUDA_CODES_CASE_CUH
 
@@ -14,7 +14,7 @@
 #include "tests/cuda/ops_check.cuh"
 #include "tests/utils/code_forms.h"
 
-// A format that stays where it is: of blocks, or of MSGL_W_INT8 or a dtype with blocks NULL.
+// A format that stays where it is.
 static inline msgl_wformat format_of_codes(const msgl_blocks *b)
 {
     msgl_wformat f = {};
@@ -47,14 +47,6 @@ static inline msgl_column_order *draw_order(int k, uint64_t *seed)
     order->num = (int32_t)places.size();
     memcpy(order->columns, places.data(), bytes);
     return order;
-}
-
-static inline msgl_wformat format_of_int8(void)
-{
-    msgl_wformat f = {};
-    f.id = MSGL_W_INT8;
-    f.dtype = MSGL_DTYPE_COUNT;
-    return f;
 }
 
 static inline msgl_wformat format_of_dtype(msgl_dtype dtype)
@@ -95,7 +87,7 @@ static inline void draw_codes(rows_of *m, uint64_t *seed)
     for (size_t r = 0; r < drawn; r++) {
         code_row_draw(seed, b, places, file.data(), values.data());
         for (int i = 0; i < places; i++) {
-            const int column = order != NULL ? order->columns[i] : i;
+            const int column = order != NULL ? order->columns[i] : i < m->k ? i : -1;
             if (column >= 0) m->values[r * (size_t)m->k + column] = values[(size_t)i];
         }
         msgl__codes_row_put(&l, b, file.data(), row.data());
@@ -109,29 +101,6 @@ static inline void draw_codes(rows_of *m, uint64_t *seed)
     if (order == NULL) return;
     const uint8_t *const columns = (const uint8_t *)order->columns;
     m->bytes.insert(m->bytes.end(), columns, columns + (size_t)places * sizeof(int32_t));
-}
-
-static inline void draw_int8(rows_of *m, uint64_t *seed)
-{
-    const int groups = (m->k + MSGL_INT8_GROUP - 1) / MSGL_INT8_GROUP;
-    const size_t width = (size_t)groups * MSGL_INT8_GROUP;
-    m->bytes.assign((size_t)m->n * (width + (size_t)groups * sizeof(float)), 0x80);
-    float *scales = (float *)(m->bytes.data() + (size_t)m->n * width);
-    for (int r = 0; r < m->n; r++) {
-        const int from = r % m->drawn;
-        for (int g = 0; g < groups; g++) {
-            float *scale = scales + (size_t)r * groups + g;
-            *scale = r < m->drawn ? 0.001f * rng_normal(seed) : scales[(size_t)from * groups + g];
-        }
-        for (int i = 0; i < m->k; i++) {
-            uint8_t *code = &m->bytes[(size_t)r * width + i];
-            *code = r < m->drawn ? (uint8_t)(1 + rng_next(seed) % 255)
-                                 : m->bytes[(size_t)from * width + i];
-            if (r >= m->drawn) continue;
-            m->values[(size_t)r * m->k + i] =
-                scales[(size_t)r * groups + i / MSGL_INT8_GROUP] * (float)(*code - 128);
-        }
-    }
 }
 
 static inline void draw_plain(rows_of *m, uint64_t *seed)
@@ -155,8 +124,6 @@ static inline rows_of draw_rows(const msgl_wformat *format, int n, int k, uint64
     m.values.resize((size_t)m.drawn * (size_t)k);
     if (format->id == MSGL_W_CODES) {
         draw_codes(&m, seed);
-    } else if (format->id == MSGL_W_INT8) {
-        draw_int8(&m, seed);
     } else {
         draw_plain(&m, seed);
     }
@@ -221,6 +188,46 @@ static inline float rounded(float v, msgl_dtype dtype)
     uint32_t bits = 0;
     msgl__store_f32(&bits, dtype, 0, v);
     return msgl__load_f32(&bits, dtype, 0);
+}
+
+// What MSGL_WFORMAT_INT8 says that is left of a row.
+static inline void round_to_int8(float *v, int n)
+{
+    for (int at = 0; at < n; at += 64) {
+        const int end = at + 64 < n ? at + 64 : n;
+        float largest = 0;
+        bool finite = true;
+        for (int i = at; i < end; i++) {
+            finite = finite && isfinite(v[i]);
+            largest = fmaxf(largest, fabsf(v[i]));
+        }
+        const float inverse = largest < 1e-30f ? 0 : 127 / largest, scale = largest / 127;
+        for (int i = at; i < end; i++) v[i] = finite ? nearbyintf(v[i] * inverse) * scale : NAN;
+    }
+}
+
+// What MSGL_WFORMAT_Q4 says.
+static inline void round_to_q4(float *v, int n)
+{
+    for (int at = 0; at < n; at += 32) {
+        const int end = at + 32 < n ? at + 32 : n;
+        float most = 0;
+        bool finite = true;
+        for (int i = at; i < end; i++) {
+            finite = finite && isfinite(v[i]);
+            if (fabsf(v[i]) > fabsf(most)) most = v[i];
+        }
+        const float exact = most / -8, d = msgl__f16_to_f32(msgl__f32_to_f16(exact));
+        for (int i = at; i < end; i++) {
+            const float q = d == 0 ? 8 : nearbyintf(v[i] / exact + 8);
+            v[i] = finite ? d * (fminf(q, 15) - 8) : NAN;
+        }
+    }
+}
+
+static inline void round_row(const msgl_wformat *format, float *v, int n)
+{
+    format->blocks == &msgl__int8_blocks ? round_to_int8(v, n) : round_to_q4(v, n);
 }
 
 static inline double silu_of(double v)

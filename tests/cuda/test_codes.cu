@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes that a device keeps, from a file's rows to products: what the packer makes of them, linear
-// calls with every flag against f64 of the values, also of parts and of more than a slab; products
-// made of the codes themselves, of every form that has a kernel, and norm_stats between two;
-// products a head; and that such calls run in a captured graph, are the same on a deterministic
-// device whatever the number of rows, and are left alone by what takes plain weights only.
-// cuda_codes
-// [--seed N] [--quick].
+// Codes that a device keeps or makes while loading, from rows to products: what the packer makes of
+// them, linear calls with every flag against f64 of the values, also of parts and of more than a
+// slab; products made of the codes themselves, of every form that has a kernel, and norm_stats
+// between two; products a head; and that such calls run in a captured graph, are the same on a
+// deterministic device whatever the number of rows, and are left alone by what takes plain weights
+// only. cuda_codes [--seed N] [--quick].
 #include "cuda/device_api.h"
 #include "cuda/gemm/codes_sm90.h"
 #include "cuda/gemm/table.cuh"
@@ -134,6 +133,62 @@ static void check_kept_forms(gpu *g, family *f, uint64_t *seed)
            "blocks without codes are not kept");
     expect(f, !msgl__cuda_keep(msgl__blocks_of_ggml("Q4_K"), 128, false, &format),
            "nor half a block");
+}
+
+// What is quantised while loading, from rows that are a little apart, the last ones first.
+static void check_planned(gpu *g, family *f, const msgl_wformat *format, msgl_dtype from, int n,
+                          int k, uint64_t *seed)
+{
+    const size_t ld = (size_t)k + 5, size = msgl__dtype_size(from);
+    std::vector<char> src((size_t)n * ld * size);
+    std::vector<float> want((size_t)n * k);
+    for (int r = 0; r < n; r++) {
+        for (int i = 0; i < k; i++) {
+            msgl__store_f32(src.data(), from, (size_t)r * ld + i, rng_normal(seed));
+            want[(size_t)r * k + i] = msgl__load_f32(src.data(), from, (size_t)r * ld + i);
+        }
+        round_row(format, &want[(size_t)r * k], k);
+    }
+    msgl_weight w = {};
+    w.format = format;
+    w.n = n;
+    w.k = k;
+    const size_t bytes = msgl__weight_bytes(&w);
+    CUDA_OK(cudaMalloc(&w.data, bytes));
+    CUDA_OK(cudaMemset(w.data, 0, bytes));
+    expect(f, format->pack != NULL && format->repack == NULL, "a planned one");
+    for (int end = n; end > 0;) {
+        const int rows = 1 + (int)(rng_next(seed) % (uint64_t)end);
+        end -= rows;
+        format->pack(&g->x, &w, end, rows, &src[(size_t)end * ld * size], from, ld);
+    }
+    array out = array_new(MSGL_F32, want.size(), 0, seed);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < n; i++) ids.push_back(i);
+    int32_t *dev = ints_upload(ids.data(), (size_t)n);
+    g->x.act = MSGL_F32;
+    format->gather(&g->x, &w, dev, n, out.dev);
+    gpu_sync(g, "planned");
+    array_download(&out);
+    long differ = 0;
+    for (size_t i = 0; i < want.size(); i++) differ += out.host[i] != want[i];
+    expect(f, differ == 0, format->name);
+    CUDA_OK(cudaFree(dev));
+    CUDA_OK(cudaFree(w.data));
+    array_free(&out);
+}
+
+static void check_planned_formats(gpu *g, family *f, uint64_t *seed)
+{
+    const int longest = MSGL_GEMM_STAGE_BYTES / 4 + 100; // columns of a row that comes in parts
+    for (int i = 0; i < 2 * 9; i++) {
+        const msgl_wformat *format = &msgl__cuda_formats[i % 2 ? MSGL_W_CODES : MSGL_W_INT8];
+        const int n = 1 + (int)(rng_next(seed) % 50), k = 1 + (int)(rng_next(seed) % 700);
+        check_planned(g, f, format, (msgl_dtype)(i / 2 % 3), n, i / 6 % 3 == 2 ? 128 : k, seed);
+        if (i / 2 == 2) check_planned(g, f, format, MSGL_BF16, 2, longest, seed);
+    }
+    msgl_weight none = {&msgl__cuda_formats[MSGL_W_INT8], 1, INT32_MAX, NULL};
+    expect(f, msgl__weight_bytes(&none) == 0, "too many columns");
 }
 
 // --- linear -------------------------------------------------------------------------------------
@@ -334,6 +389,15 @@ static void check_products(gpu *g, family *f, bool quick, uint64_t *seed)
         check_flags(g, f, &w, (msgl_dtype)(i % 3), i, seed);
         weight_free(&w);
     }
+    // What is quantised while loading, of any number of columns.
+    for (int i = 0; i < 20; i++) {
+        static const int KS[] = {77, 200, 96, 1, 328};
+        const msgl_wformat *format = &msgl__cuda_formats[i % 2 ? MSGL_W_CODES : MSGL_W_INT8];
+        test_weight w = {};
+        weight_make(&w, {format}, {2 * (1 + (int)(rng_next(seed) % 60))}, KS[i / 2 % 5], seed);
+        check_flags(g, f, &w, (msgl_dtype)(i % 3), i, seed);
+        weight_free(&w);
+    }
     // More than a slab, and a part across its end.
     for (int i = 0; i < (quick ? 1 : 4); i++) {
         const msgl_wformat q4 = format_of_codes(msgl__blocks_of_ggml("Q4_K"));
@@ -386,7 +450,7 @@ static void check_codes(gpu *g, family *f, bool quick, uint64_t *seed)
 {
     static const char *const FORMS[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
                                         "Q4_K", "Q5_K", "Q6_K", "MXFP4"};
-    enum { PACKED = 18 }; // of code_forms
+    enum { PACKED = 21 }; // of code_forms
     int packed = 0;
     if (g->device->capability != 90) return;
     for (const char *name : FORMS) {
@@ -452,7 +516,7 @@ static void check_deterministic(family *f, uint64_t *seed)
     const msgl_wformat q4 = format_of_codes(msgl__blocks_of_ggml("Q4_K"));
     const msgl_wformat q6 = format_of_codes(msgl__blocks_of_ggml("Q6_K"));
     test_weight w = {};
-    weight_make(&w, {&q4, &q6}, {300, 200}, 1024, seed);
+    weight_make(&w, {&q4, &q6, &msgl__cuda_formats[MSGL_W_INT8]}, {300, 200, 100}, 1024, seed);
     linear_case c = {MSGL_BF16, 130};
     array in = array_new(c.act, (size_t)c.m * w.w.k, 1, seed), none = {};
     array all = array_new(c.act, (size_t)c.m * w.w.n, 0, seed);
@@ -575,6 +639,7 @@ int main(int argc, char **argv)
     family keep = {"keep"}, linear = {"linear"}, codes = {"codes"}, alone = {"alone"},
            heads = {"heads"};
     check_kept_forms(&g, &keep, &seed);
+    check_planned_formats(&g, &keep, &seed);
     check_products(&g, &linear, o.quick, &seed);
     check_codes(&g, &codes, o.quick, &seed);
     for (int m : {1, 8, 21, 64, 130, 256}) {

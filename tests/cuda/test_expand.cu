@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights that are expanded before products: values to the bit of every form of codes, of int8 and
+// Weights that are expanded before products: values to the bit of every form of codes, and
 // of parts; rows that are looked up; and products of experts in them, some of which have kernels
 // that expand nothing, against f64. What is not to be written or read is NaN before. cuda_expand
 // [--seed N] [--quick].
@@ -155,12 +155,14 @@ static void check_ordered(bench_exec *e, family *expand, family *gather, const m
     }
 }
 
-// Weights with rows of several formats, in every dtype; int8 and plain ones of any length.
+// Weights with rows of several formats, in every dtype; plain ones and what is quantised while
+// loading, of any length.
 static void check_others(bench_exec *e, family *f, uint64_t *seed)
 {
     const msgl_wformat q4 = format_of_codes(msgl__blocks_of_ggml("Q4_K"));
     const msgl_wformat q6 = format_of_codes(msgl__blocks_of_ggml("Q6_K"));
-    const msgl_wformat int8 = format_of_int8();
+    const msgl_wformat int8 = format_of_codes(&msgl__int8_blocks);
+    const msgl_wformat q4_0 = format_of_codes(&msgl__blocks_q4_0);
     static const int KS[] = {8, 64, 77, 200, 1, 1024};
     for (int act = 0; act < 3; act++) {
         const msgl_wformat plain = format_of_dtype((msgl_dtype)act);
@@ -168,10 +170,11 @@ static void check_others(bench_exec *e, family *f, uint64_t *seed)
             weights parts = {}, bytes = {}, both = {};
             weights_make(&parts, {&q4, &plain, &int8, &q6}, {3 + i, 5, 1 + i, 20}, 512, 1 + i % 3,
                          i == 2, seed);
-            weights_make(&bytes, {&int8}, {9 + i}, KS[i], 1 + i % 4, i == 3, seed);
+            weights_make(&bytes, {i % 2 ? &q4_0 : &int8}, {9 + i}, KS[i], 1 + i % 4, i == 3, seed);
             for (int j = 0; j < 4; j++) check_expand(e, f, &parts, (msgl_dtype)act, seed);
             weights_make(&both, {&plain, &int8}, {7, 2 + i}, KS[i], 1 + i % 4, i == 4, seed);
             check_expand(e, f, &bytes, (msgl_dtype)act, seed);
+            check_gather(e, f, &bytes, (msgl_dtype)act, seed);
             check_expand(e, f, &both, (msgl_dtype)act, seed);
             weights_free(&parts);
             weights_free(&bytes);
@@ -285,7 +288,7 @@ static double wanted(const grouped_case *c, const array *in, int row, const test
 static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_wformat *codes,
                           uint64_t *seed)
 {
-    const msgl_wformat int8 = format_of_int8(), plain = format_of_dtype(c->act);
+    const msgl_wformat int8 = format_of_codes(&msgl__int8_blocks), plain = format_of_dtype(c->act);
     std::vector<const msgl_wformat *> formats;
     std::vector<int> ns;
     weights w = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weight formats and the cache's dtype as settings: what int8 weights and an E4M3 cache cost in
-// quality on the model that ships, teacher-forced, and in memory; that weights, activations and
+// Weight formats and the cache's dtype as settings: what int8 and q4 weights and an E4M3 cache cost
+// in quality on the model that ships, teacher-forced, and in memory; that weights, activations and
 // cache are chosen apart; what a bad choice is told. tests/cuda runs the same on a GPU.
 #include <jansson.h>
 #include <math.h>
@@ -143,7 +143,6 @@ static void test_quality(void **state)
     static const cost INT8 = {"int8", 0.03, 98, 0.55};
     check_quality("bfloat16", &INT8);
     check_quality("float32", &INT8);
-    if (strcmp(TEST_DEVICE, "cpu") != 0) return; // GPUs have no q4
     static const cost Q4 = {"q4", 0.05, 93, 0.30};
     check_quality("bfloat16", &Q4);
     check_quality("float32", &Q4);
@@ -229,7 +228,7 @@ static void test_chosen_together(void **state)
     (void)state;
     refuses(DEMO, "float16", "auto",
             "--weight-dtype float16: not on this device with --dtype bfloat16; allowed: auto, "
-            "bfloat16, int8");
+            "bfloat16, int8, q4");
     refuses(DEMO, "int8", "float16",
             "--kv-cache-dtype float16: not on this device with --dtype bfloat16; allowed: "
             "bfloat16 or fp8_e4m3");

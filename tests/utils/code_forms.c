@@ -21,7 +21,7 @@ static void put(code_form *out, const msgl_codes *c, const char *what)
 }
 
 // Each type of scales with each offset and span, and each number of bits with each offset.
-enum { PLAIN_FORMS = 4 * 3 * 5, OTHER_FORMS = 7 };
+enum { PLAIN_FORMS = 4 * 3 * 5, OTHER_FORMS = 8 };
 
 static void put_plain(int i, code_form *out)
 {
@@ -56,6 +56,7 @@ static void put_other(int i, code_form *out)
         {"e4m3_values", {8, 32, .floats = true, .span = 128, .number = MSGL_NUMBER_BF16}},
         {"e4m3_values_e8m0", {8, 32, .floats = true, .span = 32, .number = MSGL_NUMBER_E8M0}},
         {"book", {4, 32, .floats = true, .span = 64}},
+        {"int8", {8, 32, .zero = 128, .span = 64}},
         {"factor_last", {8, 32, .zero = 128, .factor = 1 / 127.0f, .factor_last = true}},
     };
     msgl_codes c = FORMS[i].codes;

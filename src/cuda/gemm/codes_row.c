@@ -2,11 +2,20 @@
 #include "cuda/gemm/codes_row.h"
 
 #include "core/round.h"
+#include "quant/stored.h"
 
 enum {
     PART = 32,   // columns of the smallest block
     SECTOR = 32, // bytes that memory is read by
 };
+
+static const msgl_codes INT8 = {.bits = 8,
+                                .group = PART,
+                                .zero = 128,
+                                .split = msgl__code_part_split,
+                                .span = MSGL_INT8_GROUP,
+                                .number = MSGL_NUMBER_F32};
+const msgl_blocks msgl__int8_blocks = {"int8", PART, sizeof(msgl_code_part), &INT8, NULL};
 
 static uint32_t fill_up(uint32_t bytes)
 {

@@ -63,12 +63,17 @@ typedef struct msgl_codes_row {
 
 // false: the blocks have no codes, or k columns of them are no whole blocks, or too many.
 bool msgl__codes_row_of(const msgl_blocks *b, int k, msgl_codes_row *out);
-// The columns that a row has: those of the matrix, or the places of their order, which are int32
-// [num] behind msgl__codes_rows_bytes of them (quant/codes.h).
+// The columns that a row has: those of the matrix, of what is quantised while loading filled up to
+// whole blocks; or the places of their order, which are int32 [num] behind msgl__codes_rows_bytes
+// of them (quant/codes.h). Example: 77 columns in int8 have 96.
 static inline int msgl__codes_row_places(const msgl_wformat *f, int k)
 {
-    return f->order != NULL ? f->order->num : k;
+    const int past = k % f->blocks->elements;
+    if (f->order != NULL) return f->order->num;
+    return past > 0 && k <= INT32_MAX - MSGL_MAX_BLOCK ? k - past + f->blocks->elements : k;
 }
+// MSGL_WFORMAT_INT8's groups as codes: q + 128, the span's number is the group's scale.
+extern const msgl_blocks msgl__int8_blocks;
 // Bytes of the codes and scales of n rows, filled up to 16.
 static inline size_t msgl__codes_rows_bytes(const msgl_codes_row *l, size_t n)
 {

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of up to 256 rows with weights of codes (codes_row.h), on Hopper: what is read from
+// Products of up to 1,024 rows with weights of codes (codes_row.h), on Hopper: what is read from
 // memory is the codes, and operands of products are made of them in registers.
 //
 // A tile is 128 rows of W times 8 to 128 rows of `in`; W's rows are the rows of the tensor cores'
-// product and those of `in` its columns. Up to 32 rows are multiplied by each warp for itself
-// (mma), more by two warpgroups (wgmma), whose tiles two blocks of a cluster share the activations
-// of. A warp more brings codes, scales and activations of 256 columns, or of 128, through a ring of
-// stages. The tiles' stages lie on a line that is cut into equal segments, one for each block or
-// cluster (line.cuh, which says who waits for whom).
+// product and those of `in` its columns. Up to 16 rows are multiplied by each warp for itself
+// (codes_sm90/few.cuh), more by two warpgroups (many.cuh), whose tiles two blocks of a cluster
+// share the activations of. A warp more brings codes, scales and activations of 256 columns, or of
+// 128, through a ring of stages. The tiles' stages lie on a line (line.cuh). Of few rows a block
+// takes half of a multiprocessor, so that the next product's first stages are on their way while
+// this one's sums are added up.
 //
-// Values are exact: integers (code - zero point) are multiplied, which bf16 and f16 have, and a
-// group's sum in f32 is multiplied by its scale in f32 and added to the tile's. What is added to
-// all values of a group is multiplied by the sum of the group's activations, a product with ones.
-// Only sums are rounded, to f32. docs/decisions/051 has the figures.
+// Values are exact: integers (code, or code - zero point) are multiplied, which bf16 and f16 have,
+// and a group's sum in f32 is multiplied by its scale in f32 and added to the tile's. What is added
+// to all values of a group, and for few rows the zero point, is multiplied by the sum of the
+// group's activations, which some warps make for all others (prepare.cuh). Only sums are rounded,
+// to f32. docs/decisions/051 has the figures.
 #include "cuda/gemm/codes_sm90.h"
 
 #include "cuda/device.cuh"
@@ -22,15 +24,46 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/lt.cuh"
 #include "cuda/gemm/table.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/tensor_map.cuh"
 
 enum {
     LEAST_STAGES = 2,   // of a segment: shorter ones cost more than they bring
     STATS_COLUMNS = 64, // of a tile of msgl_norm_stats
-    // Of forms with something that is added, in tiles of 64 rows: rows that are expanded first are
-    // faster from here on.
-    MOST_OFFSET_ROWS = 192,
 };
+
+// --- a norm in front ----------------------------------------------------------------------------
+
+// The sums of each row's squares over all tiles: lanes are rows, warps every so many tiles. Of more
+// than a few rows all blocks of a product would ask for the same lines at the same time.
+enum { TOTAL_WARPS = 8, TOTAL_ROWS = 32 };
+static __global__ void __launch_bounds__(TOTAL_WARPS * 32)
+    total_squares(const float *squares, int tiles, int m, float *totals)
+{
+    __shared__ float parts[TOTAL_WARPS][TOTAL_ROWS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int t = (int)blockIdx.x * TOTAL_ROWS + lane;
+    float sum = 0;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (t < m) {
+#pragma unroll 16
+        for (int i = warp; i < tiles; i += TOTAL_WARPS) sum += __ldcg(squares + (size_t)i * m + t);
+    }
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || t >= m) return;
+    for (int i = 1; i < TOTAL_WARPS; i++) sum += parts[i][lane];
+    totals[t] = sum;
+}
+
+// Behind the sums of pieces of a tile in the workspace.
+static float *totals_of(const msgl_cuda_device *d)
+{
+    return (float *)((char *)d->blas->workspace + d->blas->workspace_bytes) - MSGL_CODES_SM90_ROWS;
+}
+
+// --- what can be done ---------------------------------------------------------------------------
 
 static int parts_of(const msgl_weight *w)
 {
@@ -51,8 +84,9 @@ static bool has_offset(const msgl_codes_row *l)
 // Whether there is a kernel for rows of this form.
 static bool has_kernel(const msgl_codes_row *l)
 {
-    const bool number = l->number == MSGL_NUMBER_F16 || l->number == MSGL_NUMBER_BF16 ||
-                        (l->number == MSGL_NUMBER_F32 && l->span >= 128);
+    const bool number =
+        l->number == MSGL_NUMBER_F16 || l->number == MSGL_NUMBER_BF16 ||
+        (l->number == MSGL_NUMBER_F32 && (l->span >= 128 || (l->bits == 8 && l->span == 64)));
     if (msgl__codes_row_is_e2m1(l)) { // MXFP4 and NVFP4
         return l->scaling == MSGL_SCALING_ONE && l->offset == MSGL_OFFSET_NONE &&
                l->span == (l->number == MSGL_NUMBER_E4M3 ? 16 : 32) &&
@@ -65,9 +99,19 @@ static bool has_kernel(const msgl_codes_row *l)
     switch (l->bits) {
     case 4: return true;
     case 5: return l->span == 32;
-    case 8: return !has_offset(l) && l->span != 64;
+    case 8: return !has_offset(l);
     default: return false;
     }
+}
+
+// The most rows up to which products of codes were faster than those of rows that are expanded
+// first (docs/decisions/051), in tiles of 128: the less columns share a scale, the fewer.
+static int most_rows(const msgl_codes_row *l)
+{
+    if (has_offset(l)) return 128;
+    if (msgl__codes_row_is_e2m1(l)) return 256;
+    if (l->scaling == MSGL_SCALING_I8) return 384;
+    return l->span >= 128 && l->bits == 4 ? MSGL_CODES_SM90_ROWS : 512;
 }
 
 static bool part_can(const msgl_weight *w, int32_t m)
@@ -75,8 +119,7 @@ static bool part_can(const msgl_weight *w, int32_t m)
     msgl_codes_row l;
     return w->format->id == MSGL_W_CODES && w->format->order == NULL && w->n % 16 == 0 &&
            w->k % 128 == 0 && (uintptr_t)w->data % 16 == 0 &&
-           msgl__codes_row_of(w->format->blocks, w->k, &l) && has_kernel(&l) &&
-           (!has_offset(&l) || m <= MOST_OFFSET_ROWS);
+           msgl__codes_row_of(w->format->blocks, w->k, &l) && has_kernel(&l) && m <= most_rows(&l);
 }
 
 // Whether the gate is part of the product.
@@ -139,8 +182,8 @@ static bool map_scales(CUtensorMap *map, const msgl_weight *w, const msgl_codes_
 // of two each block has half a step.
 static bool map_in(codes_launch_args *a, msgl_dtype act, const void *in, const msgl_linear_call *c)
 {
-    const int steps = codes_stage_steps(a->tokens), k = c->w->k;
-    if (a->tokens > 32) {
+    const int steps = codes_stage_steps(a->tokens, a->l.bits), k = c->w->k;
+    if (a->tokens > CODES_FEW) {
         return msgl__tensor_map(&a->maps.in, act, in, c->m, k, c->ld_in, a->tokens);
     }
     const cuuint64_t dims[3] = {64, (cuuint64_t)c->m, (cuuint64_t)k / 64};
@@ -156,7 +199,7 @@ static bool map_all_scales(codes_launch_args *a, const msgl_weight *w, bool gate
     const bool one = l->scaling == MSGL_SCALING_ONE, has_dmin = l->dmin < l->c;
     const uint32_t size = one ? msgl__codes_row_size(l->number) : 2;
     const bool bytes = l->offset == MSGL_OFFSET_ZERO;
-    const int steps = codes_stage_steps(a->tokens);
+    const int steps = codes_stage_steps(a->tokens, a->l.bits);
     const int groups = !one ? steps * 128 / l->group : l->span <= 128 ? steps * 128 / l->span : 1;
     const int first = one ? groups : 1;
     CUtensorMap *map = a->maps.scales;
@@ -194,8 +237,11 @@ int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, i
     codes_args *g = &a->g;
     const int rows = CODES_ROWS * cluster;
     const int64_t tiles = (int64_t)((g->n + rows - 1) / rows) * g->column_tiles;
-    return line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
-                    LEAST_STAGES, (size_t)rows * (size_t)a->tokens, cluster * warps);
+    const size_t floats = (size_t)rows * (size_t)a->tokens;
+    const int segments =
+        line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
+                 LEAST_STAGES, floats, cluster * warps);
+    return (float *)d->blas->workspace + (size_t)segments * floats <= totals_of(d) ? segments : 0;
 }
 
 static bool launch(msgl_exec *x, const codes_launch_args *a)
@@ -216,14 +262,13 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     const size_t element = c->f32_out ? sizeof(float) : msgl__dtype_size(x->act);
     codes_launch_args a = {};
     if (!msgl__codes_row_of(w->format->blocks, w->k, &a.l)) return false;
-    const bool few = c->m <= 64 || has_offset(&a.l); // sums of activations take registers too
-    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 32 ? 32 : few ? 64 : 128;
+    a.tokens = c->m <= 8 ? 8 : c->m <= 16 ? 16 : c->m <= 64 ? 64 : 128;
     codes_args *g = &a.g;
     g->m = c->m;
     g->n = w->n;
     g->k = w->k;
     g->columns = gated ? w->n / 2 : w->n;
-    const int columns = CODES_STEP * codes_stage_steps(a.tokens);
+    const int columns = CODES_STEP * codes_stage_steps(a.tokens, a.l.bits);
     g->line.stages = (w->k + columns - 1) / columns;
     g->column_tiles = (c->m + a.tokens - 1) / a.tokens;
     g->factor = msgl__codes_row_factor(&a.l);
@@ -246,7 +291,7 @@ static bool multiply_part(msgl_exec *x, const msgl_linear_call *c, const msgl_we
     }
     const void *in = c->norm != NULL ? c->norm_stats->scaled : c->in;
     const int low = a.l.bits == 8 ? 8 : 4, high = a.l.bits - low;
-    const int steps = codes_stage_steps(a.tokens);
+    const int steps = codes_stage_steps(a.tokens, a.l.bits);
     if (!map_all_scales(&a, w, gated) || !map_in(&a, x->act, in, c) ||
         !map_plane(&a.maps.low, w, &a.l, gated, 0, low, steps) ||
         (high > 0 && !map_plane(&a.maps.high, w, &a.l, gated, a.l.upper, high, steps))) {
@@ -265,8 +310,8 @@ bool msgl__cuda_codes_sm90(msgl_exec *x, const msgl_linear_call *c)
         !msgl__cuda_norm_first(x, c, &call)) {
         return false;
     }
-    const bool leaves =
-        bf16 && msgl__leaves_norm_stats(c) && c->w->num_parts == 0 && c->w->n % STATS_COLUMNS == 0;
+    const bool leaves = bf16 && c->m <= MSGL_FUSED_NORM_ROWS && msgl__leaves_norm_stats(c) &&
+                        c->w->num_parts == 0 && c->w->n % STATS_COLUMNS == 0;
     if (call.norm == NULL && !leaves) call.norm_stats = NULL;
     if (apart) {
         call.ld_out = (size_t)c->w->n;
@@ -276,6 +321,17 @@ bool msgl__cuda_codes_sm90(msgl_exec *x, const msgl_linear_call *c)
             x->status = MSGL_ENOMEM;
             return false;
         }
+    }
+    msgl_norm_stats totals;
+    if (call.norm != NULL && !leaves && c->m > TOTAL_ROWS) {
+        totals = *c->norm_stats;
+        totals.sums = totals_of(msgl__cuda_device(x));
+        totals.num_tiles = 1;
+        call.norm_stats = &totals;
+        MSGL_CUDA_TRY(
+            x, msgl__launch(total_squares, dim3((unsigned)(c->m + TOTAL_ROWS - 1) / TOTAL_ROWS),
+                            dim3(TOTAL_WARPS * 32), 0, msgl__cuda_stream(x), c->norm_stats->sums,
+                            c->norm_stats->num_tiles, c->m, totals.sums));
     }
     for (int i = 0, first = 0; i < parts_of(c->w); i++) {
         const msgl_weight *part = part_of(c->w, i);

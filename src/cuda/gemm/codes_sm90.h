@@ -11,7 +11,7 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-enum { MSGL_CODES_SM90_ROWS = 256 }; // most of a call
+enum { MSGL_CODES_SM90_ROWS = 1024 }; // most of a call
 
 // Whether all parts of the weight are codes that have a kernel, and the call's shape fits them. A
 // norm in front is none of its business: it is done here, by msgl_norm_stats or by its own kernel.

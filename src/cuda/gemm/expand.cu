@@ -14,7 +14,6 @@ enum {
     THREADS = 256,
     SLAB_BYTES = 64 << 20, // products of fewer rows would not fill a GPU
     SLAB_ROWS = 128,       // and no fewer than these, however long they are
-    INT8_GROUP = MSGL_INT8_GROUP,
 };
 
 // `rows` rows of each of gridDim.y weights that lie `stride` bytes apart.
@@ -28,31 +27,47 @@ struct expand_args {
     int k;             // elements of a row of out
 };
 
-// The weight's rows of this block, and the eight columns of the thread; false: there are none.
+// The weight's rows of this block, and the eight columns of the thread in `rows` rows from p->row
+// on; false: there are none.
 struct place {
     const uint8_t *w;
     uint32_t row, eight;
 };
 
-static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t eights, place *p)
+static __device__ __forceinline__ bool find_place(const expand_args &a, uint32_t eights,
+                                                  uint32_t rows, place *p)
 {
     const uint32_t unit = blockIdx.x * THREADS + threadIdx.x;
     const bool idle = a.offsets != NULL && a.offsets[blockIdx.y] == a.offsets[blockIdx.y + 1];
     p->w = a.w + (ptrdiff_t)blockIdx.y * a.stride;
-    p->row = unit / eights;
+    p->row = unit / eights * rows;
     p->eight = unit % eights;
     return !idle && p->row < (uint32_t)a.rows;
 }
 
+// Columns [first, first + 8) of a row of k, those of them that it has.
+template <typename T>
+static __device__ __forceinline__ void put_eight(T *row, int first, int k, const float v[8])
+{
+    if (k % 8 == 0) {
+        if (first < k) store8(row + first, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (first + i < k) row[first + i] = from_f32<T>(v[i]);
+    }
+}
+
 // Places [8 eight, 8 eight + 8) of a row to where their columns are, which is there where columns
-// is NULL. Example: with columns 3 and -1 in places 8 and 9, the value of place 8 is row[3], and
-// that of place 9 nothing's.
+// is NULL; those beyond the row's k are left out. Example: with columns 3 and -1 in places 8 and 9,
+// the value of place 8 is row[3], and that of place 9 nothing's.
 template <typename T>
 static __device__ __forceinline__ void put_places(T *row, const int32_t *columns, uint32_t eight,
-                                                  const float v[8])
+                                                  int k, const float v[8])
 {
     if (columns == NULL) {
-        store8(row + 8 * eight, v);
+        put_eight(row, 8 * (int)eight, k, v);
         return;
     }
 #pragma unroll
@@ -77,48 +92,103 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x < 16) book[threadIdx.x] = l.book[threadIdx.x];
     __syncthreads();
     place p;
-    if (!find_place(a, eights, &p)) return;
+    if (!find_place(a, eights, 1, &p)) return;
     float v[8];
     const uint32_t r = (uint32_t)of.row + p.row;
     msgl__codes_row_eight(&l, book, BITS, p.w + (size_t)r * l.codes, p.w + (size_t)of.n * l.codes,
                           (uint32_t)of.n, r, p.eight, v);
     T *const out = (T *)a.out + blockIdx.y * a.out_stride;
-    put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, v);
+    put_places(out + (size_t)p.row * (size_t)a.k, of.columns, p.eight, a.k, v);
 }
 
-// Columns [first, first + 8) of a row of k, those of them that it has.
-template <typename T>
-static __device__ __forceinline__ void put_eight(T *row, int first, int k, const float v[8])
+// Integers are most of what is expanded. The steps of msgl__codes_row_value as the same ones for
+// every form, each exact where a form does not have it: ((code + add) scale + behind) last.
+struct integer_steps {
+    float add, scale, behind, last;
+};
+
+static __device__ __forceinline__ integer_steps steps_of(const msgl_codes_row &l,
+                                                         const uint8_t *scales, uint32_t n,
+                                                         uint32_t r, uint32_t column)
 {
-    if (k % 8 == 0) {
-        store8(row + first, v);
+    integer_steps s = {(float)-l.zero, 0, -0.0f, l.factor_last ? l.factor : 1.0f};
+    float offset;
+    msgl__codes_row_scale(&l, scales, n, r, column, &s.scale, &offset);
+    if (l.offset == MSGL_OFFSET_NONE) return s;
+    s.last = 1;
+    if (l.offset == MSGL_OFFSET_ZERO) s.add -= offset;
+    if (l.offset == MSGL_OFFSET_MIN) s.add = 0, s.behind = offset;
+    if (l.offset == MSGL_OFFSET_FLOAT) s.add = -offset;
+    return s;
+}
+
+// The codes of eight columns by pairs, the first of a pair in the lower half.
+template <int BITS>
+static __device__ __forceinline__ void load_pairs(const msgl_codes_row &l, const uint8_t *codes,
+                                                  uint32_t eight, uint32_t (&pairs)[4])
+{
+    const uint32_t part = eight / 4, q = eight % 4;
+    if (BITS == 8) {
+        const uint32_t *const w = (const uint32_t *)(codes + part * 32) + q / 2;
+#pragma unroll
+        for (int t = 0; t < 4; t++) pairs[t] = w[2 * t] >> q % 2 * 8 & 0x00ff00ff;
         return;
     }
+    const uint4 w = *(const uint4 *)(codes + part * 16);
+    const uint32_t low[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (first + i < k) row[first + i] = from_f32<T>(v[i]);
+    for (int t = 0; t < 4; t++) pairs[t] = low[t] >> 4 * q & 0x000f000f;
+    if (BITS == 5) { // a byte of a pair: bit q of the first, 4 + q of the second
+        const uint32_t h = *(const uint32_t *)(codes + l.upper + part * 4) >> q;
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            pairs[t] |= (h >> 8 * t & 1) << 4 | (h >> (8 * t + 4) & 1) << 20;
+        }
+    } else if (BITS == 6) { // two bytes of a pair: bits 2 q of the first, 8 + 2 q of the second
+        const uint2 h = *(const uint2 *)(codes + l.upper + part * 8);
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const uint32_t v = (t < 2 ? h.x : h.y) >> (16 * (t % 2) + 2 * q);
+            pairs[t] |= (v & 3) << 4 | (v & 0x300) << 12;
+        }
     }
 }
 
-// values: q + 128, groups * INT8_GROUP a row; scales of the same rows are scales_at bytes behind
-// the first one's.
-template <typename T>
+// As expand_codes, of integers of 4 bits and more whose columns are in their order: a thread makes
+// eight columns of several rows.
+enum { INTEGER_ROWS = 4 };
+template <typename T, int BITS>
 static __global__ void __launch_bounds__(THREADS)
-    expand_int8(const expand_args a, ptrdiff_t scales_at, int k, int groups)
+    expand_integers(const expand_args a, const __grid_constant__ msgl_codes_row l,
+                    const coded_rows of)
 {
+    const uint32_t eights = (uint32_t)l.k / 8, rows = (uint32_t)a.rows;
     place p;
-    if (!find_place(a, (uint32_t)(k + 7) / 8, &p)) return;
-    const int first = 8 * (int)p.eight;
-    const size_t row = (size_t)p.row * (size_t)groups;
-    const uint2 codes = *(const uint2 *)(p.w + row * INT8_GROUP + first);
-    const float scale = ((const float *)(p.w + scales_at))[row + (size_t)(first / INT8_GROUP)];
-    float v[8];
+    if (!find_place(a, eights, INTEGER_ROWS, &p)) return;
+    const uint8_t *const scales = p.w + (size_t)of.n * l.codes;
+    T *const out = (T *)a.out + blockIdx.y * a.out_stride + (size_t)p.row * (size_t)a.k;
+    uint32_t pairs[INTEGER_ROWS][4];
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t code = (i < 4 ? codes.x : codes.y) >> 8 * (i % 4) & 0xff;
-        v[i] = scale * (float)((int)code - 128);
+    for (uint32_t i = 0; i < INTEGER_ROWS; i++) {
+        const uint32_t row = p.row + i < rows ? p.row + i : p.row;
+        load_pairs<BITS>(l, p.w + (size_t)((uint32_t)of.row + row) * l.codes, p.eight, pairs[i]);
     }
-    put_eight((T *)a.out + blockIdx.y * a.out_stride + (size_t)p.row * (size_t)k, first, k, v);
+#pragma unroll
+    for (uint32_t i = 0; i < INTEGER_ROWS; i++) {
+        if (p.row + i >= rows) return;
+        const uint32_t r = (uint32_t)of.row + p.row + i;
+        const integer_steps s = steps_of(l, scales, (uint32_t)of.n, r, 8 * p.eight);
+        float v[8];
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            // The lowest bits of 2^23 are ones.
+            const uint32_t code = c % 2 == 0 ? pairs[i][c / 2] & 0xffff : pairs[i][c / 2] >> 16;
+            const float q = MSGL_ADD(msgl__codes_row_float(code | 0x4b000000), -0x1p23f);
+            const float product = MSGL_MUL(s.scale, MSGL_ADD(q, s.add));
+            v[c] = MSGL_MUL(MSGL_ADD(product, s.behind), s.last);
+        }
+        put_eight(out + (size_t)i * (size_t)a.k, 8 * (int)p.eight, a.k, v);
+    }
 }
 
 // What is in the activations' dtype beside other rows.
@@ -126,7 +196,7 @@ template <typename T>
 static __global__ void __launch_bounds__(THREADS) copy_plain(const expand_args a, int k)
 {
     place p;
-    if (!find_place(a, (uint32_t)(k + 7) / 8, &p)) return;
+    if (!find_place(a, (uint32_t)(k + 7) / 8, 1, &p)) return;
     const int first = 8 * (int)p.eight;
     const T *const row = (const T *)p.w + (size_t)p.row * (size_t)k;
     float v[8];
@@ -158,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (there) {
             msgl__codes_row_eight(&l, book, l.bits, codes, scales, (uint32_t)n, row, eight, v);
         }
-        put_places(to, columns, eight, v);
+        put_places(to, columns, eight, k, v);
     }
 }
 
@@ -209,9 +279,10 @@ static int32_t alike(const msgl_weight *w, int32_t num)
     return run;
 }
 
-static dim3 grid_of(const expand_args &a, int k, int32_t num)
+// rows: of a thread.
+static dim3 grid_of(const expand_args &a, int k, int rows, int32_t num)
 {
-    const size_t units = (size_t)a.rows * (size_t)((k + 7) / 8);
+    const size_t units = (size_t)((a.rows + rows - 1) / rows) * (size_t)((k + 7) / 8);
     return dim3((unsigned)((units + THREADS - 1) / THREADS), (unsigned)num);
 }
 
@@ -219,8 +290,17 @@ template <typename T, int BITS>
 static void launch_bits(msgl_exec *x, const expand_args &a, const msgl_codes_row &l,
                         const coded_rows &of, int32_t num)
 {
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, num),
-                                           dim3(THREADS), 0, msgl__cuda_stream(x), a, l, of));
+    const cudaStream_t stream = msgl__cuda_stream(x);
+    if constexpr (BITS >= 4) {
+        if (!l.looked_up && !l.e4m3 && of.columns == NULL) {
+            MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_integers<T, BITS>,
+                                                   grid_of(a, l.k, INTEGER_ROWS, num),
+                                                   dim3(THREADS), 0, stream, a, l, of));
+            return;
+        }
+    }
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_codes<T, BITS>, grid_of(a, l.k, 1, num),
+                                           dim3(THREADS), 0, stream, a, l, of));
 }
 
 template <typename T>
@@ -249,17 +329,9 @@ static bool layout_of(const msgl_weight *w, msgl_codes_row *l, const int32_t **c
 }
 
 template <typename T>
-static void launch_int8(msgl_exec *x, const expand_args &a, ptrdiff_t scales_at, int k, int32_t num)
-{
-    const int groups = (k + INT8_GROUP - 1) / INT8_GROUP;
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(expand_int8<T>, grid_of(a, k, num), dim3(THREADS), 0,
-                                           msgl__cuda_stream(x), a, scales_at, k, groups));
-}
-
-template <typename T>
 static void launch_copy(msgl_exec *x, const expand_args &a, int k, int32_t num)
 {
-    MSGL_CUDA_TRY(x, msgl__launch_in_order(copy_plain<T>, grid_of(a, k, num), dim3(THREADS), 0,
+    MSGL_CUDA_TRY(x, msgl__launch_in_order(copy_plain<T>, grid_of(a, k, 1, num), dim3(THREADS), 0,
                                            msgl__cuda_stream(x), a, k));
 }
 
@@ -278,11 +350,6 @@ static void expand_rows(msgl_exec *x, const msgl_weight *w, int32_t row, expand_
         const coded_rows of = {columns, w->n, row};
         a.w = data;
         MSGL_BY_DTYPE(x->act, launch_codes, x, a, l, of, num);
-    } else if (w->format->id == MSGL_W_INT8) {
-        const size_t groups = (k + INT8_GROUP - 1) / INT8_GROUP, at = (size_t)row * groups;
-        const size_t scales = (size_t)w->n * groups * INT8_GROUP + at * sizeof(float);
-        a.w = data + at * INT8_GROUP;
-        MSGL_BY_DTYPE(x->act, launch_int8, x, a, (ptrdiff_t)(scales - at * INT8_GROUP), w->k, num);
     } else {
         x->status = MSGL_EUNSUPPORTED;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights that no product kernel takes as they are (a file's codes, weights with parts, experts in
-// int8): some rows at a time become activations' values in scratch, which the kernels for plain
-// weights then multiply. docs/decisions/049.
+// Weights that no product kernel takes as they are (codes, weights with parts): some rows at a time
+// become activations' values in scratch, which the kernels for plain weights then multiply.
+// docs/decisions/049.
 #ifndef MSGL_CUDA_GEMM_EXPAND_H
 #define MSGL_CUDA_GEMM_EXPAND_H
 

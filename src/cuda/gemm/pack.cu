@@ -10,8 +10,8 @@
 #include "cuda/gemm/codes_row.h"
 #include "cuda/gemm/expand.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/int8.h"
 #include "cuda/gemm/lt.cuh"
+#include "cuda/gemm/quantize.h"
 
 enum { PIECES_PER_THREAD = 4, BLOCK = 256 };
 
@@ -147,8 +147,8 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
 {
     const size_t k = (size_t)w->k, size = msgl__dtype_size(src_dtype);
     const bool same = src_dtype == w->format->dtype;
-    // Not of int8, which is no dtype: msgl__cuda_int8_quantize knows where its rows are.
-    const size_t dst_size = msgl__dtype_size(w->format->dtype);
+    const bool codes = w->format->blocks != NULL; // whose rows are msgl__cuda_quantize's to find
+    const size_t dst_size = codes ? 0 : msgl__dtype_size(w->format->dtype);
     void *const workspace = msgl__cuda_device(x)->blas->workspace;
     if (rows <= 0 || k == 0) return;
     // Whole rows, or parts of one: as many columns, whole groups, as fit in every dtype.
@@ -164,9 +164,8 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
             void *const landing = same ? dst : workspace;
             stage(x, copy_piece, &p, landing, some * p.row_bytes);
             if (x->status != 0 || same) continue;
-            if (w->format->id == MSGL_W_INT8) {
-                msgl__cuda_int8_quantize(x, w, (size_t)row + r, some, from, columns, landing,
-                                         src_dtype);
+            if (codes) {
+                msgl__cuda_quantize(x, w, (size_t)row + r, some, from, columns, landing, src_dtype);
             } else {
                 convert_to(x, src_dtype, landing, dst, w->format->dtype, some * columns);
             }
@@ -344,10 +343,14 @@ void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
     MSGL_CUDA_LAUNCHED(x);
 }
 
-// In the order of msgl_wformat_id. What is missing cannot be planned on a GPU.
+// In the order of msgl_wformat_id. What is missing cannot be planned on a GPU. What is quantised is
+// codes as a file's are.
 const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS] = {
     {MSGL_WFORMAT_F32, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_F16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_BF16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
-    {MSGL_WFORMAT_INT8, msgl__cuda_int8_packed_size, msgl__cuda_pack, msgl__cuda_int8_gather},
+    {MSGL_WFORMAT_INT8(MSGL_W_CODES), codes_packed_size, msgl__cuda_pack, msgl__cuda_codes_gather,
+     &msgl__int8_blocks},
+    {MSGL_WFORMAT_Q4(MSGL_W_CODES), codes_packed_size, msgl__cuda_pack, msgl__cuda_codes_gather,
+     &msgl__blocks_q4_0},
 };

@@ -8,7 +8,6 @@
 #include "cuda/gemm/fused_norm.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemv.h"
-#include "cuda/gemm/int8.h"
 #include "cuda/gemm/mid_sm90.h"
 #include "cuda/gemm/narrow_sm90.h"
 #include "cuda/gemm/stream_sm90.h"
@@ -117,25 +116,6 @@ static bool library_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope
     return true;
 }
 
-static bool int8_rows_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
-{
-    return rope == NULL && msgl__cuda_int8_rows_can(x, c);
-}
-static bool int8_rows_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
-{
-    return msgl__cuda_int8_rows(x, c);
-}
-
-static bool int8_tiles_can(const msgl_exec *x, const msgl_linear_call *c,
-                           const msgl_rope_call *rope)
-{
-    return rope == NULL && msgl__cuda_int8_tiles_can(x, c);
-}
-static bool int8_tiles_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
-{
-    return msgl__cuda_int8_tiles(x, c);
-}
-
 static bool apart_can(const msgl_exec *, const msgl_linear_call *, const msgl_rope_call *rope)
 {
     return rope != NULL;
@@ -159,8 +139,6 @@ const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS] = {
     {"norm+stream", stream_can, stream_run, false, false, 1, 0, 0},
     {"norm+wide", gated_can, wide_run, false, false, 512, ALL_ROWS, SIZE_MAX},
     {"norm+library+gate", library_can, library_run, false, false, 1, ALL_ROWS, SIZE_MAX},
-    {"norm+int8tiles+gate", int8_tiles_can, int8_tiles_run, false, false, 33, ALL_ROWS, SIZE_MAX},
-    {"norm+int8rows+gate", int8_rows_can, int8_rows_run, false, false, 1, ALL_ROWS, SIZE_MAX},
     {"norm+wide+heads", heads_can, wide_run, false, false, 512, ALL_ROWS, SIZE_MAX},
     {"linear+rope", apart_can, apart_run, false, false, 1, ALL_ROWS, SIZE_MAX},
 };
@@ -265,20 +243,15 @@ static void run_call(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 {
     if (c->m == 0 || x->status != 0) return;
-    const bool int8 = c->w->num_parts == 0 && c->w->format->id == MSGL_W_INT8;
-    if ((plain(x, c) || int8) && !msgl__cuda_device(x)->deterministic) {
+    const bool deterministic = msgl__cuda_device(x)->deterministic;
+    if (plain(x, c) && !deterministic) {
         run_call(x, c, NULL);
         return;
     }
     // Each kernel has sums of its own order: on a deterministic device the same one for every m.
     // What no kernel takes as it is goes to the library on all.
     const size_t used = x->scratch->used;
-    if (int8 && msgl__cuda_int8_tiles_can(x, c)) {
-        (void)msgl__cuda_int8_tiles(x, c);
-    } else if (int8) {
-        (void)msgl__cuda_int8_rows(x, c);
-    } else if (msgl__cuda_device(x)->deterministic ||
-               !(msgl__cuda_fp8(x, c) || msgl__cuda_codes_sm90(x, c))) {
+    if (deterministic || !(msgl__cuda_fp8(x, c) || msgl__cuda_codes_sm90(x, c))) {
         x->scratch->used = used;
         if (x->status == 0) msgl__cuda_linear_library(x, c);
     }

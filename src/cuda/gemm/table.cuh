@@ -25,12 +25,12 @@ typedef struct msgl_product_kernel {
 } msgl_product_kernel;
 
 // In the order in which they are asked where nothing was measured.
-enum { MSGL_PRODUCT_KERNELS = 11 };
+enum { MSGL_PRODUCT_KERNELS = 9 };
 extern const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS];
 msgl_kernel_names msgl__cuda_product_names(void);
 int msgl__cuda_library_kernel(void); // its place in the table
 
-// Not for deterministic devices, which always take the library (int8: its tiles).
+// Not for deterministic devices, which always take the library.
 msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
                                   const msgl_rope_call *rope);
 // The first kernel from `from` on that the call is for, measurements aside. There always is one.

@@ -16,19 +16,21 @@
 enum {
     CODES_ROWS = 128, // of W in a tile
     CODES_STEP = 128, // columns that are multiplied at a time
+    CODES_FEW = 16,   // rows of in that few.cuh multiplies, at most
 };
 
-// Steps that come at once, of a tile of so many rows of in: two where a stage of so many bytes
-// leaves room for others, since starting a stage's copies costs as much whatever they bring.
-static __host__ __device__ constexpr int codes_stage_steps(int tokens)
+// Steps that come at once, of a tile of so many rows of in and codes of so many bits: two where a
+// stage of so many bytes leaves room for others, since starting a stage's copies costs as much
+// whatever they bring.
+static __host__ __device__ constexpr int codes_stage_steps(int tokens, int bits)
 {
-    return tokens <= 32 ? 2 : 1;
+    return tokens <= CODES_FEW && bits < 8 ? 2 : 1;
 }
 
 typedef struct codes_args {
+    int32_t m, n, k; // n: rows of W
+    int32_t columns; // of out: n, or n / 2 when gated
     gemm_line line;
-    int32_t m, n, k;      // n: rows of W
-    int32_t columns;      // of out: n, or n / 2 when gated
     int32_t column_tiles; // tiles of the rows of in, which are next to each other on the line
     float factor;         // of all scales
     // Of scales of one level: the number of step s is s >> shift, where one is of 128 columns or
@@ -57,12 +59,11 @@ typedef struct codes_launch_args {
     codes_args g;
     msgl_codes_row l;
     codes_tensors maps;
-    int32_t tokens; // of a tile: 8, 16, 32, 64 or 128
+    int32_t tokens; // of a tile: 8, 16, 64 or 128
 } codes_launch_args;
 
-// Cuts the line into segments, where there is enough so many that a multiprocessor has `per_sm` of
-// their clusters' blocks; a tile is then one of each block of a cluster. Returns how many, or 0
-// where there is no room for their sums, of which `warps` warps of a block have one.
+// line_cut for blocks in clusters, `per_sm` of them on a multiprocessor; a tile is one of each
+// block.
 int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, int cluster,
                          int warps);
 

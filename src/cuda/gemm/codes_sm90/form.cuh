@@ -36,18 +36,20 @@ template <int BITS_, int SPAN_, codes_kind KIND_> struct codes_form {
     // Arrays of scales, in codes_row.h's order: d and dmin or zero points; of two levels d, dmin if
     // there is one, c and as many e.
     static constexpr bool TWO = KIND == CODES_I8 || KIND == CODES_U8;
+    // Whether numbers of one level may be f32.
+    static constexpr bool WIDE = GROUPS == 1 || (BITS == 8 && SPAN == 64);
     static constexpr int ARRAYS = KIND == CODES_U8 ? 4 : KIND == CODES_BYTE ? 1 : 2;
     // Elements of a row that a step reads: of two levels it has one d.
     static __host__ __device__ constexpr int count_of(int array)
     {
         return !TWO || array >= ARRAYS / 2 ? GROUPS : 1;
     }
-    // Room for an element of an array; a number of f32 is one for all of a step.
+    // Room for an element of an array.
     static __host__ __device__ constexpr int size_of(int array)
     {
         return TWO ? (array >= ARRAYS / 2 ? 1 : 2)
                : KIND == CODES_BYTE || (array == 1 && KIND == CODES_ONE) ? 1
-               : GROUPS == 1                                             ? 4
+               : WIDE                                                    ? 4
                                                                          : 2;
     }
     // Where an array is behind the step's others, of `rows` rows.
@@ -75,15 +77,15 @@ template <typename FORM> struct codes_scales {
     }
 
     // Of row `row` of a tile and step `step` of a stage of STEPS. at: the stage's arrays, element
-    // by element all rows'. shift: codes_args'.
-    template <int STEPS>
+    // by element all rows'. shift: codes_args'. ZEROS: whether zero points are wanted.
+    template <int STEPS, bool ZEROS = true>
     __device__ __forceinline__ void load(const msgl_codes_row &l, int shift, uint32_t at, int step,
                                          int row)
     {
         constexpr int ROWS = CODES_ROWS, ALL = STEPS * ROWS;
         if constexpr (!FORM::TWO) {
             constexpr int E = FORM::size_of(1), AT = FORM::array_at(1, ALL);
-            const bool wide = GROUPS == 1 && l.number == MSGL_NUMBER_F32;
+            const bool wide = FORM::WIDE && l.number == MSGL_NUMBER_F32;
             row += ROWS * (GROUPS > 1 ? step * GROUPS : shift == 0 ? step : 0);
 #pragma unroll
             for (int g = 0; g < GROUPS; g++) {
@@ -91,11 +93,14 @@ template <typename FORM> struct codes_scales {
                     d[g] = read<1>(at, row + g * ROWS);
                     continue;
                 }
-                d[g] = wide ? read<4>(at, row) : read<2>(at, row + g * ROWS);
+                d[g] = wide ? read<4>(at, row + g * ROWS) : read<2>(at, row + g * ROWS);
                 if (E == 1) {
-                    dmin[g] = l.offset == MSGL_OFFSET_ZERO ? read<1>(at + AT, row + g * ROWS) : 0;
+                    dmin[g] = ZEROS && l.offset == MSGL_OFFSET_ZERO
+                                  ? read<1>(at + AT, row + g * ROWS)
+                                  : 0;
                 } else {
-                    dmin[g] = wide ? read<4>(at + AT, row) : read<2>(at + AT, row + g * ROWS);
+                    dmin[g] =
+                        wide ? read<4>(at + AT, row + g * ROWS) : read<2>(at + AT, row + g * ROWS);
                 }
             }
         } else {
