@@ -240,7 +240,7 @@ int msgl__codes_sm90_cut(const msgl_exec *x, codes_launch_args *a, int per_sm, i
     const size_t floats = (size_t)rows * (size_t)a->tokens;
     const int segments =
         line_cut(d, &g->line, tiles, g->line.stages, (int64_t)per_sm * d->sm_count / cluster,
-                 LEAST_STAGES, floats, cluster * warps);
+                 LEAST_STAGES, floats, cluster * warps, false);
     return (float *)d->blas->workspace + (size_t)segments * floats <= totals_of(d) ? segments : 0;
 }
 

@@ -40,7 +40,7 @@ int msgl__fp8_sm90_cut(const msgl_exec *x, fp8_launch_args *a)
     const int64_t tiles = (g->n + rows - 1) / rows;
     if (2 * tiles > MSGL_GEMM_FLAGS) return 0;
     return line_cut(d, &g->line, tiles, g->line.stages, d->sm_count, LEAST_STAGES,
-                    2 * (size_t)rows * (size_t)a->tokens, 0);
+                    2 * (size_t)rows * (size_t)a->tokens, 0, true);
 }
 
 // Eights of rows of W, of which a gated product takes one of the gates and one of the ups in turns.

@@ -6,6 +6,11 @@
 // write their sums to the workspace and raise a flag, and it adds them in the order of k, so that
 // results have the same bits every time.
 //
+// Kernels whose blocks finish a tile together have few tiles cut each by itself, into about as many
+// pieces as the others: a segment has one piece then, and a tile as few as can be. Example: of 40
+// tiles for 132 multiprocessors 12 are cut in four and 28 in three. None idles here either: a
+// multiprocessor without a block would get two of the next kernel's (turns.cuh).
+//
 // Who waits: a block works through its segment from the front, so what others wait for (the end of
 // a tile that it did not begin) comes first and what it waits for itself comes last. Segments are
 // handed out from the end of the line: a block waits only for blocks of lower index. Blocks are
@@ -25,10 +30,12 @@
 #include "cuda/ptx/global.cuh"
 
 typedef struct gemm_line {
-    int32_t stages;              // of a tile
-    int32_t per_segment, longer; // stages of a segment; how many segments have one more
-    float *sums;                 // [segments][cluster][sums of a thread / 4][workers] float4
-    int32_t *flags;              // [segments][cluster][warps]
+    int32_t stages; // of a tile
+    // What is cut by itself, a tile or the whole line, is a run of so many stages. The first runs
+    // have cuts + 1 segments, and the others `cuts`.
+    int32_t run, cuts, more;
+    float *sums;    // [segments][cluster][sums of a thread / 4][workers] float4
+    int32_t *flags; // [segments][cluster][warps]
 } gemm_line;
 
 // The stages [begin, end) of the line.
@@ -37,19 +44,24 @@ struct line_segment {
 };
 
 // Cuts a line of `tiles` tiles into `most` segments, or as many as have `least` stages. Returns how
-// many, or 0 where there is no room for sums and flags: `floats` and `warps` of a segment.
+// many, or 0 where there is no room for sums and flags: `floats` and `warps` of a segment. apart:
+// few tiles are cut each by itself.
 static inline int line_cut(const msgl_cuda_device *d, gemm_line *line, int64_t tiles, int stages,
-                           int64_t most, int least, size_t floats, int warps)
+                           int64_t most, int least, size_t floats, int warps, bool apart)
 {
-    const int64_t all = tiles * stages, cuts = (all + least - 1) / least;
-    const int64_t segments = cuts < most ? cuts : most;
+    const int64_t all = tiles * stages, finest = (all + least - 1) / least;
+    const int64_t segments = finest < most ? finest : most;
     if (all > INT32_MAX || segments * warps > MSGL_GEMM_FLAGS ||
         (size_t)segments * floats * sizeof(float) > d->blas->workspace_bytes) {
         return 0;
     }
+    // The longest piece of a tile by itself may be half as long again as the mean.
+    const int64_t cuts = segments / tiles;
+    const bool by_tile = apart && 3 * cuts * tiles >= 2 * segments;
     line->stages = stages;
-    line->per_segment = (int32_t)(all / segments);
-    line->longer = (int32_t)(all % segments);
+    line->run = by_tile ? stages : (int32_t)all;
+    line->cuts = (int32_t)(by_tile ? cuts : segments);
+    line->more = (int32_t)(by_tile ? segments % tiles : 0);
     line->sums = (float *)d->blas->workspace;
     line->flags = d->blas->flags;
     return (int)segments;
@@ -57,9 +69,34 @@ static inline int line_cut(const msgl_cuda_device *d, gemm_line *line, int64_t t
 
 #ifdef __CUDACC__
 
-static __device__ __forceinline__ int line_segment_stages(const gemm_line &line, int segment)
+// A segment among those of its run.
+struct line_place {
+    int run, index, of;
+    int per_segment, longer; // stages of each; how many have one more
+
+    __device__ __forceinline__ line_place(const gemm_line &line, int segment)
+    {
+        const int behind = segment - line.more * (line.cuts + 1);
+        of = line.cuts + (behind < 0);
+        run = behind < 0 ? segment / of : line.more + behind / of;
+        index = (behind < 0 ? segment : behind) % of;
+        per_segment = line.run / of;
+        longer = line.run % of;
+    }
+    __device__ __forceinline__ int stages() const
+    {
+        return per_segment + (index < longer);
+    }
+};
+
+// The segment that stage `at` of the line is in.
+static __device__ __forceinline__ int line_segment_at(const gemm_line &line, int at)
 {
-    return line.per_segment + (segment < line.longer);
+    const int run = at / line.run, rest = at - run * line.run;
+    const int first = run * line.cuts + (run < line.more ? run : line.more);
+    const line_place p(line, first);
+    const int behind = rest - p.longer * (p.per_segment + 1);
+    return first + (behind < 0 ? rest / (p.per_segment + 1) : p.longer + behind / p.per_segment);
 }
 
 // This block's, of a cluster of CLUSTER.
@@ -68,8 +105,10 @@ static __device__ __forceinline__ line_segment line_segment_of(const gemm_line &
 {
     line_segment s;
     s.index = (int)(gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER);
-    s.begin = s.index * line.per_segment + (s.index < line.longer ? s.index : line.longer);
-    s.end = s.begin + line_segment_stages(line, s.index);
+    const line_place p(line, s.index);
+    s.begin =
+        p.run * line.run + p.index * p.per_segment + (p.index < p.longer ? p.index : p.longer);
+    s.end = s.begin + p.stages();
     return s;
 }
 
@@ -103,8 +142,7 @@ static __device__ __forceinline__ void line_add(const gemm_line &line, float (&a
     constexpr int BETWEEN = CLUSTER * FOURS * WORKERS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int block = (own.index + 1) * CLUSTER + rank;
-    int num = 0;
-    for (; rest > 0; num++) rest -= line_segment_stages(line, own.index + 1 + num);
+    const int num = rest > 0 ? line_segment_at(line, own.end + rest - 1) - own.index : 0;
     for (int i = lane; i < num; i += 32) {
         int32_t *flag = line.flags + (block + i * CLUSTER) * (WORKERS / 32) + warp;
         while (msgl__load_acquire(flag) == 0) {

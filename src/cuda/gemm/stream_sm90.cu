@@ -317,7 +317,7 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
     const int per_tile = CLUSTER * ROWS, tiles = (w->n + per_tile - 1) / per_tile;
     gemm_line line = {};
     const int segments = line_cut(d, &line, tiles, (w->k + BK - 1) / BK, d->sm_count / CLUSTER, 1,
-                                  (size_t)CLUSTER * ROWS * (size_t)columns, CLUSTER * WARPS);
+                                  (size_t)CLUSTER * ROWS * (size_t)columns, CLUSTER * WARPS, false);
     if (segments == 0) return false;
     CUtensorMap maps[3];
     if (!msgl__tensor_map(&maps[0], w->format->dtype, c->in, c->m, w->k, c->ld_in,

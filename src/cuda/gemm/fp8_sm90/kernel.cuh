@@ -68,13 +68,6 @@ struct fp8_place {
     }
 };
 
-// The segment that stage `at` of the line is in.
-static __device__ __forceinline__ int segment_of(const gemm_line &line, int at)
-{
-    const int behind = at - line.longer * (line.per_segment + 1);
-    return behind < 0 ? at / (line.per_segment + 1) : line.longer + behind / line.per_segment;
-}
-
 // --- loading ------------------------------------------------------------------------------------
 
 struct fp8_ring : ring {
@@ -379,8 +372,8 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
                                                    uint32_t factors)
 {
     constexpr int ROWS = SHAPE::ROWS, SOME = SHAPE::N <= 8 ? 1 : SHAPE::SHARES ? 2 : 4;
-    const int from = segment_of(g.line, tile * g.line.stages),
-              to = segment_of(g.line, (tile + 1) * g.line.stages - 1);
+    const int from = line_segment_at(g.line, tile * g.line.stages),
+              to = line_segment_at(g.line, (tile + 1) * g.line.stages - 1);
     const int pieces = to - from + 1, warps = pieces * FP8_WARPS;
     const int columns = g.gated ? ROWS / 2 : ROWS, groups = columns / 128;
     const int number = (segment - from) * FP8_WARPS + (int)threadIdx.x / 32;
