@@ -98,15 +98,6 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return zeros || out->zero == how->zero + (int32_t)up_of(how);
 }
 
-// The 8 codes of 4 bits in a word, the lowest first, as bytes, the first one lowest.
-static inline uint64_t nibbles(uint32_t word)
-{
-    uint64_t v = word;
-    v = (v | v << 16) & 0x0000ffff0000ffff;
-    v = (v | v << 8) & 0x00ff00ff00ff00ff;
-    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
-}
-
 // Codes [from, from + 32) of a row. A start takes as long as this does, so whole words of 8 codes
 // of 4 bits, or 4 of 8, have loops of their own.
 static inline void split_codes(const stream *s, size_t from, uint32_t up, uint8_t codes[32])
@@ -116,7 +107,7 @@ static inline void split_codes(const stream *s, size_t from, uint32_t up, uint8_
     const uint8_t *at = s->words + from / 32 * s->bits * step;
     if (s->bits == 4 && whole) {
         for (size_t i = 0; i < 32; i += 8, at += step) {
-            const uint64_t eight = nibbles(msgl__block_u32(at));
+            const uint64_t eight = msgl__block_nibbles(msgl__block_u32(at));
             memcpy(codes + i, &eight, sizeof eight); // little-endian, as files are
         }
     } else if (s->bits == 8 && whole) {
@@ -346,7 +337,11 @@ static void split_int4(const msgl_packed *p, size_t row, size_t from, msgl_code_
 {
     const size_t at = from / p->how->group * p->rows + row;
     const float scale = msgl__side_at(p, MSGL_SCALES, at), least = least_of(p, at, scale);
-    for (size_t i = 0; i < 32; i++) out->codes[i] = int4_at(p, row, from + i);
+    const uint8_t *codes = p->data + (row * p->cols + from) / 2;
+    for (size_t i = 0; i < 32; i += 8, codes += 4) {
+        const uint64_t eight = msgl__block_nibbles(msgl__block_u32(codes)) ^ 0x0808080808080808;
+        memcpy(out->codes + i, &eight, sizeof eight); // little-endian
+    }
     memcpy(&out->d, &scale, sizeof out->d);
     memcpy(&out->dmin, &least, sizeof out->dmin);
 }
