@@ -32,6 +32,16 @@ typedef struct msgl_wformat msgl_wformat;
 typedef struct msgl_weight msgl_weight;
 struct msgl_blocks;       // quant/blocks.h
 struct msgl_column_order; // quant/codes.h
+struct msgl_code_part;    // quant/stored.h
+struct msgl_part_tile;    // quant/stored.h
+
+// Rows of parts that are made when they are asked for.
+typedef struct msgl_part_rows {
+    // The tile's parts of these rows, its rows ld parts apart. On any thread.
+    void (*read)(const void *rows, const struct msgl_part_tile *t, struct msgl_code_part *out,
+                 size_t ld);
+    const void *rows;
+} msgl_part_rows;
 
 struct msgl_weight {
     const msgl_wformat *format;
@@ -65,6 +75,9 @@ struct msgl_wformat {
     const struct msgl_blocks *blocks;
     void (*repack)(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
                    size_t ld_src);
+    // The same of rows of parts, unless NULL: whoever packs them asks for what it takes next.
+    void (*repack_parts)(msgl_exec *x, msgl_weight *w, int row, int rows,
+                         const msgl_part_rows *src);
     // Of such a format, unless NULL: rows are kept with their columns in this order, in which
     // repack is given them, and have `num` places instead of k columns. Activations and rows that
     // are looked up have k. Owner: the model.

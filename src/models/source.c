@@ -9,10 +9,11 @@
 enum {
     TASK_ROWS = 16,
     CHUNK = 256, // columns that are expanded at a time
-    // Rows of a task that takes codes apart: AWQ has 128 in a line of the cache, and each of their
-    // columns in a page of its own, which is found once for all of them. Tasks that share rows.
+    // Of a task that takes codes apart, and of the tiles that it does so in.
     SPLIT_ROWS = 128,
-    SPLIT_PARTS = 4,
+    SPLIT_COLS = 512,
+    TILE_ROWS = 16,
+    PART = 32, // columns
 };
 
 static size_t tensor_cols(const msgl_source *s)
@@ -38,8 +39,7 @@ static bool expands(const msgl_source *s)
     return packed(s->t) && s->blocks == NULL;
 }
 
-// Whether rows become parts on their way.
-static bool splits(const msgl_source *s)
+bool msgl__source_splits(const msgl_source *s)
 {
     return s->blocks != NULL && s->blocks != s->t->packing.blocks;
 }
@@ -70,7 +70,8 @@ static const uint8_t *row_at(const msgl_source *s, size_t row)
 
 const void *msgl__source_direct(const msgl_source *s, size_t skip)
 {
-    if (expands(s) || splits(s) || s->pairs > 0 || s->transposed || s->head_cols > 0) return NULL;
+    if (expands(s) || msgl__source_splits(s) || s->pairs > 0 || s->transposed || s->head_cols > 0)
+        return NULL;
     const uint8_t *rows = row_at(s, s->first + skip);
     // Formats align little, but everyone writes aligned files; the others are copied.
     const size_t aligned = s->blocks != NULL ? 1 : msgl__dtype_size(s->t->dtype);
@@ -179,44 +180,47 @@ static void gather_heads(const filling *f, size_t row, char *out)
     }
 }
 
-// Rows [begin, end) of columns [from, to) as parts. 32 columns of all rows come one behind the
-// other: many forms have neighbouring rows in a line of the cache, and their columns in a page of
-// memory each.
-static void split_tile(const filling *f, int32_t begin, int32_t end, size_t from, size_t to)
+void msgl__source_parts(const msgl_source *s, const msgl_part_tile *t, msgl_code_part *out,
+                        size_t ld)
 {
-    const msgl_source *s = f->s;
-    const msgl_stored *form = f->p.how->form;
-    const size_t bytes = msgl__source_row_bytes(s);
-    const bool at_once = form->split_rows != NULL && s->order == NULL && s->pairs == 0;
-    for (size_t col = from; col < to; col += 32) {
-        char *out = f->out + (size_t)begin * bytes + col / 32 * sizeof(msgl_code_part);
-        if (at_once) {
-            form->split_rows(&f->p, stored_at(s, (size_t)(f->first + begin)), (size_t)(end - begin),
-                             s->first_col + col, (uint8_t *)out, bytes);
+    const msgl_packed p = msgl__packed_of(s->t);
+    const msgl_stored *form = p.how->form;
+    if (s->order == NULL && s->pairs == 0) {
+        const msgl_part_tile at = {stored_at(s, t->row), t->rows, s->first_col + t->col, t->cols};
+        msgl__stored_split(&p, &at, out, ld);
+        return;
+    }
+    for (size_t r = 0; r < t->rows; r++, out += ld) {
+        const msgl_part_tile at = {stored_at(s, t->row + r), 1, s->first_col + t->col, t->cols};
+        if (s->order == NULL) {
+            msgl__stored_split(&p, &at, out, ld);
             continue;
         }
-        for (int32_t r = begin; r < end; r++, out += bytes) {
-            const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
-            msgl_code_part part = {0};
-            if (s->order != NULL) {
-                form->pick(&f->p, row, s->first_col, s->order->columns + col, &part);
-            } else {
-                form->split(&f->p, row, s->first_col + col, &part);
-            }
-            memcpy(out, &part, sizeof part);
+        for (size_t i = 0; i < t->cols / PART; i++) {
+            out[i] = (msgl_code_part){0};
+            form->pick(&p, at.row, s->first_col, s->order->columns + t->col + PART * i, &out[i]);
         }
     }
 }
 
+// AWQ has 128 rows in a line of the cache, and each of their columns in a page of its own, which is
+// found once for all of them; other forms have a row's columns next to each other, or 8 of them.
 static void split_task(void *arg, int task, int worker)
 {
     (void)worker;
     const filling *f = arg;
-    const size_t places = places_of(f->s), each = places / 32 / SPLIT_PARTS * 32;
-    const size_t part = (size_t)(task % SPLIT_PARTS);
-    const int32_t begin = task / SPLIT_PARTS * SPLIT_ROWS;
-    split_tile(f, begin, f->rows - begin < SPLIT_ROWS ? f->rows : begin + SPLIT_ROWS, part * each,
-               part + 1 < SPLIT_PARTS ? (part + 1) * each : places);
+    const int32_t places = (int32_t)places_of(f->s), across = msgl__ceil_div(places, SPLIT_COLS);
+    const int32_t from = task / across * SPLIT_ROWS, col = task % across * SPLIT_COLS;
+    const int32_t end = f->rows - from < SPLIT_ROWS ? f->rows : from + SPLIT_ROWS;
+    const size_t ld = (size_t)places / PART;
+    msgl_code_part *const out = (msgl_code_part *)(void *)f->out + col / PART;
+    msgl_part_tile t = {.col = (size_t)col};
+    t.cols = (size_t)(places - col < SPLIT_COLS ? places - col : SPLIT_COLS);
+    for (int32_t r = from; r < end; r += TILE_ROWS) {
+        t.row = (size_t)(f->first + r);
+        t.rows = (size_t)(end - r < TILE_ROWS ? end - r : TILE_ROWS);
+        msgl__source_parts(f->s, &t, out + (size_t)r * ld, ld);
+    }
 }
 
 // Elements [first, first + rows) of the tensor's row that is column `col` of the model's rows.
@@ -302,8 +306,9 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
     filling f = {.s = s, .first = first, .rows = rows, .out = out, .p = msgl__packed_of(s->t)};
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
-    } else if (splits(s)) {
-        msgl__pool_run(pool, msgl__ceil_div(rows, SPLIT_ROWS) * SPLIT_PARTS, split_task, &f);
+    } else if (msgl__source_splits(s)) {
+        const int across = msgl__ceil_div((int32_t)places_of(s), SPLIT_COLS);
+        msgl__pool_run(pool, msgl__ceil_div(rows, SPLIT_ROWS) * across, split_task, &f);
     } else {
         msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
     }

@@ -46,6 +46,13 @@ void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *f
 // Writes the model's rows [first, first + rows).
 void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
                        void *out);
+// Whether rows become parts of 32 columns on their way (msgl_code_part), which msgl__source_rows
+// writes to an aligned `out`.
+bool msgl__source_splits(const msgl_source *s);
+// Of such: the parts of a tile of the model's rows, and of columns from first_col on, or places of
+// the order; as msgl__stored_split, on any thread.
+void msgl__source_parts(const msgl_source *s, const msgl_part_tile *t, msgl_code_part *out,
+                        size_t ld);
 // The model's element i of a tensor of one dimension.
 float msgl__source_element(const msgl_source *s, size_t i);
 

@@ -538,13 +538,20 @@ static int32_t rows_at_a_time(const msgl_source *s, int32_t rows)
     return fit > 0 ? (int32_t)fit : 1;
 }
 
-// Bytes of the stage: what the largest step of these weights needs; 0: all come from the file.
+// Whether the packer asks for the rows in its turn.
+static bool asks(const msgl_source *s, const msgl_wanted *w)
+{
+    return msgl__source_splits(s) && w->weight->format->repack_parts != NULL;
+}
+
+// Bytes of the stage: what the largest step of these weights needs; 0: none is staged.
 static size_t stage_bytes(const msgl_load_item *items, size_t n)
 {
     size_t most = 0;
     for (size_t i = 0; i < n; i++) {
         const msgl_source s = source_of(&items[i]);
-        if (items[i].want->weight == NULL || msgl__source_direct(&s, 0) != NULL) continue;
+        if (items[i].want->weight == NULL || asks(&s, items[i].want)) continue;
+        if (msgl__source_direct(&s, 0) != NULL) continue;
         const size_t rows = (size_t)rows_at_a_time(&s, items[i].want->rows);
         const size_t bytes = rows * msgl__source_row_bytes(&s);
         most = bytes > most ? bytes : most;
@@ -552,11 +559,24 @@ static size_t stage_bytes(const msgl_load_item *items, size_t n)
     return most;
 }
 
+static void read_parts(const void *rows, const msgl_part_tile *t, msgl_code_part *out, size_t ld)
+{
+    const msgl_load_item *it = rows;
+    const msgl_source s = source_of(it);
+    const msgl_part_tile at = {(size_t)it->want->skip + t->row, t->rows, t->col, t->cols};
+    msgl__source_parts(&s, &at, out, ld);
+}
+
 static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_source s = source_of(it);
     const msgl_wformat *f = w->weight->format;
+    if (asks(&s, w)) {
+        f->repack_parts(x, w->weight, w->row, w->rows, &(msgl_part_rows){read_parts, it});
+        msgl__arena_reset(x->scratch);
+        return;
+    }
     const void *direct = msgl__source_direct(&s, (size_t)w->skip);
     const int32_t step = rows_at_a_time(&s, w->rows);
     for (int32_t r = 0; r < w->rows && x->status == 0; r += step) {

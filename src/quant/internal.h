@@ -31,6 +31,15 @@ static inline uint32_t msgl__block_nibble(const uint8_t *p, int i, int n)
     return i < n ? p[i] & 15u : (uint32_t)p[i - n] >> 4;
 }
 
+// The 8 codes of 4 bits in a word, the lowest first, as bytes, the first one lowest.
+static inline uint64_t msgl__block_nibbles(uint32_t word)
+{
+    uint64_t v = word;
+    v = (v | v << 16) & 0x0000ffff0000ffff;
+    v = (v | v << 8) & 0x00ff00ff00ff00ff;
+    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
+}
+
 // The 16 values of the four-bit codes of IQ4_NL and IQ4_XS.
 extern const int8_t msgl__iq4_values[16];
 // Twice the values of e2m1, -0 as 0.

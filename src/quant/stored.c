@@ -65,6 +65,22 @@ bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
     return out->span == 0 || out->span % out->group == 0;
 }
 
+void msgl__stored_split(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                        size_t ld)
+{
+    const msgl_stored *form = p->how->form;
+    if (form->split_tile != NULL) {
+        form->split_tile(p, t, out, ld);
+        return;
+    }
+    for (size_t r = 0; r < t->rows; r++, out += ld) {
+        for (size_t i = 0; i < t->cols / 32; i++) {
+            out[i] = (msgl_code_part){0};
+            form->split(p, t->row + r, t->col + 32 * i, &out[i]);
+        }
+    }
+}
+
 msgl_column_order *msgl__stored_order(const msgl_packed *p, size_t first_col, size_t cols)
 {
     const size_t end = first_col + cols;

@@ -68,6 +68,11 @@ typedef struct msgl_code_part {
 // msgl_codes.split of a block that is a msgl_code_part's bytes.
 void msgl__code_part_split(const uint8_t *block, msgl_code_block *out);
 
+// Rows [row, row + rows) of columns [col, col + cols), which are whole parts.
+typedef struct msgl_part_tile {
+    size_t row, rows, col, cols;
+} msgl_part_tile;
+
 typedef struct msgl_stored {
     const char *name;
     // values[0, n): columns [from, from + n) of a row. Exact: no two roundings of one value, unless
@@ -82,9 +87,9 @@ typedef struct msgl_stored {
     // The 32 columns of a row from `from` on, a multiple of 32, of a tensor that has codes. What
     // the form does not have is left in *out.
     void (*split)(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out);
-    // The same of rows [row, row + rows), whose parts are ld bytes apart; NULL: they are split one
-    // by one, which takes as long.
-    void (*split_rows)(const msgl_packed *p, size_t row, size_t rows, size_t from, uint8_t *out,
+    // msgl__stored_split of the form, whose parts are written whole. NULL: they are split one by
+    // one.
+    void (*split_tile)(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
                        size_t ld);
     // The same of a tensor with ORDER: columns first_col + columns[i], which have one group; what
     // is -1 is left too (msgl_column_order). NULL: the form has no ORDER.
@@ -102,6 +107,12 @@ msgl_column_order *msgl__stored_order(const msgl_packed *p, size_t first_col, si
 // parts, or not every part has one scale, or one for each half.
 bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
                         const msgl_column_order *order, msgl_codes *out);
+
+// A tile of a tensor that has codes and no ORDER: the parts of a row next to each other, the tile's
+// rows ld parts apart. What a form reads for one part lies among what it reads for the rows or
+// columns beside it, so a tile is best some hundred rows and columns, which a core's caches hold.
+void msgl__stored_split(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                        size_t ld);
 
 static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
 {

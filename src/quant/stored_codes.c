@@ -5,6 +5,7 @@
 // group's scale and zero point.
 #include <string.h>
 
+#include "core/attributes.h"
 #include "quant/internal.h"
 #include "quant/stored.h"
 
@@ -97,42 +98,70 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return zeros || out->zero == how->zero + (int32_t)up_of(how);
 }
 
-// The 8 codes of 4 bits in a word, the lowest first, as bytes, the first one lowest.
-static inline uint64_t nibbles(uint32_t word)
+// Codes [from, from + 32) of a row. A start takes as long as this does, so whole words of 8 codes
+// of 4 bits, or 4 of 8, have loops of their own.
+static inline void split_codes(const stream *s, size_t from, uint32_t up, uint8_t codes[32])
 {
-    uint64_t v = word;
-    v = (v | v << 16) & 0x0000ffff0000ffff;
-    v = (v | v << 8) & 0x00ff00ff00ff00ff;
-    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
-}
-
-// Loading takes as long as this does, so the most usual words, of 8 codes of 4 bits, have a loop of
-// their own.
-static void split_codes(const stream *s, size_t from, uint32_t up, msgl_code_part *out)
-{
-    if (s->bits == 4 && s->per_word % 8 == 0 && s->shift == 0) {
-        const uint8_t *at = s->words + from / 8 * s->stride * 4;
-        for (size_t i = 0; i < 32; i += 8, at += s->stride * 4) {
-            const uint64_t eight = nibbles(msgl__block_u32(at));
-            memcpy(out->codes + i, &eight, sizeof eight); // little-endian, as files are
+    const bool whole = s->shift == 0 && (s->per_word == 0 || s->per_word * s->bits == 32);
+    const size_t step = s->stride * 4;
+    const uint8_t *at = s->words + from / 32 * s->bits * step;
+    if (s->bits == 4 && whole) {
+        for (size_t i = 0; i < 32; i += 8, at += step) {
+            const uint64_t eight = msgl__block_nibbles(msgl__block_u32(at));
+            memcpy(codes + i, &eight, sizeof eight); // little-endian, as files are
         }
+    } else if (s->bits == 8 && whole) {
+        for (size_t i = 0; i < 32; i += 4, at += step) memcpy(codes + i, at, 4);
     } else {
-        for (size_t i = 0; i < 32; i++) out->codes[i] = (uint8_t)(code_at(s, from + i) + up);
+        for (size_t i = 0; i < 32; i++) codes[i] = (uint8_t)(code_at(s, from + i) + up);
     }
 }
 
-static void split_scale(const msgl_packing *how, grouped g, msgl_code_part *out)
+// What a part of a group has besides its codes.
+typedef struct scales {
+    uint32_t d, dmin;
+    uint8_t e;
+} scales;
+
+static scales scales_at(const msgl_packing *how, grouped g)
 {
-    const msgl_side *scales = &how->sides[MSGL_SCALES];
-    out->d = msgl__number_bits(scales->data, scales->type, g.at);
-    out->e[0] = (uint8_t)(g.zero - (1u << (how->bits - 1)));
+    const msgl_side *side = &how->sides[MSGL_SCALES];
+    return (scales){.d = msgl__number_bits(side->data, side->type, g.at),
+                    .e = (uint8_t)(g.zero - (1u << (how->bits - 1)))};
 }
 
-static void split(const msgl_packed *p, const stream *s, size_t row, size_t from, group_fn of_group,
-                  msgl_code_part *out)
+static inline void put_scales(scales s, msgl_code_part *out)
 {
-    split_codes(s, from, up_of(p->how), out);
-    split_scale(p->how, of_group(p, row, from / p->how->group), out);
+    out->d = s.d;
+    out->dmin = s.dmin;
+    out->c[0] = out->c[1] = 0;
+    out->e[0] = s.e;
+    out->e[1] = 0;
+}
+
+typedef stream (*stream_fn)(const msgl_packed *p, size_t row);
+typedef scales (*scales_fn)(const msgl_packed *p, size_t row, size_t group);
+
+// Groups begin where parts do, so that their scales are fetched once. Nothing that was just written
+// is read here: a part that is put together elsewhere, and copied, waits for its bytes.
+MSGL_INLINE void split_rows_of(const msgl_packed *p, const msgl_part_tile *t, stream_fn of_row,
+                               scales_fn of_group, uint32_t up, msgl_code_part *out, size_t ld)
+{
+    const size_t group = p->how->group, end = t->col + t->cols;
+    for (size_t r = 0; r < t->rows; r++, out += ld) {
+        const stream s = of_row(p, t->row + r);
+        msgl_code_part *to = out;
+        scales of = {0};
+        size_t next = t->col; // group's first column
+        for (size_t col = t->col; col < end; col += 32, to++) {
+            if (col >= next) {
+                of = of_group(p, t->row + r, col / group);
+                next = (col / group + 1) * group;
+            }
+            split_codes(&s, col, up, to->codes);
+            put_scales(of, to);
+        }
+    }
 }
 
 static void pick(const msgl_packed *p, const stream *s, size_t row, size_t first_col,
@@ -144,7 +173,7 @@ static void pick(const msgl_packed *p, const stream *s, size_t row, size_t first
         const uint32_t code = code_at(s, first_col + (size_t)columns[i]);
         out->codes[i] = (uint8_t)(code + up_of(p->how));
     }
-    split_scale(p->how, of_group(p, row, group), out);
+    put_scales(scales_at(p->how, of_group(p, row, group)), out);
 }
 
 // ---- codes along rows, as compressed-tensors packs them ----
@@ -176,10 +205,21 @@ static void expand_rows(const msgl_packed *p, size_t row, size_t from, size_t n,
     expand(p, &s, row, from, n, group_of_rows, values);
 }
 
+static scales scales_of_rows(const msgl_packed *p, size_t row, size_t group)
+{
+    return scales_at(p->how, group_of_rows(p, row, group));
+}
+
+static void split_rows_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                            size_t ld)
+{
+    split_rows_of(p, t, stream_of_row, scales_of_rows, up_of(p->how), out, ld);
+}
+
 static void split_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
 {
-    const stream s = stream_of_row(p, row);
-    split(p, &s, row, from, group_of_rows, out);
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_rows_tile(p, &t, out, 1);
 }
 
 static void pick_rows(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],
@@ -197,8 +237,8 @@ static void span_rows(const msgl_packed *p, size_t begin, size_t end, size_t *fr
     *bytes = (past - first) * row;
 }
 
-const msgl_stored msgl__stored_rows = {"packed rows", expand_rows, span_rows, codes,
-                                       split_rows,    NULL,        pick_rows};
+const msgl_stored msgl__stored_rows = {"packed rows", expand_rows,     span_rows, codes,
+                                       split_rows,    split_rows_tile, pick_rows};
 
 // MLX. value: code * SCALES + BIASES of the group, which is the same as by a zero point but for
 // what is rounded; scales may be negative.
@@ -229,18 +269,28 @@ static bool codes_affine(const msgl_packed *p, msgl_codes *out)
     return how->sides[MSGL_BIASES].type == out->number;
 }
 
-static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+static scales scales_of_affine(const msgl_packed *p, size_t row, size_t group)
 {
-    const stream s = stream_of_row(p, row);
-    const msgl_side *scales = &p->how->sides[MSGL_SCALES], *biases = &p->how->sides[MSGL_BIASES];
-    const size_t at = row * groups_of(p) + from / p->how->group;
-    split_codes(&s, from, 0, out);
-    out->d = msgl__number_bits(scales->data, scales->type, at);
-    out->dmin = msgl__number_bits(biases->data, biases->type, at);
+    const msgl_side *scale = &p->how->sides[MSGL_SCALES], *biases = &p->how->sides[MSGL_BIASES];
+    const size_t at = row * groups_of(p) + group;
+    return (scales){.d = msgl__number_bits(scale->data, scale->type, at),
+                    .dmin = msgl__number_bits(biases->data, biases->type, at)};
 }
 
-const msgl_stored msgl__stored_affine = {"affine rows", expand_affine, span_rows, codes_affine,
-                                         split_affine,  NULL,          NULL};
+static void split_affine_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                              size_t ld)
+{
+    split_rows_of(p, t, stream_of_row, scales_of_affine, 0, out, ld);
+}
+
+static void split_affine(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_affine_tile(p, &t, out, 1);
+}
+
+const msgl_stored msgl__stored_affine = {"affine rows", expand_affine,     span_rows, codes_affine,
+                                         split_affine,  split_affine_tile, NULL};
 
 // torchao's Int4Tensor: [rows, cols / 2] bytes, the first of two columns in the lower half, as
 // numbers from -8 to 7. SCALES and ZEROS [groups, rows]; the zero point is the value of number 0.
@@ -287,7 +337,11 @@ static void split_int4(const msgl_packed *p, size_t row, size_t from, msgl_code_
 {
     const size_t at = from / p->how->group * p->rows + row;
     const float scale = msgl__side_at(p, MSGL_SCALES, at), least = least_of(p, at, scale);
-    for (size_t i = 0; i < 32; i++) out->codes[i] = int4_at(p, row, from + i);
+    const uint8_t *codes = p->data + (row * p->cols + from) / 2;
+    for (size_t i = 0; i < 32; i += 8, codes += 4) {
+        const uint64_t eight = msgl__block_nibbles(msgl__block_u32(codes)) ^ 0x0808080808080808;
+        memcpy(out->codes + i, &eight, sizeof eight); // little-endian
+    }
     memcpy(&out->d, &scale, sizeof out->d);
     memcpy(&out->dmin, &least, sizeof out->dmin);
 }
@@ -330,10 +384,21 @@ static void expand_gptq(const msgl_packed *p, size_t row, size_t from, size_t n,
     expand(p, &s, row, from, n, group_of_gptq, values);
 }
 
+static scales scales_of_gptq(const msgl_packed *p, size_t row, size_t group)
+{
+    return scales_at(p->how, group_of_gptq(p, row, group));
+}
+
+static void split_gptq_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                            size_t ld)
+{
+    split_rows_of(p, t, stream_of_gptq, scales_of_gptq, up_of(p->how), out, ld);
+}
+
 static void split_gptq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
 {
-    const stream s = stream_of_gptq(p, row);
-    split(p, &s, row, from, group_of_gptq, out);
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_gptq_tile(p, &t, out, 1);
 }
 
 static void pick_gptq(const msgl_packed *p, size_t row, size_t first_col, const int32_t columns[32],
@@ -341,6 +406,23 @@ static void pick_gptq(const msgl_packed *p, size_t row, size_t first_col, const 
 {
     const stream s = stream_of_gptq(p, row);
     pick(p, &s, row, first_col, columns, group_of_gptq, out);
+}
+
+// Whether words of zero points say that all are in the codes' middle. Planning waits for this, so
+// that it looks at words and not at the zero points in them.
+static bool zeros_in_middle(const msgl_packed *p)
+{
+    const msgl_packing *how = p->how;
+    const uint32_t bits = (uint32_t)how->bits, middle = 1u << (bits - 1);
+    const size_t words = words_of(how, p->rows);
+    const uint8_t *at = how->sides[MSGL_ZEROS].data;
+    uint32_t expected = 0, others = 0;
+    for (uint32_t i = 0; i < 32; i += bits) expected |= (middle - how->zero_plus) << i;
+    expected -= how->zeros_plus;
+    for (size_t i = 0; i < groups_of(p) && others == 0; i++, at += 4 * words) {
+        for (size_t w = 0; w < words; w++) others |= msgl__block_u32(at + 4 * w) ^ expected;
+    }
+    return others == 0;
 }
 
 // Symmetric files have zero points too, which are all in the codes' middle. One that is not within
@@ -352,6 +434,10 @@ static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
     const uint32_t middle = 1u << (p->how->bits - 1);
     const bool may_be_far = p->how->bits == 8 && p->how->zero_plus > 0;
     bool same = true;
+    if (32 % p->how->bits == 0 && zeros_in_middle(p)) {
+        out->offset = MSGL_OFFSET_NONE;
+        return true;
+    }
     for (size_t i = 0; i < groups_of(p) && (same || may_be_far); i++) {
         for (size_t r = 0; r < p->rows && (same || may_be_far); r++) {
             const uint32_t zero = group_of_gptq(p, r, i).zero;
@@ -363,8 +449,8 @@ static bool codes_gptq(const msgl_packed *p, msgl_codes *out)
     return true;
 }
 
-const msgl_stored msgl__stored_gptq = {"GPTQ",     expand_gptq, NULL,     codes_gptq,
-                                       split_gptq, NULL,        pick_gptq};
+const msgl_stored msgl__stored_gptq = {"GPTQ",     expand_gptq,     NULL,     codes_gptq,
+                                       split_gptq, split_gptq_tile, pick_gptq};
 
 // ---- AWQ, 4 bits ----
 
@@ -390,34 +476,43 @@ static void expand_awq(const msgl_packed *p, size_t row, size_t from, size_t n, 
     expand(p, &s, row, from, n, group_of_awq, values);
 }
 
-static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
-{
-    const stream s = stream_of_awq(p->data, p->rows, row);
-    split(p, &s, row, from, group_of_awq, out);
-}
-
 // A word has the codes of eight rows: it is read once.
-static void split_awq_many(const msgl_packed *p, size_t row, size_t rows, size_t from, uint8_t *out,
+static void split_awq_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
                            size_t ld)
 {
-    const size_t stride = p->rows / 8 * 4;
-    size_t r = 0;
-    while (r < rows) {
-        const uint8_t *at = p->data + from * stride + (row + r) / 8 * 4;
-        uint32_t words[32];
-        for (size_t i = 0; i < 32; i++, at += stride) words[i] = msgl__block_u32(at);
-        for (size_t j = (row + r) % 8; j < 8 && r < rows; j++, r++) {
-            const uint32_t shift = 4u * AWQ_PLACE[j];
-            msgl_code_part part = {0};
-            for (size_t i = 0; i < 32; i++) part.codes[i] = (uint8_t)(words[i] >> shift & 15);
-            split_scale(p->how, group_of_awq(p, row + r, from / p->how->group), &part);
-            memcpy(out + r * ld, &part, sizeof part);
+    const size_t stride = p->rows / 8 * 4, group = p->how->group;
+    const size_t end = t->row + t->rows, end_col = t->col + t->cols;
+    for (size_t row = t->row, n; row < end; row += n, out += n * ld) {
+        const size_t first = row % 8; // in its word
+        n = end - row < 8 - first ? end - row : 8 - first;
+        scales of[8] = {0};
+        size_t next = t->col; // group's first column
+        for (size_t col = t->col; col < end_col; col += 32) {
+            for (size_t i = 0; i < n && col >= next; i++) {
+                of[i] = scales_at(p->how, group_of_awq(p, row + i, col / group));
+            }
+            next = (col / group + 1) * group;
+            const uint8_t *at = p->data + col * stride + row / 8 * 4;
+            uint32_t words[32];
+            for (size_t i = 0; i < 32; i++, at += stride) words[i] = msgl__block_u32(at);
+            msgl_code_part *to = out + (col - t->col) / 32;
+            for (size_t i = 0; i < n; i++, to += ld) {
+                const uint32_t shift = 4u * AWQ_PLACE[first + i];
+                for (size_t j = 0; j < 32; j++) to->codes[j] = (uint8_t)(words[j] >> shift & 15);
+                put_scales(of[i], to);
+            }
         }
     }
 }
 
+static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_awq_tile(p, &t, out, 1);
+}
+
 const msgl_stored msgl__stored_awq = {"AWQ",     expand_awq,     NULL, codes,
-                                      split_awq, split_awq_many, NULL};
+                                      split_awq, split_awq_tile, NULL};
 
 // ZEROS [rows, W] and SCALES [rows, 8 W], W words being room for the groups' zero points or more.
 static grouped group_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
@@ -435,11 +530,22 @@ static void expand_awq_rows(const msgl_packed *p, size_t row, size_t from, size_
     expand(p, &s, row, from, n, group_of_awq_rows, values);
 }
 
-static void split_awq_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+static scales scales_of_awq_rows(const msgl_packed *p, size_t row, size_t group)
 {
-    const stream s = stream_of_row(p, row);
-    split(p, &s, row, from, group_of_awq_rows, out);
+    return scales_at(p->how, group_of_awq_rows(p, row, group));
 }
 
-const msgl_stored msgl__stored_awq_rows = {
-    "AWQ by rows", expand_awq_rows, span_rows, codes, split_awq_rows, NULL, NULL};
+static void split_awq_rows_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                                size_t ld)
+{
+    split_rows_of(p, t, stream_of_row, scales_of_awq_rows, 0, out, ld);
+}
+
+static void split_awq_rows(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_awq_rows_tile(p, &t, out, 1);
+}
+
+const msgl_stored msgl__stored_awq_rows = {"AWQ by rows",  expand_awq_rows,     span_rows, codes,
+                                           split_awq_rows, split_awq_rows_tile, NULL};

@@ -3,6 +3,7 @@
 // Numbers of eight bits, one by one, with a factor for each group_rows x group of them: FP8 and
 // INT8 with scales by tensor, row, group or block.
 #include <math.h>
+#include <string.h>
 
 #include "quant/stored.h"
 
@@ -101,18 +102,43 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return zeros->data == NULL || (zeros->type == MSGL_NUMBER_I8 && how->factor == 0);
 }
 
-static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+static void split_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
+                       size_t ld)
 {
     const msgl_packing *how = p->how;
     const msgl_side *scales = &how->sides[MSGL_SCALES], *zeros = &how->sides[MSGL_ZEROS];
-    const size_t groups = (p->cols + how->group - 1) / how->group;
-    const size_t group = row / how->group_rows * groups + from / how->group;
-    const uint8_t *at = p->data + row * p->cols + from;
-    const uint8_t flip = how->number == MSGL_NUMBER_I8 ? 0x80 : 0;
-    for (size_t i = 0; i < 32; i++) out->codes[i] = at[i] ^ flip;
-    out->d = msgl__number_bits(scales->data, scales->type, group);
-    out->c[0] = (uint8_t)out->d;
-    if (zeros->data != NULL) out->e[0] = zeros->data[group];
+    const size_t groups = (p->cols + how->group - 1) / how->group, end = t->col + t->cols;
+    const uint64_t flip = how->number == MSGL_NUMBER_I8 ? 0x8080808080808080 : 0;
+    for (size_t row = t->row; row < t->row + t->rows; row++, out += ld) {
+        const size_t first = row / how->group_rows * groups;
+        const uint8_t *at = p->data + row * p->cols + t->col;
+        msgl_code_part *to = out;
+        size_t next = t->col; // group's first column
+        uint32_t d = 0;
+        uint8_t zero = 0;
+        for (size_t col = t->col; col < end; col += 32, at += 32, to++) {
+            if (col >= next) {
+                const size_t group = first + col / how->group;
+                d = msgl__number_bits(scales->data, scales->type, group);
+                zero = zeros->data != NULL ? zeros->data[group] : 0;
+                next = (col / how->group + 1) * how->group;
+            }
+            uint64_t eight[4];
+            memcpy(eight, at, sizeof eight);
+            for (size_t i = 0; i < 4; i++) eight[i] ^= flip;
+            memcpy(to->codes, eight, sizeof eight);
+            to->d = d;
+            to->dmin = 0;
+            to->c[0] = (uint8_t)d, to->c[1] = 0;
+            to->e[0] = zero, to->e[1] = 0;
+        }
+    }
 }
 
-const msgl_stored msgl__stored_numbers = {"numbers", expand, span, codes, split, NULL, NULL};
+static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
+{
+    const msgl_part_tile t = {row, 1, from, 32};
+    split_tile(p, &t, out, 1);
+}
+
+const msgl_stored msgl__stored_numbers = {"numbers", expand, span, codes, split, split_tile, NULL};

@@ -70,7 +70,23 @@ static void weight_free(test_weight *t)
 
 // --- the packer ---------------------------------------------------------------------------------
 
-// Rows in pieces, the last ones first, each a little apart in the file.
+// Rows of parts in memory, a little apart.
+struct rows_of_parts {
+    const uint8_t *rows;
+    size_t ld;
+};
+
+static void read_parts(const void *rows, const msgl_part_tile *t, msgl_code_part *out, size_t ld)
+{
+    const rows_of_parts *p = (const rows_of_parts *)rows;
+    for (size_t r = 0; r < t->rows; r++) {
+        memcpy(out + r * ld, p->rows + (t->row + r) * p->ld + t->col / 32 * sizeof *out,
+               t->cols / 32 * sizeof *out);
+    }
+}
+
+// Rows in pieces, the last ones first, each a little apart in the file. Parts are asked for every
+// other time.
 static void check_keep(gpu *g, family *f, const msgl_blocks *b, uint64_t *seed)
 {
     enum { ROWS = 50 };
@@ -95,7 +111,13 @@ static void check_keep(gpu *g, family *f, const msgl_blocks *b, uint64_t *seed)
     for (int end = ROWS; end > 0;) {
         const int rows = 1 + (int)(rng_next(seed) % (uint64_t)end);
         end -= rows;
-        format.repack(&g->x, &w, end, rows, &src[(size_t)end * ld], ld);
+        const rows_of_parts from = {&src[(size_t)end * ld], ld};
+        const msgl_part_rows parts = {read_parts, &from};
+        if (format.repack_parts != NULL && rows % 2 == 0) {
+            format.repack_parts(&g->x, &w, end, rows, &parts);
+        } else {
+            format.repack(&g->x, &w, end, rows, from.rows, ld);
+        }
     }
     array out = array_new(MSGL_F32, (size_t)ROWS * k, 0, seed);
     int32_t ids[ROWS];

@@ -124,6 +124,71 @@ static void test_values(void **state)
     }
 }
 
+// Rows of parts, [ROWS, parts], that tasks ask for.
+typedef struct parts_of {
+    const msgl_code_part *parts;
+    size_t parts_per_row;
+} parts_of;
+
+static void read_parts(const void *rows, const msgl_part_tile *t, msgl_code_part *out, size_t ld)
+{
+    const parts_of *p = rows;
+    for (size_t r = 0; r < t->rows; r++) {
+        memcpy(out + r * ld, p->parts + (t->row + r) * p->parts_per_row + t->col / 32,
+               t->cols / 32 * sizeof *out);
+    }
+}
+
+// What tasks lay out, the last one first, is the rows laid out one by one, and nothing beside it.
+static void check_tasks(const msgl_blocks *b, int k, uint64_t *seed)
+{
+    enum { ROWS = 150, FIRST = 5 };
+    static const size_t counts[] = {1, 16, 128, 129, ROWS - FIRST};
+    msgl_codes_row l;
+    assert_true(msgl__codes_row_of(b, k, &l));
+    const size_t per_row = (size_t)k / 32;
+    msgl_code_part *parts = malloc(ROWS * per_row * sizeof *parts);
+    float *values = malloc((size_t)k * sizeof *values);
+    uint8_t *row = malloc(l.bytes), *memory = malloc((ROWS - FIRST) * l.bytes + 2 * GUARD);
+    assert_true(parts != NULL && values != NULL && row != NULL && memory != NULL);
+    for (size_t r = 0; r < ROWS; r++) {
+        code_row_draw(seed, b, k, (uint8_t *)(parts + r * per_row), values);
+    }
+    const parts_of file = {parts, per_row};
+    const msgl_part_rows src = {read_parts, &file};
+    for (size_t i = 0; i < MSGL_COUNT(counts); i++) {
+        const size_t bytes = counts[i] * l.bytes;
+        memset(memory, 0xa5, bytes + 2 * GUARD);
+        for (int task = msgl__codes_rows_tasks(&l, counts[i]); task-- > 0;) {
+            msgl__codes_rows_put(&l, &src, FIRST, counts[i], task, memory + GUARD);
+        }
+        for (size_t r = 0; r < counts[i]; r++) {
+            msgl__codes_row_put(&l, b, (const uint8_t *)(parts + (FIRST + r) * per_row), row);
+            assert_memory_equal(memory + GUARD + r * l.bytes, row, l.bytes);
+        }
+        for (size_t g = 0; g < GUARD; g++) {
+            assert_int_equal(memory[g], 0xa5);
+            assert_int_equal(memory[GUARD + bytes + g], 0xa5);
+        }
+    }
+    free(parts);
+    free(values);
+    free(row);
+    free(memory);
+}
+
+static void test_tasks(void **state)
+{
+    (void)state;
+    static const int columns[] = {256, 512, 1280};
+    uint64_t seed = 11;
+    for (int i = 0; i < code_forms_count() * (int)MSGL_COUNT(columns); i++) {
+        code_form form;
+        code_forms_get(i / (int)MSGL_COUNT(columns), &form);
+        check_tasks(&form.blocks, columns[i % (int)MSGL_COUNT(columns)], &seed);
+    }
+}
+
 // Every number that a scale of a byte can be, and every e4m3 value.
 static void test_bytes(void **state)
 {
@@ -153,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_refused),
     };

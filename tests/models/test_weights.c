@@ -513,6 +513,76 @@ static void test_fp8_columns(void **state)
     folder_remove(&f);
 }
 
+enum { ROWS8 = 10, COLS8 = 192, PARTS8 = COLS8 / 32 };
+
+static struct {
+    msgl_code_part parts[ROWS8][PARTS8];
+    int row, rows;
+} asked;
+
+static void ask_for_parts(msgl_exec *x, msgl_weight *w, int row, int rows,
+                          const msgl_part_rows *src)
+{
+    (void)x, (void)w;
+    asked.row = row;
+    asked.rows = rows;
+    for (size_t r = 0; r < (size_t)rows; r++) { // tiles of a row and of a part
+        src->read(src->rows, &(msgl_part_tile){r, 1, 0, 32}, &asked.parts[r][0], 1);
+        src->read(src->rows, &(msgl_part_tile){r, 1, 32, COLS8 - 32}, &asked.parts[r][1], 1);
+    }
+}
+
+static void never(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
+                  size_t ld_src)
+{
+    (void)x, (void)w, (void)row, (void)rows, (void)src, (void)ld_src;
+    fail();
+}
+
+// A packer that asks for parts gets those that others find in a stage, from the rows that are its.
+static void test_fp8_parts(void **state)
+{
+    (void)state;
+    folder f;
+    msgl_checkpoint *c;
+    msgl_err err = {0};
+    assert_int_equal(open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err), 0);
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    const msgl_tensor *t = msgl__checkpoint_find(c, "m");
+    const msgl_blocks parts = {"parts", 32, sizeof(msgl_code_part), NULL, NULL};
+    const msgl_wformat format = {.blocks = &parts, .repack = never, .repack_parts = ask_for_parts};
+    msgl_weight w = {.format = &format, .n = 20, .k = COLS8};
+    msgl_arena scratch = {0};
+    msgl_exec x = {.pool = pool, .scratch = &scratch};
+    for (int pairs = 0; pairs < 2; pairs++) {
+        const msgl_wanted want = {.weight = &w,
+                                  .row = 3,
+                                  .rows = ROWS8,
+                                  .cols = COLS8,
+                                  .all_cols = K,
+                                  .skip = 121,
+                                  .head = 131,
+                                  .pairs = pairs > 0 ? 65 : 0};
+        msgl__load_weight(&(msgl_load_item){.want = &want, .tensor = t}, 1, &x);
+        assert_int_equal(x.status, 0);
+        assert_true(asked.row == 3 && asked.rows == ROWS8);
+        const msgl_source s = {.t = t,
+                               .blocks = &parts,
+                               .cols = COLS8,
+                               .all_cols = K,
+                               .head = want.head,
+                               .pairs = want.pairs};
+        static msgl_code_part staged[ROWS8][PARTS8];
+        assert_true(msgl__source_splits(&s));
+        msgl__source_rows(pool, &s, want.skip, ROWS8, staged);
+        assert_memory_equal(asked.parts, staged, sizeof staged);
+    }
+    msgl__pool_destroy(pool);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
 static void test_fp8_refusals(void **state)
 {
     (void)state;
@@ -693,19 +763,13 @@ static void test_experts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_surplus),
-        cmocka_unit_test(test_read_ahead),
-        cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_items_of_ranks),
-        cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_pairs_behind),
-        cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_fp8_columns),
-        cmocka_unit_test(test_fp8_refusals),
-        cmocka_unit_test(test_mxfp4),
-        cmocka_unit_test(test_mxfp4_refusals),
+        cmocka_unit_test(test_surplus),   cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_spans),     cmocka_unit_test(test_items_of_ranks),
+        cmocka_unit_test(test_scales),    cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_slices),    cmocka_unit_test(test_pairs_behind),
+        cmocka_unit_test(test_fp8),       cmocka_unit_test(test_fp8_columns),
+        cmocka_unit_test(test_fp8_parts), cmocka_unit_test(test_fp8_refusals),
+        cmocka_unit_test(test_mxfp4),     cmocka_unit_test(test_mxfp4_refusals),
         cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

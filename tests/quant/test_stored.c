@@ -383,6 +383,35 @@ static void scatter(uint8_t *to, size_t n)
     for (size_t i = 0; i < n; i++) to[i] = (uint8_t)((i * i * 40503u + i * 151) >> 3);
 }
 
+// Tiles are their parts, one by one, and what is between their rows stays.
+static void check_tiles(const msgl_packed *p)
+{
+    enum { MAX_ROWS = 24, MAX_PARTS = 9, LD = MAX_PARTS + 2 };
+    static const size_t counts[] = {1, 2, 7, 8, 9, 16, 24};
+    static msgl_code_part out[MAX_ROWS * LD];
+    for (size_t i = 0; i < MSGL_COUNT(counts) * p->rows * p->cols / 32; i++) {
+        msgl_part_tile t = {.rows = counts[i % MSGL_COUNT(counts)]};
+        t.row = i / MSGL_COUNT(counts) % p->rows;
+        t.col = i / MSGL_COUNT(counts) / p->rows * 32;
+        if (t.row + t.rows > p->rows) continue;
+        t.cols = i % 2 == 0 ? p->cols - t.col : 32;
+        memset(out, 0xa5, sizeof out);
+        msgl__stored_split(p, &t, out, LD);
+        for (size_t at = 0; at < MAX_ROWS * LD; at++) {
+            const size_t r = at / LD, c = at % LD;
+            msgl_code_part part = {0};
+            if (r < t.rows && c < t.cols / 32) {
+                p->how->form->split(p, t.row + r, t.col + 32 * c, &part);
+            } else {
+                memset(&part, 0xa5, sizeof part);
+            }
+            if (memcmp(&part, &out[at], sizeof part) == 0) continue;
+            fail_msg("%s of %d: %zu rows from %zu, %zu columns from %zu: part %zu of row %zu",
+                     p->how->form->name, p->how->bits, t.rows, t.row, t.cols, t.col, c, r);
+        }
+    }
+}
+
 // Groups of 96 columns, with 7 bits, which become 8, and scales of any value, infinity and NaN too.
 static void test_codes_of_rows(void **state)
 {
@@ -523,6 +552,7 @@ static void test_codes_of_others(void **state)
                          .sides[MSGL_SCALES] = side(scales, ROWS * 4, MSGL_NUMBER_BF16),
                          .sides[MSGL_ZEROS] = side(zeros, ROWS * 2, MSGL_NUMBER_I8)};
     check_codes(&p, 0, 64);
+    check_tiles(&p);
     how.group_rows = ROWS;
     how.group = COLS;
     check_codes(&p, 0, 0);
@@ -540,13 +570,100 @@ static void test_codes_of_others(void **state)
                          .sides[MSGL_SCALES] = side(scales, ROWS * 8, MSGL_NUMBER_E4M3),
                          .sides[MSGL_GLOBAL] = side(&global, 4, MSGL_NUMBER_F32)};
     check_codes(&p, 0, 16);
+    check_tiles(&p);
     how.divided = true;
     check_codes(&p, 32, 16);
+}
+
+// Forms in which neighbouring rows or columns share words, with groups of one part, of several and
+// of whole rows.
+static void test_tiles(void **state)
+{
+    (void)state;
+    enum { ROWS = 24, COLS = 288 };
+    static uint8_t bytes[ROWS * COLS], scales[ROWS * 17 * 4], zeros[ROWS * COLS / 16];
+    static const msgl_stored *const forms[] = {
+        &msgl__stored_awq,    &msgl__stored_awq_rows, &msgl__stored_gptq, &msgl__stored_rows,
+        &msgl__stored_affine, &msgl__stored_int4,     &msgl__stored_bands};
+    static const size_t groups[] = {32, 96, COLS};
+    static const int32_t all_bits[] = {2, 3, 4, 7, 8};
+    scatter(bytes, sizeof bytes);
+    scatter(zeros, sizeof zeros);
+    for (size_t i = 0; i < sizeof scales / 4; i++) {
+        const float scale = (float)(i % 31 + 1) / 64;
+        memcpy(scales + 4 * i, &scale, 4);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(forms) * MSGL_COUNT(groups) * MSGL_COUNT(all_bits); i++) {
+        const msgl_stored *form = forms[i / MSGL_COUNT(groups) / MSGL_COUNT(all_bits)];
+        const int32_t bits = all_bits[i % MSGL_COUNT(all_bits)];
+        const bool four = form == &msgl__stored_awq || form == &msgl__stored_awq_rows ||
+                          form == &msgl__stored_int4;
+        if (bits != 4 && four) continue;
+        if (bits == 7 && form != &msgl__stored_rows && form != &msgl__stored_affine) continue;
+        msgl_packing how = {.form = form,
+                            .bits = bits,
+                            .per_word = form == &msgl__stored_awq_rows ? 8 : 0,
+                            .group_rows = 1,
+                            .group = groups[i / MSGL_COUNT(all_bits) % MSGL_COUNT(groups)],
+                            .sides[MSGL_SCALES] = side(scales, sizeof scales, MSGL_NUMBER_F32),
+                            .sides[MSGL_BIASES] =
+                                side(scales + 4, sizeof scales - 4, MSGL_NUMBER_F32)};
+        // Integers, but for two forms; AWQ by rows has whole words for a row's.
+        const size_t words = (COLS / how.group + 7) / 8;
+        how.sides[MSGL_ZEROS] = form == &msgl__stored_bands || form == &msgl__stored_int4
+                                    ? side(scales, sizeof scales, MSGL_NUMBER_F32)
+                                    : side(zeros, ROWS * words * 4, MSGL_NUMBER_I32);
+        const msgl_packed p = {&how, bytes, ROWS, COLS};
+        check_codes(&p, 0, how.group == COLS ? 0 : 32);
+        check_tiles(&p);
+    }
+}
+
+// Symmetric files of GPTQ have all zero points in the middle, and codes without them.
+static void test_symmetric(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLS = 64, GROUPS = 2 };
+    static uint32_t words[ROWS * COLS / 4], zeros[GROUPS * ROWS / 4];
+    static float scales[GROUPS * ROWS];
+    static const int32_t all_bits[] = {2, 3, 4, 8};
+    static const uint32_t ones[] = {0x55555555, 0, 0x11111111, 0x01010101}; // each code 1
+    for (size_t i = 0; i < 3 * MSGL_COUNT(all_bits); i++) {
+        const size_t b = i % MSGL_COUNT(all_bits), way = i / MSGL_COUNT(all_bits);
+        const uint32_t bits = (uint32_t)all_bits[b], mask = (1u << bits) - 1;
+        if (way == 1 && ones[b] == 0) continue;
+        const msgl_packing how = {.form = &msgl__stored_gptq,
+                                  .bits = all_bits[b],
+                                  .zeros_plus = way == 1 ? ones[b] : 0,
+                                  .zero_plus = way == 2,
+                                  .group_rows = 1,
+                                  .group = 32,
+                                  .sides[MSGL_SCALES] =
+                                      side(scales, sizeof scales, MSGL_NUMBER_F32),
+                                  .sides[MSGL_ZEROS] = side(zeros, sizeof zeros, MSGL_NUMBER_I32)};
+        const msgl_packed p = {&how, (const uint8_t *)words, ROWS, COLS};
+        const size_t per_group = (ROWS * bits + 31) / 32;
+        for (size_t other = 0; other <= GROUPS * ROWS; other++) { // which one is not; at last none
+            memset(zeros, 0, sizeof zeros); // also behind the last one of a group
+            for (size_t z = 0; z < GROUPS * ROWS; z++) {
+                const uint32_t stored = (mask + 1) / 2 - (way > 0) + (z == other);
+                const size_t bit = z / ROWS * per_group * 32 + z % ROWS * bits;
+                const uint64_t at = (uint64_t)(stored & mask) << bit % 32;
+                zeros[bit / 32] |= (uint32_t)at;
+                if (at >> 32 != 0) zeros[bit / 32 + 1] |= (uint32_t)(at >> 32);
+            }
+            msgl_codes codes;
+            assert_true(msgl__stored_codes(&p, 0, COLS, NULL, &codes));
+            assert_int_equal(codes.offset,
+                             other < GROUPS * ROWS ? MSGL_OFFSET_ZERO : MSGL_OFFSET_NONE);
+        }
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiles),          cmocka_unit_test(test_symmetric),
         cmocka_unit_test(test_packed_4),       cmocka_unit_test(test_packed_zeros),
         cmocka_unit_test(test_packed_3),       cmocka_unit_test(test_gptq),
         cmocka_unit_test(test_gptq_3),         cmocka_unit_test(test_awq),

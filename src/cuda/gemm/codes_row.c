@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/gemm/codes_row.h"
 
+#include "core/attributes.h"
 #include "core/round.h"
-#include "quant/stored.h"
 
 enum {
     PART = 32,   // columns of the smallest block
     SECTOR = 32, // bytes that memory is read by
+    // Of a task that lays parts out, and of the tiles that it asks for: of 4 bits it writes four
+    // lines of a cache of each row, and what it holds meanwhile stays in the innermost one.
+    TASK_PARTS = 16,
+    TILE_ROWS = 16,
 };
 
 static const msgl_codes INT8 = {.bits = 8,
@@ -79,59 +83,100 @@ float msgl__codes_row_factor(const msgl_codes_row *l)
     return factor;
 }
 
-// Four bytes, each with a byte of zeros above it.
-static uint64_t spread(uint32_t bytes)
+// Byte i of a and of b next to each other, for all 8.
+MSGL_INLINE void interleave(uint8_t to[16], const uint8_t a[8], const uint8_t b[8])
 {
-    uint64_t v = bytes;
-    v = (v | v << 16) & 0x0000ffff0000ffff;
-    return (v | v << 8) & 0x00ff00ff00ff00ff;
-}
-
-// Byte j of a and of b next to each other, for all 8 (little-endian).
-static void interleave(uint8_t to[16], uint64_t a, uint64_t b)
-{
-    const uint64_t both[2] = {spread((uint32_t)a) | spread((uint32_t)b) << 8,
-                              spread((uint32_t)(a >> 32)) | spread((uint32_t)(b >> 32)) << 8};
-    memcpy(to, both, sizeof both);
-}
-
-// Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes (little-endian). With
-// eight[q] columns 8 q to 8 q + 7, a byte each, piece t has of each bytes 2 t and 2 t + 1. Where a
-// byte has room for several codes those of the same bytes lie above each other, so that piece t's
-// bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of eight[].
-static void put_plane(uint8_t *to, const uint8_t codes[PART], int bits, int from)
-{
-    const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
-    uint64_t eight[4];
-    memcpy(eight, codes, PART);
-    for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
-    if (bits == 8) {
-        uint8_t halves[2][16]; // columns 0 to 15 of 32, and the others
-        interleave(halves[0], eight[0], eight[1]);
-        interleave(halves[1], eight[2], eight[3]);
-        for (int t = 0; t < 4; t++) {
-            memcpy(to + 8 * t, halves[0] + 4 * t, 4);
-            memcpy(to + 8 * t + 4, halves[1] + 4 * t, 4);
-        }
-    } else if (bits == 4) {
-        interleave(to, eight[0] | eight[1] << 4, eight[2] | eight[3] << 4);
-    } else {
-        uint64_t all = 0; // codes of a byte's columns: bits 0 to 4 bits - 1 of it
-        for (int q = 0; q < 4; q++) all |= eight[q] << q * bits;
-        if (bits == 2) {
-            memcpy(to, &all, 8);
-        } else { // of a bit each: two bytes' make one
-            for (int t = 0; t < 4; t++, all >>= 16)
-                to[t] = (uint8_t)(all & 15) | (uint8_t)(all >> 4 & 0xf0);
-        }
+    for (int i = 0; i < 8; i++) {
+        to[2 * i] = a[i];
+        to[2 * i + 1] = b[i];
     }
 }
 
+// Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes (little-endian).
+// Piece t has of each 8 columns, 8 q to 8 q + 7, those with numbers 2 t and 2 t + 1. Where a byte
+// has room for several codes those of the same numbers lie above each other, so that piece t's
+// bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of the q.
+MSGL_INLINE void put_plane(uint8_t *to, const uint8_t codes[PART], const int bits, const int from)
+{
+    uint64_t eight[4], two[2] = {0, 0};
+    memcpy(eight, codes, PART);
+    if (bits == 8) {
+        const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
+        for (int t = 0; t < 4; t++) {
+            const uint64_t a = (eight[0] >> 16 * t & 0xffff) | (eight[2] >> 16 * t & 0xffff) << 32;
+            const uint64_t b = (eight[1] >> 16 * t & 0xffff) | (eight[3] >> 16 * t & 0xffff) << 32;
+            const uint64_t piece = ((a | a << 8) & even) | ((b | b << 8) & even) << 8;
+            memcpy(to + 8 * t, &piece, sizeof piece);
+        }
+        return;
+    }
+    const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
+    for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
+    if (bits == 4) {
+        uint8_t bytes[2][8];
+        for (int q = 0; q < 4; q++) two[q / 2] |= eight[q] << q % 2 * 4;
+        memcpy(bytes, two, sizeof two);
+        interleave(to, bytes[0], bytes[1]);
+        return;
+    }
+    uint64_t all = 0; // codes of a byte's columns: bits 0 to 4 bits - 1 of it
+    for (int q = 0; q < 4; q++) all |= eight[q] << q * bits;
+    if (bits == 2) {
+        memcpy(to, &all, 8);
+    } else { // of a bit each: two bytes' make one
+        for (int t = 0; t < 4; t++, all >>= 16)
+            to[t] = (uint8_t)(all & 15) | (uint8_t)(all >> 4 & 0xf0);
+    }
+}
+
+// 32 columns from this one on: the lower bits of all codes, and the upper ones.
 static void put_codes(const msgl_codes_row *l, uint8_t *row, uint32_t column, const uint8_t *codes)
 {
-    const int low = l->bits == 8 ? 8 : l->bits >= 4 ? 4 : 2, high = l->bits - low;
-    put_plane(row + column / 8 * (uint32_t)low, codes, low, 0);
-    if (high > 0) put_plane(row + l->upper + column / 8 * (uint32_t)high, codes, high, low);
+    const uint32_t eight = column / 8;
+    uint8_t *const upper = row + l->upper;
+    switch (l->bits) {
+    case 2: put_plane(row + eight * 2, codes, 2, 0); return;
+    case 3:
+        put_plane(row + eight * 2, codes, 2, 0);
+        put_plane(upper + eight, codes, 1, 2);
+        return;
+    case 4: put_plane(row + eight * 4, codes, 4, 0); return;
+    case 5:
+        put_plane(row + eight * 4, codes, 4, 0);
+        put_plane(upper + eight, codes, 1, 4);
+        return;
+    case 6:
+        put_plane(row + eight * 4, codes, 4, 0);
+        put_plane(upper + eight * 2, codes, 2, 4);
+        return;
+    default: put_plane(row + eight * 8, codes, 8, 0);
+    }
+}
+
+// A number, or as many bytes as one has: a copy of a length that is known is one instruction.
+static void put_number(uint8_t *to, const uint8_t *from, uint32_t size)
+{
+    if (size == 4) {
+        memcpy(to, from, 4);
+    } else if (size == 2) {
+        memcpy(to, from, 2);
+    } else {
+        *to = *from;
+    }
+}
+
+// Scale and offset of one level of columns from this one on, if they are new there. d and dmin:
+// the bytes of their numbers.
+static void put_one_level(const msgl_codes_row *l, uint8_t *scales, uint32_t column,
+                          const uint8_t *d, const uint8_t *dmin, uint8_t e)
+{
+    const uint32_t size = msgl__codes_row_size(l->number), i = column / (uint32_t)l->span;
+    if (column % (uint32_t)l->span != 0) return;
+    put_number(scales + i * size, d, size);
+    if (l->offset == MSGL_OFFSET_ZERO) scales[l->dmin + i] = e;
+    if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
+        put_number(scales + l->dmin + i * size, dmin, size);
+    }
 }
 
 // The scales of group `group` of a block, which begins at this column, if they are new there.
@@ -139,13 +184,9 @@ static void put_scales(const msgl_codes_row *l, uint8_t *scales, uint32_t column
                        const msgl_code_block *b, int group)
 {
     if (l->scaling == MSGL_SCALING_ONE) {
-        const uint32_t size = msgl__codes_row_size(l->number), i = column / (uint32_t)l->span;
-        if (column % (uint32_t)l->span != 0) return;
-        memcpy(scales + i * size, size == 1 ? &b->c[group] : (const uint8_t *)&b->d, size);
-        if (l->offset == MSGL_OFFSET_ZERO) scales[l->dmin + i] = b->e[group];
-        if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
-            memcpy(scales + l->dmin + i * size, &b->dmin, size);
-        }
+        const bool byte = msgl__codes_row_size(l->number) == 1;
+        put_one_level(l, scales, column, byte ? &b->c[group] : (const uint8_t *)&b->d,
+                      (const uint8_t *)&b->dmin, b->e[group]);
         return;
     }
     const uint32_t block = column / MSGL_MAX_BLOCK, g = column / (uint32_t)l->group;
@@ -158,11 +199,18 @@ static void put_scales(const msgl_codes_row *l, uint8_t *scales, uint32_t column
     if (l->scaling == MSGL_SCALING_U8) scales[l->e + g] = b->e[group];
 }
 
+// What a row is filled up with.
+static void put_end(const msgl_codes_row *l, uint8_t *row)
+{
+    const uint32_t codes = (uint32_t)l->k / 8 * (uint32_t)l->bits;
+    memset(row + codes, 0, l->codes - codes);
+    memset(row + l->codes + l->scales, 0, l->bytes - l->codes - l->scales);
+}
+
 void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const uint8_t *src,
                          uint8_t *row)
 {
     const uint32_t elements = (uint32_t)b->elements, group = (uint32_t)l->group;
-    const uint32_t codes = (uint32_t)l->k / 8 * (uint32_t)l->bits;
     msgl_code_block split = {0};
     for (uint32_t column = 0; column < (uint32_t)l->k; column += elements, src += b->bytes) {
         b->codes->split(src, &split);
@@ -173,6 +221,53 @@ void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const ui
             put_scales(l, row + l->codes, column + i, &split, (int)(i / group));
         }
     }
-    memset(row + codes, 0, l->codes - codes);
-    memset(row + l->codes + l->scales, 0, l->bytes - l->codes - l->scales);
+    put_end(l, row);
+}
+
+// Parts [first, first + num) of a row: their codes and scales, and with the last part what the row
+// is filled up with.
+static void put_parts(const msgl_codes_row *l, const msgl_code_part *parts, uint32_t first,
+                      uint32_t num, uint8_t *row)
+{
+    const uint32_t group = (uint32_t)l->group, end = (first + num) * PART;
+    const bool byte = msgl__codes_row_size(l->number) == 1;
+    for (uint32_t column = first * PART; column < end; column += PART, parts++) {
+        put_codes(l, row, column, parts->codes);
+        for (uint32_t i = 0; i < PART; i += group) {
+            put_one_level(l, row + l->codes, column + i,
+                          byte ? &parts->c[i / group] : (const uint8_t *)&parts->d,
+                          (const uint8_t *)&parts->dmin, parts->e[i / group]);
+        }
+    }
+    if (end == (uint32_t)l->k) put_end(l, row);
+}
+
+static int tasks_across(const msgl_codes_row *l)
+{
+    return msgl__ceil_div(l->k, TASK_PARTS * PART);
+}
+
+int msgl__codes_rows_tasks(const msgl_codes_row *l, size_t rows)
+{
+    return msgl__ceil_div((int32_t)rows, MSGL_CODES_TASK_ROWS) * tasks_across(l);
+}
+
+void msgl__codes_rows_put(const msgl_codes_row *l, const msgl_part_rows *src, size_t first,
+                          size_t rows, int task, uint8_t *to)
+{
+    const int across = tasks_across(l);
+    const size_t num = (size_t)l->k / PART, part = (size_t)(task % across) * TASK_PARTS;
+    const size_t parts = num - part < TASK_PARTS ? num - part : TASK_PARTS;
+    const size_t begin = (size_t)(task / across) * MSGL_CODES_TASK_ROWS;
+    const size_t end = rows - begin < MSGL_CODES_TASK_ROWS ? rows : begin + MSGL_CODES_TASK_ROWS;
+    msgl_code_part tile[TILE_ROWS * TASK_PARTS];
+    for (size_t row = begin; row < end; row += TILE_ROWS) {
+        const size_t some = end - row < TILE_ROWS ? end - row : TILE_ROWS;
+        const msgl_part_tile t = {first + row, some, part * PART, parts * PART};
+        src->read(src->rows, &t, tile, parts);
+        for (size_t r = 0; r < some; r++) {
+            put_parts(l, tile + r * parts, (uint32_t)part, (uint32_t)parts,
+                      to + (row + r) * l->bytes);
+        }
+    }
 }

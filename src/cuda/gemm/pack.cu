@@ -81,28 +81,35 @@ static bool open_staging(msgl_exec *x, msgl_gemm_staging *s)
 {
     if (s->memory[0] != NULL) return true;
     for (int i = 0; i < MSGL_GEMM_STAGES; i++) {
-        MSGL_CUDA_TRY(
-            x, cudaHostAlloc(&s->memory[i], MSGL_GEMM_STAGE_BYTES, cudaHostAllocWriteCombined));
+        // Cached: rows of codes are written in pieces, and pieces of a line that are not written
+        // one behind the other each go to memory by themselves where writes are combined.
+        MSGL_CUDA_TRY(x, cudaHostAlloc(&s->memory[i], MSGL_GEMM_STAGE_BYTES, cudaHostAllocDefault));
         MSGL_CUDA_TRY(x, cudaEventCreateWithFlags(&s->taken[i], cudaEventDisableTiming));
     }
     return x->status == 0;
 }
 
-// Fills the ring's next slot, once it was taken, on the pool's threads; the copy engine takes
-// `bytes` of it to `landing`, device memory, meanwhile and behind that.
-static void stage(msgl_exec *x, fill_fn fill, const void *what, void *landing, size_t bytes)
+// Shares of what may be cut anywhere.
+static int pieces(const msgl_exec *x)
+{
+    return x->pool != NULL ? PIECES_PER_THREAD * msgl__pool_threads(x->pool) : 1;
+}
+
+// Fills the ring's next slot, once it was taken, on the pool's threads, in `tasks` shares; the copy
+// engine takes `bytes` of it to `landing`, device memory, meanwhile and behind that.
+static void stage(msgl_exec *x, fill_fn fill, const void *what, int tasks, void *landing,
+                  size_t bytes)
 {
     msgl_gemm_staging *s = &msgl__cuda_device(x)->blas->staging;
     if (x->status != 0 || !open_staging(x, s)) return;
     const int i = s->next++ % MSGL_GEMM_STAGES;
-    stage_job j = {fill, what, (char *)s->memory[i], 1};
+    stage_job j = {fill, what, (char *)s->memory[i], tasks};
     MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
     if (x->status != 0) return;
     if (x->pool != NULL) {
-        j.tasks = PIECES_PER_THREAD * msgl__pool_threads(x->pool);
-        msgl__pool_run(x->pool, j.tasks, stage_task, &j);
+        msgl__pool_run(x->pool, tasks, stage_task, &j);
     } else {
-        stage_task(&j, 0, 0);
+        for (int t = 0; t < tasks; t++) stage_task(&j, t, 0);
     }
     cudaStream_t stream = msgl__cuda_stream(x);
     MSGL_CUDA_TRY(x, cudaMemcpyAsync(landing, j.slot, bytes, cudaMemcpyHostToDevice, stream));
@@ -162,7 +169,7 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
                              ld_src * size};
             char *const dst = (char *)w->data + (((size_t)row + r) * k + from) * dst_size;
             void *const landing = same ? dst : workspace;
-            stage(x, copy_piece, &p, landing, some * p.row_bytes);
+            stage(x, copy_piece, &p, pieces(x), landing, some * p.row_bytes);
             if (x->status != 0 || same) continue;
             if (codes) {
                 msgl__cuda_quantize(x, w, (size_t)row + r, some, from, columns, landing, src_dtype);
@@ -192,8 +199,8 @@ static size_t codes_packed_size(const msgl_wformat *f, int n, int k)
 static void copy_order(const void *what, char *slot, int task, int tasks)
 {
     const msgl_column_order *order = (const msgl_column_order *)what;
-    (void)tasks;
-    if (task == 0) memcpy(slot, order->columns, (size_t)order->num * sizeof order->columns[0]);
+    (void)task, (void)tasks;
+    memcpy(slot, order->columns, (size_t)order->num * sizeof order->columns[0]);
 }
 
 // A file's rows, ld_src bytes apart, which are laid out in the slot.
@@ -230,29 +237,71 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+// Rows of parts from `first` on.
+struct parts_piece {
+    const msgl_codes_row *layout;
+    const msgl_part_rows *src;
+    size_t first, rows;
+};
+
+static void lay_out_parts(const void *what, char *slot, int task, int tasks)
+{
+    const parts_piece *p = (const parts_piece *)what;
+    (void)tasks;
+    msgl__codes_rows_put(p->layout, p->src, p->first, p->rows, task, (uint8_t *)slot);
+}
+
+// The layout of w's rows. Those from the first one on bring the columns' order with them, which is
+// behind all rows, once.
+static bool begin_codes(msgl_exec *x, const msgl_weight *w, int row, msgl_codes_row *l)
+{
+    const msgl_column_order *order = w->format->order;
+    if (!msgl__codes_row_of(w->format->blocks, msgl__codes_row_places(w->format, w->k), l)) {
+        x->status = MSGL_EUNSUPPORTED;
+        return false;
+    }
+    if (order != NULL && row == 0) {
+        stage(x, copy_order, order, 1, (uint8_t *)w->data + msgl__codes_rows_bytes(l, (size_t)w->n),
+              (size_t)order->num * sizeof order->columns[0]);
+    }
+    return x->status == 0;
+}
+
+// Rows [row, row + rows) of w, which the tasks write to a slot by themselves.
+static void settle(msgl_exec *x, const msgl_weight *w, const msgl_codes_row *l, int row,
+                   size_t rows, fill_fn fill, const void *what, int tasks)
+{
+    uint8_t *const landing = (uint8_t *)msgl__cuda_device(x)->blas->workspace;
+    stage(x, fill, what, tasks, landing, rows * l->bytes);
+    if (x->status != 0) return;
+    settle_rows<<<(unsigned)rows, BLOCK, 0, msgl__cuda_stream(x)>>>(landing, *l, (uint8_t *)w->data,
+                                                                    w->n, row);
+    MSGL_CUDA_LAUNCHED(x);
+}
+
 static void repack_codes(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t *src,
                          size_t ld_src)
 {
     msgl_codes_row l;
-    const msgl_column_order *order = w->format->order;
-    if (!msgl__codes_row_of(w->format->blocks, msgl__codes_row_places(w->format, w->k), &l)) {
-        x->status = MSGL_EUNSUPPORTED;
-        return;
-    }
-    if (order != NULL && row == 0) { // behind the rows, once
-        stage(x, copy_order, order, (uint8_t *)w->data + msgl__codes_rows_bytes(&l, (size_t)w->n),
-              (size_t)order->num * sizeof order->columns[0]);
-    }
-    uint8_t *const landing = (uint8_t *)msgl__cuda_device(x)->blas->workspace;
+    if (!begin_codes(x, w, row, &l)) return;
     const size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
         const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
         const codes_piece p = {&l, w->format->blocks, src + r * ld_src, ld_src, some};
-        stage(x, lay_out_piece, &p, landing, some * l.bytes);
-        if (x->status != 0) return;
-        settle_rows<<<(unsigned)some, BLOCK, 0, msgl__cuda_stream(x)>>>(
-            landing, l, (uint8_t *)w->data, w->n, row + (int)r);
-        MSGL_CUDA_LAUNCHED(x);
+        settle(x, w, &l, row + (int)r, some, lay_out_piece, &p, pieces(x));
+    }
+}
+
+static void repack_parts(msgl_exec *x, msgl_weight *w, int row, int rows, const msgl_part_rows *src)
+{
+    msgl_codes_row l;
+    if (!begin_codes(x, w, row, &l)) return;
+    size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
+    if (step > MSGL_CODES_TASK_ROWS) step -= step % MSGL_CODES_TASK_ROWS;
+    for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
+        const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
+        const parts_piece p = {&l, src, r, some};
+        settle(x, w, &l, row + (int)r, some, lay_out_parts, &p, msgl__codes_rows_tasks(&l, some));
     }
 }
 
@@ -270,6 +319,7 @@ bool msgl__cuda_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
     out->gather = msgl__cuda_codes_gather;
     out->blocks = b;
     out->repack = repack_codes;
+    if (b->codes->split == msgl__code_part_split) out->repack_parts = repack_parts;
     return true;
 }
 
