@@ -64,14 +64,14 @@ static size_t table_bytes(size_t n)
 static size_t tables_bytes(const world *w)
 {
     const size_t rows = (size_t)w->spec.max_running + 1, heads = (size_t)w->cfg.num_q_heads;
-    return table_bytes(rows * (size_t)w->table.stride) + table_bytes(rows) + table_bytes(heads) +
-           table_bytes(heads * (2 * RADIUS + 1));
+    return table_bytes(rows * (size_t)w->spec.max_seq_len) + table_bytes(rows) +
+           table_bytes(heads) + table_bytes(heads * (2 * RADIUS + 1));
 }
 
 // Pointers into the tables at `base`.
 static msgl_attn_mods mods_at(const world *w, const char *base)
 {
-    const size_t rows = (size_t)w->spec.max_running + 1, ld = (size_t)w->table.stride;
+    const size_t rows = (size_t)w->spec.max_running + 1, ld = (size_t)w->spec.max_seq_len;
     const char *prefixes = base + table_bytes(rows * ld), *slopes = prefixes + table_bytes(rows);
     const char *bias = slopes + table_bytes((size_t)w->cfg.num_q_heads);
     return (msgl_attn_mods){.masks = w->spec.masks,
@@ -169,7 +169,7 @@ static void make_mods(world *w)
     w->slopes = (float *)(uintptr_t)w->mods.slopes;
     w->bias = (float *)(uintptr_t)w->mods.bias;
     int document = 0, left = 0;
-    for (int i = 0; i < rows * w->table.stride; i++) {
+    for (int i = 0; i < rows * w->spec.max_seq_len; i++) {
         if (left-- == 0) {
             document = world_int(w, 0, 2);
             left = world_int(w, 0, 200);
@@ -741,7 +741,7 @@ typedef struct seen_key {
 static bool let_through(const world *w, int row, int at, seen_key k)
 {
     const world_spec *s = &w->spec;
-    const int32_t *documents = w->documents + (size_t)row * (size_t)w->table.stride;
+    const int32_t *documents = w->documents + (size_t)row * (size_t)s->max_seq_len;
     if (s->masks == 0) {
         const bool near = s->window < 0 || k.distance <= s->window;
         return k.key <= at && near && (s->chunk == 0 || k.distance <= k.pos % s->chunk);
