@@ -151,13 +151,13 @@ static void launch_fi(void *ctx, int set)
 }
 
 // False: no such kernel.
-static bool bench_fi(inputs *in, msgl_fi_kernel kernel, int kernel_page, bool graph, bool whole,
-                     double *event_us, double *graph_us)
+static bool bench_fi(inputs *in, msgl_fi_kernel kernel, bool graph, bool whole, double *event_us,
+                     double *graph_us)
 {
     fi_bench b;
     bool ok = true;
     for (int s = 0; s < in->sets; s++) {
-        fi_case_make(&b.f[s], fi, &in->w[s], kernel_page);
+        fi_case_make(&b.f[s], fi, &in->w[s]);
         b.f[s].whole = whole;
         ok = ok && fi->has(&b.f[s].shape, kernel, capability);
         if (!ok) continue;
@@ -256,16 +256,16 @@ static void decode(void)
             inputs in;
             double e, g;
             inputs_make(&in, s[0], 1, s[1], s[2], s[3], pages[p]);
-            bool ok = bench_fi(&in, MSGL_FI_CUDA_CORES, in.page, false, false, &e, &g);
+            bool ok = bench_fi(&in, MSGL_FI_CUDA_CORES, false, false, &e, &g);
             print_decode(&in, "fi CUDA cores", ok, e, g);
-            ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, in.page, false, false, &e, &g);
+            ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, false, false, &e, &g);
             print_decode(&in, "fi tensor cores", ok, e, g);
             if (in.page == 16) {
-                ok = bench_fi(&in, MSGL_FI_CUDA_CORES, in.page, true, false, &e, &g);
+                ok = bench_fi(&in, MSGL_FI_CUDA_CORES, true, false, &e, &g);
                 print_decode(&in, "fi CUDA graph plan", ok, e, g);
-                ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, in.page, true, false, &e, &g);
+                ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, true, false, &e, &g);
                 print_decode(&in, "fi tensor graph plan", ok, e, g);
-                ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, 16, false, true, &e, &g);
+                ok = bench_fi(&in, MSGL_FI_TENSOR_CORES, false, true, &e, &g);
                 print_decode(&in, "fi tensor whole", ok, e, g);
             }
             if (in.page > 1) {
@@ -298,7 +298,7 @@ static void prefill(void)
             if (in.sets > 2) in.sets = 2;
             for (int k = MSGL_FI_TENSOR_CORES; k <= MSGL_FI_HOPPER; k++) {
                 double e, g;
-                if (!bench_fi(&in, (msgl_fi_kernel)k, in.page, false, false, &e, &g)) {
+                if (!bench_fi(&in, (msgl_fi_kernel)k, false, false, &e, &g)) {
                     continue;
                 }
                 printf("%3d x %5d after %-5d %2d/%d page %-3d %-10s %8.1f us %4.0f TFLOP/s %3.0f%% "

@@ -50,7 +50,7 @@ typedef struct fi_case {
     bool whole;
 } fi_case;
 
-// The lengths lens [batch] in pages of the kernel's size.
+// The lengths lens [batch] in pages.
 static inline void fi_case_lengths(fi_case *f, const int32_t *lens)
 {
     const int n = f->w->call.batch, page = f->shape.page_size;
@@ -64,7 +64,7 @@ static inline void fi_case_lengths(fi_case *f, const int32_t *lens)
     device_write(f->last_dev, f->last_len, (size_t)n * 4);
 }
 
-static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *w, int kernel_page)
+static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *w)
 {
     memset(f, 0, sizeof *f);
     const msgl_cuda_attn_call *c = &w->call;
@@ -74,7 +74,7 @@ static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *
     f->shape.num_q_heads = c->num_q_heads;
     f->shape.num_kv_heads = c->num_kv_heads;
     f->shape.head_dim = f->shape.v_dim = c->head_dim;
-    f->shape.page_size = kernel_page;
+    f->shape.page_size = c->page_size;
     const size_t n = (size_t)c->batch;
     f->page_indptr = (int32_t *)calloc(n + 1, 4);
     f->last_len = (int32_t *)calloc(n, 4);

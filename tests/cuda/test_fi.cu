@@ -41,7 +41,6 @@ typedef struct options {
     int window;
     float softcap;
     bool fixed;
-    int kernel_page; // 0: the pool's
     int every;
 } options;
 
@@ -55,7 +54,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_len
     w.call.window = o->window;
     w.call.softcap = o->softcap;
     if (dtype == MSGL_E4M3) w.call.out_scale = 0.75f;
-    fi_case_make(&f, api, &w, o->kernel_page ? o->kernel_page : page);
+    fi_case_make(&f, api, &w);
     if (api->has(&f.shape, kernel, capability)) {
         attn_poison(&w);
         fi_case_pages(&f, 0);
@@ -87,9 +86,8 @@ static void decode(attn_rng *rng, bool quick)
                 for (int i = 0; i < batch; i++) {
                     lens[i] = attn_range(rng, 1, attn_range(rng, 0, 3) ? 300 : 2500);
                 }
-                options o = {-1, 0, false, 0, 0};
+                const options o = {-1, 0, false, 0};
                 const int page = pages[turn++ % 3];
-                if (page == 64 && turn % 2) o.kernel_page = 16;
                 for (int kernel = 0; kernel < 2; kernel++) {
                     one(rng, t ? MSGL_F16 : MSGL_BF16, batch, ones, lens, groups[g] * 2, 2, dims[d],
                         page, (msgl_fi_kernel)kernel, &o, "decode");
@@ -107,7 +105,7 @@ static void masks(attn_rng *rng, bool quick)
     static const int windows[] = {0, 1, 15, 100, 511, 4096, -1};
     int32_t ones[5] = {1, 1, 1, 1, 1}, news[5], lens[5];
     for (int i = 0; i < (quick ? 2 : 14); i++) {
-        options o = {windows[i % 7], i % 2 ? 0.f : 3.f, i % 3 == 2, 0, 0};
+        options o = {windows[i % 7], i % 2 ? 0.f : 3.f, i % 3 == 2, 0};
         for (int k = 0; k < 5; k++) {
             lens[k] = attn_range(rng, 1, 1500);
             news[k] = attn_range(rng, 1, lens[k] < 150 ? lens[k] : 150);
@@ -137,7 +135,7 @@ static void prefill(attn_rng *rng, bool quick)
             lens[k] =
                 news[k] + (attn_range(rng, 0, 1) ? 0 : attn_range(rng, 0, quick ? 200 : 1500));
         }
-        const options o = {-1, 0, i % 4 == 3, 0, 3};
+        const options o = {-1, 0, i % 4 == 3, 3};
         const int group = groups[i % 5], dim = dims[i % 3], page = pages[attn_range(rng, 0, 3)];
         static const msgl_dtype dtypes[] = {MSGL_F16, MSGL_BF16, MSGL_E4M3};
         const msgl_dtype dtype = dtypes[attn_range(rng, 0, 2)];
@@ -167,7 +165,7 @@ static void graphs(attn_rng *rng, bool quick)
         attn_world w;
         fi_case f;
         attn_world_make(&w, rng, MSGL_BF16, batch, ones, lens, kernel ? 8 : 4, 2, 128, 16);
-        fi_case_make(&f, api, &w, 16);
+        fi_case_make(&f, api, &w);
         for (int k = 0; k < batch; k++) lens[k] = 1;
         if (fi_case_plan(&f, lens, (msgl_fi_kernel)kernel, true, false) != 0) exit(2);
         const cudaGraphExec_t exec = cuda_capture(stream, [&] {
@@ -247,7 +245,7 @@ static void same_bits(attn_rng *rng)
         device_write(w.v_dev, w.v, w.kv_bytes);
         device_write(w.q_dev, w.q, w.q_bytes);
         w.call.window = i < 4 ? -1 : 300;
-        fi_case_make(&f, api, &w, 1);
+        fi_case_make(&f, api, &w);
         attn_poison(&w);
         fi_case_pages(&f, 0);
         if (fi_case_plan(&f, lens, MSGL_FI_TENSOR_CORES, false, true) != 0) exit(2);
