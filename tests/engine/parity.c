@@ -161,14 +161,18 @@ static float margin(const float *v, int32_t n)
     return v[best] - second;
 }
 
-// "Safely": its margin is above twice its largest error in the row.
+// "Safely": its margin is above twice its largest error in the row. On a GPU products of FP8
+// weights are those of values in bf16, as transformers' here were: test_stored has their divergence
+// by activations in E4M3.
 bool parity_half(const char *model, const char *dtype, const char *file,
                  const harness_target *target)
 {
     harness h;
     char dir[PATH], path[PATH];
+    harness_target t = *target;
+    t.deterministic |= t.device != NULL && strcmp(model, "qwen3_fp8") == 0;
     parity_path(dir, model, "");
-    if (!parity_prompt(&h, dir, model, dtype, target)) return false;
+    if (!parity_prompt(&h, dir, model, dtype, &t)) return false;
     const int32_t vocab = h.info->vocab_size;
     const size_t n = (size_t)POSITIONS * (size_t)vocab;
     parity_path(path, model, "expected_f32.bin");
