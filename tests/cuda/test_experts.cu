@@ -331,7 +331,9 @@ static void check_all_grouped(bench_exec *e, family *f, bool quick, uint64_t *se
         c.act = rng_next(seed) % 2 ? MSGL_F16 : MSGL_BF16;
         c.experts = 1 + (int)(rng_next(seed) % (quick ? 6 : 60));
         c.top_k = rng_next(seed) % 2 ? 2 + (int)(rng_next(seed) % 3) : 0;
-        c.rows = (1 + (int)(rng_next(seed) % (quick ? 24 : 200))) * (c.top_k > 0 ? c.top_k : 1);
+        // Up to 128 rows an expert, beyond which the call is not for this kernel.
+        const int per = c.top_k > 0 ? c.top_k : 1, most = quick ? 24 : 128 * c.experts / per;
+        c.rows = (1 + (int)(rng_next(seed) % (most < 200 ? most : 200))) * per;
         c.n = 32 * (1 + (int)(rng_next(seed) % (quick ? 7 : 40)));
         c.k = 32 * (1 + (int)(rng_next(seed) % (quick ? 20 : 90)));
         c.gated = rng_next(seed) % 2;
