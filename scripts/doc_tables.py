@@ -112,6 +112,38 @@ def gpu():
     yield f"Commits: {', '.join(sorted(commits))}."
 
 
+def packed():
+    """Packed weights on one H200, in times the speed of bf16 ones in the same run: scripts/gpu-check quant_*."""
+    rows = newest(gpu_results.read(RESULTS / "h200.csv"))
+    commits = set()
+
+    def cell(variants):
+        found = [rows.get(v) for v in variants]
+        commits.update(r["commit"] for r in found if r)
+        return ", ".join(f"{float(r['value']):.2f}" if r else "-" for r in found) if any(found) else ""
+
+    def shares(form):
+        keys = [("quant decode", f"{form} bs={n}") for n in (1, 64)]
+        ms = [rows.get(("quant decode, ms_per_step", v)) for _, v in keys]
+        return [f"{float(m['value']):.3g} ms ({float(rows[k]['value']):.0%})" for k, m in zip(keys, ms) if m]
+
+    yield "| | decode 1, 8, 64, 256 | prompts of 16 x 1,024 | 8, 64, 256 clients |"
+    yield "|---|---|---|---|"
+    for shape, forms in (("14B", ("int4", "int4 gptq", "int4 g32", "fp8 blocks", "fp8 channel", "fp8 tensor", "int8", "w8a8")),
+                         ("30B-A3B", ("int4", "fp8"))):
+        for form in forms:
+            decode = cell([("quant decode", f"{shape} {form} bs={n}") for n in (1, 8, 64, 256)])
+            prompts = cell([("quant prefill", f"{shape} {form} 16x1024")])
+            clients = [("quant serve", f"{shape} fp8 {n} clients") for n in (8, 64, 256)]
+            yield f"| {shape}, {form} | {decode} | {prompts} | {cell(clients) if form == 'fp8 blocks' else ''} |"
+    yield ""
+    yield "Steps of one answer, and of 64, as a share of what reading the card's memory has reached: " + "; ".join(
+        f"{form} {', '.join(shares(form))}" for form in ("gpt-oss-20b mxfp4", "8B Q4_K_M", "8B Q6_K", "8B Q8_0")) + "."
+    prompts = [f"{form} {cell([('quant prefill', f'8B {form} 1x2048')])}" for form in ("Q4_K_M", "Q6_K", "Q8_0")]
+    yield f"A prompt of 2,048 of 8B, in times bf16's speed: {', '.join(prompts)}."
+    yield f"Commits: {', '.join(sorted(commits))}."
+
+
 def runs():
     """What has run on which GPUs: the newest day of each section of scripts/gpu-check, a row a machine."""
     yield "| GPU (compute capability 9.0) | sections of `scripts/gpu-check`, with their last day and commit |"
@@ -126,7 +158,7 @@ def runs():
         yield f"| {count} x {card} | {cells} |"
 
 
-TABLES = {"cpu": cpu, "quantised": quantised, "kept": kept, "gpu": gpu, "runs": runs}
+TABLES = {"cpu": cpu, "quantised": quantised, "kept": kept, "gpu": gpu, "packed": packed, "runs": runs}
 
 
 def main():
