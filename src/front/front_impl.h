@@ -79,12 +79,17 @@ typedef struct tenant_queue {
 } tenant_queue;
 
 // Who requests come from, as far as fairness goes: an API key where keys are asked for, else an
-// address, or all batches together. There while it has requests.
-typedef struct tenant {
-    struct tenant *next; // of its bucket
+// address, or all batches together.
+typedef struct tenant_name {
     enum { TENANT_KEY, TENANT_ADDRESS, TENANT_BATCHES } kind;
     int key;
     msgl_http_source source;
+} tenant_name;
+
+// There while it has requests.
+typedef struct tenant {
+    struct tenant *next; // of its bucket
+    tenant_name name;
     uint64_t number; // for engines; no other has or had it
     uint64_t id;     // for the workers; the same when it comes back
     int num_gens;

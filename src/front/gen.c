@@ -183,7 +183,7 @@ static gen *gen_create(msgl_front *f, const tenant *from, msgl_http_parser *p,
     j->owner = g;
     j->ep = ep;
     j->config = f->api;
-    if (f->cfg.salt_by_key) j->config.salt_of = from->key;
+    if (f->cfg.salt_by_key) j->config.salt_of = from->name.key;
     j->max_seq_len = msgl__front_engine(f)->max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
