@@ -13,6 +13,7 @@
 #include "cuda/gemm/gemm.h"
 #include "tests/cuda/ops_check.cuh"
 #include "tests/utils/code_forms.h"
+#include "tests/utils/rounded.h"
 
 // A format that stays where it is.
 static inline msgl_wformat format_of_codes(const msgl_blocks *b)
@@ -180,49 +181,6 @@ static inline void poison(void *p, size_t bytes)
 {
     CUDA_OK(cudaMemset(p, 0xff, bytes));
     CUDA_OK(cudaDeviceSynchronize());
-}
-
-// A value as the activations' dtype has it.
-static inline float rounded(float v, msgl_dtype dtype)
-{
-    uint32_t bits = 0;
-    msgl__store_f32(&bits, dtype, 0, v);
-    return msgl__load_f32(&bits, dtype, 0);
-}
-
-// What MSGL_WFORMAT_INT8 says that is left of a row.
-static inline void round_to_int8(float *v, int n)
-{
-    for (int at = 0; at < n; at += 64) {
-        const int end = at + 64 < n ? at + 64 : n;
-        float largest = 0;
-        bool finite = true;
-        for (int i = at; i < end; i++) {
-            finite = finite && isfinite(v[i]);
-            largest = fmaxf(largest, fabsf(v[i]));
-        }
-        const float inverse = largest < 1e-30f ? 0 : 127 / largest, scale = largest / 127;
-        for (int i = at; i < end; i++) v[i] = finite ? nearbyintf(v[i] * inverse) * scale : NAN;
-    }
-}
-
-// What MSGL_WFORMAT_Q4 says.
-static inline void round_to_q4(float *v, int n)
-{
-    for (int at = 0; at < n; at += 32) {
-        const int end = at + 32 < n ? at + 32 : n;
-        float most = 0;
-        bool finite = true;
-        for (int i = at; i < end; i++) {
-            finite = finite && isfinite(v[i]);
-            if (fabsf(v[i]) > fabsf(most)) most = v[i];
-        }
-        const float exact = most / -8, d = msgl__f16_to_f32(msgl__f32_to_f16(exact));
-        for (int i = at; i < end; i++) {
-            const float q = d == 0 ? 8 : nearbyintf(v[i] / exact + 8);
-            v[i] = finite ? d * (fminf(q, 15) - 8) : NAN;
-        }
-    }
 }
 
 static inline void round_row(const msgl_wformat *format, float *v, int n)

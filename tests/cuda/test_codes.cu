@@ -276,7 +276,8 @@ static void compare_linear(family *f, const linear_case *c, const array *in, con
                   (off_up + 2 * step * fabs(up)) * (fabs(g) + 1);
         }
         if (c->accumulate) want += before[at];
-        // It may also round what it has added to an output before it adds the bias.
+        // It may also round what it has added to an output before it adds the bias: of sums near 0
+        // it gave multiples of 2^-7 (bf16), the unit of the larger sums in front.
         if (c->accumulate && c->bias && !c->f32_out) off += step * fabs(want - bias->host[j]);
         expect_near(f, out->host[at], want, off + 2 * step * fabs(want) + 1e-6, what);
     }

@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "kernel/attn_internal.h"
+#include "utils/rounded.h"
 
 void msgl__check_attn(checkkern *ck);
 
@@ -37,13 +38,6 @@ typedef struct memory {
 static int v_dim_of(const problem *p)
 {
     return p->v_dim > 0 ? p->v_dim : p->dim;
-}
-
-static float rounded(float v, msgl_dtype dtype)
-{
-    uint32_t cell = 0;
-    msgl__store_f32(&cell, dtype, 0, v);
-    return msgl__load_f32(&cell, dtype, 0);
 }
 
 // Pages in reverse order, everything else of the pool NaN.

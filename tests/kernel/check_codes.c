@@ -12,6 +12,7 @@
 #include "core/mem.h"
 #include "quant/stored.h"
 #include "utils/code_forms.h"
+#include "utils/rounded.h"
 
 void msgl__check_codes(checkkern *ck);
 
@@ -550,22 +551,6 @@ static void check_ordered(checkkern *ck)
     check_ordered_parts(ck);
 }
 
-// 32 values, the last ones maybe 0, as MSGL_WFORMAT_Q4 says.
-static void round_to_q4(float *v, int n)
-{
-    float most = 0;
-    bool finite = true;
-    for (int i = 0; i < n; i++) {
-        finite = finite && isfinite(v[i]);
-        if (fabsf(v[i]) > fabsf(most)) most = v[i];
-    }
-    const float exact = most / -8, d = msgl__f16_to_f32(msgl__f32_to_f16(exact));
-    for (int i = 0; i < n; i++) {
-        const float q = d == 0 ? 8 : nearbyintf(v[i] / exact + 8);
-        v[i] = finite ? d * (fminf(q, 15) - 8) : NAN;
-    }
-}
-
 // What is packed into 4 bits is found again, of any dtype and of rows that are no whole blocks.
 static void check_q4(checkkern *ck)
 {
@@ -591,7 +576,7 @@ static void check_q4(checkkern *ck)
                 msgl__store_f32(src, dtype, r * k + j, v);
                 row[j] = msgl__load_f32(src, dtype, r * k + j);
             }
-            for (size_t j = 0; j < k; j += 32) round_to_q4(row + j, (int)(k - j < 32 ? k - j : 32));
+            round_to_q4(row, (int)k);
             for (size_t j = 0; j < k; j++) want[r * k + j] = (double)row[j];
             ids[r] = (int32_t)r;
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "utils/rounded.h"
 
 void msgl__check_gemm(checkkern *ck);
 
@@ -33,31 +34,6 @@ typedef struct operands {
     float *in;   // [m, ld_in], NaN between k and ld_in
     float *bias;
 } operands;
-
-static float rounded(float v, msgl_dtype dtype)
-{
-    uint32_t store = 0;
-    msgl__store_f32(&store, dtype, 0, v);
-    return msgl__load_f32(&store, dtype, 0);
-}
-
-// What MSGL_WFORMAT_INT8 says that is left of n values of a row.
-static void round_to_int8(float *v, int n)
-{
-    for (int at = 0; at < n; at += 64) {
-        const int end = at + 64 < n ? at + 64 : n;
-        float largest = 0;
-        bool finite = true;
-        for (int i = at; i < end; i++) {
-            finite = finite && isfinite(v[i]);
-            largest = fmaxf(largest, fabsf(v[i]));
-        }
-        const float inverse = largest < 1e-30f ? 0 : 127 / largest;
-        for (int i = at; i < end; i++) {
-            v[i] = finite ? nearbyintf(v[i] * inverse) * (largest / 127) : NAN;
-        }
-    }
-}
 
 // What products work with: of rows of a weight, and of activations.
 static void round_to_format(float *v, int n, msgl_wformat_id f, bool weight)
