@@ -9,11 +9,7 @@
 enum {
     TASK_ROWS = 16,
     CHUNK = 256, // columns that are expanded at a time
-    // Of a task that takes codes apart, and of the tiles that it does so in.
-    SPLIT_ROWS = 128,
-    SPLIT_COLS = 512,
-    TILE_ROWS = 16,
-    PART = 32, // columns
+    PART = 32,   // columns
 };
 
 static size_t tensor_cols(const msgl_source *s)
@@ -203,23 +199,17 @@ void msgl__source_parts(const msgl_source *s, const msgl_part_tile *t, msgl_code
     }
 }
 
-// AWQ has 128 rows in a line of the cache, and each of their columns in a page of its own, which is
-// found once for all of them; other forms have a row's columns next to each other, or 8 of them.
 static void split_task(void *arg, int task, int worker)
 {
     (void)worker;
     const filling *f = arg;
-    const int32_t places = (int32_t)places_of(f->s), across = msgl__ceil_div(places, SPLIT_COLS);
-    const int32_t from = task / across * SPLIT_ROWS, col = task % across * SPLIT_COLS;
-    const int32_t end = f->rows - from < SPLIT_ROWS ? f->rows : from + SPLIT_ROWS;
-    const size_t ld = (size_t)places / PART;
-    msgl_code_part *const out = (msgl_code_part *)(void *)f->out + col / PART;
-    msgl_part_tile t = {.col = (size_t)col};
-    t.cols = (size_t)(places - col < SPLIT_COLS ? places - col : SPLIT_COLS);
-    for (int32_t r = from; r < end; r += TILE_ROWS) {
-        t.row = (size_t)(f->first + r);
-        t.rows = (size_t)(end - r < TILE_ROWS ? end - r : TILE_ROWS);
-        msgl__source_parts(f->s, &t, out + (size_t)r * ld, ld);
+    const size_t places = places_of(f->s), ld = places / PART;
+    msgl_code_part *const out = (msgl_code_part *)(void *)f->out;
+    msgl_part_tile left = msgl__stored_task((size_t)f->rows, places, task), t;
+    while (msgl__stored_tile(&left, &t)) {
+        msgl_code_part *const to = out + t.row * ld + t.col / PART;
+        t.row += (size_t)f->first;
+        msgl__source_parts(f->s, &t, to, ld);
     }
 }
 
@@ -307,8 +297,7 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
     } else if (msgl__source_splits(s)) {
-        const int across = msgl__ceil_div((int32_t)places_of(s), SPLIT_COLS);
-        msgl__pool_run(pool, msgl__ceil_div(rows, SPLIT_ROWS) * across, split_task, &f);
+        msgl__pool_run(pool, msgl__stored_tasks((size_t)rows, places_of(s)), split_task, &f);
     } else {
         msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
     }

@@ -559,12 +559,17 @@ static size_t stage_bytes(const msgl_load_item *items, size_t n)
     return most;
 }
 
+// A source's rows from the model's row `skip` on.
+typedef struct skipped_rows {
+    const msgl_source *s;
+    size_t skip;
+} skipped_rows;
+
 static void read_parts(const void *rows, const msgl_part_tile *t, msgl_code_part *out, size_t ld)
 {
-    const msgl_load_item *it = rows;
-    const msgl_source s = source_of(it);
-    const msgl_part_tile at = {(size_t)it->want->skip + t->row, t->rows, t->col, t->cols};
-    msgl__source_parts(&s, &at, out, ld);
+    const skipped_rows *from = rows;
+    const msgl_part_tile at = {from->skip + t->row, t->rows, t->col, t->cols};
+    msgl__source_parts(from->s, &at, out, ld);
 }
 
 static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
@@ -573,7 +578,8 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
     const msgl_source s = source_of(it);
     const msgl_wformat *f = w->weight->format;
     if (asks(&s, w)) {
-        f->repack_parts(x, w->weight, w->row, w->rows, &(msgl_part_rows){read_parts, it});
+        const skipped_rows from = {&s, (size_t)w->skip};
+        f->repack_parts(x, w->weight, w->row, w->rows, &(msgl_part_rows){read_parts, &from});
         msgl__arena_reset(x->scratch);
         return;
     }

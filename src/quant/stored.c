@@ -81,6 +81,33 @@ void msgl__stored_split(const msgl_packed *p, const msgl_part_tile *t, msgl_code
     }
 }
 
+static int across(size_t cols)
+{
+    return (int)((cols + MSGL_TASK_COLS - 1) / MSGL_TASK_COLS);
+}
+
+int msgl__stored_tasks(size_t rows, size_t cols)
+{
+    return (int)((rows + MSGL_TASK_ROWS - 1) / MSGL_TASK_ROWS) * across(cols);
+}
+
+msgl_part_tile msgl__stored_task(size_t rows, size_t cols, int task)
+{
+    const size_t row = (size_t)(task / across(cols)) * MSGL_TASK_ROWS;
+    const size_t col = (size_t)(task % across(cols)) * MSGL_TASK_COLS;
+    return (msgl_part_tile){row, rows - row < MSGL_TASK_ROWS ? rows - row : MSGL_TASK_ROWS, col,
+                            cols - col < MSGL_TASK_COLS ? cols - col : MSGL_TASK_COLS};
+}
+
+bool msgl__stored_tile(msgl_part_tile *left, msgl_part_tile *tile)
+{
+    *tile = *left;
+    if (tile->rows > MSGL_TILE_ROWS) tile->rows = MSGL_TILE_ROWS;
+    left->row += tile->rows;
+    left->rows -= tile->rows;
+    return tile->rows > 0;
+}
+
 msgl_column_order *msgl__stored_order(const msgl_packed *p, size_t first_col, size_t cols)
 {
     const size_t end = first_col + cols;

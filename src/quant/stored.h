@@ -109,10 +109,19 @@ bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
                         const msgl_column_order *order, msgl_codes *out);
 
 // A tile of a tensor that has codes and no ORDER: the parts of a row next to each other, the tile's
-// rows ld parts apart. What a form reads for one part lies among what it reads for the rows or
-// columns beside it, so a tile is best some hundred rows and columns, which a core's caches hold.
+// rows ld parts apart.
 void msgl__stored_split(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
                         size_t ld);
+
+// How threads divide parts of a matrix [rows, cols]: into tasks of 128 rows and 512 columns or what
+// is left of these, which are read by tiles of MSGL_TILE_ROWS of their rows. AWQ has 128 rows in a
+// line of a cache, and each of their columns in a page of its own, which is found once for all of
+// them; a tile stays in the innermost cache, and of 4 bits it is four lines of each row.
+enum { MSGL_TASK_ROWS = 128, MSGL_TASK_COLS = 512, MSGL_TILE_ROWS = 16 };
+int msgl__stored_tasks(size_t rows, size_t cols);
+msgl_part_tile msgl__stored_task(size_t rows, size_t cols, int task);
+// The next tile of what is left of a task, by which that gets smaller; false: nothing is left.
+bool msgl__stored_tile(msgl_part_tile *left, msgl_part_tile *tile);
 
 static inline float msgl__side_at(const msgl_packed *p, msgl_role role, size_t i)
 {

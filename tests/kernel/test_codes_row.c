@@ -159,7 +159,7 @@ static void check_tasks(const msgl_blocks *b, int k, uint64_t *seed)
     for (size_t i = 0; i < MSGL_COUNT(counts); i++) {
         const size_t bytes = counts[i] * l.bytes;
         memset(memory, 0xa5, bytes + 2 * GUARD);
-        for (int task = msgl__codes_rows_tasks(&l, counts[i]); task-- > 0;) {
+        for (int task = msgl__stored_tasks(counts[i], (size_t)k); task-- > 0;) {
             msgl__codes_rows_put(&l, &src, FIRST, counts[i], task, memory + GUARD);
         }
         for (size_t r = 0; r < counts[i]; r++) {

@@ -443,32 +443,47 @@ static double value(int row, int col)
     return (code < 128 ? v : -v) * scales[row / 128 * 2 + col / 128];
 }
 
+// The matrix of a file, and who reads it.
+typedef struct fp8_matrix {
+    folder f;
+    msgl_checkpoint *c;
+    const msgl_tensor *t;
+    msgl_pool *pool;
+} fp8_matrix;
+
+static void fp8_matrix_open(fp8_matrix *m)
+{
+    msgl_err err = {0};
+    if (open_fp8(&m->f, GRID("F32", "[2,2]", "26216"), CODES + 16, &m->c, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    m->t = msgl__checkpoint_find(m->c, "m");
+    assert_int_equal(msgl__pool_create(2, &m->pool, NULL), 0);
+}
+
+static void fp8_matrix_close(fp8_matrix *m)
+{
+    msgl__pool_destroy(m->pool);
+    msgl__checkpoint_close(m->c);
+    folder_remove(&m->f);
+}
+
 static void test_fp8(void **state)
 {
     (void)state;
-    folder f;
-    msgl_checkpoint *c;
-    msgl_err err = {0};
-    if (open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err) != 0) {
-        fail_msg("%s", err.text);
-    }
-    msgl_pool *pool;
-    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    fp8_matrix m;
+    fp8_matrix_open(&m);
     static uint8_t out[4 * CODES];
     // In the file's order, and with heads of which the last one is in rows of other scales.
     for (int i = 0; i < 2 * (MSGL_BF16 + 1); i++) {
         const msgl_dtype want = (msgl_dtype)(i / 2);
         const int32_t head = 131, pairs = i % 2 != 0 ? 65 : 0;
-        const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
-                               .want = want,
-                               .cols = K,
-                               .head = head,
-                               .pairs = pairs};
+        const msgl_source s = {.t = m.t, .want = want, .cols = K, .head = head, .pairs = pairs};
         assert_null(msgl__source_direct(&s, 0));
         assert_int_equal(msgl__source_dtype(&s), want);
         assert_int_equal(msgl__source_row_bytes(&s), K * msgl__dtype_size(want));
         const int first = 3;
-        msgl__source_rows(pool, &s, first, N - first, out);
+        msgl__source_rows(m.pool, &s, first, N - first, out);
         for (int r = first; r < N; r++) {
             const int row = r >= 2 * pairs ? r : r < pairs ? 2 * r : 2 * (r - pairs) + 1;
             for (int col = 0; col < K; col++) {
@@ -481,9 +496,7 @@ static void test_fp8(void **state)
             }
         }
     }
-    msgl__pool_destroy(pool);
-    msgl__checkpoint_close(c);
-    folder_remove(&f);
+    fp8_matrix_close(&m);
 }
 
 // Rows from 100 on as columns, over the ends of blocks.
@@ -491,26 +504,17 @@ static void test_fp8_columns(void **state)
 {
     (void)state;
     enum { FROM = 100, COLS = N - FROM, FIRST = 120, ROWS = 70 };
-    folder f;
-    msgl_checkpoint *c;
-    msgl_err err = {0};
-    assert_int_equal(open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err), 0);
-    msgl_pool *pool;
-    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
-    const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
-                           .want = MSGL_F32,
-                           .cols = COLS,
-                           .first = FROM,
-                           .transposed = true};
+    fp8_matrix m;
+    fp8_matrix_open(&m);
+    const msgl_source s = {
+        .t = m.t, .want = MSGL_F32, .cols = COLS, .first = FROM, .transposed = true};
     float out[ROWS * COLS];
-    msgl__source_rows(pool, &s, FIRST, ROWS, out);
+    msgl__source_rows(m.pool, &s, FIRST, ROWS, out);
     for (int i = 0; i < ROWS * COLS; i++) {
         const float want = (float)value(FROM + i % COLS, FIRST + i / COLS);
         assert_true(isnan(want) ? isnan(out[i]) : out[i] == want);
     }
-    msgl__pool_destroy(pool);
-    msgl__checkpoint_close(c);
-    folder_remove(&f);
+    fp8_matrix_close(&m);
 }
 
 enum { ROWS8 = 10, COLS8 = 192, PARTS8 = COLS8 / 32 };
@@ -543,18 +547,13 @@ static void never(msgl_exec *x, msgl_weight *w, int row, int rows, const uint8_t
 static void test_fp8_parts(void **state)
 {
     (void)state;
-    folder f;
-    msgl_checkpoint *c;
-    msgl_err err = {0};
-    assert_int_equal(open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err), 0);
-    msgl_pool *pool;
-    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
-    const msgl_tensor *t = msgl__checkpoint_find(c, "m");
+    fp8_matrix m;
+    fp8_matrix_open(&m);
     const msgl_blocks parts = {"parts", 32, sizeof(msgl_code_part), NULL, NULL};
     const msgl_wformat format = {.blocks = &parts, .repack = never, .repack_parts = ask_for_parts};
     msgl_weight w = {.format = &format, .n = 20, .k = COLS8};
     msgl_arena scratch = {0};
-    msgl_exec x = {.pool = pool, .scratch = &scratch};
+    msgl_exec x = {.pool = m.pool, .scratch = &scratch};
     for (int pairs = 0; pairs < 2; pairs++) {
         const msgl_wanted want = {.weight = &w,
                                   .row = 3,
@@ -564,10 +563,10 @@ static void test_fp8_parts(void **state)
                                   .skip = 121,
                                   .head = 131,
                                   .pairs = pairs > 0 ? 65 : 0};
-        msgl__load_weight(&(msgl_load_item){.want = &want, .tensor = t}, 1, &x);
+        msgl__load_weight(&(msgl_load_item){.want = &want, .tensor = m.t}, 1, &x);
         assert_int_equal(x.status, 0);
         assert_true(asked.row == 3 && asked.rows == ROWS8);
-        const msgl_source s = {.t = t,
+        const msgl_source s = {.t = m.t,
                                .blocks = &parts,
                                .cols = COLS8,
                                .all_cols = K,
@@ -575,12 +574,10 @@ static void test_fp8_parts(void **state)
                                .pairs = want.pairs};
         static msgl_code_part staged[ROWS8][PARTS8];
         assert_true(msgl__source_splits(&s));
-        msgl__source_rows(pool, &s, want.skip, ROWS8, staged);
+        msgl__source_rows(m.pool, &s, want.skip, ROWS8, staged);
         assert_memory_equal(asked.parts, staged, sizeof staged);
     }
-    msgl__pool_destroy(pool);
-    msgl__checkpoint_close(c);
-    folder_remove(&f);
+    fp8_matrix_close(&m);
 }
 
 static void test_fp8_refusals(void **state)

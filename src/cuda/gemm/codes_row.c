@@ -7,10 +7,6 @@
 enum {
     PART = 32,   // columns of the smallest block
     SECTOR = 32, // bytes that memory is read by
-    // Of a task that lays parts out, and of the tiles that it asks for: of 4 bits it writes four
-    // lines of a cache of each row, and what it holds meanwhile stays in the innermost one.
-    TASK_PARTS = 16,
-    TILE_ROWS = 16,
 };
 
 static const msgl_codes INT8 = {.bits = 8,
@@ -98,7 +94,7 @@ MSGL_INLINE void interleave(uint8_t to[16], const uint8_t a[8], const uint8_t b[
 // bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of the q.
 MSGL_INLINE void put_plane(uint8_t *to, const uint8_t codes[PART], const int bits, const int from)
 {
-    uint64_t eight[4], two[2] = {0, 0};
+    uint64_t eight[4];
     memcpy(eight, codes, PART);
     if (bits == 8) {
         const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
@@ -113,6 +109,7 @@ MSGL_INLINE void put_plane(uint8_t *to, const uint8_t codes[PART], const int bit
     const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
     for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
     if (bits == 4) {
+        uint64_t two[2] = {0, 0};
         uint8_t bytes[2][8];
         for (int q = 0; q < 4; q++) two[q / 2] |= eight[q] << q % 2 * 4;
         memcpy(bytes, two, sizeof two);
@@ -242,32 +239,18 @@ static void put_parts(const msgl_codes_row *l, const msgl_code_part *parts, uint
     if (end == (uint32_t)l->k) put_end(l, row);
 }
 
-static int tasks_across(const msgl_codes_row *l)
-{
-    return msgl__ceil_div(l->k, TASK_PARTS * PART);
-}
-
-int msgl__codes_rows_tasks(const msgl_codes_row *l, size_t rows)
-{
-    return msgl__ceil_div((int32_t)rows, MSGL_CODES_TASK_ROWS) * tasks_across(l);
-}
-
 void msgl__codes_rows_put(const msgl_codes_row *l, const msgl_part_rows *src, size_t first,
                           size_t rows, int task, uint8_t *to)
 {
-    const int across = tasks_across(l);
-    const size_t num = (size_t)l->k / PART, part = (size_t)(task % across) * TASK_PARTS;
-    const size_t parts = num - part < TASK_PARTS ? num - part : TASK_PARTS;
-    const size_t begin = (size_t)(task / across) * MSGL_CODES_TASK_ROWS;
-    const size_t end = rows - begin < MSGL_CODES_TASK_ROWS ? rows : begin + MSGL_CODES_TASK_ROWS;
-    msgl_code_part tile[TILE_ROWS * TASK_PARTS];
-    for (size_t row = begin; row < end; row += TILE_ROWS) {
-        const size_t some = end - row < TILE_ROWS ? end - row : TILE_ROWS;
-        const msgl_part_tile t = {first + row, some, part * PART, parts * PART};
+    msgl_part_tile left = msgl__stored_task(rows, (size_t)l->k, task), t;
+    msgl_code_part tile[MSGL_TILE_ROWS * MSGL_TASK_COLS / PART];
+    while (msgl__stored_tile(&left, &t)) {
+        const size_t parts = t.cols / PART, part = t.col / PART;
+        uint8_t *row = to + t.row * l->bytes;
+        t.row += first;
         src->read(src->rows, &t, tile, parts);
-        for (size_t r = 0; r < some; r++) {
-            put_parts(l, tile + r * parts, (uint32_t)part, (uint32_t)parts,
-                      to + (row + r) * l->bytes);
+        for (size_t r = 0; r < t.rows; r++, row += l->bytes) {
+            put_parts(l, tile + r * parts, (uint32_t)part, (uint32_t)parts, row);
         }
     }
 }

@@ -89,12 +89,9 @@ float msgl__codes_row_factor(const msgl_codes_row *l);
 // not read: it may be memory that is slow otherwise.
 void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const uint8_t *src,
                          uint8_t *row);
-// Rows of parts are laid out by tasks for any threads, which ask for them tile by tile and have
-// other rows (of MSGL_CODES_TASK_ROWS) or other columns: how many for so many rows, ...
-enum { MSGL_CODES_TASK_ROWS = 128 };
-int msgl__codes_rows_tasks(const msgl_codes_row *l, size_t rows);
-// ... and what one does. src's rows [first, first + rows) come to `to`, by themselves, l->bytes
-// apart. It is written in pieces of some hundred bytes of a row.
+// What one of msgl__stored_tasks(rows, l->k) tasks lays out of src's rows [first, first + rows),
+// for which it asks tile by tile: they come to `to`, by themselves, l->bytes apart. It is written
+// in pieces of some hundred bytes of a row.
 void msgl__codes_rows_put(const msgl_codes_row *l, const msgl_part_rows *src, size_t first,
                           size_t rows, int task, uint8_t *to);
 

@@ -297,11 +297,12 @@ static void repack_parts(msgl_exec *x, msgl_weight *w, int row, int rows, const 
     msgl_codes_row l;
     if (!begin_codes(x, w, row, &l)) return;
     size_t step = MSGL_GEMM_STAGE_BYTES / l.bytes;
-    if (step > MSGL_CODES_TASK_ROWS) step -= step % MSGL_CODES_TASK_ROWS;
+    if (step > MSGL_TASK_ROWS) step -= step % MSGL_TASK_ROWS;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
         const size_t some = (size_t)rows - r < step ? (size_t)rows - r : step;
         const parts_piece p = {&l, src, r, some};
-        settle(x, w, &l, row + (int)r, some, lay_out_parts, &p, msgl__codes_rows_tasks(&l, some));
+        settle(x, w, &l, row + (int)r, some, lay_out_parts, &p,
+               msgl__stored_tasks(some, (size_t)l.k));
     }
 }
 
