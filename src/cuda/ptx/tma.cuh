@@ -102,17 +102,6 @@ static __device__ __forceinline__ void msgl__tensor_load_by(uint64_t policy, uin
                  : "memory");
 }
 
-static __device__ __forceinline__ void
-msgl__tensor_load_multicast_by(uint64_t policy, uint32_t dst, const CUtensorMap *map, int x, int y,
-                               int z, int u, uint32_t barrier, uint16_t mask)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(dst),
-        "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(barrier), "h"(mask), "l"(policy)
-        : "memory");
-}
-
 // What is at src was written before a msgl__fence_async_proxy.
 static __device__ __forceinline__ void msgl__tensor_store(const CUtensorMap *map, uint32_t src,
                                                           int x, int y)
