@@ -163,18 +163,24 @@ void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t
     assert_int_equal(h->r->wait(h->r->ctx, 0, &h->result), 0);
 }
 
+float *harness_prompt_of(harness *h, const int32_t *ids, int32_t n)
+{
+    harness_pages(h, 3, n + 1);
+    harness_tokens(h, 3, ids, n);
+    msgl_batch_req req = harness_req(3, 0, n);
+    harness_step(h, MSGL_PREFILL, &req, 1);
+    const size_t size = (size_t)n * (size_t)h->info->vocab_size * sizeof(float);
+    float *out = malloc(size);
+    assert_non_null(out);
+    memcpy(out, h->logprobs, size);
+    return out;
+}
+
 float *harness_prompt(const msgl_options *cfg, const int32_t *ids, int32_t n)
 {
     harness h;
     harness_open(&h, cfg);
-    harness_pages(&h, 3, n + 1);
-    harness_tokens(&h, 3, ids, n);
-    msgl_batch_req req = harness_req(3, 0, n);
-    harness_step(&h, MSGL_PREFILL, &req, 1);
-    const size_t size = (size_t)n * (size_t)h.info->vocab_size * sizeof(float);
-    float *out = malloc(size);
-    assert_non_null(out);
-    memcpy(out, h.logprobs, size);
+    float *out = harness_prompt_of(&h, ids, n);
     harness_close(&h);
     return out;
 }

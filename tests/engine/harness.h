@@ -50,8 +50,9 @@ msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len);
 void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n);
 // The same with answers, reqs[0, num_decode), and chunks in one step.
 void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n);
-// Log-probabilities [n, vocabulary] of a prompt, by an engine of this config that is there for it
-// alone. The caller frees them.
+// Log-probabilities [n, vocabulary] of a prompt. The caller frees them.
+float *harness_prompt_of(harness *h, const int32_t *ids, int32_t n);
+// The same by an engine of this config that is there for it alone.
 float *harness_prompt(const msgl_options *cfg, const int32_t *ids, int32_t n);
 // Log-probabilities that the last step gave for its token `token`.
 const float *harness_row(const harness *h, int32_t token);

@@ -146,8 +146,8 @@ case "$*" in
 *--bench*) echo "ranks: peer memory: all_reduce of 10240 bytes on 2 ranks: 5.5 us, 1.9 GB/s" ;;
 esac
 """)
-        self.script(tree / "cuda_stored_models", "#!/bin/sh\n[ \"$*\" = '--device cuda:0,1' ]\n")
-        ranks = ["--build", tree, "--csv", self.csv, "ranks"]
+        self.script(tree / "cuda_stored_models", "#!/bin/sh\n[ \"$1 $2 $3\" = '--device cuda:0,1 --part' ]\n")
+        ranks = ["--build", tree, "--csv", self.csv, "ranks", "ranks_speed"]
         out = self.call(*ranks, code=1, env={"TWO_HOSTS": "another", "CACHED": "6"})
         self.assertIn("two hosts: one GPU says the same answer, two hosts say another", out)
         self.assertIn("prefix cache: the texts differ: {'radix cache, 1 GPU': [[5], [5], [5]], "
