@@ -6,9 +6,10 @@
 // members in different forms: k is never packed. Columns in an order of groups are added up in that
 // order, which gives other bits; each matrix has its own, in experts too, and of three ranks each
 // has what it has of every group. tests/cuda runs the same on a GPU, deterministic, so that
-// products of codes and of their values go the same way. With `--device cuda:0,1` only the ranks'
-// part runs, a rank on each, and of every form a mixture too, whose experts are cut by columns or,
-// of every second one, dealt out whole; `--part 1/4` is every fourth form.
+// products of codes and of their values go the same way. With `--device cuda:0,1` there is a rank
+// on each, near the CPU's log-probabilities; forms have a dense model, a mixture whose experts are
+// cut by columns and one whose experts are dealt out whole in turns, and `--part 1/4` is every
+// fourth.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -299,26 +300,22 @@ static int near_ones(const float *want, const float *got)
     return near;
 }
 
-// Activations are rounded to bf16 with AMX, else to 8 bits. Of experts, a rounded activation may
-// choose another one where two are nearly as good: at one position or two of these. Of a device the
-// second run is by its fastest kernels, which may round activations to E4M3; `want` is the CPU's.
+// Activations are rounded to bf16 with AMX, else to 8 bits, or, on a device, fastest, to E4M3. Of
+// experts, a rounded activation may choose another one where two are nearly as good: at one
+// position or two of these. `want` is the CPU's.
 static void check_near(const packer *k, const folder *packed, const shape *s, int32_t ranks,
-                       const float *want)
+                       const char *level, bool fastest, const float *want)
 {
-    static const char *const levels[] = {NULL, "avx2"};
-    for (size_t i = 0; i < MSGL_COUNT(levels); i++) {
-        taken t;
-        float *got =
-            run_by(packed, s, ranks, "bfloat16", "auto", ON_CPU ? levels[i] : NULL, i == 1, &t);
-        const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
-        const int near = near_ones(want, got);
-        print_message("%s, %d ranks: divergence %.2e, %d of %d near\n", k->name, ranks, kl, near,
-                      TOKENS);
-        assert_true(kl > 0);
-        const bool rounds = ON_CPU || (k->bits == 0 && i == 1); // activations to fewer bits than 16
-        assert_true(s->experts ? near >= TOKENS - 2 : kl < (rounds ? 0.005 : 0.002));
-        free(got);
-    }
+    taken t;
+    float *got = run_by(packed, s, ranks, "bfloat16", "auto", level, fastest, &t);
+    const double kl = loss_of(want, got, TOKENS, VOCAB).kl;
+    const int near = near_ones(want, got);
+    print_message("%s, %d ranks: divergence %.2e, %d of %d near\n", k->name, ranks, kl, near,
+                  TOKENS);
+    assert_true(kl > 0);
+    const bool rounds = ON_CPU || (k->bits == 0 && fastest); // activations to fewer bits than 16
+    assert_true(s->experts ? near >= TOKENS - 2 : kl < (rounds ? 0.005 : 0.002));
+    free(got);
 }
 
 // Six ranks have 64 columns each, five or six of each group of 32: filled up they are 384, so that
@@ -334,49 +331,81 @@ static void check_expanded(const packer *k, const folder *packed, const shape *s
     free(got);
 }
 
-static void compare(const packer *k, uint64_t seed, bool experts, int32_t expert_ranks)
+// A model in both forms, as folders.
+typedef struct model {
+    folder packed, floats;
+    shape shape;
+} model;
+
+static void model_make(model *m, const packer *k, uint64_t seed, bool experts, int32_t expert_ranks)
 {
     const bool ordered = (k->with & (WITH_ORDERED | WITH_SHUFFLED)) != 0;
-    const int32_t most = !ON_CPU ? gpus : ordered ? 3 : 2, least = gpus;
-    const shape s = {ordered ? 384 : 256, ordered ? 12 : 4, experts, expert_ranks};
-    forms f = {.seed = seed, .shape = s};
-    folder packed, floats;
+    forms f = {.seed = seed,
+               .shape = {ordered ? 384 : 256, ordered ? 12 : 4, experts, expert_ranks}};
+    m->shape = f.shape;
     out_open(&f.packed);
     out_open(&f.floats);
     put_model(&f, k);
-    folder_make(&packed);
-    folder_make(&floats);
-    write_model(&packed, &f.packed, &s, k->config);
-    write_model(&floats, &f.floats, &s, NULL);
+    folder_make(&m->packed);
+    folder_make(&m->floats);
+    write_model(&m->packed, &f.packed, &m->shape, k->config);
+    write_model(&m->floats, &f.floats, &m->shape, NULL);
+    out_close(&f.packed);
+    out_close(&f.floats);
+}
+
+static void model_remove(model *m)
+{
+    folder_remove(&m->packed);
+    folder_remove(&m->floats);
+}
+
+static void compare(const packer *k, uint64_t seed, bool experts)
+{
+    const bool ordered = (k->with & (WITH_ORDERED | WITH_SHUFFLED)) != 0;
     const bool few = ON_CPU && (k->with & WITH_ORDERED) != 0 && k->group == 32 && !experts;
-    for (int32_t ranks = most; ranks >= least; ranks--) {
+    model m;
+    model_make(&m, k, seed, experts, 0);
+    for (int32_t ranks = !ON_CPU ? 1 : ordered ? 3 : 2; ranks > 0; ranks--) {
         taken expanded, t;
-        float *want = run(&floats, &s, ranks, "float32", "float32", NULL, &expanded), width = 0;
+        float *want = run(&m.floats, &m.shape, ranks, "float32", "float32", NULL, &expanded);
+        float width = 0;
         for (int i = 0; i < TOKENS * VOCAB; i++) width = fmaxf(width, fabsf(want[i]));
         assert_true(width > 1); // these are log-probabilities that differ
         static const char *const weights[] = {"float32", "auto"};
         for (size_t i = 0; i < MSGL_COUNT(weights); i++) {
-            if (gpus > 1 && i == 0) continue; // one GPU's loader is the same one
-            float *got = run(&packed, &s, ranks, "float32", weights[i], NULL, &t);
+            float *got = run(&m.packed, &m.shape, ranks, "float32", weights[i], NULL, &t);
             check_same(k, ranks, weights[i], ordered && i == 1, got, want);
             free(got);
         }
         if (ranks == 1) {
-            check_bits(k, t.bytes, expanded.bytes, &s);
-            check_orders(k, &t, &s);
-        }
-        if (ranks == least) {
-            float *exact = ON_CPU ? NULL : run_exact(&floats, &s);
-            check_near(k, &packed, &s, ranks, ON_CPU ? want : exact);
+            float *exact = ON_CPU ? NULL : run_exact(&m.floats, &m.shape);
+            check_bits(k, t.bytes, expanded.bytes, &m.shape);
+            check_orders(k, &t, &m.shape);
+            check_near(k, &m.packed, &m.shape, 1, NULL, false, ON_CPU ? want : exact);
+            check_near(k, &m.packed, &m.shape, 1, ON_CPU ? "avx2" : NULL, true,
+                       ON_CPU ? want : exact);
             free(exact);
         }
-        if (ranks == least && few) check_expanded(k, &packed, &s, want);
+        if (ranks == 1 && few) check_expanded(k, &m.packed, &m.shape, want);
         free(want);
     }
-    folder_remove(&packed);
-    folder_remove(&floats);
-    out_close(&f.packed);
-    out_close(&f.floats);
+    model_remove(&m);
+}
+
+static void compare_on_gpus(const packer *k, uint64_t seed)
+{
+    model m;
+    taken t;
+    const int32_t expert_ranks[] = {0, 1, gpus}; // 0: a dense model
+    model_make(&m, k, seed, seed % 3 != 0, expert_ranks[seed % 3]);
+    float *want = run_exact(&m.floats, &m.shape);
+    float *got = run(&m.packed, &m.shape, gpus, "float32", "auto", NULL, &t);
+    check_same(k, gpus, "auto", true, got, want);
+    check_near(k, &m.packed, &m.shape, gpus, NULL, true, want);
+    free(got);
+    free(want);
+    model_remove(&m);
 }
 
 static void test_equal(void **state)
@@ -385,12 +414,12 @@ static void test_equal(void **state)
     size_t num = 0;
     while (packers[num].name != NULL) num++;
     for (size_t i = (size_t)part - 1; i < num; i += (size_t)parts) {
-        compare(&packers[i], i + 1, false, 0);
         if (gpus > 1) {
-            compare(&packers[i], i + 1, true, i % 2 == 0 ? gpus : 1);
-        } else if ((packers[i].with & WITH_ORDERED) != 0) {
-            compare(&packers[i], i + 1, true, 0);
+            compare_on_gpus(&packers[i], i + 1);
+            continue;
         }
+        compare(&packers[i], i + 1, false);
+        if ((packers[i].with & WITH_ORDERED) != 0) compare(&packers[i], i + 1, true);
     }
 }
 
