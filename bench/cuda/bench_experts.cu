@@ -12,7 +12,7 @@ extern "C" {
 #include "quant/stored.h"
 }
 
-enum { SETS = 2, CALLS = 8, MOST_ROWS = 1024 };
+enum { SETS = 2, CALLS = 8, MOST_ROWS = 16384 };
 
 struct model {
     const char *name;

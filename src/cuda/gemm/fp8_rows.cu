@@ -27,6 +27,8 @@ struct quantise_args {
     uint8_t *codes;
     float *scales;
     int pitch;
+    const int32_t *rows;
+    int rows_per;
 };
 
 // Columns 2 t, 2 t + 1 and those 8, 16 and 24 further on, of the 32 that piece `piece` is of, t =
@@ -85,10 +87,11 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
 {
     __shared__ float sums[32], maxima[32];
     const int row = (int)blockIdx.x, pieces = a.k / 8;
-    const T *const in = (const T *)a.in + (size_t)row * a.ld_in;
     float v[PIECES][4][2], sum = 0, largest[PIECES], all = 0;
     msgl__pdl_trigger();
     msgl__pdl_wait();
+    const int from = a.rows == NULL ? row : __ldcg(a.rows + row) / a.rows_per;
+    const T *const in = (const T *)a.in + (size_t)from * a.ld_in;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int piece = i * (int)blockDim.x + (int)threadIdx.x;
@@ -186,12 +189,20 @@ extern "C" size_t msgl__fp8_rows_bytes(int32_t m, int32_t k)
     return (size_t)m * (size_t)k + (size_t)(k / MSGL_FP8_GROUP) * (size_t)(m + 3) * sizeof(float);
 }
 
-extern "C" msgl_fp8_rows msgl__fp8_rows_at(void *memory, int32_t m, int32_t k, bool by_row)
+extern "C" msgl_fp8_rows msgl__fp8_rows_together(void *memory, int32_t m, int32_t k)
 {
-    msgl_fp8_rows r = {m, k, by_row};
+    msgl_fp8_rows r = {m, k, false};
     r.codes = (uint8_t *)memory;
     r.scales = (float *)(r.codes + (size_t)m * (size_t)k);
-    r.pitch = m <= MSGL_FP8_FEW_ROWS ? (m + 3) / 4 * 4 : m / 4 * 4;
+    r.pitch = (m + 3) / 4 * 4;
+    return r;
+}
+
+extern "C" msgl_fp8_rows msgl__fp8_rows_at(void *memory, int32_t m, int32_t k, bool by_row)
+{
+    msgl_fp8_rows r = msgl__fp8_rows_together(memory, m, k);
+    r.by_row = by_row;
+    if (m > MSGL_FP8_FEW_ROWS) r.pitch = m / 4 * 4;
     return r;
 }
 
@@ -208,9 +219,10 @@ extern "C" msgl_fp8_rows msgl__fp8_rows_rest(const msgl_fp8_rows *r)
 extern "C" void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *from,
                                          const msgl_fp8_rows *to)
 {
-    const quantise_args a = {from->in,    from->ld_in, from->norm,       from->norm_eps,
-                             from->gated, to->by_row,  from->activation, to->k,
-                             to->codes,   to->scales,  to->pitch};
+    const quantise_args a = {from->in,      from->ld_in, from->norm,       from->norm_eps,
+                             from->gated,   to->by_row,  from->activation, to->k,
+                             to->codes,     to->scales,  to->pitch,        from->rows,
+                             from->rows_per};
     if (x->act == MSGL_F16) {
         quantise<__half>(x, a, to->m);
     } else {

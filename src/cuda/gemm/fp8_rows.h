@@ -43,6 +43,9 @@ typedef struct msgl_fp8_rows {
 size_t msgl__fp8_rows_bytes(int32_t m, int32_t k);
 // Rows at `memory`, of so many bytes.
 msgl_fp8_rows msgl__fp8_rows_at(void *memory, int32_t m, int32_t k, bool by_row);
+// Rows by group whose scales lie together whatever their number, as products of our own take them:
+// pitch is m filled up to fours.
+msgl_fp8_rows msgl__fp8_rows_together(void *memory, int32_t m, int32_t k);
 // Of rows by group, of more than FEW_ROWS: the last m % 4.
 msgl_fp8_rows msgl__fp8_rows_rest(const msgl_fp8_rows *r);
 
@@ -54,6 +57,9 @@ typedef struct msgl_fp8_source {
     float norm_eps;
     bool gated; // activation(gate) * up
     msgl_activation activation;
+    // NULL, or, in memory of the device: row j is row rows[j] / rows_per of in.
+    const int32_t *rows;
+    int32_t rows_per;
 } msgl_fp8_source;
 
 // One kernel, which may start early (launch.cuh).

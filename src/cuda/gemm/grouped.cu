@@ -13,6 +13,7 @@
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/grouped.cuh"
+#include "cuda/gemm/grouped_fp8_sm90.h"
 #include "cuda/gemm/grouped_sm90.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/ops.h"
@@ -398,6 +399,8 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
     }
     if (msgl__experts_are(c->experts, c->num_experts, x->act)) {
         run_plain(x, c, g, c->gated && !split);
+    } else if (msgl__cuda_grouped_fp8_takes(x, c)) {
+        msgl__cuda_grouped_fp8(x, c, &g, c->gated);
     } else {
         run_expanded(x, c, g, c->gated && !split);
     }
@@ -413,7 +416,8 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
 
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 {
-    if (c->rows == 0 || x->status != 0 || msgl__cuda_grouped_codes(x, c)) return;
+    if (c->rows == 0 || x->status != 0) return;
+    if (!msgl__cuda_grouped_fp8_takes(x, c) && msgl__cuda_grouped_codes(x, c)) return;
     if (!has_more(c)) {
         run_product(x, c);
         return;
@@ -440,7 +444,9 @@ size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act)
     const msgl_weight *w = &c->experts[0];
     size_t bytes = 0;
     if (!msgl__experts_are(c->experts, c->num_experts, act)) {
-        bytes += msgl__cuda_slab_bytes((size_t)c->num_experts * (size_t)w->n, w->k, act);
+        const size_t slab = msgl__cuda_slab_bytes((size_t)c->num_experts * (size_t)w->n, w->k, act);
+        const size_t fp8 = msgl__cuda_grouped_fp8_scratch(c);
+        bytes += slab > fp8 ? slab : fp8;
     }
     if (c->gated && (has_more(c) || act == MSGL_F32)) {
         bytes += (size_t)c->rows * (size_t)w->n * msgl__dtype_size(act) + 64;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped products of FP8 experts by FP8 activations (fp8_rows.h) on Hopper, for the many rows that
+// prompts have. docs/decisions/053.
+#ifndef MSGL_CUDA_GEMM_GROUPED_FP8_SM90_H
+#define MSGL_CUDA_GEMM_GROUPED_FP8_SM90_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda/gemm/grouped.cuh"
+#include "kernel/calls.h"
+#include "kernel/exec.h"
+
+// Whether c is such a product.
+bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c);
+// The call as g has it, without bias, whose gate is silu: quantises the rows and multiplies them,
+// rows by index without gathering values. Sets x->status on failure.
+void msgl__cuda_grouped_fp8(msgl_exec *x, const msgl_grouped_call *c, const msgl_grouped_args *g,
+                            bool gated);
+// Bytes of scratch that it takes.
+size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *c);
+
+#endif
