@@ -4,62 +4,43 @@
 // times the rows as this program quantises them, of every kind of scale, with rows by index and
 // results by index, gates, experts without rows and with all of them, and the shapes of models; and
 // who takes them. cuda_grouped_fp8 [--seed N] [--quick].
-#include "tests/cuda/codes_case.cuh"
+#include "tests/cuda/fp8_case.cuh"
 #include "tests/cuda/routing_case.cuh"
 extern "C" {
 #include "cuda/gemm/gemm.h"
-#include "quant/stored.h"
 }
 #include "cuda/gemm/grouped_fp8_sm90.h"
-
-enum { GROUP_COLUMNS = 128 };
 
 struct grouped_case {
     msgl_dtype act;
     msgl_number number;
-    int span; // columns that share a scale; 0: a row
+    scale_kind scales; // BY_BLOCK or BY_ROW
     int experts, rows, n, k, top_k;
     bool gated, to;
     int all; // one expert has all rows
 };
 
 struct expert_list {
-    std::vector<test_weight> all;
+    std::vector<fp8_weight> all;
     std::vector<msgl_weight> list;
     uint8_t *memory;
 };
 
-static void make_format(msgl_codes *codes, msgl_blocks *blocks, const grouped_case *c)
-{
-    *codes = {};
-    codes->bits = 8;
-    codes->group = 32;
-    codes->floats = true;
-    codes->split = msgl__code_part_split;
-    codes->span = c->span;
-    codes->number = c->number;
-    *blocks = {};
-    blocks->name = c->span == 0 ? "rows" : "groups";
-    blocks->elements = 32;
-    blocks->bytes = sizeof(msgl_code_part);
-    blocks->codes = codes;
-}
-
 // With NaN between them.
-static void experts_make(expert_list *out, const msgl_wformat *format, const grouped_case *c,
+static void experts_make(expert_list *out, const fp8_format *format, const grouped_case *c,
                          uint64_t *seed)
 {
-    size_t bytes = 0;
-    out->all.resize((size_t)c->experts);
-    for (test_weight &t : out->all) {
-        t.parts.push_back(draw_rows(format, c->n, c->k, seed));
-        bytes = padded_bytes(&t) + 64;
+    for (int i = 0; i < c->experts; i++) {
+        out->all.push_back(weight_draw(format, c->n, c->k, seed));
     }
+    const size_t bytes = (out->all[0].bytes.size() + 63) / 64 * 64 + 64;
     CUDA_OK(cudaMalloc(&out->memory, bytes * (size_t)c->experts));
     poison(out->memory, bytes * (size_t)c->experts);
     for (int i = 0; i < c->experts; i++) {
-        put_weight(&out->all[(size_t)i], out->memory + (size_t)i * bytes);
-        out->list.push_back(out->all[(size_t)i].w);
+        fp8_weight *w = &out->all[(size_t)i];
+        w->w.data = out->memory + (size_t)i * bytes;
+        device_write(w->w.data, w->bytes.data(), w->bytes.size());
+        out->list.push_back(w->w);
     }
 }
 
@@ -84,13 +65,13 @@ static std::vector<double> quantise(const float *row, int k)
 // to a sum with 13 bits behind the first of the largest one, cutting off what is behind: 33 errors
 // evenly between 0 and its last bit, of either sign. What is allowed is four deviations of their
 // sum.
-static double dot(const std::vector<double> &x, const float *w, double *off)
+static double dot(const std::vector<double> &x, const double *w, double *off)
 {
     double sum = 0, size = 0, squares = 0;
     for (size_t t = 0; t < x.size(); t += 32) {
         double most = 0, of_group = 0;
         for (size_t u = t; u < t + 32; u++) {
-            const double p = x[u] * (double)w[u];
+            const double p = x[u] * w[u];
             of_group += p;
             size += fabs(p);
             most = fmax(most, fabs(p));
@@ -104,12 +85,13 @@ static double dot(const std::vector<double> &x, const float *w, double *off)
 }
 
 static double output_of(const grouped_case *c, const std::vector<double> &x,
-                        const test_weight *expert, int j, double *off)
+                        const fp8_weight *expert, int j, double *off)
 {
+    const double *const row = &expert->values[(size_t)j * c->k];
     const double step = dtype_error(c->act);
-    double off_up, v = dot(x, expert->row(j), off);
+    double off_up, v = dot(x, row, off);
     if (c->gated) {
-        const double up = dot(x, expert->row(c->n / 2 + j), &off_up), gate = v;
+        const double up = dot(x, row + (size_t)(c->n / 2) * c->k, &off_up), gate = v;
         v = gate / (1 + exp(-gate)) * up;
         *off = *off * 1.2 * fabs(up) + off_up * fabs(gate) + 1e-6 * fabs(v);
     }
@@ -119,11 +101,9 @@ static double output_of(const grouped_case *c, const std::vector<double> &x,
 
 static void check(bench_exec *e, family *f, const grouped_case *c, uint64_t *seed)
 {
-    msgl_codes codes;
-    msgl_blocks blocks;
-    make_format(&codes, &blocks, c);
-    const msgl_wformat format = format_of_codes(&blocks);
+    fp8_format format;
     expert_list w = {};
+    make_format(&format, c->scales, c->number);
     experts_make(&w, &format, c, seed);
     routing r = routing_new(c->experts, c->rows, c->all, seed);
     const int per = c->top_k > 0 ? c->top_k : 1, cols = c->gated ? c->n / 2 : c->n;
@@ -141,7 +121,7 @@ static void check(bench_exec *e, family *f, const grouped_case *c, uint64_t *see
     e->x.act = c->act;
     char what[160];
     snprintf(what, sizeof what, "%s, number %d, dtype %d, %d experts, %d rows, n %d, k %d%s%s%s%s",
-             blocks.name, (int)c->number, (int)c->act, c->experts, c->rows, c->n, c->k,
+             format.blocks.name, (int)c->number, (int)c->act, c->experts, c->rows, c->n, c->k,
              c->gated ? " gated" : "", c->to ? " to" : "", c->top_k > 0 ? " from" : "",
              c->all ? " all" : "");
     expect(f, msgl__cuda_grouped_fp8_takes(&e->x, &call), what);
@@ -175,12 +155,13 @@ static void check_drawn(bench_exec *e, family *f, int times, uint64_t *seed)
         grouped_case c = {};
         c.act = rng_next(seed) % 2 ? MSGL_F16 : MSGL_BF16;
         c.number = NUMBERS[i % 3];
-        c.span = i / 3 % 2 == 0 ? GROUP_COLUMNS : 0;
+        c.scales = i / 3 % 2 == 0 ? BY_BLOCK : BY_ROW;
         c.experts = 1 + (int)(rng_next(seed) % 6);
         c.top_k = rng_next(seed) % 2 ? 2 + (int)(rng_next(seed) % 3) : 0;
-        const int per = c.top_k > 0 ? c.top_k : 1, least = 130 * c.experts / per + 1;
-        c.rows = (least + (int)(rng_next(seed) % 300)) * per;
-        c.n = 32 * (1 + (int)(rng_next(seed) % 20));
+        const int per = c.top_k > 0 ? c.top_k : 1, least = 12 * c.experts / per + 1;
+        c.rows = (least + (int)(rng_next(seed) % 900)) * per;
+        c.n = c.scales == BY_ROW ? 32 * (1 + (int)(rng_next(seed) % 20))
+                                 : 128 * (1 + (int)(rng_next(seed) % 6));
         c.k = GROUP_COLUMNS * (1 + (int)(rng_next(seed) % 12));
         c.gated = rng_next(seed) % 2;
         c.to = !c.gated && rng_next(seed) % 2;
@@ -192,13 +173,13 @@ static void check_drawn(bench_exec *e, family *f, int times, uint64_t *seed)
 static void check_models(bench_exec *e, family *f, uint64_t *seed)
 {
     static const int SHAPES[][5] = {
-        {128, 128 * 200, 1536, 2048, 8},
-        {128, 128 * 200, 2048, 768, 0}, // Qwen3-30B-A3B
-        {32, 32 * 150, 4096, 7168, 8},
-        {32, 32 * 150, 7168, 2048, 0}, // of DeepSeek-V3's
+        {16, 16 * 200, 1536, 2048, 8},
+        {16, 16 * 200, 2048, 768, 0}, // of Qwen3-30B-A3B's
+        {8, 8 * 600, 4096, 7168, 8},
+        {8, 8 * 600, 7168, 2048, 0}, // of DeepSeek-V3's
     };
     for (const int(&s)[5] : SHAPES) {
-        grouped_case c = {MSGL_BF16, MSGL_NUMBER_F32, GROUP_COLUMNS, s[0], s[1], s[2], s[3], s[4]};
+        grouped_case c = {MSGL_BF16, MSGL_NUMBER_F32, BY_BLOCK, s[0], s[1], s[2], s[3], s[4]};
         c.gated = s[4] > 0;
         c.to = !c.gated;
         check(e, f, &c, seed);

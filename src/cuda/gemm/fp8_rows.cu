@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A block has a row, whose values stay in registers between the norm's sum, the largest magnitude
-// and the codes. A thread has pieces of eight columns as codes_row.h orders them: sixteen
-// neighbours have a group of 128.
+// and the codes, or, of many rows of which each group is by itself, some of their pieces. A thread
+// has pieces of eight columns as codes_row.h orders them: sixteen neighbours have a group of 128.
 #include "cuda/gemm/fp8_rows.h"
 
 #include "cuda/device.cuh"
@@ -11,7 +11,14 @@
 #include "cuda/ops/gate.cuh"
 #include "cuda/ops/vec8.cuh"
 
-enum { MOST_THREADS = 768, MOST_PIECES = 8, LANES = MSGL_FP8_GROUP / 8 };
+enum {
+    MOST_THREADS = 768,
+    MOST_PIECES = 8,
+    LANES = MSGL_FP8_GROUP / 8,
+    FLAT = 4, // pieces of a thread that needs no whole row
+    FLAT_THREADS = 256,
+    FLAT_LEAST = 256, // rows: fewer are quantised by blocks of a row each
+};
 
 static_assert(MSGL_FP8_MOST_COLUMNS == 8 * MOST_PIECES * MOST_THREADS,
               "all of a row is in registers");
@@ -27,19 +34,15 @@ struct quantise_args {
     uint8_t *codes;
     float *scales;
     int pitch;
-    const int32_t *rows;
-    int rows_per;
 };
 
-// Columns 2 t, 2 t + 1 and those 8, 16 and 24 further on, of the 32 that piece `piece` is of, t =
-// piece % 4. Each of the four threads of the 32 reads eight neighbours, and they exchange pairs: a
-// 4 x 4 transpose. All lanes; `there` is the same in all four.
+// Columns 2 t, 2 t + 1 and those 8, 16 and 24 further on, of the 32 that a piece is of, t = piece %
+// 4. Each of the four threads of the 32 has read eight neighbours, and they exchange pairs: a 4 x 4
+// transpose. All lanes.
 template <typename T>
-static __device__ __forceinline__ void load_piece(const T *row, int piece, bool there,
-                                                  float v[4][2])
+static __device__ __forceinline__ void order_piece(const uint4 read, float v[4][2], T)
 {
     const int t = threadIdx.x % 4;
-    const uint4 read = there ? __ldcg((const uint4 *)row + piece) : make_uint4(0, 0, 0, 0);
     uint32_t w[4] = {read.x, read.y, read.z, read.w};
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) {
@@ -58,11 +61,52 @@ static __device__ __forceinline__ void load_piece(const T *row, int piece, bool 
     }
 }
 
+// Those of piece `piece` of a row; `there` is the same in all four threads.
+template <typename T>
+static __device__ __forceinline__ void load_piece(const T *row, int piece, bool there,
+                                                  float v[4][2])
+{
+    order_piece(there ? __ldcg((const uint4 *)row + piece) : make_uint4(0, 0, 0, 0), v, T());
+}
+
 static __device__ __forceinline__ float gate_by(msgl_activation f, float gate, float up)
 {
     return f == MSGL_SILU        ? gated<MSGL_SILU>(gate, up)
            : f == MSGL_GELU_TANH ? gated<MSGL_GELU_TANH>(gate, up)
                                  : gated<MSGL_SWIGLU_CLAMPED>(gate, up);
+}
+
+// A piece's codes; by: what its values are multiplied by.
+static __device__ __forceinline__ void store_piece(const quantise_args &a, int row, int piece,
+                                                   const float v[4][2], float by)
+{
+    uint32_t half[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        half[h] = fp8_pack(v[2 * h][0] * by, v[2 * h][1] * by, v[2 * h + 1][0] * by,
+                           v[2 * h + 1][1] * by);
+    }
+    *(uint2 *)(a.codes + (size_t)row * a.k + 8 * (size_t)piece) = make_uint2(half[0], half[1]);
+}
+
+// Where the scale of a group of a row is.
+static __device__ __forceinline__ size_t scale_place(const quantise_args &a, int row, int group)
+{
+    const size_t fours = (size_t)a.pitch, at = (size_t)group;
+    return row < a.pitch ? at * fours + row
+                         : (size_t)(a.k / MSGL_FP8_GROUP) * fours + at * 4 + row - fours;
+}
+
+// The largest magnitude of a group, in all of its threads, of which this one has a piece.
+static __device__ __forceinline__ float of_group(const float v[4][2])
+{
+    float largest = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) largest = fp8_larger(largest, v[j / 2][j % 2]);
+    for (int d = 1; d < LANES; d *= 2) {
+        largest = fp8_larger(largest, __shfl_xor_sync(MSGL_FULL_MASK, largest, d));
+    }
+    return largest;
 }
 
 // The block's sum, or its largest value.
@@ -87,11 +131,10 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
 {
     __shared__ float sums[32], maxima[32];
     const int row = (int)blockIdx.x, pieces = a.k / 8;
+    const T *const in = (const T *)a.in + (size_t)row * a.ld_in;
     float v[PIECES][4][2], sum = 0, largest[PIECES], all = 0;
     msgl__pdl_trigger();
     msgl__pdl_wait();
-    const int from = a.rows == NULL ? row : __ldcg(a.rows + row) / a.rows_per;
-    const T *const in = (const T *)a.in + (size_t)from * a.ld_in;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int piece = i * (int)blockDim.x + (int)threadIdx.x;
@@ -125,12 +168,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
-        largest[i] = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++) largest[i] = fp8_larger(largest[i], v[i][j / 2][j % 2]);
-        for (int d = 1; d < LANES; d *= 2) {
-            largest[i] = fp8_larger(largest[i], __shfl_xor_sync(MSGL_FULL_MASK, largest[i], d));
-        }
+        largest[i] = of_group(v[i]);
         all = fp8_larger(all, largest[i]);
     }
     if (a.by_row) all = of_block<true>(all, maxima);
@@ -140,20 +178,48 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
         float by;
         const float scale = fp8_scale(a.by_row ? all : largest[i], &by);
         if (piece >= pieces) continue;
-        uint32_t half[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            half[h] = fp8_pack(v[i][2 * h][0] * by, v[i][2 * h][1] * by, v[i][2 * h + 1][0] * by,
-                               v[i][2 * h + 1][1] * by);
-        }
-        *(uint2 *)(a.codes + (size_t)row * a.k + 8 * (size_t)piece) = make_uint2(half[0], half[1]);
+        store_piece(a, row, piece, v[i], by);
         if (a.by_row ? piece == 0 : piece % LANES == 0) {
-            const size_t group = (size_t)(piece / LANES), fours = (size_t)a.pitch;
-            const size_t at =
-                row < a.pitch ? group * fours + row
-                              : (size_t)(a.k / MSGL_FP8_GROUP) * fours + group * 4 + row - fours;
-            a.scales[a.by_row ? (size_t)row : at] = scale;
+            a.scales[a.by_row ? (size_t)row : scale_place(a, row, piece / LANES)] = scale;
         }
+    }
+}
+
+// Rows by group without a norm, of which nothing has to know a whole row: a thread has FLAT pieces
+// anywhere, which are on their way at once.
+template <typename T, bool GATED>
+static __global__ void __launch_bounds__(FLAT_THREADS)
+    quantise_flat(const quantise_args a, int pieces)
+{
+    const int per = a.k / 8, first = (int)blockIdx.x * (FLAT * FLAT_THREADS) + (int)threadIdx.x;
+    int row[FLAT], piece[FLAT];
+    uint4 in[FLAT], up[FLAT];
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+#pragma unroll
+    for (int i = 0; i < FLAT; i++) {
+        const int at = first + i * FLAT_THREADS;
+        row[i] = at / per, piece[i] = at - row[i] * per;
+        const T *const from = (const T *)a.in + (size_t)row[i] * a.ld_in + (size_t)(piece[i] * 8);
+        const bool there = at < pieces;
+        in[i] = there ? __ldcg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
+        if (GATED) up[i] = there ? __ldcg((const uint4 *)(from + a.k)) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < FLAT; i++) {
+        float v[4][2], u[4][2], by;
+        order_piece(in[i], v, T());
+        if (GATED) {
+            order_piece(up[i], u, T());
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                v[j / 2][j % 2] = gate_by(a.activation, v[j / 2][j % 2], u[j / 2][j % 2]);
+            }
+        }
+        const float scale = fp8_scale(of_group(v), &by);
+        if (first + i * FLAT_THREADS >= pieces) continue;
+        store_piece(a, row[i], piece[i], v, by);
+        if (piece[i] % LANES == 0) a.scales[scale_place(a, row[i], piece[i] / LANES)] = scale;
     }
 }
 
@@ -168,9 +234,26 @@ static void launch(msgl_exec *x, const quantise_args &a, int rows, int threads)
                                   msgl__cuda_stream(x), a));
 }
 
+template <typename T> static void launch_flat(msgl_exec *x, const quantise_args &a, int rows)
+{
+    const int pieces = rows * (a.k / 8), own = FLAT * FLAT_THREADS;
+    const dim3 blocks((unsigned)((pieces + own - 1) / own)), threads(FLAT_THREADS);
+    if (a.gated) {
+        MSGL_CUDA_TRY(x, msgl__launch(quantise_flat<T, true>, blocks, threads, 0,
+                                      msgl__cuda_stream(x), a, pieces));
+    } else {
+        MSGL_CUDA_TRY(x, msgl__launch(quantise_flat<T, false>, blocks, threads, 0,
+                                      msgl__cuda_stream(x), a, pieces));
+    }
+}
+
 template <typename T> static void quantise(msgl_exec *x, const quantise_args &a, int rows)
 {
     const int pieces = a.k / 8, most = MOST_THREADS;
+    if (a.norm == NULL && !a.by_row && rows >= FLAT_LEAST) {
+        launch_flat<T>(x, a, rows);
+        return;
+    }
     const int threads = pieces < most ? (pieces + 31) / 32 * 32 : most;
     const int each = (pieces + threads - 1) / threads;
     if (each > 4) {
@@ -219,13 +302,53 @@ extern "C" msgl_fp8_rows msgl__fp8_rows_rest(const msgl_fp8_rows *r)
 extern "C" void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *from,
                                          const msgl_fp8_rows *to)
 {
-    const quantise_args a = {from->in,      from->ld_in, from->norm,       from->norm_eps,
-                             from->gated,   to->by_row,  from->activation, to->k,
-                             to->codes,     to->scales,  to->pitch,        from->rows,
-                             from->rows_per};
+    const quantise_args a = {from->in,    from->ld_in, from->norm,       from->norm_eps,
+                             from->gated, to->by_row,  from->activation, to->k,
+                             to->codes,   to->scales,  to->pitch};
     if (x->act == MSGL_F16) {
         quantise<__half>(x, a, to->m);
     } else {
         quantise<__nv_bfloat16>(x, a, to->m);
     }
+}
+
+// --- rows by index -------------------------------------------------------------------------------
+
+enum { GATHERING_WARPS = 8, AT_ONCE = 4 };
+
+// A warp has a row, and AT_ONCE pieces of 16 bytes a lane on their way.
+static __global__ void __launch_bounds__(GATHERING_WARPS * 32)
+    gather_coded(const msgl_fp8_rows from, const int32_t *index, int per, const msgl_fp8_rows to)
+{
+    const int row = (int)blockIdx.x * GATHERING_WARPS + (int)threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, units = to.k / 16, groups = to.k / MSGL_FP8_GROUP;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (row >= to.m) return;
+    const int source = __ldcg(index + row) / per;
+    const uint4 *const in = (const uint4 *)(from.codes + (size_t)source * (size_t)from.k);
+    uint4 *const out = (uint4 *)(to.codes + (size_t)row * (size_t)to.k);
+    for (int i = lane; i < units; i += 32 * AT_ONCE) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (i + 32 * j < units) v[j] = __ldcg(in + i + 32 * j);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (i + 32 * j < units) out[i + 32 * j] = v[j];
+        }
+    }
+    for (int g = lane; g < groups; g += 32) {
+        to.scales[(size_t)g * (size_t)to.pitch + row] =
+            __ldcg(from.scales + (size_t)g * (size_t)from.pitch + source);
+    }
+}
+
+extern "C" void msgl__cuda_gather_coded(msgl_exec *x, const msgl_fp8_rows *from,
+                                        const int32_t *index, int32_t per, const msgl_fp8_rows *to)
+{
+    const unsigned blocks = (unsigned)((to->m + GATHERING_WARPS - 1) / GATHERING_WARPS);
+    MSGL_CUDA_TRY(x, msgl__launch(gather_coded, dim3(blocks), dim3(GATHERING_WARPS * 32), 0,
+                                  msgl__cuda_stream(x), *from, index, per, *to));
 }

@@ -57,13 +57,14 @@ typedef struct msgl_fp8_source {
     float norm_eps;
     bool gated; // activation(gate) * up
     msgl_activation activation;
-    // NULL, or, in memory of the device: row j is row rows[j] / rows_per of in.
-    const int32_t *rows;
-    int32_t rows_per;
 } msgl_fp8_source;
 
 // One kernel, which may start early (launch.cuh).
 void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *from, const msgl_fp8_rows *to);
+// Row j of to becomes row index[j] / per of from, by one kernel that may start early; index:
+// [to->m] in memory of the device. Both by group, whose scales lie together.
+void msgl__cuda_gather_coded(msgl_exec *x, const msgl_fp8_rows *from, const int32_t *index,
+                             int32_t per, const msgl_fp8_rows *to);
 
 #ifdef __cplusplus
 }

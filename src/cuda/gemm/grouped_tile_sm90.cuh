@@ -52,7 +52,9 @@ static __device__ __forceinline__ int32_t find_expert(const msgl_grouped_args &g
 }
 
 // Tile `index` of an expert in [low, high): those of one expert and the same columns are
-// neighbours, as in msgl__find_tile. The rows of an expert are cut into equal row tiles.
+// neighbours, as in msgl__find_tile. An expert's rows are cut into equal row tiles, or, HEIGHT > 0,
+// into ones of HEIGHT rows and a rest.
+template <int HEIGHT = 0>
 static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, const int32_t *first,
                                                  int32_t index, int32_t low, int32_t high)
 {
@@ -72,8 +74,8 @@ static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, con
     span s;
     s.expert = low;
     s.tile = quotient(within, row_tiles);
-    const int32_t height = quotient(all + row_tiles - 1, row_tiles),
-                  row_tile = within - s.tile * row_tiles;
+    const int32_t height = HEIGHT > 0 ? HEIGHT : quotient(all + row_tiles - 1, row_tiles);
+    const int32_t row_tile = within - s.tile * row_tiles;
     const int32_t left = all - row_tile * height;
     s.row = begin + row_tile * height;
     s.rows = left < height ? left : height;

@@ -140,17 +140,31 @@ static __global__ void __launch_bounds__(SORT_THREADS)
               source);
 }
 
-// Copies rows in pieces of Unit; blockIdx.x: row of out.
+enum { GATHERING_WARPS = 8, GATHERED = 4 };
+
+// Copies rows in pieces of Unit. A warp has a row of out, and GATHERED pieces of each lane on their
+// way.
 template <typename Unit>
-static __global__ void gather_kernel(const Unit *in, const int32_t *source, int top_k, int units,
-                                     Unit *out)
+static __global__ void __launch_bounds__(GATHERING_WARPS * 32)
+    gather_kernel(const Unit *in, const int32_t *source, int rows, int top_k, int units, Unit *out)
 {
+    const int j = (int)blockIdx.x * GATHERING_WARPS + (int)threadIdx.x / 32;
     msgl__pdl_trigger();
-    const size_t j = blockIdx.x;
     msgl__pdl_wait();
-    const Unit *src = in + (size_t)(source[j] / top_k) * (size_t)units;
-    Unit *dst = out + j * (size_t)units;
-    for (int i = (int)threadIdx.x; i < units; i += (int)blockDim.x) dst[i] = src[i];
+    if (j >= rows) return;
+    const Unit *const src = in + (size_t)(__ldcg(source + j) / top_k) * (size_t)units;
+    Unit *const dst = out + (size_t)j * (size_t)units;
+    for (int i = (int)threadIdx.x % 32; i < units; i += 32 * GATHERED) {
+        Unit v[GATHERED];
+#pragma unroll
+        for (int g = 0; g < GATHERED; g++) {
+            if (i + 32 * g < units) v[g] = __ldcg(src + i + 32 * g);
+        }
+#pragma unroll
+        for (int g = 0; g < GATHERED; g++) {
+            if (i + 32 * g < units) dst[i + 32 * g] = v[g];
+        }
+    }
 }
 
 static __global__ void invert_kernel(const int32_t *source, int n, int32_t *place)
@@ -315,16 +329,17 @@ extern "C" void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_
 {
     const cudaStream_t stream = msgl__cuda_stream(x);
     const size_t bytes = (size_t)dim * msgl__dtype_size(x->act);
-    const dim3 grid((unsigned)(rows * top_k));
+    const int all = rows * top_k;
+    const dim3 grid((unsigned)((all + GATHERING_WARPS - 1) / GATHERING_WARPS));
+    const dim3 threads(GATHERING_WARPS * 32);
     if (rows <= 0) return;
     if (bytes % 16 == 0 && aligned16(in) && aligned16(out)) {
         const int units = (int)(bytes / 16);
-        MSGL_CUDA_TRY(x,
-                      msgl__launch(gather_kernel<uint4>, grid, dim3(units <= 128 ? 128 : 256), 0,
-                                   stream, (const uint4 *)in, source, top_k, units, (uint4 *)out));
+        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint4>, grid, threads, 0, stream,
+                                      (const uint4 *)in, source, all, top_k, units, (uint4 *)out));
     } else {
-        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, dim3(256), 0, stream,
-                                      (const uint16_t *)in, source, top_k, (int)(bytes / 2),
+        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, threads, 0, stream,
+                                      (const uint16_t *)in, source, all, top_k, (int)(bytes / 2),
                                       (uint16_t *)out));
     }
 }
