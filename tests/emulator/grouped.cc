@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.cuh"
+#include "cuda/gemm/grouped_fp8_sm90.h"
 #include "cuda/gemm/grouped_sm90.cuh"
 
 enum { BYTES = 227 * 1024 };
@@ -27,6 +28,17 @@ bool msgl__cuda_grouped_sm90_dense(const msgl_grouped_args *, int32_t)
 }
 void msgl__cuda_grouped_sm90(msgl_exec *, const msgl_grouped_args *, int32_t, bool, msgl_dtype)
 {
+}
+bool msgl__cuda_grouped_fp8_takes(const msgl_exec *, const msgl_grouped_call *)
+{
+    return false;
+}
+void msgl__cuda_grouped_fp8(msgl_exec *, const msgl_grouped_call *, const msgl_grouped_args *, bool)
+{
+}
+size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *)
+{
+    return 0;
 }
 
 void msgl__cuda_fault(msgl_device *d, cudaError_t, const char *what, const char *, int)
