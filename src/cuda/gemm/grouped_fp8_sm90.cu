@@ -130,10 +130,11 @@ static __device__ __forceinline__ void load_all(const grouped_fp8_args &a, fp8_r
 // acc[4 j + 2], acc[4 j + 3] of the second.
 
 // The scale of a stage's W, of a gated tile the gates' or the ups'.
-static __device__ __forceinline__ float w_scale(const grouped_fp8_args &a, uint32_t scales, int up)
+template <bool UPS>
+static __device__ __forceinline__ float w_scale(const grouped_fp8_args &a, uint32_t scales)
 {
     if (a.row_scales != NULL) return 1;
-    const uint32_t at = scales + (uint32_t)(W_SCALES_AT + up * W_SCALES_BYTES);
+    const uint32_t at = scales + (uint32_t)(W_SCALES_AT + (UPS ? W_SCALES_BYTES : 0));
     return number_of(a.number, a.number == MSGL_NUMBER_F32 ? msgl__read_shared<uint32_t>(at)
                                                            : msgl__read_shared<uint16_t>(at));
 }
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void multiply_step(float (&acc)[N / 2], const 
     msgl__wgmma_commit();
     const float upper = msgl__read_shared<float>(scales + (uint32_t)first * 4);
     const float lower = msgl__read_shared<float>(scales + (uint32_t)first * 4 + 32);
-    const float gate = w_scale(a, scales, 0), up = GATED ? w_scale(a, scales, 1) : gate;
+    const float gate = w_scale<false>(a, scales), up = GATED ? w_scale<true>(a, scales) : gate;
     const float u[2] = {upper * gate, upper * up}, l[2] = {lower * gate, lower * up};
     msgl__wgmma_wait<0>(sum);
     if (lane < CLUSTER) {
