@@ -18,6 +18,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/fp8.h"
+#include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/gemm/fp8_rows.h"
 #include "cuda/gemm/grouped_tile_sm90.cuh"
 #include "cuda/launch.cuh"
@@ -72,12 +73,6 @@ typedef struct grouped_fp8_maps {
 struct fp8_ring : ring {
     uint32_t scales; // of the stages
 };
-
-static __device__ __forceinline__ float number_of(msgl_number type, uint32_t bits)
-{
-    if (type == MSGL_NUMBER_F16) return __half2float(__ushort_as_half((unsigned short)bits));
-    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
-}
 
 // --- loading ------------------------------------------------------------------------------------
 
@@ -135,8 +130,8 @@ static __device__ __forceinline__ float w_scale(const grouped_fp8_args &a, uint3
 {
     if (a.row_scales != NULL) return 1;
     const uint32_t at = scales + (uint32_t)(W_SCALES_AT + (UPS ? W_SCALES_BYTES : 0));
-    return number_of(a.number, a.number == MSGL_NUMBER_F32 ? msgl__read_shared<uint32_t>(at)
-                                                           : msgl__read_shared<uint16_t>(at));
+    return fp8_number(a.number, a.number == MSGL_NUMBER_F32 ? msgl__read_shared<uint32_t>(at)
+                                                            : msgl__read_shared<uint16_t>(at));
 }
 
 // A stage, which has arrived: its sums, times both scales, are added to the tile's.
@@ -187,7 +182,7 @@ static __device__ __forceinline__ void scale_rows(float (&acc)[N / 2], const gro
         if (!there) continue;
         const uint32_t bits = a.number == MSGL_NUMBER_F32 ? __ldg((const uint32_t *)scales + row)
                                                           : __ldg((const uint16_t *)scales + row);
-        const float by = number_of(a.number, bits);
+        const float by = fp8_number(a.number, bits);
         acc[i] *= by, acc[i + 2] *= by;
     }
 }

@@ -134,21 +134,15 @@ static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_ten
 
 // --- multiplying --------------------------------------------------------------------------------
 
-static __device__ __forceinline__ float number_of(msgl_number type, uint32_t bits)
-{
-    if (type == MSGL_NUMBER_F16) return __half2float(__ushort_as_half((unsigned short)bits));
-    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
-}
-
 // The scale of row `row` of a tile, where a stage has them: of a gated product first the gates'.
 template <typename SHAPE>
 static __device__ __forceinline__ float scale_of(const fp8_args &g, uint32_t scales, int row)
 {
     if (g.row_scales != NULL) return 1;
     if (g.gated) row = row / 16 * 8 + row % 8 + row / 8 % 2 * (SHAPE::ROWS / 2);
-    return number_of(g.number, g.number == MSGL_NUMBER_F32
-                                   ? msgl__read_shared<uint32_t>(scales + (uint32_t)row * 4)
-                                   : msgl__read_shared<uint16_t>(scales + (uint32_t)row * 2));
+    return fp8_number(g.number, g.number == MSGL_NUMBER_F32
+                                    ? msgl__read_shared<uint32_t>(scales + (uint32_t)row * 4)
+                                    : msgl__read_shared<uint16_t>(scales + (uint32_t)row * 2));
 }
 
 // A stage, which has arrived: its sums, times both scales, are added to the tile's in f32.
@@ -310,9 +304,9 @@ struct fp8_terms {
             scale[i] = 1, bias[i] = 0;
             if (r >= g.n) continue;
             if (s != NULL) {
-                scale[i] = number_of(g.number, g.number == MSGL_NUMBER_F32
-                                                   ? __ldg((const uint32_t *)s + r)
-                                                   : __ldg((const uint16_t *)s + r));
+                scale[i] = fp8_number(g.number, g.number == MSGL_NUMBER_F32
+                                                    ? __ldg((const uint32_t *)s + r)
+                                                    : __ldg((const uint16_t *)s + r));
             }
             if (g.bias != NULL) bias[i] = __ldg(g.bias + r);
         }
