@@ -21,7 +21,7 @@
 #include "cuda/ops/gate.cuh"
 
 enum {
-    UP_SLOTS = 6, // of a warp's ring
+    UP_SLOTS = 3, // of a warp's ring
     DOWN_SLOTS = 4,
     MAX_TILES = FEW_THREADS / FEW_ROWS, // of a block
     MAX_SHARED = 226 << 10,
@@ -159,7 +159,9 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) few_up(const __grid_con
     };
 #pragma unroll 1
     for (int i = 0; i < UP_SLOTS; i++) ask_next(i < share.num, rings + (uint32_t)(i * SLOT));
-    msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
+    // Not before: the kernel behind knows then what was chosen, and its codes come behind the first
+    // ones here.
+    msgl__pdl_trigger();
 #pragma unroll 1
     for (int first = 0;;) {
         pieces.keep(inputs, g.up.eights_inverse, g.rows, first);
@@ -186,13 +188,12 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) few_up(const __grid_con
     };
     few_place<FORM> in = place_of();
     uint32_t slot = rings;
-    uint4 x[4] = {}; // zeros of threads that have none
     float sum = 0;
 #pragma unroll 1
     for (int left = share.num; left > 0; left--) {
         msgl__copy_async_wait<UP_SLOTS - 1>();
         __syncwarp();
-        few_add<T, FORM>(m, g.up.zero, lane, slot, in, x, &sum);
+        few_add<T, FORM>(m, g.up.zero, lane, slot, in, &sum);
         __syncwarp();
         ask_next(left > UP_SLOTS, slot);
         slot = next_slot<UP_SLOTS, SLOT>(rings, slot);
@@ -291,13 +292,12 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
     int in_tile = few_quotient(used, g.down.runs_inverse), choice = used - in_tile * g.top_k;
     few_place<FORM> in(inputs, choice, step);
     uint32_t slot = rings;
-    uint4 x[4] = {}; // zeros of threads that have none
     float sum = 0, weighted = 0;
 #pragma unroll 1
     for (int left = share.num; left > 0; left--) {
         msgl__copy_async_wait<DOWN_SLOTS - 1>();
         __syncwarp();
-        few_add<T, FORM>(m, g.down.zero, lane, slot, in, x, &sum);
+        few_add<T, FORM>(m, g.down.zero, lane, slot, in, &sum);
         __syncwarp();
         ask_next(left > DOWN_SLOTS, slot);
         slot = next_slot<DOWN_SLOTS, SLOT>(rings, slot);
@@ -417,34 +417,19 @@ template <typename T, typename FORM> static bool launch(msgl_exec *x, few_args g
     return true;
 }
 
-template <typename T, codes_values VALUES, int BITS, int SIZE, bool ZEROS>
-static bool launch_span(msgl_exec *x, const few_args &g)
-{
-    typedef few_form<BITS, VALUES, SIZE, ZEROS, true> wide;
-    typedef few_form<BITS, VALUES, SIZE, ZEROS, false> narrow;
-    if constexpr (VALUES == CODES_E2M1) {
-        return launch<T, narrow>(x, g);
-    } else if constexpr (VALUES == CODES_E4M3 || SIZE == 4) {
-        return launch<T, wide>(x, g);
-    } else {
-        const int shift = std::min(g.up.m.shift, g.down.m.shift);
-        return 1ll << shift >= wide::HALF ? launch<T, wide>(x, g) : launch<T, narrow>(x, g);
-    }
-}
-
 template <typename T, codes_values VALUES> static bool launch_eight(msgl_exec *x, const few_args &g)
 {
-    return g.up.m.number == MSGL_NUMBER_F32 ? launch_span<T, VALUES, 8, 4, false>(x, g)
-                                            : launch_span<T, VALUES, 8, 2, false>(x, g);
+    return g.up.m.number == MSGL_NUMBER_F32 ? launch<T, few_form<8, VALUES, 4, false>>(x, g)
+                                            : launch<T, few_form<8, VALUES, 2, false>>(x, g);
 }
 
 template <typename T> static bool launch_form(msgl_exec *x, const few_args &g)
 {
-    if (g.up.m.values == CODES_E2M1) return launch_span<T, CODES_E2M1, 4, 1, false>(x, g);
+    if (g.up.m.values == CODES_E2M1) return launch<T, few_form<4, CODES_E2M1, 1, false>>(x, g);
     if (g.up.m.values == CODES_E4M3) return launch_eight<T, CODES_E4M3>(x, g);
     if (g.up.m.bits == 8) return launch_eight<T, CODES_INTEGERS>(x, g);
-    return g.up.m.has_zeros ? launch_span<T, CODES_INTEGERS, 4, 2, true>(x, g)
-                            : launch_span<T, CODES_INTEGERS, 4, 2, false>(x, g);
+    return g.up.m.has_zeros ? launch<T, few_form<4, CODES_INTEGERS, 2, true>>(x, g)
+                            : launch<T, few_form<4, CODES_INTEGERS, 2, false>>(x, g);
 }
 
 bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)

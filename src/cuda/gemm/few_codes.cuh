@@ -10,8 +10,6 @@
 // of a quad in the first half, and zeros beside them, column 2 t + 1 those in the second. So each
 // thread gets the sums of its own columns, whose scales it knows, and nobody passes anything on
 // before a row is at its end.
-// Where all columns of a half share a scale (WIDE) columns 0 and 1 have all of the activations, and
-// the first thread of a quad all of the sums; zero points are each thread's own matter still.
 #ifndef MSGL_CUDA_GEMM_FEW_CODES_CUH
 #define MSGL_CUDA_GEMM_FEW_CODES_CUH
 
@@ -31,12 +29,11 @@ enum {
     FEW_NOTHING_BYTES = 128, // in which there are 64 of zeros, in other banks than activations
 };
 
-// A kernel's form. SIZE: bytes of a scale; ZEROS: there are zero points; WIDE: all columns of a
-// half share a scale.
-template <int BITS_, codes_values VALUES_, int SIZE_, bool ZEROS_, bool WIDE_> struct few_form {
+// A kernel's form. SIZE: bytes of a scale; ZEROS: there are zero points.
+template <int BITS_, codes_values VALUES_, int SIZE_, bool ZEROS_> struct few_form {
     static constexpr int BITS = BITS_, SIZE = SIZE_;
     static constexpr codes_values VALUES = VALUES_;
-    static constexpr bool ZEROS = ZEROS_, INTEGERS = VALUES_ == CODES_INTEGERS, WIDE = WIDE_;
+    static constexpr bool ZEROS = ZEROS_, INTEGERS = VALUES_ == CODES_INTEGERS;
     static constexpr int COLUMNS = FEW_STEP_BYTES * 8 / BITS, HALF = COLUMNS / 2; // of a step
     static constexpr int HALF_BYTES = HALF * 2 + FEW_GAP;                         // of activations
     // Of a step of all warps in their rings: codes as [warp][row][byte], scales as [warp]
@@ -273,7 +270,7 @@ template <typename FORM> struct few_place {
         // Of 8 bits pieces 2 (quad % 2) and the next one of 32 columns.
         const int at = column % 2 * FORM::HALF_BYTES + (FORM::BITS == 4 ? 64 * quad : 32 * quad);
         const int group = FORM::BITS == 4 ? quad : quad / 2;
-        const bool some = FORM::WIDE ? column < 2 : quad == column / 2;
+        const bool some = quad == column / 2;
         by = some ? 2 * FORM::HALF_BYTES : 0;
         in = some ? x.rows + (uint32_t)(row * x.pitch + step * 2 * FORM::HALF_BYTES + at)
                   : x.nothing;
@@ -321,16 +318,15 @@ static __device__ __forceinline__ float few_scale(const codes_matrix &m, uint32_
 // Adds a step that has arrived in the slot at `slot`, this thread's columns of its row. zero_point:
 // m.zero.
 template <typename T, typename FORM>
-static __device__ __forceinline__ void
-few_add(const codes_matrix &m, float zero_point, const few_lane &lane, uint32_t slot,
-        const few_place<FORM> &place, uint4 (&x)[4], float *sum)
+static __device__ __forceinline__ void few_add(const codes_matrix &m, float zero_point,
+                                               const few_lane &lane, uint32_t slot,
+                                               const few_place<FORM> &place, float *sum)
 {
     constexpr int PIECES = FORM::BITS == 4 ? 4 : 2;
-    if (!FORM::WIDE || place.by != 0) {
+    uint4 x[PIECES];
 #pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            x[p] = msgl__read_shared<uint4>(place.in + (uint32_t)(16 * p));
-        }
+    for (int p = 0; p < PIECES; p++) {
+        x[p] = msgl__read_shared<uint4>(place.in + (uint32_t)(16 * p));
     }
     const uint4 codes[2] = {msgl__read_shared<uint4>(slot + lane.from),
                             msgl__read_shared<uint4>((slot + lane.from) ^ 64)};
