@@ -49,6 +49,9 @@ typedef struct msgl_codes {
     msgl_scaling scaling;
     msgl_offset offset;
     void (*split)(const uint8_t *block, msgl_code_block *out);
+    // A block is a msgl_code_part (quant/stored.h). `split` does not say so: a plug-in has its own
+    // copies of functions, at other addresses.
+    bool parts;
     // Of one level. span: columns of a row that share scale and offset, all their groups having the
     // same: a multiple of the group that divides 256, or 0, all columns. Example: 128 with groups
     // of 32; columns 128 to 255 are groups 4 to 7.

@@ -58,6 +58,7 @@ bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
     if (form->codes == NULL || !form->codes(p, out)) return false;
     if (order != NULL ? order->num == 0 : first_col % 32 != 0 || cols % 32 != 0) return false;
     out->split = msgl__code_part_split;
+    out->parts = true;
     if (out->span == 0) {
         out->span =
             (int32_t)(order == NULL ? span_of(p, first_col) : ordered_span(p, first_col, order));

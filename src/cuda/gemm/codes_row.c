@@ -13,6 +13,7 @@ static const msgl_codes INT8 = {.bits = 8,
                                 .group = PART,
                                 .zero = 128,
                                 .split = msgl__code_part_split,
+                                .parts = true,
                                 .span = MSGL_INT8_GROUP,
                                 .number = MSGL_NUMBER_F32};
 const msgl_blocks msgl__int8_blocks = {"int8", PART, sizeof(msgl_code_part), &INT8, NULL};
