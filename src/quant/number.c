@@ -39,10 +39,3 @@ float msgl__number_at(const uint8_t *data, msgl_number type, size_t i)
     memcpy(&f, at, sizeof f);
     return f;
 }
-
-uint32_t msgl__number_bits(const uint8_t *data, msgl_number type, size_t i)
-{
-    const size_t size = msgl__number_size(type);
-    const uint8_t *at = data + i * size;
-    return size == 1 ? *at : size == 2 ? msgl__block_u16(at) : msgl__block_u32(at);
-}

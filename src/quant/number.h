@@ -23,10 +23,21 @@ typedef enum msgl_number {
 
 // The number at place i.
 float msgl__number_at(const uint8_t *data, msgl_number type, size_t i);
-// Its bits, of a type of at most four bytes.
-uint32_t msgl__number_bits(const uint8_t *data, msgl_number type, size_t i);
 // The integer at place i, of I32 or I64.
 int64_t msgl__integer_at(const uint8_t *data, msgl_number type, size_t i);
 size_t msgl__number_size(msgl_number type);
+// Its bits, of a type of at most four bytes.
+static inline uint32_t msgl__number_bits(const uint8_t *data, msgl_number type, size_t i)
+{
+    switch (type) {
+    case MSGL_NUMBER_F32:
+    case MSGL_NUMBER_I32: data += 4 * i; break;
+    case MSGL_NUMBER_F16:
+    case MSGL_NUMBER_BF16: data += 2 * i; return (uint32_t)data[0] | (uint32_t)data[1] << 8;
+    default: return data[i];
+    }
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+           (uint32_t)data[3] << 24;
+}
 
 #endif

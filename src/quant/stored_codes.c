@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/bytes.h"
 #include "quant/internal.h"
 #include "quant/stored.h"
 
@@ -98,68 +99,149 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
     return zeros || out->zero == how->zero + (int32_t)up_of(how);
 }
 
-// Codes [from, from + 32) of a row. A start takes as long as this does, so whole words of 8 codes
-// of 4 bits, or 4 of 8, have loops of their own.
-static inline void split_codes(const stream *s, size_t from, uint32_t up, uint8_t codes[32])
+// Whether words are full of codes of 4 or 8 bits. A start takes as long as taking such words apart
+// does, so that these are read by vectors of 16 bytes.
+static inline bool words_are_full(const msgl_packing *how)
 {
-    const bool whole = s->shift == 0 && (s->per_word == 0 || s->per_word * s->bits == 32);
-    const size_t step = s->stride * 4;
-    const uint8_t *at = s->words + from / 32 * s->bits * step;
-    if (s->bits == 4 && whole) {
-        for (size_t i = 0; i < 32; i += 8, at += step) {
-            const uint64_t eight = msgl__block_nibbles(msgl__block_u32(at));
-            memcpy(codes + i, &eight, sizeof eight); // little-endian, as files are
-        }
-    } else if (s->bits == 8 && whole) {
-        for (size_t i = 0; i < 32; i += 4, at += step) memcpy(codes + i, at, 4);
+    return (how->bits == 4 || how->bits == 8) &&
+           (how->per_word == 0 || how->per_word * how->bits == 32);
+}
+
+// 32 codes of 4 bits, the first of two in a byte's lower half.
+MSGL_INLINE void split_halves(msgl_bytes both, uint8_t codes[32])
+{
+    const msgl_bytes even = msgl__bytes_low_bits(both), odd = msgl__bytes_high_bits(both);
+    msgl__bytes_store(codes, msgl__bytes_zip_low(even, odd));
+    msgl__bytes_store(codes + 16, msgl__bytes_zip_high(even, odd));
+}
+
+// Codes [from, from + 32) of a row, of which words are next to each other.
+static inline void split_codes(const stream *s, size_t from, bool full, uint32_t up,
+                               uint8_t codes[32])
+{
+    const uint8_t *at = s->words + from / 8 * s->bits;
+    if (full && s->bits == 4) {
+        split_halves(msgl__bytes_load(at), codes);
+    } else if (full) {
+        memcpy(codes, at, 32);
     } else {
         for (size_t i = 0; i < 32; i++) codes[i] = (uint8_t)(code_at(s, from + i) + up);
     }
 }
 
-// What a part of a group has besides its codes.
+// What a part of a group has besides its codes, as a part's bytes: d and dmin, c and e. A part
+// takes them by two loads of what was stored by two: what more stores wrote, a CPU would wait for.
 typedef struct scales {
-    uint32_t d, dmin;
-    uint8_t e;
+    uint64_t numbers;
+    uint32_t bytes;
 } scales;
 
-static scales scales_at(const msgl_packing *how, grouped g)
+static inline scales scales_of(uint32_t d, uint32_t dmin, uint8_t e)
 {
-    const msgl_side *side = &how->sides[MSGL_SCALES];
-    return (scales){.d = msgl__number_bits(side->data, side->type, g.at),
-                    .e = (uint8_t)(g.zero - (1u << (how->bits - 1)))};
+    return (scales){d | (uint64_t)dmin << 32, (uint32_t)e << 16};
 }
 
-static inline void put_scales(scales s, msgl_code_part *out)
+static inline scales scales_at(const msgl_packing *how, grouped g)
 {
-    out->d = s.d;
-    out->dmin = s.dmin;
-    out->c[0] = out->c[1] = 0;
-    out->e[0] = s.e;
-    out->e[1] = 0;
+    const msgl_side *side = &how->sides[MSGL_SCALES];
+    return scales_of(msgl__number_bits(side->data, side->type, g.at), 0,
+                     (uint8_t)(g.zero - (1u << (how->bits - 1))));
+}
+
+static inline void put_scales(uint64_t numbers, uint32_t bytes, msgl_code_part *out)
+{
+    memcpy(&out->d, &numbers, sizeof numbers); // little-endian, as codes are
+    memcpy(out->c, &bytes, sizeof bytes);
 }
 
 typedef stream (*stream_fn)(const msgl_packed *p, size_t row);
 typedef scales (*scales_fn)(const msgl_packed *p, size_t row, size_t group);
 
-// Groups begin where parts do, so that their scales are fetched once. Nothing that was just written
-// is read here: a part that is put together elsewhere, and copied, waits for its bytes.
+// Groups begin where parts do. Those of GROUPS groups are fetched before any of their parts is
+// written: misses of a cache are then waited for together, and what is the same for all groups is
+// computed once, as no store is in between that might change it. Nothing that was just written is
+// read here: a part that is put together elsewhere, and copied, waits for its bytes.
+enum { GROUPS = 16 };
+
+// Of how many columns from `col` on the groups are fetched at a time.
+static inline size_t run_of(const msgl_packed *p, size_t col, size_t end)
+{
+    const size_t stop = (col / p->how->group + GROUPS) * p->how->group;
+    return (stop < end ? stop : end) - col;
+}
+
 MSGL_INLINE void split_rows_of(const msgl_packed *p, const msgl_part_tile *t, stream_fn of_row,
                                scales_fn of_group, uint32_t up, msgl_code_part *out, size_t ld)
 {
     const size_t group = p->how->group, end = t->col + t->cols;
+    const bool full = words_are_full(p->how);
     for (size_t r = 0; r < t->rows; r++, out += ld) {
         const stream s = of_row(p, t->row + r);
         msgl_code_part *to = out;
-        scales of = {0};
-        size_t next = t->col; // group's first column
-        for (size_t col = t->col; col < end; col += 32, to++) {
-            if (col >= next) {
-                of = of_group(p, t->row + r, col / group);
-                next = (col / group + 1) * group;
+        for (size_t col = t->col, n; col < end; col += n) {
+            n = run_of(p, col, end);
+            const size_t first = col / group, num = (col + n - 1) / group + 1 - first;
+            uint64_t numbers[GROUPS];
+            uint32_t bytes[GROUPS];
+            for (size_t g = 0; g < num; g++) {
+                const scales of = of_group(p, t->row + r, first + g);
+                numbers[g] = of.numbers;
+                bytes[g] = of.bytes;
             }
-            split_codes(&s, col, up, to->codes);
-            put_scales(of, to);
+            size_t g = 0, next = (first + 1) * group; // the next group's first column
+            for (size_t i = col; i < col + n; i += 32, to++) {
+                if (i >= next) g++, next += group;
+                split_codes(&s, i, full, up, to->codes);
+                put_scales(numbers[g], bytes[g], to);
+            }
+        }
+    }
+}
+
+// Asks for lines that are read AHEAD parts later, each of which is in a page of its own, so that a
+// CPU does not look for it by itself. lines: those of 32 columns, `step` bytes apart.
+enum { AHEAD = 4 };
+static inline void prefetch_columns(const msgl_packed *p, const uint8_t *at, size_t step,
+                                    size_t lines, size_t col)
+{
+    if (col + (AHEAD + 1) * 32 > p->cols) return;
+    for (size_t i = 0; i < lines; i++) __builtin_prefetch(at + (AHEAD * lines + i) * step);
+}
+
+// A tile whose rows are next to each other in memory, and their columns far apart: STRIP of its
+// rows at a time, 32 columns of all of them before the next ones, by split_strip.
+enum { STRIP = 16 };
+typedef void (*strip_fn)(const msgl_packed *p, size_t row, size_t rows, size_t col,
+                         msgl_code_part *out, size_t ld);
+
+MSGL_INLINE void split_columns_of(const msgl_packed *p, const msgl_part_tile *t,
+                                  strip_fn split_strip, scales_fn of_group, msgl_code_part *out,
+                                  size_t ld)
+{
+    const size_t group = p->how->group, end = t->row + t->rows, end_col = t->col + t->cols;
+    for (size_t row = t->row, rows; row < end; row += rows, out += rows * ld) {
+        rows = STRIP - row % STRIP < end - row ? STRIP - row % STRIP : end - row;
+        msgl_code_part *to = out;
+        for (size_t col = t->col, n; col < end_col; col += n) {
+            n = run_of(p, col, end_col);
+            const size_t first = col / group, num = (col + n - 1) / group + 1 - first;
+            uint64_t numbers[GROUPS][STRIP];
+            uint32_t bytes[GROUPS][STRIP];
+            for (size_t g = 0; g < num; g++) {
+                for (size_t r = 0; r < rows; r++) {
+                    const scales of = of_group(p, row + r, first + g);
+                    numbers[g][r] = of.numbers;
+                    bytes[g][r] = of.bytes;
+                }
+            }
+            size_t g = 0, next = (first + 1) * group;
+            for (size_t i = col; i < col + n; i += 32, to++) {
+                if (i >= next) g++, next += group;
+                split_strip(p, row, rows, i, to, ld);
+                for (size_t r = 0; r < rows; r++) {
+                    put_scales(numbers[g][r], bytes[g][r], to + r * ld);
+                }
+            }
         }
     }
 }
@@ -173,7 +255,8 @@ static void pick(const msgl_packed *p, const stream *s, size_t row, size_t first
         const uint32_t code = code_at(s, first_col + (size_t)columns[i]);
         out->codes[i] = (uint8_t)(code + up_of(p->how));
     }
-    put_scales(scales_at(p->how, of_group(p, row, group)), out);
+    const scales of = scales_at(p->how, of_group(p, row, group));
+    put_scales(of.numbers, of.bytes, out);
 }
 
 // ---- codes along rows, as compressed-tensors packs them ----
@@ -273,8 +356,8 @@ static scales scales_of_affine(const msgl_packed *p, size_t row, size_t group)
 {
     const msgl_side *scale = &p->how->sides[MSGL_SCALES], *biases = &p->how->sides[MSGL_BIASES];
     const size_t at = row * groups_of(p) + group;
-    return (scales){.d = msgl__number_bits(scale->data, scale->type, at),
-                    .dmin = msgl__number_bits(biases->data, biases->type, at)};
+    return scales_of(msgl__number_bits(scale->data, scale->type, at),
+                     msgl__number_bits(biases->data, biases->type, at), 0);
 }
 
 static void split_affine_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
@@ -389,10 +472,64 @@ static scales scales_of_gptq(const msgl_packed *p, size_t row, size_t group)
     return scales_at(p->how, group_of_gptq(p, row, group));
 }
 
+// Words of a column's neighbours are `rows` words apart. Those of four rows change places, as rows
+// and columns of a matrix do, so that each row's are a vector.
+static inline void rows_of_words(const uint8_t *at, size_t step, size_t rows, msgl_bytes out[4])
+{
+    if (rows < 4) {
+        for (size_t r = 0; r < rows; r++) {
+            uint8_t words[16];
+            for (size_t i = 0; i < 4; i++) memcpy(words + 4 * i, at + i * step + 4 * r, 4);
+            out[r] = msgl__bytes_load(words);
+        }
+        return;
+    }
+    const msgl_bytes a = msgl__bytes_load(at), b = msgl__bytes_load(at + step);
+    const msgl_bytes c = msgl__bytes_load(at + 2 * step), d = msgl__bytes_load(at + 3 * step);
+    const msgl_bytes low = msgl__bytes_zip_words_low(a, b), high = msgl__bytes_zip_words_high(a, b);
+    const msgl_bytes low2 = msgl__bytes_zip_words_low(c, d);
+    const msgl_bytes high2 = msgl__bytes_zip_words_high(c, d);
+    out[0] = msgl__bytes_zip_halves_low(low, low2);
+    out[1] = msgl__bytes_zip_halves_high(low, low2);
+    out[2] = msgl__bytes_zip_halves_low(high, high2);
+    out[3] = msgl__bytes_zip_halves_high(high, high2);
+}
+
+static inline void split_gptq_strip(const msgl_packed *p, size_t row, size_t rows, size_t col,
+                                    msgl_code_part *out, size_t ld)
+{
+    const size_t step = 4 * p->rows, lines = (size_t)p->how->bits; // of 32 columns
+    const bool four = p->how->bits == 4;
+    const uint8_t *at = p->data + col / 32 * lines * step + 4 * row;
+    if (row % MSGL_TASK_ROWS == 0) prefetch_columns(p, at, step, lines, col);
+    if (row + STRIP < p->rows) { // the next strip's, in the same pages
+        for (size_t i = 0; i < lines; i++) __builtin_prefetch(at + 4 * STRIP + i * step);
+    }
+    msgl_bytes words[2][4];
+    for (size_t left = rows, n; left > 0; left -= n, at += 4 * n, out += n * ld) {
+        n = left < 4 ? left : 4;
+        rows_of_words(at, step, n, words[0]);
+        if (!four) rows_of_words(at + 4 * step, step, n, words[1]);
+        for (size_t r = 0; r < n; r++) {
+            uint8_t *const codes = out[r * ld].codes;
+            if (four) {
+                split_halves(words[0][r], codes);
+            } else {
+                msgl__bytes_store(codes, words[0][r]);
+                msgl__bytes_store(codes + 16, words[1][r]);
+            }
+        }
+    }
+}
+
 static void split_gptq_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
                             size_t ld)
 {
-    split_rows_of(p, t, stream_of_gptq, scales_of_gptq, up_of(p->how), out, ld);
+    if (words_are_full(p->how)) {
+        split_columns_of(p, t, split_gptq_strip, scales_of_gptq, out, ld);
+    } else {
+        split_rows_of(p, t, stream_of_gptq, scales_of_gptq, up_of(p->how), out, ld);
+    }
 }
 
 static void split_gptq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
@@ -476,33 +613,67 @@ static void expand_awq(const msgl_packed *p, size_t row, size_t from, size_t n, 
     expand(p, &s, row, from, n, group_of_awq, values);
 }
 
-// A word has the codes of eight rows: it is read once.
+// 16 columns of 8 bytes each, `stride` apart: byte b of all columns is vector b of out. Each of
+// four steps puts the bytes of a half next to those of the other, which makes the highest bit of a
+// byte's number the lowest one: c3 c2 c1 c0 b2 b1 b0 becomes b2 b1 b0 c3 c2 c1 c0. Or columns of 4
+// bytes.
+static inline void columns_of_bytes(const uint8_t *at, size_t stride, size_t bytes,
+                                    msgl_bytes out[8])
+{
+    msgl_bytes now[8], next[8];
+    for (size_t i = 0; i < 8; i++, at += stride) {
+        const uint8_t *const other = at + 8 * stride;
+        now[i] =
+            bytes == 8
+                ? msgl__bytes_zip_low(msgl__bytes_load_few(at, 8), msgl__bytes_load_few(other, 8))
+                : msgl__bytes_zip_low(msgl__bytes_load_few(at, 4), msgl__bytes_load_few(other, 4));
+    }
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < 4; i++) {
+            next[2 * i] = msgl__bytes_zip_low(now[i], now[4 + i]);
+            next[2 * i + 1] = msgl__bytes_zip_high(now[i], now[4 + i]);
+        }
+        memcpy(now, next, sizeof now);
+    }
+    memcpy(out, now, sizeof now);
+}
+
+// Half of a part's codes, of a row that may not be among the tile's.
+static inline void put_half(msgl_bytes codes, size_t r, size_t rows, size_t half,
+                            msgl_code_part *out, size_t ld)
+{
+    if (r < rows) msgl__bytes_store(out[r * ld].codes + 16 * half, codes);
+}
+
+// A word has the codes of eight rows: it is read once. A strip is of two words, or of one where
+// it, or the matrix, ends there. Byte 1 of a word has rows 4 and 6, byte 2 rows 1 and 3.
+static inline void split_awq_strip(const msgl_packed *p, size_t row, size_t rows, size_t col,
+                                   msgl_code_part *out, size_t ld)
+{
+    const size_t stride = p->rows / 8 * 4, first = row / 8, skip = row % 8;
+    const size_t width = (row + rows - 1) / 8 > first ? 8 : 4;
+    const uint8_t *at = p->data + col * stride + 4 * first;
+    prefetch_columns(p, at, stride, 32, col);
+    for (size_t half = 0; half < 2; half++, at += 16 * stride) {
+        msgl_bytes bytes[8];
+        columns_of_bytes(at, stride, width, bytes);
+        for (size_t b = 0; b < 8; b++) {
+            const size_t r = b / 4 * 8 + b % 2 * 4 + b % 4 / 2 - skip; // of those in front: huge
+            put_half(msgl__bytes_low_bits(bytes[b]), r, rows, half, out, ld);
+            put_half(msgl__bytes_high_bits(bytes[b]), r + 2, rows, half, out, ld);
+        }
+    }
+}
+
+static scales scales_of_awq(const msgl_packed *p, size_t row, size_t group)
+{
+    return scales_at(p->how, group_of_awq(p, row, group));
+}
+
 static void split_awq_tile(const msgl_packed *p, const msgl_part_tile *t, msgl_code_part *out,
                            size_t ld)
 {
-    const size_t stride = p->rows / 8 * 4, group = p->how->group;
-    const size_t end = t->row + t->rows, end_col = t->col + t->cols;
-    for (size_t row = t->row, n; row < end; row += n, out += n * ld) {
-        const size_t first = row % 8; // in its word
-        n = end - row < 8 - first ? end - row : 8 - first;
-        scales of[8] = {0};
-        size_t next = t->col; // group's first column
-        for (size_t col = t->col; col < end_col; col += 32) {
-            for (size_t i = 0; i < n && col >= next; i++) {
-                of[i] = scales_at(p->how, group_of_awq(p, row + i, col / group));
-            }
-            next = (col / group + 1) * group;
-            const uint8_t *at = p->data + col * stride + row / 8 * 4;
-            uint32_t words[32];
-            for (size_t i = 0; i < 32; i++, at += stride) words[i] = msgl__block_u32(at);
-            msgl_code_part *to = out + (col - t->col) / 32;
-            for (size_t i = 0; i < n; i++, to += ld) {
-                const uint32_t shift = 4u * AWQ_PLACE[first + i];
-                for (size_t j = 0; j < 32; j++) to->codes[j] = (uint8_t)(words[j] >> shift & 15);
-                put_scales(of[i], to);
-            }
-        }
-    }
+    split_columns_of(p, t, split_awq_strip, scales_of_awq, out, ld);
 }
 
 static void split_awq(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)

@@ -2,6 +2,7 @@
 #include "cuda/gemm/codes_row.h"
 
 #include "core/attributes.h"
+#include "core/bytes.h"
 #include "core/round.h"
 
 enum {
@@ -80,75 +81,94 @@ float msgl__codes_row_factor(const msgl_codes_row *l)
     return factor;
 }
 
-// Byte i of a and of b next to each other, for all 8.
-MSGL_INLINE void interleave(uint8_t to[16], const uint8_t a[8], const uint8_t b[8])
+// Planes of 32 codes, in the order that codes_row.h says: with c = 2 t + odd of piece t, columns
+// c, c + 8, c + 16 and c + 24 are next to each other, and of 4 bits two of them are a byte.
+
+MSGL_INLINE void put_eight(uint8_t *to, const uint8_t codes[PART])
 {
-    for (int i = 0; i < 8; i++) {
-        to[2 * i] = a[i];
-        to[2 * i + 1] = b[i];
-    }
+    const msgl_bytes a = msgl__bytes_load(codes), b = msgl__bytes_load(codes + 16);
+    const msgl_bytes low = msgl__bytes_zip_low(a, msgl__bytes_zip_halves_high(a, a));
+    const msgl_bytes high = msgl__bytes_zip_low(b, msgl__bytes_zip_halves_high(b, b));
+    msgl__bytes_store(to, msgl__bytes_zip_words_low(low, high));
+    msgl__bytes_store(to + 16, msgl__bytes_zip_words_high(low, high));
 }
 
-// Of 32 codes `bits` bits from bit `from` on, as four pieces of as many bytes (little-endian).
-// Piece t has of each 8 columns, 8 q to 8 q + 7, those with numbers 2 t and 2 t + 1. Where a byte
-// has room for several codes those of the same numbers lie above each other, so that piece t's
-// bytes are next to each other; of 4 bits, for example, it is 0 and 1, then 2 and 3 of the q.
-MSGL_INLINE void put_plane(uint8_t *to, const uint8_t codes[PART], const int bits, const int from)
+// Of codes that may have more bits.
+MSGL_INLINE void put_four(uint8_t *to, const uint8_t codes[PART])
 {
-    uint64_t eight[4];
-    memcpy(eight, codes, PART);
-    if (bits == 8) {
-        const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
-        for (int t = 0; t < 4; t++) {
-            const uint64_t a = (eight[0] >> 16 * t & 0xffff) | (eight[2] >> 16 * t & 0xffff) << 32;
-            const uint64_t b = (eight[1] >> 16 * t & 0xffff) | (eight[3] >> 16 * t & 0xffff) << 32;
-            const uint64_t piece = ((a | a << 8) & even) | ((b | b << 8) & even) << 8;
-            memcpy(to + 8 * t, &piece, sizeof piece);
-        }
-        return;
+    const msgl_bytes a = msgl__bytes_low_bits(msgl__bytes_load(codes));
+    const msgl_bytes b = msgl__bytes_low_bits(msgl__bytes_load(codes + 16));
+    const msgl_bytes even = msgl__bytes_zip_halves_low(a, b); // columns 0 to 7 and 16 to 23
+    const msgl_bytes odd = msgl__bytes_zip_halves_high(a, b);
+    const msgl_bytes both = even | (msgl_bytes)((msgl_bytes_u16)odd << 4);
+    msgl__bytes_store(to, msgl__bytes_zip_low(both, msgl__bytes_zip_halves_high(both, both)));
+}
+
+// 2 bits from bit `from` on: a byte is a column of all q.
+MSGL_INLINE void put_two(uint8_t *to, const uint8_t codes[PART], const int from)
+{
+    uint64_t eight[4], all = 0;
+    memcpy(eight, codes, sizeof eight);
+    for (int q = 0; q < 4; q++) {
+        all |= (eight[q] >> from & UINT64_C(0x0303030303030303)) << 2 * q;
     }
-    const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
-    for (int q = 0; q < 4; q++) eight[q] = eight[q] >> from & mask;
-    if (bits == 4) {
-        uint64_t two[2] = {0, 0};
-        uint8_t bytes[2][8];
-        for (int q = 0; q < 4; q++) two[q / 2] |= eight[q] << q % 2 * 4;
-        memcpy(bytes, two, sizeof two);
-        interleave(to, bytes[0], bytes[1]);
-        return;
+    memcpy(to, &all, sizeof all);
+}
+
+// Bit `from`: a byte is two columns.
+MSGL_INLINE void put_one(uint8_t *to, const uint8_t codes[PART], const int from)
+{
+    uint64_t eight[4], all = 0;
+    memcpy(eight, codes, sizeof eight);
+    for (int q = 0; q < 4; q++) {
+        all |= (eight[q] >> from & UINT64_C(0x0101010101010101)) << q;
     }
-    uint64_t all = 0; // codes of a byte's columns: bits 0 to 4 bits - 1 of it
-    for (int q = 0; q < 4; q++) all |= eight[q] << q * bits;
-    if (bits == 2) {
-        memcpy(to, &all, 8);
-    } else { // of a bit each: two bytes' make one
-        for (int t = 0; t < 4; t++, all >>= 16)
-            to[t] = (uint8_t)(all & 15) | (uint8_t)(all >> 4 & 0xf0);
-    }
+    for (int t = 0; t < 4; t++, all >>= 16) to[t] = (uint8_t)((all & 15) | (all >> 4 & 0xf0));
 }
 
 // 32 columns from this one on: the lower bits of all codes, and the upper ones.
-static void put_codes(const msgl_codes_row *l, uint8_t *row, uint32_t column, const uint8_t *codes)
+MSGL_INLINE void put_codes(uint8_t *row, uint8_t *upper, uint32_t column, const uint8_t *codes,
+                           const int bits)
 {
     const uint32_t eight = column / 8;
-    uint8_t *const upper = row + l->upper;
-    switch (l->bits) {
-    case 2: put_plane(row + eight * 2, codes, 2, 0); return;
+    switch (bits) {
+    case 2: put_two(row + eight * 2, codes, 0); return;
     case 3:
-        put_plane(row + eight * 2, codes, 2, 0);
-        put_plane(upper + eight, codes, 1, 2);
+        put_two(row + eight * 2, codes, 0);
+        put_one(upper + eight, codes, 2);
         return;
-    case 4: put_plane(row + eight * 4, codes, 4, 0); return;
+    case 4: put_four(row + eight * 4, codes); return;
     case 5:
-        put_plane(row + eight * 4, codes, 4, 0);
-        put_plane(upper + eight, codes, 1, 4);
+        put_four(row + eight * 4, codes);
+        put_one(upper + eight, codes, 4);
         return;
     case 6:
-        put_plane(row + eight * 4, codes, 4, 0);
-        put_plane(upper + eight * 2, codes, 2, 4);
+        put_four(row + eight * 4, codes);
+        put_two(upper + eight * 2, codes, 4);
         return;
-    default: put_plane(row + eight * 8, codes, 8, 0);
+    default: put_eight(row + eight * 8, codes);
     }
+}
+
+// The same of n times 32 codes that are `step` bytes apart. Each number of bits has a loop.
+static void put_run(const msgl_codes_row *l, uint8_t *row, uint32_t column, const uint8_t *codes,
+                    size_t step, uint32_t n)
+{
+#define RUN(bits)                                                                                  \
+    case bits:                                                                                     \
+        for (uint32_t i = 0; i < n; i++) {                                                         \
+            put_codes(row, row + l->upper, column + PART * i, codes + i * step, bits);             \
+        }                                                                                          \
+        return
+    switch (l->bits) {
+        RUN(2);
+        RUN(3);
+        RUN(4);
+        RUN(5);
+        RUN(6);
+        RUN(8);
+    }
+#undef RUN
 }
 
 // A number, or as many bytes as one has: a copy of a length that is known is one instruction.
@@ -163,13 +183,11 @@ static void put_number(uint8_t *to, const uint8_t *from, uint32_t size)
     }
 }
 
-// Scale and offset of one level of columns from this one on, if they are new there. d and dmin:
-// the bytes of their numbers.
-static void put_one_level(const msgl_codes_row *l, uint8_t *scales, uint32_t column,
-                          const uint8_t *d, const uint8_t *dmin, uint8_t e)
+// Scale and offset number i of one level. d and dmin: the bytes of their numbers.
+static void put_one_level(const msgl_codes_row *l, uint8_t *scales, uint32_t i, const uint8_t *d,
+                          const uint8_t *dmin, uint8_t e)
 {
-    const uint32_t size = msgl__codes_row_size(l->number), i = column / (uint32_t)l->span;
-    if (column % (uint32_t)l->span != 0) return;
+    const uint32_t size = msgl__codes_row_size(l->number);
     put_number(scales + i * size, d, size);
     if (l->offset == MSGL_OFFSET_ZERO) scales[l->dmin + i] = e;
     if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
@@ -183,8 +201,10 @@ static void put_scales(const msgl_codes_row *l, uint8_t *scales, uint32_t column
 {
     if (l->scaling == MSGL_SCALING_ONE) {
         const bool byte = msgl__codes_row_size(l->number) == 1;
-        put_one_level(l, scales, column, byte ? &b->c[group] : (const uint8_t *)&b->d,
-                      (const uint8_t *)&b->dmin, b->e[group]);
+        if (column % (uint32_t)l->span != 0) return;
+        put_one_level(l, scales, column / (uint32_t)l->span,
+                      byte ? &b->c[group] : (const uint8_t *)&b->d, (const uint8_t *)&b->dmin,
+                      b->e[group]);
         return;
     }
     const uint32_t block = column / MSGL_MAX_BLOCK, g = column / (uint32_t)l->group;
@@ -212,9 +232,7 @@ void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const ui
     msgl_code_block split = {0};
     for (uint32_t column = 0; column < (uint32_t)l->k; column += elements, src += b->bytes) {
         b->codes->split(src, &split);
-        for (uint32_t i = 0; i < elements; i += PART) {
-            put_codes(l, row, column + i, split.codes + i);
-        }
+        put_run(l, row, column, split.codes, PART, elements / PART);
         for (uint32_t i = 0; i < elements; i += group) {
             put_scales(l, row + l->codes, column + i, &split, (int)(i / group));
         }
@@ -222,19 +240,52 @@ void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const ui
     put_end(l, row);
 }
 
+// n numbers of `size` bytes, `step` bytes apart.
+MSGL_INLINE void put_each(uint8_t *to, const uint8_t *from, size_t step, uint32_t n,
+                          const uint32_t size)
+{
+    for (uint32_t i = 0; i < n; i++) memcpy(to + i * size, from + i * step, size);
+}
+
+static void put_numbers(uint8_t *to, const void *from, size_t step, uint32_t n, uint32_t size)
+{
+    switch (size) {
+    case 4: put_each(to, from, step, n, 4); return;
+    case 2: put_each(to, from, step, n, 2); return;
+    default: put_each(to, from, step, n, 1);
+    }
+}
+
+// Scales and offsets of spans from number i on, n of them, each that of a part.
+static void put_spans(const msgl_codes_row *l, uint8_t *scales, uint32_t i,
+                      const msgl_code_part *parts, uint32_t n)
+{
+    const size_t step = (size_t)l->span / PART * sizeof *parts;
+    const uint32_t size = msgl__codes_row_size(l->number);
+    put_numbers(scales + i * size, size == 1 ? (const void *)parts->c : &parts->d, step, n, size);
+    if (l->offset == MSGL_OFFSET_ZERO) put_numbers(scales + l->dmin + i, parts->e, step, n, 1);
+    if (l->offset == MSGL_OFFSET_MIN || l->offset == MSGL_OFFSET_FLOAT) {
+        put_numbers(scales + l->dmin + i * size, &parts->dmin, step, n, size);
+    }
+}
+
 // Parts [first, first + num) of a row: their codes and scales, and with the last part what the row
-// is filled up with.
+// is filled up with. Scales are those of the spans that begin here.
 static void put_parts(const msgl_codes_row *l, const msgl_code_part *parts, uint32_t first,
                       uint32_t num, uint8_t *row)
 {
-    const uint32_t group = (uint32_t)l->group, end = (first + num) * PART;
-    const bool byte = msgl__codes_row_size(l->number) == 1;
-    for (uint32_t column = first * PART; column < end; column += PART, parts++) {
-        put_codes(l, row, column, parts->codes);
-        for (uint32_t i = 0; i < PART; i += group) {
-            put_one_level(l, row + l->codes, column + i,
-                          byte ? &parts->c[i / group] : (const uint8_t *)&parts->d,
-                          (const uint8_t *)&parts->dmin, parts->e[i / group]);
+    const uint32_t span = (uint32_t)l->span, begin = first * PART, end = begin + num * PART;
+    const uint32_t i = (begin + span - 1) / span, past = (end + span - 1) / span;
+    uint8_t *const scales = row + l->codes;
+    put_run(l, row, begin, parts->codes, sizeof *parts, num);
+    if (span >= PART) {
+        if (i < past) put_spans(l, scales, i, parts + (i * span - begin) / PART, past - i);
+    } else { // two of a part
+        for (uint32_t j = i; j < past; j++) {
+            const msgl_code_part *const part = parts + (j - i) / 2;
+            const bool byte = msgl__codes_row_size(l->number) == 1;
+            put_one_level(l, scales, j, byte ? &part->c[j % 2] : (const uint8_t *)&part->d,
+                          (const uint8_t *)&part->dmin, part->e[j % 2]);
         }
     }
     if (end == (uint32_t)l->k) put_end(l, row);
