@@ -180,7 +180,7 @@ static void check_tasks(const msgl_blocks *b, int k, uint64_t *seed)
 static void test_tasks(void **state)
 {
     (void)state;
-    static const int columns[] = {256, 512, 1280};
+    static const int columns[] = {256, 512, 544, 1280, 1312};
     uint64_t seed = 11;
     for (int i = 0; i < code_forms_count() * (int)MSGL_COUNT(columns); i++) {
         code_form form;
