@@ -21,7 +21,9 @@ const int8_t msgl__fp4_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 static void split_ggml_mxfp4(const uint8_t *block, msgl_code_block *out)
 {
     out->c[0] = block[0];
-    for (int i = 0; i < 32; i++) out->codes[i] = (uint8_t)msgl__block_nibble(block + 1, i, 16);
+    const msgl_bytes both = msgl__bytes_load(block + 1);
+    msgl__bytes_store(out->codes, msgl__bytes_low_bits(both));
+    msgl__bytes_store(out->codes + 16, msgl__bytes_high_bits(both));
 }
 
 #define MXFP4_CODES .bits = 4, .group = 32, .span = 32, .values = msgl__fp4_doubled
@@ -44,7 +46,7 @@ static void expand_ocp_mxfp4(const uint8_t *block, float *values)
 // Code 8, which is -0, becomes 0 here.
 static void split_ocp_mxfp4(const uint8_t *block, msgl_code_block *out)
 {
-    for (int i = 0; i < 32; i++) out->codes[i] = (uint8_t)(block[i / 2] >> (i % 2 * 4) & 15);
+    msgl__block_halves(msgl__bytes_load(block), out->codes);
 }
 
 static const msgl_codes OCP_MXFP4 = {MXFP4_CODES, .number = MSGL_NUMBER_E8M0, .factor = 0.5f,

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "core/bytes.h"
 #include "core/dtype.h"
 
 static inline uint32_t msgl__block_u16(const uint8_t *p)
@@ -31,13 +32,12 @@ static inline uint32_t msgl__block_nibble(const uint8_t *p, int i, int n)
     return i < n ? p[i] & 15u : (uint32_t)p[i - n] >> 4;
 }
 
-// The 8 codes of 4 bits in a word, the lowest first, as bytes, the first one lowest.
-static inline uint64_t msgl__block_nibbles(uint32_t word)
+// 32 codes of 4 bits in 16 bytes, the first of two in the lower half.
+static inline void msgl__block_halves(msgl_bytes both, uint8_t codes[32])
 {
-    uint64_t v = word;
-    v = (v | v << 16) & 0x0000ffff0000ffff;
-    v = (v | v << 8) & 0x00ff00ff00ff00ff;
-    return (v | v << 4) & 0x0f0f0f0f0f0f0f0f;
+    const msgl_bytes even = msgl__bytes_low_bits(both), odd = msgl__bytes_high_bits(both);
+    msgl__bytes_store(codes, msgl__bytes_zip_low(even, odd));
+    msgl__bytes_store(codes + 16, msgl__bytes_zip_high(even, odd));
 }
 
 // The 16 values of the four-bit codes of IQ4_NL and IQ4_XS.

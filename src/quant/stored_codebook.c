@@ -4,6 +4,7 @@
 // row.
 #include <string.h>
 
+#include "core/bytes.h"
 #include "quant/stored.h"
 
 // The scale of a block: a number, or the value of a code, times the NESTED scale of 256 blocks,
@@ -55,11 +56,10 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
 {
     const size_t first = row * p->cols + from;
     const float scale = scale_of(p, first / p->how->group);
-    for (size_t i = 0; i < 32; i += 2) {
-        const uint8_t both = p->data[(first + i) / 2];
-        out->codes[i] = both >> 4;
-        out->codes[i + 1] = both & 15;
-    }
+    const msgl_bytes both = msgl__bytes_load(p->data + first / 2);
+    const msgl_bytes even = msgl__bytes_high_bits(both), odd = msgl__bytes_low_bits(both);
+    msgl__bytes_store(out->codes, msgl__bytes_zip_low(even, odd));
+    msgl__bytes_store(out->codes + 16, msgl__bytes_zip_high(even, odd));
     memcpy(&out->d, &scale, sizeof scale);
 }
 

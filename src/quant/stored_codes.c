@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/attributes.h"
-#include "core/bytes.h"
 #include "quant/internal.h"
 #include "quant/stored.h"
 
@@ -107,21 +106,13 @@ static inline bool words_are_full(const msgl_packing *how)
            (how->per_word == 0 || how->per_word * how->bits == 32);
 }
 
-// 32 codes of 4 bits, the first of two in a byte's lower half.
-MSGL_INLINE void split_halves(msgl_bytes both, uint8_t codes[32])
-{
-    const msgl_bytes even = msgl__bytes_low_bits(both), odd = msgl__bytes_high_bits(both);
-    msgl__bytes_store(codes, msgl__bytes_zip_low(even, odd));
-    msgl__bytes_store(codes + 16, msgl__bytes_zip_high(even, odd));
-}
-
 // Codes [from, from + 32) of a row, of which words are next to each other.
 static inline void split_codes(const stream *s, size_t from, bool full, uint32_t up,
                                uint8_t codes[32])
 {
     const uint8_t *at = s->words + from / 8 * s->bits;
     if (full && s->bits == 4) {
-        split_halves(msgl__bytes_load(at), codes);
+        msgl__block_halves(msgl__bytes_load(at), codes);
     } else if (full) {
         memcpy(codes, at, 32);
     } else {
@@ -420,11 +411,8 @@ static void split_int4(const msgl_packed *p, size_t row, size_t from, msgl_code_
 {
     const size_t at = from / p->how->group * p->rows + row;
     const float scale = msgl__side_at(p, MSGL_SCALES, at), least = least_of(p, at, scale);
-    const uint8_t *codes = p->data + (row * p->cols + from) / 2;
-    for (size_t i = 0; i < 32; i += 8, codes += 4) {
-        const uint64_t eight = msgl__block_nibbles(msgl__block_u32(codes)) ^ 0x0808080808080808;
-        memcpy(out->codes + i, &eight, sizeof eight); // little-endian
-    }
+    const msgl_bytes both = msgl__bytes_load(p->data + (row * p->cols + from) / 2);
+    msgl__block_halves(both ^ 0x88, out->codes);
     memcpy(&out->d, &scale, sizeof out->d);
     memcpy(&out->dmin, &least, sizeof out->dmin);
 }
@@ -513,7 +501,7 @@ static inline void split_gptq_strip(const msgl_packed *p, size_t row, size_t row
         for (size_t r = 0; r < n; r++) {
             uint8_t *const codes = out[r * ld].codes;
             if (four) {
-                split_halves(words[0][r], codes);
+                msgl__block_halves(words[0][r], codes);
             } else {
                 msgl__bytes_store(codes, words[0][r]);
                 msgl__bytes_store(codes + 16, words[1][r]);

@@ -2,7 +2,6 @@
 //
 // NVFP4 as safetensors have it: e2m1, a scale for each 16 of a row, and one for all.
 #include <math.h>
-#include <string.h>
 
 #include "quant/internal.h"
 #include "quant/stored.h"
@@ -51,11 +50,7 @@ static bool codes(const msgl_packed *p, msgl_codes *out)
 static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part *out)
 {
     const size_t group = row * (p->cols / 16) + from / 16;
-    const uint8_t *at = p->data + (row * p->cols + from) / 2;
-    for (size_t i = 0; i < 32; i += 8, at += 4) {
-        const uint64_t eight = msgl__block_nibbles(msgl__block_u32(at));
-        memcpy(out->codes + i, &eight, sizeof eight); // little-endian
-    }
+    msgl__block_halves(msgl__bytes_load(p->data + (row * p->cols + from) / 2), out->codes);
     for (size_t i = 0; i < 2; i++) out->c[i] = p->how->sides[MSGL_SCALES].data[group + i];
 }
 
