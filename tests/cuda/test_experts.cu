@@ -14,7 +14,7 @@ extern "C" {
 // --- forms --------------------------------------------------------------------------------------
 
 struct form {
-    char name[40];
+    char name[64];
     msgl_codes codes;
     msgl_blocks blocks;
 };
@@ -57,6 +57,7 @@ static void form_get(int i, form *f)
     f->codes.factor = how.number == MSGL_NUMBER_E8M0 ? 0.5f : 0;
     f->codes.offset = how.offset;
     f->codes.split = msgl__code_part_split;
+    f->codes.parts = true;
     f->codes.span = how.span;
     f->codes.number = how.number;
     f->blocks.name = f->name;
