@@ -9,7 +9,7 @@
 extern "C" {
 #include "cuda/gemm/gemm.h"
 }
-#include "cuda/gemm/grouped_fp8_sm90.h"
+#include "cuda/gemm/grouped_fp8_sm90.cuh"
 
 struct grouped_case {
     msgl_dtype act;

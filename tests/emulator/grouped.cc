@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.cuh"
-#include "cuda/gemm/grouped_fp8_sm90.h"
+#include "cuda/gemm/grouped_fp8_sm90.cuh"
 #include "cuda/gemm/grouped_sm90.cuh"
 
 enum { BYTES = 227 * 1024 };

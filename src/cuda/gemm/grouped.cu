@@ -13,7 +13,7 @@
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/grouped.cuh"
-#include "cuda/gemm/grouped_fp8_sm90.h"
+#include "cuda/gemm/grouped_fp8_sm90.cuh"
 #include "cuda/gemm/grouped_sm90.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/ops.h"

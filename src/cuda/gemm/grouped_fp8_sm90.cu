@@ -11,7 +11,7 @@
 // grouped_sm90.cu: a thread has two of them, and so two scales of a stage. The other way round it
 // has 48, and reading those from shared memory takes longer than the products
 // (docs/decisions/053).
-#include "cuda/gemm/grouped_fp8_sm90.h"
+#include "cuda/gemm/grouped_fp8_sm90.cuh"
 
 #include <string.h>
 

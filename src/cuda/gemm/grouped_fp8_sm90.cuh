@@ -2,8 +2,8 @@
 //
 // Grouped products of FP8 experts by FP8 activations (fp8_rows.h) on Hopper, for the many rows that
 // prompts have. docs/decisions/053.
-#ifndef MSGL_CUDA_GEMM_GROUPED_FP8_SM90_H
-#define MSGL_CUDA_GEMM_GROUPED_FP8_SM90_H
+#ifndef MSGL_CUDA_GEMM_GROUPED_FP8_SM90_CUH
+#define MSGL_CUDA_GEMM_GROUPED_FP8_SM90_CUH
 
 #include <stdbool.h>
 #include <stddef.h>
