@@ -92,8 +92,8 @@ typedef struct msgl_linear_call {
 typedef struct msgl_grouped_call {
     const msgl_weight *experts; // [num_experts], host array
     int32_t num_experts;
-    const int32_t *offsets; // [num_experts + 1], device; the first is 0, on the CPU any
-    int32_t rows;           // >= offsets[num_experts] - offsets[0], on GPUs equal to it
+    const int32_t *offsets; // [num_experts + 1], device
+    int32_t rows;           // >= offsets[num_experts]; more where other ranks have experts too
     const void *in;
     size_t ld_in;
     bool gated; // as above

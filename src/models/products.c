@@ -84,6 +84,7 @@ static size_t experts_scratch(const msgl_kernels *k, msgl_dtype act, const msgl_
                            .num_experts = e->own,
                            .rows = block * e->router.top_k,
                            .ld_in = (size_t)e->gate_up->k,
+                           .from_per = e->router.top_k,
                            .gated = true,
                            .activation = e->activation,
                            .ld_out = (size_t)e->gate_up->n / 2};

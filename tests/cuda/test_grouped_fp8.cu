@@ -125,8 +125,20 @@ static void check(bench_exec *e, family *f, const grouped_case *c, uint64_t *see
              c->gated ? " gated" : "", c->to ? " to" : "", c->top_k > 0 ? " from" : "",
              c->all ? " all" : "");
     expect(f, msgl__cuda_grouped_fp8_takes(&e->x, &call), what);
+    // As much as an engine asks for, which knows no more of a call.
+    msgl_grouped_call asked = {};
+    asked.experts = call.experts;
+    asked.num_experts = call.num_experts;
+    asked.rows = call.rows;
+    asked.from_per = c->top_k;
+    asked.gated = call.gated;
+    asked.activation = call.activation;
+    const size_t all = e->scratch.size;
+    e->scratch.size = msgl__cuda_grouped_scratch(&asked, c->act);
+    expect(f, e->scratch.size <= all, what);
     msgl__cuda_grouped(&e->x, &call);
     exec_sync(e);
+    e->scratch.size = all;
     array_download(&out);
     bool written = true;
     for (size_t i = 0; i < out.n; i++) written = written && isfinite(out.host[i]);
@@ -146,6 +158,53 @@ static void check(bench_exec *e, family *f, const grouped_case *c, uint64_t *see
     routing_free(&r);
     for (array *p : {&in, &out}) array_free(p);
     CUDA_OK(cudaFree(w.memory));
+}
+
+// Calls that are others' business.
+static void check_refused(bench_exec *e, family *f, uint64_t *seed)
+{
+    const grouped_case c = {MSGL_BF16, MSGL_NUMBER_F32, BY_BLOCK, 2, 64, 256, 256, 0};
+    fp8_format blocks, groups;
+    expert_list w = {}, others = {};
+    make_format(&blocks, BY_BLOCK, c.number);
+    make_format(&groups, BY_GROUP, c.number);
+    experts_make(&w, &blocks, &c, seed);
+    experts_make(&others, &groups, &c, seed);
+    array in = array_new(c.act, (size_t)c.rows * c.k, 1, seed);
+    msgl_grouped_call good = {};
+    good.experts = w.list.data();
+    good.num_experts = c.experts;
+    good.rows = c.rows;
+    good.in = good.out = in.dev;
+    good.ld_in = (size_t)c.k;
+    good.ld_out = (size_t)c.n;
+    e->x.act = c.act;
+    expect(f, msgl__cuda_grouped_fp8_takes(&e->x, &good), "good");
+    msgl_grouped_call bad = good;
+    bad.rows = 2;
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "few rows");
+    bad = good;
+    bad.ld_in = (size_t)c.k + 4;
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "rows of 8 bytes");
+    bad = good;
+    bad.experts = others.list.data();
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "scales by group");
+    expect(f, msgl__cuda_grouped_fp8_scratch(&bad) == 0, "scratch of scales by group");
+    std::vector<msgl_weight> apart = w.list;
+    apart.push_back(apart[0]); // behind two others, not at their distance
+    bad = good;
+    bad.experts = apart.data();
+    bad.num_experts = 3;
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "distances");
+    e->x.act = MSGL_F32;
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &good), "f32");
+    e->x.act = c.act;
+    e->device.deterministic = true;
+    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &good), "deterministic");
+    e->device.deterministic = false;
+    array_free(&in);
+    CUDA_OK(cudaFree(w.memory));
+    CUDA_OK(cudaFree(others.memory));
 }
 
 static void check_drawn(bench_exec *e, family *f, int times, uint64_t *seed)
@@ -197,6 +256,7 @@ int main(int argc, char **argv)
         printf("grouped products of FP8 are Hopper's\n");
         return 0;
     }
+    check_refused(&e, &drawn, &seed);
     check_drawn(&e, &drawn, o.quick ? 12 : 60, &seed);
     if (!o.quick) check_models(&e, &models, &seed);
     int failed = family_end(&drawn);

@@ -7,7 +7,7 @@
 // integer under a mask is an operand as it lies, and a float is one whose sign, exponent and
 // mantissa are where the type has them, without what makes its value: all are off by one power of
 // two, which a sum in f32 is multiplied by. Activations in bf16 are multiplied by 2^64 first, so
-// that products are normal numbers of f32; what is 2^63 or more becomes infinite.
+// that products are normal numbers of f32; what is 2^64 or more becomes infinite.
 #ifndef MSGL_CUDA_GEMM_CODES_BITS_CUH
 #define MSGL_CUDA_GEMM_CODES_BITS_CUH
 

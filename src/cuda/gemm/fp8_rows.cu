@@ -250,7 +250,8 @@ template <typename T> static void launch_flat(msgl_exec *x, const quantise_args 
 template <typename T> static void quantise(msgl_exec *x, const quantise_args &a, int rows)
 {
     const int pieces = a.k / 8, most = MOST_THREADS;
-    if (a.norm == NULL && !a.by_row && rows >= FLAT_LEAST) {
+    const bool counts = (int64_t)rows * pieces <= INT32_MAX - FLAT * FLAT_THREADS;
+    if (a.norm == NULL && !a.by_row && rows >= FLAT_LEAST && counts) {
         launch_flat<T>(x, a, rows);
         return;
     }

@@ -4,7 +4,8 @@
 // and the loads of a block's next tile start while its last one is being multiplied. An element's
 // sum runs over k in one order whatever the tile's height, so that a row's result depends on that
 // row only. Where the weights allow it, Hopper has grouped_sm90.cu for all of this. Experts that
-// are not plain become values a few at a time, and the same kernels multiply by these.
+// are not plain are multiplied by their codes (grouped_codes.cu, grouped_fp8_sm90.cu), or become
+// values a few at a time, and the same kernels multiply by these.
 #include <string.h>
 
 #include "cuda/device.cuh"

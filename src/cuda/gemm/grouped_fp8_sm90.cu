@@ -16,14 +16,17 @@
 #include <string.h>
 
 #include "cuda/device.cuh"
+#include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/fp8.h"
 #include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/gemm/fp8_rows.h"
 #include "cuda/gemm/grouped_tile_sm90.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/ops/vec8.cuh"
+#include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/tensor_map.cuh"
@@ -59,7 +62,7 @@ enum {
 };
 
 typedef struct grouped_fp8_args {
-    msgl_grouped_args g;       // in: codes
+    msgl_grouped_args g;       // w, in and from are not used: maps have them
     const uint8_t *row_scales; // the first expert's, of whole rows; NULL: those of blocks
     size_t stride;             // bytes from one expert's to the next one's
     msgl_number number;
@@ -205,7 +208,7 @@ static __device__ __forceinline__ void store_rows(const grouped_fp8_args &a, uin
 #pragma unroll
     for (int i = 0; i < OUT_ROWS / 8; i++) {
         const int row = 8 * i + lane / 4;
-        const int32_t place = __shfl_sync(MSGL_FULL_MASK, to, row);
+        const int32_t place = __shfl_sync(0xffffffffu, to, row);
         if (place < 0 || at >= features) continue;
         *(uint4 *)((T *)a.g.out + (size_t)place * a.g.ld_out + at) =
             msgl__read_shared<uint4>(buffer + out_piece(row, piece));
@@ -338,24 +341,23 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Whether a matrix' scales are of blocks of 128 x 128, or of rows.
-static bool has_scales(const msgl_weight *w, const msgl_codes_row *l, bool gated)
+// Whether an expert is FP8 in blocks of 128 x 128, or with scales of rows.
+static bool is_fp8(const msgl_weight *w, bool gated)
 {
-    const int32_t together = w->format->blocks->codes->rows;
+    msgl_codes_row l;
+    if (w->num_parts > 0 || !msgl__fp8_weight(w, &l)) return false;
     const bool whole = (gated ? w->n / 2 : w->n) % (N / 2) == 0; // tiles lie within blocks
-    return l->span == l->k || (together == N && whole);
+    return l.span == l.k || (w->format->blocks->codes->rows == N && whole);
 }
 
 bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c)
 {
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out;
     codes_matrix m;
-    msgl_codes_row l;
     return x->device->capability == 90 && x->act != MSGL_F32 &&
            !msgl__cuda_device(x)->deterministic && c->num_experts <= MAX_EXPERTS &&
            c->rows / c->num_experts >= LEAST_AVERAGE && bits % 16 == 0 && c->ld_in % 8 == 0 &&
-           c->ld_out % 8 == 0 && msgl__fp8_weight(c->experts, &l) &&
-           has_scales(c->experts, &l, c->gated) &&
+           c->ld_out % 8 == 0 && is_fp8(c->experts, c->gated) &&
            msgl__codes_matrix_of(c->experts, c->num_experts, &m);
 }
 
@@ -468,6 +470,7 @@ void msgl__cuda_grouped_fp8(msgl_exec *x, const msgl_grouped_call *c, const msgl
 size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *c)
 {
     enum { ALIGN = 64 };
-    const size_t rows = msgl__fp8_rows_bytes(c->rows, c->experts[0].k) + ALIGN;
-    return c->from == NULL && !c->gated ? rows : 2 * rows; // those of in come first
+    if (!is_fp8(c->experts, c->gated)) return 0;
+    const int32_t k = c->experts[0].k, own = c->from_per > 0 ? c->rows / c->from_per : 0;
+    return msgl__fp8_rows_bytes(c->rows, k) + msgl__fp8_rows_bytes(own, k) + 2 * ALIGN;
 }

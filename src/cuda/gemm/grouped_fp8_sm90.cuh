@@ -12,13 +12,13 @@
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-// Whether c is such a product.
+// Whether c is such a product, but for its bias and another gate than silu, which come behind it.
 bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c);
 // The call as g has it, without bias, whose gate is silu: quantises the rows and multiplies them,
 // rows by index without gathering values. Sets x->status on failure.
 void msgl__cuda_grouped_fp8(msgl_exec *x, const msgl_grouped_call *c, const msgl_grouped_args *g,
                             bool gated);
-// Bytes of scratch that it takes.
+// Bytes of scratch that it takes; from_per > 0: with rows by index.
 size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *c);
 
 #endif

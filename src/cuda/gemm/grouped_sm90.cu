@@ -33,6 +33,8 @@
 enum {
     GATHERING = GROUP - 32,
     BOX_ROWS = 32, // of `in` per tensor copy
+    CHUNK = 16,    // columns that go to out at a time
+    CHUNK_BYTES = CHUNK * GROUP_ROWS * 2,
 };
 
 // GROUPS multiplying warpgroups, up to N rows of in, STAGES of the ring, blocks of a cluster.
@@ -146,6 +148,62 @@ static __device__ __forceinline__ void gather_rows(const msgl_grouped_args &g, r
 }
 
 // --- multiplying --------------------------------------------------------------------------------
+//
+// A thread of warp w of a group holds, of rows 16 w + lane / 4 and the eighth one behind, columns
+// 8 j + 2 (lane % 4) and the next one of every j: acc[4 j], acc[4 j + 1] of the first row,
+// acc[4 j + 2], acc[4 j + 3] of the second.
+
+// Columns [CHUNK c, CHUNK c + CHUNK) to a buffer: a row of it is a column, with 32 (gated) or 64
+// features, whose pieces of 16 bytes are swizzled.
+template <typename T, bool GATED, int SUMS>
+static __device__ __forceinline__ void fill_chunk(const float (&acc)[SUMS], int c, uint32_t buffer)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const float *v = acc + c * (CHUNK / 2);
+    const int column = lane % CHUNK; // whose address this lane gives
+    if (GATED) {
+        uint32_t two[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            two[j] = msgl__pack_two(msgl__silu(v[4 * j]) * v[4 * j + 2],
+                                    msgl__silu(v[4 * j + 1]) * v[4 * j + 3], T());
+        }
+        const int piece = warp ^ (column / 2 % 4);
+        msgl__store_matrix_2_transposed(buffer + (uint32_t)(column * 64 + piece * 16), two[0],
+                                        two[1]);
+    } else {
+        const int piece = (2 * warp + lane / 16) ^ (column % 8);
+        msgl__store_matrix_4_transposed(
+            buffer + (uint32_t)(column * 128 + piece * 16), msgl__pack_two(v[0], v[1], T()),
+            msgl__pack_two(v[4], v[5], T()), msgl__pack_two(v[2], v[3], T()),
+            msgl__pack_two(v[6], v[7], T()));
+    }
+}
+
+// All of this group's sums to out. places: where its columns go, -1: nowhere.
+template <typename T, bool GATED, int N>
+static __device__ __forceinline__ void store(const msgl_grouped_args &g, const float (&acc)[N / 2],
+                                             int rows, int feature, const int32_t *places,
+                                             uint32_t buffers)
+{
+    enum { PIECES = GATED ? 4 : 8 };
+    const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP;
+    const int column = t / PIECES, piece = t % PIECES, at = feature + piece * 8;
+    const bool mine = column < CHUNK && at < (GATED ? g.n / 2 : g.n);
+    const int swizzled = GATED ? piece ^ (column / 2 % 4) : piece ^ (column % 8);
+#pragma unroll
+    for (int c = 0; c < N / CHUNK; c++) {
+        if (c * CHUNK >= rows) break;
+        const uint32_t buffer = buffers + (uint32_t)(c % 2 * CHUNK_BYTES);
+        fill_chunk<T, GATED, N / 2>(acc, c, buffer);
+        msgl__named_barrier_sync(group, GROUP);
+        const int32_t to = mine ? places[c * CHUNK + column] : -1;
+        if (to >= 0) {
+            *(uint4 *)((T *)g.out + (size_t)to * g.ld_out + at) =
+                msgl__read_shared<uint4>(buffer + (uint32_t)(column * PIECES * 16 + swizzled * 16));
+        }
+    }
+}
 
 // BK of k for COLUMNS columns.
 template <typename T, int COLUMNS, int SUMS>

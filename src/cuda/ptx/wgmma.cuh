@@ -99,12 +99,7 @@ MSGL_WGMMA_E4M3(8, 4, 4, 5, 6)
 MSGL_WGMMA_E4M3(16, 8, 8, 9, 10)
 MSGL_WGMMA_E4M3(32, 16, 16, 17, 18)
 MSGL_WGMMA_E4M3(64, 32, 32, 33, 34)
-MSGL_WGMMA_E4M3(112, 56, 56, 57, 58)
 MSGL_WGMMA_E4M3(128, 64, 64, 65, 66)
-MSGL_WGMMA_E4M3(144, 72, 72, 73, 74)
-MSGL_WGMMA_E4M3(160, 80, 80, 81, 82)
-MSGL_WGMMA_E4M3(176, 88, 88, 89, 90)
-MSGL_WGMMA_E4M3(192, 96, 96, 97, 98)
 
 // The same with A in registers, a warp's fragment of 16 rows as of msgl__load_matrix_4. TRANSPOSED:
 // b has rows of n, columns of k.

@@ -5,7 +5,7 @@
 // times a constant: bf16's lowest eight times 2^-133, f16's lowest eleven times 2^-24 (the first
 // binade of normal numbers goes on as the subnormal ones do). Tensor cores multiply subnormal
 // numbers exactly. Activations in bf16 are multiplied by 2^64 first, so that products are normal
-// numbers of f32 again; what is 2^63 or more becomes infinite. Nothing is subtracted from the
+// numbers of f32 again; what is 2^64 or more becomes infinite. Nothing is subtracted from the
 // codes: a zero point times the sum of a group's activations is.
 #ifndef MSGL_CUDA_GEMM_CODES_SM90_RAW_CUH
 #define MSGL_CUDA_GEMM_CODES_SM90_RAW_CUH
