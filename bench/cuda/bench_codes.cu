@@ -56,8 +56,6 @@ static msgl_blocks packed_form(const char *name, msgl_codes *c, int span, msgl_o
     c->bits = 4;
     c->group = 32;
     c->zero = 8;
-    c->split = msgl__code_part_split;
-    c->parts = true;
     c->span = span;
     c->number = MSGL_NUMBER_F16;
     c->offset = offset;

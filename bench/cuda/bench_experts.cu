@@ -71,8 +71,6 @@ static void matrices_make(matrices *w, const bench *b, const form *f, int n, int
     w->codes.floats = f->e4m3;
     w->codes.factor = f->e2m1 ? 0.5f : 0;
     w->codes.offset = f->offset;
-    w->codes.split = msgl__code_part_split;
-    w->codes.parts = true;
     w->codes.span = f->span;
     w->codes.rows = f->e4m3 ? f->span : 0; // blocks
     w->codes.number = f->number;

@@ -172,7 +172,7 @@ static void put_blocks(const msgl_blocks *b, char *panel, int k, int lane, const
     for (int i = first; i < first + num; i++, p.codes += block_bytes, p.in_chunk++) {
         const int part = i % per_block; // of the file's block
         if (part == 0) {
-            c->split(src, &split);
+            msgl__codes_split(c, src, &split);
             src += b->bytes;
         }
         if (i == first || p.in_chunk == MSGL_CODES_CHUNK) p = place_of(c, blocks, i);

@@ -34,7 +34,7 @@ const msgl_blocks *const *msgl__blocks_all(int *count)
 static void expand_codes(const msgl_codes *c, int32_t elements, const uint8_t *block, float *values)
 {
     msgl_code_block b;
-    c->split(block, &b);
+    msgl__codes_split(c, block, &b);
     for (int32_t at = 0; at < elements; at += c->group) {
         float scale, offset;
         msgl__codes_scale(c, &b, at / c->group, &scale, &offset);

@@ -48,10 +48,8 @@ typedef struct msgl_codes {
     const int8_t *values; // ... or q = values[code], [16], or: see floats
     msgl_scaling scaling;
     msgl_offset offset;
+    // What msgl__codes_split does; NULL: a block is a msgl_code_part (quant/stored.h).
     void (*split)(const uint8_t *block, msgl_code_block *out);
-    // A block is a msgl_code_part (quant/stored.h). `split` does not say so: a plug-in has its own
-    // copies of functions, at other addresses.
-    bool parts;
     // Of one level. span: columns of a row that share scale and offset, all their groups having the
     // same: a multiple of the group that divides 256, or 0, all columns. Example: 128 with groups
     // of 32; columns 128 to 255 are groups 4 to 7.
@@ -91,6 +89,9 @@ static inline bool msgl__codes_have_dmin(const msgl_codes *c)
 
 // q, of all codes.
 float msgl__code_number(const msgl_codes *c, uint8_t code);
+
+// A block of them, `block`, taken apart.
+void msgl__codes_split(const msgl_codes *c, const uint8_t *block, msgl_code_block *out);
 
 // Scale and offset of the elements of a group. Exact but for the rounding of d * c, and of what
 // `factor` does to the scale.

@@ -7,8 +7,12 @@
 #include "core/round.h"
 #include "quant/internal.h"
 
-void msgl__code_part_split(const uint8_t *block, msgl_code_block *out)
+void msgl__codes_split(const msgl_codes *c, const uint8_t *block, msgl_code_block *out)
 {
+    if (c->split != NULL) {
+        c->split(block, out);
+        return;
+    }
     msgl_code_part part;
     memcpy(&part, block, sizeof part);
     memcpy(out->codes, part.codes, sizeof part.codes);
@@ -57,8 +61,7 @@ bool msgl__stored_codes(const msgl_packed *p, size_t first_col, size_t cols,
     *out = (msgl_codes){0};
     if (form->codes == NULL || !form->codes(p, out)) return false;
     if (order != NULL ? order->num == 0 : first_col % 32 != 0 || cols % 32 != 0) return false;
-    out->split = msgl__code_part_split;
-    out->parts = true;
+    out->split = NULL; // parts, whatever a tensor's blocks are
     if (out->span == 0) {
         out->span =
             (int32_t)(order == NULL ? span_of(p, first_col) : ordered_span(p, first_col, order));

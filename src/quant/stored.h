@@ -65,9 +65,6 @@ typedef struct msgl_code_part {
     uint8_t c[2], e[2];
 } msgl_code_part;
 
-// msgl_codes.split of a block that is a msgl_code_part's bytes.
-void msgl__code_part_split(const uint8_t *block, msgl_code_block *out);
-
 // Rows [row, row + rows) of columns [col, col + cols), which are whole parts.
 typedef struct msgl_part_tile {
     size_t row, rows, col, cols;

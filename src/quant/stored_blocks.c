@@ -49,7 +49,7 @@ static void split(const msgl_packed *p, size_t row, size_t from, msgl_code_part 
     const msgl_blocks *b = p->how->blocks;
     const size_t block = (row * p->cols + from) / 32;
     msgl_code_block whole;
-    b->codes->split(p->data + block * (size_t)b->bytes, &whole);
+    msgl__codes_split(b->codes, p->data + block * (size_t)b->bytes, &whole);
     memcpy(out->codes, whole.codes, sizeof out->codes);
     out->c[0] = p->how->sides[MSGL_SCALES].data[block];
 }

@@ -30,8 +30,6 @@ static inline void make_format(fp8_format *f, scale_kind kind, msgl_number numbe
     f->codes.span = kind == BY_ROW ? 0 : GROUP_COLUMNS;
     f->codes.rows = kind == BY_BLOCK ? 128 : 0;
     f->codes.number = number;
-    f->codes.split = msgl__code_part_split;
-    f->codes.parts = true;
     f->blocks.name = NAMES[kind];
     f->blocks.elements = 32;
     f->blocks.bytes = sizeof(msgl_code_part);

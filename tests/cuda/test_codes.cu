@@ -95,7 +95,7 @@ static void check_keep(gpu *g, family *f, const msgl_blocks *b, uint64_t *seed)
     expect(f, msgl__cuda_keep(b, k, rng_next(seed) % 2, &format), b->name);
     expect(f, format.id == MSGL_W_CODES && format.repack != NULL && format.pack == NULL,
            "a kept one");
-    expect(f, (format.repack_parts != NULL) == b->codes->parts, "parts are asked for");
+    expect(f, (format.repack_parts != NULL) == (b->codes->split == NULL), "parts are asked for");
     msgl_weight w = {};
     w.format = &format;
     w.n = ROWS;

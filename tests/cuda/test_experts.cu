@@ -56,8 +56,6 @@ static void form_get(int i, form *f)
     f->codes.floats = how.values == CODES_E4M3;
     f->codes.factor = how.number == MSGL_NUMBER_E8M0 ? 0.5f : 0;
     f->codes.offset = how.offset;
-    f->codes.split = msgl__code_part_split;
-    f->codes.parts = true;
     f->codes.span = how.span;
     f->codes.number = how.number;
     f->blocks.name = f->name;

@@ -484,8 +484,6 @@ static void check_ordered_shape(checkkern *ck, const msgl_blocks *b, bool exact,
 static void check_ordered_form(checkkern *ck, msgl_codes c, const char *name)
 {
     static const int ROWS[] = {1, 5, 40};
-    c.split = msgl__code_part_split;
-    c.parts = true;
     const msgl_blocks b = {name, 32, sizeof(msgl_code_part), &c, NULL};
     for (int i = 0; i < 2; i++) {
         const bool exact = i == 1;
@@ -507,12 +505,7 @@ static void check_ordered_form(checkkern *ck, msgl_codes c, const char *name)
 static void check_ordered_parts(checkkern *ck)
 {
     enum { PARTS = 4, K = 352, M = 21, EACH = 40, N = PARTS * EACH };
-    msgl_codes c = {.bits = 4,
-                    .group = 32,
-                    .zero = 8,
-                    .span = 32,
-                    .split = msgl__code_part_split,
-                    .parts = true};
+    msgl_codes c = {.bits = 4, .group = 32, .zero = 8, .span = 32};
     const msgl_blocks b = {"parts", 32, sizeof(msgl_code_part), &c, NULL};
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
                        "linear_ordered_parts")) {

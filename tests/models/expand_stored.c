@@ -29,7 +29,7 @@ static void put_part(const msgl_packed *p, const kept *k, size_t row, size_t fro
     } else {
         p->how->form->split(p, row, from, &part);
     }
-    k->codes.split((const uint8_t *)&part, &block);
+    msgl__codes_split(&k->codes, (const uint8_t *)&part, &block);
     for (int32_t i = 0; i < 32; i++) {
         float scale, offset;
         if (columns != NULL && columns[i] < 0) continue;

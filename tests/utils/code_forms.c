@@ -11,18 +11,10 @@
 #include "utils/random.h"
 #include "utils/random_blocks.h"
 
-// At an address of its own, as where one library describes codes and another one packs them.
-static void split_part(const uint8_t *block, msgl_code_block *out)
-{
-    msgl__code_part_split(block, out);
-}
-
 static void put(code_form *out, const msgl_codes *c, const char *what)
 {
     snprintf(out->name, sizeof out->name, "%d_bits_%s_%d", (int)c->bits, what, (int)c->span);
     out->codes = *c;
-    out->codes.split = split_part;
-    out->codes.parts = true;
     out->blocks = (msgl_blocks){
         .name = out->name, .elements = 32, .bytes = sizeof(msgl_code_part), .codes = &out->codes};
 }
@@ -147,7 +139,7 @@ void code_row_draw(uint64_t *seed, const msgl_blocks *b, int k, uint8_t *row, fl
 {
     msgl_code_part part = {0};
     for (int at = 0; at < k; at += b->elements, row += b->bytes) {
-        if (b->codes == NULL || !b->codes->parts) {
+        if (b->codes == NULL || b->codes->split != NULL) {
             random_block(seed, b, 0.01f, 1, row, values + at);
             continue;
         }

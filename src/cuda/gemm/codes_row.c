@@ -10,13 +10,8 @@ enum {
     SECTOR = 32, // bytes that memory is read by
 };
 
-static const msgl_codes INT8 = {.bits = 8,
-                                .group = PART,
-                                .zero = 128,
-                                .split = msgl__code_part_split,
-                                .parts = true,
-                                .span = MSGL_INT8_GROUP,
-                                .number = MSGL_NUMBER_F32};
+static const msgl_codes INT8 = {
+    .bits = 8, .group = PART, .zero = 128, .span = MSGL_INT8_GROUP, .number = MSGL_NUMBER_F32};
 const msgl_blocks msgl__int8_blocks = {"int8", PART, sizeof(msgl_code_part), &INT8, NULL};
 
 static uint32_t fill_up(uint32_t bytes)
@@ -231,7 +226,7 @@ void msgl__codes_row_put(const msgl_codes_row *l, const msgl_blocks *b, const ui
     const uint32_t elements = (uint32_t)b->elements, group = (uint32_t)l->group;
     msgl_code_block split = {0};
     for (uint32_t column = 0; column < (uint32_t)l->k; column += elements, src += b->bytes) {
-        b->codes->split(src, &split);
+        msgl__codes_split(b->codes, src, &split);
         put_run(l, row, column, split.codes, PART, elements / PART);
         for (uint32_t i = 0; i < elements; i += group) {
             put_scales(l, row + l->codes, column + i, &split, (int)(i / group));

@@ -320,7 +320,7 @@ bool msgl__cuda_keep(const msgl_blocks *b, int k, bool exact, msgl_wformat *out)
     out->gather = msgl__cuda_codes_gather;
     out->blocks = b;
     out->repack = repack_codes;
-    if (b->codes->parts) out->repack_parts = repack_parts;
+    if (b->codes->split == NULL) out->repack_parts = repack_parts;
     return true;
 }
 
