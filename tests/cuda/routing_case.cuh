@@ -47,11 +47,21 @@ static inline void routing_free(routing *r)
     for (int32_t *p : {r->dev_offsets, r->dev_from, r->dev_to}) CUDA_OK(cudaFree(p));
 }
 
-// A call over the routing, but for experts and what their products are made of. top_k: 0, or rows
-// come from as many fewer of in.
-static inline msgl_grouped_call routing_call(const routing *r, int top_k, bool to)
+// A call over the routing, without bias, whose gate is silu's. top_k: 0, or rows come from as many
+// fewer of in.
+static inline msgl_grouped_call routing_call(const routing *r, int top_k, bool to,
+                                             const msgl_weight *experts, const array *in,
+                                             const array *out, bool gated)
 {
     msgl_grouped_call call = {};
+    call.experts = experts;
+    call.in = in->dev;
+    call.ld_in = (size_t)experts->k;
+    call.gated = gated;
+    call.activation = MSGL_SILU;
+    call.out = out->dev;
+    call.ld_out = (size_t)(gated ? experts->n / 2 : experts->n);
+    call.inputs_ready = true; // which holds for the inputs, not for weights that are expanded
     call.num_experts = (int32_t)r->offsets.size() - 1;
     call.offsets = r->dev_offsets;
     call.rows = (int32_t)r->expert_of.size();

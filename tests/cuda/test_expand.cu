@@ -305,17 +305,10 @@ static void check_grouped(bench_exec *e, family *f, grouped_case *c, const msgl_
     array gathered = array_new(c->act, (size_t)c->rows * c->k, 0, seed);
     array bias = array_new(MSGL_F32, (size_t)c->experts * c->n, 0.3f, seed);
     array out = array_new(c->act, (size_t)c->rows * cols, 0, seed);
-    msgl_grouped_call call = routing_call(&r, c->top_k, c->to);
-    call.experts = w.list.data();
-    call.in = in.dev;
-    call.ld_in = (size_t)c->k;
-    call.gated = c->gated;
+    msgl_grouped_call call = routing_call(&r, c->top_k, c->to, w.list.data(), &in, &out, c->gated);
     call.activation = c->clamped ? MSGL_SWIGLU_CLAMPED : MSGL_SILU;
     call.bias = c->bias ? (const float *)bias.dev : NULL;
-    call.out = out.dev;
-    call.ld_out = (size_t)cols;
     call.gathered = gathered.dev;
-    call.inputs_ready = true; // which holds for the inputs, not for the weights
     e->x.act = c->act;
     const size_t room = e->scratch.size;
     poison(e->scratch.base, room);

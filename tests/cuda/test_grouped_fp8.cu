@@ -44,6 +44,12 @@ static void experts_make(expert_list *out, const fp8_format *format, const group
     }
 }
 
+static bool takes(const bench_exec *e, const msgl_grouped_call *c)
+{
+    codes_matrix m;
+    return msgl__cuda_grouped_fp8_takes(&e->x, c, &m);
+}
+
 // A row as fp8_rows.h has it, in f32 step by step: its values.
 static std::vector<double> quantise(const float *row, int k)
 {
@@ -109,22 +115,14 @@ static void check(bench_exec *e, family *f, const grouped_case *c, uint64_t *see
     const int per = c->top_k > 0 ? c->top_k : 1, cols = c->gated ? c->n / 2 : c->n;
     array in = array_new(c->act, (size_t)(c->rows / per) * c->k, 0.004f, seed);
     array out = array_new(c->act, (size_t)c->rows * cols, 0, seed);
-    msgl_grouped_call call = routing_call(&r, c->top_k, c->to);
-    call.experts = w.list.data();
-    call.in = in.dev;
-    call.ld_in = (size_t)c->k;
-    call.gated = c->gated;
-    call.activation = MSGL_SILU;
-    call.out = out.dev;
-    call.ld_out = (size_t)cols;
-    call.inputs_ready = true;
+    msgl_grouped_call call = routing_call(&r, c->top_k, c->to, w.list.data(), &in, &out, c->gated);
     e->x.act = c->act;
     char what[160];
     snprintf(what, sizeof what, "%s, number %d, dtype %d, %d experts, %d rows, n %d, k %d%s%s%s%s",
              format.blocks.name, (int)c->number, (int)c->act, c->experts, c->rows, c->n, c->k,
              c->gated ? " gated" : "", c->to ? " to" : "", c->top_k > 0 ? " from" : "",
              c->all ? " all" : "");
-    expect(f, msgl__cuda_grouped_fp8_takes(&e->x, &call), what);
+    expect(f, takes(e, &call), what);
     // As much as an engine asks for, which knows no more of a call.
     msgl_grouped_call asked = {};
     asked.experts = call.experts;
@@ -179,28 +177,28 @@ static void check_refused(bench_exec *e, family *f, uint64_t *seed)
     good.ld_in = (size_t)c.k;
     good.ld_out = (size_t)c.n;
     e->x.act = c.act;
-    expect(f, msgl__cuda_grouped_fp8_takes(&e->x, &good), "good");
+    expect(f, takes(e, &good), "good");
     msgl_grouped_call bad = good;
     bad.rows = 2;
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "few rows");
+    expect(f, !takes(e, &bad), "few rows");
     bad = good;
     bad.ld_in = (size_t)c.k + 4;
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "rows of 8 bytes");
+    expect(f, !takes(e, &bad), "rows of 8 bytes");
     bad = good;
     bad.experts = others.list.data();
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "scales by group");
+    expect(f, !takes(e, &bad), "scales by group");
     expect(f, msgl__cuda_grouped_fp8_scratch(&bad) == 0, "scratch of scales by group");
     std::vector<msgl_weight> apart = w.list;
     apart.push_back(apart[0]); // behind two others, not at their distance
     bad = good;
     bad.experts = apart.data();
     bad.num_experts = 3;
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &bad), "distances");
+    expect(f, !takes(e, &bad), "distances");
     e->x.act = MSGL_F32;
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &good), "f32");
+    expect(f, !takes(e, &good), "f32");
     e->x.act = c.act;
     e->device.deterministic = true;
-    expect(f, !msgl__cuda_grouped_fp8_takes(&e->x, &good), "deterministic");
+    expect(f, !takes(e, &good), "deterministic");
     e->device.deterministic = false;
     array_free(&in);
     CUDA_OK(cudaFree(w.memory));

@@ -29,11 +29,12 @@ bool msgl__cuda_grouped_sm90_dense(const msgl_grouped_args *, int32_t)
 void msgl__cuda_grouped_sm90(msgl_exec *, const msgl_grouped_args *, int32_t, bool, msgl_dtype)
 {
 }
-bool msgl__cuda_grouped_fp8_takes(const msgl_exec *, const msgl_grouped_call *)
+bool msgl__cuda_grouped_fp8_takes(const msgl_exec *, const msgl_grouped_call *, codes_matrix *)
 {
     return false;
 }
-void msgl__cuda_grouped_fp8(msgl_exec *, const msgl_grouped_call *, const msgl_grouped_args *, bool)
+void msgl__cuda_grouped_fp8(msgl_exec *, const msgl_grouped_call *, const msgl_grouped_args *,
+                            const codes_matrix *, bool)
 {
 }
 size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *)

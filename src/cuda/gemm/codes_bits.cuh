@@ -13,17 +13,20 @@
 
 #include "cuda/gemm/codes_pair.cuh"
 
-// What activations are multiplied by, and sums then, where operands are codes of these values. (Of
-// integers also 2^-4 where a code lies four bits higher.)
+// What activations are multiplied by (as a pair: IN_PAIR), and by which power of two sums then,
+// where operands are codes of these values. (Of integers also 2^-4 where a code lies four bits
+// higher.) BACK: that power of integers; BOTH: one over it.
 template <typename T> struct codes_bits;
 template <> struct codes_bits<__nv_bfloat16> {
     static constexpr bool SCALED = true;
-    static constexpr uint32_t IN = 0x5f805f80;
+    static constexpr uint32_t IN_PAIR = 0x5f805f80;
+    static constexpr float IN = 0x1p64f, BOTH = 0x1p-69f, BACK = 0x1p69f;
     static constexpr int INTEGERS = 69, E2M1 = 62, E4M3 = 56; // 133, 126 and 120, less 64
 };
 template <> struct codes_bits<__half> {
     static constexpr bool SCALED = false;
-    static constexpr uint32_t IN = 0x3c003c00;
+    static constexpr uint32_t IN_PAIR = 0x3c003c00;
+    static constexpr float IN = 1, BOTH = 0x1p-24f, BACK = 0x1p24f;
     static constexpr int INTEGERS = 24, E2M1 = 14, E4M3 = 8;
 };
 
@@ -66,15 +69,6 @@ static __device__ __forceinline__ void codes_bits_e2m1(uint32_t piece, uint32_t 
         const int up = UP - 4 * q;
         pair[q] = (up >= 0 ? from << (up & 31) : codes_rotated(from, up)) & MASK;
     }
-}
-
-// The even pair of a word of two of e4m3, or the odd one.
-template <typename T>
-static __device__ __forceinline__ uint32_t codes_bits_e4m3(uint32_t word, const int odd)
-{
-    constexpr int UP = codes_moved<T>::MANTISSA - 3;
-    const uint32_t sign = codes_shifted(word, 8 - 8 * odd) & 0x8000 * CODES_ONES;
-    return msgl__mask_or<(0x7fu << UP) * CODES_ONES>(codes_shifted(word, UP - 8 * odd), sign);
 }
 
 // A scale of e8m0 times 2^POWER, infinite from 2^(128 - POWER) on.

@@ -100,15 +100,20 @@ static __device__ __forceinline__ uint32_t codes_e2m1(uint32_t piece, const int 
     return msgl__multiply_two(moved, by, T());
 }
 
-// The even pair of a word of two of e4m3, or the odd one.
+// The even pair of a word of two of e4m3, or the odd one, over E4M3_SCALE.
 template <typename T>
-static __device__ __forceinline__ uint32_t codes_e4m3(uint32_t word, const int odd)
+static __device__ __forceinline__ uint32_t codes_e4m3_moved(uint32_t word, const int odd)
 {
     constexpr int UP = codes_moved<T>::MANTISSA - 3;
     const uint32_t sign = codes_shifted(word, 8 - 8 * odd) & 0x8000 * CODES_ONES;
-    const uint32_t moved =
-        msgl__mask_or<(0x7fu << UP) * CODES_ONES>(codes_shifted(word, UP - 8 * odd), sign);
-    return msgl__multiply_two(moved, codes_moved<T>::E4M3_SCALE, T());
+    return msgl__mask_or<(0x7fu << UP) * CODES_ONES>(codes_shifted(word, UP - 8 * odd), sign);
+}
+
+// Their values.
+template <typename T>
+static __device__ __forceinline__ uint32_t codes_e4m3(uint32_t word, const int odd)
+{
+    return msgl__multiply_two(codes_e4m3_moved<T>(word, odd), codes_moved<T>::E4M3_SCALE, T());
 }
 
 // --- scales -------------------------------------------------------------------------------------

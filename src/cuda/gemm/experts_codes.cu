@@ -162,14 +162,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) few_up(const __grid_con
     // Not before: the kernel behind knows then what was chosen, and its codes come behind the first
     // ones here.
     msgl__pdl_trigger();
-#pragma unroll 1
-    for (int first = 0;;) {
-        pieces.keep(inputs, g.up.eights_inverse, g.rows, first);
-        first += 2 * FEW_THREADS;
-        if (first >= g.rows * inputs.eights) break;
-        pieces.find(inputs, g.up.eights_inverse, all, g.rows, g.hidden, first);
-        pieces.read();
-    }
+    pieces.keep_all(inputs, g.up.eights_inverse, all, g.rows, g.hidden);
     // Who finishes which output, and where it goes.
     const int tile = (int)threadIdx.x / FEW_ROWS;
     const int place = few_quotient(share.begin + tile, g.assignment_inverse);
@@ -280,14 +273,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
     msgl__pdl_wait();
     pieces.read();
     if (g.accumulate && finishes) old += to_f32(out[output]);
-#pragma unroll 1
-    for (int first = 0;;) {
-        pieces.keep(inputs, g.down.eights_inverse, g.top_k, first);
-        first += 2 * FEW_THREADS;
-        if (first >= g.top_k * inputs.eights) break;
-        pieces.find(inputs, g.down.eights_inverse, act, g.top_k, g.inter, first);
-        pieces.read();
-    }
+    pieces.keep_all(inputs, g.down.eights_inverse, act, g.top_k, g.inter);
     __syncthreads();
     int in_tile = few_quotient(used, g.down.runs_inverse), choice = used - in_tile * g.top_k;
     few_place<FORM> in(inputs, choice, step);

@@ -225,9 +225,7 @@ template <typename T, typename FORM> struct few_pieces {
     __device__ __forceinline__ void keep(const few_inputs<FORM> &x, uint32_t inverse, int rows,
                                          int first)
     {
-        constexpr float BACK = 1.0f / (1ull << codes_bits<T>::INTEGERS / 2) /
-                               (1ull << (codes_bits<T>::INTEGERS + 1) / 2) /
-                               (FORM::BITS == 8 ? 2 : 1);
+        constexpr float BOTH = codes_bits<T>::BOTH / (FORM::BITS == 8 ? 2 : 1);
         const int all = rows * x.eights;
 #pragma unroll
         for (int p = 0; p < 2; p++) {
@@ -240,7 +238,7 @@ template <typename T, typename FORM> struct few_pieces {
                 for (int j = 0; j < 8; j++) sum += u[j];
                 sum += __shfl_xor_sync(MSGL_FULL_MASK, sum, 1);
                 sum += __shfl_xor_sync(MSGL_FULL_MASK, sum, 2);
-                if (i < all && i % 4 == 0) msgl__write_shared(x.sums + (uint32_t)i, sum * BACK);
+                if (i < all && i % 4 == 0) msgl__write_shared(x.sums + (uint32_t)i, sum * BOTH);
             }
             if (i >= all) break;
             const int row = few_quotient(i, inverse), eight = i - row * x.eights;
@@ -251,10 +249,24 @@ template <typename T, typename FORM> struct few_pieces {
             for (int j = 0; j < 4; j++) {
                 uint32_t word = few_word(v[p], j);
                 if constexpr (codes_bits<T>::SCALED) {
-                    word = msgl__multiply_two(word, codes_bits<T>::IN, T());
+                    word = msgl__multiply_two(word, codes_bits<T>::IN_PAIR, T());
                 }
                 msgl__write_shared(to + (uint32_t)(16 * j), __uint_as_float(word));
             }
+        }
+    }
+
+    // All of them, the first of which are on their way.
+    __device__ __forceinline__ void keep_all(const few_inputs<FORM> &x, uint32_t inverse,
+                                             const T *in, int rows, int k)
+    {
+#pragma unroll 1
+        for (int first = 0;;) {
+            keep(x, inverse, rows, first);
+            first += 2 * FEW_THREADS;
+            if (first >= rows * x.eights) break;
+            find(x, inverse, in, rows, k, first);
+            read();
         }
     }
 };
@@ -297,7 +309,7 @@ static __device__ __forceinline__ void few_pairs(const uint4 codes, const int p,
         codes_bits_e2m1<T>(word, pair);
     } else if constexpr (FORM::VALUES == CODES_E4M3) {
 #pragma unroll
-        for (int q = 0; q < 4; q++) pair[q] = codes_bits_e4m3<T>(q < 2 ? word : next, q % 2);
+        for (int q = 0; q < 4; q++) pair[q] = codes_e4m3_moved<T>(q < 2 ? word : next, q % 2);
     } else if constexpr (FORM::BITS == 4) {
         codes_bits_four(word, pair, pair + 2);
     } else {

@@ -8,6 +8,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ops/copy_row.cuh"
 #include "cuda/ops/gate.cuh"
 #include "cuda/ops/vec8.cuh"
 
@@ -315,31 +316,17 @@ extern "C" void msgl__cuda_quantise_rows(msgl_exec *x, const msgl_fp8_source *fr
 
 // --- rows by index -------------------------------------------------------------------------------
 
-enum { GATHERING_WARPS = 8, AT_ONCE = 4 };
-
-// A warp has a row, and AT_ONCE pieces of 16 bytes a lane on their way.
-static __global__ void __launch_bounds__(GATHERING_WARPS * 32)
+static __global__ void __launch_bounds__(MSGL_COPYING_WARPS * 32)
     gather_coded(const msgl_fp8_rows from, const int32_t *index, int per, const msgl_fp8_rows to)
 {
-    const int row = (int)blockIdx.x * GATHERING_WARPS + (int)threadIdx.x / 32;
-    const int lane = threadIdx.x % 32, units = to.k / 16, groups = to.k / MSGL_FP8_GROUP;
+    const int row = (int)blockIdx.x * MSGL_COPYING_WARPS + (int)threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, groups = to.k / MSGL_FP8_GROUP;
     msgl__pdl_trigger();
     msgl__pdl_wait();
     if (row >= to.m) return;
     const int source = __ldcg(index + row) / per;
-    const uint4 *const in = (const uint4 *)(from.codes + (size_t)source * (size_t)from.k);
-    uint4 *const out = (uint4 *)(to.codes + (size_t)row * (size_t)to.k);
-    for (int i = lane; i < units; i += 32 * AT_ONCE) {
-        uint4 v[AT_ONCE];
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (i + 32 * j < units) v[j] = __ldcg(in + i + 32 * j);
-        }
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (i + 32 * j < units) out[i + 32 * j] = v[j];
-        }
-    }
+    msgl__copy_row((const uint4 *)(from.codes + (size_t)source * (size_t)from.k),
+                   (uint4 *)(to.codes + (size_t)row * (size_t)to.k), to.k / 16);
     for (int g = lane; g < groups; g += 32) {
         to.scales[(size_t)g * (size_t)to.pitch + row] =
             __ldcg(from.scales + (size_t)g * (size_t)from.pitch + source);
@@ -349,7 +336,7 @@ static __global__ void __launch_bounds__(GATHERING_WARPS * 32)
 extern "C" void msgl__cuda_gather_coded(msgl_exec *x, const msgl_fp8_rows *from,
                                         const int32_t *index, int32_t per, const msgl_fp8_rows *to)
 {
-    const unsigned blocks = (unsigned)((to->m + GATHERING_WARPS - 1) / GATHERING_WARPS);
-    MSGL_CUDA_TRY(x, msgl__launch(gather_coded, dim3(blocks), dim3(GATHERING_WARPS * 32), 0,
+    const unsigned blocks = (unsigned)((to->m + MSGL_COPYING_WARPS - 1) / MSGL_COPYING_WARPS);
+    MSGL_CUDA_TRY(x, msgl__launch(gather_coded, dim3(blocks), dim3(MSGL_COPYING_WARPS * 32), 0,
                                   msgl__cuda_stream(x), *from, index, per, *to));
 }

@@ -4,10 +4,7 @@
 #ifndef MSGL_CUDA_GEMM_FP8_ROWS_CUH
 #define MSGL_CUDA_GEMM_FP8_ROWS_CUH
 
-#include <cuda_fp16.h>
-
 #include "cuda/ptx/e4m3.cuh"
-#include "quant/codes.h"
 
 // The scale of values of this largest magnitude, and what they are multiplied by.
 static __device__ __forceinline__ float fp8_scale(float largest, float *by)
@@ -22,13 +19,6 @@ static __device__ __forceinline__ float fp8_larger(float largest, float v)
 {
     v = fabsf(v);
     return v > largest || isnan(v) ? v : largest;
-}
-
-// A scale of a weight, of its bits.
-static __device__ __forceinline__ float fp8_number(msgl_number type, uint32_t bits)
-{
-    if (type == MSGL_NUMBER_F16) return __half2float(__ushort_as_half((unsigned short)bits));
-    return __uint_as_float(type == MSGL_NUMBER_BF16 ? bits << 16 : bits);
 }
 
 // Half a piece of codes_row.h: of columns c, c + 1, c + 8 and c + 9, c a multiple of 2 whose bit 3

@@ -22,8 +22,8 @@
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
 
-// MAX_EXPERTS of one launch: with the stages they stay within the 99 KiB that every GPU here has.
-enum { BK = 64, ROW_BYTES = BK * 2, CHUNKS = ROW_BYTES / 16, MAX_EXPERTS = 512 };
+// With the places of all experts of a launch stages stay within the 99 KiB that every GPU here has.
+enum { BK = 64, ROW_BYTES = BK * 2, CHUNKS = ROW_BYTES / 16 };
 
 // Where chunk `c` (16 bytes) of row `r` of a tile lies: rows are 128 bytes, and neighbouring rows
 // permute their chunks so that eight rows' equal chunks are in different banks.
@@ -314,7 +314,7 @@ static void run_plain(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_arg
         return;
     }
     if (g.from != NULL) gather(x, c, &g);
-    const int32_t together = g.stride != 0 ? MAX_EXPERTS : 1;
+    const int32_t together = g.stride != 0 ? MSGL_MOST_EXPERTS : 1;
     for (int32_t e = 0; e < c->num_experts; e += together) {
         g.w = c->experts[e].data;
         g.offsets = c->offsets + e;
@@ -357,7 +357,7 @@ static void run_slab(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args
 static void run_expanded(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args g, bool gated)
 {
     const int32_t n = g.n, halves = gated ? 2 : 1, most = msgl__cuda_slab_rows(g.k, x->act);
-    const int32_t fit = most / n > MAX_EXPERTS ? MAX_EXPERTS : most / n;
+    const int32_t fit = most / n > MSGL_MOST_EXPERTS ? MSGL_MOST_EXPERTS : most / n;
     const int32_t together = fit < 1 ? 1 : fit < c->num_experts ? fit : c->num_experts;
     const int32_t columns = (n < most ? n : most) / halves;
     g.w = msgl__arena_alloc(x->scratch, (size_t)together * (size_t)(halves * columns) *
@@ -374,7 +374,8 @@ static void run_expanded(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_
     }
 }
 
-static void run_product(msgl_exec *x, const msgl_grouped_call *c)
+// fp8: its experts where it is a product of FP8, else NULL.
+static void run_product(msgl_exec *x, const msgl_grouped_call *c, const codes_matrix *fp8)
 {
     const msgl_weight *w = &c->experts[0];
     if (c->rows == 0 || x->status != 0) return;
@@ -400,8 +401,8 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
     }
     if (msgl__experts_are(c->experts, c->num_experts, x->act)) {
         run_plain(x, c, g, c->gated && !split);
-    } else if (msgl__cuda_grouped_fp8_takes(x, c)) {
-        msgl__cuda_grouped_fp8(x, c, &g, c->gated);
+    } else if (fp8 != NULL) {
+        msgl__cuda_grouped_fp8(x, c, &g, fp8, c->gated);
     } else {
         run_expanded(x, c, g, c->gated && !split);
     }
@@ -418,9 +419,11 @@ static void run_product(msgl_exec *x, const msgl_grouped_call *c)
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 {
     if (c->rows == 0 || x->status != 0) return;
-    if (!msgl__cuda_grouped_fp8_takes(x, c) && msgl__cuda_grouped_codes(x, c)) return;
+    codes_matrix m;
+    const codes_matrix *const fp8 = msgl__cuda_grouped_fp8_takes(x, c, &m) ? &m : NULL;
+    if (fp8 == NULL && msgl__cuda_grouped_codes(x, c)) return;
     if (!has_more(c)) {
-        run_product(x, c);
+        run_product(x, c, fp8);
         return;
     }
     const size_t used = x->scratch->used;
@@ -433,7 +436,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
                                       (size_t)c->rows * plain.ld_out * msgl__dtype_size(x->act));
         if (plain.out == NULL) x->status = MSGL_ENOMEM;
     }
-    run_product(x, &plain);
+    run_product(x, &plain, fp8);
     if (c->rows > 0 && x->status == 0) {
         msgl__cuda_finish_experts(x, c, plain.out, plain.ld_out);
     }

@@ -11,6 +11,9 @@
 
 #include "kernel/calls.h"
 
+// Of a launch: their places fit beside the stages.
+enum { MSGL_MOST_EXPERTS = 512 };
+
 typedef struct msgl_grouped_args {
     const void *w; // expert e's [n, k] is `stride` elements after e - 1's
     size_t stride;

@@ -36,7 +36,6 @@ enum {
     W_BYTES = ROWS * ROW_BYTES,
     PART = 32, // columns that a thread takes at a time
     MAX_STAGES = 8,
-    MAX_EXPERTS = 512,
     // Rows of an expert on average. Beyond them it is faster to expand once than to read codes
     // again for every 32 rows.
     MOST_AVERAGE = 128,
@@ -566,8 +565,8 @@ template <typename T> static bool launch_form(msgl_exec *x, const coded_args &a,
 bool msgl__cuda_grouped_codes(msgl_exec *x, const msgl_grouped_call *c)
 {
     coded_args a = {};
-    if (x->act == MSGL_F32 || msgl__cuda_device(x)->deterministic || c->num_experts > MAX_EXPERTS ||
-        c->rows / c->num_experts > MOST_AVERAGE ||
+    if (x->act == MSGL_F32 || msgl__cuda_device(x)->deterministic ||
+        c->num_experts > MSGL_MOST_EXPERTS || c->rows / c->num_experts > MOST_AVERAGE ||
         (c->gated && (c->activation == MSGL_GELU_TANH || c->experts[0].n % 32 != 0)) ||
         ((uintptr_t)c->in | c->ld_in * 2) % 16 != 0 ||
         !msgl__codes_matrix_of(c->experts, c->num_experts, &a.m)) {

@@ -19,7 +19,6 @@
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/fp8.h"
-#include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/gemm/fp8_rows.h"
 #include "cuda/gemm/grouped_tile_sm90.cuh"
 #include "cuda/launch.cuh"
@@ -73,15 +72,11 @@ typedef struct grouped_fp8_maps {
     CUtensorMap w, w_scales, in, in_scales;
 } grouped_fp8_maps;
 
-struct fp8_ring : ring {
-    uint32_t scales; // of the stages
-};
-
 // --- loading ------------------------------------------------------------------------------------
 
 // One thread: weights, and this block's half of the rows of in, for both blocks.
 template <bool GATED>
-static __device__ __forceinline__ void load_all(const grouped_fp8_args &a, fp8_ring r,
+static __device__ __forceinline__ void load_all(const grouped_fp8_args &a, scaled_ring r,
                                                 const int32_t *first, int32_t start,
                                                 const grouped_fp8_maps &maps, uint32_t rank)
 {
@@ -133,15 +128,15 @@ static __device__ __forceinline__ float w_scale(const grouped_fp8_args &a, uint3
 {
     if (a.row_scales != NULL) return 1;
     const uint32_t at = scales + (uint32_t)(W_SCALES_AT + (UPS ? W_SCALES_BYTES : 0));
-    return fp8_number(a.number, a.number == MSGL_NUMBER_F32 ? msgl__read_shared<uint32_t>(at)
-                                                            : msgl__read_shared<uint16_t>(at));
+    return codes_number(a.number, a.number == MSGL_NUMBER_F32 ? msgl__read_shared<uint32_t>(at)
+                                                              : msgl__read_shared<uint16_t>(at));
 }
 
 // A stage, which has arrived: its sums, times both scales, are added to the tile's.
 // first: the thread's first row of the tile, and what the tile's own is beyond a multiple of four.
 template <bool GATED>
 static __device__ __forceinline__ void multiply_step(float (&acc)[N / 2], const grouped_fp8_args &a,
-                                                     const fp8_ring &r, int first)
+                                                     const scaled_ring &r, int first)
 {
     const int group = (int)threadIdx.x / GROUP - 1, lane = threadIdx.x % 32;
     const uint32_t stage = r.stages + (uint32_t)(r.slot * STAGE_BYTES);
@@ -185,7 +180,7 @@ static __device__ __forceinline__ void scale_rows(float (&acc)[N / 2], const gro
         if (!there) continue;
         const uint32_t bits = a.number == MSGL_NUMBER_F32 ? __ldg((const uint32_t *)scales + row)
                                                           : __ldg((const uint16_t *)scales + row);
-        const float by = fp8_number(a.number, bits);
+        const float by = codes_number(a.number, bits);
         acc[i] *= by, acc[i + 2] *= by;
     }
 }
@@ -255,7 +250,7 @@ static __device__ __forceinline__ void store(const grouped_fp8_args &a, const fl
 }
 
 template <typename T, bool GATED>
-static __device__ __forceinline__ void multiply_all(const grouped_fp8_args &a, fp8_ring r,
+static __device__ __forceinline__ void multiply_all(const grouped_fp8_args &a, scaled_ring r,
                                                     const int32_t *first, int32_t start,
                                                     uint32_t buffers, uint32_t rank)
 {
@@ -307,7 +302,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t barriers = buffers + WORKERS / 32 * OUT_BYTES;
     unsigned char *const behind = unaligned + (barriers - msgl__shared_address(unaligned));
     int32_t *const first = (int32_t *)behind + 4 * STAGES;
-    const fp8_ring r = {{stages, barriers, barriers + STAGES * 8, 0, 0}, scales};
+    const scaled_ring r = {{stages, barriers, barriers + STAGES * 8, 0, 0}, scales};
     const uint32_t rank = msgl__cluster_rank();
     if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -350,38 +345,26 @@ static bool is_fp8(const msgl_weight *w, bool gated)
     return l.span == l.k || (w->format->blocks->codes->rows == N && whole);
 }
 
-bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c)
+bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c, codes_matrix *m)
 {
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out;
-    codes_matrix m;
     return x->device->capability == 90 && x->act != MSGL_F32 &&
-           !msgl__cuda_device(x)->deterministic && c->num_experts <= MAX_EXPERTS &&
+           !msgl__cuda_device(x)->deterministic && c->num_experts <= MSGL_MOST_EXPERTS &&
            c->rows / c->num_experts >= LEAST_AVERAGE && bits % 16 == 0 && c->ld_in % 8 == 0 &&
            c->ld_out % 8 == 0 && is_fp8(c->experts, c->gated) &&
-           msgl__codes_matrix_of(c->experts, c->num_experts, &m);
-}
-
-// Eights of rows of every expert; gated: of gate, of up, ...
-static bool map_w(CUtensorMap *map, const codes_matrix &m, int num, bool gated)
-{
-    const cuuint64_t row = (cuuint64_t)m.row, halves = gated ? 2 : 1;
-    const cuuint64_t half = (cuuint64_t)m.n / halves;
-    const cuuint64_t dims[5] = {(cuuint64_t)m.k, 8, halves, half / 8, (cuuint64_t)num};
-    const cuuint64_t strides[4] = {row, half * row, 8 * row, (cuuint64_t)m.stride};
-    const cuuint32_t box[5] = {STEP, 8, (cuuint32_t)halves, (cuuint32_t)(N / 8 / (int)halves), 1};
-    return msgl__tensor_map_encode(map, MSGL_E4M3, m.w, 5, dims, strides, box);
+           msgl__codes_matrix_of(c->experts, c->num_experts, m);
 }
 
 // Scales by group: rows, of a gated product gates and ups apart, groups and experts.
-static bool map_w_scales(CUtensorMap *map, const codes_matrix &m, int num, bool gated)
+static bool map_w_scales(CUtensorMap *map, const codes_matrix *m, int num, bool gated)
 {
-    const msgl_dtype type = m.number == MSGL_NUMBER_F32 ? MSGL_F32 : MSGL_BF16; // of its size
+    const msgl_dtype type = m->number == MSGL_NUMBER_F32 ? MSGL_F32 : MSGL_BF16; // of its size
     const cuuint64_t halves = gated ? 2 : 1, size = msgl__dtype_size(type);
-    const cuuint64_t n = (cuuint64_t)m.n, half = n / halves;
-    const cuuint64_t dims[4] = {half, halves, (cuuint64_t)(m.k / STEP), (cuuint64_t)num};
-    const cuuint64_t strides[3] = {half * size, n * size, (cuuint64_t)m.stride};
+    const cuuint64_t n = (cuuint64_t)m->n, half = n / halves;
+    const cuuint64_t dims[4] = {half, halves, (cuuint64_t)(m->k / STEP), (cuuint64_t)num};
+    const cuuint64_t strides[3] = {half * size, n * size, (cuuint64_t)m->stride};
     const cuuint32_t box[4] = {(cuuint32_t)(W_SCALES_BYTES / size), (cuuint32_t)halves, 1, 1};
-    return msgl__tensor_map_encode(map, type, m.w + m.scales, 4, dims, strides, box,
+    return msgl__tensor_map_encode(map, type, m->w + m->scales, 4, dims, strides, box,
                                    CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
@@ -435,29 +418,24 @@ static bool quantise(msgl_exec *x, const msgl_grouped_call *c, const msgl_groupe
 }
 
 void msgl__cuda_grouped_fp8(msgl_exec *x, const msgl_grouped_call *c, const msgl_grouped_args *g,
-                            bool gated)
+                            const codes_matrix *m, bool gated)
 {
-    codes_matrix m;
-    msgl_fp8_rows rows;
-    grouped_fp8_args a = {*g, NULL, 0, MSGL_NUMBER_F32, 0};
+    const bool by_row = m->shift == 31;
+    grouped_fp8_args a = {*g, by_row ? m->w + m->scales : NULL, m->stride, m->number,
+                          by_row ? 0u : (uint32_t)W_SCALES_BYTES * (gated ? 2 : 1)};
     grouped_fp8_maps maps;
+    msgl_fp8_rows rows;
     memset(&maps, 0, sizeof maps);
-    if (!quantise(x, c, g, &rows)) return;
-    const bool known = msgl__codes_matrix_of(c->experts, c->num_experts, &m);
-    const bool by_row = m.shift == 31;
-    if (!known || !map_w(&maps.w, m, c->num_experts, gated) || !map_in(&maps, &rows) ||
-        (!by_row && !map_w_scales(&maps.w_scales, m, c->num_experts, gated))) {
-        x->status = MSGL_EDEVICE;
-        return;
-    }
-    if (by_row) a.row_scales = m.w + m.scales;
-    if (!by_row) a.w_scales_bytes = W_SCALES_BYTES * (gated ? 2 : 1);
-    a.stride = m.stride;
-    a.number = m.number;
     a.g.num_experts = c->num_experts;
     a.g.offsets = c->offsets;
     a.g.inputs_ready = c->inputs_ready;
     a.g.column_tiles = (g->n + CLUSTER * N - 1) / (CLUSTER * N);
+    if (!quantise(x, c, g, &rows)) return;
+    if (!map_eights(&maps.w, MSGL_E4M3, m->w, &a.g, m->stride, gated, N) || !map_in(&maps, &rows) ||
+        (!by_row && !map_w_scales(&maps.w_scales, m, c->num_experts, gated))) {
+        x->status = MSGL_EDEVICE;
+        return;
+    }
     if (x->act == MSGL_F16) {
         gated ? launch<__half, true>(x, a, maps, c->rows)
               : launch<__half, false>(x, a, maps, c->rows);

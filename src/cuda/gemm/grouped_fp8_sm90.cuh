@@ -5,19 +5,16 @@
 #ifndef MSGL_CUDA_GEMM_GROUPED_FP8_SM90_CUH
 #define MSGL_CUDA_GEMM_GROUPED_FP8_SM90_CUH
 
-#include <stdbool.h>
-#include <stddef.h>
-
+#include "cuda/gemm/experts_codes.cuh"
 #include "cuda/gemm/grouped.cuh"
-#include "kernel/calls.h"
-#include "kernel/exec.h"
 
 // Whether c is such a product, but for its bias and another gate than silu, which come behind it.
-bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c);
+// *m: of its experts.
+bool msgl__cuda_grouped_fp8_takes(const msgl_exec *x, const msgl_grouped_call *c, codes_matrix *m);
 // The call as g has it, without bias, whose gate is silu: quantises the rows and multiplies them,
 // rows by index without gathering values. Sets x->status on failure.
 void msgl__cuda_grouped_fp8(msgl_exec *x, const msgl_grouped_call *c, const msgl_grouped_args *g,
-                            bool gated);
+                            const codes_matrix *m, bool gated);
 // Bytes of scratch that it takes; from_per > 0: with rows by index.
 size_t msgl__cuda_grouped_fp8_scratch(const msgl_grouped_call *c);
 

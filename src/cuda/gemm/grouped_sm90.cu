@@ -348,25 +348,13 @@ bool msgl__cuda_grouped_sm90_takes(const msgl_exec *x, const msgl_grouped_args *
     const uintptr_t bits = (uintptr_t)g->w | (uintptr_t)g->in | (uintptr_t)g->out;
     return x->device->capability == 90 && dtype != MSGL_F32 && g->stride % 8 == 0 &&
            g->stride > 0 && bits % 16 == 0 && g->k % 8 == 0 && g->n % (gated ? 16 : 8) == 0 &&
-           g->ld_in % 8 == 0 && g->ld_out % 8 == 0 && g->num_experts <= MAX_EXPERTS;
+           g->ld_in % 8 == 0 && g->ld_out % 8 == 0 && g->num_experts <= MSGL_MOST_EXPERTS;
 }
 
 bool msgl__cuda_grouped_sm90_dense(const msgl_grouped_args *g, int32_t rows)
 {
     enum { SOME = 48 }; // rows per expert
     return rows / g->num_experts > SOME;
-}
-
-// Eights of rows of every expert; gated: of gate, of up, ...
-static bool map_weights(CUtensorMap *map, const msgl_grouped_args *g, bool gated, msgl_dtype dtype,
-                        int rows)
-{
-    const cuuint64_t row = (cuuint64_t)g->k * 2, halves = gated ? 2 : 1;
-    const cuuint64_t half = (cuuint64_t)g->n / halves;
-    const cuuint64_t dims[5] = {(cuuint64_t)g->k, 8, halves, half / 8, (cuuint64_t)g->num_experts};
-    const cuuint64_t strides[4] = {row, half * row, 8 * row, (cuuint64_t)g->stride * 2};
-    const cuuint32_t box[5] = {BK, 8, (cuuint32_t)halves, (cuuint32_t)(rows / 8 / (int)halves), 1};
-    return msgl__tensor_map_encode(map, dtype, g->w, 5, dims, strides, box);
 }
 
 template <typename T, typename S, bool GATED>
@@ -378,7 +366,7 @@ static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows, msgl_dtype d
     g.column_tiles = ((GATED ? g.n / 2 : g.n) + FEATURES - 1) / FEATURES;
     CUtensorMap maps[2];
     memset(maps, 0, sizeof maps);
-    if (!map_weights(&maps[0], &g, GATED, dtype, S::ROWS) ||
+    if (!map_eights(&maps[0], dtype, g.w, &g, g.stride * 2, GATED, S::ROWS) ||
         (S::DENSE && !msgl__tensor_map(&maps[1], dtype, g.in, rows, g.k, g.ld_in, BOX_ROWS))) {
         x->status = MSGL_EDEVICE;
         return;

@@ -8,11 +8,9 @@
 #include "cuda/device.cuh"
 #include "cuda/gemm/grouped.cuh"
 #include "cuda/gemm/stage.cuh"
+#include "cuda/tensor_map.cuh"
 
-enum {
-    GROUP_ROWS = 64,   // of a multiplying warpgroup's product
-    MAX_EXPERTS = 512, // their places fit beside the stages
-};
+enum { GROUP_ROWS = 64 }; // of a multiplying warpgroup's product
 
 typedef struct span {
     int32_t expert, row, rows; // of in
@@ -71,6 +69,21 @@ static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, con
     s.row = begin + row_tile * height;
     s.rows = left < height ? left : height;
     return s;
+}
+
+// Eights of rows of every expert's W, whose rows are g->k elements without gaps and whose experts
+// are `stride` bytes apart; gated: of gate, of up, ... A box is `rows` rows of 128 bytes, loaded
+// from (column, 0, 0, eight or pair of eights, expert) on.
+static inline bool map_eights(CUtensorMap *map, msgl_dtype type, const void *w,
+                              const msgl_grouped_args *g, size_t stride, bool gated, int rows)
+{
+    const cuuint64_t size = msgl__dtype_size(type), row = (cuuint64_t)g->k * size;
+    const cuuint64_t halves = gated ? 2 : 1, half = (cuuint64_t)g->n / halves;
+    const cuuint64_t dims[5] = {(cuuint64_t)g->k, 8, halves, half / 8, (cuuint64_t)g->num_experts};
+    const cuuint64_t strides[4] = {row, half * row, 8 * row, (cuuint64_t)stride};
+    const cuuint32_t box[5] = {(cuuint32_t)(ROW_BYTES / size), 8, (cuuint32_t)halves,
+                               (cuuint32_t)(rows / 8 / (int)halves), 1};
+    return msgl__tensor_map_encode(map, type, w, 5, dims, strides, box);
 }
 
 #endif

@@ -21,6 +21,11 @@ struct ring {
     uint32_t phase;
 };
 
+// One whose stages have scales.
+struct scaled_ring : ring {
+    uint32_t scales; // of the stages: an address in shared memory
+};
+
 template <int STAGES> static __device__ __forceinline__ void next_slot(ring &r)
 {
     if (++r.slot == STAGES) {

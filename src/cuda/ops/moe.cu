@@ -4,6 +4,7 @@
 // host never learns which experts were chosen.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ops/copy_row.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/route.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -140,31 +141,17 @@ static __global__ void __launch_bounds__(SORT_THREADS)
               source);
 }
 
-enum { GATHERING_WARPS = 8, GATHERED = 4 };
-
-// Copies rows in pieces of Unit. A warp has a row of out, and GATHERED pieces of each lane on their
-// way.
+// Copies rows in pieces of Unit, a warp a row of out.
 template <typename Unit>
-static __global__ void __launch_bounds__(GATHERING_WARPS * 32)
+static __global__ void __launch_bounds__(MSGL_COPYING_WARPS * 32)
     gather_kernel(const Unit *in, const int32_t *source, int rows, int top_k, int units, Unit *out)
 {
-    const int j = (int)blockIdx.x * GATHERING_WARPS + (int)threadIdx.x / 32;
+    const int j = (int)blockIdx.x * MSGL_COPYING_WARPS + (int)threadIdx.x / 32;
     msgl__pdl_trigger();
     msgl__pdl_wait();
     if (j >= rows) return;
     const Unit *const src = in + (size_t)(__ldcg(source + j) / top_k) * (size_t)units;
-    Unit *const dst = out + (size_t)j * (size_t)units;
-    for (int i = (int)threadIdx.x % 32; i < units; i += 32 * GATHERED) {
-        Unit v[GATHERED];
-#pragma unroll
-        for (int g = 0; g < GATHERED; g++) {
-            if (i + 32 * g < units) v[g] = __ldcg(src + i + 32 * g);
-        }
-#pragma unroll
-        for (int g = 0; g < GATHERED; g++) {
-            if (i + 32 * g < units) dst[i + 32 * g] = v[g];
-        }
-    }
+    msgl__copy_row(src, out + (size_t)j * (size_t)units, units);
 }
 
 static __global__ void invert_kernel(const int32_t *source, int n, int32_t *place)
@@ -330,8 +317,8 @@ extern "C" void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_
     const cudaStream_t stream = msgl__cuda_stream(x);
     const size_t bytes = (size_t)dim * msgl__dtype_size(x->act);
     const int all = rows * top_k;
-    const dim3 grid((unsigned)((all + GATHERING_WARPS - 1) / GATHERING_WARPS));
-    const dim3 threads(GATHERING_WARPS * 32);
+    const dim3 grid((unsigned)((all + MSGL_COPYING_WARPS - 1) / MSGL_COPYING_WARPS));
+    const dim3 threads(MSGL_COPYING_WARPS * 32);
     if (rows <= 0) return;
     if (bytes % 16 == 0 && aligned16(in) && aligned16(out)) {
         const int units = (int)(bytes / 16);

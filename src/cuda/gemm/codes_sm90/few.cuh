@@ -12,7 +12,7 @@
 // which cannot be divided by 16 before, also where the second ones are 16 times too large.
 template <typename T, typename FORM> struct codes_chains {
     static constexpr int PER_GROUP = FORM::SPAN / 16; // products of 16 columns
-    static constexpr bool APART = raw_odd<FORM>() && !codes_raw<T>::SCALED;
+    static constexpr bool APART = raw_odd<FORM>() && !codes_bits<T>::SCALED;
     static constexpr int CHAINS = APART || PER_GROUP >= 4 ? 2 : 1;
 };
 
@@ -22,11 +22,11 @@ static __device__ __forceinline__ float few_factor(const codes_args &g)
 {
     if (!codes_shape<FORM, N>::BY_WARP) return 1;
     if (!raw_integers<FORM>()) return g.factor;
-    return FORM::KIND == CODES_MIN ? codes_raw<T>::BACK : codes_raw<T>::BACK * g.factor;
+    return FORM::KIND == CODES_MIN ? codes_bits<T>::BACK : codes_bits<T>::BACK * g.factor;
 }
 
 // A step of a tile, whose codes and activations have arrived: acc += W in^T over its columns, times
-// codes_raw::BOTH. ZEROS: each row of W has zero points of its own.
+// codes_bits::BOTH. ZEROS: each row of W has zero points of its own.
 template <typename T, typename FORM, int N, bool ZEROS>
 static __device__ __forceinline__ void
 multiply_step(float (&acc)[N / 2], const codes_args &g, const msgl_codes_row &l,

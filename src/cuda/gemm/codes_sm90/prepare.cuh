@@ -21,7 +21,7 @@ template <typename T, typename FORM, int N>
 static __device__ __forceinline__ void prepare_eight(uint32_t stage, int eight, float by)
 {
     typedef codes_shape<FORM, N> shape;
-    typedef codes_raw<T> raw;
+    typedef codes_bits<T> raw;
     constexpr bool SCALES = shape::BY_WARP && raw::SCALED;
     constexpr int PARTS = shape::STEPS * CODES_PARTS, PER_GROUP = FORM::SPAN / 16;
     const int lane = threadIdx.x % 32;
@@ -85,7 +85,7 @@ template <typename T, typename FORM, int N>
 static __device__ __forceinline__ float prepared_by(const codes_args &g, const msgl_codes_row &l)
 {
     if (!codes_shape<FORM, N>::BY_WARP) return 1;
-    return FORM::OFFSET || g.zeros ? codes_raw<T>::BOTH : codes_raw<T>::BOTH * (float)-l.zero;
+    return FORM::OFFSET || g.zeros ? codes_bits<T>::BOTH : codes_bits<T>::BOTH * (float)-l.zero;
 }
 
 // The work of preparing warp `index`: the same slots of the ring in every round. Stages arrive in
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void prepare_all(const codes_args &g, const ms
 #pragma unroll 1
         for (int eight = 0; eight < N / 8; eight++) prepare_eight<T, FORM, N>(stage, eight, by);
         // What comes into the stage next is written by the asynchronous proxy.
-        if constexpr (shape::BY_WARP && codes_raw<T>::SCALED) msgl__fence_async_proxy();
+        if constexpr (shape::BY_WARP && codes_bits<T>::SCALED) msgl__fence_async_proxy();
         __syncwarp();
         if (threadIdx.x % 32 == 0) msgl__mbarrier_arrive(r.ready + r.slot * 8);
     }

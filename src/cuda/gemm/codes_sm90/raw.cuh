@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes as operands without arithmetic: a pair of codes under a mask, all other bits 0, is a pair
-// of numbers of the activations' type already, since what is subnormal there is its lowest bits
-// times a constant: bf16's lowest eight times 2^-133, f16's lowest eleven times 2^-24 (the first
-// binade of normal numbers goes on as the subnormal ones do). Tensor cores multiply subnormal
-// numbers exactly. Activations in bf16 are multiplied by 2^64 first, so that products are normal
-// numbers of f32 again; what is 2^64 or more becomes infinite. Nothing is subtracted from the
+// Codes as operands without arithmetic, as codes_bits.cuh says. Nothing is subtracted from the
 // codes: a zero point times the sum of a group's activations is.
 #ifndef MSGL_CUDA_GEMM_CODES_SM90_RAW_CUH
 #define MSGL_CUDA_GEMM_CODES_SM90_RAW_CUH
 
+#include "cuda/gemm/codes_bits.cuh"
 #include "cuda/gemm/codes_sm90/form.cuh"
-
-// What a code of 1 is; what activations are multiplied by; what both together are divided out by.
-template <typename T> struct codes_raw;
-template <> struct codes_raw<__nv_bfloat16> {
-    static constexpr bool SCALED = true;
-    static constexpr float IN = 0x1p64f, BOTH = 0x1p-69f, BACK = 0x1p69f;
-};
-template <> struct codes_raw<__half> {
-    static constexpr bool SCALED = false;
-    static constexpr float IN = 1, BOTH = 0x1p-24f, BACK = 0x1p24f;
-};
 
 // Of a part's four pairs, number i of those in the order in which its two products take two each:
 // so that both are in the same bits of a word's halves, where a group has 32 columns.

@@ -6,6 +6,7 @@
 #define MSGL_CUDA_GEMM_FP8_SM90_KERNEL_CUH
 
 #include "cuda/device.cuh"
+#include "cuda/gemm/codes_pair.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/fp8_rows.cuh"
 #include "cuda/gemm/fp8_sm90/call.cuh"
@@ -70,15 +71,11 @@ struct fp8_place {
 
 // --- loading ------------------------------------------------------------------------------------
 
-struct fp8_ring : ring {
-    uint32_t scales; // of the stages
-};
-
 // Rows of W of a tile: eights, of which a gated product takes one of the gates and one of the ups
 // in turns.
 template <typename SHAPE>
 static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tensors &maps,
-                                              const fp8_ring &r, int slot, const fp8_place &p,
+                                              const scaled_ring &r, int slot, const fp8_place &p,
                                               uint64_t policy)
 {
     constexpr int PAIRS = SHAPE::ROWS / 16;
@@ -93,7 +90,7 @@ static __device__ __forceinline__ void load_w(const fp8_args &g, const fp8_tenso
 }
 
 template <typename SHAPE>
-static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const fp8_ring &r,
+static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const scaled_ring &r,
                                                const fp8_place &p)
 {
     const uint32_t stage = r.stages + (uint32_t)(r.slot * SHAPE::STAGE_BYTES + SHAPE::W_BYTES);
@@ -108,7 +105,7 @@ static __device__ __forceinline__ void load_in(const fp8_tensors &maps, const fp
 // kernel in front.
 template <typename SHAPE>
 static __device__ __forceinline__ void load_all(const fp8_args &g, const fp8_tensors &maps,
-                                                fp8_ring r, int begin, int end)
+                                                scaled_ring r, int begin, int end)
 {
     const bool leads = threadIdx.x % 32 == 0;
     const uint64_t policy = msgl__read_once();
@@ -140,15 +137,15 @@ static __device__ __forceinline__ float scale_of(const fp8_args &g, uint32_t sca
 {
     if (g.row_scales != NULL) return 1;
     if (g.gated) row = row / 16 * 8 + row % 8 + row / 8 % 2 * (SHAPE::ROWS / 2);
-    return fp8_number(g.number, g.number == MSGL_NUMBER_F32
-                                    ? msgl__read_shared<uint32_t>(scales + (uint32_t)row * 4)
-                                    : msgl__read_shared<uint16_t>(scales + (uint32_t)row * 2));
+    return codes_number(g.number, g.number == MSGL_NUMBER_F32
+                                      ? msgl__read_shared<uint32_t>(scales + (uint32_t)row * 4)
+                                      : msgl__read_shared<uint16_t>(scales + (uint32_t)row * 2));
 }
 
 // A stage, which has arrived: its sums, times both scales, are added to the tile's in f32.
 template <typename SHAPE>
 static __device__ __forceinline__ void multiply(float (&acc)[SHAPE::SLABS][SHAPE::SUMS],
-                                                const fp8_args &g, const fp8_ring &r, int first)
+                                                const fp8_args &g, const scaled_ring &r, int first)
 {
     const uint32_t stage = r.stages + (uint32_t)(r.slot * SHAPE::STAGE_BYTES);
     const uint32_t scales = r.scales + (uint32_t)(r.slot * SHAPE::SCALES_BYTES);
@@ -304,9 +301,9 @@ struct fp8_terms {
             scale[i] = 1, bias[i] = 0;
             if (r >= g.n) continue;
             if (s != NULL) {
-                scale[i] = fp8_number(g.number, g.number == MSGL_NUMBER_F32
-                                                    ? __ldg((const uint32_t *)s + r)
-                                                    : __ldg((const uint16_t *)s + r));
+                scale[i] = codes_number(g.number, g.number == MSGL_NUMBER_F32
+                                                      ? __ldg((const uint32_t *)s + r)
+                                                      : __ldg((const uint16_t *)s + r));
             }
             if (g.bias != NULL) bias[i] = __ldg(g.bias + r);
         }
@@ -442,7 +439,7 @@ static __device__ __forceinline__ void finish_tile(const fp8_args &g, int tile, 
 // --- the kernel ---------------------------------------------------------------------------------
 
 template <typename SHAPE>
-static __device__ __forceinline__ void multiply_all(const fp8_args &g, fp8_ring r, int segment,
+static __device__ __forceinline__ void multiply_all(const fp8_args &g, scaled_ring r, int segment,
                                                     int begin, int end, uint32_t factors)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -497,7 +494,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, (SHAPE::SHARES ? 2 : 1))
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ unsigned char unaligned[];
-    fp8_ring r;
+    scaled_ring r;
     r.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
     r.scales = r.stages + SHAPE::STAGES * SHAPE::STAGE_BYTES;
     r.full = r.scales + SHAPE::STAGES * SHAPE::SCALES_BYTES;
