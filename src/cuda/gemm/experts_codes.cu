@@ -21,7 +21,7 @@
 #include "cuda/ops/gate.cuh"
 
 enum {
-    UP_SLOTS = 3, // of a warp's ring
+    UP_SLOTS = 6, // of a warp's ring
     DOWN_SLOTS = 4,
     MAX_TILES = FEW_THREADS / FEW_ROWS, // of a block
     MAX_SHARED = 226 << 10,
