@@ -126,6 +126,12 @@ typedef struct msgl_options {
     int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
     int is_reranker;  // 1: they become the logits of these two tokens; the same
     int score_token_ids[2];
+    // Several tokens of an answer a step: what guesses at them (docs/speculation.md): "none",
+    // "NGRAM", "SUFFIX", or "auto". Answers stay what they are without.
+    const char *speculative_algorithm;
+    int speculative_num_draft_tokens; // that a step verifies of an answer at most, with the known
+                                      // one before them; 0: as many as pay
+    int speculative_ngram_min, speculative_ngram_max; // tokens that NGRAM matches; 0: 1 and 12
     // The chat template in place of the model's: a file, or a template's text; NULL: the model's.
     const char *chat_template;
     void *reserved[1];
@@ -227,6 +233,9 @@ typedef struct msgl_params {
     int num_dry_sequence_breakers;
     int mirostat; // 0: off; 2
     float mirostat_tau, mirostat_eta;
+    // With msgl_options.speculative_algorithm: drafts in a step at most; 0: none, -1: as many as
+    // pay.
+    int speculative;
     void *reserved[3];
 } msgl_params;
 

@@ -37,18 +37,32 @@ int msgl__reply_done(msgl_strbuf *out)
     return msgl__strbuf_adds(out, "data: [DONE]\n\n");
 }
 
-int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, int64_t reasoning,
-                      msgl_strbuf *out)
+// What of the completion's tokens is told apart, if anything is.
+static int put_details(const msgl_usage *u, msgl_strbuf *out)
+{
+    if (u->reasoning < 0 && u->drafted == 0) return 0;
+    int rc = msgl__strbuf_adds(out, ",\"completion_tokens_details\":{");
+    if (rc == 0 && u->reasoning >= 0) {
+        rc = msgl__strbuf_addf(out, "\"reasoning_tokens\":%" PRId64 "%s", u->reasoning,
+                               u->drafted > 0 ? "," : "");
+    }
+    if (rc == 0 && u->drafted > 0) {
+        rc = msgl__strbuf_addf(out,
+                               "\"accepted_prediction_tokens\":%" PRId64
+                               ",\"rejected_prediction_tokens\":%" PRId64,
+                               u->accepted, u->drafted - u->accepted);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+int msgl__reply_usage(const msgl_usage *u, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(out,
                                "\"usage\":{\"prompt_tokens\":%" PRId64
                                ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
                                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}",
-                               prompt, completion, prompt + completion, cached);
-    if (rc == 0 && reasoning >= 0) {
-        rc = msgl__strbuf_addf(
-            out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%" PRId64 "}", reasoning);
-    }
+                               u->prompt, u->completion, u->prompt + u->completion, u->cached);
+    if (rc == 0) rc = put_details(u, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -130,9 +144,14 @@ int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out)
 
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
+    const msgl_usage usage = {.prompt = r->prompt_tokens,
+                              .cached = cached,
+                              .completion = completion,
+                              .reasoning = r->reasoning_tokens,
+                              .drafted = r->drafted,
+                              .accepted = r->accepted};
     int rc = msgl__strbuf_adds(out, "],");
-    if (rc == 0)
-        rc = msgl__reply_usage(r->prompt_tokens, cached, completion, r->reasoning_tokens, out);
+    if (rc == 0) rc = msgl__reply_usage(&usage, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -154,8 +173,14 @@ int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *ou
     } else if (rc == 0 && r->req->include_usage) {
         rc = msgl__strbuf_addc(out, ',');
         if (rc == 0) {
-            rc = msgl__reply_usage((int64_t)s->prompt->len, s->cached_tokens, s->completion_tokens,
-                                   r->reasoning_tokens < 0 ? -1 : s->reasoning_tokens, out);
+            const msgl_usage usage = {.prompt = (int64_t)s->prompt->len,
+                                      .cached = s->cached_tokens,
+                                      .completion = s->completion_tokens,
+                                      .reasoning =
+                                          r->reasoning_tokens < 0 ? -1 : s->reasoning_tokens,
+                                      .drafted = s->drafted,
+                                      .accepted = s->accepted};
+            rc = msgl__reply_usage(&usage, out);
         }
     }
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;

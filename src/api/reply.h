@@ -15,6 +15,7 @@ typedef struct msgl_reply {
     int64_t prompt_tokens;             // summed over prompts
     const msgl_ids *prompt_ids;        // of the first prompt
     int64_t reasoning_tokens;          // summed over choices; -1: answers that do not count them
+    int64_t drafted, accepted;         // summed over choices, as a sequence has them
     const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
     // Since the request was read: until its first token (now, if there was none), and until now.
     int64_t first_ns, total_ns;
@@ -29,9 +30,14 @@ int msgl__reply_done(msgl_strbuf *out);
 
 // Appends the bytes of all parts of a kind, one behind the other.
 int msgl__reply_join(const msgl_parts *parts, msgl_part_kind kind, msgl_strbuf *all);
-// "usage":{...}; reasoning: how many of the completion's tokens were thoughts, -1: left out.
-int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, int64_t reasoning,
-                      msgl_strbuf *out);
+typedef struct msgl_usage {
+    int64_t prompt, cached, completion;
+    int64_t reasoning;         // how many of the completion's tokens were thoughts; -1: left out
+    int64_t drafted, accepted; // drafts computed; of the completion's tokens those that were drafts
+} msgl_usage;
+
+// "usage":{...}; without drafts nothing of them.
+int msgl__reply_usage(const msgl_usage *u, msgl_strbuf *out);
 // ,"finish_reason":... NULL: null
 int msgl__reply_finish(const char *finish, msgl_strbuf *out);
 // ,"logprobs":... those that s has now, which it then has no more

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core/batch.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "api/constraint.h"
@@ -67,6 +68,9 @@ static const msgl_field_row sampling_rows[] = {
      .help = "the stop string that ended an answer is part of it"},
     SETTING("ignore_eos"),
     SETTING("min_tokens"),
+    {"speculative", MSGL_FIELD_ANY, .preset = "true",
+     .help = "a boolean, or the number of drafts in a step at most ([speculation.md]"
+             "(speculation.md)); answers do not depend on it"},
     {"skip_special_tokens", MSGL_FIELD_BOOL, .preset = "true",
      .help = "special tokens are not shown as text"},
     {"response_format", MSGL_FIELD_OBJECT, .preset = "{\"type\": \"text\"}",
@@ -320,6 +324,22 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     return rc;
 }
 
+// A boolean, or a number of drafts.
+static int parse_speculative(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "speculative";
+    const json_t *v = msgl__field(o, name);
+    if (v == NULL) return 0;
+    const int64_t n = json_is_boolean(v) ? -json_is_true(v) : json_integer_value(v);
+    if ((json_is_boolean(v) || json_is_integer(v)) && n >= -1 && n <= MSGL_MAX_DRAFTS) {
+        out->sampling.speculative = (int32_t)n;
+        return 0;
+    }
+    return msgl__api_fail(e, 400, name, "invalid_value",
+                          "'%s' must be a boolean, or a whole number from 0 to %d.", name,
+                          MSGL_MAX_DRAFTS);
+}
+
 static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     int rc = msgl__field_bool(o, "stream", &out->stream, e);
@@ -393,6 +413,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = parse_stop(o, out, e);
     if (rc == 0) rc = msgl__field_bool(o, "include_stop_str_in_output", &out->keep_stop, e);
     if (rc >= 0) rc = parse_stop_ids(o, cfg, out, e);
+    if (rc == 0) rc = parse_speculative(o, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
     if (rc == 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc < 0) return rc;

@@ -265,6 +265,8 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     if (!s->started) rc = prompt_row(s, NULL);
     s->started = true;
     s->cached_tokens = e->cached_tokens;
+    s->drafted = e->drafted;
+    s->accepted = e->accepted;
     int32_t i = 0; // then the rows of e->tokens, if they have any
     for (; i < e->num_logprobs && (size_t)e->logprobs[i].position < s->prompt->len && rc == 0;
          i++) {

@@ -33,6 +33,7 @@ typedef struct msgl_sequence {
     float *values;         // of an engine that pools, with the end
     int32_t num_values;
     int32_t cached_tokens, completion_tokens;
+    int32_t drafted, accepted;      // drafts computed; tokens of the answer that were drafts
     int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come
     const char *finish;             // "stop", "length", "tool_calls", "abort"; NULL: not finished

@@ -15,6 +15,8 @@
 #include "core/sampling_params.h"
 
 #define MSGL_MAX_TREE 64 // new tokens of a request in a step with trees
+#define MSGL_MAX_DRAFTS (MSGL_MAX_TREE - 1)
+#define MSGL_MAX_STEP_DRAFTS 256 // of all requests of a step
 
 // core/req_extra.h, which C++ cannot include: its reference count is an atomic of C11.
 typedef struct msgl_req_extra msgl_req_extra;
@@ -45,10 +47,18 @@ typedef struct msgl_batch_req {
     // [num_saves], len ascending in (cached_len, device_len]; the scheduler's, as extra is
     const msgl_state_save *saves;
     bool sample; // choose a token from the last row and write it to the token pool at device_len
+    // Guesses at the tokens behind the one at cached_len, which the last num_drafts rows are of:
+    // device_len = cached_len + 1 + num_drafts. Tokens are chosen from all of these rows, and the
+    // answer gets them up to and with the first that is not the draft behind its row: of drafts 5,
+    // 6, 7 and choices 5, 6, 8, 9 it gets 5, 6, 8, and goes on at cached_len + 3. K and V of rows
+    // behind are those of no token; later steps write over them. The scheduler's, as extra is.
+    int32_t num_drafts;
+    const int32_t *drafts; // [num_drafts]
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled
-    // NULL, or [mask_words]: the token to choose is one of those whose bits are set, as if the
-    // others' logits were -inf before anything else. The scheduler's, as extra is; read by submit.
+    // NULL, or [1 + num_drafts, mask_words]: the token to choose from a row is one of those whose
+    // bits are set, as if the others' logits were -inf before anything else. The scheduler's, as
+    // extra is; read by submit.
     const uint32_t *mask;
     // With mirostat: its state to begin with, where the row has none of this request yet; else NaN.
     float mu;
@@ -79,7 +89,8 @@ typedef struct msgl_seqs {
 
 typedef struct msgl_batch {
     int32_t size;         // requests
-    int32_t num_decode;   // the first so many are answers with one new token each, then come chunks
+    int32_t num_decode;   // the first so many are answers with one new token each; then come those
+                          // with drafts, then chunks
     int32_t num_tokens;   // sum of extend_len
     int32_t mask_words;   // of each request's mask: ceil(vocab_size / 32)
     msgl_batch_req *reqs; // [size]
@@ -116,7 +127,7 @@ typedef struct msgl_token_logprobs {
 typedef struct msgl_step_result {
     int32_t size;
     // Chosen tokens: those of request i are [cu_tokens[i], cu_tokens[i + 1]); none for a chunk that
-    // is not its prompt's last.
+    // is not its prompt's last; with drafts those that are accepted and the one behind them.
     const int32_t *tokens, *cu_tokens;
     // NULL, or of each chosen token: mirostat's state behind it; of requests without, nothing of
     // use.
@@ -141,6 +152,7 @@ typedef struct msgl_runner {
     // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done
     // at multiples of so many tokens of a request.
     int32_t cut;
+    int32_t max_drafts; // in a step, of all its requests; 0: it takes none
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);

@@ -240,6 +240,14 @@ static const msgl_setting ROWS[] = {
         .help = "tokens that an answer has at least: before, no end token is chosen, and stop "
                 "strings are not looked for",
     },
+    {
+        MSGL_INT(msgl_sampling_params, speculative),
+        .min = -1,
+        .max = 63,
+        .preset = -1,
+        .help = "drafts of an answer and step at most, where the engine makes some; false or 0: "
+                "none; true or -1: as many as pay",
+    },
 };
 const msgl_setting_table msgl__sampling_settings = {ROWS, MSGL_COUNT(ROWS)};
 

@@ -36,10 +36,11 @@ typedef struct msgl_sampling_params {
     int32_t mirostat;                               // 0 or 2
     float mirostat_tau, mirostat_eta;
     bool ignore_eos;
-    int32_t min_tokens; // as long as the answer has fewer, nothing that ends it is chosen
-    uint64_t seed;      // with the token's position, determines the random number used for it
-    int32_t max_tokens; // >= 1 tokens to generate at most
-    int32_t logprobs;   // -1: none; 0..20: of the chosen token, and this many of the most likely
+    int32_t min_tokens;  // as long as the answer has fewer, nothing that ends it is chosen
+    int32_t speculative; // drafts in a step at most; -1: as many as pay; 0: none
+    uint64_t seed;       // with the token's position, determines the random number used for it
+    int32_t max_tokens;  // >= 1 tokens to generate at most
+    int32_t logprobs;    // -1: none; 0..20: of the chosen token, and this many of the most likely
     int32_t prompt_logprobs; // -1: none; 0..20: the same for prompt tokens 1.. (echo)
     int32_t num_stop_ids;
     int32_t stop_ids[MSGL_MAX_STOP_IDS]; // finish with "stop" after one of these

@@ -555,6 +555,9 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .expert_ranks = e->model.target.expert_ranks,
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
+    if (code == 0) code = msgl__drafts_choose(e, o, err);
+    e->max_step_tokens += e->max_drafts;
+    e->max_samples = e->max_running + e->max_drafts;
     if (code == 0) code = build_model(e, err);
     if (code == 0) code = check_experts(e, err);
     if (code == 0) code = plan_memory(e, o, err);
@@ -589,6 +592,7 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->on_host ? 8 : 128,
         .cut = msgl__states_cut(e),
+        .max_drafts = e->max_drafts,
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
         .submit = msgl__engine_submit,

@@ -98,9 +98,13 @@ static int follow_submit(follower *f)
         if (q->extra != NULL) q->extra = f->extras[q->table_idx];
         const int code = take_pages(f, q->table_idx, q->cached_len, q->device_len);
         if (code != 0) return code;
+        if (q->num_drafts < 0 || q->num_drafts > MSGL_MAX_DRAFTS) return MSGL_EINTERNAL;
+        q->drafts = msgl__wire_take(&f->w, (size_t)q->num_drafts * sizeof *q->drafts);
+        if (q->drafts == NULL) return MSGL_EINTERNAL;
         if (q->mask == NULL) continue;
         if (b.mask_words != msgl__mask_words(f->e)) return MSGL_EINTERNAL;
-        q->mask = msgl__wire_take(&f->w, (size_t)b.mask_words * sizeof *q->mask);
+        const size_t words = (size_t)b.mask_words * (1 + (size_t)q->num_drafts);
+        q->mask = msgl__wire_take(&f->w, words * sizeof *q->mask);
         if (q->mask == NULL) return MSGL_EINTERNAL;
     }
     const int code = wait_for(f, b.step_slot);

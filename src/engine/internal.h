@@ -60,9 +60,11 @@ typedef struct msgl_engine_step {
     msgl_rope_segment *segments;
     msgl_step_rope ropes[MSGL_MAX_ROPES];
     int32_t num_rows, num_samples, num_records;
-    int32_t *row_sample;  // [num_rows] which of the sampled rows it is, -1: not sampled
-    int32_t *row_record;  // [num_rows] which of the records it is, -1: none wanted
-    int32_t *sample_req;  // [num_samples] request in the batch, ascending
+    int32_t *row_sample; // [num_rows] which of the sampled rows it is, -1: not sampled
+    int32_t *row_record; // [num_rows] which of the records it is, -1: none wanted
+    int32_t *sample_req; // [num_samples] request in the batch, ascending
+    int32_t *drafts;     // [num_drafts] of its requests, one behind the other
+    int32_t num_drafts;
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
     uint32_t *masks;      // [num_masks, words], as the scheduler made them
     int32_t num_masks;
@@ -75,8 +77,8 @@ typedef struct msgl_engine_step {
     // Results
     void *hidden;     // [max_running, pooled_size] of an engine that pools, as activations are
     float *pooled;    // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
-    int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
-    float *mu;        // [max_running] of the samples with chains, by the kernel
+    int32_t *sampled; // [2, max_samples] tokens of the samples, then their status, by the kernel
+    float *mu;        // [max_samples] of the samples with chains, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
@@ -95,8 +97,8 @@ typedef struct msgl_engine_dev {
     float *saved;                         // as the token pool: see msgl_sample_call
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
-    uint32_t *masks;                      // [max_running, words] of a step
-    msgl_sample_chain *chains;            // [max_running] of a step
+    uint32_t *masks;                      // [max_samples, words] of a step
+    msgl_sample_chain *chains;            // [max_samples] of a step
     float *mu;                            // [max_running + 1]: see msgl_sample_call
     uint32_t *breakers;                   // [max_running + 1, words], the same
 } msgl_engine_dev;
@@ -168,9 +170,10 @@ struct msgl_engine {
     msgl_exec exec;
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
-    int32_t token_stride; // of the token pool: whole pages, more tokens than max_seq_len
-    int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
-    uint64_t done_ns;     // when the last step was seen to end
+    int32_t max_drafts, max_samples; // of a step: of all its requests; chosen tokens
+    int32_t token_stride;            // of the token pool: whole pages, more tokens than max_seq_len
+    int32_t logits_rows; // at a time: bounds their memory, while lm_head is read once per block
+    uint64_t done_ns;    // when the last step was seen to end
     msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;
@@ -285,6 +288,12 @@ void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t ro
 size_t msgl__pool_bytes(const msgl_engine *e);
 void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
+
+// drafts.c: whether steps take drafts, and how many (e->max_drafts); MSGL_EUNSUPPORTED where the
+// options ask for what the model or its attention cannot do. When a step with drafts has ended:
+// what its result has of the tokens that were chosen.
+int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
+void msgl__accept_drafts(const msgl_engine *e, msgl_engine_step *s);
 
 // expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
 // device's queue.

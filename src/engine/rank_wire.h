@@ -22,7 +22,8 @@ typedef enum msgl_wire_kind {
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
     MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then their pages in each table
     MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias, breakers
-    MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; saves, pages, mask of each
+    MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; of each saves, pages,
+                        // drafts, masks
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
 } msgl_wire_kind;

@@ -343,7 +343,9 @@ int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num
         const msgl_batch_req *q = &b->reqs[i];
         msgl__wire_put(w, q->saves, (size_t)q->num_saves * sizeof *q->saves);
         put_pages(w, tables, num_tables, q->table_idx, q->cached_len, q->device_len);
-        if (q->mask != NULL) msgl__wire_put(w, q->mask, (size_t)b->mask_words * sizeof *q->mask);
+        msgl__wire_put(w, q->drafts, (size_t)q->num_drafts * sizeof *q->drafts);
+        const size_t words = (size_t)b->mask_words * (1 + (size_t)q->num_drafts);
+        if (q->mask != NULL) msgl__wire_put(w, q->mask, words * sizeof *q->mask);
     }
     return send_all(r);
 }

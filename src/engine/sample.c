@@ -101,6 +101,18 @@ static bool has_chain(const msgl_engine_step *s, int32_t row)
     return s->sample_chain[s->row_sample[row]] >= 0;
 }
 
+// Whether a row's choice reads the request's tokens, or memory that each request has once: those of
+// one request are sampled one by one then, in order.
+static bool reads_request(const msgl_engine_step *s, int32_t row)
+{
+    return has_chain(s, row) || s->io.sample_rows[s->row_sample[row]].adjusts;
+}
+
+static bool same_request(const msgl_engine_step *s, int32_t a, int32_t b)
+{
+    return s->sample_req[s->row_sample[a]] == s->sample_req[s->row_sample[b]];
+}
+
 // Rows from r on, of the sampled ones [r, end), that have masks and chains or have none as r does,
 // as many as are sampled together.
 static int32_t alike_end(const msgl_engine_step *s, int32_t r, int32_t end)
@@ -108,7 +120,8 @@ static int32_t alike_end(const msgl_engine_step *s, int32_t r, int32_t end)
     const bool mask = has_mask(s, r), chain = has_chain(s, r);
     int32_t to = r + 1;
     while (to < end && has_mask(s, to) == mask && has_chain(s, to) == chain &&
-           ((!mask && !chain) || to - r < MASKED_ROWS)) {
+           ((!mask && !chain) || to - r < MASKED_ROWS) &&
+           !(reads_request(s, to) && same_request(s, to - 1, to))) {
         to++;
     }
     return to;
@@ -153,7 +166,7 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .any_random = s->any_random,
             .any_filter = s->any_filter,
             .tokens = s->sampled + at, // the kernel writes host memory: no copy behind it
-            .status = s->sampled + e->max_running + at,
+            .status = s->sampled + e->max_samples + at,
             .pool = e->dev.token_pool,
             .pool_index = s->dev.sample_index + at,
             .bias = e->dev.bias,

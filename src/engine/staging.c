@@ -34,14 +34,14 @@ static size_t most_pages(const msgl_engine *e, size_t tokens)
 
 static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engine_io *io)
 {
-    const size_t r = (size_t)e->max_running;
+    const size_t r = (size_t)e->max_running, samples = (size_t)e->max_samples;
     const msgl_model_config *m = &e->model.cfg;
     cutter c = {.base = base};
     io->inv_freq =
         cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_running), sizeof *io->inv_freq);
     io->replay = cut(&c, 1, sizeof *io->replay);
-    io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
-    io->sample_index = cut(&c, r, sizeof *io->sample_index);
+    io->sample_rows = cut(&c, samples, sizeof *io->sample_rows);
+    io->sample_index = cut(&c, samples, sizeof *io->sample_index);
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->states[0] = cut(&c, msgl__states_bytes(e), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
@@ -62,6 +62,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
 static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
 {
     const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
+    const size_t samples = (size_t)e->max_samples;
     const msgl_model_config *m = &e->model.cfg;
     msgl_engine_io io;
     cutter c = {.base = base};
@@ -69,19 +70,20 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     const size_t pooled = r * (size_t)e->info.pooled_size;
     s->hidden = cut(&c, pooled, msgl__dtype_size(e->model.target.act));
     s->pooled = cut(&c, pooled, sizeof *s->pooled);
-    s->sampled = cut(&c, 2 * r, sizeof *s->sampled);
+    s->sampled = cut(&c, 2 * samples, sizeof *s->sampled);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);
     s->segments =
         cut(&c, msgl__ropes_segments(m->ropes, m->num_ropes, e->max_running), sizeof *s->segments);
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
     s->row_record = cut(&c, t, sizeof *s->row_record);
-    s->sample_req = cut(&c, r, sizeof *s->sample_req);
-    s->sample_chain = cut(&c, r, sizeof *s->sample_chain);
-    s->chains = cut(&c, r, sizeof *s->chains);
-    s->mu = cut(&c, r, sizeof *s->mu);
-    s->sample_mask = cut(&c, r, sizeof *s->sample_mask);
-    s->masks = cut(&c, r * (size_t)msgl__mask_words(e), sizeof *s->masks);
+    s->sample_req = cut(&c, samples, sizeof *s->sample_req);
+    s->sample_chain = cut(&c, samples, sizeof *s->sample_chain);
+    s->chains = cut(&c, samples, sizeof *s->chains);
+    s->mu = cut(&c, samples, sizeof *s->mu);
+    s->sample_mask = cut(&c, samples, sizeof *s->sample_mask);
+    s->drafts = cut(&c, (size_t)e->max_drafts, sizeof *s->drafts);
+    s->masks = cut(&c, samples * (size_t)msgl__mask_words(e), sizeof *s->masks);
     s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
     s->status = cut(&c, r, sizeof *s->status);
     return c.used;
@@ -96,8 +98,8 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     d->records = cut(&c, t, sizeof *d->records);
     d->ids = cut(&c, t, sizeof *d->ids);
     for (int32_t i = 0; i < e->num_tables; i++) d->slots[i] = cut(&c, t, sizeof *d->slots[i]);
-    d->chains = cut(&c, (size_t)e->max_running, sizeof *d->chains);
-    d->masks = cut(&c, (size_t)e->max_running * (size_t)msgl__mask_words(e), sizeof *d->masks);
+    d->chains = cut(&c, (size_t)e->max_samples, sizeof *d->chains);
+    d->masks = cut(&c, (size_t)e->max_samples * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
 }
 

@@ -95,7 +95,10 @@ static void stage_chain(const msgl_engine *e, msgl_engine_step *s, const msgl_ba
     };
 }
 
-static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
+// The choice of the token at `position` of request `req`, the at-th of those that the step chooses
+// for it.
+static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t position,
+                         int32_t at)
 {
     const msgl_batch_req *r = &s->reqs[req];
     const msgl_sampling_params *p = &r->sampling;
@@ -106,20 +109,21 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .min_p = p->min_p,
         .top_k = p->top_k > 0 ? p->top_k : 0,
         .seed = p->seed,
-        .position = r->device_len,
+        .position = position,
     };
     stage_adjusts(e, s, r, &s->io.sample_rows[s->num_samples]);
     s->sample_mask[s->num_samples] = r->mask == NULL ? -1 : s->num_masks;
     if (r->mask != NULL) {
         const size_t words = (size_t)msgl__mask_words(e);
-        memcpy(s->masks + (size_t)s->num_masks++ * words, r->mask, words * sizeof *s->masks);
+        memcpy(s->masks + (size_t)s->num_masks++ * words, r->mask + (size_t)at * words,
+               words * sizeof *s->masks);
     }
     stage_chain(e, s, r);
     if (p->temperature > 0 && s->sample_chain[s->num_samples] < 0) {
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
     }
-    s->io.sample_index[s->num_samples] = token_place(e, r, r->device_len);
+    s->io.sample_index[s->num_samples] = token_place(e, r, position);
     s->sample_req[s->num_samples] = req;
     s->num_samples++;
 }
@@ -130,11 +134,12 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
 {
     const msgl_batch_req *r = &s->reqs[req];
     const int32_t row = s->num_rows;
-    const bool sampled = r->sample && position == r->device_len - 1;
+    const int32_t at = position - (r->device_len - 1 - r->num_drafts);
+    const bool sampled = r->sample && at >= 0;
     const int32_t num_top = sampled ? r->sampling.logprobs : r->sampling.prompt_logprobs;
     s->io.rows[row] = token;
     s->row_sample[row] = s->row_record[row] = -1;
-    if (sampled) stage_sample(e, s, req);
+    if (sampled) stage_sample(e, s, req, position + 1, at);
     if (num_top >= 0) {
         s->row_record[row] = s->num_records;
         s->io.record_index[s->num_records] = token_place(e, r, position + 1);
@@ -199,6 +204,17 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
     return code;
 }
 
+static void stage_drafts(msgl_engine_step *s)
+{
+    s->num_drafts = 0;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        if (r->num_drafts == 0) continue;
+        memcpy(s->drafts + s->num_drafts, r->drafts, (size_t)r->num_drafts * sizeof *s->drafts);
+        s->num_drafts += r->num_drafts;
+    }
+}
+
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
 // and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
 // or where ranks choose from their own columns and a row adjusts.
@@ -209,7 +225,7 @@ static void stage_sample_replay(const msgl_engine *e, msgl_engine_step *s)
     const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
     *s->io.replay = (msgl_sample_replay){
         .tokens = s->sampled,
-        .status = s->sampled + e->max_running,
+        .status = s->sampled + e->max_samples,
         .num_rows = all && !s->any_filter && !adjusts && !s->whole_rows ? s->num_rows : 0,
     };
 }
@@ -226,9 +242,22 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
     }
 }
 
+// Drafts to their places in the token pool, behind the token that they follow.
+static void copy_drafts(msgl_engine *e, const msgl_engine_step *s)
+{
+    int32_t from = 0;
+    for (int32_t i = 0; from < s->num_drafts; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        e->device->ops->copy_in(e->device, e->dev.token_pool + token_place(e, r, r->cached_len + 1),
+                                s->drafts + from, (size_t)r->num_drafts * sizeof *s->drafts);
+        from += r->num_drafts;
+    }
+}
+
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
+    copy_drafts(e, s);
     ops->copy_in(e->device, e->dev.base, s->host, msgl__step_io_bytes(s));
     ops->copy_in(e->device, e->dev.records, s->records,
                  (size_t)s->num_records * sizeof *s->records);
@@ -352,6 +381,13 @@ static bool pools(const msgl_batch_req *r)
     return r->logits_from == msgl__extend_len(r) - r->sample && r->sampling.logprobs < 0;
 }
 
+static bool drafts_valid(const msgl_batch_req *r)
+{
+    if (r->num_drafts == 0) return true;
+    return r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
+           msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0;
+}
+
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
 static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
 {
@@ -361,19 +397,21 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         return false;
     }
     const bool pooling = e->info.pooling != MSGL_POOL_NONE;
-    int64_t tokens = 0;
+    int64_t tokens = 0, drafts = 0;
     for (int32_t i = 0; i < b->size; i++) {
         const msgl_batch_req *r = &b->reqs[i];
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
-            (i < b->num_decode && msgl__extend_len(r) != 1) ||
+            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(r) ||
             (pooling && (i < b->num_decode || !pools(r)))) {
             return false;
         }
         tokens += msgl__extend_len(r);
+        drafts += r->num_drafts;
     }
-    return tokens == b->num_tokens && tokens <= e->max_step_tokens && msgl__states_valid(e, b);
+    return tokens == b->num_tokens && tokens <= e->max_step_tokens && drafts <= e->max_drafts &&
+           msgl__states_valid(e, b);
 }
 
 static int32_t longest(const msgl_batch *b)
@@ -403,6 +441,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     s->batch.reqs = s->reqs;
     stage_tokens(e, s);
     stage_rows(e, s);
+    stage_drafts(s);
     s->graph = NULL;
     if (b->num_decode == b->size && s->num_rows == b->size && e->experts.hits == NULL) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));
@@ -445,7 +484,8 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
     if (s->failure != 0) return s->failure;
     const bool pooling = e->info.pooling != MSGL_POOL_NONE;
     if (pooling) msgl__pool_result(e, s);
-    const int32_t *status = s->sampled + e->max_running;
+    const int32_t *status = s->sampled + e->max_samples;
+    if (s->num_drafts > 0) msgl__accept_drafts(e, s);
     for (int32_t i = 0; i < s->num_samples && !pooling; i++) {
         if (status[i] != 0) s->status[s->sample_req[i]] = status[i];
     }

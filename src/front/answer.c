@@ -30,6 +30,10 @@ msgl_reply msgl__gen_reply(const msgl_front *f, const gen *g)
     for (int i = 0; i < g->num_choices && r.reasoning_tokens >= 0; i++) {
         r.reasoning_tokens += g->choices[i].seq.reasoning_tokens;
     }
+    for (int i = 0; i < g->num_choices; i++) {
+        r.drafted += g->choices[i].seq.drafted;
+        r.accepted += g->choices[i].seq.accepted;
+    }
     return r;
 }
 

@@ -132,6 +132,8 @@ NUMBER(cached_tokens, r->report.stats.cached_tokens)
 NUMBER(requests_done, r->report.stats.requests_done)
 NUMBER(requests_aborted, r->report.stats.requests_aborted)
 NUMBER(requests_retracted, r->report.stats.requests_retracted)
+NUMBER(drafted_tokens, r->report.stats.drafted_tokens)
+NUMBER(accepted_tokens, r->report.stats.accepted_tokens)
 NUMBER(engine_memory, r->report.process.memory)
 NUMBER(engine_cpu, (double)r->report.process.cpu_us / 1e6)
 NUMBER(pages_used, r->report.stats.total_pages == 0
@@ -165,6 +167,9 @@ static const row OURS[] = {
      requests_aborted},
     {"minisgl_engine_requests_retracted_total", COUNTER,
      "Returns to the queue for want of pages; the answer went on later.", requests_retracted},
+    {"minisgl_drafted_tokens_total", COUNTER, "Drafts of answers that steps computed.",
+     drafted_tokens},
+    {"minisgl_accepted_tokens_total", COUNTER, "Drafts that were right.", accepted_tokens},
     {"minisgl_engine_resident_memory_bytes", GAUGE, "Resident memory of the engine's process.",
      engine_memory},
     {"minisgl_engine_cpu_seconds_total", COUNTER, "Processor time of the engine's process.",
@@ -178,6 +183,9 @@ static const row VLLM[] = {
     {"vllm:kv_cache_usage_perc", GAUGE, "Share of pages in use, 0 to 1.", pages_used},
     {"vllm:prefix_cache_queries_total", COUNTER, "Prompt tokens looked up.", prompt_tokens},
     {"vllm:prefix_cache_hits_total", COUNTER, "Prompt tokens found.", cached_tokens},
+    {"vllm:spec_decode_num_draft_tokens_total", COUNTER, "Drafts computed.", drafted_tokens},
+    {"vllm:spec_decode_num_accepted_tokens_total", COUNTER, "Drafts that were right.",
+     accepted_tokens},
     {"vllm:num_preemptions_total", COUNTER, "Returns to the queue.", requests_retracted},
     {"vllm:prompt_tokens_total", COUNTER, "Tokens of prompts.", prompt_tokens},
     {"vllm:generation_tokens_total", COUNTER, "Tokens generated.", generated_tokens},

@@ -121,10 +121,11 @@ static int put_one(const msgl_msg_stats *s, msgl_strbuf *out)
         "{\"step\":%" PRIu64 ",\"running\":%d,\"waiting\":%d,\"free_pages\":%d,"
         "\"cached_pages\":%d,\"used_pages\":%d,\"total_pages\":%d,\"prompt_tokens\":%" PRIu64
         ",\"generated_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"requests_done\":%" PRIu64
-        ",\"requests_aborted\":%" PRIu64 ",\"requests_retracted\":%" PRIu64 "}",
+        ",\"requests_aborted\":%" PRIu64 ",\"requests_retracted\":%" PRIu64
+        ",\"drafted_tokens\":%" PRIu64 ",\"accepted_tokens\":%" PRIu64 "}",
         s->step, s->running, s->waiting, s->free_pages, s->cached_pages, s->used_pages,
         s->total_pages, s->prompt_tokens, s->generated_tokens, s->cached_tokens, s->requests_done,
-        s->requests_aborted, s->requests_retracted);
+        s->requests_aborted, s->requests_retracted, s->drafted_tokens, s->accepted_tokens);
 }
 
 static void add(msgl_msg_stats *sum, const msgl_msg_stats *s)
@@ -142,6 +143,8 @@ static void add(msgl_msg_stats *sum, const msgl_msg_stats *s)
     sum->requests_done += s->requests_done;
     sum->requests_aborted += s->requests_aborted;
     sum->requests_retracted += s->requests_retracted;
+    sum->drafted_tokens += s->drafted_tokens;
+    sum->accepted_tokens += s->accepted_tokens;
 }
 
 static int put_stats(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)

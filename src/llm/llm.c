@@ -250,6 +250,7 @@ void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out)
     out->mirostat_eta = p->mirostat_eta;
     out->ignore_eos = p->ignore_eos != 0;
     out->min_tokens = p->min_tokens;
+    out->speculative = p->speculative;
 }
 
 void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
@@ -276,6 +277,7 @@ void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
     out->mirostat_eta = s->mirostat_eta;
     out->ignore_eos = s->ignore_eos;
     out->min_tokens = s->min_tokens;
+    out->speculative = s->speculative;
 }
 
 void msgl_params_init(const msgl_llm *l, msgl_params *p)

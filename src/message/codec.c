@@ -299,7 +299,7 @@ static void logprobs(cursor *c, msgl_token_logprobs *l)
     raw(c, l->top_logprobs, (size_t)l->num_top * sizeof l->top_logprobs[0], field);
 }
 
-enum { EVENT_MIN = 8 + 4 * 8 }; // bytes of one event that has nothing
+enum { EVENT_MIN = 8 + 4 * 10 }; // bytes of one event that has nothing
 
 static void event(cursor *c, msgl_token_event *e)
 {
@@ -311,6 +311,8 @@ static void event(cursor *c, msgl_token_event *e)
     e->finish = (msgl_finish)finish;
     count(c, &e->prompt_tokens, "tokens.prompt_tokens");
     count(c, &e->cached_tokens, "tokens.cached_tokens");
+    count(c, &e->drafted, "tokens.drafted");
+    count(c, &e->accepted, "tokens.accepted");
     i32(c, &e->status, INT32_MIN, INT32_MAX, "tokens.status");
     text(c, &e->text, true, "tokens.text");
     array(c, &values, &e->num_values, sizeof(float), INT32_MAX, "tokens.values");
@@ -372,6 +374,8 @@ static void stats(cursor *c, msgl_msg_stats *s)
     u64(c, &s->requests_done, "stats.requests_done");
     u64(c, &s->requests_aborted, "stats.requests_aborted");
     u64(c, &s->requests_retracted, "stats.requests_retracted");
+    u64(c, &s->drafted_tokens, "stats.drafted_tokens");
+    u64(c, &s->accepted_tokens, "stats.accepted_tokens");
 }
 
 static void report(cursor *c, msgl_msg_report *m)
@@ -381,6 +385,8 @@ static void report(cursor *c, msgl_msg_report *m)
     u64(c, &m->process.cpu_us, "report.cpu_us");
     u64(c, &m->steps.sum_ns, "report.step_ns");
     raw(c, m->steps.counts, sizeof m->steps.counts, "report.steps");
+    raw(c, m->drafted_at, sizeof m->drafted_at, "report.drafted_at");
+    raw(c, m->accepted_at, sizeof m->accepted_at, "report.accepted_at");
     m->num_groups = length(c, m->num_groups, 20, MSGL_MAX_REPORT_GROUPS, "report.groups");
     for (int i = 0; i < m->num_groups; i++) {
         count(c, &m->groups[i].total, "report.total");

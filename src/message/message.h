@@ -57,8 +57,10 @@ typedef struct msgl_token_event {
     int32_t num_tokens;    // a prompt chunk that only brings prompt logprobs
     msgl_finish finish;    // after the last of them
     int32_t prompt_tokens, cached_tokens; // of the request; cached: prefix found at admission
-    int32_t status;                       // MSGL_FINISH_ERROR: MSGL_E code
-    const char *text;                     // MSGL_FINISH_ERROR: one line, else NULL
+    int32_t drafted, accepted; // drafts that were computed for it so far; of its tokens, those that
+                               // were drafts
+    int32_t status;            // MSGL_FINISH_ERROR: MSGL_E code
+    const char *text;          // MSGL_FINISH_ERROR: one line, else NULL
     // The values of an engine that pools; they come with the end, and there are no tokens.
     int32_t num_values;
     const float *values;
@@ -89,15 +91,21 @@ typedef struct msgl_msg_stats {
     // Requests that were sent back to the queue for want of pages, or for another client, and went
     // on later.
     uint64_t requests_retracted;
+    uint64_t drafted_tokens, accepted_tokens; // drafts computed, and those that were right
 } msgl_msg_stats;
 
-enum { MSGL_MAX_REPORT_GROUPS = 8 };
+enum {
+    MSGL_MAX_REPORT_GROUPS = 8,
+    MSGL_DRAFT_POSITIONS = 16, // of drafts behind a known token, that are counted apart
+};
 
 // An engine's figures for /metrics; counters begin with its process.
 typedef struct msgl_msg_report {
     msgl_msg_stats stats;
     msgl_process_use process;
     msgl_durations steps; // how long they took to compute
+    // The first, second, ... drafts of steps; the last: that one and those behind it.
+    uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
     // Groups of layers that keep their cache equally long: first those that keep it for every
     // token, then those with a window, then those with states, whose checkpoints are counted
     // instead of pages.

@@ -15,6 +15,7 @@
 // With overlap the results of the step before are not known yet; an answer that turns out to have
 // ended there computes one token too many, which is dropped. One that reaches its maximum length is
 // left out beforehand, so the surplus token never needs a slot beyond it.
+#include <assert.h>
 #include <math.h>
 
 #include "core/req_extra.h"
@@ -76,12 +77,11 @@ static bool looks_back(const msgl_req *r)
     return r->constraint != NULL || msgl__token_masks_look_back(r->masks);
 }
 
-static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
+// What r has in the step up to device_len.
+static msgl_batch_req part_of(msgl_req *r, int32_t device_len)
 {
     const bool last = device_len >= r->fill_len;
-    msgl_batch *b = &step->batch;
-    step->owners[b->size] = r;
-    b->reqs[b->size++] = (msgl_batch_req){
+    return (msgl_batch_req){
         .uid = r->uid.id,
         .table_idx = r->row,
         .cached_len = r->device_len,
@@ -96,10 +96,51 @@ static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
         // Of the first choice since it got its row: no result is out then, so r->mu is all of it.
         .mu = r->state == MSGL_REQ_PREFILL ? r->mu : NAN,
     };
+}
+
+static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
+{
+    msgl_batch *b = &step->batch;
+    step->owners[b->size] = r;
+    b->reqs[b->size++] = part_of(r, device_len);
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
     r->inflight++;
-    if (last) r->state = MSGL_REQ_DECODE;
+    if (device_len >= r->fill_len) r->state = MSGL_REQ_DECODE;
+}
+
+bool msgl__sched_goes_on(const msgl_req *r)
+{
+    return r->state == MSGL_REQ_DECODE && r->device_len + 1 < r->max_len &&
+           !(r->inflight > 0 && looks_back(r)) && msgl__sched_may_choose(r);
+}
+
+// An answer's next token, and with it its drafts.
+static void add_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r)
+{
+    msgl_batch_req part = part_of(r, r->device_len + 1);
+    if (msgl__sched_take_drafts(s, step, r, &part)) {
+        const bool grown = msgl__sched_grow(s, r, r->device_len + 1 + part.num_drafts);
+        assert(grown); // there was room
+        (void)grown;
+        part.device_len += part.num_drafts;
+        part.logits_from = 0;
+        add(step, r, r->device_len + 1);
+        step->batch.reqs[step->batch.size - 1] = part;
+        step->batch.num_tokens += part.num_drafts;
+    } else if (msgl__sched_grow(s, r, r->device_len + 1)) {
+        add(step, r, r->device_len + 1);
+    }
+}
+
+static void add_drafting(msgl_scheduler *s, msgl_inflight_step *step)
+{
+    if (s->drafter == NULL) return;
+    s->cursor = s->running.head;
+    for (msgl_req *r; (r = s->cursor) != NULL;) {
+        s->cursor = r->next;
+        if (r->num_drafts > 0 && msgl__sched_goes_on(r)) add_drafts(s, step, r);
+    }
 }
 
 static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
@@ -107,9 +148,7 @@ static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
     s->cursor = s->running.head;
     for (msgl_req *r; (r = s->cursor) != NULL;) {
         s->cursor = r->next; // r may leave, or that one
-        if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
-        if (r->inflight > 0 && looks_back(r)) continue;
-        if (!msgl__sched_may_choose(r)) continue;
+        if (!msgl__sched_goes_on(r) || r->num_drafts > 0) continue;
         if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
         add(step, r, r->device_len + 1);
         add_saves(s, step, r, r->device_len);
@@ -126,7 +165,7 @@ static int32_t chunk_len(const msgl_scheduler *s, const msgl_inflight_step *step
     if (rest <= budget || cut == 0) return rest < budget ? rest : budget;
     const int32_t over = (r->device_len + budget) % cut;
     if (over < budget) return budget - over;
-    if (step->batch.size > step->batch.num_decode) return 0;
+    if (step->batch.size > step->batch.num_decode + step->num_drafting) return 0;
     const int32_t more = budget - over + cut, n = rest < more ? rest : more;
     return n <= s->options.max_prefill_tokens ? n : budget;
 }
@@ -210,8 +249,8 @@ static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
     int32_t budget = s->options.max_prefill_tokens;
     if (!s->options.prefill_first) {
         const msgl_pace_queue queue = queue_of(s);
-        budget =
-            msgl__pace_budget(&s->pace, step->batch.num_decode, &queue, s->runner.tile, budget);
+        budget = msgl__pace_budget(&s->pace, step->batch.num_decode + step->num_drafting, &queue,
+                                   s->runner.tile, budget);
     }
     if (goes_first(s)) rc = start_next(s, step, &budget);
     if (rc < 0) return rc;
@@ -228,8 +267,11 @@ static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
 int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step)
 {
     step->num_saves = 0;
+    step->num_drafts = step->num_drafting = 0;
     msgl__sched_slide(s);
+    msgl__sched_plan_drafts(s);
     add_answers(s, step);
+    add_drafting(s, step);
     const int rc = add_chunks(s, step);
     return rc < 0 ? rc : step->batch.size;
 }

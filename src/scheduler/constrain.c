@@ -61,7 +61,7 @@ static void end_answer(msgl_scheduler *s, msgl_req *r, bool ended)
     r->state = MSGL_REQ_DONE;
     msgl__uids_remove(&s->uids, &r->uid);
     s->stats.requests_done++;
-    if (ended) msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, true);
+    if (ended) msgl__sched_ended(s, r);
     const msgl_token_event event = {.uid = r->uid.id,
                                     .finish = ended ? MSGL_FINISH_STOP : MSGL_FINISH_ERROR,
                                     .prompt_tokens = r->prompt_len,

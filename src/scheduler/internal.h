@@ -8,6 +8,8 @@
 #ifndef MSGL_SCHEDULER_INTERNAL_H
 #define MSGL_SCHEDULER_INTERNAL_H
 
+#include "drafts/costs.h"
+#include "drafts/drafter.h"
 #include "grammar/constrain.h"
 #include "scheduler/pace.h"
 #include "scheduler/scheduler.h"
@@ -50,16 +52,26 @@ typedef struct msgl_req {
     int32_t num_ids;    // tokens that the host knows: prompt and handled results
     int32_t fill_len;   // tokens known when it got its row: they are computed in chunks
     int32_t echoed;     // prompt tokens whose log-probabilities were submitted, if wanted
-    int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
-    int32_t inflight;   // submitted steps with this request whose results are not handled
-    int32_t row;        // of the page table; -1: none
-    int32_t reserved;   // pages that it was promised, cache_handle.num_pages among them; it may
-                        // outgrow them
-    int32_t begin_len;  // tokens that the row found in the prefix cache
+    // Tokens whose K and V are in the pool once all submitted steps are done; of drafts in flight
+    // none are.
+    int32_t device_len;
+    int32_t inflight;  // submitted steps with this request whose results are not handled
+    int32_t row;       // of the page table; -1: none
+    int32_t reserved;  // pages that it was promised, cache_handle.num_pages among them; it may
+                       // outgrow them
+    int32_t begin_len; // tokens that the row found in the prefix cache
     int32_t cached_tokens;
-    float mu;                       // mirostat's state behind the last token that the host knows
-    msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row
-    int32_t ids[];                  // [max_len]
+    float mu; // mirostat's state behind the last token that the host knows
+    msgl_draft_state draft;
+    int32_t most_drafts; // that it may have in a step; 0: it drafts nothing
+    // Of the step being built: which of `offers` is its own, -1: none, and how many of it are taken
+    // at most.
+    int32_t offer, num_drafts;
+    int32_t draft_match, draft_ahead; // of its drafts in flight: the match, and the guess at the
+                                      // token before them, -1: it was known
+    int32_t drafted, accepted;        // drafts so far, and those that are in its answer
+    msgl_cache_handle cache_handle;   // rows, pages and prefix, while it has a row
+    int32_t ids[];                    // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {
@@ -75,7 +87,12 @@ typedef struct msgl_inflight_step {
     // 1 of request 1, request 1's is saves[2].
     msgl_state_save *saves;
     int32_t num_saves;
-    uint64_t expected_ns; // time that the step is expected to take; 0: unknown
+    // With a drafter: [num_drafts] those of the batch's requests, and masks for their rows, made
+    // when the first request needs some.
+    int32_t *drafts;
+    uint32_t *draft_masks;
+    int32_t num_drafts, num_drafting; // and how many requests have some
+    uint64_t expected_ns;             // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
 
 enum { MSGL_MAX_IN_FLIGHT = 2 };
@@ -107,6 +124,10 @@ struct msgl_scheduler {
     msgl_token_event *events; // [max_running]
     msgl_pace pace;
     msgl_step_times times;
+    msgl_drafter *drafter; // NULL: answers go on by one token a step
+    msgl_step_costs costs; // of steps with answers alone
+    msgl_draft *offers;    // [max_running] of the step being built
+    uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
@@ -129,6 +150,27 @@ void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len,
 void msgl__sched_emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
                           int status, const char *text);
 
+// draft.c. create: as the options and the engine have it; MSGL_EINVAL, MSGL_ENOMEM. open: for a
+// request that has come.
+int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err);
+void msgl__sched_drafter_destroy(msgl_scheduler *s);
+void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r);
+bool msgl__sched_drafts_in_flight(const msgl_scheduler *s);
+// Sets num_drafts of all requests for the step that is being built.
+void msgl__sched_plan_drafts(msgl_scheduler *s);
+// Gives b, r's part in the step, its drafts and their masks, as far as there are pages for them.
+// False: it has none.
+bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r,
+                             msgl_batch_req *b);
+// r's answer is whole.
+void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r);
+// b, with drafts, has brought num_tokens >= 1.
+void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
+                                 int32_t num_tokens);
+
+// batch.c: whether r is an answer that the step being built can bring a token.
+bool msgl__sched_goes_on(const msgl_req *r);
+
 // constrain.c: opens r's constraint, if it has a grammar; whether there is what r's next token can
 // be chosen by; and what has come of the grammars meanwhile.
 int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err);
@@ -143,6 +185,8 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r);
 bool msgl__sched_give_way(msgl_scheduler *s, const msgl_req *r);
 // False: no page is left, and some request is on its way out.
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
+// Whether there are pages for these without taking any from another request.
+bool msgl__sched_has_room(const msgl_scheduler *s, const msgl_req *r, int32_t device_len);
 // What running requests have no use for any more once the steps before this one have run.
 void msgl__sched_slide(msgl_scheduler *s);
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r);

@@ -97,6 +97,7 @@ void msgl__req_free(msgl_scheduler *s, msgl_req *r)
     client_leave(s, r->client);
     msgl__constraint_close(r->constraint);
     msgl__token_masks_destroy(r->masks);
+    msgl__draft_close(&r->draft);
     msgl__req_extra_unref(r->extra);
     msgl__free(r);
 }
@@ -217,6 +218,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
         msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);
         return;
     }
+    msgl__sched_draft_open(s, r);
     msgl__uids_put(&s->uids, &r->uid);
     if (s->clients.count > 1) s->stuck = false; // it may be next
     if (r->constraint == NULL) r->state = MSGL_REQ_WAITING;

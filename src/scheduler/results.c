@@ -26,7 +26,7 @@ static void finish(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, msgl_fin
     r->state = MSGL_REQ_DONE;
     msgl__uids_remove(&s->uids, &r->uid);
     s->stats.requests_done++;
-    if (why != MSGL_FINISH_ERROR) msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, true);
+    if (why != MSGL_FINISH_ERROR) msgl__sched_ended(s, r);
 }
 
 static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status, const char *text)
@@ -88,15 +88,34 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
             msgl__constraint_accept(r->constraint, token);
         }
     }
+    // Of accepted drafts behind the answer's end nothing is told.
+    while (e->num_logprobs > 0 && e->logprobs[e->num_logprobs - 1].position >= r->num_ids) {
+        e->num_logprobs--;
+    }
     return true;
+}
+
+// What r's drafts have come to, or the token that there was instead.
+static void note_drafts(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r, int32_t num_tokens,
+                        msgl_token_event *e)
+{
+    if (b->num_drafts == 0) {
+        msgl__draft_seen(s->drafter, &r->draft, r->ids, r->num_ids);
+    } else {
+        r->accepted += e->num_tokens < num_tokens ? e->num_tokens : num_tokens - 1;
+    }
+    e->drafted = r->drafted;
+    e->accepted = r->accepted;
 }
 
 int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_step_result *res)
 {
     const msgl_batch *b = &step->batch;
     if (res->size != b->size) return MSGL_EINTERNAL;
-    msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, s->runner.tile,
-                       res->compute_ns);
+    const int32_t answers = b->num_decode + step->num_drafting;
+    const int32_t chunks = b->num_tokens - answers - step->num_drafts;
+    msgl__pace_observe(&s->pace, answers, chunks, s->runner.tile, res->compute_ns);
+    if (chunks == 0) msgl__costs_observe(&s->costs, b->num_tokens, res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
     msgl__durations_observe(&s->step_ns, res->compute_ns);
     int32_t num_events = 0, num_values = 0, row = 0;
@@ -112,7 +131,12 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
                                 .num_logprobs = row - first,
                                 .logprobs = row > first ? res->logprobs + first : NULL};
         r->inflight--;
+        const int32_t num_tokens = res->cu_tokens[i + 1] - res->cu_tokens[i];
+        if (b->reqs[i].num_drafts > 0 && num_tokens > 0) {
+            msgl__sched_drafts_verified(s, &b->reqs[i], r, num_tokens);
+        }
         if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
+            if (r->most_drafts > 0) note_drafts(s, &b->reqs[i], r, num_tokens, e);
             num_events++;
             num_values += e->num_values;
         }

@@ -102,6 +102,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     s->answer_len = 16 * FIRST_ANSWER;
     s->depth = o->overlap && runner->max_in_flight >= MSGL_MAX_IN_FLIGHT ? MSGL_MAX_IN_FLIGHT : 1;
     rc = allocate(s, err);
+    if (rc == 0) rc = msgl__sched_drafter_create(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);
         return rc;
@@ -140,6 +141,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
         msgl__free(s->inflight[i].owners);
         msgl__free(s->inflight[i].saves);
     }
+    msgl__sched_drafter_destroy(s);
     msgl__constrainer_destroy(s->constrainer);
     msgl__cache_destroy(s->cache);
     msgl__uids_free(&s->uids);
@@ -200,6 +202,8 @@ void msgl__scheduler_tree(const msgl_scheduler *s, msgl_tree_run *runs, msgl_msg
 void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out)
 {
     *out = (msgl_msg_report){.steps = s->step_ns};
+    memcpy(out->drafted_at, s->drafted_at, sizeof out->drafted_at);
+    memcpy(out->accepted_at, s->accepted_at, sizeof out->accepted_at);
     msgl__scheduler_stats(s, &out->stats);
     _Static_assert(MSGL_MAX_SPANS <= (int)MSGL_MAX_REPORT_GROUPS, "a group each");
     while (out->num_groups < s->cfg.cache.num_spans) {
@@ -302,7 +306,7 @@ static int turn(msgl_scheduler *s)
 {
     msgl__sched_constraints(s);
     tell_steps(s, NULL); // what is sent to other ranks may wait for those, too
-    const int started = start_step(s);
+    const int started = msgl__sched_drafts_in_flight(s) ? 0 : start_step(s);
     if (started < 0) return break_down(s, started);
     // Something is always in flight while there is work, or answers wait for their masks: with
     // nothing running, all pages are free or evictable, and the next of the queue fits.

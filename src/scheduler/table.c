@@ -246,6 +246,14 @@ bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len)
     return grown;
 }
 
+bool msgl__sched_has_room(const msgl_scheduler *s, const msgl_req *r, int32_t device_len)
+{
+    const int32_t pages = (device_len - 1) / s->cfg.cache.page_size + 1;
+    const int32_t more = pages - r->cache_handle.num_pages;
+    if (more <= 0) return true;
+    return more - owed(r) <= unpromised(s) && more <= msgl__cache_room(s->cache);
+}
+
 void msgl__sched_slide(msgl_scheduler *s)
 {
     if (s->cfg.cache.num_spans == 1) return;

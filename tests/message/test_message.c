@@ -229,7 +229,7 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_STATS};
-    m.u.stats = (msgl_msg_stats){UINT64_MAX, 1, 2, 3, 4, 5, 12, 6, 7, 8, 9, 10, 11};
+    m.u.stats = (msgl_msg_stats){UINT64_MAX, 1, 2, 3, 4, 5, 12, 6, 7, 8, 9, 10, 11, 13, 14};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_memory_equal(&d.u.stats, &m.u.stats, sizeof m.u.stats);

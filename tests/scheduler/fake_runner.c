@@ -194,6 +194,13 @@ static void use_checkpoints(fake_runner *f, const msgl_batch_req *r, bool write,
     }
 }
 
+static bool drafts_fit(const msgl_batch_req *r)
+{
+    return r->num_drafts == 0 ||
+           (r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
+            msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0);
+}
+
 static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
 {
     int32_t tokens = 0;
@@ -203,8 +210,9 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
             const msgl_batch_req *r = &b->reqs[i];
             const int32_t extend = msgl__extend_len(r);
             if (extend < 1 || (i < b->num_decode && extend != 1) || r->device_len > f->row_tokens ||
-                r->logits_from < 0 || r->logits_from > extend - r->sample ||
-                (r->logits_from < extend - r->sample && r->sampling.prompt_logprobs < 0) ||
+                r->logits_from < 0 || r->logits_from > extend - r->sample || !drafts_fit(r) ||
+                (r->logits_from < extend - r->sample && r->num_drafts == 0 &&
+                 r->sampling.prompt_logprobs < 0) ||
                 (i < b->num_decode && r->cached_len < r->prompt_len) ||
                 (r->sample && r->device_len < r->prompt_len)) {
                 fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
@@ -250,6 +258,7 @@ static int submit(void *ctx, msgl_batch *b)
     f->answers[f->num_steps % (1 << 12)] = b->num_decode;
     f->chunk_tokens[f->num_steps % (1 << 12)] = chunk;
     f->prefill_tokens += (uint64_t)chunk;
+    for (int32_t i = 0; i < b->size; i++) f->drafts += (uint64_t)b->reqs[i].num_drafts;
     s->in_flight = true;
     pthread_mutex_lock(&f->mutex);
     f->step_number[b->step_slot] = now;
@@ -282,6 +291,7 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
     s->cu_tokens[i + 1] = s->cu_tokens[i];
     s->status[i] = f->nan_uid == r->uid && r->device_len >= f->nan_from ? MSGL_ENUMERIC : 0;
     uint64_t sum = 0;
+    const int32_t known = r->device_len - r->num_drafts; // tokens that are no drafts
     for (int32_t p = 0; p < r->device_len; p++) {
         const fake_kv *kv = &f->kv[msgl__page_table_slot(&f->table, r->table_idx, p)];
         sum += part(kv->token, kv->position, kv->chain);
@@ -289,12 +299,15 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
         if (r->sampling.prompt_logprobs >= 0 && p + 1 < r->prompt_len) {
             add_logprob(s, i, p + 1, ids[p + 1], sum);
         }
+        if (!r->sample || p + 1 < known) continue;
+        const size_t masks = (size_t)(p + 1 - known) * (size_t)s->batch.mask_words;
+        const int32_t token = allowed(r->mask == NULL ? NULL : r->mask + masks,
+                                      choose(sum, f->vocab_size), f->vocab_size);
+        s->tokens[s->cu_tokens[i + 1]++] = token;
+        ids[p + 1] = token;
+        if (r->sampling.logprobs >= 0) add_logprob(s, i, p + 1, token, sum);
+        if (p + 1 < r->device_len && token != r->drafts[p + 1 - known]) return;
     }
-    if (!r->sample || s->status[i] != 0) return;
-    const int32_t token = allowed(r->mask, choose(sum, f->vocab_size), f->vocab_size);
-    s->tokens[s->cu_tokens[i + 1]++] = token;
-    ids[r->device_len] = token;
-    if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, token, sum);
 }
 
 // The window's pages still hold what the first span's do.
@@ -357,8 +370,11 @@ static void run_step(fake_runner *f, fake_step *s)
     }
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
+        int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
         uint64_t chain = s->before[i];
+        if (r->num_drafts > 0) {
+            memcpy(ids + r->cached_len + 1, r->drafts, (size_t)r->num_drafts * sizeof *ids);
+        }
         for (int32_t p = r->cached_len; p < r->device_len; p++) {
             chain = next_chain(chain, ids[p], p);
             store(f, r, ids[p], p, chain);
@@ -470,7 +486,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
         s->rows = calloc(rows * (size_t)f->table.stride, sizeof *s->rows);
-        s->tokens = calloc(rows, sizeof *s->tokens);
+        s->tokens = calloc(rows + MSGL_MAX_STEP_DRAFTS, sizeof *s->tokens);
         s->cu_tokens = calloc(rows + 1, sizeof *s->cu_tokens);
         s->status = calloc(rows, sizeof *s->status);
         s->before = calloc(rows, sizeof *s->before);

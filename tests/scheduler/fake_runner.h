@@ -65,7 +65,7 @@ typedef struct fake_runner {
     // What it may look at:
     char fault[200];
     int32_t answers[1 << 12], chunk_tokens[1 << 12]; // of the steps submitted
-    uint64_t prefill_tokens;
+    uint64_t prefill_tokens, drafts;
     uint64_t clock_ns; // sum of the compute_ns of the steps waited for
     // Thread
     bool threaded, stop;

@@ -78,6 +78,25 @@ static msgl_cache_layout layout_of(const harness_options *o)
     return l;
 }
 
+// What really comes next, up to a random length, and behind it something else.
+static int32_t guess(void *ctx, const int32_t *ids, int32_t len, int32_t most, int32_t *tokens)
+{
+    harness *h = ctx;
+    msgl_sampling_params p = msgl__sampling_params_default();
+    msgl_finish finish;
+    if (most > HARNESS_LEN - len) most = HARNESS_LEN - len;
+    if (most < 1 || msgl__random_below(&h->guesses, 8) == 0) return 0;
+    p.max_tokens = 1 + (int32_t)msgl__random_below(&h->guesses, (uint64_t)most);
+    p.ignore_eos = true;
+    const int32_t n =
+        fake_generate(ids, len, &p, HARNESS_LEN, h->cfg.vocab_size, HARNESS_EOS, tokens, &finish);
+    const uint64_t dice = msgl__random_below(&h->guesses, 4); // all are right; none is; some are
+    for (int32_t i = dice < 2 ? n : dice == 2 ? 0 : n / 2; i < n; i++) {
+        tokens[i] = (int32_t)msgl__random_below(&h->guesses, (uint64_t)h->cfg.vocab_size);
+    }
+    return n;
+}
+
 void harness_init(harness *h, harness_options o)
 {
     memset(h, 0, sizeof *h);
@@ -102,6 +121,14 @@ void harness_init(harness *h, harness_options o)
                                      .grammar_vocab = o.grammar_vocab,
                                      .eos_ids = {HARNESS_EOS},
                                      .tables = h->fake.tables};
+    if (o.speculative != NULL) {
+        h->fake.runner.max_drafts = 40;
+        h->options.speculative_algorithm = o.speculative;
+        h->options.speculative_num_draft_tokens = o.most_drafts + 1;
+        h->drafts =
+            (msgl_draft_config){.max_match = 1, .most = o.most_drafts, .guess = guess, .ctx = h};
+        if (strcmp(o.speculative, "guesses") == 0) h->cfg.drafts = &h->drafts;
+    }
     msgl_err err;
     if (msgl__scheduler_create(&h->options, &h->cfg, &h->fake.runner, on_events, h, &h->s, &err) !=
         0) {

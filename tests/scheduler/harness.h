@@ -5,6 +5,7 @@
 #ifndef MSGL_TESTS_SCHEDULER_HARNESS_H
 #define MSGL_TESTS_SCHEDULER_HARNESS_H
 
+#include "drafts/drafter.h"
 #include "fake_runner.h"
 #include "scheduler/scheduler.h"
 
@@ -28,8 +29,10 @@ typedef struct harness {
     msgl_options options;
     msgl_scheduler_config cfg;
     msgl_scheduler *s;
-    record *records;           // [HARNESS_REQUESTS]
-    uint64_t client;           // of requests that are added
+    record *records; // [HARNESS_REQUESTS]
+    uint64_t client; // of requests that are added
+    msgl_draft_config drafts;
+    uint64_t guesses;          // state of a generator
     int32_t abort_in_callback; // uid to abort when its first token arrives; -1: none
 } harness;
 
@@ -42,6 +45,9 @@ typedef struct harness_options {
     msgl_cache_type cache_type;
     bool overlap, threaded, prefill_first, no_prefix_sharing;
     msgl_grammar_vocab *grammar_vocab; // borrowed
+    // Drafts: the algorithm, NULL: none; or "guesses": of what is right a random part is.
+    const char *speculative;
+    int32_t most_drafts;
 } harness_options;
 
 void harness_init(harness *h, harness_options o);

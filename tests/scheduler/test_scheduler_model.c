@@ -163,6 +163,8 @@ static void abort_one(model *m, int uid)
     m->aborted++;
 }
 
+static uint64_t g_drafts, g_accepted; // of all runs
+
 // How many requests were sent back to the queue.
 static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_answers, int *hits)
 {
@@ -194,6 +196,9 @@ static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_
     }
     while (msgl__scheduler_has_work(m->h.s)) step(m);
     const msgl_msg_stats st = harness_stats(&m->h);
+    g_drafts += st.drafted_tokens;
+    g_accepted += st.accepted_tokens;
+    assert_int_equal(st.drafted_tokens, m->h.fake.drafts);
     assert_int_equal(st.used_pages, 0);
     assert_int_equal(st.requests_done, m->finished);
     assert_int_equal(st.requests_aborted, m->aborted);
@@ -317,6 +322,36 @@ static void test_spans(void **state)
     assert_true(hits > 3000 && retracted > 20);
 }
 
+// With drafts that are right, wrong and partly right; and with those that repeats in answers of few
+// different tokens bring. Nothing that a client sees changes, and the prefix cache has none of
+// them.
+static void test_drafts(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {1, 4, 16};
+    int hits = 0;
+    for (int k = 0; k < 36; k++) {
+        const int32_t page_size = sizes[k % 3], len = 150;
+        harness_options o = {.max_running = 1 + (k * 5) % 9,
+                             .max_seq_len = len,
+                             .max_prefill_tokens = k % 4 == 0 ? 7 : 64,
+                             .num_pages = (len + 40 * (k % 7)) / page_size + 1,
+                             .page_size = page_size,
+                             .vocab_size = k % 6 == 5 ? 2 : 13,
+                             .cache_type = k % 12 < 11 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
+                             .overlap = k % 2,
+                             .threaded = k == 17,
+                             .speculative = k % 6 == 5   ? "SUFFIX"
+                                            : k % 6 == 4 ? "NGRAM"
+                                                         : "guesses",
+                             .most_drafts = 1 + k % 5 * 4};
+        if (k % 5 == 1) o.window = 11;
+        (void)run(o, 12000 + (uint64_t)k, k == 17 ? 1000 : 6000, k % 2, &hits);
+    }
+    assert_true(hits > 1000);
+    assert_true(g_accepted > 20000 && g_drafts > g_accepted + 20000);
+}
+
 static void test_threaded(void **state)
 {
     (void)state;
@@ -329,7 +364,7 @@ int main(void)
         cmocka_unit_test(test_page_1),    cmocka_unit_test(test_page_4),
         cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_sent_back), cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_drafts),    cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,8 @@
 #include "core/settings.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
+#include "drafts/drafter.h"
+#include "utils/random.h"
 
 enum { REQUESTS = 32, MAX_LEN = 128, MAX_ROWS = 2 * MAX_LEN };
 
@@ -40,9 +42,10 @@ typedef struct setting {
     msgl_cache_type cache;
     bool overlap, one_by_one, no_penalties;
     bool long_answers; // longer than answers were before
+    int32_t drafts;    // guesses at answers, of which a part is right, up to so many
 } setting;
 
-static msgl_req_extra *g_bias, *g_breakers;
+static msgl_req_extra *g_bias, *g_breakers, *g_banned;
 
 static int make_bias(void **state)
 {
@@ -50,17 +53,26 @@ static int make_bias(void **state)
     const msgl_bias bias[] = {{17, 3}, {5, -100}, {200, 2.5f}, {41, 2}};
     const int32_t breakers[] = {7, 100, 130, 200};
     const msgl_req_extra_parts parts = {.breakers = breakers, .num_breakers = 4};
-    const int rc = msgl__req_extra_create_with(&parts, 250, &g_breakers, NULL);
+    int rc = msgl__req_extra_create_with(&parts, 250, &g_breakers, NULL);
+    // Every token is followed by fewer than half of the others.
+    static int32_t banned[250 * 12 * 3];
+    for (int32_t i = 0; i < 250 * 12; i++) {
+        memcpy(banned + 3 * i, (int32_t[]){2, i / 12, (i * 37 + i / 12) % 250}, 3 * sizeof *banned);
+    }
+    const msgl_req_extra_parts pairs = {.banned = banned, .num_banned = 2700 * 3};
+    if (rc == 0) rc = msgl__req_extra_create_with(&pairs, 250, &g_banned, NULL);
     return rc != 0 ? rc : msgl__req_extra_create(bias, MSGL_COUNT(bias), 250, &g_bias, NULL);
 }
 
 static int check_bias(void **state)
 {
     (void)state;
-    const int refs = g_bias->refs + g_breakers->refs; // every request has let go of them
+    const int refs =
+        g_bias->refs + g_breakers->refs + g_banned->refs; // every request has let go of them
     msgl__req_extra_unref(g_bias);
     msgl__req_extra_unref(g_breakers);
-    return refs == 2 ? 0 : -1;
+    msgl__req_extra_unref(g_banned);
+    return refs == 3 ? 0 : -1;
 }
 
 static bool has_penalties(int i)
@@ -138,6 +150,8 @@ static void make_request(int i, int32_t *ids, msgl_msg_request *r)
     r->sampling.prompt_logprobs = i % 7 == 6 ? 2 : -1;
     add_penalties(i, r);
     add_chain(i, false, r);
+    if (i % 8 == 0) r->sampling.min_tokens = 4;
+    if (i % 8 == 0 && r->extra == NULL) r->extra = g_banned;
 }
 
 static void work(msgl_scheduler *s)
@@ -167,6 +181,38 @@ static int wait_as_long(void *ctx, int32_t step_slot, msgl_step_result *out)
     return rc;
 }
 
+static const answer *answers_alone(const setting *v);
+
+typedef struct guesser {
+    const answer *answers; // of requests that run alone
+    uint64_t random;
+    uint64_t computed, right; // drafts
+} guesser;
+
+static guesser g_guesser;
+
+// What comes behind ids[0, len) of a request, up to some token, and then something else.
+static int32_t guess(void *ctx, const int32_t *ids, int32_t len, int32_t most, int32_t *tokens)
+{
+    guesser *g = ctx;
+    for (int i = 0; i < REQUESTS; i++) {
+        int32_t own[MAX_LEN];
+        msgl_msg_request r;
+        make_request(i, own, &r);
+        if (len < r.num_ids || memcmp(ids, own, (size_t)r.num_ids * sizeof *ids) != 0) continue;
+        const answer *a = &g->answers[i];
+        const int32_t at = len - r.num_ids, left = a->num_tokens - at;
+        if (left < 1 || memcmp(ids + r.num_ids, a->tokens, (size_t)at * sizeof *ids) != 0) continue;
+        const int32_t right = (int32_t)msgl__random_below(&g->random, (uint64_t)most + 1);
+        for (int32_t k = 0; k < most; k++) {
+            tokens[k] = k < right && k < left ? a->tokens[at + k]
+                                              : (int32_t)msgl__random_below(&g->random, 250);
+        }
+        return most;
+    }
+    return 0;
+}
+
 static void open_server(server *o, const setting *v, answer *answers)
 {
     msgl_options ec = {0};
@@ -183,6 +229,7 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.num_pages = v->num_pages;
     ec.overlap = v->overlap;
     ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
+    if (v->drafts > 0) ec.speculative_algorithm = "SUFFIX";
     msgl_err err;
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
@@ -192,6 +239,9 @@ static void open_server(server *o, const setting *v, answer *answers)
                                 .no_prefix_sharing = info->no_prefix_sharing,
                                 .num_eos = info->num_eos,
                                 .tables = msgl__engine_page_tables(o->e)};
+    const msgl_draft_config drafts = {
+        .max_match = 1, .most = v->drafts, .guess = guess, .ctx = &g_guesser};
+    if (v->drafts > 0) sc.drafts = &drafts;
     msgl_cache_span *last = &sc.cache.spans[sc.cache.num_spans - 1];
     if (v->interval > 0) last->interval = v->interval;
     if (v->checkpoints > 0) last->num_units = v->checkpoints;
@@ -252,6 +302,10 @@ static uint64_t run(const setting *v, answer *answers)
     msgl_msg_stats st;
     msgl__scheduler_stats(o.s, &st);
     close_server(&o);
+    if (v->drafts > 0) {
+        g_guesser.computed += st.drafted_tokens;
+        g_guesser.right += st.accepted_tokens;
+    }
     return st.requests_retracted;
 }
 
@@ -305,6 +359,7 @@ static uint64_t compare(const setting *v)
     answer *got = calloc(REQUESTS, sizeof *got);
     assert_non_null(got);
     const answer *expected = answers_alone(v);
+    g_guesser = (guesser){.answers = expected, .random = 1};
     const uint64_t sent_back = run(v, got);
     int hits = 0;
     for (int i = 0; i < REQUESTS; i++) {
@@ -440,6 +495,26 @@ static void test_sent_back(void **state)
     }
 }
 
+// With drafts of which a random part is right: no answer, log-probability or end changes.
+static void test_drafts(void **state)
+{
+    (void)state;
+    static const char *const models[] = {NULL, "gemma2", "deepseek_v2_lite", "gpt_oss", "llama4"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        setting v =
+            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 3, 4, 4096);
+        v.model = models[i];
+        v.drafts = i == 1 ? 1 : 7;
+        v.overlap = i % 3 != 1;
+        compare(&v);
+        assert_true(g_guesser.right > 30 && g_guesser.computed > g_guesser.right);
+    }
+    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
+    v.drafts = 5;
+    v.long_answers = v.overlap = true;
+    assert_true(compare(&v) > 0);
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -539,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_page_64),
+        cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
     };

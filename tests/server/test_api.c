@@ -109,7 +109,8 @@ static void test_fields(void **state)
         "\"temperature\":"
         "1e-9,\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.25,\"seed\":-1,\"max_tokens\":5,"
         "\"max_completion_tokens\":7,\"n\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[0,999],"
-        "\"ignore_eos\":true,\"min_tokens\":4,\"logprobs\":true,\"top_logprobs\":20,\"stream\":"
+        "\"ignore_eos\":true,\"min_tokens\":4,\"speculative\":false,\"logprobs\":true,\"top_"
+        "logprobs\":20,\"stream\":"
         "true,"
         "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"store\":true,\"metadata\":{},"
         "\"frequency_penalty\":0,\"presence_penalty\":0.0,\"logit_bias\":{},\"response_format\":"
@@ -127,6 +128,7 @@ static void test_fields(void **state)
     assert_int_equal(r.sampling.stop_ids[1], 999);
     assert_true(r.sampling.ignore_eos && r.stream && r.include_usage);
     assert_int_equal(r.sampling.min_tokens, 4);
+    assert_int_equal(r.sampling.speculative, 0);
     assert_int_equal(r.sampling.logprobs, 20);
     assert_int_equal(r.sampling.prompt_logprobs, -1);
     msgl__gen_request_free(&r);
@@ -417,6 +419,10 @@ static void test_refused_fields(void **state)
         {"\"response_format\":{\"type\":\"xml\"}", "response_format"},
         {"\"response_format\":\"text\"", "response_format"},
         {"\"min_tokens\":-1", "min_tokens"},
+        {"\"speculative\":64", "speculative"},
+        {"\"speculative\":-2", "speculative"},
+        {"\"speculative\":1.5", "speculative"},
+        {"\"speculative\":\"yes\"", "speculative"},
         {"\"min_tokens\":1.5", "min_tokens"},
         {"\"min_tokens\":1,\"response_format\":{\"type\":\"json_object\"}", "min_tokens"},
         {"\"suffix\":\"x\"", "suffix"},

@@ -636,7 +636,7 @@ static void test_info_and_flush(void **state)
     server_open(&s, NULL, true);
     const int fd = client_open(&s);
     msgl_msg stats = {.type = MSGL_MSG_STATS};
-    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 11, 12, 13, 14, 15, 16};
+    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 11, 12, 13, 14, 15, 16, 17, 18};
     client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
     (void)engine_expect(&s, MSGL_MSG_GET_STATS);
     assert_int_equal(msgl__channel_send(s.engine, &stats), 0);

@@ -159,10 +159,12 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
 
 static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
+    const msgl_usage usage = {
+        .prompt = r->prompt_tokens, .cached = cached, .completion = completion, .reasoning = -1};
     int rc = msgl__strbuf_adds(out, "],\"model\":");
     if (rc == 0) rc = msgl__json_put_str(out, r->model, strlen(r->model));
     if (rc == 0) rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
+    if (rc == 0) rc = msgl__reply_usage(&usage, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

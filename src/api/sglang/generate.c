@@ -252,8 +252,14 @@ static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_str
 static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
     if (in_sglang(r->req)) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
+    const msgl_usage usage = {.prompt = r->prompt_tokens,
+                              .cached = cached,
+                              .completion = completion,
+                              .reasoning = -1,
+                              .drafted = r->drafted,
+                              .accepted = r->accepted};
     int rc = msgl__strbuf_addc(out, ',');
-    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, -1, out);
+    if (rc == 0) rc = msgl__reply_usage(&usage, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which answers get how many drafts in the next step. Every request that could go on is asked what
+// it would draft; the likeliest of all drafts are taken as long as a step brings more tokens for
+// its time with them, by what steps have taken. So a crowd of answers, whose rows fill a step,
+// drafts nothing, and a request whose drafts are wrong soon costs no more than the look.
+//
+// The length of an answer with drafts in flight is not known, so no step is started meanwhile. A
+// step without drafts may be in flight when one with drafts is built: the first guess then stands
+// for the token that this step chooses, and the drafts are those behind it.
+#include <math.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "scheduler/internal.h"
+
+// The probability below which a draft is not worth a thought.
+static const float HOPELESS = 0.02F;
+
+enum {
+    USUAL_DRAFTS = 15,
+    USUAL_MIN_MATCH = 2, // of SUFFIX
+    USUAL_MAX_MATCH = 32,
+    NGRAM_MIN = 1, // SGLang's defaults
+    NGRAM_MAX = 12,
+};
+
+static int check_windows(const msgl_draft_config *c, msgl_err *err)
+{
+    if (c->min_match <= c->max_match) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "--speculative-ngram-min-match-window-size is %d; allowed: up to "
+                         "--speculative-ngram-max-match-window-size, %d",
+                         c->min_match, c->max_match);
+}
+
+int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
+{
+    const msgl_options *o = &s->options;
+    const char *name = s->cfg.drafts != NULL ? "tests" : o->speculative_algorithm;
+    if (name == NULL || strcmp(name, "none") == 0 || s->runner.max_drafts < 1) return 0;
+    const bool ngram = strcmp(name, "NGRAM") == 0;
+    msgl_draft_config c = {.recent = !ngram,
+                           .min_match = ngram ? NGRAM_MIN : USUAL_MIN_MATCH,
+                           .max_match = ngram ? NGRAM_MAX : USUAL_MAX_MATCH,
+                           .most = USUAL_DRAFTS};
+    if (ngram && o->speculative_ngram_min > 0) c.min_match = o->speculative_ngram_min;
+    if (ngram && o->speculative_ngram_max > 0) c.max_match = o->speculative_ngram_max;
+    if (o->speculative_num_draft_tokens > 0) c.most = o->speculative_num_draft_tokens - 1;
+    if (s->cfg.drafts != NULL) c = *s->cfg.drafts;
+    int rc = check_windows(&c, err);
+    if (rc == 0) rc = msgl__drafter_create(&c, &s->drafter, err);
+    if (rc != 0) return rc;
+    s->offers = msgl__calloc((size_t)s->options.max_running, sizeof *s->offers);
+    bool ok = s->offers != NULL;
+    for (int32_t i = 0; i < s->depth; i++) {
+        s->inflight[i].drafts = msgl__calloc(MSGL_MAX_STEP_DRAFTS, sizeof(int32_t));
+        ok = ok && s->inflight[i].drafts != NULL;
+    }
+    return ok ? 0 : msgl__err_set(err, MSGL_ENOMEM, "speculation: no memory for drafts");
+}
+
+void msgl__sched_drafter_destroy(msgl_scheduler *s)
+{
+    for (int32_t i = 0; i < MSGL_MAX_IN_FLIGHT; i++) {
+        msgl__free(s->inflight[i].drafts);
+        msgl__free(s->inflight[i].draft_masks);
+    }
+    msgl__free(s->offers);
+    msgl__drafter_destroy(s->drafter);
+}
+
+void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r)
+{
+    const int32_t most = r->sampling.speculative;
+    // Mirostat's state goes from one token to the next.
+    const bool mirostat = r->sampling.mirostat != 0 && r->sampling.temperature > 0;
+    r->most_drafts = s->drafter == NULL || mirostat ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
+    if (r->most_drafts > 0) msgl__draft_open(s->drafter, &r->draft);
+}
+
+bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
+{
+    for (int32_t i = 0; i < s->num_in_flight; i++) {
+        if (s->inflight[(s->next_step_slot + s->depth - 1 - i) % s->depth].num_drafts > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// What r could draft behind its next row.
+static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
+{
+    const int32_t ahead = r->inflight > 0; // tokens that the step in flight chooses
+    // The last row's choice gets to max_len - 1 at most.
+    int32_t most = r->max_len - r->device_len - 2;
+    if (most > r->most_drafts) most = r->most_drafts;
+    msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most + ahead,
+                     offer);
+    r->draft_ahead = ahead > 0 && offer->num > 0 ? offer->tokens[0] : -1;
+    offer->num -= ahead;
+    if (offer->num > most) offer->num = most;
+    if (offer->num < 0 || r->constraint != NULL) offer->num = 0;
+    if (ahead == 0) return;
+    memmove(offer->tokens, offer->tokens + 1, sizeof offer->tokens - sizeof *offer->tokens);
+    memmove(offer->accepted, offer->accepted + 1, sizeof offer->accepted - sizeof *offer->accepted);
+    offer->match++;
+}
+
+// Takes the likeliest draft that is left of all offers into r->num_drafts, count times at most;
+// their probabilities, descending, to accepted[]. How many there were.
+static int32_t rank_drafts(msgl_scheduler *s, int32_t count, float *accepted)
+{
+    for (int32_t n = 0; n < count; n++) {
+        msgl_req *best = NULL;
+        float most = HOPELESS;
+        for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
+            if (r->offer < 0 || r->num_drafts >= s->offers[r->offer].num) continue;
+            const float p = s->offers[r->offer].accepted[r->num_drafts];
+            if (p <= most) continue;
+            most = p;
+            best = r;
+        }
+        if (best == NULL) return n;
+        accepted[n] = most;
+        best->num_drafts++;
+    }
+    return count;
+}
+
+void msgl__sched_plan_drafts(msgl_scheduler *s)
+{
+    if (s->drafter == NULL) return;
+    float accepted[MSGL_MAX_STEP_DRAFTS];
+    int32_t answers = 0, offers = 0;
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        r->offer = -1;
+        r->num_drafts = 0;
+        if (!msgl__sched_goes_on(r)) continue;
+        answers++;
+        if (r->most_drafts == 0) continue;
+        make_offer(s, r, &s->offers[offers]);
+        if (s->offers[offers].num > 0) r->offer = offers++;
+    }
+    if (offers == 0) return;
+    const int32_t most =
+        s->runner.max_drafts < MSGL_MAX_STEP_DRAFTS ? s->runner.max_drafts : MSGL_MAX_STEP_DRAFTS;
+    const int32_t num = rank_drafts(s, most, accepted);
+    const int32_t chosen = msgl__costs_choose(&s->costs, answers, accepted, num);
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) r->num_drafts = 0;
+    (void)rank_drafts(s, chosen, accepted);
+}
+
+// Masks of the rows of r's drafts in the step, where there are any: each as if the drafts before
+// it were its tokens.
+static const uint32_t *make_masks(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r,
+                                  const int32_t *drafts, int32_t num)
+{
+    const size_t words = (size_t)step->batch.mask_words;
+    if (r->masks == NULL) return NULL;
+    if (step->draft_masks == NULL) {
+        step->draft_masks =
+            msgl__calloc(2 * MSGL_MAX_STEP_DRAFTS * words, sizeof *step->draft_masks);
+        if (step->draft_masks == NULL) return NULL;
+    }
+    uint32_t *masks = step->draft_masks + (size_t)(step->num_drafts + step->num_drafting) * words;
+    memcpy(r->ids + r->num_ids, drafts, (size_t)num * sizeof *drafts);
+    for (int32_t i = 0; i <= num; i++) {
+        const uint32_t *mask = msgl__token_masks_at(r->masks, r->ids + r->prompt_len,
+                                                    r->device_len + 1 + i - r->prompt_len);
+        if (mask != NULL) {
+            memcpy(masks + (size_t)i * words, mask, words * sizeof *mask);
+        } else {
+            memset(masks + (size_t)i * words, -1, words * sizeof *mask);
+        }
+    }
+    (void)s;
+    return masks;
+}
+
+bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r,
+                             msgl_batch_req *b)
+{
+    const msgl_draft *offer = &s->offers[r->offer];
+    int32_t num = r->num_drafts;
+    while (num > 0 && !msgl__sched_has_room(s, r, r->device_len + 1 + num)) num--;
+    if (num == 0) return false;
+    int32_t *drafts = step->drafts + step->num_drafts;
+    const uint32_t *masks = make_masks(s, step, r, offer->tokens, num);
+    if (r->masks != NULL && masks == NULL) return false;
+    memcpy(drafts, offer->tokens, (size_t)num * sizeof *drafts);
+    b->drafts = drafts;
+    b->num_drafts = num;
+    b->mask = masks;
+    step->num_drafts += num;
+    step->num_drafting++;
+    r->draft_match = offer->match;
+    return true;
+}
+
+void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r)
+{
+    const int32_t tokens = r->num_ids - r->prompt_len;
+    msgl__sched_seen_answer(s, tokens, true);
+    if (s->drafter != NULL) {
+        msgl__draft_remember(s->drafter, r->salt, r->ids + r->prompt_len, tokens);
+    }
+}
+
+void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
+                                 int32_t num_tokens)
+{
+    const int32_t accepted = num_tokens - 1;
+    r->device_len += accepted;
+    r->drafted += b->num_drafts;
+    s->stats.drafted_tokens += (uint64_t)b->num_drafts;
+    s->stats.accepted_tokens += (uint64_t)accepted;
+    for (int32_t i = 0; i < b->num_drafts; i++) {
+        const int32_t at = i < MSGL_DRAFT_POSITIONS ? i : MSGL_DRAFT_POSITIONS - 1;
+        s->drafted_at[at]++;
+        s->accepted_at[at] += i < accepted;
+    }
+    // Behind a token that was guessed wrongly they say nothing.
+    if (r->state == MSGL_REQ_DONE) return;
+    if (r->draft_ahead >= 0 && r->ids[b->cached_len] != r->draft_ahead) return;
+    msgl__draft_verified(s->drafter, &r->draft, r->draft_match, b->num_drafts, accepted);
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Answers with drafts are those without, in bytes, over HTTP, many at once, on one process and on two ranks.
+
+    speculation.py MINISGL MODEL
+"""
+import concurrent.futures
+import json
+import sys
+import time
+
+import serving
+from serving import check
+
+PROGRAM, MODEL = sys.argv[1:]
+EDIT = "Repeat: one two three four five six seven eight nine ten. one two three four five"
+ASKED = [
+    {"prompt": EDIT, "temperature": 0, "ignore_eos": True},
+    {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "logprobs": 2},
+    {"prompt": "What is 27 + 58? " * 4, "temperature": 0, "ignore_eos": True, "stop": ["85."]},
+    {"prompt": EDIT, "temperature": 0.7, "seed": 5, "ignore_eos": True},
+    {"prompt": "What is 27 + 58? " * 4, "temperature": 1, "seed": 6, "n": 3, "frequency_penalty": 0.3},
+    {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "bad_words": [" two", "seven"], "min_tokens": 20},
+    {"prompt": EDIT, "temperature": 0, "response_format": {"type": "json_object"}},
+    {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "cache_salt": "x"},
+]
+
+
+def answers(*options):
+    """What is said to all at once, then one by one; and what usage says of drafts."""
+    with serving.Server(PROGRAM, MODEL, *options) as s:
+        def ask(body):
+            return json.loads(s.call("/v1/completions", {"model": "demo", "max_tokens": 100, **body})[1])
+        with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
+            all_of = list(pool.map(ask, ASKED))
+        all_of += [ask(body) for body in ASKED]
+        details = [a["usage"].get("completion_tokens_details", {}) for a in all_of]
+        without = ask({**ASKED[0], "speculative": False})["usage"]
+        check("completion_tokens_details" not in without, "none where a request wants none")
+        time.sleep(1.5)  # until the engine's next report
+        text = s.call("/metrics")[1]
+        drafted = sum(float(line.split()[-1]) for line in text.splitlines()
+                      if line.startswith("minisgl_drafted_tokens_total"))
+        return [a["choices"] for a in all_of], details, drafted
+
+
+def compare(plain, *options):
+    name = " ".join(map(str, options))
+    got, details, drafted = answers("--speculative-algorithm", *options)
+    check(got == plain, "%s: choices are the same" % name)
+    accepted = sum(d.get("accepted_prediction_tokens", 0) for d in details)
+    wrong = sum(d.get("rejected_prediction_tokens", 0) for d in details)
+    check(accepted > 50, "%d drafts were right, and %d wrong" % (accepted, wrong))
+    check(drafted >= accepted + wrong, "/metrics counts them: %d" % drafted)  # and those behind an answer's end
+
+
+alone, details, drafted = answers()
+check(not any(details) and drafted == 0, "without the option there are no drafts")
+compare(alone, "SUFFIX")
+compare(alone, "NGRAM", "--speculative-num-draft-tokens", 4, "--disable-overlap-scheduling")
+two_ranks, _, _ = answers("--tp-size", 2)
+compare(two_ranks, "auto", "--tp-size", 2)
