@@ -30,7 +30,7 @@ typedef struct msgl_args {
     const char *model_source, *revision;
     const struct msgl_model_names *names; // what looks names of models up; NULL: nothing does
     // engine
-    const char *prefill_attention, *decode_attention;
+    const char *prefill_attention, *decode_attention, *speculative_config;
     // server
     const char *host, *uds, *root_path, *allowed_hosts, *unknown_fields, *routing_policy,
         *metrics_compat, *api_key_file, *admin_key, *admin_key_file, *ssl_certfile, *ssl_keyfile,

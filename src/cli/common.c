@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common.h"
+#include "cli/speculative.h"
 
 #include <errno.h>
 #include <math.h>
@@ -95,14 +96,26 @@ static int check_half(const char *flag, const char *name, msgl_err *err)
                          flag, name);
 }
 
+static int take_speculative(const msgl_args *a, msgl_options *o, msgl_err *err)
+{
+    if (a->speculative_config == NULL) return 0;
+    if (msgl__args_given(a, &a->engine.speculative_algorithm)) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--speculative-config and --speculative-algorithm; allowed: one of "
+                             "them");
+    }
+    return msgl__speculative_config(a->speculative_config, o, err);
+}
+
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err)
 {
     int rc = check_half("--prefill-attention-backend", a->prefill_attention, err);
     if (rc == 0) rc = check_half("--decode-attention-backend", a->decode_attention, err);
+    *out = a->engine;
+    if (rc == 0) rc = take_speculative(a, out, err);
     if (rc == 0) rc = msgl__cli_model_dir(a, dir, err);
     if (rc != 0) return rc;
-    *out = a->engine;
     out->model_dir = *dir;
     out->attention = msgl__cli_attention(a, attention);
     out->cpu_level = msgl__cli_cpu_level();

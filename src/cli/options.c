@@ -57,6 +57,15 @@ static const msgl_setting ROWS[] = {
         .help = "replaces the decode half of --attention-backend",
     },
     {
+        .name = "speculative-config",
+        MSGL_TEXT(msgl_args, speculative_config),
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "JSON",
+        .help = "vLLM's object in place of --speculative-algorithm and the options beside it: "
+                "method (ngram or suffix), num_speculative_tokens, prompt_lookup_min and _max",
+    },
+    {
         .name = "host",
         MSGL_TEXT(msgl_args, host),
         .preset_text = "127.0.0.1",

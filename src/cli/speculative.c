@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/speculative.h"
+
+#include <string.h>
+
+#include <jansson.h>
+
+#include "core/attributes.h"
+#include "core/err.h"
+
+static const char FLAG[] = "--speculative-config";
+
+static const struct {
+    const char *method, *algorithm;
+} METHODS[] = {{"ngram", "NGRAM"}, {"suffix", "SUFFIX"}};
+
+// Numbers; `add`: what minisgl's option counts more.
+static const struct {
+    const char *name;
+    size_t offset;
+    int most, add;
+} NUMBERS[] = {
+    {"num_speculative_tokens", offsetof(msgl_options, speculative_num_draft_tokens), 63, 1},
+    {"prompt_lookup_min", offsetof(msgl_options, speculative_ngram_min), 64, 0},
+    {"prompt_lookup_max", offsetof(msgl_options, speculative_ngram_max), 64, 0},
+};
+
+static int take_method(const json_t *v, msgl_options *o, msgl_err *err)
+{
+    const char *name = json_is_string(v) ? json_string_value(v) : NULL;
+    for (size_t i = 0; name != NULL && i < MSGL_COUNT(METHODS); i++) {
+        if (strcmp(name, METHODS[i].method) != 0) continue;
+        o->speculative_algorithm = METHODS[i].algorithm;
+        return 0;
+    }
+    return msgl__err_set(
+        err, MSGL_EINVAL,
+        "%s: \"method\" is %s%.40s%s; allowed: \"ngram\" or \"suffix\", which need "
+        "no draft model",
+        FLAG, name != NULL ? "\"" : "", name != NULL ? name : "no string",
+        name != NULL ? "\"" : "");
+}
+
+static int take_member(const char *name, const json_t *v, msgl_options *o, msgl_err *err)
+{
+    if (strcmp(name, "method") == 0) return take_method(v, o, err);
+    for (size_t i = 0; i < MSGL_COUNT(NUMBERS); i++) {
+        if (strcmp(name, NUMBERS[i].name) != 0) continue;
+        const json_int_t n = json_integer_value(v);
+        if (!json_is_integer(v) || n < 1 || n > NUMBERS[i].most) {
+            return msgl__err_set(err, MSGL_EINVAL, "%s: \"%s\" must be a whole number from 1 to %d",
+                                 FLAG, name, NUMBERS[i].most);
+        }
+        *(int *)((char *)o + NUMBERS[i].offset) = (int)n + NUMBERS[i].add;
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%s has \"%.40s\"; allowed: method, num_speculative_tokens, "
+                         "prompt_lookup_min, prompt_lookup_max",
+                         FLAG, name);
+}
+
+int msgl__speculative_config(const char *text, msgl_options *o, msgl_err *err)
+{
+    msgl_options now = *o;
+    json_t *all = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    const char *name;
+    json_t *v;
+    int rc = 0;
+    if (!json_is_object(all) || json_object_get(all, "method") == NULL) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "%s is \"%.60s\"; allowed: an object with a \"method\", such as "
+                           "{\"method\": \"ngram\", \"num_speculative_tokens\": 5}",
+                           FLAG, text);
+    } else {
+        json_object_foreach(all, name, v)
+        {
+            if (rc == 0) rc = take_member(name, v, &now, err);
+        }
+    }
+    json_decref(all);
+    if (rc == 0) *o = now;
+    return rc;
+}
