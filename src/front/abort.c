@@ -64,7 +64,10 @@ static int choice_abort(msgl_front *f, choice *c)
             msgl__sequence_init(&c->seq, req, prompt, &g->job->ids[prompt], f->cfg.tokenizer);
         if (rc != 0) return rc;
     }
-    const msgl_token_event e = {.finish = MSGL_FINISH_ABORT, .cached_tokens = c->seq.cached_tokens};
+    const msgl_token_event e = {.finish = MSGL_FINISH_ABORT,
+                                .cached_tokens = c->seq.cached_tokens,
+                                .drafted = c->seq.drafted,
+                                .accepted = c->seq.accepted};
     const int rc = msgl__sequence_event(&c->seq, &e);
     return rc == 0 ? msgl__choice_claim(g, c) : rc;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/constrain.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -30,10 +31,13 @@ typedef struct kept {
 
 struct msgl_constraint {
     msgl_constrainer *c;
-    msgl_req_extra *extra; // a reference
-    msgl_staged *answer;   // NULL: not compiled yet
-    uint32_t *mask;
-    int32_t token; // to go on by, -1: none
+    msgl_req_extra *extra;          // a reference
+    msgl_staged *answer;            // NULL: not compiled yet
+    size_t words;                   // of a mask
+    uint32_t *mask;                 // [1 + room, words]
+    int32_t room, ahead;            // drafts that it has room for; that there are masks behind
+    int32_t num_tokens, num_drafts; // to go on by; guesses at what follows
+    int32_t tokens[MSGL_MAX_TREE], drafts[MSGL_MAX_DRAFTS];
     atomic_int state;
     msgl_err err;
     msgl_constraint *next; // in a queue
@@ -182,8 +186,8 @@ static int begin(msgl_constraint *x)
     const char *text = rc == 0 ? msgl__stages_calls(stages) : NULL;
     if (text != NULL) rc = find_grammar(c, MSGL_GRAMMAR_LARK, text, &calls, &x->err);
     if (rc == 0) {
-        const size_t words = ((size_t)msgl__grammar_vocab_size(c->vocab) + 31) / 32;
-        x->mask = msgl__calloc(words, sizeof *x->mask);
+        x->words = ((size_t)msgl__grammar_vocab_size(c->vocab) + 31) / 32;
+        x->mask = msgl__calloc(x->words, sizeof *x->mask);
         x->answer = msgl__staged_create(stages, answer, calls, c->vocab);
         stages = NULL;
         if (x->mask == NULL || x->answer == NULL) {
@@ -206,26 +210,44 @@ static int stuck(msgl_constraint *x, int rc)
 
 static int fill(msgl_constraint *x)
 {
-    const size_t words = ((size_t)x->c->cfg.vocab_size + 31) / 32;
     uint32_t any = 0;
     const int rc = msgl__staged_fill_mask(x->answer, x->mask);
     if (rc != 0) return stuck(x, rc);
-    for (size_t i = 0; i < words; i++) any |= x->mask[i];
+    for (size_t i = 0; i < x->words; i++) any |= x->mask[i];
     if (any != 0) return 0;
     return msgl__err_set(&x->err, MSGL_EINVAL, "grammar: no token of this model can go on");
+}
+
+// Masks for as many drafts as there are; without memory for them there are no drafts.
+static void make_room(msgl_constraint *x)
+{
+    if (x->num_drafts <= x->room) return;
+    const size_t rows = 1 + (size_t)x->num_drafts;
+    uint32_t *more = msgl__reallocarray(x->mask, rows * x->words, sizeof *more);
+    if (more == NULL) {
+        x->num_drafts = 0;
+        return;
+    }
+    x->mask = more;
+    x->room = x->num_drafts;
 }
 
 static msgl_constraint_state work(msgl_constraint *x)
 {
     int rc = 0;
     if (x->answer == NULL) rc = begin(x);
-    if (rc == 0 && x->token >= 0) {
-        rc = msgl__staged_accept(x->answer, x->token);
+    for (int32_t i = 0; i < x->num_tokens && rc == 0; i++) {
+        rc = msgl__staged_accept(x->answer, x->tokens[i]);
         if (rc != 0) (void)stuck(x, rc);
     }
     if (rc == 0 && msgl__staged_is_finished(x->answer)) return MSGL_CONSTRAINT_ENDED;
     if (rc == 0 && msgl__staged_is_free(x->answer)) return MSGL_CONSTRAINT_FREE;
+    x->ahead = 0;
+    if (rc == 0 && x->num_drafts > 0) make_room(x);
     if (rc == 0) rc = fill(x);
+    if (rc == 0 && x->num_drafts > 0) {
+        x->ahead = msgl__staged_look(x->answer, x->drafts, x->num_drafts, x->mask + x->words);
+    }
     // To a request's client MSGL_ELIMIT is a prompt that is too long for the model.
     if (rc == MSGL_ELIMIT) x->err.code = MSGL_EINVAL;
     return rc == 0 ? MSGL_CONSTRAINT_READY : MSGL_CONSTRAINT_FAILED;
@@ -388,7 +410,6 @@ msgl_constraint *msgl__constraint_open(msgl_constrainer *c, msgl_req_extra *extr
     if (x == NULL) return NULL;
     x->c = c;
     x->extra = msgl__req_extra_ref(extra);
-    x->token = -1;
     enqueue(x, &c->to_compile);
     return x;
 }
@@ -414,9 +435,19 @@ const uint32_t *msgl__constraint_mask(const msgl_constraint *x)
     return x->mask;
 }
 
-void msgl__constraint_accept(msgl_constraint *x, int32_t token)
+int32_t msgl__constraint_ahead(const msgl_constraint *x)
 {
-    x->token = token;
+    return x->ahead;
+}
+
+void msgl__constraint_accept(msgl_constraint *x, const int32_t *tokens, int32_t num,
+                             const int32_t *drafts, int32_t num_drafts)
+{
+    assert(num <= MSGL_MAX_TREE && num_drafts <= MSGL_MAX_DRAFTS);
+    x->num_tokens = num;
+    x->num_drafts = num_drafts;
+    memcpy(x->tokens, tokens, (size_t)num * sizeof *tokens);
+    if (num_drafts > 0) memcpy(x->drafts, drafts, (size_t)num_drafts * sizeof *drafts);
     enqueue(x, &x->c->to_mask);
 }
 

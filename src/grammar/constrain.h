@@ -8,6 +8,7 @@
 #ifndef MSGL_GRAMMAR_CONSTRAIN_H
 #define MSGL_GRAMMAR_CONSTRAIN_H
 
+#include "core/batch.h"
 #include "core/err.h"
 #include "core/req_extra.h"
 #include "grammar/grammar.h"
@@ -47,10 +48,14 @@ typedef enum msgl_constraint_state {
 msgl_constraint *msgl__constraint_open(msgl_constrainer *c, msgl_req_extra *x);
 void msgl__constraint_close(msgl_constraint *x); // in any state; NULL allowed
 msgl_constraint_state msgl__constraint_state(const msgl_constraint *x);
-// READY: [ceil(vocab_size / 32)], until the next accept.
+// READY: [1 + ahead, ceil(vocab_size / 32)], until the next accept: for the next token, and behind
+// each of the first `ahead` drafts that the last accept named, which may come one behind the other.
 const uint32_t *msgl__constraint_mask(const msgl_constraint *x);
-// READY: goes on by a token that the mask allows; PENDING then.
-void msgl__constraint_accept(msgl_constraint *x, int32_t token);
+int32_t msgl__constraint_ahead(const msgl_constraint *x);
+// READY: goes on by `num` tokens, 1 to MSGL_MAX_TREE, which the masks allow one behind the other;
+// PENDING then. drafts[0, num_drafts), up to MSGL_MAX_DRAFTS: guesses at what follows.
+void msgl__constraint_accept(msgl_constraint *x, const int32_t *tokens, int32_t num,
+                             const int32_t *drafts, int32_t num_drafts);
 const msgl_err *msgl__constraint_error(const msgl_constraint *x);
 
 // A grammar from its kind and text, as msgl__grammar_* make it; of MSGL_GRAMMAR_CHOICE the text is

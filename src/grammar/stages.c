@@ -482,3 +482,17 @@ int msgl__staged_fill_mask(msgl_staged *x, uint32_t *bits)
     if (x->may_blank) set_blanks(x, bits);
     return rc;
 }
+
+int32_t msgl__staged_look(msgl_staged *x, const int32_t *drafts, int32_t num, uint32_t *bits)
+{
+    const size_t words = ((size_t)x->v->size + 31) / 32;
+    int32_t accepted = 0, filled = 0;
+    if (x->stage != GRAMMAR) return 0;
+    while (filled < num && msgl__matcher_accept(x->matcher, drafts[filled]) == 0) {
+        accepted++;
+        if (msgl__matcher_is_finished(x->matcher)) break; // an answer ends without a further token
+        if (msgl__matcher_fill_mask(x->matcher, bits + (size_t)filled * words) != 0) break;
+        filled++;
+    }
+    return msgl__matcher_rollback(x->matcher, accepted) == 0 ? filled : 0;
+}

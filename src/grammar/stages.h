@@ -39,6 +39,11 @@ void msgl__staged_destroy(msgl_staged *x); // NULL allowed
 // As msgl__matcher_fill_mask and msgl__matcher_accept.
 int msgl__staged_fill_mask(msgl_staged *x, uint32_t *bits);
 int msgl__staged_accept(msgl_staged *x, int32_t token);
+// Masks behind drafts: bits + i * ceil(vocab_size / 32) is set as msgl__staged_fill_mask would
+// behind drafts[0, i], for as many drafts as may come one behind the other, up to `num` <=
+// MSGL_MATCHER_HISTORY, and do not end the answer; how many these are. The answer stays where it
+// is. None but within the text of a grammar.
+int32_t msgl__staged_look(msgl_staged *x, const int32_t *drafts, int32_t num, uint32_t *bits);
 // Whether only the end of the answer can follow.
 bool msgl__staged_is_finished(const msgl_staged *x);
 // Whether any token may come from here on.

@@ -66,6 +66,8 @@ static void end_answer(msgl_scheduler *s, msgl_req *r, bool ended)
                                     .finish = ended ? MSGL_FINISH_STOP : MSGL_FINISH_ERROR,
                                     .prompt_tokens = r->prompt_len,
                                     .cached_tokens = r->cached_tokens,
+                                    .drafted = r->drafted,
+                                    .accepted = r->accepted,
                                     .status = ended ? 0 : e->code,
                                     .text = ended ? NULL : e->text};
     s->emit(s->emit_ctx, &(msgl_msg_tokens){.num_events = 1, .events = &event});

@@ -70,6 +70,13 @@ void msgl__sched_drafter_destroy(msgl_scheduler *s)
     msgl__drafter_destroy(s->drafter);
 }
 
+// Of r's next step: the last row's choice gets to max_len - 1 at most.
+static int32_t most_drafts(const msgl_req *r)
+{
+    const int32_t room = r->max_len - r->device_len - 2;
+    return room < r->most_drafts ? room : r->most_drafts;
+}
+
 void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r)
 {
     const int32_t most = r->sampling.speculative;
@@ -77,6 +84,28 @@ void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r)
     const bool mirostat = r->sampling.mirostat != 0 && r->sampling.temperature > 0;
     r->most_drafts = s->drafter == NULL || mirostat ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
     if (r->most_drafts > 0) msgl__draft_open(s->drafter, &r->draft);
+    // Without memory for it there are no drafts.
+    if (r->most_drafts > 0 && r->constraint != NULL) r->ahead = msgl__calloc(1, sizeof *r->ahead);
+}
+
+void msgl__sched_draft_close(msgl_req *r)
+{
+    msgl__draft_close(&r->draft);
+    msgl__free(r->ahead);
+}
+
+// Masks of drafts are made with that of the next token, so they are made up now.
+void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, int32_t num)
+{
+    const int32_t most = most_drafts(r);
+    if (r->ahead != NULL) {
+        msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most,
+                         r->ahead);
+        if (r->ahead->num > most) r->ahead->num = most > 0 ? most : 0;
+    }
+    const bool any = r->ahead != NULL && r->ahead->num > 0;
+    msgl__constraint_accept(r->constraint, tokens, num, any ? r->ahead->tokens : NULL,
+                            any ? r->ahead->num : 0);
 }
 
 bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
@@ -93,15 +122,22 @@ bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
 static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
 {
     const int32_t ahead = r->inflight > 0; // tokens that the step in flight chooses
-    // The last row's choice gets to max_len - 1 at most.
-    int32_t most = r->max_len - r->device_len - 2;
-    if (most > r->most_drafts) most = r->most_drafts;
+    const int32_t most = most_drafts(r);
+    if (r->constraint != NULL) {
+        const int32_t masked = msgl__constraint_ahead(r->constraint);
+        offer->num = 0;
+        r->draft_ahead = -1;
+        if (r->ahead == NULL) return;
+        *offer = *r->ahead;
+        if (offer->num > masked) offer->num = masked;
+        return;
+    }
     msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most + ahead,
                      offer);
     r->draft_ahead = ahead > 0 && offer->num > 0 ? offer->tokens[0] : -1;
     offer->num -= ahead;
     if (offer->num > most) offer->num = most;
-    if (offer->num < 0 || r->constraint != NULL) offer->num = 0;
+    if (offer->num < 0) offer->num = 0;
     if (ahead == 0) return;
     memmove(offer->tokens, offer->tokens + 1, sizeof offer->tokens - sizeof *offer->tokens);
     memmove(offer->accepted, offer->accepted + 1, sizeof offer->accepted - sizeof *offer->accepted);
@@ -158,6 +194,7 @@ static const uint32_t *make_masks(msgl_scheduler *s, msgl_inflight_step *step, m
                                   const int32_t *drafts, int32_t num)
 {
     const size_t words = (size_t)step->batch.mask_words;
+    if (r->constraint != NULL) return msgl__constraint_mask(r->constraint);
     if (r->masks == NULL) return NULL;
     if (step->draft_masks == NULL) {
         step->draft_masks =

@@ -63,6 +63,7 @@ typedef struct msgl_req {
     int32_t cached_tokens;
     float mu; // mirostat's state behind the last token that the host knows
     msgl_draft_state draft;
+    msgl_draft *ahead;   // with a constraint: the drafts that it makes masks for; or NULL
     int32_t most_drafts; // that it may have in a step; 0: it drafts nothing
     // Of the step being built: which of `offers` is its own, -1: none, and how many of it are taken
     // at most.
@@ -155,6 +156,9 @@ void msgl__sched_emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, m
 int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err);
 void msgl__sched_drafter_destroy(msgl_scheduler *s);
 void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r);
+void msgl__sched_draft_close(msgl_req *r);
+// The answer of r, which has a constraint, goes on by `num` tokens.
+void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, int32_t num);
 bool msgl__sched_drafts_in_flight(const msgl_scheduler *s);
 // Sets num_drafts of all requests for the step that is being built.
 void msgl__sched_plan_drafts(msgl_scheduler *s);

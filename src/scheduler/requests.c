@@ -97,7 +97,7 @@ void msgl__req_free(msgl_scheduler *s, msgl_req *r)
     client_leave(s, r->client);
     msgl__constraint_close(r->constraint);
     msgl__token_masks_destroy(r->masks);
-    msgl__draft_close(&r->draft);
+    msgl__sched_draft_close(r);
     msgl__req_extra_unref(r->extra);
     msgl__free(r);
 }

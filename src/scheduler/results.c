@@ -84,8 +84,6 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
             finish(s, r, e, MSGL_FINISH_STOP);
         } else if (r->num_ids == r->max_len) {
             finish(s, r, e, MSGL_FINISH_LENGTH);
-        } else if (r->constraint != NULL) {
-            msgl__constraint_accept(r->constraint, token);
         }
     }
     // Of accepted drafts behind the answer's end nothing is told.
@@ -137,6 +135,9 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
         }
         if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
             if (r->most_drafts > 0) note_drafts(s, &b->reqs[i], r, num_tokens, e);
+            if (r->constraint != NULL && r->state != MSGL_REQ_DONE && e->num_tokens > 0) {
+                msgl__sched_go_on(s, r, e->tokens, e->num_tokens);
+            }
             num_events++;
             num_values += e->num_values;
         }

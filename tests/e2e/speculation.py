@@ -14,6 +14,9 @@ from serving import check
 
 PROGRAM, MODEL = sys.argv[1:]
 EDIT = "Repeat: one two three four five six seven eight nine ten. one two three four five"
+NAMES = {"type": "object", "properties": {"all": {"type": "array", "minItems": 6, "maxItems": 6, "items": {
+    "type": "object", "properties": {"first_name": {"enum": ["Ann", "Bob"]}, "age": {"type": "integer", "maximum": 9, "minimum": 0}},
+    "required": ["first_name", "age"]}}}, "required": ["all"]}
 ASKED = [
     {"prompt": EDIT, "temperature": 0, "ignore_eos": True},
     {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "logprobs": 2},
@@ -23,6 +26,8 @@ ASKED = [
     {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "bad_words": [" two", "seven"], "min_tokens": 20},
     {"prompt": EDIT, "temperature": 0, "response_format": {"type": "json_object"}},
     {"prompt": EDIT, "temperature": 0, "ignore_eos": True, "cache_salt": "x"},
+    {"prompt": "Six people: ", "temperature": 0, "guided_json": NAMES, "max_tokens": 300},
+    {"prompt": "Six people: ", "temperature": 1, "seed": 3, "logprobs": 1, "guided_json": NAMES, "max_tokens": 300},
 ]
 
 
@@ -35,6 +40,8 @@ def answers(*options):
             all_of = list(pool.map(ask, ASKED))
         all_of += [ask(body) for body in ASKED]
         details = [a["usage"].get("completion_tokens_details", {}) for a in all_of]
+        if options[:1] == ("--speculative-algorithm",):
+            check(details[-1].get("accepted_prediction_tokens", 0) > 20, "drafts under a grammar: %s" % details[-1])
         without = ask({**ASKED[0], "speculative": False})["usage"]
         check("completion_tokens_details" not in without, "none where a request wants none")
         time.sleep(1.5)  # until the engine's next report

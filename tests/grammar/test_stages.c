@@ -319,13 +319,51 @@ static void test_no_memory(void **state)
     }
 }
 
+// Masks behind drafts are those that there are when these have come, up to one that may not come or
+// ends the answer; and the answer is where it was.
+static void test_look(void **state)
+{
+    (void)state;
+    enum { WORDS = (NUM + 31) / 32 };
+    static const struct {
+        const char *drafts;
+        int32_t masks;
+    } cases[] = {{"abab", 4}, {"abax", 3}, {"x", 0}, {"ababcd", 5}, {"", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        msgl_staged *x = open_staged("", "(ab)+cd"), *y = open_staged("", "(ab)+cd");
+        int32_t drafts[8];
+        uint32_t bits[8 * WORDS], now[WORDS];
+        const int32_t n = (int32_t)strlen(cases[i].drafts);
+        say(x, "ab");
+        say(y, "ab");
+        for (int32_t k = 0; k < n; k++) drafts[k] = 1 + (unsigned char)cases[i].drafts[k];
+        assert_int_equal(msgl__staged_look(x, drafts, n, bits), cases[i].masks);
+        for (int32_t k = 0; k < cases[i].masks; k++) {
+            take(y, drafts[k]);
+            assert_int_equal(msgl__staged_fill_mask(y, now), 0);
+            assert_memory_equal(bits + k * WORDS, now, sizeof now);
+        }
+        assert_true(may_say(x, 'a') && may_say(x, 'c') && !may_say(x, 'b'));
+        say(x, "abcd");
+        assert_true(msgl__staged_is_finished(x));
+        msgl__staged_destroy(x);
+        msgl__staged_destroy(y);
+    }
+    // None within thoughts.
+    msgl_staged *x = open_staged("{\"thinking\":true," THINKS "}", "ab?");
+    const int32_t draft = 1 + 'a';
+    uint32_t bits[WORDS];
+    assert_int_equal(msgl__staged_look(x, &draft, 1, bits), 0);
+    msgl__staged_destroy(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opened),    cmocka_unit_test(test_not_opened),
-        cmocka_unit_test(test_budget),    cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_opening),   cmocka_unit_test(test_told_wrong),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_opened),  cmocka_unit_test(test_not_opened),
+        cmocka_unit_test(test_budget),  cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_opening), cmocka_unit_test(test_told_wrong),
+        cmocka_unit_test(test_look),    cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
