@@ -7,6 +7,7 @@
 
 #include "core/attributes.h"
 #include "core/err.h"
+#include "utils/json.h"
 
 static const char FLAG[] = "--speculative-config";
 
@@ -63,10 +64,12 @@ static int take_member(const char *name, const json_t *v, msgl_options *o, msgl_
 int msgl__speculative_config(const char *text, msgl_options *o, msgl_err *err)
 {
     msgl_options now = *o;
-    json_t *all = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *all = NULL;
     const char *name;
     json_t *v;
-    int rc = 0;
+    int rc = msgl__json_parse(FLAG, text, strlen(text), JSON_REJECT_DUPLICATES, &all, NULL);
+    if (rc == MSGL_ENOMEM) return msgl__err_set(err, rc, "%s: out of memory", FLAG);
+    rc = 0;
     if (!json_is_object(all) || json_object_get(all, "method") == NULL) {
         rc = msgl__err_set(err, MSGL_EINVAL,
                            "%s is \"%.60s\"; allowed: an object with a \"method\", such as "
