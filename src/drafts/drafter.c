@@ -33,11 +33,6 @@ void msgl__drafter_destroy(msgl_drafter *d)
     msgl__free(d);
 }
 
-size_t msgl__drafter_bytes(const msgl_draft_config *cfg)
-{
-    return sizeof(msgl_drafter) + (cfg->recent ? msgl__recent_bytes() : 0);
-}
-
 void msgl__draft_open(const msgl_drafter *d, msgl_draft_state *s)
 {
     *s = (msgl_draft_state){.hits = d->hits, .guess_at = -1};

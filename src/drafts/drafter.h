@@ -53,7 +53,6 @@ typedef struct msgl_draft_state {
 
 int msgl__drafter_create(const msgl_draft_config *cfg, msgl_drafter **out, msgl_err *err);
 void msgl__drafter_destroy(msgl_drafter *d); // NULL is allowed
-size_t msgl__drafter_bytes(const msgl_draft_config *cfg);
 
 void msgl__draft_open(const msgl_drafter *d, msgl_draft_state *s);
 void msgl__draft_close(msgl_draft_state *s); // one that was never opened, {0}, too

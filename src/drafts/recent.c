@@ -7,13 +7,6 @@
 
 enum { ORDER = 2, MAX_FOUND = 32 };
 
-size_t msgl__recent_bytes(void)
-{
-    const size_t heads = MSGL_RECENT_TOKENS / 2;
-    return (2 * (size_t)MSGL_RECENT_TOKENS + heads) * sizeof(int32_t) +
-           MSGL_RECENT_ANSWERS * sizeof(msgl_recent_answer);
-}
-
 bool msgl__recent_create(msgl_recent *out)
 {
     *out = (msgl_recent){0};

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Recent answers, in which others are looked up: the last half million tokens or so of them, each
-// answer with the salt of its request. Answers with different salts know nothing of each other.
+// answer with the salt of its request, in 6.5 MB. Answers with different salts know nothing of each
+// other.
 #ifndef MSGL_DRAFTS_RECENT_H
 #define MSGL_DRAFTS_RECENT_H
-
-#include <stddef.h>
 
 #include "drafts/repeats.h"
 
@@ -24,8 +23,6 @@ typedef struct msgl_recent {
 
 enum { MSGL_RECENT_TOKENS = 1 << 19, MSGL_RECENT_ANSWERS = 1 << 16 };
 
-// Bytes that it takes.
-size_t msgl__recent_bytes(void);
 bool msgl__recent_create(msgl_recent *out); // false: MSGL_ENOMEM
 void msgl__recent_destroy(msgl_recent *r);  // {0} is allowed
 void msgl__recent_add(msgl_recent *r, uint64_t salt, const int32_t *ids, int32_t n);

@@ -246,6 +246,29 @@ static void put_pools(page *p)
     }
 }
 
+// By how far behind a known token they are: the first is 1; in the last all that are further.
+static void put_drafts(page *p)
+{
+    static const struct {
+        const char *name, *help;
+    } all[] = {
+        {"minisgl_drafted_tokens_at_total", "Drafts computed, by their place behind a token."},
+        {"minisgl_accepted_tokens_at_total", "Those that were right."},
+    };
+    for (int i = 0; i < (int)MSGL_COUNT(all); i++) {
+        family(p, all[i].name, COUNTER, all[i].help);
+        for (int k = 0; k < p->f->cfg.num_replicas; k++) {
+            const msgl_msg_report *r = &p->f->replicas[k].report;
+            const uint64_t *at = i == 0 ? r->drafted_at : r->accepted_at;
+            for (int n = 0; n < MSGL_DRAFT_POSITIONS && r->drafted_at[n] > 0; n++) {
+                PUT(p, "%s", all[i].name);
+                PUT(p, "%sposition=\"%d\"} %" PRIu64 "\n",
+                    put_labels(p, LABELS_OURS, k) ? "," : "{", n + 1, at[n]);
+            }
+        }
+    }
+}
+
 static void put_steps(page *p)
 {
     static const char name[] = "minisgl_step_seconds";
@@ -346,6 +369,7 @@ static int put_metrics(const msgl_front *f, const char *rest, int *status, msgl_
     put_rows(&p, OURS, MSGL_COUNT(OURS), LABELS_OURS);
     put_pools(&p);
     put_steps(&p);
+    put_drafts(&p);
     put_durations(&p, "minisgl_", "inter_token_seconds", LABELS_OURS);
     put_answers(&p);
     put_errors(&p);

@@ -25,6 +25,7 @@ static void tell(replica *r)
     const int64_t waiting = (int64_t)s->waiting + r->queued;
     const bool quiet = s->running == 0 && waiting == 0 && prompt == 0 &&
                        s->generated_tokens == old->generated_tokens;
+    const double drafted = (double)(s->drafted_tokens - old->drafted_tokens);
     const double seconds = (double)(r->reported_ns - r->logged_ns) / 1e9;
     if (r->reported_ns == r->logged_ns)
         return; // no news: it loads, or hangs, which another line says
@@ -39,8 +40,11 @@ static void tell(replica *r)
             {.name = "cached_percent",
              .number = percent((double)(s->cached_tokens - old->cached_tokens), (double)prompt)},
             {.name = "pool_percent", .number = percent(s->used_pages, s->total_pages)},
+            {.name = "accepted_percent", // of drafts; left out where there were none
+             .number = percent((double)(s->accepted_tokens - old->accepted_tokens), drafted)},
         };
-        msgl__log_fields(r->front->cfg.log, MSGL_LOG_INFO, r->name, fields, MSGL_COUNT(fields));
+        msgl__log_fields(r->front->cfg.log, MSGL_LOG_INFO, r->name, fields,
+                         MSGL_COUNT(fields) - (drafted == 0));
     }
     r->logged = r->report;
     r->logged_ns = r->reported_ns;

@@ -190,8 +190,8 @@ void msgl__sched_plan_drafts(msgl_scheduler *s)
 
 // Masks of the rows of r's drafts in the step, where there are any: each as if the drafts before
 // it were its tokens.
-static const uint32_t *make_masks(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r,
-                                  const int32_t *drafts, int32_t num)
+static const uint32_t *make_masks(msgl_inflight_step *step, msgl_req *r, const int32_t *drafts,
+                                  int32_t num)
 {
     const size_t words = (size_t)step->batch.mask_words;
     if (r->constraint != NULL) return msgl__constraint_mask(r->constraint);
@@ -212,7 +212,6 @@ static const uint32_t *make_masks(msgl_scheduler *s, msgl_inflight_step *step, m
             memset(masks + (size_t)i * words, -1, words * sizeof *mask);
         }
     }
-    (void)s;
     return masks;
 }
 
@@ -224,7 +223,7 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
     while (num > 0 && !msgl__sched_has_room(s, r, r->device_len + 1 + num)) num--;
     if (num == 0) return false;
     int32_t *drafts = step->drafts + step->num_drafts;
-    const uint32_t *masks = make_masks(s, step, r, offer->tokens, num);
+    const uint32_t *masks = make_masks(step, r, offer->tokens, num);
     if (r->masks != NULL && masks == NULL) return false;
     memcpy(drafts, offer->tokens, (size_t)num * sizeof *drafts);
     b->drafts = drafts;

@@ -91,9 +91,10 @@ static void check_format(const char *page)
 static msgl_msg a_report(void)
 {
     msgl_msg m = {.type = MSGL_MSG_REPORT};
-    m.u.report = (msgl_msg_report){.stats = {7, 1, 2, 900, 60, 40, 1000, 100, 12, 25, 14, 15, 16},
-                                   .process = {1 << 20, 2500000},
-                                   .num_groups = 2};
+    m.u.report =
+        (msgl_msg_report){.stats = {7, 1, 2, 900, 60, 40, 1000, 100, 12, 25, 14, 15, 16, 30, 21},
+                          .process = {1 << 20, 2500000},
+                          .num_groups = 2};
     msgl__durations_observe(&m.u.report.steps, 100000);              // just 100 us
     msgl__durations_observe(&m.u.report.steps, 100001);              // more
     msgl__durations_observe(&m.u.report.steps, UINT64_C(200) << 30); // more than all bounds
@@ -103,6 +104,10 @@ static msgl_msg a_report(void)
     m.u.report.groups[0].evicted = 5;
     m.u.report.groups[1].total = 30;
     m.u.report.groups[1].free = 10;
+    m.u.report.drafted_at[0] = 20;
+    m.u.report.drafted_at[1] = 10;
+    m.u.report.accepted_at[0] = 15;
+    m.u.report.accepted_at[1] = 6;
     return m;
 }
 
@@ -139,6 +144,11 @@ static void test_engine_numbers(void **state)
                 {"minisgl_engine_requests_done_total", 14},
                 {"minisgl_engine_requests_aborted_total", 15},
                 {"minisgl_engine_requests_retracted_total", 16},
+                {"minisgl_drafted_tokens_total", 30},
+                {"minisgl_accepted_tokens_total", 21},
+                {"minisgl_drafted_tokens_at_total{position=\"2\"}", 10},
+                {"minisgl_accepted_tokens_at_total{position=\"1\"}", 15},
+                {"minisgl_accepted_tokens_at_total{position=\"2\"}", 6},
                 {"minisgl_engine_resident_memory_bytes", 1 << 20},
                 {"minisgl_engine_cpu_seconds_total", 2.5},
                 {"minisgl_pool_pages{group=\"0\"}", 1000},
