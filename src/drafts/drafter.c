@@ -4,9 +4,8 @@
 #include "core/mem.h"
 
 enum {
-    MAX_PLACES = 16,  // that say what comes next
-    FORGETTING = 16,  // a rate is that of about so many drafts
-    RECENT_ORDER = 2, // tokens that have to agree in recent answers, at least
+    MAX_PLACES = 16, // that say what comes next
+    FORGETTING = 16, // a rate is that of about so many drafts
 };
 
 // Of drafts of which nothing is known: so low that a few have to be right before any is computed.
@@ -110,17 +109,6 @@ static bool vote(msgl_repeat *places, int32_t *num, int32_t at, int32_t *token, 
     return best >= 0;
 }
 
-// What tests guess, always as likely.
-static void take_guesses(const msgl_draft_config *c, const int32_t *ids, int32_t len, int32_t most,
-                         msgl_draft *out)
-{
-    static const float RIGHT = 0.9F;
-    out->num = c->guess(c->ctx, ids, len, most, out->tokens);
-    for (int32_t i = 0; i < out->num; i++) {
-        out->accepted[i] = RIGHT * (i == 0 ? 1 : out->accepted[i - 1]);
-    }
-}
-
 void msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt, const int32_t *ids,
                       int32_t len, int32_t max_len, int32_t most, msgl_draft *out)
 {
@@ -128,10 +116,6 @@ void msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt, const
     const int32_t order = d->cfg.min_match < MSGL_MAX_GRAM ? d->cfg.min_match : MSGL_MAX_GRAM;
     out->num = out->match = 0;
     s->guess_at = -1;
-    if (d->cfg.guess != NULL) {
-        take_guesses(&d->cfg, ids, len, most < d->cfg.most ? most : d->cfg.most, out);
-        return;
-    }
     if (s->repeats.capacity == 0 && !msgl__repeats_create(order, max_len, &s->repeats)) return;
     msgl__repeats_extend(&s->repeats, ids, len);
     int32_t num = find_places(d, s, salt, ids, len, places);
@@ -170,5 +154,5 @@ void msgl__draft_verified(msgl_drafter *d, msgl_draft_state *s, int32_t match, i
 
 void msgl__draft_remember(msgl_drafter *d, uint64_t salt, const int32_t *ids, int32_t n)
 {
-    if (d->cfg.recent && n >= RECENT_ORDER) msgl__recent_add(&d->recent, salt, ids, n);
+    if (d->cfg.recent) msgl__recent_add(&d->recent, salt, ids, n);
 }

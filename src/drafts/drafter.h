@@ -14,15 +14,11 @@
 
 enum { MSGL_MATCH_SIZES = 6 }; // of matches: 1, 2, up to 4, 8, 16, more tokens
 
-typedef struct msgl_draft_config msgl_draft_config;
-struct msgl_draft_config {
+typedef struct msgl_draft_config {
     bool recent;                  // looks into recent answers, too
     int32_t min_match, max_match; // tokens that have to agree; that are compared
     int32_t most;                 // drafts of an answer and step
-    // For tests, unless NULL: guesses in place of all that, up to `most` into tokens[]; how many.
-    int32_t (*guess)(void *ctx, const int32_t *ids, int32_t len, int32_t most, int32_t *tokens);
-    void *ctx;
-};
+} msgl_draft_config;
 
 // How often drafts behind a match of some length were accepted.
 typedef struct msgl_draft_hits {

@@ -28,8 +28,8 @@ void msgl__recent_destroy(msgl_recent *r)
     *r = (msgl_recent){0};
 }
 
-// The index has positions, so that leaving out the older half means making it anew: some 2 ms for
-// a quarter of a million tokens, once in as many.
+// The index has positions, so that leaving out the older half means making it anew: once in as many
+// tokens as it then has.
 static void forget_half(msgl_recent *r)
 {
     int32_t first = r->num_answers / 2;

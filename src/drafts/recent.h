@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Recent answers, in which others are looked up: the last half million tokens or so of them, each
-// answer with the salt of its request, in 6.5 MB. Answers with different salts know nothing of each
+// answer with the salt of its request, in 6 MiB. Answers with different salts know nothing of each
 // other.
 #ifndef MSGL_DRAFTS_RECENT_H
 #define MSGL_DRAFTS_RECENT_H

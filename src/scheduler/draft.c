@@ -37,7 +37,7 @@ static int check_windows(const msgl_draft_config *c, msgl_err *err)
 int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
 {
     const msgl_options *o = &s->options;
-    const char *name = s->cfg.drafts != NULL ? "tests" : o->speculative_algorithm;
+    const char *name = o->speculative_algorithm;
     if (name == NULL || strcmp(name, "none") == 0 || s->runner.max_drafts < 1) return 0;
     const bool ngram = strcmp(name, "NGRAM") == 0;
     msgl_draft_config c = {.recent = !ngram,
@@ -47,7 +47,6 @@ int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
     if (ngram && o->speculative_ngram_min > 0) c.min_match = o->speculative_ngram_min;
     if (ngram && o->speculative_ngram_max > 0) c.max_match = o->speculative_ngram_max;
     if (o->speculative_num_draft_tokens > 0) c.most = o->speculative_num_draft_tokens - 1;
-    if (s->cfg.drafts != NULL) c = *s->cfg.drafts;
     int rc = check_windows(&c, err);
     if (rc == 0) rc = msgl__drafter_create(&c, &s->drafter, err);
     if (rc != 0) return rc;
@@ -110,12 +109,9 @@ void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, in
 
 bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
 {
-    for (int32_t i = 0; i < s->num_in_flight; i++) {
-        if (s->inflight[(s->next_step_slot + s->depth - 1 - i) % s->depth].num_drafts > 0) {
-            return true;
-        }
-    }
-    return false;
+    // None is started behind one that has some, so it is the newest.
+    return s->num_in_flight > 0 &&
+           s->inflight[(s->next_step_slot + s->depth - 1) % s->depth].num_drafts > 0;
 }
 
 // What r could draft behind its next row.
@@ -144,30 +140,30 @@ static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
     offer->match++;
 }
 
-// Takes the likeliest draft that is left of all offers into r->num_drafts, count times at most;
-// their probabilities, descending, to accepted[]. How many there were.
-static int32_t rank_drafts(msgl_scheduler *s, int32_t count, float *accepted)
+// Takes the likeliest draft that is left of all offers into its request's num_drafts, `most` times:
+// whose the n-th is, and its probability, descending. How many there were.
+static int32_t rank_drafts(msgl_scheduler *s, int32_t most, msgl_req **owners, float *accepted)
 {
-    for (int32_t n = 0; n < count; n++) {
-        msgl_req *best = NULL;
-        float most = HOPELESS;
+    for (int32_t n = 0; n < most; n++) {
+        owners[n] = NULL;
+        accepted[n] = HOPELESS;
         for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
             if (r->offer < 0 || r->num_drafts >= s->offers[r->offer].num) continue;
             const float p = s->offers[r->offer].accepted[r->num_drafts];
-            if (p <= most) continue;
-            most = p;
-            best = r;
+            if (p <= accepted[n]) continue;
+            accepted[n] = p;
+            owners[n] = r;
         }
-        if (best == NULL) return n;
-        accepted[n] = most;
-        best->num_drafts++;
+        if (owners[n] == NULL) return n;
+        owners[n]->num_drafts++;
     }
-    return count;
+    return most;
 }
 
 void msgl__sched_plan_drafts(msgl_scheduler *s)
 {
     if (s->drafter == NULL) return;
+    msgl_req *owners[MSGL_MAX_STEP_DRAFTS];
     float accepted[MSGL_MAX_STEP_DRAFTS];
     int32_t answers = 0, offers = 0;
     for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
@@ -182,10 +178,9 @@ void msgl__sched_plan_drafts(msgl_scheduler *s)
     if (offers == 0) return;
     const int32_t most =
         s->runner.max_drafts < MSGL_MAX_STEP_DRAFTS ? s->runner.max_drafts : MSGL_MAX_STEP_DRAFTS;
-    const int32_t num = rank_drafts(s, most, accepted);
+    const int32_t num = rank_drafts(s, most, owners, accepted);
     const int32_t chosen = msgl__costs_choose(&s->costs, answers, accepted, num);
-    for (msgl_req *r = s->running.head; r != NULL; r = r->next) r->num_drafts = 0;
-    (void)rank_drafts(s, chosen, accepted);
+    for (int32_t n = chosen; n < num; n++) owners[n]->num_drafts--;
 }
 
 // Masks of the rows of r's drafts in the step, where there are any: each as if the drafts before
@@ -233,15 +228,6 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
     step->num_drafting++;
     r->draft_match = offer->match;
     return true;
-}
-
-void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r)
-{
-    const int32_t tokens = r->num_ids - r->prompt_len;
-    msgl__sched_seen_answer(s, tokens, true);
-    if (s->drafter != NULL) {
-        msgl__draft_remember(s->drafter, r->salt, r->ids + r->prompt_len, tokens);
-    }
 }
 
 void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,

@@ -166,8 +166,6 @@ void msgl__sched_plan_drafts(msgl_scheduler *s);
 // False: it has none.
 bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r,
                              msgl_batch_req *b);
-// r's answer is whole.
-void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r);
 // b, with drafts, has brought num_tokens >= 1.
 void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
                                  int32_t num_tokens);
@@ -203,8 +201,9 @@ void msgl__sched_seen_answer(msgl_scheduler *s, int32_t tokens, bool ended);
 // the engine.
 int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step);
 
-// results.c: the results of the oldest step in flight become events. Fails if the result makes no
-// sense.
+// results.c: r's answer is whole; the results of the oldest step in flight become events. Fails if
+// the result makes no sense.
+void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r);
 int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_step_result *res);
 
 #endif

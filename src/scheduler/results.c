@@ -20,6 +20,15 @@ static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
     return false;
 }
 
+void msgl__sched_ended(msgl_scheduler *s, const msgl_req *r)
+{
+    const int32_t tokens = r->num_ids - r->prompt_len;
+    msgl__sched_seen_answer(s, tokens, true);
+    if (s->drafter != NULL) {
+        msgl__draft_remember(s->drafter, r->salt, r->ids + r->prompt_len, tokens);
+    }
+}
+
 static void finish(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, msgl_finish why)
 {
     e->finish = why;

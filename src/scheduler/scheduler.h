@@ -31,8 +31,6 @@ typedef struct msgl_scheduler_config {
     // vocabulary (tests).
     const char *model_dir;
     msgl_grammar_vocab *grammar_vocab;
-    // Drafts of tests, in place of what the options ask for (drafts/drafter.h); NULL: those.
-    const struct msgl_draft_config *drafts;
     msgl_page_table *tables;          // [cache.num_spans], borrowed; the scheduler writes them
     struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;

@@ -78,23 +78,43 @@ static msgl_cache_layout layout_of(const harness_options *o)
     return l;
 }
 
-// What really comes next, up to a random length, and behind it something else.
-static int32_t guess(void *ctx, const int32_t *ids, int32_t len, int32_t most, int32_t *tokens)
+static harness *g_guesses; // whose drafts are guesses; NULL: nobody's
+
+// In place of looks for repeats: what really comes next, up to a random length, and behind it
+// something else.
+void __real_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt,
+                             const int32_t *ids, int32_t len, int32_t max_len, int32_t most,
+                             msgl_draft *out);
+void __wrap_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt,
+                             const int32_t *ids, int32_t len, int32_t max_len, int32_t most,
+                             msgl_draft *out);
+void __wrap_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt,
+                             const int32_t *ids, int32_t len, int32_t max_len, int32_t most,
+                             msgl_draft *out)
 {
-    harness *h = ctx;
+    harness *h = g_guesses;
+    if (h == NULL) {
+        __real_msgl__draft_make(d, s, salt, ids, len, max_len, most, out);
+        return;
+    }
     msgl_sampling_params p = msgl__sampling_params_default();
     msgl_finish finish;
+    if (most > d->cfg.most) most = d->cfg.most;
     if (most > HARNESS_LEN - len) most = HARNESS_LEN - len;
-    if (most < 1 || msgl__random_below(&h->guesses, 8) == 0) return 0;
+    out->num = out->match = 0;
+    s->guess_at = -1;
+    if (most < 1 || msgl__random_below(&h->guesses, 8) == 0) return;
     p.max_tokens = 1 + (int32_t)msgl__random_below(&h->guesses, (uint64_t)most);
     p.ignore_eos = true;
-    const int32_t n =
-        fake_generate(ids, len, &p, HARNESS_LEN, h->cfg.vocab_size, HARNESS_EOS, tokens, &finish);
+    out->num = fake_generate(ids, len, &p, HARNESS_LEN, h->cfg.vocab_size, HARNESS_EOS, out->tokens,
+                             &finish);
     const uint64_t dice = msgl__random_below(&h->guesses, 4); // all are right; none is; some are
-    for (int32_t i = dice < 2 ? n : dice == 2 ? 0 : n / 2; i < n; i++) {
-        tokens[i] = (int32_t)msgl__random_below(&h->guesses, (uint64_t)h->cfg.vocab_size);
+    const int32_t right = dice < 2 ? out->num : dice == 2 ? 0 : out->num / 2;
+    for (int32_t i = 0; i < out->num; i++) {
+        out->accepted[i] = 1.0f / (float)(i + 2);
+        if (i < right) continue;
+        out->tokens[i] = (int32_t)msgl__random_below(&h->guesses, (uint64_t)h->cfg.vocab_size);
     }
-    return n;
 }
 
 void harness_init(harness *h, harness_options o)
@@ -125,9 +145,7 @@ void harness_init(harness *h, harness_options o)
         h->fake.runner.max_drafts = 40;
         h->options.speculative_algorithm = o.speculative;
         h->options.speculative_num_draft_tokens = o.most_drafts + 1;
-        h->drafts =
-            (msgl_draft_config){.max_match = 1, .most = o.most_drafts, .guess = guess, .ctx = h};
-        if (strcmp(o.speculative, "guesses") == 0) h->cfg.drafts = &h->drafts;
+        if (o.guesses) g_guesses = h;
     }
     msgl_err err;
     if (msgl__scheduler_create(&h->options, &h->cfg, &h->fake.runner, on_events, h, &h->s, &err) !=
@@ -138,6 +156,7 @@ void harness_init(harness *h, harness_options o)
 
 void harness_free(harness *h)
 {
+    g_guesses = NULL;
     msgl__scheduler_destroy(h->s);
     assert_string_equal(h->fake.fault, "");
     for (int32_t s = 0; s < h->cfg.cache.num_spans; s++) {

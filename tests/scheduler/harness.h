@@ -29,9 +29,8 @@ typedef struct harness {
     msgl_options options;
     msgl_scheduler_config cfg;
     msgl_scheduler *s;
-    record *records; // [HARNESS_REQUESTS]
-    uint64_t client; // of requests that are added
-    msgl_draft_config drafts;
+    record *records;           // [HARNESS_REQUESTS]
+    uint64_t client;           // of requests that are added
     uint64_t guesses;          // state of a generator
     int32_t abort_in_callback; // uid to abort when its first token arrives; -1: none
 } harness;
@@ -45,8 +44,8 @@ typedef struct harness_options {
     msgl_cache_type cache_type;
     bool overlap, threaded, prefill_first, no_prefix_sharing;
     msgl_grammar_vocab *grammar_vocab; // borrowed
-    // Drafts: the algorithm, NULL: none; or "guesses": of what is right a random part is.
-    const char *speculative;
+    const char *speculative;           // the algorithm; NULL: no drafts
+    bool guesses;                      // its drafts are guesses, of which a random part is right
     int32_t most_drafts;
 } harness_options;
 

@@ -341,9 +341,8 @@ static void test_drafts(void **state)
                              .cache_type = k % 12 < 11 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
                              .overlap = k % 2,
                              .threaded = k == 17,
-                             .speculative = k % 6 == 5   ? "SUFFIX"
-                                            : k % 6 == 4 ? "NGRAM"
-                                                         : "guesses",
+                             .speculative = k % 6 == 4 ? "NGRAM" : "SUFFIX",
+                             .guesses = k % 6 < 4,
                              .most_drafts = 1 + k % 5 * 4};
         if (k % 5 == 1) o.window = 11;
         (void)run(o, 12000 + (uint64_t)k, k == 17 ? 1000 : 6000, k % 2, &hits);

@@ -191,11 +191,21 @@ typedef struct guesser {
 
 static guesser g_guesser;
 
-// What comes behind ids[0, len) of a request, up to some token, and then something else.
-static int32_t guess(void *ctx, const int32_t *ids, int32_t len, int32_t most, int32_t *tokens)
+// In place of looks for repeats, whatever is asked for: what comes behind ids[0, len) of a request,
+// up to some token, and then something else.
+void __wrap_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt,
+                             const int32_t *ids, int32_t len, int32_t max_len, int32_t most,
+                             msgl_draft *out);
+void __wrap_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt,
+                             const int32_t *ids, int32_t len, int32_t max_len, int32_t most,
+                             msgl_draft *out)
 {
-    guesser *g = ctx;
-    for (int i = 0; i < REQUESTS; i++) {
+    guesser *g = &g_guesser;
+    (void)salt, (void)max_len;
+    out->num = out->match = 0;
+    s->guess_at = -1;
+    if (most > d->cfg.most) most = d->cfg.most;
+    for (int i = 0; i < REQUESTS && most > 0; i++) {
         int32_t own[MAX_LEN];
         msgl_msg_request r;
         make_request(i, own, &r);
@@ -205,12 +215,13 @@ static int32_t guess(void *ctx, const int32_t *ids, int32_t len, int32_t most, i
         if (left < 1 || memcmp(ids + r.num_ids, a->tokens, (size_t)at * sizeof *ids) != 0) continue;
         const int32_t right = (int32_t)msgl__random_below(&g->random, (uint64_t)most + 1);
         for (int32_t k = 0; k < most; k++) {
-            tokens[k] = k < right && k < left ? a->tokens[at + k]
-                                              : (int32_t)msgl__random_below(&g->random, 250);
+            out->accepted[k] = 1.0f / (float)(k + 2);
+            out->tokens[k] = k < right && k < left ? a->tokens[at + k]
+                                                   : (int32_t)msgl__random_below(&g->random, 250);
         }
-        return most;
+        out->num = most;
+        return;
     }
-    return 0;
 }
 
 static void open_server(server *o, const setting *v, answer *answers)
@@ -230,6 +241,7 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.overlap = v->overlap;
     ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
     if (v->drafts > 0) ec.speculative_algorithm = "SUFFIX";
+    ec.speculative_num_draft_tokens = v->drafts > 0 ? v->drafts + 1 : 0;
     msgl_err err;
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
@@ -239,9 +251,6 @@ static void open_server(server *o, const setting *v, answer *answers)
                                 .no_prefix_sharing = info->no_prefix_sharing,
                                 .num_eos = info->num_eos,
                                 .tables = msgl__engine_page_tables(o->e)};
-    const msgl_draft_config drafts = {
-        .max_match = 1, .most = v->drafts, .guess = guess, .ctx = &g_guesser};
-    if (v->drafts > 0) sc.drafts = &drafts;
     msgl_cache_span *last = &sc.cache.spans[sc.cache.num_spans - 1];
     if (v->interval > 0) last->interval = v->interval;
     if (v->checkpoints > 0) last->num_units = v->checkpoints;
