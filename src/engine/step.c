@@ -248,6 +248,7 @@ static void copy_drafts(msgl_engine *e, const msgl_engine_step *s)
     int32_t from = 0;
     for (int32_t i = 0; from < s->num_drafts; i++) {
         const msgl_batch_req *r = &s->reqs[i];
+        if (r->num_drafts == 0) continue;
         e->device->ops->copy_in(e->device, e->dev.token_pool + token_place(e, r, r->cached_len + 1),
                                 s->drafts + from, (size_t)r->num_drafts * sizeof *s->drafts);
         from += r->num_drafts;
