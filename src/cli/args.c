@@ -220,6 +220,7 @@ static const char *benchmarks_of(const msgl_setting *o)
            : (o->commands & MSGL_BENCH_OFFLINE) != 0 ? "offline"
            : (o->commands & MSGL_BENCH_SERVE) != 0   ? "serve"
            : (o->commands & MSGL_BENCH_ATTN) != 0    ? "attn"
+           : (o->commands & MSGL_BENCH_ANSWERS) != 0 ? "offline, serve"
            : (o->commands & MSGL_BENCH_ENGINE) != 0  ? "step, decode, prefill, offline"
                                                      : NULL;
 }

@@ -59,7 +59,7 @@ static const msgl_setting ROWS[] = {
     {
         .name = "speculative-config",
         MSGL_TEXT(msgl_args, speculative_config),
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "JSON",
         .help = "vLLM's object in place of --speculative-algorithm and the options beside it: "

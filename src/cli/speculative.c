@@ -7,6 +7,7 @@
 
 #include "core/attributes.h"
 #include "core/err.h"
+#include "core/settings.h"
 #include "utils/json.h"
 
 static const char FLAG[] = "--speculative-config";
@@ -15,16 +16,22 @@ static const struct {
     const char *method, *algorithm;
 } METHODS[] = {{"ngram", "NGRAM"}, {"suffix", "SUFFIX"}};
 
-// Numbers; `add`: what minisgl's option counts more.
+// Numbers; `more`: what the option of that field counts more.
 static const struct {
-    const char *name;
-    size_t offset;
-    int most, add;
+    const char *name, *field;
+    int more;
 } NUMBERS[] = {
-    {"num_speculative_tokens", offsetof(msgl_options, speculative_num_draft_tokens), 63, 1},
-    {"prompt_lookup_min", offsetof(msgl_options, speculative_ngram_min), 64, 0},
-    {"prompt_lookup_max", offsetof(msgl_options, speculative_ngram_max), 64, 0},
+    {"num_speculative_tokens", "speculative_num_draft_tokens", 1},
+    {"prompt_lookup_min", "speculative_ngram_min", 0},
+    {"prompt_lookup_max", "speculative_ngram_max", 0},
 };
+
+static const msgl_setting *setting_of(const char *field)
+{
+    const msgl_setting *s = msgl__engine_settings.rows;
+    while (strcmp(s->field, field) != 0) s++;
+    return s;
+}
 
 static int take_method(const json_t *v, msgl_options *o, msgl_err *err)
 {
@@ -47,12 +54,14 @@ static int take_member(const char *name, const json_t *v, msgl_options *o, msgl_
     if (strcmp(name, "method") == 0) return take_method(v, o, err);
     for (size_t i = 0; i < MSGL_COUNT(NUMBERS); i++) {
         if (strcmp(name, NUMBERS[i].name) != 0) continue;
+        const msgl_setting *option = setting_of(NUMBERS[i].field);
+        const int most = (int)option->max - NUMBERS[i].more;
         const json_int_t n = json_integer_value(v);
-        if (!json_is_integer(v) || n < 1 || n > NUMBERS[i].most) {
+        if (!json_is_integer(v) || n < 1 || n > most) {
             return msgl__err_set(err, MSGL_EINVAL, "%s: \"%s\" must be a whole number from 1 to %d",
-                                 FLAG, name, NUMBERS[i].most);
+                                 FLAG, name, most);
         }
-        *(int *)((char *)o + NUMBERS[i].offset) = (int)n + NUMBERS[i].add;
+        msgl__setting_put(option, (double)(n + NUMBERS[i].more), o);
         return 0;
     }
     return msgl__err_set(err, MSGL_EINVAL,

@@ -4,6 +4,7 @@
 #include "core/settings.h"
 
 #include "core/attributes.h"
+#include "core/batch.h"
 
 static const msgl_setting ROWS[] = {
     {
@@ -202,20 +203,20 @@ static const msgl_setting ROWS[] = {
         MSGL_TEXT(msgl_options, speculative_algorithm),
         .choices = "none|auto|NGRAM|SUFFIX",
         .preset_text = "none",
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "NAME",
         .help = "several tokens of an answer a step, where what came before says how it goes on: "
                 "NGRAM in its own prompt and tokens, SUFFIX in recent answers, too; auto: SUFFIX, "
-                "or none where the model cannot. Answers stay the same (docs/speculation.md)",
+                "or none where the model cannot (docs/speculation.md)",
     },
     {
         .name = "speculative-num-draft-tokens",
         MSGL_INT(msgl_options, speculative_num_draft_tokens),
         .min = 2,
-        .max = 64,
+        .max = MSGL_MAX_TREE,
         .by_default = ": 16, as far as it pays",
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "N",
         .help = "tokens of an answer that a step computes at most: the last known one, and N - 1 "
@@ -227,7 +228,7 @@ static const msgl_setting ROWS[] = {
         .min = 1,
         .max = 64,
         .by_default = ": 1",
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "N",
         .help = "last tokens that NGRAM has to find again before it guesses",
@@ -238,7 +239,7 @@ static const msgl_setting ROWS[] = {
         .min = 1,
         .max = 64,
         .by_default = ": 12",
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "N",
         .help = "last tokens that NGRAM looks at",

@@ -2,6 +2,7 @@
 #include "core/sampling_params.h"
 
 #include "core/attributes.h"
+#include "core/batch.h"
 #include "core/settings.h"
 
 #define FLAGS (MSGL_CMD_CHAT | MSGL_CMD_RUN)
@@ -243,7 +244,7 @@ static const msgl_setting ROWS[] = {
     {
         MSGL_INT(msgl_sampling_params, speculative),
         .min = -1,
-        .max = 63,
+        .max = MSGL_MAX_DRAFTS,
         .preset = -1,
         .help = "drafts of an answer and step at most, where the engine makes some; false or 0: "
                 "none; true or -1: as many as pay",

@@ -46,6 +46,9 @@ enum {
     MSGL_BENCH_SERVE = 1024,
     MSGL_BENCH_ATTN = 2048,
     MSGL_BENCH_ENGINE = 8192,
+    MSGL_BENCH_ANSWERS = 65536, // offline and serve
+    MSGL_CMD_ANSWERS =
+        MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_BENCH_ANSWERS,
 };
 
 typedef struct msgl_setting {
