@@ -173,7 +173,7 @@ typedef struct server {
 static int (*g_wait)(void *ctx, int32_t step_slot, msgl_step_result *out);
 
 // Measured times decide how many prompt tokens ride with answers, and so which requests leave when
-// a pool is tight: where those are counted, every step takes as long.
+// a pool is tight, and how many drafts pay: where those are counted, every step takes as long.
 static int wait_as_long(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
     const int rc = g_wait(ctx, step_slot, out);
@@ -258,7 +258,7 @@ static void open_server(server *o, const setting *v, answer *answers)
     memset(answers, 0, REQUESTS * sizeof *answers);
     o->runner = *msgl__engine_runner(o->e);
     g_wait = o->runner.wait;
-    if (v->long_answers) o->runner.wait = wait_as_long;
+    if (v->long_answers || v->drafts > 0) o->runner.wait = wait_as_long;
     if (msgl__scheduler_create(&ec, &sc, &o->runner, on_events, answers, &o->s, &err) != 0) {
         fail_msg("%s", err.text);
     }
