@@ -107,6 +107,24 @@ static int take_speculative(const msgl_args *a, msgl_options *o, msgl_err *err)
     return msgl__speculative_config(a->speculative_config, o, err);
 }
 
+// The draft model's folder, found as the model's is. It is kept as long as the program runs.
+static int find_draft(const msgl_args *a, msgl_options *o, msgl_err *err)
+{
+    static char *dir;
+    if (o->speculative_draft_model_path == NULL) return 0;
+    msgl_args *of_draft = msgl__malloc(sizeof *of_draft);
+    if (of_draft == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    *of_draft = *a;
+    of_draft->engine.model_dir = o->speculative_draft_model_path;
+    of_draft->revision = NULL;
+    msgl__free(dir);
+    dir = NULL;
+    const int rc = msgl__cli_model_dir(of_draft, &dir, err);
+    msgl__free(of_draft);
+    o->speculative_draft_model_path = dir;
+    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "--speculative-draft-model-path");
+}
+
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err)
 {
@@ -114,6 +132,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     if (rc == 0) rc = check_half("--decode-attention-backend", a->decode_attention, err);
     *out = a->engine;
     if (rc == 0) rc = take_speculative(a, out, err);
+    if (rc == 0) rc = find_draft(a, out, err);
     if (rc == 0) rc = msgl__cli_model_dir(a, dir, err);
     if (rc != 0) return rc;
     out->model_dir = *dir;

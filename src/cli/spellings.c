@@ -17,8 +17,8 @@
 // Helps that several rows have: the same pointer in neighbours is printed once.
 static const char SLOTS[] = "of all requests at once: with -np 4 each has a quarter",
                   GPU[] = "0 is cpu, and 99, auto or all auto",
-                  NO_DRAFT_MODEL[] = "drafts come from --speculative-algorithm NGRAM or SUFFIX, "
-                                     "which need no model, and no others do";
+                  OTHER_DRAFTS[] = "--speculative-algorithm and the options beside it say where "
+                                   "drafts come from";
 
 static const msgl_spelled_value AUTO[] = {{"auto", NULL}, {"-1", NULL}, {NULL, NULL}},
                                 ENDLESS[] = {{"-1", NULL}, {"-2", NULL}, {NULL, NULL}},
@@ -219,10 +219,9 @@ static const msgl_spelling ROWS[] = {
      .help = "a model is on one device as a whole"},
     {.flag = "--n-cpu-moe", .of = LLAMA, .help = "a model is on one device as a whole"},
     {.flag = "--swap-space", .of = VLLM, .help = "the KV cache is on one device as a whole"},
-    {.flag = "--speculative*", .of = SGL ", " VLLM, .help = NO_DRAFT_MODEL},
-    {.flag = "--spec-*", .of = LLAMA, .help = NO_DRAFT_MODEL},
-    {.flag = "--draft*", .of = LLAMA, .help = NO_DRAFT_MODEL},
-    {.flag = "--model-draft", .of = LLAMA, .help = NO_DRAFT_MODEL},
+    {.flag = "--speculative*", .of = SGL ", " VLLM, .help = OTHER_DRAFTS},
+    {.flag = "--spec-*", .of = LLAMA, .help = OTHER_DRAFTS},
+    {.flag = "--draft*", .of = LLAMA, .help = OTHER_DRAFTS},
     {.flag = "--lora*", .of = SGL ", " LLAMA, .help = "adapters are not read; merge it first"},
     {.flag = "--enable-lora", .of = SGL ", " VLLM, .help = "adapters are not read; merge it first"},
     {.flag = "--mmproj", .of = LLAMA, .help = "models read text only"},

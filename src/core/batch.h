@@ -17,6 +17,7 @@
 #define MSGL_MAX_TREE 64 // new tokens of a request in a step with trees
 #define MSGL_MAX_DRAFTS (MSGL_MAX_TREE - 1)
 #define MSGL_MAX_STEP_DRAFTS 256 // of all requests of a step
+#define MSGL_MAX_PROPOSALS 16    // drafts that a draft model makes for a request in a step
 
 // core/req_extra.h, which C++ cannot include: its reference count is an atomic of C11.
 typedef struct msgl_req_extra msgl_req_extra;
@@ -54,6 +55,10 @@ typedef struct msgl_batch_req {
     // behind are those of no token; later steps write over them. The scheduler's, as extra is.
     int32_t num_drafts;
     const int32_t *drafts; // [num_drafts]
+    // With a draft model: how many drafts of what comes behind this step's tokens it shall make, up
+    // to MSGL_MAX_PROPOSALS, where `sample` is set. Its page table row has pages for so many
+    // positions behind device_len.
+    int32_t propose;
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled
     // NULL, or [1 + num_drafts, mask_words]: the token to choose from a row is one of those whose
@@ -139,6 +144,11 @@ typedef struct msgl_step_result {
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // in request order, positions ascending
     uint64_t compute_ns;
+    // With a draft model: [size] how many drafts it has of request i, at proposals[i *
+    // MSGL_MAX_PROPOSALS], and how long it took to make them, beside compute_ns. NULL: nobody
+    // wanted some.
+    const int32_t *num_proposals, *proposals;
+    uint64_t propose_ns;
 } msgl_step_result;
 
 // How the scheduler drives an engine; tests put a model-free one behind it. All calls come from the
@@ -152,7 +162,8 @@ typedef struct msgl_runner {
     // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done
     // at multiples of so many tokens of a request.
     int32_t cut;
-    int32_t max_drafts; // in a step, of all its requests; 0: it takes none
+    int32_t max_drafts;  // in a step, of all its requests; 0: it takes none
+    int32_t max_propose; // of a request in a step; 0: there is no draft model
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);

@@ -201,14 +201,34 @@ static const msgl_setting ROWS[] = {
     {
         .name = "speculative-algorithm",
         MSGL_TEXT(msgl_options, speculative_algorithm),
-        .choices = "none|auto|NGRAM|SUFFIX",
+        .choices = "none|auto|NGRAM|SUFFIX|STANDALONE",
         .preset_text = "none",
         .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "NAME",
         .help = "several tokens of an answer a step, where what came before says how it goes on: "
-                "NGRAM in its own prompt and tokens, SUFFIX in recent answers, too; auto: SUFFIX, "
-                "or none where the model cannot (docs/speculation.md)",
+                "NGRAM in its own prompt and tokens, SUFFIX in recent answers, too; or where a "
+                "smaller model says it, STANDALONE; auto: SUFFIX, or none where the model cannot "
+                "(docs/speculation.md)",
+    },
+    {
+        .name = "speculative-draft-model-path",
+        MSGL_TEXT(msgl_options, speculative_draft_model_path),
+        .commands = MSGL_CMD_ANSWERS,
+        .group = "engine",
+        .metavar = "PATH",
+        .help = "the smaller model, of the same tokenizer: a folder, a .gguf file, or ORG/NAME",
+    },
+    {
+        .name = "speculative-num-steps",
+        MSGL_INT(msgl_options, speculative_num_steps),
+        .min = 1,
+        .max = MSGL_MAX_PROPOSALS,
+        .by_default = ": as many as pay, up to 8",
+        .commands = MSGL_CMD_ANSWERS,
+        .group = "engine",
+        .metavar = "N",
+        .help = "guesses that the smaller model makes at most",
     },
     {
         .name = "speculative-num-draft-tokens",

@@ -192,6 +192,18 @@ static int check_nodes(const msgl_options *o, msgl_err *err)
                          o->dist_init_addr);
 }
 
+static int check_drafts(const msgl_options *o, msgl_err *err)
+{
+    const bool path = o->speculative_draft_model_path != NULL;
+    const bool wants = strcmp(o->speculative_algorithm, "STANDALONE") == 0;
+    if (path == wants) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         wants ? "--speculative-algorithm %s needs --speculative-draft-model-path"
+                               : "--speculative-draft-model-path is of no use with "
+                                 "--speculative-algorithm %s; allowed: STANDALONE",
+                         o->speculative_algorithm);
+}
+
 int msgl__options_check(const msgl_options *o, msgl_err *err)
 {
     if (o->model_dir == NULL || o->model_dir[0] == '\0') {
@@ -203,6 +215,7 @@ int msgl__options_check(const msgl_options *o, msgl_err *err)
                              o->dp_rank, o->dp_size);
     }
     if (rc == 0) rc = check_nodes(o, err);
+    if (rc == 0) rc = check_drafts(o, err);
     const int shares =
         (o->memory_ratio > 0) + (o->gpu_memory_utilization > 0) + (o->mem_fraction_static > 0);
     if (rc == 0 && shares > 1) {

@@ -81,6 +81,38 @@ static size_t arena_bytes(const msgl_engine *e)
            msgl__logits_bytes(e) + msgl__pool_bytes(e) + 4096;
 }
 
+// What there is of every row of the page table.
+static int take_tables(msgl_engine *e, msgl_err *err)
+{
+    int code = 0;
+    msgl_engine_dev *d = &e->dev;
+    const size_t rows = (size_t)e->max_running + 1;
+    const size_t row = (size_t)e->token_stride * sizeof(int32_t);
+    const size_t table_row = row / (size_t)e->info.cache.page_size;
+    d->token_pool = msgl__engine_take(e, rows, row, false, &code, err);
+    // Backends on the host read the scheduler's page tables themselves.
+    for (int32_t i = 0; i < e->num_tables && !e->device->on_host; i++) {
+        d->page_tables[i] = msgl__engine_take(e, rows, table_row, false, &code, err);
+    }
+    d->saved = msgl__engine_take(e, rows, row, false, &code, err);
+    const size_t most = MSGL_MAX_LOGIT_BIAS;
+    d->bias = msgl__engine_take(e, rows, most * sizeof *d->bias, false, &code, err);
+    d->bias_saved = msgl__engine_take(e, rows, most * sizeof *d->bias_saved, false, &code, err);
+    const size_t words = (size_t)msgl__mask_words(e) * sizeof *d->breakers;
+    d->breakers = msgl__engine_take(e, rows, words, false, &code, err);
+    d->mu = msgl__engine_take(e, rows, sizeof *d->mu, false, &code, err);
+    return code;
+}
+
+// A draft model finds tokens and pages where its target has them. Samplers that keep something of a
+// request are the target's alone.
+static void share_tables(msgl_engine *e)
+{
+    const msgl_engine_dev *of = &e->parent->dev;
+    e->dev.token_pool = of->token_pool;
+    e->dev.page_tables[0] = of->page_tables[0];
+}
+
 static int take_workspace(msgl_engine *e, msgl_err *err)
 {
     int code = 0;
@@ -90,27 +122,10 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     const size_t arena = arena_bytes(e), scratch = scratch_bytes(e);
     void *arena_base = msgl__engine_take(e, 1, arena, false, &code, err);
     void *scratch_base = msgl__engine_take(e, 1, scratch, false, &code, err);
-    const size_t rows = (size_t)e->max_running + 1;
-    const size_t row = (size_t)e->token_stride * sizeof(int32_t);
-    const size_t table_row = row / (size_t)e->info.cache.page_size;
-    int32_t *token_pool = msgl__engine_take(e, rows, row, false, &code, err);
-    // Backends on the host read the scheduler's page tables themselves.
-    for (int32_t i = 0; i < e->num_tables && !e->device->on_host; i++) {
-        e->dev.page_tables[i] = msgl__engine_take(e, rows, table_row, false, &code, err);
-    }
-    float *saved = msgl__engine_take(e, rows, row, false, &code, err);
-    const size_t most = MSGL_MAX_LOGIT_BIAS;
-    msgl_bias *bias = msgl__engine_take(e, rows, most * sizeof *bias, false, &code, err);
-    float *bias_saved = msgl__engine_take(e, rows, most * sizeof *bias_saved, false, &code, err);
-    const size_t words = (size_t)msgl__mask_words(e) * sizeof *e->dev.breakers;
-    e->dev.breakers = msgl__engine_take(e, rows, words, false, &code, err);
-    e->dev.mu = msgl__engine_take(e, rows, sizeof *e->dev.mu, false, &code, err);
+    if (code == 0 && e->parent == NULL) code = take_tables(e, err);
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
-    e->dev.token_pool = token_pool;
-    e->dev.saved = saved;
-    e->dev.bias = bias;
-    e->dev.bias_saved = bias_saved;
+    if (e->parent != NULL) share_tables(e);
     msgl__arena_init(&e->arena, arena_base, arena);
     msgl__arena_init(&e->scratch, scratch_base, scratch);
     return 0;
@@ -154,6 +169,34 @@ static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_pl
                          msgl__path_shown(o->model_dir), differs);
 }
 
+// What its steps take beside the pools.
+static size_t step_bytes(const msgl_engine *e)
+{
+    return arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) +
+           (e->parent == NULL ? chain_bytes(e) : 0);
+}
+
+// The same in host memory, which counts where host and device are one.
+static size_t staging_bytes(const msgl_engine *e)
+{
+    if (!e->device->on_host) return 0;
+    return msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write);
+}
+
+void msgl__engine_take_plan(msgl_engine *e, const msgl_memory_plan *p, int32_t first_group)
+{
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const int32_t at = first_group + g;
+        e->groups[g].pool = msgl__memory_plan_pool(p, at);
+        e->info.span_bytes[p->span_of[at]] +=
+            msgl__cache_unit_bytes(&p->specs.all[at], p->cache.page_size);
+    }
+    e->info.cache = p->cache;
+    if (e->parent != NULL) e->info.cache.num_spans = 1;
+    e->info.max_seq_len = p->max_seq_len;
+    e->token_stride = msgl__row_places(p->max_seq_len, p->cache.page_size);
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
@@ -177,12 +220,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .weight_format = e->model.kept
                              ? (o->dummy_weight ? "as config.json says" : "as in the file")
                              : msgl__planned_format(&e->model.target.weights, false)->name,
-        .step_bytes =
-            arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) + chain_bytes(e),
-        // Of the same memory only where device and host are one.
-        .staging_bytes =
-            on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
-                    : 0,
+        .step_bytes = step_bytes(e),
+        .staging_bytes = staging_bytes(e),
         .specs = e->specs,
         .cache = e->info.cache,
         .max_prefill_tokens = e->info.max_prefill_tokens,
@@ -202,7 +241,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = of_all.num_pages;
-    code = msgl__memory_plan(&p, err);
+    if (e->draft != NULL) code = msgl__draft_model_plan(e->draft, &p, err);
+    if (code == 0) code = msgl__memory_plan(&p, err);
     if (code == MSGL_ENOMEM && e->place.others != NULL && least > 0) {
         const msgl_err what = *err;
         return msgl__err_set(err, code, "rank %d: %.300s", (int)least, what.text);
@@ -217,14 +257,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
-    for (int32_t g = 0; g < e->specs.count; g++) {
-        e->groups[g].pool = msgl__memory_plan_pool(&p, g);
-        e->info.span_bytes[p.span_of[g]] +=
-            msgl__cache_unit_bytes(&e->specs.all[g], p.cache.page_size);
-    }
-    e->info.cache = p.cache;
-    e->info.max_seq_len = p.max_seq_len;
-    e->token_stride = msgl__row_places(p.max_seq_len, p.cache.page_size);
+    msgl__engine_take_plan(e, &p, 0);
+    if (e->draft != NULL) msgl__draft_model_planned(e->draft, &p);
     e->info.weight_bytes = p.weight_bytes;
     e->info.kv_bytes = p.kv_bytes;
     e->info.workspace_bytes = p.step_bytes + p.staging_bytes + p.table_bytes;
@@ -255,8 +289,6 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (e->loaders != NULL) x.pool = e->loaders;
     code = msgl__model_load(&e->model, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
     e->exec.status = x.status;
-    if (e->loaders != NULL) msgl__pool_destroy(e->loaders);
-    e->loaders = NULL;
     return code;
 }
 
@@ -525,23 +557,26 @@ static int choose_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return 0;
 }
 
-static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
-                 msgl_err *err)
+// What the model's folder is, without its weights.
+static int open_folder(msgl_engine *e, const msgl_options *o, const msgl_moe_desc **moe,
+                       msgl_err *err)
 {
-    const msgl_moe_desc *moe = NULL;
     int code = msgl__options_check(o, err);
     if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
     if (code == 0) code = choose_pooling(e, o, err);
-    if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
+    if (code == 0) code = msgl__moe_select(o->moe_backend, moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;
-    if (code == 0) code = take_place(e, o, err);
-    if (code == 0) code = open_device(e, o, heartbeat, err);
-    if (code != 0) return code;
+    return code;
+}
+
+// On its device: who computes what, and how large everything is.
+static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *moe, msgl_err *err)
+{
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
     msgl_weight_formats weights;
-    code = choose_cache(e, o, err);
+    int code = choose_cache(e, o, err);
     if (code == 0) code = choose_weights(e, o, &weights, err);
     if (code != 0) return code;
     e->model.target = (msgl_model_target){
@@ -556,23 +591,61 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = msgl__drafts_choose(e, o, err);
-    e->max_step_tokens += e->max_drafts;
+    e->max_step_tokens += e->parent != NULL ? e->parent->max_drafts : e->max_drafts;
     e->max_samples = e->max_running + e->max_drafts;
     if (code == 0) code = build_model(e, err);
-    if (code == 0) code = check_experts(e, err);
+    return code == 0 ? check_experts(e, err) : code;
+}
+
+static int start(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    e->exec = (msgl_exec){.device = e->device,
+                          .act = e->model.target.act,
+                          .pool = e->threads,
+                          .scratch = &e->scratch};
+    int code = take_memory(e, o, err);
+    if (code == 0 && e->draft != NULL) code = msgl__draft_model_start(e->draft, err);
+    if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);
+    e->loaders = NULL;
+    return explain_no_memory(e, code, err);
+}
+
+static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
+                 msgl_err *err)
+{
+    const msgl_moe_desc *moe = NULL;
+    int code = open_folder(e, o, &moe, err);
+    if (code == 0) code = take_place(e, o, err);
+    if (code == 0) code = open_device(e, o, heartbeat, err);
+    if (code == 0) code = choose(e, o, moe, err);
+    if (code == 0) code = msgl__draft_model_open(e, o, err);
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
     code = msgl__engine_connect(e, o, heartbeat, err);
     if (code == MSGL_EPEER && e->place.others != NULL) code = msgl__ranks_explain(&e->place, err);
     if (code != 0) return code;
-    e->exec = (msgl_exec){.device = e->device,
-                          .act = e->model.target.act,
-                          .pool = e->threads,
-                          .scratch = &e->scratch};
-    code = explain_no_memory(e, take_memory(e, o, err), err);
+    code = start(e, o, err);
     if (code == 0 && e->place.others != NULL) code = msgl__ranks_wait_ready(&e->place, err);
     if (code == 0) fill_info(e);
     return code;
+}
+
+static void set_runner(msgl_engine *e)
+{
+    e->runner = (msgl_runner){
+        .ctx = e,
+        .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
+        // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
+        .tile = e->device->on_host ? 8 : 128,
+        .cut = msgl__states_cut(e),
+        .max_drafts = e->max_drafts,
+        .max_propose = e->draft != NULL ? MSGL_MAX_PROPOSALS : 0,
+        .write_tokens = msgl__engine_write_tokens,
+        .write_extra = msgl__engine_write_extra,
+        .submit = msgl__engine_submit,
+        .wait = msgl__engine_wait,
+        .fault = msgl__engine_fault,
+    };
 }
 
 static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
@@ -586,20 +659,59 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
         msgl__engine_destroy(e);
         return code;
     }
-    e->runner = (msgl_runner){
-        .ctx = e,
-        .max_in_flight = MSGL_ENGINE_STEP_SLOTS,
-        // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
-        .tile = e->device->on_host ? 8 : 128,
-        .cut = msgl__states_cut(e),
-        .max_drafts = e->max_drafts,
-        .write_tokens = msgl__engine_write_tokens,
-        .write_extra = msgl__engine_write_extra,
-        .submit = msgl__engine_submit,
-        .wait = msgl__engine_wait,
-        .fault = msgl__engine_fault,
-    };
+    set_runner(e);
     *out = e;
+    return 0;
+}
+
+int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, msgl_engine **out,
+                            msgl_err *err)
+{
+    msgl_engine *e = *out = msgl__calloc(1, sizeof *e);
+    if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
+    e->parent = parent;
+    e->device = parent->device;
+    e->device_props = parent->device_props;
+    e->plugin = parent->plugin;
+    e->kernels = parent->kernels;
+    e->threads = parent->threads;
+    e->loaders = parent->loaders;
+    e->ordinal = parent->ordinal;
+    e->sharing = parent->sharing;
+    e->first_event = MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES;
+    e->model.target.ranks = e->model.target.expert_ranks = 1;
+    msgl__comm_self_init(&e->alone);
+    e->comm = &e->alone;
+    const msgl_moe_desc *moe = NULL;
+    const int code = open_folder(e, o, &moe, err);
+    return code == 0 ? choose(e, o, moe, err) : code;
+}
+
+int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_err *err)
+{
+    if (p->specs.count + draft->specs.count > MSGL_MAX_GROUPS) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "the models' layers keep %d different caches; allowed: %d",
+                             (int)(p->specs.count + draft->specs.count), MSGL_MAX_GROUPS);
+    }
+    for (int32_t g = 0; g < draft->specs.count; g++) {
+        p->span_of[p->specs.count] = 0;
+        p->specs.all[p->specs.count++] = draft->specs.all[g];
+    }
+    p->draft_bytes = draft->model.plan.bytes;
+    p->weight_bytes += p->draft_bytes;
+    p->step_bytes += step_bytes(draft);
+    p->staging_bytes += staging_bytes(draft);
+    return 0;
+}
+
+int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err)
+{
+    draft->loaders = draft->parent->loaders;
+    const int code = start(draft, o, err);
+    if (code != 0) return code;
+    fill_info(draft);
+    set_runner(draft);
     return 0;
 }
 
@@ -618,17 +730,18 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
+    msgl__draft_model_destroy(e->draft);
     msgl__graphs_destroy(e); // first: NCCL does not end while a graph has its calls
-    msgl__engine_disconnect(e);
+    if (e->parent == NULL) msgl__engine_disconnect(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];
         const msgl_device_ops *ops = e->device->ops;
         (b->host ? ops->host_free : ops->free)(e->device, b->p, b->bytes);
     }
-    if (e->device != NULL) e->device->ops->destroy(e->device);
-    if (e->threads != NULL) msgl__pool_destroy(e->threads);
-    if (e->loaders != NULL) msgl__pool_destroy(e->loaders);
+    if (e->device != NULL && e->parent == NULL) e->device->ops->destroy(e->device);
+    if (e->threads != NULL && e->parent == NULL) msgl__pool_destroy(e->threads);
+    if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);
     msgl__model_free(&e->model);
     msgl__free(e);
 }

@@ -95,12 +95,19 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
     return 0;
 }
 
+// A draft model's layers keep all tokens, whatever their window: its pages are those of span 0.
+static void keep_all(msgl_engine *e)
+{
+    for (int32_t g = 0; g < e->specs.count; g++) e->specs.all[g].window = -1;
+}
+
 int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_len, msgl_err *err)
 {
     int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
     char warnings[2][256] = {"", ""};
     msgl__model_caches(&e->model.cfg, e->model.target.ranks, e->kv_dtype, e->model.target.act,
                        &e->specs);
+    if (e->parent != NULL) keep_all(e);
     int sparse = msgl__sparse_open(e, o, err);
     if (sparse == 0) sparse = msgl__sparse_prompts_open(e, o, max_seq_len, err);
     if (sparse != 0) return sparse;
@@ -141,6 +148,10 @@ int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
     for (int32_t g = 0; g < e->specs.count; g++) {
         msgl_kv_pool *pool = &e->groups[g].pool;
         pool->base = msgl__engine_take(e, 1, pool->bytes, false, &code, err);
+    }
+    if (e->parent != NULL) {
+        e->page_tables[0] = e->parent->page_tables[0];
+        return code;
     }
     for (int32_t i = 0; i < e->num_tables && code == 0; i++) code = create_table(e, i, err);
     return code;
@@ -186,7 +197,9 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
 void msgl__groups_destroy(msgl_engine *e)
 {
     for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) msgl__attn_destroy(&e->groups[g].attn);
-    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) msgl__page_table_destroy(&e->page_tables[i]);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS && e->parent == NULL; i++) {
+        msgl__page_table_destroy(&e->page_tables[i]);
+    }
     msgl__attn_sparse_free(&e->sparse);
     msgl__dual_pattern_free(&e->pattern);
 }

@@ -18,6 +18,8 @@
 
 #define MSGL_ENGINE_STEP_SLOTS 2
 
+typedef struct msgl_draft_model msgl_draft_model; // draft_model.c
+
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
 
@@ -149,6 +151,11 @@ struct msgl_engine {
     msgl_group_member *member;
     msgl_comm alone, *comm; // alone, or of several ranks
     char rank_fault[64];
+    // Of a draft model: the engine that it makes drafts for. It computes on that one's device and
+    // threads, in its queue, and keeps K and V in the pages of its span 0.
+    const msgl_engine *parent;
+    msgl_draft_model *draft; // NULL: none
+    int32_t first_event;     // of the device's, those that it uses
     msgl_device *device;
     const msgl_plugin *plugin;      // of the device's kind
     int ordinal;                    // of the device
@@ -198,6 +205,25 @@ void msgl__engine_print(const msgl_options *o, const char *line);
 // engine.c: msgl__engine_create for one rank of several, which o->tp_size is not read for.
 int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
                              msgl_err *err);
+
+// engine.c, of a draft model, in the order of the calls: an engine with all that is known without
+// memory, whose options are o; its sizes into the plan of e, whose groups are p->specs' first; its
+// share of the plan; memory, weights and graphs. On failure the caller destroys it.
+int msgl__engine_open_draft(const msgl_engine *e, const msgl_options *o, msgl_engine **out,
+                            msgl_err *err);
+int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_err *err);
+void msgl__engine_take_plan(msgl_engine *draft, const msgl_memory_plan *p, int32_t first_group);
+int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err);
+
+// draft_model.c. open: what o names, or none where it names none; plan: its sizes into *p, planned:
+// its share; start: memory, weights and graphs. follow: step s of the target has ended, with result
+// *out; computes what there is of the step, and adds drafts to *out for those that want some.
+int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
+int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_err *err);
+void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p);
+int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err);
+void msgl__draft_model_destroy(msgl_draft_model *d); // NULL is allowed
+int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out);
 
 // connect.c: the ranks' communicator; their devices' choices of kernels, which rank 0 makes.
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,

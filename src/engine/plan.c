@@ -407,9 +407,13 @@ void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx,
     char line[200], text[160];
     snprintf(line, sizeof line, "memory plan  %10s", "MiB");
     print(ctx, line);
-    snprintf(line, sizeof line, "  weights    %10.1f  %s", (double)p->weight_bytes / MIB,
-             p->weight_format);
+    snprintf(line, sizeof line, "  weights    %10.1f  %s",
+             (double)(p->weight_bytes - p->draft_bytes) / MIB, p->weight_format);
     print(ctx, line);
+    if (p->draft_bytes > 0) {
+        snprintf(line, sizeof line, "  draft model%10.1f", (double)p->draft_bytes / MIB);
+        print(ctx, line);
+    }
     for (int32_t g = 0; g < p->specs.count; g++) {
         const bool states = p->specs.all[g].kind == MSGL_CACHE_STATE;
         describe_group(p, g, text, sizeof text);

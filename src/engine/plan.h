@@ -18,12 +18,13 @@ enum { MSGL_PLAN_CONTEXTS = 4 };
 
 typedef struct msgl_memory_plan {
     // Wanted:
-    size_t available;          // memory that this process may still take
-    size_t weight_bytes;       // packed
-    size_t step_bytes;         // activations, logits and temporaries of a step
-    size_t staging_bytes;      // per-step host data
-    const char *weight_format; // name of the large ones'
-    msgl_cache_specs specs;
+    size_t available;                 // memory that this process may still take
+    size_t weight_bytes;              // packed
+    size_t step_bytes;                // activations, logits and temporaries of a step
+    size_t staging_bytes;             // per-step host data
+    const char *weight_format;        // name of the large ones'
+    size_t draft_bytes;               // of weight_bytes those of a draft model; 0: there is none
+    msgl_cache_specs specs;           // the model's groups, then the draft model's
     int32_t span_of[MSGL_MAX_GROUPS]; // of each group
     // Its num_units are decided here, but for spans[0]'s where that is not 0.
     msgl_cache_layout cache;

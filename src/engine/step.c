@@ -373,7 +373,7 @@ static void run_step(void *ctx, int64_t step_slot)
                              (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
-    e->device->ops->record(e->device, (int32_t)step_slot);
+    e->device->ops->record(e->device, e->first_event + (int32_t)step_slot);
 }
 
 // Of an engine that pools: a chunk of a prompt, and with its end that row alone.
@@ -404,7 +404,8 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
-            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(r) ||
+            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(r) || r->propose < 0 ||
+            r->propose > MSGL_MAX_PROPOSALS || r->propose > e->info.max_seq_len - r->device_len ||
             (pooling && (i < b->num_decode || !pools(r)))) {
             return false;
         }
@@ -455,7 +456,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     if (code != 0) return code;
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();
-    e->device->ops->arm(e->device, b->step_slot);
+    e->device->ops->arm(e->device, e->first_event + b->step_slot);
     e->device->ops->submit(e->device, run_step, e, b->step_slot);
     return 0;
 }
@@ -476,7 +477,7 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
     if (step_slot < 0 || step_slot >= MSGL_ENGINE_STEP_SLOTS || !e->steps[step_slot].in_flight)
         return MSGL_EINVAL;
     msgl_engine_step *s = &e->steps[step_slot];
-    const int code = e->device->ops->wait(e->device, step_slot);
+    const int code = e->device->ops->wait(e->device, e->first_event + step_slot);
     s->in_flight = false;
     // What a GPU computed without a rank is nothing, and an error of its aborted calls a
     // consequence.
@@ -501,7 +502,7 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
         .logprobs = s->records,
         .compute_ns = device_ns(e, s),
     };
-    return 0;
+    return e->draft != NULL ? msgl__draft_model_follow(e->draft, s, out) : 0;
 }
 
 const char *msgl__engine_fault(void *engine)
@@ -514,6 +515,12 @@ const char *msgl__engine_fault(void *engine)
     snprintf(e->rank_fault, sizeof e->rank_fault, "rank %d of %d failed", blamed,
              (int)e->place.size);
     return e->rank_fault;
+}
+
+// The event of the ring's write `index`, behind those of steps.
+static int32_t write_event(const msgl_engine *e, int32_t index)
+{
+    return e->first_event + MSGL_ENGINE_STEP_SLOTS + index;
 }
 
 // Copies a write's ids to the token pool, and the pages that a page table has for them.
@@ -531,7 +538,7 @@ static void run_write(void *ctx, int64_t index)
         ops->copy_in(e->device, table + w->place / e->info.cache.page_size, w->pages,
                      (size_t)w->num_pages * sizeof *w->pages);
     }
-    ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
+    ops->record(e->device, write_event(e, (int32_t)index));
 }
 
 // The next of the ring of writes, when the device has done with it: that blocks only when more was
@@ -540,14 +547,14 @@ static int claim_write(msgl_engine *e, msgl_token_write **w)
 {
     const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
     *w = &e->writes[index];
-    return e->device->ops->wait(e->device, MSGL_ENGINE_STEP_SLOTS + index);
+    return e->device->ops->wait(e->device, write_event(e, index));
 }
 
 static void queue_write(msgl_engine *e, const msgl_token_write *w,
                         void (*run)(void *ctx, int64_t index))
 {
     const int32_t index = (int32_t)(w - e->writes);
-    e->device->ops->arm(e->device, MSGL_ENGINE_STEP_SLOTS + index);
+    e->device->ops->arm(e->device, write_event(e, index));
     e->device->ops->submit(e->device, run, e, index);
 }
 
@@ -603,7 +610,7 @@ static void run_write_bias(void *ctx, int64_t index)
     const msgl_token_write *w = &e->writes[index];
     e->device->ops->copy_in(e->device, e->dev.bias + w->place, w->bias,
                             (size_t)w->count * sizeof *w->bias);
-    e->device->ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
+    e->device->ops->record(e->device, write_event(e, (int32_t)index));
 }
 
 static void run_write_words(void *ctx, int64_t index)
@@ -612,7 +619,7 @@ static void run_write_words(void *ctx, int64_t index)
     const msgl_token_write *w = &e->writes[index];
     e->device->ops->copy_in(e->device, e->dev.breakers + w->place, w->words,
                             (size_t)w->count * sizeof *w->words);
-    e->device->ops->record(e->device, MSGL_ENGINE_STEP_SLOTS + (int32_t)index);
+    e->device->ops->record(e->device, write_event(e, (int32_t)index));
 }
 
 static int write_bias(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)

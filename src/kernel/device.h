@@ -84,7 +84,7 @@ struct msgl_device { // first member of every device's own struct
     msgl_err fault;     // first failure of the device (code 0: none)
 };
 
-#define MSGL_DEVICE_MAX_EVENTS 128 // all reached at first
+#define MSGL_DEVICE_MAX_EVENTS 160 // all reached at first
 
 // device_cpu.c: the queue is one thread, which the kernels' pool sees as its worker 0.
 int msgl__device_cpu_create(msgl_device **out, msgl_err *err);

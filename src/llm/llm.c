@@ -13,6 +13,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/settings.h"
+#include "utils/file.h"
 #include "engine/engine.h"
 #include "llm/llm.h"
 #include "scheduler/scheduler.h"
@@ -138,6 +139,25 @@ void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
 }
 
+int msgl__check_draft_tokens(const msgl_options *o, const msgl_tokenizer *tokenizer, msgl_err *err)
+{
+    const char *folder = o->speculative_draft_model_path;
+    msgl_tokenizer *own = NULL, *drafts = NULL;
+    if (folder == NULL || o->dummy_weight) return 0;
+    int rc = tokenizer != NULL ? 0 : msgl__tokenizer_load(o->model_dir, &own, err);
+    if (rc == 0) rc = msgl__tokenizer_load(folder, &drafts, err);
+    const int32_t id =
+        rc == 0 ? msgl__tokenizer_differs(own != NULL ? own : tokenizer, drafts) : -1;
+    msgl__tokenizer_free(own);
+    msgl__tokenizer_free(drafts);
+    if (rc != 0) return msgl__err_prefix(err, rc, "--speculative-draft-model-path");
+    if (id < 0) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--speculative-draft-model-path %s: its tokenizer is another one (token "
+                         "%d differs); allowed: a model of the same tokenizer",
+                         msgl__path_shown(folder), (int)id);
+}
+
 static void on_tokens(void *ctx, const msgl_msg_tokens *tokens);
 
 static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
@@ -151,6 +171,7 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     // The small files first: what is wrong with them should not cost the loading of weights.
     rc = msgl__tokenizer_load(o->model_dir, &l->tokenizer, err);
     if (rc == MSGL_ENOENT && o->dummy_weight) rc = 0; // benchmarks need no text
+    if (rc == 0) rc = msgl__check_draft_tokens(o, l->tokenizer, err);
     if (rc != 0) return rc;
     rc = msgl__chat_templates_load_spec(o->model_dir, o->chat_template, &l->templates, err);
     if (rc != 0 && rc != MSGL_ENOENT) return rc;

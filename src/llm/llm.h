@@ -10,10 +10,14 @@
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
+#include "tokenizer/tokenizer.h"
 
 msgl_engine *msgl__llm_engine(msgl_llm *l);
 const msgl_chat_templates *msgl__llm_templates(const msgl_llm *l); // NULL: the model has none
 void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out);
+// A draft model's tokens have to be its target's: MSGL_EUNSUPPORTED names one that is not.
+// `tokenizer`: the target's; NULL: it is loaded.
+int msgl__check_draft_tokens(const msgl_options *o, const msgl_tokenizer *tokenizer, msgl_err *err);
 // The fields that both have under one name, but for seed, max_tokens, logprobs and stop ids, whose
 // "not given" differs.
 void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out);

@@ -320,6 +320,7 @@ int msgl__cmd_serve(const msgl_args *a)
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
     if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
+    if (rc == 0) rc = msgl__check_draft_tokens(&options, NULL, &err);
     // The template is read here, so that a front that is started again has the same one although
     // its file may have changed.
     char *template = NULL;

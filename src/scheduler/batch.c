@@ -135,7 +135,7 @@ static void add_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r)
 
 static void add_drafting(msgl_scheduler *s, msgl_inflight_step *step)
 {
-    if (s->drafter == NULL) return;
+    if (!s->drafting) return;
     s->cursor = s->running.head;
     for (msgl_req *r; (r = s->cursor) != NULL;) {
         s->cursor = r->next;
@@ -267,11 +267,12 @@ static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
 int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step)
 {
     step->num_saves = 0;
-    step->num_drafts = step->num_drafting = 0;
+    step->num_drafts = step->num_drafting = step->num_proposing = 0;
     msgl__sched_slide(s);
     msgl__sched_plan_drafts(s);
     add_answers(s, step);
     add_drafting(s, step);
     const int rc = add_chunks(s, step);
+    if (rc == 0 && s->runner.max_propose > 0) msgl__sched_propose(s, step);
     return rc < 0 ? rc : step->batch.size;
 }

@@ -34,11 +34,10 @@ static int check_windows(const msgl_draft_config *c, msgl_err *err)
                          c->min_match, c->max_match);
 }
 
-int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
+static int create_matches(msgl_scheduler *s, msgl_err *err)
 {
     const msgl_options *o = &s->options;
     const char *name = o->speculative_algorithm;
-    if (name == NULL || strcmp(name, "none") == 0 || s->runner.max_drafts < 1) return 0;
     const bool ngram = strcmp(name, "NGRAM") == 0;
     msgl_draft_config c = {.recent = !ngram,
                            .min_match = ngram ? NGRAM_MIN : USUAL_MIN_MATCH,
@@ -47,11 +46,21 @@ int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
     if (ngram && o->speculative_ngram_min > 0) c.min_match = o->speculative_ngram_min;
     if (ngram && o->speculative_ngram_max > 0) c.max_match = o->speculative_ngram_max;
     if (o->speculative_num_draft_tokens > 0) c.most = o->speculative_num_draft_tokens - 1;
-    int rc = check_windows(&c, err);
-    if (rc == 0) rc = msgl__drafter_create(&c, &s->drafter, err);
+    const int rc = check_windows(&c, err);
+    return rc != 0 ? rc : msgl__drafter_create(&c, &s->drafter, err);
+}
+
+int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
+{
+    const char *name = s->options.speculative_algorithm;
+    const size_t n = (size_t)s->options.max_running;
+    if (name == NULL || strcmp(name, "none") == 0 || s->runner.max_drafts < 1) return 0;
+    const int rc = s->runner.max_propose > 0 ? 0 : create_matches(s, err);
     if (rc != 0) return rc;
-    s->offers = msgl__calloc((size_t)s->options.max_running, sizeof *s->offers);
-    bool ok = s->offers != NULL;
+    s->drafting = true;
+    s->offers = msgl__calloc(n, sizeof *s->offers);
+    s->asks = msgl__calloc(n, sizeof *s->asks);
+    bool ok = s->offers != NULL && s->asks != NULL;
     for (int32_t i = 0; i < s->depth; i++) {
         s->inflight[i].drafts = msgl__calloc(MSGL_MAX_STEP_DRAFTS, sizeof(int32_t));
         ok = ok && s->inflight[i].drafts != NULL;
@@ -66,6 +75,7 @@ void msgl__sched_drafter_destroy(msgl_scheduler *s)
         msgl__free(s->inflight[i].draft_masks);
     }
     msgl__free(s->offers);
+    msgl__free(s->asks);
     msgl__drafter_destroy(s->drafter);
 }
 
@@ -81,8 +91,8 @@ void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r)
     const int32_t most = r->sampling.speculative;
     // Mirostat's state goes from one token to the next.
     const bool mirostat = r->sampling.mirostat != 0 && r->sampling.temperature > 0;
-    r->most_drafts = s->drafter == NULL || mirostat ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
-    if (r->most_drafts > 0) msgl__draft_open(s->drafter, &r->draft);
+    r->most_drafts = !s->drafting || mirostat ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
+    if (r->most_drafts > 0 && s->drafter != NULL) msgl__draft_open(s->drafter, &r->draft);
     // Without memory for it there are no drafts.
     if (r->most_drafts > 0 && r->constraint != NULL) r->ahead = msgl__calloc(1, sizeof *r->ahead);
 }
@@ -93,13 +103,22 @@ void msgl__sched_draft_close(msgl_req *r)
     msgl__free(r->ahead);
 }
 
+// What comes behind the tokens of r that the host knows.
+static void make_drafts(msgl_scheduler *s, msgl_req *r, int32_t most, msgl_draft *out)
+{
+    if (s->drafter == NULL) {
+        msgl__sched_offer_proposed(s, r, most, out);
+    } else {
+        msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most, out);
+    }
+}
+
 // Masks of drafts are made with that of the next token, so they are made up now.
 void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, int32_t num)
 {
     const int32_t most = most_drafts(r);
     if (r->ahead != NULL) {
-        msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most,
-                         r->ahead);
+        make_drafts(s, r, most, r->ahead);
         if (r->ahead->num > most) r->ahead->num = most > 0 ? most : 0;
     }
     const bool any = r->ahead != NULL && r->ahead->num > 0;
@@ -110,8 +129,8 @@ void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, in
 bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
 {
     // None is started behind one that has some, so it is the newest.
-    return s->num_in_flight > 0 &&
-           s->inflight[(s->next_step_slot + s->depth - 1) % s->depth].num_drafts > 0;
+    const msgl_inflight_step *newest = &s->inflight[(s->next_step_slot + s->depth - 1) % s->depth];
+    return s->num_in_flight > 0 && (newest->num_drafts > 0 || newest->num_proposing > 0);
 }
 
 // What r could draft behind its next row.
@@ -128,8 +147,7 @@ static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
         if (offer->num > masked) offer->num = masked;
         return;
     }
-    msgl__draft_make(s->drafter, &r->draft, r->salt, r->ids, r->num_ids, r->max_len, most + ahead,
-                     offer);
+    make_drafts(s, r, most + ahead, offer);
     r->draft_ahead = ahead > 0 && offer->num > 0 ? offer->tokens[0] : -1;
     offer->num -= ahead;
     if (offer->num > most) offer->num = most;
@@ -162,7 +180,7 @@ static int32_t rank_drafts(msgl_scheduler *s, int32_t most, msgl_req **owners, f
 
 void msgl__sched_plan_drafts(msgl_scheduler *s)
 {
-    if (s->drafter == NULL) return;
+    if (!s->drafting) return;
     msgl_req *owners[MSGL_MAX_STEP_DRAFTS];
     float accepted[MSGL_MAX_STEP_DRAFTS];
     int32_t answers = 0, offers = 0;
@@ -246,5 +264,9 @@ void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msg
     // Behind a token that was guessed wrongly they say nothing.
     if (r->state == MSGL_REQ_DONE) return;
     if (r->draft_ahead >= 0 && r->ids[b->cached_len] != r->draft_ahead) return;
-    msgl__draft_verified(s->drafter, &r->draft, r->draft_match, b->num_drafts, accepted);
+    if (s->drafter == NULL) {
+        msgl__depth_verified(&s->depths, &r->depth, r->num_ids, b->num_drafts, accepted);
+    } else {
+        msgl__draft_verified(s->drafter, &r->draft, r->draft_match, b->num_drafts, accepted);
+    }
 }

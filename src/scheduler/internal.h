@@ -9,6 +9,7 @@
 #define MSGL_SCHEDULER_INTERNAL_H
 
 #include "drafts/costs.h"
+#include "drafts/depth.h"
 #include "drafts/drafter.h"
 #include "grammar/constrain.h"
 #include "scheduler/pace.h"
@@ -71,8 +72,12 @@ typedef struct msgl_req {
     int32_t draft_match, draft_ahead; // of its drafts in flight: the match, and the guess at the
                                       // token before them, -1: it was known
     int32_t drafted, accepted;        // drafts so far, and those that are in its answer
-    msgl_cache_handle cache_handle;   // rows, pages and prefix, while it has a row
-    int32_t ids[];                    // [max_len]
+    // With a draft model: what it says comes behind the tokens that the host knows.
+    int32_t num_proposed, proposed[MSGL_MAX_PROPOSALS];
+    msgl_depth depth;               // and how many of it are wanted
+    int32_t ask;                    // of the step being built: which of `asks` is its own, -1: none
+    msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row
+    int32_t ids[];                  // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {
@@ -93,6 +98,7 @@ typedef struct msgl_inflight_step {
     int32_t *drafts;
     uint32_t *draft_masks;
     int32_t num_drafts, num_drafting; // and how many requests have some
+    int32_t num_proposing;            // requests that want some of the draft model
     uint64_t expected_ns;             // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
 
@@ -125,9 +131,12 @@ struct msgl_scheduler {
     msgl_token_event *events; // [max_running]
     msgl_pace pace;
     msgl_step_times times;
-    msgl_drafter *drafter; // NULL: answers go on by one token a step
+    bool drafting;         // else answers go on by one token a step
+    msgl_drafter *drafter; // that matches tokens; NULL: drafts are a draft model's
     msgl_step_costs costs; // of steps with answers alone
     msgl_draft *offers;    // [max_running] of the step being built
+    msgl_depths depths;    // of a draft model
+    msgl_depth_ask *asks;  // [max_running] likewise
     uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [units of the largest span], for the check
@@ -159,6 +168,8 @@ void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r);
 void msgl__sched_draft_close(msgl_req *r);
 // The answer of r, which has a constraint, goes on by `num` tokens.
 void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, int32_t num);
+// Whether no step can be built before those in flight have ended: what comes behind drafts is not
+// known, nor what a draft model will say.
 bool msgl__sched_drafts_in_flight(const msgl_scheduler *s);
 // Sets num_drafts of all requests for the step that is being built.
 void msgl__sched_plan_drafts(msgl_scheduler *s);
@@ -169,6 +180,16 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
 // b, with drafts, has brought num_tokens >= 1.
 void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
                                  int32_t num_tokens);
+
+// propose.c, with a draft model. propose: how many drafts it shall make of each request of the step
+// that has been built, for the next one. passes: how long that took. proposed: what it has made of
+// request i, whose tokens are known. offer: what of that r's next step can have.
+void msgl__sched_propose(msgl_scheduler *s, msgl_inflight_step *step);
+void msgl__sched_passes(msgl_scheduler *s, const msgl_inflight_step *step,
+                        const msgl_step_result *res);
+void msgl__sched_proposed(msgl_req *r, const msgl_step_result *res, int32_t i);
+void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int32_t most,
+                                msgl_draft *offer);
 
 // batch.c: whether r is an answer that the step being built can bring a token.
 bool msgl__sched_goes_on(const msgl_req *r);

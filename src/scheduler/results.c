@@ -107,7 +107,7 @@ static void note_drafts(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
                         msgl_token_event *e)
 {
     if (b->num_drafts == 0) {
-        msgl__draft_seen(s->drafter, &r->draft, r->ids, r->num_ids);
+        if (s->drafter != NULL) msgl__draft_seen(s->drafter, &r->draft, r->ids, r->num_ids);
     } else {
         r->accepted += e->num_tokens < num_tokens ? e->num_tokens : num_tokens - 1;
     }
@@ -125,6 +125,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
     if (chunks == 0) msgl__costs_observe(&s->costs, b->num_tokens, res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
     msgl__durations_observe(&s->step_ns, res->compute_ns);
+    msgl__sched_passes(s, step, res);
     int32_t num_events = 0, num_values = 0, row = 0;
     for (int32_t i = 0; i < b->size; i++) {
         msgl_req *r = step->owners[i];
@@ -144,6 +145,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
         }
         if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
             if (r->most_drafts > 0) note_drafts(s, &b->reqs[i], r, num_tokens, e);
+            msgl__sched_proposed(r, res, i);
             if (r->constraint != NULL && r->state != MSGL_REQ_DONE && e->num_tokens > 0) {
                 msgl__sched_go_on(s, r, e->tokens, e->num_tokens);
             }

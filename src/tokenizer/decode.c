@@ -442,3 +442,17 @@ int msgl__tokenizer_token_bytes(const msgl_tokenizer *t, int32_t id, char *buf, 
     }
     return (int)out.len;
 }
+
+int32_t msgl__tokenizer_differs(const msgl_tokenizer *a, const msgl_tokenizer *b)
+{
+    const int32_t both = a->vocab_size < b->vocab_size ? a->vocab_size : b->vocab_size;
+    for (int32_t id = 0; id < both; id++) {
+        char of_a[256], of_b[256];
+        const int n = msgl__tokenizer_token_bytes(a, id, of_a, sizeof of_a);
+        const int m = msgl__tokenizer_token_bytes(b, id, of_b, sizeof of_b);
+        if (n == 0 || m == 0) continue; // one of them has no such token
+        const size_t seen = (size_t)n < sizeof of_a ? (size_t)n : sizeof of_a;
+        if (n != m || memcmp(of_a, of_b, seen) != 0) return id;
+    }
+    return -1;
+}

@@ -61,6 +61,9 @@ int msgl__tokenizer_is_special(const msgl_tokenizer *t, int32_t id);
 // (at most cap), the full length returned; -1 for an id out of range.
 int msgl__tokenizer_token_bytes(const msgl_tokenizer *t, int32_t id, char *buf, size_t cap);
 
+// The first id of those that both have which means something else to a than to b; -1: none does.
+int32_t msgl__tokenizer_differs(const msgl_tokenizer *a, const msgl_tokenizer *b);
+
 // Streaming detokenization of one sequence: feeding ids one by one, the pieces concatenate to
 // exactly what msgl__tokenizer_decode gives for all of them, and no piece ends inside a UTF-8
 // character. O(1) amortised per token; the only heap memory is the state's own buffer, bounded by

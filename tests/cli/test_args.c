@@ -568,10 +568,10 @@ static void test_hints(void **state)
         {"--quantization", "--quantization, an option of SGLang, vLLM, is none of minisgl: a "
                            "checkpoint says itself how it is quantised; --weight-dtype int8 "
                            "quantises while loading"},
-        {"--speculative-draft-model-path",
-         "--speculative-draft-model-path, an option of SGLang, vLLM, is none of "
-         "minisgl: drafts come from --speculative-algorithm NGRAM or "
-         "SUFFIX, which need no model, and no others do"},
+        {"--speculative-token-map",
+         "--speculative-token-map, an option of SGLang, vLLM, is none of "
+         "minisgl: --speculative-algorithm and the options beside it "
+         "say where drafts come from"},
         {"--gpu", "--gpu, an option of others, is none of minisgl: --device cuda, or cuda:N"},
         {"--n", "unknown option --n; see `minisgl serve --help`"},
         {"-V", "unknown option -V; see `minisgl serve --help`"},

@@ -160,7 +160,8 @@ static void use_slots(fake_runner *f, const msgl_batch_req *r, bool write, uint6
     for (int32_t s = 0; s < f->layout.num_spans; s++) {
         if (is_state(f, s)) continue;
         const int32_t from = write ? r->cached_len : first_kept(f, s, r->cached_len);
-        const int32_t to = write ? r->device_len : r->cached_len;
+        // Behind a step's tokens a draft model stores those that it guesses.
+        const int32_t to = write ? r->device_len + r->propose : r->cached_len;
         for (int32_t p = from; p < to; p++) {
             use_slot(f, r, s, msgl__page_table_slot(&f->tables[s], r->table_idx, p), write, now);
         }
@@ -211,6 +212,8 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
             const int32_t extend = msgl__extend_len(r);
             if (extend < 1 || (i < b->num_decode && extend != 1) || r->device_len > f->row_tokens ||
                 r->logits_from < 0 || r->logits_from > extend - r->sample || !drafts_fit(r) ||
+                r->propose < 0 || r->propose > f->runner.max_propose ||
+                (r->propose > 0 && !r->sample) ||
                 (r->logits_from < extend - r->sample && r->num_drafts == 0 &&
                  r->sampling.prompt_logprobs < 0) ||
                 (i < b->num_decode && r->cached_len < r->prompt_len) ||
@@ -405,6 +408,42 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
+// A draft model's guesses: what really comes next, nothing of the kind, or both, or fewer than were
+// asked for.
+static int32_t guess(fake_runner *f, const msgl_batch_req *r, int32_t len, int32_t *out)
+{
+    const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
+    msgl_sampling_params p = msgl__sampling_params_default();
+    msgl_finish finish;
+    const uint64_t dice = msgl__random_below(&f->guesses, 8);
+    p.max_tokens = dice == 0 ? r->propose - 1 : r->propose;
+    p.ignore_eos = true;
+    if (p.max_tokens < 1) return 0;
+    const int32_t n = fake_generate(ids, len, &p, f->row_tokens, f->vocab_size, -1, out, &finish);
+    for (int32_t i = dice < 4 ? n : dice < 6 ? n / 2 : 0; i < n; i++) {
+        out[i] = (int32_t)msgl__random_below(&f->guesses, (uint64_t)f->vocab_size);
+    }
+    return n;
+}
+
+static void propose(fake_runner *f, const fake_step *s, msgl_step_result *out)
+{
+    int32_t passes = 0;
+    for (int32_t i = 0; i < s->batch.size && f->runner.max_propose > 0; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t chosen = s->cu_tokens[i + 1] - s->cu_tokens[i];
+        const int32_t len = r->device_len - r->num_drafts + chosen;
+        f->num_proposals[i] = 0;
+        if (r->propose < 1 || !r->sample || s->status[i] != 0) continue;
+        f->num_proposals[i] = guess(f, r, len, f->proposals + i * MSGL_MAX_PROPOSALS);
+        passes = r->propose > passes ? r->propose : passes;
+    }
+    if (passes == 0) return;
+    out->num_proposals = f->num_proposals;
+    out->proposals = f->proposals;
+    out->propose_ns = (uint64_t)passes * f->decode_ns / 20;
+}
+
 static int wait_step(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
     fake_runner *f = ctx;
@@ -431,6 +470,7 @@ static int wait_step(void *ctx, int32_t step_slot, msgl_step_result *out)
                               .logprobs = s->logprobs,
                               .compute_ns = ns + ns * jitter / 1000};
     f->clock_ns += out->compute_ns;
+    propose(f, s, out);
     return f->fault[0] != '\0' ? MSGL_EINTERNAL : 0;
 }
 
@@ -482,6 +522,8 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
     const size_t rows = (size_t)max_running, stride = (size_t)f->row_tokens;
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
+    f->num_proposals = calloc(rows, sizeof *f->num_proposals);
+    f->proposals = calloc(rows * MSGL_MAX_PROPOSALS, sizeof *f->proposals);
     for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
@@ -518,7 +560,7 @@ void fake_free(fake_runner *f)
         free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
         free(s->before), free(s->logprobs);
     }
-    free(f->token_pool), free(f->row_bias);
+    free(f->token_pool), free(f->num_proposals), free(f->proposals), free(f->row_bias);
     free(f->states), free(f->checkpoints), free(f->checkpoint_use);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) {
         free(f->kvs[i]), free(f->last_use[i]);

@@ -49,6 +49,7 @@ typedef struct fake_runner {
     uint64_t *checkpoints, *checkpoint_use; // [num_units]
     int32_t *token_pool;                    // [max_running + 1, row_tokens]
     int32_t row_tokens;
+    int32_t *num_proposals, *proposals; // of the last step
     int32_t *row_bias;                  // [max_running] first token of the row's logit_bias
     uint64_t *last_use[MSGL_MAX_SPANS]; // [slots] number of the last step that read or wrote it
     fake_step steps[FAKE_STEP_SLOTS];
@@ -60,6 +61,7 @@ typedef struct fake_runner {
     uint64_t noise;                                  // != 0: state of a generator for jitter
     uint64_t nan_uid;                                // this request's logits are NaN
     int32_t nan_from;                                // from this device_len on
+    uint64_t guesses;                                // state of the draft model's generator
     bool expects_cuts;                               // chunks are cut where runner.cut says
     int fail_submit_at, fail_wait_at, fail_write_at; // 1 = the next call; 0 never
     // What it may look at:

@@ -145,6 +145,10 @@ void harness_init(harness *h, harness_options o)
         h->fake.runner.max_drafts = 40;
         h->options.speculative_algorithm = o.speculative;
         h->options.speculative_num_draft_tokens = o.most_drafts + 1;
+        if (strcmp(o.speculative, "STANDALONE") == 0) {
+            h->fake.runner.max_propose = MSGL_MAX_PROPOSALS;
+            h->options.speculative_num_steps = o.most_drafts;
+        }
         if (o.guesses) g_guesses = h;
     }
     msgl_err err;

@@ -351,6 +351,32 @@ static void test_drafts(void **state)
     assert_true(g_accepted > 20000 && g_drafts > g_accepted + 20000);
 }
 
+// The same of a draft model, which is asked for them when the step before is built.
+static void test_draft_model(void **state)
+{
+    (void)state;
+    int hits = 0;
+    g_drafts = g_accepted = 0;
+    for (int k = 0; k < 24; k++) {
+        const int32_t page_size = 1 << k % 3 * 2, len = 150;
+        harness_options o = {.max_running = 1 + (k * 5) % 9,
+                             .max_seq_len = len,
+                             .max_prefill_tokens = k % 4 == 0 ? 7 : 64,
+                             .num_pages = (len + 40 * (k % 7)) / page_size + 1,
+                             .page_size = page_size,
+                             .vocab_size = k % 6 == 5 ? 2 : 13,
+                             .cache_type = k % 12 < 11 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
+                             .overlap = k % 2,
+                             .threaded = k == 17,
+                             .speculative = "STANDALONE",
+                             .most_drafts = 1 + k % 5 * 3};
+        if (k % 5 == 1) o.window = 11;
+        (void)run(o, 15000 + (uint64_t)k, k == 17 ? 1000 : 6000, k % 2, &hits);
+    }
+    assert_true(hits > 1000);
+    assert_true(g_accepted > 8000 && g_drafts > g_accepted + 5000);
+}
+
 static void test_threaded(void **state)
 {
     (void)state;
@@ -363,7 +389,8 @@ int main(void)
         cmocka_unit_test(test_page_1),    cmocka_unit_test(test_page_4),
         cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_sent_back), cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_drafts),    cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_drafts),    cmocka_unit_test(test_draft_model),
+        cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 #include "core/settings.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
+#include "drafts/depth.h"
 #include "drafts/drafter.h"
 #include "utils/random.h"
 
@@ -36,6 +37,7 @@ typedef struct answer {
 
 typedef struct setting {
     const char *model; // NULL: qwen3
+    const char *draft; // whose drafts it takes, `drafts` or fewer; NULL: guesses
     const char *attention;
     int32_t page_size, max_prefill, max_running, num_pages;
     int32_t interval, checkpoints; // of states, at most the engine's; 0: those
@@ -224,12 +226,38 @@ void __wrap_msgl__draft_make(msgl_drafter *d, msgl_draft_state *s, uint64_t salt
     }
 }
 
+// And whatever became of drafts so far.
+float __wrap_msgl__depth_rate(const msgl_depths *d, const msgl_depth *of, int32_t place);
+float __wrap_msgl__depth_rate(const msgl_depths *d, const msgl_depth *of, int32_t place)
+{
+    (void)d, (void)of, (void)place;
+    return 0.9f;
+}
+
+// In place of what pays: any depth.
+bool __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+                               msgl_depth_ask *asks, int32_t num);
+bool __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+                               msgl_depth_ask *asks, int32_t num)
+{
+    bool any = false;
+    (void)d, (void)c, (void)answers;
+    for (int32_t i = 0; i < num; i++) {
+        const uint64_t depth =
+            msgl__random_below(&g_guesser.random, 3 * (uint64_t)asks[i].most / 2 + 1);
+        asks[i].depth = depth < (uint64_t)asks[i].most ? (int32_t)depth : asks[i].most;
+        any = any || depth > 0;
+    }
+    return any;
+}
+
 static void open_server(server *o, const setting *v, answer *answers)
 {
     msgl_options ec = {0};
     msgl__settings_default(&msgl__engine_settings, &ec);
-    char folder[256];
+    char folder[256], draft[256];
     snprintf(folder, sizeof folder, MODELS "%s", v->model != NULL ? v->model : "qwen3");
+    snprintf(draft, sizeof draft, MODELS "%s", v->draft != NULL ? v->draft : "");
     ec.model_dir = folder;
     ec.device = "cpu";
     ec.attention = v->attention;
@@ -240,7 +268,8 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.num_pages = v->num_pages;
     ec.overlap = v->overlap;
     ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
-    if (v->drafts > 0) ec.speculative_algorithm = "SUFFIX";
+    if (v->drafts > 0) ec.speculative_algorithm = v->draft != NULL ? "STANDALONE" : "SUFFIX";
+    if (v->draft != NULL) ec.speculative_draft_model_path = draft;
     ec.speculative_num_draft_tokens = v->drafts > 0 ? v->drafts + 1 : 0;
     msgl_err err;
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
@@ -524,6 +553,36 @@ static void test_drafts(void **state)
     assert_true(compare(&v) > 0);
 }
 
+// The same with drafts of a model beside it: the same one, which is right; others, with windows and
+// a latent cache, which are wrong.
+static void test_draft_model(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {NULL, "qwen3"},         {NULL, "gemma2"},     {"gemma2", "gemma2"},
+        {"gpt_oss", "llama"},    {"llama4", "llama4"}, {"deepseek_v2_lite", "deepseek_v2_lite"},
+        {"llama", "deepseek_v2"}};
+    for (size_t i = 0; i < MSGL_COUNT(pairs); i++) {
+        setting v =
+            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 2, 4, 4096);
+        v.model = pairs[i][0];
+        v.draft = pairs[i][1];
+        v.drafts = i == 1 ? 1 : 5;
+        v.overlap = i % 3 != 1;
+        g_guesser.computed = g_guesser.right = 0;
+        compare(&v);
+        // But for temperatures it is right.
+        const bool same = i == 0 || (v.model != NULL && strcmp(v.draft, v.model) == 0);
+        assert_true(g_guesser.computed > 30);
+        assert_true(!same || g_guesser.right * 5 > g_guesser.computed);
+    }
+    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
+    v.draft = "qwen3";
+    v.drafts = 5;
+    v.long_answers = v.overlap = true;
+    assert_true(compare(&v) > 0);
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -624,6 +683,7 @@ int main(void)
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_draft_model),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
     };

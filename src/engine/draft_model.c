@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A smaller model that says how answers go on. It is an engine beside the target's: on the same
+// device, in the same queue, with K and V of its own in the same pages, so that what the prefix
+// cache has of a prompt is there for both, and windows, requests that come and go and pages that
+// change hands are nobody's business here, and with its token pool. Behind every step of the target
+// it computes what that step brought: the tokens of chunks, and of an answer those that are
+// certain; then, token by token as any engine decodes, the drafts that were asked for.
+//
+// Nothing it computes can change an answer: a draft is only ever a guess.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "core/settings.h"
+#include "engine/internal.h"
+#include "utils/clock.h"
+
+// A request that gets drafts.
+typedef struct proposal {
+    int32_t req; // in the target's step
+    int32_t len; // of its tokens that are computed then
+} proposal;
+
+// A step of the draft model's engine.
+typedef struct draft_step {
+    bool in_flight;
+    int32_t num; // of its requests that get a draft
+    proposal *of;
+} draft_step;
+
+// What there is of a row of the page table.
+typedef struct draft_row {
+    uint64_t uid; // whose tokens they are
+    int32_t len;  // those that have K and V
+} draft_row;
+
+struct msgl_draft_model {
+    msgl_engine *engine;
+    msgl_options options;
+    int32_t target_vocab;
+    draft_row *rows;       // [max_running]
+    msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
+    int32_t *part_req;     // [max_running] the target's request that each part is of
+    draft_step steps[2];
+    int32_t slot; // of steps, the next one's
+    // [max_running], [max_running, MSGL_MAX_PROPOSALS] the drafts. ended: there are no more of
+    // this request.
+    int32_t *count, *drafts;
+    bool *ended;
+};
+
+// The options of the draft model's engine: what it shares with the target, and otherwise defaults.
+static void options_of(const msgl_engine *e, const msgl_options *o, const char *folder,
+                       msgl_options *out)
+{
+    *out = (msgl_options){0};
+    msgl__settings_default(&msgl__engine_settings, out);
+    out->model_dir = folder;
+    out->device = o->device;
+    out->dtype = msgl__dtype_name(e->info.dtype);
+    out->dummy_weight = o->dummy_weight;
+    out->max_running = o->max_running;
+    out->max_prefill_tokens = o->max_prefill_tokens;
+    out->max_seq_len =
+        o->max_seq_len > 0 ? o->max_seq_len : msgl__model_config_context(&e->model.cfg);
+    out->page_size = e->info.cache.page_size;
+    out->graph_max_bs = o->graph_max_bs;
+    out->deterministic = o->deterministic;
+    out->progress = o->progress;
+    out->ctx = o->ctx;
+}
+
+static int check(const msgl_engine *e, const msgl_engine *draft, msgl_err *err)
+{
+    for (int32_t g = 0; g < draft->specs.count; g++) {
+        if (draft->specs.all[g].kind != MSGL_CACHE_STATE) continue;
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "the draft model has layers with recurrent states; allowed: attention");
+    }
+    if (draft->info.cache.page_size == e->info.cache.page_size) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "the draft model's attention wants pages of %d tokens; allowed: the "
+                         "model's, %d (--page-size)",
+                         (int)draft->info.cache.page_size, (int)e->info.cache.page_size);
+}
+
+static int allocate(msgl_draft_model *d, msgl_err *err)
+{
+    const size_t n = (size_t)d->engine->max_running;
+    d->rows = msgl__calloc(n, sizeof *d->rows);
+    d->parts = msgl__calloc(2 * n, sizeof *d->parts);
+    d->part_req = msgl__calloc(n, sizeof *d->part_req);
+    d->count = msgl__calloc(n, sizeof *d->count);
+    d->drafts = msgl__calloc(n * MSGL_MAX_PROPOSALS, sizeof *d->drafts);
+    d->ended = msgl__calloc(n, sizeof *d->ended);
+    bool ok = d->rows != NULL && d->parts != NULL && d->part_req != NULL && d->count != NULL &&
+              d->drafts != NULL && d->ended != NULL;
+    for (int i = 0; i < 2; i++) {
+        d->steps[i].of = msgl__calloc(n, sizeof *d->steps[i].of);
+        ok = ok && d->steps[i].of != NULL;
+    }
+    return ok ? 0 : msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
+}
+
+static const char FLAG[] = "--speculative-draft-model-path";
+
+int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    const char *folder = o->speculative_draft_model_path;
+    if (folder == NULL || e->max_drafts == 0 || e->place.rank > 0) return 0;
+    msgl_draft_model *d = e->draft = msgl__calloc(1, sizeof *d);
+    if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
+    options_of(e, o, folder, &d->options);
+    d->target_vocab = e->model.cfg.vocab_size;
+    int code = msgl__engine_open_draft(e, &d->options, &d->engine, err);
+    if (code == 0) code = check(e, d->engine, err);
+    if (code == 0) code = allocate(d, err);
+    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+}
+
+int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_err *err)
+{
+    const msgl_options *o = &d->options;
+    int code = msgl__model_open(&d->engine->model, o->model_dir, o->dummy_weight, err);
+    if (code == 0) code = msgl__engine_add_sizes(d->engine, p, err);
+    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+}
+
+void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p)
+{
+    msgl__engine_take_plan(d->engine, p, p->specs.count - d->engine->specs.count);
+}
+
+int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err)
+{
+    const int code = msgl__engine_start_draft(d->engine, &d->options, err);
+    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+}
+
+void msgl__draft_model_destroy(msgl_draft_model *d)
+{
+    if (d == NULL) return;
+    for (int32_t i = 0; i < 2; i++) {
+        msgl_step_result res;
+        if (d->steps[i].in_flight) (void)msgl__engine_wait(d->engine, i, &res);
+        msgl__free(d->steps[i].of);
+    }
+    msgl__engine_destroy(d->engine);
+    msgl__free(d->rows);
+    msgl__free(d->parts);
+    msgl__free(d->part_req);
+    msgl__free(d->count);
+    msgl__free(d->drafts);
+    msgl__free(d->ended);
+    msgl__free(d);
+}
+
+// Takes the drafts of the step in `slot`, if there is one. What the target's vocabulary does not
+// have is no draft, and neither is what comes behind it.
+static int collect(msgl_draft_model *d, int32_t slot)
+{
+    draft_step *step = &d->steps[slot];
+    msgl_step_result res;
+    if (!step->in_flight) return 0;
+    step->in_flight = false;
+    const int code = msgl__engine_wait(d->engine, slot, &res);
+    if (code != 0) return code;
+    int32_t at = 0;
+    for (int32_t i = 0; i < res.size && at < step->num; i++) {
+        if (res.cu_tokens[i + 1] == res.cu_tokens[i]) continue;
+        const int32_t token = res.tokens[res.cu_tokens[i]], req = step->of[at++].req;
+        if (res.status[i] != 0 || token < 0 || token >= d->target_vocab) d->ended[req] = true;
+        if (d->ended[req]) continue;
+        d->drafts[req * MSGL_MAX_PROPOSALS + d->count[req]++] = token;
+    }
+    return 0;
+}
+
+static msgl_batch_req part_of(const msgl_batch_req *r, int32_t begin, int32_t end, bool sample)
+{
+    return (msgl_batch_req){
+        .uid = r->uid,
+        .table_idx = r->table_idx,
+        .cached_len = begin,
+        .device_len = end,
+        .prompt_len = r->prompt_len,
+        .logits_from = end - begin - sample,
+        .load_state = -1,
+        .sample = sample,
+        .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = -1, .prompt_logprobs = -1},
+    };
+}
+
+static bool is_answer(const msgl_engine_step *s, int32_t i)
+{
+    return i < s->batch.num_decode || s->reqs[i].num_drafts > 0;
+}
+
+// The tokens of request i that the draft model computes behind the target's step, [*begin, *end):
+// those of a chunk where the target's begin, as what is before them is in the pages; of an answer
+// that gets drafts all since the last time. Drafts of then that were right have been computed.
+static void tokens_of(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, int32_t *begin,
+                      int32_t *end)
+{
+    const msgl_batch_req *r = &s->reqs[i];
+    draft_row *row = &d->rows[r->table_idx];
+    const int32_t chosen = s->cu_tokens[i + 1] - s->cu_tokens[i];
+    const bool answer = is_answer(s, i), drafts = r->sample && r->propose > 0;
+    if (row->uid != r->uid || (!answer && row->len > r->cached_len)) {
+        *row = (draft_row){.uid = r->uid, .len = r->cached_len};
+    }
+    // Of an answer the last token was no draft.
+    if (answer && row->len > r->cached_len + chosen) row->len = r->cached_len + chosen;
+    *begin = row->len;
+    *end = answer ? r->cached_len + chosen + 1 : r->device_len + (drafts ? chosen : 0);
+    if (s->status[i] != 0 || (answer && !drafts)) *end = *begin;
+}
+
+// The parts of the first step, as the target's step has them; how many.
+static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
+{
+    int32_t n = 0, room = d->engine->max_step_tokens;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        int32_t begin, end;
+        tokens_of(d, s, i, &begin, &end);
+        const bool all = end - begin <= room;
+        if (!all) end = begin + room;
+        if (begin >= end) continue;
+        room -= end - begin;
+        d->parts[n] = part_of(r, begin, end, all && r->sample && r->propose > 0);
+        d->part_req[n++] = i;
+        d->rows[r->table_idx].len = end;
+    }
+    return n;
+}
+
+static bool is_single(const msgl_batch_req *r)
+{
+    return r->sample && msgl__extend_len(r) == 1;
+}
+
+// Submits n parts, single tokens first, as an engine wants them.
+static int send(msgl_draft_model *d, int32_t n)
+{
+    draft_step *step = &d->steps[d->slot];
+    int code = collect(d, d->slot);
+    msgl_batch b = {.reqs = d->parts + d->engine->max_running, .step_slot = d->slot};
+    step->num = 0;
+    for (int single = 1; single >= 0 && code == 0; single--) {
+        for (int32_t k = 0; k < n; k++) {
+            const msgl_batch_req *part = &d->parts[k];
+            if (is_single(part) != (single != 0)) continue;
+            b.reqs[b.size++] = *part;
+            b.num_tokens += msgl__extend_len(part);
+            b.num_decode += single;
+            if (!part->sample) continue;
+            const int32_t req = d->part_req[k];
+            step->of[step->num++] = (proposal){.req = req, .len = part->device_len};
+        }
+    }
+    if (code == 0) code = msgl__engine_submit(d->engine, &b);
+    step->in_flight = code == 0;
+    d->slot = 1 - d->slot;
+    return code;
+}
+
+// The parts of the step behind the one that was sent last, its `at`-th: a token more of those that
+// want more than `at` drafts.
+static int32_t next_parts(msgl_draft_model *d, const msgl_engine_step *s, int32_t at)
+{
+    const draft_step *last = &d->steps[1 - d->slot];
+    int32_t n = 0;
+    for (int32_t k = 0; k < last->num; k++) {
+        const proposal *p = &last->of[k];
+        if (s->reqs[p->req].propose <= at) continue;
+        d->parts[n] = part_of(&s->reqs[p->req], p->len, p->len + 1, true);
+        d->part_req[n++] = p->req;
+        d->rows[s->reqs[p->req].table_idx].len = p->len + 1;
+    }
+    return n;
+}
+
+int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out)
+{
+    const uint64_t start = msgl__now_ns();
+    const size_t size = (size_t)s->batch.size;
+    bool proposes = false;
+    memset(d->count, 0, size * sizeof *d->count);
+    memset(d->ended, 0, size * sizeof *d->ended);
+    int32_t n = first_parts(d, s);
+    int code = 0;
+    for (int32_t at = 1; n > 0 && code == 0; at++) {
+        code = send(d, n);
+        n = code == 0 ? next_parts(d, s, at) : 0;
+        proposes = proposes || d->steps[1 - d->slot].num > 0;
+    }
+    // Of chunks alone there is nothing to wait for.
+    for (int i = 0; i < 2 && proposes && code == 0; i++) code = collect(d, (d->slot + i) % 2);
+    if (code != 0 || !proposes) return code;
+    out->num_proposals = d->count;
+    out->proposals = d->drafts;
+    out->propose_ns = msgl__now_ns() - start;
+    return 0;
+}
