@@ -227,7 +227,8 @@ def random_of(shapes, seed):
     for name, shape in shapes.items():
         r = torch.randn(shape, generator=gen)
         # What comes from embeddings and from other rows has to count beside the residual.
-        gain = 2.5 if "o_proj" in name else 0.3 if name == "fc.weight" else 1.2
+        gains = {"fc.weight": 0.3, "q_proj": 2.0, "k_proj": 2.0, "o_proj": 5.0}
+        gain = next((g for part, g in gains.items() if part in name), 1.2)
         r = 1 + 0.2 * r if len(shape) == 1 else gain * r / math.sqrt(shape[-1])
         out[name] = r.to(torch.bfloat16)
     return out
@@ -323,14 +324,14 @@ def make_eagle3(folder, name):
         eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 4], use_aux_hidden_state=True),
         head_dim=16,
     )
-    eagle3(folder, name, target, config, [1, 3, 4], 11, own_embedding=False)
+    eagle3(folder, name, target, config, [1, 3, 4], 109, own_embedding=False)
 
 
 def make_eagle3_wide(folder, name):
     """Layers by default, behind 1, 3 and 4 of 8; narrower than the target, so with an embedding."""
     target = llama(head_dim=32, hidden_size=40, intermediate_size=48, num_hidden_layers=8)
     config = eagle3_config(target, hidden_size=32, rope_theta=500000.0, target_hidden_size=40)
-    eagle3(folder, name, target, config, [1, 3, 4], 21, own_embedding=True)
+    eagle3(folder, name, target, config, [1, 3, 4], 103, own_embedding=True)
 
 
 def make_eagle3_entering(folder, name):
@@ -340,7 +341,7 @@ def make_eagle3_entering(folder, name):
         target,
         eagle_config=dict(eagle_aux_hidden_state_layer_ids=[2, 3, 5]),
     )
-    eagle3(folder, name, target, config, [1, 2, 4], 31, own_embedding=False)
+    eagle3(folder, name, target, config, [1, 2, 4], 100, own_embedding=False)
 
 
 def mtp(folder, name, hub, whole, seed, one, gain=None):
