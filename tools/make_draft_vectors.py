@@ -6,8 +6,8 @@
 
 Needs torch and transformers >= 5 (a CPU is enough; one minute). Targets and the layers of MTP are
 transformers' own; what is around such a layer, and all of EAGLE-3's, is written here from
-docs/decisions/059-draft-heads.md. Every row is computed anew from all rows before it, without a cache,
-so that a reader's cache is compared with none. README.md in the output folder describes the files.
+docs/decisions/059-draft-heads.md. Every row is computed anew from all rows before it, without a
+cache, so that a reader's cache is compared with none. README.md in the output folder describes the files.
 """
 
 import json
@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 TEXT = "A draft is a guess."
+QUESTION = "What is chunked prefill?"  # to the demo model
 CHAIN = 3  # rows behind the prompt's
 MLA_GAIN = dict(q_b_proj=1.5)
 
@@ -66,7 +67,8 @@ class Eagle3:
 
     def __init__(self, folder, embedding):
         self.c = json.loads((folder / "config.json").read_text())
-        w = {k: v if k in ("d2t", "t2d") else v.float() for k, v in load_file(folder / "model.safetensors").items()}
+        w = load_file(folder / "model.safetensors")
+        w = {k: v.float() if v.is_floating_point() else v for k, v in w.items()}
         self.w, self.embedding = w, w.get("embed_tokens.weight", embedding)
         self.target_ids = torch.arange(self.c["draft_vocab_size"]) + w["d2t"]
 
@@ -345,7 +347,7 @@ def make_eagle3_entering(folder, name):
 
 
 def mtp(folder, name, hub, whole, seed, one, gain=None):
-    """A target whose files have a layer more; `whole`: its config with that layer as a usual one."""
+    """A target whose files have a layer more; `whole`: its config with that as a usual layer."""
     big = save_target(folder / "target", whole, seed, gain)
     index, h = hub["num_hidden_layers"], hub["hidden_size"]
     path = folder / "target" / "model.safetensors"
@@ -368,7 +370,8 @@ def mtp(folder, name, hub, whole, seed, one, gain=None):
     )
     parts = random_of(dict(enorm=(h,), hnorm=(h,), fc=(h, 2 * h), norm=(h,)), seed + 1)
     if one:
-        parts = {k: v if k == "fc" else (v.float() - 1).to(torch.bfloat16) for k, v in parts.items()}
+        for k in ("enorm", "hnorm", "norm"):
+            parts[k] = (parts[k].float() - 1).to(torch.bfloat16)
     tensors |= {names[k]: v for k, v in parts.items()}
     embedding = tensors["model.embed_tokens.weight"]
     head = tensors.get("lm_head.weight", embedding)
@@ -436,7 +439,7 @@ def demo_target():
     folder = Path(__file__).parent.parent / "models/demo"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tok = transformers.AutoTokenizer.from_pretrained(folder)
-    asked = [dict(role="user", content="Tell me a short story about a fox.")]
+    asked = [dict(role="user", content=QUESTION)]
     text = tok.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
     return folder, model, tok(text, add_special_tokens=False).input_ids
 

@@ -5,14 +5,15 @@
     python3 tools/train_demo_drafts.py answers models/demo WORK --minisgl build/minisgl
     python3 tools/train_demo_drafts.py states models/demo WORK
     python3 tools/train_demo_drafts.py train models/demo WORK eagle3 models/demo-eagle3
-    python3 tools/train_demo_drafts.py train models/demo WORK mtp models/demo-mtp
+    python3 tools/train_demo_drafts.py train models/demo WORK mtp models/demo-mtp --steps 4
     python3 tools/train_demo_drafts.py evaluate models/demo WORK models/demo-eagle3 models/demo-mtp
 
-`answers` asks the model the questions of demo_corpus.py, each with temperature 0 or 1; `states` runs
-it over them once more with transformers and keeps its hidden states (WORK: 8 GB); `train` unrolls a
-head as a chain of drafts is computed (training-time test, docs/decisions/059-draft-heads.md) and fits
-it to the model's probabilities; `evaluate` follows held-out answers with the files as written. Needs
-torch (a CPU is enough), transformers, tokenizers, safetensors, jinja2, numpy.
+`answers` asks the model the questions of demo_corpus.py, each with temperature 0 or 1; `states`
+runs it over them once more with transformers and keeps its hidden states (WORK: 3 GB); `train`
+unrolls a head as a chain of drafts is computed (training-time test,
+docs/decisions/059-draft-heads.md) and fits it to the model's probabilities; `evaluate` follows
+held-out answers with the files as written. Needs torch (a CPU is enough), transformers, tokenizers,
+safetensors, jinja2, numpy.
 """
 
 import argparse
@@ -178,8 +179,8 @@ def states(args):
 
 
 class Batch:
-    """Answers padded in front to one length T. Pair j is (token j + 1, state j), j < T - 1; the last Q
-    pairs begin chains, where the answer's mask says so."""
+    """Answers padded in front to one length T. Pair j is (token j + 1, state j), j < T - 1; the last
+    Q pairs begin chains, where `begins` says so."""
 
     def __init__(self, rows, starts, states_file, part):
         width = states_file.shape[1] // 4
@@ -212,10 +213,15 @@ class Batch:
 
 
 def batches(rows, starts, states_file, rng, tokens):
-    """Answers of like lengths together, in random order; `tokens` pairs a batch at most."""
-    order = sorted(range(len(rows)), key=lambda i: (len(rows[i][1]) - rows[i][0], rng.random()))
+    """Answers of like lengths behind prompts of like lengths together, in random order; `tokens`
+    pairs a batch at most."""
+
+    def alike(i):
+        prompt, ids, _ = rows[i]
+        return int(3 * math.log2(len(ids) - prompt)), len(ids) + 4 * rng.random()
+
     parts, part = [], []
-    for i in order:
+    for i in sorted(range(len(rows)), key=alike):
         trial = part + [i]
         if len(trial) * max(len(rows[k][1]) for k in trial) > tokens and part:
             parts.append(part)
@@ -361,9 +367,9 @@ class Mtp(nn.Module):
 
 
 def unroll(head, embedding, batch, steps):
-    """What the head's matrix is applied to, at each step of the chains that begin at the last Q pairs:
-    [batch, Q, hidden] each. Their tokens are the answer's: up to the first wrong draft they are the
-    chain's own."""
+    """What the head's matrix is applied to, at each step of the chains that begin at the last Q
+    pairs: [batch, Q, hidden] each. Their tokens are the answer's: up to the first wrong draft they
+    are the chain's own."""
     column = torch.arange(batch.pairs)
     positions = (column - batch.pad[:, None]).clamp(min=0)
     own = column[-batch.q :]
@@ -381,7 +387,7 @@ def unroll(head, embedding, batch, steps):
 
 
 def loss_of(head, embedding, batch, steps, vocab, decay):
-    """Cross-entropy with the model's probabilities over `vocab`, where its first choice is in it."""
+    """Cross-entropy with the model's probabilities over `vocab`, where its choice is in it."""
     matrix = head.lm_head.weight if isinstance(head, Eagle3) else embedding[vocab]
     inside = torch.zeros(len(embedding), dtype=torch.bool)
     inside[vocab] = True
@@ -414,7 +420,7 @@ def model_tensors(folder):
 
 
 def begin(head, tensors, vocab):
-    """Begins with what the model has: its last layer's attention and norms, its embedding as head."""
+    """Begins with what the model has: MTP with its last layer's attention, EAGLE-3 with its head."""
     for name, p in head.named_parameters():
         if p.dim() == 2:
             deep = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -442,6 +448,7 @@ def write_head(head, config, vocab, out):
         tensors["t2d"][vocab] = True
     out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     (out / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
 
 
@@ -529,8 +536,8 @@ def accepted(head, vocab, embedding, batch, steps):
 
 
 def tokens_a_step(answers_of, most):
-    """answers_of: per answer how many drafts behind each of its tokens are accepted. The first token
-    is the prompt's step's and not counted."""
+    """answers_of: per answer how many drafts behind each of its tokens are accepted. The first
+    token is the prompt's step's and not counted."""
     tokens = steps = 0
     for run in answers_of:
         at = 0  # the last known token
@@ -578,9 +585,9 @@ def main():
         elif mode is train:
             p.add_argument("head", choices=["eagle3", "mtp"])
             p.add_argument("out", type=Path)
-            p.add_argument("--minutes", type=float, default=36)
+            p.add_argument("--minutes", type=float, default=34)
             p.add_argument("--steps", type=int, default=5, help="drafts of a chain")
-            p.add_argument("--tokens", type=int, default=3000, help="of a batch")
+            p.add_argument("--tokens", type=int, default=2000, help="of a batch")
             p.add_argument("--lr", type=float, default=1.5e-3)
         elif mode is evaluate:
             p.add_argument("heads", type=Path, nargs="+")
