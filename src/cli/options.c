@@ -7,6 +7,7 @@
 #include "cli/args.h"
 #include "cli/spellings.h"
 #include "core/attributes.h"
+#include "core/batch.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
 #include "front/metrics.h"
@@ -651,6 +652,27 @@ static const msgl_setting ROWS[] = {
                 "answers (default 1,2,4,8,16), chunks of --chunk prompt tokens (default "
                 "1,16,64,256,1024) and both together, behind up to --prompt-len tokens (default "
                 "1024); what the KV pool has no room for is left out",
+    },
+    {
+        .name = "accept",
+        MSGL_TEXT(msgl_args, accept),
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "bench",
+        .metavar = "LIST",
+        .help = "step: instead, steps with --drafts drafts of each answer, in turns with steps "
+                "without, as if each draft were accepted with these probabilities, as long as all "
+                "before it were: 0,0.5,0.9 (docs/speculation.md)",
+    },
+    {
+        .name = "drafts",
+        MSGL_INT(msgl_args, drafts),
+        .min = 1,
+        .max = MSGL_MAX_DRAFTS,
+        .preset = 4,
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "bench",
+        .metavar = "N",
+        .help = "step, with --accept: drafts of an answer in a step",
     },
     {
         .name = "steps",

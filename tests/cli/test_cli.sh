@@ -80,6 +80,21 @@ expect "bench step, mixed" 0 '"phase":"mixed","batch":2,"prompt_len":16,"chunk":
     --model "$model" --prompt-len 16 --batch 2 --chunk 8,16 --steps 4 --repeat 1 -o json
 expect "bench step, chunk beyond the prompt" 2 "chunk is \"17\"; allowed: up to 63 numbers from 1 to 16" \
     "$minisgl" bench step --model "$model" --prompt-len 16 --chunk 17
+# At acceptance 0 an answer gets one token a step, at 1 all drafts and one more.
+"$minisgl" bench step --model "$model" --prompt-len 16 --batch 1,3 --steps 8 --repeat 2 --accept 0.0,1 --drafts 3 -o json >"$dir/rows" 2>"$dir/said"
+expect "bench step, drafts" 0 '"batch":3,"prompt_len":16,"drafts":3,"set_acceptance":0.0,"tokens_per_step":1.0,' cat "$dir/rows"
+expect "bench step, all drafts accepted" 0 '"batch":1,.*"set_acceptance":1.0,"tokens_per_step":4.0,.*"step_ratio":.*"speedup":' cat "$dir/rows"
+expect "bench step, a row each" 0 "^4$" grep -c '"phase":"drafts"' "$dir/rows"
+expect "bench step says that acceptance is set" 0 "acceptance is set, by random numbers, and not measured" cat "$dir/said"
+expect "bench step, acceptance above 1" 2 'accept is "0.5,1.5"; allowed: up to 32 numbers from 0 to 1' \
+    "$minisgl" bench step --model "$model" --accept 0.5,1.5
+expect "bench step, drafts beside a chunk" 2 "accept: not with --chunk" "$minisgl" bench step --model "$model" --accept 1 --chunk 4
+expect "bench step, drafts in the grid" 2 "accept: not with --grid" "$minisgl" bench step --model "$model" --accept 1 --grid
+expect "bench step, drafts without acceptance" 2 "drafts: only with --accept" "$minisgl" bench step --model "$model" --drafts 4
+expect "bench step, too many drafts" 1 "batch 8 x --drafts 63 is 504 drafts a step; allowed: up to 256" \
+    "$minisgl" bench step --model "$model" --prompt-len 16 --steps 8 --batch 8 --accept 1 --drafts 63
+expect "bench step, drafts of a recurrent model" 1 "not with layers with recurrent states" "$minisgl" bench step \
+    --model "$(dirname "$0")/../vectors/models/qwen3_next" --dummy-weight --accept 1
 expect "bench step, grid" 0 '"phase":"mixed","batch":2,"context":8,"chunk":4,"prefix":0,"tile":8,"ms_per_step":' "$minisgl" bench step \
     --model "$model" --grid --prompt-len 16 --batch 1,2 --chunk 4,8 --repeat 1 -o json
 cp "$dir/out" "$dir/grid" && grep '^{' "$dir/grid" >"$dir/steps.jsonl"
