@@ -48,7 +48,7 @@ typedef struct msgl_args {
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table,
-        *accept;
+        *accept, *dataset;
     const char *routing;
     int prompt_len, steps, requests, repeat, open_ended, grid, drafts;
     // simulate

@@ -748,6 +748,16 @@ static const msgl_setting ROWS[] = {
         .help = "offline: CSV of prompt and output lengths, one request a line",
     },
     {
+        .name = "dataset-path",
+        MSGL_TEXT(msgl_args, dataset),
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_SPECULATION,
+        .group = "bench",
+        .metavar = "FILE",
+        .help = "speculation: prompts, as lines of `minisgl run --input` (\"messages\" or "
+                "\"prompt\", max_tokens, ...), each of which may have a \"class\" "
+                "(bench/speculation/prompts.jsonl)",
+    },
+    {
         .name = "backends",
         MSGL_TEXT(msgl_args, backends),
         .by_default = ": all that run here",

@@ -132,6 +132,30 @@ expect "bench decode, another one's option in front" 2 "bench decode does not re
 expect "options of two benchmarks" 2 "bench step does not read --backends; bench attn does" "$minisgl" bench --chunk 8 --backends fa
 expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
     --prompt-len 8 --max-tokens 4
+# The second is asked for what it said, and its answer is accepted by drafts; the first has none of them.
+cat >"$dir/prompts.jsonl" <<'EOF'
+{"class":"one","prompt":"Hello!","max_tokens":4}
+
+{"class":"again","messages":[{"role":"user","content":"Tell me a story."},{"role":"assistant","content":"Long ago, a brave fox named Sam lived in a big city. Sam was afraid of the old house. Every night, Sam could not sleep."},{"role":"user","content":"Please say that again."}],"max_tokens":40}
+EOF
+"$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl" --repeat 2 -o json >"$dir/rows" 2>"$dir/said"
+expect "bench speculation, a row for each class" 0 '^{"class":"one","prompts":1,"tokens":4.0,"drafts":.*"same_answers":1}' cat "$dir/rows"
+expect "bench speculation, an answer that repeats" 0 '^{"class":"again","prompts":1,"tokens":40.0,"drafts":[1-9].*"same_answers":1}' cat "$dir/rows"
+expect "bench speculation, all of them" 0 '^{"class":"all","prompts":2,"tokens":22.0,.*"speedup":.*"same_answers":2}' cat "$dir/rows"
+expect "bench speculation, those that repeat" 0 '^{"class":"over 70 % accepted","prompts":[01],' cat "$dir/rows"
+expect "bench speculation, rows in all" 0 "^4$" grep -c . "$dir/rows"
+expect "bench speculation without prompts" 2 "bench speculation: give --dataset-path FILE" "$minisgl" bench speculation --model "$model"
+expect "bench speculation, no such file" 1 "none.jsonl: No such file" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/none.jsonl"
+echo '{"prompt":"a","max_tokens":4,"beam":2}' >>"$dir/prompts.jsonl"
+expect "bench speculation, an unknown field" 1 "prompts.jsonl: line 4: .*beam" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+echo '{"class":7,"prompt":"a"}' >"$dir/prompts.jsonl"
+expect "bench speculation, a class that is none" 1 "line 1: class: allowed: a text" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+echo '[]' >"$dir/prompts.jsonl"
+expect "bench speculation, no object" 1 "line 1: not a JSON object" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+: >"$dir/prompts.jsonl"
+expect "bench speculation, an empty file" 1 "prompts.jsonl: no prompts" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+expect "bench offline, prompts" 2 "bench offline does not read --dataset-path; bench speculation does" \
+    "$minisgl" bench offline --model "$model" --dataset-path "$dir/prompts.jsonl"
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
     --steps 4 --repeat 1 -o json
 expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$model" --batch 2 --prompt-len 8 -o csv

@@ -12,6 +12,7 @@ int msgl__bench_grid(const msgl_args *a); // of bench step
 int msgl__bench_decode(const msgl_args *a);
 int msgl__bench_prefill(const msgl_args *a);
 int msgl__bench_offline(const msgl_args *a);
+int msgl__bench_speculation(const msgl_args *a);
 int msgl__bench_serve_cmd(const msgl_args *a);
 int msgl__bench_attn_cmd(const msgl_args *a);
 int msgl__bench_startup(const msgl_args *a);
