@@ -54,7 +54,7 @@ typedef struct msgl_args {
     // simulate
     const char *step_table, *trace, *replicas;
     int trace_block, clients;
-    double price;
+    double price, acceptance;
     // tokenize
     int decode;
     bool context_shared; // max_seq_len is of all requests at once, as llama-server's context

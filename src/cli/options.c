@@ -834,6 +834,16 @@ static const msgl_setting ROWS[] = {
                 "its last one has ended, as bench serve's do; timestamps are not used",
     },
     {
+        .name = "acceptance",
+        MSGL_REAL(msgl_args, acceptance),
+        .max = 1,
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "X",
+        .help = "with --speculative-algorithm: how often a draft is right that stands behind right "
+                "ones, of requests whose line has no acceptance of its own",
+    },
+    {
         .name = "price",
         MSGL_REAL(msgl_args, price),
         .max = 1e9,

@@ -112,6 +112,14 @@ expect "simulate with clients and a price" 0 "$simulated.*cost_per_m_output_toke
     --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 4096 --clients 1 --price 2.5 -o json
 expect "simulate, one row for each number" 0 "^| 3 | total_tokens | 9 | 0 |" "$minisgl" simulate --step-table "$dir/steps.jsonl" \
     --trace "$dir/trace.jsonl" --num-pages 4096 --replicas 1,3 --load-balance-method total_tokens
+# Each token of an answer but the first is a step's or an accepted draft.
+for output in 190 200 210; do echo "{\"timestamp\":0,\"input_length\":64,\"output_length\":$output}"; done >"$dir/repeats.jsonl"
+expect "simulate with drafts" 0 '"output_tokens":600,.*"retracted":0,"drafted_tokens":[1-9][0-9]*,"accepted_tokens":[1-9]' "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm NGRAM --acceptance 1 -o json
+expect "simulate with drafts of nothing" 0 '"drafted_tokens":0,"accepted_tokens":0}' "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm SUFFIX -o json
+expect "simulate, acceptance above 1" 2 "acceptance is \"1.5\"; allowed: a number from 0 to 1" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --acceptance 1.5
 expect "simulate without files" 2 "give \-\-step-table FILE and \-\-trace FILE" "$minisgl" simulate
 expect "simulate without pages" 2 "give \-\-num-pages N" "$minisgl" simulate --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl"
 expect "simulate, no such file" 1 "none.jsonl" "$minisgl" simulate --step-table "$dir/none.jsonl" --trace "$dir/trace.jsonl" --num-pages 1
