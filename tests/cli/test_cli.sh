@@ -118,6 +118,8 @@ expect "simulate with drafts" 0 '"output_tokens":600,.*"retracted":0,"drafted_to
     --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm NGRAM --acceptance 1 -o json
 expect "simulate with drafts of nothing" 0 '"drafted_tokens":0,"accepted_tokens":0}' "$minisgl" simulate \
     --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm SUFFIX -o json
+expect "simulate, drafts of a model" 2 "STANDALONE: what a draft model takes is not simulated" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm STANDALONE
 expect "simulate, acceptance above 1" 2 "acceptance is \"1.5\"; allowed: a number from 0 to 1" "$minisgl" simulate \
     --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --acceptance 1.5
 expect "simulate without files" 2 "give \-\-step-table FILE and \-\-trace FILE" "$minisgl" simulate

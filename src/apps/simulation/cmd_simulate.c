@@ -77,6 +77,11 @@ static int check(const msgl_args *a, msgl_err *err)
     if (a->step_table == NULL || a->trace == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "simulate: give --step-table FILE and --trace FILE");
     }
+    if (strcmp(a->engine.speculative_algorithm, "STANDALONE") == 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--speculative-algorithm STANDALONE: what a draft model takes is not "
+                             "simulated; allowed here: none, auto, NGRAM, SUFFIX");
+    }
     if (a->engine.num_pages == 0) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "simulate: give --num-pages N, the KV pages of a replica (a server's "
