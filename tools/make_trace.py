@@ -23,6 +23,8 @@ def main():
     p.add_argument("--delay", type=float, default=0, help="mean seconds from an answer to the next turn")
     p.add_argument("--system", type=int, default=0,
                    help=f"blocks of {BLOCK} tokens that all conversations begin with, before --input")
+    p.add_argument("--acceptance", type=float, default=0,
+                   help="probability that a draft is right which stands behind right ones; 0: left to the command")
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     rng = random.Random(a.seed)
@@ -32,6 +34,8 @@ def main():
             start += rng.expovariate(a.rate)
         for turn in range(a.turns):
             line = {"input_length": a.input, "output_length": a.output}
+            if a.acceptance > 0:
+                line["acceptance"] = a.acceptance
             if turn == 0:
                 line["timestamp"] = round(1000 * start, 3)
                 if a.system > 0:

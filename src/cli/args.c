@@ -216,13 +216,14 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
 // The benchmarks that read an option; NULL: all or none of them do.
 static const char *benchmarks_of(const msgl_setting *o)
 {
-    return (o->commands & MSGL_BENCH_STEP) != 0      ? "step"
-           : (o->commands & MSGL_BENCH_OFFLINE) != 0 ? "offline"
-           : (o->commands & MSGL_BENCH_SERVE) != 0   ? "serve"
-           : (o->commands & MSGL_BENCH_ATTN) != 0    ? "attn"
-           : (o->commands & MSGL_BENCH_ANSWERS) != 0 ? "offline, serve"
-           : (o->commands & MSGL_BENCH_ENGINE) != 0  ? "step, decode, prefill, offline"
-                                                     : NULL;
+    return (o->commands & MSGL_BENCH_STEP) != 0          ? "step"
+           : (o->commands & MSGL_BENCH_OFFLINE) != 0     ? "offline"
+           : (o->commands & MSGL_BENCH_SERVE) != 0       ? "serve"
+           : (o->commands & MSGL_BENCH_ATTN) != 0        ? "attn"
+           : (o->commands & MSGL_BENCH_SPECULATION) != 0 ? "speculation"
+           : (o->commands & MSGL_BENCH_ANSWERS) != 0     ? "offline, serve, speculation"
+           : (o->commands & MSGL_BENCH_ENGINE) != 0      ? "step, decode, prefill, offline"
+                                                         : NULL;
 }
 
 bool msgl__cli_lists(const char *list, const char *name)

@@ -47,13 +47,14 @@ typedef struct msgl_args {
     int max_tokens, logprobs, chat, raw, stream, resume;
     int64_t seed;
     // bench
-    const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
+    const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table,
+        *accept, *dataset;
     const char *routing;
-    int prompt_len, steps, requests, repeat, open_ended, grid;
+    int prompt_len, steps, requests, repeat, open_ended, grid, drafts;
     // simulate
     const char *step_table, *trace, *replicas;
     int trace_block, clients;
-    double price;
+    double price, acceptance;
     // tokenize
     int decode;
     bool context_shared; // max_seq_len is of all requests at once, as llama-server's context

@@ -7,6 +7,7 @@
 #include "cli/args.h"
 #include "cli/spellings.h"
 #include "core/attributes.h"
+#include "core/batch.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
 #include "front/metrics.h"
@@ -653,6 +654,27 @@ static const msgl_setting ROWS[] = {
                 "1024); what the KV pool has no room for is left out",
     },
     {
+        .name = "accept",
+        MSGL_TEXT(msgl_args, accept),
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "bench",
+        .metavar = "LIST",
+        .help = "step: instead, steps with --drafts drafts of each answer, in turns with steps "
+                "without, as if each draft were accepted with these probabilities, as long as all "
+                "before it were: 0,0.5,0.9 (docs/speculation.md)",
+    },
+    {
+        .name = "drafts",
+        MSGL_INT(msgl_args, drafts),
+        .min = 1,
+        .max = MSGL_MAX_DRAFTS,
+        .preset = 4,
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "bench",
+        .metavar = "N",
+        .help = "step, with --accept: drafts of an answer in a step",
+    },
+    {
         .name = "steps",
         MSGL_INT(msgl_args, steps),
         .min = 1,
@@ -724,6 +746,16 @@ static const msgl_setting ROWS[] = {
         .group = "bench",
         .metavar = "FILE",
         .help = "offline: CSV of prompt and output lengths, one request a line",
+    },
+    {
+        .name = "dataset-path",
+        MSGL_TEXT(msgl_args, dataset),
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_SPECULATION,
+        .group = "bench",
+        .metavar = "FILE",
+        .help = "speculation: prompts, as lines of `minisgl run --input` (\"messages\" or "
+                "\"prompt\", max_tokens, ...), each of which may have a \"class\" "
+                "(bench/speculation/prompts.jsonl)",
     },
     {
         .name = "backends",
@@ -800,6 +832,16 @@ static const msgl_setting ROWS[] = {
         .metavar = "N",
         .help = "so many clients begin at once, and each begins the trace's next conversation when "
                 "its last one has ended, as bench serve's do; timestamps are not used",
+    },
+    {
+        .name = "acceptance",
+        MSGL_REAL(msgl_args, acceptance),
+        .max = 1,
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "X",
+        .help = "with --speculative-algorithm: how often a draft is right that stands behind right "
+                "ones, of requests whose line has no acceptance of its own",
     },
     {
         .name = "price",

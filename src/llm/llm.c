@@ -39,6 +39,7 @@ struct request {
     enum request_state state;
     struct request *prev, *next; // of the same state, in the order of coming to it
     msgl_ids ids;
+    uint64_t salt;
     msgl_sampling_params sampling;
     msgl_req_extra *extra; // a reference, or NULL
     msgl_piece_fn fn;      // NULL: nobody listens
@@ -58,7 +59,7 @@ struct msgl_llm {
     msgl_tokenizer *tokenizer;      // NULL with dummy weights and no tokenizer.json
     msgl_chat_templates *templates; // NULL: the model has none
     msgl_uids uids;                 // of all requests
-    uint64_t last_uid;
+    uint64_t last_uid, salt;        // of the next request
     struct list requests[NUM_STATES];
     msgl_strbuf piece;
     msgl_logprob *logprobs;
@@ -68,6 +69,16 @@ struct msgl_llm {
 msgl_engine *msgl__llm_engine(msgl_llm *l)
 {
     return l->engine;
+}
+
+void msgl__llm_stats(const msgl_llm *l, msgl_msg_stats *out)
+{
+    msgl__scheduler_stats(l->scheduler, out);
+}
+
+void msgl__llm_set_salt(msgl_llm *l, uint64_t salt)
+{
+    l->salt = salt;
 }
 
 const msgl_chat_templates *msgl__llm_templates(const msgl_llm *l)
@@ -414,6 +425,7 @@ static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_pi
     r->ids = *ids;
     r->fn = fn;
     r->ctx = ctx;
+    r->salt = l->salt;
     msgl_params defaults;
     msgl_params_init(l, &defaults);
     const int rc = request_init(l, r, params == NULL ? &defaults : params, err);
@@ -654,6 +666,7 @@ static void hand_over(msgl_llm *l)
         const msgl_msg_request m = {.uid = r->uid.id,
                                     .num_ids = (int32_t)r->ids.len,
                                     .ids = r->ids.data,
+                                    .cache_salt = r->salt,
                                     .sampling = r->sampling,
                                     .extra = r->extra};
         msgl__scheduler_add(l->scheduler, &m);

@@ -13,6 +13,9 @@
 #include "tokenizer/tokenizer.h"
 
 msgl_engine *msgl__llm_engine(msgl_llm *l);
+void msgl__llm_stats(const msgl_llm *l, msgl_msg_stats *out);
+// Of the requests that are submitted from now on (message/message.h); at first 0.
+void msgl__llm_set_salt(msgl_llm *l, uint64_t salt);
 const msgl_chat_templates *msgl__llm_templates(const msgl_llm *l); // NULL: the model has none
 void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out);
 // A draft model's tokens have to be its target's: MSGL_EUNSUPPORTED names one that is not.

@@ -27,10 +27,9 @@ static const msgl_command COMMANDS[] = {
      "Answer prompts offline, all batched together.", msgl__cmd_run},
 #ifdef MSGL_APP_BENCH
     {"bench", MSGL_CMD_BENCH,
-     "step|decode|prefill|offline|serve|attn|startup|limits [MODEL] [options]",
-     "Measure: steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
-     "start, "
-     "this machine's limits.",
+     "step|decode|prefill|offline|serve|speculation|attn|startup|limits [MODEL] [options]",
+     "Measure: steps, a batch job, a server (any OpenAI endpoint), drafts, attention backends, the "
+     "start, this machine's limits.",
      msgl__cmd_bench},
 #endif
 #ifdef MSGL_APP_SIMULATION

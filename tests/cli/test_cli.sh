@@ -80,6 +80,21 @@ expect "bench step, mixed" 0 '"phase":"mixed","batch":2,"prompt_len":16,"chunk":
     --model "$model" --prompt-len 16 --batch 2 --chunk 8,16 --steps 4 --repeat 1 -o json
 expect "bench step, chunk beyond the prompt" 2 "chunk is \"17\"; allowed: up to 63 numbers from 1 to 16" \
     "$minisgl" bench step --model "$model" --prompt-len 16 --chunk 17
+# At acceptance 0 an answer gets one token a step, at 1 all drafts and one more.
+"$minisgl" bench step --model "$model" --prompt-len 16 --batch 1,3 --steps 8 --repeat 2 --accept 0.0,1 --drafts 3 -o json >"$dir/rows" 2>"$dir/said"
+expect "bench step, drafts" 0 '"batch":3,"prompt_len":16,"drafts":3,"set_acceptance":0.0,"tokens_per_step":1.0,' cat "$dir/rows"
+expect "bench step, all drafts accepted" 0 '"batch":1,.*"set_acceptance":1.0,"tokens_per_step":4.0,.*"step_ratio":.*"speedup":' cat "$dir/rows"
+expect "bench step, a row each" 0 "^4$" grep -c '"phase":"drafts"' "$dir/rows"
+expect "bench step says that acceptance is set" 0 "acceptance is set, by random numbers, and not measured" cat "$dir/said"
+expect "bench step, acceptance above 1" 2 'accept is "0.5,1.5"; allowed: up to 32 numbers from 0 to 1' \
+    "$minisgl" bench step --model "$model" --accept 0.5,1.5
+expect "bench step, drafts beside a chunk" 2 "accept: not with --chunk" "$minisgl" bench step --model "$model" --accept 1 --chunk 4
+expect "bench step, drafts in the grid" 2 "accept: not with --grid" "$minisgl" bench step --model "$model" --accept 1 --grid
+expect "bench step, drafts without acceptance" 2 "drafts: only with --accept" "$minisgl" bench step --model "$model" --drafts 4
+expect "bench step, too many drafts" 1 "batch 8 x --drafts 63 is 504 drafts a step; allowed: up to 256" \
+    "$minisgl" bench step --model "$model" --prompt-len 16 --steps 8 --batch 8 --accept 1 --drafts 63
+expect "bench step, drafts of a recurrent model" 1 "not with layers with recurrent states" "$minisgl" bench step \
+    --model "$(dirname "$0")/../vectors/models/qwen3_next" --dummy-weight --accept 1
 expect "bench step, grid" 0 '"phase":"mixed","batch":2,"context":8,"chunk":4,"prefix":0,"tile":8,"ms_per_step":' "$minisgl" bench step \
     --model "$model" --grid --prompt-len 16 --batch 1,2 --chunk 4,8 --repeat 1 -o json
 cp "$dir/out" "$dir/grid" && grep '^{' "$dir/grid" >"$dir/steps.jsonl"
@@ -97,6 +112,16 @@ expect "simulate with clients and a price" 0 "$simulated.*cost_per_m_output_toke
     --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 4096 --clients 1 --price 2.5 -o json
 expect "simulate, one row for each number" 0 "^| 3 | total_tokens | 9 | 0 |" "$minisgl" simulate --step-table "$dir/steps.jsonl" \
     --trace "$dir/trace.jsonl" --num-pages 4096 --replicas 1,3 --load-balance-method total_tokens
+# Each token of an answer but the first is a step's or an accepted draft.
+for output in 190 200 210; do echo "{\"timestamp\":0,\"input_length\":64,\"output_length\":$output}"; done >"$dir/repeats.jsonl"
+expect "simulate with drafts" 0 '"output_tokens":600,.*"retracted":0,"drafted_tokens":[1-9][0-9]*,"accepted_tokens":[1-9]' "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm NGRAM --acceptance 1 -o json
+expect "simulate with drafts of nothing" 0 '"drafted_tokens":0,"accepted_tokens":0}' "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm SUFFIX -o json
+expect "simulate, drafts of a model" 2 "STANDALONE: what a draft model takes is not simulated" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --speculative-algorithm STANDALONE
+expect "simulate, acceptance above 1" 2 "acceptance is \"1.5\"; allowed: a number from 0 to 1" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/repeats.jsonl" --num-pages 4096 --acceptance 1.5
 expect "simulate without files" 2 "give \-\-step-table FILE and \-\-trace FILE" "$minisgl" simulate
 expect "simulate without pages" 2 "give \-\-num-pages N" "$minisgl" simulate --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl"
 expect "simulate, no such file" 1 "none.jsonl" "$minisgl" simulate --step-table "$dir/none.jsonl" --trace "$dir/trace.jsonl" --num-pages 1
@@ -117,6 +142,30 @@ expect "bench decode, another one's option in front" 2 "bench decode does not re
 expect "options of two benchmarks" 2 "bench step does not read --backends; bench attn does" "$minisgl" bench --chunk 8 --backends fa
 expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
     --prompt-len 8 --max-tokens 4
+# The second is asked for what it said, and its answer is accepted by drafts; the first has none of them.
+cat >"$dir/prompts.jsonl" <<'EOF'
+{"class":"one","prompt":"Hello!","max_tokens":4}
+
+{"class":"again","messages":[{"role":"user","content":"Tell me a story."},{"role":"assistant","content":"Long ago, a brave fox named Sam lived in a big city. Sam was afraid of the old house. Every night, Sam could not sleep."},{"role":"user","content":"Please say that again."}],"max_tokens":40}
+EOF
+"$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl" --repeat 2 -o json >"$dir/rows" 2>"$dir/said"
+expect "bench speculation, a row for each class" 0 '^{"class":"one","prompts":1,"tokens":4.0,"drafts":.*"same_answers":1}' cat "$dir/rows"
+expect "bench speculation, an answer that repeats" 0 '^{"class":"again","prompts":1,"tokens":40.0,"drafts":[1-9].*"same_answers":1}' cat "$dir/rows"
+expect "bench speculation, all of them" 0 '^{"class":"all","prompts":2,"tokens":22.0,.*"speedup":.*"same_answers":2}' cat "$dir/rows"
+expect "bench speculation, those that repeat" 0 '^{"class":"over 70 % accepted","prompts":[01],' cat "$dir/rows"
+expect "bench speculation, rows in all" 0 "^4$" grep -c . "$dir/rows"
+expect "bench speculation without prompts" 2 "bench speculation: give --dataset-path FILE" "$minisgl" bench speculation --model "$model"
+expect "bench speculation, no such file" 1 "none.jsonl: No such file" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/none.jsonl"
+echo '{"prompt":"a","max_tokens":4,"beam":2}' >>"$dir/prompts.jsonl"
+expect "bench speculation, an unknown field" 1 "prompts.jsonl: line 4: .*beam" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+echo '{"class":7,"prompt":"a"}' >"$dir/prompts.jsonl"
+expect "bench speculation, a class that is none" 1 "line 1: class: allowed: a text" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+echo '[]' >"$dir/prompts.jsonl"
+expect "bench speculation, no object" 1 "line 1: not a JSON object" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+: >"$dir/prompts.jsonl"
+expect "bench speculation, an empty file" 1 "prompts.jsonl: no prompts" "$minisgl" bench speculation --model "$model" --dataset-path "$dir/prompts.jsonl"
+expect "bench offline, prompts" 2 "bench offline does not read --dataset-path; bench speculation does" \
+    "$minisgl" bench offline --model "$model" --dataset-path "$dir/prompts.jsonl"
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
     --steps 4 --repeat 1 -o json
 expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$model" --batch 2 --prompt-len 8 -o csv

@@ -420,6 +420,21 @@ def live(browser, url):
     tab.close()
 
 
+def drafts(browser):
+    tab = Tab(browser, serve("--speculative-algorithm", "SUFFIX"))
+    page = tab.page
+    tab.until("document.querySelector('#rate').textContent !== '\u2013'")
+    check(not page.is_visible("#drafts-line"), "no line of drafts before there are any")
+    tab.setting(temperature="0")
+    tab.ask("Tell me a story about a fox.")
+    tab.ask("Please say that again.")
+    facts = page.inner_text(".message:last-child .facts")
+    check(re.search(r" \d+ of \d+ drafts? right ", facts), "drafts of an answer that says the same again: " + facts)
+    tab.until("document.querySelector('#drafts').textContent.endsWith('%)')")
+    check(page.is_visible("#drafts-line"), "drafts of the server: " + page.inner_text("#drafts"))
+    tab.close()
+
+
 def load(url, n):
     questions = ["What is %d + %d?" % (i, i + 7) for i in range(20)] + ["Tell me a short story about a %s." % a for a in
                  ("fox", "cat", "king", "bear")]
@@ -553,6 +568,8 @@ try:
                 test(b, address)
             print("-- key")
             key(b)
+            print("-- drafts")
+            drafts(b)
         b.close()
     for s in servers:
         s.end()

@@ -33,7 +33,7 @@ static void open_steps(world *w, const char *steps, const char *lines)
     *w = (world){0};
     const temp_file table = temp_file_with(steps), trace = temp_file_with(lines);
     assert_int_equal(msgl__step_table_load(table.path, &w->steps, &err), 0);
-    assert_int_equal(msgl__trace_load(trace.path, 4, &w->trace, &err), 0);
+    assert_int_equal(msgl__trace_load(trace.path, 4, 0, &w->trace, &err), 0);
     unlink(table.path);
     unlink(trace.path);
     msgl__settings_default(&msgl__engine_settings, &w->options);
@@ -200,6 +200,71 @@ static void test_routing(void **state)
     close_world(&w);
 }
 
+static const char REPEATS[] = "{\"timestamp\":0,\"input_length\":64,\"output_length\":400,"
+                              "\"session_id\":1,\"acceptance\":%s}\n"
+                              "{\"input_length\":40,\"output_length\":4,\"session_id\":1}\n";
+
+static msgl_simulation_result with_acceptance(const char *steps, const char *acceptance,
+                                              const char *algorithm)
+{
+    world w;
+    char text[sizeof REPEATS + 8];
+    (void)snprintf(text, sizeof text, REPEATS, acceptance);
+    open_steps(&w, steps, text);
+    w.options.speculative_algorithm = algorithm;
+    const msgl_simulation_result r = simulate(&w), again = simulate(&w);
+    assert_int_equal(r.completed, 2);
+    assert_int_equal(r.output_tokens, 404);
+    assert_int_equal(r.cached_tokens, 463); // the later turn finds the answer as it was
+    assert_true(r.wall_s == again.wall_s && r.drafted_tokens == again.drafted_tokens);
+    close_world(&w);
+    return r;
+}
+
+// A draft takes 1 ms of a step of 10 or more. Of an answer that goes on as before all of them are
+// right, of one that repeats nothing there are none.
+static void test_drafts(void **state)
+{
+    (void)state;
+    const msgl_simulation_result none = with_acceptance(TABLE, "0.9", "none");
+    assert_int_equal(none.drafted_tokens, 0);
+    assert_int_equal(none.steps, 2 + 399 + 3);
+    static const char *const ALGORITHMS[] = {"NGRAM", "SUFFIX", "auto"};
+    for (size_t i = 0; i < 3; i++) {
+        const msgl_simulation_result nothing = with_acceptance(TABLE, "0", ALGORITHMS[i]);
+        assert_int_equal(nothing.drafted_tokens, 0);
+        assert_true(nothing.wall_s == none.wall_s && nothing.steps == none.steps);
+        const msgl_simulation_result all = with_acceptance(TABLE, "1", ALGORITHMS[i]);
+        assert_int_equal(all.accepted_tokens, all.drafted_tokens);
+        assert_true(all.steps < 2 + 60 + 3 && all.wall_s < none.wall_s / 3);
+        // Each token comes of a step or is accepted. The more often, the faster.
+        assert_int_equal(all.steps + all.accepted_tokens, none.steps);
+        double wall = all.wall_s;
+        static const char *const RATES[] = {"0.95", "0.8"};
+        for (size_t k = 0; k < 2; k++) {
+            const msgl_simulation_result some = with_acceptance(TABLE, RATES[k], ALGORITHMS[i]);
+            assert_true(some.accepted_tokens > 0 && some.accepted_tokens < some.drafted_tokens);
+            assert_int_equal(some.steps + some.accepted_tokens, none.steps);
+            assert_true(some.wall_s > wall && some.wall_s < none.wall_s);
+            wall = some.wall_s;
+        }
+    }
+}
+
+// Where a row costs as much as a step, drafts are tried a few times, which a server pays for once.
+static void test_drafts_that_do_not_pay(void **state)
+{
+    (void)state;
+    static const char STEEP[] =
+        "{\"phase\":\"decode\",\"batch\":1,\"context\":1,\"tile\":0,\"ms_per_step\":10}\n"
+        "{\"phase\":\"prefill\",\"chunk\":1,\"prefix\":0,\"tile\":0,\"ms_per_step\":10}\n"
+        "{\"phase\":\"prefill\",\"chunk\":1000,\"prefix\":0,\"tile\":0,\"ms_per_step\":10000}\n";
+    const msgl_simulation_result none = with_acceptance(STEEP, "0.9", "none"),
+                                 some = with_acceptance(STEEP, "0.9", "SUFFIX");
+    assert_true(some.drafted_tokens < 40);
+    assert_true(some.wall_s < none.wall_s + 0.2);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -326,6 +391,8 @@ int main(void)
         cmocka_unit_test(test_warm_servers),
         cmocka_unit_test(test_arrivals),
         cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_drafts_that_do_not_pay),
         cmocka_unit_test(test_routing),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_conservation),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Traces: what prompts have in common, conversations, and lines that are wrong.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@ static msgl_trace trace_of(const char *text)
     msgl_trace t;
     msgl_err err;
     const temp_file f = temp_file_with(text);
-    assert_int_equal(msgl__trace_load(f.path, 4, &t, &err), 0);
+    assert_int_equal(msgl__trace_load(f.path, 4, 0, &t, &err), 0);
     unlink(f.path);
     return t;
 }
@@ -73,11 +74,55 @@ static void test_conversation(void **state)
     assert_int_equal(t.longest, 21);
     int32_t ids[64];
     assert_int_equal(msgl__trace_prompt(&t, 3, ids), 17);
-    for (int32_t i = 0; i < 3; i++) assert_int_equal(ids[5 + i], msgl__trace_answer(0, i));
-    for (int32_t i = 0; i < 2; i++) assert_int_equal(ids[14 + i], msgl__trace_answer(2, i));
+    for (int32_t i = 0; i < 3; i++) assert_int_equal(ids[5 + i], msgl__trace_answer(&t, 0, i));
+    for (int32_t i = 0; i < 2; i++) assert_int_equal(ids[14 + i], msgl__trace_answer(&t, 2, i));
     assert_int_equal(common(&t, 0, 2), 5);
     assert_int_equal(common(&t, 2, 3), 14);
     assert_int_equal(common(&t, 0, 1), 0);
+    msgl__trace_free(&t);
+}
+
+// An answer goes on in a cycle with the probability that its line has, or else the preset one; the
+// prompt ends with the cycle.
+static void test_acceptance(void **state)
+{
+    (void)state;
+    enum { TOKENS = 20000, INPUT = 40, SHARED = 4 };
+    const temp_file f = temp_file_with(
+        "{\"timestamp\":0,\"input_length\":40,\"output_length\":9,\"hash_ids\":[1]}\n"
+        "{\"timestamp\":0,\"input_length\":40,\"output_length\":9,\"acceptance\":1}\n"
+        "{\"timestamp\":0,\"input_length\":40,\"output_length\":9,\"acceptance\":0}\n"
+        "{\"timestamp\":0,\"input_length\":8,\"output_length\":9,\"hash_ids\":[1],"
+        "\"acceptance\":0.9}\n");
+    msgl_trace t;
+    msgl_err err;
+    assert_int_equal(msgl__trace_load(f.path, SHARED, 0.7, &t, &err), 0);
+    unlink(f.path);
+    int32_t ids[64];
+    for (int32_t line = 0; line < t.count; line++) {
+        const double want = (double[]){0.7, 1, 0, 0.9}[line];
+        assert_true(fabs((double)t.lines[line].acceptance - want) < 1e-6);
+        if (line > 1) continue;
+        assert_int_equal(msgl__trace_prompt(&t, line, ids), INPUT);
+        const int32_t *cycle = ids + INPUT - MSGL_TRACE_CYCLE;
+        int32_t at = MSGL_TRACE_CYCLE - 1, right = 0;
+        for (int32_t i = 0; i < TOKENS; i++) {
+            const int32_t token = msgl__trace_answer(&t, line, i);
+            right += token == cycle[(at + 1) % MSGL_TRACE_CYCLE];
+            for (at = 0; at < MSGL_TRACE_CYCLE && cycle[at] != token;) at++;
+            assert_in_range(at, 0, MSGL_TRACE_CYCLE - 1);
+        }
+        const double sd = sqrt(want * (1 - want) / TOKENS);
+        assert_true(fabs((double)right / TOKENS - want) <= 5 * sd + 1e-9);
+    }
+    // Nothing comes again without.
+    for (int32_t i = 1; i < 100; i++) {
+        assert_true(msgl__trace_answer(&t, 2, i) != msgl__trace_answer(&t, 2, 0));
+    }
+    // What is shared stays so: four tokens of the first line's and of the last.
+    assert_int_equal(common(&t, 0, 3), SHARED);
+    // One that no trace has, which a server answers before any other.
+    assert_in_range(msgl__trace_answer(&t, t.count, 5), 0, MSGL_TRACE_VOCAB - 1);
     msgl__trace_free(&t);
 }
 
@@ -107,6 +152,10 @@ static void test_errors(void **state)
          ": line 2: delay is true; allowed: 0 to "},
         {"{\"timestamp\":0,\"input_length\":16777216,\"output_length\":1}",
          ": line 1: input_length is 16777216; allowed: conversations of up to 16777216 tokens"},
+        {"{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"acceptance\":1.5}",
+         ": line 1: acceptance is 1.5; allowed: 0 to 1"},
+        {"{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"acceptance\":\"x\"}",
+         ": line 1: acceptance is \"x\"; allowed: 0 to 1"},
         {"{\"timestamp\":", ": line 1: "},
         {"\n", ": no requests"},
     };
@@ -114,7 +163,7 @@ static void test_errors(void **state)
         msgl_trace t;
         msgl_err err;
         const temp_file f = temp_file_with(all[i].text);
-        assert_int_equal(msgl__trace_load(f.path, 4, &t, &err), MSGL_EFORMAT);
+        assert_int_equal(msgl__trace_load(f.path, 4, 0, &t, &err), MSGL_EFORMAT);
         assert_non_null(strstr(err.text, all[i].says));
         unlink(f.path);
     }
@@ -122,8 +171,8 @@ static void test_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes),
-                                       cmocka_unit_test(test_conversation),
-                                       cmocka_unit_test(test_errors)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefixes), cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_acceptance), cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

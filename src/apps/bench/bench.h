@@ -12,10 +12,55 @@ int msgl__bench_grid(const msgl_args *a); // of bench step
 int msgl__bench_decode(const msgl_args *a);
 int msgl__bench_prefill(const msgl_args *a);
 int msgl__bench_offline(const msgl_args *a);
+int msgl__bench_speculation(const msgl_args *a);
 int msgl__bench_serve_cmd(const msgl_args *a);
 int msgl__bench_attn_cmd(const msgl_args *a);
 int msgl__bench_startup(const msgl_args *a);
 int msgl__bench_limits(const msgl_args *a);
+
+// ---- bench_step.c ----
+
+enum { MSGL_BENCH_WARM_STEPS = 4 };
+
+// An engine alone, and requests that are all alike.
+typedef struct msgl_step_bench {
+    msgl_engine *engine;
+    const msgl_runner *runner;
+    const msgl_engine_info *info;
+    msgl_batch_req *reqs[2]; // per slot, [max_running]
+    int prompt_len, steps;
+    int chunk;                // tokens of another prompt in each step of answers
+    int drafts;               // of each answer, in steps with drafts; 0: there are none
+    msgl_expert_hits hits[2]; // by phase
+} msgl_step_bench;
+
+// Gives `batch` requests pages for their prompt, --steps tokens and a step's drafts, and writes
+// their prompts; MSGL_ELIMIT.
+int msgl__step_bench_place(msgl_step_bench *b, int batch, msgl_err *err);
+// Computes all prompts; *seconds for the whole batch.
+int msgl__step_bench_prefill(msgl_step_bench *b, int batch, double *seconds);
+// Adds the request of this row to the step, without drafts.
+void msgl__step_bench_add(const msgl_step_bench *b, msgl_batch *batch, int row, int cached,
+                          int device);
+// Steps of answers alone, two in flight, after a few that are not timed; *seconds of all --steps.
+int msgl__step_bench_decode(msgl_step_bench *b, int batch, double *seconds);
+
+// ---- bench_accept.c ----
+
+// What --accept says: probabilities with which each draft is accepted, if all before it were.
+typedef struct msgl_accept_list {
+    double rates[32];
+    int count;
+} msgl_accept_list;
+
+// Reads "0.0,0.5,0.9". MSGL_EINVAL.
+int msgl__accept_list_parse(const char *text, msgl_accept_list *out, msgl_err *err);
+// How many of so many drafts are accepted, by the random numbers of *rng.
+int msgl__accept_draw(uint64_t *rng, double rate, int drafts);
+// Rows for one number of requests, at each of the rates: steps of one row each and steps with
+// drafts, in turns.
+int msgl__bench_accept(msgl_step_bench *b, const msgl_accept_list *list, int batch, int repeat,
+                       msgl_rows *rows, msgl_err *err);
 
 // ---- bench_job.c ----
 

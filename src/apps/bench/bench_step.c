@@ -2,7 +2,8 @@
 //
 // `minisgl bench step`: the engine alone, driven like the scheduler drives it (two steps in
 // flight), on prompts of token 0.. with sampled continuations. No scheduler, no text. With --chunk
-// also steps in which a chunk of another prompt rides along with the answers.
+// also steps in which a chunk of another prompt rides along with the answers; with --accept instead
+// steps with drafts.
 
 #include <string.h>
 
@@ -15,21 +16,9 @@
 #include "utils/clock.h"
 #include "utils/stats.h"
 
-#define WARM_STEPS 4
-
-struct step_bench {
-    msgl_engine *engine;
-    const msgl_runner *runner;
-    const msgl_engine_info *info;
-    msgl_batch_req *reqs[2]; // per slot, [max_running]
-    int prompt_len, steps;
-    int chunk;                // tokens of another prompt in each step of answers
-    msgl_expert_hits hits[2]; // by phase
-};
-
 // Row `request` of `batch` gets consecutive pages of every span, enough for `length` tokens; of a
 // window that has less for each, its share again and again.
-static void place_request(struct step_bench *b, int request, int batch, int length)
+static void place_request(msgl_step_bench *b, int request, int batch, int length)
 {
     const msgl_cache_layout *c = &b->info->cache;
     for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
@@ -41,9 +30,15 @@ static void place_request(struct step_bench *b, int request, int batch, int leng
     }
 }
 
-static int place_requests(struct step_bench *b, int batch, msgl_err *err)
+// Of answers that end with --steps tokens the last step may have drafts beyond.
+static int request_length(const msgl_step_bench *b)
 {
-    const int page = b->info->page_size, length = b->prompt_len + b->steps + WARM_STEPS + 1;
+    return b->prompt_len + b->steps + MSGL_BENCH_WARM_STEPS + 1 + b->drafts;
+}
+
+int msgl__step_bench_place(msgl_step_bench *b, int batch, msgl_err *err)
+{
+    const int page = b->info->page_size, length = request_length(b);
     const int64_t pages = msgl__ceil_div(length, page);
     if (length > b->info->max_seq_len || pages * batch > b->info->num_pages ||
         batch > b->info->max_running) {
@@ -73,7 +68,8 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
     return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine refused the prompt");
 }
 
-static void add(const struct step_bench *b, msgl_batch *batch, int row, int cached, int device)
+void msgl__step_bench_add(const msgl_step_bench *b, msgl_batch *batch, int row, int cached,
+                          int device)
 {
     batch->reqs[batch->size++] = (msgl_batch_req){
         .uid = (uint64_t)row,
@@ -88,24 +84,24 @@ static void add(const struct step_bench *b, msgl_batch *batch, int row, int cach
 }
 
 // Rows [first, first + count), all alike, and of answers the chunk of the row behind them.
-static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, int count,
-                  int cached, int device)
+static int submit(msgl_step_bench *b, int slot, msgl_phase phase, int first, int count, int cached,
+                  int device)
 {
     msgl_batch batch = {
         .num_decode = phase == MSGL_DECODE ? count : 0, .reqs = b->reqs[slot], .step_slot = slot};
-    for (int i = 0; i < count; i++) add(b, &batch, first + i, cached, device);
-    if (phase == MSGL_DECODE && b->chunk > 0) add(b, &batch, first + count, 0, b->chunk);
+    for (int i = 0; i < count; i++) msgl__step_bench_add(b, &batch, first + i, cached, device);
+    if (phase == MSGL_DECODE && b->chunk > 0)
+        msgl__step_bench_add(b, &batch, first + count, 0, b->chunk);
     return b->runner->submit(b->runner->ctx, &batch);
 }
 
-static int finish(struct step_bench *b, int slot)
+static int finish(msgl_step_bench *b, int slot)
 {
     msgl_step_result result;
     return b->runner->wait(b->runner->ctx, slot, &result);
 }
 
-// Computes all prompts; *seconds for the whole batch.
-static int prefill(struct step_bench *b, int batch, double *seconds)
+int msgl__step_bench_prefill(msgl_step_bench *b, int batch, double *seconds)
 {
     const int budget = b->info->max_prefill_tokens;
     const uint64_t start = msgl__now_ns();
@@ -130,10 +126,10 @@ static int prefill(struct step_bench *b, int batch, double *seconds)
     return rc;
 }
 
-static int decode(struct step_bench *b, int batch, double *seconds)
+int msgl__step_bench_decode(msgl_step_bench *b, int batch, double *seconds)
 {
     uint64_t start = 0;
-    const int total = WARM_STEPS + b->steps;
+    const int total = MSGL_BENCH_WARM_STEPS + b->steps;
     for (int s = 0; s <= total; s++) {
         int rc = 0;
         if (s < total) {
@@ -142,13 +138,13 @@ static int decode(struct step_bench *b, int batch, double *seconds)
         }
         if (rc == 0 && s > 0) rc = finish(b, (s - 1) % 2);
         if (rc != 0) return rc;
-        if (s == WARM_STEPS) start = msgl__now_ns();
+        if (s == MSGL_BENCH_WARM_STEPS) start = msgl__now_ns();
     }
     *seconds = (double)(msgl__now_ns() - start) / 1e9;
     return 0;
 }
 
-static void print_row(const struct step_bench *b, msgl_rows *rows, const char *phase, int batch,
+static void print_row(const msgl_step_bench *b, msgl_rows *rows, const char *phase, int batch,
                       double ms, double tokens, double bytes, const msgl_expert_hits *hits)
 {
     msgl_cell cells[8] = {msgl__cell_text("phase", phase),
@@ -164,7 +160,7 @@ static void print_row(const struct step_bench *b, msgl_rows *rows, const char *p
 }
 
 // Which experts are hit, in steps that are not timed: of prompts, and of answers with their chunk.
-static int count_experts(struct step_bench *b, int batch, msgl_expert_hits *prompts,
+static int count_experts(msgl_step_bench *b, int batch, msgl_expert_hits *prompts,
                          msgl_expert_hits *answers)
 {
     msgl_err err;
@@ -172,10 +168,10 @@ static int count_experts(struct step_bench *b, int batch, msgl_expert_hits *prom
     if (b->info->num_experts == 0) return 0;
     memset(b->hits, 0, sizeof b->hits);
     int rc = msgl__engine_count_experts(b->engine, b->hits, &err);
-    if (rc == 0) rc = prefill(b, batch, &seconds);
+    if (rc == 0) rc = msgl__step_bench_prefill(b, batch, &seconds);
     *prompts = b->hits[MSGL_PREFILL];
     b->hits[MSGL_PREFILL] = (msgl_expert_hits){0};
-    if (rc == 0) rc = decode(b, batch, &seconds);
+    if (rc == 0) rc = msgl__step_bench_decode(b, batch, &seconds);
     *answers = b->hits[b->chunk > 0 ? MSGL_PREFILL : MSGL_DECODE];
     return rc == 0 ? msgl__engine_count_experts(b->engine, NULL, &err) : rc;
 }
@@ -194,26 +190,24 @@ static double kv_read(const msgl_engine_info *info, double context)
     return sum;
 }
 
-static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_rows *rows,
-                   msgl_err *err)
+static int measure(msgl_step_bench *b, int repeat, int batch, msgl_rows *rows, msgl_err *err)
 {
     enum { MAX_REPEAT = 1000 };
     static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
-    int rc = place_requests(b, batch + (b->chunk > 0), err);
+    int rc = msgl__step_bench_place(b, batch + (b->chunk > 0), err);
     if (rc != 0) return rc;
-    const int repeat = a->repeat > 0 ? a->repeat : 3;
     for (int i = 0; i < repeat; i++) {
         double seconds;
-        if ((rc = prefill(b, batch, &seconds)) != 0) break;
+        if ((rc = msgl__step_bench_prefill(b, batch, &seconds)) != 0) break;
         prefill_ms[i] = seconds * 1e3;
-        if ((rc = decode(b, batch, &seconds)) != 0) break;
+        if ((rc = msgl__step_bench_decode(b, batch, &seconds)) != 0) break;
         decode_ms[i] = seconds * 1e3 / b->steps;
     }
     msgl_expert_hits prompts = {0}, answers = {0};
     if (rc == 0) rc = count_experts(b, batch, &prompts, &answers);
     if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
     // What a decode step has to read: weights once, and each request's K and V.
-    const double kv = kv_read(b->info, b->prompt_len + WARM_STEPS + b->steps / 2.0);
+    const double kv = kv_read(b->info, b->prompt_len + MSGL_BENCH_WARM_STEPS + b->steps / 2.0);
     const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
@@ -225,45 +219,87 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     return 0;
 }
 
-int msgl__bench_step(const msgl_args *a)
+// What of the command line decides what is measured.
+typedef struct step_lists {
+    int batches[64], chunks[64]; // chunks: none, then those of --chunk
+    int num_batches, num_chunks, largest;
+    msgl_accept_list accept; // count 0: steps without drafts
+} step_lists;
+
+static int read_lists(const msgl_args *a, msgl_step_bench *b, step_lists *l, msgl_err *err)
 {
-    if (a->grid) return msgl__bench_grid(a);
-    msgl_err err;
-    int batches[64], chunks[64] = {0}, num_chunks = 0;
-    const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
-    struct step_bench b = {.prompt_len = a->prompt_len > 0 ? a->prompt_len : 512,
-                           .steps = a->steps > 0 ? a->steps : 64};
-    if (n >= 0 && a->chunk != NULL) { // of a prompt of this length
-        num_chunks = msgl__cli_int_list("--chunk", a->chunk, b.prompt_len, chunks + 1, 63, &err);
+    *l = (step_lists){.num_chunks = 1, .largest = 1};
+    l->num_batches = msgl__cli_int_list("--batch", a->batch, 4096, l->batches, 64, err);
+    if (l->num_batches < 0) return l->num_batches;
+    for (int i = 0; i < l->num_batches; i++) {
+        if (l->batches[i] > l->largest) l->largest = l->batches[i];
     }
-    if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    if (a->chunk != NULL) { // of a prompt of this length
+        const int n =
+            msgl__cli_int_list("--chunk", a->chunk, b->prompt_len, l->chunks + 1, 63, err);
+        if (n < 0) return n;
+        l->num_chunks += n;
+    }
+    if (a->accept == NULL) {
+        if (!msgl__args_given(a, &a->drafts)) return 0;
+        return msgl__err_set(err, MSGL_EINVAL, "--drafts: only with --accept");
+    }
+    if (a->chunk != NULL || a->grid) {
+        return msgl__err_set(err, MSGL_EINVAL, "--accept: not with --%s",
+                             a->grid ? "grid" : "chunk");
+    }
+    b->drafts = a->drafts;
+    return msgl__accept_list_parse(a->accept, &l->accept, err);
+}
+
+static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists *l, msgl_err *err)
+{
     msgl_options o;
     char *dir = NULL, attention[128];
-    int rc = msgl__cli_options(a, &o, &dir, attention, &err);
-    int largest = 1;
-    for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
-    const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
+    const int beside = l->num_chunks > 1, length = request_length(b);
+    int rc = msgl__cli_options(a, &o, &dir, attention, err);
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
-        o.num_pages = (largest + (num_chunks > 0)) * msgl__ceil_div(length, o.page_size);
+        o.num_pages = (l->largest + beside) * msgl__ceil_div(length, o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
     // The request of a chunk beside as many answers as run by default.
-    if (rc == 0 && o.max_running == largest) o.max_running += num_chunks > 0;
-    if (rc == 0) rc = msgl__engine_create(&o, NULL, &b.engine, &err);
+    if (rc == 0 && o.max_running == l->largest) o.max_running += beside;
+    // Engines take drafts where something makes some; which does not matter here.
+    if (rc == 0 && b->drafts > 0) o.speculative_algorithm = "SUFFIX";
+    if (rc == 0) rc = msgl__engine_create(&o, NULL, &b->engine, err);
     msgl_free(dir);
-    if (rc == 0) {
-        b.runner = msgl__engine_runner(b.engine);
-        b.info = msgl__engine_info(b.engine);
-        for (int s = 0; s < 2; s++) {
-            b.reqs[s] = msgl__calloc((size_t)b.info->max_running, sizeof *b.reqs[s]);
-            if (b.reqs[s] == NULL) rc = msgl__err_set(&err, MSGL_ENOMEM, "out of memory");
-        }
+    if (rc != 0) return rc;
+    b->runner = msgl__engine_runner(b->engine);
+    b->info = msgl__engine_info(b->engine);
+    for (int s = 0; s < 2; s++) {
+        b->reqs[s] = msgl__calloc((size_t)b->info->max_running, sizeof *b->reqs[s]);
+        if (b->reqs[s] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
+    return 0;
+}
+
+int msgl__bench_step(const msgl_args *a)
+{
+    msgl_err err;
+    step_lists l;
+    msgl_step_bench b = {.prompt_len = a->prompt_len > 0 ? a->prompt_len : 512,
+                         .steps = a->steps > 0 ? a->steps : 64};
+    if (a->grid && a->accept == NULL) return msgl__bench_grid(a);
+    if (read_lists(a, &b, &l, &err) != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    const int repeat = a->repeat > 0 ? a->repeat : 3;
     msgl_rows rows = {.format = a->format};
-    for (int i = 0; rc == 0 && i < n; i++) {
-        for (int c = 0; rc == 0 && c <= num_chunks; c++) {
-            b.chunk = chunks[c];
-            rc = measure(&b, a, batches[i], &rows, &err);
+    int rc = open_engine(&b, a, &l, &err);
+    if (rc == 0 && l.accept.count > 0) {
+        fprintf(stderr, "minisgl: acceptance is set, by random numbers, and not measured\n");
+    }
+    for (int i = 0; rc == 0 && i < l.num_batches; i++) {
+        if (l.accept.count > 0) {
+            rc = msgl__bench_accept(&b, &l.accept, l.batches[i], repeat, &rows, &err);
+            continue;
+        }
+        for (int c = 0; rc == 0 && c < l.num_chunks; c++) {
+            b.chunk = l.chunks[c];
+            rc = measure(&b, repeat, l.batches[i], &rows, &err);
         }
     }
     if (b.engine != NULL) msgl__engine_destroy(b.engine);

@@ -15,7 +15,8 @@ static const struct {
     {"step", msgl__bench_step, true},        {"decode", msgl__bench_decode, true},
     {"prefill", msgl__bench_prefill, true},  {"offline", msgl__bench_offline, true},
     {"serve", msgl__bench_serve_cmd, false}, {"attn", msgl__bench_attn_cmd, false},
-    {"startup", msgl__bench_startup, false}, {"limits", msgl__bench_limits, false},
+    {"startup", msgl__bench_startup, false}, {"speculation", msgl__bench_speculation, true},
+    {"limits", msgl__bench_limits, false},
 };
 
 int msgl__bench_limits(const msgl_args *a)
@@ -56,7 +57,8 @@ int msgl__cmd_bench(const msgl_args *a)
     }
     msgl_err err;
     msgl__err_set(&err, MSGL_EINVAL,
-                  "bench %s: allowed: step, decode, prefill, offline, serve, attn, startup, limits",
+                  "bench %s: allowed: step, decode, prefill, offline, serve, speculation, attn, "
+                  "startup, limits",
                   a->sub != NULL ? a->sub : "what?");
     return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
 }

@@ -57,6 +57,10 @@ static void print_result(const msgl_args *a, msgl_rows *rows, const msgl_simulat
         msgl__cell_int("steps", r->steps),
         msgl__cell_int("retracted", r->retracted)};
     int n = 23;
+    if (strcmp(a->engine.speculative_algorithm, "none") != 0) {
+        cells[n++] = msgl__cell_int("drafted_tokens", r->drafted_tokens);
+        cells[n++] = msgl__cell_int("accepted_tokens", r->accepted_tokens);
+    }
     if (a->price > 0) {
         cells[n++] =
             msgl__cell_real("cost_per_m_tokens",
@@ -72,6 +76,11 @@ static int check(const msgl_args *a, msgl_err *err)
 {
     if (a->step_table == NULL || a->trace == NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "simulate: give --step-table FILE and --trace FILE");
+    }
+    if (strcmp(a->engine.speculative_algorithm, "STANDALONE") == 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--speculative-algorithm STANDALONE: what a draft model takes is not "
+                             "simulated; allowed here: none, auto, NGRAM, SUFFIX");
     }
     if (a->engine.num_pages == 0) {
         return msgl__err_set(err, MSGL_EINVAL,
@@ -117,7 +126,7 @@ int msgl__cmd_simulate(const msgl_args *a)
     msgl_step_table *steps = NULL;
     msgl_trace trace = {0};
     int rc = msgl__step_table_load(a->step_table, &steps, &err);
-    if (rc == 0) rc = msgl__trace_load(a->trace, a->trace_block, &trace, &err);
+    if (rc == 0) rc = msgl__trace_load(a->trace, a->trace_block, a->acceptance, &trace, &err);
     msgl_options o = a->engine;
     if (o.max_seq_len == 0) o.max_seq_len = trace.longest;
     msgl_simulation_config cfg = {.options = &o,

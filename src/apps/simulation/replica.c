@@ -12,7 +12,7 @@ int msgl__sim_replica_kind_init(msgl_sim_replica_kind *k, const msgl_options *o,
                                 const msgl_trace *trace, const msgl_step_table *steps,
                                 msgl_err *err)
 {
-    const size_t n = (size_t)o->max_running;
+    const size_t n = (size_t)o->max_running + MSGL_MAX_STEP_DRAFTS;
     *k = (msgl_sim_replica_kind){.options = o, .trace = trace, .steps = steps};
     k->tokens = msgl__calloc(n, sizeof *k->tokens);
     k->cu_tokens = msgl__calloc(n + 1, sizeof *k->cu_tokens);
@@ -57,6 +57,16 @@ static int submit(void *ctx, msgl_batch *b)
     return 0;
 }
 
+// The tokens that a step brings a request: up to and with the first that is not the draft of it.
+static int32_t answer(const msgl_sim_replica_kind *k, const msgl_batch_req *q, int32_t *tokens)
+{
+    const int32_t first = q->device_len - q->num_drafts - q->prompt_len;
+    for (int32_t i = 0;; i++) {
+        tokens[i] = msgl__trace_answer(k->trace, (int32_t)q->uid, first + i);
+        if (i == q->num_drafts || tokens[i] != q->drafts[i]) return i + 1;
+    }
+}
+
 static int wait(void *ctx, int32_t step_slot, msgl_step_result *out)
 {
     msgl_sim_replica *r = ctx;
@@ -67,7 +77,7 @@ static int wait(void *ctx, int32_t step_slot, msgl_step_result *out)
         const msgl_batch_req *q = &b->reqs[i];
         k->cu_tokens[i] = n;
         if (!q->sample) continue;
-        k->tokens[n++] = msgl__trace_answer((int32_t)q->uid, q->device_len - q->prompt_len);
+        n += answer(k, q, k->tokens + n);
     }
     k->cu_tokens[b->size] = n;
     k->result.size = b->size;
@@ -88,10 +98,12 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)
             (void)msgl__err_set(r->refused, e->status, "%s", e->text);
             continue;
         }
-        r->events[r->num_events++] =
-            (msgl_sim_replica_event){.line = (int32_t)e->uid,
-                                     .cached_tokens = e->cached_tokens,
-                                     .ended = e->finish != MSGL_FINISH_NONE};
+        for (int32_t t = 0; t < e->num_tokens; t++) {
+            r->events[r->num_events++] = (msgl_sim_replica_event){
+                .line = (int32_t)e->uid,
+                .cached_tokens = e->cached_tokens,
+                .ended = e->finish != MSGL_FINISH_NONE && t + 1 == e->num_tokens};
+        }
     }
 }
 
@@ -107,7 +119,7 @@ static int create_table(msgl_sim_replica *r, msgl_err *err)
     if (msgl__size_mul((size_t)o->max_running + 1, (size_t)stride, &n) == 0) {
         r->table.pages = msgl__calloc(n, sizeof *r->table.pages);
     }
-    r->events = msgl__calloc((size_t)o->max_running, sizeof *r->events);
+    r->events = msgl__calloc((size_t)o->max_running + MSGL_MAX_STEP_DRAFTS, sizeof *r->events);
     if (r->table.pages != NULL && r->events != NULL) return 0;
     return msgl__err_set(err, MSGL_ENOMEM, "simulation: no memory for a page table of %d x %d",
                          o->max_running, o->max_seq_len);
@@ -129,6 +141,7 @@ int msgl__sim_replica_init(msgl_sim_replica *r, msgl_sim_replica_kind *k, msgl_e
         const msgl_runner runner = {.ctx = r,
                                     .max_in_flight = STEP_SLOTS,
                                     .tile = msgl__step_table_tile(k->steps),
+                                    .max_drafts = MSGL_MAX_STEP_DRAFTS,
                                     .write_tokens = write_tokens,
                                     .submit = submit,
                                     .wait = wait};

@@ -46,7 +46,7 @@ typedef struct msgl_sim_replica {
     int64_t warm_steps; // not counted there
     const msgl_batch *batches[2];
     uint64_t ends_ns[2], took_ns[2]; // of these
-    msgl_sim_replica_event *events;  // [max_running] of the last step, at now_ns
+    msgl_sim_replica_event *events;  // of the last step, at now_ns
     int32_t num_events;
     msgl_err *refused; // of the request that is being sent, if it is
 } msgl_sim_replica;

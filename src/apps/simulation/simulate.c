@@ -292,6 +292,8 @@ static void summarise(fleet *f)
         busy += f->members[i].replica.busy_ns;
         r->steps += (int64_t)stats.step - f->members[i].replica.warm_steps;
         r->retracted += (int64_t)stats.requests_retracted;
+        r->drafted_tokens += (int64_t)stats.drafted_tokens;
+        r->accepted_tokens += (int64_t)stats.accepted_tokens;
     }
     if (f->end_ns > f->begin_ns) {
         r->wall_s = (double)(f->end_ns - f->begin_ns) / 1e9;

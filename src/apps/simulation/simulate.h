@@ -45,6 +45,7 @@ typedef struct msgl_simulation_result {
     msgl_simulation_dist e2e;                            // request sent to answer complete
     double busy;              // share of the wall time in which a replica computes, in the mean
     int64_t steps, retracted; // of all replicas
+    int64_t drafted_tokens, accepted_tokens; // drafts computed, and those that were right
 } msgl_simulation_result;
 
 // 0 also when some requests failed; MSGL_ENOMEM, MSGL_EABORTED, MSGL_EINVAL.

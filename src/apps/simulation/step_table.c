@@ -113,12 +113,16 @@ static double at_nearest(const surface *s, double x, double y)
 
 msgl_step_shape msgl__step_shape_of(const msgl_batch *b)
 {
-    msgl_step_shape s = {.answers = b->num_decode, .chunk = b->num_tokens - b->num_decode};
-    double context = 0, pairs = 0; // of a new token of a prompt and one before it
-    for (int32_t i = 0; i < b->num_decode; i++) context += b->reqs[i].cached_len;
-    for (int32_t i = b->num_decode; i < b->size; i++) {
-        const double n = msgl__extend_len(&b->reqs[i]);
-        pairs += n * (b->reqs[i].cached_len + n / 2);
+    msgl_step_shape s = {0};
+    double context = 0, pairs = 0; // of a new token of a chunk and one before it
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *r = &b->reqs[i];
+        const bool answers = i < b->num_decode || r->num_drafts > 0;
+        const double n = msgl__extend_len(r) - answers;
+        s.answers += answers;
+        s.chunk += n;
+        context += answers ? r->cached_len : 0;
+        pairs += n * (r->cached_len + answers + n / 2);
     }
     if (s.answers > 0) s.context = context / s.answers;
     if (s.chunk > 0) s.prefix = pairs / s.chunk - s.chunk / 2;

@@ -27,12 +27,13 @@ typedef struct msgl_step_table msgl_step_table;
 typedef struct msgl_step_shape {
     double answers; // requests with one new token each
     double context; // tokens before that one, in the mean
-    double chunk;   // new tokens of prompts
+    double chunk;   // new tokens of prompts, and drafts
     // Tokens before a chunk, in the mean, as one chunk of them all would have them: several chunks
     // attend to fewer keys than one of their sum, so that this may be negative.
     double prefix;
 } msgl_step_shape;
 
+// An answer with drafts is one, and its drafts are a chunk behind it.
 msgl_step_shape msgl__step_shape_of(const msgl_batch *b);
 
 // Each row has "phase" ("decode", "prefill" or "mixed"), "batch" (answers), "context", "chunk",

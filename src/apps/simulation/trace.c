@@ -13,13 +13,14 @@ typedef struct reader {
     msgl_trace *trace;
     int32_t room;
     size_t hash_room;
+    double acceptance;
     json_t *sessions; // from an id, as text, to the last line with it
 } reader;
 
 // ---- token ids ----
 
 // What tells kinds of tokens apart that come from the same number.
-enum { SHARED, OWN, ANSWER };
+enum { SHARED, OWN, ANSWER, CYCLE, LUCK };
 
 static uint64_t text_of(int kind, int64_t number)
 {
@@ -31,9 +32,25 @@ static inline int32_t token(uint64_t text, int32_t i)
     return (int32_t)(msgl__mix_bits(text + (uint64_t)(uint32_t)i) % MSGL_TRACE_VOCAB);
 }
 
-int32_t msgl__trace_answer(int32_t line, int32_t i)
+// Whether token i of an answer is not the one that comes next in the cycle, and where it stands
+// instead: anywhere, so that of 32 jumps one lands where no jump would have.
+static bool jumps(uint64_t luck, float acceptance, int32_t i, int32_t *place)
 {
-    return token(text_of(ANSWER, line), i);
+    const float rate = (1 - acceptance) * MSGL_TRACE_CYCLE / (MSGL_TRACE_CYCLE - 1);
+    uint64_t rng = msgl__mix_bits(luck + (uint64_t)(uint32_t)i);
+    if (msgl__random_unit(&rng) >= rate) return false;
+    *place = (int32_t)msgl__random_below(&rng, MSGL_TRACE_CYCLE);
+    return true;
+}
+
+int32_t msgl__trace_answer(const msgl_trace *t, int32_t line, int32_t i)
+{
+    const float acceptance = line < t->count ? t->lines[line].acceptance : 0;
+    if (!(acceptance > 0)) return token(text_of(ANSWER, line), i);
+    const uint64_t luck = text_of(LUCK, line);
+    int32_t place = 0, from = acceptance < 1 ? i : 0; // of the last jump
+    while (from > 0 && !jumps(luck, acceptance, from, &place)) from--;
+    return token(text_of(CYCLE, line), (place + i - from) % MSGL_TRACE_CYCLE);
 }
 
 static void write_input(const msgl_trace *t, int32_t line, int32_t *ids)
@@ -45,7 +62,11 @@ static void write_input(const msgl_trace *t, int32_t line, int32_t *ids)
         const uint64_t shared = text_of(SHARED, t->hashes[l->hashes + (size_t)h]);
         for (int32_t k = 0; k < t->block && i < l->input; k++) ids[i++] = token(shared, k);
     }
+    const int32_t cycle = l->input - MSGL_TRACE_CYCLE, shared = i;
     for (; i < l->input; i++) ids[i] = token(own, i);
+    if (!(l->acceptance > 0)) return;
+    const uint64_t again = text_of(CYCLE, line);
+    for (i = shared > cycle ? shared : cycle; i < l->input; i++) ids[i] = token(again, i - cycle);
 }
 
 int32_t msgl__trace_prompt(const msgl_trace *t, int32_t line, int32_t *ids)
@@ -54,10 +75,9 @@ int32_t msgl__trace_prompt(const msgl_trace *t, int32_t line, int32_t *ids)
     write_input(t, line, ids + t->lines[line].history);
     for (int32_t b = t->lines[line].before; b >= 0; b = t->lines[b].before) {
         const msgl_trace_line *l = &t->lines[b];
-        const uint64_t answer = text_of(ANSWER, b);
         int32_t *to = ids + l->history;
         write_input(t, b, to);
-        for (int32_t i = 0; i < l->output; i++) to[l->input + i] = token(answer, i);
+        for (int32_t i = 0; i < l->output; i++) to[l->input + i] = msgl__trace_answer(t, b, i);
     }
     return n;
 }
@@ -146,6 +166,15 @@ static int read_length(const msgl_json_line *line, const char *field, int32_t *o
     return rc;
 }
 
+static int read_acceptance(const reader *r, const msgl_json_line *line, msgl_trace_line *l,
+                           msgl_err *err)
+{
+    double rate = 0;
+    const int rc = msgl__json_line_number(line, "acceptance", 0, 1, &r->acceptance, &rate, err);
+    l->acceptance = (float)rate;
+    return rc;
+}
+
 static int read_request(void *ctx, const msgl_json_line *line, msgl_err *err)
 {
     reader *r = ctx;
@@ -160,6 +189,7 @@ static int read_request(void *ctx, const msgl_json_line *line, msgl_err *err)
     msgl_trace_line l = {.before = -1, .next = -1};
     int rc = read_length(line, "input_length", &l.input, err);
     if (rc == 0) rc = read_length(line, "output_length", &l.output, err);
+    if (rc == 0) rc = read_acceptance(r, line, &l, err);
     if (rc != 0) return rc;
     rc = read_hashes(r, line, &l, err);
     if (rc == 0) rc = join_session(r, line, &l, err);
@@ -175,10 +205,11 @@ static int read_request(void *ctx, const msgl_json_line *line, msgl_err *err)
     return 0;
 }
 
-int msgl__trace_load(const char *path, int32_t block, msgl_trace *out, msgl_err *err)
+int msgl__trace_load(const char *path, int32_t block, double acceptance, msgl_trace *out,
+                     msgl_err *err)
 {
     *out = (msgl_trace){.block = block};
-    reader r = {.trace = out, .sessions = json_object()};
+    reader r = {.trace = out, .acceptance = acceptance, .sessions = json_object()};
     int rc = r.sessions == NULL ? out_of_memory(err) : 0;
     if (rc == 0) rc = msgl__json_lines_read(path, read_request, &r, err);
     json_decref(r.sessions);

@@ -187,6 +187,9 @@ const panel = {
     showPools(metrics);
     const prompt = sumOf(metrics, 'minisgl_prompt_tokens_total'), cached = sumOf(metrics, 'minisgl_cached_tokens_total');
     byId('hit').textContent = prompt > 0 ? Math.round(100 * cached / prompt) + ' %' : '\u2013';
+    const drafted = sumOf(metrics, 'minisgl_drafted_tokens_total'), accepted = sumOf(metrics, 'minisgl_accepted_tokens_total');
+    byId('drafts-line').hidden = drafted === 0; // of a server that drafts none it says nothing
+    if (drafted > 0) byId('drafts').textContent = shortNumber(accepted) + ' of ' + shortNumber(drafted) + ' (' + Math.round(100 * accepted / drafted) + ' %)';
     byId('evicted').textContent = shortNumber(sumOf(metrics, 'minisgl_evictions_total'));
   },
 };

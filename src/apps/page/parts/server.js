@@ -135,6 +135,9 @@ function factsOf(usage, finish, begun, first, now) {
     // What came within a few reads has no rate that means anything.
     if (n > 1 && now > first + 100) facts.push(((n - 1) / ((now - first) / 1000)).toFixed(1) + '/s');
     if (first) facts.push('first after ' + Math.round(first - begun) + ' ms');
+    const details = usage.completion_tokens_details || {}, right = details.accepted_prediction_tokens || 0;
+    const drafted = right + (details.rejected_prediction_tokens || 0);
+    if (drafted > 0) facts.push(right + ' of ' + drafted + (drafted === 1 ? ' draft' : ' drafts') + ' right');
     facts.push('prompt ' + usage.prompt_tokens + (cached ? ' (' + cached + ' cached)' : ''));
   }
   if (finish && finish !== 'stop') facts.push(finish === 'length' ? 'cut at max_tokens' : finish.replace(/_/g, ' '));
