@@ -18,10 +18,17 @@ typedef struct msgl__attn_query {
     const float *q;     // token 0 of the request, first query head of the first KV head
 } msgl__attn_query;
 
+// Rows of the pool that this thread reads soon: those in slots [begin, end) of the array, `bytes`
+// of each, those of one KV head.
+typedef struct msgl__attn_soon {
+    const char *base;
+    const int *slots;
+    size_t slot_bytes;
+    int begin, end, bytes;
+} msgl__attn_soon;
+
 // The keys of one tile that may be read: offsets [begin, end) into the tile. The others are masked
 // for every row of the item.
-#define MSGL_ATTN_NEXT 64
-
 typedef struct msgl__attn_keys {
     const char *k, *v; // the first KV head in slot 0
     int heads;         // KV heads beside each other
@@ -30,10 +37,11 @@ typedef struct msgl__attn_keys {
     int begin, end;
     int head_dim, v_dim;
     float scale, softcap;
-    const int *next_slots; // [num_next] first slots of the item's next tile, to be prefetched
-    int num_next;
-    int prefetched; // keys of this tile that the last tile has prefetched
-    bool next_head; // this thread will take the same keys of the KV head behind these
+    // What comes behind this tile, to be fetched into the L2 cache meanwhile: K and V of the item's
+    // next tile, or of its first tile in the next KV head. held: this tile is in the caches.
+    msgl__attn_soon next_k, next_v;
+    bool held;
+    int prefetched; // keys of this tile that next_k of the last one offered
 } msgl__attn_keys;
 
 // A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,

@@ -279,9 +279,8 @@ static void expand_tile(const paged_args *a, const msgl__attn_keys *keys, expand
     out->v = (const char *)v;
     out->slot_bytes = (size_t)dim * sizeof *v;
     out->slots = to->slots;
-    out->num_next = 0;
+    out->held = true;
     out->prefetched = MSGL_ATTN_TILE;
-    out->next_head = false;
 }
 
 // The rows' runs [lo, hi) of a tile's keys, into the item's state, or into partial `partial` (>=
@@ -337,8 +336,26 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     }
 }
 
-// The tiles of an item that may have visible keys, one by one.
-static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
+// Keys [begin, end) of the tile in s->next_slots, `ahead` bytes from this head's: what comes next.
+// Where V lies in K, it comes with it.
+static void set_next(const paged_args *a, int begin, int end, size_t ahead, const item_scratch *s,
+                     msgl__attn_keys *keys)
+{
+    const msgl_attn_call *c = a->call;
+    const size_t elem = msgl__dtype_size(c->dtype);
+    keys->next_k = keys->next_v = (msgl__attn_soon){.base = keys->k + ahead,
+                                                    .slots = s->next_slots,
+                                                    .slot_bytes = keys->slot_bytes,
+                                                    .begin = begin,
+                                                    .end = end,
+                                                    .bytes = (int)((size_t)c->head_dim * elem)};
+    keys->next_v.base = keys->v + ahead;
+    keys->next_v.bytes = (int)((size_t)c->v_dim * elem);
+    if (c->latent) keys->next_v.end = begin;
+}
+
+// The tiles of an item that may have visible keys, one by one. more: the next KV heads' follow.
+static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head, bool more,
                       msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
@@ -349,18 +366,21 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
     if (!skip || first < w->kv_begin) first = w->kv_begin;
     const int last = msgl__ceil_div(w->kv_end, MSGL_ATTN_TILE);
     keys->slots = s->slots;
-    keys->next_slots = s->next_slots;
-    keys->prefetched = 0;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
         visible(w, tile, s, &keys->begin, &keys->end);
         find_slots(c, w->req, tile, keys->begin, keys->end, s->slots);
-        const int left = w->kv_end - (tile + 1) * MSGL_ATTN_TILE;
-        keys->num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
-        find_slots(c, w->req, tile + 1, 0, keys->num_next, s->next_slots);
+        const bool wraps = tile + 1 == last && more;
+        const int next = wraps ? first / MSGL_ATTN_TILE : tile + 1;
+        const int begin = wraps ? first % MSGL_ATTN_TILE : 0;
+        const int left = w->kv_end - next * MSGL_ATTN_TILE;
+        const int end = left < begin ? begin : left < MSGL_ATTN_TILE ? left : MSGL_ATTN_TILE;
+        find_slots(c, w->req, next, begin, end, s->next_slots);
+        const size_t head = (size_t)c->head_dim * msgl__dtype_size(c->dtype);
+        set_next(a, begin, end, wraps ? (size_t)keys->heads * head : 0, s, keys);
         msgl__attn_keys bf16;
         if (a->expand != NULL) expand_tile(a, keys, expanded_of(a, s), &bf16);
         run_tile(a, w, kv_head, tile, a->expand != NULL ? &bf16 : keys, s, isa);
-        keys->prefetched = keys->num_next;
+        keys->prefetched = end;
     }
 }
 
@@ -381,8 +401,7 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .head_dim = c->head_dim,
                             .v_dim = c->v_dim,
                             .scale = c->scale,
-                            .softcap = c->softcap,
-                            .next_head = more};
+                            .softcap = c->softcap};
     set_empty(s, w->rows * heads, padded(c));
     s->first_new = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
     for (int i = 0; i < w->rows; i++) {
@@ -402,7 +421,8 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         if (piece.kv_begin >= piece.kv_end) continue;
         q.q = first_q + (size_t)(MSGL_ATTN_RANGES - 1 - i) * c->q_next;
         a->ops->load_q(&q, isa);
-        run_tiles(a, &piece, kv_head, &keys, s, isa);
+        const bool whole = piece.kv_begin == w->kv_begin && piece.kv_end == w->kv_end;
+        run_tiles(a, &piece, kv_head, more && whole, &keys, s, isa);
     }
     for (int h = 0; h < heads; h++) {
         if (w->partial < 0) {

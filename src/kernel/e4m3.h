@@ -16,7 +16,9 @@ MSGL_INLINE void msgl__e4m3_expand_16(const uint8_t *from, uint16_t *to)
 {
     msgl_v16u8 code;
     memcpy(&code, from, sizeof code);
-    const msgl_vi u = __builtin_convertvector(code, msgl_vi), size = u & msgl__vi_set(0x7f);
+    // In two steps, since gcc takes bytes one by one if it is to make words of them at once.
+    const msgl_v16u16 wide = __builtin_convertvector(code, msgl_v16u16);
+    const msgl_vi u = __builtin_convertvector(wide, msgl_vi), size = u & msgl__vi_set(0x7f);
     const msgl_vi normal = (size << 20) + msgl__vi_set(120 << 23);
     const msgl_vf small = __builtin_convertvector(size, msgl_vf) * msgl__vf_set(0x1p-9f);
     msgl_vf x = msgl__vf_select(size < msgl__vi_set(8), small, (msgl_vf)normal);

@@ -29,6 +29,7 @@ static const struct variant {
     {5, 80, 300, 0, MSGL_BF16, false}, {7, 96, -1, 30, MSGL_BF16, false},
     {16, 64, 17, 0, MSGL_BF16, false}, {3, 64, -1, 0, MSGL_F16, false},
     {4, 128, 100, 0, MSGL_F32, false}, {8, 64, 127, 0, MSGL_BF16, true},
+    {2, 128, -1, 0, MSGL_E4M3, false},
 };
 
 static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
@@ -140,12 +141,12 @@ static void test_dual_chunk(void **state)
 static void test_chain(void **state)
 {
     (void)state;
-    static const step_req STEPS[] = {{0, 230, 270}, {0, 0, 64}, {0, 1296, 1300}};
+    static const step_req STEPS[] = {{0, 230, 270}, {0, 0, 64}, {0, 1296, 1300}, {0, 1021, 1029}};
     const world_spec spec = base_spec();
     world w;
     world_open(&w, &spec);
     world_request(&w, 0, 1300);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof STEPS / sizeof STEPS[0]; i++) {
         const int n = STEPS[i].device - STEPS[i].cached;
         const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
         float *causal = malloc(bytes);

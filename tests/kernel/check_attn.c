@@ -212,7 +212,7 @@ static void check_one(checkkern *ck, const problem *p)
     problem other = *p;
     other.rows = p->rows == 16 ? 7 : 16;
     other.split = !p->split;
-    other.heads_per_task = p->heads_per_task == 1 && p->kv_heads == 2 ? 2 : 1;
+    other.heads_per_task = p->heads_per_task == 1 && p->kv_heads % 2 == 0 ? 2 : 1;
     memory n = m;
     n.out = msgl__ck_buf(ck, p->tokens, m.out.cols, m.out.ld);
     n.call.out = n.out.data;
@@ -253,6 +253,24 @@ static void time_one(checkkern *ck, const problem *p, ck_limit limit)
     msgl__ck_time(ck, run_timing, &t, bytes, 4 * pairs * p->kv_heads * p->group * p->dim, limit);
 }
 
+// Drafts: 2 to 8 tokens behind a long context, whose heads a task takes one by one or up to eight
+// together.
+static void check_few(checkkern *ck, msgl_dtype dtype, int group, int dim)
+{
+    for (int round = 0; round < 4; round++) {
+        problem p = {.dtype = dtype, .group = group, .dim = dim, .kv_heads = 8, .rows = 16};
+        p.page = msgl__ck_int(ck, 1, 40);
+        p.window = round == 3 ? msgl__ck_int(ck, 0, 300) : -1;
+        p.softcap = round == 2 ? 15 : 0;
+        p.keys = msgl__ck_int(ck, 700, 1800);
+        p.tokens = msgl__ck_int(ck, 2, 8);
+        p.split = round % 2;
+        p.heads_per_task = 1 << msgl__ck_int(ck, 0, 3);
+        check_one(ck, &p);
+        msgl__ck_reset(ck);
+    }
+}
+
 static void check_paged(checkkern *ck, msgl_dtype dtype)
 {
     static const struct {
@@ -279,6 +297,7 @@ static void check_paged(checkkern *ck, msgl_dtype dtype)
             check_one(ck, &p);
             msgl__ck_reset(ck);
         }
+        if (i < 4) check_few(ck, dtype, shapes[i].group, shapes[i].dim);
         if (!ck->bench || shapes[i].dim != 128) continue;
         problem p = {.dtype = dtype,
                      .group = shapes[i].group,

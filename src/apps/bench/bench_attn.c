@@ -40,6 +40,15 @@ static const struct shape CPU_SHAPES[] = {
     {"1x512 16 latent", MSGL_PREFILL, 1, 0, 512, 16, 0, {0}},
 };
 
+// Drafts of one request: the same context with ever more new rows, the first shape of one.
+static const struct shape CPU_DRAFTS[] = {
+    {"1x1 after 8191 16/8", MSGL_PREFILL, 1, 8191, 1, 16, 8, {0}},
+    {"1x2 after 8190 16/8", MSGL_PREFILL, 1, 8190, 2, 16, 8, {0}},
+    {"1x4 after 8188 16/8", MSGL_PREFILL, 1, 8188, 4, 16, 8, {0}},
+    {"1x8 after 8184 16/8", MSGL_PREFILL, 1, 8184, 8, 16, 8, {0}},
+    {"1x16 after 8176 16/8", MSGL_PREFILL, 1, 8176, 16, 16, 8, {0}},
+};
+
 static const struct shape GPU_SHAPES[] = {
     {"1x4096 32/8", MSGL_PREFILL, 1, 0, 4096, 32, 8, {16, 128}},
     {"1x16384 32/8", MSGL_PREFILL, 1, 0, 16384, 32, 8, {16, 128}},
@@ -118,13 +127,14 @@ static double ready(const msgl_attn_bench_env *env)
     return GPU_SECONDS;
 }
 
-// page: 0 where there are none.
+// page: 0 where there are none; one_row_ms: what the same takes with one row, 0 if that says
+// nothing.
 static void print_row(const char *backend, msgl_phase phase, const char *shape, int page,
-                      const msgl_attn_bench_result *r, const struct ceiling *limit, msgl_rows *rows)
+                      const msgl_attn_bench_result *r, double one_row_ms,
+                      const struct ceiling *limit, msgl_rows *rows)
 {
     const double graph = r->graph_ms > 0 ? 1 / r->graph_ms : 0; // 0: not measured
     const double gb = r->bytes / r->forward_ms / 1e6, gflop = r->flops / r->forward_ms / 1e6;
-    const double memory = gb / limit->gb_s, compute = gflop / limit->gflop_s;
     const msgl_cell cells[] = {
         msgl__cell_text("backend", backend),
         msgl__cell_text("phase", phase == MSGL_DECODE ? "decode" : "prefill"),
@@ -137,13 +147,16 @@ static void print_row(const char *backend, msgl_phase phase, const char *shape, 
         msgl__cell_real("graph_gb_per_s", r->bytes * graph / 1e6, 1),
         msgl__cell_real("tflop_per_s", gflop / 1e3, 3),
         msgl__cell_real("graph_tflop_per_s", r->flops * graph / 1e9, 3),
-        msgl__cell_real("share_of_limit", memory > compute ? memory : compute, 2)};
+        msgl__cell_real("share_of_memory", gb / limit->gb_s, 2),
+        msgl__cell_real("share_of_compute", gflop / limit->gflop_s, 2),
+        msgl__cell_real("to_one_row", one_row_ms > 0 ? r->forward_ms / one_row_ms : 0, 2)};
     msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
 }
 
+// *one_row_ms, if not NULL, is what print_row takes; 0 before its first shape, which sets it.
 static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, const struct shape *s,
-                   msgl_dtype kv, int page, const struct ceiling *limit, msgl_rows *rows,
-                   msgl_err *err)
+                   msgl_dtype kv, int page, const struct ceiling *limit, double *one_row_ms,
+                   msgl_rows *rows, msgl_err *err)
 {
     if (d->page_rule == MSGL_PAGE_SET) {
         char warning[256];
@@ -168,7 +181,9 @@ static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, cons
     msgl_attn_bench_result r;
     const int rc = msgl__attn_bench(d, &shape, env, ready(env), &r, err);
     if (rc != 0) return rc;
-    print_row(d->name, s->phase, s->name, page, &r, limit, rows);
+    if (one_row_ms != NULL && *one_row_ms <= 0) *one_row_ms = r.forward_ms;
+    print_row(d->name, s->phase, s->name, page, &r, one_row_ms != NULL ? *one_row_ms : 0, limit,
+              rows);
     return 0;
 }
 
@@ -184,7 +199,7 @@ static int measure_delta(const msgl_attn_bench_env *env, const struct delta_shap
                                           .v_dim = 128};
     msgl_attn_bench_result r;
     const int rc = msgl__delta_bench(&shape, env, ready(env), &r, err);
-    if (rc == 0) print_row(DELTA, s->phase, s->name, 0, &r, limit, rows);
+    if (rc == 0) print_row(DELTA, s->phase, s->name, 0, &r, 0, limit, rows);
     return rc;
 }
 
@@ -230,8 +245,25 @@ static int compare_shape(const msgl_args *a, const msgl_attn_bench_env *env,
     for (const msgl_attn_desc *const *d = env->backends->all; rc == 0 && *d != NULL; d++) {
         if (!msgl__bench_wanted(a->backends, (*d)->name)) continue;
         ++*known;
-        rc = measure(env, *d, s, of->kv, page > 0 ? page : 1, limit, rows, err);
+        rc = measure(env, *d, s, of->kv, page > 0 ? page : 1, limit, NULL, rows, err);
         if (rc == MSGL_EUNSUPPORTED) rc = 0; // if all are: the last one's reason is the error
+    }
+    return rc;
+}
+
+// Drafts, backend by backend of the CPU.
+static int compare_drafts(const msgl_args *a, const msgl_attn_bench_env *env,
+                          const struct ceiling *limit, msgl_rows *rows, msgl_err *err)
+{
+    const int page = msgl__args_given(a, &a->engine.page_size) ? a->engine.page_size : 1;
+    int rc = 0;
+    for (const msgl_attn_desc *const *d = env->backends->all; rc == 0 && *d != NULL; d++) {
+        double one_row_ms = 0;
+        if (!msgl__bench_wanted(a->backends, (*d)->name)) continue;
+        for (size_t i = 0; rc == 0 && i < MSGL_COUNT(CPU_DRAFTS); i++) {
+            rc = measure(env, *d, &CPU_DRAFTS[i], MSGL_BF16, page, limit, &one_row_ms, rows, err);
+            if (rc == MSGL_EUNSUPPORTED) rc = 0;
+        }
     }
     return rc;
 }
@@ -252,6 +284,7 @@ static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const str
             rc = compare_shape(a, env, limit, &all[t], i, &rows, &known, err);
         }
     }
+    if (rc == 0 && env->device == NULL) rc = compare_drafts(a, env, limit, &rows, err);
     if (rc == 0) rc = compare_delta(a, env, limit, &rows, &known, err);
     if (rc == 0 && rows.count == 0 && known > 0) return MSGL_EUNSUPPORTED;
     if (rc == 0 && known == 0) {

@@ -299,7 +299,8 @@ static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, in
 {
     const int products = keys->heads * s->steps * (STAGE / 2);
     fetch now = fetch_stage(keys, keys->k, from, to, 1);
-    if (from * 16 < keys->prefetched) now.row = keys->prefetched;
+    const int fetched = keys->prefetched < STAGE * 16 ? keys->prefetched : STAGE * 16;
+    if (from * 16 < fetched) now.row = fetched;
     fetch_some(&now); // nobody has fetched the item's first stage
     for (int b = from; b < to; b += STAGE) {
         const int end = b + STAGE < to ? b + STAGE : to;
@@ -538,6 +539,14 @@ static void value_stage(amx_scratch *s, const msgl__attn_keys *keys, int from, i
     }
 }
 
+// The first stage of the item's next tile.
+static fetch fetch_next(const msgl__attn_keys *keys, int products)
+{
+    const msgl__attn_soon *k = &keys->next_k;
+    const int end = k->end < STAGE * 16 ? k->end : STAGE * 16;
+    return fetch_of(keys, k->base, k->slots, 0, end, products);
+}
+
 static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int to)
 {
     const int products = keys->heads * s->steps * (STAGE / 2);
@@ -546,9 +555,8 @@ static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int 
     }
     for (int b = from; b < to; b += STAGE) {
         const int end = b + STAGE < to ? b + STAGE : to;
-        fetch next = end < to
-                         ? fetch_stage(keys, keys->v, end, to, products)
-                         : fetch_of(keys, keys->k, keys->next_slots, 0, keys->num_next, products);
+        fetch next =
+            end < to ? fetch_stage(keys, keys->v, end, to, products) : fetch_next(keys, products);
         value_stage(s, keys, b / 2, end / 2, b == from, &next);
     }
 }

@@ -136,19 +136,19 @@ static inline __m128i to_bf16(__m256 x)
     return _mm_packus_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
 }
 
-#define FOLD fold
+#define Q float
+#define VECTOR 8
+#define VALUE_ROWS 4
+#define FINISH(p, from, to) (void)0
 #define NAME(x) f32_##x
-#define BYTES 4
 #define LOAD(p, d) _mm256_loadu_ps((const float *)(const void *)(p) + (d))
 #define SAVE(p, d, x) _mm256_storeu_ps((float *)(p) + (d), x)
 #include "kernel/x86/attn_avx2_dtype.inc"
 #undef NAME
-#undef BYTES
 #undef LOAD
 #undef SAVE
 
 #define NAME(x) f16_##x
-#define BYTES 2
 #define HALVES(p, d) _mm_loadu_si128((const __m128i *)(const void *)((p) + (d)*2))
 #define LOAD(p, d) _mm256_cvtph_ps(HALVES(p, d))
 #define SAVE(p, d, x)                                                                              \

@@ -15,19 +15,19 @@ static void write_row(int v_dim, const float *o, float f, float *out)
     }
 }
 
-#define FOLD msgl__fold_avx512
+#define Q float
+#define VECTOR 16
+#define VALUE_ROWS 8
+#define FINISH(p, from, to) (void)0
 #define NAME(x) f32_##x
-#define BYTES 4
 #define LOAD(p, d, k) _mm512_maskz_loadu_ps(k, (const float *)(const void *)(p) + (d))
 #define SAVE(p, d, k, x) _mm512_mask_storeu_ps((float *)(p) + (d), k, x)
 #include "kernel/x86/attn_avx512_dtype.inc"
 #undef NAME
-#undef BYTES
 #undef LOAD
 #undef SAVE
 
 #define NAME(x) f16_##x
-#define BYTES 2
 #define LOAD(p, d, k)                                                                              \
     _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, (const uint16_t *)(const void *)(p) + (d)))
 #define SAVE(p, d, k, x)                                                                           \

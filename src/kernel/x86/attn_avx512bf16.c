@@ -5,21 +5,24 @@
 // lanes, so of 32 columns the first vector gets 0-3, 8-11, 16-19, 24-27 and the second the rest;
 // msgl__write_unpacked_avx512 puts them right.
 //
-// Items of few rows (decode) read K and V where they are; when several heads follow each other,
-// they fetch V into the L2 cache while they read K, and the next head's K while they read V. For
-// more rows a tile is first copied: the pool's rows are a power of two apart, so that they share
-// few sets of the caches, and V need be unpacked only once. Both ways are the same products and
-// sums in the same order.
+// Items of few rows (answers, drafts) read K and V where they are. For more rows a tile is first
+// copied: the pool's rows are a power of two apart, so that they share few sets of the caches, and
+// V need be unpacked only once. Both ways are the same products and sums in the same order.
+#include "core/round.h"
 #include "kernel/x86/attn_avx512_rows.h"
 #include "kernel/x86/init.h"
 
-enum { VALUE_ROWS = 8 }; // of a block that are multiplied with copied V at a time
+#define NAME(x) bf16_##x
+#define Q uint16_t
+#define VECTOR 32
+#define VALUE_ROWS 8
+#define FINISH round_probabilities
 
+// Probabilities are in the place of scores, each row at the beginning of its floats.
 typedef struct bf16_scratch {
     rows_scratch rows; // first: what works on rows only gets this
-    bool copied;
-    MSGL_ALIGNED(64) uint16_t p[BLOCK][TILE]; // probabilities
     // Copied tile: K as [key][padded dim], then V as [32 columns][pair of keys][2][16 columns][2].
+    bool copied;
     MSGL_ALIGNED(64) uint16_t kv[];
 } bf16_scratch;
 
@@ -32,8 +35,9 @@ static void bf16_load_q(const msgl__attn_query *q, void *scratch)
 {
     rows_scratch *s = scratch;
     const int dim = q->call->head_dim, padded = msgl__attn_padded_dim(dim);
-    for (int i = 0; i < q->work->rows; i++) {
-        const float *from = msgl__attn_q_row(q, 0, i);
+    const int n = q->work->rows;
+    for (int i = 0; i < n * q->heads; i++) {
+        const float *from = msgl__attn_q_row(q, i / n, i % n);
         uint16_t *to = (uint16_t *)s->q + (size_t)i * (size_t)padded;
         for (int d = 0; d < padded; d += 32) {
             const int left = dim - d;
@@ -43,9 +47,6 @@ static void bf16_load_q(const msgl__attn_query *q, void *scratch)
             _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(b, a));
         }
     }
-    // Rows that fill up the last four.
-    const size_t rows = (size_t)q->work->rows;
-    memset((uint16_t *)s->q + rows * (size_t)padded, 0, (-rows & 3) * (size_t)padded * 2);
 }
 
 MSGL_INLINE __mmask32 columns_from(int d, int dim)
@@ -64,8 +65,6 @@ static void copy_tile(bf16_scratch *s, int dim, int from, int to)
     const char *const *k = s->rows.k, *const *v = s->rows.v;
     uint16_t *values = copied_values(s, padded);
     for (int key = from; key < to; key += 2) {
-        rows_prefetch(k + key + AHEAD, 2, dim * 2);
-        rows_prefetch(v + key + AHEAD, 2, dim * 2);
         for (int d = 0; d < dim; d += 32) {
             const __mmask32 m = columns_from(d, dim);
             uint16_t *at = s->kv + (size_t)key * (size_t)padded + d;
@@ -78,6 +77,9 @@ static void copy_tile(bf16_scratch *s, int dim, int from, int to)
             _mm512_store_si512(pair + 32, _mm512_unpackhi_epi16(x, y));
         }
     }
+    for (int key = from; key < to; key++) {
+        s->rows.k[key] = (const char *)(s->kv + (size_t)key * (size_t)padded);
+    }
 }
 
 static void bf16_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
@@ -85,97 +87,64 @@ static void bf16_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
     bf16_scratch *s = scratch;
     rows_load_keys(keys, rows, &s->rows);
     s->copied = rows > MSGL_ATTN_FEW_ROWS;
-    if (s->copied) copy_tile(s, keys->head_dim, keys->begin & ~15, (keys->end + 15) & ~15);
+    if (!s->copied) return;
+    copy_tile(s, keys->head_dim, keys->begin & ~15, (keys->end + 15) & ~15);
+    s->rows.held = true;
 }
 
-// `bytes` of n rows, from `at` on, into the L2 cache.
-MSGL_INLINE void rows_fetch(const char *const *row, int n, size_t at, int bytes)
-{
-    for (int i = 0; i < n; i++) {
-        for (int d = 0; d < bytes; d += 64) _mm_prefetch(row[i] + at + d, _MM_HINT_T1);
-    }
-}
-
-MSGL_INLINE void bf16_score_block(rows_scratch *s, const uint16_t *q, int padded, int dim, int row,
-                                  const int rows, int key)
+// Columns [d, d + 32) of `rows` rows of q times those of 16 / rows keys, under a mask.
+MSGL_INLINE void score_step(const char *const *k, const uint16_t *q, int padded, int d,
+                            __mmask32 mask, size_t at, const int rows, __m512 a[16])
 {
     const int keys = 16 / rows;
-    __m512 a[16];
+    __m512i vq[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        vq[r] = _mm512_loadu_si512(q + (size_t)r * (size_t)padded + d);
+    }
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_setzero_ps();
-    for (int d = 0; d < dim; d += 32) {
-        const __mmask32 mask = columns_from(d, dim);
-        __m512i vq[4];
+    for (int i = 0; i < keys; i++) {
+        const __m512i vk = _mm512_maskz_loadu_epi16(mask, k[i] + at + d * 2);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            vq[r] = _mm512_loadu_si512(q + (size_t)r * (size_t)padded + d);
+            a[SLOT(r * keys + i)] =
+                _mm512_dpbf16_ps(a[SLOT(r * keys + i)], (__m512bh)vq[r], (__m512bh)vk);
         }
+    }
+}
+
+// Rows [row, row + rows) of q against 16 keys, whose K starts `at` bytes into their rows.
+MSGL_INLINE void bf16_scores(rows_scratch *s, int dim, const uint16_t *q, int row, const int rows,
+                             int key, size_t at)
+{
+    const int keys = 16 / rows, padded = msgl__attn_padded_dim(dim);
+    q += (size_t)row * (size_t)padded;
+    for (const int end = key + 16; key < end; key += keys) {
+        __m512 a[16];
 #pragma GCC unroll 16
-        for (int k = 0; k < keys; k++) {
-            const __m512i vk = _mm512_maskz_loadu_epi16(mask, s->k[key + k] + d * 2);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                a[SLOT(r * keys + k)] =
-                    _mm512_dpbf16_ps(a[SLOT(r * keys + k)], (__m512bh)vq[r], (__m512bh)vk);
-            }
-        }
-    }
-    store_scores(s, row, rows, key, reduce_16(a));
-}
-
-MSGL_INLINE void bf16_scores(rows_scratch *s, const msgl__attn_keys *keys, int item_row, int row,
-                             const int rows, int from, int to)
-{
-    const int padded = msgl__attn_padded_dim(keys->head_dim), step = 16 / rows;
-    const uint16_t *q = (const uint16_t *)s->q + (size_t)(item_row + row) * (size_t)padded;
-    for (int key = from; key < to; key += step) {
-        if (row == 0) {
-            rows_prefetch(s->k + key + AHEAD, step, keys->head_dim * 2);
-            if (keys->next_head) rows_fetch(s->v + key, step, 0, keys->head_dim * 2);
-        }
-        bf16_score_block(s, q, padded, keys->head_dim, row, rows, key);
+        for (int i = 0; i < 16; i++) a[i] = _mm512_setzero_ps();
+        int d = 0;
+        for (; d + 32 <= dim; d += 32)
+            score_step(s->k + key, q, padded, d, 0xffffffffu, at, rows, a);
+        if (d < dim) score_step(s->k + key, q, padded, d, columns_from(d, dim), at, rows, a);
+        store_scores(s, row, rows, key, reduce_16(a));
     }
 }
 
-// The same of four rows and the copied tile; 16 keys stay in the L1 cache while all rows pass.
-static void copied_scores(bf16_scratch *b, int padded, int item_row, int n, int from, int to)
+// Reads of a row stay ahead of what is written over it.
+static void round_probabilities(float *p, int from, int to)
 {
-    rows_scratch *s = &b->rows;
-    for (int first = from; first < to; first += 16) {
-        for (int row = 0; row < n; row += 4) {
-            const uint16_t *q = (const uint16_t *)s->q + (size_t)(item_row + row) * (size_t)padded;
-            for (int key = first; key < first + 16; key += 4) {
-                const uint16_t *k = b->kv + (size_t)key * (size_t)padded;
-                __m512 a[16];
-#pragma GCC unroll 16
-                for (int i = 0; i < 16; i++) a[i] = _mm512_setzero_ps();
-                for (int d = 0; d < padded; d += 32) {
-                    __m512i vq[4];
-#pragma GCC unroll 4
-                    for (int r = 0; r < 4; r++) vq[r] = _mm512_loadu_si512(q + r * padded + d);
-#pragma GCC unroll 4
-                    for (int i = 0; i < 4; i++) {
-                        const __m512i vk = _mm512_loadu_si512(k + i * padded + d);
-#pragma GCC unroll 4
-                        for (int r = 0; r < 4; r++) {
-                            a[SLOT(r * 4 + i)] =
-                                _mm512_dpbf16_ps(a[SLOT(r * 4 + i)], (__m512bh)vq[r], (__m512bh)vk);
-                        }
-                    }
-                }
-                store_scores(s, row, 4, key, reduce_16(a));
-            }
-        }
-    }
-}
-
-static void round_probabilities(bf16_scratch *s, int row, int from, int to)
-{
-    const float *p = s->rows.s[row];
     for (int key = from & ~31; key < to; key += 32) {
         const __m512 a = _mm512_load_ps(p + key), b = _mm512_load_ps(p + key + 16);
-        _mm512_store_si512(&s->p[row][key], (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        _mm512_store_si512((uint16_t *)p + key, (__m512i)_mm512_cvtne2ps_pbh(b, a));
     }
+}
+
+enum { PAIRS = 2 * TILE }; // halves from row to row of probabilities
+
+static const uint16_t *probabilities_of(const rows_scratch *s, int row, int key)
+{
+    return (const uint16_t *)s->s[row] + key;
 }
 
 // Probabilities of two keys as a pair in every lane.
@@ -186,38 +155,43 @@ MSGL_INLINE __m512i pair_of(const uint16_t *p)
     return _mm512_set1_epi32(pair);
 }
 
-// Columns [d, d + 32 nv) of the output of `rows` rows; the last 32 under a mask.
-MSGL_INLINE void bf16_value_block(bf16_scratch *b, int padded, int row, const int rows, int d,
-                                  const int nv, __mmask32 last, int from, int to, bool prefetch,
-                                  bool next_head)
+// Columns [d, d + 32 nv) of the output of rows [row, row + rows); the last 32 under a mask.
+MSGL_INLINE void bf16_value_block(rows_scratch *s, int padded, int row, const int rows, int d,
+                                  const int nv, __mmask32 last, int from, int to, size_t at,
+                                  rows_fetch *next)
 {
-    rows_scratch *s = &b->rows;
-    __m512 a[4][8];
-#pragma GCC unroll 4
+    __m512 a[8][8];
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
         for (int i = 0; i < 2 * nv; i++) a[r][i] = _mm512_setzero_ps();
     }
-    for (int key = from; key < to; key += 2) {
-        if (prefetch) rows_prefetch(s->v + key + AHEAD, 2, padded * 2);
-        if (next_head) rows_fetch(s->k + key, 2, (size_t)padded * 2, padded * 2);
-        __m512i p[4];
+    at += (size_t)d * 2;
+    for (int first = from; first < to; first += 16) {
+        rows_fetch_some(next, rows * nv);
+        const uint16_t *pairs = probabilities_of(s, row, first);
+        const char *const *v = s->v + first;
+        for (int key = 0; key < 16; key += 2, pairs += 2, v += 2) {
+            const char *v0 = v[0] + at, *v1 = v[1] + at;
+            __m512i p[8];
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) p[r] = pair_of(pairs + r * PAIRS);
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) p[r] = pair_of(&b->p[row + r][key]);
-#pragma GCC unroll 4
-        for (int i = 0; i < nv; i++) {
-            const __mmask32 k = i == nv - 1 ? last : 0xffffffffu;
-            const __m512i x = _mm512_maskz_loadu_epi16(k, s->v[key] + (d + i * 32) * 2);
-            const __m512i y = _mm512_maskz_loadu_epi16(k, s->v[key + 1] + (d + i * 32) * 2);
-            const __m512i v0 = _mm512_unpacklo_epi16(x, y), v1 = _mm512_unpackhi_epi16(x, y);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                a[r][2 * i] = _mm512_dpbf16_ps(a[r][2 * i], (__m512bh)p[r], (__m512bh)v0);
-                a[r][2 * i + 1] = _mm512_dpbf16_ps(a[r][2 * i + 1], (__m512bh)p[r], (__m512bh)v1);
+            for (int i = 0; i < nv; i++) {
+                const __mmask32 k = i == nv - 1 ? last : 0xffffffffu;
+                const __m512i x = _mm512_maskz_loadu_epi16(k, v0 + i * 64);
+                const __m512i y = _mm512_maskz_loadu_epi16(k, v1 + i * 64);
+                const __m512i lo = _mm512_unpacklo_epi16(x, y), hi = _mm512_unpackhi_epi16(x, y);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; r++) {
+                    a[r][2 * i] = _mm512_dpbf16_ps(a[r][2 * i], (__m512bh)p[r], (__m512bh)lo);
+                    a[r][2 * i + 1] =
+                        _mm512_dpbf16_ps(a[r][2 * i + 1], (__m512bh)p[r], (__m512bh)hi);
+                }
             }
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
         for (int i = 0; i < 2 * nv; i++) {
@@ -226,42 +200,42 @@ MSGL_INLINE void bf16_value_block(bf16_scratch *b, int padded, int row, const in
     }
 }
 
-MSGL_INLINE void bf16_values(bf16_scratch *s, const msgl__attn_keys *keys, int row, const int rows,
-                             int from, int to)
+MSGL_INLINE void bf16_values(rows_scratch *s, int dim, int row, const int rows, int from, int to,
+                             size_t at, rows_fetch *next)
 {
-    const int dim = keys->head_dim, padded = msgl__attn_padded_dim(dim);
-    const int wide = rows == 4 ? 2 : 4; // of 32 columns: 16 or fewer accumulators
+    const int padded = msgl__attn_padded_dim(dim);
+    const int wide = rows == 8 ? 1 : rows == 4 ? 2 : 4; // of 32 columns: 16 or fewer accumulators
     int d = 0;
     for (; d + wide * 32 <= dim; d += wide * 32) {
-        const bool first = row == 0 && d == 0;
-        bf16_value_block(s, padded, row, rows, d, wide, 0xffffffffu, from, to, first,
-                         first && keys->next_head);
+        bf16_value_block(s, padded, row, rows, d, wide, 0xffffffffu, from, to, at, next);
     }
     for (; d < dim; d += 32) {
-        const bool first = row == 0 && d == 0;
-        bf16_value_block(s, padded, row, rows, d, 1, columns_from(d, dim), from, to, first,
-                         first && keys->next_head);
+        bf16_value_block(s, padded, row, rows, d, 1, columns_from(d, dim), from, to, at, next);
     }
 }
 
+#include "kernel/x86/attn_rows_tile.inc"
+
 // 32 columns of VALUE_ROWS rows against the copied tile.
-static void copied_value_block(bf16_scratch *b, int padded, int row, int d, int from, int to)
+static void copied_value_block(bf16_scratch *s, int padded, int row, int d, int from, int to,
+                               rows_fetch *next)
 {
-    const uint16_t *v = copied_values(b, padded) + (size_t)d * TILE;
+    const uint16_t *v = copied_values(s, padded) + (size_t)d * TILE;
     __m512 lo[VALUE_ROWS], hi[VALUE_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < VALUE_ROWS; r++) lo[r] = hi[r] = _mm512_setzero_ps();
     for (int key = from; key < to; key += 2) {
+        if (key % 16 == 0) rows_fetch_some(next, 1);
         const __m512i v0 = _mm512_load_si512(v + key * 32);
         const __m512i v1 = _mm512_load_si512(v + key * 32 + 32);
 #pragma GCC unroll 8
         for (int r = 0; r < VALUE_ROWS; r++) {
-            const __m512i p = pair_of(&b->p[row + r][key]);
+            const __m512i p = pair_of(probabilities_of(&s->rows, row + r, key));
             lo[r] = _mm512_dpbf16_ps(lo[r], (__m512bh)p, (__m512bh)v0);
             hi[r] = _mm512_dpbf16_ps(hi[r], (__m512bh)p, (__m512bh)v1);
         }
     }
-    float *o = b->rows.o + (size_t)row * (size_t)padded + d;
+    float *o = s->rows.o + (size_t)row * (size_t)padded + d;
 #pragma GCC unroll 8
     for (int r = 0; r < VALUE_ROWS; r++, o += padded) {
         _mm512_storeu_ps(o, lo[r]);
@@ -269,56 +243,40 @@ static void copied_value_block(bf16_scratch *b, int padded, int row, int d, int 
     }
 }
 
-static void few_scores(rows_scratch *s, const msgl__attn_keys *keys, const msgl__attn_block *b,
-                       int from, int to)
+static void all_copied_values(bf16_scratch *s, const msgl__attn_keys *keys,
+                              const msgl__attn_block *b, int from, int to)
 {
-#define SCORES(row, rows) bf16_scores(s, keys, b->row, row, rows, from, to)
-    ROWS_IN_TURN(b->n, SCORES);
-#undef SCORES
+    const int padded = msgl__attn_padded_dim(keys->head_dim);
+    const int blocks = msgl__ceil_div(b->n, VALUE_ROWS);
+    rows_fetch next =
+        rows_fetch_beside(&s->rows, keys, b, 0, false, padded / 32 * blocks * (to - from) / 16);
+    for (int d = 0; d < padded; d += 32) {
+        for (int row = 0; row < b->n; row += VALUE_ROWS) {
+            copied_value_block(s, padded, row, d, from, to, &next);
+        }
+    }
 }
 
-static void few_values(bf16_scratch *s, const msgl__attn_keys *keys, const msgl__attn_block *b,
-                       int from, int to)
-{
-#define VALUES(row, rows) bf16_values(s, keys, row, rows, from, to)
-    ROWS_IN_TURN(b->n, VALUES);
-#undef VALUES
-}
-
-static void bf16_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
+static void few_or_copied_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
 {
     bf16_scratch *s = scratch;
-    const int padded = msgl__attn_padded_dim(keys->head_dim);
     int from, to;
+    if (!s->copied) {
+        bf16_tile(keys, b, scratch);
+        return;
+    }
     rows_range(b, &from, &to);
-    if (s->copied) {
-        copied_scores(s, padded, b->row, b->n, from, to);
-    } else {
-        few_scores(&s->rows, keys, b, from, to);
-    }
-    for (int i = 0; i < b->n; i++) {
-        rows_softmax(&s->rows, keys, i, b->lo[i], b->hi[i], from, to);
-        round_probabilities(s, i, from, to);
-    }
-    if (s->copied) {
-        for (int d = 0; d < padded; d += 32) {
-            for (int row = 0; row < b->n; row += VALUE_ROWS) {
-                copied_value_block(s, padded, row, d, from, to);
-            }
-        }
-    } else {
-        few_values(s, keys, b, from, to);
-    }
-    b->m = s->rows.m;
-    b->l = s->rows.l;
-    b->o = s->rows.o;
+    bf16_probabilities(&s->rows, keys, b, 0, from, to);
+    all_copied_values(s, keys, b, from, to);
+    rows_results(&s->rows, b);
 }
 
 static const msgl__attn_ops BF16_OPS = {.block = BLOCK,
+                                        .many_heads = true,
                                         .scratch = bf16_scratch_size,
                                         .load_q = bf16_load_q,
                                         .load_keys = bf16_load_keys,
-                                        .tile = bf16_tile,
+                                        .tile = few_or_copied_tile,
                                         .fold = msgl__fold_avx512,
                                         .write = msgl__write_unpacked_avx512};
 
