@@ -42,7 +42,9 @@ typedef struct msgl_batch_req {
     // Where the model keeps states (kvcache/layout.h): the checkpoint that the row's state begins
     // with, -1: it goes on from the step before, or from zero where cached_len is 0; and where to
     // keep a copy of it, the state behind token saves[i].len of the request. Steps run in order, so
-    // a later one may load what this one saves.
+    // a later one may load what this one saves. With drafts the row gets the state behind the last
+    // of them: if not all are accepted, the next step loads what this one has saved behind the last
+    // accepted one.
     int32_t load_state;
     int32_t num_saves;
     // [num_saves], len ascending in (cached_len, device_len]; the scheduler's, as extra is

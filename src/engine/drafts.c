@@ -8,6 +8,10 @@
 
 #include "engine/internal.h"
 
+// Of a model that keeps states, which leaves one behind every row: of more the memory is better
+// spent on checkpoints.
+enum { MOST_DRAFT_STATES = 64 };
+
 int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const char *why = NULL;
@@ -20,11 +24,11 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     } else if (e->model.cfg.ropes[0].dual.len > 0) {
         why = "dual chunk attention";
     }
-    for (int32_t g = 0; g < e->specs.count && why == NULL; g++) {
-        if (e->specs.all[g].kind == MSGL_CACHE_STATE) why = "layers with recurrent states";
-    }
+    msgl_cache_span *last = &e->info.cache.spans[e->info.cache.num_spans - 1];
+    const bool states = last->kind == MSGL_SPAN_STATE;
     if (why == NULL) {
-        e->max_drafts = MSGL_MAX_STEP_DRAFTS;
+        e->max_drafts = states ? MOST_DRAFT_STATES : MSGL_MAX_STEP_DRAFTS;
+        if (states) last->draft_states = MOST_DRAFT_STATES;
         return 0;
     }
     if (strcmp(o->speculative_algorithm, "auto") != 0) {

@@ -115,6 +115,8 @@ enum {
     USUAL_TOKENS = 4096,    // of a request, at least, where that decides what the spans get
     USUAL_WINDOWS = 4,      // and so many times the largest window
     CHECKPOINT_DIVISOR = 8, // of 800 MB of budget 100 are for checkpoints of states
+    DRAFT_DIVISOR = 16,     // and 50 for states behind drafts, where they are wanted
+    LEAST_DRAFT_STATES = 4, // but so many at least
     TREE_DIVISOR = 16,      // and 50 for the prefix tree, where pages take no memory otherwise
     TREE_PAGE_BYTES = 40,   // of its nodes, a page
 };
@@ -223,33 +225,38 @@ static int64_t all_pages(const msgl_memory_plan *p, const sizes *s, size_t budge
     return tree < 1 ? 1 : tree < (size_t)most ? (int64_t)tree : most;
 }
 
+// Checkpoints, and states of drafts, in bytes `unit` each; the bytes of all of them.
+static size_t divide_states(msgl_memory_plan *p, size_t unit, size_t budget)
+{
+    msgl_cache_span *span = &p->cache.spans[p->cache.num_spans - 1];
+    const int64_t most = (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, span->interval);
+    size_t n = budget / CHECKPOINT_DIVISOR / unit;
+    if (n > (size_t)most) n = (size_t)most;
+    if (n > INT32_MAX / 2) n = INT32_MAX / 2;
+    span->num_units = (int32_t)n;
+    size_t drafts = budget / DRAFT_DIVISOR / unit;
+    if (drafts < LEAST_DRAFT_STATES) drafts = LEAST_DRAFT_STATES;
+    if (drafts < (size_t)span->draft_states) span->draft_states = (int32_t)drafts;
+    return (n + (size_t)span->draft_states) * unit;
+}
+
 // The spans' units, within `budget` where they are not given. False: it is too small; kv_bytes says
 // what would do.
 static bool divide(msgl_memory_plan *p, const sizes *s, size_t live, size_t budget)
 {
     msgl_cache_span *spans = p->cache.spans;
-    size_t checkpoints = 0;
-    if (has_states(p)) {
-        const size_t unit = s->unit[s->num_paged];
-        const int64_t most =
-            (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, spans[s->num_paged].interval);
-        size_t n = budget / CHECKPOINT_DIVISOR / unit;
-        if (n > (size_t)most) n = (size_t)most;
-        if (n > INT32_MAX / 2) n = INT32_MAX / 2;
-        spans[s->num_paged].num_units = (int32_t)n;
-        checkpoints = n * unit;
-    }
+    const size_t states = has_states(p) ? divide_states(p, s->unit[s->num_paged], budget) : 0;
     int64_t pages = spans[0].num_units;
     if (pages == 0) {
         int64_t most = p->max_running * s->longest;
         const int64_t places = INT32_MAX / 2 / p->cache.page_size;
         if (most > places) most = places;
-        pages = find_pages(p, s, budget - checkpoints, most);
+        pages = find_pages(p, s, budget > states ? budget - states : 0, most);
         const int64_t all = all_pages(p, s, budget, pages);
         spans[0].num_units = (int32_t)(all < places ? all : places);
     }
     const size_t bytes = bytes_of_pages(p, s, pages > 0 ? pages : 1);
-    if (msgl__size_add(bytes, live + checkpoints, &p->kv_bytes) != 0) p->kv_bytes = SIZE_MAX;
+    if (msgl__size_add(bytes, live + states, &p->kv_bytes) != 0) p->kv_bytes = SIZE_MAX;
     if (pages == 0) return false;
     for (int32_t i = 1; i < s->num_paged; i++) {
         spans[i].num_units = (int32_t)window_span(p, s, i, pages);
@@ -263,7 +270,7 @@ msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group)
     msgl_kv_pool pool = {.spec = p->specs.all[group], .page_size = p->cache.page_size};
     if (span->kind == MSGL_SPAN_STATE) {
         pool.max_running = p->max_running;
-        pool.num_checkpoints = span->num_units;
+        pool.num_checkpoints = span->num_units + span->draft_states;
     } else {
         pool.num_pages = span->num_units;
     }
@@ -381,9 +388,12 @@ static void describe_group(const msgl_memory_plan *p, int32_t group, char *text,
     const size_t unit = msgl__cache_unit_bytes(spec, p->cache.page_size);
     char which[64] = "";
     if (span->kind == MSGL_SPAN_STATE) {
-        snprintf(text, size, "%d layer%s: %d live, %d checkpoint%s of %.1f MiB", spec->num_layers,
+        if (span->draft_states > 0) {
+            snprintf(which, sizeof which, ", %d for drafts", span->draft_states);
+        }
+        snprintf(text, size, "%d layer%s: %d live, %d checkpoint%s%s of %.1f MiB", spec->num_layers,
                  spec->num_layers == 1 ? "" : "s", p->max_running, span->num_units,
-                 span->num_units == 1 ? "" : "s", (double)unit / MIB);
+                 span->num_units == 1 ? "" : "s", which, (double)unit / MIB);
         return;
     }
     if (p->specs.count > 1) {

@@ -26,7 +26,8 @@ typedef struct msgl_memory_plan {
     size_t draft_bytes;               // of weight_bytes those of a draft model; 0: there is none
     msgl_cache_specs specs;           // the model's groups, then the draft model's
     int32_t span_of[MSGL_MAX_GROUPS]; // of each group
-    // Its num_units are decided here, but for spans[0]'s where that is not 0.
+    // Its num_units are decided here, but for spans[0]'s where that is not 0. draft_states: the
+    // most that are wanted; as many as there is memory for.
     msgl_cache_layout cache;
     int32_t max_running, max_step_tokens, max_prefill_tokens;
     int32_t max_seq_len; // wanted; bounded by span 0 here

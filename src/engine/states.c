@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // States of a step's requests, by number in the pools of groups that keep some: those of rows of
-// the page table, then checkpoints. A request that goes on begins with its row's; one that goes on
-// from a cached prefix with the checkpoint itself, so that loading copies nothing; a new one with
-// none. All leave theirs at their row. Layers write checkpoints as they come by.
+// the page table, then checkpoints, then those of drafts. A request that goes on begins with its
+// row's; one that goes on from a cached prefix with the checkpoint itself, so that loading copies
+// nothing, and one of whose drafts a part was accepted with the state behind that part; a new one
+// with none. All leave theirs at their row. Layers write checkpoints, and the states behind drafts,
+// as they come by.
 #include "core/mem.h"
 #include "core/round.h"
 #include "engine/internal.h"
@@ -22,10 +24,12 @@ static const msgl_cache_span *state_span(const msgl_engine *e)
     return last->kind == MSGL_SPAN_STATE ? last : NULL;
 }
 
-// Of a step: one of each answer, and those that its chunks pass.
+// Of a step: one of each answer, those that its chunks pass, and those of its drafts.
 static size_t max_saves(const msgl_engine *e)
 {
-    return (size_t)e->max_running + (size_t)(e->max_step_tokens / state_span(e)->interval);
+    const msgl_cache_span *span = state_span(e);
+    return (size_t)e->max_running + (size_t)(e->max_step_tokens / span->interval) +
+           (size_t)span->draft_states;
 }
 
 size_t msgl__states_bytes(const msgl_engine *e)
@@ -37,6 +41,14 @@ size_t msgl__states_bytes(const msgl_engine *e)
 int32_t msgl__states_cut(const msgl_engine *e)
 {
     return e->device->on_host || state_span(e) == NULL ? 0 : MSGL_DELTA_CHUNK;
+}
+
+// Whether a request goes on with its answer: with its known token, and drafts. A chunk of one token
+// may look so that comes back from the queue, which is as well.
+static bool is_answer(const msgl_batch_req *r)
+{
+    return r->sample && msgl__extend_len(r) == 1 + r->num_drafts &&
+           (r->num_drafts > 0 || r->cached_len >= r->prompt_len);
 }
 
 static bool request_valid(const msgl_batch_req *r, int32_t checkpoints)
@@ -58,8 +70,11 @@ bool msgl__states_valid(const msgl_engine *e, const msgl_batch *b)
 {
     const msgl_cache_span *span = state_span(e);
     size_t saves = 0;
+    bool chunks = false; // kernels of a GPU want drafts in front of them
     for (int32_t i = 0; i < b->size && span != NULL; i++) {
-        if (!request_valid(&b->reqs[i], span->num_units)) return false;
+        chunks = chunks || !is_answer(&b->reqs[i]);
+        if (chunks && b->reqs[i].num_drafts > 0) return false;
+        if (!request_valid(&b->reqs[i], span->num_units + span->draft_states)) return false;
         saves += (size_t)b->reqs[i].num_saves;
     }
     return span == NULL || saves <= max_saves(e);
@@ -70,7 +85,7 @@ void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int
     if (state_span(e) == NULL) return;
     const size_t n = stride(e);
     const int32_t checkpoints = e->max_running + 1; // behind the rows' and the dummy's
-    int32_t *from = s->io.states[i], *to = from + n, *start = to + n, num_saves = 0;
+    int32_t *from = s->io.states[i], *to = from + n, *start = to + n, num_saves = 0, answers = 0;
     msgl_delta_save *saves = (msgl_delta_save *)(start + n);
     const int32_t *dev = s->dev.states[i];
     s->states[i] = (msgl_seq_states){.from = from,
@@ -97,4 +112,9 @@ void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int
         }
     }
     start[s->seqs[i].size] = num_saves;
+    while (first + answers < s->batch.size && answers < s->seqs[i].size &&
+           is_answer(&s->reqs[first + answers])) {
+        answers++;
+    }
+    s->states[i].num_answers = answers;
 }

@@ -60,9 +60,12 @@ typedef struct msgl_delta_call {
     void *states;
     size_t state_stride;
     const int32_t *from, *to, *dev_from, *dev_to; // [seqs->size]
+    // Of phase prefill: so many requests in front are answers, with drafts. A GPU computes their
+    // rows as phase decode does.
+    int32_t num_answers;
     // NULL, or: saves[save_start[r], save_start[r + 1]) are request r's, len ascending, in
-    // (tokens before the step, tokens behind it], and on a GPU a multiple of MSGL_DELTA_CHUNK or
-    // the last.
+    // (tokens before the step, tokens behind it], and on a GPU, of what is no answer, a multiple of
+    // MSGL_DELTA_CHUNK or the last.
     const msgl_delta_save *saves, *dev_saves;
     const int32_t *save_start, *dev_save_start; // [seqs->size + 1]
 } msgl_delta_call;

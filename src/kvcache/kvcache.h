@@ -26,7 +26,7 @@
 typedef struct msgl_kv_pool {
     msgl_cache_spec spec;
     int32_t num_pages, page_size;         // KV, LATENT
-    int32_t max_running, num_checkpoints; // STATE
+    int32_t max_running, num_checkpoints; // STATE; those for drafts are the last of them
     void *base;                           // device memory
     size_t bytes;                         // of base
 } msgl_kv_pool;

@@ -56,6 +56,9 @@ typedef struct msgl_cache_span {
     int32_t window;    // WINDOW: tokens in front of a query's own that it reads
     int32_t interval;  // STATE: tokens between two checkpoints, a multiple of the page size
     int32_t num_units; // pages, the dummy page not counted; of STATE: checkpoints, >= 0
+    // STATE: units behind the checkpoints, [num_units, num_units + draft_states), that no cache
+    // hands out: the scheduler's, for the states behind rows of drafts.
+    int32_t draft_states;
 } msgl_cache_span;
 
 // Span 0 is one of all tokens, whose pages are what the prefix cache is made of; no group may have

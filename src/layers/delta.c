@@ -70,6 +70,7 @@ void msgl__delta(msgl_forward *f, const msgl_delta *d, const msgl_norm *norm, co
         c.to = s->to, c.dev_to = s->dev_to;
         c.saves = s->saves, c.dev_saves = s->dev_saves;
         c.save_start = s->save_start, c.dev_save_start = s->dev_save_start;
+        c.num_answers = s->num_answers;
         f->k->delta.run(f->x, &c);
         msgl__arena_reset(f->x->scratch);
     }

@@ -30,6 +30,7 @@ typedef struct msgl_seq_states {
     const int32_t *from, *to, *dev_from, *dev_to;
     const msgl_delta_save *saves, *dev_saves;
     const int32_t *save_start, *dev_save_start;
+    int32_t num_answers;
 } msgl_seq_states;
 
 typedef struct msgl_forward {

@@ -77,6 +77,13 @@ static bool looks_back(const msgl_req *r)
     return r->constraint != NULL || msgl__token_masks_look_back(r->masks);
 }
 
+// The checkpoint that r's next part in a step begins with; -1: its row's state.
+static int32_t load_state(const msgl_req *r)
+{
+    if (r->draft_state >= 0) return r->draft_state;
+    return r->device_len == r->begin_len ? r->cache_handle.loads : -1;
+}
+
 // What r has in the step up to device_len.
 static msgl_batch_req part_of(msgl_req *r, int32_t device_len)
 {
@@ -88,7 +95,7 @@ static msgl_batch_req part_of(msgl_req *r, int32_t device_len)
         .device_len = device_len,
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
-        .load_state = r->device_len == r->begin_len ? r->cache_handle.loads : -1,
+        .load_state = load_state(r),
         .sample = last,
         .sampling = r->sampling,
         .extra = engine_reads_extra(r) ? r->extra : NULL,
@@ -105,6 +112,7 @@ static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
     b->reqs[b->size++] = part_of(r, device_len);
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
+    r->draft_state = -1; // the step's
     r->inflight++;
     if (device_len >= r->fill_len) r->state = MSGL_REQ_DECODE;
 }
@@ -125,6 +133,7 @@ static void add_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r)
         (void)grown;
         part.device_len += part.num_drafts;
         part.logits_from = 0;
+        msgl__sched_save_drafts(s, step, &part);
         add(step, r, r->device_len + 1);
         step->batch.reqs[step->batch.size - 1] = part;
         step->batch.num_tokens += part.num_drafts;

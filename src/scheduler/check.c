@@ -93,6 +93,7 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
 {
     int rc = msgl__cache_check(s->cache, err);
     if (rc == 0) rc = check_waiting(s, err);
+    if (rc == 0) rc = msgl__sched_check_draft_states(s, err);
     if (rc != 0) return rc;
     for (int32_t i = 0; i < s->cfg.cache.num_spans && rc == 0; i++) rc = check_span(s, i, err);
     if (rc != 0) return rc;

@@ -80,9 +80,10 @@ void msgl__sched_drafter_destroy(msgl_scheduler *s)
 }
 
 // Of r's next step: the last row's choice gets to max_len - 1 at most.
-static int32_t most_drafts(const msgl_req *r)
+static int32_t most_drafts(const msgl_scheduler *s, const msgl_req *r)
 {
-    const int32_t room = r->max_len - r->device_len - 2;
+    const int32_t states = msgl__sched_draft_room(s, r), tokens = r->max_len - r->device_len - 2;
+    const int32_t room = states < tokens ? states : tokens;
     return room < r->most_drafts ? room : r->most_drafts;
 }
 
@@ -116,7 +117,7 @@ static void make_drafts(msgl_scheduler *s, msgl_req *r, int32_t most, msgl_draft
 // Masks of drafts are made with that of the next token, so they are made up now.
 void msgl__sched_go_on(msgl_scheduler *s, msgl_req *r, const int32_t *tokens, int32_t num)
 {
-    const int32_t most = most_drafts(r);
+    const int32_t most = most_drafts(s, r);
     if (r->ahead != NULL) {
         make_drafts(s, r, most, r->ahead);
         if (r->ahead->num > most) r->ahead->num = most > 0 ? most : 0;
@@ -137,7 +138,7 @@ bool msgl__sched_drafts_in_flight(const msgl_scheduler *s)
 static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
 {
     const int32_t ahead = r->inflight > 0; // tokens that the step in flight chooses
-    const int32_t most = most_drafts(r);
+    const int32_t most = most_drafts(s, r);
     if (r->constraint != NULL) {
         const int32_t masked = msgl__constraint_ahead(r->constraint);
         offer->num = 0;
@@ -145,6 +146,7 @@ static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
         if (r->ahead == NULL) return;
         *offer = *r->ahead;
         if (offer->num > masked) offer->num = masked;
+        if (offer->num > most) offer->num = most;
         return;
     }
     make_drafts(s, r, most + ahead, offer);
@@ -194,8 +196,10 @@ void msgl__sched_plan_drafts(msgl_scheduler *s)
         if (s->offers[offers].num > 0) r->offer = offers++;
     }
     if (offers == 0) return;
-    const int32_t most =
+    const int32_t states = msgl__sched_draft_states_left(s);
+    int32_t most =
         s->runner.max_drafts < MSGL_MAX_STEP_DRAFTS ? s->runner.max_drafts : MSGL_MAX_STEP_DRAFTS;
+    if (states < most) most = states;
     const int32_t num = rank_drafts(s, most, owners, accepted);
     const int32_t chosen = msgl__costs_choose(&s->costs, answers, accepted, num);
     for (int32_t n = chosen; n < num; n++) owners[n]->num_drafts--;

@@ -74,8 +74,10 @@ typedef struct msgl_req {
     int32_t drafted, accepted;        // drafts so far, and those that are in its answer
     // With a draft model: what it says comes behind the tokens that the host knows.
     int32_t num_proposed, proposed[MSGL_MAX_PROPOSALS];
-    msgl_depth depth;               // and how many of it are wanted
-    int32_t ask;                    // of the step being built: which of `asks` is its own, -1: none
+    msgl_depth depth;    // and how many of it are wanted
+    int32_t ask;         // of the step being built: which of `asks` is its own, -1: none
+    int32_t draft_state; // the state that its next step begins with, where not all drafts of the
+                         // last one were accepted; -1: its row's
     msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row
     int32_t ids[];                  // [max_len]
 } msgl_req;
@@ -89,7 +91,8 @@ typedef struct msgl_req_list {
 typedef struct msgl_inflight_step {
     msgl_batch batch;
     msgl_req **owners; // [batch.size]
-    // [max_saves] the saves of the batch's requests, request after request: with 2 of request 0 and
+    // [max_saves] the saves of the batch's requests, request after request, those of checkpoints
+    // and those behind drafts: with 2 of request 0 and
     // 1 of request 1, request 1's is saves[2].
     msgl_state_save *saves;
     int32_t num_saves;
@@ -138,6 +141,8 @@ struct msgl_scheduler {
     msgl_depths depths;    // of a draft model
     msgl_depth_ask *asks;  // [max_running] likewise
     uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
+    int32_t *free_draft_states; // stack
+    int32_t num_free_draft_states;
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
@@ -190,6 +195,21 @@ void msgl__sched_passes(msgl_scheduler *s, const msgl_inflight_step *step,
 void msgl__sched_proposed(msgl_req *r, const msgl_step_result *res, int32_t i);
 void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int32_t most,
                                 msgl_draft *offer);
+
+// draft_states.c: of models that keep states, those behind drafts. create: MSGL_ENOMEM.
+int msgl__sched_draft_states_create(msgl_scheduler *s, msgl_err *err);
+// Of other models both know no bounds. What a step's drafts may be in all, and those of r's next
+// part in a step.
+int32_t msgl__sched_draft_states_left(const msgl_scheduler *s);
+int32_t msgl__sched_draft_room(const msgl_scheduler *s, const msgl_req *r);
+// b, the part of a request in the step, has drafts: where the states behind its rows are kept.
+void msgl__sched_save_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_batch_req *b);
+// b, r's part in a step that has ended, has brought num_tokens.
+void msgl__sched_saved_drafts(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
+                              int32_t num_tokens);
+// r has no next step in its row.
+void msgl__sched_drop_draft_state(msgl_scheduler *s, msgl_req *r);
+int msgl__sched_check_draft_states(const msgl_scheduler *s, msgl_err *err);
 
 // batch.c: whether r is an answer that the step being built can bring a token.
 bool msgl__sched_goes_on(const msgl_req *r);

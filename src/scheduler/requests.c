@@ -204,6 +204,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .max_len = q->num_ids + max_tokens,
                     .num_ids = q->num_ids,
                     .cached_tokens = -1,
+                    .draft_state = -1,
                     .mu = 2 * q->sampling.mirostat_tau,
                     .row = -1};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);

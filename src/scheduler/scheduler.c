@@ -52,13 +52,13 @@ static size_t most_units(const msgl_cache_layout *l)
     return (size_t)most;
 }
 
-// Of a step: one of each answer, and those that its chunks pass.
+// Of a step: one of each answer, those that its chunks pass, and those of its drafts.
 static size_t max_saves(const msgl_scheduler *s)
 {
     const msgl_cache_span *last = &s->cfg.cache.spans[s->cfg.cache.num_spans - 1];
     const int32_t passed =
         last->kind == MSGL_SPAN_STATE ? s->options.max_prefill_tokens / last->interval : 0;
-    return (size_t)s->options.max_running + (size_t)passed;
+    return (size_t)s->options.max_running + (size_t)passed + (size_t)last->draft_states;
 }
 
 static int allocate(msgl_scheduler *s, msgl_err *err)
@@ -103,6 +103,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     s->depth = o->overlap && runner->max_in_flight >= MSGL_MAX_IN_FLIGHT ? MSGL_MAX_IN_FLIGHT : 1;
     rc = allocate(s, err);
     if (rc == 0) rc = msgl__sched_drafter_create(s, err);
+    if (rc == 0) rc = msgl__sched_draft_states_create(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);
         return rc;
@@ -149,6 +150,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     msgl__free(s->marks);
     msgl__free(s->events);
     msgl__free(s->free_rows);
+    msgl__free(s->free_draft_states);
     msgl__free(s);
 }
 

@@ -271,6 +271,7 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     // one is left out, since whether it exists depends on overlap.
     const int32_t keep = r->num_ids - 1 < r->device_len ? r->num_ids - 1 : r->device_len;
     s->reserved -= owed(r);
+    msgl__sched_drop_draft_state(s, r);
     if (r->keep_kv) {
         msgl__cache_release(s->cache, &r->cache_handle, r->ids, keep);
     } else {

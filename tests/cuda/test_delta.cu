@@ -112,10 +112,12 @@ static request request_new(const delta_layer &l, int len, const std::vector<int>
     return r;
 }
 
-// How a call is run: number of blocks that share something, and whether from a graph.
+// How a call is run: number of blocks that share something, whether from a graph, and how many
+// requests in front are answers with drafts.
 struct how {
     int split;
     bool graph;
+    int answers = 0;
 };
 
 struct part { // of a request
@@ -167,7 +169,10 @@ static std::vector<float> run_step(bench_exec *e, family *f, const delta_layer &
     CUDA_OK(cudaDeviceSynchronize());
     s.seqs.graph = how.graph;
     const auto queue = [&] {
-        if (phase == MSGL_DECODE)
+        c.num_answers = how.answers;
+        if (how.answers > 0)
+            msgl__cuda_delta(&e->x, &c);
+        else if (phase == MSGL_DECODE)
             msgl__cuda_delta_decode(&e->x, &c, how.split);
         else
             msgl__cuda_delta_prefill(&e->x, &c, how.split);
@@ -386,6 +391,71 @@ static int check_prefill(bench_exec *e, int k_heads, int v_heads, int len,
     return family_end(&f);
 }
 
+// Answers with drafts, of several tokens a step, beside a chunk that is saved, too: the bits of
+// answers of one token a step, behind every token, wherever a step begins.
+static int check_answers(bench_exec *e, int k_heads, int v_heads, bool quick, uint64_t *seed)
+{
+    family f = {"answers with drafts"};
+    errors worst = {};
+    const int tokens = 24, first = 5;
+    delta_layer l = delta_layer_new(k_heads, v_heads, 40, GAP, seed);
+    const size_t wide = (size_t)v_heads * DELTA_DIM;
+    std::vector<int> lengths;
+    for (int t = 1; t <= tokens; t++) lengths.push_back(t);
+    request r = request_new(l, tokens, lengths, seed), chunk = request_new(l, 70, {64, 70}, seed);
+    std::vector<float> want; // rows, and states behind each of them, of one token a step in state 0
+    std::vector<std::vector<char>> states;
+    for (int t = 0; t < tokens; t++) {
+        delta_piece p = {t, t + 1, t == 0 ? -1 : 0, 0, {}};
+        if (t + 1 == first) p.saves.push_back({first, 1});
+        const std::vector<float> row = run_step(e, &f, l, {{&r, p}}, MSGL_DECODE, {0, false});
+        want.insert(want.end(), row.begin(), row.end());
+        states.push_back(state_bits(l, 0));
+    }
+    for (int n = 1; n <= 9;
+         n += quick ? 4 : 1) { // rows of a step: those of state 2, from the one in 1
+        for (int begin = first, from = 1; begin + n <= tokens;) {
+            // Behind all but the last: 3 + i or, every other step, 20 + i; the next one begins
+            // behind the middle row, or with the last one's in 2.
+            const int slot = from >= 3 && from < 20 ? 20 : 3,
+                      taken = begin % 3 == 0 ? n : n / 2 + 1;
+            delta_piece p = {begin, begin + n, from, 2, {}};
+            for (int i = 0; i + 1 < n; i++) p.saves.push_back({begin + 1 + i, slot + i});
+            const std::vector<float> got = run_step(e, &f, l,
+                                                    {{&r, p},
+                                                     {NULL, {0, 2, -1, -1, {}}},
+                                                     {&r, {0, 3, -1, 36, {{1, 37}, {2, 38}}}},
+                                                     {&chunk, {0, 70, -1, 34, {{64, 35}}}}},
+                                                    MSGL_PREFILL, {0, false, 3});
+            expect(&f, memcmp(got.data(), &want[(size_t)begin * wide], (size_t)n * wide * 4) == 0,
+                   "bits of rows");
+            for (size_t i = 0; i < 2 * wide; i++) {
+                expect(&f, got[(size_t)n * wide + i] == 0, "padding is 0");
+            }
+            expect(&f, memcmp(&got[(size_t)(n + 2) * wide], want.data(), 3 * wide * 4) == 0,
+                   "bits of rows from the beginning");
+            for (int i = 0; i < n; i++) {
+                const int at = i + 1 < n ? slot + i : 2;
+                expect(&f, state_bits(l, at) == states[(size_t)(begin + i)], "bits of a state");
+                check_state(&f, l, r, begin + i + 1, begin + i, at, DECODE_STATE, &worst);
+            }
+            for (int i = 0; i < 3; i++) {
+                const int at = i == 2 ? 36 : 37 + i;
+                expect(&f, state_bits(l, at) == states[(size_t)i], "bits of a state");
+                check_state(&f, l, r, i + 1, i, at, DECODE_STATE, &worst);
+            }
+            check_rows(&f, l, chunk, 0, 70, got.data() + (size_t)(n + 5) * wide, ROW, ALL, &worst);
+            check_state(&f, l, chunk, 64, 0, 35, STATE, &worst);
+            check_state(&f, l, chunk, 70, 1, 34, STATE, &worst);
+            from = taken < n ? slot + taken - 1 : 2;
+            begin += taken;
+        }
+    }
+    printf("answers with drafts %d/%d heads: worst state %.2e\n", k_heads, v_heads, worst.state);
+    delta_layer_free(&l);
+    return family_end(&f);
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -395,6 +465,8 @@ int main(int argc, char **argv)
     e.x.act = MSGL_BF16;
     int failed = check_decode(&e, 2, 4, &seed);
     failed += check_decode(&e, 1, 3, &seed);
+    failed += check_answers(&e, 2, 4, o.quick, &seed);
+    failed += check_answers(&e, 1, 3, o.quick, &seed);
     failed += check_prefill(&e, 2, 4, 1, {}, &seed);
     failed += check_prefill(&e, 1, 2, 64, {2, 3, 40}, &seed);
     failed += check_prefill(&e, 1, 3, 200, {64, 128}, &seed);

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers with drafts are those without, in bytes, over HTTP, many at once, on one process and on two ranks.
 
-    speculation.py MINISGL MODEL
+    speculation.py MINISGL MODEL STATES
+
+STATES: a model with recurrent layers, of 128 tokens.
 """
 import concurrent.futures
 import json
@@ -12,7 +14,7 @@ import time
 import serving
 from serving import check
 
-PROGRAM, MODEL = sys.argv[1:]
+PROGRAM, MODEL, STATES = sys.argv[1:]
 EDIT = "Repeat: one two three four five six seven eight nine ten. one two three four five"
 NAMES = {"type": "object", "properties": {"all": {"type": "array", "minItems": 6, "maxItems": 6, "items": {
     "type": "object", "properties": {"first_name": {"enum": ["Ann", "Bob"]}, "age": {"type": "integer", "maximum": 9, "minimum": 0}},
@@ -29,20 +31,23 @@ ASKED = [
     {"prompt": "Six people: ", "temperature": 0, "guided_json": NAMES, "max_tokens": 300},
     {"prompt": "Six people: ", "temperature": 1, "seed": 3, "logprobs": 1, "guided_json": NAMES, "max_tokens": 300},
 ]
+# Weights at random repeat nothing by themselves.
+PIECES = [{"prompt": "one two " * (1 + i % 3), "max_tokens": 90, "temperature": i % 2, "seed": i, "logprobs": i % 4,
+           "guided_regex": "(one|two|four|eleven)( (one|two|four|eleven)){9,30}"} for i in range(8)]
 
 
-def answers(*options):
+def answers(*options, model=MODEL, asked=ASKED):
     """What is said to all at once, then one by one; and what usage says of drafts."""
-    with serving.Server(PROGRAM, MODEL, *options) as s:
+    with serving.Server(PROGRAM, model, *options) as s:
         def ask(body):
-            return json.loads(s.call("/v1/completions", {"model": "demo", "max_tokens": 100, **body})[1])
-        with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
-            all_of = list(pool.map(ask, ASKED))
-        all_of += [ask(body) for body in ASKED]
+            return json.loads(s.call("/v1/completions", {"max_tokens": 100, **body})[1])
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+            all_of = list(pool.map(ask, asked))
+        all_of += [ask(body) for body in asked]
         details = [a["usage"].get("completion_tokens_details", {}) for a in all_of]
         if options[:1] == ("--speculative-algorithm",) and "STANDALONE" not in options:
             check(details[-1].get("accepted_prediction_tokens", 0) > 20, "drafts under a grammar: %s" % details[-1])
-        without = ask({**ASKED[0], "speculative": False})["usage"]
+        without = ask({**asked[0], "speculative": False})["usage"]
         check("completion_tokens_details" not in without, "none where a request wants none")
         time.sleep(1.5)  # until the engine's next report
         text = s.call("/metrics")[1]
@@ -51,9 +56,9 @@ def answers(*options):
         return [a["choices"] for a in all_of], details, drafted
 
 
-def compare(plain, *options):
+def compare(plain, *options, **which):
     name = " ".join(map(str, options))
-    got, details, drafted = answers("--speculative-algorithm", *options)
+    got, details, drafted = answers("--speculative-algorithm", *options, **which)
     check(got == plain, "%s: choices are the same" % name)
     if "STANDALONE" in options:
         return  # a model as large as itself never pays
@@ -70,3 +75,8 @@ compare(alone, "STANDALONE", "--speculative-draft-model-path", MODEL)
 compare(alone, "NGRAM", "--speculative-num-draft-tokens", 4, "--disable-overlap-scheduling")
 two_ranks, _, _ = answers("--tp-size", 2)
 compare(two_ranks, "auto", "--tp-size", 2)
+states = {"model": STATES, "asked": PIECES}
+alone, details, drafted = answers("--memory-ratio", "0.01", **states)
+compare(alone, "SUFFIX", "--memory-ratio", "0.01", **states)
+two_ranks, _, _ = answers("--tp-size", 2, **states)
+compare(two_ranks, "NGRAM", "--tp-size", 2, **states)

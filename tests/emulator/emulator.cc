@@ -13,6 +13,7 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 uint64_t emulator_seed = 1;
 bool emulator_in_order;
+int emulator_major = 8;
 emulator_graph *emulator_capture;
 std::vector<std::vector<emulator_copy>> emulator_copies[EMULATOR_THREADS];
 

@@ -416,6 +416,44 @@ static void test_states(void **state)
     expect_refused(p, MSGL_ELIMIT, "the model's sizes overflow");
 }
 
+// A sixteenth is for states behind drafts, as far as they are wanted, but four at least.
+static void test_draft_states(void **state)
+{
+    (void)state;
+    const size_t one = 6 * MIB;
+    const msgl_memory_plan none = wanted_states();
+    for (int32_t want = 1; want <= 100; want += 33) {
+        msgl_memory_plan p = none;
+        p.available *= 10;
+        assert_int_equal(plan(&p, NULL), 0);
+        const size_t live = (9 + 1) * one, checkpoints = (size_t)pages_of(&p, 1);
+        const size_t fixed = p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes + live;
+        const int32_t room = (int32_t)((p.available - fixed) / 2 / 16 / one);
+        p.cache.spans[1].draft_states = want;
+        p.cache.spans[0].num_units = 0;
+        assert_int_equal(msgl__memory_plan(&p, NULL), 0);
+        const int32_t got = p.cache.spans[1].draft_states;
+        assert_in_range(room, 35, 67); // of 1, 34, 67 and 100 wanted there are two cut
+        assert_int_equal(got, want < room ? want : room);
+        assert_int_equal(pages_of(&p, 1), checkpoints);
+        assert_int_equal(msgl__memory_plan_pool(&p, 1).bytes,
+                         live + (checkpoints + (size_t)got) * one);
+        assert_int_equal(p.kv_bytes, all_pools(&p));
+    }
+    msgl_memory_plan p = none;
+    assert_int_equal(plan(&p, NULL), 0);
+    p.memory_ratio = 0.05;
+    p.cache.spans[1].draft_states = 60;
+    p.cache.spans[0].num_units = 0;
+    assert_int_equal(msgl__memory_plan(&p, NULL), 0);
+    assert_int_equal(p.cache.spans[1].draft_states, 4);
+    msgl_err err;
+    p.memory_ratio = 0.01; // less than these
+    p.cache.spans[1].draft_states = 60;
+    p.cache.spans[0].num_units = 0;
+    assert_int_equal(msgl__memory_plan(&p, &err), MSGL_ENOMEM);
+}
+
 static void keep_line(void *ctx, const char *line)
 {
     char *text = ctx;
@@ -548,13 +586,14 @@ static void test_without_proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_proportion),   cmocka_unit_test(test_mem_fractions),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
-        cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_without_proc), cmocka_unit_test(test_cgroup),
+        cmocka_unit_test(test_adds_up),       cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_proportion),    cmocka_unit_test(test_mem_fractions),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_window_floor),  cmocka_unit_test(test_window_ceiling),
+        cmocka_unit_test(test_windows_only),  cmocka_unit_test(test_states),
+        cmocka_unit_test(test_draft_states),  cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_address_space), cmocka_unit_test(test_without_proc),
+        cmocka_unit_test(test_cgroup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

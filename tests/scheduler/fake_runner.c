@@ -173,7 +173,8 @@ static void use_checkpoint(fake_runner *f, const msgl_batch_req *r, int32_t c, b
                            uint64_t now)
 {
     const int32_t last = f->layout.num_spans - 1;
-    if (!is_state(f, last) || c < 0 || c >= f->layout.spans[last].num_units) {
+    const msgl_cache_span *span = &f->layout.spans[last];
+    if (!is_state(f, last) || c < 0 || c >= span->num_units + span->draft_states) {
         fault(f, "checkpoint outside the pool", r->uid, c, r->device_len);
     } else if (write && f->checkpoint_use[c] == now) {
         fault(f, "checkpoint written while in use", r->uid, c, r->device_len);
@@ -486,7 +487,8 @@ static void init_spans(fake_runner *f, int32_t max_running, int32_t max_seq_len)
 {
     msgl_err err;
     for (int32_t s = 0; s < f->layout.num_spans; s++) {
-        const size_t units = (size_t)f->layout.spans[s].num_units;
+        const msgl_cache_span *span = &f->layout.spans[s];
+        const size_t units = (size_t)span->num_units + (size_t)span->draft_states;
         if (is_state(f, s)) {
             f->states = calloc((size_t)max_running, sizeof *f->states);
             f->checkpoints = calloc(units + 1, sizeof *f->checkpoints);

@@ -73,7 +73,8 @@ static msgl_cache_layout layout_of(const harness_options *o)
         l.spans[l.num_spans++] = (msgl_cache_span){.kind = MSGL_SPAN_STATE,
                                                    .window = -1,
                                                    .interval = o->state_interval,
-                                                   .num_units = o->num_checkpoints};
+                                                   .num_units = o->num_checkpoints,
+                                                   .draft_states = o->draft_states};
     }
     return l;
 }

@@ -39,7 +39,7 @@ typedef struct harness_options {
     int32_t max_running, max_seq_len, max_prefill_tokens, num_pages, page_size, vocab_size;
     // 0: no such span; pages of one that is not given as many as it can need.
     int32_t window, window_pages, second_window, second_pages;
-    int32_t state_interval, num_checkpoints;
+    int32_t state_interval, num_checkpoints, draft_states;
     int32_t cut; // of the runner
     msgl_cache_type cache_type;
     bool overlap, threaded, prefill_first, no_prefix_sharing;

@@ -345,6 +345,11 @@ static void test_drafts(void **state)
                              .guesses = k % 6 < 4,
                              .most_drafts = 1 + k % 5 * 4};
         if (k % 5 == 1) o.window = 11;
+        if (k % 2 == 1) {
+            o.state_interval = 16;
+            o.num_checkpoints = k % 4 == 1 ? 30 : k / 12;
+            o.draft_states = 1 + k % 3 * 8;
+        }
         (void)run(o, 12000 + (uint64_t)k, k == 17 ? 1000 : 6000, k % 2, &hits);
     }
     assert_true(hits > 1000);
@@ -377,6 +382,62 @@ static void test_draft_model(void **state)
     assert_true(g_accepted > 8000 && g_drafts > g_accepted + 5000);
 }
 
+// Conversations, each turn the one before and its answer: what the turns find in the cache.
+static int32_t run_turns(bool drafts, int32_t cached[LIVE])
+{
+    harness h;
+    harness_init(&h, (harness_options){.max_running = 4,
+                                       .max_seq_len = HARNESS_LEN,
+                                       .max_prefill_tokens = 64,
+                                       .num_pages = 4096,
+                                       .page_size = 4,
+                                       .vocab_size = 13,
+                                       .state_interval = 32,
+                                       .num_checkpoints = 60,
+                                       .draft_states = 9,
+                                       .speculative = drafts ? "SUFFIX" : NULL,
+                                       .guesses = true,
+                                       .most_drafts = 7});
+    int32_t ids[HARNESS_LEN], accepted;
+    for (int32_t i = 0; i < LIVE; i++) {
+        int32_t n = 0;
+        if (i % 4 == 0) {
+            for (; n < 5 + i * 3; n++) ids[n] = (i + n * n) % 13;
+        } else {
+            const record *last = &h.records[i - 1];
+            n = last->prompt_len;
+            memcpy(ids, last->prompt, (size_t)n * sizeof *ids);
+            memcpy(ids + n, last->tokens, (size_t)last->num_tokens * sizeof *ids);
+            n += last->num_tokens;
+        }
+        msgl_sampling_params p = msgl__sampling_params_default();
+        p.max_tokens = 30 + 7 * i;
+        if (p.max_tokens > 100) p.max_tokens -= 70;
+        p.ignore_eos = true;
+        harness_add(&h, (uint64_t)i, ids, n, &p);
+        harness_run(&h, 10000);
+        harness_expect(&h, (uint64_t)i);
+        cached[i] = h.records[i].cached;
+    }
+    accepted = (int32_t)harness_stats(&h).accepted_tokens;
+    harness_free(&h);
+    return accepted;
+}
+
+// States behind drafts never get into the cache, and all checkpoints of answers do.
+static void test_turns(void **state)
+{
+    (void)state;
+    int32_t with[LIVE], without[LIVE], hits = 0;
+    assert_true(run_turns(true, with) > 300);
+    assert_int_equal(run_turns(false, without), 0);
+    for (int i = 0; i < LIVE; i++) {
+        assert_int_equal(with[i], without[i]);
+        hits += with[i] > 0;
+    }
+    assert_true(hits > LIVE / 2);
+}
+
 static void test_threaded(void **state)
 {
     (void)state;
@@ -390,7 +451,7 @@ int main(void)
         cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_sent_back), cmocka_unit_test(test_spans),
         cmocka_unit_test(test_drafts),    cmocka_unit_test(test_draft_model),
-        cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_turns),     cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -583,6 +583,46 @@ static void test_draft_model(void **state)
     assert_true(compare(&v) > 0);
 }
 
+// The same of models that keep states, among others, in a pool that is tight, and one after the
+// other, where the prefix cache gives as many tokens as without drafts.
+static void test_drafts_of_states(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen3_next", "qwen3_5"};
+    static answer with[REQUESTS], without[REQUESTS];
+    for (int i = 0; i < 2; i++) {
+        setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
+        v.model = models[i];
+        v.interval = 16;
+        v.max_prefill = 15;
+        v.overlap = i == 0;
+        v.drafts = i == 0 ? 7 : 15;
+        compare(&v);
+        assert_true(g_guesser.right > 30 && g_guesser.computed > g_guesser.right);
+        v.one_by_one = true;
+        g_guesser = (guesser){.answers = answers_alone(&v), .random = 2};
+        (void)run(&v, with);
+        assert_true(g_guesser.right > 30);
+        v.drafts = 0;
+        (void)run(&v, without);
+        int hits = 0;
+        for (int k = 0; k < REQUESTS; k++) {
+            assert_int_equal(with[k].cached, without[k].cached);
+            assert_memory_equal(with[k].tokens, without[k].tokens, sizeof with[k].tokens);
+            hits += with[k].cached > 0;
+        }
+        assert_true(hits > 10);
+        v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+        v.model = models[i];
+        v.interval = 8;
+        v.max_prefill = 7;
+        v.long_answers = true;
+        v.overlap = i == 1;
+        v.drafts = 5;
+        assert_true(compare(&v) > 0);
+    }
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -684,6 +724,7 @@ int main(void)
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_draft_model),
+        cmocka_unit_test(test_drafts_of_states),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
     };

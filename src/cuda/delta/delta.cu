@@ -50,10 +50,30 @@ bool msgl__delta_args(msgl_exec *x, const msgl_delta_call *c, msgl_delta_args *o
     return true;
 }
 
+// Requests [first, end) of a call; seqs: theirs.
+static msgl_delta_call part_of(const msgl_delta_call *c, int first, int end, msgl_seqs *seqs)
+{
+    *seqs = *c->seqs;
+    seqs->size = end - first;
+    seqs->cu_seqlens_q += first, seqs->dev_cu_seqlens_q += first;
+    seqs->seqlens_k += first, seqs->dev_seqlens_k += first;
+    msgl_delta_call part = *c;
+    part.seqs = seqs;
+    part.from += first, part.dev_from += first;
+    part.to += first, part.dev_to += first;
+    if (c->saves != NULL) part.save_start += first, part.dev_save_start += first;
+    return part;
+}
+
 extern "C" void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c)
 {
-    if (c->seqs->phase == MSGL_DECODE)
+    if (c->seqs->phase == MSGL_DECODE) {
         msgl__cuda_delta_decode(x, c, 0);
-    else
-        msgl__cuda_delta_prefill(x, c, 0);
+        return;
+    }
+    msgl_seqs seqs;
+    const msgl_delta_call answers = part_of(c, 0, c->num_answers, &seqs);
+    msgl__cuda_delta_rows(x, &answers);
+    const msgl_delta_call chunks = part_of(c, c->num_answers, c->seqs->size, &seqs);
+    msgl__cuda_delta_prefill(x, &chunks, 0);
 }

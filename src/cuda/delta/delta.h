@@ -18,6 +18,9 @@ size_t msgl__cuda_delta_scratch(const msgl_delta_call *c);
 // Of the above the recurrence of one token a request. slices: blocks that share a v head, 1 or
 // 2, with the same bits; 0: what is fastest.
 void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, int slices);
+// The recurrence for each token of requests with some, which may be kept behind any of them: the
+// bits of the above in steps of their own.
+void msgl__cuda_delta_rows(msgl_exec *x, const msgl_delta_call *c);
 // And chunks of tokens. warps: 16 columns of a state each, that a block has: 4 or 8, with the same
 // bits; 0: what is fastest.
 void msgl__cuda_delta_prefill(msgl_exec *x, const msgl_delta_call *c, int warps);

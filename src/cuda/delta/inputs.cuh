@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The convolution's last inputs into the states that chunks leave.
+// The convolution's last inputs into the states that a step's tokens leave.
 #ifndef MSGL_CUDA_DELTA_INPUTS_CUH
 #define MSGL_CUDA_DELTA_INPUTS_CUH
 
@@ -25,6 +25,13 @@ static __device__ __forceinline__ void delta_keep_inputs(const msgl_delta_args &
     }
 }
 
+// How many targets a call has.
+static inline int msgl__delta_targets(const msgl_delta_call *c)
+{
+    const int size = c->seqs->size;
+    return size + (c->saves != NULL ? c->save_start[size] - c->save_start[0] : 0);
+}
+
 // Target i < size: the state that request i leaves; behind them: save i - size. A save that needs
 // inputs from before the step goes ahead of the request's own state, where they may be, and in its
 // block.
@@ -32,7 +39,7 @@ static __device__ __forceinline__ void delta_keep_target(const msgl_delta_args &
 {
     int r = target;
     if (target >= p.size) {
-        const int save = target - p.size;
+        const int save = p.save_start[0] + target - p.size;
         if (save >= p.save_start[p.size]) return;
         for (r = 0; p.save_start[r + 1] <= save;) r++;
         const int len = p.saves[save].len;

@@ -2,6 +2,7 @@
 //
 // Chunks of prompts: the launches, the list of chunks in front, and the norm with its gate behind
 // them.
+#include "cuda/delta/inputs.cuh"
 #include "cuda/delta/prefill.cuh"
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
@@ -165,8 +166,7 @@ extern "C" void msgl__cuda_delta_prefill(msgl_exec *x, const msgl_delta_call *c,
     MSGL_CUDA_TRY(x,
                   msgl__launch(delta_plan, dim3(1), dim3(PLAN_THREADS), 0, stream, p, s, chunks));
     MSGL_CUDA_TRY(x, msgl__delta_mix(p, s, chunks, stream));
-    const int targets = p.size + (c->saves != NULL ? c->save_start[p.size] : 0);
-    MSGL_CUDA_TRY(x, msgl__delta_prepare(p, s, chunks, targets, stream));
+    MSGL_CUDA_TRY(x, msgl__delta_prepare(p, s, chunks, msgl__delta_targets(c), stream));
     MSGL_CUDA_TRY(x, msgl__delta_scan(p, s, warps, stream));
     if (warps == 8) return; // it has whole heads, and does their norm
     MSGL_CUDA_TRY(x, msgl__launch(delta_finish, dim3(chunks, DELTA_ROWS / FINISH_ROWS),

@@ -256,6 +256,10 @@ static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
+static inline float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
 #define __expf expf
 // What a negative number or NaN becomes is no use to any kernel.
 static inline uint32_t __float2uint_rn(float f)
