@@ -731,6 +731,7 @@ void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
     msgl__draft_model_destroy(e->draft);
+    msgl__engine_drain(e);
     msgl__graphs_destroy(e); // first: NCCL does not end while a graph has its calls
     if (e->parent == NULL) msgl__engine_disconnect(e);
     msgl__groups_destroy(e);

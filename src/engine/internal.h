@@ -274,6 +274,8 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
 int msgl__engine_submit(void *engine, msgl_batch *b);
 int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
+// Waits for writes, which nobody else does where no step comes behind them.
+void msgl__engine_drain(msgl_engine *e);
 // Dummy tokens in the places [from, to) of a decode step.
 void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to);
 // The step's sequences, and what attention prepares for them; for a graph with its limits. 0, or a

@@ -550,6 +550,13 @@ static int claim_write(msgl_engine *e, msgl_token_write **w)
     return e->device->ops->wait(e->device, write_event(e, index));
 }
 
+void msgl__engine_drain(msgl_engine *e)
+{
+    for (int32_t i = 0; i < MSGL_ENGINE_WRITES && e->writes != NULL; i++) {
+        (void)e->device->ops->wait(e->device, write_event(e, i));
+    }
+}
+
 static void queue_write(msgl_engine *e, const msgl_token_write *w,
                         void (*run)(void *ctx, int64_t index))
 {

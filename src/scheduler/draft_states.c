@@ -23,7 +23,7 @@ static const msgl_cache_span *state_span(const msgl_scheduler *s)
 int msgl__sched_draft_states_create(msgl_scheduler *s, msgl_err *err)
 {
     const msgl_cache_span *span = state_span(s);
-    if (s->drafter == NULL || span == NULL || span->draft_states == 0) return 0;
+    if (!s->drafting || span == NULL || span->draft_states == 0) return 0;
     s->free_draft_states = msgl__calloc((size_t)span->draft_states, sizeof *s->free_draft_states);
     if (s->free_draft_states == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "speculation: no memory for %d states",

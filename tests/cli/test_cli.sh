@@ -93,8 +93,8 @@ expect "bench step, drafts in the grid" 2 "accept: not with --grid" "$minisgl" b
 expect "bench step, drafts without acceptance" 2 "drafts: only with --accept" "$minisgl" bench step --model "$model" --drafts 4
 expect "bench step, too many drafts" 1 "batch 8 x --drafts 63 is 504 drafts a step; allowed: up to 256" \
     "$minisgl" bench step --model "$model" --prompt-len 16 --steps 8 --batch 8 --accept 1 --drafts 63
-expect "bench step, drafts of a recurrent model" 1 "not with layers with recurrent states" "$minisgl" bench step \
-    --model "$(dirname "$0")/../vectors/models/qwen3_next" --dummy-weight --accept 1
+expect "bench step, drafts of a recurrent model" 0 '"tokens_per_step":5.0,' "$minisgl" bench step \
+    --model "$(dirname "$0")/../vectors/models/qwen3_next" --dummy-weight --accept 1 --prompt-len 16 --steps 40 --batch 1 -o json
 expect "bench step, grid" 0 '"phase":"mixed","batch":2,"context":8,"chunk":4,"prefix":0,"tile":8,"ms_per_step":' "$minisgl" bench step \
     --model "$model" --grid --prompt-len 16 --batch 1,2 --chunk 4,8 --repeat 1 -o json
 cp "$dir/out" "$dir/grid" && grep '^{' "$dir/grid" >"$dir/steps.jsonl"

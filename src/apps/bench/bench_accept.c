@@ -51,6 +51,10 @@ typedef struct contest {
     int batch;
     int *cached;     // [batch] tokens of each answer that have K and V
     int32_t *drafts; // [drafts] of every answer the same
+    // Of a model that keeps states: [batch, drafts] where a step leaves those behind its rows, and
+    // [batch] the one that an answer goes on from, -1: its row's.
+    msgl_state_save *saves;
+    int32_t *load;
     uint64_t rng;
 } contest;
 
@@ -59,6 +63,29 @@ typedef struct turn {
     double ms;     // of a step
     double tokens; // of all answers, of a step
 } turn;
+
+static const msgl_cache_span *state_span(const msgl_step_bench *b)
+{
+    const msgl_cache_layout *l = &b->info->cache;
+    const msgl_cache_span *last = &l->spans[l->num_spans - 1];
+    return last->kind == MSGL_SPAN_STATE ? last : NULL;
+}
+
+// The states behind the rows of answer r, whose drafts have places of their own.
+static void place_states(contest *c, msgl_batch_req *q, int r)
+{
+    const msgl_cache_span *span = state_span(c->b);
+    const int drafts = c->b->drafts;
+    q->load_state = c->load[r];
+    if (span == NULL) return;
+    msgl_state_save *saves = c->saves + (size_t)r * (size_t)drafts;
+    for (int i = 0; i < drafts; i++) {
+        saves[i] = (msgl_state_save){.len = q->cached_len + 1 + i,
+                                     .checkpoint = span->num_units + r * drafts + i};
+    }
+    q->saves = saves;
+    q->num_saves = drafts;
+}
 
 // One step of all answers; how many tokens they go on by. One that has its --steps tokens begins
 // again behind its prompt, so that contexts stay as long as those of steps without drafts.
@@ -73,6 +100,7 @@ static int step(contest *c, double rate, int64_t *tokens)
         q->logits_from = 0;
         q->num_drafts = b->drafts;
         q->drafts = c->drafts;
+        place_states(c, q, r);
     }
     msgl_step_result result;
     int rc = b->runner->submit(b->runner->ctx, &batch);
@@ -81,6 +109,9 @@ static int step(contest *c, double rate, int64_t *tokens)
         const int more = 1 + msgl__accept_draw(&c->rng, rate, b->drafts);
         *tokens += more;
         c->cached[r] += more;
+        c->load[r] = state_span(b) != NULL && more <= b->drafts
+                         ? c->saves[r * b->drafts + more - 1].checkpoint
+                         : -1;
         if (c->cached[r] >= b->prompt_len + b->steps) c->cached[r] = b->prompt_len;
     }
     return rc;
@@ -91,7 +122,10 @@ static int run(contest *c, double rate, turn *out)
 {
     const int64_t enough = (int64_t)c->batch * c->b->steps;
     int64_t tokens = 0;
-    for (int r = 0; r < c->batch; r++) c->cached[r] = c->b->prompt_len;
+    for (int r = 0; r < c->batch; r++) {
+        c->cached[r] = c->b->prompt_len;
+        c->load[r] = -1;
+    }
     int rc = 0;
     for (int i = 0; rc == 0 && i < MSGL_BENCH_WARM_STEPS; i++) rc = step(c, rate, &tokens);
     tokens = 0;
@@ -183,10 +217,13 @@ static void print_row(const contest *c, msgl_rows *rows, double rate, const turn
 static int check(const msgl_step_bench *b, int batch, msgl_err *err)
 {
     const int64_t all = (int64_t)batch * b->drafts;
-    if (all <= b->runner->max_drafts) return 0;
+    const msgl_cache_span *span = state_span(b);
+    int most = b->runner->max_drafts;
+    if (span != NULL && span->draft_states < most) most = span->draft_states;
+    if (all <= most) return 0;
     return msgl__err_set(err, MSGL_ELIMIT,
                          "--batch %d x --drafts %d is %lld drafts a step; allowed: up to %d", batch,
-                         b->drafts, (long long)all, b->runner->max_drafts);
+                         b->drafts, (long long)all, most);
 }
 
 // Every repeat has all contenders, one after the other.
@@ -216,7 +253,9 @@ int msgl__bench_accept(msgl_step_bench *b, const msgl_accept_list *list, int bat
     turn *all = msgl__reallocarray(NULL, turns, sizeof *all);
     c.cached = msgl__reallocarray(NULL, (size_t)batch, sizeof *c.cached);
     c.drafts = msgl__calloc((size_t)b->drafts, sizeof *c.drafts);
-    if (all == NULL || c.cached == NULL || c.drafts == NULL) {
+    c.load = msgl__reallocarray(NULL, (size_t)batch, sizeof *c.load);
+    c.saves = msgl__calloc((size_t)batch * (size_t)b->drafts, sizeof *c.saves);
+    if (all == NULL || c.cached == NULL || c.drafts == NULL || c.load == NULL || c.saves == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     } else {
         for (int i = 0; i < b->drafts; i++) c.drafts[i] = (int32_t)(i * 7919 % b->info->vocab_size);
@@ -231,5 +270,7 @@ int msgl__bench_accept(msgl_step_bench *b, const msgl_accept_list *list, int bat
     msgl__free(all);
     msgl__free(c.cached);
     msgl__free(c.drafts);
+    msgl__free(c.load);
+    msgl__free(c.saves);
     return rc;
 }

@@ -78,6 +78,7 @@ void msgl__step_bench_add(const msgl_step_bench *b, msgl_batch *batch, int row, 
         .device_len = device,
         .prompt_len = b->prompt_len,
         .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
+        .load_state = -1,
         .sample = device >= b->prompt_len,
         .sampling = msgl__sampling_params_default()};
     batch->num_tokens += device - cached;
