@@ -13,8 +13,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "quant_decode", "quant_prefill",
-            "quant_serve", "attn", "sanitize"]
+SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "drafts", "quant_decode",
+            "quant_prefill", "quant_serve", "attn", "sanitize"]
 PROGRAMS = "cuda_engine\ncuda_gemm\tmemcheck --quick\tracecheck --quick --own\ncuda_moe\tmemcheck --quick\n"
 # Rows of every `minisgl bench` command at once: a section reads the fields that it knows.
 ATTN = "\n".join('{"backend":"%s","phase":"%s","shape":"%s","page_size":%d,"layer_ms":%g,"graph_ms":%g,"gb_per_s":1700,'
@@ -24,7 +24,7 @@ ATTN = "\n".join('{"backend":"%s","phase":"%s","shape":"%s","page_size":%d,"laye
                      ("delta", "prefill", "1x4096", 0, 0.29, 0), ("delta", "decode", "1", 0, 0.01, 0.0025)))
 ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_per_s":7,"tok_per_s":6,'
        '"output_tok_per_s":5,"clients":8,"ttft_p50_ms":100,"ttft_p99_ms":300,"gap_p50_ms":7,"gap_p99_ms":8,'
-       '"gap_max_ms":9,"client_core_pct":2,"gb_per_s":3570,"experts_hit":64}')
+       '"gap_max_ms":9,"client_core_pct":2,"gb_per_s":3570,"experts_hit":64,"set_acceptance":0.7,"speedup":2.5,"step_ratio":1.1}')
 MINISGL = f"""#!/bin/sh
 case "$*" in
 "bench serve"*-fp8*) echo '{ROW}' | sed 's/"output_tok_per_s":5/"output_tok_per_s":8/' ;;
