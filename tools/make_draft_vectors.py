@@ -212,15 +212,19 @@ def save_target(folder, hub, seed, gain=None):
     folder.mkdir(parents=True)
     model = getattr(transformers, hub["architectures"][0])(parse(hub)).float()
     randomise(model, model.config.tie_word_embeddings, seed, gain or {})
-    kept = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTION)}
+    buffers = {k: v.clone() for k, v in model.named_buffers()}
     model.to(torch.bfloat16)
-    for key, value in kept.items():  # float32 in files of any dtype
-        model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
+    for key, value in buffers.items():  # float32 in files of any dtype
+        if key.endswith(CORRECTION):
+            model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(dict(sorted(hub.items())), indent=2) + "\n")
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_tokenizer(folder)
-    return model.float().eval()
+    model.float()
+    for key, value in model.named_buffers():  # rope's frequencies would stay rounded
+        value.copy_(buffers[key])
+    return model.eval()
 
 
 def random_of(shapes, seed):
@@ -342,6 +346,7 @@ def make_eagle3_entering(folder, name):
     config = eagle3_config(
         target,
         eagle_config=dict(eagle_aux_hidden_state_layer_ids=[2, 3, 5]),
+        head_dim=16,
     )
     eagle3(folder, name, target, config, [1, 2, 4], 100, own_embedding=False)
 

@@ -127,9 +127,9 @@ typedef struct msgl_options {
     int is_reranker;  // 1: they become the logits of these two tokens; the same
     int score_token_ids[2];
     // Several tokens of an answer a step: what guesses at them (docs/speculation.md): "none",
-    // "NGRAM", "SUFFIX", "STANDALONE", or "auto". Answers stay what they are without.
+    // "NGRAM", "SUFFIX", "STANDALONE", "EAGLE3", "NEXTN", or "auto". Answers stay what they are.
     const char *speculative_algorithm;
-    const char *speculative_draft_model_path; // of STANDALONE: as model_dir; else NULL
+    const char *speculative_draft_model_path; // of the last three: as model_dir
     int speculative_num_steps; // drafts that a draft model makes at most; 0: as pays, up to 8
     int speculative_num_draft_tokens; // that a step verifies of an answer at most, with the known
                                       // one before them; 0: as many as pay

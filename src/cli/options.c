@@ -64,7 +64,8 @@ static const msgl_setting ROWS[] = {
         .group = "engine",
         .metavar = "JSON",
         .help = "vLLM's object in place of --speculative-algorithm and the options beside it: "
-                "method (ngram or suffix), num_speculative_tokens, prompt_lookup_min and _max",
+                "method (ngram, suffix, draft_model, eagle3, mtp), model, num_speculative_tokens, "
+                "prompt_lookup_min and _max",
     },
     {
         .name = "host",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/speculative.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <jansson.h>
@@ -14,7 +15,11 @@ static const char FLAG[] = "--speculative-config";
 
 static const struct {
     const char *method, *algorithm;
-} METHODS[] = {{"ngram", "NGRAM"}, {"suffix", "SUFFIX"}};
+} METHODS[] = {{"ngram", "NGRAM"},
+               {"suffix", "SUFFIX"},
+               {"draft_model", "STANDALONE"},
+               {"eagle3", "EAGLE3"},
+               {"mtp", "NEXTN"}};
 
 // Numbers; `more`: what the option of that field counts more.
 static const struct {
@@ -43,15 +48,29 @@ static int take_method(const json_t *v, msgl_options *o, msgl_err *err)
     }
     return msgl__err_set(
         err, MSGL_EINVAL,
-        "%s: \"method\" is %s%.40s%s; allowed: \"ngram\" or \"suffix\", which need "
-        "no draft model",
+        "%s: \"method\" is %s%.40s%s; allowed: \"ngram\", \"suffix\", \"draft_model\", "
+        "\"eagle3\", \"mtp\"",
         FLAG, name != NULL ? "\"" : "", name != NULL ? name : "no string",
         name != NULL ? "\"" : "");
+}
+
+// The text is kept as long as the program runs.
+static int take_model(const json_t *v, msgl_options *o, msgl_err *err)
+{
+    static char model[1200];
+    if (!json_is_string(v) || json_string_length(v) >= sizeof model) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s: \"model\" must be a folder, a file or a name",
+                             FLAG);
+    }
+    snprintf(model, sizeof model, "%s", json_string_value(v));
+    o->speculative_draft_model_path = model;
+    return 0;
 }
 
 static int take_member(const char *name, const json_t *v, msgl_options *o, msgl_err *err)
 {
     if (strcmp(name, "method") == 0) return take_method(v, o, err);
+    if (strcmp(name, "model") == 0) return take_model(v, o, err);
     for (size_t i = 0; i < MSGL_COUNT(NUMBERS); i++) {
         if (strcmp(name, NUMBERS[i].name) != 0) continue;
         const msgl_setting *option = setting_of(NUMBERS[i].field);
@@ -65,7 +84,7 @@ static int take_member(const char *name, const json_t *v, msgl_options *o, msgl_
         return 0;
     }
     return msgl__err_set(err, MSGL_EINVAL,
-                         "%s has \"%.40s\"; allowed: method, num_speculative_tokens, "
+                         "%s has \"%.40s\"; allowed: method, model, num_speculative_tokens, "
                          "prompt_lookup_min, prompt_lookup_max",
                          FLAG, name);
 }

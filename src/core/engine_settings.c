@@ -201,14 +201,15 @@ static const msgl_setting ROWS[] = {
     {
         .name = "speculative-algorithm",
         MSGL_TEXT(msgl_options, speculative_algorithm),
-        .choices = "none|auto|NGRAM|SUFFIX|STANDALONE",
+        .choices = "none|auto|NGRAM|SUFFIX|STANDALONE|EAGLE3|NEXTN",
         .preset_text = "none",
         .commands = MSGL_CMD_ANSWERS | MSGL_CMD_SIMULATE,
         .group = "engine",
         .metavar = "NAME",
         .help = "several tokens of an answer a step, where what came before says how it goes on: "
                 "NGRAM in its own prompt and tokens, SUFFIX in recent answers, too; or where a "
-                "smaller model says it, STANDALONE; auto: SUFFIX, or none where the model cannot "
+                "smaller model says it, STANDALONE, or a head, EAGLE3 and NEXTN; auto: SUFFIX, or "
+                "none where the model cannot "
                 "(docs/speculation.md)",
     },
     {
@@ -217,7 +218,8 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ANSWERS,
         .group = "engine",
         .metavar = "PATH",
-        .help = "the smaller model, of the same tokenizer: a folder, a .gguf file, or ORG/NAME",
+        .help = "the smaller model, of the same tokenizer, or the head: a folder, a .gguf file, or "
+                "ORG/NAME; NEXTN: without it the model's own",
     },
     {
         .name = "speculative-num-steps",

@@ -194,13 +194,15 @@ static int check_nodes(const msgl_options *o, msgl_err *err)
 
 static int check_drafts(const msgl_options *o, msgl_err *err)
 {
+    const char *name = o->speculative_algorithm;
     const bool path = o->speculative_draft_model_path != NULL;
-    const bool wants = strcmp(o->speculative_algorithm, "STANDALONE") == 0;
-    if (path == wants) return 0;
+    const bool wants = strcmp(name, "STANDALONE") == 0 || strcmp(name, "EAGLE3") == 0;
+    if (path == wants || strcmp(name, "NEXTN") == 0) return 0;
     return msgl__err_set(err, MSGL_EINVAL,
                          wants ? "--speculative-algorithm %s needs --speculative-draft-model-path"
                                : "--speculative-draft-model-path is of no use with "
-                                 "--speculative-algorithm %s; allowed: STANDALONE",
+                                 "--speculative-algorithm %s; allowed: STANDALONE, EAGLE3, "
+                                 "NEXTN",
                          o->speculative_algorithm);
 }
 

@@ -151,6 +151,14 @@ static void cuda_gather(msgl_device *base, const int32_t *pool, const int32_t *i
     TRY(d, cudaGetLastError());
 }
 
+static void cuda_map_tokens(msgl_device *base, int32_t *pool, const int32_t *index, int32_t n,
+                            const int32_t *ids, int32_t num_ids)
+{
+    msgl_cuda_device *d = (msgl_cuda_device *)base;
+    msgl__cuda_map_tokens(d->stream, pool, index, n, ids, num_ids);
+    TRY(d, cudaGetLastError());
+}
+
 static void cuda_take_tokens(msgl_device *base, const msgl_step_tokens *tokens, int32_t *ids)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
@@ -240,11 +248,11 @@ static void cuda_destroy(msgl_device *base)
 }
 
 static const msgl_device_ops CUDA_OPS = {
-    cuda_alloc,        cuda_free,        cuda_host_alloc, cuda_host_free,    cuda_available,
-    cuda_submit,       cuda_copy_in,     cuda_copy_out,   cuda_copy,         cuda_record,
-    cuda_inputs_begin, cuda_arm,         cuda_wait,       cuda_gather,       cuda_take_tokens,
-    cuda_fill_normal,  cuda_graph_begin, cuda_graph_end,  cuda_graph_launch, cuda_graph_destroy,
-    cuda_time_ms,      cuda_destroy,
+    cuda_alloc,         cuda_free,        cuda_host_alloc,  cuda_host_free, cuda_available,
+    cuda_submit,        cuda_copy_in,     cuda_copy_out,    cuda_copy,      cuda_record,
+    cuda_inputs_begin,  cuda_arm,         cuda_wait,        cuda_gather,    cuda_map_tokens,
+    cuda_take_tokens,   cuda_fill_normal, cuda_graph_begin, cuda_graph_end, cuda_graph_launch,
+    cuda_graph_destroy, cuda_time_ms,     cuda_destroy,
 };
 
 int msgl__cuda_device_count(msgl_err *reason)

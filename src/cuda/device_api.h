@@ -38,6 +38,8 @@ bool msgl__cuda_copies_captured(const struct msgl_cuda_device *d);
 // ops/tokens.cu
 void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *pool, const int32_t *index,
                               int32_t n, int32_t *out, size_t stride);
+void msgl__cuda_map_tokens(cudaStream_t stream, int32_t *pool, const int32_t *index, int32_t n,
+                           const int32_t *ids, int32_t num_ids);
 void msgl__cuda_take_tokens(cudaStream_t stream, const msgl_step_tokens *tokens, int32_t *ids);
 void msgl__cuda_fill_normal(cudaStream_t stream, void *p, msgl_dtype dtype, size_t n, uint64_t seed,
                             float deviation);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "engine/internal.h"
@@ -42,8 +43,10 @@ struct msgl_draft_model {
     draft_row *rows;       // [max_running]
     msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
     int32_t *part_req;     // [max_running] the target's request that each part is of
+    int32_t *part_row;     // [max_running] of a chain: its row in the step before
     draft_step steps[2];
-    int32_t slot; // of steps, the next one's
+    int32_t slot;       // of steps, the next one's
+    int32_t *from_rows; // [max_step_tokens] of a head: rows of the states of the step being built
     // [max_running], [max_running, MSGL_MAX_PROPOSALS] the drafts. ended: there are no more of
     // this request.
     int32_t *count, *drafts;
@@ -71,8 +74,61 @@ static void options_of(const msgl_engine *e, const msgl_options *o, const char *
     out->ctx = o->ctx;
 }
 
-static int check(const msgl_engine *e, const msgl_engine *draft, msgl_err *err)
+// What each algorithm takes.
+static const struct {
+    const char *name;
+    msgl_head_kind kind;
+    const char *what;
+} ALGORITHMS[] = {{"STANDALONE", MSGL_HEAD_NONE, "a model"},
+                  {"NEXTN", MSGL_HEAD_MTP, "a head for multi-token prediction"},
+                  {"EAGLE3", MSGL_HEAD_EAGLE3, "an EAGLE-3 head"}};
+
+static int find_algorithm(const char *name)
 {
+    int i = 0;
+    while (i < (int)MSGL_COUNT(ALGORITHMS) && strcmp(ALGORITHMS[i].name, name) != 0) i++;
+    return i < (int)MSGL_COUNT(ALGORITHMS) ? i : -1;
+}
+
+// A head has to be of this target.
+static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *err)
+{
+    const msgl_head_config *h = &draft->model.cfg.decoder.head;
+    const msgl_model_config *c = &e->model.cfg;
+    if (h->kind == MSGL_HEAD_NONE) return 0;
+    if (h->state_dim != c->hidden_size || h->vocab != c->vocab_size) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "a head for states of %d and %d tokens; allowed: the model's, %d and "
+                             "%d",
+                             (int)h->state_dim, (int)h->vocab, (int)c->hidden_size,
+                             (int)c->vocab_size);
+    }
+    if (e->model.target.ranks > 1) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "a head beside a model on %d ranks; allowed: 1",
+                             (int)e->model.target.ranks);
+    }
+    const int32_t *layers = e->hidden.layers;
+    if (e->hidden.kind != MSGL_HIDDEN_LAYERS ||
+        (layers[0] >= 0 && layers[1] > layers[0] && layers[2] > layers[1] &&
+         layers[2] < c->num_layers - 1)) {
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "a head that reads layers %d, %d, %d; allowed: ascending ones before the "
+                         "last of %d",
+                         (int)layers[0], (int)layers[1], (int)layers[2], (int)c->num_layers);
+}
+
+static int check(const msgl_engine *e, const msgl_engine *draft, int algorithm, msgl_err *err)
+{
+    if (draft->model.cfg.decoder.head.kind != ALGORITHMS[algorithm].kind) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s; allowed with %s: %s",
+                             draft->model.cfg.arch->name, ALGORITHMS[algorithm].name,
+                             ALGORITHMS[algorithm].what);
+    }
+    const int code = check_head(e, draft, err);
+    if (code != 0) return code;
     for (int32_t g = 0; g < draft->specs.count; g++) {
         if (draft->specs.all[g].kind != MSGL_CACHE_STATE) continue;
         return msgl__err_set(
@@ -92,11 +148,14 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     d->rows = msgl__calloc(n, sizeof *d->rows);
     d->parts = msgl__calloc(2 * n, sizeof *d->parts);
     d->part_req = msgl__calloc(n, sizeof *d->part_req);
+    d->part_row = msgl__calloc(n, sizeof *d->part_row);
     d->count = msgl__calloc(n, sizeof *d->count);
     d->drafts = msgl__calloc(n * MSGL_MAX_PROPOSALS, sizeof *d->drafts);
     d->ended = msgl__calloc(n, sizeof *d->ended);
-    bool ok = d->rows != NULL && d->parts != NULL && d->part_req != NULL && d->count != NULL &&
-              d->drafts != NULL && d->ended != NULL;
+    const size_t tokens = (size_t)d->engine->max_step_tokens;
+    d->from_rows = msgl__calloc(tokens, sizeof *d->from_rows);
+    bool ok = d->from_rows != NULL && d->part_row != NULL && d->rows != NULL && d->parts != NULL &&
+              d->part_req != NULL && d->count != NULL && d->drafts != NULL && d->ended != NULL;
     for (int i = 0; i < 2; i++) {
         d->steps[i].of = msgl__calloc(n, sizeof *d->steps[i].of);
         ok = ok && d->steps[i].of != NULL;
@@ -108,16 +167,20 @@ static const char FLAG[] = "--speculative-draft-model-path";
 
 int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
-    const char *folder = o->speculative_draft_model_path;
-    if (folder == NULL || e->max_drafts == 0 || e->place.rank > 0) return 0;
+    const int algorithm = find_algorithm(o->speculative_algorithm);
+    if (algorithm < 0 || e->max_drafts == 0 || e->place.rank > 0) return 0;
+    const bool head = ALGORITHMS[algorithm].kind != MSGL_HEAD_NONE;
+    const bool in_target = o->speculative_draft_model_path == NULL;
+    const char *folder = in_target ? o->model_dir : o->speculative_draft_model_path;
     msgl_draft_model *d = e->draft = msgl__calloc(1, sizeof *d);
     if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
     options_of(e, o, folder, &d->options);
     d->target_vocab = e->model.cfg.vocab_size;
-    int code = msgl__engine_open_draft(e, &d->options, &d->engine, err);
-    if (code == 0) code = check(e, d->engine, err);
+    int code = msgl__engine_open_draft(e, &d->options, head, in_target, &d->engine, err);
+    if (code == 0 && head) msgl__hidden_of_target(e, &d->engine->model.cfg);
+    if (code == 0) code = check(e, d->engine, algorithm, err);
     if (code == 0) code = allocate(d, err);
-    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+    return code == 0 ? 0 : msgl__err_prefix(err, code, in_target ? "NEXTN" : FLAG);
 }
 
 int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_err *err)
@@ -135,8 +198,16 @@ void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p)
 
 int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err)
 {
-    const int code = msgl__engine_start_draft(d->engine, &d->options, err);
-    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+    msgl_engine *e = d->engine;
+    const int code = msgl__engine_start_draft(e, &d->options, err);
+    if (code != 0) return msgl__err_prefix(err, code, FLAG);
+    if (e->model.draft_ids == NULL) return 0;
+    return msgl__hidden_load_ids(e, err);
+}
+
+msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d)
+{
+    return d->engine;
 }
 
 void msgl__draft_model_destroy(msgl_draft_model *d)
@@ -151,9 +222,11 @@ void msgl__draft_model_destroy(msgl_draft_model *d)
     msgl__free(d->rows);
     msgl__free(d->parts);
     msgl__free(d->part_req);
+    msgl__free(d->part_row);
     msgl__free(d->count);
     msgl__free(d->drafts);
     msgl__free(d->ended);
+    msgl__free(d->from_rows);
     msgl__free(d);
 }
 
@@ -170,7 +243,11 @@ static int collect(msgl_draft_model *d, int32_t slot)
     int32_t at = 0;
     for (int32_t i = 0; i < res.size && at < step->num; i++) {
         if (res.cu_tokens[i + 1] == res.cu_tokens[i]) continue;
-        const int32_t token = res.tokens[res.cu_tokens[i]], req = step->of[at++].req;
+        int32_t token = res.tokens[res.cu_tokens[i]];
+        const int32_t req = step->of[at++].req;
+        if (token >= 0 && d->engine->model.draft_ids != NULL) {
+            token = d->engine->model.draft_ids[token];
+        }
         if (res.status[i] != 0 || token < 0 || token >= d->target_vocab) d->ended[req] = true;
         if (d->ended[req]) continue;
         d->drafts[req * MSGL_MAX_PROPOSALS + d->count[req]++] = token;
@@ -211,6 +288,12 @@ static void tokens_of(msgl_draft_model *d, const msgl_engine_step *s, int32_t i,
     if (row->uid != r->uid || (!answer && row->len > r->cached_len)) {
         *row = (draft_row){.uid = r->uid, .len = r->cached_len};
     }
+    if (d->engine->shift > 0) { // rows whose states the target's step has left
+        row->len = *begin = r->cached_len;
+        *end = answer ? r->cached_len + chosen : r->device_len;
+        if (s->status[i] != 0 || (answer && !drafts)) *end = *begin;
+        return;
+    }
     // Of an answer the last token was no draft.
     if (answer && row->len > r->cached_len + chosen) row->len = r->cached_len + chosen;
     *begin = row->len;
@@ -242,8 +325,23 @@ static bool is_single(const msgl_batch_req *r)
     return r->sample && msgl__extend_len(r) == 1;
 }
 
-// Submits n parts, single tokens first, as an engine wants them.
-static int send(msgl_draft_model *d, int32_t n)
+// Of a head: where the states of part k's tokens are, in the target's step or, s NULL, in the
+// head's last one.
+static void find_states(msgl_draft_model *d, const msgl_engine_step *s, int32_t k,
+                        int32_t num_tokens)
+{
+    const msgl_batch_req *part = &d->parts[k];
+    int32_t row = d->part_row[k];
+    if (s != NULL) {
+        row = part->cached_len - s->reqs[d->part_req[k]].cached_len;
+        for (int32_t i = 0; i < d->part_req[k]; i++) row += msgl__extend_len(&s->reqs[i]);
+    }
+    for (int32_t t = 0; t < msgl__extend_len(part); t++) d->from_rows[num_tokens + t] = row + t;
+}
+
+// Submits n parts, single tokens first, as an engine wants them. s: the target's step, in the first
+// step behind it; else NULL.
+static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t n)
 {
     draft_step *step = &d->steps[d->slot];
     int code = collect(d, d->slot);
@@ -254,12 +352,18 @@ static int send(msgl_draft_model *d, int32_t n)
             const msgl_batch_req *part = &d->parts[k];
             if (is_single(part) != (single != 0)) continue;
             b.reqs[b.size++] = *part;
+            if (d->engine->shift > 0) find_states(d, s, k, b.num_tokens);
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
             if (!part->sample) continue;
             const int32_t req = d->part_req[k];
             step->of[step->num++] = (proposal){.req = req, .len = part->device_len};
         }
+    }
+    if (d->engine->shift > 0) {
+        const msgl_engine *from = s != NULL ? d->engine->parent : d->engine;
+        msgl__hidden_source(d->engine, from, s != NULL ? s->batch.step_slot : 1 - d->slot,
+                            d->from_rows);
     }
     if (code == 0) code = msgl__engine_submit(d->engine, &b);
     step->in_flight = code == 0;
@@ -277,6 +381,7 @@ static int32_t next_parts(msgl_draft_model *d, const msgl_engine_step *s, int32_
         const proposal *p = &last->of[k];
         if (s->reqs[p->req].propose <= at) continue;
         d->parts[n] = part_of(&s->reqs[p->req], p->len, p->len + 1, true);
+        d->part_row[n] = k;
         d->part_req[n++] = p->req;
         d->rows[s->reqs[p->req].table_idx].len = p->len + 1;
     }
@@ -293,7 +398,7 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
     int32_t n = first_parts(d, s);
     int code = 0;
     for (int32_t at = 1; n > 0 && code == 0; at++) {
-        code = send(d, n);
+        code = send(d, at == 1 ? s : NULL, n);
         n = code == 0 ? next_parts(d, s, at) : 0;
         proposes = proposes || d->steps[1 - d->slot].num > 0;
     }

@@ -75,10 +75,18 @@ static size_t chain_bytes(const msgl_engine *e)
     return ((size_t)e->max_running + 1) * (words * sizeof *e->dev.breakers + sizeof *e->dev.mu);
 }
 
+// Of the rows that get logits, where others are computed as far.
+static size_t rows_bytes(const msgl_engine *e)
+{
+    if (!msgl__hidden_all_rows(e)) return 0;
+    return msgl__activation_bytes((size_t)e->max_step_tokens, (size_t)e->model.cfg.hidden_size,
+                                  e->model.target.act);
+}
+
 static size_t arena_bytes(const msgl_engine *e)
 {
     return e->model.cfg.arch->family->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
-           msgl__logits_bytes(e) + msgl__pool_bytes(e) + 4096;
+           msgl__logits_bytes(e) + msgl__pool_bytes(e) + rows_bytes(e) + 4096;
 }
 
 // What there is of every row of the page table.
@@ -126,6 +134,8 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
     if (e->parent != NULL) share_tables(e);
+    code = msgl__hidden_create(e, err);
+    if (code != 0) return code;
     msgl__arena_init(&e->arena, arena_base, arena);
     msgl__arena_init(&e->scratch, scratch_base, scratch);
     return 0;
@@ -173,7 +183,7 @@ static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_pl
 static size_t step_bytes(const msgl_engine *e)
 {
     return arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e) +
-           (e->parent == NULL ? chain_bytes(e) : 0);
+           (e->parent == NULL ? chain_bytes(e) : 0) + msgl__hidden_bytes(e);
 }
 
 // The same in host memory, which counts where host and device are one.
@@ -557,12 +567,21 @@ static int choose_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return 0;
 }
 
-// What the model's folder is, without its weights.
-static int open_folder(msgl_engine *e, const msgl_options *o, const msgl_moe_desc **moe,
+// What the model's folder is, without its weights; mtp: its head for multi-token prediction.
+static int open_folder(msgl_engine *e, const msgl_options *o, bool mtp, const msgl_moe_desc **moe,
                        msgl_err *err)
 {
-    int code = msgl__options_check(o, err);
-    if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
+    int code = e->parent == NULL ? msgl__options_check(o, err) : 0;
+    if (code == 0) {
+        code = (mtp ? msgl__model_config_load_mtp : msgl__model_config_load)(o->model_dir,
+                                                                             &e->model.cfg, err);
+    }
+    if (code == 0 && e->parent == NULL && e->model.cfg.decoder.head.kind != MSGL_HEAD_NONE) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s is a draft head (%s) and no model; allowed: as "
+                             "--speculative-draft-model-path",
+                             msgl__path_shown(o->model_dir), e->model.cfg.arch->name);
+    }
     if (code == 0) code = choose_pooling(e, o, err);
     if (code == 0) code = msgl__moe_select(o->moe_backend, moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
@@ -588,6 +607,7 @@ static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *mo
         .rank = e->place.rank,
         .ranks = e->model.target.ranks,
         .expert_ranks = e->model.target.expert_ranks,
+        .of = e->parent != NULL ? &e->parent->model : NULL,
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = msgl__drafts_choose(e, o, err);
@@ -614,7 +634,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
                  msgl_err *err)
 {
     const msgl_moe_desc *moe = NULL;
-    int code = open_folder(e, o, &moe, err);
+    int code = open_folder(e, o, false, &moe, err);
     if (code == 0) code = take_place(e, o, err);
     if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code == 0) code = choose(e, o, moe, err);
@@ -664,12 +684,13 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     return 0;
 }
 
-int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, msgl_engine **out,
-                            msgl_err *err)
+int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bool head,
+                            bool in_target, msgl_engine **out, msgl_err *err)
 {
     msgl_engine *e = *out = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
     e->parent = parent;
+    e->shift = head;
     e->device = parent->device;
     e->device_props = parent->device_props;
     e->plugin = parent->plugin;
@@ -683,7 +704,8 @@ int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, ms
     msgl__comm_self_init(&e->alone);
     e->comm = &e->alone;
     const msgl_moe_desc *moe = NULL;
-    const int code = open_folder(e, o, &moe, err);
+    const int code = open_folder(e, o, in_target, &moe, err);
+    if (code == 0 && e->model.cfg.decoder.head.kind != MSGL_HEAD_NONE) msgl__hidden_of_head(e);
     return code == 0 ? choose(e, o, moe, err) : code;
 }
 

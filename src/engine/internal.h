@@ -49,6 +49,31 @@ typedef struct msgl_decode_graph {
     msgl_logits logits; // of `size` rows: where the graph leaves them
 } msgl_decode_graph;
 
+// What a step leaves of its rows' hidden states, for a draft head.
+typedef enum msgl_hidden_kind {
+    MSGL_HIDDEN_NONE,
+    MSGL_HIDDEN_FINAL,    // behind the final norm
+    MSGL_HIDDEN_RESIDUAL, // the stream behind the last layer
+    MSGL_HIDDEN_LAYERS,   // the stream behind some layers
+} msgl_hidden_kind;
+
+typedef struct msgl_engine_hidden {
+    msgl_hidden_kind kind;
+    int32_t num, dim, rows; // planes [rows, dim] of them
+    int32_t layers[MSGL_MAX_AUX_STATES];
+    void *out[MSGL_ENGINE_STEP_SLOTS]; // [num, rows, dim] of the step in a slot
+    void *graph;                       // [num, max_running, dim] where a captured step leaves them
+    // Of a head: [max_step_tokens, dim] what its step reads, and EAGLE-3's of the target before
+    // their product; rows to gather; [vocab_size] the target's ids of its own, or NULL.
+    void *in, *raw;
+    int32_t *index, *draft_ids;
+    // Of the step that is submitted next: whose states it reads, of which step slot and, for every
+    // token, which row.
+    const msgl_engine *from;
+    int32_t from_slot;
+    const int32_t *from_rows;
+} msgl_engine_hidden;
+
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
@@ -67,6 +92,9 @@ typedef struct msgl_engine_step {
     int32_t *sample_req; // [num_samples] request in the batch, ascending
     int32_t *drafts;     // [num_drafts] of its requests, one behind the other
     int32_t num_drafts;
+    const msgl_engine *from; // of a head: as in msgl_engine_hidden
+    int32_t from_slot;
+    int32_t *from_index;  // [num_tokens, states a row] places in its planes
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
     uint32_t *masks;      // [num_masks, words], as the scheduler made them
     int32_t num_masks;
@@ -156,6 +184,8 @@ struct msgl_engine {
     const msgl_engine *parent;
     msgl_draft_model *draft; // NULL: none
     int32_t first_event;     // of the device's, those that it uses
+    int32_t shift;           // of a head: a row's token is so many behind its state
+    msgl_engine_hidden hidden;
     msgl_device *device;
     const msgl_plugin *plugin;      // of the device's kind
     int ordinal;                    // of the device
@@ -209,8 +239,9 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 // engine.c, of a draft model, in the order of the calls: an engine with all that is known without
 // memory, whose options are o; its sizes into the plan of e, whose groups are p->specs' first; its
 // share of the plan; memory, weights and graphs. On failure the caller destroys it.
-int msgl__engine_open_draft(const msgl_engine *e, const msgl_options *o, msgl_engine **out,
-                            msgl_err *err);
+// head: it is given hidden states; in_target: it is in the target's files.
+int msgl__engine_open_draft(const msgl_engine *e, const msgl_options *o, bool head, bool in_target,
+                            msgl_engine **out, msgl_err *err);
 int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_err *err);
 void msgl__engine_take_plan(msgl_engine *draft, const msgl_memory_plan *p, int32_t first_group);
 int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err);
@@ -223,7 +254,32 @@ int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_
 void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p);
 int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err);
 void msgl__draft_model_destroy(msgl_draft_model *d); // NULL is allowed
+msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d);
 int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out);
+
+// hidden.c. of_target, of_head: what e leaves, for a head of this config. bytes, create: of device
+// memory. all_rows: whether steps have to compute all rows to the end.
+void msgl__hidden_of_target(msgl_engine *e, const msgl_model_config *head);
+void msgl__hidden_of_head(msgl_engine *e);
+bool msgl__hidden_all_rows(const msgl_engine *e);
+size_t msgl__hidden_bytes(const msgl_engine *e);
+int msgl__hidden_create(msgl_engine *e, msgl_err *err);
+// Copies the ids of an EAGLE-3 head's drafts to the device.
+int msgl__hidden_load_ids(msgl_engine *e, msgl_err *err);
+// Of the next step that is submitted; rows [num_tokens] are read by submit.
+void msgl__hidden_source(msgl_engine *e, const msgl_engine *from, int32_t slot,
+                         const int32_t *rows);
+void msgl__hidden_stage(const msgl_engine *e, msgl_engine_step *s);
+// On the device's queue: gathers what a head's step reads; sets f's part; leaves the states of
+// `rows` rows, whose residual this is; copies what a graph has left; ids of drafts in the token
+// pool become the target's.
+void msgl__hidden_take(msgl_engine *e, const msgl_engine_step *s);
+void msgl__hidden_capture(const msgl_engine *e, const msgl_engine_step *s, bool graph,
+                          msgl_forward *f);
+void msgl__hidden_leave(const msgl_engine *e, const msgl_engine_step *s, bool graph,
+                        msgl_forward *f, const void *residual, int32_t rows);
+void msgl__hidden_behind_graph(const msgl_engine *e, const msgl_engine_step *s);
+void msgl__hidden_map(msgl_engine *e, const msgl_engine_step *s);
 
 // connect.c: the ranks' communicator; their devices' choices of kernels, which rank 0 makes.
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,

@@ -123,7 +123,7 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req, int32
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
     }
-    s->io.sample_index[s->num_samples] = token_place(e, r, position);
+    s->io.sample_index[s->num_samples] = token_place(e, r, position) + e->shift;
     s->sample_req[s->num_samples] = req;
     s->num_samples++;
 }
@@ -284,6 +284,7 @@ static msgl_step_tokens tokens_of(const msgl_engine *e, const msgl_engine_step *
     msgl_step_tokens t = {.count = s->batch.num_tokens,
                           .pool = e->dev.token_pool,
                           .index = s->dev.id_index,
+                          .shift = e->shift,
                           .num_answers = s->batch.num_decode,
                           .row_places = e->token_stride,
                           .paging = e->page_tables[0].paging,
@@ -298,7 +299,8 @@ static msgl_step_tokens tokens_of(const msgl_engine *e, const msgl_engine_step *
 }
 
 // The residual of the step's num_rows rows with logits.
-static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows, msgl_forward *f)
+static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows, bool graph,
+                           msgl_forward *f)
 {
     msgl__arena_reset(&e->arena);
     msgl__arena_reset(&e->scratch);
@@ -321,6 +323,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .watch = msgl__expert_watch(e, &s->batch),
     };
     memcpy(f->ropes, s->ropes, sizeof f->ropes);
+    msgl__hidden_capture(e, s, graph, f);
     return e->model.cfg.arch->family->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
@@ -328,7 +331,8 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
 {
     msgl_forward f;
     const int32_t rows = s->batch.num_tokens;
-    const void *hidden = forward(e, s, rows, &f);
+    const void *hidden = forward(e, s, rows, true, &f);
+    if (hidden != NULL) msgl__hidden_leave(e, s, true, &f, hidden, rows);
     if (hidden == NULL || !msgl__model_take_logits(&e->model, &f, rows, out)) return false;
     msgl__model_logits(&e->model, &f, hidden, rows, out);
     if (!msgl__model_draws_apart(&e->model)) msgl__model_join_logits(&e->model, &f, rows, out);
@@ -348,27 +352,45 @@ static void behind_graph(msgl_engine *e, msgl_engine_step *s)
     msgl__sample_block(e, s, 0, s->num_rows, l);
 }
 
+// The residual of the step's rows with logits, when what a head wants has been left.
+static const void *forward_rows(msgl_engine *e, msgl_engine_step *s, msgl_forward *f)
+{
+    const int32_t rows = msgl__hidden_all_rows(e) ? s->batch.num_tokens : s->num_rows;
+    const void *all = forward(e, s, rows, false, f);
+    if (all != NULL) msgl__hidden_leave(e, s, false, f, all, rows);
+    if (all == NULL || rows == s->num_rows || s->num_rows == 0)
+        return s->num_rows == 0 ? NULL : all;
+    const size_t dim = (size_t)e->model.cfg.hidden_size;
+    void *wanted = msgl__activation(f, (size_t)s->num_rows, dim);
+    if (wanted == NULL) return NULL;
+    f->k->moe.gather(f->x, all, s->dev.rows, s->num_rows, 1, (int)dim, wanted);
+    return wanted;
+}
+
 static void run_step(void *ctx, int64_t step_slot)
 {
     msgl_engine *e = ctx;
     msgl_engine_step *s = &e->steps[step_slot];
     const uint64_t start = msgl__now_ns();
     e->exec.status = 0;
+    msgl__hidden_take(e, s);
     if (s->graph != NULL) {
         replay(e, s);
         msgl__step_copy_masks(e, s);
         behind_graph(e, s);
+        msgl__hidden_behind_graph(e, s);
     } else {
         msgl_forward f;
         msgl__step_copy_in(e, s);
         msgl__step_copy_masks(e, s);
-        const void *hidden = forward(e, s, s->num_rows, &f);
+        const void *hidden = forward_rows(e, s, &f);
         if (hidden != NULL && e->info.pooling == MSGL_POOL_NONE) {
             msgl__sample_step(e, s, &f, hidden);
         } else if (hidden != NULL) {
             msgl__pool_step(e, s, &f, hidden);
         }
     }
+    msgl__hidden_map(e, s);
     e->device->ops->copy_out(e->device, s->records, e->dev.records,
                              (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
@@ -444,6 +466,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     stage_tokens(e, s);
     stage_rows(e, s);
     stage_drafts(s);
+    msgl__hidden_stage(e, s);
     s->graph = NULL;
     if (b->num_decode == b->size && s->num_rows == b->size && e->experts.hits == NULL) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));

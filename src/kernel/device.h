@@ -50,6 +50,9 @@ typedef struct msgl_device_ops {
     // out[i * stride] = pool[index[i]] for i < n. All in device memory.
     void (*gather_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
                           int32_t *out, size_t stride);
+    // pool[index[i]] = ids[pool[index[i]]] for i < n, where that is in [0, num_ids).
+    void (*map_tokens)(msgl_device *d, int32_t *pool, const int32_t *index, int32_t n,
+                       const int32_t *ids, int32_t num_ids);
     // A step's tokens: their ids to ids[count], their pages and slots to where msgl_step_tokens
     // says.
     void (*take_tokens)(msgl_device *d, const msgl_step_tokens *tokens, int32_t *ids);

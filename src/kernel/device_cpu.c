@@ -128,11 +128,21 @@ static void cpu_gather_tokens(msgl_device *d, const int32_t *pool, const int32_t
     for (int32_t i = 0; i < n; i++) out[(size_t)i * stride] = pool[index[i]];
 }
 
+static void cpu_map_tokens(msgl_device *d, int32_t *pool, const int32_t *index, int32_t n,
+                           const int32_t *ids, int32_t num_ids)
+{
+    (void)d;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t *token = &pool[index[i]];
+        if (*token >= 0 && *token < num_ids) *token = ids[*token];
+    }
+}
+
 static void cpu_take_tokens(msgl_device *d, const msgl_step_tokens *s, int32_t *ids)
 {
     (void)d;
     for (int32_t t = 0; t < s->count; t++) {
-        ids[t] = s->pool[s->index[t]];
+        ids[t] = s->pool[s->index[t] + s->shift];
         msgl__step_put(s, t, s->index[t]);
     }
 }
@@ -162,6 +172,7 @@ static const msgl_device_ops CPU_OPS = {
     .arm = cpu_arm,
     .wait = cpu_wait,
     .gather_tokens = cpu_gather_tokens,
+    .map_tokens = cpu_map_tokens,
     .take_tokens = cpu_take_tokens,
     .destroy = cpu_destroy,
 };

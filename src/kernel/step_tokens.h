@@ -15,7 +15,8 @@ enum { MSGL_MAX_TABLES = 4 };
 
 typedef struct msgl_step_tokens {
     int32_t count;
-    const int32_t *pool, *index; // id of token t: pool[index[t]]
+    const int32_t *pool, *index; // id of token t: pool[index[t] + shift]
+    int32_t shift;               // 1: the ids are of the tokens behind those whose places they are
     // Tokens [0, num_answers) are answers, token t in page pages[i][t] of table i. Behind them are
     // chunks of prompts, token t of place x in page pages[i][first[x / row_places] + x % row_places
     // / page size]. Example: pages of 16, one answer, then positions 40 to 99 of row 3, in pages 2

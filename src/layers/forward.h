@@ -60,6 +60,16 @@ typedef struct msgl_forward {
     // NULL: this step has too many rows, or this device no use for it.
     msgl_norm_stats norm_stats;
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
+    // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
+    const void *hidden;
+    // Where the residual behind some layers goes: that behind layers[i] to `to` at plane i, each of
+    // `plane` elements. num 0: nobody wants any.
+    struct {
+        int32_t num;
+        const int32_t *layers; // ascending, none is the last
+        void *to;
+        size_t plane;
+    } capture;
 } msgl_forward;
 
 // Bytes that rows of dim elements take in the step arena.

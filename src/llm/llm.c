@@ -154,7 +154,9 @@ int msgl__check_draft_tokens(const msgl_options *o, const msgl_tokenizer *tokeni
 {
     const char *folder = o->speculative_draft_model_path;
     msgl_tokenizer *own = NULL, *drafts = NULL;
-    if (folder == NULL || o->dummy_weight) return 0;
+    if (folder == NULL || o->dummy_weight || strcmp(o->speculative_algorithm, "STANDALONE") != 0) {
+        return 0; // heads have none
+    }
     int rc = tokenizer != NULL ? 0 : msgl__tokenizer_load(o->model_dir, &own, err);
     if (rc == 0) rc = msgl__tokenizer_load(folder, &drafts, err);
     const int32_t id =

@@ -34,6 +34,10 @@ typedef struct msgl_family {
     void (*declare)(msgl_model *m, msgl_weight_plan *p);
     // Step arena bytes that forward takes at most for this many tokens and rows.
     size_t (*workspace)(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
+    // Of an EAGLE-3 head, before forward: states of the target, [rows, num_states * state_dim], as
+    // the stream that f.hidden is then, [rows, hidden].
+    void (*take_states)(const msgl_model *m, msgl_forward *f, const void *states, int32_t rows,
+                        void *out);
     // The step's tokens -> hidden states, before the final norm, of those in rows [num_rows]
     // (indices into the step's tokens, on the device): [num_rows, hidden] in the step arena, NULL
     // when num_rows is 0 or on failure (exec->status). Begins with msgl__embed. Stores K and V of
@@ -41,7 +45,7 @@ typedef struct msgl_family {
     void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 2, MSGL_MAX_FIXED = 4 };
+enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 5, MSGL_MAX_FIXED = 4 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -78,6 +82,9 @@ struct msgl_arch {
     msgl_fixed_field fixed[MSGL_MAX_FIXED]; // key NULL: no more
     // Reads the fields that are this architecture's own; failures go to the reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
+    // Not NULL: files have layers that predict tokens further ahead (MTP); makes *c, which is
+    // read, the config of such a head.
+    void (*mtp)(msgl_model_config *c);
 };
 
 // registry.c

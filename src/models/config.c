@@ -247,6 +247,7 @@ static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
 // eos_token_id: absent, an id, or a list of ids.
 static void read_eos(msgl_json_reader *r, msgl_model_config *c)
 {
+    if (c->decoder.head.kind != MSGL_HEAD_NONE) return; // the target ends answers
     const json_t *v = msgl__json_get(r, "eos_token_id");
     if (v == NULL) return;
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
@@ -383,6 +384,19 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
 int msgl__model_config_load(const char *path, msgl_model_config *out, msgl_err *err)
 {
     return msgl__checkpoint_format_of(path)->config(path, out, err);
+}
+
+int msgl__model_config_load_mtp(const char *path, msgl_model_config *out, msgl_err *err)
+{
+    const int code = msgl__model_config_load(path, out, err);
+    if (code != 0) return code;
+    if (out->arch->mtp == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: %s has no layers that predict tokens further ahead (NEXTN)",
+                             msgl__path_shown(path), out->arch->name);
+    }
+    out->arch->mtp(out);
+    return 0;
 }
 
 int32_t msgl__model_config_context(const msgl_model_config *c)

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layers of the decoder family: how they are built, and the forward pass.
+// Those of a draft head (decoder_config.h) are the same; what is in front of them is in
+// decoder_head.c.
 #include "models/decoder.h"
 
 #include <math.h>
 
 #include "core/mem.h"
+#include "kernel/device.h"
 #include "layers/embedding.h"
 
 // A window of W keys includes the query's own; the contract counts those before it. What a query
@@ -300,6 +303,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder)
                         .next = last ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
     }
     m->final_norm = (msgl_norm){.eps = d->rms_eps, .dim = m->cfg.hidden_size};
+    if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
 
 // Whether the device has kernels for the layers of linear attention.
@@ -439,7 +443,8 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     }
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
-           norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers;
+           norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
+           msgl__head_workspace(m, max_tokens);
 }
 
 static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -462,17 +467,18 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
-static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const buffers *b)
+// in: the residual, or what the first layer of a draft head reads in its place.
+static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const void *in, const buffers *b)
 {
     const msgl_norm *norm = msgl__norm_or_null(&layer->attn_norm);
     if (layer->mixer == MSGL_MIX_LATENT) {
         const msgl_latent_attention *a = &layer->latent_attn;
-        msgl__latent_attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->mixed);
+        msgl__latent_attention(f, a, norm, in, b->cos_sin[a->rope], b->mixed);
     } else if (layer->mixer == MSGL_MIX_DELTA) {
-        msgl__delta(f, &layer->delta, norm, b->residual, b->mixed);
+        msgl__delta(f, &layer->delta, norm, in, b->mixed);
     } else {
         const msgl_attention *a = &layer->attn;
-        msgl__attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->mixed);
+        msgl__attention(f, a, norm, in, b->cos_sin[a->rope], b->mixed);
     }
 }
 
@@ -489,6 +495,18 @@ static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const
     }
 }
 
+// Leaves the residual behind `layer` where somebody wants it; how many have been left now.
+static int32_t capture(const msgl_forward *f, int32_t layer, int32_t captured, const void *residual,
+                       int32_t hidden)
+{
+    if (captured == f->capture.num || f->capture.layers[captured] != layer) return captured;
+    const size_t size = msgl__dtype_size(f->x->act);
+    msgl_device *d = f->x->device;
+    d->ops->copy(d, (char *)f->capture.to + (size_t)captured * f->capture.plane * size, residual,
+                 (size_t)f->num_tokens * (size_t)hidden * size);
+    return captured + 1;
+}
+
 static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
@@ -498,10 +516,15 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, b.residual, b.cos_sin);
+    const void *first = b.residual;
+    if (c->decoder.head.kind != MSGL_HEAD_NONE) first = msgl__head_begin(m, f, b.residual);
+    if (first == NULL) return NULL;
+    int32_t captured = 0;
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
-        mix(f, layer, &b);
+        mix(f, layer, layer == layers ? first : b.residual, &b);
         if (layer == last) break;
         finish_layer(f, layer, b.mixed, b.residual, tokens);
+        captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
     }
     if (num_rows == 0) return NULL;
     // Behind the last mixer only rows that get logits are still of use. When those are all,
@@ -525,5 +548,6 @@ const msgl_family msgl__decoder_family = {
     .free = free_layers,
     .declare = msgl__decoder_declare,
     .workspace = workspace,
+    .take_states = msgl__head_take_states,
     .forward = forward,
 };

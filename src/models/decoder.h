@@ -33,8 +33,17 @@ typedef struct msgl_decoder_layer {
     msgl_moe moe; // when sparse
 } msgl_decoder_layer;
 
+// What a draft head has in front of its layers.
+typedef struct msgl_decoder_head {
+    msgl_norm embed_norm, state_norm;
+    // MTP: [hidden, 2 hidden], of embedding and state; EAGLE-3: [hidden, num_states * state_dim],
+    // of the target's states.
+    msgl_linear fc;
+} msgl_decoder_head;
+
 // What msgl_model.layers is for this family.
 typedef struct msgl_decoder {
+    msgl_decoder_head head;     // of a draft head
     msgl_decoder_layer *layers; // [num_layers]
     msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
     msgl_weight *heads;         // [latent layers, 2, num_heads], likewise
@@ -86,6 +95,17 @@ static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
 void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
 // decoder_config.c: msgl_family.configure.
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
+
+// decoder_head.c, of a draft head: its part of build, workspace (0 where it is none), declare and
+// msgl_family.take_states; and the beginning of forward: embeddings, in `residual`, and f->hidden
+// become the stream, in `residual`, and what the first layer's mixer reads, which is returned; NULL
+// on failure.
+void msgl__head_build(msgl_model *m, msgl_decoder *decoder);
+size_t msgl__head_workspace(const msgl_model *m, int32_t max_tokens);
+void msgl__head_declare(msgl_model *m, msgl_weight_plan *p);
+void msgl__head_take_states(const msgl_model *m, msgl_forward *f, const void *states, int32_t rows,
+                            void *out);
+const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residual);
 
 // For `configure` of several architectures:
 // layer_types: which layers have the window or chunks, or are linear attention where the

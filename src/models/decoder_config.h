@@ -76,7 +76,31 @@ typedef struct msgl_delta_config {
     bool v_heads_apart;
 } msgl_delta_config;
 
+enum { MSGL_MAX_AUX_STATES = 3 };
+
+typedef enum msgl_head_kind {
+    MSGL_HEAD_NONE,   // a model by itself
+    MSGL_HEAD_MTP,    // the stream is a product of embedding and state, side by side
+    MSGL_HEAD_EAGLE3, // the stream is the state, and its first layer's attention reads both
+} msgl_head_kind;
+
+// A draft head: beside a token it is given a state of the target (docs/decisions/059).
+typedef struct msgl_head_config {
+    msgl_head_kind kind;
+    int32_t state_dim, num_states; // of the target, those of a row side by side
+    // EAGLE-3: behind which of the target's layers, from 0; [0] -1: the usual ones.
+    int32_t state_layers[MSGL_MAX_AUX_STATES];
+    int32_t vocab;   // of the target, which ids and embeddings are of
+    bool own_logits; // it has a product of logits, of vocab_size drafts; else the target's
+    bool own_embed;  // it has an embedding; else the target's
+    // Names of tensors, whole but for ".weight".
+    char embed_norm[48], state_norm[48], fc[48], final_norm[48];
+    int32_t first_layer; // what its first layer is called in the file
+    bool in_target;      // its tensors are among the target's
+} msgl_head_config;
+
 typedef struct msgl_decoder_config {
+    msgl_head_config head;
     msgl_decoder_names names; // Llama's, but where `configure` changes them
     int32_t intermediate_size;
     float rms_eps;

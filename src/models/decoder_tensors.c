@@ -221,7 +221,10 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     const msgl_range rows[] = {rows_of(heads, c->head_dim, 0), rows_of(kv_heads, c->head_dim, q),
                                rows_of(kv_heads, c->head_dim, q + kv),
                                rows_of(heads, c->head_dim, q + 2 * kv)};
-    declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, c->hidden_size, dc->qkv_bias, &qkv_use);
+    // An EAGLE-3 head's reads embedding and state side by side.
+    const bool pairs = dc->head.kind == MSGL_HEAD_EAGLE3 && d->layer == dc->head.first_layer;
+    declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, (pairs ? 2 : 1) * c->hidden_size,
+                        dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
     declare_scale(d, &a->geometry.k_scale, 'k');
     declare_scale(d, &a->geometry.v_scale, 'v');
@@ -684,14 +687,17 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
     const msgl_model_config *c = &m->cfg;
     const msgl_decoder_names *n = &c->decoder.names;
     const msgl_decoder *decoder = m->layers;
-    char embed[48], norm[48], head[48];
+    const msgl_head_config *h = &c->decoder.head;
+    char embed[48], norm[64], head[48];
     snprintf(embed, sizeof embed, "%sembed_tokens.weight", n->prefix);
-    snprintf(norm, sizeof norm, "%snorm.weight", n->prefix);
+    snprintf(norm, sizeof norm, "%s%s.weight", h->kind != MSGL_HEAD_NONE ? "" : n->prefix,
+             h->kind != MSGL_HEAD_NONE ? h->final_norm : "norm");
     snprintf(head, sizeof head, "%s.weight", n->head);
     msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
+    if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
-        const declaring d = {.m = m, .p = p, .layer = l};
+        const declaring d = {.m = m, .p = p, .layer = h->first_layer + l};
         const msgl_norm *ffn_norm = msgl__norm_or_null(&layer->ffn_norm);
         declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
         if (layer->mixer == MSGL_MIX_LATENT) {

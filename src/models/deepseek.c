@@ -169,7 +169,7 @@ static void configure_glm(msgl_json_reader *r, msgl_model_config *c)
 
 #define LATENT                                                                                     \
     .family = &msgl__decoder_family, .head_dim_key = "qk_rope_head_dim",                           \
-    .ignores_layers_behind = true
+    .ignores_layers_behind = true, .mtp = msgl__mtp_of_deepseek
 
 const msgl_arch msgl__arch_deepseek_v2 = {LATENT, .name = "DeepseekV2ForCausalLM",
                                           .configure = configure_v2};

@@ -35,6 +35,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
     m->plan.ignored = m->cfg.arch->ignored;
     m->plan.num_ignored = MSGL_MAX_IGNORED;
     if (m->cfg.arch->ignores_layers_behind) m->plan.ignored_from = m->cfg.num_layers;
+    m->plan.ignores_all = m->cfg.decoder.head.in_target;
     family->declare(m, &m->plan);
     if (m->plan.status != 0) return m->plan.status;
     if (m->products.status == 0) return 0;
@@ -43,6 +44,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
 
 void msgl__model_free(msgl_model *m)
 {
+    msgl__free(m->draft_ids);
     msgl__checkpoint_close(m->checkpoint);
     msgl__weight_plan_free(&m->plan);
     msgl__free(m->parts);
@@ -63,6 +65,61 @@ static msgl_range vocab_of(const msgl_model *m, int32_t rank)
     return (msgl_range){.from = from, .count = left < shard ? left : shard};
 }
 
+// Of a draft head, what is its target's: embedding, and product of logits.
+static void take_shared(msgl_model *m)
+{
+    const msgl_head_config *h = &m->cfg.decoder.head;
+    if (h->kind == MSGL_HEAD_NONE) return;
+    if (!h->own_embed) m->embed = m->target.of->embed;
+    if (!h->own_logits) m->lm_head.w = m->target.of->lm_head.w;
+}
+
+// The ends of a draft head.
+static void declare_head_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
+                              const char *head)
+{
+    const msgl_model_config *c = &m->cfg;
+    const msgl_head_config *h = &c->decoder.head;
+    take_shared(m);
+    if (h->own_embed) {
+        msgl__plan_weight(p, &m->embed, h->vocab, c->hidden_size);
+        msgl__plan_rows(p, &m->embed, 0, h->vocab, "%s", embed);
+    }
+    if (!h->own_logits) return;
+    msgl__plan_weight(p, &m->lm_head.w, c->vocab_size, c->hidden_size);
+    msgl__plan_rows(p, &m->lm_head.w, 0, c->vocab_size, "%s", head);
+}
+
+// Tokens of an EAGLE-3 head: d2t says what is to be added to its ids.
+static int read_draft_ids(msgl_model *m, msgl_err *err)
+{
+    const msgl_model_config *c = &m->cfg;
+    const size_t n = (size_t)c->vocab_size;
+    if (!c->decoder.head.own_logits) return 0;
+    m->draft_ids = msgl__calloc(n, sizeof *m->draft_ids);
+    if (m->draft_ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
+    for (size_t i = 0; i < n; i++) m->draft_ids[i] = (int32_t)i;
+    if (m->dummy || c->vocab_size == c->decoder.head.vocab) return 0;
+    const msgl_tensor *t = msgl__checkpoint_find(m->checkpoint, "d2t");
+    if (t == NULL || strcmp(t->type, "I64") != 0 || t->ndim != 1 || t->dims[0] != c->vocab_size) {
+        return msgl__err_set(err, MSGL_EFORMAT, "tensor d2t: found %s; allowed: I64 of [%d]",
+                             t == NULL ? "none" : t->type, (int)c->vocab_size);
+    }
+    for (size_t i = 0; i < n; i++) {
+        int64_t offset;
+        memcpy(&offset, t->data + i * sizeof offset, sizeof offset);
+        if (offset < -(int64_t)i || offset >= c->decoder.head.vocab - (int64_t)i) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "tensor d2t: draft token %zu is target token %lld; allowed: 0 to "
+                                 "%d",
+                                 i, (long long)(offset + (int64_t)i),
+                                 (int)c->decoder.head.vocab - 1);
+        }
+        m->draft_ids[i] += (int32_t)offset;
+    }
+    return 0;
+}
+
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one)
 {
@@ -75,15 +132,20 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
         msgl__plan_keep(p, &m->embed, &kept);
         msgl__plan_keep(p, &m->lm_head.w, &kept);
     }
-    msgl__plan_weight(p, &m->embed, vocab.count, c->hidden_size);
-    m->embed.first = vocab.from;
-    msgl__plan_rows(p, &m->embed, 0, c->vocab_size, "%s", embed);
+    const bool is_head = c->decoder.head.kind != MSGL_HEAD_NONE;
+    if (is_head) {
+        declare_head_ends(m, p, embed, head);
+    } else {
+        msgl__plan_weight(p, &m->embed, vocab.count, c->hidden_size);
+        m->embed.first = vocab.from;
+        msgl__plan_rows(p, &m->embed, 0, c->vocab_size, "%s", embed);
+    }
     msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
     msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);
     if (norm_plus_one) msgl__plan_add_one(p);
     if (c->tie_embeddings) {
         m->lm_head.w = m->embed; // its place comes with the weights
-    } else {
+    } else if (!is_head) {
         msgl__plan_weight(p, &m->lm_head.w, vocab.count, c->hidden_size);
         msgl__plan_rows(p, &m->lm_head.w, 0, c->vocab_size, "%s", head);
     }
@@ -124,7 +186,7 @@ int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err)
     m->plan.forms = NULL;
     m->kept = m->plan.keeps;
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    return kept;
+    return kept == 0 ? read_draft_ids(m, err) : kept;
 }
 
 int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,
@@ -132,6 +194,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 {
     msgl__weight_plan_place(&m->plan, region);
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
+    take_shared(m);
     const int code = m->dummy ? msgl__weights_dummy(&m->plan, m->checkpoint, x, progress, ctx, err)
                               : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
     msgl__checkpoint_close(m->checkpoint);

@@ -21,10 +21,14 @@ typedef struct msgl_model_target {
     // shared by ranks / expert_ranks neighbours, as other layers are by all.
     int32_t expert_ranks;
     msgl_prompts prompts; // over latent caches
+    // Of a draft head: its target, whose embedding and head it may use. It is built before and
+    // loaded before.
+    const struct msgl_model *of;
 } msgl_model_target;
 
 typedef struct msgl_model {
     msgl_model_config cfg;
+    int32_t *draft_ids; // [vocab_size] of an EAGLE-3 head: the target's ids of its own; owned
     msgl_model_target target;
     msgl_weight embed;   // [vocab, hidden]
     msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's

@@ -117,7 +117,7 @@ static void configure_5_moe_conditional(msgl_json_reader *r, msgl_model_config *
 
 #define QWEN                                                                                       \
     .family = &msgl__decoder_family, .default_head_dim = 256, .rotary_factor = 0.25,               \
-    .ignored = {"mtp.", "model.visual."}, .ignores_layers_behind = true
+    .ignored = {"mtp.", "model.visual."}, .ignores_layers_behind = true, .mtp = msgl__mtp_of_qwen
 
 const msgl_arch msgl__arch_qwen3_next = {
     QWEN,

@@ -34,6 +34,9 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_llama4_conditional,
 };
 
+// Draft heads, which are no models by themselves.
+static const msgl_arch *const HEADS[] = {&msgl__arch_eagle3, &msgl__arch_qwen3_mtp};
+
 int msgl__arch_count(void)
 {
     return (int)MSGL_COUNT(ARCHS);
@@ -48,6 +51,9 @@ const msgl_arch *msgl__arch_find(const char *name)
 {
     for (size_t i = 0; i < MSGL_COUNT(ARCHS); i++) {
         if (strcmp(name, ARCHS[i]->name) == 0) return ARCHS[i];
+    }
+    for (size_t i = 0; i < MSGL_COUNT(HEADS); i++) {
+        if (strcmp(name, HEADS[i]->name) == 0) return HEADS[i];
     }
     return NULL;
 }

@@ -29,6 +29,12 @@ static void test_taken(void **state)
     assert_int_equal(o.speculative_ngram_max, 4);
     assert_int_equal(msgl__speculative_config("{\"method\": \"suffix\"}", &o, NULL), 0);
     assert_string_equal(o.speculative_algorithm, "SUFFIX");
+    const char *heads =
+        "{\"method\": \"eagle3\", \"model\": \"x/y\", \"num_speculative_tokens\": 3}";
+    assert_int_equal(msgl__speculative_config(heads, &o, NULL), 0);
+    assert_string_equal(o.speculative_algorithm, "EAGLE3");
+    assert_string_equal(o.speculative_draft_model_path, "x/y");
+    assert_int_equal(o.speculative_num_draft_tokens, 4);
 }
 
 static void test_refused(void **state)
@@ -42,12 +48,13 @@ static void test_refused(void **state)
         {"[]", "an object with a \"method\""},
         {"{\"num_speculative_tokens\": 5}", "an object with a \"method\""},
         {"{\"method\": \"ngram\", \"method\": \"suffix\"}", "an object with a \"method\""},
-        {"{\"method\": \"eagle3\"}", "\"method\" is \"eagle3\"; allowed: \"ngram\" or \"suffix\""},
+        {"{\"method\": \"medusa\"}", "\"method\" is \"medusa\"; allowed: \"ngram\", \"suffix\", "},
+        {"{\"method\": \"eagle3\", \"model\": 1}", "\"model\" must be a folder"},
         {"{\"method\": 3}", "\"method\" is no string"},
         {"{\"method\": \"ngram\", \"num_speculative_tokens\": 0}", "from 1 to 63"},
         {"{\"method\": \"ngram\", \"num_speculative_tokens\": 64}", "from 1 to 63"},
         {"{\"method\": \"ngram\", \"prompt_lookup_max\": \"4\"}", "\"prompt_lookup_max\" must be"},
-        {"{\"method\": \"ngram\", \"model\": \"x\"}", "has \"model\"; allowed: method, "},
+        {"{\"method\": \"ngram\", \"draft\": \"x\"}", "has \"draft\"; allowed: method, model, "},
     };
     msgl_options o, before;
     memset(&before, 0, sizeof before);

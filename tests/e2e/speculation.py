@@ -45,7 +45,7 @@ def answers(*options, model=MODEL, asked=ASKED):
             all_of = list(pool.map(ask, asked))
         all_of += [ask(body) for body in asked]
         details = [a["usage"].get("completion_tokens_details", {}) for a in all_of]
-        if options[:1] == ("--speculative-algorithm",) and "STANDALONE" not in options:
+        if options[:1] == ("--speculative-algorithm",) and "--speculative-draft-model-path" not in options:
             check(details[-1].get("accepted_prediction_tokens", 0) > 20, "drafts under a grammar: %s" % details[-1])
         without = ask({**asked[0], "speculative": False})["usage"]
         check("completion_tokens_details" not in without, "none where a request wants none")
@@ -60,8 +60,8 @@ def compare(plain, *options, **which):
     name = " ".join(map(str, options))
     got, details, drafted = answers("--speculative-algorithm", *options, **which)
     check(got == plain, "%s: choices are the same" % name)
-    if "STANDALONE" in options:
-        return  # a model as large as itself never pays
+    if "--speculative-draft-model-path" in options:
+        return  # whether it pays beside a model as small as this depends on the machine
     accepted = sum(d.get("accepted_prediction_tokens", 0) for d in details)
     wrong = sum(d.get("rejected_prediction_tokens", 0) for d in details)
     check(accepted > 50, "%d drafts were right, and %d wrong" % (accepted, wrong))
@@ -72,6 +72,8 @@ alone, details, drafted = answers()
 check(not any(details) and drafted == 0, "without the option there are no drafts")
 compare(alone, "SUFFIX")
 compare(alone, "STANDALONE", "--speculative-draft-model-path", MODEL)
+compare(alone, "EAGLE3", "--speculative-draft-model-path", MODEL + "-eagle3")
+compare(alone, "NEXTN", "--speculative-draft-model-path", MODEL + "-mtp")
 compare(alone, "NGRAM", "--speculative-num-draft-tokens", 4, "--disable-overlap-scheduling")
 two_ranks, _, _ = answers("--tp-size", 2)
 compare(two_ranks, "auto", "--tp-size", 2)

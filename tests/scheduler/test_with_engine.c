@@ -37,7 +37,9 @@ typedef struct answer {
 
 typedef struct setting {
     const char *model; // NULL: qwen3
-    const char *draft; // whose drafts it takes, `drafts` or fewer; NULL: guesses
+    // Whose drafts it takes, `drafts` or fewer; NULL: guesses. head: the algorithm of a head, whose
+    // draft is NULL where it is in the model's own files.
+    const char *draft, *head;
     const char *attention;
     int32_t page_size, max_prefill, max_running, num_pages;
     int32_t interval, checkpoints; // of states, at most the engine's; 0: those
@@ -269,6 +271,7 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.overlap = v->overlap;
     ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
     if (v->drafts > 0) ec.speculative_algorithm = v->draft != NULL ? "STANDALONE" : "SUFFIX";
+    if (v->drafts > 0 && v->head != NULL) ec.speculative_algorithm = v->head;
     if (v->draft != NULL) ec.speculative_draft_model_path = draft;
     ec.speculative_num_draft_tokens = v->drafts > 0 ? v->drafts + 1 : 0;
     msgl_err err;
@@ -623,6 +626,38 @@ static void test_drafts_of_states(void **state)
     }
 }
 
+// With those of heads, which read the model's hidden states.
+static void test_draft_heads(void **state)
+{
+    (void)state;
+    static const char *const heads[][3] = {
+        {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
+        {"../drafts/eagle3_wide/target", "../drafts/eagle3_wide/draft", "EAGLE3"},
+        {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
+        {"../drafts/qwen3_next/target", NULL, "NEXTN"},
+        {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
+        {"../drafts/glm4_moe_lite/target", NULL, "NEXTN"}};
+    for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
+        setting v =
+            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 2, 4, 4096);
+        v.model = heads[i][0];
+        v.draft = heads[i][1];
+        v.head = heads[i][2];
+        v.drafts = i == 1 ? 1 : 4;
+        v.overlap = i % 3 != 1;
+        g_guesser.computed = g_guesser.right = 0;
+        compare(&v);
+        assert_true(g_guesser.computed > 30);
+    }
+    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
+    v.model = heads[0][0];
+    v.draft = heads[0][1];
+    v.head = heads[0][2];
+    v.drafts = 5;
+    v.long_answers = v.overlap = true;
+    (void)compare(&v);
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -724,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_draft_model),
+        cmocka_unit_test(test_draft_heads),
         cmocka_unit_test(test_drafts_of_states),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),

@@ -66,7 +66,7 @@ static __device__ __forceinline__ void take_row(const embed_args &a, const msgl_
                                                 size_t t, const msgl_peer_slot &slot)
 {
     const int32_t place = s.index[t];
-    const int row = s.pool[place] - a.first;
+    const int row = s.pool[place + s.shift] - a.first;
     const size_t offset = t * (size_t)a.vectors;
     uint4 *const to = a.out + offset;
     const uint4 *const from = a.w + (size_t)row * (size_t)a.vectors;

@@ -17,13 +17,23 @@ static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, 
 }
 
 // No early trigger, and a fence: kernels behind read the table before they wait (launch.cuh).
+static __global__ void map_kernel(int32_t *pool, const int32_t *index, int n, const int32_t *ids,
+                                  int num_ids)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    if (i >= n) return;
+    const int32_t place = index[i], token = pool[place];
+    if (token >= 0 && token < num_ids) pool[place] = ids[token];
+}
+
 static __global__ void take_kernel(const __grid_constant__ msgl_step_tokens s, int32_t *ids)
 {
     const int t = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     msgl__pdl_wait();
     if (t >= s.count) return;
     const int32_t place = s.index[t];
-    ids[t] = s.pool[place];
+    ids[t] = s.pool[place + s.shift];
     msgl__step_put(&s, t, place);
     __threadfence();
 }
@@ -76,6 +86,14 @@ extern "C" void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *poo
     if (n <= 0) return;
     msgl__launch(gather_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index,
                  n, out, stride);
+}
+
+extern "C" void msgl__cuda_map_tokens(cudaStream_t stream, int32_t *pool, const int32_t *index,
+                                      int32_t n, const int32_t *ids, int32_t num_ids)
+{
+    if (n <= 0) return;
+    msgl__launch(map_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index, n,
+                 ids, num_ids);
 }
 
 extern "C" void msgl__cuda_take_tokens(cudaStream_t stream, const msgl_step_tokens *s, int32_t *ids)

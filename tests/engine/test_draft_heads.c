@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Draft heads against the arithmetic of their originals (tests/vectors/drafts): the logits of a
+// chain of four drafts behind a prompt, computed at once and in chunks.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "harness.h"
+
+#define VECTORS MSGL_SOURCE_DIR "/tests/vectors/drafts/"
+
+enum { MAX_IDS = 64, DRAFTS = 4 };
+
+typedef struct vectors {
+    const char *name, *algorithm;
+    bool demo; // of the shipped model
+} vectors;
+
+static const vectors CASES[] = {
+    {"eagle3", "EAGLE3", false},          {"eagle3_wide", "EAGLE3", false},
+    {"eagle3_entering", "EAGLE3", false}, {"qwen3_mtp", "NEXTN", false},
+    {"qwen3_next", "NEXTN", false},       {"deepseek_v3", "NEXTN", false},
+    {"glm4_moe_lite", "NEXTN", false},    {"demo_eagle3", "EAGLE3", true},
+    {"demo_mtp", "NEXTN", true}};
+
+// The last row of every block of logits that the head computes.
+typedef struct seen {
+    float *rows; // [DRAFTS, vocab]
+    int32_t num, vocab;
+} seen;
+
+static void on_logits(void *ctx, const int32_t *rows, int32_t num_rows, int32_t vocab,
+                      const float *logits)
+{
+    seen *s = ctx;
+    (void)rows;
+    assert_true(s->num < DRAFTS && vocab == s->vocab);
+    memcpy(s->rows + (size_t)s->num++ * (size_t)vocab,
+           logits + (size_t)(num_rows - 1) * (size_t)vocab, (size_t)vocab * sizeof *logits);
+}
+
+static void folders(const vectors *v, char target[256], char draft[256])
+{
+    static const char ROOT[] = MSGL_SOURCE_DIR "/models/";
+    if (v->demo) {
+        snprintf(target, 256, "%sdemo", ROOT);
+        snprintf(draft, 256, "%sdemo-%s", ROOT, v->name + strlen("demo_"));
+        return;
+    }
+    char config[300];
+    snprintf(target, 256, VECTORS "%s/target", v->name);
+    snprintf(draft, 256, VECTORS "%s/draft", v->name);
+    snprintf(config, sizeof config, "%s/config.json", draft);
+    FILE *f = fopen(config, "r");
+    if (f == NULL) draft[0] = '\0'; // it is in the target's files
+    if (f != NULL) fclose(f);
+}
+
+static void compare(const vectors *v, const seen *s)
+{
+    char path[256];
+    snprintf(path, sizeof path, VECTORS "%s/logits.bin", v->name);
+    float *expected = load_floats(path, DRAFTS * (size_t)s->vocab);
+    double worst = 0;
+    for (size_t i = 0; i < DRAFTS * (size_t)s->vocab; i++) {
+        const double diff = (double)s->rows[i] - (double)expected[i];
+        if (diff > worst || -diff > worst) worst = diff > 0 ? diff : -diff;
+    }
+    free(expected);
+    if (!(worst < 1e-3)) fail_msg("%s: logits differ by %g", v->name, worst);
+}
+
+// chunk: tokens of the prompt that are computed before the others; 0: none.
+static void check(const vectors *v, int32_t chunk)
+{
+    char target[256], draft[256], path[256];
+    int32_t ids[MAX_IDS], drafts[DRAFTS];
+    folders(v, target, draft);
+    msgl_options o = harness_config(target, "float32");
+    o.speculative_algorithm = v->algorithm;
+    o.speculative_draft_model_path = draft[0] != '\0' ? draft : NULL;
+    snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
+    const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
+    assert_int_equal(load_ids(path, "drafts", drafts, DRAFTS), DRAFTS);
+    harness h;
+    harness_open(&h, &o);
+    msgl_engine *head = msgl__draft_model_engine(h.e->draft);
+    seen s = {.vocab = msgl__engine_info(head)->vocab_size};
+    s.rows = calloc(DRAFTS * (size_t)s.vocab, sizeof *s.rows);
+    assert_non_null(s.rows);
+    assert_int_equal(msgl__engine_observe_logits(head, on_logits, &s), 0);
+    harness_pages(&h, 0, n + DRAFTS + 2);
+    harness_tokens(&h, 0, ids, n);
+    if (chunk > 0) {
+        msgl_batch_req first = harness_req(0, 0, chunk);
+        first.sample = false;
+        first.logits_from = chunk;
+        first.prompt_len = n;
+        harness_step(&h, MSGL_PREFILL, &first, 1);
+    }
+    msgl_batch_req r = harness_req(0, chunk, n);
+    r.logits_from = n - chunk - 1;
+    r.prompt_len = n;
+    r.propose = DRAFTS;
+    harness_step(&h, MSGL_PREFILL, &r, 1);
+    assert_int_equal(h.result.tokens[0], ids[n]);
+    assert_non_null(h.result.num_proposals);
+    assert_int_equal(h.result.num_proposals[0], DRAFTS);
+    assert_memory_equal(h.result.proposals, drafts, sizeof drafts);
+    assert_int_equal(s.num, DRAFTS);
+    compare(v, &s);
+    free(s.rows);
+    harness_close(&h);
+}
+
+static void test_chains(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        check(&CASES[i], 0);
+        check(&CASES[i], 5);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
