@@ -284,33 +284,21 @@ def eagle3_folder(folder, config, seed, own_embedding):
 
 
 def eagle3_config(target, **kw):
-    c = dict(
+    shared = dict(
         architectures=["LlamaForCausalLMEagle3"],
-        attention_bias=False,
-        attention_dropout=0.0,
         bos_token_id=target["bos_token_id"],
         draft_vocab_size=96,
         eos_token_id=target["eos_token_id"],
-        hidden_act="silu",
         hidden_size=target["hidden_size"],
-        initializer_range=0.02,
         intermediate_size=40,
-        max_position_embeddings=128,
-        model_type="llama",
         num_attention_heads=4,
         num_hidden_layers=1,
         num_key_value_heads=2,
         rms_norm_eps=1e-6,
-        rope_scaling=None,
-        rope_theta=10000.0,
-        tie_word_embeddings=False,
-        torch_dtype="bfloat16",
-        transformers_version="4.51.0",
-        use_cache=True,
         vocab_size=target["vocab_size"],
     )
-    c.update(kw)
-    return c
+    unlike = ("mlp_bias", "pretraining_tp") + (() if "head_dim" in kw else ("head_dim",))
+    return without(llama(**shared | kw), *unlike)
 
 
 def eagle3(folder, name, target, config, behind, seed, own_embedding):

@@ -33,29 +33,13 @@ from tokenizers import Tokenizer
 from torch import nn
 
 import demo_corpus
+from train_demo import CONFIG
 
 TRAIN_SEED, HELD_OUT_SEED = 20261129, 424242
 LONGEST_PROMPT, LONGEST_ANSWER = 320, 256
 AUX_LAYERS = [1, 3, 4]  # of six; the states behind them, numbered as SpecForge does
 COMMON = 2048  # tokens that MTP's training loss is taken over: the commonest in answers
-TOP = dict(
-    attention_bias=False,
-    attention_dropout=0.0,
-    bos_token_id=6135,
-    eos_token_id=6137,
-    head_dim=64,
-    hidden_act="silu",
-    hidden_size=384,
-    initializer_range=0.02,
-    max_position_embeddings=2048,
-    rms_norm_eps=1e-6,
-    rope_scaling=None,
-    rope_theta=10000.0,
-    torch_dtype="bfloat16",
-    transformers_version="4.51.0",
-    use_cache=True,
-    vocab_size=6144,
-)
+TOP = {key: value for key, value in CONFIG.items() if "window" not in key}  # what both share with the model
 EAGLE3 = TOP | dict(
     architectures=["LlamaForCausalLMEagle3"],
     draft_vocab_size=1408,

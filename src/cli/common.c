@@ -112,17 +112,11 @@ static int find_draft(const msgl_args *a, msgl_options *o, msgl_err *err)
 {
     static char *dir;
     if (o->speculative_draft_model_path == NULL) return 0;
-    msgl_args *of_draft = msgl__malloc(sizeof *of_draft);
-    if (of_draft == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    *of_draft = *a;
-    of_draft->engine.model_dir = o->speculative_draft_model_path;
-    of_draft->revision = NULL;
     msgl__free(dir);
     dir = NULL;
-    const int rc = msgl__cli_model_dir(of_draft, &dir, err);
-    msgl__free(of_draft);
+    const int rc = msgl__cli_draft_dir(a, o->speculative_draft_model_path, &dir, err);
     o->speculative_draft_model_path = dir;
-    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "--speculative-draft-model-path");
+    return rc;
 }
 
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],

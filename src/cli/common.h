@@ -30,8 +30,8 @@ typedef struct msgl_model_names {
     // --model-source has it. False: it is no such address, or too long.
     bool (*of_address)(const char *text, char *out, size_t size, const char **source);
     // Finds the folder or file of the name a->engine.model_dir, and downloads it if it is not here.
-    // Freed with msgl_free.
-    int (*find)(const msgl_args *a, char **out, msgl_err *err);
+    // flag: what has named it, for messages. Freed with msgl_free.
+    int (*find)(const msgl_args *a, const char *flag, char **out, msgl_err *err);
 } msgl_model_names;
 
 // Puts names in the place of what else may be given as --model: an address of a hub's page, or the
@@ -42,6 +42,8 @@ int msgl__cli_take_address(msgl_args *a, msgl_err *err);
 // (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface), else on the hub, from where it is downloaded.
 // Freed with msgl_free. The error says where it looked.
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
+// The same of what --speculative-draft-model-path is.
+int msgl__cli_draft_dir(const msgl_args *a, const char *model, char **out, msgl_err *err);
 // The name that the model of such a folder is served under: "models/demo/" is "demo",
 // "ORG/NAME@v1" is "NAME@v1".
 const char *msgl__cli_model_name(const msgl_args *a, const char *dir);

@@ -91,39 +91,35 @@ static const char *kind_of_folder(const char *dir)
 }
 
 // Refuses a folder that has no model. Whether a file has one, its format says when it is read.
-static int check_folder(const char *dir, msgl_err *err)
+static int check_folder(const char *flag, const char *dir, msgl_err *err)
 {
     char path[1200], file[1200];
     (void)snprintf(path, sizeof path, "%.1100s/config.json", dir);
     if (access(path, F_OK) == 0 || msgl__gguf_find(dir, file, sizeof file, NULL) != 0) return 0;
     const char *kind = kind_of_folder(dir);
     return msgl__err_set(err, MSGL_ENOENT,
-                         "--model %s: %s%s; allowed: a folder with config.json and *.safetensors, "
+                         "%s %s: %s%s; allowed: a folder with config.json and *.safetensors, "
                          "or with one model as .gguf",
-                         msgl__path_shown(dir), kind != NULL ? "is " : "has no config.json",
+                         flag, msgl__path_shown(dir), kind != NULL ? "is " : "has no config.json",
                          kind != NULL ? kind : "");
 }
 
-int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
+// The model that `flag` names.
+static int find_dir(const msgl_args *a, const char *flag, char **out, msgl_err *err)
 {
     const char *model = a->engine.model_dir;
     struct stat st;
-    if (model == NULL) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "--model PATH is needed: a Hugging Face model folder, a .gguf file, "
-                             "or ORG/NAME of the hub");
-    }
     if (stat(model, &st) == 0) {
         if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) {
-            return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: neither a folder nor a file",
+            return msgl__err_set(err, MSGL_EINVAL, "%s %.150s: neither a folder nor a file", flag,
                                  model);
         }
         if (a->revision != NULL) {
             return msgl__err_set(err, MSGL_EINVAL,
-                                 "--revision is for models of a hub, and --model %.150s is here",
+                                 "--revision is for models of a hub, and %s %.150s is here", flag,
                                  model);
         }
-        const int rc = S_ISDIR(st.st_mode) ? check_folder(model, err) : 0;
+        const int rc = S_ISDIR(st.st_mode) ? check_folder(flag, model, err) : 0;
         if (rc != 0) return rc;
         *out = msgl__strdup(model);
         if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
@@ -131,13 +127,29 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
         return 0;
     }
     if (errno != ENOENT && errno != ENOTDIR) {
-        return msgl__err_set(err, MSGL_EIO, "--model %.150s: %s", model, strerror(errno));
+        return msgl__err_set(err, MSGL_EIO, "%s %.150s: %s", flag, model, strerror(errno));
     }
-    if (a->names != NULL) return a->names->find(a, out, err);
+    if (a->names != NULL) return a->names->find(a, flag, out, err);
     return msgl__err_set(err, MSGL_ENOENT,
-                         "--model %.150s: no such folder or file, and this program was built "
-                         "without hubs",
-                         model);
+                         "%s %.150s: no such folder or file, and this program was built without "
+                         "hubs",
+                         flag, model);
+}
+
+int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
+{
+    if (a->engine.model_dir != NULL) return find_dir(a, "--model", out, err);
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "--model PATH is needed: a Hugging Face model folder, a .gguf file, or "
+                         "ORG/NAME of the hub");
+}
+
+int msgl__cli_draft_dir(const msgl_args *a, const char *model, char **out, msgl_err *err)
+{
+    msgl_args of_draft = *a;
+    of_draft.engine.model_dir = model;
+    of_draft.revision = NULL; // which is the model's
+    return find_dir(&of_draft, "--speculative-draft-model-path", out, err);
 }
 
 const char *msgl__cli_model_name(const msgl_args *a, const char *dir)

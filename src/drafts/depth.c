@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "drafts/depth.h"
 
+#include <stdbool.h>
+
 static const float MEMORY = 64;         // drafts that a rate is of, about
 static const float FIRST_RATE = 0.7F;   // before any was seen
 static const float WEIGHT_OF_ALL = 4;   // what all requests say counts as so many of its own drafts
@@ -21,11 +23,16 @@ static float rate_at(const msgl_depths *d, int32_t place)
     return rate;
 }
 
+// all: of all requests at the place.
+static float rate_of(const msgl_depth *of, float all)
+{
+    const float rate = all * (of->right + WEIGHT_OF_ALL) / (of->expected + WEIGHT_OF_ALL);
+    return rate < MOST ? rate : MOST;
+}
+
 float msgl__depth_rate(const msgl_depths *d, const msgl_depth *of, int32_t place)
 {
-    const float rate =
-        rate_at(d, place) * (of->right + WEIGHT_OF_ALL) / (of->expected + WEIGHT_OF_ALL);
-    return rate < MOST ? rate : MOST;
+    return rate_of(of, rate_at(d, place));
 }
 
 static void observe(msgl_depths *d, msgl_depth *of, int32_t place, bool right)
@@ -99,11 +106,11 @@ static bool may_pay(const msgl_depths *d, const msgl_step_costs *c, int32_t answ
 
 // One draft for the requests whose turn it is: beside others' drafts, or where it may pay, so many
 // steps after the last time. What does not pay now is tried again like what is no use.
-static bool try_again(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+static void try_again(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                       msgl_depth_ask *asks, int32_t num, bool beside)
 {
     bool any = false;
-    if (!beside && (++d->since_try <= STEPS_BETWEEN_TRIES || !may_pay(d, c, answers))) return false;
+    if (!beside && (++d->since_try <= STEPS_BETWEEN_TRIES || !may_pay(d, c, answers))) return;
     for (int32_t i = 0; i < num; i++) {
         msgl_depth *of = asks[i].of;
         if (takes_part(&asks[i]) && !beside) leave_out(of, asks[i].tokens);
@@ -112,34 +119,33 @@ static bool try_again(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
         any = true;
     }
     if (any) d->since_try = 0;
-    return any;
 }
 
-bool msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+void msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                         msgl_depth_ask *asks, int32_t num)
 {
     const float alone = msgl__costs_of(c, answers);
     float likely[MSGL_MAX_STEP_DRAFTS]; // that all drafts of a request so far are right
     float tokens = (float)answers, best = WORTH * tokens / alone;
-    int32_t rows = answers, depth = 0, passes = 0;
+    int32_t rows = answers, depth = 0;
     if (num > MSGL_MAX_STEP_DRAFTS) num = MSGL_MAX_STEP_DRAFTS;
     for (int32_t i = 0; i < num; i++) {
         likely[i] = 1;
         asks[i].depth = 0;
     }
-    if (alone <= 0) return false;
+    if (alone <= 0) return;
     for (int32_t k = 1; k <= MSGL_MAX_PROPOSALS; k++) {
+        const float all = rate_at(d, k - 1);
         int32_t more = 0;
         for (int32_t i = 0; i < num; i++) {
             if (!takes_part(&asks[i]) || asks[i].most < k) continue;
-            likely[i] *= msgl__depth_rate(d, asks[i].of, k - 1);
+            likely[i] *= rate_of(asks[i].of, all);
             tokens += likely[i];
             more++;
         }
         if (more == 0 || rows + more - answers > MSGL_MAX_STEP_DRAFTS) break;
         rows += more;
-        passes = k;
-        const float time = msgl__costs_of(c, rows) + (float)passes * pass_of(d, more, alone);
+        const float time = msgl__costs_of(c, rows) + (float)k * pass_of(d, more, alone);
         if (tokens / time > best) {
             best = tokens / time;
             depth = k;
@@ -148,5 +154,5 @@ bool msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answer
     for (int32_t i = 0; i < num; i++) {
         if (takes_part(&asks[i])) asks[i].depth = depth < asks[i].most ? depth : asks[i].most;
     }
-    return try_again(d, c, answers, asks, num, depth > 0) || depth > 0;
+    try_again(d, c, answers, asks, num, depth > 0);
 }

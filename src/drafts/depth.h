@@ -6,7 +6,6 @@
 #ifndef MSGL_DRAFTS_DEPTH_H
 #define MSGL_DRAFTS_DEPTH_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/batch.h"
@@ -16,8 +15,8 @@ enum { MSGL_PASS_SIZES = 12 }; // of requests that a pass is for: 1, 2, up to 4,
 
 // Of all requests. Zero: nothing is known.
 typedef struct msgl_depths {
-    float
-        rate[MSGL_MAX_PROPOSALS]; // of drafts at a place of their row, where those before are right
+    // Of drafts at a place of their row, where those before are right.
+    float rate[MSGL_MAX_PROPOSALS];
     float seen[MSGL_MAX_PROPOSALS]; // how many that is of, up to a bound
     float pass_ns[MSGL_PASS_SIZES]; // of a draft for each request; 0: unknown
     int32_t since_try;              // steps
@@ -47,8 +46,8 @@ void msgl__depth_verified(msgl_depths *d, msgl_depth *of, int32_t tokens, int32_
                           int32_t accepted);
 // `passes` drafts each for so many requests took so long.
 void msgl__depth_proposed(msgl_depths *d, int32_t requests, int32_t passes, uint64_t ns);
-// Sets the depth of asks[0, num), which are of `answers` answers of the step. Whether any is not 0.
-bool msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+// Sets the depth of asks[0, num), which are of `answers` answers of the step.
+void msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                         msgl_depth_ask *asks, int32_t num);
 
 #endif

@@ -360,12 +360,11 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t n)
             step->of[step->num++] = (proposal){.req = req, .len = part->device_len};
         }
     }
-    if (d->engine->shift > 0) {
-        const msgl_engine *from = s != NULL ? d->engine->parent : d->engine;
-        msgl__hidden_source(d->engine, from, s != NULL ? s->batch.step_slot : 1 - d->slot,
-                            d->from_rows);
-    }
-    if (code == 0) code = msgl__engine_submit(d->engine, &b);
+    const msgl_hidden_source from = {.of = s != NULL ? d->engine->parent : d->engine,
+                                     .slot = s != NULL ? s->batch.step_slot : 1 - d->slot,
+                                     .rows = d->from_rows};
+    const bool head = d->engine->shift > 0;
+    if (code == 0) code = msgl__engine_submit_head(d->engine, &b, head ? &from : NULL);
     step->in_flight = code == 0;
     d->slot = 1 - d->slot;
     return code;

@@ -126,7 +126,9 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     int code = 0;
     void *host = msgl__engine_take(e, 1, msgl__staging_host_bytes(e), true, &code, err);
     void *device = msgl__engine_take(e, 1, msgl__staging_device_bytes(e), false, &code, err);
-    e->writes = msgl__engine_take(e, MSGL_ENGINE_WRITES, sizeof *e->writes, true, &code, err);
+    if (e->parent == NULL) { // a draft model finds tokens where its target has them
+        e->writes = msgl__engine_take(e, MSGL_ENGINE_WRITES, sizeof *e->writes, true, &code, err);
+    }
     const size_t arena = arena_bytes(e), scratch = scratch_bytes(e);
     void *arena_base = msgl__engine_take(e, 1, arena, false, &code, err);
     void *scratch_base = msgl__engine_take(e, 1, scratch, false, &code, err);
@@ -190,7 +192,8 @@ static size_t step_bytes(const msgl_engine *e)
 static size_t staging_bytes(const msgl_engine *e)
 {
     if (!e->device->on_host) return 0;
-    return msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write);
+    const size_t writes = e->parent == NULL ? MSGL_ENGINE_WRITES * sizeof(msgl_token_write) : 0;
+    return msgl__staging_host_bytes(e) + writes;
 }
 
 void msgl__engine_take_plan(msgl_engine *e, const msgl_memory_plan *p, int32_t first_group)

@@ -122,7 +122,7 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
     msgl_cache_layout *c = &e->info.cache;
     msgl__cache_layout_of(&e->specs, max_seq_len, page_size, c, span_of);
     for (int32_t g = 0; g < e->specs.count; g++) e->groups[g].span = span_of[g];
-    e->num_tables = c->num_spans - (c->spans[c->num_spans - 1].kind == MSGL_SPAN_STATE);
+    e->num_tables = c->num_spans - (msgl__cache_state_span(c) != NULL);
     return 0;
 }
 

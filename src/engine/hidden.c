@@ -47,11 +47,19 @@ bool msgl__hidden_all_rows(const msgl_engine *e)
     return e->parent == NULL && e->hidden.kind == MSGL_HIDDEN_FINAL;
 }
 
-// What a head reads a step: of its own, or of the target.
+// What a head reads for a row: of its own, or of the target.
 static int32_t states_a_row(const msgl_engine *e)
 {
     const int32_t targets = e->parent->hidden.num;
     return targets > e->hidden.num ? targets : e->hidden.num;
+}
+
+// What a step's layers read: states of the target as they are (MTP), or of the head's own width.
+static size_t in_bytes(const msgl_engine *e)
+{
+    const msgl_engine_hidden *h = &e->hidden, *of = &e->parent->hidden;
+    const int32_t dim = h->kind == MSGL_HIDDEN_FINAL ? of->dim : h->dim;
+    return msgl__activation_bytes((size_t)e->max_step_tokens, (size_t)dim, e->model.target.act);
 }
 
 static size_t raw_bytes(const msgl_engine *e)
@@ -71,7 +79,7 @@ size_t msgl__hidden_bytes(const msgl_engine *e)
     if (msgl__hidden_all_rows(e)) sum += plane_bytes(e, (size_t)e->max_step_tokens);
     if (e->parent == NULL) return sum;
     const size_t tokens = (size_t)e->max_step_tokens;
-    return sum + 2 * raw_bytes(e) + tokens * (size_t)states_a_row(e) * sizeof(int32_t) +
+    return sum + in_bytes(e) + raw_bytes(e) + tokens * (size_t)states_a_row(e) * sizeof(int32_t) +
            (size_t)e->model.cfg.vocab_size * sizeof(int32_t);
 }
 
@@ -93,7 +101,7 @@ int msgl__hidden_create(msgl_engine *e, msgl_err *err)
         const size_t vocab = (size_t)e->model.cfg.vocab_size;
         h->draft_ids = msgl__engine_take(e, vocab, sizeof *h->draft_ids, false, &code, err);
     }
-    h->in = msgl__engine_take(e, 1, raw_bytes(e), false, &code, err);
+    h->in = msgl__engine_take(e, 1, in_bytes(e), false, &code, err);
     h->raw = msgl__engine_take(e, 1, raw_bytes(e), false, &code, err);
     h->index = msgl__engine_take(e, states, sizeof *h->index, false, &code, err);
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
@@ -118,23 +126,15 @@ int msgl__hidden_load_ids(msgl_engine *e, msgl_err *err)
     return code == 0 ? 0 : msgl__err_set(err, code, "%s", e->device->fault.text);
 }
 
-void msgl__hidden_source(msgl_engine *e, const msgl_engine *from, int32_t slot, const int32_t *rows)
+void msgl__hidden_stage(msgl_engine_step *s, const msgl_hidden_source *from)
 {
-    e->hidden.from = from;
-    e->hidden.from_slot = slot;
-    e->hidden.from_rows = rows;
-}
-
-void msgl__hidden_stage(const msgl_engine *e, msgl_engine_step *s)
-{
-    const msgl_engine_hidden *h = &e->hidden;
-    if (h->from == NULL) return;
-    const int32_t num = h->from->hidden.num;
-    s->from = h->from;
-    s->from_slot = h->from_slot;
+    if (from == NULL) return;
+    const int32_t num = from->of->hidden.num;
+    s->from = from->of;
+    s->from_slot = from->slot;
     for (int32_t t = 0; t < s->batch.num_tokens; t++) {
         for (int32_t i = 0; i < num; i++) {
-            s->from_index[t * num + i] = i * h->from->hidden.rows + h->from_rows[t];
+            s->from_index[t * num + i] = i * from->of->hidden.rows + from->rows[t];
         }
     }
 }

@@ -67,12 +67,15 @@ typedef struct msgl_engine_hidden {
     // their product; rows to gather; [vocab_size] the target's ids of its own, or NULL.
     void *in, *raw;
     int32_t *index, *draft_ids;
-    // Of the step that is submitted next: whose states it reads, of which step slot and, for every
-    // token, which row.
-    const msgl_engine *from;
-    int32_t from_slot;
-    const int32_t *from_rows;
 } msgl_engine_hidden;
+
+// Where a head's step finds the states of its tokens: whose, of which step slot and, [num_tokens],
+// in which rows.
+typedef struct msgl_hidden_source {
+    const struct msgl_engine *of;
+    int32_t slot;
+    const int32_t *rows;
+} msgl_hidden_source;
 
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
 typedef struct msgl_engine_step {
@@ -92,7 +95,7 @@ typedef struct msgl_engine_step {
     int32_t *sample_req; // [num_samples] request in the batch, ascending
     int32_t *drafts;     // [num_drafts] of its requests, one behind the other
     int32_t num_drafts;
-    const msgl_engine *from; // of a head: as in msgl_engine_hidden
+    const msgl_engine *from; // of a head: whose states it reads, and of which slot
     int32_t from_slot;
     int32_t *from_index;  // [num_tokens, states a row] places in its planes
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
@@ -266,10 +269,8 @@ size_t msgl__hidden_bytes(const msgl_engine *e);
 int msgl__hidden_create(msgl_engine *e, msgl_err *err);
 // Copies the ids of an EAGLE-3 head's drafts to the device.
 int msgl__hidden_load_ids(msgl_engine *e, msgl_err *err);
-// Of the next step that is submitted; rows [num_tokens] are read by submit.
-void msgl__hidden_source(msgl_engine *e, const msgl_engine *from, int32_t slot,
-                         const int32_t *rows);
-void msgl__hidden_stage(const msgl_engine *e, msgl_engine_step *s);
+// from NULL: the step is of no head.
+void msgl__hidden_stage(msgl_engine_step *s, const msgl_hidden_source *from);
 // On the device's queue: gathers what a head's step reads; sets f's part; leaves the states of
 // `rows` rows, whose residual this is; copies what a graph has left; ids of drafts in the token
 // pool become the target's.
@@ -328,6 +329,8 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
                               int32_t n);
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__engine_submit(void *engine, msgl_batch *b);
+// The same of a head; what `from` has is read at once.
+int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_source *from);
 int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
 // Waits for writes, which nobody else does where no step comes behind them.

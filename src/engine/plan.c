@@ -131,7 +131,7 @@ typedef struct sizes {
 
 static bool has_states(const msgl_memory_plan *p)
 {
-    return p->cache.spans[p->cache.num_spans - 1].kind == MSGL_SPAN_STATE;
+    return msgl__cache_state_span(&p->cache) != NULL;
 }
 
 // False: a group's dimensions are impossible or overflow.

@@ -19,9 +19,7 @@ static size_t stride(const msgl_engine *e)
 // The span of states, or NULL.
 static const msgl_cache_span *state_span(const msgl_engine *e)
 {
-    const msgl_cache_layout *c = &e->info.cache;
-    const msgl_cache_span *last = &c->spans[c->num_spans - 1];
-    return last->kind == MSGL_SPAN_STATE ? last : NULL;
+    return msgl__cache_state_span(&e->info.cache);
 }
 
 // Of a step: one of each answer, those that its chunks pass, and those of its drafts.

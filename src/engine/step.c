@@ -449,7 +449,11 @@ static int32_t longest(const msgl_batch *b)
 
 int msgl__engine_submit(void *engine, msgl_batch *b)
 {
-    msgl_engine *e = engine;
+    return msgl__engine_submit_head(engine, b, NULL);
+}
+
+int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_source *from)
+{
     if (!batch_valid(e, b)) return MSGL_EINVAL;
     if (e->place.rank == 0) e->whole_rows = e->on_logits != NULL;
     if (e->place.others != NULL) {
@@ -466,7 +470,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     stage_tokens(e, s);
     stage_rows(e, s);
     stage_drafts(s);
-    msgl__hidden_stage(e, s);
+    msgl__hidden_stage(s, from);
     s->graph = NULL;
     if (b->num_decode == b->size && s->num_rows == b->size && e->experts.hits == NULL) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));

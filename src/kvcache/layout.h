@@ -69,6 +69,13 @@ typedef struct msgl_cache_layout {
     msgl_cache_span spans[MSGL_MAX_SPANS];
 } msgl_cache_layout;
 
+// The span of states, or NULL.
+static inline const msgl_cache_span *msgl__cache_state_span(const msgl_cache_layout *l)
+{
+    const msgl_cache_span *last = &l->spans[l->num_spans - 1];
+    return last->kind == MSGL_SPAN_STATE ? last : NULL;
+}
+
 // Spans of these groups (num_units 0) and the span of each group. A window that reaches over
 // max_seq_len tokens is none; windows beyond what MSGL_MAX_SPANS has room for count as the next
 // larger one (all tokens at last).

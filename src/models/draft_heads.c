@@ -57,6 +57,11 @@ static void configure_eagle3(msgl_json_reader *r, msgl_model_config *c)
     read_aux_layers(r, h);
     refuse(r, "norm_before_residual");
     refuse(r, "fc_norm");
+    refuse(r, "bias");
+    if (!msgl__json_bool_or(r, "norm_output", true)) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "norm_output", msgl__json_get(r, "norm_output"),
+                          "true");
+    }
     const int32_t drafts = msgl__json_int_or(r, "draft_vocab_size", 1, c->vocab_size, 0);
     h->own_logits = drafts > 0;
     if (drafts > 0) c->vocab_size = drafts;

@@ -41,9 +41,8 @@ static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
 // a prompt. Of an answer, whose tokens are not known here yet, the last one is kept for its end.
 static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, int32_t device_len)
 {
-    const int32_t last = s->cfg.cache.num_spans - 1;
-    const msgl_cache_span *span = &s->cfg.cache.spans[last];
-    if (span->kind != MSGL_SPAN_STATE) return;
+    const msgl_cache_span *span = msgl__cache_state_span(&s->cfg.cache);
+    if (span == NULL) return;
     msgl_batch_req *b = &step->batch.reqs[step->batch.size - 1];
     b->saves = step->saves + step->num_saves;
     for (int32_t len = (b->cached_len / span->interval + 1) * span->interval; len <= device_len;

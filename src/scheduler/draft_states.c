@@ -16,8 +16,7 @@
 // The span of states, or NULL.
 static const msgl_cache_span *state_span(const msgl_scheduler *s)
 {
-    const msgl_cache_span *last = &s->cfg.cache.spans[s->cfg.cache.num_spans - 1];
-    return last->kind == MSGL_SPAN_STATE ? last : NULL;
+    return msgl__cache_state_span(&s->cfg.cache);
 }
 
 int msgl__sched_draft_states_create(msgl_scheduler *s, msgl_err *err)

@@ -75,7 +75,6 @@ typedef struct msgl_req {
     // With a draft model: what it says comes behind the tokens that the host knows.
     int32_t num_proposed, proposed[MSGL_MAX_PROPOSALS];
     msgl_depth depth;    // and how many of it are wanted
-    int32_t ask;         // of the step being built: which of `asks` is its own, -1: none
     int32_t draft_state; // the state that its next step begins with, where not all drafts of the
                          // last one were accepted; -1: its row's
     msgl_cache_handle cache_handle; // rows, pages and prefix, while it has a row

@@ -28,21 +28,21 @@ void msgl__sched_propose(msgl_scheduler *s, msgl_inflight_step *step)
     int32_t num = 0, answers = 0;
     for (int32_t i = 0; i < b->size; i++) {
         msgl_req *r = step->owners[i];
-        b->reqs[i].propose = 0;
         r->num_proposed = 0;
         if (!b->reqs[i].sample) continue;
         answers++;
         const int32_t most = most_proposals(s, r, &b->reqs[i]);
-        r->ask = most < 1 ? -1 : num;
         if (most < 1) continue;
+        b->reqs[i].propose = most; // until it is known how many
         s->asks[num++] = (msgl_depth_ask){.of = &r->depth, .tokens = r->num_ids, .most = most};
     }
-    if (num == 0 || !msgl__depth_choose(&s->depths, &s->costs, answers, s->asks, num)) return;
-    for (int32_t i = 0; i < b->size; i++) {
+    if (num > 0) msgl__depth_choose(&s->depths, &s->costs, answers, s->asks, num);
+    for (int32_t i = 0, at = 0; i < b->size; i++) {
         msgl_req *r = step->owners[i];
         msgl_batch_req *part = &b->reqs[i];
-        if (!part->sample || r->ask < 0) continue;
-        int32_t depth = s->asks[r->ask].depth;
+        if (part->propose == 0) continue;
+        part->propose = 0;
+        int32_t depth = s->asks[at++].depth;
         while (depth > 0 && !msgl__sched_has_room(s, r, part->device_len + depth)) depth--;
         if (depth == 0 || !msgl__sched_grow(s, r, part->device_len + depth)) continue;
         part->propose = depth;

@@ -55,10 +55,11 @@ static size_t most_units(const msgl_cache_layout *l)
 // Of a step: one of each answer, those that its chunks pass, and those of its drafts.
 static size_t max_saves(const msgl_scheduler *s)
 {
-    const msgl_cache_span *last = &s->cfg.cache.spans[s->cfg.cache.num_spans - 1];
-    const int32_t passed =
-        last->kind == MSGL_SPAN_STATE ? s->options.max_prefill_tokens / last->interval : 0;
-    return (size_t)s->options.max_running + (size_t)passed + (size_t)last->draft_states;
+    const msgl_cache_span *span = msgl__cache_state_span(&s->cfg.cache);
+    const size_t answers = (size_t)s->options.max_running;
+    if (span == NULL) return answers;
+    return answers + (size_t)(s->options.max_prefill_tokens / span->interval) +
+           (size_t)span->draft_states;
 }
 
 static int allocate(msgl_scheduler *s, msgl_err *err)

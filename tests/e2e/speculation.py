@@ -77,6 +77,7 @@ compare(alone, "NEXTN", "--speculative-draft-model-path", MODEL + "-mtp")
 compare(alone, "NGRAM", "--speculative-num-draft-tokens", 4, "--disable-overlap-scheduling")
 two_ranks, _, _ = answers("--tp-size", 2)
 compare(two_ranks, "auto", "--tp-size", 2)
+compare(two_ranks, "STANDALONE", "--speculative-draft-model-path", MODEL, "--tp-size", 2)
 states = {"model": STATES, "asked": PIECES}
 alone, details, drafted = answers("--memory-ratio", "0.01", **states)
 compare(alone, "SUFFIX", "--memory-ratio", "0.01", **states)

@@ -130,8 +130,60 @@ static void test_chains(void **state)
     }
 }
 
+// The shipped model's own answer to its question, verified chain by chain: how many tokens a step
+// brings. One token less would come with drafts of next to no use.
+static void check_acceptance(const vectors *v)
+{
+    enum { TOKENS = 60, EOS = 6137 }; // <|im_end|>, of models/demo/config.json
+    char target[256], draft[256], path[256];
+    int32_t ids[MAX_IDS], drafts[MSGL_MAX_PROPOSALS];
+    folders(v, target, draft);
+    msgl_options o = harness_config(target, "float32");
+    o.speculative_algorithm = v->algorithm;
+    o.speculative_draft_model_path = draft;
+    snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
+    const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
+    harness h;
+    harness_open(&h, &o);
+    harness_pages(&h, 0, n + TOKENS + 2 * DRAFTS + 2);
+    harness_tokens(&h, 0, ids, n);
+    msgl_batch_req r = harness_req(0, 0, n);
+    r.logits_from = n - 1;
+    r.propose = DRAFTS;
+    harness_step(&h, MSGL_PREFILL, &r, 1);
+    int32_t steps = 0, tokens = 0, len = n;
+    bool ended = false;
+    while (tokens < TOKENS && !ended) {
+        const int32_t num = h.result.num_proposals[0];
+        memcpy(drafts, h.result.proposals, (size_t)num * sizeof *drafts);
+        r = harness_req(0, len, len + 1 + num);
+        r.prompt_len = n;
+        r.num_drafts = num;
+        r.drafts = drafts;
+        r.propose = DRAFTS;
+        harness_step(&h, MSGL_PREFILL, &r, 1);
+        const int32_t more = h.result.cu_tokens[1];
+        for (int32_t i = 0; i < more; i++) ended = ended || h.result.tokens[i] == EOS;
+        len += more;
+        tokens += more;
+        steps++;
+    }
+    harness_close(&h);
+    print_message("%s: %d tokens, %.2f a step\n", v->name, (int)tokens, (double)tokens / steps);
+    assert_true(2 * tokens > 5 * steps);
+}
+
+static void test_acceptance(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        if (CASES[i].demo) check_acceptance(&CASES[i]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains),
+                                       cmocka_unit_test(test_acceptance)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

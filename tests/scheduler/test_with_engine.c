@@ -237,20 +237,17 @@ float __wrap_msgl__depth_rate(const msgl_depths *d, const msgl_depth *of, int32_
 }
 
 // In place of what pays: any depth.
-bool __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+void __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                                msgl_depth_ask *asks, int32_t num);
-bool __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
+void __wrap_msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                                msgl_depth_ask *asks, int32_t num)
 {
-    bool any = false;
     (void)d, (void)c, (void)answers;
     for (int32_t i = 0; i < num; i++) {
         const uint64_t depth =
             msgl__random_below(&g_guesser.random, 3 * (uint64_t)asks[i].most / 2 + 1);
         asks[i].depth = depth < (uint64_t)asks[i].most ? (int32_t)depth : asks[i].most;
-        any = any || depth > 0;
     }
-    return any;
 }
 
 static void open_server(server *o, const setting *v, answer *answers)

@@ -66,9 +66,7 @@ typedef struct turn {
 
 static const msgl_cache_span *state_span(const msgl_step_bench *b)
 {
-    const msgl_cache_layout *l = &b->info->cache;
-    const msgl_cache_span *last = &l->spans[l->num_spans - 1];
-    return last->kind == MSGL_SPAN_STATE ? last : NULL;
+    return msgl__cache_state_span(&b->info->cache);
 }
 
 // The states behind the rows of answer r, whose drafts have places of their own.

@@ -199,7 +199,7 @@ static int find(const msgl_args *a, bool refresh, char **out, msgl_err *err)
 
 // --- what the program has of it ---
 
-static int find_model(const msgl_args *a, char **out, msgl_err *err)
+static int find_model(const msgl_args *a, const char *flag, char **out, msgl_err *err)
 {
     const char *model = a->engine.model_dir;
     msgl_hub_name name;
@@ -208,7 +208,7 @@ static int find_model(const msgl_args *a, char **out, msgl_err *err)
         const bool a_name = !local && strchr("./~", *model) == NULL && strchr(model, '/') != NULL;
         if (a_name) return MSGL_EINVAL; // as the parser says
         return msgl__err_set(err, MSGL_ENOENT,
-                             "--model %.150s: no such folder or file, and no ORG/NAME of a hub",
+                             "%s %.150s: no such folder or file, and no ORG/NAME of a hub", flag,
                              model);
     }
     const int rc = find(a, false, out, err);
@@ -216,8 +216,8 @@ static int find_model(const msgl_args *a, char **out, msgl_err *err)
         const msgl_err what = *err;
         return msgl__err_set(err, rc,
                              "%.400s; without a network a folder or a .gguf file that is here can "
-                             "be given as --model",
-                             what.text);
+                             "be given as %s",
+                             what.text, flag);
     }
     return rc == MSGL_ENOENT ? msgl__err_prefix(err, rc, "no folder %.60s here", model) : rc;
 }

@@ -49,12 +49,7 @@ static __global__ void __launch_bounds__(decode_few::THREADS, 4)
     }
     msgl__cluster_arrive(); // all have begun where one writes to another
     decode_registers<C> s;
-    const float *const from = at.from >= 0 ? p.matrix(at.from, at.head) + place : NULL;
-#pragma unroll
-    for (int i = 0; i < C::ROWS; i++) {
-        s.rows[i] =
-            from != NULL ? *(const float4 *)(from + i * C::GROUPS * DIM) : make_float4(0, 0, 0, 0);
-    }
+    load_rows(s, at.from >= 0 ? p.matrix(at.from, at.head) + place : NULL);
     const float4 norm = *(const float4 *)(p.norm + me.column);
     decode_inputs in;
     load_inputs<C>(p, at, &in);
@@ -65,9 +60,7 @@ static __global__ void __launch_bounds__(decode_few::THREADS, 4)
     const float4 o = step_state<C>(s, smem.q + me.group * C::STRIDE, smem.k + me.group * C::STRIDE,
                                    *(const float4 *)&smem.v[me.column], smem.decay, smem.beta);
     for (int i = at.save; i <= at.save_end; i++) {
-        float *to = p.matrix(i < at.save_end ? p.saves[i].state : at.to, at.head) + place;
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++) *(float4 *)(to + r * C::GROUPS * DIM) = s.rows[r];
+        store_rows(s, p.matrix(i < at.save_end ? p.saves[i].state : at.to, at.head) + place);
     }
     msgl__cluster_wait();
     const float squares = head_squares<C>(smem, o, me.part);

@@ -126,6 +126,24 @@ template <class C> struct decode_registers {
     }
 };
 
+// Between registers and a matrix in memory, from the thread's first element on; NULL: zeros.
+template <class C>
+static __device__ __forceinline__ void load_rows(decode_registers<C> &s, const float *from)
+{
+#pragma unroll
+    for (int i = 0; i < C::ROWS; i++) {
+        s.rows[i] =
+            from != NULL ? *(const float4 *)(from + i * C::GROUPS * DIM) : make_float4(0, 0, 0, 0);
+    }
+}
+
+template <class C>
+static __device__ __forceinline__ void store_rows(const decode_registers<C> &s, float *to)
+{
+#pragma unroll
+    for (int i = 0; i < C::ROWS; i++) *(float4 *)(to + i * C::GROUPS * DIM) = s.rows[i];
+}
+
 // S decays and takes the token in; o = S^T q. q and k: of the thread's rows.
 template <class C, class S>
 static __device__ __forceinline__ float4 step_state(S &s, const float *q, const float *k, float4 v,

@@ -21,12 +21,6 @@ static_assert(C::SLICES == 1, "a v head a block");
 
 enum { KEEP_THREADS = 128 };
 
-static __device__ __forceinline__ void store_rows(const decode_registers<C> &s, float *to)
-{
-#pragma unroll
-    for (int i = 0; i < C::ROWS; i++) *(float4 *)(to + i * C::GROUPS * DIM) = s.rows[i];
-}
-
 static __global__ void __launch_bounds__(C::THREADS, 1)
     delta_rows(const __grid_constant__ msgl_delta_args p)
 {
@@ -45,12 +39,7 @@ static __global__ void __launch_bounds__(C::THREADS, 1)
         return;
     }
     decode_registers<C> s;
-    const float *const from = at.from >= 0 ? p.matrix(at.from, at.head) + place : NULL;
-#pragma unroll
-    for (int i = 0; i < C::ROWS; i++) {
-        s.rows[i] =
-            from != NULL ? *(const float4 *)(from + i * C::GROUPS * DIM) : make_float4(0, 0, 0, 0);
-    }
+    load_rows(s, at.from >= 0 ? p.matrix(at.from, at.head) + place : NULL);
     const float4 norm = *(const float4 *)(p.norm + me.column);
     decode_inputs in;
     load_inputs<C>(p, at, &in);
