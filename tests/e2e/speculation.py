@@ -46,7 +46,10 @@ def answers(*options, model=MODEL, asked=ASKED):
         all_of += [ask(body) for body in asked]
         details = [a["usage"].get("completion_tokens_details", {}) for a in all_of]
         if options[:1] == ("--speculative-algorithm",) and "--speculative-draft-model-path" not in options:
-            check(details[-1].get("accepted_prediction_tokens", 0) > 20, "drafts under a grammar: %s" % details[-1])
+            # How many of one answer are made depends on the machine.
+            guided = [d for body, d in zip(asked, details[-len(asked):]) if any(key.startswith("guided") for key in body)]
+            right = sum(d.get("accepted_prediction_tokens", 0) for d in guided)
+            check(right > 20, "%d drafts under grammars were right" % right)
         without = ask({**asked[0], "speculative": False})["usage"]
         check("completion_tokens_details" not in without, "none where a request wants none")
         time.sleep(1.5)  # until the engine's next report
