@@ -29,6 +29,8 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (why == NULL) {
         e->max_drafts = states ? MOST_DRAFT_STATES : MSGL_MAX_STEP_DRAFTS;
         if (states) last->draft_states = MOST_DRAFT_STATES;
+        // A row of a state goes on from the one before, in the same step.
+        e->splits_drafts = !e->device->on_host && !states;
         return 0;
     }
     if (strcmp(o->speculative_algorithm, "auto") != 0) {

@@ -63,7 +63,7 @@ static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
 static size_t scratch_bytes(const msgl_engine *e)
 {
     const size_t gemm = msgl__products_scratch(&e->model.products, &e->kernels, e->model.target.act,
-                                               e->max_step_tokens, e->max_running, e->logits_rows);
+                                               e->max_step_tokens, e->max_seqs, e->logits_rows);
     const size_t sample = e->kernels.sample.scratch_size(e->logits_rows, e->model.cfg.vocab_size);
     return (gemm > sample ? gemm : sample) + msgl__masked_bytes(e) + 4096;
 }
@@ -616,6 +616,7 @@ static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *mo
     if (code == 0) code = msgl__drafts_choose(e, o, err);
     e->max_step_tokens += e->parent != NULL ? e->parent->max_drafts : e->max_drafts;
     e->max_samples = e->max_running + e->max_drafts;
+    e->max_seqs = e->max_running + (e->splits_drafts ? e->max_drafts : 0);
     if (code == 0) code = build_model(e, err);
     return code == 0 ? check_experts(e, err) : code;
 }

@@ -30,6 +30,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     for (int32_t i = 0; i < size; i++) {
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
+    s->split = s->batch;
     s->num_rows = s->num_samples = s->num_records = s->num_drafts = 0;
     s->whole_rows = false;
     *s->io.replay = (msgl_sample_replay){0};
@@ -87,9 +88,17 @@ static int32_t short_seq_len(const msgl_engine *e, int32_t size)
     return shortest;
 }
 
+// Of a step worth capturing: of all requests, with as many drafts as one has as a rule.
+static int32_t most_rows(const msgl_engine *e)
+{
+    enum { USUAL_ROWS = 16 };
+    const int64_t usual = (int64_t)USUAL_ROWS * e->max_running;
+    return usual < e->max_seqs ? (int32_t)usual : e->max_seqs;
+}
+
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
 {
-    if (max_size > e->max_running) max_size = e->max_running;
+    if (max_size > most_rows(e)) max_size = most_rows(e);
     if (e->device->ops->graph_begin == NULL || max_size < 1 || !can_capture(e) ||
         msgl__rope_per_request(&e->model.cfg.ropes[0])) {
         return 0;

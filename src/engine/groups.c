@@ -172,7 +172,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
                      .v_dim = e->model.cfg.decoder.latent.v_dim},
         .pattern = e->pattern.heads != NULL ? &e->pattern : NULL,
         .page_size = e->info.cache.page_size,
-        .max_running = e->max_running,
+        .max_running = e->max_seqs,
         .max_seq_len = e->info.max_seq_len,
         .max_step_tokens = e->max_step_tokens,
         .max_in_flight = MSGL_ENGINE_STEP_SLOTS,

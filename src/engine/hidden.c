@@ -73,7 +73,7 @@ size_t msgl__hidden_bytes(const msgl_engine *e)
 {
     const msgl_engine_hidden *h = &e->hidden;
     if (h->kind == MSGL_HIDDEN_NONE) return 0;
-    const size_t graphs = (size_t)e->max_running;
+    const size_t graphs = (size_t)e->max_seqs;
     size_t sum = (size_t)h->num * (MSGL_ENGINE_STEP_SLOTS * plane_bytes(e, (size_t)most_rows(e)) +
                                    plane_bytes(e, graphs));
     if (msgl__hidden_all_rows(e)) sum += plane_bytes(e, (size_t)e->max_step_tokens);
@@ -93,7 +93,7 @@ int msgl__hidden_create(msgl_engine *e, msgl_err *err)
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         h->out[i] = msgl__engine_take(e, num, plane_bytes(e, rows), false, &code, err);
     }
-    const size_t graphs = (size_t)e->max_running;
+    const size_t graphs = (size_t)e->max_seqs;
     h->graph = msgl__engine_take(e, num, plane_bytes(e, graphs), false, &code, err);
     if (e->parent == NULL) return code;
     const size_t states = (size_t)e->max_step_tokens * (size_t)states_a_row(e);
@@ -164,7 +164,7 @@ void msgl__hidden_capture(const msgl_engine *e, const msgl_engine_step *s, bool 
     f->capture.num = h->num;
     f->capture.layers = h->layers;
     f->capture.to = graph ? h->graph : h->out[s->batch.step_slot];
-    f->capture.plane = (size_t)(graph ? e->max_running : h->rows) * (size_t)h->dim;
+    f->capture.plane = (size_t)(graph ? e->max_seqs : h->rows) * (size_t)h->dim;
 }
 
 void msgl__hidden_leave(const msgl_engine *e, const msgl_engine_step *s, bool graph,
@@ -187,7 +187,7 @@ void msgl__hidden_behind_graph(const msgl_engine *e, const msgl_engine_step *s)
     for (int32_t i = 0; i < h->num && h->kind != MSGL_HIDDEN_NONE; i++) {
         e->device->ops->copy(e->device,
                              (char *)h->out[s->batch.step_slot] + (size_t)i * (size_t)h->rows * row,
-                             (const char *)h->graph + (size_t)i * (size_t)e->max_running * row,
+                             (const char *)h->graph + (size_t)i * (size_t)e->max_seqs * row,
                              (size_t)s->batch.num_tokens * row);
     }
 }

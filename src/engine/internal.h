@@ -62,7 +62,7 @@ typedef struct msgl_engine_hidden {
     int32_t num, dim, rows; // planes [rows, dim] of them
     int32_t layers[MSGL_MAX_AUX_STATES];
     void *out[MSGL_ENGINE_STEP_SLOTS]; // [num, rows, dim] of the step in a slot
-    void *graph;                       // [num, max_running, dim] where a captured step leaves them
+    void *graph;                       // [num, max_seqs, dim] where a captured step leaves them
     // Of a head: [max_step_tokens, dim] what its step reads, and EAGLE-3's of the target before
     // their product; rows to gather; [vocab_size] the target's ids of its own, or NULL.
     void *in, *raw;
@@ -81,6 +81,10 @@ typedef struct msgl_hidden_source {
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
     msgl_batch_req *reqs;
+    // The batch as layers see it: with e->splits_drafts, rows of drafts are answers of their own,
+    // [max_seqs] split_reqs; else batch.
+    msgl_batch split;
+    msgl_batch_req *split_reqs;
     void *host;             // the block that io's arrays are in
     msgl_engine_io io, dev; // the same layout, here and on the device
     msgl_seqs seqs[2];      // answers, then chunks; or all at once
@@ -211,9 +215,13 @@ struct msgl_engine {
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
     int32_t max_drafts, max_samples; // of a step: of all its requests; chosen tokens
-    int32_t token_stride;            // of the token pool: whole pages, more tokens than max_seq_len
-    int32_t logits_rows; // at a time: bounds their memory, while lm_head is read once per block
-    uint64_t done_ns;    // when the last step was seen to end
+    // On a GPU, whose kernels for chunks and for answers sum otherwise, and of which only the
+    // latter can be captured: a row with a draft is computed as an answer would be.
+    bool splits_drafts;
+    int32_t max_seqs; // of a step as layers see it: max_running, and the drafts if they are split
+    int32_t token_stride; // of the token pool: whole pages, more tokens than max_seq_len
+    int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
+    uint64_t done_ns;     // when the last step was seen to end
     msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;

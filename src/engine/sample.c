@@ -260,7 +260,7 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
 int msgl__engine_observe_logits(msgl_engine *e, msgl_logits_fn fn, void *ctx)
 {
     if (!e->device->on_host && e->seen_logits == NULL) {
-        const int32_t rows = e->logits_rows > e->max_running ? e->logits_rows : e->max_running;
+        const int32_t rows = e->logits_rows > e->max_seqs ? e->logits_rows : e->max_seqs;
         const size_t bytes = (size_t)rows * (size_t)e->model.cfg.vocab_size * sizeof(float);
         if (e->num_blocks == MSGL_COUNT(e->blocks)) return MSGL_ELIMIT;
         e->seen_logits = e->device->ops->host_alloc(e->device, bytes);

@@ -28,7 +28,7 @@ static void *cut(cutter *c, size_t count, size_t size)
 // last ones of a request are full of them.
 static size_t most_pages(const msgl_engine *e, size_t tokens)
 {
-    const size_t pages = tokens / (size_t)e->info.cache.page_size + 2 * (size_t)e->max_running;
+    const size_t pages = tokens / (size_t)e->info.cache.page_size + 2 * (size_t)e->max_seqs;
     return pages < tokens ? pages : tokens;
 }
 
@@ -38,11 +38,11 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     const msgl_model_config *m = &e->model.cfg;
     cutter c = {.base = base};
     io->inv_freq =
-        cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_running), sizeof *io->inv_freq);
+        cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_seqs), sizeof *io->inv_freq);
     io->replay = cut(&c, 1, sizeof *io->replay);
     io->sample_rows = cut(&c, samples, sizeof *io->sample_rows);
     io->sample_index = cut(&c, samples, sizeof *io->sample_index);
-    io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
+    io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);
     io->states[0] = cut(&c, msgl__states_bytes(e), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
     io->prompt_lens = NULL;
@@ -54,7 +54,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
     io->first = cut(&c, r, sizeof *io->first); // last, these three: often unused
-    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
+    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);
     io->states[1] = cut(&c, msgl__states_bytes(e), 1);
     return io->bytes = c.used;
 }
@@ -73,8 +73,9 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->sampled = cut(&c, 2 * samples, sizeof *s->sampled);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);
+    s->split_reqs = cut(&c, e->splits_drafts ? (size_t)e->max_seqs : 0, sizeof *s->split_reqs);
     s->segments =
-        cut(&c, msgl__ropes_segments(m->ropes, m->num_ropes, e->max_running), sizeof *s->segments);
+        cut(&c, msgl__ropes_segments(m->ropes, m->num_ropes, e->max_seqs), sizeof *s->segments);
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
     s->row_record = cut(&c, t, sizeof *s->row_record);
     s->sample_req = cut(&c, samples, sizeof *s->sample_req);
@@ -125,7 +126,7 @@ void msgl__staging_place(msgl_engine *e, void *host, void *device)
 
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens)
 {
-    const int32_t least = e->max_running; // the most that a captured graph may hold
+    const int32_t least = e->max_seqs; // the most that a captured graph may hold
     const size_t exact = (size_t)(num_tokens > least ? num_tokens : least);
     const size_t rounded = msgl__round_up(exact, 64), most = (size_t)e->max_step_tokens;
     const size_t tokens = rounded > most ? most : rounded;
@@ -136,7 +137,7 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 size_t msgl__step_io_bytes(const msgl_engine_step *s)
 {
     if (s->num_seqs == 2) return s->io.bytes;
-    const bool chunks = s->batch.num_decode < s->batch.size;
+    const bool chunks = s->split.num_decode < s->split.size;
     const void *end = chunks ? s->io.seqs[1] : s->io.first;
     return (size_t)((const char *)end - (const char *)s->host);
 }

@@ -19,6 +19,27 @@ static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_
     return r->table_idx * e->token_stride + position;
 }
 
+// The batch as layers see it. A request whose tokens 7, 8, 9 are at positions 4 to 6, 8 and 9
+// being drafts, becomes three answers of 5, 6 and 7 keys: K and V of all rows are stored before a
+// layer attends, so that the one of 8 sees 7's.
+static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
+{
+    s->split = s->batch;
+    if (!e->splits_drafts || s->num_drafts == 0) return;
+    int32_t n = 0, i = 0;
+    for (; i < s->batch.size && (i < s->batch.num_decode || s->reqs[i].num_drafts > 0); i++) {
+        for (int32_t p = s->reqs[i].cached_len; p < s->reqs[i].device_len; p++) {
+            s->split_reqs[n] = s->reqs[i];
+            s->split_reqs[n].cached_len = p;
+            s->split_reqs[n++].device_len = p + 1;
+        }
+    }
+    s->split.num_decode = n;
+    for (; i < s->batch.size; i++) s->split_reqs[n++] = s->reqs[i];
+    s->split.size = n;
+    s->split.reqs = s->split_reqs;
+}
+
 // The pages of request i's new tokens behind the step's first `at` ones; how many there are now.
 static int32_t stage_pages(const msgl_engine *e, msgl_engine_step *s, const msgl_batch_req *r,
                            int32_t i, int32_t at)
@@ -29,15 +50,15 @@ static int32_t stage_pages(const msgl_engine *e, msgl_engine_step *s, const msgl
         memcpy(s->io.pages[k] + at, msgl__page_table_row(&e->page_tables[k], r->table_idx) + begin,
                (size_t)n * sizeof *s->io.pages[k]);
     }
-    if (i >= s->batch.num_decode) s->io.first[r->table_idx] = at - begin;
+    if (i >= s->split.num_decode) s->io.first[r->table_idx] = at - begin;
     return at + n;
 }
 
 static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
 {
     int32_t t = 0, pages = 0;
-    for (int32_t i = 0; i < s->batch.size; i++) {
-        const msgl_batch_req *r = &s->reqs[i];
+    for (int32_t i = 0; i < s->split.size; i++) {
+        const msgl_batch_req *r = &s->split.reqs[i];
         pages = stage_pages(e, s, r, i, pages);
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = p;
@@ -175,15 +196,15 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
                            int32_t padded_size)
 {
     const int32_t i = s->num_seqs++;
-    msgl__seqs_fill(&s->batch, first, end, padded_size, e->max_running, e->max_running,
-                    s->io.seqs[i], s->dev.seqs[i], &s->seqs[i]);
+    msgl__seqs_fill(&s->split, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
+                    s->dev.seqs[i], &s->seqs[i]);
     msgl__states_fill(e, s, i, first);
     return &s->seqs[i];
 }
 
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
-    const msgl_batch *b = &s->batch;
+    const msgl_batch *b = &s->split;
     s->num_seqs = 0;
     if (graph != NULL) {
         msgl_seqs *seqs = add_seqs(e, s, 0, b->size, graph->size);
@@ -217,12 +238,12 @@ static void stage_drafts(msgl_engine_step *s)
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
 // and stays outside; nor does it with masks or chains, or when someone looks at the logits first,
-// or where ranks choose from their own columns and a row adjusts.
+// or where a row adjusts and ranks choose from their own columns, or a request has several rows.
 static void stage_sample_replay(const msgl_engine *e, msgl_engine_step *s)
 {
     const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0 &&
                      s->num_chains == 0;
-    const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
+    const bool adjusts = s->any_adjust && (msgl__model_draws_apart(&e->model) || s->num_drafts > 0);
     *s->io.replay = (msgl_sample_replay){
         .tokens = s->sampled,
         .status = s->sampled + e->max_samples,
@@ -285,7 +306,7 @@ static msgl_step_tokens tokens_of(const msgl_engine *e, const msgl_engine_step *
                           .pool = e->dev.token_pool,
                           .index = s->dev.id_index,
                           .shift = e->shift,
-                          .num_answers = s->batch.num_decode,
+                          .num_answers = s->split.num_decode,
                           .row_places = e->token_stride,
                           .paging = e->page_tables[0].paging,
                           .first = s->dev.first,
@@ -467,17 +488,19 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
     s->batch.reqs = s->reqs;
+    stage_drafts(s);
+    split_drafts(e, s);
     stage_tokens(e, s);
     stage_rows(e, s);
-    stage_drafts(s);
     msgl__hidden_stage(s, from);
     s->graph = NULL;
-    if (b->num_decode == b->size && s->num_rows == b->size && e->experts.hits == NULL) {
-        s->graph = msgl__graphs_find(e, b->size, longest(b));
-        if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
+    const int32_t size = s->split.size;
+    if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL) {
+        s->graph = msgl__graphs_find(e, size, longest(b));
+        if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
     }
     stage_sample_replay(e, s);
-    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
+    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->split, s->io.inv_freq,
                         s->dev.inv_freq, s->segments, s->ropes);
     const int code = msgl__step_seqs(e, s, s->graph);
     if (code != 0) return code;
