@@ -130,7 +130,9 @@ typedef struct msgl_options {
     // "NGRAM", "SUFFIX", "STANDALONE", "EAGLE3", "NEXTN", or "auto". Answers stay what they are.
     const char *speculative_algorithm;
     const char *speculative_draft_model_path; // of the last three: as model_dir
-    int speculative_num_steps; // drafts that a draft model makes at most; 0: as pays, up to 8
+    int speculative_num_steps;  // drafts that a draft model makes at most; 0: as pays, up to 8
+    int speculative_eagle_topk; // drafts at a token that a head makes: 1, or more and drafts are
+                                // trees
     int speculative_num_draft_tokens; // that a step verifies of an answer at most, with the known
                                       // one before them; 0: as many as pay
     int speculative_ngram_min, speculative_ngram_max; // tokens that NGRAM matches; 0: 1 and 12

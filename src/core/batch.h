@@ -57,10 +57,21 @@ typedef struct msgl_batch_req {
     // behind are those of no token; later steps write over them. The scheduler's, as extra is.
     int32_t num_drafts;
     const int32_t *drafts; // [num_drafts]
+    // NULL: each draft follows the one before it. Or [num_drafts]: drafts form trees, and this is
+    // the row that each follows, 0 being the first of the request's rows in the step, always one
+    // before its own: with 0, 0, 1 drafts 0 and 1 are guesses at the same token, and draft 2 is one
+    // at what comes behind draft 0. A row then is at the position behind that of the row that it
+    // follows, but has its K and V where it is itself, behind the rows before it; when it is known
+    // which rows are the answer's, theirs move together. The answer gets the choices of the rows on
+    // the path that its choices take. Of a draft model's own steps also -1: rows that follow none,
+    // and then all rows are drafts and none is verified. For requests alone whose choices read
+    // neither masks nor tokens, in steps without chunks, of an engine that was made for trees.
+    const int16_t *draft_parents;
     // With a draft model: how many drafts of what comes behind this step's tokens it shall make, up
-    // to MSGL_MAX_PROPOSALS, where `sample` is set. Its page table row has pages for so many
-    // positions behind device_len.
-    int32_t propose;
+    // to MSGL_MAX_PROPOSALS one behind the other, where `sample` is set; and in a tree how many in
+    // all, up to MSGL_MAX_DRAFTS, 0: no tree. Its page table row has pages for so many positions
+    // behind device_len as there are drafts, or rows of msgl__propose_rows.
+    int32_t propose, propose_nodes;
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled
     // NULL, or [1 + num_drafts, mask_words]: the token to choose from a row is one of those whose
@@ -111,6 +122,21 @@ static inline int32_t msgl__extend_len(const msgl_batch_req *r)
     return r->device_len - r->cached_len;
 }
 
+// Deepest tree that is drawn topk wide, so that its last pass has no more rows than a word bits.
+static inline int32_t msgl__propose_depth(int32_t topk)
+{
+    const int32_t most = MSGL_MAX_TREE / topk + 1;
+    return most < MSGL_MAX_PROPOSALS ? most : MSGL_MAX_PROPOSALS;
+}
+
+// Positions behind the known token that are written while a tree of `depth` is drawn, topk wide,
+// and verified with `nodes` drafts: the last pass computes the topk likeliest of each depth before.
+static inline int32_t msgl__propose_rows(int32_t depth, int32_t topk, int32_t nodes)
+{
+    const int32_t drawn = (depth - 1) * topk;
+    return drawn > nodes ? drawn : nodes;
+}
+
 // What an engine makes of requests.
 typedef enum msgl_pooling {
     MSGL_POOL_NONE,  // tokens
@@ -147,9 +173,14 @@ typedef struct msgl_step_result {
     const msgl_token_logprobs *logprobs; // in request order, positions ascending
     uint64_t compute_ns;
     // With a draft model: [size] how many drafts it has of request i, at proposals[i *
-    // MSGL_MAX_PROPOSALS], and how long it took to make them, beside compute_ns. NULL: nobody
-    // wanted some.
+    // MSGL_MAX_DRAFTS], and how long it took to make them, beside compute_ns. NULL: nobody wanted
+    // some. Of a tree they are descending by the probability that the model gives them and all that
+    // they follow; proposal_parents are their draft_parents, and proposal_shares the part that each
+    // has of the probability that its siblings in the tree have together; of a chain the row before
+    // and 1.
     const int32_t *num_proposals, *proposals;
+    const int16_t *proposal_parents;
+    const float *proposal_shares;
     uint64_t propose_ns;
 } msgl_step_result;
 

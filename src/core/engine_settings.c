@@ -233,6 +233,17 @@ static const msgl_setting ROWS[] = {
         .help = "guesses that the smaller model makes at most",
     },
     {
+        .name = "speculative-eagle-topk",
+        MSGL_INT(msgl_options, speculative_eagle_topk),
+        .min = 1,
+        .max = 8,
+        .preset = 1,
+        .commands = MSGL_CMD_ANSWERS,
+        .group = "engine",
+        .metavar = "N",
+        .help = "guesses at the same token that a head makes; with more than 1 they form trees",
+    },
+    {
         .name = "speculative-num-draft-tokens",
         MSGL_INT(msgl_options, speculative_num_draft_tokens),
         .min = 2,

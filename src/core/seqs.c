@@ -24,7 +24,7 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t pa
     const int32_t real = end - first, size = padded_size > real ? padded_size : real;
     *out = (msgl_seqs){.phase = end <= b->num_decode ? MSGL_DECODE : MSGL_PREFILL,
                        .size = size,
-                       .first_token = first,
+                       .first_token = 0,
                        .max_seqlen_q = 1,
                        .max_seqlen_k = 1,
                        .cu_seqlens_q = cu_seqlens_q,
@@ -34,6 +34,7 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t pa
                        .dev_seqlens_k = dev + n,
                        .dev_table_rows = dev + 2 * n,
                        .step_slot = b->step_slot};
+    for (int32_t i = 0; i < first; i++) out->first_token += msgl__extend_len(&b->reqs[i]);
     cu_seqlens_q[0] = 0;
     for (int32_t i = 0; i < size; i++) {
         const msgl_batch_req *r = i < real ? &b->reqs[first + i] : NULL;

@@ -121,6 +121,14 @@ static void try_again(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
     if (any) d->since_try = 0;
 }
 
+// Rows more that a step has with the k-th pass of a request.
+static int32_t rows_of(const msgl_depth_ask *a, int32_t k)
+{
+    if (a->width == 0) return 1;
+    const int32_t left = a->rows - (k - 1) * a->width;
+    return left < 0 ? 0 : left < a->width ? left : a->width;
+}
+
 void msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answers,
                         msgl_depth_ask *asks, int32_t num)
 {
@@ -136,15 +144,16 @@ void msgl__depth_choose(msgl_depths *d, const msgl_step_costs *c, int32_t answer
     if (alone <= 0) return;
     for (int32_t k = 1; k <= MSGL_MAX_PROPOSALS; k++) {
         const float all = rate_at(d, k - 1);
-        int32_t more = 0;
+        int32_t more = 0, more_rows = 0;
         for (int32_t i = 0; i < num; i++) {
             if (!takes_part(&asks[i]) || asks[i].most < k) continue;
             likely[i] *= rate_of(asks[i].of, all);
             tokens += likely[i];
+            more_rows += rows_of(&asks[i], k);
             more++;
         }
-        if (more == 0 || rows + more - answers > MSGL_MAX_STEP_DRAFTS) break;
-        rows += more;
+        if (more == 0 || rows + more_rows - answers > MSGL_MAX_STEP_DRAFTS) break;
+        rows += more_rows;
         const float time = msgl__costs_of(c, rows) + (float)k * pass_of(d, more, alone);
         if (tokens / time > best) {
             best = tokens / time;

@@ -34,14 +34,16 @@ typedef struct msgl_depth {
 // A request that could get drafts.
 typedef struct msgl_depth_ask {
     msgl_depth *of;
-    int32_t tokens; // that it has
-    int32_t most;   // drafts; > 0
-    int32_t depth;  // out: drafts that it shall get
+    int32_t tokens;      // that it has
+    int32_t most;        // drafts one behind the other; > 0
+    int32_t width, rows; // of a tree: drafts of a pass, and in all at most; 0: a chain
+    int32_t depth;       // out: passes that it shall get
 } msgl_depth_ask;
 
 // The probability that a draft at this place is right, where those before it are.
 float msgl__depth_rate(const msgl_depths *d, const msgl_depth *of, int32_t place);
-// A step verified `num` drafts of a request with so many tokens, of which `accepted` were right.
+// A step verified `num` drafts, one behind the other, of a request with so many tokens, of which
+// `accepted` were right; of a tree those of the accepted path and, if it could have gone on, one.
 void msgl__depth_verified(msgl_depths *d, msgl_depth *of, int32_t tokens, int32_t num,
                           int32_t accepted);
 // `passes` drafts each for so many requests took so long.

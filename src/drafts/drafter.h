@@ -37,7 +37,9 @@ typedef struct msgl_draft {
     int32_t num;   // of them
     int32_t match; // tokens that agreed
     int32_t tokens[MSGL_MAX_DRAFTS];
-    float accepted[MSGL_MAX_DRAFTS]; // the probability that it and all before it are
+    float accepted[MSGL_MAX_DRAFTS];  // the probability that it and all that it follows are
+    bool tree;                        // else each follows the one before it
+    int16_t parents[MSGL_MAX_DRAFTS]; // of a tree, as in msgl_batch_req
 } msgl_draft;
 
 // A request's part.

@@ -14,13 +14,15 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "core/settings.h"
+#include "engine/draw.h"
 #include "engine/internal.h"
 #include "utils/clock.h"
 
 // A request that gets drafts.
 typedef struct proposal {
-    int32_t req; // in the target's step
-    int32_t len; // of its tokens that are computed then
+    int32_t req;   // in the target's step
+    int32_t len;   // of its tokens that are computed then, without a tree's
+    int32_t state; // of a head: which of its states the first row with logits has left
 } proposal;
 
 // A step of the draft model's engine.
@@ -43,14 +45,18 @@ struct msgl_draft_model {
     draft_row *rows;       // [max_running]
     msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
     int32_t *part_req;     // [max_running] the target's request that each part is of
-    int32_t *part_row;     // [max_running] of a chain: its row in the step before
+    int32_t *part_state;   // [max_running] of a chain: the head's state that its row reads
     draft_step steps[2];
     int32_t slot;       // of steps, the next one's
     int32_t *from_rows; // [max_step_tokens] of a head: rows of the states of the step being built
-    // [max_running], [max_running, MSGL_MAX_PROPOSALS] the drafts. ended: there are no more of
+    int32_t num_states; // of a head: that it has left since the target's step
+    // [max_running], [max_running, MSGL_MAX_DRAFTS] the drafts. ended: there are no more of
     // this request.
     int32_t *count, *drafts;
+    int16_t *parents;
+    float *shares;
     bool *ended;
+    msgl_drawing drawing; // of trees
 };
 
 // The options of the draft model's engine: what it shares with the target, and otherwise defaults.
@@ -70,6 +76,7 @@ static void options_of(const msgl_engine *e, const msgl_options *o, const char *
     out->page_size = e->info.cache.page_size;
     out->graph_max_bs = o->graph_max_bs;
     out->deterministic = o->deterministic;
+    out->speculative_eagle_topk = e->topk;
     out->progress = o->progress;
     out->ctx = o->ctx;
 }
@@ -148,14 +155,18 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     d->rows = msgl__calloc(n, sizeof *d->rows);
     d->parts = msgl__calloc(2 * n, sizeof *d->parts);
     d->part_req = msgl__calloc(n, sizeof *d->part_req);
-    d->part_row = msgl__calloc(n, sizeof *d->part_row);
+    d->part_state = msgl__calloc(n, sizeof *d->part_state);
     d->count = msgl__calloc(n, sizeof *d->count);
-    d->drafts = msgl__calloc(n * MSGL_MAX_PROPOSALS, sizeof *d->drafts);
+    d->drafts = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->drafts);
+    d->parents = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->parents);
+    d->shares = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->shares);
     d->ended = msgl__calloc(n, sizeof *d->ended);
     const size_t tokens = (size_t)d->engine->max_step_tokens;
     d->from_rows = msgl__calloc(tokens, sizeof *d->from_rows);
-    bool ok = d->from_rows != NULL && d->part_row != NULL && d->rows != NULL && d->parts != NULL &&
-              d->part_req != NULL && d->count != NULL && d->drafts != NULL && d->ended != NULL;
+    bool ok = msgl__drawing_create(&d->drawing, d->engine->topk, (int32_t)n) == 0 &&
+              d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
+              d->part_state != NULL && d->rows != NULL && d->parts != NULL && d->part_req != NULL &&
+              d->count != NULL && d->drafts != NULL && d->ended != NULL;
     for (int i = 0; i < 2; i++) {
         d->steps[i].of = msgl__calloc(n, sizeof *d->steps[i].of);
         ok = ok && d->steps[i].of != NULL;
@@ -222,17 +233,39 @@ void msgl__draft_model_destroy(msgl_draft_model *d)
     msgl__free(d->rows);
     msgl__free(d->parts);
     msgl__free(d->part_req);
-    msgl__free(d->part_row);
+    msgl__free(d->part_state);
     msgl__free(d->count);
     msgl__free(d->drafts);
+    msgl__free(d->parents);
+    msgl__free(d->shares);
+    msgl__drawing_destroy(&d->drawing);
     msgl__free(d->ended);
     msgl__free(d->from_rows);
     msgl__free(d);
 }
 
-// Takes the drafts of the step in `slot`, if there is one. What the target's vocabulary does not
-// have is no draft, and neither is what comes behind it.
-static int collect(msgl_draft_model *d, int32_t slot)
+static bool draws(const msgl_batch_req *r)
+{
+    return r->propose_nodes > 0;
+}
+
+// A token of a chain. What the target's vocabulary does not have is no draft, and neither is what
+// comes behind it.
+static void take_next(msgl_draft_model *d, int32_t req, int32_t token, int32_t status)
+{
+    if (token >= 0 && d->engine->model.draft_ids != NULL) {
+        token = d->engine->model.draft_ids[token];
+    }
+    if (status != 0 || token < 0 || token >= d->target_vocab) d->ended[req] = true;
+    if (d->ended[req]) return;
+    const int32_t n = d->count[req]++, at = req * MSGL_MAX_DRAFTS + n;
+    d->drafts[at] = token;
+    d->parents[at] = (int16_t)n;
+    d->shares[at] = 1;
+}
+
+// Takes the drafts of the step in `slot`, if there is one.
+static int collect(msgl_draft_model *d, const msgl_engine_step *s, int32_t slot)
 {
     draft_step *step = &d->steps[slot];
     msgl_step_result res;
@@ -240,17 +273,20 @@ static int collect(msgl_draft_model *d, int32_t slot)
     step->in_flight = false;
     const int code = msgl__engine_wait(d->engine, slot, &res);
     if (code != 0) return code;
-    int32_t at = 0;
+    int32_t at = 0, record = 0;
     for (int32_t i = 0; i < res.size && at < step->num; i++) {
+        const int32_t first = record;
+        while (record < res.num_logprobs && res.logprobs[record].req == i) record++;
         if (res.cu_tokens[i + 1] == res.cu_tokens[i]) continue;
-        int32_t token = res.tokens[res.cu_tokens[i]];
-        const int32_t req = step->of[at++].req;
-        if (token >= 0 && d->engine->model.draft_ids != NULL) {
-            token = d->engine->model.draft_ids[token];
+        const proposal *p = &step->of[at++];
+        if (draws(&s->reqs[p->req])) {
+            d->ended[p->req] = d->ended[p->req] || res.status[i] != 0;
+            if (d->ended[p->req]) continue;
+            msgl__draw_pass(&d->drawing, p->req, res.logprobs + first, record - first, p->state,
+                            d->engine->model.draft_ids, d->target_vocab);
+        } else {
+            take_next(d, p->req, res.tokens[res.cu_tokens[i]], res.status[i]);
         }
-        if (res.status[i] != 0 || token < 0 || token >= d->target_vocab) d->ended[req] = true;
-        if (d->ended[req]) continue;
-        d->drafts[req * MSGL_MAX_PROPOSALS + d->count[req]++] = token;
     }
     return 0;
 }
@@ -314,6 +350,7 @@ static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
         if (begin >= end) continue;
         room -= end - begin;
         d->parts[n] = part_of(r, begin, end, all && r->sample && r->propose > 0);
+        if (draws(r)) d->parts[n].sampling.logprobs = d->drawing.topk;
         d->part_req[n++] = i;
         d->rows[r->table_idx].len = end;
     }
@@ -325,87 +362,148 @@ static bool is_single(const msgl_batch_req *r)
     return r->sample && msgl__extend_len(r) == 1;
 }
 
-// Of a head: where the states of part k's tokens are, in the target's step or, s NULL, in the
-// head's last one.
-static void find_states(msgl_draft_model *d, const msgl_engine_step *s, int32_t k,
-                        int32_t num_tokens)
+// Of a head: which of the states that the target's step s has left those of part k's tokens are.
+// They are those of an answer's rows that its tokens were chosen from.
+static void find_targets(const msgl_draft_model *d, const msgl_engine_step *s, int32_t k,
+                         int32_t *states)
 {
     const msgl_batch_req *part = &d->parts[k];
-    int32_t row = d->part_row[k];
-    if (s != NULL) {
-        row = part->cached_len - s->reqs[d->part_req[k]].cached_len;
-        for (int32_t i = 0; i < d->part_req[k]; i++) row += msgl__extend_len(&s->reqs[i]);
+    const int32_t req = d->part_req[k], from = part->cached_len - s->reqs[req].cached_len;
+    const int32_t *chosen = s->reqs[req].num_drafts > 0 ? s->chosen_row + s->cu_tokens[req] : NULL;
+    int32_t first = 0;
+    for (int32_t i = 0; i < req; i++) first += msgl__extend_len(&s->reqs[i]);
+    for (int32_t t = 0; t < msgl__extend_len(part); t++) {
+        states[t] = first + (chosen != NULL ? chosen[from + t] : from + t);
     }
-    for (int32_t t = 0; t < msgl__extend_len(part); t++) d->from_rows[num_tokens + t] = row + t;
 }
 
-// Submits n parts, single tokens first, as an engine wants them. s: the target's step, in the first
-// step behind it; else NULL.
-static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t n)
+// The same of those that the head itself has left.
+static void find_own(const msgl_draft_model *d, int32_t k, int32_t *states)
+{
+    const msgl_batch_req *part = &d->parts[k];
+    const msgl_drawn_tree *t = &d->drawing.trees[d->part_req[k]];
+    for (int32_t i = 0; i < msgl__extend_len(part); i++) {
+        states[i] = part->num_drafts > 0 ? t->states[i] : d->part_state[k];
+    }
+}
+
+// Submits n parts, single tokens first, as an engine wants them, behind the target's step s, of
+// whose states the first one reads.
+static int send(msgl_draft_model *d, const msgl_engine_step *s, bool first, int32_t n)
 {
     draft_step *step = &d->steps[d->slot];
-    int code = collect(d, d->slot);
+    const bool head = d->engine->shift > 0;
     msgl_batch b = {.reqs = d->parts + d->engine->max_running, .step_slot = d->slot};
+    const int32_t to_row = d->num_states;
     step->num = 0;
-    for (int single = 1; single >= 0 && code == 0; single--) {
+    for (int single = 1; single >= 0; single--) {
         for (int32_t k = 0; k < n; k++) {
             const msgl_batch_req *part = &d->parts[k];
             if (is_single(part) != (single != 0)) continue;
             b.reqs[b.size++] = *part;
-            if (d->engine->shift > 0) find_states(d, s, k, b.num_tokens);
+            if (head && first) find_targets(d, s, k, d->from_rows + b.num_tokens);
+            if (head && !first) find_own(d, k, d->from_rows + b.num_tokens);
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
             if (!part->sample) continue;
             const int32_t req = d->part_req[k];
-            step->of[step->num++] = (proposal){.req = req, .len = part->device_len};
+            step->of[step->num++] = (proposal){
+                .req = req, .len = part->device_len - part->num_drafts, .state = d->num_states};
+            d->num_states += msgl__extend_len(part) - part->logits_from;
         }
     }
-    const msgl_hidden_source from = {.of = s != NULL ? d->engine->parent : d->engine,
-                                     .slot = s != NULL ? s->batch.step_slot : 1 - d->slot,
-                                     .rows = d->from_rows};
-    const bool head = d->engine->shift > 0;
-    if (code == 0) code = msgl__engine_submit_head(d->engine, &b, head ? &from : NULL);
+    const msgl_hidden_source from = {.of = first ? d->engine->parent : d->engine,
+                                     .slot = first ? s->batch.step_slot : 0,
+                                     .rows = d->from_rows,
+                                     .to_row = to_row};
+    const int code = msgl__engine_submit_head(d->engine, &b, head ? &from : NULL);
     step->in_flight = code == 0;
     d->slot = 1 - d->slot;
     return code;
 }
 
+// The rows of a tree's next pass, behind the true tokens.
+static msgl_batch_req tree_part(const msgl_draft_model *d, const msgl_batch_req *r,
+                                const proposal *p)
+{
+    const msgl_drawn_tree *t = &d->drawing.trees[p->req];
+    msgl_batch_req part = part_of(r, p->len, p->len + t->num_rows, true);
+    part.logits_from = t->num_rows - t->num_asked;
+    part.num_drafts = t->num_rows;
+    part.drafts = t->tokens;
+    part.draft_parents = t->parents;
+    part.sampling.logprobs = d->drawing.topk;
+    return part;
+}
+
 // The parts of the step behind the one that was sent last, its `at`-th: a token more of those that
-// want more than `at` drafts.
+// want more than `at` drafts, or another depth of their tree.
 static int32_t next_parts(msgl_draft_model *d, const msgl_engine_step *s, int32_t at)
 {
     const draft_step *last = &d->steps[1 - d->slot];
-    int32_t n = 0;
+    int32_t n = 0, room = msgl__hidden_rows(d->engine) - d->num_states, rows = 0;
     for (int32_t k = 0; k < last->num; k++) {
         const proposal *p = &last->of[k];
-        if (s->reqs[p->req].propose <= at) continue;
-        d->parts[n] = part_of(&s->reqs[p->req], p->len, p->len + 1, true);
-        d->part_row[n] = k;
+        const msgl_batch_req *r = &s->reqs[p->req];
+        if (r->propose <= at || d->ended[p->req]) continue;
+        msgl_batch_req part = part_of(r, p->len, p->len + 1, true);
+        if (draws(r)) {
+            part = tree_part(d, r, p);
+            rows += part.num_drafts;
+            if (part.num_drafts == 0 || rows > d->engine->max_drafts) continue;
+        }
+        room -= msgl__extend_len(&part) - part.logits_from;
+        if (d->engine->shift > 0 && room < 0) break;
+        d->parts[n] = part;
+        d->part_state[n] = p->state;
         d->part_req[n++] = p->req;
-        d->rows[s->reqs[p->req].table_idx].len = p->len + 1;
+        if (!draws(r)) d->rows[r->table_idx].len = p->len + 1;
     }
     return n;
+}
+
+// What trees have come to.
+static void end_trees(msgl_draft_model *d, const msgl_engine_step *s)
+{
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t at = i * MSGL_MAX_DRAFTS;
+        if (!draws(r) || r->propose == 0) continue;
+        d->count[i] = msgl__draw_end(&d->drawing, i, r->propose_nodes, d->drafts + at,
+                                     d->parents + at, d->shares + at);
+    }
 }
 
 int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out)
 {
     const uint64_t start = msgl__now_ns();
     const size_t size = (size_t)s->batch.size;
-    bool proposes = false;
+    bool proposes = false, trees = false;
     memset(d->count, 0, size * sizeof *d->count);
     memset(d->ended, 0, size * sizeof *d->ended);
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        if (!draws(&s->reqs[i])) continue;
+        msgl__draw_begin(&d->drawing, i);
+        trees = true;
+    }
+    d->num_states = 0;
     int32_t n = first_parts(d, s);
     int code = 0;
     for (int32_t at = 1; n > 0 && code == 0; at++) {
-        code = send(d, at == 1 ? s : NULL, n);
+        code = collect(d, s, d->slot);
+        if (code == 0) code = send(d, s, at == 1, n);
+        if (code == 0 && trees) code = collect(d, s, 1 - d->slot);
         n = code == 0 ? next_parts(d, s, at) : 0;
         proposes = proposes || d->steps[1 - d->slot].num > 0;
     }
     // Of chunks alone there is nothing to wait for.
-    for (int i = 0; i < 2 && proposes && code == 0; i++) code = collect(d, (d->slot + i) % 2);
+    for (int i = 0; i < 2 && proposes && code == 0; i++) code = collect(d, s, (d->slot + i) % 2);
     if (code != 0 || !proposes) return code;
+    end_trees(d, s);
     out->num_proposals = d->count;
     out->proposals = d->drafts;
+    out->proposal_parents = d->parents;
+    out->proposal_shares = d->shares;
     out->propose_ns = msgl__now_ns() - start;
     return 0;
 }

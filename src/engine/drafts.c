@@ -12,11 +12,34 @@
 // spent on checkpoints.
 enum { MOST_DRAFT_STATES = 64 };
 
+// Trees: only heads draw some, and what is kept of a row has to be one token's.
+static int check_trees(const msgl_engine *e, const msgl_options *o, bool states, msgl_err *err)
+{
+    const char *name = o->speculative_algorithm, *why = NULL;
+    if (e->topk < 2) return 0;
+    if (strcmp(name, "EAGLE3") != 0 && strcmp(name, "NEXTN") != 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "--speculative-eagle-topk %d: with --speculative-algorithm %s; "
+                             "allowed with EAGLE3 and NEXTN, else 1",
+                             (int)e->topk, name);
+    }
+    if (states) why = "layers with recurrent states";
+    if (e->model.target.ranks > 1) why = "several ranks";
+    // A tree's rows are computed by a kernel of their own.
+    if (e->deterministic && !e->device->on_host) why = "--deterministic on a GPU";
+    if (why == NULL) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--speculative-eagle-topk %d: not with %s; allowed here: 1", (int)e->topk,
+                         why);
+}
+
 int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const char *why = NULL;
     e->max_drafts = 0;
-    if (strcmp(o->speculative_algorithm, "none") == 0) return 0;
+    if (strcmp(o->speculative_algorithm, "none") == 0) {
+        return e->parent == NULL ? check_trees(e, o, false, err) : 0;
+    }
     if (e->info.pooling != MSGL_POOL_NONE) {
         why = "a model that makes no tokens";
     } else if (e->sparse.heavy_channels > 0) {
@@ -31,7 +54,7 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
         if (states) last->draft_states = MOST_DRAFT_STATES;
         // A row of a state goes on from the one before, in the same step.
         e->splits_drafts = !e->device->on_host && !states;
-        return 0;
+        return check_trees(e, o, states, err);
     }
     if (strcmp(o->speculative_algorithm, "auto") != 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -45,46 +68,61 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
 }
 
 // Of `n` choices, how many the answer gets: those that are drafts, and the one behind them. A
-// choice that failed ends it: the request fails.
-static int32_t accepted(const int32_t *drafts, const int32_t *tokens, const int32_t *status,
-                        int32_t n)
+// choice that failed ends it: the request fails. Of a tree those on a path.
+static int32_t accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
+                        int32_t n, int32_t *rows)
 {
+    const bool verifies = r->num_drafts > 0 && n == 1 + r->num_drafts;
+    if (verifies && r->draft_parents != NULL) return msgl__tree_accepted(r, tokens, status, rows);
     int32_t i = 0;
-    while (i < n - 1 && status[i] == 0 && tokens[i] == drafts[i]) i++;
-    return i + 1;
+    while (i < n &&
+           (i == 0 || !verifies || (status[i - 1] == 0 && tokens[i - 1] == r->drafts[i - 1]))) {
+        rows[i] = i;
+        i++;
+    }
+    return i;
 }
 
-// Drops the records of positions from `end` on, which the answer does not have; `from`: where those
-// of the request begin. Returns where the next request's begin; *to: where the kept ones end.
-static int32_t keep_records(msgl_engine_step *s, int32_t req, int32_t end, int32_t from,
-                            int32_t *to)
+// Drops the records of rows that the answer does not have: of request `req`, which has `num` tokens
+// of `rows` behind position cached_len; `from`: where those of the request begin. Returns where the
+// next request's begin; *to: where the kept ones end.
+static int32_t keep_records(msgl_engine_step *s, int32_t req, const int32_t *rows, int32_t num,
+                            int32_t from, int32_t *to)
 {
+    const bool all = s->reqs[req].num_drafts == 0;
+    const int32_t begin = from;
+    int32_t kept = 0;
     for (; from < s->num_records && s->records[from].req == req; from++) {
-        if (s->records[from].position < end) s->records[(*to)++] = s->records[from];
+        if (!all && (kept == num || rows[kept] != from - begin)) continue;
+        s->records[(*to)++] = s->records[from];
+        kept++;
     }
     return from;
 }
 
-void msgl__accept_drafts(const msgl_engine *e, msgl_engine_step *s)
+void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s)
 {
     int32_t *status = s->sampled + e->max_samples;
     int32_t used = 0, kept = 0, records = 0;
-    const int32_t *drafts = s->drafts;
+    s->num_moving = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
         const int32_t first = s->cu_tokens[i], n = s->cu_tokens[i + 1] - first;
-        const int32_t all = n < 1 ? 0 : accepted(drafts, s->sampled + first, status + first, n);
-        const int32_t end = r->num_drafts > 0 ? r->cached_len + all + 1 : INT32_MAX;
-        records = keep_records(s, i, end, records, &kept);
-        memmove(s->sampled + used, s->sampled + first, (size_t)all * sizeof *s->sampled);
-        memmove(status + used, status + first, (size_t)all * sizeof *status);
-        memmove(s->mu + used, s->mu + first, (size_t)all * sizeof *s->mu);
-        for (int32_t k = 0; k < all; k++) s->sample_req[used + k] = i;
-        drafts += r->num_drafts;
+        int32_t *rows = s->chosen_row + used;
+        const int32_t all = accepted(r, s->sampled + first, status + first, n, rows);
+        records = keep_records(s, i, rows, all, records, &kept);
+        for (int32_t k = 0; k < all; k++) {
+            s->sampled[used + k] = s->sampled[first + rows[k]];
+            status[used + k] = status[first + rows[k]];
+            s->mu[used + k] = s->mu[first + rows[k]];
+            s->sample_req[used + k] = i;
+        }
         s->cu_tokens[i] = used;
         used += all;
+        if (all > 1 && rows[all - 1] != all - 1) s->moving[s->num_moving++] = i;
     }
     s->cu_tokens[s->batch.size] = used;
     s->num_samples = used;
     s->num_records = kept;
+    if (s->num_moving > 0) msgl__trees_move(e, s);
 }

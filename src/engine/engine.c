@@ -394,6 +394,7 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
 {
     const bool on_host = e->device->on_host;
     e->max_running = o->max_running;
+    e->topk = o->speculative_eagle_topk;
     e->info.max_prefill_tokens = o->max_prefill_tokens;
     e->max_step_tokens = o->max_prefill_tokens + o->max_running; // chunks beside answers
     // Mini-SGLang's defaults, but for its 80 GB: a card of 80 GB has less, and 256 clients need
@@ -615,6 +616,7 @@ static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *mo
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = msgl__drafts_choose(e, o, err);
     e->max_step_tokens += e->parent != NULL ? e->parent->max_drafts : e->max_drafts;
+    if (e->parent != NULL && e->topk > 1) e->max_drafts = e->parent->max_drafts;
     e->max_samples = e->max_running + e->max_drafts;
     e->max_seqs = e->max_running + (e->splits_drafts ? e->max_drafts : 0);
     if (code == 0) code = build_model(e, err);

@@ -29,6 +29,7 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
         .act = e->model.target.act,
         .kv_dtype = spec->dtype,
         .deterministic = e->deterministic,
+        .tree = e->topk > 1,
         .variants = msgl__model_variants(&e->model.cfg, group),
         .dual_len = e->model.cfg.ropes[0].dual.len,
         .sparse = e->sparse.heavy_channels > 0 ? &e->sparse : NULL,

@@ -36,10 +36,14 @@ void msgl__hidden_of_head(msgl_engine *e)
     h->num = 1;
 }
 
-// Of a target any of a step's rows, of a head those that get a draft.
-static int32_t most_rows(const msgl_engine *e)
+int32_t msgl__hidden_rows(const msgl_engine *e)
 {
-    return e->parent == NULL ? e->max_step_tokens : e->max_running;
+    return e->parent == NULL ? e->max_step_tokens : e->max_running + MSGL_MAX_STEP_DRAFTS;
+}
+
+static int32_t num_places(const msgl_engine *e)
+{
+    return e->parent == NULL ? MSGL_ENGINE_STEP_SLOTS : 1;
 }
 
 bool msgl__hidden_all_rows(const msgl_engine *e)
@@ -74,8 +78,9 @@ size_t msgl__hidden_bytes(const msgl_engine *e)
     const msgl_engine_hidden *h = &e->hidden;
     if (h->kind == MSGL_HIDDEN_NONE) return 0;
     const size_t graphs = (size_t)e->max_seqs;
-    size_t sum = (size_t)h->num * (MSGL_ENGINE_STEP_SLOTS * plane_bytes(e, (size_t)most_rows(e)) +
-                                   plane_bytes(e, graphs));
+    size_t sum =
+        (size_t)h->num * ((size_t)num_places(e) * plane_bytes(e, (size_t)msgl__hidden_rows(e)) +
+                          plane_bytes(e, graphs));
     if (msgl__hidden_all_rows(e)) sum += plane_bytes(e, (size_t)e->max_step_tokens);
     if (e->parent == NULL) return sum;
     const size_t tokens = (size_t)e->max_step_tokens;
@@ -88,10 +93,12 @@ int msgl__hidden_create(msgl_engine *e, msgl_err *err)
     msgl_engine_hidden *h = &e->hidden;
     int code = 0;
     if (h->kind == MSGL_HIDDEN_NONE) return 0;
-    h->rows = most_rows(e);
+    h->rows = msgl__hidden_rows(e);
     const size_t num = (size_t)h->num, rows = (size_t)h->rows;
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
-        h->out[i] = msgl__engine_take(e, num, plane_bytes(e, rows), false, &code, err);
+        h->out[i] = i < num_places(e)
+                        ? msgl__engine_take(e, num, plane_bytes(e, rows), false, &code, err)
+                        : h->out[0];
     }
     const size_t graphs = (size_t)e->max_seqs;
     h->graph = msgl__engine_take(e, num, plane_bytes(e, graphs), false, &code, err);
@@ -132,6 +139,7 @@ void msgl__hidden_stage(msgl_engine_step *s, const msgl_hidden_source *from)
     const int32_t num = from->of->hidden.num;
     s->from = from->of;
     s->from_slot = from->slot;
+    s->to_row = from->to_row;
     for (int32_t t = 0; t < s->batch.num_tokens; t++) {
         for (int32_t i = 0; i < num; i++) {
             s->from_index[t * num + i] = i * from->of->hidden.rows + from->rows[t];
@@ -154,6 +162,14 @@ void msgl__hidden_take(msgl_engine *e, const msgl_engine_step *s)
     e->model.cfg.arch->family->take_states(&e->model, &f, h->raw, tokens, h->in);
 }
 
+// Where the first of the states of a step goes, launched kernel by kernel.
+static void *place_of(const msgl_engine *e, const msgl_engine_step *s)
+{
+    const msgl_engine_hidden *h = &e->hidden;
+    const size_t row = (size_t)h->dim * msgl__dtype_size(e->model.target.act);
+    return (char *)h->out[s->batch.step_slot] + (size_t)s->to_row * row;
+}
+
 // Where the residual behind layers goes in a step, of a graph or not.
 void msgl__hidden_capture(const msgl_engine *e, const msgl_engine_step *s, bool graph,
                           msgl_forward *f)
@@ -163,7 +179,7 @@ void msgl__hidden_capture(const msgl_engine *e, const msgl_engine_step *s, bool 
     if (h->kind != MSGL_HIDDEN_LAYERS) return;
     f->capture.num = h->num;
     f->capture.layers = h->layers;
-    f->capture.to = graph ? h->graph : h->out[s->batch.step_slot];
+    f->capture.to = graph ? h->graph : place_of(e, s);
     f->capture.plane = (size_t)(graph ? e->max_seqs : h->rows) * (size_t)h->dim;
 }
 
@@ -171,7 +187,7 @@ void msgl__hidden_leave(const msgl_engine *e, const msgl_engine_step *s, bool gr
                         msgl_forward *f, const void *residual, int32_t rows)
 {
     const msgl_engine_hidden *h = &e->hidden;
-    void *to = graph ? h->graph : h->out[s->batch.step_slot];
+    void *to = graph ? h->graph : place_of(e, s);
     if (h->kind == MSGL_HIDDEN_FINAL) {
         msgl__norm(f, &e->model.final_norm, residual, to, rows);
     } else if (h->kind == MSGL_HIDDEN_RESIDUAL) {
@@ -185,8 +201,7 @@ void msgl__hidden_behind_graph(const msgl_engine *e, const msgl_engine_step *s)
     const msgl_engine_hidden *h = &e->hidden;
     const size_t row = (size_t)h->dim * msgl__dtype_size(e->model.target.act);
     for (int32_t i = 0; i < h->num && h->kind != MSGL_HIDDEN_NONE; i++) {
-        e->device->ops->copy(e->device,
-                             (char *)h->out[s->batch.step_slot] + (size_t)i * (size_t)h->rows * row,
+        e->device->ops->copy(e->device, (char *)place_of(e, s) + (size_t)i * (size_t)h->rows * row,
                              (const char *)h->graph + (size_t)i * (size_t)e->max_seqs * row,
                              (size_t)s->batch.num_tokens * row);
     }

@@ -40,7 +40,16 @@ typedef struct msgl_engine_io {
     int32_t *first;                 // [max_running] as in msgl_step_tokens; of chunks only
     void *seqs[2];                  // lengths and table rows of the step's, as core/seqs.h has them
     void *states[2];                // of their requests, as states.c has them
+    uint64_t *tree;                 // [num_tokens] as in msgl_seqs; of steps with trees only
 } msgl_engine_io;
+
+// Of K and V to where the accepted paths of trees want them: from and to in each table's span, as
+// in msgl_kv_move_call.
+typedef struct msgl_engine_moves {
+    void *base;
+    int32_t *cu;                                        // [max_running + 1]
+    int32_t *from[MSGL_MAX_SPANS], *to[MSGL_MAX_SPANS]; // [max_drafts]
+} msgl_engine_moves;
 
 typedef struct msgl_decode_graph {
     int32_t size;        // requests, dummies included
@@ -61,8 +70,10 @@ typedef struct msgl_engine_hidden {
     msgl_hidden_kind kind;
     int32_t num, dim, rows; // planes [rows, dim] of them
     int32_t layers[MSGL_MAX_AUX_STATES];
-    void *out[MSGL_ENGINE_STEP_SLOTS]; // [num, rows, dim] of the step in a slot
-    void *graph;                       // [num, max_seqs, dim] where a captured step leaves them
+    // [num, rows, dim] of the step in a slot; a head's steps leave theirs in one place, behind each
+    // other, as the rows of a tree read those of several.
+    void *out[MSGL_ENGINE_STEP_SLOTS];
+    void *graph; // [num, max_seqs, dim] where a captured step leaves them
     // Of a head: [max_step_tokens, dim] what its step reads, and EAGLE-3's of the target before
     // their product; rows to gather; [vocab_size] the target's ids of its own, or NULL.
     void *in, *raw;
@@ -70,11 +81,12 @@ typedef struct msgl_engine_hidden {
 } msgl_engine_hidden;
 
 // Where a head's step finds the states of its tokens: whose, of which step slot and, [num_tokens],
-// in which rows.
+// in which rows; and where it leaves its own.
 typedef struct msgl_hidden_source {
     const struct msgl_engine *of;
     int32_t slot;
     const int32_t *rows;
+    int32_t to_row; // where those that the step leaves begin
 } msgl_hidden_source;
 
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
@@ -98,9 +110,18 @@ typedef struct msgl_engine_step {
     int32_t *row_record; // [num_rows] which of the records it is, -1: none wanted
     int32_t *sample_req; // [num_samples] request in the batch, ascending
     int32_t *drafts;     // [num_drafts] of its requests, one behind the other
+    int16_t *parents;    // [num_drafts] the same
     int32_t num_drafts;
+    bool has_trees;
+    // When it has ended: [num_samples] the request's row that each token was chosen from; and what
+    // the accepted paths of trees leave to do, of `moving` requests: [size] which they are, and the
+    // block of their moves, here and on the device.
+    int32_t *chosen_row;
+    int32_t *moving, num_moving;
+    msgl_engine_moves moves, dev_moves;
+    size_t moves_bytes;
     const msgl_engine *from; // of a head: whose states it reads, and of which slot
-    int32_t from_slot;
+    int32_t from_slot, to_row;
     int32_t *from_index;  // [num_tokens, states a row] places in its planes
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
     uint32_t *masks;      // [num_masks, words], as the scheduler made them
@@ -135,6 +156,7 @@ typedef struct msgl_engine_dev {
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
     uint32_t *masks;                      // [max_samples, words] of a step
+    void *moves;                          // as the steps' moves
     msgl_sample_chain *chains;            // [max_samples] of a step
     float *mu;                            // [max_running + 1]: see msgl_sample_call
     uint32_t *breakers;                   // [max_running + 1, words], the same
@@ -219,6 +241,7 @@ struct msgl_engine {
     // latter can be captured: a row with a draft is computed as an answer would be.
     bool splits_drafts;
     int32_t max_seqs; // of a step as layers see it: max_running, and the drafts if they are split
+    int32_t topk;     // drafts at a token of a tree at most; 1: there are no trees
     int32_t token_stride; // of the token pool: whole pages, more tokens than max_seq_len
     int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
     uint64_t done_ns;     // when the last step was seen to end
@@ -273,6 +296,7 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
 void msgl__hidden_of_target(msgl_engine *e, const msgl_model_config *head);
 void msgl__hidden_of_head(msgl_engine *e);
 bool msgl__hidden_all_rows(const msgl_engine *e);
+int32_t msgl__hidden_rows(const msgl_engine *e); // that there is room for in one place
 size_t msgl__hidden_bytes(const msgl_engine *e);
 int msgl__hidden_create(msgl_engine *e, msgl_err *err);
 // Copies the ids of an EAGLE-3 head's drafts to the device.
@@ -388,7 +412,18 @@ void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
 // options ask for what the model or its attention cannot do. When a step with drafts has ended:
 // what its result has of the tokens that were chosen.
 int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
-void msgl__accept_drafts(const msgl_engine *e, msgl_engine_step *s);
+void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s);
+
+// trees.c, of steps with trees. valid: r's parents, and what else a tree's request has to be.
+// stage: the words of all tokens of the step. accepted: of the rows of a tree, which one each of
+// the answer's tokens was chosen from, into rows; how many. move: queues what s->moving leave to
+// do. bytes, place: of a step's moves, which the device has once.
+bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r);
+void msgl__trees_stage(msgl_engine_step *s);
+int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
+                            int32_t *rows);
+void msgl__trees_move(msgl_engine *e, msgl_engine_step *s);
+size_t msgl__moves_place(const msgl_engine *e, void *base, msgl_engine_moves *out);
 
 // expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
 // device's queue.

@@ -53,9 +53,10 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
-    io->first = cut(&c, r, sizeof *io->first); // last, these three: often unused
+    io->first = cut(&c, r, sizeof *io->first); // last, from here on: often unused
     io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);
     io->states[1] = cut(&c, msgl__states_bytes(e), 1);
+    io->tree = cut(&c, e->topk > 1 ? tokens : 0, sizeof *io->tree);
     return io->bytes = c.used;
 }
 
@@ -84,6 +85,12 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->mu = cut(&c, samples, sizeof *s->mu);
     s->sample_mask = cut(&c, samples, sizeof *s->sample_mask);
     s->drafts = cut(&c, (size_t)e->max_drafts, sizeof *s->drafts);
+    s->parents = cut(&c, (size_t)e->max_drafts, sizeof *s->parents);
+    s->chosen_row = cut(&c, samples, sizeof *s->chosen_row);
+    s->moving = cut(&c, r, sizeof *s->moving);
+    s->moves_bytes = msgl__moves_place(e, NULL, &s->moves);
+    msgl__moves_place(e, cut(&c, s->moves_bytes, 1), &s->moves);
+    msgl__moves_place(e, e->dev.moves, &s->dev_moves);
     s->masks = cut(&c, samples * (size_t)msgl__mask_words(e), sizeof *s->masks);
     s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
     s->status = cut(&c, r, sizeof *s->status);
@@ -100,6 +107,8 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     d->ids = cut(&c, t, sizeof *d->ids);
     for (int32_t i = 0; i < e->num_tables; i++) d->slots[i] = cut(&c, t, sizeof *d->slots[i]);
     d->chains = cut(&c, (size_t)e->max_samples, sizeof *d->chains);
+    msgl_engine_moves moves;
+    d->moves = cut(&c, msgl__moves_place(e, NULL, &moves), 1);
     d->masks = cut(&c, (size_t)e->max_samples * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
 }
@@ -118,10 +127,10 @@ size_t msgl__staging_device_bytes(const msgl_engine *e)
 
 void msgl__staging_place(msgl_engine *e, void *host, void *device)
 {
+    (void)cut_device(e, device, &e->dev); // first: steps know where it is
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         host = (char *)host + cut_step(e, host, &e->steps[i]);
     }
-    (void)cut_device(e, device, &e->dev);
 }
 
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens)
@@ -136,7 +145,7 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 
 size_t msgl__step_io_bytes(const msgl_engine_step *s)
 {
-    if (s->num_seqs == 2) return s->io.bytes;
+    if (s->num_seqs == 2 || s->has_trees) return s->io.bytes;
     const bool chunks = s->split.num_decode < s->split.size;
     const void *end = chunks ? s->io.seqs[1] : s->io.first;
     return (size_t)((const char *)end - (const char *)s->host);

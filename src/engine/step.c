@@ -19,6 +19,35 @@ static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_
     return r->table_idx * e->token_stride + position;
 }
 
+// Of the requests s->reqs, which then have copies: the scheduler's may be gone when they are read.
+static void stage_drafts(msgl_engine_step *s)
+{
+    s->num_drafts = 0;
+    s->has_trees = false;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        msgl_batch_req *r = &s->reqs[i];
+        if (r->num_drafts == 0) continue;
+        const size_t n = (size_t)r->num_drafts;
+        r->drafts = memcpy(s->drafts + s->num_drafts, r->drafts, n * sizeof *s->drafts);
+        if (r->draft_parents != NULL) {
+            int16_t *mine = s->parents + s->num_drafts;
+            r->draft_parents = memcpy(mine, r->draft_parents, n * sizeof *mine);
+            s->has_trees = true;
+        }
+        s->num_drafts += r->num_drafts;
+    }
+    if (s->has_trees) msgl__trees_stage(s);
+}
+
+// The position of the step's token `token`, which is row `row` of request r: of a tree behind what
+// is on its path.
+static int32_t position_of(const msgl_engine_step *s, const msgl_batch_req *r, int32_t token,
+                           int32_t row)
+{
+    return r->cached_len +
+           (r->draft_parents == NULL ? row : MSGL_POPCOUNT64(s->io.tree[token]) - 1);
+}
+
 // The batch as layers see it. A request whose tokens 7, 8, 9 are at positions 4 to 6, 8 and 9
 // being drafts, becomes three answers of 5, 6 and 7 keys: K and V of all rows are stored before a
 // layer attends, so that the one of 8 sees 7's.
@@ -27,9 +56,11 @@ static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
     s->split = s->batch;
     if (!e->splits_drafts || s->num_drafts == 0) return;
     int32_t n = 0, i = 0;
-    for (; i < s->batch.size && (i < s->batch.num_decode || s->reqs[i].num_drafts > 0); i++) {
-        for (int32_t p = s->reqs[i].cached_len; p < s->reqs[i].device_len; p++) {
-            s->split_reqs[n] = s->reqs[i];
+    for (; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        if (i >= s->batch.num_decode && (r->num_drafts == 0 || r->draft_parents != NULL)) break;
+        for (int32_t p = r->cached_len; p < r->device_len; p++) {
+            s->split_reqs[n] = *r;
             s->split_reqs[n].cached_len = p;
             s->split_reqs[n++].device_len = p + 1;
         }
@@ -61,7 +92,7 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
         const msgl_batch_req *r = &s->split.reqs[i];
         pages = stage_pages(e, s, r, i, pages);
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
-            s->io.positions[t] = p;
+            s->io.positions[t] = position_of(s, r, t, p - r->cached_len);
             if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
             s->io.id_index[t] = token_place(e, r, p);
         }
@@ -117,9 +148,9 @@ static void stage_chain(const msgl_engine *e, msgl_engine_step *s, const msgl_ba
 }
 
 // The choice of the token at `position` of request `req`, the at-th of those that the step chooses
-// for it.
+// for it; place: where it goes in the token pool.
 static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t position,
-                         int32_t at)
+                         int32_t at, int32_t place)
 {
     const msgl_batch_req *r = &s->reqs[req];
     const msgl_sampling_params *p = &r->sampling;
@@ -144,26 +175,28 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req, int32
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
     }
-    s->io.sample_index[s->num_samples] = token_place(e, r, position) + e->shift;
+    s->io.sample_index[s->num_samples] = place + e->shift;
     s->sample_req[s->num_samples] = req;
     s->num_samples++;
 }
 
-// One row with logits: token `token` of the step, at `position` of request `req`.
+// One row with logits: token `token` of the step, row `of_req` of request `req`. What is chosen
+// from it goes behind it in the token pool, as its draft does.
 static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t token,
-                      int32_t position)
+                      int32_t of_req)
 {
     const msgl_batch_req *r = &s->reqs[req];
-    const int32_t row = s->num_rows;
-    const int32_t at = position - (r->device_len - 1 - r->num_drafts);
+    const int32_t row = s->num_rows, position = position_of(s, r, token, of_req);
+    const int32_t at = of_req - (msgl__extend_len(r) - 1 - r->num_drafts);
+    const int32_t place = token_place(e, r, r->cached_len + of_req + 1);
     const bool sampled = r->sample && at >= 0;
     const int32_t num_top = sampled ? r->sampling.logprobs : r->sampling.prompt_logprobs;
     s->io.rows[row] = token;
     s->row_sample[row] = s->row_record[row] = -1;
-    if (sampled) stage_sample(e, s, req, position + 1, at);
+    if (sampled) stage_sample(e, s, req, position + 1, at, place);
     if (num_top >= 0) {
         s->row_record[row] = s->num_records;
-        s->io.record_index[s->num_records] = token_place(e, r, position + 1);
+        s->io.record_index[s->num_records] = place;
         msgl_token_logprobs *rec = &s->records[s->num_records++];
         rec->req = req;
         rec->position = position + 1;
@@ -183,7 +216,7 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
         s->cu_tokens[i] = s->num_samples;
         s->status[i] = 0;
         for (int32_t j = r->logits_from; j < n; j++) {
-            stage_row(e, s, i, first + j, r->cached_len + j);
+            stage_row(e, s, i, first + j, j);
         }
         first += n;
     }
@@ -198,6 +231,10 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
     const int32_t i = s->num_seqs++;
     msgl__seqs_fill(&s->split, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
                     s->dev.seqs[i], &s->seqs[i]);
+    if (s->has_trees && s->seqs[i].phase == MSGL_PREFILL) {
+        s->seqs[i].tree = s->io.tree + s->seqs[i].first_token;
+        s->seqs[i].dev_tree = s->dev.tree + s->seqs[i].first_token;
+    }
     msgl__states_fill(e, s, i, first);
     return &s->seqs[i];
 }
@@ -223,17 +260,6 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
         }
     }
     return code;
-}
-
-static void stage_drafts(msgl_engine_step *s)
-{
-    s->num_drafts = 0;
-    for (int32_t i = 0; i < s->batch.size; i++) {
-        const msgl_batch_req *r = &s->reqs[i];
-        if (r->num_drafts == 0) continue;
-        memcpy(s->drafts + s->num_drafts, r->drafts, (size_t)r->num_drafts * sizeof *s->drafts);
-        s->num_drafts += r->num_drafts;
-    }
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
@@ -263,15 +289,17 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
     }
 }
 
-// Drafts to their places in the token pool, behind the token that they follow.
+// Drafts to their places in the token pool, behind the token that they follow, if it is of the
+// step.
 static void copy_drafts(msgl_engine *e, const msgl_engine_step *s)
 {
     int32_t from = 0;
     for (int32_t i = 0; from < s->num_drafts; i++) {
         const msgl_batch_req *r = &s->reqs[i];
         if (r->num_drafts == 0) continue;
-        e->device->ops->copy_in(e->device, e->dev.token_pool + token_place(e, r, r->cached_len + 1),
-                                s->drafts + from, (size_t)r->num_drafts * sizeof *s->drafts);
+        const int32_t place = token_place(e, r, r->device_len - r->num_drafts) + e->shift;
+        e->device->ops->copy_in(e->device, e->dev.token_pool + place, s->drafts + from,
+                                (size_t)r->num_drafts * sizeof *s->drafts);
         from += r->num_drafts;
     }
 }
@@ -425,11 +453,21 @@ static bool pools(const msgl_batch_req *r)
     return r->logits_from == msgl__extend_len(r) - r->sample && r->sampling.logprobs < 0;
 }
 
-static bool drafts_valid(const msgl_batch_req *r)
+static bool drafts_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r)
 {
     if (r->num_drafts == 0) return true;
+    if (r->draft_parents != NULL) return msgl__tree_valid(e, b, r);
     return r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
            msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0;
+}
+
+// Whether there are positions for the drafts that a draft model makes behind the step.
+static bool proposals_fit(const msgl_engine *e, const msgl_batch_req *r)
+{
+    const int32_t rows = r->propose_nodes == 0
+                             ? r->propose
+                             : msgl__propose_rows(r->propose, e->topk, r->propose_nodes);
+    return r->propose == 0 || rows <= e->info.max_seq_len - r->device_len;
 }
 
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
@@ -447,8 +485,9 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
-            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(r) || r->propose < 0 ||
-            r->propose > MSGL_MAX_PROPOSALS || r->propose > e->info.max_seq_len - r->device_len ||
+            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(e, b, r) ||
+            r->propose < 0 || r->propose > MSGL_MAX_PROPOSALS || r->propose_nodes < 0 ||
+            r->propose_nodes > MSGL_MAX_DRAFTS || !proposals_fit(e, r) ||
             (pooling && (i < b->num_decode || !pools(r)))) {
             return false;
         }

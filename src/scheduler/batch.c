@@ -260,6 +260,7 @@ static int add_chunks(msgl_scheduler *s, msgl_inflight_step *step)
         budget = msgl__pace_budget(&s->pace, step->batch.num_decode + step->num_drafting, &queue,
                                    s->runner.tile, budget);
     }
+    if (step->has_trees) return 0; // whoever came in meanwhile is in the next step
     if (goes_first(s)) rc = start_next(s, step, &budget);
     if (rc < 0) return rc;
     s->cursor = s->running.head;
@@ -276,6 +277,7 @@ int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step)
 {
     step->num_saves = 0;
     step->num_drafts = step->num_drafting = step->num_proposing = 0;
+    step->has_trees = false;
     msgl__sched_slide(s);
     msgl__sched_plan_drafts(s);
     add_answers(s, step);

@@ -63,7 +63,8 @@ int msgl__sched_drafter_create(msgl_scheduler *s, msgl_err *err)
     bool ok = s->offers != NULL && s->asks != NULL;
     for (int32_t i = 0; i < s->depth; i++) {
         s->inflight[i].drafts = msgl__calloc(MSGL_MAX_STEP_DRAFTS, sizeof(int32_t));
-        ok = ok && s->inflight[i].drafts != NULL;
+        s->inflight[i].draft_parents = msgl__calloc(MSGL_MAX_STEP_DRAFTS, sizeof(int16_t));
+        ok = ok && s->inflight[i].drafts != NULL && s->inflight[i].draft_parents != NULL;
     }
     return ok ? 0 : msgl__err_set(err, MSGL_ENOMEM, "speculation: no memory for drafts");
 }
@@ -72,6 +73,7 @@ void msgl__sched_drafter_destroy(msgl_scheduler *s)
 {
     for (int32_t i = 0; i < MSGL_MAX_IN_FLIGHT; i++) {
         msgl__free(s->inflight[i].drafts);
+        msgl__free(s->inflight[i].draft_parents);
         msgl__free(s->inflight[i].draft_masks);
     }
     msgl__free(s->offers);
@@ -107,6 +109,7 @@ void msgl__sched_draft_close(msgl_req *r)
 // What comes behind the tokens of r that the host knows.
 static void make_drafts(msgl_scheduler *s, msgl_req *r, int32_t most, msgl_draft *out)
 {
+    out->tree = false;
     if (s->drafter == NULL) {
         msgl__sched_offer_proposed(s, r, most, out);
     } else {
@@ -150,6 +153,10 @@ static void make_offer(msgl_scheduler *s, msgl_req *r, msgl_draft *offer)
         return;
     }
     make_drafts(s, r, most + ahead, offer);
+    if (offer->tree) { // no deeper than that
+        r->draft_ahead = -1;
+        return;
+    }
     r->draft_ahead = ahead > 0 && offer->num > 0 ? offer->tokens[0] : -1;
     offer->num -= ahead;
     if (offer->num > most) offer->num = most;
@@ -237,12 +244,18 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
 {
     const msgl_draft *offer = &s->offers[r->offer];
     int32_t num = r->num_drafts;
+    if (num > s->cfg.max_seq_len - r->device_len - 1) num = s->cfg.max_seq_len - r->device_len - 1;
     while (num > 0 && !msgl__sched_has_room(s, r, r->device_len + 1 + num)) num--;
     if (num == 0) return false;
     int32_t *drafts = step->drafts + step->num_drafts;
     const uint32_t *masks = make_masks(step, r, offer->tokens, num);
     if (r->masks != NULL && masks == NULL) return false;
     memcpy(drafts, offer->tokens, (size_t)num * sizeof *drafts);
+    if (offer->tree) {
+        int16_t *parents = step->draft_parents + step->num_drafts;
+        b->draft_parents = memcpy(parents, offer->parents, (size_t)num * sizeof *parents);
+        step->has_trees = true;
+    }
     b->drafts = drafts;
     b->num_drafts = num;
     b->mask = masks;
@@ -253,14 +266,15 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
 }
 
 void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
-                                 int32_t num_tokens)
+                                 const int32_t *tokens, int32_t num_tokens)
 {
     const int32_t accepted = num_tokens - 1;
+    const int32_t tried = msgl__sched_depth_tried(b, tokens, accepted);
     r->device_len += accepted;
     r->drafted += b->num_drafts;
     s->stats.drafted_tokens += (uint64_t)b->num_drafts;
     s->stats.accepted_tokens += (uint64_t)accepted;
-    for (int32_t i = 0; i < b->num_drafts; i++) {
+    for (int32_t i = 0; i < tried; i++) {
         const int32_t at = i < MSGL_DRAFT_POSITIONS ? i : MSGL_DRAFT_POSITIONS - 1;
         s->drafted_at[at]++;
         s->accepted_at[at] += i < accepted;
@@ -269,7 +283,7 @@ void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msg
     if (r->state == MSGL_REQ_DONE) return;
     if (r->draft_ahead >= 0 && r->ids[b->cached_len] != r->draft_ahead) return;
     if (s->drafter == NULL) {
-        msgl__depth_verified(&s->depths, &r->depth, r->num_ids, b->num_drafts, accepted);
+        msgl__depth_verified(&s->depths, &r->depth, r->num_ids, tried, accepted);
     } else {
         msgl__draft_verified(s->drafter, &r->draft, r->draft_match, b->num_drafts, accepted);
     }

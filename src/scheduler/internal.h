@@ -73,7 +73,9 @@ typedef struct msgl_req {
                                       // token before them, -1: it was known
     int32_t drafted, accepted;        // drafts so far, and those that are in its answer
     // With a draft model: what it says comes behind the tokens that the host knows.
-    int32_t num_proposed, proposed[MSGL_MAX_PROPOSALS];
+    int32_t num_proposed, proposed[MSGL_MAX_DRAFTS];
+    int16_t proposed_parents[MSGL_MAX_DRAFTS]; // as msgl_step_result has them
+    float proposed_shares[MSGL_MAX_DRAFTS];
     msgl_depth depth;    // and how many of it are wanted
     int32_t draft_state; // the state that its next step begins with, where not all drafts of the
                          // last one were accepted; -1: its row's
@@ -98,8 +100,10 @@ typedef struct msgl_inflight_step {
     // With a drafter: [num_drafts] those of the batch's requests, and masks for their rows, made
     // when the first request needs some.
     int32_t *drafts;
+    int16_t *draft_parents;
     uint32_t *draft_masks;
     int32_t num_drafts, num_drafting; // and how many requests have some
+    bool has_trees;                   // then there are no chunks
     int32_t num_proposing;            // requests that want some of the draft model
     uint64_t expected_ns;             // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
@@ -183,7 +187,7 @@ bool msgl__sched_take_drafts(msgl_scheduler *s, msgl_inflight_step *step, msgl_r
                              msgl_batch_req *b);
 // b, with drafts, has brought num_tokens >= 1.
 void msgl__sched_drafts_verified(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
-                                 int32_t num_tokens);
+                                 const int32_t *tokens, int32_t num_tokens);
 
 // propose.c, with a draft model. propose: how many drafts it shall make of each request of the step
 // that has been built, for the next one. passes: how long that took. proposed: what it has made of
@@ -192,8 +196,11 @@ void msgl__sched_propose(msgl_scheduler *s, msgl_inflight_step *step);
 void msgl__sched_passes(msgl_scheduler *s, const msgl_inflight_step *step,
                         const msgl_step_result *res);
 void msgl__sched_proposed(msgl_req *r, const msgl_step_result *res, int32_t i);
+// Up to `most` one behind the other.
 void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int32_t most,
                                 msgl_draft *offer);
+// How many drafts of b a step has tried one behind the other, of which `accepted` were right.
+int32_t msgl__sched_depth_tried(const msgl_batch_req *b, const int32_t *tokens, int32_t accepted);
 
 // draft_states.c: of models that keep states, those behind drafts. create: MSGL_ENOMEM.
 int msgl__sched_draft_states_create(msgl_scheduler *s, msgl_err *err);

@@ -142,7 +142,8 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
         const int32_t num_tokens = res->cu_tokens[i + 1] - res->cu_tokens[i];
         msgl__sched_saved_drafts(s, &b->reqs[i], r, num_tokens);
         if (b->reqs[i].num_drafts > 0 && num_tokens > 0) {
-            msgl__sched_drafts_verified(s, &b->reqs[i], r, num_tokens);
+            msgl__sched_drafts_verified(s, &b->reqs[i], r, res->tokens + res->cu_tokens[i],
+                                        num_tokens);
         }
         if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
             if (r->most_drafts > 0) note_drafts(s, &b->reqs[i], r, num_tokens, e);

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trees of drafts in a step. Attention lets each row see its path alone; its K and V lie where the
+// row is, behind those of all rows before it. When it is known which path is the answer's, its K
+// and V move together, and its tokens do in the token pool, before the next step reads either: of
+// accepted rows 0, 2, 5 those of rows 2 and 5 go where rows 1 and 2 were.
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/paging.h"
+#include "core/round.h"
+#include "engine/internal.h"
+
+// Whether choices from its rows depend on nothing but their logits and position.
+static bool is_plain(const msgl_batch_req *r)
+{
+    const msgl_sampling_params *p = &r->sampling;
+    return r->mask == NULL && (r->extra == NULL || r->extra->num_bias == 0) &&
+           p->repetition_penalty == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0 &&
+           !msgl__sampling_has_chain(p);
+}
+
+bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r)
+{
+    const int32_t known = msgl__extend_len(r) - r->num_drafts;
+    // Of a draft model's own steps all rows are drafts.
+    if (known != (e->parent != NULL ? 0 : 1) || e->topk < 2 || !r->sample || !is_plain(r) ||
+        msgl__extend_len(r) > MSGL_MAX_TREE || (known == 1 && r->logits_from != 0)) {
+        return false;
+    }
+    for (int32_t i = 0; i < r->num_drafts; i++) {
+        if (r->draft_parents[i] < known - 1 || r->draft_parents[i] >= known + i) return false;
+    }
+    for (int32_t i = b->num_decode; i < b->size; i++) {
+        if (b->reqs[i].num_drafts == 0) return false; // a chunk, whose rows need not fit a word
+    }
+    return true;
+}
+
+void msgl__trees_stage(msgl_engine_step *s)
+{
+    uint64_t *word = s->io.tree;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t n = msgl__extend_len(r), known = n - r->num_drafts;
+        for (int32_t row = 0; row < n; row++) {
+            const int32_t parent =
+                r->draft_parents != NULL && row >= known ? r->draft_parents[row - known] : row - 1;
+            word[row] = (parent >= 0 ? word[parent] : 0) | UINT64_C(1) << row;
+        }
+        word += n;
+    }
+}
+
+int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
+                            int32_t *rows)
+{
+    int32_t n = 0, row = 0;
+    while (row >= 0) {
+        rows[n++] = row;
+        const int32_t at = row;
+        row = -1;
+        for (int32_t i = at; i < r->num_drafts && status[at] == 0 && row < 0; i++) {
+            if (r->draft_parents[i] == at && r->drafts[i] == tokens[at]) row = 1 + i;
+        }
+    }
+    return n;
+}
+
+size_t msgl__moves_place(const msgl_engine *e, void *base, msgl_engine_moves *out)
+{
+    const size_t drafts = (size_t)e->max_drafts;
+    const size_t ints = e->topk < 2 ? 0 : (size_t)e->max_running + 1;
+    *out = (msgl_engine_moves){.base = base, .cu = base};
+    if (ints == 0) return 0;
+    int32_t *at = base == NULL ? NULL : out->cu + ints;
+    for (int32_t k = 0; k < e->num_tables && at != NULL; k++) {
+        out->from[k] = at + 2 * (size_t)k * drafts;
+        out->to[k] = out->from[k] + drafts;
+    }
+    return (ints + 2 * (size_t)e->num_tables * drafts) * sizeof(int32_t);
+}
+
+// The tokens of request i, from where drafts were to behind the known token.
+static void copy_tokens(msgl_engine *e, const msgl_engine_step *s, int32_t i)
+{
+    const msgl_batch_req *r = &s->reqs[i];
+    const int32_t first = s->cu_tokens[i], n = s->cu_tokens[i + 1] - first;
+    const size_t place = (size_t)r->table_idx * (size_t)e->token_stride + (size_t)r->cached_len + 1;
+    e->device->ops->copy_in(e->device, e->dev.token_pool + place, s->sampled + first,
+                            (size_t)n * sizeof *s->sampled);
+}
+
+static void run_moves(void *ctx, int64_t step_slot)
+{
+    msgl_engine *e = ctx;
+    const msgl_engine_step *s = &e->steps[step_slot];
+    for (int32_t m = 0; m < s->num_moving; m++) copy_tokens(e, s, s->moving[m]);
+    e->device->ops->copy_in(e->device, s->dev_moves.base, s->moves.base, s->moves_bytes);
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_kv_pool *pool = &e->groups[g].pool;
+        const int32_t table = e->groups[g].span;
+        if (pool->spec.kind == MSGL_CACHE_STATE) continue;
+        msgl_kv_move_call c = {.num_reqs = s->num_moving,
+                               .from = s->dev_moves.from[table],
+                               .to = s->dev_moves.to[table],
+                               .cu_moves = s->dev_moves.cu};
+        msgl__kv_pool_moved(pool, &c);
+        e->kernels.rope.move_kv(&e->exec, &c);
+    }
+}
+
+void msgl__trees_move(msgl_engine *e, msgl_engine_step *s)
+{
+    const int32_t page_size = e->info.cache.page_size;
+    msgl_engine_moves *to = &s->moves;
+    int32_t n = 0;
+    for (int32_t m = 0; m < s->num_moving; m++) {
+        const int32_t i = s->moving[m], *rows = s->chosen_row + s->cu_tokens[i];
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t num = s->cu_tokens[i + 1] - s->cu_tokens[i];
+        to->cu[m] = n;
+        // The first row is the known token's and stays.
+        for (int32_t k = 1; k < num; k++, n++) {
+            for (int32_t t = 0; t < e->num_tables; t++) {
+                const int32_t *pages = msgl__page_table_row(&e->page_tables[t], r->table_idx);
+                msgl__paging_slots(page_size, pages, r->cached_len + rows[k], 1, &to->from[t][n]);
+                msgl__paging_slots(page_size, pages, r->cached_len + k, 1, &to->to[t][n]);
+            }
+        }
+    }
+    to->cu[s->num_moving] = n;
+    e->device->ops->submit(e->device, run_moves, e, (int64_t)(s - e->steps));
+}
