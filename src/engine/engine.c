@@ -210,6 +210,22 @@ void msgl__engine_take_plan(msgl_engine *e, const msgl_memory_plan *p, int32_t f
     e->token_stride = msgl__row_places(p->max_seq_len, p->cache.page_size);
 }
 
+// What rank 0's plan says to the others: units by number mean the same on all of them, though they
+// have not as many weights each.
+static void share_units(msgl_rank_plan *of_all, const msgl_cache_layout *c)
+{
+    for (int32_t i = 0; i < c->num_spans; i++) of_all->num_units[i] = c->spans[i].num_units;
+    of_all->draft_states = c->spans[c->num_spans - 1].draft_states;
+}
+
+static void take_units(const msgl_rank_plan *of_all, msgl_memory_plan *p)
+{
+    msgl_cache_layout *c = &p->cache;
+    for (int32_t i = 0; i < c->num_spans; i++) c->spans[i].num_units = of_all->num_units[i];
+    c->spans[c->num_spans - 1].draft_states = of_all->draft_states;
+    p->units_given = true;
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
@@ -217,7 +233,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     const bool on_host = e->device->on_host;
     const int32_t context = msgl__model_config_context(m);
     const size_t sharing = (size_t)(on_host ? ranks_here(e) * o->dp_size : e->sharing);
-    msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / sharing};
+    msgl_rank_plan of_all = {.available = available(e) / sharing};
     int code = 0;
     int32_t least = 0; // rank with the least memory
     if (e->place.size > 1) {
@@ -253,7 +269,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .lazy = on_host,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
-    p.cache.spans[0].num_units = of_all.num_pages;
+    p.cache.spans[0].num_units = o->num_pages;
+    if (e->place.rank > 0) take_units(&of_all, &p);
     if (e->draft != NULL) code = msgl__draft_model_plan(e->draft, &p, err);
     if (code == 0) code = msgl__memory_plan(&p, err);
     if (code == MSGL_ENOMEM && e->place.others != NULL && least > 0) {
@@ -261,7 +278,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         return msgl__err_set(err, code, "rank %d: %.300s", (int)least, what.text);
     }
     if (code == 0 && e->place.others != NULL) {
-        of_all.num_pages = p.cache.spans[0].num_units;
+        share_units(&of_all, &p.cache);
         of_all.max_seq_len = p.max_seq_len;
         code = msgl__ranks_tell_plan(&e->place, &of_all, err);
     } else if (code == 0 && e->place.rank > 0 && p.max_seq_len != of_all.max_seq_len) {

@@ -40,7 +40,8 @@ typedef struct msgl_rank_place {
 
 // What rank 0's memory plan has decided for all.
 typedef struct msgl_rank_plan {
-    int32_t num_pages, max_seq_len;
+    int32_t num_units[MSGL_MAX_SPANS], draft_states; // of each span; of that of states
+    int32_t max_seq_len;
     size_t available;        // bytes for each
     msgl_model_digest files; // that all have to have
 } msgl_rank_plan;
