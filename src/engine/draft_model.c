@@ -110,11 +110,6 @@ static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *
                              (int)h->state_dim, (int)h->vocab, (int)c->hidden_size,
                              (int)c->vocab_size);
     }
-    if (e->model.target.ranks > 1) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "a head beside a model on %d ranks; allowed: 1",
-                             (int)e->model.target.ranks);
-    }
     const int32_t *layers = e->hidden.layers;
     if (e->hidden.kind != MSGL_HIDDEN_LAYERS ||
         (layers[0] >= 0 && layers[1] > layers[0] && layers[2] > layers[1] &&
@@ -194,10 +189,15 @@ int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return code == 0 ? 0 : msgl__err_prefix(err, code, in_target ? "NEXTN" : FLAG);
 }
 
-int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_err *err)
+int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_memory_plan *p,
+                           msgl_err *err)
 {
     const msgl_options *o = &d->options;
-    int code = msgl__model_open(&d->engine->model, o->model_dir, o->dummy_weight, err);
+    msgl_model *ends = &d->engine->ends;
+    int code = 0;
+    if (ends->plan.bytes > 0) code = msgl__model_open(ends, target, o->dummy_weight, err);
+    if (code != 0) return code;
+    code = msgl__model_open(&d->engine->model, o->model_dir, o->dummy_weight, err);
     if (code == 0) code = msgl__engine_add_sizes(d->engine, p, err);
     return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
 }

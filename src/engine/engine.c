@@ -210,6 +210,22 @@ void msgl__engine_take_plan(msgl_engine *e, const msgl_memory_plan *p, int32_t f
     e->token_stride = msgl__row_places(p->max_seq_len, p->cache.page_size);
 }
 
+// What rank 0's plan says to the others: units by number mean the same on all of them, though they
+// have not as many weights each.
+static void share_units(msgl_rank_plan *of_all, const msgl_cache_layout *c)
+{
+    for (int32_t i = 0; i < c->num_spans; i++) of_all->num_units[i] = c->spans[i].num_units;
+    of_all->draft_states = c->spans[c->num_spans - 1].draft_states;
+}
+
+static void take_units(const msgl_rank_plan *of_all, msgl_memory_plan *p)
+{
+    msgl_cache_layout *c = &p->cache;
+    for (int32_t i = 0; i < c->num_spans; i++) c->spans[i].num_units = of_all->num_units[i];
+    c->spans[c->num_spans - 1].draft_states = of_all->draft_states;
+    p->units_given = true;
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
@@ -217,13 +233,16 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     const bool on_host = e->device->on_host;
     const int32_t context = msgl__model_config_context(m);
     const size_t sharing = (size_t)(on_host ? ranks_here(e) * o->dp_size : e->sharing);
-    msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / sharing};
+    msgl_rank_plan of_all = {.available = available(e) / sharing};
     int code = 0;
     int32_t least = 0; // rank with the least memory
     if (e->place.size > 1) {
         code = msgl__ranks_least_memory(&e->place, &of_all.available, &least, err);
     }
-    if (code == 0 && e->place.rank > 0) code = msgl__ranks_hear_plan(&e->place, &of_all, err);
+    if (code == 0 && e->place.rank > 0) {
+        code = msgl__ranks_hear_plan(&e->place, &of_all, err);
+        e->hidden.all_rows = of_all.all_rows != 0; // rank 0 has the head
+    }
     if (code == 0) code = check_files(e, o, &of_all, err);
     if (code == 0) code = msgl__model_open(&e->model, o->model_dir, o->dummy_weight, err);
     if (code != 0) return code;
@@ -253,16 +272,18 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .lazy = on_host,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
-    p.cache.spans[0].num_units = of_all.num_pages;
-    if (e->draft != NULL) code = msgl__draft_model_plan(e->draft, &p, err);
+    p.cache.spans[0].num_units = o->num_pages;
+    if (e->place.rank > 0) take_units(&of_all, &p);
+    if (e->draft != NULL) code = msgl__draft_model_plan(e->draft, o->model_dir, &p, err);
     if (code == 0) code = msgl__memory_plan(&p, err);
     if (code == MSGL_ENOMEM && e->place.others != NULL && least > 0) {
         const msgl_err what = *err;
         return msgl__err_set(err, code, "rank %d: %.300s", (int)least, what.text);
     }
     if (code == 0 && e->place.others != NULL) {
-        of_all.num_pages = p.cache.spans[0].num_units;
+        share_units(&of_all, &p.cache);
         of_all.max_seq_len = p.max_seq_len;
+        of_all.all_rows = msgl__hidden_all_rows(e);
         code = msgl__ranks_tell_plan(&e->place, &of_all, err);
     } else if (code == 0 && e->place.rank > 0 && p.max_seq_len != of_all.max_seq_len) {
         code = msgl__err_set(err, MSGL_EINTERNAL, "rank 0 plans for other lengths");
@@ -288,21 +309,27 @@ static void on_load(void *ctx, uint64_t done, uint64_t total)
     o->progress(o->ctx, "weights", done, total);
 }
 
-static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
+static int load_model(msgl_engine *e, msgl_model *m, const msgl_options *o, msgl_err *err)
 {
     int code = 0;
-    if (o->collapsed_routing && e->model.products.num_experts == 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "collapsed routing: the model has no experts");
-    }
-    void *region = msgl__engine_take(e, 1, e->model.plan.bytes, false, &code, err);
+    void *region = msgl__engine_take(e, 1, m->plan.bytes, false, &code, err);
     if (code != 0) return code;
-    e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
     msgl_exec x = e->exec;
     if (e->loaders != NULL) x.pool = e->loaders;
-    code = msgl__model_load(&e->model, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
+    code = msgl__model_load(m, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
     e->exec.status = x.status;
     return code;
+}
+
+static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    if (o->collapsed_routing && e->model.products.num_experts == 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "collapsed routing: the model has no experts");
+    }
+    e->model.plan.collapsed = o->collapsed_routing;
+    const int code = e->ends.plan.bytes > 0 ? load_model(e, &e->ends, o, err) : 0;
+    return code == 0 ? load_model(e, &e->model, o, err) : code;
 }
 
 static void fill_info(msgl_engine *e)
@@ -611,7 +638,7 @@ static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *mo
         .rank = e->place.rank,
         .ranks = e->model.target.ranks,
         .expert_ranks = e->model.target.expert_ranks,
-        .of = e->parent != NULL ? &e->parent->model : NULL,
+        .of = e->model.target.of,
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = msgl__drafts_choose(e, o, err);
@@ -690,6 +717,18 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     return 0;
 }
 
+// A head takes what it shares with its target from there, or on several ranks, which have shards,
+// from a copy of its own.
+static int take_ends(msgl_engine *e, msgl_err *err)
+{
+    const msgl_head_config *head = &e->model.cfg.decoder.head;
+    const msgl_model *target = &e->parent->model;
+    if (head->kind == MSGL_HEAD_NONE) return 0;
+    msgl__hidden_of_head(e);
+    e->model.target.of = target->target.ranks > 1 ? &e->ends : target;
+    return target->target.ranks > 1 ? msgl__model_build_ends(&e->ends, target, head, err) : 0;
+}
+
 int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bool head,
                             bool in_target, msgl_engine **out, msgl_err *err)
 {
@@ -710,8 +749,8 @@ int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bo
     msgl__comm_self_init(&e->alone);
     e->comm = &e->alone;
     const msgl_moe_desc *moe = NULL;
-    const int code = open_folder(e, o, in_target, &moe, err);
-    if (code == 0 && e->model.cfg.decoder.head.kind != MSGL_HEAD_NONE) msgl__hidden_of_head(e);
+    int code = open_folder(e, o, in_target, &moe, err);
+    if (code == 0) code = take_ends(e, err);
     return code == 0 ? choose(e, o, moe, err) : code;
 }
 
@@ -726,7 +765,7 @@ int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_e
         p->span_of[p->specs.count] = 0;
         p->specs.all[p->specs.count++] = draft->specs.all[g];
     }
-    p->draft_bytes = draft->model.plan.bytes;
+    p->draft_bytes = draft->ends.plan.bytes + draft->model.plan.bytes;
     p->weight_bytes += p->draft_bytes;
     p->step_bytes += step_bytes(draft);
     p->staging_bytes += staging_bytes(draft);
@@ -772,6 +811,7 @@ void msgl__engine_destroy(msgl_engine *e)
     if (e->threads != NULL && e->parent == NULL) msgl__pool_destroy(e->threads);
     if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);
     msgl__model_free(&e->model);
+    msgl__model_free(&e->ends);
     msgl__free(e);
 }
 

@@ -18,9 +18,9 @@ void msgl__hidden_of_target(msgl_engine *e, const msgl_model_config *head)
     msgl_engine_hidden *out = &e->hidden;
     out->dim = e->model.cfg.hidden_size;
     out->num = h->num_states;
-    out->kind = MSGL_HIDDEN_FINAL;
-    if (h->kind != MSGL_HEAD_EAGLE3) return;
-    out->kind = MSGL_HIDDEN_LAYERS;
+    out->all_rows = h->kind != MSGL_HEAD_EAGLE3;
+    out->kind = out->all_rows ? MSGL_HIDDEN_FINAL : MSGL_HIDDEN_LAYERS;
+    if (out->all_rows) return;
     const int32_t layers = e->model.cfg.num_layers;
     const int32_t usual[MSGL_MAX_AUX_STATES] = {1, layers / 2 - 1, layers - 4};
     const int32_t *ids = h->state_layers[0] < 0 ? usual : h->state_layers;
@@ -48,7 +48,7 @@ static int32_t num_places(const msgl_engine *e)
 
 bool msgl__hidden_all_rows(const msgl_engine *e)
 {
-    return e->parent == NULL && e->hidden.kind == MSGL_HIDDEN_FINAL;
+    return e->hidden.all_rows;
 }
 
 // What a head reads for a row: of its own, or of the target.

@@ -69,6 +69,9 @@ typedef enum msgl_hidden_kind {
 typedef struct msgl_engine_hidden {
     msgl_hidden_kind kind;
     int32_t num, dim, rows; // planes [rows, dim] of them
+    // Of a target: its steps compute all rows to the end, for states behind the final norm. Rank 0
+    // leaves them, and all others compute as many rows, since they add them up together.
+    bool all_rows;
     int32_t layers[MSGL_MAX_AUX_STATES];
     // [num, rows, dim] of the step in a slot; a head's steps leave theirs in one place, behind each
     // other, as the rows of a tree read those of several.
@@ -214,6 +217,7 @@ struct msgl_engine {
     msgl_draft_model *draft; // NULL: none
     int32_t first_event;     // of the device's, those that it uses
     int32_t shift;           // of a head: a row's token is so many behind its state
+    msgl_model ends; // of a head beside several ranks: what it shares with their model, whole
     msgl_engine_hidden hidden;
     msgl_device *device;
     const msgl_plugin *plugin;      // of the device's kind
@@ -280,11 +284,13 @@ int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_e
 void msgl__engine_take_plan(msgl_engine *draft, const msgl_memory_plan *p, int32_t first_group);
 int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err);
 
-// draft_model.c. open: what o names, or none where it names none; plan: its sizes into *p, planned:
-// its share; start: memory, weights and graphs. follow: step s of the target has ended, with result
-// *out; computes what there is of the step, and adds drafts to *out for those that want some.
+// draft_model.c. open: what o names, or none where it names none; plan: its sizes into *p, with the
+// target's folder; planned: its share; start: memory, weights and graphs. follow: step s of the
+// target has ended, with result *out; computes what there is of the step, and adds drafts to *out
+// for those that want some.
 int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
-int msgl__draft_model_plan(const msgl_draft_model *d, msgl_memory_plan *p, msgl_err *err);
+int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_memory_plan *p,
+                           msgl_err *err);
 void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p);
 int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err);
 void msgl__draft_model_destroy(msgl_draft_model *d); // NULL is allowed

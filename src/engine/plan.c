@@ -240,11 +240,31 @@ static size_t divide_states(msgl_memory_plan *p, size_t unit, size_t budget)
     return (n + (size_t)span->draft_states) * unit;
 }
 
+// Bytes of all units as they are; SIZE_MAX on overflow.
+static size_t bytes_of_units(const msgl_memory_plan *p, const sizes *s)
+{
+    size_t sum = 0;
+    for (int32_t i = 0; i < p->cache.num_spans; i++) {
+        const msgl_cache_span *span = &p->cache.spans[i];
+        const int32_t more = span->kind == MSGL_SPAN_STATE ? span->draft_states : 1; // the dummy
+        size_t bytes;
+        if (msgl__size_mul(s->unit[i], (size_t)span->num_units + (size_t)more, &bytes) != 0 ||
+            msgl__size_add(sum, bytes, &sum) != 0) {
+            return SIZE_MAX;
+        }
+    }
+    return sum;
+}
+
 // The spans' units, within `budget` where they are not given. False: it is too small; kv_bytes says
 // what would do.
 static bool divide(msgl_memory_plan *p, const sizes *s, size_t live, size_t budget)
 {
     msgl_cache_span *spans = p->cache.spans;
+    if (p->units_given) {
+        if (msgl__size_add(bytes_of_units(p, s), live, &p->kv_bytes) != 0) p->kv_bytes = SIZE_MAX;
+        return true;
+    }
     const size_t states = has_states(p) ? divide_states(p, s->unit[s->num_paged], budget) : 0;
     int64_t pages = spans[0].num_units;
     if (pages == 0) {

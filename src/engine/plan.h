@@ -27,8 +27,9 @@ typedef struct msgl_memory_plan {
     msgl_cache_specs specs;           // the model's groups, then the draft model's
     int32_t span_of[MSGL_MAX_GROUPS]; // of each group
     // Its num_units are decided here, but for spans[0]'s where that is not 0. draft_states: the
-    // most that are wanted; as many as there is memory for.
+    // most that are wanted; as many as there is memory for. units_given: all of them are decided.
     msgl_cache_layout cache;
+    bool units_given;
     int32_t max_running, max_step_tokens, max_prefill_tokens;
     int32_t max_seq_len; // wanted; bounded by span 0 here
     double memory_ratio; // of what is left, for the pools

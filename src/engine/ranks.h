@@ -40,7 +40,9 @@ typedef struct msgl_rank_place {
 
 // What rank 0's memory plan has decided for all.
 typedef struct msgl_rank_plan {
-    int32_t num_pages, max_seq_len;
+    int32_t num_units[MSGL_MAX_SPANS], draft_states; // of each span; of that of states
+    int32_t max_seq_len;
+    int32_t all_rows;        // steps compute all rows to the end, as msgl__hidden_all_rows
     size_t available;        // bytes for each
     msgl_model_digest files; // that all have to have
 } msgl_rank_plan;

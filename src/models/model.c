@@ -65,6 +65,37 @@ static msgl_range vocab_of(const msgl_model *m, int32_t rank)
     return (msgl_range){.from = from, .count = left < shard ? left : shard};
 }
 
+// The tensor that a weight of the model is declared to be.
+static const char *tensor_of(const msgl_model *m, const msgl_weight *w)
+{
+    size_t i = 0;
+    while (m->plan.wanted[i].weight != w) i++;
+    return m->plan.wanted[i].name;
+}
+
+static void declare_whole(msgl_model *m, msgl_weight *w, const char *tensor)
+{
+    msgl__plan_weight(&m->plan, w, m->cfg.vocab_size, m->cfg.hidden_size);
+    msgl__plan_rows(&m->plan, w, 0, m->cfg.vocab_size, "%s", tensor);
+}
+
+int msgl__model_build_ends(msgl_model *m, const msgl_model *of, const msgl_head_config *head,
+                           msgl_err *err)
+{
+    const bool logits = !head->own_logits, tied = of->cfg.tie_embeddings;
+    m->cfg = of->cfg;
+    m->target = of->target;
+    m->target.rank = 0;
+    m->target.ranks = m->target.expert_ranks = 1;
+    msgl__weight_plan_init(&m->plan, &m->target.weights, err);
+    m->plan.ignores_all = true;
+    if (!head->own_embed || (logits && tied))
+        declare_whole(m, &m->embed, tensor_of(of, &of->embed));
+    if (logits && !tied) declare_whole(m, &m->lm_head.w, tensor_of(of, &of->lm_head.w));
+    if (tied) m->lm_head.w = m->embed; // its place comes with the weights
+    return m->plan.status;
+}
+
 // Of a draft head, what is its target's: embedding, and product of logits.
 static void take_shared(msgl_model *m)
 {
@@ -186,6 +217,7 @@ int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err)
     m->plan.forms = NULL;
     m->kept = m->plan.keeps;
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
+    take_shared(m); // which may be kept as its file has it
     return kept == 0 ? read_draft_ids(m, err) : kept;
 }
 

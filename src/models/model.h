@@ -21,8 +21,8 @@ typedef struct msgl_model_target {
     // shared by ranks / expert_ranks neighbours, as other layers are by all.
     int32_t expert_ranks;
     msgl_prompts prompts; // over latent caches
-    // Of a draft head: its target, whose embedding and head it may use. It is built before and
-    // loaded before.
+    // Of a draft head: whose embedding and head it may use, its target's where that is on one rank,
+    // else a model of msgl__model_build_ends. It is built, opened and loaded before.
     const struct msgl_model *of;
 } msgl_model_target;
 
@@ -57,6 +57,12 @@ int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *
 // loaded.
 int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *err);
 void msgl__model_free(msgl_model *m); // not the weights' region
+
+// In *m (zeroed) embedding and product of logits of `of`, which is built and has shards of them,
+// whole: [vocab, hidden] each, those that a draft head of this config has none of its own of. It is
+// opened (from of's folder), loaded and freed as any model, and computes nothing by itself.
+int msgl__model_build_ends(msgl_model *m, const msgl_model *of, const msgl_head_config *head,
+                           msgl_err *err);
 
 // For a family's `declare`: the tensors of embedding, final norm and, unless it is tied, head.
 // norm_plus_one: the norm's is stored as what is missing to 1.

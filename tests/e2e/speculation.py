@@ -81,6 +81,8 @@ compare(alone, "NGRAM", "--speculative-num-draft-tokens", 4, "--disable-overlap-
 two_ranks, _, _ = answers("--tp-size", 2)
 compare(two_ranks, "auto", "--tp-size", 2)
 compare(two_ranks, "STANDALONE", "--speculative-draft-model-path", MODEL, "--tp-size", 2)
+compare(two_ranks, "EAGLE3", "--speculative-draft-model-path", MODEL + "-eagle3", "--tp-size", 2)
+compare(two_ranks, "NEXTN", "--speculative-draft-model-path", MODEL + "-mtp", "--tp-size", 2)
 states = {"model": STATES, "asked": PIECES}
 alone, details, drafted = answers("--memory-ratio", "0.01", **states)
 compare(alone, "SUFFIX", "--memory-ratio", "0.01", **states)

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Draft heads against the arithmetic of their originals (tests/vectors/drafts): the logits of a
-// chain of four drafts behind a prompt, computed at once and in chunks.
+// chain of four drafts behind a prompt, computed at once and in chunks, by a model on one rank and
+// on two, of which the first has the head.
+#include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -21,15 +25,16 @@ enum { MAX_IDS = 64, DRAFTS = 4 };
 
 typedef struct vectors {
     const char *name, *algorithm;
-    bool demo; // of the shipped model
+    bool demo;    // of the shipped model
+    bool experts; // the model has some
 } vectors;
 
 static const vectors CASES[] = {
-    {"eagle3", "EAGLE3", false},          {"eagle3_wide", "EAGLE3", false},
-    {"eagle3_entering", "EAGLE3", false}, {"qwen3_mtp", "NEXTN", false},
-    {"qwen3_next", "NEXTN", false},       {"deepseek_v3", "NEXTN", false},
-    {"glm4_moe_lite", "NEXTN", false},    {"demo_eagle3", "EAGLE3", true},
-    {"demo_mtp", "NEXTN", true}};
+    {"eagle3", "EAGLE3", false, false},          {"eagle3_wide", "EAGLE3", false, false},
+    {"eagle3_entering", "EAGLE3", false, false}, {"qwen3_mtp", "NEXTN", false, false},
+    {"qwen3_next", "NEXTN", false, true},        {"deepseek_v3", "NEXTN", false, true},
+    {"glm4_moe_lite", "NEXTN", false, true},     {"demo_eagle3", "EAGLE3", true, false},
+    {"demo_mtp", "NEXTN", true, false}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {
@@ -64,6 +69,17 @@ static void folders(const vectors *v, char target[256], char draft[256])
     if (f != NULL) fclose(f);
 }
 
+// A model of these folders on so many ranks, without the head if `algorithm` is "none".
+static void open_model(harness *h, const char *target, const char *draft, const char *algorithm,
+                       const harness_target *t)
+{
+    const bool own = draft[0] != '\0' && strcmp(algorithm, "none") != 0; // a folder
+    msgl_options o = harness_config_for(target, "float32", t);
+    o.speculative_algorithm = algorithm;
+    o.speculative_draft_model_path = own ? draft : NULL;
+    harness_open(h, &o);
+}
+
 static void compare(const vectors *v, const seen *s)
 {
     char path[256];
@@ -79,19 +95,16 @@ static void compare(const vectors *v, const seen *s)
 }
 
 // chunk: tokens of the prompt that are computed before the others; 0: none.
-static void check(const vectors *v, int32_t chunk)
+static void check(const vectors *v, int32_t chunk, const harness_target *t)
 {
     char target[256], draft[256], path[256];
     int32_t ids[MAX_IDS], drafts[DRAFTS];
     folders(v, target, draft);
-    msgl_options o = harness_config(target, "float32");
-    o.speculative_algorithm = v->algorithm;
-    o.speculative_draft_model_path = draft[0] != '\0' ? draft : NULL;
     snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
     const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
     assert_int_equal(load_ids(path, "drafts", drafts, DRAFTS), DRAFTS);
     harness h;
-    harness_open(&h, &o);
+    open_model(&h, target, draft, v->algorithm, t);
     msgl_engine *head = msgl__draft_model_engine(h.e->draft);
     seen s = {.vocab = msgl__engine_info(head)->vocab_size};
     s.rows = calloc(DRAFTS * (size_t)s.vocab, sizeof *s.rows);
@@ -125,65 +138,163 @@ static void test_chains(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
-        check(&CASES[i], 0);
-        check(&CASES[i], 5);
+        check(&CASES[i], 0, &(harness_target){0});
+        check(&CASES[i], 5, &(harness_target){0});
     }
 }
 
-// The shipped model's own answer to its question, verified chain by chain: how many tokens a step
-// brings. One token less would come with drafts of next to no use.
-static void check_acceptance(const vectors *v)
+// The ranks that have no head compute what the head reads with the one that has it.
+static void test_chains_of_ranks(void **state)
 {
-    enum { TOKENS = 60, EOS = 6137 }; // <|im_end|>, of models/demo/config.json
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        check(&CASES[i], 0, &(harness_target){.ranks = 2});
+        check(&CASES[i], 5, &(harness_target){.ranks = 2});
+        if (CASES[i].experts) check(&CASES[i], 5, &(harness_target){.ranks = 2, .expert_ranks = 2});
+    }
+}
+
+// The shipped model with a head, and its question computed; how many tokens that has.
+static int32_t ask(harness *h, const vectors *v, const harness_target *t, int32_t more)
+{
     char target[256], draft[256], path[256];
-    int32_t ids[MAX_IDS], drafts[MSGL_MAX_PROPOSALS];
+    int32_t ids[MAX_IDS];
     folders(v, target, draft);
-    msgl_options o = harness_config(target, "float32");
-    o.speculative_algorithm = v->algorithm;
-    o.speculative_draft_model_path = draft;
     snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
     const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
-    harness h;
-    harness_open(&h, &o);
-    harness_pages(&h, 0, n + TOKENS + 2 * DRAFTS + 2);
-    harness_tokens(&h, 0, ids, n);
+    open_model(h, target, draft, v->algorithm, t);
+    harness_pages(h, 0, n + more + 2 * DRAFTS + 2);
+    harness_tokens(h, 0, ids, n);
     msgl_batch_req r = harness_req(0, 0, n);
     r.logits_from = n - 1;
     r.propose = DRAFTS;
-    harness_step(&h, MSGL_PREFILL, &r, 1);
-    int32_t steps = 0, tokens = 0, len = n;
-    bool ended = false;
-    while (tokens < TOKENS && !ended) {
-        const int32_t num = h.result.num_proposals[0];
-        memcpy(drafts, h.result.proposals, (size_t)num * sizeof *drafts);
-        r = harness_req(0, len, len + 1 + num);
-        r.prompt_len = n;
-        r.num_drafts = num;
-        r.drafts = drafts;
-        r.propose = DRAFTS;
-        harness_step(&h, MSGL_PREFILL, &r, 1);
-        const int32_t more = h.result.cu_tokens[1];
-        for (int32_t i = 0; i < more; i++) ended = ended || h.result.tokens[i] == EOS;
-        len += more;
-        tokens += more;
-        steps++;
-    }
-    harness_close(&h);
-    print_message("%s: %d tokens, %.2f a step\n", v->name, (int)tokens, (double)tokens / steps);
-    assert_true(2 * tokens > 5 * steps);
+    harness_step(h, MSGL_PREFILL, &r, 1);
+    return n;
 }
 
+// Behind `len` tokens, the step that verifies what the last one has left; drafts
+// [MSGL_MAX_PROPOSALS] has to stay while it runs.
+static msgl_batch_req verify(const harness *h, int32_t n, int32_t len, int32_t *drafts)
+{
+    const int32_t num = h->result.num_proposals[0];
+    memcpy(drafts, h->result.proposals, (size_t)num * sizeof *drafts);
+    msgl_batch_req r = harness_req(0, len, len + 1 + num);
+    r.prompt_len = n;
+    r.num_drafts = num;
+    r.drafts = drafts;
+    r.propose = DRAFTS;
+    return r;
+}
+
+enum { TOKENS = 60, EOS = 6137 }; // <|im_end|>, of models/demo/config.json
+
+// The shipped model's own answer to its question, verified chain by chain. Returns the steps.
+static int32_t answer(const vectors *v, const harness_target *t, int32_t *tokens, int32_t *num)
+{
+    harness h;
+    int32_t drafts[MSGL_MAX_PROPOSALS], steps = 0;
+    const int32_t n = ask(&h, v, t, TOKENS);
+    bool ended = false;
+    for (*num = 0; *num < TOKENS && !ended; steps++) {
+        msgl_batch_req r = verify(&h, n, n + *num, drafts);
+        harness_step(&h, MSGL_PREFILL, &r, 1);
+        for (int32_t i = 0; i < h.result.cu_tokens[1]; i++) {
+            ended = ended || h.result.tokens[i] == EOS;
+            tokens[(*num)++] = h.result.tokens[i];
+        }
+    }
+    harness_close(&h);
+    return steps;
+}
+
+// How many tokens a step brings: one less would come with drafts of next to no use. On two ranks as
+// many.
 static void test_acceptance(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
-        if (CASES[i].demo) check_acceptance(&CASES[i]);
+        int32_t tokens[2][TOKENS + DRAFTS + 1], num[2], steps[2];
+        if (!CASES[i].demo) continue;
+        for (int32_t k = 0; k < 2; k++) {
+            const harness_target t = {.ranks = 1 + k};
+            steps[k] = answer(&CASES[i], &t, tokens[k], &num[k]);
+        }
+        print_message("%s: %d tokens, %.2f a step\n", CASES[i].name, (int)num[0],
+                      (double)num[0] / steps[0]);
+        assert_true(2 * num[0] > 5 * steps[0]);
+        assert_int_equal(num[1], num[0]);
+        assert_memory_equal(tokens[1], tokens[0], (size_t)num[0] * sizeof **tokens);
+        assert_int_equal(steps[1], steps[0]);
+    }
+}
+
+// Beside several ranks a head's bytes are those on one, and of embedding and product of logits, of
+// which the ranks have shards, what it has none of its own of: none, the one or both, or the one
+// that is both.
+static void test_weights_of_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t shared; // of [vocabulary, hidden]
+    } wanted[] = {{"eagle3_wide", 0}, {"eagle3", 1}, {"qwen3_mtp", 1}, {"deepseek_v3", 2}};
+    for (size_t i = 0; i < MSGL_COUNT(wanted); i++) {
+        const vectors *v = CASES;
+        while (strcmp(v->name, wanted[i].name) != 0) v++;
+        char target[256], draft[256];
+        folders(v, target, draft);
+        size_t of_head[2], one = 0;
+        for (int32_t k = 0; k < 2; k++) {
+            const harness_target t = {.ranks = 1 + k};
+            size_t bytes[2];
+            for (int with = 0; with < 2; with++) {
+                harness h;
+                open_model(&h, target, draft, with ? v->algorithm : "none", &t);
+                bytes[with] = h.info->weight_bytes;
+                msgl_weight whole = h.e->model.embed;
+                whole.n = h.info->vocab_size;
+                one = msgl__weight_bytes(&whole);
+                harness_close(&h);
+            }
+            of_head[k] = bytes[1] - bytes[0];
+        }
+        const size_t more = of_head[1] - of_head[0], least = wanted[i].shared * one;
+        if (more < least || more >= least + 64 * (wanted[i].shared + 1)) // places are whole lines
+            fail_msg("%s: %zu bytes more, of %zu each", v->name, more, one);
+    }
+}
+
+// A rank ends while a step verifies drafts, for which rank 0 waits: its name is the error, as of
+// any step, and nobody is left.
+static void test_rank_killed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        if (!CASES[i].demo) continue;
+        harness h;
+        int32_t drafts[MSGL_MAX_PROPOSALS];
+        const int32_t n = ask(&h, &CASES[i], &(harness_target){.ranks = 2}, TOKENS);
+        const pid_t other = msgl__ranks_process(&h.e->place, 1);
+        msgl_batch_req r = verify(&h, n, n, drafts);
+        msgl_batch b = {.size = 1, .num_tokens = 1 + r.num_drafts, .reqs = &r};
+        assert_int_equal(r.num_drafts, DRAFTS);
+        kill(other, SIGSTOP); // so that the step does not end before
+        assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+        kill(other, SIGKILL);
+        assert_int_equal(h.r->wait(h.r->ctx, 0, &h.result), MSGL_EPEER);
+        assert_string_equal(h.r->fault(h.r->ctx), "rank 1 of 2 failed");
+        harness_close(&h);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+        assert_int_equal(errno, ECHILD);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains),
-                                       cmocka_unit_test(test_acceptance)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chains),      cmocka_unit_test(test_chains_of_ranks),
+        cmocka_unit_test(test_acceptance),  cmocka_unit_test(test_weights_of_ranks),
+        cmocka_unit_test(test_rank_killed),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -416,6 +416,30 @@ static void test_states(void **state)
     expect_refused(p, MSGL_ELIMIT, "the model's sizes overflow");
 }
 
+// Of several ranks the first one decides; the others have its units, whatever theirs would be, or
+// say what they lack.
+static void test_units_given(void **state)
+{
+    (void)state;
+    const msgl_memory_plan none[] = {wanted_states(), wanted_windows()};
+    for (size_t i = 0; i < MSGL_COUNT(none); i++) {
+        msgl_memory_plan first = none[i];
+        assert_int_equal(plan(&first, NULL), 0);
+        if (i == 0) first.cache.spans[1].draft_states = 7;
+        msgl_memory_plan other = first;
+        other.weight_bytes /= 2;
+        other.weights_ratio = 1;
+        other.units_given = true;
+        msgl_err err;
+        if (msgl__memory_plan(&other, &err) != 0) fail_msg("%s", err.text);
+        assert_memory_equal(&other.cache, &first.cache, sizeof first.cache);
+        assert_int_equal(other.kv_bytes, all_pools(&other));
+        other.available = other.weight_bytes + other.kv_bytes;
+        assert_int_equal(msgl__memory_plan(&other, &err), MSGL_ENOMEM);
+        assert_non_null(strstr(err.text, "a smaller --num-pages helps"));
+    }
+}
+
 // A sixteenth is for states behind drafts, as far as they are wanted, but four at least.
 static void test_draft_states(void **state)
 {
@@ -593,7 +617,7 @@ int main(void)
         cmocka_unit_test(test_windows_only),  cmocka_unit_test(test_states),
         cmocka_unit_test(test_draft_states),  cmocka_unit_test(test_lines),
         cmocka_unit_test(test_address_space), cmocka_unit_test(test_without_proc),
-        cmocka_unit_test(test_cgroup),
+        cmocka_unit_test(test_cgroup),        cmocka_unit_test(test_units_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

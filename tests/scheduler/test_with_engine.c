@@ -47,6 +47,7 @@ typedef struct setting {
     bool overlap, one_by_one, no_penalties;
     bool long_answers; // longer than answers were before
     int32_t drafts;    // guesses at answers, of which a part is right, up to so many
+    int32_t ranks;     // that share the model; 0: one
 } setting;
 
 static msgl_req_extra *g_bias, *g_breakers, *g_banned;
@@ -260,7 +261,8 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.model_dir = folder;
     ec.device = "cpu";
     ec.attention = v->attention;
-    ec.threads = 2;
+    ec.threads = v->ranks > 0 ? 1 : 2;
+    if (v->ranks > 0) ec.tp_size = v->ranks;
     ec.max_running = v->max_running;
     ec.max_prefill_tokens = v->max_prefill;
     ec.page_size = v->page_size;
@@ -381,12 +383,14 @@ static bool same_row(const msgl_token_logprobs *a, const msgl_token_logprobs *b)
 static const answer *answers_alone(const setting *v)
 {
     static answer kept[REQUESTS];
-    static char of[32];
-    char key[32];
+    static char of[64];
+    char key[64];
     setting one = alone;
     one.model = v->model;
     one.long_answers = v->long_answers;
-    snprintf(key, sizeof key, "%s %d", v->model != NULL ? v->model : "", v->long_answers);
+    one.ranks = v->ranks;
+    snprintf(key, sizeof key, "%s %d %d", v->model != NULL ? v->model : "", v->long_answers,
+             (int)v->ranks);
     if (strcmp(key, of) != 0) (void)run(&one, kept);
     memcpy(of, key, sizeof of);
     return kept;
@@ -655,6 +659,31 @@ static void test_draft_heads(void **state)
     (void)compare(&v);
 }
 
+// The same where two ranks share the model, and the first has the head.
+static void test_draft_heads_of_ranks(void **state)
+{
+    (void)state;
+    static const char *const heads[][3] = {
+        {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
+        {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
+        {"../drafts/qwen3_next/target", NULL, "NEXTN"},
+        {"../drafts/deepseek_v3/target", NULL, "NEXTN"}};
+    for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
+        setting v = together(MSGL_CACHE_RADIX, 6, 4, 4096);
+        v.model = heads[i][0];
+        v.draft = heads[i][1];
+        v.head = heads[i][2];
+        v.drafts = 4;
+        v.max_prefill = i % 2 ? 4096 : 15; // chunks of which no row is chosen from
+        v.overlap = i % 2 == 0;
+        v.interval = i == 2 ? 16 : 0; // of its states
+        v.ranks = 2;
+        g_guesser.computed = g_guesser.right = 0;
+        compare(&v);
+        assert_true(g_guesser.computed > 30);
+    }
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -757,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_draft_model),
         cmocka_unit_test(test_draft_heads),
+        cmocka_unit_test(test_draft_heads_of_ranks),
         cmocka_unit_test(test_drafts_of_states),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
