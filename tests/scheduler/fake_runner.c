@@ -161,7 +161,10 @@ static void use_slots(fake_runner *f, const msgl_batch_req *r, bool write, uint6
         if (is_state(f, s)) continue;
         const int32_t from = write ? r->cached_len : first_kept(f, s, r->cached_len);
         // Behind a step's tokens a draft model stores those that it guesses.
-        const int32_t to = write ? r->device_len + r->propose : r->cached_len;
+        const int32_t guesses = r->propose_nodes > 0
+                                    ? msgl__propose_rows(r->propose, FAKE_TOPK, r->propose_nodes)
+                                    : r->propose;
+        const int32_t to = write ? r->device_len + guesses : r->cached_len;
         for (int32_t p = from; p < to; p++) {
             use_slot(f, r, s, msgl__page_table_slot(&f->tables[s], r->table_idx, p), write, now);
         }
@@ -196,11 +199,24 @@ static void use_checkpoints(fake_runner *f, const msgl_batch_req *r, bool write,
     }
 }
 
-static bool drafts_fit(const msgl_batch_req *r)
+// Trees are of requests without masks, beside no chunks, and each draft follows an earlier row.
+static bool tree_fits(const msgl_batch *b, const msgl_batch_req *r)
+{
+    if (r->draft_parents == NULL) return true;
+    for (int32_t i = 0; i < r->num_drafts; i++) {
+        if (r->draft_parents[i] < 0 || r->draft_parents[i] > i) return false;
+    }
+    for (int32_t i = b->num_decode; i < b->size; i++) {
+        if (b->reqs[i].num_drafts == 0) return false;
+    }
+    return r->mask == NULL && r->extra == NULL;
+}
+
+static bool drafts_fit(const msgl_batch *b, const msgl_batch_req *r)
 {
     return r->num_drafts == 0 ||
            (r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
-            msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0);
+            msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0 && tree_fits(b, r));
 }
 
 static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
@@ -212,7 +228,7 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
             const msgl_batch_req *r = &b->reqs[i];
             const int32_t extend = msgl__extend_len(r);
             if (extend < 1 || (i < b->num_decode && extend != 1) || r->device_len > f->row_tokens ||
-                r->logits_from < 0 || r->logits_from > extend - r->sample || !drafts_fit(r) ||
+                r->logits_from < 0 || r->logits_from > extend - r->sample || !drafts_fit(b, r) ||
                 r->propose < 0 || r->propose > f->runner.max_propose ||
                 (r->propose > 0 && !r->sample) ||
                 (r->logits_from < extend - r->sample && r->num_drafts == 0 &&
@@ -279,6 +295,58 @@ static void add_logprob(fake_step *s, int32_t req, int32_t position, int32_t tok
         .req = req, .position = position, .token = token, .logprob = to_logprob(sum)};
 }
 
+// Row `row` of a request follows this one of its rows in the step, -1: what was before.
+static int32_t parent_of(const msgl_batch_req *r, int32_t row)
+{
+    return r->draft_parents == NULL || row == 0 ? row - 1 : r->draft_parents[row - 1];
+}
+
+static int32_t depth_of(const msgl_batch_req *r, int32_t row)
+{
+    int32_t depth = -1;
+    for (; row >= 0; row = parent_of(r, row)) depth++;
+    return depth;
+}
+
+// The row behind `row` that is a draft of this token; -1: none is.
+static int32_t draft_behind(const msgl_batch_req *r, int32_t row, int32_t token)
+{
+    for (int32_t i = row; i < r->num_drafts; i++) {
+        if (parent_of(r, 1 + i) == row && r->drafts[i] == token) return 1 + i;
+    }
+    return -1;
+}
+
+// K and V of a row on the answer's path go where the tokens before it are, in all spans.
+static void move_row(fake_runner *f, const msgl_batch_req *r, int32_t row, int32_t to)
+{
+    for (int32_t s = 0; s < f->layout.num_spans; s++) {
+        if (is_state(f, s)) continue;
+        const int32_t a = msgl__page_table_slot(&f->tables[s], r->table_idx, r->cached_len + row);
+        const int32_t b = msgl__page_table_slot(&f->tables[s], r->table_idx, r->cached_len + to);
+        f->kvs[s][b] = f->kvs[s][a];
+    }
+}
+
+// An answer with a tree of drafts: along the path that it takes.
+static void run_tree(fake_runner *f, fake_step *s, int32_t i, uint64_t sum)
+{
+    const msgl_batch_req *r = &s->reqs[i];
+    int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
+    for (int32_t row = 0, n = 0; row >= 0 && s->status[i] == 0; n++) {
+        const int32_t p = r->cached_len + row, end = r->cached_len + n + 1;
+        const fake_kv kv = f->kv[msgl__page_table_slot(&f->table, r->table_idx, p)];
+        sum += part(kv.token, kv.position, kv.chain);
+        const int32_t token = choose(sum, f->vocab_size);
+        s->tokens[s->cu_tokens[i + 1]++] = token;
+        if (r->sampling.logprobs >= 0) add_logprob(s, i, end, token, sum);
+        move_row(f, r, row, n);
+        f->moved += row != n;
+        ids[end] = token;
+        row = draft_behind(r, row, token);
+    }
+}
+
 static void run_request(fake_runner *f, fake_step *s, int32_t i)
 {
     const msgl_batch_req *r = &s->reqs[i];
@@ -298,6 +366,10 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
     const int32_t known = r->device_len - r->num_drafts; // tokens that are no drafts
     for (int32_t p = 0; p < r->device_len; p++) {
         const fake_kv *kv = &f->kv[msgl__page_table_slot(&f->table, r->table_idx, p)];
+        if (r->draft_parents != NULL && p == r->cached_len) {
+            run_tree(f, s, i, sum);
+            return;
+        }
         sum += part(kv->token, kv->position, kv->chain);
         if (s->status[i] != 0 || p < r->cached_len + r->logits_from) continue;
         if (r->sampling.prompt_logprobs >= 0 && p + 1 < r->prompt_len) {
@@ -341,15 +413,16 @@ static void begin_state(fake_runner *f, const msgl_batch_req *r, uint64_t chain)
     if (*state != chain) fault(f, "another state", r->uid, r->load_state, r->cached_len);
 }
 
-// K and V of a token in all spans, and the state behind it.
-static void store(fake_runner *f, const msgl_batch_req *r, int32_t token, int32_t position,
-                  uint64_t chain)
+// K and V of a token of a row in all spans, and the state behind it.
+static void store(fake_runner *f, const msgl_batch_req *r, int32_t token, int32_t row,
+                  int32_t position, uint64_t chain)
 {
     for (int32_t s = 0; s < f->layout.num_spans; s++) {
         if (is_state(f, s)) {
             f->states[r->table_idx] = chain;
         } else {
-            const int32_t slot = msgl__page_table_slot(&f->tables[s], r->table_idx, position);
+            const int32_t slot =
+                msgl__page_table_slot(&f->tables[s], r->table_idx, r->cached_len + row);
             f->kvs[s][slot] = (fake_kv){.token = token, .position = position, .chain = chain};
         }
     }
@@ -375,13 +448,18 @@ static void run_step(fake_runner *f, fake_step *s)
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
         int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->row_tokens;
-        uint64_t chain = s->before[i];
+        uint64_t chains[MSGL_MAX_TREE], chain = s->before[i];
         if (r->num_drafts > 0) {
             memcpy(ids + r->cached_len + 1, r->drafts, (size_t)r->num_drafts * sizeof *ids);
         }
-        for (int32_t p = r->cached_len; p < r->device_len; p++) {
-            chain = next_chain(chain, ids[p], p);
-            store(f, r, ids[p], p, chain);
+        for (int32_t row = 0; row < msgl__extend_len(r); row++) {
+            const bool tree = r->draft_parents != NULL;
+            const int32_t token = ids[r->cached_len + row];
+            const int32_t p = r->cached_len + (tree ? depth_of(r, row) : row);
+            if (tree && row > 0) chain = chains[parent_of(r, row)];
+            chain = next_chain(chain, token, p);
+            if (tree) chains[row] = chain;
+            store(f, r, token, row, p, chain);
         }
     }
     for (int32_t i = 0; i < s->batch.size; i++) run_request(f, s, i);
@@ -427,6 +505,49 @@ static int32_t guess(fake_runner *f, const msgl_batch_req *r, int32_t len, int32
     return n;
 }
 
+// Of a tree, of which out[0, n) is the path that was guessed: others beside its drafts, before and
+// behind them. How many drafts it has.
+static int32_t branch(fake_runner *f, const msgl_batch_req *r, const int32_t *path, int32_t n,
+                      int32_t *out, int16_t *parents)
+{
+    int32_t num = 0, row = 0;
+    for (int32_t d = 0; d < n && num < r->propose_nodes; d++) {
+        const int32_t left = r->propose_nodes - num;
+        const int32_t width = 1 + (int32_t)msgl__random_below(&f->guesses, FAKE_TOPK);
+        const int32_t count = width < left ? width : left;
+        const uint64_t dice = msgl__random_below(&f->guesses, 2 * (uint64_t)count);
+        const int32_t at = dice < (uint64_t)count ? (int32_t)dice : 0; // the likeliest, or any
+        int32_t next = row;
+        for (int32_t k = 0; k < count; k++, num++) {
+            // One of a depth follows something else, so that there are further branches.
+            const bool aside = k == count - 1 && k != at && num > 0;
+            const uint64_t any = msgl__random_below(&f->guesses, (uint64_t)num + 1);
+            out[num] = k == at ? path[d]
+                               : (int32_t)msgl__random_below(&f->guesses, (uint64_t)f->vocab_size);
+            parents[num] = (int16_t)(aside ? (int32_t)any : row);
+            if (k == at) next = 1 + num;
+        }
+        row = next;
+    }
+    return num;
+}
+
+static int32_t draw(fake_runner *f, const msgl_batch_req *r, int32_t len, size_t at)
+{
+    int32_t path[MSGL_MAX_PROPOSALS], *out = f->proposals + at;
+    int16_t *parents = f->proposal_parents + at;
+    const int32_t n = guess(f, r, len, path);
+    int32_t num = n;
+    if (r->propose_nodes > 0) {
+        num = branch(f, r, path, n, out, parents);
+    } else {
+        memcpy(out, path, (size_t)n * sizeof *path);
+        for (int32_t i = 0; i < n; i++) parents[i] = (int16_t)i;
+    }
+    for (int32_t i = 0; i < num; i++) f->proposal_shares[at + (size_t)i] = 1;
+    return num;
+}
+
 static void propose(fake_runner *f, const fake_step *s, msgl_step_result *out)
 {
     int32_t passes = 0;
@@ -436,12 +557,14 @@ static void propose(fake_runner *f, const fake_step *s, msgl_step_result *out)
         const int32_t len = r->device_len - r->num_drafts + chosen;
         f->num_proposals[i] = 0;
         if (r->propose < 1 || !r->sample || s->status[i] != 0) continue;
-        f->num_proposals[i] = guess(f, r, len, f->proposals + i * MSGL_MAX_PROPOSALS);
+        f->num_proposals[i] = draw(f, r, len, (size_t)i * MSGL_MAX_DRAFTS);
         passes = r->propose > passes ? r->propose : passes;
     }
     if (passes == 0) return;
     out->num_proposals = f->num_proposals;
     out->proposals = f->proposals;
+    out->proposal_parents = f->proposal_parents;
+    out->proposal_shares = f->proposal_shares;
     out->propose_ns = (uint64_t)passes * f->decode_ns / 20;
 }
 
@@ -525,7 +648,9 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
     f->num_proposals = calloc(rows, sizeof *f->num_proposals);
-    f->proposals = calloc(rows * MSGL_MAX_PROPOSALS, sizeof *f->proposals);
+    f->proposals = calloc(rows * MSGL_MAX_DRAFTS, sizeof *f->proposals);
+    f->proposal_parents = calloc(rows * MSGL_MAX_DRAFTS, sizeof *f->proposal_parents);
+    f->proposal_shares = calloc(rows * MSGL_MAX_DRAFTS, sizeof *f->proposal_shares);
     for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
@@ -563,6 +688,7 @@ void fake_free(fake_runner *f)
         free(s->before), free(s->logprobs);
     }
     free(f->token_pool), free(f->num_proposals), free(f->proposals), free(f->row_bias);
+    free(f->proposal_parents), free(f->proposal_shares);
     free(f->states), free(f->checkpoints), free(f->checkpoint_use);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) {
         free(f->kvs[i]), free(f->last_use[i]);

@@ -25,7 +25,7 @@ typedef struct fake_kv {
     uint64_t chain;
 } fake_kv;
 
-enum { FAKE_STEP_SLOTS = 2 };
+enum { FAKE_STEP_SLOTS = 2, FAKE_TOPK = 3 }; // drafts at a token of a tree
 
 typedef struct fake_step {
     bool in_flight, done;
@@ -50,6 +50,9 @@ typedef struct fake_runner {
     int32_t *token_pool;                    // [max_running + 1, row_tokens]
     int32_t row_tokens;
     int32_t *num_proposals, *proposals; // of the last step
+    int16_t *proposal_parents;
+    uint64_t moved; // rows of trees that had to move
+    float *proposal_shares;
     int32_t *row_bias;                  // [max_running] first token of the row's logit_bias
     uint64_t *last_use[MSGL_MAX_SPANS]; // [slots] number of the last step that read or wrote it
     fake_step steps[FAKE_STEP_SLOTS];

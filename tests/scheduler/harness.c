@@ -149,6 +149,7 @@ void harness_init(harness *h, harness_options o)
         if (strcmp(o.speculative, "STANDALONE") == 0) {
             h->fake.runner.max_propose = MSGL_MAX_PROPOSALS;
             h->options.speculative_num_steps = o.most_drafts;
+            h->options.speculative_eagle_topk = o.trees ? FAKE_TOPK : 1;
         }
         if (o.guesses) g_guesses = h;
     }

@@ -45,6 +45,7 @@ typedef struct harness_options {
     bool overlap, threaded, prefill_first, no_prefix_sharing;
     msgl_grammar_vocab *grammar_vocab; // borrowed
     const char *speculative;           // the algorithm; NULL: no drafts
+    bool trees;                        // of a draft model, FAKE_TOPK wide
     bool guesses;                      // its drafts are guesses, of which a random part is right
     int32_t most_drafts;
 } harness_options;

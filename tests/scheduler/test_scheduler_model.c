@@ -163,7 +163,7 @@ static void abort_one(model *m, int uid)
     m->aborted++;
 }
 
-static uint64_t g_drafts, g_accepted; // of all runs
+static uint64_t g_drafts, g_accepted, g_moved; // of all runs
 
 // How many requests were sent back to the queue.
 static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_answers, int *hits)
@@ -176,12 +176,12 @@ static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_
     harness_init(&m->h, o);
     m->h.fake.noise = seed + 1;
     // Times for which the pace gives chunks between its least and its most.
-    m->h.fake.prefill_token_ns = 1 + (uint64_t)rnd(m, 400);
+    m->h.fake.prefill_token_ns = 1 + (uint64_t)rnd(m, o.trees ? 20 : 400); // trees are many rows
     m->h.fake.decode_ns = 1 + (uint64_t)rnd(m, 10000);
     for (int i = 0; i < operations; i++) {
         int uid = rnd(m, LIVE);
         const int dice = rnd(m, 100);
-        if (dice < 20 && !m->live[uid]) {
+        if (dice < (o.trees ? 5 : 20) && !m->live[uid]) { // there are none beside prompts
             add(m, (uint64_t)uid);
             harness_check(&m->h);
         } else if (dice < 24) {
@@ -198,6 +198,7 @@ static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_
     const msgl_msg_stats st = harness_stats(&m->h);
     g_drafts += st.drafted_tokens;
     g_accepted += st.accepted_tokens;
+    g_moved += m->h.fake.moved;
     assert_int_equal(st.drafted_tokens, m->h.fake.drafts);
     assert_int_equal(st.used_pages, 0);
     assert_int_equal(st.requests_done, m->finished);
@@ -357,10 +358,8 @@ static void test_drafts(void **state)
 }
 
 // The same of a draft model, which is asked for them when the step before is built.
-static void test_draft_model(void **state)
+static void run_draft_model(bool trees, uint64_t seed, int *hits)
 {
-    (void)state;
-    int hits = 0;
     g_drafts = g_accepted = 0;
     for (int k = 0; k < 24; k++) {
         const int32_t page_size = 1 << k % 3 * 2, len = 150;
@@ -374,12 +373,31 @@ static void test_draft_model(void **state)
                              .overlap = k % 2,
                              .threaded = k == 17,
                              .speculative = "STANDALONE",
+                             .trees = trees,
                              .most_drafts = 1 + k % 5 * 3};
         if (k % 5 == 1) o.window = 11;
-        (void)run(o, 15000 + (uint64_t)k, k == 17 ? 1000 : 6000, k % 2, &hits);
+        const int operations = k == 17 ? 1000 : trees ? 20000 : 6000;
+        (void)run(o, seed + (uint64_t)k, operations, k % 2, hits);
     }
+}
+
+static void test_draft_model(void **state)
+{
+    (void)state;
+    int hits = 0;
+    run_draft_model(false, 15000, &hits);
     assert_true(hits > 1000);
     assert_true(g_accepted > 8000 && g_drafts > g_accepted + 5000);
+}
+
+static void test_trees(void **state)
+{
+    (void)state;
+    int hits = 0;
+    g_moved = 0;
+    run_draft_model(true, 16000, &hits);
+    assert_true(hits > 1000 && g_moved > 500);
+    assert_true(g_accepted > 2000 && g_drafts > g_accepted + 3000);
 }
 
 // Conversations, each turn the one before and its answer: what the turns find in the cache.
@@ -451,7 +469,8 @@ int main(void)
         cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_sent_back), cmocka_unit_test(test_spans),
         cmocka_unit_test(test_drafts),    cmocka_unit_test(test_draft_model),
-        cmocka_unit_test(test_turns),     cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_trees),     cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
