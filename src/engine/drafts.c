@@ -103,11 +103,12 @@ static int32_t keep_records(msgl_engine_step *s, int32_t req, const int32_t *row
 void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s)
 {
     int32_t *status = s->sampled + e->max_samples;
-    int32_t used = 0, kept = 0, records = 0;
-    s->num_moving = 0;
+    int32_t used = 0, kept = 0, records = 0, next = 0;
+    s->moves.num_reqs = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t first = s->cu_tokens[i], n = s->cu_tokens[i + 1] - first;
+        const int32_t first = next, n = s->cu_tokens[i + 1] - first;
+        next = s->cu_tokens[i + 1];
         int32_t *rows = s->chosen_row + used;
         const int32_t all = accepted(r, s->sampled + first, status + first, n, rows);
         records = keep_records(s, i, rows, all, records, &kept);
@@ -117,12 +118,11 @@ void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s)
             s->mu[used + k] = s->mu[first + rows[k]];
             s->sample_req[used + k] = i;
         }
-        s->cu_tokens[i] = used;
         used += all;
-        if (all > 1 && rows[all - 1] != all - 1) s->moving[s->num_moving++] = i;
+        s->cu_tokens[i + 1] = used;
+        if (all > 1 && rows[all - 1] != all - 1) msgl__tree_moved(e, s, i);
     }
-    s->cu_tokens[s->batch.size] = used;
     s->num_samples = used;
     s->num_records = kept;
-    if (s->num_moving > 0) msgl__trees_move(e, s);
+    if (s->moves.num_reqs > 0) msgl__trees_move(e, s);
 }

@@ -744,7 +744,7 @@ int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bo
     e->loaders = parent->loaders;
     e->ordinal = parent->ordinal;
     e->sharing = parent->sharing;
-    e->first_event = MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES;
+    e->first_event = MSGL_ENGINE_EVENTS;
     e->model.target.ranks = e->model.target.expert_ranks = 1;
     msgl__comm_self_init(&e->alone);
     e->comm = &e->alone;

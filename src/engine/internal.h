@@ -43,10 +43,14 @@ typedef struct msgl_engine_io {
     uint64_t *tree;                 // [num_tokens] as in msgl_seqs; of steps with trees only
 } msgl_engine_io;
 
-// Of K and V to where the accepted paths of trees want them: from and to in each table's span, as
-// in msgl_kv_move_call.
+// Of tokens and their K and V to where the accepted paths of trees want them, of num_reqs requests.
+// Written when a step has ended, and read by the device before the next one.
 typedef struct msgl_engine_moves {
-    void *base;
+    int32_t num_reqs;
+    int32_t *tokens, *places; // [max_samples], [max_running]: the tokens of each, one behind the
+                              // other, one more than its moves; where they go in the token pool
+    // A block, which the device has, too: from and to in each table's span, as in
+    // msgl_kv_move_call.
     int32_t *cu;                                        // [max_running + 1]
     int32_t *from[MSGL_MAX_SPANS], *to[MSGL_MAX_SPANS]; // [max_drafts]
 } msgl_engine_moves;
@@ -117,12 +121,9 @@ typedef struct msgl_engine_step {
     int32_t num_drafts;
     bool has_trees;
     // When it has ended: [num_samples] the request's row that each token was chosen from; and what
-    // the accepted paths of trees leave to do, of `moving` requests: [size] which they are, and the
-    // block of their moves, here and on the device.
+    // the accepted paths of trees leave to do, which the device reads behind the step.
     int32_t *chosen_row;
-    int32_t *moving, num_moving;
-    msgl_engine_moves moves, dev_moves;
-    size_t moves_bytes;
+    msgl_engine_moves moves;
     const msgl_engine *from; // of a head: whose states it reads, and of which slot
     int32_t from_slot, to_row;
     int32_t *from_index;  // [num_tokens, states a row] places in its planes
@@ -159,7 +160,7 @@ typedef struct msgl_engine_dev {
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
     uint32_t *masks;                      // [max_samples, words] of a step
-    void *moves;                          // as the steps' moves
+    msgl_engine_moves moves;              // the block of the steps'
     msgl_sample_chain *chains;            // [max_samples] of a step
     float *mu;                            // [max_running + 1]: see msgl_sample_call
     uint32_t *breakers;                   // [max_running + 1, words], the same
@@ -170,6 +171,8 @@ typedef struct msgl_engine_dev {
 // memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
+// Of an engine: of its steps, of writes, and of moves behind steps.
+#define MSGL_ENGINE_EVENTS (2 * MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES)
 typedef struct msgl_token_write {
     int32_t place, count, span, num_pages;
     union {
@@ -421,14 +424,17 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
 void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s);
 
 // trees.c, of steps with trees. valid: r's parents, and what else a tree's request has to be.
-// stage: the words of all tokens of the step. accepted: of the rows of a tree, which one each of
-// the answer's tokens was chosen from, into rows; how many. move: queues what s->moving leave to
-// do. bytes, place: of a step's moves, which the device has once.
+// stage: the words of all tokens of the step, as layers see it. accepted: of the rows of a tree,
+// which one each of the answer's tokens was chosen from, into rows; how many. moved: request i's
+// tokens were chosen from other rows than its first ones. move: queues what that leaves to do, of
+// all such requests. place: the block of a step's moves, from `base` on; its bytes.
 bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r);
 void msgl__trees_stage(msgl_engine_step *s);
 int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
                             int32_t *rows);
+void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i);
 void msgl__trees_move(msgl_engine *e, msgl_engine_step *s);
+void msgl__trees_wait(msgl_engine *e, int32_t step_slot); // until that is done
 size_t msgl__moves_place(const msgl_engine *e, void *base, msgl_engine_moves *out);
 
 // expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the

@@ -87,10 +87,9 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->drafts = cut(&c, (size_t)e->max_drafts, sizeof *s->drafts);
     s->parents = cut(&c, (size_t)e->max_drafts, sizeof *s->parents);
     s->chosen_row = cut(&c, samples, sizeof *s->chosen_row);
-    s->moving = cut(&c, r, sizeof *s->moving);
-    s->moves_bytes = msgl__moves_place(e, NULL, &s->moves);
-    msgl__moves_place(e, cut(&c, s->moves_bytes, 1), &s->moves);
-    msgl__moves_place(e, e->dev.moves, &s->dev_moves);
+    s->moves.tokens = cut(&c, samples, sizeof *s->moves.tokens);
+    s->moves.places = cut(&c, r, sizeof *s->moves.places);
+    msgl__moves_place(e, cut(&c, msgl__moves_place(e, NULL, &s->moves), 1), &s->moves);
     s->masks = cut(&c, samples * (size_t)msgl__mask_words(e), sizeof *s->masks);
     s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
     s->status = cut(&c, r, sizeof *s->status);
@@ -107,8 +106,7 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     d->ids = cut(&c, t, sizeof *d->ids);
     for (int32_t i = 0; i < e->num_tables; i++) d->slots[i] = cut(&c, t, sizeof *d->slots[i]);
     d->chains = cut(&c, (size_t)e->max_samples, sizeof *d->chains);
-    msgl_engine_moves moves;
-    d->moves = cut(&c, msgl__moves_place(e, NULL, &moves), 1);
+    msgl__moves_place(e, cut(&c, msgl__moves_place(e, NULL, &d->moves), 1), &d->moves);
     d->masks = cut(&c, (size_t)e->max_samples * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
 }
@@ -127,10 +125,10 @@ size_t msgl__staging_device_bytes(const msgl_engine *e)
 
 void msgl__staging_place(msgl_engine *e, void *host, void *device)
 {
-    (void)cut_device(e, device, &e->dev); // first: steps know where it is
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
         host = (char *)host + cut_step(e, host, &e->steps[i]);
     }
+    (void)cut_device(e, device, &e->dev);
 }
 
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens)

@@ -36,7 +36,6 @@ static void stage_drafts(msgl_engine_step *s)
         }
         s->num_drafts += r->num_drafts;
     }
-    if (s->has_trees) msgl__trees_stage(s);
 }
 
 // The position of the step's token `token`, which is row `row` of request r: of a tree behind what
@@ -529,6 +528,7 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     s->batch.reqs = s->reqs;
     stage_drafts(s);
     split_drafts(e, s);
+    if (s->has_trees) msgl__trees_stage(s);
     stage_tokens(e, s);
     stage_rows(e, s);
     msgl__hidden_stage(s, from);
@@ -641,9 +641,11 @@ static int claim_write(msgl_engine *e, msgl_token_write **w)
 
 void msgl__engine_drain(msgl_engine *e)
 {
-    for (int32_t i = 0; i < MSGL_ENGINE_WRITES && e->writes != NULL; i++) {
+    if (e->writes == NULL) return;
+    for (int32_t i = 0; i < MSGL_ENGINE_WRITES; i++) {
         (void)e->device->ops->wait(e->device, write_event(e, i));
     }
+    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) msgl__trees_wait(e, i);
 }
 
 static void queue_write(msgl_engine *e, const msgl_token_write *w,

@@ -8,7 +8,6 @@
 
 #include "core/attributes.h"
 #include "core/paging.h"
-#include "core/round.h"
 #include "engine/internal.h"
 
 // Whether choices from its rows depend on nothing but their logits and position.
@@ -40,8 +39,8 @@ bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batc
 void msgl__trees_stage(msgl_engine_step *s)
 {
     uint64_t *word = s->io.tree;
-    for (int32_t i = 0; i < s->batch.size; i++) {
-        const msgl_batch_req *r = &s->reqs[i];
+    for (int32_t i = 0; i < s->split.size; i++) {
+        const msgl_batch_req *r = &s->split.reqs[i];
         const int32_t n = msgl__extend_len(r), known = n - r->num_drafts;
         for (int32_t row = 0; row < n; row++) {
             const int32_t parent =
@@ -69,66 +68,75 @@ int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, cons
 
 size_t msgl__moves_place(const msgl_engine *e, void *base, msgl_engine_moves *out)
 {
-    const size_t drafts = (size_t)e->max_drafts;
-    const size_t ints = e->topk < 2 ? 0 : (size_t)e->max_running + 1;
-    *out = (msgl_engine_moves){.base = base, .cu = base};
-    if (ints == 0) return 0;
-    int32_t *at = base == NULL ? NULL : out->cu + ints;
-    for (int32_t k = 0; k < e->num_tables && at != NULL; k++) {
-        out->from[k] = at + 2 * (size_t)k * drafts;
+    const size_t drafts = (size_t)e->max_drafts, counts = (size_t)e->max_running + 1;
+    if (e->topk < 2) return 0;
+    out->cu = base;
+    for (int32_t k = 0; k < e->num_tables && base != NULL; k++) {
+        out->from[k] = out->cu + counts + 2 * (size_t)k * drafts;
         out->to[k] = out->from[k] + drafts;
     }
-    return (ints + 2 * (size_t)e->num_tables * drafts) * sizeof(int32_t);
+    return (counts + 2 * (size_t)e->num_tables * drafts) * sizeof(int32_t);
 }
 
-// The tokens of request i, from where drafts were to behind the known token.
-static void copy_tokens(msgl_engine *e, const msgl_engine_step *s, int32_t i)
+static int32_t event_of(const msgl_engine *e, int32_t step_slot)
+{
+    return e->first_event + MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES + step_slot;
+}
+
+void msgl__trees_wait(msgl_engine *e, int32_t step_slot)
+{
+    (void)e->device->ops->wait(e->device, event_of(e, step_slot));
+}
+
+void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i)
 {
     const msgl_batch_req *r = &s->reqs[i];
-    const int32_t first = s->cu_tokens[i], n = s->cu_tokens[i + 1] - first;
-    const size_t place = (size_t)r->table_idx * (size_t)e->token_stride + (size_t)r->cached_len + 1;
-    e->device->ops->copy_in(e->device, e->dev.token_pool + place, s->sampled + first,
-                            (size_t)n * sizeof *s->sampled);
+    const int32_t first = s->cu_tokens[i], num = s->cu_tokens[i + 1] - first;
+    const int32_t *rows = s->chosen_row + first, page_size = e->info.cache.page_size;
+    msgl_engine_moves *m = &s->moves;
+    const int32_t req = m->num_reqs++;
+    if (req == 0) {
+        msgl__trees_wait(e, s->batch.step_slot);
+        m->cu[0] = 0;
+    }
+    int32_t n = m->cu[req];
+    m->places[req] = r->table_idx * e->token_stride + r->cached_len + 1;
+    memcpy(m->tokens + n + req, s->sampled + first, (size_t)num * sizeof *m->tokens);
+    for (int32_t k = 1; k < num; k++, n++) { // the first row is the known token's and stays
+        for (int32_t t = 0; t < e->num_tables; t++) {
+            const int32_t *pages = msgl__page_table_row(&e->page_tables[t], r->table_idx);
+            msgl__paging_slots(page_size, pages, r->cached_len + rows[k], 1, &m->from[t][n]);
+            msgl__paging_slots(page_size, pages, r->cached_len + k, 1, &m->to[t][n]);
+        }
+    }
+    m->cu[req + 1] = n;
 }
 
 static void run_moves(void *ctx, int64_t step_slot)
 {
     msgl_engine *e = ctx;
-    const msgl_engine_step *s = &e->steps[step_slot];
-    for (int32_t m = 0; m < s->num_moving; m++) copy_tokens(e, s, s->moving[m]);
-    e->device->ops->copy_in(e->device, s->dev_moves.base, s->moves.base, s->moves_bytes);
+    const msgl_device_ops *ops = e->device->ops;
+    const msgl_engine_moves *m = &e->steps[step_slot].moves, *dev = &e->dev.moves;
+    msgl_engine_moves unused = {0};
+    for (int32_t i = 0; i < m->num_reqs; i++) {
+        ops->copy_in(e->device, e->dev.token_pool + m->places[i], m->tokens + m->cu[i] + i,
+                     (size_t)(m->cu[i + 1] - m->cu[i] + 1) * sizeof *m->tokens);
+    }
+    ops->copy_in(e->device, dev->cu, m->cu, msgl__moves_place(e, NULL, &unused));
     for (int32_t g = 0; g < e->specs.count; g++) {
-        const msgl_kv_pool *pool = &e->groups[g].pool;
-        const int32_t table = e->groups[g].span;
-        if (pool->spec.kind == MSGL_CACHE_STATE) continue;
-        msgl_kv_move_call c = {.num_reqs = s->num_moving,
-                               .from = s->dev_moves.from[table],
-                               .to = s->dev_moves.to[table],
-                               .cu_moves = s->dev_moves.cu};
-        msgl__kv_pool_moved(pool, &c);
+        const int32_t span = e->groups[g].span;
+        msgl_kv_move_call c = {.num_reqs = m->num_reqs,
+                               .from = dev->from[span],
+                               .to = dev->to[span],
+                               .cu_moves = dev->cu};
+        msgl__kv_pool_moved(&e->groups[g].pool, &c);
         e->kernels.rope.move_kv(&e->exec, &c);
     }
+    ops->record(e->device, event_of(e, (int32_t)step_slot));
 }
 
 void msgl__trees_move(msgl_engine *e, msgl_engine_step *s)
 {
-    const int32_t page_size = e->info.cache.page_size;
-    msgl_engine_moves *to = &s->moves;
-    int32_t n = 0;
-    for (int32_t m = 0; m < s->num_moving; m++) {
-        const int32_t i = s->moving[m], *rows = s->chosen_row + s->cu_tokens[i];
-        const msgl_batch_req *r = &s->reqs[i];
-        const int32_t num = s->cu_tokens[i + 1] - s->cu_tokens[i];
-        to->cu[m] = n;
-        // The first row is the known token's and stays.
-        for (int32_t k = 1; k < num; k++, n++) {
-            for (int32_t t = 0; t < e->num_tables; t++) {
-                const int32_t *pages = msgl__page_table_row(&e->page_tables[t], r->table_idx);
-                msgl__paging_slots(page_size, pages, r->cached_len + rows[k], 1, &to->from[t][n]);
-                msgl__paging_slots(page_size, pages, r->cached_len + k, 1, &to->to[t][n]);
-            }
-        }
-    }
-    to->cu[s->num_moving] = n;
-    e->device->ops->submit(e->device, run_moves, e, (int64_t)(s - e->steps));
+    e->device->ops->arm(e->device, event_of(e, s->batch.step_slot));
+    e->device->ops->submit(e->device, run_moves, e, s->batch.step_slot);
 }
