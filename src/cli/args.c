@@ -222,6 +222,7 @@ static const char *benchmarks_of(const msgl_setting *o)
            : (o->commands & MSGL_BENCH_ATTN) != 0        ? "attn"
            : (o->commands & MSGL_BENCH_SPECULATION) != 0 ? "speculation"
            : (o->commands & MSGL_BENCH_ANSWERS) != 0     ? "offline, serve, speculation"
+           : (o->commands & MSGL_BENCH_DRAFTS) != 0      ? "step, offline, serve, speculation"
            : (o->commands & MSGL_BENCH_ENGINE) != 0      ? "step, decode, prefill, offline"
                                                          : NULL;
 }

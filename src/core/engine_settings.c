@@ -203,7 +203,7 @@ static const msgl_setting ROWS[] = {
         MSGL_TEXT(msgl_options, speculative_algorithm),
         .choices = "none|auto|NGRAM|SUFFIX|STANDALONE|EAGLE3|NEXTN",
         .preset_text = "none",
-        .commands = MSGL_CMD_ANSWERS | MSGL_CMD_SIMULATE,
+        .commands = MSGL_CMD_DRAFTS | MSGL_CMD_SIMULATE,
         .group = "engine",
         .metavar = "NAME",
         .help = "several tokens of an answer a step, where what came before says how it goes on: "
@@ -215,7 +215,7 @@ static const msgl_setting ROWS[] = {
     {
         .name = "speculative-draft-model-path",
         MSGL_TEXT(msgl_options, speculative_draft_model_path),
-        .commands = MSGL_CMD_ANSWERS,
+        .commands = MSGL_CMD_DRAFTS,
         .group = "engine",
         .metavar = "PATH",
         .help = "the smaller model, of the same tokenizer, or the head: a folder, a .gguf file, or "
@@ -227,7 +227,7 @@ static const msgl_setting ROWS[] = {
         .min = 1,
         .max = MSGL_MAX_PROPOSALS,
         .by_default = ": as many as pay, up to 8",
-        .commands = MSGL_CMD_ANSWERS,
+        .commands = MSGL_CMD_DRAFTS,
         .group = "engine",
         .metavar = "N",
         .help = "guesses that the smaller model makes at most",
@@ -238,7 +238,7 @@ static const msgl_setting ROWS[] = {
         .min = 1,
         .max = 8,
         .preset = 1,
-        .commands = MSGL_CMD_ANSWERS,
+        .commands = MSGL_CMD_DRAFTS,
         .group = "engine",
         .metavar = "N",
         .help = "guesses at the same token that a head makes; with more than 1 they form trees",

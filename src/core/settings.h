@@ -48,8 +48,11 @@ enum {
     MSGL_BENCH_ENGINE = 8192,
     MSGL_BENCH_ANSWERS = 65536, // offline, serve and speculation
     MSGL_BENCH_SPECULATION = 131072,
+    MSGL_BENCH_DRAFTS = 262144, // those and step
     MSGL_CMD_ANSWERS =
         MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_BENCH_ANSWERS,
+    MSGL_CMD_DRAFTS =
+        MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_BENCH_DRAFTS,
 };
 
 typedef struct msgl_setting {

@@ -31,6 +31,8 @@ typedef struct msgl_step_bench {
     int prompt_len, steps;
     int chunk;                // tokens of another prompt in each step of answers
     int drafts;               // of each answer, in steps with drafts; 0: there are none
+    int depth, topk;          // of them one behind the other; topk > 1: they are a tree
+    bool proposes;            // a draft model makes as many
     msgl_expert_hits hits[2]; // by phase
 } msgl_step_bench;
 

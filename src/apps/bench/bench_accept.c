@@ -49,8 +49,9 @@ int msgl__accept_draw(uint64_t *rng, double rate, int drafts)
 typedef struct contest {
     msgl_step_bench *b;
     int batch;
-    int *cached;     // [batch] tokens of each answer that have K and V
-    int32_t *drafts; // [drafts] of every answer the same
+    int *cached;      // [batch] tokens of each answer that have K and V
+    int32_t *drafts;  // [drafts] of every answer the same
+    int16_t *parents; // [drafts] of a tree: the first `depth` behind each other, others beside them
     // Of a model that keeps states: [batch, drafts] where a step leaves those behind its rows, and
     // [batch] the one that an answer goes on from, -1: its row's.
     msgl_state_save *saves;
@@ -98,13 +99,16 @@ static int step(contest *c, double rate, int64_t *tokens)
         q->logits_from = 0;
         q->num_drafts = b->drafts;
         q->drafts = c->drafts;
+        if (b->topk > 1) q->draft_parents = c->parents;
+        if (b->proposes) q->propose = b->depth;
+        if (b->proposes && b->topk > 1) q->propose_nodes = b->drafts;
         place_states(c, q, r);
     }
     msgl_step_result result;
     int rc = b->runner->submit(b->runner->ctx, &batch);
     if (rc == 0) rc = b->runner->wait(b->runner->ctx, 0, &result);
     for (int r = 0; rc == 0 && r < c->batch; r++) {
-        const int more = 1 + msgl__accept_draw(&c->rng, rate, b->drafts);
+        const int more = 1 + msgl__accept_draw(&c->rng, rate, b->depth);
         *tokens += more;
         c->cached[r] += more;
         c->load[r] = state_span(b) != NULL && more <= b->drafts
@@ -251,12 +255,17 @@ int msgl__bench_accept(msgl_step_bench *b, const msgl_accept_list *list, int bat
     turn *all = msgl__reallocarray(NULL, turns, sizeof *all);
     c.cached = msgl__reallocarray(NULL, (size_t)batch, sizeof *c.cached);
     c.drafts = msgl__calloc((size_t)b->drafts, sizeof *c.drafts);
+    c.parents = msgl__calloc((size_t)b->drafts, sizeof *c.parents);
     c.load = msgl__reallocarray(NULL, (size_t)batch, sizeof *c.load);
     c.saves = msgl__calloc((size_t)batch * (size_t)b->drafts, sizeof *c.saves);
-    if (all == NULL || c.cached == NULL || c.drafts == NULL || c.load == NULL || c.saves == NULL) {
+    if (all == NULL || c.cached == NULL || c.drafts == NULL || c.load == NULL || c.saves == NULL ||
+        c.parents == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     } else {
-        for (int i = 0; i < b->drafts; i++) c.drafts[i] = (int32_t)(i * 7919 % b->info->vocab_size);
+        for (int i = 0; i < b->drafts; i++) {
+            c.drafts[i] = (int32_t)(i * 7919 % b->info->vocab_size);
+            c.parents[i] = (int16_t)(i < b->depth ? i : (i - b->depth) % b->depth);
+        }
         double seconds;
         rc = msgl__step_bench_prefill(b, batch, &seconds);
         if (rc == 0) rc = run_all(&c, list, repeat, all, all + repeat);
@@ -268,6 +277,7 @@ int msgl__bench_accept(msgl_step_bench *b, const msgl_accept_list *list, int bat
     msgl__free(all);
     msgl__free(c.cached);
     msgl__free(c.drafts);
+    msgl__free(c.parents);
     msgl__free(c.load);
     msgl__free(c.saves);
     return rc;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "apps/bench/bench.h"
+#include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/round.h"
@@ -33,7 +34,8 @@ static void place_request(msgl_step_bench *b, int request, int batch, int length
 // Of answers that end with --steps tokens the last step may have drafts beyond.
 static int request_length(const msgl_step_bench *b)
 {
-    return b->prompt_len + b->steps + MSGL_BENCH_WARM_STEPS + 1 + b->drafts;
+    const int drawn = b->proposes ? msgl__propose_rows(b->depth, b->topk, b->drafts) : 0;
+    return b->prompt_len + b->steps + MSGL_BENCH_WARM_STEPS + 1 + b->drafts + drawn;
 }
 
 int msgl__step_bench_place(msgl_step_bench *b, int batch, msgl_err *err)
@@ -253,20 +255,37 @@ static int read_lists(const msgl_args *a, msgl_step_bench *b, step_lists *l, msg
     return msgl__accept_list_parse(a->accept, &l->accept, err);
 }
 
+// Engines take drafts where something makes some: here nothing does, or a draft model.
+static int choose_drafts(msgl_step_bench *b, msgl_options *o, msgl_err *err)
+{
+    static const char *const models[] = {"STANDALONE", "EAGLE3", "NEXTN"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        b->proposes = b->proposes || strcmp(o->speculative_algorithm, models[i]) == 0;
+    }
+    if (!b->proposes) o->speculative_algorithm = "SUFFIX";
+    b->topk = o->speculative_eagle_topk;
+    b->depth = b->topk > 1 && o->speculative_num_steps > 0 ? o->speculative_num_steps : b->drafts;
+    const int most = b->topk > 1 ? msgl__propose_depth(b->topk) : MSGL_MAX_PROPOSALS;
+    if (b->depth <= b->drafts && (!b->proposes || b->depth <= most)) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT,
+                         "%d drafts one behind the other of %d in all; allowed: up to %d, and as "
+                         "many as --drafts (--speculative-num-steps)",
+                         b->depth, b->drafts, most);
+}
+
 static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists *l, msgl_err *err)
 {
     msgl_options o;
     char *dir = NULL, attention[128];
-    const int beside = l->num_chunks > 1, length = request_length(b);
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
+    if (rc == 0 && b->drafts > 0) rc = choose_drafts(b, &o, err);
+    const int beside = l->num_chunks > 1, length = request_length(b);
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
         o.num_pages = (l->largest + beside) * msgl__ceil_div(length, o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
     // The request of a chunk beside as many answers as run by default.
     if (rc == 0 && o.max_running == l->largest) o.max_running += beside;
-    // Engines take drafts where something makes some; which does not matter here.
-    if (rc == 0 && b->drafts > 0) o.speculative_algorithm = "SUFFIX";
     if (rc == 0) rc = msgl__engine_create(&o, NULL, &b->engine, err);
     msgl_free(dir);
     if (rc != 0) return rc;
