@@ -26,10 +26,10 @@ typedef struct vectors {
 
 static const vectors CASES[] = {
     {"eagle3", "EAGLE3", false},          {"eagle3_wide", "EAGLE3", false},
-    {"eagle3_entering", "EAGLE3", false}, {"qwen3_mtp", "NEXTN", false},
-    {"qwen3_next", "NEXTN", false},       {"deepseek_v3", "NEXTN", false},
-    {"glm4_moe_lite", "NEXTN", false},    {"demo_eagle3", "EAGLE3", true},
-    {"demo_mtp", "NEXTN", true}};
+    {"eagle3_entering", "EAGLE3", false}, {"eagle3_speculators", "EAGLE3", false},
+    {"qwen3_mtp", "NEXTN", false},        {"qwen3_next", "NEXTN", false},
+    {"deepseek_v3", "NEXTN", false},      {"glm4_moe_lite", "NEXTN", false},
+    {"demo_eagle3", "EAGLE3", true},      {"demo_mtp", "NEXTN", true}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {
