@@ -63,12 +63,16 @@ def causal(q, k, v):
 
 
 class Eagle3:
-    """A folder as SpecForge writes it."""
+    """A folder as SpecForge or speculators writes it."""
 
     def __init__(self, folder, embedding):
-        self.c = json.loads((folder / "config.json").read_text())
+        c = json.loads((folder / "config.json").read_text())
+        self.c = c | c.get("transformer_layer_config", {})
         w = load_file(folder / "model.safetensors")
-        w = {k: v.float() if v.is_floating_point() else v for k, v in w.items()}
+        w = {
+            k.replace("layers.0.", "midlayer."): v.float() if v.is_floating_point() else v
+            for k, v in w.items()
+        }
         self.w, self.embedding = w, w.get("embed_tokens.weight", embedding)
         self.target_ids = torch.arange(self.c["draft_vocab_size"]) + w["d2t"]
 
@@ -81,7 +85,10 @@ class Eagle3:
         eps, heads, kv = c["rms_norm_eps"], c["num_attention_heads"], c["num_key_value_heads"]
         d = c.get("head_dim", c["hidden_size"] // heads)
         e = rms(F.embedding(tokens, self.embedding), w[at + "input_layernorm.weight"], eps)
-        u = torch.cat((e, rms(x, w[at + "hidden_norm.weight"], eps)), -1)
+        normed = rms(x, w[at + "hidden_norm.weight"], eps)
+        u = torch.cat((e, normed), -1)
+        if c.get("norm_before_residual"):
+            x = normed
         q, k, v = (
             F.linear(u, w[f"{at}self_attn.{p}_proj.weight"]).view(len(u), n, d)
             for p, n in (("q", heads), ("k", kv), ("v", kv))
@@ -250,13 +257,13 @@ def prompt_ids():
 
 
 def eagle3_folder(folder, config, seed, own_embedding):
-    """Random tensors under SpecForge's names."""
-    c = config
+    """Random tensors under SpecForge's names, or those of speculators."""
+    c = config | config.get("transformer_layer_config", {})
     h, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
     d, mlp = c.get("head_dim", h // heads), c["intermediate_size"]
-    at = "midlayer."
+    at = "layers.0." if "transformer_layer_config" in c else "midlayer."
     shapes = {
-        "fc.weight": (h, 3 * c.get("target_hidden_size", h)),
+        "fc.weight": (h, 3 * (c.get("target_hidden_size") or h)),
         at + "hidden_norm.weight": (h,),
         at + "input_layernorm.weight": (h,),
         at + "post_attention_layernorm.weight": (h,),
@@ -280,7 +287,7 @@ def eagle3_folder(folder, config, seed, own_embedding):
     tensors["t2d"][vocab] = True
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(dict(sorted(c.items())), indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
 
 
 def eagle3_config(target, **kw):
@@ -337,6 +344,37 @@ def make_eagle3_entering(folder, name):
         head_dim=16,
     )
     eagle3(folder, name, target, config, [1, 2, 4], 100, own_embedding=False)
+
+
+def make_eagle3_speculators(folder, name):
+    """As speculators writes it: the normed state is the residual, a trained embedding, and ids of
+    what enters layers though the first is 1."""
+    target = qwen3(head_dim=32, hidden_size=48, intermediate_size=56, num_hidden_layers=6)
+    layer = without(
+        eagle3_config(target, head_dim=16),
+        *("architectures", "draft_vocab_size", "rope_scaling", "rope_theta", "torch_dtype"),
+    ) | dict(rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
+    config = dict(
+        architectures=["Eagle3DraftModel"],
+        draft_vocab_size=96,
+        dtype="bfloat16",
+        eagle_aux_hidden_state_layer_ids=[1, 3, 5],
+        embed_requires_grad=True,
+        fc_norm=False,
+        norm_before_fc=False,
+        norm_before_residual=True,
+        norm_output=False,
+        speculators_config=dict(
+            algorithm="eagle3",
+            default_proposal_method="greedy",
+            proposal_methods=[dict(proposal_type="greedy", speculative_tokens=3)],
+            verifier=dict(architectures=target["architectures"], name_or_path="target"),
+        ),
+        speculators_model_type="eagle3",
+        target_hidden_size=None,
+        transformer_layer_config=dict(sorted(layer.items())),
+    )
+    eagle3(folder, name, target, config, [0, 2, 4], 127, own_embedding=True)
 
 
 def mtp(folder, name, hub, whole, seed, one, gain=None):

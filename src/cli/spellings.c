@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/batch.h"
 
 #define MINI "Mini-SGLang"
 #define SGL "SGLang"
@@ -17,8 +18,13 @@
 // Helps that several rows have: the same pointer in neighbours is printed once.
 static const char SLOTS[] = "of all requests at once: with -np 4 each has a quarter",
                   GPU[] = "0 is cpu, and 99, auto or all auto",
+                  GUESSES[] = "counts guesses alone: 4 is 5",
                   OTHER_DRAFTS[] = "--speculative-algorithm and the options beside it say where "
-                                   "drafts come from";
+                                   "drafts come from",
+                  FEWER_DRAFTS[] = "how many guesses pay is measured; "
+                                   "--speculative-num-draft-tokens bounds them",
+                  DRAFT_MODEL[] = "a draft model is where the model is, with its threads, lengths "
+                                  "and dtypes";
 
 static const msgl_spelled_value AUTO[] = {{"auto", NULL}, {"-1", NULL}, {NULL, NULL}},
                                 ENDLESS[] = {{"-1", NULL}, {"-2", NULL}, {NULL, NULL}},
@@ -32,6 +38,23 @@ static const msgl_spelled_value AUTO[] = {{"auto", NULL}, {"-1", NULL}, {NULL, N
                                 LAYERS[] = {{"0", "cpu"},   {"auto", "auto"}, {"all", "auto"},
                                             {"-1", "auto"}, {"99", "auto"},   {"999", "auto"},
                                             {NULL, NULL}};
+
+// llama-server's kinds of drafts. What ngram-mod finds is of all requests, what the others find of
+// one.
+static const msgl_spelled_value DRAFTS[] = {{"none", "none"},
+                                            {"draft", "STANDALONE"},
+                                            {"draft-simple", "STANDALONE"},
+                                            {"draft-eagle3", "EAGLE3"},
+                                            {"draft-mtp", "NEXTN"},
+                                            {"ngram-simple", "NGRAM"},
+                                            {"ngram-map-k", "NGRAM"},
+                                            {"ngram-map-k4v", "NGRAM"},
+                                            {"ngram-mod", "SUFFIX"},
+                                            {"ngram-cache", "NGRAM"},
+                                            {NULL, NULL}};
+static const char DRAFT_TYPES[] = "none, draft-simple, draft-eagle3, draft-mtp, ngram-simple, "
+                                  "ngram-map-k, ngram-map-k4v, ngram-mod or ngram-cache, one of "
+                                  "them";
 
 static const msgl_spelling ROWS[] = {
     // Other names for an option.
@@ -81,6 +104,13 @@ static const msgl_spelling ROWS[] = {
     {.flag = "--temp", .of = LLAMA, .option = "temperature"},
     {.flag = "--repeat-penalty", .of = LLAMA, .option = "repetition-penalty"},
     {.flag = "-s", .of = LLAMA, .option = "seed"},
+    {.flag = "--model-draft", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "-md", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "--spec-draft-model", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "--hf-repo-draft", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "-hfd", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "-hfrd", .of = LLAMA, .option = "speculative-draft-model-path"},
+    {.flag = "--spec-draft-hf", .of = LLAMA, .option = "speculative-draft-model-path"},
     {.flag = "--num-prompts", .of = SGL ", " VLLM, .option = "requests"},
     {.flag = "--max-concurrency", .of = SGL ", " VLLM, .option = "concurrency"},
     {.flag = "--base-url", .of = SGL ", " VLLM, .option = "url"},
@@ -147,6 +177,34 @@ static const msgl_spelling ROWS[] = {
      .values = LAYERS,
      .only = "0, or 99, auto or all: a model is on the GPU as a whole or not at all",
      .help = GPU},
+    {.flag = "--spec-type",
+     .of = LLAMA,
+     .option = "speculative-algorithm",
+     .values = DRAFTS,
+     .only = DRAFT_TYPES,
+     .help = "draft-simple is STANDALONE, draft-eagle3 EAGLE3, draft-mtp NEXTN, ngram-mod SUFFIX, "
+             "each other ngram-... NGRAM"},
+    {.flag = "--spec-default", .of = LLAMA, .option = "speculative-algorithm", .value = "auto"},
+    {.flag = "--draft",
+     .of = LLAMA,
+     .option = "speculative-num-draft-tokens",
+     .guesses = true,
+     .help = GUESSES},
+    {.flag = "--draft-n",
+     .of = LLAMA,
+     .option = "speculative-num-draft-tokens",
+     .guesses = true,
+     .help = GUESSES},
+    {.flag = "--draft-max",
+     .of = LLAMA,
+     .option = "speculative-num-draft-tokens",
+     .guesses = true,
+     .help = GUESSES},
+    {.flag = "--spec-draft-n-max",
+     .of = LLAMA,
+     .option = "speculative-num-draft-tokens",
+     .guesses = true,
+     .help = GUESSES},
 
     // Flags that ask for what is always so.
     {.flag = "--disable-pynccl",
@@ -219,6 +277,24 @@ static const msgl_spelling ROWS[] = {
      .help = "a model is on one device as a whole"},
     {.flag = "--n-cpu-moe", .of = LLAMA, .help = "a model is on one device as a whole"},
     {.flag = "--swap-space", .of = VLLM, .help = "the KV cache is on one device as a whole"},
+    {.flag = "--draft-min", .of = LLAMA, .help = FEWER_DRAFTS},
+    {.flag = "--draft-n-min", .of = LLAMA, .help = FEWER_DRAFTS},
+    {.flag = "--draft-p-min", .of = LLAMA, .help = FEWER_DRAFTS},
+    {.flag = "--spec-draft-n-min", .of = LLAMA, .help = FEWER_DRAFTS},
+    {.flag = "--spec-draft-p-min", .of = LLAMA, .help = FEWER_DRAFTS},
+    {.flag = "--gpu-layers-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--n-gpu-layers-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-ngld", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--device-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-devd", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--threads-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-td", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--ctx-size-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-cd", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--cache-type-k-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-ctkd", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "--cache-type-v-draft", .of = LLAMA, .help = DRAFT_MODEL},
+    {.flag = "-ctvd", .of = LLAMA, .help = DRAFT_MODEL},
     {.flag = "--speculative*", .of = SGL ", " VLLM, .help = OTHER_DRAFTS},
     {.flag = "--spec-*", .of = LLAMA, .help = OTHER_DRAFTS},
     {.flag = "--draft*", .of = LLAMA, .help = OTHER_DRAFTS},
@@ -250,7 +326,7 @@ bool msgl__spelling_is_alias(const msgl_spelling *s)
 {
     const bool own =
         s->option != NULL && strncmp(s->flag, "--", 2) == 0 && strcmp(s->flag + 2, s->option) == 0;
-    return s->option != NULL && !own && s->value == NULL && s->only == NULL;
+    return s->option != NULL && !own && s->value == NULL && s->only == NULL && !s->guesses;
 }
 
 // A number with a unit, in decimal digits: "32k" is 32000, "1.5K" is 1536. NULL: it is none.
@@ -269,6 +345,23 @@ static const char *count_of(const char *text, char buf[64])
     return buf;
 }
 
+// So many guesses with the token before them: "4" is 5.
+static int with_known(const msgl_spelling *s, const char *value, char buf[64], const char **out,
+                      msgl_err *err)
+{
+    char *end;
+    errno = 0;
+    const long n = strtol(value, &end, 10);
+    if (end == value || *end != '\0' || errno != 0 || n < 1 || n > MSGL_MAX_DRAFTS) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "%s is \"%.60s\"; allowed: a whole number from 1 to %d", s->flag,
+                             value, MSGL_MAX_DRAFTS);
+    }
+    (void)snprintf(buf, 64, "%ld", n + 1);
+    *out = buf;
+    return 0;
+}
+
 int msgl__spelling_value(const msgl_spelling *s, const char *value, char buf[64], const char **out,
                          msgl_err *err)
 {
@@ -281,6 +374,7 @@ int msgl__spelling_value(const msgl_spelling *s, const char *value, char buf[64]
         return msgl__err_set(err, MSGL_EINVAL, "%s is \"%.60s\"; allowed: %s", s->flag, value,
                              s->only);
     }
+    if (s->guesses) return with_known(s, value, buf, out, err);
     const char *count = s->counts ? count_of(value, buf) : NULL;
     *out = count != NULL ? count : value;
     return 0;

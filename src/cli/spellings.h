@@ -22,6 +22,7 @@ typedef struct msgl_spelling {
     const msgl_spelled_value *values; // that are others; theirs NULL behind the last. NULL: none
     const char *only;                 // there are no values but those, called so; NULL: there are
     bool counts;      // numbers may end in k, m, g (1000s) or K, M, G (1024s), as vLLM has them
+    bool guesses;     // counts guesses alone, where the option counts the token before them as well
     bool all_slots;   // shared out among the requests that run at once, as llama-server's context
     bool ignored;     // of no option: it is taken, and `help` says why it changes nothing
     const char *help; // what is different; of no option: what to do instead

@@ -208,8 +208,8 @@ static const msgl_setting ROWS[] = {
         .metavar = "NAME",
         .help = "several tokens of an answer a step, where what came before says how it goes on: "
                 "NGRAM in its own prompt and tokens, SUFFIX in recent answers, too; or where a "
-                "smaller model says it, STANDALONE, or a head, EAGLE3 and NEXTN; auto: SUFFIX, or "
-                "none where the model cannot "
+                "smaller model says it, STANDALONE, or a head, EAGLE3 and NEXTN; auto: NEXTN "
+                "where the model's files have a head, else SUFFIX, or none where the model cannot "
                 "(docs/speculation.md)",
     },
     {

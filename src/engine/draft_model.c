@@ -41,6 +41,7 @@ typedef struct draft_row {
 struct msgl_draft_model {
     msgl_engine *engine;
     msgl_options options;
+    bool in_target; // a head in the target's files
     int32_t target_vocab;
     draft_row *rows;       // [max_running]
     msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
@@ -171,35 +172,72 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
 
 static const char FLAG[] = "--speculative-draft-model-path";
 
-int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
+// What is wrong with a draft model is said of the option that names it.
+static int of_flag(const msgl_draft_model *d, int code, msgl_err *err)
 {
-    const int algorithm = find_algorithm(o->speculative_algorithm);
-    if (algorithm < 0 || e->max_drafts == 0 || e->place.rank > 0) return 0;
+    if (code == 0) return 0;
+    return msgl__err_prefix(err, code, d->in_target ? "NEXTN" : FLAG);
+}
+
+// All that is known without memory, the files' tensors included.
+static int open_draft(msgl_engine *e, const msgl_options *o, int algorithm, msgl_err *err)
+{
     const bool head = ALGORITHMS[algorithm].kind != MSGL_HEAD_NONE;
-    const bool in_target = o->speculative_draft_model_path == NULL;
-    const char *folder = in_target ? o->model_dir : o->speculative_draft_model_path;
     msgl_draft_model *d = e->draft = msgl__calloc(1, sizeof *d);
     if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
-    options_of(e, o, folder, &d->options);
+    d->in_target = o->speculative_draft_model_path == NULL;
+    options_of(e, o, d->in_target ? o->model_dir : o->speculative_draft_model_path, &d->options);
     d->target_vocab = e->model.cfg.vocab_size;
-    int code = msgl__engine_open_draft(e, &d->options, head, in_target, &d->engine, err);
+    int code = msgl__engine_open_draft(e, &d->options, head, d->in_target, &d->engine, err);
     if (code == 0 && head) msgl__hidden_of_target(e, &d->engine->model.cfg);
     if (code == 0) code = check(e, d->engine, algorithm, err);
+    if (code == 0) {
+        code = msgl__model_open(&d->engine->model, d->options.model_dir, o->dummy_weight, err);
+    }
     if (code == 0) code = allocate(d, err);
-    return code == 0 ? 0 : msgl__err_prefix(err, code, in_target ? "NEXTN" : FLAG);
+    return of_flag(d, code, err);
+}
+
+// --speculative-algorithm auto: the head in the model's own files, where NEXTN would take it; else
+// there is no draft model, and the scheduler guesses (SUFFIX).
+static int open_own_head(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    msgl_err why;
+    char line[sizeof why.text + 64];
+    const int code = open_draft(e, o, find_algorithm("NEXTN"), &why);
+    if (code == MSGL_ENOMEM) {
+        *err = why;
+        return code;
+    }
+    if (code == 0) {
+        msgl__engine_print(o, "speculation: NEXTN, by the head in the model's files");
+        return 0;
+    }
+    msgl__draft_model_destroy(e->draft);
+    e->draft = NULL;
+    e->hidden = (msgl_engine_hidden){0};
+    snprintf(line, sizeof line, "speculation: SUFFIX; not %s", why.text);
+    msgl__engine_print(o, line);
+    return 0;
+}
+
+int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    if (e->max_drafts == 0 || e->place.rank > 0) return 0;
+    if (strcmp(o->speculative_algorithm, "auto") == 0) return open_own_head(e, o, err);
+    const int algorithm = find_algorithm(o->speculative_algorithm);
+    return algorithm < 0 ? 0 : open_draft(e, o, algorithm, err);
 }
 
 int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_memory_plan *p,
                            msgl_err *err)
 {
-    const msgl_options *o = &d->options;
     msgl_model *ends = &d->engine->ends;
     int code = 0;
-    if (ends->plan.bytes > 0) code = msgl__model_open(ends, target, o->dummy_weight, err);
-    if (code != 0) return code;
-    code = msgl__model_open(&d->engine->model, o->model_dir, o->dummy_weight, err);
+    if (ends->plan.bytes > 0) code = msgl__model_open(ends, target, d->options.dummy_weight, err);
+    msgl__model_take_shared(&d->engine->model); // which may be kept as their file has them
     if (code == 0) code = msgl__engine_add_sizes(d->engine, p, err);
-    return code == 0 ? 0 : msgl__err_prefix(err, code, FLAG);
+    return of_flag(d, code, err);
 }
 
 void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p)
@@ -211,7 +249,7 @@ int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err)
 {
     msgl_engine *e = d->engine;
     const int code = msgl__engine_start_draft(e, &d->options, err);
-    if (code != 0) return msgl__err_prefix(err, code, FLAG);
+    if (code != 0) return of_flag(d, code, err);
     if (e->model.draft_ids == NULL) return 0;
     return msgl__hidden_load_ids(e, err);
 }

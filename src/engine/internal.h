@@ -287,10 +287,10 @@ int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_e
 void msgl__engine_take_plan(msgl_engine *draft, const msgl_memory_plan *p, int32_t first_group);
 int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err);
 
-// draft_model.c. open: what o names, or none where it names none; plan: its sizes into *p, with the
-// target's folder; planned: its share; start: memory, weights and graphs. follow: step s of the
-// target has ended, with result *out; computes what there is of the step, and adds drafts to *out
-// for those that want some.
+// draft_model.c. open: what o names, or none where it names none; with auto it is decided here
+// whether there is one, and said; plan: its sizes into *p, with the target's folder; planned: its
+// share; start: memory, weights and graphs. follow: step s of the target has ended, with result
+// *out; computes what there is of the step, and adds drafts to *out for those that want some.
 int msgl__draft_model_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
 int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_memory_plan *p,
                            msgl_err *err);

@@ -45,7 +45,7 @@ typedef struct msgl_family {
     void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 5, MSGL_MAX_FIXED = 4 };
+enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 4 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -70,6 +70,7 @@ struct msgl_arch {
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.
     const char *text_section, *text_defaults;
+    bool text_beside; // fields that the object does not have may stand beside it
     // Tensors whose names begin so are not the language model's.
     const char *ignored[MSGL_MAX_IGNORED];
     // So are those of layers behind the last one: they predict tokens further ahead (MTP).

@@ -15,7 +15,7 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_llama4, msgl__arch_llama4_conditional;
 
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
-extern const msgl_arch msgl__arch_eagle3, msgl__arch_qwen3_mtp;
+extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);
 void msgl__mtp_of_deepseek(msgl_model_config *c);
 

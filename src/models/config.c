@@ -16,8 +16,24 @@
 
 enum { CONFIG_MAX_BYTES = 16 << 20, PATH_BYTES = 4096 };
 
+// Folders of vLLM's speculators say what they are by a field of their own; the class that is named
+// beside it depends on their version.
+static void find_speculators(msgl_json_reader *r, const json_t *kind, msgl_model_config *c)
+{
+    if (json_is_string(kind) && strcmp(json_string_value(kind), "eagle3") == 0) {
+        c->arch = msgl__arch_find("Eagle3Speculator");
+        return;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, "speculators_model_type", kind, "eagle3");
+}
+
 static void find_arch(msgl_json_reader *r, msgl_model_config *c)
 {
+    const json_t *kind = msgl__json_get(r, "speculators_model_type");
+    if (kind != NULL) {
+        find_speculators(r, kind, c);
+        return;
+    }
     const json_t *list = msgl__json_get(r, "architectures");
     const json_t *first = json_array_get(list, 0);
     char known[1024];
@@ -310,7 +326,10 @@ static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
     json_t *usual =
                msgl__json_loadb(arch->text_defaults, strlen(arch->text_defaults), 0, NULL, NULL),
            *all = msgl__json_copy(usual); // what is given comes above it
-    if (usual == NULL || all == NULL || json_object_update(all, (json_t *)given) != 0) {
+    int rc = usual == NULL || all == NULL ? -1 : 0;
+    if (rc == 0 && arch->text_beside) rc = json_object_update(all, (json_t *)r->obj);
+    if (rc == 0) rc = json_object_update(all, (json_t *)given);
+    if (rc != 0) {
         r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
     }
     json_decref(usual);

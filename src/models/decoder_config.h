@@ -93,6 +93,8 @@ typedef struct msgl_head_config {
     int32_t vocab;   // of the target, which ids and embeddings are of
     bool own_logits; // it has a product of logits, of vocab_size drafts; else the target's
     bool own_embed;  // it has an embedding; else the target's
+    // EAGLE-3: what attention adds to is the state behind its norm; else before it.
+    bool norm_before_residual;
     // Names of tensors, whole but for ".weight".
     char embed_norm[48], state_norm[48], fc[48], final_norm[48];
     int32_t first_layer; // what its first layer is called in the file

@@ -59,8 +59,13 @@ const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residua
         msgl__linear(f, &h->fc, NULL, pairs, residual, f->num_tokens);
         return residual;
     }
-    f->x->device->ops->copy(f->x->device, residual, f->hidden,
-                            (size_t)f->num_tokens * hidden * size);
+    if (m->cfg.decoder.head.norm_before_residual) {
+        k->rms_norm(f->x, f->hidden, hidden, h->state_norm.weight, h->state_norm.eps, residual,
+                    hidden, f->num_tokens, h->state_norm.dim);
+    } else {
+        f->x->device->ops->copy(f->x->device, residual, f->hidden,
+                                (size_t)f->num_tokens * hidden * size);
+    }
     return pairs;
 }
 

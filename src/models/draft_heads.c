@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Draft heads with folders of their own: EAGLE-3 as SpecForge writes it, and the kind of head that
-// the demo model has; and heads that a model's own files have (MTP). What they compute is in
-// docs/decisions/059-draft-heads.md.
+// Draft heads with folders of their own: EAGLE-3 as SpecForge and vLLM's speculators write it, and
+// the kind of head that the demo model has; and heads that a model's own files have (MTP). What
+// they compute is in docs/decisions/059-draft-heads.md.
 #include <stdio.h>
 #include <string.h>
 
 #include "models/archs.h"
 #include "models/decoder.h"
 
-// Which layers' states an EAGLE-3 head reads. Ids that begin with 1 say behind which layers, others
-// what enters a layer: [2, 3, 5] is behind layers 1, 2 and 4.
-static void read_aux_layers(msgl_json_reader *r, msgl_head_config *h)
+// A folder of vLLM's speculators, whose fields are others than SpecForge's, or mean something else.
+static bool is_speculators(const msgl_model_config *c)
+{
+    return c->arch == &msgl__arch_eagle3_speculators;
+}
+
+// Which layers' states an EAGLE-3 head reads. Ids say what enters a layer: [2, 3, 5] is behind
+// layers 1, 2 and 4. SpecForge's that begin with 1 say behind which layers.
+static void read_aux_layers(msgl_json_reader *r, bool speculators, msgl_head_config *h)
 {
     static const char KEY[] = "eagle_aux_hidden_state_layer_ids";
     const json_t *inner = msgl__json_get(r, "eagle_config");
@@ -23,7 +29,7 @@ static void read_aux_layers(msgl_json_reader *r, msgl_head_config *h)
     const json_int_t first = good ? json_integer_value(json_array_get(ids, 0)) : 0;
     for (size_t i = 0; i < MSGL_MAX_AUX_STATES && good; i++) {
         const json_t *id = json_array_get(ids, i);
-        const json_int_t layer = json_integer_value(id) - (first == 1 ? 0 : 1);
+        const json_int_t layer = json_integer_value(id) - (first == 1 && !speculators ? 0 : 1);
         good = json_is_integer(id) && layer < MSGL_MAX_LAYERS &&
                layer > (i == 0 ? -1 : h->state_layers[i - 1]);
         h->state_layers[i] = (int32_t)layer;
@@ -39,8 +45,18 @@ static void refuse(msgl_json_reader *r, const char *key)
     }
 }
 
+// What the norm at the end is of. SpecForge's norm_output says whether the logits are of what is
+// normed, speculators' whether that is fed back as well.
+static void check_norm_output(msgl_json_reader *r, bool usual)
+{
+    if (msgl__json_bool_or(r, "norm_output", usual) == usual) return;
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, "norm_output", msgl__json_get(r, "norm_output"),
+                      usual ? "true" : "false");
+}
+
 static void configure_eagle3(msgl_json_reader *r, msgl_model_config *c)
 {
+    const bool speculators = is_speculators(c);
     msgl_decoder_config *d = &c->decoder;
     msgl_head_config *h = &d->head;
     *h = (msgl_head_config){
@@ -48,20 +64,20 @@ static void configure_eagle3(msgl_json_reader *r, msgl_model_config *c)
         .num_states = MSGL_MAX_AUX_STATES,
         .state_dim = msgl__json_int_or(r, "target_hidden_size", 1, MSGL_MAX_HIDDEN, c->hidden_size),
         .vocab = c->vocab_size,
-        .embed_norm = "midlayer.input_layernorm",
-        .state_norm = "midlayer.hidden_norm",
+        .embed_norm = "layers.0.input_layernorm",
+        .state_norm = "layers.0.hidden_norm",
         .fc = "fc",
         .final_norm = "norm",
     };
-    h->own_embed = h->state_dim != c->hidden_size; // else it is a copy of the target's
-    read_aux_layers(r, h);
-    refuse(r, "norm_before_residual");
+    // Else it is a copy of the target's.
+    h->own_embed = h->state_dim != c->hidden_size ||
+                   (speculators && msgl__json_bool_or(r, "embed_requires_grad", false));
+    h->norm_before_residual = msgl__json_bool_or(r, "norm_before_residual", false);
+    read_aux_layers(r, speculators, h);
     refuse(r, "fc_norm");
+    refuse(r, "norm_before_fc");
     refuse(r, "bias");
-    if (!msgl__json_bool_or(r, "norm_output", true)) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "norm_output", msgl__json_get(r, "norm_output"),
-                          "true");
-    }
+    check_norm_output(r, !speculators);
     const int32_t drafts = msgl__json_int_or(r, "draft_vocab_size", 1, c->vocab_size, 0);
     h->own_logits = drafts > 0;
     if (drafts > 0) c->vocab_size = drafts;
@@ -77,6 +93,26 @@ static void configure_eagle3(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "draft_vocab_size", NULL,
                           "a number, where target_hidden_size is another");
     }
+}
+
+static void configure_speculators(msgl_json_reader *r, msgl_model_config *c)
+{
+    const char *kind = msgl__json_str_or(r, "model_type", "llama");
+    if (strcmp(kind, "llama") != 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "model_type", msgl__json_get(r, "model_type"),
+                          "llama");
+    }
+    // Where it is missing, readers differ: vLLM takes it for true, speculators for false.
+    const json_t *norm = msgl__json_get(r, "norm_before_residual");
+    if (norm == NULL) {
+        msgl__json_reject(r, MSGL_EFORMAT, "norm_before_residual", norm, "true or false");
+    }
+    const json_t *types = msgl__json_get(r, "layer_types"), *type = json_array_get(types, 0);
+    if (types != NULL &&
+        (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0)) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", type, "full_attention");
+    }
+    if (r->status == 0) configure_eagle3(r, c);
 }
 
 // One layer behind a product of embedding and state, in names that begin with `prefix`.
@@ -132,18 +168,29 @@ void msgl__mtp_of_deepseek(msgl_model_config *c)
     h->in_target = true;
 }
 
+// Folders call the layer either; and where there is an embedding, names without "model." are taken
+// for those of a model's inner part (safetensors.c).
+#define EAGLE3                                                                                     \
+    .family = &msgl__decoder_family,                                                               \
+    .ignored = {"d2t", "t2d", "embed_tokens.", "model.embed_tokens."},                             \
+    .renamed = {{"layers.0.", "midlayer."},                                                        \
+                {"layers.0.", "model.layers.0."},                                                  \
+                {"embed_tokens.", "model.embed_tokens."},                                          \
+                {"norm.", "model.norm."}}
+
 const msgl_arch msgl__arch_eagle3 = {
+    EAGLE3,
     .name = "LlamaForCausalLMEagle3",
-    .family = &msgl__decoder_family,
-    .ignored = {"d2t", "t2d", "embed_tokens.", "model.embed_tokens."},
-    // Folders call the layer either; and where there is an embedding, names without "model." are
-    // taken for those of a model's inner part (safetensors.c).
-    .renamed = {{"layers.0.", "midlayer."},
-                {"midlayer.", "layers.0."},
-                {"layers.0.", "model.layers.0."},
-                {"embed_tokens.", "model.embed_tokens."},
-                {"norm.", "model.norm."}},
     .configure = configure_eagle3,
+};
+
+const msgl_arch msgl__arch_eagle3_speculators = {
+    EAGLE3,
+    .name = "Eagle3Speculator",
+    .text_section = "transformer_layer_config",
+    .text_defaults = "{}",
+    .text_beside = true,
+    .configure = configure_speculators,
 };
 
 const msgl_arch msgl__arch_qwen3_mtp = {

@@ -96,8 +96,7 @@ int msgl__model_build_ends(msgl_model *m, const msgl_model *of, const msgl_head_
     return m->plan.status;
 }
 
-// Of a draft head, what is its target's: embedding, and product of logits.
-static void take_shared(msgl_model *m)
+void msgl__model_take_shared(msgl_model *m)
 {
     const msgl_head_config *h = &m->cfg.decoder.head;
     if (h->kind == MSGL_HEAD_NONE) return;
@@ -111,7 +110,7 @@ static void declare_head_ends(msgl_model *m, msgl_weight_plan *p, const char *em
 {
     const msgl_model_config *c = &m->cfg;
     const msgl_head_config *h = &c->decoder.head;
-    take_shared(m);
+    msgl__model_take_shared(m);
     if (h->own_embed) {
         msgl__plan_weight(p, &m->embed, h->vocab, c->hidden_size);
         msgl__plan_rows(p, &m->embed, 0, h->vocab, "%s", embed);
@@ -121,8 +120,8 @@ static void declare_head_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     msgl__plan_rows(p, &m->lm_head.w, 0, c->vocab_size, "%s", head);
 }
 
-// Tokens of an EAGLE-3 head: d2t says what is to be added to its ids.
-static int read_draft_ids(msgl_model *m, msgl_err *err)
+// Tokens of an EAGLE-3 head, of the folder `dir`: d2t says what is to be added to its ids.
+static int read_draft_ids(msgl_model *m, const char *dir, msgl_err *err)
 {
     const msgl_model_config *c = &m->cfg;
     const size_t n = (size_t)c->vocab_size;
@@ -133,17 +132,21 @@ static int read_draft_ids(msgl_model *m, msgl_err *err)
     if (m->dummy || c->vocab_size == c->decoder.head.vocab) return 0;
     const msgl_tensor *t = msgl__checkpoint_find(m->checkpoint, "d2t");
     if (t == NULL || strcmp(t->type, "I64") != 0 || t->ndim != 1 || t->dims[0] != c->vocab_size) {
-        return msgl__err_set(err, MSGL_EFORMAT, "tensor d2t: found %s; allowed: I64 of [%d]",
-                             t == NULL ? "none" : t->type, (int)c->vocab_size);
+        char shape[80] = "";
+        return msgl__err_set(
+            err, MSGL_EFORMAT, "%s: tensor d2t: found %s%s%s; allowed: I64 of [%d]",
+            msgl__path_shown(dir), t == NULL ? "none" : t->type, t == NULL ? "" : " of ",
+            t == NULL ? "" : msgl__shape_show(t->dims, t->ndim, shape, sizeof shape),
+            (int)c->vocab_size);
     }
     for (size_t i = 0; i < n; i++) {
         int64_t offset;
         memcpy(&offset, t->data + i * sizeof offset, sizeof offset);
         if (offset < -(int64_t)i || offset >= c->decoder.head.vocab - (int64_t)i) {
             return msgl__err_set(err, MSGL_EFORMAT,
-                                 "tensor d2t: draft token %zu is target token %lld; allowed: 0 to "
-                                 "%d",
-                                 i, (long long)(offset + (int64_t)i),
+                                 "%s: tensor d2t: %lld behind draft token %zu; allowed: what "
+                                 "gives a token of the model, 0 to %d",
+                                 msgl__path_shown(dir), (long long)offset, i,
                                  (int)c->decoder.head.vocab - 1);
         }
         m->draft_ids[i] += (int32_t)offset;
@@ -217,8 +220,7 @@ int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err)
     m->plan.forms = NULL;
     m->kept = m->plan.keeps;
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    take_shared(m); // which may be kept as its file has it
-    return kept == 0 ? read_draft_ids(m, err) : kept;
+    return kept == 0 ? read_draft_ids(m, dir, err) : kept;
 }
 
 int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progress progress,
@@ -226,7 +228,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 {
     msgl__weight_plan_place(&m->plan, region);
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
-    take_shared(m);
+    msgl__model_take_shared(m);
     const int code = m->dummy ? msgl__weights_dummy(&m->plan, m->checkpoint, x, progress, ctx, err)
                               : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
     msgl__checkpoint_close(m->checkpoint);

@@ -64,6 +64,10 @@ void msgl__model_free(msgl_model *m); // not the weights' region
 int msgl__model_build_ends(msgl_model *m, const msgl_model *of, const msgl_head_config *head,
                            msgl_err *err);
 
+// Of a draft head: embedding and product of logits from target.of, when that is open, which may
+// change their format. Nothing of other models.
+void msgl__model_take_shared(msgl_model *m);
+
 // For a family's `declare`: the tensors of embedding, final norm and, unless it is tied, head.
 // norm_plus_one: the norm's is stored as what is missing to 1.
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,

@@ -35,7 +35,8 @@ static const msgl_arch *const ARCHS[] = {
 };
 
 // Draft heads, which are no models by themselves.
-static const msgl_arch *const HEADS[] = {&msgl__arch_eagle3, &msgl__arch_qwen3_mtp};
+static const msgl_arch *const HEADS[] = {&msgl__arch_eagle3, &msgl__arch_eagle3_speculators,
+                                         &msgl__arch_qwen3_mtp};
 
 int msgl__arch_count(void)
 {

@@ -504,6 +504,10 @@ static void test_spellings(void **state)
         {"--load-format", "safetensors", offsetof(msgl_args, engine.dummy_weight), 0},
         {"--enforce-eager", NULL, offsetof(msgl_args, engine.graph_max_bs), 0},
         {"--trust-remote-code", NULL, offsetof(msgl_args, engine.graph_max_bs), -1},
+        {"--draft", "4", offsetof(msgl_args, engine.speculative_num_draft_tokens), 5},
+        {"--draft-max", "1", offsetof(msgl_args, engine.speculative_num_draft_tokens), 2},
+        {"--draft-n=16", NULL, offsetof(msgl_args, engine.speculative_num_draft_tokens), 17},
+        {"--spec-draft-n-max", "63", offsetof(msgl_args, engine.speculative_num_draft_tokens), 64},
     };
     for (size_t i = 0; i < MSGL_COUNT(numbers); i++) {
         assert_int_equal(parse(&SERVE, numbers[i].flag, numbers[i].value, NULL), 0);
@@ -525,6 +529,27 @@ static void test_spellings(void **state)
         {"-ngl", "0", offsetof(msgl_args, engine.device), "cpu"},
         {"--n-gpu-layers", "99", offsetof(msgl_args, engine.device), "auto"},
         {"-hf", "org/name:Q8_0", offsetof(msgl_args, engine.model_dir), "org/name:Q8_0"},
+        {"--spec-type", "none", offsetof(msgl_args, engine.speculative_algorithm), "none"},
+        {"--spec-type", "draft", offsetof(msgl_args, engine.speculative_algorithm), "STANDALONE"},
+        {"--spec-type", "draft-simple", offsetof(msgl_args, engine.speculative_algorithm),
+         "STANDALONE"},
+        {"--spec-type", "draft-eagle3", offsetof(msgl_args, engine.speculative_algorithm),
+         "EAGLE3"},
+        {"--spec-type", "draft-mtp", offsetof(msgl_args, engine.speculative_algorithm), "NEXTN"},
+        {"--spec-type", "ngram-simple", offsetof(msgl_args, engine.speculative_algorithm), "NGRAM"},
+        {"--spec-type", "ngram-map-k", offsetof(msgl_args, engine.speculative_algorithm), "NGRAM"},
+        {"--spec-type", "ngram-map-k4v", offsetof(msgl_args, engine.speculative_algorithm),
+         "NGRAM"},
+        {"--spec-type", "ngram-cache", offsetof(msgl_args, engine.speculative_algorithm), "NGRAM"},
+        {"--spec-type", "ngram-mod", offsetof(msgl_args, engine.speculative_algorithm), "SUFFIX"},
+        {"--spec-default", NULL, offsetof(msgl_args, engine.speculative_algorithm), "auto"},
+        {"-md", "small.gguf", offsetof(msgl_args, engine.speculative_draft_model_path),
+         "small.gguf"},
+        {"--model-draft", "a/b", offsetof(msgl_args, engine.speculative_draft_model_path), "a/b"},
+        {"--hf-repo-draft", "org/name", offsetof(msgl_args, engine.speculative_draft_model_path),
+         "org/name"},
+        {"-hfd", "org/name", offsetof(msgl_args, engine.speculative_draft_model_path), "org/name"},
+        {"--spec-draft-hf", "o/n", offsetof(msgl_args, engine.speculative_draft_model_path), "o/n"},
     };
     for (size_t i = 0; i < MSGL_COUNT(texts); i++) {
         assert_int_equal(parse(&SERVE, texts[i].flag, texts[i].value, NULL), 0);
@@ -572,6 +597,23 @@ static void test_hints(void **state)
          "--speculative-token-map, an option of SGLang, vLLM, is none of "
          "minisgl: --speculative-algorithm and the options beside it "
          "say where drafts come from"},
+        {"--spec-type=ngram-simple,draft-mtp",
+         "--spec-type is \"ngram-simple,draft-mtp\"; allowed: none, draft-simple, draft-eagle3, "
+         "draft-mtp, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod or ngram-cache, one of "
+         "them"},
+        {"--draft-max=64", "--draft-max is \"64\"; allowed: a whole number from 1 to 63"},
+        {"--draft=0", "--draft is \"0\"; allowed: a whole number from 1 to 63"},
+        {"--draft-n=4x", "--draft-n is \"4x\"; allowed: a whole number from 1 to 63"},
+        {"--draft-min", "--draft-min, an option of llama-server, is none of minisgl: how many "
+                        "guesses pay is measured; --speculative-num-draft-tokens bounds them"},
+        {"--spec-draft-p-min", "--spec-draft-p-min, an option of llama-server, is none of minisgl: "
+                               "how many guesses pay is measured; --speculative-num-draft-tokens "
+                               "bounds them"},
+        {"--draft-p-split", "--draft-p-split, an option of llama-server, is none of minisgl: "
+                            "--speculative-algorithm and the options beside it say where drafts "
+                            "come from"},
+        {"-ngld", "-ngld, an option of llama-server, is none of minisgl: a draft model is where "
+                  "the model is, with its threads, lengths and dtypes"},
         {"--gpu", "--gpu, an option of others, is none of minisgl: --device cuda, or cuda:N"},
         {"--n", "unknown option --n; see `minisgl serve --help`"},
         {"-V", "unknown option -V; see `minisgl serve --help`"},

@@ -360,6 +360,14 @@ static void check_tokens(bench_exec *e, family *f, uint64_t *seed, int page)
     exec_sync(e);
     CUDA_OK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
     expect(f, ids[N - 1] == pool[index[N - 1]], "take_tokens without a table");
+    msgl__cuda_map_tokens(e->device.stream, d_pool, d_index, N - 1, d_table, POOL);
+    exec_sync(e);
+    for (int i = 0; i < N - 1; i++) {
+        int32_t *token = &pool[index[i]];
+        if (*token < POOL) *token = table[*token];
+    }
+    CUDA_OK(cudaMemcpy(after, d_pool, sizeof after, cudaMemcpyDeviceToHost));
+    expect(f, memcmp(after, pool, sizeof pool) == 0, "map_tokens");
     cudaFree(d_pool), cudaFree(d_index), cudaFree(d_table), cudaFree(d_slots);
     cudaFree(d_out), cudaFree(d_ids), cudaFree(d_pages), cudaFree(d_first);
 }

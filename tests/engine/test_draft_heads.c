@@ -31,10 +31,10 @@ typedef struct vectors {
 
 static const vectors CASES[] = {
     {"eagle3", "EAGLE3", false, false},          {"eagle3_wide", "EAGLE3", false, false},
-    {"eagle3_entering", "EAGLE3", false, false}, {"qwen3_mtp", "NEXTN", false, false},
-    {"qwen3_next", "NEXTN", false, true},        {"deepseek_v3", "NEXTN", false, true},
-    {"glm4_moe_lite", "NEXTN", false, true},     {"demo_eagle3", "EAGLE3", true, false},
-    {"demo_mtp", "NEXTN", true, false}};
+    {"eagle3_entering", "EAGLE3", false, false}, {"eagle3_speculators", "EAGLE3", false, false},
+    {"qwen3_mtp", "NEXTN", false, false},        {"qwen3_next", "NEXTN", false, true},
+    {"deepseek_v3", "NEXTN", false, true},       {"glm4_moe_lite", "NEXTN", false, true},
+    {"demo_eagle3", "EAGLE3", true, false},      {"demo_mtp", "NEXTN", true, false}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {
@@ -151,6 +151,62 @@ static void test_chains_of_ranks(void **state)
         check(&CASES[i], 0, &(harness_target){.ranks = 2});
         check(&CASES[i], 5, &(harness_target){.ranks = 2});
         if (CASES[i].experts) check(&CASES[i], 5, &(harness_target){.ranks = 2, .expert_ranks = 2});
+    }
+}
+
+// The last line of an engine's log that says who makes drafts.
+static void keep_line(void *ctx, const char *line)
+{
+    char *said = ctx;
+    if (strncmp(line, "speculation: ", 13) == 0) snprintf(said, 512, "%s", line + 13);
+}
+
+// What --speculative-algorithm auto makes of a model: a head, or guesses, for this reason.
+static const struct {
+    const char *model;
+    int ranks;
+    bool head;
+    const char *reason;
+} AUTO[] = {
+    {"drafts/qwen3_next/target", 1, true, ""},
+    {"drafts/deepseek_v3/target", 1, true, ""},
+    {"drafts/glm4_moe_lite/target", 1, true, ""},
+    // config.json announces a head (num_nextn_predict_layers), or its kind of model has one.
+    {"models/deepseek_v3", 1, false,
+     "deepseek_v3/model.safetensors: tensor model.layers.2.shared_head.norm.weight: missing"},
+    {"models/qwen3_next", 1, false, "qwen3_next/model.safetensors: tensor mtp."},
+    {"models/qwen3", 1, false, "Qwen3ForCausalLM has no layers that predict tokens further ahead"},
+    {"drafts/deepseek_v3/target", 2, true, ""},
+};
+
+static void test_auto(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(AUTO); i++) {
+        char target[256], said[512] = "";
+        snprintf(target, sizeof target, MSGL_SOURCE_DIR "/tests/vectors/%s", AUTO[i].model);
+        msgl_options o = harness_config(target, "float32");
+        o.speculative_algorithm = "auto";
+        o.tp_size = AUTO[i].ranks;
+        o.log = keep_line;
+        o.ctx = said;
+        harness h;
+        harness_open(&h, &o);
+        const char *begin = AUTO[i].head ? "NEXTN, by the head" : "SUFFIX; not NEXTN: ";
+        if (strncmp(said, begin, strlen(begin)) != 0 || strstr(said, AUTO[i].reason) == NULL) {
+            fail_msg("%s: %s", AUTO[i].model, said);
+        }
+        assert_int_equal(h.r->max_propose > 0, AUTO[i].head);
+        assert_int_equal(h.e->hidden.kind != MSGL_HIDDEN_NONE, AUTO[i].head);
+        assert_true(h.r->max_drafts > 0); // SUFFIX takes what there is room for
+        harness_close(&h);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        vectors v = CASES[i];
+        char target[256], draft[256];
+        folders(&v, target, draft);
+        v.algorithm = "auto";
+        if (draft[0] == '\0') check(&v, 5, &(harness_target){0});
     }
 }
 
@@ -294,7 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),      cmocka_unit_test(test_chains_of_ranks),
         cmocka_unit_test(test_acceptance),  cmocka_unit_test(test_weights_of_ranks),
-        cmocka_unit_test(test_rank_killed),
+        cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
@@ -91,6 +92,31 @@ static void tokens_pages_and_slots_go_where_a_step_wants_them(void **state)
     }
 }
 
+// Ids of drafts become the model's; what is none of theirs stays: a choice that failed (-1), and
+// tokens that are not behind the index.
+static void map(void *ctx, int64_t num_ids)
+{
+    static const int32_t IDS[] = {500, 501, 777, 12, 3};
+    work *w = ctx;
+    w->d->ops->map_tokens(w->d, w->pool, w->index, N, IDS, (int32_t)num_ids);
+    w->d->ops->record(w->d, 0);
+}
+
+static void ids_of_drafts_become_the_models(void **state)
+{
+    work *w = *state;
+    static const int32_t DRAFTS[N] = {4, 0, -1, 2, 5, 3, 1000000, 1},
+                         MODELS[N] = {3, 500, -1, 777, 5, 12, 1000000, 501};
+    int32_t expected[POOL];
+    for (int32_t i = 0; i < N; i++) w->pool[w->index[i]] = DRAFTS[i];
+    memcpy(expected, w->pool, sizeof expected);
+    for (int32_t i = 0; i < N; i++) expected[w->index[i]] = MODELS[i];
+    w->d->ops->arm(w->d, 0);
+    w->d->ops->submit(w->d, map, w, 5);
+    assert_int_equal(w->d->ops->wait(w->d, 0), 0);
+    assert_memory_equal(w->pool, expected, sizeof expected);
+}
+
 static void note(void *ctx, int64_t arg)
 {
     work *w = ctx;
@@ -115,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_pages_and_slots_go_where_a_step_wants_them),
         cmocka_unit_test(work_runs_in_order),
+        cmocka_unit_test(ids_of_drafts_become_the_models),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -48,6 +48,7 @@ typedef struct setting {
     bool long_answers; // longer than answers were before
     int32_t drafts;    // guesses at answers, of which a part is right, up to so many
     int32_t ranks;     // that share the model; 0: one
+    bool limited;      // requests say themselves how many drafts a step has of them at most
 } setting;
 
 static msgl_req_extra *g_bias, *g_breakers, *g_banned;
@@ -186,6 +187,26 @@ static int wait_as_long(void *ctx, int32_t step_slot, msgl_step_result *out)
     return rc;
 }
 
+// How many drafts a step has of request uid, where requests say it: none, two, or as many as pay.
+static int32_t limit_of(uint64_t uid)
+{
+    return uid % 3 == 0 ? 0 : uid % 3 == 1 ? 2 : -1;
+}
+
+static int (*g_submit)(void *ctx, msgl_batch *b);
+static int32_t g_verified[3], g_proposed[3]; // most in a step, of requests with each of the limits
+
+static int submit_seen(void *ctx, msgl_batch *b)
+{
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *r = &b->reqs[i];
+        const uint64_t kind = r->uid % 3;
+        if (r->num_drafts > g_verified[kind]) g_verified[kind] = r->num_drafts;
+        if (r->propose > g_proposed[kind]) g_proposed[kind] = r->propose;
+    }
+    return g_submit(ctx, b);
+}
+
 static const answer *answers_alone(const setting *v);
 
 typedef struct guesser {
@@ -290,6 +311,8 @@ static void open_server(server *o, const setting *v, answer *answers)
     o->runner = *msgl__engine_runner(o->e);
     g_wait = o->runner.wait;
     if (v->long_answers || v->drafts > 0) o->runner.wait = wait_as_long;
+    g_submit = o->runner.submit;
+    if (v->limited) o->runner.submit = submit_seen;
     if (msgl__scheduler_create(&ec, &sc, &o->runner, on_events, answers, &o->s, &err) != 0) {
         fail_msg("%s", err.text);
     }
@@ -335,6 +358,7 @@ static uint64_t run(const setting *v, answer *answers)
             r.sampling.repetition_penalty = 1;
             r.sampling.frequency_penalty = r.sampling.presence_penalty = 0;
         }
+        if (v->limited) r.sampling.speculative = limit_of(r.uid);
         msgl__scheduler_add(o.s, &r);
         if (v->one_by_one) work(o.s);
     }
@@ -684,6 +708,28 @@ static void test_draft_heads_of_ranks(void **state)
     }
 }
 
+// `speculative` of a request bounds what a head makes for it, and what a step verifies.
+static void test_limited_heads(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"../drafts/qwen3_next/target",
+                                         "../drafts/deepseek_v3/target"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        setting v = together(MSGL_CACHE_NAIVE, 6, 4, 4096);
+        v.model = models[i];
+        v.head = "NEXTN";
+        v.drafts = 5;
+        v.limited = true;
+        v.overlap = i == 0;
+        memset(g_verified, 0, sizeof g_verified);
+        memset(g_proposed, 0, sizeof g_proposed);
+        compare(&v);
+        assert_true(g_proposed[0] == 0 && g_verified[0] == 0);
+        assert_true(g_proposed[1] == 2 && g_verified[1] == 2);
+        assert_true(g_proposed[2] == 5 && g_verified[2] == 5);
+    }
+}
+
 static void test_page_64(void **state)
 {
     (void)state;
@@ -787,6 +833,7 @@ int main(void)
         cmocka_unit_test(test_draft_model),
         cmocka_unit_test(test_draft_heads),
         cmocka_unit_test(test_draft_heads_of_ranks),
+        cmocka_unit_test(test_limited_heads),
         cmocka_unit_test(test_drafts_of_states),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),

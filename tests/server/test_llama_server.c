@@ -142,6 +142,26 @@ static void test_more(void **state)
                            "-1,\"bytes\":[120],\"top_logprobs\":[{\"id\":121,\"token\":\"y\","
                            "\"logprob\":-0.5,\"bytes\":[121]}]}]"));
     response_free(&r);
+    // Drafts: n_max has a meaning here, the other fields have none.
+    static const struct {
+        const char *fields;
+        int32_t most;
+    } drafts[] = {
+        {"\"speculative.n_max\":3,\"speculative.n_min\":1,\"speculative.p_min\":0.75", 3},
+        {"\"speculative.n_max\":0", 0},
+        {"\"speculative.n_max\":1000", MSGL_MAX_DRAFTS},
+        {"\"speculative.n_max\":2,\"speculative\":false", 2},
+        {"\"speculative.n_min\":5", -1},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(drafts); i++) {
+        char fields[160];
+        (void)snprintf(fields, sizeof fields, "\"prompt\":\"hi\",%s", drafts[i].fields);
+        fd = send_request(&s, fields, &m);
+        assert_int_equal(m.u.request.sampling.speculative, drafts[i].most);
+        engine_token(&s, m.u.request.uid, ID_EOS, MSGL_FINISH_STOP);
+        r = client_read(fd);
+        response_free(&r);
+    }
     fd = send_request(&s, "\"prompt\":[\"a\",\"b\"]", &m);
     engine_token(&s, m.u.request.uid, ID_EOS, MSGL_FINISH_STOP);
     m = engine_expect(&s, MSGL_MSG_REQUEST);
@@ -169,6 +189,7 @@ static void test_refused(void **state)
         {"/completion", "{\"prompt\":\"x\",\"response_fields\":[\"content\"]}", 400,
          "'response_fields'"},
         {"/completion", "{\"prompt\":\"x\",\"n_predct\":3}", 400, "'n_predict'"},
+        {"/completion", "{\"prompt\":\"x\",\"speculative.n_max\":-1}", 400, "'speculative.n_max'"},
         {"/completion", "{\"prompt\":\"x\",\"model\":\"other\"}", 404, "'other'"},
         {"/infill", "{\"input_prefix\":7}", 400, "'input_prefix'"},
         {"/infill", "{\"input_extra\":{}}", 400, "'input_extra'"},

@@ -26,8 +26,13 @@ static const msgl_field_row common_rows[] = {
      .help = "in a stream, each event has timings"},
     {"repeat_last_n", MSGL_FIELD_ANY,
      .help = "changes nothing: `repeat_penalty` is of the whole prompt and answer"},
+    {"speculative.n_max", MSGL_FIELD_INT, .min = 0, .max = INT32_MAX,
+     .help = "drafts in a step at most, in place of `speculative`"},
     MSGL_ROW_RID,
     MSGL_ROW_CACHE_SALT,
+    UNUSED("speculative.n_min"),
+    UNUSED("speculative.p_min"),
+    UNUSED("speculative.type"),
     UNUSED("cache_prompt"),
     UNUSED("id_slot"),
     UNUSED("n_keep"),
@@ -82,17 +87,20 @@ static void drop_neutral(json_t *o)
 
 static int parse_limits(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
-    int64_t most = -1, probs = 0;
+    int64_t most = -1, probs = 0, drafts = -1;
     bool tokens = false;
     int rc = msgl__field_int_of(o, &common, "max_tokens", &most, e);
     if (rc >= 0) rc = msgl__field_int_of(o, &common, "n_predict", &most, e);
     if (rc >= 0) rc = msgl__field_int_of(o, &common, "n_probs", &probs, e);
+    if (rc >= 0) rc = msgl__field_int_of(o, &common, "speculative.n_max", &drafts, e);
     if (rc >= 0) rc = msgl__field_bool(o, "return_tokens", &tokens, e);
     if (rc >= 0) rc = msgl__field_bool(o, "timings_per_token", &out->continuous_usage, e);
     if (rc < 0) return rc;
     out->max_tokens = most < 0 ? -1 : most == 0 ? 1 : (int32_t)most;
     out->no_output = most == 0; // the engine always makes one; it is not shown
     if (probs > 0) out->sampling.logprobs = (int32_t)probs;
+    if (drafts > MSGL_MAX_DRAFTS) drafts = MSGL_MAX_DRAFTS; // no step has more of a request
+    if (drafts >= 0) out->sampling.speculative = (int32_t)drafts;
     out->return_ids = tokens || out->stream;
     return 0;
 }

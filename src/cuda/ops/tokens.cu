@@ -16,7 +16,6 @@ static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, 
     if (i < n) out[(size_t)i * stride] = pool[index[i]];
 }
 
-// No early trigger, and a fence: kernels behind read the table before they wait (launch.cuh).
 static __global__ void map_kernel(int32_t *pool, const int32_t *index, int n, const int32_t *ids,
                                   int num_ids)
 {
@@ -27,6 +26,7 @@ static __global__ void map_kernel(int32_t *pool, const int32_t *index, int n, co
     if (token >= 0 && token < num_ids) pool[place] = ids[token];
 }
 
+// No early trigger, and a fence: kernels behind read the table before they wait (launch.cuh).
 static __global__ void take_kernel(const __grid_constant__ msgl_step_tokens s, int32_t *ids)
 {
     const int t = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -75,8 +75,8 @@ template <typename T>
 static void fill(cudaStream_t stream, void *p, size_t n, uint64_t seed, float deviation)
 {
     const size_t blocks = (n + 2047) / 2048;
-    fill_kernel<T>
-        <<<(unsigned)(blocks < 8192 ? blocks : 8192), 256, 0, stream>>>((T *)p, n, seed, deviation);
+    msgl__launch_in_order(fill_kernel<T>, dim3((unsigned)(blocks < 8192 ? blocks : 8192)),
+                          dim3(256), 0, stream, (T *)p, n, seed, deviation);
 }
 
 extern "C" void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *pool,

@@ -261,6 +261,8 @@ static inline float rsqrtf(float x)
     return 1 / sqrtf(x);
 }
 #define __expf expf
+#define __logf logf
+#define __sincosf sincosf
 // What a negative number or NaN becomes is no use to any kernel.
 static inline uint32_t __float2uint_rn(float f)
 {
