@@ -48,6 +48,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .latent_rope_store = msgl__cuda_latent_rope_store,
         .dual_table = msgl__cuda_dual_table,
         .dual_rope_store = msgl__cuda_dual_rope_store,
+        .move_kv = msgl__cuda_move_kv,
     };
     k->act = (msgl_act_kernels){
         .gate = msgl__cuda_gate,

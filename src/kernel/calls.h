@@ -219,6 +219,22 @@ typedef struct msgl_latent_rope_call {
     const int32_t *slots; // [tokens]
 } msgl_latent_rope_call;
 
+// Tokens of requests go to other slots of a pool, with their K and V of all its layers, as they
+// are: move i takes what slot from[i] has to slot to[i]. Of a tree of drafts the accepted path gets
+// behind the tokens before it: of rows 0, 2, 5 those of rows 2 and 5 go where rows 1 and 2 were.
+// Moves [cu_moves[r], cu_moves[r + 1]) are request r's and done in this order; slots of a request
+// are those of no other, its to[] are different ones, and none is the from[] of a later move: that
+// of row 2 above is read first and written then. from[i] may be to[i].
+typedef struct msgl_kv_move_call {
+    // [num_layers, slots, k_bytes or v_bytes]; what a slot has in a layer. Latent: v NULL, v_bytes
+    // 0.
+    void *k, *v;
+    size_t k_bytes, v_bytes, slots;
+    int32_t num_layers, num_reqs;
+    const int32_t *from, *to; // [cu_moves[num_reqs]]
+    const int32_t *cu_moves;  // [num_reqs + 1], ascending from 0 on
+} msgl_kv_move_call;
+
 // What a step begins with: its tokens' ids and places, their rows of the embedding, and the table
 // of their rotation (kernel/ops.h).
 typedef struct msgl_embed_call {

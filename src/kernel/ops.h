@@ -48,6 +48,8 @@ typedef struct msgl_rope_kernels {
     // See msgl_dual_table_call and msgl_dual_rope_call.
     void (*dual_table)(msgl_exec *x, const msgl_dual_table_call *c);
     void (*dual_rope_store)(msgl_exec *x, const msgl_dual_rope_call *c);
+    // What the calls above have stored: see msgl_kv_move_call.
+    void (*move_kv)(msgl_exec *x, const msgl_kv_move_call *c);
 } msgl_rope_kernels;
 
 typedef struct msgl_act_kernels {

@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/paging.h"
+#include "kernel/calls.h"
 #include "kvcache/layout.h"
 
 // The memory of one group of layers (layout.h).
@@ -61,6 +62,9 @@ static inline void *msgl__kv_labels(const msgl_kv_pool *p, int layer)
 {
     return msgl__kv_layer(p, 2, layer);
 }
+// KV, LATENT: the memory that a move of tokens' K and V works on: all of *c but the requests'
+// moves.
+void msgl__kv_pool_moved(const msgl_kv_pool *p, msgl_kv_move_call *c);
 // STATE: the state of a row of the page table, and a checkpoint, in the group's layer `layer`.
 static inline void *msgl__state_of_row(const msgl_kv_pool *p, int32_t row, int layer)
 {

@@ -41,6 +41,7 @@ void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
 void msgl__cuda_latent_rope_store(msgl_exec *x, const msgl_latent_rope_call *c);
 void msgl__cuda_dual_table(msgl_exec *x, const msgl_dual_table_call *c);
 void msgl__cuda_dual_rope_store(msgl_exec *x, const msgl_dual_rope_call *c);
+void msgl__cuda_move_kv(msgl_exec *x, const msgl_kv_move_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);
