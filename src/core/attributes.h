@@ -18,6 +18,7 @@
 #define MSGL_CPU_RELAX() ((void)0)
 #endif
 #define MSGL_POPCOUNT64(x) __builtin_popcountll(x)
+#define MSGL_CTZ64(x) __builtin_ctzll(x) // x != 0
 #define MSGL_COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 #endif

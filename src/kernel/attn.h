@@ -116,8 +116,9 @@ typedef struct msgl_attn_call {
     int32_t page_size;
     const int32_t *cu_seqlens_q; // [requests + 1] first q row of each request
     const int32_t *seqlens_k;    // [requests]; the last query token is at position seqlens_k - 1
-    // NULL, or [q rows] whom a token sees of its request's new ones (msgl_seqs): window and chunks
-    // then count along its path.
+    // NULL, or [q rows] whom a token sees of its request's new ones (msgl_seqs). Tiles, window and
+    // chunks then count along its path: its bits are those of a call in which the path's tokens
+    // stand behind each other. Not with dual chunks.
     const uint64_t *tree;
 
     const msgl_attn_work *works;

@@ -16,13 +16,11 @@
 // Per thread, on a 64-byte border as O in it is; the ISA level's own area follows, on one too.
 typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
-    // Keys that each row may see are in [from, to); of the request's new tokens, the first of which
-    // is key first_new, those in its word of `tree`.
+    // Each row sees keys [from, to): positions of its request, of which first_new is that of the
+    // first new token; in a tree positions along the row's path.
     int from[MSGL_ATTN_MAX_ROWS], to[MSGL_ATTN_MAX_ROWS];
-    uint64_t tree[MSGL_ATTN_MAX_ROWS];
     int first_new;
-    int stop[MSGL_ATTN_MAX_ROWS]; // of the tile: where a row's runs of keys end
-    int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
+    int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS]; // the same in a tile
     int slots[MSGL_ATTN_TILE], next_slots[MSGL_ATTN_TILE];
     MSGL_ALIGNED(64) float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
@@ -67,13 +65,29 @@ size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int
     return expanded_at(ops_for(k, dtype, latent), head_dim) + expanded;
 }
 
+static const int32_t *pages_of(const msgl_attn_call *c, int req)
+{
+    return c->pages +
+           (c->page_indptr != NULL ? (size_t)c->page_indptr[req] : (size_t)req * c->page_stride);
+}
+
 // Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
 static void find_slots(const msgl_attn_call *c, int req, int tile, int begin, int end, int *slots)
 {
-    const int32_t *pages = c->pages + (c->page_indptr != NULL ? (size_t)c->page_indptr[req]
-                                                              : (size_t)req * c->page_stride);
-    msgl__paging_slots(c->page_size, pages, tile * MSGL_ATTN_TILE + begin, end - begin,
+    msgl__paging_slots(c->page_size, pages_of(c, req), tile * MSGL_ATTN_TILE + begin, end - begin,
                        slots + begin);
+}
+
+// The same along a path of new tokens, all of them behind first_new: of the path 0, 2, 5 (bits of
+// the word) position first_new + 2 has the slot of first_new + 5.
+static void find_path_slots(const msgl_attn_call *c, int req, int first_new, uint64_t path,
+                            int tile, int begin, int end, int *slots)
+{
+    const int32_t *pages = pages_of(c, req);
+    for (int at = first_new; at < tile * MSGL_ATTN_TILE + begin; at++) path &= path - 1;
+    for (int i = begin; i < end; i++, path &= path - 1) {
+        msgl__paging_slots(c->page_size, pages, first_new + MSGL_CTZ64(path), 1, slots + i);
+    }
 }
 
 static void set_empty(item_scratch *s, int rows, size_t padded_dim)
@@ -133,26 +147,16 @@ static void write_lse_partial(const msgl_attn_call *c, const msgl_attn_work *w, 
     }
 }
 
+// Results of head `head` of a block, whose first row is row `row` of the partial.
 static void write_tile_partial(const msgl_attn_call *c, int partial, int kv_head,
-                               const msgl__attn_block *b, int head)
+                               const msgl__attn_block *b, int row, int head)
 {
     const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
     float *p = partial_at(c, partial, kv_head + head);
-    memcpy(p + b->row, b->m + from, (size_t)b->n * sizeof *p);
-    memcpy(p + c->partial_rows + b->row, b->l + from, (size_t)b->n * sizeof *p);
-    memcpy(p + 2 * c->partial_rows + (size_t)b->row * dim, b->o + from * dim,
+    memcpy(p + row, b->m + from, (size_t)b->n * sizeof *p);
+    memcpy(p + c->partial_rows + row, b->l + from, (size_t)b->n * sizeof *p);
+    memcpy(p + 2 * c->partial_rows + (size_t)row * dim, b->o + from * dim,
            (size_t)b->n * dim * sizeof *p);
-}
-
-static void fold_tile_partial(const paged_args *a, int partial, int kv_head,
-                              const msgl__attn_block *b, int head)
-{
-    const msgl_attn_call *c = a->call;
-    const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
-    float *p = partial_at(c, partial, kv_head + head);
-    a->ops->fold(b->n, (int)dim, p + b->row, p + c->partial_rows + b->row,
-                 p + 2 * c->partial_rows + (size_t)b->row * dim, b->m + from, b->l + from,
-                 b->o + from * dim);
 }
 
 static void write_empty_partial(const msgl_attn_call *c, int partial, int rows, int kv_head)
@@ -185,54 +189,38 @@ static int first_key(const msgl_attn_call *c, int pos)
     return from > chunk ? from : chunk;
 }
 
-// The keys that row i, new token `token` of its request, may see.
-static void see_causal(const msgl_attn_call *c, int token, int i, item_scratch *s)
+// The path of new token `token` of a request: itself and its ancestors among the new tokens.
+static uint64_t path_of(const msgl_attn_call *c, int req, int token)
 {
-    const int pos = s->first_new + token;
+    return c->tree[c->cu_seqlens_q[req] + token];
+}
+
+// The keys that row i, new token `token` of its request, sees. In a tree its position is that of
+// its path's end.
+static void see_causal(const msgl_attn_call *c, int req, int token, int i, item_scratch *s)
+{
+    const int before = c->tree != NULL ? MSGL_POPCOUNT64(path_of(c, req, token)) - 1 : token;
+    const int pos = s->first_new + before;
     s->from[i] = first_key(c, pos);
     s->to[i] = pos + 1;
 }
 
-// The same in a tree. Window and chunks count along the path, whose end is at position first_new +
-// its new tokens - 1; what they have left behind are the path's first ones, so the word's lowest
-// bits.
-static void see_path(const msgl_attn_call *c, uint64_t tree, int token, int i, item_scratch *s)
+// The offsets of a tile that some row of [first, last) sees.
+static void seen_by(const item_scratch *s, int first, int last, int *begin, int *end)
 {
-    const int end = s->first_new + MSGL_POPCOUNT64(tree);
-    int from = first_key(c, end - 1);
-    for (; from > s->first_new; from--) tree &= tree - 1;
-    s->from[i] = from;
-    s->to[i] = s->first_new + token + 1;
-    s->tree[i] = tree;
-}
-
-static bool is_visible(const item_scratch *s, int i, int key)
-{
-    return key < s->first_new || (s->tree[i] >> (key - s->first_new) & 1) != 0;
-}
-
-// The next run of visible keys of each row, from the end of its last one on, or an empty one;
-// false: no row has one.
-static bool next_runs(item_scratch *s, int rows, int base)
-{
-    bool any = false;
-    for (int i = 0; i < rows; i++) {
-        int at = s->hi[i];
-        while (at < s->stop[i] && !is_visible(s, i, base + at)) at++;
-        s->lo[i] = at;
-        while (at < s->stop[i] && is_visible(s, i, base + at)) at++;
-        s->hi[i] = at;
-        any |= s->lo[i] < at;
-    }
-    return any;
-}
-
-// The offsets of a tile that row i of the item may see, [lo, hi); their union into *begin, *end.
-static void visible(const msgl_attn_work *w, int tile, item_scratch *s, int *begin, int *end)
-{
-    const int base = tile * MSGL_ATTN_TILE;
     *begin = MSGL_ATTN_TILE;
     *end = 0;
+    for (int i = first; i < last; i++) {
+        if (s->lo[i] < s->hi[i] && s->lo[i] < *begin) *begin = s->lo[i];
+        if (s->hi[i] > *end) *end = s->hi[i];
+    }
+    if (*end == 0) *begin = 0;
+}
+
+// The offsets of a tile that row i of the item may see, [lo, hi).
+static void visible(const msgl_attn_work *w, int tile, item_scratch *s)
+{
+    const int base = tile * MSGL_ATTN_TILE;
     for (int i = 0; i < w->rows; i++) {
         int from = s->from[i] > w->kv_begin ? s->from[i] : w->kv_begin;
         int to = s->to[i] < w->kv_end ? s->to[i] : w->kv_end;
@@ -241,10 +229,7 @@ static void visible(const msgl_attn_work *w, int tile, item_scratch *s, int *beg
         if (from >= to) from = to = 0;
         s->lo[i] = from;
         s->hi[i] = to;
-        if (from < to && from < *begin) *begin = from;
-        if (to > *end) *end = to;
     }
-    if (*end == 0) *begin = 0;
 }
 
 static expanded_tile *expanded_of(const paged_args *a, item_scratch *s)
@@ -283,24 +268,29 @@ static void expand_tile(const paged_args *a, const msgl__attn_keys *keys, expand
     out->prefetched = MSGL_ATTN_TILE;
 }
 
-// The rows' runs [lo, hi) of a tile's keys, into the item's state, or into partial `partial` (>=
-// 0), which `first` says to begin.
-static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head, int partial,
-                       bool first, const msgl__attn_keys *keys, item_scratch *s, void *isa)
+// The partial of its own that a tile of the item has; -1: it goes into the item's state.
+static int partial_of(const msgl_attn_call *c, const msgl_attn_work *w, int tile)
 {
-    const msgl_attn_call *c = a->call;
-    const size_t dim = padded(c);
-    for (int row = 0; row < w->rows; row += a->ops->block) {
-        const int n = w->rows - row < a->ops->block ? w->rows - row : a->ops->block;
-        msgl__attn_block b = {.row = row, .n = n, .lo = s->lo + row, .hi = s->hi + row};
+    const bool to_partials = w->partial >= 0 && c->partial_kind == MSGL_ATTN_PARTIAL_TILE;
+    return to_partials ? w->partial + tile - w->kv_begin / MSGL_ATTN_TILE : -1;
+}
+
+// Of the item the `rows` rows from `first` on, which are those that load_q has brought, against a
+// tile: into partial `partial` or, if it is -1, the item's state.
+static void run_blocks(const paged_args *a, const msgl__attn_query *q, int partial, int first,
+                       int rows, const msgl__attn_keys *keys, item_scratch *s, void *isa)
+{
+    const size_t dim = padded(a->call);
+    a->ops->load_keys(keys, rows, isa);
+    for (int row = 0; row < rows; row += a->ops->block) {
+        const int at = first + row, n = rows - row < a->ops->block ? rows - row : a->ops->block;
+        msgl__attn_block b = {.row = row, .n = n, .lo = s->lo + at, .hi = s->hi + at};
         a->ops->tile(keys, &b, isa);
         for (int h = 0; h < keys->heads; h++) {
             const size_t from = (size_t)h * (size_t)b.stride;
-            const size_t to = (size_t)h * (size_t)w->rows + (size_t)row;
-            if (partial >= 0 && first) {
-                write_tile_partial(c, partial, kv_head, &b, h);
-            } else if (partial >= 0) {
-                fold_tile_partial(a, partial, kv_head, &b, h);
+            const size_t to = (size_t)h * (size_t)q->work->rows + (size_t)at;
+            if (partial >= 0) {
+                write_tile_partial(a->call, partial, q->kv_head, &b, at, h);
             } else {
                 a->ops->fold(n, (int)dim, s->M + to, s->L + to, s->O + to * dim, b.m + from,
                              b.l + from, b.o + from * dim);
@@ -309,30 +299,83 @@ static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head
     }
 }
 
-static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, int tile,
+static void run_tile(const paged_args *a, const msgl__attn_query *q, int tile,
                      const msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
-    const msgl_attn_call *c = a->call;
-    const bool to_partials = w->partial >= 0 && c->partial_kind == MSGL_ATTN_PARTIAL_TILE;
-    const int partial = to_partials ? w->partial + tile - w->kv_begin / MSGL_ATTN_TILE : -1;
+    const int partial = partial_of(a->call, q->work, tile);
+    msgl__attn_keys bf16;
     if (keys->begin == keys->end) { // nobody sees it: neutral, but a partial has to say so
-        for (int h = 0; h < keys->heads && to_partials; h++) {
-            write_empty_partial(c, partial, w->rows, kv_head + h);
+        for (int h = 0; h < keys->heads && partial >= 0; h++) {
+            write_empty_partial(a->call, partial, q->work->rows, q->kv_head + h);
         }
         return;
     }
-    a->ops->load_keys(keys, w->rows, isa);
-    const int base = tile * MSGL_ATTN_TILE;
-    if (c->tree == NULL || base + keys->end <= s->first_new) {
-        run_blocks(a, w, kv_head, partial, true, keys, s, isa);
-        return;
+    if (a->expand != NULL) expand_tile(a, keys, expanded_of(a, s), &bf16);
+    run_blocks(a, q, partial, 0, q->work->rows, a->expand != NULL ? &bf16 : keys, s, isa);
+}
+
+// How many rows of the item from `first` on are of tokens of which each is the child of the one
+// before; *path: the last one's, of which each sees as much as it may.
+static int chain_rows(const msgl_attn_call *c, const msgl_attn_work *w, int first, uint64_t *path)
+{
+    const int group = c->num_q_heads / c->num_kv_heads;
+    int token = (w->row + first) / group;
+    *path = path_of(c, w->req, token);
+    for (;; token++) {
+        const int end = (token + 1) * group - w->row;
+        if (end >= w->rows) return w->rows - first;
+        const uint64_t next = path_of(c, w->req, token + 1);
+        if (next != (*path | (uint64_t)1 << (token + 1))) return end - first;
+        *path = next;
     }
-    // A kernel takes one run of keys a row: where trees leave some out, it is called again.
-    memcpy(s->stop, s->hi, (size_t)w->rows * sizeof *s->hi);
-    memcpy(s->hi, s->lo, (size_t)w->rows * sizeof *s->lo);
-    bool first = true;
-    for (; next_runs(s, w->rows, base) || first; first = false) {
-        run_blocks(a, w, kv_head, partial, first, keys, s, isa);
+}
+
+static msgl__attn_keys part_of(const msgl__attn_keys *keys, int begin, int end)
+{
+    msgl__attn_keys part = *keys;
+    part.begin = begin;
+    part.end = end;
+    return part;
+}
+
+// A tile in which new tokens of a tree may be. Each chain of the item's tokens gets the keys that
+// it would have if its path were the sequence, at the same offsets, so that its bits are those of
+// such steps. Keys before the new tokens, up to offset `old`, are found and expanded once.
+static void run_paths(const paged_args *a, const msgl__attn_query *q, int tile,
+                      const msgl__attn_keys *keys, item_scratch *s, void *isa)
+{
+    const msgl_attn_call *c = a->call;
+    const msgl_attn_work *w = q->work;
+    const int partial = partial_of(c, w, tile);
+    int old = s->first_new - tile * MSGL_ATTN_TILE;
+    old = old < keys->begin ? keys->begin : old < keys->end ? old : keys->end;
+    for (int h = 0; h < keys->heads && partial >= 0; h++) {
+        write_empty_partial(c, partial, w->rows, q->kv_head + h);
+    }
+    msgl__attn_keys seen = part_of(keys, keys->begin, old), bf16;
+    if (a->expand != NULL) expand_tile(a, &seen, expanded_of(a, s), &bf16);
+    for (int first = 0, rows; first < w->rows; first += rows) {
+        uint64_t path;
+        rows = chain_rows(c, w, first, &path);
+        seen_by(s, first, first + rows, &seen.begin, &seen.end);
+        if (seen.begin == seen.end) continue;
+        const int from = seen.begin > old ? seen.begin : old;
+        find_path_slots(c, w->req, s->first_new, path, tile, from, seen.end, s->slots);
+        if (a->expand != NULL) {
+            const msgl__attn_keys added = part_of(&seen, from, seen.end);
+            expand_tile(a, &added, expanded_of(a, s), &bf16);
+            bf16.begin = seen.begin;
+        }
+        const msgl_attn_work own = {.req = w->req, .row = w->row + first, .rows = rows};
+        msgl__attn_query own_q = *q;
+        own_q.work = &own;
+        a->ops->load_q(&own_q, isa);
+        run_blocks(a, q, partial, first, rows, a->expand != NULL ? &bf16 : &seen, s, isa);
+        // The first one has had the tile, and what comes next, brought into the caches.
+        seen.held = true;
+        seen.prefetched = MSGL_ATTN_TILE;
+        seen.next_k.end = seen.next_k.begin;
+        seen.next_v.end = seen.next_v.begin;
     }
 }
 
@@ -355,10 +398,11 @@ static void set_next(const paged_args *a, int begin, int end, size_t ahead, cons
 }
 
 // The tiles of an item that may have visible keys, one by one. more: the next KV heads' follow.
-static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head, bool more,
+static void run_tiles(const paged_args *a, const msgl__attn_query *q, bool more,
                       msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
+    const msgl_attn_work *w = q->work;
     const bool skip =
         w->partial < 0 || c->partial_kind == MSGL_ATTN_PARTIAL_LSE2; // else empty tiles count
     int first = w->kv_end;
@@ -367,7 +411,8 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
     const int last = msgl__ceil_div(w->kv_end, MSGL_ATTN_TILE);
     keys->slots = s->slots;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
-        visible(w, tile, s, &keys->begin, &keys->end);
+        visible(w, tile, s);
+        seen_by(s, 0, w->rows, &keys->begin, &keys->end);
         find_slots(c, w->req, tile, keys->begin, keys->end, s->slots);
         const bool wraps = tile + 1 == last && more;
         const int next = wraps ? first / MSGL_ATTN_TILE : tile + 1;
@@ -377,9 +422,11 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
         find_slots(c, w->req, next, begin, end, s->next_slots);
         const size_t head = (size_t)c->head_dim * msgl__dtype_size(c->dtype);
         set_next(a, begin, end, wraps ? (size_t)keys->heads * head : 0, s, keys);
-        msgl__attn_keys bf16;
-        if (a->expand != NULL) expand_tile(a, keys, expanded_of(a, s), &bf16);
-        run_tile(a, w, kv_head, tile, a->expand != NULL ? &bf16 : keys, s, isa);
+        if (c->tree != NULL && (tile + 1) * MSGL_ATTN_TILE > s->first_new) {
+            run_paths(a, q, tile, keys, s, isa);
+        } else {
+            run_tile(a, q, tile, keys, s, isa);
+        }
         keys->prefetched = end;
     }
 }
@@ -392,7 +439,7 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
     const int group = c->num_q_heads / c->num_kv_heads;
     const int q_first = c->cu_seqlens_q[w->req];
-    msgl__attn_query q = {.call = c, .work = w, .kv_head = kv_head, .heads = heads};
+    msgl__attn_query q = {.call = c, .kv_head = kv_head, .heads = heads};
     const float *first_q = c->q + (size_t)q_first * c->ld_q + (size_t)kv_head * (size_t)group * dim;
     msgl__attn_keys keys = {.k = (const char *)c->k + (size_t)kv_head * dim * elem,
                             .v = (const char *)c->v + (size_t)kv_head * dim * elem,
@@ -405,12 +452,7 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     set_empty(s, w->rows * heads, padded(c));
     s->first_new = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
     for (int i = 0; i < w->rows; i++) {
-        const int token = (w->row + i) / group;
-        if (c->tree != NULL) {
-            see_path(c, c->tree[q_first + token], token, i, s);
-        } else {
-            see_causal(c, token, i, s);
-        }
+        see_causal(c, w->req, (w->row + i) / group, i, s);
     }
     int32_t at[MSGL_ATTN_RANGES];
     msgl__attn_ranges(c->dual_len, s->first_new + w->row / group, at);
@@ -419,10 +461,11 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         if (piece.kv_begin < at[i]) piece.kv_begin = at[i];
         if (i + 1 < MSGL_ATTN_RANGES && piece.kv_end > at[i + 1]) piece.kv_end = at[i + 1];
         if (piece.kv_begin >= piece.kv_end) continue;
+        q.work = &piece;
         q.q = first_q + (size_t)(MSGL_ATTN_RANGES - 1 - i) * c->q_next;
         a->ops->load_q(&q, isa);
         const bool whole = piece.kv_begin == w->kv_begin && piece.kv_end == w->kv_end;
-        run_tiles(a, &piece, kv_head, more && whole, &keys, s, isa);
+        run_tiles(a, &q, more && whole, &keys, s, isa);
     }
     for (int h = 0; h < heads; h++) {
         if (w->partial < 0) {

@@ -2,7 +2,7 @@
 //
 // Every backend of the registry, at every ISA level, against exact attention in f64: random batches
 // of mixed lengths, cached prefixes, permuted pages, all head dims, groups, windows and caps.
-// Whatever a step must not read is poison.
+// Whatever a step must not read is poison. And trees against answers, to the bit.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,10 @@
 
 #include <cmocka.h>
 
+#include "attention/fa/fa.h"
+#include "attention/trtllm/trtllm.h"
 #include "attention/world.h"
+#include "core/attributes.h"
 #include "core/mem.h"
 
 static int pick(world *w, const int *set, int n)
@@ -148,38 +151,136 @@ static void test_all(void **state)
     }
 }
 
-// In a tree a row sees several runs of keys, and a kernel is called once for each with the same
-// tile: of 40 rows (10 tokens, 4 heads each) it takes a large block and a small one, time and
-// again.
-static void test_tree_runs(void **state)
+// ---- trees ----
+
+// n tokens of request `from` to positions [at, at + n) of request `to`.
+static void copy_tokens(world *w, int to, int at, int from, const int *tokens, int n)
 {
-    (void)state;
-    const msgl_attn_desc *const *all = msgl__attn_cpu.all;
-    const int levels = msgl__cpu_level_detect() + 1;
-    for (int i = 0; all[i] != NULL; i++) {
-        for (int level = 0; all[i]->tree && level < levels; level++) {
-            if (level != levels - 1 && !has_levels(all[i])) continue;
-            world_spec spec = world_base(all[i], 2, 400, 64);
-            world_suit(&spec);
-            spec.level = level;
-            spec.dtype = (all[i]->kv_dtypes & 1u << MSGL_BF16) != 0 ? MSGL_BF16 : spec.dtype;
-            spec.group = 4;
-            spec.tree = true;
-            world w;
-            world_open(&w, &spec);
-            world_request(&w, 0, 400);
-            for (int tokens = 10; tokens <= 14; tokens++) {
-                const step_req r = {.req = 0, .cached = 258, .device = 258 + tokens};
-                world_mixed(&w, 0, &r, 1);
-                const double error = world_error(&w, &r, 1);
-                if (error > world_tolerance(all[i]->name, spec.dtype)) {
-                    fail_msg("%s %s, %d tokens: error %g", all[i]->name,
-                             msgl__cpu_level_name(spec.level), tokens, error);
-                }
-            }
-            world_close(&w);
+    const world_req *src = &w->reqs[from];
+    world_req *dst = &w->reqs[to];
+    const size_t kv = msgl__kv_slot_stride(&w->pool);
+    const size_t bytes = kv * msgl__dtype_size(w->spec.dtype), q = w->q_width * sizeof(float);
+    for (int i = 0; i < n; i++) {
+        const size_t d = (size_t)(at + i), t = (size_t)tokens[i];
+        memcpy(dst->q + d * w->q_width, src->q + t * w->q_width, q);
+        for (int array = 0; array < 2 && src->stored[array] != NULL; array++) {
+            memcpy((char *)dst->stored[array] + d * bytes,
+                   (const char *)src->stored[array] + t * bytes, bytes);
         }
     }
+}
+
+enum { LEN = 1300, COMPACT = 3 }; // the request to which paths are copied
+
+// Rows of the step's trees against answers whose requests have the paths' tokens alone.
+static void check_paths(world *w, const step_req *reqs, int n)
+{
+    int rows = 0, row = 0;
+    for (int i = 0; i < n; i++) rows += reqs[i].device - reqs[i].cached;
+    w->spec.tree = true;
+    world_mixed(w, 0, reqs, n);
+    const size_t bytes = w->out_ld * sizeof(float);
+    float *trees = malloc((size_t)rows * bytes);
+    uint64_t *words = malloc((size_t)rows * sizeof *words);
+    memcpy(trees, w->out, (size_t)rows * bytes);
+    memcpy(words, w->tree, (size_t)rows * sizeof *words);
+    w->spec.tree = false;
+    for (int i = 0; i < n; i++) {
+        const int cached = reqs[i].cached;
+        int tokens[LEN];
+        for (int p = 0; p < cached; p++) tokens[p] = p;
+        copy_tokens(w, COMPACT, 0, reqs[i].req, tokens, cached);
+        for (int token = 0; token < reqs[i].device - cached; token++, row++) {
+            int depth = 0;
+            for (int j = 0; j <= token; j++) {
+                if (words[row] >> j & 1) tokens[depth++] = cached + j;
+            }
+            copy_tokens(w, COMPACT, cached, reqs[i].req, tokens, depth);
+            const step_req answer = {COMPACT, cached + depth - 1, cached + depth};
+            world_step(w, MSGL_DECODE, &answer, 1);
+            if (memcmp(trees + (size_t)row * w->out_ld, w->out, bytes) != 0) {
+                fail_msg("%s %s: token %d behind %d differs (dtype %d, group %d, dim %d, window "
+                         "%d, chunk %d, cap %g)",
+                         w->spec.desc->name, msgl__cpu_level_name(w->spec.level), token, cached,
+                         (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.window,
+                         w->spec.chunk, (double)w->spec.softcap);
+            }
+        }
+    }
+    free(trees);
+    free(words);
+}
+
+typedef struct tree_case {
+    int group, num_kv_heads, head_dim, v_dim, page_size, window, chunk, threads;
+    float softcap;
+    bool sinks;
+} tree_case;
+
+static const tree_case TREES[] = {
+    {4, 2, 64, 0, 16, -1, 0, 1, 0, false},     {3, 1, 80, 0, 32, 100, 0, 2, 20, true},
+    {20, 1, 128, 0, 64, -1, 300, 3, 0, true},  {1, 4, 256, 0, 16, 300, 0, 2, 20, false},
+    {5, 1, 72, 64, 64, -1, 0, 1, 0, true},     {70, 1, 72, 64, 64, -1, 0, 2, 0, false},
+    {16, 1, 576, 512, 64, -1, 0, 2, 0, false},
+};
+
+static void check_trees(const msgl_attn_desc *d, msgl_cpu_level level, msgl_dtype dtype,
+                        const tree_case *t)
+{
+    // At ends of tiles and across them, behind nothing, and where keys are split into parts.
+    static const step_req STEPS[][2] = {{{0, 230, 270}, {1, 256, 272}},
+                                        {{0, 0, 64}, {1, 505, 520}},
+                                        {{0, 1000, 1017}, {1, 3, 5}},
+                                        {{0, 1296, LEN}, {1, 1023, 1026}}};
+    world_spec spec = world_base(d, COMPACT + 1, LEN, 128);
+    spec.level = level;
+    spec.dtype = dtype;
+    spec.group = t->group;
+    spec.num_kv_heads = t->num_kv_heads;
+    spec.head_dim = t->head_dim;
+    spec.v_dim = t->v_dim;
+    spec.page_size = t->page_size;
+    spec.window = t->window;
+    spec.chunk = t->chunk;
+    spec.softcap = t->softcap;
+    spec.sinks = t->sinks;
+    spec.threads = t->threads;
+    world w;
+    world_open(&w, &spec);
+    for (int r = 0; r <= COMPACT; r++) world_request(&w, r, LEN);
+    for (size_t i = 0; i < MSGL_COUNT(STEPS); i++) {
+        check_paths(&w, STEPS[i], 2);
+        check_paths(&w, STEPS[i], 1);
+    }
+    world_close(&w);
+}
+
+// Whether a level has functions of its own for such pools.
+static bool adds(msgl_cpu_level level, msgl_dtype dtype, bool latent)
+{
+    msgl_kernels own, below;
+    if (level == MSGL_CPU_REF) return true;
+    msgl__kernels_init_cpu(&own, level);
+    msgl__kernels_init_cpu(&below, (msgl_cpu_level)(level - 1));
+    return latent ? own.attn.latent_ops[dtype] != below.attn.latent_ops[dtype]
+                  : own.attn.ops[dtype] != below.attn.ops[dtype];
+}
+
+// A token of a tree has the bits of an answer's token behind the same path.
+static void test_trees(void **state)
+{
+    (void)state;
+    const int levels = msgl__cpu_level_detect() + 1, dtypes = MSGL_DTYPE_COUNT;
+    for (int i = 0; i < levels * dtypes * (int)MSGL_COUNT(TREES); i++) {
+        const tree_case *t = &TREES[i % (int)MSGL_COUNT(TREES)];
+        const msgl_dtype dtype = (msgl_dtype)(i / (int)MSGL_COUNT(TREES) % dtypes);
+        const msgl_cpu_level level = (msgl_cpu_level)(i / (int)MSGL_COUNT(TREES) / dtypes);
+        const bool slow = level == MSGL_CPU_REF && t->group * t->head_dim > 512;
+        if ((msgl__attn_fa.kv_dtypes & 1u << dtype) == 0) continue;
+        if (!adds(level, dtype, t->v_dim > 0) || (slow && !world_full())) continue;
+        check_trees(&msgl__attn_fa, level, dtype, t);
+    }
+    check_trees(&msgl__attn_trtllm, msgl__cpu_level_detect(), MSGL_BF16, &TREES[0]);
 }
 
 // No backend takes memory after create.
@@ -257,7 +358,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
-        cmocka_unit_test(test_tree_runs),
+        cmocka_unit_test(test_trees),
         cmocka_unit_test(test_no_heap),
         cmocka_unit_test(test_failed_allocations),
     };

@@ -3,7 +3,7 @@
 // fa: FlashAttention's interface on the CPU. One kernel call serves prefill and decode: varlen
 // queries (cu_seqlens_q), a 2-D page table of any page size, key lengths. Work is split over the
 // keys by a fixed rule (tiles at absolute positions, see kernel/attn.h), so a request's output is
-// the same bits alone or in a batch, chunked or not, decoded or prefilled.
+// the same bits alone or in a batch, chunked or not, decoded or prefilled, or as a path of a tree.
 //
 // Tolerance against exact attention (tests/attention/world.c), over the largest |v|: bf16 and E4M3
 // KV 4e-3 (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.

@@ -306,8 +306,7 @@ static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, in
         const int end = b + STAGE < to ? b + STAGE : to;
         fetch next = end < to ? fetch_stage(keys, keys->k, end, to, products)
                               : fetch_stage(keys, keys->v, from, to, products);
-        // Of an item of 40 rows the second block has 8, and what is placed serves the next run,
-        // too.
+        // Of an item of 40 rows the second block has 8, and all is placed.
         for (int i = b; i < end && !s->placed; i++) {
             place_block(s, keys, i,
                         s->k + (size_t)(i - b) * 32 * (size_t)(s->padded * keys->heads));
