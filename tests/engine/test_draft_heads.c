@@ -19,9 +19,14 @@
 #include "core/attributes.h"
 #include "harness.h"
 
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
+#define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0) // where there are ranks
+
 #define VECTORS MSGL_SOURCE_DIR "/tests/vectors/drafts/"
 
-enum { MAX_IDS = 64, DRAFTS = 4 };
+enum { MAX_IDS = 64, DRAFTS = 4, NODES = 15 }; // of a chain; of a tree of that depth
 
 typedef struct vectors {
     const char *name, *algorithm;
@@ -69,14 +74,20 @@ static void folders(const vectors *v, char target[256], char draft[256])
     if (f != NULL) fclose(f);
 }
 
+static int g_topk = 1; // of the next models
+
 // A model of these folders on so many ranks, without the head if `algorithm` is "none".
 static void open_model(harness *h, const char *target, const char *draft, const char *algorithm,
                        const harness_target *t)
 {
     const bool own = draft[0] != '\0' && strcmp(algorithm, "none") != 0; // a folder
-    msgl_options o = harness_config_for(target, "float32", t);
+    harness_target here = *t;
+    here.device = TEST_DEVICE;
+    here.graph_max_bs = ON_CPU ? 0 : 16;
+    msgl_options o = harness_config_for(target, "float32", &here);
     o.speculative_algorithm = algorithm;
     o.speculative_draft_model_path = own ? draft : NULL;
+    o.speculative_eagle_topk = g_topk;
     harness_open(h, &o);
 }
 
@@ -219,43 +230,56 @@ static int32_t ask(harness *h, const vectors *v, const harness_target *t, int32_
     snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
     const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
     open_model(h, target, draft, v->algorithm, t);
-    harness_pages(h, 0, n + more + 2 * DRAFTS + 2);
+    harness_pages(h, 0, n + more + 2 * NODES + 2);
     harness_tokens(h, 0, ids, n);
     msgl_batch_req r = harness_req(0, 0, n);
     r.logits_from = n - 1;
     r.propose = DRAFTS;
+    r.propose_nodes = g_topk > 1 ? NODES : 0;
     harness_step(h, MSGL_PREFILL, &r, 1);
     return n;
 }
 
-// Behind `len` tokens, the step that verifies what the last one has left; drafts
-// [MSGL_MAX_PROPOSALS] has to stay while it runs.
-static msgl_batch_req verify(const harness *h, int32_t n, int32_t len, int32_t *drafts)
+typedef struct drafts {
+    int32_t tokens[MSGL_MAX_DRAFTS];
+    int16_t parents[MSGL_MAX_DRAFTS];
+} drafts;
+
+// Behind `len` tokens, the step that verifies what the last one has left; *d has to stay while it
+// runs.
+static msgl_batch_req verify(const harness *h, int32_t n, int32_t len, drafts *d)
 {
     const int32_t num = h->result.num_proposals[0];
-    memcpy(drafts, h->result.proposals, (size_t)num * sizeof *drafts);
+    memcpy(d->tokens, h->result.proposals, (size_t)num * sizeof *d->tokens);
+    memcpy(d->parents, h->result.proposal_parents, (size_t)num * sizeof *d->parents);
     msgl_batch_req r = harness_req(0, len, len + 1 + num);
     r.prompt_len = n;
     r.num_drafts = num;
-    r.drafts = drafts;
+    r.drafts = d->tokens;
     r.propose = DRAFTS;
+    if (g_topk == 1) return r;
+    r.draft_parents = d->parents;
+    r.propose_nodes = NODES;
     return r;
 }
 
 enum { TOKENS = 60, EOS = 6137 }; // <|im_end|>, of models/demo/config.json
 
-// The shipped model's own answer to its question, verified chain by chain. Returns the steps.
-static int32_t answer(const vectors *v, const harness_target *t, int32_t *tokens, int32_t *num)
+// The shipped model's own answer to its question, verified chain by chain, up to its end or TOKENS
+// of whatever comes. Returns the steps.
+static int32_t answer(const vectors *v, const harness_target *t, bool past_end, int32_t *tokens,
+                      int32_t *num)
 {
     harness h;
-    int32_t drafts[MSGL_MAX_PROPOSALS], steps = 0;
+    drafts d;
+    int32_t steps = 0;
     const int32_t n = ask(&h, v, t, TOKENS);
     bool ended = false;
     for (*num = 0; *num < TOKENS && !ended; steps++) {
-        msgl_batch_req r = verify(&h, n, n + *num, drafts);
+        msgl_batch_req r = verify(&h, n, n + *num, &d);
         harness_step(&h, MSGL_PREFILL, &r, 1);
         for (int32_t i = 0; i < h.result.cu_tokens[1]; i++) {
-            ended = ended || h.result.tokens[i] == EOS;
+            ended = ended || (h.result.tokens[i] == EOS && !past_end);
             tokens[(*num)++] = h.result.tokens[i];
         }
     }
@@ -271,16 +295,37 @@ static void test_acceptance(void **state)
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
         int32_t tokens[2][TOKENS + DRAFTS + 1], num[2], steps[2];
         if (!CASES[i].demo) continue;
-        for (int32_t k = 0; k < 2; k++) {
+        for (int32_t k = 0; k < 1 + ON_CPU; k++) {
             const harness_target t = {.ranks = 1 + k};
-            steps[k] = answer(&CASES[i], &t, tokens[k], &num[k]);
+            steps[k] = answer(&CASES[i], &t, false, tokens[k], &num[k]);
         }
         print_message("%s: %d tokens, %.2f a step\n", CASES[i].name, (int)num[0],
                       (double)num[0] / steps[0]);
         assert_true(2 * num[0] > 5 * steps[0]);
+        if (!ON_CPU) continue;
         assert_int_equal(num[1], num[0]);
         assert_memory_equal(tokens[1], tokens[0], (size_t)num[0] * sizeof **tokens);
         assert_int_equal(steps[1], steps[0]);
+    }
+}
+
+// Trees of drafts are right more often than the chain that is their likeliest path, and the answer
+// is the same.
+static void test_trees(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        int32_t tokens[2][TOKENS + DRAFTS + 1], num[2], steps[2];
+        if (!CASES[i].demo) continue;
+        for (int32_t k = 0; k < 2; k++) {
+            g_topk = k == 0 ? 1 : 4;
+            steps[k] = answer(&CASES[i], &(harness_target){0}, true, tokens[k], &num[k]);
+        }
+        g_topk = 1;
+        print_message("%s: %.2f a step in chains, %.2f in trees of %d\n", CASES[i].name,
+                      (double)num[0] / steps[0], (double)num[1] / steps[1], (int)NODES);
+        assert_memory_equal(tokens[1], tokens[0], TOKENS * sizeof **tokens);
+        assert_true(steps[1] < steps[0]);
     }
 }
 
@@ -328,10 +373,10 @@ static void test_rank_killed(void **state)
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
         if (!CASES[i].demo) continue;
         harness h;
-        int32_t drafts[MSGL_MAX_PROPOSALS];
+        drafts d;
         const int32_t n = ask(&h, &CASES[i], &(harness_target){.ranks = 2}, TOKENS);
         const pid_t other = msgl__ranks_process(&h.e->place, 1);
-        msgl_batch_req r = verify(&h, n, n, drafts);
+        msgl_batch_req r = verify(&h, n, n, &d);
         msgl_batch b = {.size = 1, .num_tokens = 1 + r.num_drafts, .reqs = &r};
         assert_int_equal(r.num_drafts, DRAFTS);
         kill(other, SIGSTOP); // so that the step does not end before
@@ -347,10 +392,12 @@ static void test_rank_killed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chains),      cmocka_unit_test(test_chains_of_ranks),
-        cmocka_unit_test(test_acceptance),  cmocka_unit_test(test_weights_of_ranks),
-        cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains),
+                                       cmocka_unit_test(test_acceptance),
+                                       cmocka_unit_test(test_trees)};
+    const struct CMUnitTest on_cpu[] = {
+        cmocka_unit_test(test_chains_of_ranks), cmocka_unit_test(test_weights_of_ranks),
+        cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto)};
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return !ON_CPU ? failed : failed + cmocka_run_group_tests(on_cpu, NULL, NULL);
 }

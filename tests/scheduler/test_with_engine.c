@@ -48,6 +48,7 @@ typedef struct setting {
     bool long_answers; // longer than answers were before
     int32_t drafts;    // guesses at answers, of which a part is right, up to so many
     int32_t ranks;     // that share the model; 0: one
+    int32_t topk;      // of trees; 0: there are none
     bool limited;      // requests say themselves how many drafts a step has of them at most
 } setting;
 
@@ -294,6 +295,7 @@ static void open_server(server *o, const setting *v, answer *answers)
     if (v->drafts > 0 && v->head != NULL) ec.speculative_algorithm = v->head;
     if (v->draft != NULL) ec.speculative_draft_model_path = draft;
     ec.speculative_num_draft_tokens = v->drafts > 0 ? v->drafts + 1 : 0;
+    if (v->drafts > 0 && v->topk > 0) ec.speculative_eagle_topk = v->topk;
     msgl_err err;
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
@@ -683,6 +685,41 @@ static void test_draft_heads(void **state)
     (void)compare(&v);
 }
 
+// Trees of theirs.
+static void test_trees_of_heads(void **state)
+{
+    (void)state;
+    static const char *const heads[][3] = {
+        {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
+        {"../drafts/eagle3_wide/target", "../drafts/eagle3_wide/draft", "EAGLE3"},
+        {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
+        {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
+        {"../../../models/demo", "../../../models/demo-eagle3", "EAGLE3"}};
+    uint64_t computed = 0, right = 0;
+    for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
+        setting v =
+            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 2, 4, 4096);
+        v.model = heads[i][0];
+        v.draft = heads[i][1];
+        v.head = heads[i][2];
+        v.drafts = i == 1 ? 60 : 15;
+        v.topk = i == 1 ? 8 : 2 + (int32_t)i;
+        v.overlap = i % 3 != 1;
+        compare(&v);
+        computed += g_guesser.computed;
+        right += g_guesser.right;
+    }
+    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
+    v.model = heads[0][0];
+    v.draft = heads[0][1];
+    v.head = heads[0][2];
+    v.drafts = 15;
+    v.topk = 4;
+    v.long_answers = v.overlap = true;
+    (void)compare(&v);
+    assert_true(computed > 1000 && right > 5); // behind such prompts no head is often right
+}
+
 // The same where two ranks share the model, and the first has the head.
 static void test_draft_heads_of_ranks(void **state)
 {
@@ -832,6 +869,7 @@ int main(void)
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_draft_model),
         cmocka_unit_test(test_draft_heads),
+        cmocka_unit_test(test_trees_of_heads),
         cmocka_unit_test(test_draft_heads_of_ranks),
         cmocka_unit_test(test_limited_heads),
         cmocka_unit_test(test_drafts_of_states),
