@@ -79,7 +79,7 @@ static const struct {
                {"cap", has_softcap},
                {"sinks", has_sinks},
                {"masks (no model has any)", has_mods},
-               {"trees (nothing makes them yet)", has_tree},
+               {"trees (of drafts)", has_tree},
                {"FP8 cache", has_fp8},
                {"graph", has_graph}};
 
