@@ -113,7 +113,7 @@ static void no_q_proj(contents *c)
 // The bytes stay what they are: [48, 144] becomes [144, 48].
 static void turn_fc(contents *c)
 {
-    json_array_insert(json_object_get(tensor(c, "fc.weight"), "shape"), 0, json_integer(144));
+    json_array_insert_new(json_object_get(tensor(c, "fc.weight"), "shape"), 0, json_integer(144));
     json_array_remove(json_object_get(tensor(c, "fc.weight"), "shape"), 2);
 }
 
