@@ -158,6 +158,7 @@ struct msgl_attn_desc {
     bool reads_behind_window;
     bool ragged;             // one call takes a step's chunks and answers together
     bool graph;              // decode can be captured
+    bool verifies;           // trees of KV caches need no plan, so that they can be captured, too
     const char *plugin;      // beside its device's, "minisgl-X.so", opened by create; NULL: none
     const char *plugin_hint; // how to get it
 

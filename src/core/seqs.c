@@ -38,9 +38,11 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t pa
     cu_seqlens_q[0] = 0;
     for (int32_t i = 0; i < size; i++) {
         const msgl_batch_req *r = i < real ? &b->reqs[first + i] : NULL;
-        const int32_t q_len = r != NULL ? msgl__extend_len(r) : 1;
+        // Behind the dummies there may be requests of nothing.
+        const int32_t dummy = cu_seqlens_q[i] < padded_size;
+        const int32_t q_len = r != NULL ? msgl__extend_len(r) : dummy;
         cu_seqlens_q[i + 1] = cu_seqlens_q[i] + q_len;
-        seqlens_k[i] = r != NULL ? r->device_len : 1;
+        seqlens_k[i] = r != NULL ? r->device_len : dummy;
         table_rows[i] = r != NULL ? r->table_idx : dummy_row;
         if (q_len > out->max_seqlen_q) out->max_seqlen_q = q_len;
         if (seqlens_k[i] > out->max_seqlen_k) out->max_seqlen_k = seqlens_k[i];

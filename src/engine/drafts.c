@@ -33,6 +33,22 @@ static int check_trees(const msgl_engine *e, const msgl_options *o, bool states,
                          why);
 }
 
+// A GPU's kernels for chunks and for answers sum otherwise, and only the latter's steps can be
+// captured. So rows are answers, or go to a kernel for them that needs no plan either; but where a
+// row of a state goes on from the one before, in the same step.
+static msgl_draft_rows choose_rows(const msgl_engine *e, bool states)
+{
+    if (e->device->on_host || states) return MSGL_ROWS_CHUNK;
+    bool packs = !e->deterministic;
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_attn_desc *d = e->attn_choices[g].prefill;
+        const msgl_attn_variants v = msgl__model_variants(&e->model.cfg, g);
+        packs = packs && d != NULL && d->verifies && e->specs.all[g].kind == MSGL_CACHE_KV;
+        for (int32_t i = 0; i < v.count; i++) packs = packs && v.all[i].chunk == 0;
+    }
+    return packs ? MSGL_ROWS_PACKED : MSGL_ROWS_SPLIT;
+}
+
 int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const char *why = NULL;
@@ -52,8 +68,7 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (why == NULL) {
         e->max_drafts = states ? MOST_DRAFT_STATES : MSGL_MAX_STEP_DRAFTS;
         if (states) last->draft_states = MOST_DRAFT_STATES;
-        // A row of a state goes on from the one before, in the same step.
-        e->splits_drafts = !e->device->on_host && !states;
+        e->draft_rows = choose_rows(e, states);
         return check_trees(e, o, states, err);
     }
     if (strcmp(o->speculative_algorithm, "auto") != 0) {

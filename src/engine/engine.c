@@ -645,7 +645,7 @@ static int choose(msgl_engine *e, const msgl_options *o, const msgl_moe_desc *mo
     e->max_step_tokens += e->parent != NULL ? e->parent->max_drafts : e->max_drafts;
     if (e->parent != NULL && e->topk > 1) e->max_drafts = e->parent->max_drafts;
     e->max_samples = e->max_running + e->max_drafts;
-    e->max_seqs = e->max_running + (e->splits_drafts ? e->max_drafts : 0);
+    e->max_seqs = e->max_running + (e->draft_rows != MSGL_ROWS_CHUNK ? e->max_drafts : 0);
     if (code == 0) code = build_model(e, err);
     return code == 0 ? check_experts(e, err) : code;
 }

@@ -31,6 +31,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
     s->split = s->batch;
+    s->has_words = false;
     s->num_rows = s->num_samples = s->num_records = s->num_drafts = 0;
     s->whole_rows = false;
     *s->io.replay = (msgl_sample_replay){0};
@@ -47,6 +48,7 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
     const int32_t size = out->size;
     msgl__step_bind(e, s, size);
     dummy_batch(e, s, size);
+    s->has_words = out->verifies;
     int code = msgl__step_seqs(e, s, out);
     if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
     msgl__step_copy_in(e, s);
@@ -96,6 +98,31 @@ static int32_t most_rows(const msgl_engine *e)
     return usual < e->max_seqs ? (int32_t)usual : e->max_seqs;
 }
 
+static int capture_all(msgl_engine *e, msgl_decode_graph *graphs, int32_t n, msgl_err *err)
+{
+    int code = 0;
+    for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
+        code = capture(e, &graphs[i], err);
+    }
+    return code;
+}
+
+// Steps with drafts whose rows are packed: of few rows, as only these are worth it.
+static int capture_verifying(msgl_engine *e, int32_t max_size, msgl_err *err)
+{
+    enum { MOST = 128 };
+    int32_t sizes[MSGL_MAX_SIZES];
+    if (e->draft_rows != MSGL_ROWS_PACKED) return 0;
+    const int32_t n = ladder(max_size < MOST ? max_size : MOST, sizes);
+    for (int32_t i = 0; i < n; i++) {
+        e->verify_graphs[i] = (msgl_decode_graph){
+            .size = sizes[i], .verifies = true, .max_seq_len = e->info.max_seq_len};
+    }
+    const int code = capture_all(e, e->verify_graphs, n, err);
+    if (code == 0) e->num_verify_graphs = n;
+    return code;
+}
+
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
 {
     if (max_size > most_rows(e)) max_size = most_rows(e);
@@ -103,9 +130,11 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
         msgl__rope_per_request(&e->model.cfg.ropes[0])) {
         return 0;
     }
+    const int32_t most = e->draft_rows == MSGL_ROWS_PACKED && max_size > e->max_running
+                             ? e->max_running // others verify
+                             : max_size;
     int32_t sizes[MSGL_MAX_SIZES], n = 0;
-    const int32_t num_sizes = ladder(max_size, sizes), longest = e->info.max_seq_len;
-    int code = 0;
+    const int32_t num_sizes = ladder(most, sizes), longest = e->info.max_seq_len;
     for (int32_t i = 0; i < num_sizes; i++) {
         const int32_t len = short_seq_len(e, sizes[i]);
         if (len > 0 && len < longest && n + num_sizes - i < MSGL_MAX_GRAPHS) {
@@ -113,18 +142,18 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
         }
         e->graphs[n++] = (msgl_decode_graph){.size = sizes[i], .max_seq_len = longest};
     }
-    for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
-        code = capture(e, &e->graphs[i], err);
-    }
+    const int code = capture_all(e, e->graphs, n, err);
     if (code == 0) e->num_graphs = n;
-    return code;
+    return code == 0 ? capture_verifying(e, max_size, err) : code;
 }
 
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size, int32_t seq_len)
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, bool verifies, int32_t size,
+                                           int32_t seq_len)
 {
-    for (int32_t i = 0; i < e->num_graphs; i++) {
-        const msgl_decode_graph *g = &e->graphs[i];
-        if (g->size >= size && g->max_seq_len >= seq_len) return g;
+    const msgl_decode_graph *graphs = verifies ? e->verify_graphs : e->graphs;
+    const int32_t n = verifies ? e->num_verify_graphs : e->num_graphs;
+    for (int32_t i = 0; i < n; i++) {
+        if (graphs[i].size >= size && graphs[i].max_seq_len >= seq_len) return &graphs[i];
     }
     return NULL;
 }
@@ -134,6 +163,11 @@ void msgl__graphs_destroy(msgl_engine *e)
     for (int32_t i = 0; i < MSGL_MAX_GRAPHS; i++) {
         if (e->graphs[i].graph != NULL) {
             e->device->ops->graph_destroy(e->device, e->graphs[i].graph);
+        }
+    }
+    for (int32_t i = 0; i < MSGL_MAX_VERIFY_GRAPHS; i++) {
+        if (e->verify_graphs[i].graph != NULL) {
+            e->device->ops->graph_destroy(e->device, e->verify_graphs[i].graph);
         }
     }
 }

@@ -22,6 +22,7 @@ typedef struct msgl_draft_model msgl_draft_model; // draft_model.c
 
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
+#define MSGL_MAX_VERIFY_GRAPHS 24 // up to 128 rows
 
 // What the host writes for the device before a step. Arrays per token have room for the step's
 // tokens; see staging.c for their places.
@@ -55,8 +56,16 @@ typedef struct msgl_engine_moves {
     int32_t *from[MSGL_MAX_SPANS], *to[MSGL_MAX_SPANS]; // [max_drafts]
 } msgl_engine_moves;
 
+// What attention makes of a request's rows of drafts.
+typedef enum msgl_draft_rows {
+    MSGL_ROWS_CHUNK,  // a chunk: on a CPU, where that has the bits of answers; and with states
+    MSGL_ROWS_SPLIT,  // answers of their own, with the kernels, graphs and bits of these
+    MSGL_ROWS_PACKED, // one sequence, by a kernel that reads K and V once for all its rows
+} msgl_draft_rows;
+
 typedef struct msgl_decode_graph {
-    int32_t size;        // requests, dummies included
+    int32_t size;        // tokens, dummies included
+    bool verifies;       // a step with drafts: packed rows, of up to `size` requests
     int32_t max_seq_len; // of any of them
     msgl_graph *graph;
     msgl_logits logits; // of `size` rows: where the graph leaves them
@@ -100,8 +109,8 @@ typedef struct msgl_hidden_source {
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
     msgl_batch_req *reqs;
-    // The batch as layers see it: with e->splits_drafts, rows of drafts are answers of their own,
-    // [max_seqs] split_reqs; else batch.
+    // The batch with rows of drafts as answers of their own, [max_seqs] split_reqs, unless drafts
+    // are chunks: to all that is not attention; and to it with MSGL_ROWS_SPLIT.
     msgl_batch split;
     msgl_batch_req *split_reqs;
     void *host;             // the block that io's arrays are in
@@ -119,7 +128,7 @@ typedef struct msgl_engine_step {
     int32_t *drafts;     // [num_drafts] of its requests, one behind the other
     int16_t *parents;    // [num_drafts] the same
     int32_t num_drafts;
-    bool has_trees;
+    bool has_words; // rows see what their words of io.tree say
     // When it has ended: [num_samples] the request's row that each token was chosen from; and what
     // the accepted paths of trees leave to do, which the device reads behind the step.
     int32_t *chosen_row;
@@ -244,9 +253,7 @@ struct msgl_engine {
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
     int32_t max_drafts, max_samples; // of a step: of all its requests; chosen tokens
-    // On a GPU, whose kernels for chunks and for answers sum otherwise, and of which only the
-    // latter can be captured: a row with a draft is computed as an answer would be.
-    bool splits_drafts;
+    msgl_draft_rows draft_rows;
     int32_t max_seqs; // of a step as layers see it: max_running, and the drafts if they are split
     int32_t topk;     // drafts at a token of a tree at most; 1: there are no trees
     int32_t token_stride; // of the token pool: whole pages, more tokens than max_seq_len
@@ -255,6 +262,8 @@ struct msgl_engine {
     msgl_engine_step steps[MSGL_ENGINE_STEP_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;
+    msgl_decode_graph verify_graphs[MSGL_MAX_VERIFY_GRAPHS]; // of steps with drafts, the same
+    int32_t num_verify_graphs;
     msgl_engine_dev dev;
     msgl_token_write *writes; // [MSGL_ENGINE_WRITES], used in turn
     uint32_t next_write;
@@ -387,10 +396,11 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
 bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 
 // graph.c: captures decode steps of up to max_size requests where the device and the attention
-// backend can; the smallest captured one that holds `size` requests of lengths up to `seq_len`, or
-// NULL.
+// backend can; the smallest captured one that holds `size` tokens of requests of lengths up to
+// `seq_len`, or NULL; verifies: with drafts.
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err);
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size, int32_t seq_len);
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, bool verifies, int32_t size,
+                                           int32_t seq_len);
 void msgl__graphs_destroy(msgl_engine *e);
 
 // Words of a request's mask; bytes of the scratch for masked copies of logits.
@@ -424,12 +434,12 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
 void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s);
 
 // trees.c, of steps with trees. valid: r's parents, and what else a tree's request has to be.
-// stage: the words of all tokens of the step, as layers see it. accepted: of the rows of a tree,
-// which one each of the answer's tokens was chosen from, into rows; how many. moved: request i's
-// tokens were chosen from other rows than its first ones. move: queues what that leaves to do, of
-// all such requests. place: the block of a step's moves, from `base` on; its bytes.
+// stage: the words of all tokens of the step, as attention sees it. accepted: of the rows of a
+// tree, which one each of the answer's tokens was chosen from, into rows; how many. moved: request
+// i's tokens were chosen from other rows than its first ones. move: queues what that leaves to do,
+// of all such requests. place: the block of a step's moves, from `base` on; its bytes.
 bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r);
-void msgl__trees_stage(msgl_engine_step *s);
+void msgl__trees_stage(msgl_engine_step *s, const msgl_batch *b);
 int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
                             int32_t *rows);
 void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i);

@@ -56,7 +56,8 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->first = cut(&c, r, sizeof *io->first); // last, from here on: often unused
     io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);
     io->states[1] = cut(&c, msgl__states_bytes(e), 1);
-    io->tree = cut(&c, e->topk > 1 ? tokens : 0, sizeof *io->tree);
+    io->tree =
+        cut(&c, e->topk > 1 || e->draft_rows == MSGL_ROWS_PACKED ? tokens : 0, sizeof *io->tree);
     return io->bytes = c.used;
 }
 
@@ -74,7 +75,8 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->sampled = cut(&c, 2 * samples, sizeof *s->sampled);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);
-    s->split_reqs = cut(&c, e->splits_drafts ? (size_t)e->max_seqs : 0, sizeof *s->split_reqs);
+    s->split_reqs =
+        cut(&c, e->draft_rows != MSGL_ROWS_CHUNK ? (size_t)e->max_seqs : 0, sizeof *s->split_reqs);
     s->segments =
         cut(&c, msgl__ropes_segments(m->ropes, m->num_ropes, e->max_seqs), sizeof *s->segments);
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
@@ -143,7 +145,7 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 
 size_t msgl__step_io_bytes(const msgl_engine_step *s)
 {
-    if (s->num_seqs == 2 || s->has_trees) return s->io.bytes;
+    if (s->num_seqs == 2 || s->has_words) return s->io.bytes;
     const bool chunks = s->split.num_decode < s->split.size;
     const void *end = chunks ? s->io.seqs[1] : s->io.first;
     return (size_t)((const char *)end - (const char *)s->host);

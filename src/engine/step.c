@@ -23,7 +23,7 @@ static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_
 static void stage_drafts(msgl_engine_step *s)
 {
     s->num_drafts = 0;
-    s->has_trees = false;
+    s->has_words = false;
     for (int32_t i = 0; i < s->batch.size; i++) {
         msgl_batch_req *r = &s->reqs[i];
         if (r->num_drafts == 0) continue;
@@ -32,7 +32,7 @@ static void stage_drafts(msgl_engine_step *s)
         if (r->draft_parents != NULL) {
             int16_t *mine = s->parents + s->num_drafts;
             r->draft_parents = memcpy(mine, r->draft_parents, n * sizeof *mine);
-            s->has_trees = true;
+            s->has_words = true;
         }
         s->num_drafts += r->num_drafts;
     }
@@ -47,17 +47,19 @@ static int32_t position_of(const msgl_engine_step *s, const msgl_batch_req *r, i
            (r->draft_parents == NULL ? row : MSGL_POPCOUNT64(s->io.tree[token]) - 1);
 }
 
-// The batch as layers see it. A request whose tokens 7, 8, 9 are at positions 4 to 6, 8 and 9
-// being drafts, becomes three answers of 5, 6 and 7 keys: K and V of all rows are stored before a
-// layer attends, so that the one of 8 sees 7's.
+// The batch with rows of drafts as answers. A request whose tokens 7, 8, 9 are at positions 4 to 6,
+// 8 and 9 being drafts, becomes three of 5, 6 and 7 keys: K and V of all rows are stored before a
+// layer attends, so that the one of 8 sees 7's. Trees are split where a kernel sees their words.
 static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
 {
+    const bool packed = e->draft_rows == MSGL_ROWS_PACKED;
     s->split = s->batch;
-    if (!e->splits_drafts || s->num_drafts == 0) return;
+    if (e->draft_rows == MSGL_ROWS_CHUNK || s->num_drafts == 0) return;
     int32_t n = 0, i = 0;
     for (; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        if (i >= s->batch.num_decode && (r->num_drafts == 0 || r->draft_parents != NULL)) break;
+        const bool tree = r->draft_parents != NULL && !packed;
+        if (i >= s->batch.num_decode && (r->num_drafts == 0 || tree)) break;
         for (int32_t p = r->cached_len; p < r->device_len; p++) {
             s->split_reqs[n] = *r;
             s->split_reqs[n].cached_len = p;
@@ -68,6 +70,11 @@ static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
     for (; i < s->batch.size; i++) s->split_reqs[n++] = s->reqs[i];
     s->split.size = n;
     s->split.reqs = s->split_reqs;
+}
+
+static const msgl_batch *as_attended(const msgl_engine *e, const msgl_engine_step *s)
+{
+    return e->draft_rows == MSGL_ROWS_PACKED ? &s->batch : &s->split;
 }
 
 // The pages of request i's new tokens behind the step's first `at` ones; how many there are now.
@@ -88,8 +95,10 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
 {
     int32_t t = 0, pages = 0;
     for (int32_t i = 0; i < s->split.size; i++) {
-        const msgl_batch_req *r = &s->split.reqs[i];
-        pages = stage_pages(e, s, r, i, pages);
+        pages = stage_pages(e, s, &s->split.reqs[i], i, pages);
+    }
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = position_of(s, r, t, p - r->cached_len);
             if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
@@ -228,9 +237,11 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
                            int32_t padded_size)
 {
     const int32_t i = s->num_seqs++;
-    msgl__seqs_fill(&s->split, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
+    const msgl_batch *b = as_attended(e, s);
+    msgl__seqs_fill(b, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
                     s->dev.seqs[i], &s->seqs[i]);
-    if (s->has_trees && s->seqs[i].phase == MSGL_PREFILL) {
+    // Chunks stand beside packed rows alone, and behind them.
+    if (s->has_words && s->seqs[i].phase == MSGL_PREFILL && b->reqs[end - 1].num_drafts > 0) {
         s->seqs[i].tree = s->io.tree + s->seqs[i].first_token;
         s->seqs[i].dev_tree = s->dev.tree + s->seqs[i].first_token;
     }
@@ -238,17 +249,37 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
     return &s->seqs[i];
 }
 
+static void add_graph_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
+{
+    msgl_seqs *seqs = add_seqs(e, s, 0, as_attended(e, s)->size, graph->size);
+    seqs->max_seqlen_k = graph->max_seq_len;
+    seqs->graph = true;
+    if (!graph->verifies) return;
+    seqs->phase = MSGL_PREFILL;
+    seqs->tree = s->io.tree;
+    seqs->dev_tree = s->dev.tree;
+    seqs->max_seqlen_q = MSGL_MAX_TREE;
+}
+
+// Answers and those with drafts.
+static int32_t count_answers(const msgl_batch *b)
+{
+    int32_t n = b->num_decode;
+    while (n < b->size && b->reqs[n].num_drafts > 0) n++;
+    return n;
+}
+
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
-    const msgl_batch *b = &s->split;
+    const msgl_batch *b = as_attended(e, s);
+    const bool packed = e->draft_rows == MSGL_ROWS_PACKED && s->num_drafts > 0;
     s->num_seqs = 0;
     if (graph != NULL) {
-        msgl_seqs *seqs = add_seqs(e, s, 0, b->size, graph->size);
-        seqs->max_seqlen_k = graph->max_seq_len;
-        seqs->graph = true;
+        add_graph_seqs(e, s, graph);
     } else {
+        const int32_t answers = packed ? count_answers(b) : b->num_decode;
         int32_t ends[2];
-        const int32_t n = msgl__attn_split_seqs(e->apart, b->num_decode, b->size, ends);
+        const int32_t n = msgl__attn_split_seqs(e->apart || packed, answers, b->size, ends);
         for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;
@@ -285,6 +316,7 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
             s->io.pages[k][i] = e->info.cache.spans[k].num_units;
         }
         s->io.id_index[i] = e->max_running * e->token_stride; // of the dummy row
+        if (e->draft_rows == MSGL_ROWS_PACKED) s->io.tree[i] = 1;
     }
 }
 
@@ -528,14 +560,16 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     s->batch.reqs = s->reqs;
     stage_drafts(s);
     split_drafts(e, s);
-    if (s->has_trees) msgl__trees_stage(s);
+    s->has_words = s->has_words || (s->num_drafts > 0 && e->draft_rows == MSGL_ROWS_PACKED);
+    if (s->has_words) msgl__trees_stage(s, as_attended(e, s));
     stage_tokens(e, s);
     stage_rows(e, s);
     msgl__hidden_stage(s, from);
     s->graph = NULL;
     const int32_t size = s->split.size;
     if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL) {
-        s->graph = msgl__graphs_find(e, size, longest(b));
+        const bool verifies = e->draft_rows == MSGL_ROWS_PACKED && s->num_drafts > 0;
+        s->graph = msgl__graphs_find(e, verifies, size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
     }
     stage_sample_replay(e, s);

@@ -36,11 +36,11 @@ bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batc
     return true;
 }
 
-void msgl__trees_stage(msgl_engine_step *s)
+void msgl__trees_stage(msgl_engine_step *s, const msgl_batch *b)
 {
     uint64_t *word = s->io.tree;
-    for (int32_t i = 0; i < s->split.size; i++) {
-        const msgl_batch_req *r = &s->split.reqs[i];
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *r = &b->reqs[i];
         const int32_t n = msgl__extend_len(r), known = n - r->num_drafts;
         for (int32_t row = 0; row < n; row++) {
             const int32_t parent =

@@ -9,7 +9,7 @@ extern "C" {
 #include "cuda/attn/prefill.h"
 }
 #include "attention/triton/splits.h"
-#include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/tree_sm80.h"
 #include "cuda/attn/reference.h"
 #include "cuda/attn/triton.h"
 #include "cuda/launch.cuh"
@@ -293,11 +293,13 @@ static void trees(attn_rng *rng, bool quick)
         o.window = windows[i % 4];
         o.sinks = i % 3 == 0;
         const msgl_dtype dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
+        const int32_t heads = i % 4 == 3 ? 10 : 8; // of 2 KV heads
         step s;
-        step_make(&s, rng, dtype, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o);
+        step_make(&s, rng, dtype, 5, q_lens, lens, heads, 2, i % 5 ? 128 : 64, 16, &o);
         s.lists.num_windows = 0;
-        void *workspace = device_copy(NULL, msgl__attn_tree_workspace(128));
-        CUDA_OK(cudaMemset(workspace, 0xff, msgl__attn_tree_workspace(128)));
+        const size_t room = msgl__attn_tree_workspace(heads, 128);
+        void *workspace = device_copy(NULL, room);
+        CUDA_OK(cudaMemset(workspace, 0xff, room));
         for (int kernel = 0; kernel < 4; kernel++) {
             static const char *const names[] = {"trees", "trees by fa", "trees by fa, split",
                                                 "trees by the reference"};

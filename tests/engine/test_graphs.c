@@ -32,7 +32,7 @@ static const msgl_decode_graph GRAPHS[] = {
 static void expect_graph(const msgl_engine *e, int32_t size, int32_t seq_len, int32_t want_size,
                          int32_t want_len)
 {
-    const msgl_decode_graph *g = msgl__graphs_find(e, size, seq_len);
+    const msgl_decode_graph *g = msgl__graphs_find(e, false, size, seq_len);
     assert_non_null(g);
     assert_int_equal(g->size, want_size);
     assert_int_equal(g->max_seq_len, want_len);
@@ -52,10 +52,10 @@ static void test_find(void **state)
     expect_graph(e, 3, LONG, 4, LONG);
     expect_graph(e, 5, 100, 8, LONG);
     expect_graph(e, 16, LONG, 16, LONG);
-    assert_null(msgl__graphs_find(e, 17, 1));
-    assert_null(msgl__graphs_find(e, 1, LONG + 1));
+    assert_null(msgl__graphs_find(e, false, 17, 1));
+    assert_null(msgl__graphs_find(e, false, 1, LONG + 1));
     e->num_graphs = 0;
-    assert_null(msgl__graphs_find(e, 1, 1));
+    assert_null(msgl__graphs_find(e, false, 1, 1));
     msgl__free(e);
 }
 

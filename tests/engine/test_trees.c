@@ -33,7 +33,7 @@ int __wrap_msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *
 {
     (void)o, (void)err;
     e->max_drafts = 2 * NODES;
-    e->splits_drafts = g_splits;
+    e->draft_rows = g_splits ? MSGL_ROWS_SPLIT : ON_CPU ? MSGL_ROWS_CHUNK : MSGL_ROWS_PACKED;
     return 0;
 }
 

@@ -4,6 +4,7 @@ extern "C" {
 }
 
 #include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/tree_sm80.h"
 #include "cuda/attn/prefill_sm90.h"
 #include "cuda/attn/reference.h"
 #include "cuda/launch.cuh"

@@ -19,8 +19,8 @@
 #include "core/round.h"
 #include "cuda/attn/decode.h"
 #include "cuda/attn/prefill.h"
-#include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/reference.h"
+#include "cuda/attn/tree_sm80.h"
 #include "cuda/backends/expand.h"
 #include "cuda/backends/latent.h"
 #include "cuda/backends/local.h"
@@ -129,7 +129,7 @@ static int take_memory(fa_backend *b, msgl_err *err)
     const size_t partials = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads,
                                                    cfg->head_dim, cfg->deterministic)
                                 .partial_ml;
-    const size_t tree = partials + msgl__attn_tree_workspace(cfg->head_dim);
+    const size_t tree = partials + msgl__attn_tree_workspace(cfg->num_q_heads, cfg->head_dim);
     if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
     if (b->used != NULL && b->local != NULL && b->workspace != NULL) {
@@ -352,6 +352,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .sinks = true,
     .tree = true,
     .graph = true,
+    .verifies = true,
     .supports = fa_supports,
     .create = fa_create,
     .destroy = fa_destroy,

@@ -22,7 +22,7 @@
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
-#include "cuda/attn/prefill_sm80.h"
+#include "cuda/attn/tree_sm80.h"
 #include "cuda/attn/sink.h"
 #include "utils/plugin.h"
 
@@ -188,7 +188,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     }
     b->api->sizes(&b->shape, cfg->max_running, cfg->max_step_tokens, &b->plan_bytes,
                   &b->workspace_bytes);
-    const size_t tree = is_latent(&b->shape) ? 0 : msgl__attn_tree_workspace(cfg->head_dim);
+    const size_t tree =
+        is_latent(&b->shape) ? 0 : msgl__attn_tree_workspace(cfg->num_q_heads, cfg->head_dim);
     if (b->workspace_bytes < tree) b->workspace_bytes = tree;
     b->plan_bytes = msgl__round_up(b->plan_bytes, 64);
     b->ints = msgl__round_up(((size_t)cfg->max_running + 1) * sizeof(int32_t), 64);
