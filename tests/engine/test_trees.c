@@ -206,16 +206,12 @@ static void check_model(const char *name, int32_t page_size, const char *kv)
 static void test_models(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen3",
-                                        "gemma2",
-                                        "gpt_oss",
-                                        "llama4",
-                                        "deepseek_v2_lite",
-                                        "mixtral",
-                                        "phi3_longrope_short"};
+    static const char *const names[] = {
+        "qwen3", "gemma2", "gpt_oss", "deepseek_v2_lite", "mixtral", "phi3_longrope_short"};
     for (size_t i = 0; i < MSGL_COUNT(names); i++) {
         check_model(names[i], i % 3 == 0 ? 1 : i % 3 == 1 ? 4 : 16, NULL);
     }
+    if (ON_CPU) check_model("llama4", 1, NULL); // whose chunks no GPU's kernel knows in trees
     if (ON_CPU) check_model("qwen3", 4, "fp8_e4m3");
 }
 
