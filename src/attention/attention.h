@@ -314,6 +314,7 @@ void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs)
 void msgl__attn_begin(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs);
 void msgl__attn_forward(const msgl_attn *a, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
+// Never of related sequences, whose new keys have to be in the pool before any is attended.
 bool msgl__attn_takes_rope(const msgl_attn *a, const msgl_seqs *seqs);
 
 #endif

@@ -86,5 +86,5 @@ void msgl__attn_forward(const msgl_attn *a, msgl_exec *x, const msgl_attn_layer 
 bool msgl__attn_takes_rope(const msgl_attn *a, const msgl_seqs *seqs)
 {
     const msgl_attn_backend *b = of(a, seqs);
-    return b->desc->takes_rope != NULL && b->desc->takes_rope(b, seqs);
+    return !seqs->related && b->desc->takes_rope != NULL && b->desc->takes_rope(b, seqs);
 }

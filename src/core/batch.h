@@ -102,6 +102,7 @@ typedef struct msgl_seqs {
     // before the new tokens, then its ancestors, then itself, at successive positions.
     const uint64_t *tree, *dev_tree;
     int32_t step_slot; // msgl_batch.step_slot of the step
+    bool related;      // some may be rows of one request, which see each other's keys
     bool graph;        // for a captured graph: no launch may depend on the lengths
 } msgl_seqs;
 

@@ -21,6 +21,7 @@
 // A request that gets drafts.
 typedef struct proposal {
     int32_t req;   // in the target's step
+    int32_t part;  // in the draft model's
     int32_t len;   // of its tokens that are computed then, without a tree's
     int32_t state; // of a head: which of its states the first row with logits has left
 } proposal;
@@ -58,6 +59,7 @@ struct msgl_draft_model {
     float *shares;
     bool *ended;
     msgl_drawing drawing; // of trees
+    msgl_draw_tokens tokens;
 };
 
 // The options of the draft model's engine: what it shares with the target, and otherwise defaults.
@@ -159,6 +161,8 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     d->ended = msgl__calloc(n, sizeof *d->ended);
     const size_t tokens = (size_t)d->engine->max_step_tokens;
     d->from_rows = msgl__calloc(tokens, sizeof *d->from_rows);
+    d->tokens = (msgl_draw_tokens){.vocab = d->engine->model.cfg.vocab_size,
+                                   .target_vocab = d->target_vocab};
     bool ok = msgl__drawing_create(&d->drawing, d->engine->topk, (int32_t)n) == 0 &&
               d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
               d->part_state != NULL && d->rows != NULL && d->parts != NULL && d->part_req != NULL &&
@@ -311,20 +315,18 @@ static int collect(msgl_draft_model *d, const msgl_engine_step *s, int32_t slot)
     step->in_flight = false;
     const int code = msgl__engine_wait(d->engine, slot, &res);
     if (code != 0) return code;
-    int32_t at = 0, record = 0;
-    for (int32_t i = 0; i < res.size && at < step->num; i++) {
-        const int32_t first = record;
-        while (record < res.num_logprobs && res.logprobs[record].req == i) record++;
-        if (res.cu_tokens[i + 1] == res.cu_tokens[i]) continue;
-        const proposal *p = &step->of[at++];
-        if (draws(&s->reqs[p->req])) {
-            d->ended[p->req] = d->ended[p->req] || res.status[i] != 0;
-            if (d->ended[p->req]) continue;
-            msgl__draw_pass(&d->drawing, p->req, res.logprobs + first, record - first, p->state,
-                            d->engine->model.draft_ids, d->target_vocab);
-        } else {
-            take_next(d, p->req, res.tokens[res.cu_tokens[i]], res.status[i]);
+    int32_t record = 0;
+    for (int32_t at = 0; at < step->num; at++) {
+        const proposal *p = &step->of[at];
+        if (!draws(&s->reqs[p->req])) {
+            take_next(d, p->req, res.tokens[res.cu_tokens[p->part]], res.status[p->part]);
+            continue;
         }
+        while (record < res.num_logprobs && res.logprobs[record].req < p->part) record++;
+        const int32_t first = record;
+        while (record < res.num_logprobs && res.logprobs[record].req == p->part) record++;
+        msgl__draw_pass(&d->drawing, p->req, res.logprobs + first, record - first, p->state,
+                        &d->tokens);
     }
     return 0;
 }
@@ -376,6 +378,13 @@ static void tokens_of(msgl_draft_model *d, const msgl_engine_step *s, int32_t i,
 }
 
 // The parts of the first step, as the target's step has them; how many.
+// Of a tree: not which token comes behind rows, but which are the likeliest.
+static void ask(const msgl_draft_model *d, msgl_batch_req *part)
+{
+    part->sample = false;
+    part->sampling.prompt_logprobs = d->drawing.topk;
+}
+
 static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
 {
     int32_t n = 0, room = d->engine->max_step_tokens;
@@ -388,7 +397,7 @@ static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
         if (begin >= end) continue;
         room -= end - begin;
         d->parts[n] = part_of(r, begin, end, all && r->sample && r->propose > 0);
-        if (draws(r)) d->parts[n].sampling.logprobs = d->drawing.topk;
+        if (draws(r)) ask(d, &d->parts[n]);
         d->part_req[n++] = i;
         d->rows[r->table_idx].len = end;
     }
@@ -397,7 +406,7 @@ static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
 
 static bool is_single(const msgl_batch_req *r)
 {
-    return r->sample && msgl__extend_len(r) == 1;
+    return r->logits_from == 0 && msgl__extend_len(r) == 1;
 }
 
 // Of a head: which of the states that the target's step s has left those of part k's tokens are.
@@ -443,10 +452,11 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, bool first, int3
             if (head && !first) find_own(d, k, d->from_rows + b.num_tokens);
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
-            if (!part->sample) continue;
-            const int32_t req = d->part_req[k];
-            step->of[step->num++] = (proposal){
-                .req = req, .len = part->device_len - part->num_drafts, .state = d->num_states};
+            if (part->logits_from == msgl__extend_len(part)) continue;
+            step->of[step->num++] = (proposal){.req = d->part_req[k],
+                                               .part = b.size - 1,
+                                               .len = part->device_len - part->num_drafts,
+                                               .state = d->num_states};
             d->num_states += msgl__extend_len(part) - part->logits_from;
         }
     }
@@ -470,7 +480,7 @@ static msgl_batch_req tree_part(const msgl_draft_model *d, const msgl_batch_req 
     part.num_drafts = t->num_rows;
     part.drafts = t->tokens;
     part.draft_parents = t->parents;
-    part.sampling.logprobs = d->drawing.topk;
+    ask(d, &part);
     return part;
 }
 
@@ -524,6 +534,7 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
         msgl__draw_begin(&d->drawing, i);
         trees = true;
     }
+    d->tokens.ids = d->engine->model.draft_ids;
     d->num_states = 0;
     int32_t n = first_parts(d, s);
     int code = 0;

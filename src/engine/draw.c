@@ -43,15 +43,17 @@ void msgl__draw_begin(msgl_drawing *d, int32_t req)
 
 // Adds what a row has said; row -1: the one before all of the tree.
 static void add_said(msgl_drawing *d, int32_t req, int32_t row, const msgl_token_logprobs *said,
-                     const int32_t *ids, int32_t vocab)
+                     const msgl_draw_tokens *tokens)
 {
     msgl_drawn_tree *t = &d->trees[req];
     msgl_draw_node *nodes = nodes_of(d, req);
     const int32_t parent = row < 0 ? -1 : t->row_node[row];
     const float before = parent < 0 ? 0 : nodes[parent].likely;
     for (int32_t i = 0; i < said->num_top && i < d->topk && t->num < d->max_nodes; i++) {
-        const int32_t token = ids != NULL ? ids[said->top_ids[i]] : said->top_ids[i];
-        if (token < 0 || token >= vocab) continue; // the target has no such token
+        const int32_t id = said->top_ids[i];
+        if (id < 0 || id >= tokens->vocab || !isfinite(said->top_logprobs[i])) continue;
+        const int32_t token = tokens->ids != NULL ? tokens->ids[id] : id;
+        if (token < 0 || token >= tokens->target_vocab) continue;
         nodes[t->num++] = (msgl_draw_node){
             .token = token, .parent = parent, .row = -1, .likely = before + said->top_logprobs[i]};
     }
@@ -81,15 +83,15 @@ static void add_rows(msgl_drawing *d, int32_t req, int32_t from, int32_t first_s
 }
 
 void msgl__draw_pass(msgl_drawing *d, int32_t req, const msgl_token_logprobs *said, int32_t num,
-                     int32_t first_state, const int32_t *ids, int32_t vocab)
+                     int32_t first_state, const msgl_draw_tokens *tokens)
 {
     msgl_drawn_tree *t = &d->trees[req];
     const int32_t from = t->num, asked = t->num_rows - t->num_asked;
     if (t->num_rows == 0) {
-        if (num == 1) add_said(d, req, -1, said, ids, vocab);
+        if (num == 1) add_said(d, req, -1, said, tokens);
     } else {
         for (int32_t i = 0; i < num && i < t->num_asked; i++) {
-            add_said(d, req, asked + i, &said[i], ids, vocab);
+            add_said(d, req, asked + i, &said[i], tokens);
         }
     }
     add_rows(d, req, from, first_state);

@@ -24,6 +24,12 @@ typedef struct msgl_drawn_tree {
     int32_t states[MSGL_MAX_TREE];  // which of the head's states each reads
 } msgl_drawn_tree;
 
+// What a head's tokens [0, vocab) are in the target's vocabulary, ids NULL: the same.
+typedef struct msgl_draw_tokens {
+    const int32_t *ids; // [vocab]
+    int32_t vocab, target_vocab;
+} msgl_draw_tokens;
+
 typedef struct msgl_drawing {
     int32_t topk;
     int32_t max_nodes;
@@ -39,10 +45,9 @@ void msgl__drawing_destroy(msgl_drawing *d);
 void msgl__draw_begin(msgl_drawing *d, int32_t req);
 // A pass has said the likeliest tokens (said[i].top_ids, top_logprobs) behind its rows that were
 // asked, [num], and left their states as the head's states first_state and on; the first pass has
-// one such row. ids: what they are in the target's vocabulary, NULL: the same; `vocab` tokens of
-// which it has. Sets the rows of the next pass.
+// one such row. Sets the rows of the next pass. Tokens that the target has not are left out.
 void msgl__draw_pass(msgl_drawing *d, int32_t req, const msgl_token_logprobs *said, int32_t num,
-                     int32_t first_state, const int32_t *ids, int32_t vocab);
+                     int32_t first_state, const msgl_draw_tokens *tokens);
 // The likeliest drafts, up to `most`, as msgl_step_result has them; how many.
 int32_t msgl__draw_end(msgl_drawing *d, int32_t req, int32_t most, int32_t *tokens,
                        int16_t *parents, float *shares);

@@ -107,16 +107,16 @@ static int capture_all(msgl_engine *e, msgl_decode_graph *graphs, int32_t n, msg
     return code;
 }
 
-// Steps with drafts whose rows are packed: of few rows, as only these are worth it.
+// Steps with drafts whose rows are packed. 1, 2, 4, 8, 16, .. 64, 96, .. up to max.
 static int capture_verifying(msgl_engine *e, int32_t max_size, msgl_err *err)
 {
-    enum { MOST = 128 };
-    int32_t sizes[MSGL_MAX_SIZES];
+    int32_t n = 0, size = 1;
     if (e->draft_rows != MSGL_ROWS_PACKED) return 0;
-    const int32_t n = ladder(max_size < MOST ? max_size : MOST, sizes);
-    for (int32_t i = 0; i < n; i++) {
-        e->verify_graphs[i] = (msgl_decode_graph){
-            .size = sizes[i], .verifies = true, .max_seq_len = e->info.max_seq_len};
+    while (n < MSGL_MAX_VERIFY_GRAPHS && (n == 0 || e->verify_graphs[n - 1].size < max_size)) {
+        e->verify_graphs[n++] = (msgl_decode_graph){.size = size < max_size ? size : max_size,
+                                                    .verifies = true,
+                                                    .max_seq_len = e->info.max_seq_len};
+        size = size < 8 ? 2 * size : size < 64 ? size + 8 : size + 32;
     }
     const int code = capture_all(e, e->verify_graphs, n, err);
     if (code == 0) e->num_verify_graphs = n;

@@ -22,7 +22,7 @@ typedef struct msgl_draft_model msgl_draft_model; // draft_model.c
 
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
-#define MSGL_MAX_VERIFY_GRAPHS 24 // up to 128 rows
+#define MSGL_MAX_VERIFY_GRAPHS 24
 
 // What the host writes for the device before a step. Arrays per token have room for the step's
 // tokens; see staging.c for their places.

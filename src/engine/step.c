@@ -240,6 +240,7 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
     const msgl_batch *b = as_attended(e, s);
     msgl__seqs_fill(b, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
                     s->dev.seqs[i], &s->seqs[i]);
+    s->seqs[i].related = e->draft_rows == MSGL_ROWS_SPLIT;
     // Chunks stand beside packed rows alone, and behind them.
     if (s->has_words && s->seqs[i].phase == MSGL_PREFILL && b->reqs[end - 1].num_drafts > 0) {
         s->seqs[i].tree = s->io.tree + s->seqs[i].first_token;

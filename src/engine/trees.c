@@ -23,8 +23,9 @@ bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batc
 {
     const int32_t known = msgl__extend_len(r) - r->num_drafts;
     // Of a draft model's own steps all rows are drafts.
-    if (known != (e->parent != NULL ? 0 : 1) || e->topk < 2 || !r->sample || !is_plain(r) ||
-        msgl__extend_len(r) > MSGL_MAX_TREE || (known == 1 && r->logits_from != 0)) {
+    if (known != (e->parent != NULL ? 0 : 1) || e->topk < 2 || !is_plain(r) ||
+        msgl__extend_len(r) > MSGL_MAX_TREE ||
+        (known == 1 && (r->logits_from != 0 || !r->sample))) {
         return false;
     }
     for (int32_t i = 0; i < r->num_drafts; i++) {

@@ -145,10 +145,21 @@ static void check(const vectors *v, int32_t chunk, const harness_target *t)
     harness_close(&h);
 }
 
+// A GPU's recurrence and latent attention are of other sizes, and not in float32.
+static bool runs_here(const vectors *v)
+{
+    static const char *const others[] = {"qwen3_next", "deepseek_v3", "glm4_moe_lite"};
+    for (size_t i = 0; i < MSGL_COUNT(others) && !ON_CPU; i++) {
+        if (strcmp(v->name, others[i]) == 0) return false;
+    }
+    return true;
+}
+
 static void test_chains(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        if (!runs_here(&CASES[i])) continue;
         check(&CASES[i], 0, &(harness_target){0});
         check(&CASES[i], 5, &(harness_target){0});
     }

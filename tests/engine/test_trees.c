@@ -209,6 +209,7 @@ static void test_models(void **state)
     static const char *const names[] = {
         "qwen3", "gemma2", "gpt_oss", "deepseek_v2_lite", "mixtral", "phi3_longrope_short"};
     for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        if (!ON_CPU && strcmp(names[i], "deepseek_v2_lite") == 0) continue; // bf16 and 576 alone
         check_model(names[i], i % 3 == 0 ? 1 : i % 3 == 1 ? 4 : 16, NULL);
     }
     if (ON_CPU) check_model("llama4", 1, NULL); // whose chunks no GPU's kernel knows in trees

@@ -5,7 +5,9 @@
 // request's new tokens: the rows of a CTA are (token, query head of one KV head) pairs, row r being
 // token r / group and head r % group, 64 of them, so that 12 tokens of a group of 5 share one
 // reading. Keys are split where CTAs are few, and the partials merged. Nothing is planned on the
-// host, so a captured graph follows the lengths in device memory.
+// host, so a captured graph follows the lengths in device memory. Lengths, table and the keys
+// before the new ones are older than the step: they are on their way while the kernel before this
+// one still runs.
 #include "cuda/attn/tree_sm80.h"
 
 #include <algorithm>
@@ -19,8 +21,9 @@
 enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
 
 template <typename T, int HD> struct shape {
-    static const int KEYS = HD > 128 ? 32 : 64; // of a tile
-    static const int BYTES = 2 * 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
+    static const int KEYS = 32, STAGES = HD > 128 ? 3 : 4; // keys of a tile, tiles in memory
+    static const int TILE = 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
+    static const int BYTES = STAGES * TILE;
 };
 
 // What splits leave: of each (split, token, query head).
@@ -164,6 +167,103 @@ __launch_bounds__(THREADS) void fa_tree_merge(const __grid_constant__ msgl_cuda_
     }
 }
 
+// A thread's share of the copies of tiles: which rows of a tile, and the pages that the next ones
+// are in, read ahead.
+template <typename T, int HD> struct tile_loads {
+    typedef shape<T, HD> S;
+    static const int CHUNKS = HD * msgl_pool_types<T>::BYTES / 16; // of 16 bytes, in a row
+    static const int EACH = S::KEYS * CHUNKS / THREADS;
+    static_assert(S::KEYS * CHUNKS % THREADS == 0, "whole turns");
+    int32_t pages[EACH];
+
+    static __device__ __forceinline__ int32_t row(int i)
+    {
+        return (i * THREADS + (int32_t)threadIdx.x) / CHUNKS;
+    }
+    template <class KEYS>
+    __device__ __forceinline__ void look_up(const KEYS &keys, int32_t key0, int32_t from,
+                                            int32_t to)
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int32_t key = key0 + row(i);
+            pages[i] = key >= from && key < to ? keys.slots.page(key) : 0;
+        }
+    }
+    // Zeros for keys outside [from, to), whose slots may be another request's.
+    template <class KEYS>
+    __device__ __forceinline__ void issue(const KEYS &keys, int32_t key0, int32_t from, int32_t to,
+                                          uint32_t tile) const
+    {
+        const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int32_t key = key0 + row(i), chunk = (i * THREADS + threadIdx.x) % CHUNKS;
+            const bool inside =
+                key >= from && key < to && chunk * 16 / msgl_pool_types<T>::BYTES < keys.head_dim;
+            const size_t src =
+                inside ? (size_t)keys.slots.slot(pages[i], key) * keys.slot_bytes + chunk * 16 : 0;
+            const uint32_t dst = tile + row(i) * PITCH + chunk * 16;
+            msgl__copy_async_16(dst, keys.k + src, inside);
+            msgl__copy_async_16(dst + S::KEYS * PITCH, keys.v + src, inside);
+        }
+    }
+};
+
+// Keys [from, to) of the CTA's rows; take_q: called when the step's kernels before have ended.
+template <typename T, int HD, class KEYS, class TAKE_Q>
+static __device__ __forceinline__ void
+walk(const msgl_cuda_attn_call &c, const KEYS &keys, const place &p, int32_t from, int32_t to,
+     const tree_rows &rows, uint32_t ring, int32_t lane, const TAKE_Q &take_q, msgl_rows16<HD> *w)
+{
+    typedef shape<T, HD> S;
+    const msgl_score score = {c.scale, c.softcap};
+    // All rows see the keys before the new ones, but for the window.
+    const int32_t all_from = c.window >= 0 ? max(p.len - 1 - c.window, 0) : 0;
+    const int32_t begin = from / S::KEYS, end = (to + S::KEYS - 1) / S::KEYS;
+    const bool has_rows = (int32_t)threadIdx.x / 32 * 16 < p.rows; // the warp
+    bool waited = false;
+    tile_loads<T, HD> loads;
+    loads.look_up(keys, begin * S::KEYS, from, to);
+#pragma unroll 1
+    for (int i = 0; i < S::STAGES - 1; i++) {
+        const int32_t key0 = (begin + i) * S::KEYS;
+        if (begin + i < end) {
+            if (!waited && min(key0 + S::KEYS, to) > p.prefix) { // has new ones
+                msgl__pdl_wait();
+                waited = true;
+            }
+            loads.issue(keys, key0, from, to, ring + i * S::TILE);
+            loads.look_up(keys, key0 + S::KEYS, from, to);
+        }
+        msgl__copy_async_commit();
+    }
+    if (!waited) msgl__pdl_wait();
+    msgl__pdl_trigger();
+    take_q();
+#pragma unroll 1
+    for (int32_t tile = begin; tile < end; tile++) {
+        const int32_t key0 = tile * S::KEYS, next = tile + S::STAGES - 1;
+        msgl__copy_async_wait<S::STAGES - 2>();
+        __syncthreads(); // and the stage of the tile before has been read
+        if (next < end) {
+            loads.issue(keys, next * S::KEYS, from, to,
+                        ring + (next - begin) % S::STAGES * S::TILE);
+            loads.look_up(keys, (next + 1) * S::KEYS, from, to);
+        }
+        msgl__copy_async_commit();
+        if (!has_rows) continue;
+        const uint32_t at = ring + (tile - begin) % S::STAGES * S::TILE;
+        if (key0 >= all_from && key0 + S::KEYS <= p.prefix) {
+            const auto all = [](int, int32_t) { return true; };
+            msgl_rows16_attend<T, HD, S::KEYS>(score, at, lane, all, w);
+        } else {
+            const auto some = [&](int r, int32_t i) { return rows.sees(r, key0 + i); };
+            msgl_rows16_attend<T, HD, S::KEYS>(score, at, lane, some, w);
+        }
+    }
+}
+
 template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_call c,
@@ -174,27 +274,22 @@ __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_c
     extern __shared__ __align__(128) char smem[];
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t kv_head = blockIdx.x, group = c.num_q_heads / c.num_kv_heads;
-    msgl__pdl_wait();
-    msgl__pdl_trigger();
     place p;
-    if (!find_place(c, blockIdx.y, &p)) return;
+    if (!find_place(c, blockIdx.y, &p)) {
+        msgl__pdl_wait();
+        return;
+    }
     int32_t token[2], head[2];
-    const act *q[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t row = warp * 16 + lane / 4 + r * 8, at = p.first + row;
         token[r] = row < p.rows ? p.token + at / group : -1;
         head[r] = kv_head * group + at % group;
-        q[r] = token[r] < 0
-                   ? NULL
-                   : (const act *)c.q + (size_t)token[r] * c.ld_q + (size_t)head[r] * c.head_dim;
     }
     const tree_rows rows(c, t.words, p, token);
-    const auto sees = [&](int r, int32_t key) { return rows.sees(r, key); };
     // Keys that any row sees, by whole tiles shared out among the splits; behind the last one
-    // splits are without keys. All rows see those before the new ones, but for the window.
+    // splits are without keys.
     int32_t from = c.window >= 0 ? max(p.prefix - c.window, 0) : 0, to = p.len;
-    const int32_t all_from = c.window >= 0 ? max(p.len - 1 - c.window, 0) : 0;
     const int32_t first = from / S::KEYS, tiles = (to + S::KEYS - 1) / S::KEYS - first;
     const int32_t each = (tiles + t.splits - 1) / t.splits * S::KEYS;
     const int32_t begin = first * S::KEYS + (int32_t)blockIdx.z * each;
@@ -203,14 +298,18 @@ __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_c
 
     msgl_rows16<HD> w;
     msgl_rows16_start(&w);
-    if (from < to) {
-        const auto keys =
-            msgl_rows16_keys_of<T>(c, kv_head, msgl__page_row(c, c.table_rows[p.req]));
-        const msgl_score score = {c.scale, c.softcap};
+    const auto take_q = [&] {
+        const act *q[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            q[r] = token[r] < 0 ? NULL
+                                : (const act *)c.q + (size_t)token[r] * c.ld_q +
+                                      (size_t)head[r] * c.head_dim;
+        }
         msgl_rows16_query<T>(q, c.head_dim, lane, &w);
-        msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, from, to, all_from, p.prefix, score, sees,
-                                                  msgl__shared_address(smem), lane, &w);
-    }
+    };
+    const auto keys = msgl_rows16_keys_of<T>(c, kv_head, msgl__page_row(c, c.table_rows[p.req]));
+    walk<T, HD>(c, keys, p, from, to, rows, msgl__shared_address(smem), lane, take_q, &w);
     msgl_rows16_sum(&w);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
