@@ -82,19 +82,27 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return 0;
 }
 
+// Whether its drafts are those of an answer: of a draft model's own steps all rows are drafts.
+static bool verifies(const msgl_batch_req *r)
+{
+    return r->num_drafts > 0 && msgl__extend_len(r) > r->num_drafts;
+}
+
 // Of `n` choices, how many the answer gets: those that are drafts, and the one behind them. A
-// choice that failed ends it: the request fails. Of a tree those on a path.
+// choice that failed ends it: the request fails. Of a tree those on a path. rows: which they are.
 static int32_t accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
                         int32_t n, int32_t *rows)
 {
-    const bool verifies = r->num_drafts > 0 && n == 1 + r->num_drafts;
-    if (verifies && r->draft_parents != NULL) return msgl__tree_accepted(r, tokens, status, rows);
+    if (!verifies(r)) {
+        for (int32_t i = 0; i < n; i++) rows[i] = i;
+        return n;
+    }
+    if (r->draft_parents != NULL) return msgl__tree_accepted(r, tokens, status, rows);
     int32_t i = 0;
-    while (i < n &&
-           (i == 0 || !verifies || (status[i - 1] == 0 && tokens[i - 1] == r->drafts[i - 1]))) {
+    do {
         rows[i] = i;
         i++;
-    }
+    } while (i < n && status[i - 1] == 0 && tokens[i - 1] == r->drafts[i - 1]);
     return i;
 }
 
@@ -104,7 +112,7 @@ static int32_t accepted(const msgl_batch_req *r, const int32_t *tokens, const in
 static int32_t keep_records(msgl_engine_step *s, int32_t req, const int32_t *rows, int32_t num,
                             int32_t from, int32_t *to)
 {
-    const bool all = s->reqs[req].num_drafts == 0;
+    const bool all = !verifies(&s->reqs[req]);
     const int32_t begin = from;
     int32_t kept = 0;
     for (; from < s->num_records && s->records[from].req == req; from++) {

@@ -332,7 +332,7 @@ __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_c
 template <typename T, int HD>
 static int32_t choose_splits(const msgl_cuda_attn_call &c, int32_t sms)
 {
-    enum { LEAST = 2, USUAL_TOKENS = 4 }; // of a request
+    enum { LEAST = 4, USUAL_TOKENS = 4 }; // of a request
     if (c.workspace == NULL || c.deterministic) return 1;
     const int32_t requests = std::min(c.batch, std::max(1, c.total_q / USUAL_TOKENS));
     const int32_t wanted = 2 * sms / (c.num_kv_heads * requests);

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // Of a launch: partials of one token's heads that the workspace has room for, and splits at most.
-enum { MSGL_TREE_PARTIALS = 1024, MSGL_TREE_SPLITS = 32 };
+enum { MSGL_TREE_PARTIALS = 1024, MSGL_TREE_SPLITS = 16 };
 
 // Bytes of workspace in which partials of split keys are kept.
 static inline size_t msgl__attn_tree_workspace(int32_t num_q_heads, int32_t head_dim)
