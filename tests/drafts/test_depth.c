@@ -84,6 +84,33 @@ static void test_costs(void **state)
     assert_int_equal(ask.depth, 0);
 }
 
+// Of a tree each pass adds 8 rows: where one costs a fifth of a step, a chain pays and it does not.
+static void test_trees(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t row_ns; // beside a step of a millisecond
+        int32_t chain, tree;
+    } cases[] = {{0, 8, 8}, {200000, 8, 0}, {1500000, 0, 0}};
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        msgl_depths d = {0};
+        msgl_depth of = {0};
+        msgl_step_costs costs = {{0}};
+        for (int32_t rows = 1; rows <= 40; rows++) {
+            msgl__costs_observe(&costs, rows, 1000000 + cases[i].row_ns * (uint64_t)(rows - 1));
+        }
+        for (int k = 0; k < 50; k++) msgl__depth_proposed(&d, 1, 4, 40000);
+        learn(&d, &of, 8, 8);
+        of.try_at = 0;
+        for (int tree = 0; tree < 2; tree++) {
+            msgl_depth_ask ask = {.of = &of, .most = 8};
+            if (tree) ask.width = 8, ask.rows = 63;
+            msgl__depth_choose(&d, &costs, 1, &ask, 1);
+            assert_int_equal(ask.depth, tree ? cases[i].tree : cases[i].chain);
+        }
+    }
+}
+
 // A request whose drafts are never right is tried every 1,024 tokens at last, and again always when
 // one was right.
 static void test_tries(void **state)
@@ -130,10 +157,8 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_tries),
-        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_rates), cmocka_unit_test(test_costs), cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_tries), cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, set_costs, NULL);
 }
