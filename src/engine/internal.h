@@ -434,7 +434,7 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
 void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s);
 
 // trees.c, of steps with trees. valid: r's parents, and what else a tree's request has to be.
-// stage: the words of all tokens of the step, as attention sees it. accepted: of the rows of a
+// stage: the words of all tokens of answers and drafts. accepted: of the rows of a
 // tree, which one each of the answer's tokens was chosen from, into rows; how many. moved: request
 // i's tokens were chosen from other rows than its first ones. move: queues what that leaves to do,
 // of all such requests. place: the block of a step's moves, from `base` on; its bytes.

@@ -43,6 +43,7 @@ void msgl__trees_stage(msgl_engine_step *s, const msgl_batch *b)
     for (int32_t i = 0; i < b->size; i++) {
         const msgl_batch_req *r = &b->reqs[i];
         const int32_t n = msgl__extend_len(r), known = n - r->num_drafts;
+        if (i >= b->num_decode && r->num_drafts == 0) return; // chunks have none
         for (int32_t row = 0; row < n; row++) {
             const int32_t parent =
                 r->draft_parents != NULL && row >= known ? r->draft_parents[row - known] : row - 1;
