@@ -42,15 +42,15 @@ ASKED = {
     ("start to ready", "V2-Lite"): (3, 110, LOWER),
     ("start to ready", "14B int4"): (2, None, LOWER),
 }
-for name, least in (("14B, 4 free at 0.7 bs=1", 2.5), ("14B, 4 free at 0.7 bs=8", 2.2),
-                    ("14B int4, 4 free at 0.7 bs=1", 2.2), ("14B int4, 4 free at 0.7 bs=8", 1.7),
-                    ("14B, head's chain of 4 at 0.7 bs=1", 2.0), ("14B, head's chain of 4 at 0.7 bs=8", 1.7),
+for name, least in (("14B, 4 free, at 0.7 bs=1", 2.5), ("14B, 4 free, at 0.7 bs=8", 2.2),
+                    ("14B int4, 4 free, at 0.7 bs=1", 2.2), ("14B int4, 4 free, at 0.7 bs=8", 1.7),
+                    ("14B, head's chain of 4, at 0.7 bs=1", 2.0), ("14B, head's chain of 4, at 0.7 bs=8", 1.7),
                     ("14B, head's tree of 15, 3 deep, at 0.75 bs=1", 2.2),
                     ("14B, head's tree of 15, 5 deep, at 0.75 bs=1", 2.5),
-                    ("Qwen3.5 9B, MTP 1 at 0.85 bs=1", 1.6), ("Qwen3.5 9B, MTP 1 at 0.85 bs=16", 1.4),
-                    ("V2-Lite, MTP 1 at 0.85 bs=1", 1.2), ("V2-Lite, MTP 1 at 0.85 bs=16", 1.35)):
+                    ("Qwen3.5 9B, MTP 1, at 0.85 bs=1", 1.6), ("Qwen3.5 9B, MTP 1, at 0.85 bs=16", 1.4),
+                    ("V2-Lite, MTP 1, at 0.85 bs=1", 1.2), ("V2-Lite, MTP 1, at 0.85 bs=16", 1.35)):
     ASKED["drafts, tok/s in times those without", name] = (least, None, HIGHER)
-ASKED["drafts, a step in times one without", "14B, 7 free at 0 behind 8k bs=1"] = (1.1, None, LOWER)
+ASKED["drafts, a step in times one without", "14B, 7 free behind 8k, at 0 bs=1"] = (1.1, None, LOWER)
 for name, at16, at128, peer16, peer128 in (
         ("1x4096 32/8", 540, 580, 539, 578), ("1x16384 32/8", 600, 640, 577, 636),
         ("4x4096 16/8", 500, 530, 447, 510), ("16x1024 16/8", 350, 370, 305, 323),
