@@ -65,6 +65,9 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     msgl_cache_span *last = &e->info.cache.spans[e->info.cache.num_spans - 1];
     const bool states = last->kind == MSGL_SPAN_STATE;
+    if (why == NULL && states && e->deterministic && !e->device->on_host) {
+        why = "--deterministic and recurrent layers on a GPU, whose rows of drafts are a chunk";
+    }
     if (why == NULL) {
         e->max_drafts = states ? MOST_DRAFT_STATES : MSGL_MAX_STEP_DRAFTS;
         if (states) last->draft_states = MOST_DRAFT_STATES;
