@@ -123,6 +123,16 @@ static inline int32_t msgl__extend_len(const msgl_batch_req *r)
     return r->device_len - r->cached_len;
 }
 
+// Of a request with a tree of drafts: the row behind row `row` that is a draft of `token`, -1: none
+// is. With token -1 any draft.
+static inline int32_t msgl__draft_behind(const msgl_batch_req *r, int32_t row, int32_t token)
+{
+    for (int32_t i = row; i < r->num_drafts; i++) {
+        if (r->draft_parents[i] == row && (token < 0 || r->drafts[i] == token)) return 1 + i;
+    }
+    return -1;
+}
+
 // Deepest tree that is drawn topk wide, so that its last pass has no more rows than a word bits.
 static inline int32_t msgl__propose_depth(int32_t topk)
 {

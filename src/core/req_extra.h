@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/sampling_params.h"
 
 #define MSGL_MAX_LOGIT_BIAS 1024 // entries of one request
 #define MSGL_LOGIT_BIAS_RANGE 100.0f
@@ -36,6 +37,14 @@ typedef struct msgl_req_extra {
     const int32_t *breakers; // in this block: tokens behind which DRY sees no repeat
     msgl_bias bias[];        // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
+
+// Whether a request's own tokens or its bias change its logits. extra: or NULL.
+static inline bool msgl__sampling_adjusts(const msgl_sampling_params *p,
+                                          const msgl_req_extra *extra)
+{
+    return (extra != NULL && extra->num_bias > 0) || p->repetition_penalty != 1 ||
+           p->frequency_penalty != 0 || p->presence_penalty != 0;
+}
 
 // What a block is made of; everything is copied.
 typedef struct msgl_req_extra_parts {

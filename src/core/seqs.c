@@ -24,7 +24,6 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t pa
     const int32_t real = end - first, size = padded_size > real ? padded_size : real;
     *out = (msgl_seqs){.phase = end <= b->num_decode ? MSGL_DECODE : MSGL_PREFILL,
                        .size = size,
-                       .first_token = 0,
                        .max_seqlen_q = 1,
                        .max_seqlen_k = 1,
                        .cu_seqlens_q = cu_seqlens_q,

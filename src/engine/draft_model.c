@@ -161,7 +161,8 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     d->ended = msgl__calloc(n, sizeof *d->ended);
     const size_t tokens = (size_t)d->engine->max_step_tokens;
     d->from_rows = msgl__calloc(tokens, sizeof *d->from_rows);
-    d->tokens = (msgl_draw_tokens){.vocab = d->engine->model.cfg.vocab_size,
+    d->tokens = (msgl_draw_tokens){.ids = d->engine->model.draft_ids,
+                                   .vocab = d->engine->model.cfg.vocab_size,
                                    .target_vocab = d->target_vocab};
     bool ok = msgl__drawing_create(&d->drawing, d->engine->topk, (int32_t)n) == 0 &&
               d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
@@ -295,10 +296,8 @@ static bool draws(const msgl_batch_req *r)
 // comes behind it.
 static void take_next(msgl_draft_model *d, int32_t req, int32_t token, int32_t status)
 {
-    if (token >= 0 && d->engine->model.draft_ids != NULL) {
-        token = d->engine->model.draft_ids[token];
-    }
-    if (status != 0 || token < 0 || token >= d->target_vocab) d->ended[req] = true;
+    token = msgl__draw_token(&d->tokens, token);
+    if (status != 0 || token < 0) d->ended[req] = true;
     if (d->ended[req]) return;
     const int32_t n = d->count[req]++, at = req * MSGL_MAX_DRAFTS + n;
     d->drafts[at] = token;
@@ -377,7 +376,6 @@ static void tokens_of(msgl_draft_model *d, const msgl_engine_step *s, int32_t i,
     if (s->status[i] != 0 || (answer && !drafts)) *end = *begin;
 }
 
-// The parts of the first step, as the target's step has them; how many.
 // Of a tree: not which token comes behind rows, but which are the likeliest.
 static void ask(const msgl_draft_model *d, msgl_batch_req *part)
 {
@@ -385,6 +383,7 @@ static void ask(const msgl_draft_model *d, msgl_batch_req *part)
     part->sampling.prompt_logprobs = d->drawing.topk;
 }
 
+// The parts of the first step, as the target's step has them; how many.
 static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
 {
     int32_t n = 0, room = d->engine->max_step_tokens;
@@ -428,10 +427,12 @@ static void find_targets(const msgl_draft_model *d, const msgl_engine_step *s, i
 static void find_own(const msgl_draft_model *d, int32_t k, int32_t *states)
 {
     const msgl_batch_req *part = &d->parts[k];
-    const msgl_drawn_tree *t = &d->drawing.trees[d->part_req[k]];
-    for (int32_t i = 0; i < msgl__extend_len(part); i++) {
-        states[i] = part->num_drafts > 0 ? t->states[i] : d->part_state[k];
+    if (part->num_drafts == 0) {
+        states[0] = d->part_state[k]; // of a chain
+        return;
     }
+    const msgl_drawn_tree *t = &d->drawing.trees[d->part_req[k]];
+    memcpy(states, t->states, (size_t)part->num_drafts * sizeof *states);
 }
 
 // Submits n parts, single tokens first, as an engine wants them, behind the target's step s, of
@@ -534,7 +535,6 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
         msgl__draw_begin(&d->drawing, i);
         trees = true;
     }
-    d->tokens.ids = d->engine->model.draft_ids;
     d->num_states = 0;
     int32_t n = first_parts(d, s);
     int code = 0;

@@ -20,15 +20,13 @@ int msgl__drawing_create(msgl_drawing *d, int32_t topk, int32_t max_reqs)
     d->max_nodes = topk + (depth - 1) * topk * topk;
     d->trees = msgl__calloc((size_t)max_reqs, sizeof *d->trees);
     d->nodes = msgl__calloc((size_t)max_reqs * (size_t)d->max_nodes, sizeof *d->nodes);
-    d->order = msgl__calloc((size_t)d->max_nodes, sizeof *d->order);
-    return d->trees != NULL && d->nodes != NULL && d->order != NULL ? 0 : MSGL_ENOMEM;
+    return d->trees != NULL && d->nodes != NULL ? 0 : MSGL_ENOMEM;
 }
 
 void msgl__drawing_destroy(msgl_drawing *d)
 {
     msgl__free(d->trees);
     msgl__free(d->nodes);
-    msgl__free(d->order);
 }
 
 static msgl_draw_node *nodes_of(const msgl_drawing *d, int32_t req)
@@ -50,10 +48,8 @@ static void add_said(msgl_drawing *d, int32_t req, int32_t row, const msgl_token
     const int32_t parent = row < 0 ? -1 : t->row_node[row];
     const float before = parent < 0 ? 0 : nodes[parent].likely;
     for (int32_t i = 0; i < said->num_top && i < d->topk && t->num < d->max_nodes; i++) {
-        const int32_t id = said->top_ids[i];
-        if (id < 0 || id >= tokens->vocab || !isfinite(said->top_logprobs[i])) continue;
-        const int32_t token = tokens->ids != NULL ? tokens->ids[id] : id;
-        if (token < 0 || token >= tokens->target_vocab) continue;
+        const int32_t token = msgl__draw_token(tokens, said->top_ids[i]);
+        if (token < 0 || !isfinite(said->top_logprobs[i])) continue;
         nodes[t->num++] = (msgl_draw_node){
             .token = token, .parent = parent, .row = -1, .likely = before + said->top_logprobs[i]};
     }
@@ -117,6 +113,7 @@ int32_t msgl__draw_end(msgl_drawing *d, int32_t req, int32_t most, int32_t *toke
 {
     const msgl_drawn_tree *t = &d->trees[req];
     msgl_draw_node *nodes = nodes_of(d, req);
+    int16_t order[MSGL_MAX_DRAFTS];
     int32_t num = 0;
     for (int32_t n = 0; n < t->num; n++) nodes[n].row = 0; // from here on: 1 + its place
     for (; num < most && num < t->num; num++) {
@@ -126,10 +123,10 @@ int32_t msgl__draw_end(msgl_drawing *d, int32_t req, int32_t most, int32_t *toke
         }
         const int32_t parent = nodes[best].parent;
         nodes[best].row = (int16_t)(num + 1);
-        d->order[num] = (int16_t)best;
+        order[num] = (int16_t)best;
         tokens[num] = nodes[best].token;
         parents[num] = parent < 0 ? 0 : nodes[parent].row;
     }
-    set_shares(nodes, d->order, num, shares);
+    set_shares(nodes, order, num, shares);
     return num;
 }

@@ -30,12 +30,19 @@ typedef struct msgl_draw_tokens {
     int32_t vocab, target_vocab;
 } msgl_draw_tokens;
 
+// The target's token, -1: it has none such.
+static inline int32_t msgl__draw_token(const msgl_draw_tokens *t, int32_t id)
+{
+    if (id < 0 || id >= t->vocab) return -1;
+    const int32_t token = t->ids != NULL ? t->ids[id] : id;
+    return token < t->target_vocab ? token : -1;
+}
+
 typedef struct msgl_drawing {
     int32_t topk;
     int32_t max_nodes;
     msgl_drawn_tree *trees; // [max_reqs]
     msgl_draw_node *nodes;  // [max_reqs, max_nodes]
-    int16_t *order;         // [max_nodes]
 } msgl_drawing;
 
 // topk 1: takes nothing. 0 or MSGL_ENOMEM; destroy either way.
@@ -48,7 +55,7 @@ void msgl__draw_begin(msgl_drawing *d, int32_t req);
 // one such row. Sets the rows of the next pass. Tokens that the target has not are left out.
 void msgl__draw_pass(msgl_drawing *d, int32_t req, const msgl_token_logprobs *said, int32_t num,
                      int32_t first_state, const msgl_draw_tokens *tokens);
-// The likeliest drafts, up to `most`, as msgl_step_result has them; how many.
+// The likeliest drafts, up to `most` <= MSGL_MAX_DRAFTS, as msgl_step_result has them; how many.
 int32_t msgl__draw_end(msgl_drawing *d, int32_t req, int32_t most, int32_t *tokens,
                        int16_t *parents, float *shares);
 

@@ -31,7 +31,6 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
     s->split = s->batch;
-    s->has_words = false;
     s->num_rows = s->num_samples = s->num_records = s->num_drafts = 0;
     s->whole_rows = false;
     *s->io.replay = (msgl_sample_replay){0};
@@ -48,7 +47,7 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
     const int32_t size = out->size;
     msgl__step_bind(e, s, size);
     dummy_batch(e, s, size);
-    s->has_words = out->verifies;
+    s->packed = s->has_words = out->verifies;
     int code = msgl__step_seqs(e, s, out);
     if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
     msgl__step_copy_in(e, s);
@@ -130,9 +129,8 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
         msgl__rope_per_request(&e->model.cfg.ropes[0])) {
         return 0;
     }
-    const int32_t most = e->draft_rows == MSGL_ROWS_PACKED && max_size > e->max_running
-                             ? e->max_running // others verify
-                             : max_size;
+    const bool packs = e->draft_rows == MSGL_ROWS_PACKED; // others have no more than answers
+    const int32_t most = packs && max_size > e->max_running ? e->max_running : max_size;
     int32_t sizes[MSGL_MAX_SIZES], n = 0;
     const int32_t num_sizes = ladder(most, sizes), longest = e->info.max_seq_len;
     for (int32_t i = 0; i < num_sizes; i++) {
@@ -158,16 +156,15 @@ const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, bool verifies, 
     return NULL;
 }
 
+static void destroy_all(msgl_engine *e, const msgl_decode_graph *graphs, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (graphs[i].graph != NULL) e->device->ops->graph_destroy(e->device, graphs[i].graph);
+    }
+}
+
 void msgl__graphs_destroy(msgl_engine *e)
 {
-    for (int32_t i = 0; i < MSGL_MAX_GRAPHS; i++) {
-        if (e->graphs[i].graph != NULL) {
-            e->device->ops->graph_destroy(e->device, e->graphs[i].graph);
-        }
-    }
-    for (int32_t i = 0; i < MSGL_MAX_VERIFY_GRAPHS; i++) {
-        if (e->verify_graphs[i].graph != NULL) {
-            e->device->ops->graph_destroy(e->device, e->verify_graphs[i].graph);
-        }
-    }
+    destroy_all(e, e->graphs, MSGL_MAX_GRAPHS);
+    destroy_all(e, e->verify_graphs, MSGL_MAX_VERIFY_GRAPHS);
 }

@@ -128,7 +128,8 @@ typedef struct msgl_engine_step {
     int32_t *drafts;     // [num_drafts] of its requests, one behind the other
     int16_t *parents;    // [num_drafts] the same
     int32_t num_drafts;
-    bool has_words; // rows see what their words of io.tree say
+    bool packed;    // it has drafts, whose rows are packed (msgl_draft_rows)
+    bool has_words; // rows see what their words of io.tree say: packed ones, and those of trees
     // When it has ended: [num_samples] the request's row that each token was chosen from; and what
     // the accepted paths of trees leave to do, which the device reads behind the step.
     int32_t *chosen_row;

@@ -20,10 +20,10 @@ static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_
 }
 
 // Of the requests s->reqs, which then have copies: the scheduler's may be gone when they are read.
-static void stage_drafts(msgl_engine_step *s)
+static void stage_drafts(const msgl_engine *e, msgl_engine_step *s)
 {
+    bool trees = false;
     s->num_drafts = 0;
-    s->has_words = false;
     for (int32_t i = 0; i < s->batch.size; i++) {
         msgl_batch_req *r = &s->reqs[i];
         if (r->num_drafts == 0) continue;
@@ -32,10 +32,12 @@ static void stage_drafts(msgl_engine_step *s)
         if (r->draft_parents != NULL) {
             int16_t *mine = s->parents + s->num_drafts;
             r->draft_parents = memcpy(mine, r->draft_parents, n * sizeof *mine);
-            s->has_words = true;
+            trees = true;
         }
         s->num_drafts += r->num_drafts;
     }
+    s->packed = s->num_drafts > 0 && e->draft_rows == MSGL_ROWS_PACKED;
+    s->has_words = trees || s->packed;
 }
 
 // The position of the step's token `token`, which is row `row` of request r: of a tree behind what
@@ -52,13 +54,12 @@ static int32_t position_of(const msgl_engine_step *s, const msgl_batch_req *r, i
 // layer attends, so that the one of 8 sees 7's. Trees are split where a kernel sees their words.
 static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
 {
-    const bool packed = e->draft_rows == MSGL_ROWS_PACKED;
     s->split = s->batch;
     if (e->draft_rows == MSGL_ROWS_CHUNK || s->num_drafts == 0) return;
     int32_t n = 0, i = 0;
     for (; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const bool tree = r->draft_parents != NULL && !packed;
+        const bool tree = r->draft_parents != NULL && !s->packed;
         if (i >= s->batch.num_decode && (r->num_drafts == 0 || tree)) break;
         for (int32_t p = r->cached_len; p < r->device_len; p++) {
             s->split_reqs[n] = *r;
@@ -112,11 +113,7 @@ static void stage_adjusts(const msgl_engine *e, msgl_engine_step *s, const msgl_
                           msgl_sample_row *row)
 {
     const msgl_sampling_params *p = &r->sampling;
-    const int32_t num_bias = r->extra != NULL ? r->extra->num_bias : 0;
-    if (num_bias == 0 && p->repetition_penalty == 1 && p->frequency_penalty == 0 &&
-        p->presence_penalty == 0) {
-        return;
-    }
+    if (!msgl__sampling_adjusts(p, r->extra)) return;
     row->adjusts = s->any_adjust = true;
     row->repetition = p->repetition_penalty;
     row->frequency = p->frequency_penalty;
@@ -124,7 +121,7 @@ static void stage_adjusts(const msgl_engine *e, msgl_engine_step *s, const msgl_
     row->tokens = token_place(e, r, 0);
     row->prompt_len = r->prompt_len;
     row->bias = r->table_idx * MSGL_MAX_LOGIT_BIAS;
-    row->num_bias = num_bias;
+    row->num_bias = r->extra != NULL ? r->extra->num_bias : 0;
 }
 
 // llama.cpp's further samplers, whose rows go through a kernel of their own.
@@ -273,14 +270,13 @@ static int32_t count_answers(const msgl_batch *b)
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
     const msgl_batch *b = as_attended(e, s);
-    const bool packed = e->draft_rows == MSGL_ROWS_PACKED && s->num_drafts > 0;
     s->num_seqs = 0;
     if (graph != NULL) {
         add_graph_seqs(e, s, graph);
     } else {
-        const int32_t answers = packed ? count_answers(b) : b->num_decode;
+        const int32_t answers = s->packed ? count_answers(b) : b->num_decode;
         int32_t ends[2];
-        const int32_t n = msgl__attn_split_seqs(e->apart || packed, answers, b->size, ends);
+        const int32_t n = msgl__attn_split_seqs(e->apart || s->packed, answers, b->size, ends);
         for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;
@@ -559,9 +555,8 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
     s->batch.reqs = s->reqs;
-    stage_drafts(s);
+    stage_drafts(e, s);
     split_drafts(e, s);
-    s->has_words = s->has_words || (s->num_drafts > 0 && e->draft_rows == MSGL_ROWS_PACKED);
     if (s->has_words) msgl__trees_stage(s, as_attended(e, s));
     stage_tokens(e, s);
     stage_rows(e, s);
@@ -569,8 +564,7 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     s->graph = NULL;
     const int32_t size = s->split.size;
     if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL) {
-        const bool verifies = e->draft_rows == MSGL_ROWS_PACKED && s->num_drafts > 0;
-        s->graph = msgl__graphs_find(e, verifies, size, longest(b));
+        s->graph = msgl__graphs_find(e, s->packed, size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
     }
     stage_sample_replay(e, s);

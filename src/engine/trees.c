@@ -7,23 +7,14 @@
 #include <string.h>
 
 #include "core/attributes.h"
-#include "core/paging.h"
 #include "engine/internal.h"
-
-// Whether choices from its rows depend on nothing but their logits and position.
-static bool is_plain(const msgl_batch_req *r)
-{
-    const msgl_sampling_params *p = &r->sampling;
-    return r->mask == NULL && (r->extra == NULL || r->extra->num_bias == 0) &&
-           p->repetition_penalty == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0 &&
-           !msgl__sampling_has_chain(p);
-}
 
 bool msgl__tree_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r)
 {
     const int32_t known = msgl__extend_len(r) - r->num_drafts;
     // Of a draft model's own steps all rows are drafts.
-    if (known != (e->parent != NULL ? 0 : 1) || e->topk < 2 || !is_plain(r) ||
+    if (known != (e->parent != NULL ? 0 : 1) || e->topk < 2 || r->mask != NULL ||
+        msgl__sampling_adjusts(&r->sampling, r->extra) || msgl__sampling_has_chain(&r->sampling) ||
         msgl__extend_len(r) > MSGL_MAX_TREE ||
         (known == 1 && (r->logits_from != 0 || !r->sample))) {
         return false;
@@ -56,14 +47,10 @@ void msgl__trees_stage(msgl_engine_step *s, const msgl_batch *b)
 int32_t msgl__tree_accepted(const msgl_batch_req *r, const int32_t *tokens, const int32_t *status,
                             int32_t *rows)
 {
-    int32_t n = 0, row = 0;
-    while (row >= 0) {
+    int32_t n = 0;
+    for (int32_t row = 0; row >= 0;) {
         rows[n++] = row;
-        const int32_t at = row;
-        row = -1;
-        for (int32_t i = at; i < r->num_drafts && status[at] == 0 && row < 0; i++) {
-            if (r->draft_parents[i] == at && r->drafts[i] == tokens[at]) row = 1 + i;
-        }
+        row = status[row] == 0 ? msgl__draft_behind(r, row, tokens[row]) : -1;
     }
     return n;
 }
@@ -94,7 +81,7 @@ void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i)
 {
     const msgl_batch_req *r = &s->reqs[i];
     const int32_t first = s->cu_tokens[i], num = s->cu_tokens[i + 1] - first;
-    const int32_t *rows = s->chosen_row + first, page_size = e->info.cache.page_size;
+    const int32_t *rows = s->chosen_row + first;
     msgl_engine_moves *m = &s->moves;
     const int32_t req = m->num_reqs++;
     if (req == 0) {
@@ -106,9 +93,9 @@ void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i)
     memcpy(m->tokens + n + req, s->sampled + first, (size_t)num * sizeof *m->tokens);
     for (int32_t k = 1; k < num; k++, n++) { // the first row is the known token's and stays
         for (int32_t t = 0; t < e->num_tables; t++) {
-            const int32_t *pages = msgl__page_table_row(&e->page_tables[t], r->table_idx);
-            msgl__paging_slots(page_size, pages, r->cached_len + rows[k], 1, &m->from[t][n]);
-            msgl__paging_slots(page_size, pages, r->cached_len + k, 1, &m->to[t][n]);
+            const msgl_page_table *table = &e->page_tables[t];
+            m->from[t][n] = msgl__page_table_slot(table, r->table_idx, r->cached_len + rows[k]);
+            m->to[t][n] = msgl__page_table_slot(table, r->table_idx, r->cached_len + k);
         }
     }
     m->cu[req + 1] = n;

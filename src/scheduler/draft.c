@@ -193,6 +193,7 @@ void msgl__sched_plan_drafts(msgl_scheduler *s)
     msgl_req *owners[MSGL_MAX_STEP_DRAFTS];
     float accepted[MSGL_MAX_STEP_DRAFTS];
     int32_t answers = 0, offers = 0;
+    s->trees_allowed = msgl__sched_trees_allowed(s);
     for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
         r->offer = -1;
         r->num_drafts = 0;

@@ -142,6 +142,7 @@ struct msgl_scheduler {
     msgl_step_costs costs; // of steps with answers alone
     msgl_draft *offers;    // [max_running] of the step being built
     msgl_depths depths;    // of a draft model
+    bool trees_allowed;    // in the step being built
     msgl_depth_ask *asks;  // [max_running] likewise
     uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
     int32_t *free_draft_states; // stack
@@ -196,7 +197,8 @@ void msgl__sched_propose(msgl_scheduler *s, msgl_inflight_step *step);
 void msgl__sched_passes(msgl_scheduler *s, const msgl_inflight_step *step,
                         const msgl_step_result *res);
 void msgl__sched_proposed(msgl_req *r, const msgl_step_result *res, int32_t i);
-// Up to `most` one behind the other.
+// Up to `most` one behind the other. trees_allowed: none of the step being built has chunks.
+bool msgl__sched_trees_allowed(const msgl_scheduler *s);
 void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int32_t most,
                                 msgl_draft *offer);
 // How many drafts of b a step has tried one behind the other, of which `accepted` were right.

@@ -12,10 +12,9 @@ enum { USUAL_STEPS = 8, USUAL_NODES = 15 };
 // Whether r's choices depend on nothing but logits and position: trees are for such requests.
 static bool is_plain(const msgl_req *r)
 {
-    const msgl_sampling_params *p = &r->sampling;
     return r->constraint == NULL && r->masks == NULL &&
-           (r->extra == NULL || r->extra->num_bias == 0) && p->repetition_penalty == 1 &&
-           p->frequency_penalty == 0 && p->presence_penalty == 0 && !msgl__sampling_has_chain(p);
+           !msgl__sampling_adjusts(&r->sampling, r->extra) &&
+           !msgl__sampling_has_chain(&r->sampling);
 }
 
 // Drafts of a tree of r; 0: it gets a chain.
@@ -113,10 +112,9 @@ void msgl__sched_proposed(msgl_req *r, const msgl_step_result *res, int32_t i)
     r->num_proposed = n;
 }
 
-// Whether the step that is being built may have trees: none with chunks has.
-static bool trees_allowed(const msgl_scheduler *s)
+bool msgl__sched_trees_allowed(const msgl_scheduler *s)
 {
-    if (s->waiting.head != NULL) return false;
+    if (s->options.speculative_eagle_topk < 2 || s->waiting.head != NULL) return false;
     for (const msgl_req *r = s->running.head; r != NULL; r = r->next) {
         if (r->state == MSGL_REQ_PREFILL) return false;
     }
@@ -136,7 +134,7 @@ void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int3
 {
     int32_t place[1 + MSGL_MAX_DRAFTS] = {0}, depth[1 + MSGL_MAX_DRAFTS] = {0}; // of rows
     float likely[1 + MSGL_MAX_DRAFTS] = {1};
-    const bool tree = is_tree(r) && is_plain(r) && trees_allowed(s);
+    const bool tree = s->trees_allowed && is_tree(r) && is_plain(r);
     offer->num = offer->match = 0;
     offer->tree = tree;
     if (r->inflight > 0) return;
@@ -159,15 +157,7 @@ void msgl__sched_offer_proposed(const msgl_scheduler *s, const msgl_req *r, int3
 int32_t msgl__sched_depth_tried(const msgl_batch_req *b, const int32_t *tokens, int32_t accepted)
 {
     if (b->draft_parents == NULL) return b->num_drafts;
-    int32_t row = 0, at = 0;
-    for (int32_t i = 0; i < b->num_drafts; i++) { // rows behind what they follow
-        if (at < accepted && b->draft_parents[i] == row && b->drafts[i] == tokens[at]) {
-            row = 1 + i;
-            at++;
-        }
-    }
-    for (int32_t i = row; i < b->num_drafts; i++) {
-        if (b->draft_parents[i] == row) return accepted + 1;
-    }
-    return accepted;
+    int32_t row = 0;
+    for (int32_t at = 0; at < accepted; at++) row = msgl__draft_behind(b, row, tokens[at]);
+    return msgl__draft_behind(b, row, -1) >= 0 ? accepted + 1 : accepted;
 }
