@@ -85,6 +85,87 @@ int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return 0;
 }
 
+bool msgl__drafts_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r)
+{
+    if (r->num_drafts == 0) return true;
+    if (r->draft_parents != NULL) return msgl__tree_valid(e, b, r);
+    return r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
+           msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0;
+}
+
+// Of the requests s->reqs, which then have copies: the scheduler's may be gone when they are read.
+static void take_drafts(const msgl_engine *e, msgl_engine_step *s)
+{
+    bool trees = false;
+    s->num_drafts = 0;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        msgl_batch_req *r = &s->reqs[i];
+        if (r->num_drafts == 0) continue;
+        const size_t n = (size_t)r->num_drafts;
+        r->drafts = memcpy(s->drafts + s->num_drafts, r->drafts, n * sizeof *s->drafts);
+        if (r->draft_parents != NULL) {
+            int16_t *mine = s->parents + s->num_drafts;
+            r->draft_parents = memcpy(mine, r->draft_parents, n * sizeof *mine);
+            trees = true;
+        }
+        s->num_drafts += r->num_drafts;
+    }
+    s->packed = s->num_drafts > 0 && e->draft_rows == MSGL_ROWS_PACKED;
+    s->has_words = trees || s->packed;
+}
+
+// The batch with rows of drafts as answers. A request whose tokens 7, 8, 9 are at positions 4 to 6,
+// 8 and 9 being drafts, becomes three of 5, 6 and 7 keys: K and V of all rows are stored before a
+// layer attends, so that the one of 8 sees 7's. Trees are split where a kernel sees their words.
+static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
+{
+    s->split = s->batch;
+    if (e->draft_rows == MSGL_ROWS_CHUNK || s->num_drafts == 0) return;
+    int32_t n = 0, i = 0;
+    for (; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const bool tree = r->draft_parents != NULL && !s->packed;
+        if (i >= s->batch.num_decode && (r->num_drafts == 0 || tree)) break;
+        for (int32_t p = r->cached_len; p < r->device_len; p++) {
+            s->split_reqs[n] = *r;
+            s->split_reqs[n].cached_len = p;
+            s->split_reqs[n++].device_len = p + 1;
+        }
+    }
+    s->split.num_decode = n;
+    for (; i < s->batch.size; i++) s->split_reqs[n++] = s->reqs[i];
+    s->split.size = n;
+    s->split.reqs = s->split_reqs;
+}
+
+const msgl_batch *msgl__as_attended(const msgl_engine *e, const msgl_engine_step *s)
+{
+    return e->draft_rows == MSGL_ROWS_PACKED ? &s->batch : &s->split;
+}
+
+void msgl__drafts_stage(const msgl_engine *e, msgl_engine_step *s)
+{
+    take_drafts(e, s);
+    split_drafts(e, s);
+    if (s->has_words) msgl__trees_stage(s, msgl__as_attended(e, s));
+}
+
+// Drafts to their places in the token pool, behind the token that they follow, if it is of the
+// step.
+void msgl__drafts_copy_in(msgl_engine *e, const msgl_engine_step *s)
+{
+    int32_t from = 0;
+    for (int32_t i = 0; from < s->num_drafts; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        if (r->num_drafts == 0) continue;
+        const int32_t place =
+            msgl__token_place(e, r->table_idx, r->device_len - r->num_drafts) + e->shift;
+        e->device->ops->copy_in(e->device, e->dev.token_pool + place, s->drafts + from,
+                                (size_t)r->num_drafts * sizeof *s->drafts);
+        from += r->num_drafts;
+    }
+}
+
 // Whether its drafts are those of an answer: of a draft model's own steps all rows are drafts.
 static bool verifies(const msgl_batch_req *r)
 {

@@ -375,17 +375,25 @@ int32_t msgl__states_cut(const msgl_engine *e); // msgl_runner.cut
 bool msgl__states_valid(const msgl_engine *e, const msgl_batch *b);
 void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int32_t first);
 
-// step.c
+// The place in the token pool of position `position` of a row.
+static inline int32_t msgl__token_place(const msgl_engine *e, int32_t table_idx, int32_t position)
+{
+    return table_idx * e->token_stride + position;
+}
+
+// writes.c, of msgl_runner. drain: waits for writes, and for moves behind steps, which nobody else
+// does where no step comes behind them.
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
                               int32_t n);
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
+void msgl__engine_drain(msgl_engine *e);
+
+// step.c
 int msgl__engine_submit(void *engine, msgl_batch *b);
 // The same of a head; what `from` has is read at once.
 int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_source *from);
 int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
-// Waits for writes, which nobody else does where no step comes behind them.
-void msgl__engine_drain(msgl_engine *e);
 // Dummy tokens in the places [from, to) of a decode step.
 void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to);
 // The step's sequences, and what attention prepares for them; for a graph with its limits. 0, or a
@@ -432,6 +440,14 @@ void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
 // options ask for what the model or its attention cannot do. When a step with drafts has ended:
 // what its result has of the tokens that were chosen.
 int msgl__drafts_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
+// valid: whether r's drafts are possible in b. stage: takes over those of s->batch and makes the
+// batch that layers see. copy_in: runs on the device's queue and writes them to the token pool.
+// as_attended: the batch whose requests attention sees, which has a request for each row where
+// rows are computed as answers.
+bool msgl__drafts_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r);
+void msgl__drafts_stage(const msgl_engine *e, msgl_engine_step *s);
+void msgl__drafts_copy_in(msgl_engine *e, const msgl_engine_step *s);
+const msgl_batch *msgl__as_attended(const msgl_engine *e, const msgl_engine_step *s);
 void msgl__accept_drafts(msgl_engine *e, msgl_engine_step *s);
 
 // trees.c, of steps with trees. valid: r's parents, and what else a tree's request has to be.

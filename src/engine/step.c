@@ -13,33 +13,6 @@
 #include "engine/internal.h"
 #include "utils/clock.h"
 
-// Place in the token pool of a token of a request.
-static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_t position)
-{
-    return r->table_idx * e->token_stride + position;
-}
-
-// Of the requests s->reqs, which then have copies: the scheduler's may be gone when they are read.
-static void stage_drafts(const msgl_engine *e, msgl_engine_step *s)
-{
-    bool trees = false;
-    s->num_drafts = 0;
-    for (int32_t i = 0; i < s->batch.size; i++) {
-        msgl_batch_req *r = &s->reqs[i];
-        if (r->num_drafts == 0) continue;
-        const size_t n = (size_t)r->num_drafts;
-        r->drafts = memcpy(s->drafts + s->num_drafts, r->drafts, n * sizeof *s->drafts);
-        if (r->draft_parents != NULL) {
-            int16_t *mine = s->parents + s->num_drafts;
-            r->draft_parents = memcpy(mine, r->draft_parents, n * sizeof *mine);
-            trees = true;
-        }
-        s->num_drafts += r->num_drafts;
-    }
-    s->packed = s->num_drafts > 0 && e->draft_rows == MSGL_ROWS_PACKED;
-    s->has_words = trees || s->packed;
-}
-
 // The position of the step's token `token`, which is row `row` of request r: of a tree behind what
 // is on its path.
 static int32_t position_of(const msgl_engine_step *s, const msgl_batch_req *r, int32_t token,
@@ -47,35 +20,6 @@ static int32_t position_of(const msgl_engine_step *s, const msgl_batch_req *r, i
 {
     return r->cached_len +
            (r->draft_parents == NULL ? row : MSGL_POPCOUNT64(s->io.tree[token]) - 1);
-}
-
-// The batch with rows of drafts as answers. A request whose tokens 7, 8, 9 are at positions 4 to 6,
-// 8 and 9 being drafts, becomes three of 5, 6 and 7 keys: K and V of all rows are stored before a
-// layer attends, so that the one of 8 sees 7's. Trees are split where a kernel sees their words.
-static void split_drafts(const msgl_engine *e, msgl_engine_step *s)
-{
-    s->split = s->batch;
-    if (e->draft_rows == MSGL_ROWS_CHUNK || s->num_drafts == 0) return;
-    int32_t n = 0, i = 0;
-    for (; i < s->batch.size; i++) {
-        const msgl_batch_req *r = &s->reqs[i];
-        const bool tree = r->draft_parents != NULL && !s->packed;
-        if (i >= s->batch.num_decode && (r->num_drafts == 0 || tree)) break;
-        for (int32_t p = r->cached_len; p < r->device_len; p++) {
-            s->split_reqs[n] = *r;
-            s->split_reqs[n].cached_len = p;
-            s->split_reqs[n++].device_len = p + 1;
-        }
-    }
-    s->split.num_decode = n;
-    for (; i < s->batch.size; i++) s->split_reqs[n++] = s->reqs[i];
-    s->split.size = n;
-    s->split.reqs = s->split_reqs;
-}
-
-static const msgl_batch *as_attended(const msgl_engine *e, const msgl_engine_step *s)
-{
-    return e->draft_rows == MSGL_ROWS_PACKED ? &s->batch : &s->split;
 }
 
 // The pages of request i's new tokens behind the step's first `at` ones; how many there are now.
@@ -103,7 +47,7 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = position_of(s, r, t, p - r->cached_len);
             if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
-            s->io.id_index[t] = token_place(e, r, p);
+            s->io.id_index[t] = msgl__token_place(e, r->table_idx, p);
         }
     }
 }
@@ -118,7 +62,7 @@ static void stage_adjusts(const msgl_engine *e, msgl_engine_step *s, const msgl_
     row->repetition = p->repetition_penalty;
     row->frequency = p->frequency_penalty;
     row->presence = p->presence_penalty;
-    row->tokens = token_place(e, r, 0);
+    row->tokens = msgl__token_place(e, r->table_idx, 0);
     row->prompt_len = r->prompt_len;
     row->bias = r->table_idx * MSGL_MAX_LOGIT_BIAS;
     row->num_bias = r->extra != NULL ? r->extra->num_bias : 0;
@@ -147,7 +91,7 @@ static void stage_chain(const msgl_engine *e, msgl_engine_step *s, const msgl_ba
         .mirostat_eta = p->mirostat_eta,
         .mu = p->mirostat != 0 ? r->mu : NAN,
         .table_idx = r->table_idx,
-        .tokens = token_place(e, r, 0),
+        .tokens = msgl__token_place(e, r->table_idx, 0),
         .breaks = r->extra != NULL && r->extra->num_breakers > 0,
     };
 }
@@ -193,7 +137,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
     const msgl_batch_req *r = &s->reqs[req];
     const int32_t row = s->num_rows, position = position_of(s, r, token, of_req);
     const int32_t at = of_req - (msgl__extend_len(r) - 1 - r->num_drafts);
-    const int32_t place = token_place(e, r, r->cached_len + of_req + 1);
+    const int32_t place = msgl__token_place(e, r->table_idx, r->cached_len + of_req + 1);
     const bool sampled = r->sample && at >= 0;
     const int32_t num_top = sampled ? r->sampling.logprobs : r->sampling.prompt_logprobs;
     s->io.rows[row] = token;
@@ -234,7 +178,7 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
                            int32_t padded_size)
 {
     const int32_t i = s->num_seqs++;
-    const msgl_batch *b = as_attended(e, s);
+    const msgl_batch *b = msgl__as_attended(e, s);
     msgl__seqs_fill(b, first, end, padded_size, e->max_running, e->max_seqs, s->io.seqs[i],
                     s->dev.seqs[i], &s->seqs[i]);
     s->seqs[i].related = e->draft_rows == MSGL_ROWS_SPLIT;
@@ -249,7 +193,7 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
 
 static void add_graph_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
-    msgl_seqs *seqs = add_seqs(e, s, 0, as_attended(e, s)->size, graph->size);
+    msgl_seqs *seqs = add_seqs(e, s, 0, msgl__as_attended(e, s)->size, graph->size);
     seqs->max_seqlen_k = graph->max_seq_len;
     seqs->graph = true;
     if (!graph->verifies) return;
@@ -269,7 +213,7 @@ static int32_t count_answers(const msgl_batch *b)
 
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
-    const msgl_batch *b = as_attended(e, s);
+    const msgl_batch *b = msgl__as_attended(e, s);
     s->num_seqs = 0;
     if (graph != NULL) {
         add_graph_seqs(e, s, graph);
@@ -317,25 +261,10 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
     }
 }
 
-// Drafts to their places in the token pool, behind the token that they follow, if it is of the
-// step.
-static void copy_drafts(msgl_engine *e, const msgl_engine_step *s)
-{
-    int32_t from = 0;
-    for (int32_t i = 0; from < s->num_drafts; i++) {
-        const msgl_batch_req *r = &s->reqs[i];
-        if (r->num_drafts == 0) continue;
-        const int32_t place = token_place(e, r, r->device_len - r->num_drafts) + e->shift;
-        e->device->ops->copy_in(e->device, e->dev.token_pool + place, s->drafts + from,
-                                (size_t)r->num_drafts * sizeof *s->drafts);
-        from += r->num_drafts;
-    }
-}
-
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
-    copy_drafts(e, s);
+    msgl__drafts_copy_in(e, s);
     ops->copy_in(e->device, e->dev.base, s->host, msgl__step_io_bytes(s));
     ops->copy_in(e->device, e->dev.records, s->records,
                  (size_t)s->num_records * sizeof *s->records);
@@ -481,14 +410,6 @@ static bool pools(const msgl_batch_req *r)
     return r->logits_from == msgl__extend_len(r) - r->sample && r->sampling.logprobs < 0;
 }
 
-static bool drafts_valid(const msgl_engine *e, const msgl_batch *b, const msgl_batch_req *r)
-{
-    if (r->num_drafts == 0) return true;
-    if (r->draft_parents != NULL) return msgl__tree_valid(e, b, r);
-    return r->num_drafts > 0 && r->num_drafts <= MSGL_MAX_DRAFTS && r->sample &&
-           msgl__extend_len(r) == 1 + r->num_drafts && r->logits_from == 0;
-}
-
 // Whether there are positions for the drafts that a draft model makes behind the step.
 static bool proposals_fit(const msgl_engine *e, const msgl_batch_req *r)
 {
@@ -513,7 +434,7 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
-            (i < b->num_decode && msgl__extend_len(r) != 1) || !drafts_valid(e, b, r) ||
+            (i < b->num_decode && msgl__extend_len(r) != 1) || !msgl__drafts_valid(e, b, r) ||
             r->propose < 0 || r->propose > MSGL_MAX_PROPOSALS || r->propose_nodes < 0 ||
             r->propose_nodes > MSGL_MAX_DRAFTS || !proposals_fit(e, r) ||
             (pooling && (i < b->num_decode || !pools(r)))) {
@@ -555,9 +476,7 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
     s->batch.reqs = s->reqs;
-    stage_drafts(e, s);
-    split_drafts(e, s);
-    if (s->has_words) msgl__trees_stage(s, as_attended(e, s));
+    msgl__drafts_stage(e, s);
     stage_tokens(e, s);
     stage_rows(e, s);
     msgl__hidden_stage(s, from);
@@ -633,164 +552,4 @@ const char *msgl__engine_fault(void *engine)
     snprintf(e->rank_fault, sizeof e->rank_fault, "rank %d of %d failed", blamed,
              (int)e->place.size);
     return e->rank_fault;
-}
-
-// The event of the ring's write `index`, behind those of steps.
-static int32_t write_event(const msgl_engine *e, int32_t index)
-{
-    return e->first_event + MSGL_ENGINE_STEP_SLOTS + index;
-}
-
-// Copies a write's ids to the token pool, and the pages that a page table has for them.
-static void run_write(void *ctx, int64_t index)
-{
-    msgl_engine *e = ctx;
-    const msgl_token_write *w = &e->writes[index];
-    const msgl_device_ops *ops = e->device->ops;
-    int32_t *table = e->dev.page_tables[w->span];
-    if (w->span == 0) {
-        ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids,
-                     (size_t)w->count * sizeof *w->ids);
-    }
-    if (table != NULL) {
-        ops->copy_in(e->device, table + w->place / e->info.cache.page_size, w->pages,
-                     (size_t)w->num_pages * sizeof *w->pages);
-    }
-    ops->record(e->device, write_event(e, (int32_t)index));
-}
-
-// The next of the ring of writes, when the device has done with it: that blocks only when more was
-// written during one step than a step could use.
-static int claim_write(msgl_engine *e, msgl_token_write **w)
-{
-    const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
-    *w = &e->writes[index];
-    return e->device->ops->wait(e->device, write_event(e, index));
-}
-
-void msgl__engine_drain(msgl_engine *e)
-{
-    if (e->writes == NULL) return;
-    for (int32_t i = 0; i < MSGL_ENGINE_WRITES; i++) {
-        (void)e->device->ops->wait(e->device, write_event(e, i));
-    }
-    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) msgl__trees_wait(e, i);
-}
-
-static void queue_write(msgl_engine *e, const msgl_token_write *w,
-                        void (*run)(void *ctx, int64_t index))
-{
-    const int32_t index = (int32_t)(w - e->writes);
-    e->device->ops->arm(e->device, write_event(e, index));
-    e->device->ops->submit(e->device, run, e, index);
-}
-
-// Queues the copy of up to MSGL_WRITE_IDS ids (span 0) and of their pages in a span.
-static int write_piece(msgl_engine *e, int32_t span, int32_t table_idx, int32_t pos,
-                       const int32_t *ids, int32_t n)
-{
-    const msgl_page_table *table = &e->page_tables[span];
-    // A token that is sampled at the very end has a place in the token pool, but no page.
-    int32_t first;
-    const int32_t num_pages = msgl__page_table_span(table, pos, pos + n, &first);
-    msgl_token_write *w;
-    const int code = claim_write(e, &w);
-    if (code != 0) return code;
-    w->count = n;
-    w->span = span;
-    w->place = table_idx * e->token_stride + pos;
-    if (span == 0) memcpy(w->ids, ids, (size_t)n * sizeof *ids);
-    w->num_pages = num_pages;
-    memcpy(w->pages, msgl__page_table_row(table, table_idx) + first,
-           (size_t)num_pages * sizeof *w->pages);
-    queue_write(e, w, run_write);
-    return 0;
-}
-
-int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
-                              int32_t n)
-{
-    msgl_engine *e = engine;
-    if (table_idx < 0 || table_idx >= e->max_running || pos < 0 || n < 0 ||
-        n > e->token_stride - pos) {
-        return MSGL_EINVAL;
-    }
-    if (e->place.others != NULL) {
-        const int code = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
-                                                  table_idx, pos, ids, n);
-        if (code != 0) return code;
-    }
-    for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
-        const int32_t count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
-        for (int32_t k = 0; k < e->num_tables; k++) {
-            if (k > 0 && e->dev.page_tables[k] == NULL) break; // the CPU
-            const int code = write_piece(e, k, table_idx, pos + i, ids + i, count);
-            if (code != 0) return code;
-        }
-    }
-    return 0;
-}
-
-static void run_write_bias(void *ctx, int64_t index)
-{
-    msgl_engine *e = ctx;
-    const msgl_token_write *w = &e->writes[index];
-    e->device->ops->copy_in(e->device, e->dev.bias + w->place, w->bias,
-                            (size_t)w->count * sizeof *w->bias);
-    e->device->ops->record(e->device, write_event(e, (int32_t)index));
-}
-
-static void run_write_words(void *ctx, int64_t index)
-{
-    msgl_engine *e = ctx;
-    const msgl_token_write *w = &e->writes[index];
-    e->device->ops->copy_in(e->device, e->dev.breakers + w->place, w->words,
-                            (size_t)w->count * sizeof *w->words);
-    e->device->ops->record(e->device, write_event(e, (int32_t)index));
-}
-
-static int write_bias(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)
-{
-    msgl_token_write *w;
-    const int code = claim_write(e, &w);
-    if (code != 0) return code;
-    w->count = extra->num_bias;
-    w->place = table_idx * MSGL_MAX_LOGIT_BIAS;
-    memcpy(w->bias, extra->bias, (size_t)w->count * sizeof *w->bias);
-    queue_write(e, w, run_write_bias);
-    return 0;
-}
-
-// The breakers of a row as bits, so many words at a time.
-static int write_breakers(msgl_engine *e, int32_t table_idx, const msgl_req_extra *extra)
-{
-    const int32_t words = msgl__mask_words(e);
-    for (int32_t first = 0; first < words; first += MSGL_WRITE_IDS) {
-        msgl_token_write *w;
-        const int code = claim_write(e, &w);
-        if (code != 0) return code;
-        w->count = words - first < MSGL_WRITE_IDS ? words - first : MSGL_WRITE_IDS;
-        w->place = table_idx * words + first;
-        memset(w->words, 0, sizeof w->words);
-        for (int32_t i = 0; i < extra->num_breakers; i++) {
-            const int32_t token = extra->breakers[i], at = token / 32 - first;
-            if (at >= 0 && at < w->count) w->words[at] |= 1u << token % 32;
-        }
-        queue_write(e, w, run_write_words);
-    }
-    return 0;
-}
-
-int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra)
-{
-    msgl_engine *e = engine;
-    if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
-    if (e->place.others != NULL) {
-        const int code = msgl__ranks_write_extra(e->place.others, table_idx, extra);
-        if (code != 0) return code;
-    }
-    int code = 0;
-    if (extra->num_bias > 0) code = write_bias(e, table_idx, extra);
-    if (code == 0 && extra->num_breakers > 0) code = write_breakers(e, table_idx, extra);
-    return code;
 }

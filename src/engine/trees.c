@@ -89,7 +89,7 @@ void msgl__tree_moved(msgl_engine *e, msgl_engine_step *s, int32_t i)
         m->cu[0] = 0;
     }
     int32_t n = m->cu[req];
-    m->places[req] = r->table_idx * e->token_stride + r->cached_len + 1;
+    m->places[req] = msgl__token_place(e, r->table_idx, r->cached_len + 1);
     memcpy(m->tokens + n + req, s->sampled + first, (size_t)num * sizeof *m->tokens);
     for (int32_t k = 1; k < num; k++, n++) { // the first row is the known token's and stays
         for (int32_t t = 0; t < e->num_tables; t++) {
