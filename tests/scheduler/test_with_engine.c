@@ -653,11 +653,26 @@ static void test_drafts_of_states(void **state)
     }
 }
 
+typedef struct {
+    const char *target, *draft, *algorithm; // draft: NULL where the target brings its head
+} head_case;
+
+// together(), of a model and its head.
+static setting with_head(const head_case *h, msgl_cache_type cache, int32_t max_running,
+                         int32_t page_size, int32_t num_pages)
+{
+    setting v = together(cache, max_running, page_size, num_pages);
+    v.model = h->target;
+    v.draft = h->draft;
+    v.head = h->algorithm;
+    return v;
+}
+
 // With those of heads, which read the model's hidden states.
 static void test_draft_heads(void **state)
 {
     (void)state;
-    static const char *const heads[][3] = {
+    static const head_case heads[] = {
         {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
         {"../drafts/eagle3_wide/target", "../drafts/eagle3_wide/draft", "EAGLE3"},
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
@@ -665,21 +680,15 @@ static void test_draft_heads(void **state)
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
         {"../drafts/glm4_moe_lite/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
-        setting v =
-            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 2, 4, 4096);
-        v.model = heads[i][0];
-        v.draft = heads[i][1];
-        v.head = heads[i][2];
+        setting v = with_head(&heads[i], i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
+                              1 + (int32_t)i * 2, 4, 4096);
         v.drafts = i == 1 ? 1 : 4;
         v.overlap = i % 3 != 1;
         g_guesser.computed = g_guesser.right = 0;
         compare(&v);
         assert_true(g_guesser.computed > 30);
     }
-    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
-    v.model = heads[0][0];
-    v.draft = heads[0][1];
-    v.head = heads[0][2];
+    setting v = with_head(&heads[0], MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
     v.drafts = 5;
     v.long_answers = v.overlap = true;
     (void)compare(&v);
@@ -689,7 +698,7 @@ static void test_draft_heads(void **state)
 static void test_trees_of_heads(void **state)
 {
     (void)state;
-    static const char *const heads[][3] = {
+    static const head_case heads[] = {
         {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
         {"../drafts/eagle3_wide/target", "../drafts/eagle3_wide/draft", "EAGLE3"},
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
@@ -697,11 +706,8 @@ static void test_trees_of_heads(void **state)
         {"../../../models/demo", "../../../models/demo-eagle3", "EAGLE3"}};
     uint64_t computed = 0, right = 0;
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
-        setting v =
-            together(i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, 1 + (int32_t)i * 2, 4, 4096);
-        v.model = heads[i][0];
-        v.draft = heads[i][1];
-        v.head = heads[i][2];
+        setting v = with_head(&heads[i], i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
+                              1 + (int32_t)i * 2, 4, 4096);
         v.drafts = i == 1 ? 60 : 15;
         v.topk = i == 1 ? 8 : 2 + (int32_t)i;
         v.overlap = i % 3 != 1;
@@ -709,10 +715,7 @@ static void test_trees_of_heads(void **state)
         computed += g_guesser.computed;
         right += g_guesser.right;
     }
-    setting v = together(MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
-    v.model = heads[0][0];
-    v.draft = heads[0][1];
-    v.head = heads[0][2];
+    setting v = with_head(&heads[0], MSGL_CACHE_RADIX, 12, 1, 300); // some leave and come back
     v.drafts = 15;
     v.topk = 4;
     v.long_answers = v.overlap = true;
@@ -724,16 +727,13 @@ static void test_trees_of_heads(void **state)
 static void test_draft_heads_of_ranks(void **state)
 {
     (void)state;
-    static const char *const heads[][3] = {
+    static const head_case heads[] = {
         {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
         {"../drafts/qwen3_next/target", NULL, "NEXTN"},
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
-        setting v = together(MSGL_CACHE_RADIX, 6, 4, 4096);
-        v.model = heads[i][0];
-        v.draft = heads[i][1];
-        v.head = heads[i][2];
+        setting v = with_head(&heads[i], MSGL_CACHE_RADIX, 6, 4, 4096);
         v.drafts = 4;
         v.max_prefill = i % 2 ? 4096 : 15; // chunks of which no row is chosen from
         v.overlap = i % 2 == 0;
