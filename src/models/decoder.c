@@ -110,7 +110,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
         layer->out.row_parallel = true;
         layer->mixer = msgl__mixer_of(d, l);
-        layer->mixer->build(m, l, places[l], layer);
+        layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         msgl__ffn_build(m, l, experts, layer);
         if (layer->sparse) experts += 2 * (size_t)d->num_experts;
     }
@@ -150,7 +150,8 @@ static int build(msgl_model *m, msgl_err *err)
         decoder->heads =
             msgl__calloc(latent * 2 * (size_t)m->cfg.num_heads, sizeof *decoder->heads);
     }
-    msgl_layer_place *places = msgl__calloc((size_t)m->cfg.num_layers, sizeof *places);
+    msgl_layer_place *places =
+        msgl__calloc((size_t)m->cfg.num_layers * MSGL_LAYER_CACHES, sizeof *places);
     if (decoder == NULL || decoder->layers == NULL || decoder->experts == NULL ||
         decoder->heads == NULL || places == NULL) {
         msgl__free(places);

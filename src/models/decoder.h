@@ -18,7 +18,9 @@ extern const msgl_family msgl__decoder_family;
 typedef struct msgl_mixer msgl_mixer;
 typedef struct msgl_declaring msgl_declaring; // models/declare.h
 
-// Where a layer is among those of its caches: the group, and its place in the group's pool.
+enum { MSGL_LAYER_CACHES = 2 }; // that one layer may have, each in a group of its own
+
+// Where a layer is among those of one of its caches: the group, and its place in the group's pool.
 typedef struct msgl_layer_place {
     int32_t group, layer;
 } msgl_layer_place;
@@ -101,13 +103,15 @@ static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
 // msgl__mixer_of.
 struct msgl_mixer {
     // What the layer keeps of a request on each of so many ranks, with K and V of dtype and
-    // activations of act; layers that keep alike are a group. num_layers is the caller's.
-    msgl_cache_spec (*cache)(const msgl_model_config *c, int32_t layer, int32_t ranks,
-                             msgl_dtype dtype, msgl_dtype act);
+    // activations of act: fills out [MSGL_LAYER_CACHES] and returns how many. Layers that keep
+    // alike are a group. num_layers is the caller's.
+    int (*caches)(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out);
     // NULL: every device has kernels for it; else whether the model's has.
     int (*check)(const msgl_model *m, int32_t layer, msgl_err *err);
-    // Layer number `index` of m->layers, zeroed; its place among the caches is `at`.
-    void (*build)(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decoder_layer *layer);
+    // Layer number `index` of m->layers, zeroed; at: its places, in the order of `caches`.
+    void (*build)(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer);
     // With the output projection, which is layer->out.
     void (*declare)(const msgl_declaring *d, msgl_decoder_layer *layer);
     // Step arena bytes of run for up to max_tokens tokens with activations of act.
@@ -126,7 +130,7 @@ const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer);
 // without the window, of one shape each, latent attention and one recurrence.
 void msgl__decoder_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype,
                           msgl_dtype act, msgl_cache_specs *out);
-// Fills places [num_layers], which do not depend on the number of ranks.
+// Fills places [num_layers, MSGL_LAYER_CACHES], which do not depend on the number of ranks.
 void msgl__decoder_places(const msgl_model_config *c, msgl_layer_place *places);
 
 // decoder_ffn.c: the feed-forward block of layer `index`. experts: of a sparse layer, 2 *

@@ -10,19 +10,21 @@ static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
     return msgl__layer_has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
 }
 
-static msgl_cache_spec cache(const msgl_model_config *c, int32_t layer, int32_t ranks,
-                             msgl_dtype dtype, msgl_dtype act)
+static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out)
 {
     (void)act;
-    return (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+    *out = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                              .window = window_of(&c->decoder, layer),
                              .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
                              .k_dim = c->head_dim,
                              .v_dim = c->head_dim,
                              .dtype = dtype};
+    return 1;
 }
 
-static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decoder_layer *layer)
+static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer)
 {
     msgl_attention *a = &layer->attn;
     const msgl_model_config *c = &m->cfg;
@@ -39,9 +41,9 @@ static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decode
     if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
     const int32_t window = window_of(d, index);
     const bool chunked = window >= 0 && d->chunked;
-    a->group = at.group;
+    a->group = at->group;
     a->geometry = (msgl_attn_layer){
-        .layer = at.layer,
+        .layer = at->layer,
         .scale = d->attn_scale,
         .softcap = d->attn_softcap,
         .window = chunked ? -1 : window,
@@ -145,4 +147,4 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
 }
 
 const msgl_mixer msgl__mixer_attention = {
-    .cache = cache, .build = build, .declare = declare, .workspace = workspace, .run = run};
+    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};

@@ -22,27 +22,47 @@ static int order_of(const msgl_cache_spec *s)
     return s->window >= 0 ? 1 : 0;
 }
 
-// Of one rank: how layers are grouped is the same on several.
-static msgl_cache_spec cache_of(const msgl_model_config *c, int32_t layer)
+static int caches_of(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                     msgl_dtype act, msgl_cache_spec *out)
 {
-    return msgl__mixer_of(&c->decoder, layer)->cache(c, layer, 1, c->dtype, c->dtype);
+    return msgl__mixer_of(&c->decoder, layer)->caches(c, layer, ranks, dtype, act, out);
 }
 
-// Returns the number of groups; first: a layer of each. places: NULL, or as msgl__decoder_places.
-static int32_t group(const msgl_model_config *c, int32_t first[MSGL_MAX_GROUPS],
-                     int32_t sizes[MSGL_MAX_GROUPS], msgl_layer_place *places)
+// Layers that keep alike, and of one of them which of its caches it is.
+typedef struct cache_group {
+    msgl_cache_spec spec;
+    int32_t layer, cache;
+} cache_group;
+
+// The group that `spec` is of, a new one behind the others of `groups` where there is none yet.
+static int32_t group_of(const msgl_cache_spec *spec, cache_group *groups, int32_t *num)
+{
+    for (int32_t g = 0; g < *num; g++) {
+        if (alike(&groups[g].spec, spec)) return g;
+    }
+    groups[*num].spec = *spec;
+    groups[*num].spec.num_layers = 0;
+    return (*num)++;
+}
+
+// Returns the number of groups. Layers are grouped by what one rank would keep: on several they are
+// grouped alike. places: NULL, or as msgl__decoder_places.
+static int32_t group(const msgl_model_config *c, cache_group groups[MSGL_MAX_GROUPS],
+                     msgl_layer_place *places)
 {
     int32_t num = 0;
-    msgl_cache_spec specs[MSGL_MAX_GROUPS];
     for (int order = 0; order < 3; order++) {
         for (int32_t l = 0; l < c->num_layers; l++) {
-            const msgl_cache_spec s = cache_of(c, l);
-            if (order_of(&s) != order) continue;
-            int32_t g = 0;
-            while (g < num && !alike(&specs[g], &s)) g++;
-            if (g == num) specs[num] = s, first[num] = l, sizes[num++] = 0;
-            if (places != NULL) places[l] = (msgl_layer_place){.group = g, .layer = sizes[g]};
-            sizes[g]++;
+            msgl_cache_spec specs[MSGL_LAYER_CACHES];
+            const int n = caches_of(c, l, 1, c->dtype, c->dtype, specs);
+            for (int i = 0; i < n; i++) {
+                if (order_of(&specs[i]) != order) continue;
+                const int32_t g = group_of(&specs[i], groups, &num);
+                const int32_t at = groups[g].spec.num_layers++;
+                if (at == 0) groups[g].layer = l, groups[g].cache = i;
+                if (places == NULL) continue;
+                places[l * MSGL_LAYER_CACHES + i] = (msgl_layer_place){.group = g, .layer = at};
+            }
         }
     }
     return num;
@@ -50,18 +70,19 @@ static int32_t group(const msgl_model_config *c, int32_t first[MSGL_MAX_GROUPS],
 
 void msgl__decoder_places(const msgl_model_config *c, msgl_layer_place *places)
 {
-    int32_t first[MSGL_MAX_GROUPS], sizes[MSGL_MAX_GROUPS];
-    (void)group(c, first, sizes, places);
+    cache_group groups[MSGL_MAX_GROUPS];
+    (void)group(c, groups, places);
 }
 
 void msgl__decoder_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype,
                           msgl_dtype act, msgl_cache_specs *out)
 {
-    int32_t first[MSGL_MAX_GROUPS], sizes[MSGL_MAX_GROUPS];
-    *out = (msgl_cache_specs){.count = group(c, first, sizes, NULL)};
+    cache_group groups[MSGL_MAX_GROUPS];
+    *out = (msgl_cache_specs){.count = group(c, groups, NULL)};
     for (int32_t g = 0; g < out->count; g++) {
-        const msgl_mixer *mixer = msgl__mixer_of(&c->decoder, first[g]);
-        out->all[g] = mixer->cache(c, first[g], ranks, dtype, act);
-        out->all[g].num_layers = sizes[g];
+        msgl_cache_spec specs[MSGL_LAYER_CACHES];
+        (void)caches_of(c, groups[g].layer, ranks, dtype, act, specs);
+        out->all[g] = specs[groups[g].cache];
+        out->all[g].num_layers = groups[g].spec.num_layers;
     }
 }

@@ -22,13 +22,14 @@ static size_t state_bytes(const msgl_decoder_config *d, int32_t ranks, msgl_dtyp
     return msgl__round_up(msgl__delta_state_bytes(&c, act), LINE);
 }
 
-static msgl_cache_spec cache(const msgl_model_config *c, int32_t layer, int32_t ranks,
-                             msgl_dtype dtype, msgl_dtype act)
+static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out)
 {
     (void)layer, (void)dtype;
-    return (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
+    *out = (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
                              .window = -1,
                              .state_bytes = state_bytes(&c->decoder, ranks, act)};
+    return 1;
 }
 
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
@@ -46,12 +47,13 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
                          m->target.capability / 10, m->target.capability % 10);
 }
 
-static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decoder_layer *layer)
+static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer)
 {
     (void)index;
     layer->delta = delta_of(&m->cfg.decoder, m->target.ranks);
-    layer->delta.group = at.group;
-    layer->delta.layer = at.layer;
+    layer->delta.group = at->group;
+    layer->delta.layer = at->layer;
 }
 
 // The product in, from files that have what belongs to a k head side by side: of each its q, k, v
@@ -217,7 +219,7 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
     msgl__delta(f, &layer->delta, norm, in, out);
 }
 
-const msgl_mixer msgl__mixer_delta = {.cache = cache,
+const msgl_mixer msgl__mixer_delta = {.caches = caches,
                                       .check = check,
                                       .build = build,
                                       .declare = declare,

@@ -3,24 +3,26 @@
 // The mixer that is attention over latent vectors.
 #include "models/declare.h"
 
-static msgl_cache_spec cache(const msgl_model_config *c, int32_t layer, int32_t ranks,
-                             msgl_dtype dtype, msgl_dtype act)
+static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out)
 {
     const msgl_latent_config *l = &c->decoder.latent;
     (void)layer, (void)ranks, (void)act; // all ranks have all of it
-    return (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
+    *out = (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
                              .window = -1,
                              .num_heads = 1,
                              .k_dim = l->rank + l->rotary,
                              .v_dim = l->rank,
                              .dtype = dtype};
+    return 1;
 }
 
 // Norms of latent vectors have this epsilon whatever rms_norm_eps says, in DeepSeek's own code and
 // in transformers.
 static const float LATENT_EPS = 1e-6f;
 
-static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decoder_layer *layer)
+static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer)
 {
     const msgl_decoder *decoder = m->layers;
     msgl_weight *heads = decoder->heads + 2 * (size_t)index * (size_t)m->cfg.num_heads;
@@ -35,9 +37,9 @@ static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decode
         .nope = d->latent.nope,
         .rotary = d->latent.rotary,
         .v_dim = d->latent.v_dim,
-        .group = at.group,
+        .group = at->group,
         .geometry =
-            {.layer = at.layer, .scale = d->attn_scale, .window = -1, .k_scale = 1, .v_scale = 1},
+            {.layer = at->layer, .scale = d->attn_scale, .window = -1, .k_scale = 1, .v_scale = 1},
         .expanded = {.prompts = m->target.prompts,
                      .nope = d->latent.nope,
                      .v_dim = d->latent.v_dim},
@@ -159,4 +161,4 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
 }
 
 const msgl_mixer msgl__mixer_latent = {
-    .cache = cache, .build = build, .declare = declare, .workspace = workspace, .run = run};
+    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};
