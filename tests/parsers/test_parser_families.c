@@ -449,7 +449,8 @@ static void test_choice(void **state)
 {
     (void)state;
     static const char *const by_text[][3] = {
-        {"<minimax:tool_call> <invoke name= ]~b]ai\n<think>\n", "minimax_m2", "qwen3"},
+        {"<minimax:tool_call> <invoke name= <response> ]~b]ai\n<think>\n", "minimax_m2", "qwen3"},
+        {"Think in <think> </think>, answer in <answer> </answer>", "none", "qwen3"},
         {"{%- set toolcall_begin_token = '<seed:tool_call>' %} <function= <seed:think>", "seed_oss",
          "seed_oss"},
         {"{% set dsml_token = '｜DSML｜' %}<{{ dsml_token }}function_calls> <think>",
@@ -459,7 +460,8 @@ static void test_choice(void **state)
         {"<tool_calls> <tool_call> <tool_sep> <arg_key> <think>", "hy_v3", "glm45"},
         {"<tool_calls> <tool_call> <arg_key>", "hy_v3", "none"},
         {"<tool_call> <arg_key> <think>", "glm45", "glm45"},
-        {"<think> <answer> <tool_calls>[", "hunyuan_a13b", "hunyuan_a13b"},
+        {"<|extra_0|> <think> <answer> <tool_calls>[", "hunyuan_a13b", "hunyuan_a13b"},
+        {"<｜hy_Assistant｜> <think> <answer>", "none", "hunyuan_a13b"},
         {"<|START_THINKING|> <|START_ACTION|>", "cohere_command4", "cohere_command4"},
         {"<|tools_prefix|> <|inner_prefix|>", "apertus", "apertus"},
         {"<|action_start|><|plugin|>", "internlm", "none"},
@@ -469,7 +471,7 @@ static void test_choice(void **state)
         {"<functions> <function_calls>", "olmo3", "none"},
         {"<|tool_call>call: <|channel>thought <|tool>", "gemma4", "gemma4"},
         {"<start_function_call>call:", "functiongemma", "none"},
-        {"<tool_call> <think> <response>", "hermes", "ernie45"},
+        {"think_mode=True <tool_call> <think> <response>", "hermes", "ernie45"},
         {"<|tool_call|> Here is my thought process:", "granite", "granite"},
         {"<mm:think>", "none", "minimax_m3"},
     };
