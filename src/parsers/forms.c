@@ -27,6 +27,7 @@ static const char *const INTERNLM_TOKENS[] = {"<|action_start|>", "<|plugin|>", 
                                               NULL};
 static const char *const LONGCAT_TOKENS[] = {"<longcat_tool_call>", "</longcat_tool_call>", NULL};
 static const char *const CALLS_TOKENS[] = {"<tool_calls>", "</tool_calls>", NULL};
+static const char *const NEMOTRON_TOKENS[] = {"<TOOLCALL>", "</TOOLCALL>", NULL};
 static const char *const COHERE_TOKENS[] = {"<|START_ACTION|>", "<|END_ACTION|>", NULL};
 static const char *const APERTUS_TOKENS[] = {"<|tools_prefix|>", "<|tools_suffix|>", NULL};
 static const char *const XLAM_TOKENS[] = {"<tool_call>", "</tool_call>", "[TOOL_CALLS]", NULL};
@@ -119,6 +120,18 @@ static const msgl_tool_form TOOLS[] = {
      .before = "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"",
      .behind = "\">\n",
      .any = "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\""},
+    {.name = "deepseek_v41",
+     .ends_thoughts = true,
+     .marks = SIGNS("<｜DSML｜ calls>", "<｜DSML｜ invoke name="),
+     .signs = SIGNS("｜DSML｜"),
+     .also = " calls>",
+     .tokens = DSML_TOKENS,
+     .variant = MSGL_TAGGED_DSML_41,
+     .step = msgl__tagged_step,
+     .finish = msgl__tagged_finish,
+     .before = "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"",
+     .behind = "\">\n",
+     .any = "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\""},
     {.name = "deepseek_v4",
      .ends_thoughts = true,
      .marks = SIGNS("<｜DSML｜tool_calls>", "<｜DSML｜invoke name="),
@@ -311,6 +324,21 @@ static const msgl_tool_form TOOLS[] = {
      .before = "<tool_calls>[{\"name\": \"",
      .behind = "\", \"arguments\":",
      .any = "<tool_calls>[{\"name\": \""},
+    {.name = "nemotron_json",
+     .marks = SIGNS("<TOOLCALL>"),
+     .json = true,
+     .close = "}",
+     .next = ", ",
+     .again = "{\"name\": \"",
+     .end = "]",
+     .signs = SIGNS("<TOOLCALL>"),
+     .tokens = NEMOTRON_TOKENS,
+     .variant = MSGL_LIST_NEMOTRON,
+     .step = msgl__list_step,
+     .finish = msgl__list_finish,
+     .before = "<TOOLCALL>[{\"name\": \"",
+     .behind = "\", \"arguments\":",
+     .any = "<TOOLCALL>[{\"name\": \""},
     // By its name alone: the templates are those of the models that it was made of.
     {.name = "xlam",
      .by_name = true,
@@ -430,6 +458,7 @@ static const msgl_reasoning_form REASONING[] = {
     {.name = "seed_oss",
      .signs = SIGNS("<seed:think>"),
      .open = "<seed:think>",
+     .opened_by = "<seed:cot_budget_reflect>",
      .close = "</seed:think>",
      .begin = "<seed:think>",
      .closes = SIGNS("</seed:think>"),
@@ -536,6 +565,7 @@ static const other_name TOOL_NAMES[] = {
     {"deepseekv31", "deepseek_v31"},
     {"deepseekv32", "deepseek_v32"},
     {"deepseekv4", "deepseek_v4"},
+    {"deepseekv41", "deepseek_v41"},
     {"ernie45", "hermes"},
     {"glm", "glm45"},
     {"glm47", "glm45"},
@@ -710,7 +740,7 @@ static bool ends_in(const char *text, size_t len, const char *mark)
 
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len)
 {
-    return f != NULL && ends_in(prompt, len, f->open);
+    return f != NULL && (ends_in(prompt, len, f->open) || ends_in(prompt, len, f->opened_by));
 }
 
 bool msgl__reasoning_closed(const msgl_reasoning_form *f, const char *prompt, size_t len)

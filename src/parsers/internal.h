@@ -60,6 +60,7 @@ struct msgl_reasoning_form {
     const char *also;
     const char *open, *close; // NULL: of a form that is `whole`
     const char *const *opens; // all that may open them; NULL: `open`. What closes them is `closes`
+    const char *opened_by;    // what a template may end in behind `open`; NULL: nothing
     // What models write around the answer's text behind the thoughts; NULL: nothing.
     const char *const *answer_opens, *const *answer_closes;
     // As in msgl_reasoning_marks.
@@ -162,6 +163,7 @@ enum {
     MSGL_LIST_GRANITE,
     MSGL_LIST_PHI,
     MSGL_LIST_HUNYUAN,
+    MSGL_LIST_NEMOTRON,
     MSGL_LIST_COHERE,
     MSGL_LIST_APERTUS,
     MSGL_LIST_XLAM,
@@ -177,6 +179,7 @@ enum {
     MSGL_TAGGED_STEP3,
     MSGL_TAGGED_DSML_32,
     MSGL_TAGGED_DSML_4,
+    MSGL_TAGGED_DSML_41,
 };
 int msgl__hermes_step(msgl_parser *p, char c);
 int msgl__hermes_finish(msgl_parser *p);

@@ -3,7 +3,8 @@
 // Calls as a JSON list [{"name": "f", "arguments": {...}}, ...]. Granite 3 writes it behind
 // <|tool_call|> or <tool_call>, or as the whole answer, which is one of calls only if it names a
 // tool that there is; Phi-4-mini between <|tool_call|> and <|/tool_call|>, or behind "functools";
-// Hunyuan-A13B and Jamba in <tool_calls>; Cohere in <|START_ACTION|> with other keys; Apertus in
+// Hunyuan-A13B and Jamba in <tool_calls>; Nemotron Nano 2 in <TOOLCALL>; Cohere in <|START_ACTION|>
+// with other keys; Apertus in
 // <|tools_prefix|>, of {"f": {...}}; xLAM as the whole answer, in a block of code, or behind other
 // models' marks.
 #include "parsers/internal.h"
@@ -25,6 +26,7 @@ static const list_marks FORMS[] = {
                        .ends = 2,
                        .bracket = 1},
     [MSGL_LIST_HUNYUAN] = {.marks = {"<tool_calls>", "</tool_calls>"}, .ends = 1},
+    [MSGL_LIST_NEMOTRON] = {.marks = {"<TOOLCALL>", "</TOOLCALL>"}, .ends = 1},
     [MSGL_LIST_COHERE] = {.marks = {"<|START_ACTION|>", "<|END_ACTION|>"}, .ends = 1},
     [MSGL_LIST_APERTUS] = {.marks = {"<|tools_prefix|>", "<|tools_suffix|>"}, .ends = 1},
     [MSGL_LIST_XLAM] = {.marks = {"<tool_call>", "[TOOL_CALLS]", "```json\n", "</tool_call>"},

@@ -26,12 +26,12 @@ enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is 
 // Values of --tool-call-parser and --reasoning-parser.
 #define MSGL_TOOL_FORM_NAMES                                                                       \
     "auto|none|apertus|apertus2509|cohere_command3|cohere_command4|deepseek_v3|"                   \
-    "deepseek_v31|deepseek_v32|deepseek_v4|deepseekv3|deepseekv31|deepseekv32|deepseekv4|"         \
-    "ernie45|functiongemma|gemma4|glm|glm45|glm47|gpt-oss|granite|granite4|hermes|hunyuan|"        \
-    "hunyuan_a13b|hy_v3|internlm|interns1|jamba|kimi_k2|lfm2|ling3|llama3|llama3_json|"            \
-    "llama4_json|llama4_pythonic|longcat|mimo|minimax-m2|minimax_m2|mistral|nanbeige|olmo3|"       \
-    "openai|phi4_mini_json|poolside_v1|pythonic|qwen|qwen25|qwen3_coder|qwen3_xml|seed_oss|"       \
-    "spark25|step3|step3p5|trinity|xlam"
+    "deepseek_v31|deepseek_v32|deepseek_v4|deepseek_v41|deepseekv3|deepseekv31|deepseekv32|"       \
+    "deepseekv4|deepseekv41|ernie45|functiongemma|gemma4|glm|glm45|glm47|gpt-oss|granite|"         \
+    "granite4|hermes|hunyuan|hunyuan_a13b|hy_v3|internlm|interns1|jamba|kimi_k2|lfm2|ling3|"       \
+    "llama3|llama3_json|llama4_json|llama4_pythonic|longcat|mimo|minimax-m2|minimax_m2|"           \
+    "mistral|nanbeige|nemotron_json|olmo3|openai|phi4_mini_json|poolside_v1|pythonic|qwen|"        \
+    "qwen25|qwen3_coder|qwen3_xml|seed_oss|spark25|step3|step3p5|trinity|xlam"
 #define MSGL_REASONING_FORM_NAMES                                                                  \
     "auto|none|apertus|apertus2509|cohere_command3|cohere_command4|deepseek-r1|deepseek-v3|"       \
     "deepseek-v4|deepseek-v41|deepseek_r1|deepseek_v3|deepseek_v4|dots|ernie45|gemma4|"            \

@@ -42,15 +42,16 @@ enum { OUTER, INNER };
 enum { NEXT_ARGUMENT, CALL_END, CALL_OPEN, FUNCTION_OPEN, NOTHING };
 
 #define DSML "｜DSML｜"
-#define DSML_TAGS(calls)                                                                           \
+// `at`: what is before a tag's name, which is a blank in V4.1.
+#define DSML_TAGS(at, calls)                                                                       \
     {                                                                                              \
-        .open = {"<" DSML calls ">", "<" DSML "invoke name="},                                     \
-        .before_name = {"<" DSML "invoke name="}, .name = {">"}, .state = {BETWEEN},               \
-        .between = {"<" DSML "parameter name=", "</" DSML calls ">", "<" DSML calls ">",           \
-                    "<" DSML "invoke name=", "</" DSML "invoke>"},                                 \
-        .key = {">"}, .value = {"</" DSML "parameter>"},                                           \
-        .ends = {"</" DSML calls ">", "</" DSML "invoke>"}, .block = true, .attributes = true,     \
-        .objects = true                                                                            \
+        .open = {"<" DSML at calls ">", "<" DSML at "invoke name="},                               \
+        .before_name = {"<" DSML at "invoke name="}, .name = {">"}, .state = {BETWEEN},            \
+        .between = {"<" DSML at "parameter name=", "</" DSML at calls ">", "<" DSML at calls ">",  \
+                    "<" DSML at "invoke name=", "</" DSML at "invoke>"},                           \
+        .key = {">"}, .value = {"</" DSML at "parameter>"},                                        \
+        .ends = {"</" DSML at calls ">", "</" DSML at "invoke>"}, .block = true,                   \
+        .attributes = true, .objects = true                                                        \
     }
 
 static const tags FORMS[] = {
@@ -119,8 +120,9 @@ static const tags FORMS[] = {
                            .ends = {"<｜tool_calls_end｜>", "</steptml:invoke>"},
                            .block = true,
                            .attributes = true},
-    [MSGL_TAGGED_DSML_32] = DSML_TAGS("function_calls"),
-    [MSGL_TAGGED_DSML_4] = DSML_TAGS("tool_calls"),
+    [MSGL_TAGGED_DSML_32] = DSML_TAGS("", "function_calls"),
+    [MSGL_TAGGED_DSML_4] = DSML_TAGS("", "tool_calls"),
+    [MSGL_TAGGED_DSML_41] = DSML_TAGS(" ", "calls"),
 };
 
 static const tags *tags_of(const msgl_parser *p)

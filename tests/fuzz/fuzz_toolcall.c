@@ -14,9 +14,9 @@ static const char *const FORMS[] = {
     "hermes",      "llama3",  "pythonic", "mistral", "deepseek_v3", "deepseek_v31",  "glm45",
     "qwen3_coder", "gpt-oss", "none",     "kimi_k2", "granite",     "phi4_mini_json"};
 static const char *const MORE_FORMS[] = {
-    "deepseek_v32", "minimax_m2",      "step3", "seed_oss",   "hy_v3",   "hunyuan_a13b",
-    "gemma4",       "functiongemma",   "lfm2",  "olmo3",      "longcat", "internlm",
-    "apertus",      "cohere_command4", "xlam",  "deepseek_v4"};
+    "deepseek_v32", "minimax_m2",      "step3", "seed_oss",    "hy_v3",   "hunyuan_a13b",
+    "gemma4",       "functiongemma",   "lfm2",  "olmo3",       "longcat", "internlm",
+    "apertus",      "cohere_command4", "xlam",  "deepseek_v41"};
 static const char *const THOUGHTS[] = {"none", "qwen3", "gpt-oss", "mistral"};
 static const char *const MORE_THOUGHTS[] = {"hunyuan_a13b", "cohere_command4", "gemma4", "granite"};
 enum {

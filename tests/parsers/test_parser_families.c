@@ -123,6 +123,14 @@ static void test_dsml(void **state)
     };
     check_answers("deepseek_v32", "none", v32);
     check_answers("deepseek_v4", "none", v4);
+    static const answer_sample v41[] = {
+        {"Ok.<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"any\">\n"
+         "<｜DSML｜ parameter name=\"a\" string=\"false\">[5]</｜DSML｜ parameter>\n"
+         "</｜DSML｜ invoke>\n</｜DSML｜ calls>\ny",
+         "Ok.<call any {\"a\": [5]}>y"},
+        {NULL, NULL},
+    };
+    check_answers("deepseek_v41", "none", v41);
 }
 
 #define ST_BEGIN "<｜tool_calls_begin｜>\n"
@@ -218,7 +226,15 @@ static void test_lists(void **state)
         {"[1, 2]", "[1, 2]"},
         {NULL, NULL},
     };
+    static const answer_sample nemotron[] = {
+        {"Ok.\n\n<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"s\": \"<\"}}, {\"name\": \"any\", "
+         "\"arguments\": {}}]</TOOLCALL>\nx",
+         "Ok.<call f {\"s\": \"<\"}><call any {}>x"},
+        {"<TOOLCALL>[]</TOOLCALL>", "<TOOLCALL>[]</TOOLCALL>"},
+        {NULL, NULL},
+    };
     check_answers("cohere_command4", "none", cohere);
+    check_answers("nemotron_json", "none", nemotron);
     check_answers("apertus", "none", apertus);
     check_answers("xlam", "none", xlam);
 }
@@ -456,6 +472,8 @@ static void test_choice(void **state)
         {"{% set dsml_token = '｜DSML｜' %}<{{ dsml_token }}function_calls> <think>",
          "deepseek_v32", "qwen3"},
         {"<｜DSML｜tool_calls> </think>", "deepseek_v4", "qwen3"},
+        {"{{ '<｜DSML｜ calls>' }} <think>", "deepseek_v41", "qwen3"},
+        {"<AVAILABLE_TOOLS> <TOOLCALL>[ <think>", "nemotron_json", "qwen3"},
         {"<｜tool_calls_begin｜> <steptml:invoke name= <think>", "step3", "qwen3"},
         {"<tool_calls> <tool_call> <tool_sep> <arg_key> <think>", "hy_v3", "glm45"},
         {"<tool_calls> <tool_call> <arg_key>", "hy_v3", "none"},
@@ -498,6 +516,27 @@ static void test_choice(void **state)
 
 // --- openings ---
 
+// Further calls than asked for are left out, whatever the form, and the text behind them is not.
+static void test_one_call(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"minimax_m2",
+         M_BEGIN "<invoke name=\"f\"></invoke><invoke name=\"g\"><parameter name=\"a\">"
+                 "1</parameter></invoke>" M_END "x"},
+        {"gemma4", G_BEGIN "f{}" G_END G_BEGIN "g{a:[" Q "b" Q ",1]}" G_END "x"},
+        {"lfm2", L_BEGIN "[f(), g(a=1)]" L_END "x"},
+        {"olmo3", "<function_calls>f()\ng(a=1)\n</function_calls>x"},
+        {"apertus", "<|tools_prefix|>[{\"f\": {}}, {\"g\": {\"a\": 1}}]<|tools_suffix|>x"},
+        {"deepseek_v32",
+         D32_BEGIN D_INVOKE("f") D_INVOKE_END D_INVOKE("g") "{\"a\": 1}" D_INVOKE_END D32_END "x"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const msgl_parser_config cfg = {.tools = msgl__tool_form(rows[i][0], NULL), .max_calls = 1};
+        check_answer(&cfg, rows[i][1], "<call f {}>x");
+    }
+}
+
 // An opening that is prefilled begins the call that it names.
 static void test_opening(void **state)
 {
@@ -513,6 +552,7 @@ static void test_opening(void **state)
         {"hy_v3", "<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n</tool_calls>",
          "<call f {\"n\": 1}>"},
         {"hunyuan_a13b", " {\"n\": 1}}]</tool_calls>", "<call f {\"n\": 1}>"},
+        {"nemotron_json", " {\"n\": 1}}]</TOOLCALL>", "<call f {\"n\": 1}>"},
         {"cohere_command4", " {\"n\": 1}}\n]<|END_ACTION|>", "<call f {\"n\": 1}>"},
         {"cohere_command4", " {\"n\": 1}", "<call f {\"n\": 1}>"},
         {"apertus", " {\"n\": 1}}]<|tools_suffix|>", "<call f {\"n\": 1}>"},
@@ -539,6 +579,12 @@ static void test_opening(void **state)
     }
     msgl__strbuf_free(&b);
     msgl__tool_set_free(set);
+    // Seed-OSS's template with a budget of 0 begins a reflection in the thoughts.
+    const msgl_reasoning_form *seed = msgl__reasoning_form("seed_oss", NULL);
+    static const char prompt[] = "<seed:think><seed:cot_budget_reflect>";
+    assert_true(msgl__reasoning_opened(seed, prompt, sizeof prompt - 1));
+    assert_true(msgl__reasoning_opened(seed, prompt, strlen("<seed:think>")));
+    assert_false(msgl__reasoning_opened(seed, "</seed:think>", strlen("</seed:think>")));
 }
 
 int main(void)
@@ -556,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_thoughts),
         cmocka_unit_test(test_call_in_thoughts),
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_one_call),
         cmocka_unit_test(test_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
