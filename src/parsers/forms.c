@@ -522,7 +522,7 @@ static const msgl_reasoning_form REASONING[] = {
      .tokens = ANSWER_TOKENS,
      THINK},
     {.name = "ernie45",
-     .signs = SIGNS("think_mode="),
+     .signs = SIGNS("think_mode=", "<response></response>"),
      .also = "<response>",
      .answer_opens = SIGNS("<response>"),
      .answer_closes = SIGNS("</response>"),

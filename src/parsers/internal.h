@@ -11,6 +11,8 @@
 #include "parsers/marks.h"
 #include "parsers/parser.h"
 
+enum { MSGL_THINK_ENDS = 8 }; // marks that end thoughts, of both forms
+
 enum {
     MSGL_FORM_TEXT = 0, // state of every form: content, in which calls may begin
 };
@@ -77,9 +79,11 @@ struct msgl_parser {
     int think;                  // state of what splits reasoning off
     msgl_match think_match;
     msgl_strbuf think_space; // white space that may be the last before the end of thoughts
-    bool thought;            // some was told
-    int answer;              // state of what leaves out the marks around the answer
-    bool thinking;           // nothing else was told since
+    const char *think_ends[MSGL_THINK_ENDS + 1]; // what ends thoughts, a NULL behind it ...
+    int num_own_ends;                            // ... the first of them the thoughts' own marks
+    bool thought;                                // some was told
+    int answer;    // state of what leaves out the marks around the answer
+    bool thinking; // nothing else was told since
 
     int state;     // of the form
     bool again;    // the step wants the same byte again

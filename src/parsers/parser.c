@@ -17,9 +17,22 @@ enum { THINK_BEFORE, THINK_IN, THINK_BEHIND };
 // closing.
 enum { ANSWER_PLAIN, ANSWER_BEFORE, ANSWER_IN };
 
-enum { MAX_CLOSES = 8 }; // marks that end thoughts, of both forms
-
 // --- life ---
+
+// What ends thoughts: their own marks, and those of calls that may not stand in them.
+static void set_think_ends(msgl_parser *p)
+{
+    const msgl_tool_form *tools = p->cfg.tools;
+    int n = 0;
+    for (; n < MSGL_THINK_ENDS && p->cfg.reasoning->closes[n] != NULL; n++) {
+        p->think_ends[n] = p->cfg.reasoning->closes[n];
+    }
+    p->num_own_ends = n;
+    if (tools == NULL || !tools->ends_thoughts) return;
+    for (int i = 0; n < MSGL_THINK_ENDS && tools->marks[i] != NULL; i++) {
+        p->think_ends[n++] = tools->marks[i];
+    }
+}
 
 int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
 {
@@ -34,6 +47,7 @@ int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
     }
     const bool splits = cfg->reasoning != NULL && cfg->reasoning->close != NULL;
     p->think = splits ? THINK_BEFORE : THINK_BEHIND;
+    if (splits) set_think_ends(p);
     const bool around = splits && cfg->reasoning->answer_opens != NULL && !cfg->keep_reasoning;
     p->answer = around ? ANSWER_BEFORE : ANSWER_PLAIN;
     p->state = p->form == NULL ? MSGL_FORM_TEXT : p->form->start;
@@ -279,39 +293,21 @@ static int think_before(msgl_parser *p, char c)
     return rc;
 }
 
-// What ends thoughts, a NULL behind it, and how many of these are the thoughts' own marks.
-static int think_ends(const msgl_parser *p, const char *marks[MAX_CLOSES + 1])
-{
-    const msgl_tool_form *tools = p->cfg.tools;
-    int n = 0, own = 0;
-    for (; n < MAX_CLOSES && p->cfg.reasoning->closes[n] != NULL; n++) {
-        marks[n] = p->cfg.reasoning->closes[n];
-    }
-    own = n;
-    const bool more = tools != NULL && tools->ends_thoughts;
-    for (int i = 0; more && n < MAX_CLOSES && tools->marks[i] != NULL; i++) {
-        marks[n++] = tools->marks[i];
-    }
-    marks[n] = NULL;
-    return own;
-}
-
 static int think_in(msgl_parser *p, char c)
 {
-    const char *marks[MAX_CLOSES + 1];
-    const int own = think_ends(p, marks);
     char plain[MSGL_MARK_MAX];
     int n, rc = 0;
-    const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
+    const int mark = msgl__match_add(&p->think_match, p->think_ends, c, plain, &n);
     for (int i = 0; i < n && rc == 0; i++) rc = thought(p, plain[i]);
     if (mark < 0 || rc != 0) return rc;
     p->think = THINK_BEHIND;
     msgl__strbuf_clear(&p->think_space);
-    const char *end = marks[mark];
-    if (mark < own && p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, end, strlen(end));
+    const char *end = p->think_ends[mark];
+    const bool own = mark < p->num_own_ends;
+    if (own && p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, end, strlen(end));
     p->thinking = false;
     p->trim = !p->cfg.keep_reasoning;
-    for (; mark >= own && *end != '\0' && rc == 0; end++) rc = byte(p, *end);
+    for (; !own && *end != '\0' && rc == 0; end++) rc = byte(p, *end);
     return rc;
 }
 

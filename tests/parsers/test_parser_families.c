@@ -491,6 +491,7 @@ static void test_choice(void **state)
         {"<start_function_call>call:", "functiongemma", "none"},
         {"think_mode=True <tool_call> <think> <response>", "hermes", "ernie45"},
         {"<|tool_call|> Here is my thought process:", "granite", "granite"},
+        {"<|tool_call|> between <think></think>, and <response></response>", "granite", "ernie45"},
         {"<mm:think>", "none", "minimax_m3"},
     };
     for (size_t i = 0; i < sizeof by_text / sizeof by_text[0]; i++) {
