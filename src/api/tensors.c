@@ -27,7 +27,8 @@ int msgl__base64_decode(const char *text, size_t len, msgl_strbuf *out)
     size_t n = 0;
     uint32_t bits = 0;
     int have = 0, rc = 0;
-    for (int i = 0; i < 2 && len > 0 && len % 4 == 0 && text[len - 1] == '='; i++) len--;
+    const bool padded = len % 4 == 0;
+    for (int i = 0; i < 2 && len > 0 && padded && text[len - 1] == '='; i++) len--;
     if (len % 4 == 1) return MSGL_EINVAL;
     for (size_t i = 0; i < len && rc == 0; i++) {
         const int d = digit(text[i]);

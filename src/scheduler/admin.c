@@ -53,13 +53,13 @@ static int check_idle(const msgl_scheduler *s, const msgl_admin *a, msgl_err *er
                          (int)s->running.count);
 }
 
-int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin *a, msgl_err *err)
+int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin_calls *engine, const msgl_admin *a,
+                          msgl_err *err)
 {
     int rc = msgl__sched_settle(s);
     if (rc < 0) return msgl__err_set(err, rc, "the engine has failed: %s", msgl__status_text(rc));
     rc = check_idle(s, a, err);
     if (rc != 0) return rc;
-    const msgl_admin_calls *engine = &s->cfg.admin;
     if (engine->admin == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "this engine's weights cannot change");
     }

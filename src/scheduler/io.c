@@ -137,10 +137,10 @@ static int run_admin(server *v, const msgl_admin *a, msgl_err *err)
                                  (unsigned long long)a->total);
         }
         own.bytes = v->tensors.bytes;
-        rc = msgl__scheduler_admin(v->scheduler, &own, err);
+        rc = msgl__scheduler_admin(v->scheduler, v->engine, &own, err);
         drop_tensors(v);
         return rc;
-    default: rc = msgl__scheduler_admin(v->scheduler, a, err); break;
+    default: rc = msgl__scheduler_admin(v->scheduler, v->engine, a, err); break;
     }
     if (rc == 0 && a->kind == MSGL_ADMIN_RELEASE) v->released |= a->tags;
     if (rc == 0 && a->kind == MSGL_ADMIN_RESUME) v->released &= ~a->tags;

@@ -65,7 +65,8 @@ int msgl__scheduler_pause(msgl_scheduler *s, msgl_pause_mode mode);
 void msgl__scheduler_continue(msgl_scheduler *s);
 // What the engine's admin call does, between steps; behind an update with a->flush as `forget`.
 // MSGL_EINVAL: requests are in memory that is to go.
-int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin *a, msgl_err *err);
+int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin_calls *engine, const msgl_admin *a,
+                          msgl_err *err);
 // One turn: choose and start a step, then handle the results of the one before it (overlap) or of
 // this one. Returns 0 or the engine's failure, after which every request has had an error event.
 int msgl__scheduler_step(msgl_scheduler *s);

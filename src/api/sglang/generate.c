@@ -290,21 +290,24 @@ static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, ms
     const char *id = r->req->rid[0] == '\0' ? r->id : r->req->rid, *version = r->weight_version;
     int rc = msgl__strbuf_adds(out, "{\"text\":");
     if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
-    if (rc == 0) rc = msgl__reply_put_ids("output_ids", &s->ids, out);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"meta_info\":{\"id\":");
     if (rc == 0) rc = msgl__json_put_str(out, id, strlen(id));
-    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"weight_version\":");
-    if (rc == 0) rc = msgl__json_put_str(out, version, strlen(version));
     if (rc == 0) {
         rc = msgl__strbuf_addf(out,
                                ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,"
-                               "\"cached_tokens\":%d,\"e2e_latency\":%.6f,\"finish_reason\":",
-                               s->prompt->len, s->completion_tokens, s->cached_tokens,
-                               (double)r->total_ns / 1e9);
+                               "\"cached_tokens\":%d,\"finish_reason\":",
+                               s->prompt->len, s->completion_tokens, s->cached_tokens);
     }
     if (rc == 0) rc = put_finish(s, out);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(
+            out, ",\"e2e_latency\":%.6f,\"weight_version\":", (double)r->total_ns / 1e9);
+    }
+    if (rc == 0) rc = msgl__json_put_str(out, version, strlen(version));
     if (rc == 0) rc = put_logprobs(r, s, out);
-    return rc == 0 ? msgl__strbuf_addf(out, "},\"index\":%d}", index) : rc;
+    if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    if (rc == 0) rc = msgl__reply_put_ids("output_ids", &s->ids, out);
+    return rc == 0 ? msgl__strbuf_addf(out, ",\"index\":%d}", index) : rc;
 }
 
 static int put_begin(const msgl_reply *r, msgl_strbuf *out)
