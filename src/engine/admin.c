@@ -127,20 +127,35 @@ static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
     return code;
 }
 
-static void copy_region(void *ctx, int64_t into)
+// A piece of the second region on its way to the first.
+typedef struct piece {
+    msgl_engine *e;
+    char *to;
+    const char *from;
+} piece;
+
+static void copy_piece(void *ctx, int64_t bytes)
 {
-    msgl_engine *e = ctx;
-    void *other = (void *)(intptr_t)into;
-    e->device->ops->copy(e->device, e->weights.region, other, e->weights.bytes);
-    e->device->ops->record(e->device, 0);
+    const piece *p = ctx;
+    msgl_device *d = p->e->device;
+    d->ops->copy(d, p->to, p->from, (size_t)bytes);
+    d->ops->record(d, 0);
 }
 
 // Waits until the second region has been copied to the first.
-static int take_region(msgl_engine *e, void *second)
+static int take_region(msgl_engine *e, const void *second)
 {
-    e->device->ops->arm(e->device, 0);
-    e->device->ops->submit(e->device, copy_region, e, (intptr_t)second);
-    return e->device->ops->wait(e->device, 0);
+    const size_t step = (size_t)1 << 30; // a CPU copies it well within what the watch waits for
+    int code = 0;
+    for (size_t at = 0; at < e->weights.bytes && code == 0; at += step) {
+        const size_t left = e->weights.bytes - at, n = left < step ? left : step;
+        piece p = {e, (char *)e->weights.region + at, (const char *)second + at};
+        e->device->ops->arm(e->device, 0);
+        e->device->ops->submit(e->device, copy_piece, &p, (int64_t)n);
+        code = e->device->ops->wait(e->device, 0);
+        msgl__beat(e->heartbeat, MSGL_BEAT_SCHEDULER);
+    }
+    return code;
 }
 
 // Of the tensors that are loaded those were wanted still; whether now all have come.

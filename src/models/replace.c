@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/replace.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +43,6 @@ static const config_field FIELDS[] = {
     OF("sliding_window", FIELD_INT, decoder.sliding_window),
     OF("the scale of attention scores", FIELD_FLOAT, decoder.attn_scale),
     OF("attn_logit_softcapping", FIELD_FLOAT, decoder.attn_softcap),
-    OF("embedding_multiplier", FIELD_FLOAT, decoder.embed_scale),
     OF("residual_multiplier", FIELD_FLOAT, decoder.residual_scale),
     OF("num_experts", FIELD_INT, decoder.num_experts),
     OF("moe_intermediate_size", FIELD_INT, decoder.moe_intermediate_size),
@@ -117,6 +117,11 @@ int msgl__config_same(const msgl_model_config *now, const msgl_model_config *nex
     for (size_t i = 0; i < MSGL_COUNT(FIELDS); i++) {
         const double a = number(now, &FIELDS[i]), b = number(next, &FIELDS[i]);
         if (a != b) return differs(path, FIELDS[i].name, b, a, err);
+    }
+    // That of the model here may have been rounded to a half precision dtype.
+    const float scale = now->decoder.embed_scale, other = next->decoder.embed_scale;
+    if (fabsf(scale - other) > fabsf(scale) / 128) {
+        return differs(path, "embedding_multiplier", (double)other, (double)scale, err);
     }
     for (int32_t i = 0; i < now->num_layers; i++) {
         if (now->decoder.layer_flags[i] == next->decoder.layer_flags[i]) continue;

@@ -6,8 +6,10 @@ bit, of servers that were started with these weights.
 """
 import base64
 import json
+import os
 import pathlib
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -287,6 +289,47 @@ def test_rights(program, model):
         check(status == 200 and said["new_version"] == "v", "who have a key: %s" % said)
 
 
+def test_new_processes(program, model, other, b):
+    """What the next front, and the next engine, know of the weights."""
+    with Server(program, str(model)) as server:
+        engine, front = server.children()
+        check(update(server, other, weight_version="b")[0] == 200, "an update")
+        check(post(server, "/pause_generation", {"mode": "in_place"})[0] == 200, "and a pause")
+        os.kill(front, signal.SIGKILL)
+        until("another front", lambda: server.children()[1:] not in ([], [front]))
+        until("it serves", lambda: answers(server))
+        check(json.loads(server.call("/get_weight_version")[1])["weight_version"] == "b", "it knows which weights there are")
+        late = []
+        asking = threading.Thread(target=lambda: late.append(ask(server)))
+        asking.start()
+        time.sleep(0.3)
+        check(not late, "and that steps are paused")
+        check(post(server, "/continue_generation", {})[0] == 200, "they go on")
+        asking.join(60)
+        check(essence(late[0]) == b, "with the weights of the update")
+        os.kill(engine, signal.SIGKILL)
+        until("another engine", lambda: answers(server) and json.loads(
+            server.call("/get_weight_version")[1])["weight_version"] == "default")
+        check(essence(ask(server)) != b, "has the weights that the server was started with, and says so")
+
+
+def answers(server):
+    try:
+        return server.call("/health")[0] == 200
+    except OSError:
+        return False
+
+
+def test_replicas(program, model, other, b):
+    with Server(program, str(model), "--dp-size", "2") as server:
+        check(update(server, other)[0] == 200, "both replicas update")
+        check(all(essence(ask(server, prompt=PROMPT)) == b for _ in range(4)), "and answer alike")
+        check(post(server, "/sleep")[1]["success"] and post(server, "/wake_up")[1]["success"], "both sleep and wake up")
+        check(essence(ask(server)) == b, "and answer as before")
+        status, said = update(server, other / "none")
+        check(status == 400 and said["message"].startswith("engine "), "which one failed: %s" % said["message"])
+
+
 def main():
     program, first = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as temporary:
@@ -309,6 +352,8 @@ def main():
             check(essence(ask(server)) == b2, "or both do not")
             check(post(server, "/sleep")[1]["success"] and post(server, "/wake_up")[1]["success"], "they sleep")
             check(essence(ask(server)) == b2, "and wake up")
+        test_replicas(program, first, other, b)
+        test_new_processes(program, first, other, b)
         test_rights(program, str(first))
 
 
