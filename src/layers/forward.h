@@ -60,6 +60,7 @@ typedef struct msgl_forward {
     // NULL: this step has too many rows, or this device no use for it.
     msgl_norm_stats norm_stats;
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
+    struct msgl_lora_step *lora; // which rows have adapters (layers/lora.h); NULL: none has
     // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
     const void *hidden;
     // Where the residual behind some layers goes: that behind layers[i] to `to` at plane i, each of
