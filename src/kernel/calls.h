@@ -113,8 +113,8 @@ typedef struct msgl_grouped_call {
 } msgl_grouped_call;
 
 // What a low-rank adapter (Hu et al. 2021, LoRA, eq. 3) adds to some rows of a product's result:
-// columns [col, col + b->n) += B (A x), with B's scale in its values. A's rows of all parts stand in
-// one weight: of q, k and v with rank 16 it has 48 rows, and v's part begins `at` 32.
+// columns [col, col + b->n) += B (A x), with B's scale in its values. A's rows of all parts stand
+// in one weight: of q, k and v with rank 16 it has 48 rows, and v's part begins `at` 32.
 typedef struct msgl_lora_part {
     const msgl_weight *b; // [n, rank]
     int at, col;

@@ -594,13 +594,14 @@ static msgl_lora_size lora_size(const msgl_lora_run *some, int n)
         s.rows += r->rows;
         s.ranks = r->a->n > s.ranks ? r->a->n : s.ranks;
         s.parts = r->num_parts > s.parts ? r->num_parts : s.parts;
-        for (int j = 0; j < r->num_parts; j++) s.n = r->parts[j].b->n > s.n ? r->parts[j].b->n : s.n;
+        for (int j = 0; j < r->num_parts; j++)
+            s.n = r->parts[j].b->n > s.n ? r->parts[j].b->n : s.n;
     }
     return s;
 }
 
-// The ranges of the first product, [size.rows, size.ranks], and of the second, to which each part is
-// a range of its own; how many rows these have.
+// The ranges of the first product, [size.rows, size.ranks], and of the second, to which each part
+// is a range of its own; how many rows these have.
 static int lora_ranges(const msgl_lora_call *c, const msgl_lora_run *some, int n, size_t ld,
                        msgl_weight *w, plan *a, plan *b)
 {
@@ -609,11 +610,8 @@ static int lora_ranges(const msgl_lora_call *c, const msgl_lora_run *some, int n
         const msgl_lora_run *r = &some[i];
         const size_t at = (size_t)row * ld;
         w[i] = *r->a;
-        a->ranges[a->num_ranges++] = (range){.expert = i,
-                                             .row = row,
-                                             .rows = r->rows,
-                                             .in = (size_t)r->row * c->ld_in,
-                                             .out = at};
+        a->ranges[a->num_ranges++] = (range){
+            .expert = i, .row = row, .rows = r->rows, .in = (size_t)r->row * c->ld_in, .out = at};
         for (int j = 0; j < r->num_parts; j++, b_rows += r->rows) {
             const msgl_lora_part *part = &r->parts[j];
             w[n + b->num_ranges] = *part->b;

@@ -28,7 +28,7 @@ struct msgl_lora_sites {
     size_t num;
     const msgl_gemm_kernels *kernels;
     msgl_weight_formats formats;
-    int32_t vocab, hidden, block_rows;
+    int32_t vocab, hidden, block_rows, max_rank;
     msgl_lora_size size; // largest of any layer
     size_t gated;        // columns of the widest product with a gate
     msgl_dtype act;
@@ -110,10 +110,11 @@ static void measure(msgl_lora_sites *s, const msgl_model *m)
         }
         s->size.parts = larger(s->size.parts, parts);
     }
-    s->size.ranks = s->size.parts * MSGL_MAX_LORA_RANK;
+    s->size.ranks = s->size.parts * s->max_rank;
 }
 
-int msgl__lora_sites_create(const msgl_model *m, msgl_lora_sites **out, msgl_err *err)
+int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
+                            msgl_err *err)
 {
     const msgl_kernels *k = m->target.kernels;
     const msgl_weight_plan *p = &m->plan;
@@ -132,6 +133,7 @@ int msgl__lora_sites_create(const msgl_model *m, msgl_lora_sites **out, msgl_err
     s->formats = (msgl_weight_formats){.kernels = &k->gemm,
                                        .dtype = m->target.weights.dtype,
                                        .converted = &k->gemm.formats[m->target.weights.dtype]};
+    s->max_rank = max_rank;
     s->vocab = m->cfg.vocab_size;
     s->hidden = m->cfg.hidden_size;
     s->block_rows = k->gemm.block_rows;
@@ -168,7 +170,7 @@ size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
 {
     const size_t rows = (size_t)(tokens < s->block_rows ? tokens : s->block_rows);
     return msgl__activation_bytes(rows, s->gated, s->act) +
-           msgl__activation_bytes((size_t)tokens, MSGL_MAX_LORA_RANK, s->act);
+           msgl__activation_bytes((size_t)tokens, (size_t)s->max_rank, s->act);
 }
 
 // A module of the adapter: where it goes, and its two tensors.
@@ -176,10 +178,10 @@ typedef struct module {
     char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
     const site *sites;               // [num_sites] that are one module
     size_t num_sites;
-    bool embeds;               // the embedding's
-    const msgl_tensor *a, *b;  // [rank, in], [out, rank]
-    int32_t rank;              //
-    int32_t first, end;        // rows of the linear that B is for
+    bool embeds;              // the embedding's
+    const msgl_tensor *a, *b; // [rank, in], [out, rank]
+    int32_t rank;             //
+    int32_t first, end;       // rows of the linear that B is for
     float scale;
 } module;
 
@@ -312,10 +314,10 @@ static int check_module(const reading *r, module *m)
         return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
     }
     const int64_t rank = m->a->dims[0];
-    if (rank < 1 || rank > MSGL_MAX_LORA_RANK) {
+    if (rank < 1 || rank > r->s->max_rank) {
         char what[96];
-        (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d", (long long)rank,
-                       MSGL_MAX_LORA_RANK);
+        (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d (--max-lora-rank)",
+                       (long long)rank, (int)r->s->max_rank);
         return fail(r, m->a, MSGL_ELIMIT, what);
     }
     const msgl_wanted *w = &m->sites->wanted;

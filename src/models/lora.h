@@ -15,9 +15,10 @@ enum { MSGL_MAX_LORA_RANK = 256 };
 // What adapters can change of a model.
 typedef struct msgl_lora_sites msgl_lora_sites;
 
-// Of a model that is open and not loaded yet. MSGL_ENOMEM; MSGL_EUNSUPPORTED: the device has no
-// products of adapters.
-int msgl__lora_sites_create(const msgl_model *m, msgl_lora_sites **out, msgl_err *err);
+// Of a model that is open and not loaded yet, for adapters of ranks up to max_rank. MSGL_ENOMEM;
+// MSGL_EUNSUPPORTED: the device has no products of adapters.
+int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
+                            msgl_err *err);
 void msgl__lora_sites_free(msgl_lora_sites *s);
 // Largest bytes of scratch that adapters take in a step of so many tokens, and of the step's arena
 // for blocks of so many rows.

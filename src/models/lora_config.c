@@ -38,13 +38,33 @@ struct msgl_lora_config {
 // Fields that say how an adapter was trained or found, and nothing of what it computes. Ranks and
 // modules are what the tensors say.
 static const char *const HARMLESS[] = {
-    "task_type",     "auto_mapping",      "peft_version",        "base_model_name_or_path",
-    "revision",      "inference_mode",    "r",                   "target_modules",
-    "lora_dropout",  "exclude_modules",   "init_lora_weights",   "layers_to_transform",
-    "layers_pattern", "rank_pattern",     "megatron_core",       "loftq_config",
-    "eva_config",    "corda_config",      "lora_ga_config",      "runtime_config",
-    "target_parameters", "qalora_group_size", "ensure_weight_tying", "peft_type",
-    "lora_alpha",    "use_rslora",        "alpha_pattern",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "r",
+    "target_modules",
+    "lora_dropout",
+    "exclude_modules",
+    "init_lora_weights",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "megatron_core",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "runtime_config",
+    "target_parameters",
+    "qalora_group_size",
+    "ensure_weight_tying",
+    "peft_type",
+    "lora_alpha",
+    "use_rslora",
+    "alpha_pattern",
 };
 
 // What has to be missing, null, false or empty, and what is refused by it.
@@ -93,7 +113,8 @@ static void refuse(msgl_json_reader *r)
     }
     const char *key;
     json_t *v;
-    json_object_foreach ((json_t *)r->obj, key, v) {
+    json_object_foreach((json_t *)r->obj, key, v)
+    {
         bool known = is_harmless(key) || strcmp(key, "bias") == 0 || is_nothing(v);
         for (size_t i = 0; i < MSGL_COUNT(REFUSED) && !known; i++) {
             known = strcmp(key, REFUSED[i].key) == 0;
@@ -132,7 +153,8 @@ static void read_patterns(msgl_json_reader *r, msgl_lora_config *c)
         r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
         return;
     }
-    json_object_foreach ((json_t *)all, key, v) {
+    json_object_foreach((json_t *)all, key, v)
+    {
         const double alpha = json_is_number(v) ? json_number_value(v) : NAN;
         if (!isfinite(alpha)) {
             msgl__json_reject(r, MSGL_EFORMAT, "alpha_pattern", v, "numbers");
@@ -141,11 +163,11 @@ static void read_patterns(msgl_json_reader *r, msgl_lora_config *c)
         pcre2_code *code = compile(key);
         if (code == NULL) {
             char shown[64];
-            r->status = msgl__err_set(r->err, MSGL_EFORMAT,
-                                      "%s: alpha_pattern: found \"%s\", allowed a regular "
-                                      "expression of up to %d bytes",
-                                      r->file, msgl__printable(key, shown, sizeof shown),
-                                      MAX_PATTERN);
+            r->status =
+                msgl__err_set(r->err, MSGL_EFORMAT,
+                              "%s: alpha_pattern: found \"%s\", allowed a regular "
+                              "expression of up to %d bytes",
+                              r->file, msgl__printable(key, shown, sizeof shown), MAX_PATTERN);
             return;
         }
         c->patterns[c->num_patterns++] = (pattern){.code = code, .alpha = alpha};

@@ -35,7 +35,7 @@ static const msgl_refused_field both_refused[] = {
     {NULL, MSGL_NEUTRAL_NULL},
 };
 static const msgl_field_row sglang_rows[] = {
-    MSGL_ROW_MODEL, MSGL_ROW_RID, MSGL_ROW_STREAM, MSGL_ROW_CACHE_SALT, {0},
+    MSGL_ROW_MODEL, MSGL_ROW_RID, MSGL_ROW_STREAM, MSGL_ROW_CACHE_SALT, MSGL_ROW_LORA_PATH, {0},
 };
 static const msgl_field_row params_rows[] = {
     {"max_new_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .preset = "128",
