@@ -338,7 +338,7 @@ static const msgl_setting ROWS[] = {
         .name = "lora-paths",
         MSGL_LIST(msgl_args, loras),
         .by_default = ": none",
-        .commands = MSGL_CMD_SERVE | MSGL_CMD_RUN,
+        .commands = MSGL_CMD_SERVE | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_BENCH_STEP,
         .group = "model",
         .metavar = "NAME=PATH",
         .help =

@@ -388,7 +388,7 @@ static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size
     return 0;
 }
 
-static void to_f32(const msgl_tensor *t, size_t n, float scale, float *out)
+static void to_f32(const msgl_tensor *t, size_t n, float scale, float *restrict out)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
@@ -435,17 +435,15 @@ static void load_b(const module *m, msgl_weight *b, float *stage, msgl_exec *x)
 }
 
 // A's columns are those of the weight, in its order.
-static void load_a(const module *m, msgl_weight *a, int32_t at, float *stage, msgl_exec *x)
+static void load_a(const module *m, msgl_weight *a, int32_t at, msgl_exec *x)
 {
-    to_f32(m->a, (size_t)m->rank * (size_t)m->a->dims[1], 1, stage);
-    const msgl_tensor t = matrix(stage, m->rank, m->a->dims[1]);
     msgl_wanted w = m->sites->wanted;
     w.weight = a;
     w.row = at;
     w.rows = w.unsharded_rows = m->rank;
     w.skip = w.tensor_rows = w.first = 0;
     w.head = w.unpaired = w.pairs = 0;
-    const msgl_load_item item = {.want = &w, .tensor = &t};
+    const msgl_load_item item = {.want = &w, .tensor = m->a};
     msgl__load_weight(&item, 1, x);
 }
 
@@ -498,7 +496,7 @@ static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
         int32_t at = 0;
         for (int part = 0; first < end; first++) {
             const module *m = &r->modules[first];
-            load_a(m, &to->a, at, stage, x);
+            load_a(m, &to->a, at, x);
             at += m->rank;
             if (m->end > m->first) load_b(m, &to->b[part++], stage, x);
         }
