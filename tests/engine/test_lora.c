@@ -16,6 +16,7 @@
 #include "../models/folder.h"
 #include "core/mem.h"
 #include "engine/parity.h"
+#include "kernel/cpu.h"
 #include "utils/file.h"
 
 enum { PROMPT = 64, POSITIONS = 32, PATH = 512, PLACES = 4 };
@@ -99,15 +100,17 @@ static const struct {
     {"shared_expert", "qwen2_moe"},
 };
 
-// The whole prompt at once, then in a chunk and answers.
-static void check_alone(const char *name, const char *model)
+// The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
+static void check_alone(const char *name, const char *model, const char *level, int ranks)
 {
     char dir[PATH];
     int32_t ids[PROMPT];
     harness h;
     parity_path(dir, model, "");
     prompt_of(model, ids);
-    const msgl_options o = config(dir, "float32", true);
+    msgl_options o = config(dir, "float32", true);
+    o.cpu_level = level;
+    o.tp_size = ranks;
     harness_open(&h, &o);
     load(&h, 2, name);
     float *expected = expected_of(&h, name);
@@ -117,7 +120,8 @@ static void check_alone(const char *name, const char *model)
     req.adapter = 3;
     harness_step(&h, MSGL_PREFILL, &req, 1);
     double most = difference(&h, 0, expected, 0, POSITIONS);
-    print_message("%-16s over %-12s %.2g\n", name, model, most);
+    print_message("%-16s over %-12s %.2g", name, model, most);
+    print_message(", %s, ranks %d\n", level != NULL ? level : "best level", ranks);
     assert_true(most < 1e-3);
     harness_tokens(&h, 3, ids, POSITIONS);
     req = harness_req(3, 0, 20);
@@ -143,8 +147,28 @@ static void test_against_peft(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof ADAPTERS / sizeof ADAPTERS[0]; i++) {
-        check_alone(ADAPTERS[i].name, ADAPTERS[i].model);
+        check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
     }
+}
+
+static void test_levels(void **state)
+{
+    (void)state;
+    for (msgl_cpu_level l = 0; l <= msgl__cpu_level_detect(); l++) {
+        check_alone("all", "qwen3_f32", msgl__cpu_level_name(l), 1);
+    }
+}
+
+// Ranks that have rows or columns of a layer each have those of the adapter.
+static void test_ranks(void **state)
+{
+    (void)state;
+    check_alone("all", "qwen3_f32", NULL, 2);
+    check_alone("ends", "qwen3_f32", NULL, 2);
+    check_alone("fused", "phi3_swa", NULL, 2);
+    check_alone("pairs", "glm4", NULL, 2);
+    check_alone("gated", "qwen3_next", NULL, 2);
+    check_alone("shared_expert", "qwen2_moe", NULL, 2);
 }
 
 // The same requests by an engine that has no adapters: [rows, vocab] of the first request, which is
@@ -381,6 +405,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_peft),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_same_bits_in_any_company),
         cmocka_unit_test(test_slots),
