@@ -138,6 +138,10 @@ typedef struct msgl_options {
     int speculative_ngram_min, speculative_ngram_max; // tokens that NGRAM matches; 0: 1 and 12
     // The chat template in place of the model's: a file, or a template's text; NULL: the model's.
     const char *chat_template;
+    // Low-rank adapters beside the model (docs/adapters.md). 1: requests may have one; then room in
+    // step memory for ranks up to max_lora_rank, for so many different ones in a step, and how many
+    // stay in memory, of which the least recently used gives way.
+    int enable_lora, max_lora_rank, max_loras_per_batch, max_loaded_loras;
     void *reserved[1];
 } msgl_options;
 
@@ -240,7 +244,10 @@ typedef struct msgl_params {
     // With msgl_options.speculative_algorithm: drafts in a step at most; 0: none, -1: as many as
     // pay.
     int speculative;
-    void *reserved[3];
+    // With msgl_options.enable_lora: NULL, or the folder of the adapter that the request has, as
+    // PEFT saves it (copied). It is read when it is first asked for, and stays what it was then.
+    const char *lora_path;
+    void *reserved[2];
 } msgl_params;
 
 MSGL_API void msgl_params_init(const msgl_llm *l, msgl_params *p);

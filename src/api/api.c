@@ -9,6 +9,7 @@
 #include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/json.h"
+#include "api/loras.h"
 #include "utils/siphash.h"
 
 enum {
@@ -129,6 +130,8 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__strbuf_free(&r->chat.prefill);
     msgl__strbuf_free(&r->kept);
     msgl__free(r->text);
+    msgl__free(r->adapter_path);
+    msgl__free(r->adapter_name);
     msgl__free(r->chat.call_grammar);
     msgl__strbuf_free(&r->unknown);
     msgl__strbuf_free(&r->notes);
@@ -232,14 +235,57 @@ bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t 
            has_name(cfg, name, len - tag);
 }
 
-static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_error *e)
+// 1: the request has the adapter of this name; 0: there is none.
+static int take_adapter(const msgl_api_config *cfg, const char *name, msgl_gen_request *out,
+                        msgl_api_error *e)
+{
+    if (cfg->loras == NULL || out->adapter != 0) return 0;
+    const int rc =
+        msgl__loras_find(cfg->loras, name, strlen(name), &out->adapter, &out->adapter_path);
+    if (rc > 0) out->adapter_name = msgl__strdup(name);
+    return rc < 0 || (rc > 0 && out->adapter_name == NULL) ? msgl__api_oom(e) : rc;
+}
+
+// As SGLang has it: NAME:ADAPTER.
+static int take_model_and_adapter(const msgl_api_config *cfg, const char *model,
+                                  msgl_gen_request *out, msgl_api_error *e)
+{
+    const char *colon = strchr(model, ':');
+    if (colon == NULL || !msgl__api_model_known(cfg, model, (size_t)(colon - model))) return 0;
+    return take_adapter(cfg, colon + 1, out, e);
+}
+
+// SGLang's field: an adapter by its name.
+static int parse_lora_path(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e)
+{
+    const char *name = NULL;
+    int rc = msgl__field_str(o, "lora_path", &name, e);
+    if (rc <= 0) return rc;
+    if (out->adapter != 0 && strcmp(out->adapter_name, name) == 0) return 0;
+    if (out->adapter != 0) {
+        return msgl__api_fail(e, 400, "lora_path", "invalid_value",
+                              "'model' and 'lora_path' are two adapters; allowed: one.");
+    }
+    rc = take_adapter(cfg, name, out, e);
+    if (rc != 0) return rc < 0 ? rc : 0;
+    return msgl__api_fail(e, 404, "lora_path", "model_not_found",
+                          "There is no adapter '%.100s'; /v1/models lists those that there are.",
+                          name);
+}
+
+static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                       msgl_api_error *e)
 {
     const char *model = NULL;
-    const int rc = msgl__field_str(o, "model", &model, e);
+    int rc = msgl__field_str(o, "model", &model, e);
     // No name means the only model there is; Mini-SGLang's own clients send an empty one.
     if (rc <= 0 || model[0] == '\0' || msgl__api_model_known(cfg, model, strlen(model))) {
         return rc < 0 ? rc : 0;
     }
+    rc = take_adapter(cfg, model, out, e);
+    if (rc == 0) rc = take_model_and_adapter(cfg, model, out, e);
+    if (rc != 0) return rc < 0 ? rc : 0;
     return msgl__api_fail(e, 404, "model", "model_not_found",
                           "The model '%.100s' does not exist; this server has '%.100s'.", model,
                           cfg->model_name);
@@ -313,7 +359,8 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
         out->own = msgl__calloc(1, ep->own->size);
         if (out->own == NULL) rc = msgl__api_oom(e);
     }
-    if (rc == 0) rc = check_model(out->root, cfg, e);
+    if (rc == 0) rc = check_model(out->root, cfg, out, e);
+    if (rc == 0) rc = parse_lora_path(out->root, cfg, out, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);

@@ -20,6 +20,7 @@
 #include "utils/strbuf.h"
 
 typedef struct msgl_endpoint msgl_endpoint;             // endpoint.h
+typedef struct msgl_loras msgl_loras;                   // loras.h
 typedef struct msgl_response_store msgl_response_store; // openai/response_store.h
 
 enum {
@@ -88,6 +89,7 @@ typedef struct msgl_api_config {
     const char *model_name;        // served name
     const char *const *more_names; // [num_more_names] that mean it as well
     int num_more_names;            //
+    msgl_loras *loras;             // names of adapters, which mean the model with one; NULL: none
     const char *model_path;        // also accepted, as is its last component
     // All that the server has, a NULL behind them: a field that another one reads is no typing
     // error. NULL: none.
@@ -173,6 +175,9 @@ typedef struct msgl_gen_request {
     int n;
     int32_t max_tokens;  // -1: not given
     uint64_t cache_salt; // 0: none
+    // 0: no adapter; else its number, folder and name (cfg->loras), owned
+    uint64_t adapter;
+    char *adapter_path, *adapter_name;
     msgl_sampling_params sampling;
     msgl_req_extra *extra;      // a reference, or NULL
     const json_t *bad_words;    // strings, in root, whose tokens the worker adds to extra; or NULL

@@ -39,6 +39,12 @@
             .max_bytes = MSGL_API_MAX_SALT,                                                        \
             .help = "cached prefixes are shared only with requests of the same salt; not empty"    \
     }
+#define MSGL_ROW_LORA_PATH                                                                         \
+    {                                                                                              \
+        "lora_path", MSGL_FIELD_STRING,                                                            \
+            .help = "SGLang's name of an adapter by its name ([adapters.md](adapters.md)); as "    \
+                    "`model` it means the same"                                                    \
+    }
 #define MSGL_ROW_RID                                                                               \
     {                                                                                              \
         "rid", MSGL_FIELD_STRING, .max_bytes = MSGL_API_MAX_RID,                                   \

@@ -33,7 +33,6 @@ const msgl_refused_field msgl__refused_fields[] = {
     {"json_schema", MSGL_NEUTRAL_NULL},
     {"regex", MSGL_NEUTRAL_NULL},
     {"ebnf", MSGL_NEUTRAL_NULL},
-    {"lora_path", MSGL_NEUTRAL_NULL},
     {"logits_processors", MSGL_NEUTRAL_EMPTY},
     {NULL, MSGL_NEUTRAL_NULL},
 };

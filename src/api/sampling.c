@@ -102,6 +102,7 @@ static const msgl_field_row request_rows[] = {
      .help = "only so many last tokens of a prompt are read; -1: as many as the context has; not "
              "0"},
     MSGL_ROW_CACHE_SALT,
+    MSGL_ROW_LORA_PATH,
     {0},
 };
 const msgl_fields msgl__sampling_fields = {.title = "Fields of sampling", .read = sampling_rows};

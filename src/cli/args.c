@@ -326,7 +326,12 @@ static int take_flag(const msgl_command *cmd, int argc, char **argv, int *i,
         return msgl__err_set(err, MSGL_EINVAL, "%s needs a value (%s)", name,
                              as != NULL && as->only != NULL ? as->only : o->metavar);
     }
-    const int rc = store_spelled(at, as, name, value, out, err);
+    int rc = store_spelled(at, as, name, value, out, err);
+    // SGLang's and vLLM's form: several words behind one flag.
+    while (rc == 0 && strcmp(o->name, "lora-paths") == 0 && *i + 1 < argc &&
+           argv[*i + 1][0] != '-' && strchr(argv[*i + 1], '=') != NULL) {
+        rc = store_spelled(at, as, name, argv[++*i], out, err);
+    }
     if (rc == 0 && strcmp(o->name, "model") == 0) *model = value;
     return rc == 0 ? add_option(own, o, out->sub, err) : rc;
 }

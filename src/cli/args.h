@@ -41,7 +41,7 @@ typedef struct msgl_args {
         added_from_text, trust_template, open_schemas, max_per_address, access_log,
         log_stats_interval, max_queued, max_connections, max_body, keep_alive, shutdown_timeout;
     // requests
-    msgl_list prompts, stop, api_keys, served_names, cors_origins;
+    msgl_list prompts, stop, api_keys, served_names, cors_origins, loras;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
     int max_tokens, logprobs, chat, raw, stream, resume;

@@ -21,6 +21,7 @@
 #include "utils/clock.h"
 
 struct run {
+    char *lora_text; // names and folders of adapters
     const msgl_args *args;
     msgl_llm *llm;
     FILE *in, *out;
@@ -368,6 +369,21 @@ static int run_prompts(struct run *r, msgl_err *err)
     return rc;
 }
 
+// The adapters that lines may name; prompts of the command line have the first.
+static int add_loras(struct run *r, msgl_err *err)
+{
+    msgl_lora_path all[MSGL_MAX_LIST];
+    int rc = msgl__cli_loras(r->args, all, &r->lora_text, err);
+    if (rc != 0 || r->args->loras.count == 0) return rc;
+    r->common.api.loras = msgl__loras_create();
+    if (r->common.api.loras == NULL) rc = MSGL_ENOMEM;
+    for (int i = 0; i < r->args->loras.count && rc == 0; i++) {
+        rc = msgl__loras_put(r->common.api.loras, all[i].name, all[i].path, 1 + (uint64_t)i);
+    }
+    if (r->args->prompts.count > 0) r->common.params.lora_path = all[0].path;
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "--lora-paths: %s", msgl__status_text(rc));
+}
+
 // Sets what all lines have in common. dir: the model's, which has to live as long as the run.
 static void begin(struct run *r, const char *dir)
 {
@@ -413,6 +429,7 @@ int msgl__cmd_run(const msgl_args *a)
     if (rc == 0) rc = cut_output(&r, &err);
     if (rc == 0) rc = msgl__cli_model_dir(a, &dir, &err);
     if (rc == 0) begin(&r, dir);
+    if (rc == 0) rc = add_loras(&r, &err);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
         rc = a->input != NULL ? run_file(&r, &err)
@@ -422,6 +439,8 @@ int msgl__cmd_run(const msgl_args *a)
     rc = close_files(&r, rc, &err);
     msgl__resume_free(&r.before);
     msgl_close(r.llm);
+    msgl__loras_free(r.common.api.loras);
+    msgl_free(r.lora_text);
     msgl_free(dir);
     if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);

@@ -132,6 +132,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     out->model_dir = *dir;
     out->attention = msgl__cli_attention(a, attention);
     out->cpu_level = msgl__cli_cpu_level();
+    if (a->loras.count > 0) out->enable_lora = 1;
     out->collapsed_routing = strcmp(a->routing, "collapsed") == 0;
     out->log = print_log;
     out->progress = print_progress;

@@ -9,6 +9,7 @@
 #include <minisgl/minisgl.h>
 #include <signal.h>
 
+#include "api/loras.h"
 #include "cli/args.h"
 
 enum { MSGL_EXIT_OK = 0, MSGL_EXIT_FAILED = 1, MSGL_EXIT_USAGE = 2, MSGL_EXIT_INTERRUPTED = 130 };
@@ -65,6 +66,11 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
 int msgl__cli_open(const msgl_args *a, bool batch_job, msgl_llm **out, msgl_err *err);
 // The model's defaults overridden by the flags that were given.
 void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out);
+
+// Takes --lora-paths apart: out [a->loras.count], whose texts are in *text, which is freed with
+// msgl_free whatever happens. MSGL_EINVAL, MSGL_ENOMEM.
+int msgl__cli_loras(const msgl_args *a, msgl_lora_path out[MSGL_MAX_LIST], char **text,
+                    msgl_err *err);
 
 // Shows a bar on standard error if that is a terminal. `note` follows the bar; if the total is not
 // known, which is 0, there is the note alone.

@@ -335,6 +335,17 @@ static const msgl_setting ROWS[] = {
                 "a path: /v1/traces; never with what was asked or answered (docs/traces.md)",
     },
     {
+        .name = "lora-paths",
+        MSGL_LIST(msgl_args, loras),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "model",
+        .metavar = "NAME=PATH",
+        .help =
+            "serve the adapter in this folder, as PEFT saves it, as a model of this name beside "
+            "the model; further words NAME=PATH are further adapters (docs/adapters.md)",
+    },
+    {
         .name = "served-model-name",
         MSGL_LIST(msgl_args, served_names),
         .by_default = ": the last part of --model",

@@ -93,6 +93,7 @@ static void take_params(msgl_run_line *r)
     const msgl_sampling_params *s = &q->sampling;
     msgl_params *p = &r->params;
     msgl__params_from_sampling(s, p);
+    p->lora_path = q->adapter_path;
     if (q->extra != NULL) {
         p->logit_bias = q->extra->bias;
         p->num_logit_bias = q->extra->num_bias;

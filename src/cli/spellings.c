@@ -119,6 +119,10 @@ static const msgl_spelling ROWS[] = {
     {.flag = "--random-output-len", .of = SGL ", " VLLM, .option = "max-tokens"},
     {.flag = "--output-len", .of = SGL ", " VLLM, .option = "max-tokens"},
 
+    {.flag = "--lora-modules", .of = VLLM, .option = "lora-paths"},
+    {.flag = "--max-loras", .of = VLLM, .option = "max-loras-per-batch"},
+    {.flag = "--max-cpu-loras", .of = VLLM, .option = "max-loaded-loras"},
+
     // Other names for an option whose values differ.
     {.flag = "--max-model-len",
      .of = VLLM,
@@ -298,8 +302,7 @@ static const msgl_spelling ROWS[] = {
     {.flag = "--speculative*", .of = SGL ", " VLLM, .help = OTHER_DRAFTS},
     {.flag = "--spec-*", .of = LLAMA, .help = OTHER_DRAFTS},
     {.flag = "--draft*", .of = LLAMA, .help = OTHER_DRAFTS},
-    {.flag = "--lora*", .of = SGL ", " LLAMA, .help = "adapters are not read; merge it first"},
-    {.flag = "--enable-lora", .of = SGL ", " VLLM, .help = "adapters are not read; merge it first"},
+    {.flag = "--lora*", .of = SGL ", " LLAMA, .help = "--lora-paths NAME=PATH, of PEFT's folders"},
     {.flag = "--mmproj", .of = LLAMA, .help = "models read text only"},
     {.flag = "--reasoning-format", .of = LLAMA, .help = "--reasoning-parser names the form"},
     {.flag = "--schedule-policy", .of = SGL, .help = "there is one, which --cache-type goes with"},

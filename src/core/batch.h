@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/err.h"
 #include "core/sampling_params.h"
 
 #define MSGL_MAX_TREE 64 // new tokens of a request in a step with trees
@@ -49,6 +50,7 @@ typedef struct msgl_batch_req {
     int32_t num_saves;
     // [num_saves], len ascending in (cached_len, device_len]; the scheduler's, as extra is
     const msgl_state_save *saves;
+    int32_t adapter; // 1 + the slot of the one that its rows have (load_adapter below); 0: none
     bool sample; // choose a token from the last row and write it to the token pool at device_len
     // Guesses at the tokens behind the one at cached_len, which the last num_drafts rows are of:
     // device_len = cached_len + 1 + num_drafts. Tokens are chosen from all of these rows, and the
@@ -206,14 +208,19 @@ typedef struct msgl_runner {
     // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done
     // at multiples of so many tokens of a request.
     int32_t cut;
-    int32_t max_drafts;  // in a step, of all its requests; 0: it takes none
-    int32_t max_propose; // of a request in a step; 0: there is no draft model
+    int32_t max_drafts;   // in a step, of all its requests; 0: it takes none
+    int32_t max_propose;  // of a request in a step; 0: there is no draft model
+    int32_t max_adapters; // slots
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);
     // Puts a request's variable part where steps of row table_idx find it, after the steps already
     // submitted. *extra may go when the call returns.
     int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
+    // Reads an adapter's folder into a slot, [0, max_adapters), or with path NULL empties it; no
+    // step in flight may have the slot. An error, one line about the folder, leaves the slot as it
+    // was. NULL: the engine takes none.
+    int (*load_adapter)(void *ctx, int32_t slot, const char *path, msgl_err *err);
     // Starts a step; returns at once. The page table's rows must already hold the pages of all
     // positions < device_len. b->step_slot, in [0, max_in_flight), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);

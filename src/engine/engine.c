@@ -65,7 +65,8 @@ static size_t scratch_bytes(const msgl_engine *e)
     const size_t gemm = msgl__products_scratch(&e->model.products, &e->kernels, e->model.target.act,
                                                e->max_step_tokens, e->max_seqs, e->logits_rows);
     const size_t sample = e->kernels.sample.scratch_size(e->logits_rows, e->model.cfg.vocab_size);
-    return (gemm > sample ? gemm : sample) + msgl__masked_bytes(e) + 4096;
+    const size_t lora = msgl__engine_lora_scratch(e), most = gemm > sample ? gemm : sample;
+    return (most > lora ? most : lora) + msgl__masked_bytes(e) + 4096;
 }
 
 // Breakers and mirostat's state, of each row.
@@ -86,7 +87,8 @@ static size_t rows_bytes(const msgl_engine *e)
 static size_t arena_bytes(const msgl_engine *e)
 {
     return e->model.cfg.arch->family->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
-           msgl__logits_bytes(e) + msgl__pool_bytes(e) + rows_bytes(e) + 4096;
+           msgl__logits_bytes(e) + msgl__pool_bytes(e) + rows_bytes(e) +
+           msgl__engine_lora_arena(e) + 4096;
 }
 
 // What there is of every row of the page table.
@@ -245,6 +247,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     }
     if (code == 0) code = check_files(e, o, &of_all, err);
     if (code == 0) code = msgl__model_open(&e->model, o->model_dir, o->dummy_weight, err);
+    if (code == 0) code = msgl__engine_lora_open(e, o, err);
     if (code != 0) return code;
     msgl_memory_plan p = {
         .available = of_all.available,
@@ -695,8 +698,10 @@ static void set_runner(msgl_engine *e)
         .cut = msgl__states_cut(e),
         .max_drafts = e->max_drafts,
         .max_propose = e->draft != NULL ? MSGL_MAX_PROPOSALS : 0,
+        .max_adapters = msgl__engine_adapters(e),
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
+        .load_adapter = e->lora != NULL ? msgl__engine_load_adapter : NULL,
         .submit = msgl__engine_submit,
         .wait = msgl__engine_wait,
         .fault = msgl__engine_fault,
@@ -804,6 +809,7 @@ void msgl__engine_destroy(msgl_engine *e)
     msgl__engine_drain(e);
     msgl__graphs_destroy(e); // first: NCCL does not end while a graph has its calls
     if (e->parent == NULL) msgl__engine_disconnect(e);
+    msgl__engine_lora_close(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];

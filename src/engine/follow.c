@@ -158,6 +158,22 @@ static int follow_admin(follower *f)
     return code == MSGL_EPEER ? code : 0;
 }
 
+static int follow_adapter(follower *f)
+{
+    int32_t slot;
+    msgl_err err;
+    if (!msgl__wire_get(&f->w, &slot, sizeof slot)) return MSGL_EINTERNAL;
+    // Rank 0's steps with the slot have ended, and this one's may be about to.
+    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
+        const int code = wait_for(f, i);
+        if (code != 0) return code;
+    }
+    const size_t bytes = f->w.used - f->w.at;
+    const char *path = bytes > 0 ? msgl__wire_take(&f->w, bytes) : NULL;
+    if (path != NULL && path[bytes - 1] != '\0') return MSGL_EINTERNAL;
+    return msgl__engine_load_adapter(f->e, slot, path, &err);
+}
+
 static int follow(follower *f)
 {
     int code = 0;
@@ -172,6 +188,8 @@ static int follow(follower *f)
             code = follow_submit(f);
         } else if (kind == MSGL_WIRE_ADMIN) {
             code = follow_admin(f);
+        } else if (kind == MSGL_WIRE_ADAPTER) {
+            code = follow_adapter(f);
         } else {
             code = kind < 0 ? kind : MSGL_EINTERNAL;
         }

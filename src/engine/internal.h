@@ -20,6 +20,7 @@
 #define MSGL_ENGINE_STEP_SLOTS 2
 
 typedef struct msgl_draft_model msgl_draft_model; // draft_model.c
+typedef struct msgl_engine_lora msgl_engine_lora; // lora.c
 
 #define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
 #define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
@@ -135,7 +136,8 @@ typedef struct msgl_engine_step {
     // the accepted paths of trees leave to do, which the device reads behind the step.
     int32_t *chosen_row;
     msgl_engine_moves moves;
-    const msgl_engine *from; // of a head: whose states it reads, and of which slot
+    struct msgl_lora_step *lora; // rows that have adapters; NULL: none has
+    const msgl_engine *from;     // of a head: whose states it reads, and of which slot
     int32_t from_slot, to_row;
     int32_t *from_index;  // [num_tokens, states a row] places in its planes
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
@@ -244,6 +246,7 @@ struct msgl_engine {
     // threads, in its queue, and keeps K and V in the pages of its span 0.
     const msgl_engine *parent;
     msgl_draft_model *draft; // NULL: none
+    msgl_engine_lora *lora;  // NULL: it takes no adapters
     int32_t first_event;     // of the device's, those that it uses
     int32_t shift;           // of a head: a row's token is so many behind its state
     msgl_model ends; // of a head beside several ranks: what it shares with their model, whole
@@ -453,6 +456,18 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
                         const msgl_logits *l);
 void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
                            const msgl_logits *l);
+
+// lora.c. open: of a model that is open and not loaded yet, where the options say so. scratch,
+// arena: bytes of a step. load: msgl_runner.load_adapter. has: whether a request of a batch may
+// have it. stage: which rows have which. What they do with drafts is the target's matter alone.
+int msgl__engine_lora_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
+void msgl__engine_lora_close(msgl_engine *e);
+size_t msgl__engine_lora_scratch(const msgl_engine *e);
+size_t msgl__engine_lora_arena(const msgl_engine *e);
+int32_t msgl__engine_adapters(const msgl_engine *e); // slots
+int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl_err *err);
+bool msgl__engine_has_adapter(const msgl_engine *e, int32_t adapter);
+void msgl__engine_lora_stage(msgl_engine *e, msgl_engine_step *s);
 
 // pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
 // of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result

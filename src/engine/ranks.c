@@ -351,6 +351,14 @@ int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a)
     return code;
 }
 
+int msgl__ranks_load_adapter(msgl_ranks *r, int32_t slot, const char *path)
+{
+    msgl__wire_begin(&r->message, MSGL_WIRE_ADAPTER);
+    msgl__wire_put(&r->message, &slot, sizeof slot);
+    if (path != NULL) msgl__wire_put(&r->message, path, strlen(path) + 1);
+    return send_all(r);
+}
+
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows)
 {

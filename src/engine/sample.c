@@ -4,6 +4,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "engine/internal.h"
+#include "layers/lora.h"
 
 size_t msgl__logits_bytes(const msgl_engine *e)
 {
@@ -247,6 +248,7 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {
         const int32_t n = s->num_rows - r < block ? s->num_rows - r : block;
+        if (f->lora != NULL) f->lora->first = r;
         msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, &l);
         if (apart) {
             sample_rows(e, s, r, r + n, &l, true);

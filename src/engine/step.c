@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "core/seqs.h"
 #include "engine/internal.h"
+#include "layers/lora.h"
 #include "utils/clock.h"
 
 // The position of the step's token `token`, which is row `row` of request r: of a tree behind what
@@ -327,6 +328,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .prompt_lens = s->dev.prompt_lens,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
+        .lora = s->lora,
     };
     memcpy(f->ropes, s->ropes, sizeof f->ropes);
     msgl__hidden_capture(e, s, graph, f);
@@ -390,6 +392,7 @@ static void run_step(void *ctx, int64_t step_slot)
         msgl__step_copy_in(e, s);
         msgl__step_copy_masks(e, s);
         const void *hidden = forward_rows(e, s, &f);
+        if (s->lora != NULL) s->lora->of_logits = true;
         if (hidden != NULL && e->info.pooling == MSGL_POOL_NONE) {
             msgl__sample_step(e, s, &f, hidden);
         } else if (hidden != NULL) {
@@ -435,7 +438,8 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
             r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
             (i < b->num_decode && msgl__extend_len(r) != 1) || !msgl__drafts_valid(e, b, r) ||
-            r->propose < 0 || r->propose > MSGL_MAX_PROPOSALS || r->propose_nodes < 0 ||
+            !msgl__engine_has_adapter(e, r->adapter) || r->propose < 0 ||
+            r->propose > MSGL_MAX_PROPOSALS || r->propose_nodes < 0 ||
             r->propose_nodes > MSGL_MAX_DRAFTS || !proposals_fit(e, r) ||
             (pooling && (i < b->num_decode || !pools(r)))) {
             return false;
@@ -479,10 +483,12 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
     msgl__drafts_stage(e, s);
     stage_tokens(e, s);
     stage_rows(e, s);
+    msgl__engine_lora_stage(e, s);
     msgl__hidden_stage(s, from);
     s->graph = NULL;
     const int32_t size = s->split.size;
-    if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL) {
+    if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL &&
+        s->lora == NULL) {
         s->graph = msgl__graphs_find(e, s->packed, size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
     }

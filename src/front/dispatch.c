@@ -85,6 +85,8 @@ static int choice_start(msgl_front *f, request_queue *q)
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
                                      .client = g->tenant->number,
                                      .cache_salt = req->cache_salt,
+                                     .adapter = req->adapter,
+                                     .adapter_path = req->adapter_path,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
                                      .sampling = req->sampling,
@@ -181,7 +183,7 @@ int msgl__gen_route(msgl_front *f, gen *g, int n)
         choice *c = &g->choices[i];
         const msgl_ids *ids = &g->job->ids[i / req->n];
         const int32_t len = (int32_t)ids->len;
-        if (i % req->n == 0) keys = route_keys(f, ids, req->cache_salt);
+        if (i % req->n == 0) keys = route_keys(f, ids, req->cache_salt ^ req->adapter);
         c->owner = g;
         c->prompt = len;
         c->to_start = i % req->n == 0 || len < SHARED_TO_START ? len : SHARED_TO_START;
@@ -211,7 +213,8 @@ static void queue_reroute(msgl_front *f, request_queue *q)
         next = c->next;
         const int own = (int)(c - g->choices) / g->job->req.n;
         if (own != prompt) {
-            keys = route_keys(f, &g->job->ids[prompt = own], g->job->req.cache_salt);
+            const msgl_gen_request *req = &g->job->req;
+            keys = route_keys(f, &g->job->ids[prompt = own], req->cache_salt ^ req->adapter);
         }
         (void)choice_route(f, c, keys); // cannot fail while a replica is up
     }

@@ -279,6 +279,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                   cfg->templates, &f->budget, f->done_fd, &f->workers, err);
     }
     if (rc == 0) rc = front_responses(f, err);
+    if (rc == 0) rc = msgl__loras_open(f, err);
     if (rc == 0) rc = front_batches(f, err);
     const msgl_http_handlers handlers = {.ctx = f,
                                          .on_head = msgl__route_head,
@@ -326,6 +327,7 @@ void msgl__front_destroy(msgl_front *f)
         next = a->next;
         msgl__admin_free(a);
     }
+    msgl__loras_close(f);
     msgl__response_store_free(f->responses);
     msgl__free(f->replicas);
     msgl__router_destroy(f->router);

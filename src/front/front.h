@@ -13,6 +13,7 @@
 #include "routing/router.h"
 #include "front/guard.h"
 #include "http/http.h"
+#include "api/loras.h"
 #include "api/endpoint.h"
 #include "front/metrics.h"
 #include "front/store_limits.h"
@@ -39,6 +40,10 @@ typedef struct msgl_front_config {
     const char *model_name, *model_path;
     const char *const *more_names; // of the model, [num_more_names]
     int num_more_names;
+    bool enable_lora; // there may be adapters
+    // Those that there are from the start, by the numbers 1, 2, ...: [num_loras]
+    const msgl_lora_path *loras;
+    int num_loras;
     const msgl_tokenizer *tokenizer;
     const msgl_chat_templates *templates; // NULL: the model has none
     msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used

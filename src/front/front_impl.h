@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "api/endpoint.h"
+#include "api/loras.h"
 #include "api/openai/response_store.h"
 #include "front/front.h"
 #include "front/workers.h"
@@ -33,6 +34,7 @@ typedef struct client {
 } client;
 
 typedef struct gen gen;
+typedef struct lora_wait lora_wait; // loras.c
 
 // One choice: routed to a replica, it waits in a queue, then is in the engine until it ends.
 typedef struct choice choice;
@@ -214,6 +216,7 @@ struct msgl_front {
     uint64_t last_tenant;
     stats_wait *stats_first, **stats_last;
     admin_call *admin_first, **admin_last; // the first is under way
+    lora_wait *lora_waits;                 // loads of adapters that engines are asked for
     msgl_uids uids;                        // choices in engines
     uint64_t last_uid;
     int waiting;        // jobs with workers and choices without an event
@@ -315,6 +318,13 @@ void msgl__tenant_leave(msgl_front *f, tenant *p);
 uint64_t msgl__tenant_id(const msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
 // Whose such a request is; NULL: of somebody who has none now.
 const tenant *msgl__tenant_find(msgl_front *f, const msgl_http_conn *c, const msgl_http_parser *p);
+
+// loras.c. open: the names of --lora-paths; MSGL_ENOMEM, MSGL_ELIMIT. done, lost: an engine has
+// answered, or is gone.
+int msgl__loras_open(msgl_front *f, msgl_err *err);
+void msgl__loras_close(msgl_front *f);
+void msgl__lora_done(replica *r, const msgl_msg_adapter_done *done);
+void msgl__lora_lost(replica *r);
 
 // trace.c
 // The request has been read; its first choice was given to an engine; it has its first token.

@@ -12,9 +12,10 @@
 
 // A model as OpenAI's, Mistral's (`type`) and Anthropic's (`type`, `display_name`, `created_at`)
 // clients read it. It is as old as the server.
-static int put_model(const msgl_front *f, const char *name, msgl_strbuf *out)
+// parent: of an adapter, whose folder the path is, the model's name; else NULL.
+static int put_one(const msgl_front *f, const char *name, const char *path, const char *parent,
+                   msgl_strbuf *out)
 {
-    const char *path = f->shown_path;
     char at[32];
     struct tm tm;
     gmtime_r(&f->started_at, &tm);
@@ -32,7 +33,21 @@ static int put_model(const msgl_front *f, const char *name, msgl_strbuf *out)
     if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
     const int32_t len = msgl__front_engine(f)->max_seq_len;
     if (rc == 0 && len > 0) rc = msgl__strbuf_addf(out, ",\"max_model_len\":%d", len);
+    if (rc == 0 && parent != NULL) rc = msgl__strbuf_adds(out, ",\"parent\":");
+    if (rc == 0 && parent != NULL) rc = msgl__json_put_str(out, parent, strlen(parent));
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int put_model(const msgl_front *f, const char *name, msgl_strbuf *out)
+{
+    return put_one(f, name, f->shown_path, NULL, out);
+}
+
+static int put_adapter(const msgl_front *f, const char *name, const char *path, msgl_strbuf *out)
+{
+    char shown[256];
+    msgl__api_put_path(path, shown, sizeof shown);
+    return put_one(f, name, shown, f->cfg.model_name, out);
 }
 
 static int put_models(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
@@ -44,6 +59,12 @@ static int put_models(const msgl_front *f, const char *rest, int *status, msgl_s
         rc = msgl__strbuf_addc(out, ',');
         if (rc == 0) rc = put_model(f, f->cfg.more_names[i], out);
     }
+    const char *name, *path;
+    for (int i = 0;
+         rc == 0 && f->api.loras != NULL && msgl__loras_at(f->api.loras, i, &name, &path); i++) {
+        rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_adapter(f, name, path, out);
+    }
     return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
 }
 
@@ -54,6 +75,10 @@ static int put_named(const msgl_front *f, const char *name, int *status, msgl_st
     }
     if (msgl__api_model_known(&f->api, name, strlen(name))) {
         return put_model(f, f->cfg.model_name, out);
+    }
+    const char *adapter, *path;
+    for (int i = 0; f->api.loras != NULL && msgl__loras_at(f->api.loras, i, &adapter, &path); i++) {
+        if (strcmp(name, adapter) == 0) return put_adapter(f, adapter, path, out);
     }
     msgl_api_error e;
     (void)msgl__api_fail(&e, 404, "model", "model_not_found",

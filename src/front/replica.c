@@ -167,6 +167,7 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
         case MSGL_MSG_STATS:
         case MSGL_MSG_TREE: msgl__stats_arrived(r, &m); break;
         case MSGL_MSG_ADMIN_DONE: msgl__admin_arrived(r, &m.u.admin_done); break;
+        case MSGL_MSG_ADAPTER_DONE: msgl__lora_done(r, &m.u.adapter_done); break;
         case MSGL_MSG_FATAL:
             msgl__free(r->fatal);
             r->fatal = msgl__strdup(m.u.fatal);

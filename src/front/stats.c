@@ -110,6 +110,7 @@ void msgl__stats_lost(replica *r)
         if (w->all[r->index].state == MSGL_STATS_ASKED) arrived(f, at, r->index, NULL);
         if (*at == w) at = &(*at)->next;
     }
+    msgl__lora_lost(r);
 }
 
 // --- endpoints ---

@@ -112,6 +112,42 @@ typedef struct msgl_grouped_call {
     bool inputs_ready;
 } msgl_grouped_call;
 
+// What a low-rank adapter (Hu et al. 2021, LoRA, eq. 3) adds to some rows of a product's result:
+// columns [col, col + b->n) += B (A x), with B's scale in its values. A's rows of all parts stand
+// in one weight: of q, k and v with rank 16 it has 48 rows, and v's part begins `at` 32.
+typedef struct msgl_lora_part {
+    const msgl_weight *b; // [n, rank]
+    int at, col;
+} msgl_lora_part;
+
+// Neighbouring rows of one adapter.
+typedef struct msgl_lora_run {
+    int row, rows;
+    const msgl_weight *a; // [ranks of all parts, k]
+    const msgl_lora_part *parts;
+    int num_parts;
+} msgl_lora_run;
+
+// All of one call's A have the same k.
+typedef struct msgl_lora_call {
+    const msgl_lora_run *runs;
+    int num_runs;
+    const void *in; // rows of k, stride ld_in elements, of which `norm` is taken first
+    size_t ld_in;
+    const float *norm; // [k], or NULL: none
+    float norm_eps;
+    bool f32_out; // as in msgl_linear_call
+    void *out;
+    size_t ld_out;
+} msgl_lora_call;
+
+// Of an msgl_lora_call, what its scratch depends on: the largest of each.
+typedef struct msgl_lora_size {
+    int rows, k, n, ranks, parts; // ranks: of all parts; n: columns that one part adds to
+} msgl_lora_size;
+
+enum { MSGL_MAX_LORA_PARTS = 8 }; // modules that are one product here: q, k, v, gate, ...
+
 // A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.
 typedef struct msgl_heads_call {
     const msgl_weight *w; // [heads], host array

@@ -147,7 +147,7 @@ static void prepare_task(void *arg, int task, int worker)
     const plan *p = arg;
     const range *s = find(p->ranges, sizeof *s, p->num_ranges, task);
     const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
-    const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights->k;
+    const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights[s->expert].k;
     const size_t row = (size_t)s->row + (size_t)at;
     const float *in = p->in + s->in + (size_t)at * p->ld_in;
     size_t ld_in = p->ld_in;
@@ -428,10 +428,21 @@ static bool make_segments(plan *p, msgl_exec *x)
     return true;
 }
 
+// Of the ranges' weights, which adapters have of several sizes.
+static int most_columns(const plan *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->num_ranges; i++) {
+        const int own = p->weights[p->ranges[i].expert].n;
+        n = own > n ? own : n;
+    }
+    return n;
+}
+
 // Takes the scratch of m rows: segments, normed and prepared rows, products on their way.
 static bool take_scratch(plan *p, msgl_exec *x, int m)
 {
-    const size_t rows = (size_t)m, n = (size_t)p->weights->n, k = (size_t)p->weights->k;
+    const size_t rows = (size_t)m, n = (size_t)most_columns(p), k = (size_t)p->weights->k;
     if (!make_segments(p, x)) return false;
     choose_fused(p, m);
     p->product = p->out;
@@ -562,6 +573,117 @@ void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_hea
     }
     if (p.ranges != NULL && take_scratch(&p, x, c->m * c->heads)) run(&p, x, c->m * c->heads);
     x->scratch->used = mark;
+}
+
+// Rows of adapters that are multiplied at a time: bounds what the second product takes on its way,
+// for parts of so many columns.
+enum { LORA_ROWS = 256, LORA_LEAST = 16, LORA_ELEMENTS = 4 << 20 };
+
+static int lora_rows(int parts, int n)
+{
+    const int fit = (int)((size_t)LORA_ELEMENTS / ((size_t)parts * (size_t)n));
+    return fit > LORA_ROWS ? LORA_ROWS : fit < LORA_LEAST ? LORA_LEAST : fit;
+}
+
+// What some runs are in all.
+static msgl_lora_size lora_size(const msgl_lora_run *some, int n)
+{
+    msgl_lora_size s = {.n = 1, .parts = 1};
+    for (int i = 0; i < n; i++) {
+        const msgl_lora_run *r = &some[i];
+        s.rows += r->rows;
+        s.ranks = r->a->n > s.ranks ? r->a->n : s.ranks;
+        s.parts = r->num_parts > s.parts ? r->num_parts : s.parts;
+        for (int j = 0; j < r->num_parts; j++)
+            s.n = r->parts[j].b->n > s.n ? r->parts[j].b->n : s.n;
+    }
+    return s;
+}
+
+// The ranges of the first product, [size.rows, size.ranks], and of the second, to which each part
+// is a range of its own; how many rows these have.
+static int lora_ranges(const msgl_lora_call *c, const msgl_lora_run *some, int n, size_t ld,
+                       msgl_weight *w, plan *a, plan *b)
+{
+    int b_rows = 0;
+    for (int i = 0, row = 0; i < n; row += some[i].rows, i++) {
+        const msgl_lora_run *r = &some[i];
+        const size_t at = (size_t)row * ld;
+        w[i] = *r->a;
+        a->ranges[a->num_ranges++] = (range){
+            .expert = i, .row = row, .rows = r->rows, .in = (size_t)r->row * c->ld_in, .out = at};
+        for (int j = 0; j < r->num_parts; j++, b_rows += r->rows) {
+            const msgl_lora_part *part = &r->parts[j];
+            w[n + b->num_ranges] = *part->b;
+            b->ranges[b->num_ranges] =
+                (range){.expert = b->num_ranges,
+                        .row = b_rows,
+                        .rows = r->rows,
+                        .in = at + (size_t)part->at,
+                        .out = (size_t)r->row * c->ld_out + (size_t)part->col};
+            b->num_ranges++;
+        }
+    }
+    return b_rows;
+}
+
+static void lora_products(const msgl_gemm_level *level, msgl_exec *x, const msgl_lora_call *c,
+                          const msgl_lora_run *some, int n)
+{
+    const msgl_lora_size s = lora_size(some, n);
+    const size_t ld = (size_t)s.ranks, num = (size_t)n * (1 + (size_t)s.parts);
+    msgl_weight *w = scratch(x, num * sizeof *w);
+    range *ranges = scratch(x, num * sizeof *ranges);
+    float *h = scratch(x, (size_t)s.rows * ld * sizeof *h);
+    if (w == NULL || ranges == NULL || h == NULL) return;
+    plan a = make_plan(level, w), b = make_plan(level, w + n);
+    a.in = c->in, a.ld_in = c->ld_in;
+    a.norm = c->norm, a.norm_eps = c->norm_eps;
+    a.out = h, a.ld_out = ld;
+    a.ranges = ranges;
+    b.in = h, b.ld_in = ld;
+    b.out = c->out, b.ld_out = c->ld_out;
+    b.accumulate = true;
+    b.ranges = ranges + n;
+    const int b_rows = lora_ranges(c, some, n, ld, w, &a, &b);
+    if (take_scratch(&a, x, s.rows)) run(&a, x, s.rows);
+    if (b_rows > 0 && x->status == 0 && take_scratch(&b, x, b_rows)) run(&b, x, b_rows);
+}
+
+void msgl__gemm_lora(const msgl_gemm_level *level, msgl_exec *x, const msgl_lora_call *c)
+{
+    const msgl_lora_size all = lora_size(c->runs, c->num_runs);
+    const int most = lora_rows(all.parts, all.n);
+    msgl_lora_run some[LORA_ROWS];
+    int num = 0, rows = 0;
+    for (int i = 0, done = 0; i < c->num_runs;) {
+        const msgl_lora_run *r = &c->runs[i];
+        const int n = min(r->rows - done, most - rows);
+        some[num] = *r;
+        some[num].row += done;
+        some[num++].rows = n;
+        rows += n;
+        done += n;
+        if (done == r->rows) done = 0, i++;
+        if (rows < most && i < c->num_runs) continue;
+        const size_t mark = x->scratch->used;
+        lora_products(level, x, c, some, num);
+        x->scratch->used = mark;
+        num = rows = 0;
+    }
+}
+
+size_t msgl__gemm_lora_scratch(const msgl_lora_size *s, msgl_dtype act)
+{
+    (void)act;
+    enum { EDGES = 16 * 64 };
+    const size_t rows = (size_t)min(s->rows, LORA_ROWS), parts = (size_t)s->parts;
+    const size_t least = (size_t)LORA_LEAST * parts * (size_t)s->n;
+    const size_t product = least > LORA_ELEMENTS ? least : LORA_ELEMENTS;
+    const size_t prepared = 2 * (size_t)s->k + 128 + 2 * (size_t)s->ranks + 128 * parts;
+    // A row may be a run of its own.
+    const size_t each = sizeof(msgl_weight) + sizeof(range) + sizeof(segment) + sizeof(form) + 64;
+    return (rows * prepared + product) * sizeof(float) + rows * (1 + parts) * each + EDGES;
 }
 
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c, msgl_dtype act)

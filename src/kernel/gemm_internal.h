@@ -129,6 +129,8 @@ void msgl__int8_lane(const msgl_wformat *f, const char *panel, int lane, int k, 
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
 void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_heads_call *c);
+void msgl__gemm_lora(const msgl_gemm_level *level, msgl_exec *x, const msgl_lora_call *c);
+size_t msgl__gemm_lora_scratch(const msgl_lora_size *s, msgl_dtype act);
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c, msgl_dtype act);
 size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act);
 size_t msgl__gemm_heads_scratch(const msgl_heads_call *c, msgl_dtype act);

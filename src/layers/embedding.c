@@ -2,6 +2,7 @@
 #include "layers/embedding.h"
 
 #include "kernel/device.h"
+#include "layers/lora.h"
 
 static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
 {
@@ -68,6 +69,7 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
 {
     embed(f, w, out, cos_sin[0]);
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
+    msgl__lora_embed(f, out);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
     // Only now the device's page tables have the pages of the new tokens, which lists of pages
     // need.

@@ -61,6 +61,7 @@ typedef struct msgl_forward {
     // NULL: this step has too many rows, or this device no use for it.
     msgl_norm_stats norm_stats;
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
+    struct msgl_lora_step *lora; // which rows have adapters (layers/lora.h); NULL: none has
     // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
     const void *hidden;
     // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and

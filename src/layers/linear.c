@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
+#include "layers/lora.h"
+
 static msgl_linear_call make_call(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
                                   const void *in, void *out, int32_t rows)
 {
@@ -31,6 +33,7 @@ void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, 
 {
     const msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     run(f, &c);
+    msgl__lora_add(f, l, norm, in, out, c.ld_out, rows, false);
 }
 
 void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
@@ -38,8 +41,10 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
 {
     const msgl_linear_call c = make_call(f, l, norm, in, rope->qkv, rope->tokens);
     if (c.m == 0) return;
-    if (f->k->gemm.linear_rope != NULL && f->k->gemm.linear_rope(f->x, &c, rope)) return;
+    const bool alone = !msgl__lora_changes(f, l) && f->k->gemm.linear_rope != NULL;
+    if (alone && f->k->gemm.linear_rope(f->x, &c, rope)) return;
     run(f, &c);
+    msgl__lora_add(f, l, norm, in, rope->qkv, c.ld_out, rope->tokens, false);
     f->k->rope.qk_norm_rope_store(f->x, rope);
 }
 
@@ -49,12 +54,29 @@ void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *no
     msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     c.f32_out = true;
     run(f, &c);
+    msgl__lora_add(f, l, norm, in, out, c.ld_out, rows, true);
+}
+
+// An adapter's part comes between product and gate.
+static void gate_apart(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
+                       msgl_activation activation, const void *in, void *out, int32_t rows)
+{
+    const size_t mark = f->arena->used;
+    void *both = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
+    if (both == NULL) return;
+    msgl__linear(f, l, norm, in, both, rows);
+    f->k->act.gate(f->x, activation, both, out, rows, l->w.n / 2);
+    f->arena->used = mark;
 }
 
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
                         msgl_activation activation, const void *in, void *out, int32_t rows,
                         msgl_handover *handover)
 {
+    if (rows > 0 && msgl__lora_changes(f, l)) {
+        gate_apart(f, l, norm, activation, in, out, rows);
+        return;
+    }
     msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     c.gated = true;
     c.handover = handover;
@@ -125,13 +147,16 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
         c.accumulate = true;
         leave_norm_stats(f, join, &c);
         run(f, &c);
+        msgl__lora_add(f, l, NULL, in, residual, c.ld_out, rows, false);
         return;
     }
-    if (l->row_parallel && msgl__joins_directly(join, 1) && sum_in_product(f, join, c)) return;
+    const bool sums = l->row_parallel && msgl__joins_directly(join, 1);
+    if (sums && !msgl__lora_changes(f, l) && sum_in_product(f, join, c)) return;
     const size_t mark = f->arena->used;
     c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
     if (c.out == NULL) return;
     run(f, &c);
+    msgl__lora_add(f, l, NULL, in, c.out, c.ld_out, rows, false);
     msgl__join(f, join, l->row_parallel, c.out, residual, rows, l->w.n);
     f->arena->used = mark;
 }

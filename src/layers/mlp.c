@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp.h"
 
+#include "layers/lora.h"
+
 size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows)
 {
@@ -18,9 +20,11 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
         void *x = msgl__row(f, residual, r, hidden);
+        if (f->lora != NULL) f->lora->first = r;
         msgl_handover between = {.reader = &m->down.w};
         msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n, &between);
         msgl__linear_add(f, &m->down, act, x, join, n, &between);
     }
+    if (f->lora != NULL) f->lora->first = 0;
     f->arena->used = mark;
 }

@@ -2,6 +2,7 @@
 #include "layers/moe.h"
 
 #include "layers/expert_sum.h"
+#include "layers/lora.h"
 
 // Ranks have parts of the expert of all tokens: then all have something of every row. Who has what
 // is counted on the host, so not on GPUs.
@@ -119,8 +120,10 @@ void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const 
     const int32_t block = msgl__ffn_rows(f->k, rows);
     for (int32_t r = 0; r < rows; r += block) {
         const size_t mark = f->arena->used;
+        if (f->lora != NULL) f->lora->first = r;
         run_block(f, m, norm, join, msgl__row(f, residual, r, (size_t)m->router.w.k),
                   rows - r < block ? rows - r : block);
         f->arena->used = mark;
     }
+    if (f->lora != NULL) f->lora->first = 0;
 }

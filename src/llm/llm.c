@@ -39,7 +39,7 @@ struct request {
     enum request_state state;
     struct request *prev, *next; // of the same state, in the order of coming to it
     msgl_ids ids;
-    uint64_t salt;
+    uint64_t salt, adapter;
     msgl_sampling_params sampling;
     msgl_req_extra *extra; // a reference, or NULL
     msgl_piece_fn fn;      // NULL: nobody listens
@@ -60,6 +60,9 @@ struct msgl_llm {
     msgl_chat_templates *templates; // NULL: the model has none
     msgl_uids uids;                 // of all requests
     uint64_t last_uid, salt;        // of the next request
+    // Folders of adapters, [num_adapters]; number i + 1 is that of the i-th.
+    char **adapters;
+    size_t num_adapters;
     struct list requests[NUM_STATES];
     msgl_strbuf piece;
     msgl_logprob *logprobs;
@@ -236,6 +239,8 @@ void msgl_close(msgl_llm *l)
     }
     msgl__uids_free(&l->uids);
     msgl__strbuf_free(&l->piece);
+    for (size_t i = 0; i < l->num_adapters; i++) msgl__free(l->adapters[i]);
+    msgl__free(l->adapters);
     msgl__free(l->logprobs);
     msgl__chat_templates_free(l->templates);
     msgl__tokenizer_free(l->tokenizer);
@@ -416,6 +421,25 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
     return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory for a request");
 }
 
+// The number of the adapter in this folder.
+static int adapter_of(msgl_llm *l, const char *path, uint64_t *out, msgl_err *err)
+{
+    size_t i = 0;
+    if (path == NULL) return 0;
+    while (i < l->num_adapters && strcmp(l->adapters[i], path) != 0) i++;
+    if (i == l->num_adapters) {
+        char **grown = msgl__reallocarray(l->adapters, i + 1, sizeof *grown);
+        if (grown != NULL) l->adapters = grown;
+        if (grown != NULL) grown[i] = msgl__strdup(path);
+        if (grown == NULL || grown[i] == NULL) {
+            return msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
+        }
+        l->num_adapters++;
+    }
+    *out = i + 1;
+    return 0;
+}
+
 // Takes over *ids whatever happens.
 static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_piece_fn fn,
                   void *ctx, uint64_t *id, msgl_err *err)
@@ -431,7 +455,9 @@ static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_pi
     r->salt = l->salt;
     msgl_params defaults;
     msgl_params_init(l, &defaults);
-    const int rc = request_init(l, r, params == NULL ? &defaults : params, err);
+    if (params == NULL) params = &defaults;
+    int rc = request_init(l, r, params, err);
+    if (rc == 0) rc = adapter_of(l, params->lora_path, &r->adapter, err);
     if (rc != 0) {
         request_free(r);
         return rc;
@@ -670,6 +696,9 @@ static void hand_over(msgl_llm *l)
                                     .num_ids = (int32_t)r->ids.len,
                                     .ids = r->ids.data,
                                     .cache_salt = r->salt,
+                                    .adapter = r->adapter,
+                                    .adapter_path =
+                                        r->adapter > 0 ? l->adapters[r->adapter - 1] : NULL,
                                     .sampling = r->sampling,
                                     .extra = r->extra};
         msgl__scheduler_add(l->scheduler, &m);

@@ -271,6 +271,8 @@ static void request(cursor *c, msgl_msg_request *q)
     u64(c, &q->uid, "request.uid");
     u64(c, &q->client, "request.client");
     u64(c, &q->cache_salt, "request.cache_salt");
+    u64(c, &q->adapter, "request.adapter");
+    text(c, &q->adapter_path, q->adapter == 0, "request.adapter_path");
     ids(c, &q->ids, &q->num_ids, INT32_MIN, INT32_MAX, "request.ids");
     if (c->rc == 0 && q->num_ids == 0) fail(c, MSGL_EFORMAT, "request.ids", "empty");
     msgl_sampling_params *p = &q->sampling;
@@ -473,6 +475,16 @@ static void message(cursor *c, msgl_msg *m)
     case MSGL_MSG_ADMIN: admin(c, &m->u.admin); return;
     case MSGL_MSG_ADMIN_DONE: admin_done(c, &m->u.admin_done); return;
     case MSGL_MSG_REPORT: report(c, &m->u.report); return;
+    case MSGL_MSG_ADAPTER:
+        u64(c, &m->u.adapter.adapter, "adapter.adapter");
+        text(c, &m->u.adapter.path, true, "adapter.path");
+        return;
+    case MSGL_MSG_ADAPTER_DONE:
+        u64(c, &m->u.adapter_done.adapter, "adapter_done.adapter");
+        flag(c, &m->u.adapter_done.dropped, "adapter_done.dropped");
+        i32(c, &m->u.adapter_done.status, INT32_MIN, INT32_MAX, "adapter_done.status");
+        text(c, &m->u.adapter_done.text, true, "adapter_done.text");
+        return;
     case MSGL_MSG_FATAL: text(c, &m->u.fatal, false, "fatal"); return;
     }
     fail(c, MSGL_EFORMAT, "type", "unknown");

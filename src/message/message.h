@@ -33,12 +33,18 @@ typedef enum msgl_msg_type {
     MSGL_MSG_TREE,        // engine -> front
     MSGL_MSG_ADMIN,       // front -> engine; answered by MSGL_MSG_ADMIN_DONE, but for bytes of data
     MSGL_MSG_ADMIN_DONE,  // engine -> front
+    MSGL_MSG_ADAPTER, // front -> engine: read one, or drop it; answered by MSGL_MSG_ADAPTER_DONE
+    MSGL_MSG_ADAPTER_DONE, // engine -> front
 } msgl_msg_type;
 
 typedef struct msgl_msg_request {
     uint64_t uid;        // unique among requests in flight; chosen by the front
     uint64_t client;     // any number; each client gets as much of the engine as another
     uint64_t cache_salt; // prefixes are shared with requests of the same; 0 as well
+    // Of the adapter that it has: a number that is that of one reading of one folder, and the
+    // folder. 0: it has none.
+    uint64_t adapter;
+    const char *adapter_path; // NULL with 0
     int32_t num_ids;
     const int32_t *ids; // prompt, not empty
     msgl_sampling_params sampling;
@@ -144,6 +150,18 @@ typedef struct msgl_msg_tree {
     const msgl_tree_run *runs;
 } msgl_msg_tree;
 
+typedef struct msgl_msg_adapter {
+    uint64_t adapter;
+    const char *path; // NULL: drop it
+} msgl_msg_adapter;
+
+typedef struct msgl_msg_adapter_done {
+    uint64_t adapter;
+    bool dropped;
+    int32_t status;   // 0, or an MSGL_E code
+    const char *text; // why; NULL with 0
+} msgl_msg_adapter_done;
+
 typedef struct msgl_msg {
     msgl_msg_type type;
     union {
@@ -156,6 +174,8 @@ typedef struct msgl_msg {
         msgl_msg_tree tree;
         msgl_admin admin;
         msgl_msg_admin_done admin_done;
+        msgl_msg_adapter adapter;
+        msgl_msg_adapter_done adapter_done;
         const char *fatal;
     } u;
 } msgl_msg;

@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "layers/embedding.h"
+#include "layers/lora.h"
 #include "models/declare.h"
 
 static int refuse_experts(int32_t expert_ranks, const char *what, int32_t n, msgl_err *err)
@@ -367,6 +368,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
         f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
     }
+    if (f->lora != NULL) f->lora->of_logits = !all;
     void *residual = all ? b.residual : b.rows_residual;
     finish_layer(f, last, all ? b.mixed : b.rows_mixed, residual, num_rows);
     return f->x->status == 0 ? residual : NULL;

@@ -21,6 +21,8 @@
 struct serve {
     const msgl_options *options;
     const char *model_name, *uds;
+    const msgl_lora_path *loras; // [num_loras]
+    int num_loras;
     bool https;
     msgl_log log;
 };
@@ -45,6 +47,19 @@ static int tell_fatal(msgl_channel *ch, const msgl_err *err)
     return MSGL_EXIT_FAILED;
 }
 
+// Reads every adapter of --lora-paths once, so that what is wrong with one is known at the start.
+static int check_loras(const struct serve *s, msgl_engine *engine, msgl_err *err)
+{
+    const msgl_runner *r = msgl__engine_runner(engine);
+    int rc = 0;
+    for (int i = 0; i < s->num_loras && rc == 0; i++) {
+        rc = r->load_adapter(r->ctx, 0, s->loras[i].path, err);
+        if (rc != 0) rc = msgl__err_prefix(err, rc, "--lora-paths %.60s", s->loras[i].name);
+    }
+    if (rc == 0 && s->num_loras > 0) rc = r->load_adapter(r->ctx, 0, NULL, err);
+    return rc;
+}
+
 // Runs in the engine's process until the front is gone or says EXIT.
 static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx)
 {
@@ -59,6 +74,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
     msgl_engine *engine = NULL;
     int rc = msgl__engine_create(&options, heartbeat, &engine, &err);
     if (rc == 0) rc = msgl__no_new_privileges(&err); // that a GPU's driver might have needed
+    if (rc == 0) rc = check_loras(s, engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
     const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
@@ -329,6 +345,9 @@ int msgl__cmd_serve(const msgl_args *a)
     }
     if (rc == 0) rc = read_keys(a, &cfg.front.guard, &err);
     if (rc == 0) rc = check_pairs(a, &err);
+    msgl_lora_path loras[MSGL_MAX_LIST];
+    char *lora_text = NULL;
+    if (rc == 0) rc = msgl__cli_loras(a, loras, &lora_text, &err);
     struct serve s = {.options = &options};
     set_log(a, &s, &options);
     if (rc == 0) rc = msgl__traces_settings(a->otlp_traces, &s.log, &traces, &err);
@@ -336,6 +355,7 @@ int msgl__cmd_serve(const msgl_args *a)
         msgl__keys_free(&cfg.front.guard.keys);
         msgl__keys_free(&cfg.front.guard.admin);
         msgl_free(template);
+        msgl_free(lora_text);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
@@ -346,6 +366,9 @@ int msgl__cmd_serve(const msgl_args *a)
         cfg.front.more_names = names->items + 1;
         cfg.front.num_more_names = names->count - 1;
     }
+    cfg.front.enable_lora = options.enable_lora != 0;
+    cfg.front.loras = s.loras = loras;
+    cfg.front.num_loras = s.num_loras = a->loras.count;
     if (traces.url != NULL) cfg.traces = &traces;
     set_front(a, &cfg.front);
     char *json = info_json(&options);
@@ -375,6 +398,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl__keys_free(&cfg.front.guard.keys);
     msgl__keys_free(&cfg.front.guard.admin);
     msgl_free(json);
+    msgl_free(lora_text);
     msgl_free(template);
     msgl_free(dir);
     if (rc == MSGL_EABORTED) return MSGL_EXIT_INTERRUPTED;

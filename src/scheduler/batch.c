@@ -95,6 +95,7 @@ static msgl_batch_req part_of(msgl_req *r, int32_t device_len)
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
         .load_state = load_state(r),
+        .adapter = r->adapter_slot,
         .sample = last,
         .sampling = r->sampling,
         .extra = engine_reads_extra(r) ? r->extra : NULL,
@@ -230,13 +231,28 @@ static bool goes_first(const msgl_scheduler *s)
     return cut != NULL && w->client->served < cut->client->served;
 }
 
+// What is next in the queue cannot run: its adapter cannot be read.
+static void refuse_next(msgl_scheduler *s, msgl_req *r, const msgl_err *err)
+{
+    msgl__req_unlink(&s->waiting, r);
+    msgl__uids_remove(&s->uids, &r->uid);
+    msgl__sched_emit_error(s, r->uid.id, r->prompt_len, err->code, err->text);
+    msgl__req_free(s, r);
+}
+
 // A row and a chunk for what is next in the queue. 1: it has a row, and a chunk if the step has one
 // for it; 0: not now; negative: the engine failed.
 static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budget)
 {
     msgl_req *r = msgl__sched_next(s);
+    msgl_err err;
+    const int has = msgl__sched_take_adapter(s, r, &err);
+    if (has < 0) refuse_next(s, r, &err);
+    if (has <= 0) return has < 0;
     while (!msgl__sched_admit(s, r)) {
-        if (!msgl__sched_give_way(s, r)) return 0;
+        if (msgl__sched_give_way(s, r)) continue;
+        msgl__sched_give_adapter(s, r);
+        return 0;
     }
     msgl__req_unlink(&s->waiting, r);
     msgl__req_push(&s->running, r);

@@ -39,7 +39,10 @@ typedef struct msgl_client {
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
     msgl_client *client;          //
-    uint64_t salt;                // of what it shares in the prefix cache
+    uint64_t salt;                // of what it shares in the prefix cache, adapter included
+    uint64_t adapter;             // 0: none; msgl_msg_request
+    char *adapter_path;           // where it is read from; or NULL
+    int32_t adapter_slot;         // 1 + its slot, while it has a row; else 0
     struct msgl_req *prev, *next; // in `grammar_queue`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
@@ -108,6 +111,14 @@ typedef struct msgl_inflight_step {
     uint64_t expected_ns;             // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
 
+// One of the engine's slots.
+typedef struct msgl_adapter_slot {
+    uint64_t id;   // of the adapter that is there; 0: none
+    uint64_t used; // the larger, the more recently
+    int32_t users; // requests with rows
+    bool dropped;  // it goes with the last of them
+} msgl_adapter_slot;
+
 enum { MSGL_MAX_IN_FLIGHT = 2 };
 
 struct msgl_scheduler {
@@ -150,7 +161,10 @@ struct msgl_scheduler {
     int broken;       // the engine's failure; nothing runs any more
     bool paused;      // no step is started
     uint64_t weights; // counts what was forgotten: prefixes of other weights are not shared
-    uint8_t *marks;   // [units of the largest span], for the check
+    msgl_adapter_slot *adapters; // [num_adapters]
+    int32_t num_adapters;
+    uint64_t adapter_uses;
+    uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
     msgl_durations step_ns;
 };
@@ -234,6 +248,14 @@ bool msgl__sched_goes_on(const msgl_req *r);
 int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err);
 bool msgl__sched_may_choose(const msgl_req *r);
 void msgl__sched_constraints(msgl_scheduler *s);
+
+// adapters.c. create: MSGL_ENOMEM. salt: of what requests with this adapter share. take: 1: r has
+// its adapter's slot, or has no adapter; 0: not now, others use too many; else why it cannot be
+// read.
+int msgl__sched_adapters_create(msgl_scheduler *s, msgl_err *err);
+uint64_t msgl__sched_salt(uint64_t salt, uint64_t adapter);
+int msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r, msgl_err *err);
+void msgl__sched_give_adapter(msgl_scheduler *s, msgl_req *r);
 
 // table.c: rows, pages, and what requests share.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);

@@ -170,6 +170,22 @@ static void admin(server *v, const msgl_admin *a)
     send_message(v, &m);
 }
 
+static void adapter(server *v, const msgl_msg_adapter *a)
+{
+    msgl_err err;
+    msgl_msg m = {.type = MSGL_MSG_ADAPTER_DONE};
+    msgl_msg_adapter_done *done = &m.u.adapter_done;
+    done->adapter = a->adapter;
+    done->dropped = a->path == NULL;
+    if (done->dropped) {
+        msgl__scheduler_drop_adapter(v->scheduler, a->adapter);
+    } else {
+        done->status = msgl__scheduler_load_adapter(v->scheduler, a->adapter, a->path, &err);
+        done->text = done->status != 0 ? err.text : NULL;
+    }
+    send_message(v, &m);
+}
+
 // False: the loop ends.
 static bool handle_message(server *v, const msgl_msg *m)
 {
@@ -183,6 +199,7 @@ static bool handle_message(server *v, const msgl_msg *m)
     case MSGL_MSG_GET_STATS: send_stats(v); return true;
     case MSGL_MSG_GET_TREE: send_tree(v); return true;
     case MSGL_MSG_ADMIN: admin(v, &m->u.admin); return true;
+    case MSGL_MSG_ADAPTER: adapter(v, &m->u.adapter); return true;
     case MSGL_MSG_EXIT: return false;
     default: return true; // engine -> front types: nothing that could be done here
     }

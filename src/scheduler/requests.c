@@ -99,6 +99,7 @@ void msgl__req_free(msgl_scheduler *s, msgl_req *r)
     msgl__token_masks_destroy(r->masks);
     msgl__sched_draft_close(r);
     msgl__req_extra_unref(r->extra);
+    msgl__free(r->adapter_path);
     msgl__free(r);
 }
 
@@ -124,6 +125,10 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     if (s->broken != 0) {
         return msgl__err_set(err, s->broken, "the engine has failed: %s",
                              msgl__status_text(s->broken));
+    }
+    if (q->adapter != 0 && (s->num_adapters == 0 || q->adapter_path == NULL)) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "the request has an adapter; this engine takes none");
     }
     if (q->num_ids < 1) {
         return msgl__err_set(err, MSGL_EINVAL, "prompt has %d tokens; allowed: at least 1",
@@ -173,6 +178,13 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     return 0;
 }
 
+static int copy_adapter(msgl_req *r, const msgl_msg_request *q, msgl_err *err)
+{
+    if (q->adapter == 0) return 0;
+    r->adapter_path = msgl__strdup(q->adapter_path);
+    return r->adapter_path != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+}
+
 void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
 {
     msgl_err err = {0};
@@ -195,7 +207,8 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     }
     *r = (msgl_req){.uid.id = q->uid,
                     .client = client,
-                    .salt = q->cache_salt,
+                    .salt = msgl__sched_salt(q->cache_salt, q->adapter),
+                    .adapter = q->adapter,
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .extra = msgl__req_extra_ref(q->extra),
@@ -208,7 +221,8 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .mu = 2 * q->sampling.mirostat_tau,
                     .row = -1};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
-    rc = msgl__sched_constrain(s, r, &err);
+    rc = copy_adapter(r, q, &err);
+    if (rc == 0) rc = msgl__sched_constrain(s, r, &err);
     if (rc == 0 && r->constraint == NULL) {
         rc = msgl__token_masks_create(s->cfg.vocab_size, s->cfg.eos_ids,
                                       q->sampling.ignore_eos ? 0 : s->cfg.num_eos, &q->sampling,

@@ -105,6 +105,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     rc = allocate(s, err);
     if (rc == 0) rc = msgl__sched_drafter_create(s, err);
     if (rc == 0) rc = msgl__sched_draft_states_create(s, err);
+    if (rc == 0) rc = msgl__sched_adapters_create(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);
         return rc;
@@ -152,6 +153,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     msgl__free(s->events);
     msgl__free(s->free_rows);
     msgl__free(s->free_draft_states);
+    msgl__free(s->adapters);
     msgl__free(s);
 }
 

@@ -55,6 +55,12 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *r);
 // ignored.
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid);
 void msgl__scheduler_abort_all(msgl_scheduler *s);
+// Reads the adapter of this number into memory, where it gives way when others are wanted; what is
+// there already stays. MSGL_EUNSUPPORTED, MSGL_EBUSY: all that are in memory are in use; else why
+// it cannot be read.
+int msgl__scheduler_load_adapter(msgl_scheduler *s, uint64_t id, const char *path, msgl_err *err);
+// It leaves memory when the last request that has a row with it ends.
+void msgl__scheduler_drop_adapter(msgl_scheduler *s, uint64_t id);
 // Evicts all unlocked cached pages.
 void msgl__scheduler_flush(msgl_scheduler *s);
 bool msgl__scheduler_has_work(const msgl_scheduler *s); // while it is paused: none

@@ -283,6 +283,7 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     } else {
         msgl__cache_discard(s->cache, &r->cache_handle);
     }
+    msgl__sched_give_adapter(s, r);
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;
     r->client->rows--;

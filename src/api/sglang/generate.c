@@ -42,6 +42,7 @@ static const msgl_field_row sglang_rows[] = {
     MSGL_ROW_RID,
     MSGL_ROW_STREAM,
     MSGL_ROW_CACHE_SALT,
+    MSGL_ROW_LORA_PATH,
     {"return_logprob", MSGL_FIELD_BOOL, .preset = "false",
      .help = "`meta_info` has log-probabilities of the answer's tokens, and of the prompt's from "
              "`logprob_start_len` on"},

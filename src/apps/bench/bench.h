@@ -33,6 +33,8 @@ typedef struct msgl_step_bench {
     int drafts;               // of each answer, in steps with drafts; 0: there are none
     int depth, topk;          // of them one behind the other; topk > 1: they are a tree
     bool proposes;            // a draft model makes as many
+    int num_loras;            // adapters that are there
+    int loras;                // that the requests have in turn: of 2 request 5 has the second
     msgl_expert_hits hits[2]; // by phase
 } msgl_step_bench;
 

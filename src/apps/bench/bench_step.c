@@ -81,6 +81,7 @@ void msgl__step_bench_add(const msgl_step_bench *b, msgl_batch *batch, int row, 
         .prompt_len = b->prompt_len,
         .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
         .load_state = -1,
+        .adapter = b->loras > 0 ? 1 + row % b->loras : 0,
         .sample = device >= b->prompt_len,
         .sampling = msgl__sampling_params_default()};
     batch->num_tokens += device - cached;
@@ -150,7 +151,7 @@ int msgl__step_bench_decode(msgl_step_bench *b, int batch, double *seconds)
 static void print_row(const msgl_step_bench *b, msgl_rows *rows, const char *phase, int batch,
                       double ms, double tokens, double bytes, const msgl_expert_hits *hits)
 {
-    msgl_cell cells[8] = {msgl__cell_text("phase", phase),
+    msgl_cell cells[9] = {msgl__cell_text("phase", phase),
                           msgl__cell_int("batch", batch),
                           msgl__cell_int("prompt_len", b->prompt_len),
                           msgl__cell_int("chunk", b->chunk),
@@ -158,6 +159,7 @@ static void print_row(const msgl_step_bench *b, msgl_rows *rows, const char *pha
                           msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
                           msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
     int n = 7;
+    if (b->num_loras > 0) cells[n++] = msgl__cell_int("adapters", b->loras);
     if (b->info->num_experts > 0) cells[n++] = msgl__cell_hits(hits);
     msgl__cli_row(rows, cells, n);
 }
@@ -193,33 +195,60 @@ static double kv_read(const msgl_engine_info *info, double context)
     return sum;
 }
 
-static int measure(msgl_step_bench *b, int repeat, int batch, msgl_rows *rows, msgl_err *err)
+enum { MAX_REPEAT = 1000 };
+
+// Milliseconds of prompts and of a step of answers.
+typedef struct step_times {
+    double prefill[MAX_REPEAT], decode[MAX_REPEAT];
+} step_times;
+
+static int measure_once(msgl_step_bench *b, int batch, step_times *t, int i)
 {
-    enum { MAX_REPEAT = 1000 };
-    static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
-    int rc = msgl__step_bench_place(b, batch + (b->chunk > 0), err);
-    if (rc != 0) return rc;
-    for (int i = 0; i < repeat; i++) {
-        double seconds;
-        if ((rc = msgl__step_bench_prefill(b, batch, &seconds)) != 0) break;
-        prefill_ms[i] = seconds * 1e3;
-        if ((rc = msgl__step_bench_decode(b, batch, &seconds)) != 0) break;
-        decode_ms[i] = seconds * 1e3 / b->steps;
-    }
+    double seconds;
+    int rc = msgl__step_bench_prefill(b, batch, &seconds);
+    t->prefill[i] = seconds * 1e3;
+    if (rc == 0) rc = msgl__step_bench_decode(b, batch, &seconds);
+    t->decode[i] = seconds * 1e3 / b->steps;
+    return rc;
+}
+
+static int print_measured(msgl_step_bench *b, int repeat, int batch, step_times *t,
+                          msgl_rows *rows)
+{
     msgl_expert_hits prompts = {0}, answers = {0};
-    if (rc == 0) rc = count_experts(b, batch, &prompts, &answers);
-    if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
+    const int rc = count_experts(b, batch, &prompts, &answers);
+    if (rc != 0) return rc;
     // What a decode step has to read: weights once, and each request's K and V.
     const double kv = kv_read(b->info, b->prompt_len + MSGL_BENCH_WARM_STEPS + b->steps / 2.0);
-    const double ms = msgl__median(prefill_ms, (size_t)repeat);
+    const double ms = msgl__median(t->prefill, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
                   msgl__bench_weights(b->info, &prompts), &prompts);
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
-              msgl__median(decode_ms, (size_t)repeat), batch,
+              msgl__median(t->decode, (size_t)repeat), batch,
               msgl__bench_weights(b->info, &answers) + batch * kv, &answers);
     return 0;
+}
+
+// With adapters in turns without any and with all of them.
+static int measure(msgl_step_bench *b, int repeat, int batch, msgl_rows *rows, msgl_err *err)
+{
+    static step_times times[2];
+    const int modes = b->num_loras > 0 ? 2 : 1;
+    int rc = msgl__step_bench_place(b, batch + (b->chunk > 0), err);
+    if (rc != 0) return rc;
+    for (int i = 0; i < repeat && rc == 0; i++) {
+        for (int m = 0; m < modes && rc == 0; m++) {
+            b->loras = m * b->num_loras;
+            rc = measure_once(b, batch, &times[m], i);
+        }
+    }
+    for (int m = 0; m < modes && rc == 0; m++) {
+        b->loras = m * b->num_loras;
+        rc = print_measured(b, repeat, batch, &times[m], rows);
+    }
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
 }
 
 // What of the command line decides what is measured.
@@ -273,6 +302,25 @@ static int choose_drafts(msgl_step_bench *b, msgl_options *o, msgl_err *err)
                          b->depth, b->drafts, most);
 }
 
+// Reads --lora-paths, and says how long each took.
+static int load_adapters(msgl_step_bench *b, const msgl_args *a, msgl_err *err)
+{
+    msgl_lora_path all[MSGL_MAX_LIST];
+    char *text = NULL;
+    int rc = msgl__cli_loras(a, all, &text, err);
+    for (int i = 0; i < a->loras.count && rc == 0; i++) {
+        const uint64_t start = msgl__now_ns();
+        rc = b->runner->load_adapter(b->runner->ctx, i, all[i].path, err);
+        if (rc == 0) {
+            fprintf(stderr, "adapter %s: read in %.1f ms\n", all[i].name,
+                    (double)(msgl__now_ns() - start) / 1e6);
+        }
+    }
+    b->num_loras = a->loras.count;
+    msgl_free(text);
+    return rc;
+}
+
 static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists *l, msgl_err *err)
 {
     msgl_options o;
@@ -295,7 +343,7 @@ static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists 
         b->reqs[s] = msgl__calloc((size_t)b->info->max_running, sizeof *b->reqs[s]);
         if (b->reqs[s] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
-    return 0;
+    return load_adapters(b, a, err);
 }
 
 int msgl__bench_step(const msgl_args *a)

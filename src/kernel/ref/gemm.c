@@ -233,9 +233,11 @@ void msgl__gemm_init_ref(msgl_gemm_kernels *k)
         .linear = linear,
         .grouped = grouped,
         .heads = heads,
+        .lora = lora,
         .linear_scratch = msgl__gemm_linear_scratch,
         .grouped_scratch = msgl__gemm_grouped_scratch,
         .heads_scratch = msgl__gemm_heads_scratch,
+        .lora_scratch = msgl__gemm_lora_scratch,
         .block_rows = 1024,
     };
 }

@@ -290,6 +290,7 @@ void msgl__gemm_init_amx(msgl_gemm_kernels *k)
     k->linear = linear;
     k->grouped = grouped;
     k->heads = heads;
+    k->lora = lora;
     k->keep = msgl__gemm_keep_by_bf16;
     k->codes_by_bf16 = true;
 }

@@ -184,4 +184,5 @@ void msgl__gemm_init_avx2(msgl_gemm_kernels *k)
     k->linear = linear;
     k->grouped = grouped;
     k->heads = heads;
+    k->lora = lora;
 }

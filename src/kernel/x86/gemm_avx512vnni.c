@@ -73,4 +73,5 @@ void msgl__gemm_init_avx512vnni(msgl_gemm_kernels *k)
     k->linear = linear;
     k->grouped = grouped;
     k->heads = heads;
+    k->lora = lora;
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/lora.h"
+
+static const msgl_lora_linear *find(const msgl_lora *a, const msgl_linear *l)
+{
+    int lo = 0, hi = a->num;
+    while (lo < hi) {
+        const int mid = lo + (hi - lo) / 2;
+        if (a->linears[mid].of == l) return &a->linears[mid];
+        if (a->linears[mid].of < l) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return NULL;
+}
+
+static const msgl_lora_rows *current(const msgl_lora_step *s, int32_t *num)
+{
+    *num = s->of_logits ? s->num_logits : s->num_tokens;
+    return s->of_logits ? s->logits : s->tokens;
+}
+
+bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l)
+{
+    int32_t num;
+    if (f->lora == NULL) return false;
+    const msgl_lora_rows *all = current(f->lora, &num);
+    for (int32_t i = 0; i < num; i++) {
+        if (find(all[i].adapter, l) != NULL) return true;
+    }
+    return false;
+}
+
+// The part of `r` that lies in [first, first + rows), counted from there; rows 0: none does.
+static msgl_lora_rows part_in(const msgl_lora_rows *r, int32_t first, int32_t rows)
+{
+    const int32_t from = r->row > first ? r->row : first, end = first + rows;
+    const int32_t to = r->row + r->rows < end ? r->row + r->rows : end;
+    return (msgl_lora_rows){
+        .row = from - first, .rows = to > from ? to - from : 0, .adapter = r->adapter};
+}
+
+void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                    void *out, size_t ld_out, int32_t rows, bool f32_out)
+{
+    const msgl_lora_step *s = f->lora;
+    int32_t num, num_runs = 0;
+    if (s == NULL) return;
+    const msgl_lora_rows *all = current(s, &num);
+    for (int32_t i = 0; i < num; i++) {
+        const msgl_lora_rows r = part_in(&all[i], s->first, rows);
+        const msgl_lora_linear *own = r.rows > 0 ? find(r.adapter, l) : NULL;
+        if (own == NULL) continue;
+        s->runs[num_runs++] = (msgl_lora_run){.row = r.row,
+                                              .rows = r.rows,
+                                              .a = &own->a,
+                                              .parts = own->parts,
+                                              .num_parts = own->num_parts};
+    }
+    if (num_runs == 0) return;
+    const msgl_lora_call c = {.runs = s->runs,
+                              .num_runs = num_runs,
+                              .in = in,
+                              .ld_in = (size_t)l->w.k,
+                              .norm = norm != NULL ? norm->weight : NULL,
+                              .norm_eps = norm != NULL ? norm->eps : 0,
+                              .f32_out = f32_out,
+                              .out = out,
+                              .ld_out = ld_out};
+    f->k->gemm.lora(f->x, &c);
+    msgl__arena_reset(f->x->scratch);
+}
+
+// The first product is a lookup: A's row of each id.
+static void embed_rows(msgl_forward *f, const msgl_lora_rows *r, void *out)
+{
+    const msgl_lora_embed *e = &r->adapter->embed;
+    const size_t mark = f->arena->used;
+    void *h = msgl__activation(f, (size_t)r->rows, (size_t)e->a.k);
+    if (h == NULL) return;
+    e->a.format->gather(f->x, &e->a, f->ids + r->row, r->rows, h);
+    const msgl_linear_call c = {.w = &e->b,
+                                .in = h,
+                                .ld_in = (size_t)e->b.k,
+                                .m = r->rows,
+                                .accumulate = true,
+                                .out = msgl__row(f, out, r->row, (size_t)e->b.n),
+                                .ld_out = (size_t)e->b.n};
+    f->k->gemm.linear(f->x, &c);
+    msgl__arena_reset(f->x->scratch);
+    f->arena->used = mark;
+}
+
+void msgl__lora_embed(msgl_forward *f, void *out)
+{
+    const msgl_lora_step *s = f->lora;
+    for (int32_t i = 0; s != NULL && i < s->num_tokens; i++) {
+        if (s->tokens[i].adapter->embed.a.n > 0) embed_rows(f, &s->tokens[i], out);
+    }
+}

@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/lora.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "kernel/device.h"
+#include "models/lora_config.h"
+#include "models/safetensors.h"
+#include "utils/file.h"
+
+static const char FILE_NAME[] = "adapter_model.safetensors", PEFT_PREFIX[] = "base_model.model.";
+enum { MSGL_MAX_LORA_MODULES = 64 }; // that one layer has, at most
+static const char EMBED[] = "embed_tokens", WEIGHT[] = ".weight";
+
+// A tensor of the model, and the layer that its rows and columns are in.
+typedef struct site {
+    char module[MSGL_TENSOR_NAME]; // without what stands in front of "layers." and the like
+    msgl_wanted wanted;
+    const msgl_linear *linear; // NULL: of the embedding, or of what adapters cannot change
+} site;
+
+struct msgl_lora_sites {
+    site *at;
+    size_t num;
+    const msgl_gemm_kernels *kernels;
+    msgl_weight_formats formats;
+    int32_t vocab, hidden, block_rows, max_rank;
+    msgl_lora_size size; // largest of any layer
+    size_t gated;        // columns of the widest product with a gate
+    msgl_dtype act;
+};
+
+// Models differ in what stands in front of their layers, and so do the classes that adapters are
+// made for: "model.language_model.layers.0" is "layers.0" in both.
+static const char *without_prefix(const char *name)
+{
+    static const char *const PREFIXES[] = {"model.", "language_model.", "base_model."};
+    for (size_t i = 0; i < MSGL_COUNT(PREFIXES); i++) {
+        const size_t n = strlen(PREFIXES[i]);
+        if (strncmp(name, PREFIXES[i], n) == 0) return without_prefix(name + n);
+    }
+    return name;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w)
+{
+    for (int32_t i = 0; i < m->products.num; i++) {
+        if (&m->products.list[i].linear->w == w) return m->products.list[i].linear;
+    }
+    return NULL;
+}
+
+static void add_site(msgl_lora_sites *s, const msgl_wanted *w, const char *name,
+                     const msgl_linear *linear)
+{
+    site *at = &s->at[s->num];
+    const char *module = without_prefix(name);
+    if (!ends_with(module, WEIGHT)) return;
+    (void)snprintf(at->module, sizeof at->module, "%.*s",
+                   (int)(strlen(module) - (sizeof WEIGHT - 1)), module);
+    at->wanted = *w;
+    at->linear = linear;
+    s->num++;
+}
+
+static int by_module(const void *a, const void *b)
+{
+    const site *x = a, *y = b;
+    const int c = strcmp(x->module, y->module);
+    return c != 0 ? c : (x->wanted.row > y->wanted.row) - (x->wanted.row < y->wanted.row);
+}
+
+static int32_t larger(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+// The sites [first, end) of one module.
+static size_t module_end(const msgl_lora_sites *s, size_t first)
+{
+    size_t end = first + 1;
+    while (end < s->num && strcmp(s->at[end].module, s->at[first].module) == 0) end++;
+    return end;
+}
+
+static void measure(msgl_lora_sites *s, const msgl_model *m)
+{
+    for (int32_t i = 0; i < m->products.num; i++) {
+        const msgl_product *p = &m->products.list[i];
+        s->size.k = larger(s->size.k, p->linear->w.k);
+        s->size.n = larger(s->size.n, p->linear->w.n);
+        if (p->use.gated && (size_t)p->linear->w.n > s->gated) s->gated = (size_t)p->linear->w.n;
+    }
+    // Modules of one layer have names next to each other, but not of one product: layers have few.
+    for (size_t i = 0; i < s->num; i = module_end(s, i)) {
+        int32_t parts = s->at[i].linear != NULL;
+        for (size_t j = module_end(s, i), seen = 0; j < s->num && seen < MSGL_MAX_LORA_MODULES;
+             j = module_end(s, j), seen++) {
+            parts += s->at[j].linear != NULL && s->at[j].linear == s->at[i].linear;
+        }
+        s->size.parts = larger(s->size.parts, parts);
+    }
+    s->size.ranks = s->size.parts * s->max_rank;
+}
+
+int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
+                            msgl_err *err)
+{
+    const msgl_kernels *k = m->target.kernels;
+    const msgl_weight_plan *p = &m->plan;
+    if (k->gemm.lora == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "--lora-paths, --enable-lora: adapters are not computed on this "
+                             "device; allowed: --device cpu");
+    }
+    msgl_lora_sites *s = msgl__calloc(1, sizeof *s);
+    if (s != NULL) s->at = msgl__reallocarray(NULL, 2 * p->num_wanted + 1, sizeof *s->at);
+    if (s == NULL || s->at == NULL) {
+        msgl__free(s);
+        return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
+    }
+    s->kernels = &k->gemm;
+    s->formats = (msgl_weight_formats){.kernels = &k->gemm,
+                                       .dtype = m->target.weights.dtype,
+                                       .converted = &k->gemm.formats[m->target.weights.dtype]};
+    s->max_rank = max_rank;
+    s->vocab = m->cfg.vocab_size;
+    s->hidden = m->cfg.hidden_size;
+    s->block_rows = k->gemm.block_rows;
+    s->act = m->target.act;
+    char head[MSGL_TENSOR_NAME];
+    (void)snprintf(head, sizeof head, "%s%s", m->cfg.decoder.names.head, WEIGHT);
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const msgl_wanted *w = &p->wanted[i];
+        if (w->weight == NULL) continue;
+        add_site(s, w, w->name, linear_of(m, w->weight));
+        if (w->weight == &m->embed && m->cfg.tie_embeddings) add_site(s, w, head, &m->lm_head);
+    }
+    qsort(s->at, s->num, sizeof *s->at, by_module);
+    measure(s, m);
+    *out = s;
+    return 0;
+}
+
+void msgl__lora_sites_free(msgl_lora_sites *s)
+{
+    if (s == NULL) return;
+    msgl__free(s->at);
+    msgl__free(s);
+}
+
+size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
+{
+    msgl_lora_size size = s->size;
+    size.rows = tokens;
+    return s->kernels->lora_scratch(&size, s->act);
+}
+
+size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
+{
+    const size_t rows = (size_t)(tokens < s->block_rows ? tokens : s->block_rows);
+    return msgl__activation_bytes(rows, s->gated, s->act) +
+           msgl__activation_bytes((size_t)tokens, (size_t)s->max_rank, s->act);
+}
+
+// A module of the adapter: where it goes, and its two tensors.
+typedef struct module {
+    char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
+    const site *sites;               // [num_sites] that are one module
+    size_t num_sites;
+    bool embeds;              // the embedding's
+    const msgl_tensor *a, *b; // [rank, in], [out, rank]
+    int32_t rank;             //
+    int32_t first, end;       // rows of the linear that B is for
+    float scale;
+} module;
+
+typedef struct reading {
+    const msgl_lora_sites *s;
+    msgl_checkpoint *c;
+    msgl_lora_config *config;
+    module *modules;
+    size_t num;
+    msgl_err *err;
+} reading;
+
+static int fail(const reading *r, const msgl_tensor *t, int code, const char *what)
+{
+    char name[96];
+    return msgl__err_set(r->err, code, "%s: tensor %s: %s", msgl__checkpoint_file(r->c, t),
+                         msgl__printable(t->name, name, sizeof name), what);
+}
+
+static const site *find_sites(const msgl_lora_sites *s, const char *name, size_t *num)
+{
+    const char *want = without_prefix(name);
+    size_t lo = 0, hi = s->num;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (strcmp(s->at[mid].module, want) < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    size_t end = lo;
+    while (end < s->num && strcmp(s->at[end].module, want) == 0) end++;
+    *num = end - lo;
+    return &s->at[lo];
+}
+
+// The module that a tensor belongs to: names are sorted, so it is the last one or a new one.
+static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t len, module **out)
+{
+    if (r->num > 0) {
+        module *last = &r->modules[r->num - 1];
+        if (strlen(last->name) == len && memcmp(last->name, name, len) == 0) {
+            *out = last;
+            return 0;
+        }
+    }
+    module *m = &r->modules[r->num];
+    *m = (module){0};
+    if (len >= sizeof m->name) return fail(r, t, MSGL_ELIMIT, "its name is too long");
+    memcpy(m->name, name, len);
+    m->sites = find_sites(r->s, m->name, &m->num_sites);
+    if (m->num_sites == 0) {
+        return fail(r, t, MSGL_EUNSUPPORTED,
+                    "the model has no such module, or none that adapters can change");
+    }
+    m->embeds = strcmp(m->sites->module, EMBED) == 0;
+    if (m->sites->linear == NULL && !m->embeds) {
+        return fail(r, t, MSGL_EUNSUPPORTED, "no adapter can change this module here");
+    }
+    r->num++;
+    *out = m;
+    return 0;
+}
+
+// What the name of a tensor ends in.
+static const struct {
+    const char *suffix;
+    bool embeds, is_a;
+} KINDS[] = {
+    {".lora_A.weight", false, true},
+    {".lora_B.weight", false, false},
+    {".lora_embedding_A", true, true},
+    {".lora_embedding_B", true, false},
+};
+
+// Frozen matrices that PEFT saves beside an adapter of the embedding or the head.
+static bool is_frozen(const char *name)
+{
+    return ends_with(name, "embed_tokens.base_layer.weight") ||
+           ends_with(name, "lm_head.base_layer.weight");
+}
+
+static int take_tensor(reading *r, const msgl_tensor *t)
+{
+    const size_t prefix = sizeof PEFT_PREFIX - 1;
+    if (strncmp(t->name, PEFT_PREFIX, prefix) != 0) {
+        return fail(r, t, MSGL_EUNSUPPORTED, "allowed: names that begin with base_model.model.");
+    }
+    const char *name = t->name + prefix;
+    if (is_frozen(name)) return 0;
+    if (ends_with(name, ".lora_magnitude_vector")) {
+        return fail(r, t, MSGL_EUNSUPPORTED, "DoRA is not computed here");
+    }
+    for (size_t i = 0; i < MSGL_COUNT(KINDS); i++) {
+        if (!ends_with(name, KINDS[i].suffix)) continue;
+        module *m = NULL;
+        const int code = module_of(r, t, name, strlen(name) - strlen(KINDS[i].suffix), &m);
+        if (code != 0) return code;
+        if (m->embeds != KINDS[i].embeds) {
+            return fail(r, t, MSGL_EFORMAT,
+                        m->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
+                                  : "of no embedding, allowed: lora_A and lora_B");
+        }
+        if (!t->loadable || t->ndim != 2) {
+            return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
+        }
+        *(KINDS[i].is_a ? &m->a : &m->b) = t;
+        return 0;
+    }
+    return fail(r, t, MSGL_EUNSUPPORTED,
+                "allowed: lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B");
+}
+
+static int check_shape(const reading *r, const msgl_tensor *t, int64_t rows, int64_t cols)
+{
+    if (t->dims[0] == rows && t->dims[1] == cols) return 0;
+    char what[160], found[80];
+    (void)snprintf(what, sizeof what, "shape: found %s, expected [%lld, %lld]",
+                   msgl__shape_show(t->dims, t->ndim, found, sizeof found), (long long)rows,
+                   (long long)cols);
+    return fail(r, t, MSGL_EFORMAT, what);
+}
+
+// Rank and sizes, which the model says but for the rank.
+static int check_module(const reading *r, module *m)
+{
+    const msgl_tensor *t = m->a != NULL ? m->a : m->b;
+    if (m->a == NULL || m->b == NULL) {
+        return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
+    }
+    const int64_t rank = m->a->dims[0];
+    if (rank < 1 || rank > r->s->max_rank) {
+        char what[96];
+        (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d (--max-lora-rank)",
+                       (long long)rank, (int)r->s->max_rank);
+        return fail(r, m->a, MSGL_ELIMIT, what);
+    }
+    const msgl_wanted *w = &m->sites->wanted;
+    const int64_t out = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
+    m->rank = (int32_t)rank;
+    int code = m->embeds ? check_shape(r, m->a, rank, r->s->vocab)
+                         : check_shape(r, m->a, rank, w->all_cols);
+    if (code == 0) code = check_shape(r, m->b, m->embeds ? r->s->hidden : out, rank);
+    m->first = INT32_MAX;
+    for (size_t i = 0; i < m->num_sites; i++) {
+        const msgl_wanted *own = &m->sites[i].wanted;
+        if (own->rows == 0) continue; // another rank's
+        m->first = own->row < m->first ? own->row : m->first;
+        m->end = larger(m->end, own->row + own->rows);
+    }
+    if (m->end == 0) m->first = 0;
+    if (code != 0) return code;
+    return msgl__lora_config_scale(r->config, m->name, m->rank, &m->scale, r->err);
+}
+
+static int read_modules(reading *r)
+{
+    const size_t n = msgl__checkpoint_count(r->c);
+    r->modules = msgl__reallocarray(NULL, n + 1, sizeof *r->modules);
+    if (r->modules == NULL) return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
+    int code = 0;
+    for (size_t i = 0; i < n && code == 0; i++) code = take_tensor(r, msgl__checkpoint_at(r->c, i));
+    for (size_t i = 0; i < r->num && code == 0; i++) code = check_module(r, &r->modules[i]);
+    if (code != 0 || r->num > 0) return code;
+    return msgl__err_set(r->err, MSGL_EFORMAT, "%s: has no tensors of an adapter", FILE_NAME);
+}
+
+static int by_linear(const void *a, const void *b)
+{
+    const module *x = a, *y = b;
+    const msgl_linear *lx = x->embeds ? NULL : x->sites->linear;
+    const msgl_linear *ly = y->embeds ? NULL : y->sites->linear;
+    if (lx != ly) return lx < ly ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+// The modules [first, end) of one linear layer.
+static size_t group_end(const reading *r, size_t first)
+{
+    size_t end = first + 1;
+    while (end < r->num && r->modules[end].sites->linear == r->modules[first].sites->linear) end++;
+    return end;
+}
+
+static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size_t end,
+                       msgl_lora_linear *l)
+{
+    int32_t ranks = 0;
+    *l = (msgl_lora_linear){.of = r->modules[first].sites->linear};
+    if (end - first > MSGL_MAX_LORA_PARTS) {
+        return fail(r, r->modules[first].a, MSGL_ELIMIT, "too many modules of one product");
+    }
+    for (size_t i = first; i < end; i++) {
+        const module *m = &r->modules[i];
+        if (m->end > m->first) {
+            const int j = l->num_parts++;
+            msgl__plan_weight(p, &l->b[j], m->end - m->first, m->rank);
+            l->parts[j] = (msgl_lora_part){.b = &l->b[j], .at = ranks, .col = m->first};
+        }
+        ranks += m->rank;
+    }
+    msgl__plan_weight(p, &l->a, ranks, l->of->w.k);
+    return 0;
+}
+
+static void to_f32(const msgl_tensor *t, size_t n, float scale, float *restrict out)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        if (t->dtype == MSGL_F32) {
+            memcpy(&out[i], t->data + 4 * i, sizeof out[i]);
+        } else {
+            memcpy(&half, t->data + 2 * i, sizeof half);
+            out[i] = t->dtype == MSGL_BF16 ? msgl__bf16_to_f32(half) : msgl__f16_to_f32(half);
+        }
+        out[i] *= scale;
+    }
+}
+
+// A matrix in memory in the place of a tensor.
+static msgl_tensor matrix(const float *data, int64_t rows, int64_t cols)
+{
+    return (msgl_tensor){.name = (char *)"adapter",
+                         .type = "F32",
+                         .loadable = true,
+                         .dtype = MSGL_F32,
+                         .ndim = 2,
+                         .dims = {rows, cols},
+                         .data = (const uint8_t *)data,
+                         .bytes = (size_t)rows * (size_t)cols * sizeof *data};
+}
+
+// B's rows go where the weight's rows are.
+static void load_b(const module *m, msgl_weight *b, float *stage, msgl_exec *x)
+{
+    const int64_t out = m->b->dims[0];
+    to_f32(m->b, (size_t)out * (size_t)m->rank, m->scale, stage);
+    const msgl_tensor t = matrix(stage, out, m->rank);
+    for (size_t i = 0; i < m->num_sites && x->status == 0; i++) {
+        msgl_wanted w = m->sites[i].wanted;
+        if (w.rows == 0) continue;
+        w.weight = b;
+        w.row -= m->first;
+        w.cols = w.all_cols = m->rank;
+        w.first_col = 0;
+        w.head_groups = w.group_heads = w.head_cols = 0;
+        const msgl_load_item item = {.want = &w, .tensor = &t};
+        msgl__load_weight(&item, 1, x);
+    }
+}
+
+// A's columns are those of the weight, in its order.
+static void load_a(const module *m, msgl_weight *a, int32_t at, msgl_exec *x)
+{
+    msgl_wanted w = m->sites->wanted;
+    w.weight = a;
+    w.row = at;
+    w.rows = w.unsharded_rows = m->rank;
+    w.skip = w.tensor_rows = w.first = 0;
+    w.head = w.unpaired = w.pairs = 0;
+    const msgl_load_item item = {.want = &w, .tensor = m->a};
+    msgl__load_weight(&item, 1, x);
+}
+
+static void pack(msgl_weight *w, const float *rows, msgl_exec *x)
+{
+    w->format->pack(x, w, 0, w->n, rows, MSGL_F32, (size_t)w->k);
+}
+
+static void load_embed(const module *m, msgl_lora_embed *e, float *stage, float *turned,
+                       msgl_exec *x)
+{
+    const size_t vocab = (size_t)m->a->dims[1], rank = (size_t)m->rank;
+    to_f32(m->a, rank * vocab, 1, stage);
+    for (size_t i = 0; i < rank; i++) {
+        for (size_t v = 0; v < vocab; v++) turned[v * rank + i] = stage[i * vocab + v];
+    }
+    pack(&e->a, turned, x);
+    to_f32(m->b, (size_t)m->b->dims[0] * rank, m->scale, stage);
+    pack(&e->b, stage, x);
+}
+
+// Most elements of one tensor.
+static size_t stage_elements(const reading *r)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < r->num; i++) {
+        const module *m = &r->modules[i];
+        const size_t rank = (size_t)m->rank;
+        const size_t a = rank * (size_t)m->a->dims[1], b = rank * (size_t)m->b->dims[0];
+        most = a > most ? a : most;
+        most = b > most ? b : most;
+    }
+    return most;
+}
+
+static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
+{
+    const size_t most = stage_elements(r);
+    const bool embeds = r->modules[0].embeds;
+    float *stage = msgl__reallocarray(NULL, most, sizeof *stage);
+    float *turned = embeds ? msgl__reallocarray(NULL, most, sizeof *turned) : NULL;
+    if (stage == NULL || (embeds && turned == NULL)) x->status = MSGL_ENOMEM;
+    size_t first = 0;
+    if (embeds && x->status == 0) {
+        load_embed(&r->modules[first++], &l->lora.embed, stage, turned, x);
+    }
+    for (int n = 0; n < l->lora.num && x->status == 0; n++) {
+        msgl_lora_linear *to = &l->linears[n];
+        const size_t end = group_end(r, first);
+        int32_t at = 0;
+        for (int part = 0; first < end; first++) {
+            const module *m = &r->modules[first];
+            load_a(m, &to->a, at, x);
+            at += m->rank;
+            if (m->end > m->first) load_b(m, &to->b[part++], stage, x);
+        }
+    }
+    msgl__free(stage);
+    msgl__free(turned);
+    return x->status;
+}
+
+static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
+{
+    msgl_weight_plan p;
+    msgl__weight_plan_init(&p, &r->s->formats, r->err);
+    qsort(r->modules, r->num, sizeof *r->modules, by_linear);
+    int code = 0;
+    l->linears = msgl__calloc(r->num, sizeof *l->linears);
+    if (l->linears == NULL) code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
+    size_t first = 0;
+    if (r->modules[0].embeds) {
+        msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].rank);
+        msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].rank);
+        first = 1;
+    }
+    while (first < r->num && code == 0 && p.status == 0) {
+        const size_t end = group_end(r, first);
+        code = plan_linear(r, &p, first, end, &l->linears[l->lora.num++]);
+        first = end;
+    }
+    l->lora.linears = l->linears;
+    if (code == 0) code = p.status;
+    if (code == 0) {
+        l->bytes = p.bytes;
+        l->region = x->device->ops->alloc(x->device, p.bytes);
+        if (l->region == NULL) {
+            code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: no memory for %zu bytes", p.bytes);
+        }
+    }
+    if (code == 0) {
+        msgl__weight_plan_place(&p, l->region);
+        code = load_modules(r, l, x);
+        if (code != 0) (void)msgl__err_set(r->err, code, "adapter: loading its weights failed");
+    }
+    msgl__weight_plan_free(&p);
+    return code;
+}
+
+static int open_tensors(const char *dir, msgl_checkpoint *c, msgl_err *err)
+{
+    char path[4096];
+    int code = msgl__path_join(dir, FILE_NAME, path, sizeof path, err);
+    if (code == 0) code = msgl__checkpoint_map(c, path, err);
+    if (code != 0) return code;
+    const msgl_checkpoint_file *f = &c->files[0];
+    code = msgl__safetensors_parse(f->map, f->size, msgl__path_shown(path), 0, &c->tensors, err);
+    return code == 0 ? msgl__checkpoint_sort(c, err) : code;
+}
+
+int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msgl_loaded_lora **out,
+                    msgl_err *err)
+{
+    reading r = {.s = s, .c = msgl__calloc(1, sizeof *r.c), .err = err};
+    msgl_loaded_lora *l = msgl__calloc(1, sizeof *l);
+    int code = 0;
+    if (r.c == NULL || l == NULL) code = msgl__err_set(err, MSGL_ENOMEM, "adapter: out of memory");
+    if (code == 0) code = msgl__lora_config_load(dir, &r.config, err);
+    if (code == 0) code = open_tensors(dir, r.c, err);
+    if (code == 0) code = read_modules(&r);
+    if (code == 0) code = plan_and_load(&r, l, x);
+    msgl__lora_config_free(r.config);
+    msgl__checkpoint_close(r.c);
+    msgl__free(r.modules);
+    if (code != 0) {
+        msgl__lora_free(l, x->device);
+        return code;
+    }
+    *out = l;
+    return 0;
+}
+
+void msgl__lora_free(msgl_loaded_lora *l, msgl_device *d)
+{
+    if (l == NULL) return;
+    if (l->region != NULL) d->ops->free(d, l->region, l->bytes);
+    msgl__free(l->linears);
+    msgl__free(l);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Adapters of a model from PEFT folders (adapter_config.json, adapter_model.safetensors). A module
+// of the adapter is found by the tensor that the model's own weight came from, and goes the way of
+// that: its rows are B's, its columns A's, in the same order, and of several ranks each keeps of B
+// and A what it keeps of the weight (docs/adapters.md).
+#ifndef MSGL_MODELS_LORA_H
+#define MSGL_MODELS_LORA_H
+
+#include "layers/lora.h"
+#include "models/model.h"
+
+enum { MSGL_MAX_LORA_RANK = 256 };
+
+// What adapters can change of a model.
+typedef struct msgl_lora_sites msgl_lora_sites;
+
+// Of a model that is open and not loaded yet, for adapters of ranks up to max_rank. MSGL_ENOMEM;
+// MSGL_EUNSUPPORTED: the device has no products of adapters.
+int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
+                            msgl_err *err);
+void msgl__lora_sites_free(msgl_lora_sites *s);
+// Largest bytes of scratch that adapters take in a step of so many tokens, and of the step's arena
+// for blocks of so many rows.
+size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens);
+size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens);
+
+// One adapter in memory of x's device.
+typedef struct msgl_loaded_lora {
+    msgl_lora lora;
+    size_t bytes;
+    void *region;
+    msgl_lora_linear *linears;
+} msgl_loaded_lora;
+
+// Reads the folder. Errors are one line that names file and tensor or field: MSGL_ENOENT, MSGL_EIO;
+// MSGL_EFORMAT, MSGL_EUNSUPPORTED, MSGL_ELIMIT for what cannot be used; MSGL_ENOMEM. x: of the
+// model's device, with a pool that nobody else runs on.
+int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msgl_loaded_lora **out,
+                    msgl_err *err);
+void msgl__lora_free(msgl_loaded_lora *l, msgl_device *d); // NULL is allowed
+
+#endif

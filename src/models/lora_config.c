@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "models/lora_config.h"
+
+#include <math.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "models/json_read.h"
+#include "utils/file.h"
+#include "utils/json.h"
+
+enum {
+    MAX_BYTES = 16 << 20,
+    MAX_PATTERNS = 65536, // PEFT may write one for each module
+    MAX_PATTERN = 512,
+    MATCH_LIMIT = 100000, // steps of one match
+};
+
+typedef struct pattern {
+    pcre2_code *code;
+    double alpha;
+} pattern;
+
+struct msgl_lora_config {
+    char file[MSGL_PATH_SHOWN + 32];
+    double alpha;
+    bool rslora;
+    pattern *patterns; // alpha_pattern, in the file's order
+    size_t num_patterns;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+};
+
+// Fields that say how an adapter was trained or found, and nothing of what it computes. Ranks and
+// modules are what the tensors say.
+static const char *const HARMLESS[] = {
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "r",
+    "target_modules",
+    "lora_dropout",
+    "exclude_modules",
+    "init_lora_weights",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "megatron_core",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "runtime_config",
+    "target_parameters",
+    "qalora_group_size",
+    "ensure_weight_tying",
+    "peft_type",
+    "lora_alpha",
+    "use_rslora",
+    "alpha_pattern",
+};
+
+// What has to be missing, null, false or empty, and what is refused by it.
+static const struct {
+    const char *key, *what;
+} REFUSED[] = {
+    {"use_dora", "DoRA"},
+    {"use_qalora", "QALoRA"},
+    {"lora_bias", "a bias of B"},
+    {"fan_in_fan_out", "transposed weights"},
+    {"modules_to_save", "whole modules beside the adapter"},
+    {"trainable_token_indices", "trained tokens"},
+    {"layer_replication", "repeated layers"},
+    {"alora_invocation_tokens", "activated LoRA"},
+    {"megatron_config", "Megatron's layers"},
+};
+
+static bool is_nothing(const json_t *v)
+{
+    return v == NULL || json_is_null(v) || json_is_false(v) ||
+           (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static bool is_harmless(const char *key)
+{
+    for (size_t i = 0; i < MSGL_COUNT(HARMLESS); i++) {
+        if (strcmp(key, HARMLESS[i]) == 0) return true;
+    }
+    return false;
+}
+
+static void refuse(msgl_json_reader *r)
+{
+    char allowed[96];
+    for (size_t i = 0; i < MSGL_COUNT(REFUSED); i++) {
+        const json_t *v = json_object_get(r->obj, REFUSED[i].key);
+        if (is_nothing(v)) continue;
+        snprintf(allowed, sizeof allowed, "none: %s is not computed here", REFUSED[i].what);
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, REFUSED[i].key, v, allowed);
+        return;
+    }
+    const char *bias = msgl__json_str_or(r, "bias", "none");
+    if (bias != NULL && strcmp(bias, "none") != 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "bias", json_object_get(r->obj, "bias"), "none");
+    }
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)r->obj, key, v)
+    {
+        bool known = is_harmless(key) || strcmp(key, "bias") == 0 || is_nothing(v);
+        for (size_t i = 0; i < MSGL_COUNT(REFUSED) && !known; i++) {
+            known = strcmp(key, REFUSED[i].key) == 0;
+        }
+        if (known || r->status != 0) continue;
+        char shown[64];
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, msgl__printable(key, shown, sizeof shown), v,
+                          "fields of PEFT's LoraConfig that are known here");
+    }
+}
+
+// As PEFT's get_pattern_key: re.match(r"(.*\.)?({key})$", name).
+static pcre2_code *compile(const char *key)
+{
+    char text[MAX_PATTERN + 32];
+    int error;
+    PCRE2_SIZE at;
+    const int n = snprintf(text, sizeof text, "\\A(?:.*\\.)?(?:%s)\\z", key);
+    if (n < 0 || (size_t)n >= sizeof text) return NULL;
+    return pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, 0, &error, &at, NULL);
+}
+
+static void read_patterns(msgl_json_reader *r, msgl_lora_config *c)
+{
+    const json_t *all = msgl__json_get(r, "alpha_pattern");
+    const char *key;
+    json_t *v;
+    if (all == NULL || r->status != 0) return;
+    const size_t n = json_object_size(all);
+    if (!json_is_object(all) || n > MAX_PATTERNS) {
+        msgl__json_reject(r, MSGL_EFORMAT, "alpha_pattern", all, "an object of up to 65536");
+        return;
+    }
+    c->patterns = msgl__calloc(n + 1, sizeof *c->patterns);
+    if (c->patterns == NULL) {
+        r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
+        return;
+    }
+    json_object_foreach((json_t *)all, key, v)
+    {
+        const double alpha = json_is_number(v) ? json_number_value(v) : NAN;
+        if (!isfinite(alpha)) {
+            msgl__json_reject(r, MSGL_EFORMAT, "alpha_pattern", v, "numbers");
+            return;
+        }
+        pcre2_code *code = compile(key);
+        if (code == NULL) {
+            char shown[64];
+            r->status =
+                msgl__err_set(r->err, MSGL_EFORMAT,
+                              "%s: alpha_pattern: found \"%s\", allowed a regular "
+                              "expression of up to %d bytes",
+                              r->file, msgl__printable(key, shown, sizeof shown), MAX_PATTERN);
+            return;
+        }
+        c->patterns[c->num_patterns++] = (pattern){.code = code, .alpha = alpha};
+    }
+}
+
+static void read_all(msgl_json_reader *r, msgl_lora_config *c)
+{
+    const char *type = msgl__json_str_or(r, "peft_type", NULL);
+    if (r->status == 0 && (type == NULL || strcmp(type, "LORA") != 0)) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "peft_type", json_object_get(r->obj, "peft_type"),
+                          "LORA");
+    }
+    if (r->status == 0) refuse(r);
+    c->alpha = msgl__json_num_or(r, "lora_alpha", -1e6, 1e6, 8);
+    c->rslora = msgl__json_bool_or(r, "use_rslora", false);
+    read_patterns(r, c);
+}
+
+int msgl__lora_config_load(const char *dir, msgl_lora_config **out, msgl_err *err)
+{
+    char path[4096];
+    json_t *root;
+    int code = msgl__path_join(dir, "adapter_config.json", path, sizeof path, err);
+    if (code == 0) code = msgl__json_load(path, MAX_BYTES, 0, &root, err);
+    if (code != 0) return code;
+    msgl_lora_config *c = msgl__calloc(1, sizeof *c);
+    if (c != NULL) {
+        c->match = pcre2_match_data_create(1, NULL);
+        c->limits = pcre2_match_context_create(NULL);
+    }
+    if (c == NULL || c->match == NULL || c->limits == NULL) {
+        code = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_shown(path));
+    } else {
+        char shown[MSGL_PATH_SHOWN];
+        snprintf(c->file, sizeof c->file, "%s", msgl__path_short(path, shown));
+        pcre2_set_match_limit(c->limits, MATCH_LIMIT);
+        msgl_json_reader r = {.file = c->file, .section = "", .obj = root, .err = err};
+        read_all(&r, c);
+        code = r.status;
+    }
+    json_decref(root);
+    if (code != 0) {
+        msgl__lora_config_free(c);
+        return code;
+    }
+    *out = c;
+    return 0;
+}
+
+void msgl__lora_config_free(msgl_lora_config *c)
+{
+    if (c == NULL) return;
+    for (size_t i = 0; i < c->num_patterns; i++) pcre2_code_free(c->patterns[i].code);
+    msgl__free(c->patterns);
+    pcre2_match_data_free(c->match);
+    pcre2_match_context_free(c->limits);
+    msgl__free(c);
+}
+
+int msgl__lora_config_scale(const msgl_lora_config *c, const char *module, int r, float *scale,
+                            msgl_err *err)
+{
+    double alpha = c->alpha;
+    for (size_t i = 0; i < c->num_patterns; i++) {
+        const int rc = pcre2_match(c->patterns[i].code, (PCRE2_SPTR)module, strlen(module), 0, 0,
+                                   c->match, c->limits);
+        if (rc == PCRE2_ERROR_NOMATCH) continue;
+        if (rc < 0) {
+            return msgl__err_set(err, MSGL_ELIMIT, "%s: alpha_pattern: entry %zu takes too long",
+                                 c->file, i);
+        }
+        alpha = c->patterns[i].alpha;
+        break;
+    }
+    *scale = (float)(c->rslora ? alpha / sqrt((double)r) : alpha / (double)r);
+    return 0;
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Adapters beside the model, against peft (tests/vectors/lora): of every kind of product, alone and
+// any of them in one step, in chunks and as answers, over several forms of weights; what rows
+// without one get is what they get from an engine without any, bit by bit. And files that cannot be
+// used, with what is said of them.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../models/folder.h"
+#include "core/mem.h"
+#include "engine/parity.h"
+#include "kernel/cpu.h"
+#include "utils/file.h"
+
+enum { PROMPT = 64, POSITIONS = 32, PATH = 512, PLACES = 4 };
+
+static void lora_path(char *out, const char *name, const char *file)
+{
+    snprintf(out, PATH, MSGL_SOURCE_DIR "/tests/vectors/lora/%s%s%s", name,
+             file[0] != '\0' ? "/" : "", file);
+}
+
+static msgl_options config(const char *dir, const char *dtype, bool adapters)
+{
+    msgl_options o = harness_config(dir, dtype);
+    o.attention = "auto";
+    o.enable_lora = adapters;
+    o.max_loaded_loras = PLACES;
+    return o;
+}
+
+static void load(harness *h, int32_t slot, const char *name)
+{
+    char dir[PATH];
+    msgl_err err = {0};
+    lora_path(dir, name, "");
+    const int rc = h->r->load_adapter(h->r->ctx, slot, dir, &err);
+    if (rc != 0) fail_msg("%s: %s", name, err.text);
+}
+
+static void prompt_of(const char *model, int32_t ids[PROMPT])
+{
+    char path[PATH];
+    parity_path(path, model, "prompt.json");
+    assert_int_equal(load_ids(path, "ids", ids, PROMPT), PROMPT);
+}
+
+// Mean difference of n values.
+static double mean_difference(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += fabs((double)a[i] - (double)b[i]);
+    return sum / (double)n;
+}
+
+// Largest difference of rows [0, n) from the file's rows from `first` on.
+static double difference(const harness *h, int32_t at, const float *expected, int32_t first,
+                         int32_t n)
+{
+    const size_t vocab = (size_t)h->info->vocab_size;
+    double most = 0;
+    for (size_t i = 0; i < (size_t)n * vocab; i++) {
+        const double d =
+            fabs((double)harness_row(h, at)[i] - (double)expected[(size_t)first * vocab + i]);
+        most = d > most || isnan(d) ? d : most;
+    }
+    return most;
+}
+
+static float *expected_of(const harness *h, const char *name)
+{
+    char path[PATH];
+    lora_path(path, name, "expected_f32.bin");
+    return load_floats(path, (size_t)POSITIONS * (size_t)h->info->vocab_size);
+}
+
+static const struct {
+    const char *name, *model;
+} ADAPTERS[] = {
+    {"attention", "qwen3_f32"},
+    {"all", "qwen3_f32"},
+    {"few", "qwen3_f32"},
+    {"patterns", "qwen3_f32"},
+    {"ends", "qwen3_f32"},
+    {"head", "llama"},
+    {"biased", "qwen2_gqa7"},
+    {"fused", "phi3_swa"},
+    {"pairs", "glm4"},
+    {"norms", "gemma3"},
+    {"gated", "qwen3_next"},
+    {"latent", "deepseek_v2"},
+    {"beside_experts", "qwen3_moe"},
+    {"shared_expert", "qwen2_moe"},
+};
+
+// The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
+static void check_alone(const char *name, const char *model, const char *level, int ranks)
+{
+    char dir[PATH];
+    int32_t ids[PROMPT];
+    harness h;
+    parity_path(dir, model, "");
+    prompt_of(model, ids);
+    msgl_options o = config(dir, "float32", true);
+    o.cpu_level = level;
+    o.tp_size = ranks;
+    harness_open(&h, &o);
+    load(&h, 2, name);
+    float *expected = expected_of(&h, name);
+    harness_pages(&h, 3, POSITIONS + 1);
+    harness_tokens(&h, 3, ids, POSITIONS);
+    msgl_batch_req req = harness_req(3, 0, POSITIONS);
+    req.adapter = 3;
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    double most = difference(&h, 0, expected, 0, POSITIONS);
+    print_message("%-16s over %-12s %.2g", name, model, most);
+    print_message(", %s, ranks %d\n", level != NULL ? level : "best level", ranks);
+    assert_true(most < 1e-3);
+    harness_tokens(&h, 3, ids, POSITIONS);
+    req = harness_req(3, 0, 20);
+    req.adapter = 3;
+    req.sample = false;
+    req.logits_from = 17; // other rows than the step's
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    most = difference(&h, 17, expected, 17, 3);
+    for (int32_t t = 20; t < POSITIONS; t++) {
+        req = harness_req(3, t, t + 1);
+        req.adapter = 3;
+        req.sample = false;
+        harness_step(&h, MSGL_DECODE, &req, 1);
+        const double d = difference(&h, 0, expected, t, 1);
+        most = d > most ? d : most;
+    }
+    assert_true(most < 1e-3);
+    free(expected);
+    harness_close(&h);
+}
+
+static void test_against_peft(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ADAPTERS / sizeof ADAPTERS[0]; i++) {
+        check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
+    }
+}
+
+static void test_levels(void **state)
+{
+    (void)state;
+    for (msgl_cpu_level l = 0; l <= msgl__cpu_level_detect(); l++) {
+        check_alone("all", "qwen3_f32", msgl__cpu_level_name(l), 1);
+    }
+}
+
+// Ranks that have rows or columns of a layer each have those of the adapter.
+static void test_ranks(void **state)
+{
+    (void)state;
+    check_alone("all", "qwen3_f32", NULL, 2);
+    check_alone("ends", "qwen3_f32", NULL, 2);
+    check_alone("fused", "phi3_swa", NULL, 2);
+    check_alone("pairs", "glm4", NULL, 2);
+    check_alone("gated", "qwen3_next", NULL, 2);
+    check_alone("shared_expert", "qwen2_moe", NULL, 2);
+}
+
+// The same requests by an engine that has no adapters: [rows, vocab] of the first request, which is
+// the one that has none.
+static float *without(const char *dir, const char *dtype, const char *weights, const int32_t *ids)
+{
+    harness h;
+    msgl_options o = config(dir, dtype, false);
+    o.weight_dtype = weights;
+    harness_open(&h, &o);
+    float *rows = harness_prompt_of(&h, ids, POSITIONS);
+    harness_close(&h);
+    return rows;
+}
+
+enum { MIXED = 4, FIRST = 24 };
+static const char *const NAMES[MIXED] = {NULL, "attention", "all", "ends"};
+
+// Rows of four requests, three of which have adapters: the prompts in one step, in which the one
+// that has none stands between two that have one, then answers. Puts them to rows[i], [POSITIONS,
+// vocab] of request i.
+static void run_mixed(harness *h, float *rows[MIXED])
+{
+    static const int32_t ORDER[MIXED] = {1, 0, 2, 3};
+    const size_t vocab = (size_t)h->info->vocab_size;
+    msgl_batch_req reqs[MIXED];
+    for (int32_t t = 0; t < POSITIONS; t = t == 0 ? FIRST : t + 1) {
+        const int32_t n = t == 0 ? FIRST : 1;
+        for (int32_t i = 0; i < MIXED; i++) {
+            reqs[i] = harness_req(ORDER[i], t, t + n);
+            reqs[i].adapter = ORDER[i];
+            reqs[i].sample = false;
+        }
+        harness_step(h, t == 0 ? MSGL_PREFILL : MSGL_DECODE, reqs, MIXED);
+        for (int32_t i = 0; i < MIXED; i++) {
+            memcpy(rows[ORDER[i]] + (size_t)t * vocab, harness_row(h, i * n),
+                   (size_t)n * vocab * sizeof(float));
+        }
+    }
+}
+
+// In other forms than f32 the base is itself not what peft computes: what adapters add makes it no
+// worse than twice as far from that.
+static void check_mix(const char *dtype, const char *weights)
+{
+    char dir[PATH], base[PATH];
+    int32_t ids[PROMPT];
+    harness h;
+    parity_path(dir, "qwen3_f32", "");
+    parity_path(base, "qwen3_f32", "expected_f32.bin");
+    prompt_of("qwen3_f32", ids);
+    float *plain = without(dir, dtype, weights, ids);
+    msgl_options o = config(dir, dtype, true);
+    o.weight_dtype = weights;
+    harness_open(&h, &o);
+    const size_t vocab = (size_t)h.info->vocab_size, n = POSITIONS * vocab;
+    float *rows[MIXED];
+    for (int32_t i = 0; i < MIXED; i++) {
+        if (i > 0) load(&h, i - 1, NAMES[i]);
+        harness_pages(&h, i, POSITIONS + 1);
+        harness_tokens(&h, i, ids, POSITIONS);
+        rows[i] = malloc(n * sizeof(float));
+        assert_non_null(rows[i]);
+    }
+    run_mixed(&h, rows);
+    assert_memory_equal(rows[0], plain, n * sizeof(float));
+    float *expected = load_floats(base, PROMPT * vocab);
+    const double own = mean_difference(plain, expected, n);
+    print_message("mixed, %s, weights %s: base %.2g", dtype, weights, own);
+    free(expected);
+    for (int32_t i = 1; i < MIXED; i++) {
+        expected = expected_of(&h, NAMES[i]);
+        const double d = mean_difference(rows[i], expected, n);
+        print_message(", %s %.2g", NAMES[i], d);
+        assert_true(d < 2 * own + 1e-5);
+        free(expected);
+    }
+    print_message("\n");
+    for (int32_t i = 0; i < MIXED; i++) free(rows[i]);
+    free(plain);
+    harness_close(&h);
+}
+
+static void test_mixed(void **state)
+{
+    (void)state;
+    check_mix("float32", "auto");
+    check_mix("bfloat16", "auto");
+    check_mix("float32", "int8");
+    check_mix("bfloat16", "q4");
+}
+
+// A row's bits do not depend on who else is in the step, or on how it came to be there.
+static void test_same_bits_in_any_company(void **state)
+{
+    (void)state;
+    char dir[PATH];
+    int32_t ids[PROMPT];
+    harness h;
+    parity_path(dir, "qwen3_f32", "");
+    prompt_of("qwen3_f32", ids);
+    const msgl_options o = config(dir, "bfloat16", true);
+    harness_open(&h, &o);
+    const size_t row = (size_t)h.info->vocab_size;
+    load(&h, 0, "all");
+    load(&h, 1, "attention");
+    msgl_batch_req reqs[3];
+    for (int32_t i = 0; i < 3; i++) {
+        harness_pages(&h, i, POSITIONS + 1);
+        harness_tokens(&h, i, ids, POSITIONS);
+        reqs[i] = harness_req(i, 0, POSITIONS);
+        reqs[i].sample = false;
+    }
+    reqs[0].adapter = 1;
+    harness_step(&h, MSGL_PREFILL, reqs, 1);
+    float *alone = malloc(POSITIONS * row * sizeof *alone);
+    assert_non_null(alone);
+    memcpy(alone, harness_row(&h, 0), POSITIONS * row * sizeof *alone);
+    const msgl_batch_req mine = reqs[0];
+    reqs[0] = reqs[2];
+    reqs[0].adapter = 2;
+    reqs[2] = mine;
+    harness_step(&h, MSGL_PREFILL, reqs, 3);
+    assert_memory_equal(harness_row(&h, 2 * POSITIONS), alone, POSITIONS * row * sizeof *alone);
+    free(alone);
+    harness_close(&h);
+}
+
+// Of an emptied slot nothing is left, and another adapter may come into it.
+static void test_slots(void **state)
+{
+    (void)state;
+    char dir[PATH];
+    int32_t ids[PROMPT];
+    harness h;
+    msgl_err err = {0};
+    parity_path(dir, "qwen3_f32", "");
+    prompt_of("qwen3_f32", ids);
+    const msgl_options o = config(dir, "float32", true);
+    harness_open(&h, &o);
+    assert_int_equal(h.r->max_adapters, PLACES);
+    float *expected = expected_of(&h, "attention");
+    harness_pages(&h, 0, POSITIONS + 1);
+    harness_tokens(&h, 0, ids, POSITIONS);
+    msgl_batch_req req = harness_req(0, 0, POSITIONS);
+    msgl_batch b = {.size = 1, .num_tokens = POSITIONS, .reqs = &req};
+    req.adapter = 1;
+    assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL); // nothing is there
+    load(&h, 0, "all");
+    load(&h, 0, "attention");
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    assert_true(difference(&h, 0, expected, 0, POSITIONS) < 1e-3);
+    assert_int_equal(h.r->load_adapter(h.r->ctx, 0, NULL, &err), 0);
+    assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
+    assert_int_equal(h.r->load_adapter(h.r->ctx, PLACES, dir, &err), MSGL_EINVAL);
+    free(expected);
+    harness_close(&h);
+}
+
+// --- files that cannot be used -------------------------------------------------------------------
+
+static void refuse(harness *h, const char *dir, int code, const char *says)
+{
+    msgl_err err = {0};
+    const int rc = h->r->load_adapter(h->r->ctx, 0, dir, &err);
+    if (rc != code || strstr(err.text, says) == NULL) {
+        fail_msg("found %d, %s; expected %d, %s", rc, err.text, code, says);
+    }
+}
+
+static void refuse_named(harness *h, const char *name, const char *says)
+{
+    char dir[PATH];
+    lora_path(dir, name, "");
+    refuse(h, dir, MSGL_EUNSUPPORTED, says);
+}
+
+// The adapter "attention" with another config.
+static void refuse_config(harness *h, const char *text, int code, const char *says)
+{
+    char from[PATH];
+    folder f;
+    char *data;
+    size_t len;
+    msgl_err err;
+    folder_make(&f);
+    lora_path(from, "attention", "adapter_model.safetensors");
+    assert_int_equal(msgl__file_read(from, 1 << 20, &data, &len, &err), 0);
+    folder_write(&f, "adapter_model.safetensors", data, len);
+    msgl__free(data);
+    folder_write(&f, "adapter_config.json", text, strlen(text));
+    refuse(h, f.dir, code, says);
+    folder_remove(&f);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char dir[PATH];
+    harness h;
+    parity_path(dir, "qwen3_f32", "");
+    msgl_options o = config(dir, "float32", true);
+    harness_open(&h, &o);
+    refuse(&h, "/nowhere", MSGL_ENOENT, "adapter_config.json");
+    refuse_named(&h, "dora", "use_dora");
+    refuse_named(&h, "saved_module", "modules_to_save");
+    char head[PATH];
+    lora_path(head, "head", ""); // of another model
+    refuse(&h, head, MSGL_EFORMAT,
+           "lm_head.lora_A.weight: shape: found [4, 128], expected [4, 32]");
+    harness_close(&h);
+    o.max_lora_rank = 4;
+    harness_open(&h, &o);
+    load(&h, 0, "attention");
+    char all[PATH];
+    lora_path(all, "all", "");
+    refuse(&h, all, MSGL_ELIMIT, "rank: found 8, allowed 1 to 4");
+    refuse_config(&h, "{}", MSGL_EUNSUPPORTED, "peft_type");
+    refuse_config(&h, "{\"peft_type\": \"IA3\"}", MSGL_EUNSUPPORTED, "peft_type: found \"IA3\"");
+    refuse_config(&h, "{\"peft_type\": \"LORA\", \"use_magic\": 3}", MSGL_EUNSUPPORTED,
+                  "use_magic");
+    refuse_config(&h, "{\"peft_type\": \"LORA\", \"bias\": \"all\"}", MSGL_EUNSUPPORTED, "bias");
+    refuse_config(&h, "{\"peft_type\": \"LORA\", \"alpha_pattern\": {\"(\": 3}}", MSGL_EFORMAT,
+                  "alpha_pattern");
+    refuse_config(&h, "{\"peft_type\": \"LORA\", \"alpha_pattern\": {\"q\": \"x\"}}", MSGL_EFORMAT,
+                  "alpha_pattern");
+    refuse_config(&h, "{\"peft_type\": \"LORA\", \"lora_alpha\": 1e30}", MSGL_EFORMAT,
+                  "lora_alpha");
+    refuse_config(&h, "[", MSGL_EFORMAT, "adapter_config.json");
+    harness_close(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_peft),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_same_bits_in_any_company),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tests/vectors/lora: small random adapters of the models of tests/vectors/models.
+
+    python3 tools/make_lora_vectors.py tests/vectors [NAME...]
+
+Needs torch, transformers >= 5 and peft (a CPU is enough; one minute). Each folder is what
+save_pretrained of peft writes, but for fields that name a path, and has expected_f32.bin besides:
+little-endian f32 [32, vocabulary], the log-softmax of the logits at the first 32 positions of the
+model's prompt.json, of the base in f32 with the adapter as peft loads it from the folder.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+POSITIONS = 32
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+# Name: model, arguments of LoraConfig.
+ADAPTERS = {
+    "attention": ("qwen3_f32", dict(r=4, lora_alpha=8, target_modules=ATTENTION)),
+    "all": ("qwen3_f32", dict(r=8, lora_alpha=16, use_rslora=True, target_modules="all-linear")),
+    "few": ("qwen3_f32", dict(r=3, lora_alpha=7, target_modules=r".*layers\.1\..*(q|down)_proj")),
+    # PEFT sorts the keys on save and takes the first that matches: what is read is what counts.
+    "patterns": (
+        "qwen3_f32",
+        dict(
+            r=8,
+            lora_alpha=8,
+            target_modules=["q_proj", "v_proj", "up_proj"],
+            alpha_pattern={"q_proj": 16, r"layers\.0\.self_attn\.q_proj": 64, "self_attn.v_proj": 4},
+            rank_pattern={r"layers\.0\.mlp\.up_proj": 2},
+        ),
+    ),
+    "ends": (
+        "qwen3_f32",
+        dict(r=4, lora_alpha=8, target_modules=["embed_tokens", "lm_head", "o_proj"]),
+    ),
+    "head": ("llama", dict(r=4, lora_alpha=8, target_modules=["lm_head", "k_proj"])),
+    "biased": ("qwen2_gqa7", dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "fused": ("phi3_swa", dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "pairs": ("glm4", dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "norms": ("gemma3", dict(r=4, lora_alpha=8, target_modules=ATTENTION + ["embed_tokens", "down_proj"])),
+    "gated": (
+        "qwen3_next",
+        dict(r=4, lora_alpha=8, target_modules=ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"]),
+    ),
+    "latent": (
+        "deepseek_v2",
+        dict(r=4, lora_alpha=8, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]),
+    ),
+    "beside_experts": ("qwen3_moe", dict(r=4, lora_alpha=8, target_modules=ATTENTION)),
+    "shared_expert": (
+        "qwen2_moe",
+        dict(r=4, lora_alpha=8, target_modules=r".*shared_expert\.(gate|up|down)_proj"),
+    ),
+}
+# Refused by name.
+REFUSED = {
+    "dora": ("qwen3_f32", dict(r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj"])),
+    "saved_module": (
+        "qwen3_f32",
+        dict(r=4, lora_alpha=8, target_modules=["q_proj"], modules_to_save=["norm"]),
+    ),
+}
+
+
+def make(root, name, model, arguments):
+    torch.manual_seed(sum(map(ord, name)))
+    base = root / "models" / model
+    out = root / "lora" / name
+    net = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    wrapped = get_peft_model(net, LoraConfig(task_type="CAUSAL_LM", **arguments))
+    for key, p in wrapped.named_parameters():
+        if "lora_" in key and "magnitude" not in key:
+            torch.nn.init.normal_(p, std=0.06 if "_B" in key else p.shape[-1] ** -0.5)
+    wrapped.save_pretrained(out, save_embedding_layers=False)
+    (out / "README.md").unlink()
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = model
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    # Not the order that PEFT saves in, so that a reader who sorts, or prefers the longest, is found.
+    config["alpha_pattern"] = dict(reversed(config["alpha_pattern"].items()))
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return out
+
+
+def expect(root, name, model, out):
+    base = root / "models" / model
+    net = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    ids = torch.tensor([json.loads((base / "prompt.json").read_text())["ids"][:POSITIONS]])
+    with torch.no_grad():
+        plain = net(ids).logits[0].log_softmax(-1)
+        wrapped = PeftModel.from_pretrained(net, out)
+        rows = wrapped(ids).logits[0].log_softmax(-1)
+    assert (rows - plain).abs().max() > 0.05, name
+    (out / "expected_f32.bin").write_bytes(rows.float().numpy().tobytes())
+    print(f"{name}: changes log-probabilities by up to {(rows - plain).abs().max():.3f}")
+
+
+def main():
+    root, names = Path(sys.argv[1]), sys.argv[2:]
+    for name, (model, arguments) in ADAPTERS.items():
+        if not names or name in names:
+            expect(root, name, model, make(root, name, model, arguments))
+    for name, (model, arguments) in REFUSED.items():
+        if not names or name in names:
+            make(root, name, model, arguments)
+
+
+main()
