@@ -253,7 +253,7 @@ def test_sleep(server, first, other, changed, a, b):
     check(given > weights // 2, "%d bytes were given back, of which %d had weights" % (given, weights))
     status, said = post(server, "/generate", {"text": "x", "sampling_params": {}})
     check(status == 503 and said["error"]["code"] == "weights_not_there", "503: %s" % said["error"]["message"])
-    check(server.call("/health")[0] == 200, "it lives")
+    check(server.call("/health")[0] == 200 and server.call("/ready")[0] == 503, "it lives, and is not ready")
     status, said = update(server, other)
     check(status == 400 and "given back" in said["message"], "no update then: %s" % said["message"])
     check(post(server, "/wake_up?tags=weights")[1]["success"], "the weights wake up")
