@@ -40,7 +40,10 @@ int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *reg
     w->dummy = o->dummy_weight;
     w->dir = msgl__strdup(o->model_dir);
     if (w->dir == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    return msgl__model_digest(w->dir, !w->dummy, &w->digest, err);
+    msgl_model_digest config;
+    const int code = msgl__model_digest(w->dir, false, &config, err);
+    w->digest.config = config.config;
+    return code;
 }
 
 void msgl__engine_weights_free(msgl_engine *e)
@@ -259,7 +262,8 @@ static int from_disk(msgl_engine *e, const char *dir, bool dummy, const msgl_mod
     char *own = msgl__strdup(dir);
     int code = next != NULL && own != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     if (code == 0) code = msgl__replace_open(&e->model, dir, dummy, next, err);
-    if (code == 0) code = msgl__model_digest(dir, !dummy, &files, err);
+    if (code == 0) code = msgl__model_digest(dir, false, &files, err);
+    if (code == 0 && !dummy) files.weights = msgl__checkpoint_digest(next->checkpoint);
     if (code == 0 && expected != NULL && memcmp(&files, expected, sizeof files) != 0) {
         code = msgl__err_set(err, MSGL_EFORMAT, "%s is no longer what it was when it was loaded",
                              msgl__path_shown(dir));
