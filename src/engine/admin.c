@@ -6,6 +6,7 @@
 // captured graphs have them. Every rank does the same, and none takes the new weights before all
 // have loaded theirs.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -39,7 +40,10 @@ int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *reg
     w->dummy = o->dummy_weight;
     w->dir = msgl__strdup(o->model_dir);
     if (w->dir == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    return msgl__model_digest(w->dir, !w->dummy, &w->digest, err);
+    msgl_model_digest config;
+    const int code = msgl__model_digest(w->dir, false, &config, err);
+    w->digest.config = config.config;
+    return code;
 }
 
 void msgl__engine_weights_free(msgl_engine *e)
@@ -115,11 +119,22 @@ static void break_weights(msgl_engine *e, const char *why)
                    why);
 }
 
-// Writes the open model next to `region`.
+// Writes the open model next to `region`; for a device with memory of its own with as many threads
+// as at the start.
 static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
 {
+    enum { MOST = 16 };
     msgl_exec x = e->exec;
-    int code = msgl__model_load(next, region, &x, on_load, e, err);
+    const int here = e->place.local > 0 ? e->place.local : 1, cores = msgl__physical_cores() / here;
+    msgl_pool *loaders = NULL;
+    int code = 0;
+    if (!e->device->on_host) {
+        code = msgl__pool_create(cores < 1 ? 1 : cores < MOST ? cores : MOST, &loaders, err);
+    }
+    if (code != 0) return code;
+    if (loaders != NULL) x.pool = loaders;
+    code = msgl__model_load(next, region, &x, on_load, e, err);
+    if (loaders != NULL) msgl__pool_destroy(loaders);
     if (code == 0) code = x.status;
     if (code == 0 && e->device->fault.code != 0) {
         code = msgl__err_set(err, e->device->fault.code, "%s", e->device->fault.text);
@@ -158,13 +173,20 @@ static int take_region(msgl_engine *e, const void *second)
     return code;
 }
 
-// Of the tensors that are loaded those were wanted still; whether now all have come.
-static bool note_wanted(msgl_engine_weights *w, const uint64_t *come, size_t num)
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+// These tensors have come, which need be in no order; whether no more are wanted now.
+static bool note_wanted(msgl_engine_weights *w, uint64_t *come, size_t num)
 {
     size_t left = 0;
+    if (num > 0) qsort(come, num, sizeof *come, by_value);
     for (size_t i = 0; i < w->num_wanted; i++) {
-        bool found = false;
-        for (size_t k = 0; k < num && !found; k++) found = come[k] == w->wanted[i];
+        const bool found =
+            num > 0 && bsearch(&w->wanted[i], come, num, sizeof *come, by_value) != NULL;
         if (!found) w->wanted[left++] = w->wanted[i];
     }
     w->num_wanted = left;
@@ -205,14 +227,14 @@ static int replace(msgl_engine *e, msgl_model *next, int code, const msgl_model_
     void *second = v.fits != 0 ? ops->alloc(e->device, e->weights.bytes) : NULL;
     v = (verdict){.fits = second != NULL};
     code = agree(e, &v, err);
-    void *region = code == 0 && v.fits != 0 ? second : e->weights.region;
     if (code == 0) {
+        const bool beside = v.fits != 0;
         v = (verdict){0};
-        v.err.code = load(e, next, region, &v.err);
+        v.err.code = load(e, next, beside ? second : e->weights.region, &v.err);
         code = agree(e, &v, err);
+        if (code == 0 && beside) code = take_region(e, second);
+        if (code != 0 && !beside) break_weights(e, err->text);
     }
-    if (code != 0 && region == e->weights.region) break_weights(e, err->text);
-    if (code == 0 && region == second) code = take_region(e, second);
     if (second != NULL) ops->free(e->device, second, e->weights.bytes);
     return code == 0 ? take_host_side(e, next, err) : code;
 }
@@ -240,7 +262,8 @@ static int from_disk(msgl_engine *e, const char *dir, bool dummy, const msgl_mod
     char *own = msgl__strdup(dir);
     int code = next != NULL && own != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     if (code == 0) code = msgl__replace_open(&e->model, dir, dummy, next, err);
-    if (code == 0) code = msgl__model_digest(dir, !dummy, &files, err);
+    if (code == 0) code = msgl__model_digest(dir, false, &files, err);
+    if (code == 0 && !dummy) files.weights = msgl__checkpoint_digest(next->checkpoint);
     if (code == 0 && expected != NULL && memcmp(&files, expected, sizeof files) != 0) {
         code = msgl__err_set(err, MSGL_EFORMAT, "%s is no longer what it was when it was loaded",
                              msgl__path_shown(dir));

@@ -321,6 +321,8 @@ static int load_model(msgl_engine *e, msgl_model *m, const msgl_options *o, msgl
     msgl_exec x = e->exec;
     if (e->loaders != NULL) x.pool = e->loaders;
     const size_t bytes = m->plan.bytes;
+    const bool files = !m->dummy && m == &e->model;
+    if (files) e->weights.digest.weights = msgl__checkpoint_digest(m->checkpoint);
     code = msgl__model_load(m, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
     e->exec.status = x.status;
     if (code != 0 || m != &e->model) return code;

@@ -5,7 +5,8 @@
 // access.c (what the log says of them and of requests); requests with a job: gen.c (their life),
 // dispatch.c (their choices' way to the engines), answer.c (tokens back to the client), abort.c,
 // trace.c (their spans), tenant.c (who they come from), fair_queue.c (whose choice an engine gets
-// next).
+// next). What admins ask of the engines: admin.c (one call at a time to all of them), weights.c and
+// sleep.c (its endpoints).
 #ifndef MSGL_FRONT_FRONT_IMPL_H
 #define MSGL_FRONT_FRONT_IMPL_H
 

@@ -206,7 +206,7 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     if (msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready",
                              "The engine is not ready; try again soon.");
-    } else if (msgl__admin_unusable(f) != NULL) {
+    } else if (!msgl__http_conn_is_inner(c) && msgl__admin_unusable(f) != NULL) { // batches wait
         (void)msgl__api_fail(&e, 503, NULL, "weights_not_there", "%s", msgl__admin_unusable(f));
     } else if ((from = msgl__tenant_join(f, c, p)) == NULL) {
         (void)msgl__api_oom(&e);

@@ -31,6 +31,10 @@ static int put_health(const msgl_front *f, const char *rest, int *status, msgl_s
 
 static int put_ready(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
+    if (!f->stopping && msgl__admin_unusable(f) != NULL) {
+        *status = 503;
+        return msgl__strbuf_adds(out, "{\"status\":\"weights or cache not there\"}");
+    }
     if (f->stopping || f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
     *status = 503;
     return msgl__strbuf_adds(out, "{\"status\":\"queue full\"}");

@@ -31,11 +31,8 @@ static uint64_t hash_tensor(uint64_t h, const msgl_tensor *t)
     return msgl__hash(h, &t->bytes, sizeof t->bytes);
 }
 
-static int digest_weights(const char *path, uint64_t *out, msgl_err *err)
+uint64_t msgl__checkpoint_digest(const msgl_checkpoint *c)
 {
-    msgl_checkpoint *c;
-    const int code = msgl__checkpoint_open(path, &c, err);
-    if (code != 0) return code;
     uint64_t h = MSGL_HASH_START;
     for (size_t i = 0; i < msgl__checkpoint_count(c); i++) {
         h = hash_tensor(h, msgl__checkpoint_at(c, i));
@@ -47,8 +44,16 @@ static int digest_weights(const char *path, uint64_t *out, msgl_err *err)
         h = msgl__hash(h, f->map, end);
         h = msgl__hash(h, (const char *)f->map + f->size - end, end);
     }
+    return h;
+}
+
+static int digest_weights(const char *path, uint64_t *out, msgl_err *err)
+{
+    msgl_checkpoint *c;
+    const int code = msgl__checkpoint_open(path, &c, err);
+    if (code != 0) return code;
+    *out = msgl__checkpoint_digest(c);
     msgl__checkpoint_close(c);
-    *out = h;
     return 0;
 }
 

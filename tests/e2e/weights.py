@@ -94,6 +94,20 @@ def update(server, folder, **more):
     return post(server, "/update_weights_from_disk", {"model_path": str(folder), **more})
 
 
+def check_trainers(server):
+    """Requests as verl and slime send them."""
+    params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 6, "stop": None, "stop_token_ids": [3],
+              "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
+    status, text = server.call("/generate", {"rid": "r1", "input_ids": [20, 21, 22], "sampling_params": params,
+                                             "return_logprob": True, "image_data": None, "lora_path": None})
+    check(status == 200, "a rollout: %.100s" % text)
+    answer = json.loads(text)
+    pairs = [(t[0], t[1]) for t in answer["meta_info"]["output_token_logprobs"]]
+    check([i for _, i in pairs] == answer["output_ids"] and all(p <= 0 for p, _ in pairs), "with a log-probability each")
+    check(answer["meta_info"]["id"] == "r1" and answer["meta_info"]["finish_reason"]["type"] in ("stop", "length"),
+          "its name, and why it ended")
+
+
 def check_shape(answers):
     a = answers[0]
     meta = a["meta_info"]
@@ -253,7 +267,7 @@ def test_sleep(server, first, other, changed, a, b):
     check(given > weights // 2, "%d bytes were given back, of which %d had weights" % (given, weights))
     status, said = post(server, "/generate", {"text": "x", "sampling_params": {}})
     check(status == 503 and said["error"]["code"] == "weights_not_there", "503: %s" % said["error"]["message"])
-    check(server.call("/health")[0] == 200, "it lives")
+    check(server.call("/health")[0] == 200 and server.call("/ready")[0] == 503, "it lives, and is not ready")
     status, said = update(server, other)
     check(status == 400 and "given back" in said["message"], "no update then: %s" % said["message"])
     check(post(server, "/wake_up?tags=weights")[1]["success"], "the weights wake up")
@@ -340,6 +354,7 @@ def main():
         check_shape(a)
         check(a != b, "the two models answer differently")
         with Server(program, str(first)) as server:
+            check_trainers(server)
             test_updates(server, first, other, changed, a, b, folder)
             test_in_flight(server, first, other, a, b)
             test_sleep(server, first, other, changed, a, b)

@@ -162,6 +162,8 @@ static void test_asleep(void **state)
     response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"p\"}");
     assert_non_null(strstr(r.body, "It sleeps."));
     expect_error(&r, 503, "weights_not_there");
+    expect_status(client_request(&s, "GET", "/health", NULL), 200);
+    expect_status(client_request(&s, "GET", "/ready", NULL), 503);
     r = client_request(&s, "GET", "/is_sleeping", NULL);
     assert_string_equal(r.body, "{\"is_sleeping\":true}");
     response_free(&r);

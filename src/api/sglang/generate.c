@@ -61,6 +61,7 @@ static const msgl_field_row params_rows[] = {
      .help = "as `min_tokens`"},
     {"sampling_seed", MSGL_FIELD_INT, .preset = "random", .help = "as `seed`"},
     {"no_stop_trim", MSGL_FIELD_BOOL, .preset = "false", .help = "as `include_stop_str_in_output`"},
+    MSGL_ROW_UNUSED("spaces_between_special_tokens", "tokens bring their own spaces"),
     {0},
 };
 static const msgl_refused_field params_refused[] = {
