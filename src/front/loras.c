@@ -299,7 +299,7 @@ void msgl__loras_close(msgl_front *f)
 static const msgl_example load_examples[] = {
     {"Load an adapter, where the server takes some", MSGL_HTTP_POST,
      .body = "{\"lora_name\": \"sql\", \"lora_path\": \"/srv/sql-lora\"}", .status = 501,
-     .has = "error"},
+     .type = "application/json", .has = "error"},
     {0},
 };
 static const msgl_example unload_examples[] = {

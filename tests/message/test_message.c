@@ -196,6 +196,49 @@ static void test_tokens(void **state)
     msgl__strbuf_free(&b);
 }
 
+// Of a request, and of what is asked of an engine; one without a path is dropped, and a request
+// that has one has to say where it is.
+static void test_adapters(void **state)
+{
+    (void)state;
+    const int32_t id = 5;
+    msgl_msg_mem mem = {0};
+    msgl_msg d, m = request_message(&id, 1);
+    msgl_err err;
+    m.u.request.adapter = UINT64_MAX;
+    m.u.request.adapter_path = "/srv/a b";
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_true(d.u.request.adapter == UINT64_MAX);
+    assert_string_equal(d.u.request.adapter_path, "/srv/a b");
+    msgl__strbuf_free(&b);
+
+    m.u.request.adapter_path = NULL;
+    msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EFORMAT);
+    msgl__strbuf_free(&b);
+
+    m = (msgl_msg){.type = MSGL_MSG_ADAPTER, .u.adapter = {.adapter = 1}};
+    for (int i = 0; i < 2; i++) {
+        b = enc(&m);
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+        assert_true(d.u.adapter.adapter == 1);
+        assert_true((d.u.adapter.path == NULL) == (m.u.adapter.path == NULL));
+        msgl__strbuf_free(&b);
+        m.u.adapter.path = "";
+    }
+
+    m = (msgl_msg){.type = MSGL_MSG_ADAPTER_DONE,
+                   .u.adapter_done = {7, true, MSGL_EFORMAT, "a file: wrong"}};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+    assert_true(d.u.adapter_done.adapter == 7 && d.u.adapter_done.dropped);
+    assert_int_equal(d.u.adapter_done.status, MSGL_EFORMAT);
+    assert_string_equal(d.u.adapter_done.text, "a file: wrong");
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
 static void test_small_types(void **state)
 {
     (void)state;
@@ -557,7 +600,7 @@ static void test_hostile_frames(void **state)
         {0, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {1, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {UINT32_MAX, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
-        {0, MSGL_MSG_TREE + 1, {0}, 0, "type: unknown at byte 8"},
+        {0, 999, {0}, 0, "type: unknown at byte 8"},
         {0, UINT32_MAX, {0}, 0, "type: unknown at byte 8"},
         {7, MSGL_MSG_ABORT, {0}, 7, "abort.uid: truncated at byte 8"},
         {4, MSGL_MSG_TOKENS, {0xff, 0xff, 0xff, 0xff}, 4, "tokens: out of range at byte 12"},
@@ -775,14 +818,23 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
-        cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_hostile_prompt),
-        cmocka_unit_test(test_nul_in_text),    cmocka_unit_test(test_uneven_logprobs),
-        cmocka_unit_test(test_decoded_limit),  cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_small_types),
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames),
+        cmocka_unit_test(test_hostile_prompt),
+        cmocka_unit_test(test_nul_in_text),
+        cmocka_unit_test(test_uneven_logprobs),
+        cmocka_unit_test(test_decoded_limit),
+        cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
