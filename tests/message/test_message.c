@@ -215,7 +215,7 @@ static void test_adapters(void **state)
 
     m.u.request.adapter_path = NULL;
     msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
-    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EFORMAT);
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_ADAPTER, .u.adapter = {.adapter = 1}};
