@@ -296,11 +296,17 @@ void msgl__loras_close(msgl_front *f)
     f->api.loras = NULL;
 }
 
-#define LORA_ENDPOINT(at, what, fn, objs, mime)                                                    \
-    {                                                                                              \
-        .path = at, .help = what, .admin = true, .optional = true, .method = MSGL_HTTP_POST,       \
-        .type = mime, .objects = objs, .take = fn                                                  \
-    }
+static const msgl_example load_examples[] = {
+    {"Load an adapter, where the server takes some", MSGL_HTTP_POST,
+     .body = "{\"lora_name\": \"sql\", \"lora_path\": \"/srv/sql-lora\"}", .status = 501,
+     .type = "application/json", .has = "error"},
+    {0},
+};
+static const msgl_example unload_examples[] = {
+    {"Take it away", MSGL_HTTP_POST, .body = "{\"lora_name\": \"sql\"}", .status = 501,
+     .type = "application/json", .has = "error"},
+    {0},
+};
 static const char LOAD_HELP[] =
     "Reads a low-rank adapter from a folder of the server's and serves it by its name beside the "
     "model ([adapters.md](adapters.md)), as vLLM has it; for administrators.";
@@ -308,11 +314,37 @@ static const char UNLOAD_HELP[] =
     "Takes an adapter's name away; requests that have begun end with it. For administrators.";
 static const char SGLANG_HELP[] = "The same as SGLang has it: the answer lists what is loaded.";
 
-const msgl_endpoint msgl__endpoint_load_lora =
-    LORA_ENDPOINT(LOAD_V1, LOAD_HELP, take_load, load_objects, "text/plain");
-const msgl_endpoint msgl__endpoint_unload_lora =
-    LORA_ENDPOINT(UNLOAD_V1, UNLOAD_HELP, take_unload, unload_objects, "text/plain");
-const msgl_endpoint msgl__endpoint_load_lora_sglang =
-    LORA_ENDPOINT("/load_lora_adapter", SGLANG_HELP, take_load, load_objects, NULL);
-const msgl_endpoint msgl__endpoint_unload_lora_sglang =
-    LORA_ENDPOINT("/unload_lora_adapter", SGLANG_HELP, take_unload, unload_objects, NULL);
+const msgl_endpoint msgl__endpoint_load_lora = {.path = LOAD_V1,
+                                                .help = LOAD_HELP,
+                                                .examples = load_examples,
+                                                .admin = true,
+                                                .optional = true,
+                                                .method = MSGL_HTTP_POST,
+                                                .type = "text/plain",
+                                                .objects = load_objects,
+                                                .take = take_load};
+const msgl_endpoint msgl__endpoint_unload_lora = {.path = UNLOAD_V1,
+                                                  .help = UNLOAD_HELP,
+                                                  .examples = unload_examples,
+                                                  .admin = true,
+                                                  .optional = true,
+                                                  .method = MSGL_HTTP_POST,
+                                                  .type = "text/plain",
+                                                  .objects = unload_objects,
+                                                  .take = take_unload};
+const msgl_endpoint msgl__endpoint_load_lora_sglang = {.path = "/load_lora_adapter",
+                                                       .help = SGLANG_HELP,
+                                                       .examples = load_examples,
+                                                       .admin = true,
+                                                       .optional = true,
+                                                       .method = MSGL_HTTP_POST,
+                                                       .objects = load_objects,
+                                                       .take = take_load};
+const msgl_endpoint msgl__endpoint_unload_lora_sglang = {.path = "/unload_lora_adapter",
+                                                         .help = SGLANG_HELP,
+                                                         .examples = unload_examples,
+                                                         .admin = true,
+                                                         .optional = true,
+                                                         .method = MSGL_HTTP_POST,
+                                                         .objects = unload_objects,
+                                                         .take = take_unload};

@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "kernel/device.h"
+#include "models/formats.h"
 #include "models/lora_config.h"
 #include "models/safetensors.h"
 #include "utils/file.h"
@@ -32,6 +33,7 @@ struct msgl_lora_sites {
     msgl_lora_size size; // largest of any layer
     size_t gated;        // columns of the widest product with a gate
     msgl_dtype act;
+    bool gguf; // the model's file may have rows and columns in an order of its own
 };
 
 // Models differ in what stands in front of their layers, and so do the classes that adapters are
@@ -139,7 +141,9 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     s->block_rows = k->gemm.block_rows;
     s->act = m->target.act;
     char head[MSGL_TENSOR_NAME];
-    (void)snprintf(head, sizeof head, "%s%s", m->cfg.decoder.names.head, WEIGHT);
+    const char *own = m->cfg.decoder.names.head;
+    (void)snprintf(head, sizeof head, "%s%s", own != NULL ? own : "lm_head", WEIGHT);
+    s->gguf = m->checkpoint != NULL && m->checkpoint->format == &msgl__format_gguf;
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) continue;
@@ -241,6 +245,13 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
     m->embeds = strcmp(m->sites->module, EMBED) == 0;
     if (m->sites->linear == NULL && !m->embeds) {
         return fail(r, t, MSGL_EUNSUPPORTED, "no adapter can change this module here");
+    }
+    const msgl_wanted *w = &m->sites->wanted;
+    if (r->s->gguf && (w->pairs > 0 || w->head_groups > 0 || m->num_sites > 1)) {
+        return fail(
+            r, t, MSGL_EUNSUPPORTED,
+            "the model's GGUF file has this module in another order than PEFT; allowed: its "
+            "safetensors");
     }
     r->num++;
     *out = m;

@@ -196,6 +196,49 @@ static void test_tokens(void **state)
     msgl__strbuf_free(&b);
 }
 
+// Of a request, and of what is asked of an engine; one without a path is dropped, and a request
+// that has one has to say where it is.
+static void test_adapters(void **state)
+{
+    (void)state;
+    const int32_t id = 5;
+    msgl_msg_mem mem = {0};
+    msgl_msg d, m = request_message(&id, 1);
+    msgl_err err;
+    m.u.request.adapter = UINT64_MAX;
+    m.u.request.adapter_path = "/srv/a b";
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_true(d.u.request.adapter == UINT64_MAX);
+    assert_string_equal(d.u.request.adapter_path, "/srv/a b");
+    msgl__strbuf_free(&b);
+
+    m.u.request.adapter_path = NULL;
+    msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    msgl__strbuf_free(&b);
+
+    m = (msgl_msg){.type = MSGL_MSG_ADAPTER, .u.adapter = {.adapter = 1}};
+    for (int i = 0; i < 2; i++) {
+        b = enc(&m);
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+        assert_true(d.u.adapter.adapter == 1);
+        assert_true((d.u.adapter.path == NULL) == (m.u.adapter.path == NULL));
+        msgl__strbuf_free(&b);
+        m.u.adapter.path = "";
+    }
+
+    m = (msgl_msg){.type = MSGL_MSG_ADAPTER_DONE,
+                   .u.adapter_done = {7, true, MSGL_EFORMAT, "a file: wrong"}};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), 0);
+    assert_true(d.u.adapter_done.adapter == 7 && d.u.adapter_done.dropped);
+    assert_int_equal(d.u.adapter_done.status, MSGL_EFORMAT);
+    assert_string_equal(d.u.adapter_done.text, "a file: wrong");
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
 static void test_small_types(void **state)
 {
     (void)state;
@@ -610,7 +653,7 @@ static void test_hostile_frames(void **state)
         {0, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {1, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {UINT32_MAX, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
-        {0, MSGL_MSG_ADMIN_DONE + 1, {0}, 0, "type: unknown at byte 8"},
+        {0, 999, {0}, 0, "type: unknown at byte 8"},
         {4, MSGL_MSG_ADMIN, {MSGL_ADMIN_RESUME + 1}, 4, "admin.kind: out of range at byte 12"},
         {8, MSGL_MSG_ADMIN, {0, 0, 0, 0, 3}, 8, "admin.mode: out of range at byte 16"},
         {4, MSGL_MSG_ADMIN_DONE, {1}, 4, "admin.code: out of range at byte 12"},
@@ -837,6 +880,7 @@ int main(void)
         cmocka_unit_test(test_bad_bias),
         cmocka_unit_test(test_grammar),
         cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_small_types),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_encode_refuses),

@@ -212,8 +212,7 @@ static int measure_once(msgl_step_bench *b, int batch, step_times *t, int i)
     return rc;
 }
 
-static int print_measured(msgl_step_bench *b, int repeat, int batch, step_times *t,
-                          msgl_rows *rows)
+static int print_measured(msgl_step_bench *b, int repeat, int batch, step_times *t, msgl_rows *rows)
 {
     msgl_expert_hits prompts = {0}, answers = {0};
     const int rc = count_experts(b, batch, &prompts, &answers);
