@@ -19,6 +19,8 @@ import transformers
 TEXT = {
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Gemma3ForConditionalGeneration": "Gemma3TextConfig",
+    "Gemma4ForCausalLM": "Gemma4TextConfig",
+    "Gemma4ForConditionalGeneration": "Gemma4TextConfig",
     "Llama4ForCausalLM": "Llama4TextConfig",
     "Llama4ForConditionalGeneration": "Llama4TextConfig",
     "Qwen3_5ForCausalLM": "Qwen3_5TextConfig",
@@ -32,7 +34,7 @@ def names():
     """Of the architectures, as their files register them."""
     found = []
     for path in sorted((Path(__file__).parent.parent / "src/models").glob("*.c")):
-        found += re.findall(r'\.name = "(\w+For\w+)"', path.read_text())
+        found += re.findall(r'\.name = "(\w+For(?:CausalLM|ConditionalGeneration))"', path.read_text())
     return sorted(found)
 
 

@@ -270,7 +270,8 @@ def save_model(folder, name, spec, seed):
     for key, value in corrections.items():  # float32 in files of any dtype
         model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
     for part in config.sub_configs:
-        getattr(config, part).dtype = dtype
+        if getattr(config, part) is not None:
+            getattr(config, part).dtype = dtype
     if spec.get("shards"):
         total = sum(p.numel() * p.element_size() for p in model.parameters())
         model.save_pretrained(folder, max_shard_size=int(total * 0.6))
@@ -432,7 +433,8 @@ def main():
             continue
         for attempt in range(400):
             shutil.rmtree(root / name, ignore_errors=True)
-            if make(root / name, name, spec, 1000 * index + attempt):
+            seed = spec.get("seed", 1000 * index)  # of those that were once at that place
+            if make(root / name, name, spec, seed + attempt):
                 break
         else:
             raise SystemExit(f"{name}: no seed gives clear margins")

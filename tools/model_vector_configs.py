@@ -421,13 +421,13 @@ def gemma4(**kw):
         hidden_size_per_layer_input=0,
         initializer_range=0.02,
         intermediate_size=48,
-        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        layer_types=["sliding_attention"] * 2 + ["full_attention"],
         max_position_embeddings=128,
         moe_intermediate_size=None,
         num_attention_heads=4,
         num_experts=None,
         num_global_key_value_heads=None,
-        num_hidden_layers=4,
+        num_hidden_layers=3,
         num_key_value_heads=2,
         num_kv_shared_layers=0,
         pad_token_id=EOT,
@@ -454,15 +454,15 @@ def gemma4(**kw):
 
 def gemma4_conditional():
     """The form of E2B: per-layer embeddings, and the last layers without K and V of their own."""
-    kinds = ["sliding_attention"] * 2 + ["full_attention"]
+    sliding, full = "sliding_attention", "full_attention"
     text = gemma4(
         hidden_size=32,
         hidden_size_per_layer_input=8,
         intermediate_size=32,
-        layer_types=kinds * 2,
-        num_hidden_layers=6,
+        layer_types=[sliding, sliding, full, sliding, full],
+        num_hidden_layers=5,
         num_key_value_heads=1,
-        num_kv_shared_layers=3,
+        num_kv_shared_layers=2,
         use_double_wide_mlp=True,
     )
     return dict(
@@ -492,7 +492,6 @@ def gemma4_conditional():
 
 
 def mimo_v2(**kw):
-    kinds = [int(layer not in (0, 5)) for layer in range(6)]
     c = llama(
         architectures=["MiMoV2FlashForCausalLM"],
         model_type="mimo_v2_flash",
@@ -502,18 +501,18 @@ def mimo_v2(**kw):
         attention_value_scale=0.707,
         head_dim=24,
         hidden_size=32,
-        hybrid_layer_pattern=kinds,
+        hybrid_layer_pattern=[0, 1, 1, 1],
         intermediate_size=48,
         layernorm_epsilon=1e-5,
         moe_intermediate_size=24,
-        moe_layer_freq=[0, 1, 1, 1, 1, 1],
+        moe_layer_freq=[0, 1, 1, 1],
         n_group=1,
-        n_routed_experts=8,
+        n_routed_experts=4,
         n_shared_experts=None,
         norm_topk_prob=True,
         num_attention_heads=4,
         num_experts_per_tok=2,
-        num_hidden_layers=6,
+        num_hidden_layers=4,
         num_key_value_heads=1,
         partial_rotary_factor=0.334,
         rope_theta=5000000,
@@ -757,7 +756,15 @@ def qwen3_5_conditional(text):
 # Gates and ups beyond the limit of 7, scores as wide as the sinks.
 GPT_OSS_GAIN = {"gate_up_proj": 2.5, "down_proj": 0.5, "q_proj": 1.3, "k_proj": 1.3}
 # The embedding is scaled up on its way in, and not for the head.
-GEMMA4_GAIN = dict(q_norm=0.6, k_norm=0.6)
+GEMMA4_GAIN = {
+    "embed_tokens": 0.2,
+    "embed_tokens_per_layer": 5,
+    "model.norm": 4,
+    "language_model.norm": 1,
+    "q_norm": 0.4,
+    "k_norm": 0.4,
+}
+GEMMA4_UNTIED = {"embed_tokens": 0.15, "embed_tokens_per_layer": 2, "q_norm": 0.4, "k_norm": 0.4}
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
 MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
@@ -893,7 +900,7 @@ MODELS = {
     "granite": dict(
         config=granite(),
         gain={
-            "embed_tokens": 0.5,
+            "embed_tokens": 0.3,
             "model.norm": 8,
             "q_proj": 2,
             "k_proj": 2,
@@ -1119,26 +1126,38 @@ MODELS = {
         ),
     ),
     "gemma4": dict(
-        config=gemma4(),
-        gain=GEMMA4_GAIN,
+        seed=45000,
+        config=gemma4(tie_word_embeddings=False),
+        gain=GEMMA4_UNTIED,
         off=dict(
             window=dict(sliding_window=4096),
             softcap=dict(final_logit_softcapping=None),
         ),
     ),
     "gemma4_ple": dict(
+        seed=46000,
         config=gemma4(
             hidden_size_per_layer_input=8,
-            layer_types=["sliding_attention", "full_attention", "full_attention"],
-            num_hidden_layers=3,
+            layer_types=["sliding_attention", "full_attention"],
+            num_hidden_layers=2,
+            tie_word_embeddings=False,
         ),
-        gain=GEMMA4_GAIN,
+        gain=GEMMA4_UNTIED,
     ),
-    "gemma4_conditional": dict(config=gemma4_conditional(), gain=GEMMA4_GAIN),
+    "gemma4_conditional": dict(
+        seed=47000,
+        config=gemma4_conditional(),
+        gain=dict(GEMMA4_GAIN, post_per_layer_input_norm=0.5, q_norm=0.25),
+    ),
     "gemma4_kv": dict(
-        config=gemma4(attention_k_eq_v=True, num_global_key_value_heads=1), gain=GEMMA4_GAIN
+        seed=48000,
+        config=gemma4(
+            attention_k_eq_v=True, num_global_key_value_heads=1, tie_word_embeddings=False
+        ),
+        gain=GEMMA4_UNTIED,
     ),
     "gemma4_moe": dict(
+        seed=49000,
         config=gemma4(
             attention_k_eq_v=True,
             enable_moe_block=True,
@@ -1147,13 +1166,16 @@ MODELS = {
             num_experts=8,
             num_global_key_value_heads=2,
             num_hidden_layers=2,
+            tie_word_embeddings=False,
             top_k_experts=2,
         ),
-        gain=GEMMA4_GAIN,
+        gain=GEMMA4_UNTIED,
         steady=True,
     ),
     "mimo_v2": dict(
+        seed=50000,
         config=mimo_v2(),
+        gain={"experts": 0.7, "layers.1.mlp.gate.weight": 2},
         steady=True,
         off=dict(
             value_scale=dict(attention_value_scale=1.0),

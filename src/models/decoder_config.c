@@ -11,6 +11,7 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .head = "lm_head",
     .attn_norm = "input_layernorm",
     .ffn_norm = "post_attention_layernorm",
+    .sinks = "self_attn.sinks",
     .router = "mlp.gate",
     .experts = "mlp.experts",
     .all_gate_up = "mlp.experts.gate_up_proj",
@@ -49,7 +50,7 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
     read_activation(r, c);
     d->attn_scale = 1.0f / sqrtf((float)c->head_dim);
-    d->embed_scale = d->residual_scale = 1;
+    d->embed_scale = d->residual_scale = d->value_scale = 1;
 }
 
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)

@@ -566,7 +566,8 @@ static void test_defaults(void **state)
     }
     assert_int_equal(sliding_layers(c), 1); // even ones
     assert_int_equal(c->decoder.sliding_window, 128);
-    assert_true(c->decoder.sinks && c->decoder.qkv_bias && c->decoder.o_bias);
+    assert_true(c->decoder.shapes[0].sinks && c->decoder.shapes[1].sinks && c->decoder.qkv_bias &&
+                c->decoder.o_bias);
     assert_true(c->ropes[0].theta == 150000 && !c->ropes[0].truncate);
     const msgl_rope_config rope = c->ropes[0];
     assert_int_equal(load_with("GptOssForCausalLM", "rope_scaling", NULL, c, &err), 0);
@@ -683,6 +684,7 @@ static const struct {
     {"Gemma3ForConditionalGeneration", "final_logit_softcapping"},
     // Outside of text_config it is the model's, inside the class's default.
     {"Gemma3ForConditionalGeneration", "eos_token_id"},
+    {"Gemma4ForConditionalGeneration", "eos_token_id"},
     {"Llama4ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
