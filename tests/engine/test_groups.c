@@ -34,12 +34,13 @@ static void poison(harness *h, int32_t span, int32_t page)
 {
     for (int32_t g = 0; g < h->e->specs.count; g++) {
         const msgl_kv_pool *p = &h->e->groups[g].pool;
-        const size_t slot = msgl__kv_slot_stride(p) * msgl__dtype_size(p->spec.dtype);
+        const size_t tokens = (size_t)p->page_size * (size_t)p->spec.num_heads;
+        const size_t heads = tokens * msgl__dtype_size(p->spec.dtype);
+        const size_t k = heads * (size_t)p->spec.k_dim, v = heads * (size_t)p->spec.v_dim;
         if (h->e->groups[g].span != span) continue;
         for (int32_t l = 0; l < p->spec.num_layers; l++) {
-            const size_t at = (size_t)(page * p->page_size) * slot;
-            memset((char *)msgl__kv_k(p, l) + at, 0xff, (size_t)p->page_size * slot);
-            memset((char *)msgl__kv_v(p, l) + at, 0xff, (size_t)p->page_size * slot);
+            memset((char *)msgl__kv_k(p, l) + (size_t)page * k, 0xff, k);
+            memset((char *)msgl__kv_v(p, l) + (size_t)page * v, 0xff, v);
         }
     }
 }
