@@ -214,6 +214,9 @@ const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residua
 // layer_types: which layers have the window or chunks, or are linear attention where the
 // architecture has that. False: there is no such field.
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// per_layer_config, as transformers writes it: {"5": {"head_dim": 512}, ...}, the same for all
+// layers with the window, and for all others; behind layer_types. False: there is no such field.
+bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);
 // use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.

@@ -6,87 +6,24 @@
 // fewer of K, whose product is V's, too. Small models have embeddings for each layer and last
 // layers without K and V (E2B, E4B); others have experts beside the dense block (26B-A4B).
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "models/archs.h"
 #include "models/decoder.h"
 
-static void name_tensors(msgl_decoder_names *n)
-{
-    n->attn_post_norm = "post_attention_layernorm";
-    n->ffn_norm = "pre_feedforward_layernorm";
-    n->ffn_post_norm = "post_feedforward_layernorm";
-    n->layer_scale = "layer_scalar";
-    n->layer_embed = "embed_tokens_per_layer";
-    n->layer_projection = "per_layer_model_projection";
-    n->layer_projection_norm = "per_layer_projection_norm";
-    n->layer_gate = "per_layer_input_gate";
-    n->layer_out = "per_layer_projection";
-    n->layer_out_norm = "post_per_layer_input_norm";
-}
-
-// What config.json says of one layer; `r` reads its object.
-static void read_layer(msgl_json_reader *r, msgl_model_config *c, bool sliding)
-{
-    msgl_attn_shape *s = &c->decoder.shapes[sliding];
-    s->head_dim = msgl__json_int_or(r, "head_dim", 2, MSGL_MAX_HEAD_DIM, s->head_dim);
-    s->num_kv_heads =
-        msgl__json_int_or(r, "num_key_value_heads", 1, MSGL_MAX_HEADS, s->num_kv_heads);
-}
-
-// per_layer_config, as transformers writes it: {"5": {"head_dim": 512}, ...}, the same for all
-// layers of a kind.
-static void read_layers(msgl_json_reader *r, msgl_model_config *c, const json_t *layers)
-{
-    const char *const field = "per_layer_config";
-    msgl_attn_shape first[2] = {{0}, {0}};
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)layers, key, v)
-    {
-        char *end;
-        const long layer = strtol(key, &end, 10);
-        if (*end != '\0' || layer < 0 || layer >= c->num_layers || !json_is_object(v)) {
-            msgl__json_reject(r, MSGL_EFORMAT, field, v, "an object for numbers of layers");
-            return;
-        }
-        msgl_json_reader sub = *r;
-        sub.section = field;
-        sub.obj = v;
-        const bool sliding = msgl__layer_has(&c->decoder, (int32_t)layer, MSGL_LAYER_SLIDING);
-        read_layer(&sub, c, sliding);
-        r->status = sub.status;
-        if (r->status != 0) return;
-        const msgl_attn_shape *s = &c->decoder.shapes[sliding];
-        if (first[sliding].head_dim == 0) first[sliding] = *s;
-        if (s->head_dim != first[sliding].head_dim ||
-            s->num_kv_heads != first[sliding].num_kv_heads) {
-            msgl__json_reject(r, MSGL_EUNSUPPORTED, field, v,
-                              "the same for all layers of a kind in layer_types");
-            return;
-        }
-    }
-}
-
-// Hubs have two fields in its place.
+// per_layer_config, or the two fields that hubs have in its place.
 static void read_shapes(msgl_json_reader *r, msgl_model_config *c)
 {
     const bool k_is_v = msgl__json_bool_or(r, "attention_k_eq_v", false);
-    const json_t *layers = msgl__json_get(r, "per_layer_config");
     msgl_attn_shape *full = &c->decoder.shapes[0], *sliding = &c->decoder.shapes[1];
     full->head_dim = sliding->head_dim = c->head_dim;
     full->num_kv_heads = sliding->num_kv_heads = c->num_kv_heads;
     full->k_is_v = k_is_v;
-    if (layers == NULL) {
+    if (!msgl__decoder_read_shapes(r, c)) {
         full->head_dim = msgl__json_int_or(r, "global_head_dim", 2, MSGL_MAX_HEAD_DIM, 512);
         const int32_t heads =
             msgl__json_int_or(r, "num_global_key_value_heads", 1, MSGL_MAX_HEADS, 0);
         if (k_is_v && heads > 0) full->num_kv_heads = heads;
-    } else if (json_is_object(layers)) {
-        read_layers(r, c, layers);
-    } else {
-        msgl__json_reject(r, MSGL_EFORMAT, "per_layer_config", layers, "an object");
     }
     for (int i = 0; i < 2 && r->status == 0; i++) {
         const msgl_attn_shape *s = &c->decoder.shapes[i];
@@ -159,7 +96,10 @@ static void read_per_layer(msgl_json_reader *r, msgl_model_config *c)
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    name_tensors(&d->names);
+    d->names.attn_post_norm = "post_attention_layernorm";
+    d->names.ffn_norm = "pre_feedforward_layernorm";
+    d->names.ffn_post_norm = "post_feedforward_layernorm";
+    d->names.layer_scale = "layer_scalar";
     d->qk_norm = MSGL_QK_NORM_HEAD;
     d->v_norm = true;
     d->attn_scale = 1;
