@@ -9,6 +9,7 @@
 #include "kernel/cpu.h"
 #include "kernel/delta.h"
 #include "kernel/gemm.h"
+#include "kernel/index.h"
 #include "kernel/ops.h"
 
 typedef struct msgl_kernels {
@@ -21,6 +22,7 @@ typedef struct msgl_kernels {
     msgl_moe_kernels moe;
     msgl_sample_kernels sample;
     msgl_delta_kernels delta;
+    msgl_index_kernels index;
 } msgl_kernels;
 
 // Fills the table for the CPU at `level`, which the machine must have.

@@ -272,6 +272,16 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     return mixer > ffn + added ? mixer : ffn + added;
 }
 
+// Keys that a step's tokens have chosen, from layer to layer.
+static size_t chosen_bytes(const msgl_decoder_config *d, size_t tokens)
+{
+    const size_t top_k = (size_t)d->latent.index.top_k;
+    if (top_k == 0) return 0;
+    // Slots and counts have as many bytes as f32.
+    return msgl__activation_bytes(tokens, top_k, MSGL_F32) +
+           msgl__activation_bytes(tokens, 1, MSGL_F32);
+}
+
 static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
 {
     const msgl_model_config *c = &m->cfg;
@@ -292,7 +302,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
            msgl__activation_bytes(r, msgl__per_layer_width(&decoder->per_layer), act) +
-           msgl__head_workspace(m, max_tokens);
+           chosen_bytes(&c->decoder, t) + msgl__head_workspace(m, max_tokens);
 }
 
 static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -309,6 +319,10 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
     b->rows_per_layer = msgl__activation(f, (size_t)num_rows, msgl__per_layer_width(table));
+    if (c->decoder.latent.index.top_k > 0) {
+        f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
+        f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
+    }
     f->norm_stats = (msgl_norm_stats){0};
     if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
         f->norm_stats.scaled = msgl__activation(f, t, h);

@@ -38,6 +38,18 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     *p = (msgl_weight_plan){0};
 }
 
+void msgl__weight_plan_trim(msgl_weight_plan *p)
+{
+    msgl__free(p->wanted);
+    msgl__free(p->ones);
+    msgl__free(p->kept);
+    p->wanted = NULL;
+    p->ones = NULL;
+    p->kept = NULL;
+    p->num_wanted = p->cap_wanted = p->num_ones = p->cap_ones = p->num_kept = p->cap_kept = 0;
+    p->err = NULL;
+}
+
 static void plan_fail(msgl_weight_plan *p, int code, const char *text)
 {
     if (p->status == 0) p->status = msgl__err_set(p->err, code, "model: %s", text);
@@ -440,12 +452,9 @@ void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c)
     p->num_wanted = kept;
 }
 
-int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+// Whether no tensor of the checkpoint is one that the plan does not know.
+static int check_surplus(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
 {
-    for (size_t i = 0; i < p->num_wanted; i++) {
-        const int code = check_tensor(&p->wanted[i], c, err);
-        if (code != 0) return code;
-    }
     msgl_wanted *sorted = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *sorted);
     if (sorted == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     memcpy(sorted, p->wanted, p->num_wanted * sizeof *sorted);
@@ -462,6 +471,28 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
                              msgl__printable(msgl__tensor_label(t), name, sizeof name));
     }
     msgl__free(sorted);
+    return code;
+}
+
+int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const int code = check_tensor(&p->wanted[i], c, err);
+        if (code != 0) return code;
+    }
+    return check_surplus(p, c, err);
+}
+
+int msgl__weights_check_some(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    int code = check_surplus(p, c, err);
+    size_t n = 0;
+    for (size_t i = 0; i < p->num_wanted && code == 0; i++) {
+        if (msgl__checkpoint_find(c, p->wanted[i].name) == NULL) continue;
+        code = check_tensor(&p->wanted[i], c, err);
+        p->wanted[n++] = p->wanted[i];
+    }
+    if (code == 0) p->num_wanted = n;
     return code;
 }
 
