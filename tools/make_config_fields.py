@@ -19,6 +19,8 @@ import transformers
 TEXT = {
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Gemma3ForConditionalGeneration": "Gemma3TextConfig",
+    "Gemma4ForCausalLM": "Gemma4TextConfig",
+    "Gemma4ForConditionalGeneration": "Gemma4TextConfig",
     "Llama4ForCausalLM": "Llama4TextConfig",
     "Llama4ForConditionalGeneration": "Llama4TextConfig",
     "Qwen3_5ForCausalLM": "Qwen3_5TextConfig",

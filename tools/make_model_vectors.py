@@ -91,9 +91,10 @@ def write_tokenizer(folder):
 def randomise(model, tied, seed, gain):
     """Random weights of the size that training leaves: attention scores a few units wide, logits
     several nats wide, every residual branch of about the stream's own size, states that remember some
-    ten tokens. Norms of Gemma, Qwen3-Next and Qwen3.5 multiply by 1 + weight."""
+    ten tokens. Norms of Gemma up to 3, Qwen3-Next and Qwen3.5 multiply by 1 + weight."""
     gen = torch.Generator().manual_seed(seed)
-    unit = 1 if model.config.model_type.startswith(("gemma", "qwen3_next", "qwen3_5")) else 0
+    kind = model.config.model_type
+    unit = 1 if kind.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)
         by_columns = model.config.model_type in ("gpt_oss", "llama4", "llama4_text")
@@ -101,7 +102,7 @@ def randomise(model, tied, seed, gain):
         fan = 1 / math.sqrt(p.shape[-2 if columns_first else -1])
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             r = 1.4 + 0.2 * r
-        elif "norm" in name:
+        elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
             r = 1 + 0.2 * r
         elif "embed_tokens" in name:
             r *= 2.5 * fan if tied else 1.0
@@ -113,7 +114,7 @@ def randomise(model, tied, seed, gain):
             r -= 2
         elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj")):
             r *= 1.5 * fan
-        elif name.endswith(("mlp.gate.weight", "router.weight")):
+        elif name.endswith(("mlp.gate.weight", "router.weight", "router.proj.weight")):
             r *= 2.5 * fan
         else:
             r *= 1.2 * fan
@@ -123,6 +124,8 @@ def randomise(model, tied, seed, gain):
     for name, p in model.named_buffers():
         if name.endswith(CORRECTION):
             p.copy_(0.2 * torch.randn(p.shape, generator=gen))
+        elif name.endswith("layer_scalar"):
+            p.copy_(0.8 + 0.1 * torch.randn(p.shape, generator=gen))
 
 
 def load(folder, dtype, config=None):
@@ -267,7 +270,8 @@ def save_model(folder, name, spec, seed):
     for key, value in corrections.items():  # float32 in files of any dtype
         model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
     for part in config.sub_configs:
-        getattr(config, part).dtype = dtype
+        if getattr(config, part) is not None:
+            getattr(config, part).dtype = dtype
     if spec.get("shards"):
         total = sum(p.numel() * p.element_size() for p in model.parameters())
         model.save_pretrained(folder, max_shard_size=int(total * 0.6))
@@ -429,7 +433,8 @@ def main():
             continue
         for attempt in range(400):
             shutil.rmtree(root / name, ignore_errors=True)
-            if make(root / name, name, spec, 1000 * index + attempt):
+            seed = spec.get("seed", 1000 * index)  # of those that were once at that place
+            if make(root / name, name, spec, seed + attempt):
                 break
         else:
             raise SystemExit(f"{name}: no seed gives clear margins")

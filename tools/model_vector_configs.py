@@ -402,6 +402,137 @@ def gemma3_conditional():
     )
 
 
+def gemma4(**kw):
+    c = dict(
+        architectures=["Gemma4ForCausalLM"],
+        model_type="gemma4_text",
+        attention_bias=False,
+        attention_dropout=0.0,
+        attention_k_eq_v=False,
+        bos_token_id=BOS,
+        dtype="bfloat16",
+        enable_moe_block=False,
+        eos_token_id=[EOT, IM_END],
+        final_logit_softcapping=30.0,
+        global_head_dim=32,
+        head_dim=16,
+        hidden_activation="gelu_pytorch_tanh",
+        hidden_size=40,
+        hidden_size_per_layer_input=0,
+        initializer_range=0.02,
+        intermediate_size=48,
+        layer_types=["sliding_attention"] * 2 + ["full_attention"],
+        max_position_embeddings=128,
+        moe_intermediate_size=None,
+        num_attention_heads=4,
+        num_experts=None,
+        num_global_key_value_heads=None,
+        num_hidden_layers=3,
+        num_key_value_heads=2,
+        num_kv_shared_layers=0,
+        pad_token_id=EOT,
+        rms_norm_eps=1e-6,
+        rope_parameters=dict(
+            full_attention=dict(
+                partial_rotary_factor=0.25, rope_theta=1000000.0, rope_type="proportional"
+            ),
+            sliding_attention=dict(rope_theta=10000.0, rope_type="default"),
+        ),
+        sliding_window=16,
+        tie_word_embeddings=True,
+        top_k_experts=None,
+        transformers_version="5.5.0.dev0",
+        use_bidirectional_attention=None,
+        use_cache=True,
+        use_double_wide_mlp=False,
+        vocab_size=VOCAB,
+        vocab_size_per_layer_input=VOCAB,
+    )
+    c.update(kw)
+    return c
+
+
+def gemma4_conditional():
+    """The form of E2B: per-layer embeddings, and the last layers without K and V of their own."""
+    sliding, full = "sliding_attention", "full_attention"
+    text = gemma4(
+        hidden_size=32,
+        hidden_size_per_layer_input=8,
+        intermediate_size=32,
+        layer_types=[sliding, sliding, full, sliding, full],
+        num_hidden_layers=5,
+        num_key_value_heads=1,
+        num_kv_shared_layers=2,
+        use_double_wide_mlp=True,
+    )
+    return dict(
+        architectures=["Gemma4ForConditionalGeneration"],
+        audio_config=None,
+        dtype="bfloat16",
+        eos_token_id=[EOT, IM_END],
+        image_token_id=258880,
+        initializer_range=0.02,
+        model_type="gemma4",
+        text_config=without(text, "architectures"),
+        tie_word_embeddings=True,
+        transformers_version="5.5.0.dev0",
+        vision_config=dict(
+            global_head_dim=8,
+            head_dim=8,
+            hidden_size=8,
+            intermediate_size=8,
+            model_type="gemma4_vision",
+            num_attention_heads=1,
+            num_hidden_layers=1,
+            num_key_value_heads=1,
+            patch_size=4,
+            position_embedding_size=4,
+        ),
+    )
+
+
+def mimo_v2(**kw):
+    c = llama(
+        architectures=["MiMoV2FlashForCausalLM"],
+        model_type="mimo_v2_flash",
+        add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True,
+        attention_chunk_size=16,
+        attention_value_scale=0.707,
+        head_dim=24,
+        hidden_size=32,
+        hybrid_layer_pattern=[0, 1, 1, 1],
+        intermediate_size=48,
+        layernorm_epsilon=1e-5,
+        moe_intermediate_size=24,
+        moe_layer_freq=[0, 1, 1, 1],
+        n_group=1,
+        n_routed_experts=4,
+        n_shared_experts=None,
+        norm_topk_prob=True,
+        num_attention_heads=4,
+        num_experts_per_tok=2,
+        num_hidden_layers=4,
+        num_key_value_heads=1,
+        partial_rotary_factor=0.334,
+        rope_theta=5000000,
+        routed_scaling_factor=None,
+        scoring_func="sigmoid",
+        sliding_window=16,
+        sliding_window_size=16,
+        swa_head_dim=24,
+        swa_num_attention_heads=4,
+        swa_num_key_value_heads=2,
+        swa_rope_theta=10000,
+        swa_v_head_dim=16,
+        topk_group=1,
+        topk_method="noaux_tc",
+        v_head_dim=16,
+    )
+    c.update(kw)
+    return without(c, "mlp_bias", "pretraining_tp", "rms_norm_eps", "rope_scaling")
+
+
 def glm4(**kw):
     c = llama(
         architectures=["Glm4ForCausalLM"],
@@ -666,6 +797,15 @@ def qwen3_5_conditional(text):
 # Gates and ups beyond the limit of 7, scores as wide as the sinks.
 GPT_OSS_GAIN = {"gate_up_proj": 2.5, "down_proj": 0.5, "q_proj": 1.3, "k_proj": 1.3}
 # The embedding is scaled up on its way in, and not for the head.
+GEMMA4_GAIN = {
+    "embed_tokens": 0.2,
+    "embed_tokens_per_layer": 5,
+    "model.norm": 4,
+    "language_model.norm": 1,
+    "q_norm": 0.4,
+    "k_norm": 0.4,
+}
+GEMMA4_UNTIED = {"embed_tokens": 0.15, "embed_tokens_per_layer": 2, "q_norm": 0.4, "k_norm": 0.4}
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
 MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
@@ -803,7 +943,7 @@ MODELS = {
     "granite": dict(
         config=granite(),
         gain={
-            "embed_tokens": 0.5,
+            "embed_tokens": 0.3,
             "model.norm": 8,
             "q_proj": 2,
             "k_proj": 2,
@@ -1043,6 +1183,63 @@ MODELS = {
         off=dict(
             chunk=dict(text_config=dict(attention_chunk_size=4096)),
             temper=dict(text_config=dict(attn_temperature_tuning=False)),
+        ),
+    ),
+    "gemma4": dict(
+        seed=45000,
+        config=gemma4(tie_word_embeddings=False),
+        gain=GEMMA4_UNTIED,
+        off=dict(
+            window=dict(sliding_window=4096),
+            softcap=dict(final_logit_softcapping=None),
+        ),
+    ),
+    "gemma4_ple": dict(
+        seed=46000,
+        config=gemma4(
+            hidden_size_per_layer_input=8,
+            layer_types=["sliding_attention", "full_attention"],
+            num_hidden_layers=2,
+            tie_word_embeddings=False,
+        ),
+        gain=GEMMA4_UNTIED,
+    ),
+    "gemma4_conditional": dict(
+        seed=47000,
+        config=gemma4_conditional(),
+        gain=dict(GEMMA4_GAIN, post_per_layer_input_norm=0.5, q_norm=0.25),
+    ),
+    "gemma4_kv": dict(
+        seed=48000,
+        config=gemma4(
+            attention_k_eq_v=True, num_global_key_value_heads=1, tie_word_embeddings=False
+        ),
+        gain=GEMMA4_UNTIED,
+    ),
+    "gemma4_moe": dict(
+        seed=49000,
+        config=gemma4(
+            attention_k_eq_v=True,
+            enable_moe_block=True,
+            layer_types=["sliding_attention", "full_attention"],
+            moe_intermediate_size=24,
+            num_experts=8,
+            num_global_key_value_heads=2,
+            num_hidden_layers=2,
+            tie_word_embeddings=False,
+            top_k_experts=2,
+        ),
+        gain=GEMMA4_UNTIED,
+        steady=True,
+    ),
+    "mimo_v2": dict(
+        seed=50000,
+        config=mimo_v2(),
+        gain={"experts": 0.7, "layers.1.mlp.gate.weight": 2},
+        steady=True,
+        off=dict(
+            value_scale=dict(attention_value_scale=1.0),
+            window=dict(sliding_window_size=4096),
         ),
     ),
 }

@@ -99,7 +99,7 @@ typedef struct msgl_attn_needs {   // what a group of layers and the machine ask
     const msgl_attn_set *backends; // of the device, which there are to choose from
     int32_t capability;            // as in msgl_device
     int32_t num_q_heads, num_kv_heads, head_dim, page_size;
-    int32_t v_dim;            // of a head's V; 0: head_dim, the only one with K and V apart
+    int32_t v_dim;            // of a head's V; 0: head_dim
     msgl_dtype act, kv_dtype; // of queries and output; of the pool
     bool deterministic;
     bool tree; // steps whose new tokens form trees (msgl_seqs)
@@ -140,7 +140,9 @@ struct msgl_attn_desc {
     int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated
     int32_t page_override;                 // MSGL_PAGE_SET: replaces any other size, with a warning
     int32_t
-        head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: any multiple of 8 up to 256
+        head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: multiples of 8 up to max_dim
+    int32_t max_dim;                  // 0: 256; of LATENT groups MSGL_ATTN_MAX_LATENT
+    bool own_v_dim;                   // takes K and V apart whose dimensions differ
     uint32_t caches;                  // bit mask of 1u << msgl_cache_kind; 0: KV
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
@@ -279,6 +281,8 @@ int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATT
 // msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
+// The largest head_dim of a descriptor that lists none.
+int msgl__attn_max_dim(const msgl_attn_desc *d, msgl_cache_kind cache);
 // What `d` named alone stands for: d for both phases, or a pair with its prefill_by or decode_by.
 msgl_attn_choice msgl__attn_alone(const msgl_attn_set *set, const msgl_attn_desc *d);
 // Checks one backend against the needs, page size included: the descriptor's fields, that its

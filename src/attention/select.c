@@ -21,10 +21,16 @@ static void list_names(const msgl_attn_set *set, char *text, size_t size)
     }
 }
 
+int msgl__attn_max_dim(const msgl_attn_desc *d, msgl_cache_kind cache)
+{
+    if (cache == MSGL_CACHE_LATENT) return MSGL_ATTN_MAX_LATENT;
+    return d->max_dim > 0 ? d->max_dim : 256;
+}
+
 static int check_head_dim(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     if (d->head_dims[0] == 0) {
-        const int most = n->cache == MSGL_CACHE_LATENT ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM;
+        const int most = msgl__attn_max_dim(d, n->cache);
         if (n->head_dim >= 8 && n->head_dim <= most && n->head_dim % 8 == 0) return 0;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "attention backend %s: head_dim %d; allowed: multiples of 8 up to %d",
@@ -70,10 +76,12 @@ static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
             KINDS[(caches & 1u << MSGL_CACHE_KV) != 0 ? MSGL_CACHE_KV : MSGL_CACHE_LATENT]);
     }
     if (n->cache == MSGL_CACHE_LATENT || n->v_dim == 0 || n->v_dim == n->head_dim) return 0;
+    if (d->own_v_dim && n->v_dim < n->head_dim && n->v_dim % 8 == 0) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "attention backend %s: no kernel for V of %d beside K of %d per head; "
-                         "allowed: the same",
-                         d->name, (int)n->v_dim, (int)n->head_dim);
+                         "allowed: the same%s",
+                         d->name, (int)n->v_dim, (int)n->head_dim,
+                         d->own_v_dim ? ", or a smaller multiple of 8" : "");
 }
 
 // "fa, trtllm" into text: those of list_names that take this dtype of the pool.

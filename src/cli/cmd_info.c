@@ -44,7 +44,8 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
 {
     size_t n = 0;
     if (d->head_dims[0] == 0) {
-        snprintf(out, size, "8..%d", latent_only(d) ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM);
+        snprintf(out, size, "8..%d",
+                 msgl__attn_max_dim(d, latent_only(d) ? MSGL_CACHE_LATENT : MSGL_CACHE_KV));
         return;
     }
     for (int i = 0; i < MSGL_ATTN_MAX_SET && d->head_dims[i] != 0 && n < size; i++) {

@@ -52,6 +52,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->act = (msgl_act_kernels){
         .gate = msgl__cuda_gate,
+        .gate_by = msgl__cuda_gate_by,
         .times_sigmoid = msgl__cuda_times_sigmoid,
         .temper = msgl__cuda_temper,
         .join_columns = msgl__cuda_join_columns,
@@ -62,6 +63,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .keep_own = msgl__cuda_moe_keep_own,
+        .scale_choices = msgl__cuda_moe_scale_choices,
         .combine = msgl__cuda_moe_combine,
         .weigh_input = msgl__cuda_moe_weigh_input,
         .add_shared = msgl__cuda_moe_add_shared,

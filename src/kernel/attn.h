@@ -29,7 +29,7 @@
 
 #define MSGL_ATTN_TILE 256     // keys
 #define MSGL_ATTN_MAX_ROWS 256 // packed query rows of one work item
-#define MSGL_ATTN_MAX_DIM 256  // head_dim, of K and V alike
+#define MSGL_ATTN_MAX_DIM 512  // head_dim of K; V has at most as many
 // The same where V lies in K (multi-head latent attention): a latent vector and a rotary key.
 #define MSGL_ATTN_MAX_LATENT 576
 #define MSGL_ATTN_PARTIAL_ALIGN 16 // floats
@@ -89,10 +89,10 @@ typedef enum msgl_attn_partial_kind {
 typedef struct msgl_attn_call {
     msgl_dtype dtype;
     int32_t num_q_heads, num_kv_heads, head_dim; // num_q_heads a multiple of num_kv_heads
-    int32_t v_dim;                               // of a head's V: head_dim, unless latent
+    int32_t v_dim;                               // of a head's V, at most head_dim
     // K is the only array, and V of a slot and head the first v_dim elements of its K: v is k.
     bool latent;
-    const void *k, *v; // [slots, num_kv_heads, head_dim] of this layer
+    const void *k, *v; // [slots, num_kv_heads, head_dim or v_dim] of this layer
     const float *q;    // [num_tokens, num_q_heads, head_dim]
     size_t ld_q;       // elements from token to token
     float *out;        // [num_tokens, num_q_heads, v_dim]

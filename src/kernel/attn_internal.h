@@ -30,10 +30,10 @@ typedef struct msgl__attn_soon {
 // The keys of one tile that may be read: offsets [begin, end) into the tile. The others are masked
 // for every row of the item.
 typedef struct msgl__attn_keys {
-    const char *k, *v; // the first KV head in slot 0
-    int heads;         // KV heads beside each other
-    size_t slot_bytes; // from slot to slot, of K and of V
-    const int *slots;  // [MSGL_ATTN_TILE], valid in [begin, end)
+    const char *k, *v;               // the first KV head in slot 0
+    int heads;                       // KV heads beside each other
+    size_t slot_bytes, v_slot_bytes; // from slot to slot, of K and of V
+    const int *slots;                // [MSGL_ATTN_TILE], valid in [begin, end)
     int begin, end;
     int head_dim, v_dim;
     float scale, softcap;

@@ -28,7 +28,7 @@ typedef struct item_scratch {
 // Behind the ISA level's area, if the pool is of E4M3: a tile of one KV head as bf16.
 typedef struct expanded_tile {
     int slots[MSGL_ATTN_TILE];        // key i is in row i
-    MSGL_ALIGNED(64) uint16_t rows[]; // [2, MSGL_ATTN_TILE, head_dim] K, then V
+    MSGL_ALIGNED(64) uint16_t rows[]; // [MSGL_ATTN_TILE, head_dim] K, then V, [.., v_dim]
 } expanded_tile;
 
 typedef struct paged_args {
@@ -244,25 +244,30 @@ static void expand_tile(const paged_args *a, const msgl__attn_keys *keys, expand
 {
     enum { AHEAD = 12 };
     const msgl_attn_call *c = a->call;
-    const int dim = c->head_dim;
+    const int dim = c->head_dim, v_dim = c->v_dim;
     uint16_t *v = c->latent ? to->rows : to->rows + MSGL_ATTN_TILE * (size_t)dim;
     for (int i = keys->begin; i < keys->end; i++) {
-        const size_t from = (size_t)keys->slots[i] * keys->slot_bytes, row = (size_t)(i * dim);
+        const size_t slot = (size_t)keys->slots[i];
         if (i + AHEAD < keys->end) {
-            const size_t next = (size_t)keys->slots[i + AHEAD] * keys->slot_bytes;
-            for (int d = 0; d < dim; d += 64) {
-                __builtin_prefetch(keys->k + next + d);
-                if (!c->latent) __builtin_prefetch(keys->v + next + d);
+            const size_t next = (size_t)keys->slots[i + AHEAD];
+            const char *k = keys->k + next * keys->slot_bytes;
+            for (int d = 0; d < dim; d += 64) __builtin_prefetch(k + d);
+            for (int d = 0; d < v_dim && !c->latent; d += 64) {
+                __builtin_prefetch(keys->v + next * keys->v_slot_bytes + d);
             }
         }
         to->slots[i] = i;
-        a->expand((const uint8_t *)keys->k + from, to->rows + row, dim);
-        if (!c->latent) a->expand((const uint8_t *)keys->v + from, v + row, dim);
+        a->expand((const uint8_t *)keys->k + slot * keys->slot_bytes, to->rows + (size_t)(i * dim),
+                  dim);
+        if (c->latent) continue;
+        a->expand((const uint8_t *)keys->v + slot * keys->v_slot_bytes, v + (size_t)(i * v_dim),
+                  v_dim);
     }
     *out = *keys;
     out->k = (const char *)to->rows;
     out->v = (const char *)v;
     out->slot_bytes = (size_t)dim * sizeof *v;
+    out->v_slot_bytes = c->latent ? out->slot_bytes : (size_t)v_dim * sizeof *v;
     out->slots = to->slots;
     out->held = true;
     out->prefetched = MSGL_ATTN_TILE;
@@ -379,21 +384,23 @@ static void run_paths(const paged_args *a, const msgl__attn_query *q, int tile,
     }
 }
 
-// Keys [begin, end) of the tile in s->next_slots, `ahead` bytes from this head's: what comes next.
+// Keys [begin, end) of the tile in s->next_slots: what comes next. more: of the heads behind these.
 // Where V lies in K, it comes with it.
-static void set_next(const paged_args *a, int begin, int end, size_t ahead, const item_scratch *s,
+static void set_next(const paged_args *a, int begin, int end, bool more, const item_scratch *s,
                      msgl__attn_keys *keys)
 {
     const msgl_attn_call *c = a->call;
-    const size_t elem = msgl__dtype_size(c->dtype);
-    keys->next_k = keys->next_v = (msgl__attn_soon){.base = keys->k + ahead,
+    const size_t elem = msgl__dtype_size(c->dtype), heads = more ? (size_t)keys->heads : 0;
+    const size_t k_bytes = (size_t)c->head_dim * elem, v_bytes = (size_t)c->v_dim * elem;
+    keys->next_k = keys->next_v = (msgl__attn_soon){.base = keys->k + heads * k_bytes,
                                                     .slots = s->next_slots,
                                                     .slot_bytes = keys->slot_bytes,
                                                     .begin = begin,
                                                     .end = end,
-                                                    .bytes = (int)((size_t)c->head_dim * elem)};
-    keys->next_v.base = keys->v + ahead;
-    keys->next_v.bytes = (int)((size_t)c->v_dim * elem);
+                                                    .bytes = (int)k_bytes};
+    keys->next_v.base = keys->v + heads * v_bytes;
+    keys->next_v.slot_bytes = keys->v_slot_bytes;
+    keys->next_v.bytes = (int)v_bytes;
     if (c->latent) keys->next_v.end = begin;
 }
 
@@ -420,8 +427,7 @@ static void run_tiles(const paged_args *a, const msgl__attn_query *q, bool more,
         const int left = w->kv_end - next * MSGL_ATTN_TILE;
         const int end = left < begin ? begin : left < MSGL_ATTN_TILE ? left : MSGL_ATTN_TILE;
         find_slots(c, w->req, next, begin, end, s->next_slots);
-        const size_t head = (size_t)c->head_dim * msgl__dtype_size(c->dtype);
-        set_next(a, begin, end, wraps ? (size_t)keys->heads * head : 0, s, keys);
+        set_next(a, begin, end, wraps, s, keys);
         if (c->tree != NULL && (tile + 1) * MSGL_ATTN_TILE > s->first_new) {
             run_paths(a, q, tile, keys, s, isa);
         } else {
@@ -437,14 +443,16 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
 {
     const msgl_attn_call *c = a->call;
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
+    const size_t v_dim = c->latent ? dim : (size_t)c->v_dim; // between heads of V
     const int group = c->num_q_heads / c->num_kv_heads;
     const int q_first = c->cu_seqlens_q[w->req];
     msgl__attn_query q = {.call = c, .kv_head = kv_head, .heads = heads};
     const float *first_q = c->q + (size_t)q_first * c->ld_q + (size_t)kv_head * (size_t)group * dim;
     msgl__attn_keys keys = {.k = (const char *)c->k + (size_t)kv_head * dim * elem,
-                            .v = (const char *)c->v + (size_t)kv_head * dim * elem,
+                            .v = (const char *)c->v + (size_t)kv_head * v_dim * elem,
                             .heads = heads,
                             .slot_bytes = (size_t)c->num_kv_heads * dim * elem,
+                            .v_slot_bytes = (size_t)c->num_kv_heads * v_dim * elem,
                             .head_dim = c->head_dim,
                             .v_dim = c->v_dim,
                             .scale = c->scale,

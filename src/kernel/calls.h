@@ -218,19 +218,21 @@ typedef struct msgl_choose_call {
     int32_t *source;  // [rows * top_k]
 } msgl_choose_call;
 
-// q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place; then k
-// and v of token t are stored, rounded to nearest even, at slot slots[t] of one layer's pool.
+// q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place, v heads
+// are normed if v_weight [v_dim] is there; then k and v of token t are stored, rounded to nearest
+// even, at slot slots[t] of one layer's pool. num_kv_heads 0: there is only q.
 typedef struct msgl_rope_call {
     void *qkv; // [tokens, ld]: q heads, k heads, v heads
     size_t ld;
     int32_t tokens, num_q_heads, num_kv_heads, head_dim;
-    const float *q_weight, *k_weight;
+    int32_t v_dim; // 0: head_dim
+    const float *q_weight, *k_weight, *v_weight;
     float eps;
     const float *cos_sin; // [tokens, 2 half]: half cosines, then half sines
     int32_t half;         // pairs (i, i + half) rotate; 2 half <= head_dim
     msgl_dtype kv_dtype;
     float k_scale, v_scale; // > 0; of E4M3, which holds k / k_scale and v / v_scale, else not read
-    void *k_pool, *v_pool;  // [slots, num_kv_heads, head_dim]
+    void *k_pool, *v_pool;  // [slots, num_kv_heads, head_dim or v_dim]
     const int32_t *slots;   // [tokens]
 } msgl_rope_call;
 

@@ -56,6 +56,9 @@ typedef struct msgl_act_kernels {
     // out[r, i] = f(gate_up[r, i]) * gate_up[r, dim + i]; gate_up [rows, 2 dim], out [rows, dim].
     void (*gate)(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                  int dim);
+    // p[r, i] = f(p[r, i]) * by[r, i]; p [rows, dim], dense, `by` with stride ld_by.
+    void (*gate_by)(msgl_exec *x, msgl_activation f, const void *by, size_t ld_by, void *p,
+                    int rows, int dim);
     // p[r, i] *= sigmoid(gate[r, i]); p [rows, dim], dense, gate with stride ld_gate.
     void (*times_sigmoid)(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                           int dim);
@@ -85,6 +88,8 @@ typedef struct msgl_moe_kernels {
                    int dim, void *out);
     // The weights of the n choices ids that are not of experts [first, first + own) become 0.
     void (*keep_own)(msgl_exec *x, const int32_t *ids, int n, int first, int own, float *weights);
+    // The weights of the n choices ids are multiplied by their experts' `by` [experts].
+    void (*scale_choices)(msgl_exec *x, const int32_t *ids, int n, const float *by, float *weights);
     // out[r, :] = (or, with accumulate, +=) sum over c < top_k, in that order and in f32, of
     // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c. What has
     // weight 0 need not be there.

@@ -19,7 +19,7 @@ void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *g
 static void attend(const msgl_forward *f, const msgl_attention *a, const void *q, size_t ld,
                    void *out)
 {
-    msgl__attend(f, a->group, &a->geometry, q, ld, out, msgl__q_width(a));
+    msgl__attend(f, a->group, &a->geometry, q, ld, out, msgl__attention_width(a));
 }
 
 // Behind the projection: rotation and attention with the queries of dual chunks.
@@ -68,9 +68,9 @@ static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
 
 static void gate_results(msgl_forward *f, const msgl_attention *a, const void *qkv, void *out)
 {
-    const int32_t heads = a->num_heads + 2 * a->num_kv_heads, q = a->num_heads * a->head_dim;
-    const void *gate =
-        (const char *)qkv + (size_t)(heads * a->head_dim) * msgl__dtype_size(f->x->act);
+    const int32_t q = a->num_heads * a->head_dim;
+    const int32_t kv = a->num_kv_heads * (a->head_dim + a->v_dim);
+    const void *gate = (const char *)qkv + (size_t)(q + kv) * msgl__dtype_size(f->x->act);
     f->k->act.times_sigmoid(f->x, gate, (size_t)a->qkv.w.n, out, f->num_tokens, q);
 }
 
@@ -88,8 +88,10 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .num_q_heads = a->num_heads,
         .num_kv_heads = a->num_kv_heads,
         .head_dim = a->head_dim,
+        .v_dim = a->v_dim,
         .q_weight = a->norms_all ? NULL : a->q_norm,
         .k_weight = a->norms_all ? NULL : a->k_norm,
+        .v_weight = a->v_norm,
         .eps = a->eps,
         .cos_sin = cos_sin,
         .half = a->half,
@@ -100,8 +102,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
         .slots = f->tokens.slots[group->span],
     };
-    const bool tempers = a->temper.every > 0;
-    if (!tempers && f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
+    const bool tempers = a->temper.every > 0, apart = tempers || a->stores_apart;
+    if (!apart && f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
@@ -123,6 +125,10 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         attend(f, a, qkv, rope.ld, out);
     }
     if (a->gated) gate_results(f, a, qkv, out);
+    if (a->value_scale != 1) {
+        f->k->norm.scale(f->x, out, a->value_scale,
+                         (size_t)f->num_tokens * msgl__attention_width(a));
+    }
     msgl__arena_reset(f->x->scratch);
     f->arena->used = mark;
 }

@@ -8,17 +8,23 @@
 #include "layers/linear.h"
 
 typedef struct msgl_attention {
-    // [(num_heads + 2 num_kv_heads) * head_dim, hidden]; gated: and num_heads * head_dim more
+    // [num_heads * head_dim + num_kv_heads * (head_dim + v_dim), hidden]; gated: and num_heads *
+    // head_dim more
     msgl_linear qkv;
     float *q_norm, *k_norm; // NULL, or [head_dim], or, with norms_all, [q heads] and [K heads]
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
     bool gated;             // results times the sigmoid of what is behind V (Qwen3-Next)
+    float *v_norm;          // [v_dim] of each head, or NULL
     float eps;
-    int32_t num_heads, num_kv_heads, head_dim;
-    int32_t group; // of layers: msgl_forward.groups
-    int32_t rope;  // which of the step's
-    int32_t half;  // rotated dimensions of a head / 2
-    bool dual;     // a token has MSGL_DUAL_QUERIES queries; then there are no norms
+    float value_scale; // of V, so of results
+    // num_kv_heads 0: K and V are those of another layer, which geometry.layer is the place of;
+    // this one stores none.
+    int32_t num_heads, num_kv_heads, head_dim, v_dim;
+    int32_t group;     // of layers: msgl_forward.groups
+    int32_t rope;      // which of the step's
+    int32_t half;      // rotated dimensions of a head / 2
+    bool stores_apart; // V is normed or of other dimensions than K, or nothing is stored
+    bool dual;         // a token has MSGL_DUAL_QUERIES queries; then there are no norms
     msgl_temper temper;
     msgl_attn_layer geometry;
 } msgl_attention;
@@ -27,12 +33,18 @@ typedef struct msgl_attention {
 // or backend does with them.
 static inline bool msgl__rotates_apart(const msgl_attention *a)
 {
-    return a->norms_all || a->gated || a->temper.every > 0;
+    return a->norms_all || a->gated || a->temper.every > 0 || a->stores_apart;
 }
 
 static inline size_t msgl__q_width(const msgl_attention *a)
 {
     return (size_t)a->num_heads * (size_t)a->head_dim;
+}
+
+// Of the results.
+static inline size_t msgl__attention_width(const msgl_attention *a)
+{
+    return (size_t)a->num_heads * (size_t)a->v_dim;
 }
 
 // Step arena bytes of msgl__attention for up to max_tokens tokens with activations of act.
@@ -44,7 +56,7 @@ static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dty
            msgl__activation_bytes(t, queries * msgl__q_width(a), act) +
            (a->norms_all ? msgl__activation_bytes(t, 2, MSGL_F32) : 0);
 }
-// in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * head_dim],
+// in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * v_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need
 // it). Stores the tokens' K and V. cos_sin [num_tokens, 2 half] of its rope, or that times
 // MSGL_DUAL_SETS.

@@ -10,7 +10,7 @@ size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype 
 }
 
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
-               void *residual, int32_t rows)
+               const void *in, void *residual, int32_t rows)
 {
     const size_t hidden = (size_t)m->gate_up.w.k;
     const size_t mark = f->arena->used;
@@ -19,12 +19,35 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     if (act == NULL) return;
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
-        void *x = msgl__row(f, residual, r, hidden);
+        const void *x = msgl__row(f, in, r, hidden);
+        void *to = msgl__row(f, residual, r, hidden);
         if (f->lora != NULL) f->lora->first = r;
         msgl_handover between = {.reader = &m->down.w};
         msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n, &between);
-        msgl__linear_add(f, &m->down, act, x, join, n, &between);
+        msgl__linear_add(f, &m->down, act, to, join, n, &between);
     }
     if (f->lora != NULL) f->lora->first = 0;
+    f->arena->used = mark;
+}
+
+void msgl__mlp_apart(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm,
+                     const msgl_norm *after, const void *in, void *out, int32_t rows)
+{
+    const size_t hidden = (size_t)m->gate_up.w.k, mark = f->arena->used;
+    const int32_t block = msgl__ffn_rows(f->k, rows);
+    void *act = msgl__activation(f, (size_t)block, (size_t)m->down.w.k);
+    if (act == NULL) return;
+    for (int32_t r = 0; r < rows; r += block) {
+        const int32_t n = rows - r < block ? rows - r : block;
+        if (f->lora != NULL) f->lora->first = r;
+        msgl__linear_gated(f, &m->gate_up, norm, m->activation, msgl__row(f, in, r, hidden), act, n,
+                           NULL);
+        msgl__linear(f, &m->down, NULL, act, msgl__row(f, out, r, hidden), n);
+    }
+    if (f->lora != NULL) f->lora->first = 0;
+    if (m->down.row_parallel && f->comm->size > 1) {
+        f->comm->ops->all_reduce(f->comm, f->x, f->x->act, out, (size_t)rows * hidden);
+    }
+    msgl__norm(f, after, out, out, rows);
     f->arena->used = mark;
 }

@@ -16,9 +16,13 @@ typedef struct msgl_mlp {
 // msgl__linear_add takes.
 size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// Joins the block of norm(residual) (norm NULL: of residual) to residual [rows, hidden].
+// Joins the block of norm(in) (norm NULL: of in) to residual [rows, hidden], which may be `in`.
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
-               void *residual, int32_t rows);
+               const void *in, void *residual, int32_t rows);
+
+// out [rows, hidden] = after(block of norm(in)), which is added to nothing yet.
+void msgl__mlp_apart(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm,
+                     const msgl_norm *after, const void *in, void *out, int32_t rows);
 
 // Rows of a feed-forward block that are worked on at a time.
 static inline int32_t msgl__ffn_rows(const msgl_kernels *k, int32_t rows)

@@ -11,6 +11,7 @@
 
 typedef struct msgl_moe {
     msgl_linear router; // [num_experts, hidden]
+    float *router_norm; // [hidden] weight of a norm of its own, or NULL: the block's
     msgl_moe_experts experts;
     const msgl_moe_desc *backend;
     bool has_shared, gates_shared;
@@ -21,9 +22,9 @@ typedef struct msgl_moe {
 // Step arena bytes of msgl__moe for up to max_rows rows with activations of act.
 size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// Joins the block of norm(residual) to residual [rows, hidden]; join->next is only looked at where
-// the expert of all tokens is the last to be added, by its product.
+// Joins the block of norm(in) to residual [rows, hidden], which may be `in`; join->next is only
+// looked at where the expert of all tokens is the last to be added, by its product.
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,
-               void *residual, int32_t rows);
+               const void *in, void *residual, int32_t rows);
 
 #endif

@@ -7,8 +7,8 @@ static const double TWO_PI = 6.283185307179586476925;
 
 const char *msgl__rope_type_name(msgl_rope_type t)
 {
-    static const char *const NAMES[MSGL_ROPE_TYPES] = {"default", "linear", "dynamic",
-                                                       "yarn",    "llama3", "longrope"};
+    static const char *const NAMES[MSGL_ROPE_TYPES] = {"default", "linear",   "dynamic",     "yarn",
+                                                       "llama3",  "longrope", "proportional"};
     return (unsigned)t < MSGL_ROPE_TYPES ? NAMES[t] : "unknown";
 }
 
@@ -105,6 +105,16 @@ static double longrope_attention_factor(const msgl_rope_config *c)
     return c->factor <= 1 ? 1.0 : sqrt(1 + log(c->factor) / log(c->original_max));
 }
 
+// The frequencies are those of a whole head; pairs beyond the share stay.
+static void proportional(const msgl_rope_config *c, float *inv_freq)
+{
+    plain(c->theta, c->dim, inv_freq);
+    const int32_t rotated = (int32_t)(c->share * c->dim / 2);
+    for (int32_t i = 0; i < c->dim / 2; i++) {
+        inv_freq[i] = i < rotated ? inv_freq[i] / (float)c->factor : 0;
+    }
+}
+
 float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float *inv_freq)
 {
     switch (cfg->type) {
@@ -118,6 +128,7 @@ float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float
     case MSGL_ROPE_LONGROPE:
         longrope(cfg, prompt_len, inv_freq);
         return (float)longrope_attention_factor(cfg);
+    case MSGL_ROPE_PROPORTIONAL: proportional(cfg, inv_freq); return 1.0f;
     case MSGL_ROPE_NONE:
         for (int32_t i = 0; i < cfg->dim / 2; i++) inv_freq[i] = 0;
         return 1.0f;

@@ -20,7 +20,8 @@ typedef enum msgl_rope_type {
     MSGL_ROPE_YARN,
     MSGL_ROPE_LLAMA3,
     MSGL_ROPE_LONGROPE,
-    MSGL_ROPE_TYPES, // names of config.json end here
+    MSGL_ROPE_PROPORTIONAL, // only the first pairs rotate, all are (i, i + dim / 2) (Gemma 4)
+    MSGL_ROPE_TYPES,        // names of config.json end here
     // Angles of 0: of layers without positions (NoPE; Kazemnejad et al. 2023).
     MSGL_ROPE_NONE = MSGL_ROPE_TYPES,
 } msgl_rope_type;
@@ -41,6 +42,7 @@ typedef struct msgl_rope_config {
     double beta_fast, beta_slow;              // yarn
     double attention_factor;                  // yarn; 0: inferred from factor or the mscales
     double mscale, mscale_all_dim;            // yarn; 0: absent
+    double share;                             // proportional: of pairs that rotate
     bool truncate;                            // yarn: whole-numbered correction range
     // longrope: what frequencies are divided by, up to original_max positions and beyond.
     float short_factor[MSGL_MAX_LONGROPE], long_factor[MSGL_MAX_LONGROPE];

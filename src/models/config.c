@@ -93,7 +93,7 @@ static msgl_rope_type rope_type(msgl_json_reader *r)
         if (strcmp(name, msgl__rope_type_name((msgl_rope_type)t)) == 0) return (msgl_rope_type)t;
     }
     msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
-                      "default, linear, dynamic, yarn, llama3, longrope");
+                      "default, linear, dynamic, yarn, llama3, longrope, proportional");
     return MSGL_ROPE_DEFAULT;
 }
 
@@ -153,6 +153,11 @@ static void read_rope_scaling(msgl_json_reader *r, msgl_json_reader *top, msgl_r
 {
     p->type = rope_type(r);
     if (p->type == MSGL_ROPE_DEFAULT || r->status != 0) return;
+    if (p->type == MSGL_ROPE_PROPORTIONAL) {
+        p->share = msgl__json_num_or(r, "partial_rotary_factor", 0, 1, 1);
+        p->factor = msgl__json_num_or(r, "factor", 1, MAX_FACTOR, 1);
+        return;
+    }
 
     const int32_t in_section =
         msgl__json_int_or(r, "original_max_position_embeddings", 1, INT32_MAX, p->max_position);
@@ -213,7 +218,9 @@ static void read_one_rope(msgl_json_reader *r, const msgl_model_config *c, const
         sub.section = section;
         sub.obj = obj;
     }
-    out->dim = rotary_dim(&sub, r, c);
+    const char *type = msgl__json_str_or(&sub, "rope_type", "default");
+    const bool whole = strcmp(type, msgl__rope_type_name(MSGL_ROPE_PROPORTIONAL)) == 0;
+    out->dim = whole ? c->head_dim : rotary_dim(&sub, r, c);
     out->theta = theta;
     if (obj != NULL) {
         out->theta = msgl__json_num_or(&sub, "rope_theta", 1, MAX_THETA, theta);

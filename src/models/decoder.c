@@ -53,13 +53,16 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *exper
 {
     const msgl_decoder_config *d = &c->decoder;
     const bool latent = d->latent.rank > 0;
+    const int32_t kv_full = msgl__attn_shape(c, false).num_kv_heads;
+    const int32_t kv_sliding = msgl__attn_shape(c, true).num_kv_heads;
     const struct {
         const char *name;
         int32_t n;
         bool repeats; // may be fewer, of which each rank has one
     } shared[] = {
         {"num_attention_heads", c->num_heads, false},
-        {"num_key_value_heads", latent ? 0 : c->num_kv_heads, true},
+        {"num_key_value_heads", latent ? 0 : kv_full, true},
+        {"num_key_value_heads of layers with a window", latent ? 0 : kv_sliding, true},
         {"intermediate_size", d->intermediate_size, false},
         {"shared_expert_intermediate_size", d->shared_intermediate_size, false},
         {"linear_num_key_heads", d->delta.k_heads, false},
@@ -85,7 +88,7 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
     const bool chunked = window >= 0 && c->decoder.chunked;
     const msgl_attn_variant all = {.window = chunked ? -1 : window,
                                    .softcap = c->decoder.attn_softcap,
-                                   .sinks = c->decoder.sinks,
+                                   .sinks = c->decoder.shapes[window >= 0].sinks,
                                    .chunk = chunked ? c->decoder.sliding_window : 0};
     (void)msgl__attn_variants_add(&v, all);
     return v;
@@ -113,11 +116,14 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         msgl__ffn_build(m, l, experts, layer);
+        layer->scale = 1;
         if (layer->sparse) experts += 2 * (size_t)d->num_experts;
     }
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const bool last = l + 1 == m->cfg.num_layers;
+        // What is done to the stream behind the block.
+        const bool more = d->per_layer_dim > 0 || names->layer_scale != NULL;
         // Experts norm the stream themselves.
         layer->attn_join =
             (msgl_join){.norm = msgl__norm_or_null(&layer->attn_post_norm),
@@ -126,8 +132,9 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->ffn_join =
             (msgl_join){.norm = msgl__norm_or_null(&layer->ffn_post_norm),
                         .scale = d->residual_scale,
-                        .next = last ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
+                        .next = last || more ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
     }
+    msgl__per_layer_build(m, decoder);
     m->final_norm = (msgl_norm){.eps = d->rms_eps, .dim = m->cfg.hidden_size};
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
@@ -195,6 +202,7 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     snprintf(head, sizeof head, "%s.weight", n->head);
     msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
     if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
+    msgl__per_layer_declare(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const msgl_declaring d = {
@@ -205,6 +213,11 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
         msgl__declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
         msgl__ffn_declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
+        msgl__per_layer_declare_block(&d, layer);
+        if (n->layer_scale != NULL) {
+            msgl__plan_scale(p, &layer->scale, "%slayers.%d.%s", n->prefix, d.layer,
+                             n->layer_scale);
+        }
     }
 }
 
@@ -216,6 +229,7 @@ typedef struct buffers {
     void *residual;                   // [tokens, hidden]
     void *mixed;                      // [tokens, width of the layer's mixer's result]
     void *rows_mixed, *rows_residual; // the same of the rows that get logits
+    void *per_layer, *rows_per_layer; // [tokens or rows, width of per-layer embeddings]
 } buffers;
 
 // Parts of a row's sum of squares.
@@ -247,14 +261,13 @@ static size_t mixed_width(const msgl_model *m)
 // What a layer takes beside the step's buffers.
 static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int32_t max_tokens)
 {
-    const msgl_kernels *k = m->target.kernels;
     const msgl_dtype act = m->target.act;
     const size_t t = (size_t)max_tokens, hidden = (size_t)m->cfg.hidden_size;
     const int ranks = m->target.ranks;
     const bool direct =
         msgl__joins_directly(&l->attn_join, ranks) && msgl__joins_directly(&l->ffn_join, ranks);
-    const size_t ffn = l->sparse ? msgl__moe_workspace(&l->moe, k, act, max_tokens)
-                                 : msgl__mlp_workspace(&l->mlp, k, act, max_tokens);
+    const size_t own = msgl__per_layer_workspace(&l->per_layer, act, max_tokens);
+    const size_t block = msgl__ffn_workspace(m, l, max_tokens), ffn = block > own ? block : own;
     const size_t added = direct ? 0 : msgl__activation_bytes(t, hidden, act); // msgl__linear_add
     const size_t mixer = l->mixer->workspace(l, act, max_tokens);
     return mixer > ffn + added ? mixer : ffn + added;
@@ -288,6 +301,8 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
+           msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
+           msgl__activation_bytes(r, msgl__per_layer_width(&decoder->per_layer), act) +
            chosen_bytes(&c->decoder, t) + msgl__head_workspace(m, max_tokens);
 }
 
@@ -296,6 +311,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     const msgl_model_config *c = &m->cfg;
     const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
     const size_t mixed = mixed_width(m);
+    const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
     for (int32_t i = 0; i < c->num_ropes; i++) {
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
@@ -303,6 +319,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
+    b->rows_per_layer = msgl__activation(f, (size_t)num_rows, msgl__per_layer_width(table));
     if (c->decoder.latent.index.top_k > 0) {
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
@@ -315,17 +332,19 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
-// The layer behind its mixer.
-static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
-                         void *residual, int32_t rows)
+// The layer behind its mixer. inputs: of per-layer embeddings, [rows, width], where there are any.
+static void finish_layer(const msgl_model *m, msgl_forward *f, const msgl_decoder_layer *layer,
+                         const void *mixed, const void *inputs, void *residual, int32_t rows)
 {
-    const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
+    const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
     msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
-    if (layer->sparse) {
-        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, rows);
-    } else {
-        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, residual, rows);
+    msgl__ffn_run(f, layer, residual, rows);
+    if (table->dim > 0) {
+        msgl__per_layer_add(f, &layer->per_layer, inputs, msgl__per_layer_width(table), residual,
+                            rows);
     }
+    if (layer->scale == 1) return;
+    f->k->norm.scale(f->x, residual, layer->scale, (size_t)rows * (size_t)m->cfg.hidden_size);
 }
 
 // Leaves the residual behind `layer` where somebody wants it; how many have been left now.
@@ -344,20 +363,23 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
 {
     const msgl_model_config *c = &m->cfg;
     const int32_t tokens = f->num_tokens;
-    const msgl_decoder_layer *layers = ((const msgl_decoder *)m->layers)->layers;
-    const msgl_decoder_layer *last = &layers[c->num_layers - 1];
+    const msgl_decoder *decoder = m->layers;
+    const msgl_decoder_layer *layers = decoder->layers, *last = &layers[c->num_layers - 1];
+    const msgl_per_layer_table *table = &decoder->per_layer;
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, b.residual, b.cos_sin);
     const void *first = b.residual;
     if (c->decoder.head.kind != MSGL_HEAD_NONE) first = msgl__head_begin(m, f, b.residual);
     if (first == NULL) return NULL;
+    b.per_layer = table->dim > 0 ? msgl__per_layer_inputs(f, table, first) : NULL;
+    if (f->x->status != 0) return NULL;
     int32_t captured = 0;
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
         layer->mixer->run(f, layer, msgl__norm_or_null(&layer->attn_norm),
                           layer == layers ? first : b.residual, b.cos_sin, b.mixed);
         if (layer == last) break;
-        finish_layer(f, layer, b.mixed, b.residual, tokens);
+        finish_layer(m, f, layer, b.mixed, b.per_layer, b.residual, tokens);
         captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
     }
     if (num_rows == 0) return NULL;
@@ -367,10 +389,15 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     if (!all) {
         f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
+        if (table->dim > 0) {
+            f->k->moe.gather(f->x, b.per_layer, rows, num_rows, 1,
+                             (int)msgl__per_layer_width(table), b.rows_per_layer);
+        }
     }
     if (f->lora != NULL) f->lora->of_logits = !all;
     void *residual = all ? b.residual : b.rows_residual;
-    finish_layer(f, last, all ? b.mixed : b.rows_mixed, residual, num_rows);
+    finish_layer(m, f, last, all ? b.mixed : b.rows_mixed, all ? b.per_layer : b.rows_per_layer,
+                 residual, num_rows);
     return f->x->status == 0 ? residual : NULL;
 }
 

@@ -11,6 +11,7 @@
 #include "layers/latent_attention.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "layers/per_layer_input.h"
 #include "models/arch.h"
 
 extern const msgl_family msgl__decoder_family;
@@ -35,10 +36,14 @@ typedef struct msgl_decoder_layer {
         msgl_latent_attention latent_attn;
         msgl_delta delta;
     };
-    msgl_linear out; // [hidden, width of the mixer's result]
-    bool sparse;
-    msgl_mlp mlp; // unless sparse
-    msgl_moe moe; // when sparse
+    msgl_linear out;                                  // [hidden, width of the mixer's result]
+    bool sparse, beside;                              // beside: the dense block is there, too
+    msgl_mlp mlp;                                     // unless sparse, or beside
+    msgl_moe moe;                                     // when sparse
+    msgl_norm mlp_post_norm, moe_norm, moe_post_norm; // beside
+    msgl_join moe_join;                               // with moe_post_norm
+    msgl_per_layer_input per_layer;
+    float scale; // of the stream behind the layer
 } msgl_decoder_layer;
 
 // What a draft head has in front of its layers.
@@ -51,7 +56,8 @@ typedef struct msgl_decoder_head {
 
 // What msgl_model.layers is for this family.
 typedef struct msgl_decoder {
-    msgl_decoder_head head;     // of a draft head
+    msgl_decoder_head head; // of a draft head
+    msgl_per_layer_table per_layer;
     msgl_decoder_layer *layers; // [num_layers]
     msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
     msgl_weight *heads;         // [latent layers, 2, num_heads], likewise
@@ -99,6 +105,47 @@ static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
     return n->dim > 0 ? n : NULL;
 }
 
+static inline msgl_attn_shape msgl__attn_shape(const msgl_model_config *c, bool sliding)
+{
+    msgl_attn_shape s = c->decoder.shapes[sliding];
+    if (s.head_dim == 0) s.head_dim = c->head_dim;
+    if (s.v_dim == 0) s.v_dim = s.head_dim;
+    if (s.num_kv_heads == 0) s.num_kv_heads = c->num_kv_heads;
+    return s;
+}
+
+static inline msgl_attn_shape msgl__attn_shape_of(const msgl_model_config *c, int32_t layer)
+{
+    return msgl__attn_shape(c, msgl__layer_has(&c->decoder, layer, MSGL_LAYER_SLIDING));
+}
+
+static inline bool msgl__shares_kv(const msgl_model_config *c, int32_t layer)
+{
+    return layer >= c->num_layers - c->decoder.shared_kv_layers;
+}
+
+// The layer whose K and V a layer attends to: its own number, or with shared_kv_layers that of the
+// last one before those with the same window. Of layers w w f w w f whose last three share, 3 and 4
+// have those of 1 and 5 those of 2. -1: there is none.
+static inline int32_t msgl__kv_owner(const msgl_model_config *c, int32_t layer)
+{
+    const msgl_decoder_config *d = &c->decoder;
+    if (!msgl__shares_kv(c, layer)) return layer;
+    int32_t l = c->num_layers - d->shared_kv_layers - 1;
+    while (l >= 0 && msgl__layer_has(d, l, MSGL_LAYER_SLIDING) !=
+                         msgl__layer_has(d, layer, MSGL_LAYER_SLIDING)) {
+        l--;
+    }
+    return l;
+}
+
+// Columns of a layer's dense block.
+static inline int32_t msgl__mlp_width(const msgl_model_config *c, int32_t layer)
+{
+    const msgl_decoder_config *d = &c->decoder;
+    return d->intermediate_size * (d->wide_shared_mlp && msgl__shares_kv(c, layer) ? 2 : 1);
+}
+
 // What mixes the tokens of a layer, up to its output projection: one file each, and a row in
 // msgl__mixer_of.
 struct msgl_mixer {
@@ -137,7 +184,17 @@ void msgl__decoder_places(const msgl_model_config *c, msgl_layer_place *places);
 // num_experts weights, gate_up and down.
 void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
                      msgl_decoder_layer *layer);
+// Behind msgl__ffn_build, when the layers' norms are there.
 void msgl__ffn_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
+// Joins it to residual [rows, hidden], and its step arena bytes for up to max_rows rows.
+void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *residual, int32_t rows);
+size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer, int32_t max_rows);
+
+// decoder_per_layer.c, of models with per-layer embeddings: what builds and declares the table, and
+// a layer's part of it.
+void msgl__per_layer_build(const msgl_model *m, msgl_decoder *decoder);
+void msgl__per_layer_declare(msgl_model *m, msgl_weight_plan *p);
+void msgl__per_layer_declare_block(const msgl_declaring *d, msgl_decoder_layer *layer);
 
 // decoder_config.c: msgl_family.configure.
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
@@ -157,6 +214,9 @@ const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residua
 // layer_types: which layers have the window or chunks, or are linear attention where the
 // architecture has that. False: there is no such field.
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// per_layer_config, as transformers writes it: {"5": {"head_dim": 512}, ...}, the same for all
+// layers with the window, and for all others; behind layer_types. False: there is no such field.
+bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);
 // use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.

@@ -14,11 +14,13 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
                   msgl_dtype act, msgl_cache_spec *out)
 {
     (void)act;
+    const msgl_attn_shape shape = msgl__attn_shape_of(c, layer);
+    if (msgl__shares_kv(c, layer)) return 0;
     *out = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                              .window = window_of(&c->decoder, layer),
-                             .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
-                             .k_dim = c->head_dim,
-                             .v_dim = c->head_dim,
+                             .num_heads = msgl__shard_size(shape.num_kv_heads, ranks),
+                             .k_dim = shape.head_dim,
+                             .v_dim = shape.v_dim,
                              .dtype = dtype};
     return 1;
 }
@@ -33,8 +35,13 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->gated = d->gated_attn;
     a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
-    a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
-    a->head_dim = c->head_dim;
+    const msgl_attn_shape shape = msgl__attn_shape_of(c, index);
+    const int32_t owner = msgl__kv_owner(c, index);
+    a->num_kv_heads = owner == index ? msgl__shard_size(shape.num_kv_heads, m->target.ranks) : 0;
+    a->head_dim = shape.head_dim;
+    a->v_dim = shape.v_dim;
+    a->value_scale = d->value_scale;
+    a->stores_apart = d->v_norm || owner != index || shape.v_dim != shape.head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
     a->dual = c->ropes[a->rope].dual.len > 0;
@@ -51,6 +58,10 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
         .k_scale = 1,
         .v_scale = 1,
     };
+    if (owner == index) return;
+    const msgl_attention *of = &((const msgl_decoder *)m->layers)->layers[owner].attn;
+    a->group = of->group;
+    a->geometry.layer = of->geometry.layer;
 }
 
 // q_proj with the gate of every head behind its q: all q in front, all gates behind K and V.
@@ -66,12 +77,13 @@ static void declare_gated_q(const msgl_declaring *d, msgl_attention *a, int32_t 
     }
 }
 
-static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv,
+                        int32_t values, bool k_is_v)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const bool bias = c->qkv_bias;
     if (c->names.qkv != NULL) {
-        msgl__declare_rows(d, &a->qkv, 0, q + 2 * kv, bias, c->names.qkv);
+        msgl__declare_rows(d, &a->qkv, 0, q + kv + values, bias, c->names.qkv);
         return;
     }
     const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
@@ -80,20 +92,50 @@ static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, i
     } else {
         msgl__declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
     }
+    if (kv == 0) return;
     msgl__declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
-    msgl__declare_rows(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
+    const char *v = k_is_v ? "self_attn.k_proj" : "self_attn.v_proj";
+    msgl__declare_rows(d, &a->qkv, q + kv, values, bias, v);
 }
 
 // Of a head, or over all `n` elements of the heads of q or k, of which this rank has `own`; they
 // are counted behind `before` others.
-static void declare_head_norm(const msgl_declaring *d, float **v, const msgl_range *own,
-                              int32_t before, int32_t n, const char *name)
+static void declare_head_norm(const msgl_declaring *d, const msgl_attention *a, float **v,
+                              const msgl_range *own, int32_t before, int32_t n, const char *name)
 {
     if (own == NULL) {
-        msgl__declare_norm(d, v, d->m->cfg.head_dim, name);
+        msgl__declare_norm(d, v, a->head_dim, name);
         return;
     }
     msgl__declare_norm_slice(d, v, (msgl_range){own->from - before, own->count}, n, name);
+}
+
+// Sinks, and the norms of heads. rows: of q and K, counted in the product.
+static void declare_vectors(const msgl_declaring *d, msgl_attention *a,
+                            const msgl_attn_shape *shape, const msgl_range *rows, int32_t q,
+                            int32_t kv)
+{
+    const msgl_model_config *c = &d->m->cfg;
+    const msgl_decoder_config *dc = &c->decoder;
+    if (shape->sinks) {
+        const msgl_range heads = msgl__shard(d->target, c->num_heads);
+        float **sinks = (float **)&a->geometry.sinks; // backends only read them
+        msgl__keep_rows(d, sinks, &heads, 1);
+        msgl__plan_vector(d->p, sinks, heads.count);
+        msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.%s", dc->names.prefix,
+                            d->layer, dc->names.sinks);
+    }
+    if (dc->v_norm && kv > 0) msgl__plan_ones(d->p, &a->v_norm, a->v_dim);
+    if (dc->qk_norm == MSGL_QK_NORM_UNIT) {
+        if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
+        msgl__plan_ones(d->p, &a->q_norm, a->head_dim);
+        msgl__plan_ones(d->p, &a->k_norm, a->head_dim);
+    } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
+        const bool all = a->norms_all;
+        declare_head_norm(d, a, &a->q_norm, all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
+        if (kv == 0) return;
+        declare_head_norm(d, a, &a->k_norm, all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
+    }
 }
 
 static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
@@ -101,38 +143,30 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     const msgl_model_config *c = &d->m->cfg;
     const msgl_decoder_config *dc = &d->m->cfg.decoder;
     msgl_attention *a = &layer->attn;
-    const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    const int32_t index = d->layer - dc->head.first_layer, owner = msgl__kv_owner(c, index);
+    const msgl_attn_shape shape = msgl__attn_shape_of(c, index);
+    const int32_t all_kv_heads = owner == index ? shape.num_kv_heads : 0;
+    const int32_t q = c->num_heads * a->head_dim, kv = all_kv_heads * a->head_dim;
+    const int32_t values = all_kv_heads * a->v_dim;
     const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
                                      .rotates = msgl__rotates_apart(a) ? NULL : a};
     const msgl_range heads = msgl__shard(d->target, c->num_heads);
-    const msgl_range kv_heads = msgl__shard(d->target, c->num_kv_heads);
-    const msgl_range rows[] = {msgl__rows_of(heads, c->head_dim, 0),
-                               msgl__rows_of(kv_heads, c->head_dim, q),
-                               msgl__rows_of(kv_heads, c->head_dim, q + kv),
-                               msgl__rows_of(heads, c->head_dim, q + 2 * kv)};
+    const msgl_range kv_heads = msgl__shard(d->target, all_kv_heads);
+    const msgl_range rows[] = {msgl__rows_of(heads, a->head_dim, 0),
+                               msgl__rows_of(kv_heads, a->head_dim, q),
+                               msgl__rows_of(kv_heads, a->v_dim, q + kv),
+                               msgl__rows_of(heads, a->head_dim, q + kv + values)};
     // An EAGLE-3 head's reads embedding and state side by side.
     const bool pairs = dc->head.kind == MSGL_HEAD_EAGLE3 && d->layer == dc->head.first_layer;
     msgl__declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, (pairs ? 2 : 1) * c->hidden_size,
                               dc->qkv_bias, &qkv_use);
-    declare_qkv(d, a, q, kv);
-    msgl__declare_cache_scale(d, &a->geometry.k_scale, 'k');
-    msgl__declare_cache_scale(d, &a->geometry.v_scale, 'v');
-    msgl__declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, "self_attn.o_proj");
-    if (dc->sinks) {
-        float **sinks = (float **)&a->geometry.sinks; // backends only read them
-        msgl__keep_rows(d, sinks, &heads, 1);
-        msgl__plan_vector(d->p, sinks, heads.count);
-        msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
-                            dc->names.prefix, d->layer);
-    }
-    if (dc->qk_norm == MSGL_QK_NORM_UNIT) {
-        if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
-        msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
-        msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
-    } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
-        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
-        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
-    }
+    declare_qkv(d, a, q, kv, values, shape.k_is_v);
+    msgl_declaring of_owner = *d;
+    of_owner.layer += owner - index;
+    msgl__declare_cache_scale(&of_owner, &a->geometry.k_scale, 'k');
+    msgl__declare_cache_scale(&of_owner, &a->geometry.v_scale, 'v');
+    msgl__declare_out(d, layer, heads.count * a->v_dim, dc->o_bias, "self_attn.o_proj");
+    declare_vectors(d, a, &shape, rows, q, kv);
 }
 
 static size_t workspace(const msgl_decoder_layer *layer, msgl_dtype act, int32_t max_tokens)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/attributes.h"
@@ -11,6 +12,7 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .head = "lm_head",
     .attn_norm = "input_layernorm",
     .ffn_norm = "post_attention_layernorm",
+    .sinks = "self_attn.sinks",
     .router = "mlp.gate",
     .experts = "mlp.experts",
     .all_gate_up = "mlp.experts.gate_up_proj",
@@ -19,6 +21,12 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .gate = "gate_proj",
     .up = "up_proj",
     .down = "down_proj",
+    .layer_embed = "embed_tokens_per_layer",
+    .layer_projection = "per_layer_model_projection",
+    .layer_projection_norm = "per_layer_projection_norm",
+    .layer_gate = "per_layer_input_gate",
+    .layer_out = "per_layer_projection",
+    .layer_out_norm = "post_per_layer_input_norm",
     .shared = "mlp.shared_expert",
     .shared_gate = "mlp.shared_expert_gate",
 };
@@ -49,7 +57,7 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
     read_activation(r, c);
     d->attn_scale = 1.0f / sqrtf((float)c->head_dim);
-    d->embed_scale = d->residual_scale = 1;
+    d->embed_scale = d->residual_scale = d->value_scale = 1;
 }
 
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
@@ -78,6 +86,53 @@ bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
         }
     }
     return true;
+}
+
+// One layer's object of per_layer_config.
+static void read_shape(msgl_json_reader *r, const char *field, const json_t *v, msgl_attn_shape *s)
+{
+    msgl_json_reader sub = *r;
+    sub.section = field;
+    sub.obj = v;
+    s->head_dim = msgl__json_int_or(&sub, "head_dim", 2, MSGL_MAX_HEAD_DIM, s->head_dim);
+    s->num_kv_heads =
+        msgl__json_int_or(&sub, "num_key_value_heads", 1, MSGL_MAX_HEADS, s->num_kv_heads);
+    r->status = sub.status;
+}
+
+bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c)
+{
+    const char *const field = "per_layer_config";
+    const json_t *layers = msgl__json_get(r, field);
+    msgl_attn_shape *shapes = c->decoder.shapes, usual[2] = {shapes[0], shapes[1]};
+    bool given[2] = {false, false};
+    const char *key;
+    json_t *v;
+    if (layers != NULL && !json_is_object(layers)) {
+        msgl__json_reject(r, MSGL_EFORMAT, field, layers, "an object");
+    }
+    json_object_foreach((json_t *)layers, key, v)
+    {
+        char *end;
+        const long layer = strtol(key, &end, 10);
+        if (*end != '\0' || layer < 0 || layer >= c->num_layers || !json_is_object(v)) {
+            msgl__json_reject(r, MSGL_EFORMAT, field, v, "an object for numbers of layers");
+            return true;
+        }
+        const bool sliding = msgl__layer_has(&c->decoder, (int32_t)layer, MSGL_LAYER_SLIDING);
+        msgl_attn_shape shape = usual[sliding];
+        read_shape(r, field, v, &shape);
+        if (r->status != 0) return true;
+        if (given[sliding] && (shape.head_dim != shapes[sliding].head_dim ||
+                               shape.num_kv_heads != shapes[sliding].num_kv_heads)) {
+            msgl__json_reject(r, MSGL_EUNSUPPORTED, field, v,
+                              "the same for all layers of a kind in layer_types");
+            return true;
+        }
+        shapes[sliding] = shape;
+        given[sliding] = true;
+    }
+    return layers != NULL;
 }
 
 void msgl__decoder_slide(msgl_model_config *c, int32_t first)

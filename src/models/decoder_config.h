@@ -37,10 +37,22 @@ typedef struct msgl_decoder_names {
     const char *attn_norm, *attn_post_norm; // before the block, and of its result
     const char *ffn_norm, *ffn_post_norm;
     const char *qkv;     // q, k and v in one tensor
+    const char *sinks;   // all of the name behind "layers.N."
     const char *gate_up; // gate and up in one tensor
     const char *mlp;     // the block of dense layers
     // experts: what stands before ".N.gate"; NULL: no file has a tensor for each of them.
     const char *router, *experts, *gate, *up, *down;
+    // Sparse layers have the dense block beside the experts (moe_norm not NULL): its result and
+    // theirs are normed each, then added and joined as one block. The experts have a norm of the
+    // stream of their own.
+    const char *mlp_post_norm, *moe_norm, *moe_post_norm;
+    // All of the names behind "layers.N.": [hidden] of the router's own norm, which is times
+    // hidden^-0.5; [experts] of the choices' weights; one number that the stream is multiplied by
+    // behind the layer.
+    const char *router_norm, *choice_scale, *layer_scale;
+    // Of per-layer embeddings, behind the prefix and behind "layers.N.".
+    const char *layer_embed, *layer_projection, *layer_projection_norm;
+    const char *layer_gate, *layer_out, *layer_out_norm;
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
     // In files whose experts are stacked: a tensor of all experts' gate and up, and one of their
@@ -54,6 +66,15 @@ typedef struct msgl_decoder_names {
     bool all_by_columns; // [experts, in, out], else [experts, out, in]
     bool all_alternate;  // gate and up; else all of gate comes first
 } msgl_decoder_names;
+
+// The shape of attention in layers that see all tokens, or in those with a window. 0: as the
+// model's config says for all of them; of v_dim head_dim.
+typedef struct msgl_attn_shape {
+    int32_t head_dim, v_dim; // of q and K, and of V
+    int32_t num_kv_heads;
+    bool k_is_v; // V is the product that K is made of, before its norm and rotation
+    bool sinks;  // a logit a head
+} msgl_attn_shape;
 
 // Index queries and keys of DeepSeek sparse attention.
 typedef struct msgl_index_config {
@@ -118,7 +139,14 @@ typedef struct msgl_decoder_config {
     bool norm_plus_one; // norms multiply by 1 + weight
     bool qkv_bias, o_bias, mlp_bias;
     bool router_bias, experts_bias;
-    bool sinks;       // of attention, a logit a head
+    msgl_attn_shape shapes[2]; // of layers that see all tokens; with MSGL_LAYER_SLIDING
+    // The last so many layers have no K and V: they attend to those of the last layer before them
+    // with the same shape and window.
+    int32_t shared_kv_layers;
+    bool wide_shared_mlp;                   // and have twice intermediate_size
+    bool v_norm;                            // each head of V, without weights
+    float value_scale;                      // of V
+    int32_t per_layer_dim, per_layer_vocab; // layers/per_layer_input.h; 0: none
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
     msgl_qk_norm qk_norm;
     bool gated_attn; // q_proj has q and gate of a head side by side: heads' results times sigmoids

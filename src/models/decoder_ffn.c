@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The feed-forward blocks: how they are built and which tensors they have.
+#include <math.h>
 #include <stdio.h>
 
 #include "models/declare.h"
@@ -30,7 +31,13 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
     layer->mlp.activation = d->activation;
     layer->mlp.down.row_parallel = true;
     layer->sparse = msgl__layer_has(d, index, MSGL_LAYER_SPARSE);
-    if (layer->sparse) build_moe(m, experts, &layer->moe);
+    if (!layer->sparse) return;
+    build_moe(m, experts, &layer->moe);
+    layer->beside = d->names.moe_norm != NULL;
+    if (!layer->beside) return;
+    const msgl_norm norm = {.eps = d->rms_eps, .dim = m->cfg.hidden_size};
+    layer->mlp_post_norm = layer->moe_norm = layer->moe_post_norm = norm;
+    layer->moe_join = (msgl_join){.norm = &layer->moe_post_norm, .scale = 1};
 }
 
 static const msgl_range NOTHING[] = {{0, 0}};
@@ -203,6 +210,18 @@ static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *n
     msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
     if (c->router_bias) msgl__plan_vector(d->p, &m->router.bias, c->num_experts);
     declare_router(d, m);
+    if (c->names.router_norm != NULL) {
+        msgl__plan_vector(d->p, &m->router_norm, hidden);
+        msgl__plan_elements(d->p, &m->router_norm, 0, hidden, 1, "%slayers.%d.%s", c->names.prefix,
+                            d->layer, c->names.router_norm);
+        msgl__plan_times(d->p, 1 / sqrtf((float)hidden));
+    }
+    if (c->names.choice_scale != NULL) {
+        float **scale = &m->experts.choice_scale;
+        msgl__plan_vector(d->p, scale, c->num_experts);
+        msgl__plan_elements(d->p, scale, 0, c->num_experts, 1, "%slayers.%d.%s", c->names.prefix,
+                            d->layer, c->names.choice_scale);
+    }
     if (c->names.correction != NULL) {
         float **correction = &m->experts.router.correction;
         msgl__plan_vector(d->p, correction, c->num_experts);
@@ -226,9 +245,56 @@ void msgl__ffn_declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
-    if (layer->sparse) {
+    const msgl_decoder_names *n = &c->names;
+    const int32_t width = msgl__mlp_width(&d->m->cfg, d->layer - c->head.first_layer);
+    if (layer->beside) {
+        declare_mlp(d, &layer->mlp, width, norm, NULL, n->mlp);
+        msgl__declare_norm_of_stream(d, &layer->mlp_post_norm, n->mlp_post_norm);
+        msgl__declare_norm_of_stream(d, &layer->moe_norm, n->moe_norm);
+        msgl__declare_norm_of_stream(d, &layer->moe_post_norm, n->moe_post_norm);
+        declare_moe(d, &layer->moe, &layer->moe_norm, &layer->moe_join);
+    } else if (layer->sparse) {
         declare_moe(d, &layer->moe, norm, &layer->ffn_join);
     } else {
-        declare_mlp(d, &layer->mlp, c->intermediate_size, norm, &layer->ffn_join, c->names.mlp);
+        declare_mlp(d, &layer->mlp, width, norm, &layer->ffn_join, n->mlp);
     }
+}
+
+// The dense block and the experts, as one block's result.
+static void run_beside(msgl_forward *f, const msgl_decoder_layer *layer, void *residual,
+                       int32_t rows)
+{
+    const size_t mark = f->arena->used;
+    const int32_t hidden = layer->moe_norm.dim;
+    void *sum = msgl__activation(f, (size_t)rows, (size_t)hidden);
+    if (sum == NULL) return;
+    msgl__mlp_apart(f, &layer->mlp, msgl__norm_or_null(&layer->ffn_norm), &layer->mlp_post_norm,
+                    residual, sum, rows);
+    msgl__moe(f, &layer->moe, &layer->moe_norm, &layer->moe_join, residual, sum, rows);
+    msgl__join(f, &layer->ffn_join, false, sum, residual, rows, hidden);
+    f->arena->used = mark;
+}
+
+void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *residual, int32_t rows)
+{
+    const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
+    if (layer->beside) {
+        run_beside(f, layer, residual, rows);
+    } else if (layer->sparse) {
+        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, residual, rows);
+    } else {
+        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, residual, residual, rows);
+    }
+}
+
+size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer, int32_t max_rows)
+{
+    const msgl_kernels *k = m->target.kernels;
+    const msgl_dtype act = m->target.act;
+    const size_t mlp = msgl__mlp_workspace(&layer->mlp, k, act, max_rows);
+    if (!layer->sparse) return mlp;
+    const size_t moe = msgl__moe_workspace(&layer->moe, k, act, max_rows);
+    if (!layer->beside) return moe;
+    const size_t sum = msgl__activation_bytes((size_t)max_rows, (size_t)m->cfg.hidden_size, act);
+    return sum + (mlp > moe ? mlp : moe);
 }

@@ -25,7 +25,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-5);
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", true);
     d->router_bias = d->experts_bias = true;
-    d->sinks = true;
+    d->shapes[0].sinks = d->shapes[1].sinks = true;
     msgl__decoder_read_experts(r, c, "intermediate_size");
     d->router.norm_topk = true;
     d->activation = MSGL_SWIGLU_CLAMPED;

@@ -59,6 +59,12 @@ static int32_t vocab_shard_size(const msgl_model *m)
     return msgl__ceil_div(m->cfg.vocab_size, m->target.ranks);
 }
 
+msgl_range msgl__model_vocab_rows(const msgl_model *m, int32_t all)
+{
+    const int32_t shard = msgl__ceil_div(all, m->target.ranks), from = m->target.rank * shard;
+    return (msgl_range){.from = from, .count = all - from < shard ? all - from : shard};
+}
+
 static msgl_range vocab_of(const msgl_model *m, int32_t rank)
 {
     const int32_t shard = vocab_shard_size(m), from = rank * shard, left = m->cfg.vocab_size - from;

@@ -73,6 +73,9 @@ void msgl__model_take_shared(msgl_model *m);
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one);
 
+// For a table of `all` rows by id: those that this rank has, of which the last rank has fewer.
+msgl_range msgl__model_vocab_rows(const msgl_model *m, int32_t all);
+
 // Opens DIR's checkpoint and checks that it has all weights, in forms that can be read. What is
 // wrong with it is known before any memory is taken. dummy: no file is read but config.json, whose
 // quantization_config says which weights are packed, and how.

@@ -20,6 +20,8 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_gemma2,
     &msgl__arch_gemma3,
     &msgl__arch_gemma3_vision,
+    &msgl__arch_gemma4,
+    &msgl__arch_gemma4_conditional,
     &msgl__arch_glm4,
     &msgl__arch_deepseek_v2,
     &msgl__arch_deepseek_v3,
@@ -34,6 +36,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_gpt_oss,
     &msgl__arch_llama4,
     &msgl__arch_llama4_conditional,
+    &msgl__arch_mimo_v2_flash,
 };
 
 // Draft heads, which are no models by themselves.

@@ -54,6 +54,10 @@ static const config_field FIELDS[] = {
     OF("topk_group", FIELD_INT, decoder.router.top_groups),
     OF("kv_lora_rank", FIELD_INT, decoder.latent.rank),
     OF("q_lora_rank", FIELD_INT, decoder.latent.q_rank),
+    OF("head_dim of layers that see all tokens", FIELD_INT, decoder.shapes[0].head_dim),
+    OF("num_kv_shared_layers", FIELD_INT, decoder.shared_kv_layers),
+    OF("attention_k_eq_v", FIELD_FLAG, decoder.shapes[0].k_is_v),
+    OF("attention_value_scale", FIELD_FLOAT, decoder.value_scale),
     OF("linear_num_key_heads", FIELD_INT, decoder.delta.k_heads),
     OF("linear_num_value_heads", FIELD_INT, decoder.delta.v_heads),
 };

@@ -69,7 +69,9 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                    .weights = b->weights,
                                    .offsets = b->offsets,
                                    .source = b->source};
-    if (c->router_bias == NULL && k->moe.choose != NULL && k->moe.choose(x, &call)) return;
+    const bool apart = c->router_norm != NULL;
+    if (c->router_bias == NULL && !apart && k->moe.choose != NULL && k->moe.choose(x, &call))
+        return;
     const msgl_linear_call router = {.w = c->router,
                                      .bias = c->router_bias,
                                      .in = b->normed,
@@ -78,12 +80,15 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                      .f32_out = true,
                                      .out = b->logits,
                                      .ld_out = (size_t)e->num_experts};
-    k->norm.rms_norm(x, c->in, (size_t)hidden, c->norm, c->norm_eps, b->normed, (size_t)hidden,
-                     c->rows, hidden);
+    k->norm.rms_norm(x, c->in, (size_t)hidden, apart ? c->router_norm : c->norm, c->norm_eps,
+                     b->normed, (size_t)hidden, c->rows, hidden);
     k->gemm.linear(x, &router);
     msgl__arena_reset(x->scratch);
     k->moe.route(x, &e->router, b->logits, c->rows, e->num_experts, b->ids, b->weights);
     k->moe.sort(x, b->ids, c->rows, e->router.top_k, e->num_experts, b->offsets, b->source);
+    if (!apart) return;
+    k->norm.rms_norm(x, c->in, (size_t)hidden, c->norm, c->norm_eps, b->normed, (size_t)hidden,
+                     c->rows, hidden);
 }
 
 // Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
@@ -147,6 +152,9 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .shared_act = along ? shared->act : NULL};
     const bool all = e->own == e->num_experts;
     choose(x, k, c, &b);
+    if (e->choice_scale != NULL) {
+        k->moe.scale_choices(x, b.ids, c->rows * e->router.top_k, e->choice_scale, b.weights);
+    }
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
     if (!all) {
         k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);

@@ -16,6 +16,7 @@ typedef struct msgl_moe_experts {
     const msgl_weight *down;    // [own] of [hidden, intermediate]
     msgl_activation activation;
     float *gate_up_bias, *down_bias; // [own, rows of the weights], or NULL
+    float *choice_scale;             // [num_experts] of an expert's weight in a choice, or NULL: 1
     // An expert's weight multiplies what goes into it and not its result (Llama 4); then top_k
     // is 1.
     bool weighs_input;
@@ -37,8 +38,9 @@ typedef struct msgl_moe_watch {
 
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
-    const float *norm; // [hidden] weight of the norm before the block
-    float norm_eps;
+    const float *norm;         // [hidden] weight of the norm before the block
+    const float *router_norm;  // of the norm before the router, or NULL: the same
+    float norm_eps;            // of both
     const msgl_weight *router; // [num_experts, hidden]
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense

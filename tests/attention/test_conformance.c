@@ -24,7 +24,7 @@ static int pick(world *w, const int *set, int n)
 
 static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_level level)
 {
-    static const int dims[] = {64, 80, 96, 128, 256, 72}, pages[] = {1, 16, 32, 64, 7};
+    static const int dims[] = {64, 80, 96, 128, 256, 72, 512}, pages[] = {1, 16, 32, 64, 7};
     static const int windows[] = {-1, -1, 0, 5, 100, 255, 256, 300};
     world_spec s = {.desc = d,
                     .level = level,
@@ -37,7 +37,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     } while ((d->kv_dtypes & 1u << s.dtype) == 0);
     s.group = world_int(rng, 1, 16);
     s.num_kv_heads = world_int(rng, 1, 3);
-    s.head_dim = pick(rng, dims, 6);
+    s.head_dim = pick(rng, dims, msgl__attn_max_dim(d, MSGL_CACHE_KV) >= 512 ? 7 : 6);
     s.page_size = pick(rng, pages, 5);
     if (d->page_rule == MSGL_PAGE_SET) {
         int n = 0;
@@ -79,6 +79,13 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
         s.window = -1;
         s.chunk = 0;
         if (only) s.softcap = 0;
+    }
+    if (d->own_v_dim && s.v_dim == 0 && world_int(rng, 0, 2) == 0) {
+        static const int apart[][2] = {{40, 32}, {72, 64}, {192, 128}, {256, 200}};
+        const int *dim = apart[world_int(rng, 0, 3)];
+        s.head_dim = dim[0];
+        s.v_dim = dim[1];
+        s.v_apart = true;
     }
     s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
     return s;
@@ -158,12 +165,14 @@ static void copy_tokens(world *w, int to, int at, int from, const int *tokens, i
 {
     const world_req *src = &w->reqs[from];
     world_req *dst = &w->reqs[to];
-    const size_t kv = msgl__kv_slot_stride(&w->pool);
-    const size_t bytes = kv * msgl__dtype_size(w->spec.dtype), q = w->q_width * sizeof(float);
+    const msgl_cache_spec *spec = &w->pool.spec;
+    const size_t head = (size_t)spec->num_heads * msgl__dtype_size(spec->dtype);
+    const size_t q = w->q_width * sizeof(float);
     for (int i = 0; i < n; i++) {
         const size_t d = (size_t)(at + i), t = (size_t)tokens[i];
         memcpy(dst->q + d * w->q_width, src->q + t * w->q_width, q);
         for (int array = 0; array < 2 && src->stored[array] != NULL; array++) {
+            const size_t bytes = head * (size_t)(array == 0 ? spec->k_dim : spec->v_dim);
             memcpy((char *)dst->stored[array] + d * bytes,
                    (const char *)src->stored[array] + t * bytes, bytes);
         }
@@ -214,14 +223,19 @@ static void check_paths(world *w, const step_req *reqs, int n)
 typedef struct tree_case {
     int group, num_kv_heads, head_dim, v_dim, page_size, window, chunk, threads;
     float softcap;
-    bool sinks;
+    bool sinks, v_apart;
 } tree_case;
 
 static const tree_case TREES[] = {
-    {4, 2, 64, 0, 16, -1, 0, 1, 0, false},     {3, 1, 80, 0, 32, 100, 0, 2, 20, true},
-    {20, 1, 128, 0, 64, -1, 300, 3, 0, true},  {1, 4, 256, 0, 16, 300, 0, 2, 20, false},
-    {5, 1, 72, 64, 64, -1, 0, 1, 0, true},     {70, 1, 72, 64, 64, -1, 0, 2, 0, false},
-    {16, 1, 576, 512, 64, -1, 0, 2, 0, false},
+    {4, 2, 64, 0, 16, -1, 0, 1, 0, false, false},
+    {3, 1, 80, 0, 32, 100, 0, 2, 20, true, false},
+    {20, 1, 128, 0, 64, -1, 300, 3, 0, true, false},
+    {1, 4, 256, 0, 16, 300, 0, 2, 20, false, false},
+    {5, 1, 72, 64, 64, -1, 0, 1, 0, true, false},
+    {70, 1, 72, 64, 64, -1, 0, 2, 0, false, false},
+    {16, 1, 576, 512, 64, -1, 0, 2, 0, false, false},
+    {8, 2, 192, 128, 16, 128, 0, 2, 0, true, true},
+    {4, 2, 512, 0, 16, -1, 0, 2, 0, false, false},
 };
 
 static void check_trees(const msgl_attn_desc *d, msgl_cpu_level level, msgl_dtype dtype,
@@ -239,6 +253,7 @@ static void check_trees(const msgl_attn_desc *d, msgl_cpu_level level, msgl_dtyp
     spec.num_kv_heads = t->num_kv_heads;
     spec.head_dim = t->head_dim;
     spec.v_dim = t->v_dim;
+    spec.v_apart = t->v_apart;
     spec.page_size = t->page_size;
     spec.window = t->window;
     spec.chunk = t->chunk;
@@ -277,7 +292,7 @@ static void test_trees(void **state)
         const msgl_cpu_level level = (msgl_cpu_level)(i / (int)MSGL_COUNT(TREES) / dtypes);
         const bool slow = level == MSGL_CPU_REF && t->group * t->head_dim > 512;
         if ((msgl__attn_fa.kv_dtypes & 1u << dtype) == 0) continue;
-        if (!adds(level, dtype, t->v_dim > 0) || (slow && !world_full())) continue;
+        if (!adds(level, dtype, t->v_dim > 0 && !t->v_apart) || (slow && !world_full())) continue;
         check_trees(&msgl__attn_fa, level, dtype, t);
     }
     check_trees(&msgl__attn_trtllm, msgl__cpu_level_detect(), MSGL_BF16, &TREES[0]);

@@ -193,12 +193,12 @@ static void test_cannot_run(void **state)
 {
     (void)state;
     msgl_attn_needs n = NEEDS;
-    n.head_dim = 260;
+    n.head_dim = 516;
     expect_error("fa", &n, MSGL_EUNSUPPORTED,
-                 "attention backend fa: head_dim 260; allowed: multiples of 8 up to 256");
+                 "attention backend fa: head_dim 516; allowed: multiples of 8 up to 512");
     expect_error("auto", &n, MSGL_EUNSUPPORTED,
                  "no attention backend can run this model on the CPU: attention backend fa: "
-                 "head_dim 260; allowed: multiples of 8 up to 256");
+                 "head_dim 516; allowed: multiples of 8 up to 512");
     n = NEEDS;
     n.num_q_heads = 12;
     expect_error("fi", &n, MSGL_EUNSUPPORTED,

@@ -31,7 +31,15 @@ int world_int(world *w, int lo, int hi)
 
 static bool is_latent(const world *w)
 {
-    return w->spec.v_dim > 0;
+    return w->spec.v_dim > 0 && !w->spec.v_apart;
+}
+
+// Elements of a token in K, V or labels.
+static size_t row_of(const world *w, int kv)
+{
+    const msgl_cache_spec *s = &w->pool.spec;
+    const int dims[] = {s->k_dim, s->v_dim, s->label_dim};
+    return (size_t)s->num_heads * (size_t)dims[kv];
 }
 
 // Arrays of the pool: K, and V unless it lies in K.
@@ -226,7 +234,7 @@ int world_supports(const world_spec *s, msgl_err *err)
 {
     const bool gpu = s->dev != NULL;
     const msgl_dtype act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype;
-    msgl_attn_needs n = {.cache = s->v_dim != 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
+    msgl_attn_needs n = {.cache = s->v_dim != 0 && !s->v_apart ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
                          .backends = set_of(s),
                          .capability = gpu ? s->dev->capability : 0,
                          .num_q_heads = s->group * s->num_kv_heads,
@@ -332,7 +340,7 @@ void world_open(world *w, const world_spec *spec)
                                       .window = spec->window,
                                       .num_heads = hkv,
                                       .k_dim = spec->head_dim,
-                                      .v_dim = is_latent(w) ? spec->v_dim : spec->head_dim,
+                                      .v_dim = spec->v_dim > 0 ? spec->v_dim : spec->head_dim,
                                       .label_dim = spec->heavy_channels,
                                       .dtype = spec->dtype},
                              .num_pages = pages_each * spec->max_running,
@@ -342,7 +350,7 @@ void world_open(world *w, const world_spec *spec)
     memset(w->pool.base, 0xff, w->pool.bytes); // NaN in every dtype
     // The dummy page is written by nobody but read by padding requests.
     for (int kv = 0; kv < arrays(w); kv++) {
-        const size_t row = msgl__kv_slot_stride(&w->pool), page = row * (size_t)spec->page_size;
+        const size_t row = row_of(w, kv), page = row * (size_t)spec->page_size;
         for (size_t i = 0; i < page; i++) {
             msgl__store_f32(msgl__kv_layer(&w->pool, kv, 1), spec->dtype,
                             (size_t)w->pool.num_pages * page + i, 0);
@@ -490,16 +498,15 @@ static void round_rows(float *p, size_t n, msgl_dtype dtype, float scale)
 void world_request(world *w, int row, int len)
 {
     world_req *r = &w->reqs[row];
-    const size_t kv = msgl__kv_slot_stride(&w->pool);
     r->len = len;
-    const size_t n = (size_t)len * kv;
     const int asked = w->spec.most_new > 0 && w->spec.most_new < len ? w->spec.most_new : len;
     r->q = random_queries(w, len, asked);
     if (w->spec.dev != NULL) round_rows(r->q, (size_t)len * w->q_width, world_act(w), 1);
-    r->k = random_rows(w, n);
-    if (!is_latent(w)) r->v = random_rows(w, n);
+    r->k = random_rows(w, (size_t)len * row_of(w, 0));
+    if (!is_latent(w)) r->v = random_rows(w, (size_t)len * row_of(w, 1));
     for (int i = 0; i < arrays(w); i++) {
         float *values = i == 0 ? r->k : r->v;
+        const size_t n = (size_t)len * row_of(w, i);
         r->stored[i] = malloc(n * msgl__dtype_size(w->spec.dtype));
         for (size_t at = 0; at < n; at++) {
             msgl__store_f32(r->stored[i], w->spec.dtype, at, values[at]);
@@ -520,8 +527,7 @@ void world_request(world *w, int row, int len)
 // One slot of K, V or labels: token p of the request, or poison.
 static void poke(world *w, int kv, int slot, const world_req *r, int p)
 {
-    const size_t label = (size_t)w->spec.num_kv_heads * (size_t)w->spec.heavy_channels;
-    const size_t n = kv < 2 ? msgl__kv_slot_stride(&w->pool) : label;
+    const size_t n = row_of(w, kv);
     const size_t size = msgl__dtype_size(w->spec.dtype);
     char *to = (char *)msgl__kv_layer(&w->pool, kv, 1) + (size_t)slot * n * size;
     if (r != NULL) {
@@ -845,6 +851,7 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
     const world_req *r = &w->reqs[row];
     const int dim = w->spec.head_dim, v_dim = w->pool.spec.v_dim;
     const float *values = is_latent(w) ? r->k : r->v;
+    const int ld_v = is_latent(w) ? dim : v_dim;
     const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
     double *s = malloc((size_t)(n + 1) * sizeof *s);
     bool *left_out = calloc((size_t)n + 1, sizeof *left_out);
@@ -866,7 +873,7 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
         for (int d = 0; d < v_dim; d++) o[d] = 0;
         for (int p = 0; p < n; p++) {
             const float *v =
-                values + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
+                values + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)ld_v;
             const double e = exp(s[p] - m);
             l += e;
             add_times(o, e, v, v_dim);
@@ -922,7 +929,7 @@ double world_error(const world *w, const step_req *reqs, int n)
     msgl__pool_run(w->exec.pool, n, error_task, &a);
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];
-        const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
+        const size_t count = (size_t)reqs[i].device * row_of(w, is_latent(w) ? 0 : 1);
         const float *values = is_latent(w) ? r->k : r->v;
         for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)values[j]));
         if (isnan(each[i])) {

@@ -23,7 +23,8 @@ typedef struct world_spec {
     msgl_cpu_level level;
     msgl_dtype dtype;
     int group, num_kv_heads, head_dim, page_size;
-    int v_dim; // not 0: a latent cache with one K head, the first v_dim elements of which are V
+    int v_dim;    // not 0: a latent cache with one K head, the first v_dim elements of which are V
+    bool v_apart; // then of V in an array of its own, of as many heads as K
     int max_running, max_seq_len, max_step_tokens;
     int most_new; // only the last so many tokens of a request are ever asked for; 0: any may be
     int threads;

@@ -44,6 +44,11 @@ const char *const parity_models[] = {
     "gemma2",
     "gemma3",
     "gemma3_conditional",
+    "gemma4",
+    "gemma4_ple",
+    "gemma4_conditional",
+    "gemma4_kv",
+    "gemma4_moe",
     "glm4",
     "deepseek_v2",
     "deepseek_v2_lite",
@@ -62,6 +67,7 @@ const char *const parity_models[] = {
     "gpt_oss_mxfp4",
     "llama4",
     "llama4_conditional",
+    "mimo_v2",
     NULL,
 };
 

@@ -267,9 +267,10 @@ static void test_greedy(void **state)
 {
     (void)state;
     // llama_rope_dynamic is not among them: transformers changes the base at every token there.
-    const char *const models[] = {"llama",           "llama_rope_yarn", "mistral_swa",
-                                  "qwen2_gqa7",      "qwen3",           "qwen3_moe",
-                                  "qwen3_moe_mixed", "llama_f16",       "llama4"};
+    const char *const models[] = {"llama",  "llama_rope_yarn",    "mistral_swa",     "qwen2_gqa7",
+                                  "qwen3",  "qwen3_moe",          "qwen3_moe_mixed", "llama_f16",
+                                  "llama4", "gemma4_conditional", "gemma4_moe",      "gemma4_kv",
+                                  "mimo_v2"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) check_greedy(models[i]);
 }
 

@@ -34,12 +34,13 @@ static void poison(harness *h, int32_t span, int32_t page)
 {
     for (int32_t g = 0; g < h->e->specs.count; g++) {
         const msgl_kv_pool *p = &h->e->groups[g].pool;
-        const size_t slot = msgl__kv_slot_stride(p) * msgl__dtype_size(p->spec.dtype);
+        const size_t tokens = (size_t)p->page_size * (size_t)p->spec.num_heads;
+        const size_t heads = tokens * msgl__dtype_size(p->spec.dtype);
+        const size_t k = heads * (size_t)p->spec.k_dim, v = heads * (size_t)p->spec.v_dim;
         if (h->e->groups[g].span != span) continue;
         for (int32_t l = 0; l < p->spec.num_layers; l++) {
-            const size_t at = (size_t)(page * p->page_size) * slot;
-            memset((char *)msgl__kv_k(p, l) + at, 0xff, (size_t)p->page_size * slot);
-            memset((char *)msgl__kv_v(p, l) + at, 0xff, (size_t)p->page_size * slot);
+            memset((char *)msgl__kv_k(p, l) + (size_t)page * k, 0xff, k);
+            memset((char *)msgl__kv_v(p, l) + (size_t)page * v, 0xff, v);
         }
     }
 }
@@ -187,10 +188,10 @@ static void check_reuse(const windowed *m, const harness_target *target)
 static void test_reuse(void **state)
 {
     (void)state;
-    const windowed models[] = {{MODEL("gemma2"), 2, 15, false},
-                               {MODEL("gemma3"), 2, 15, false},
-                               {MODEL("mistral_swa"), 2, 15, false},
-                               {MODEL("llama4"), 2, 23, true}};
+    const windowed models[] = {
+        {MODEL("gemma2"), 2, 15, false},      {MODEL("gemma3"), 2, 15, false},
+        {MODEL("mistral_swa"), 2, 15, false}, {MODEL("gemma4_conditional"), 2, 15, false},
+        {MODEL("mimo_v2"), 2, 16, false},     {MODEL("llama4"), 2, 23, true}};
     const char *const backends[] = {"fa", "fi", "torch_native", "fa,fi"};
     const int32_t sizes[] = {1, 4};
     for (size_t m = 0; m < MSGL_COUNT(models); m++) {

@@ -35,8 +35,9 @@ static void test_parity_f32(void **state)
 static void test_parity_answers(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_next", "qwen3_5", "llama4", "deepseek_v32",
-                                         "glm_moe_dsa"};
+    static const char *const models[] = {"qwen3_next",   "qwen3_5",     "llama4",
+                                         "deepseek_v32", "glm_moe_dsa", "gemma4_conditional",
+                                         "mimo_v2"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         for (int32_t from = 1; from < 64; from += 31) {
             const harness_target t = {.answers_from = from};
@@ -112,7 +113,8 @@ static void test_parity_backends(void **state)
     (void)state;
     const char *const models[] = {
         "qwen3",           "mistral_swa", "qwen2_gqa7", "llama_hd256", "llama_rope_linear",
-        "llama_rope_yarn", "gemma2",      "gemma3",     "qwen3_next"};
+        "llama_rope_yarn", "gemma2",      "gemma3",     "qwen3_next",  "gemma4",
+        "gemma4_kv"};
     const msgl_attn_desc *const *backends = msgl__attn_cpu.all;
     for (int b = 0; backends[b] != NULL; b++) {
         const harness_target t = {.attention = backends[b]->name};
@@ -124,6 +126,7 @@ static void test_parity_backends(void **state)
         }
         if (kv) assert_int_equal(parity_f32("gpt_oss", &t), backends[b]->sinks);
         if (kv) assert_int_equal(parity_f32("llama4", &t), backends[b]->local_chunks);
+        if (kv) assert_int_equal(parity_f32("mimo_v2", &t), backends[b]->own_v_dim);
         const bool latent = (backends[b]->caches & 1u << MSGL_CACHE_LATENT) != 0;
         assert_int_equal(parity_f32("deepseek_v2", &t), latent);
         assert_int_equal(parity_f32("deepseek_v2_lite", &t), latent);

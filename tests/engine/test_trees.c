@@ -213,6 +213,8 @@ static void test_models(void **state)
         check_model(names[i], i % 3 == 0 ? 1 : i % 3 == 1 ? 4 : 16, NULL);
     }
     if (ON_CPU) check_model("llama4", 1, NULL); // whose chunks no GPU's kernel knows in trees
+    if (ON_CPU) check_model("gemma4_conditional", 4, NULL);
+    if (ON_CPU) check_model("mimo_v2", 4, "fp8_e4m3");
     if (ON_CPU) check_model("qwen3", 4, "fp8_e4m3");
 }
 

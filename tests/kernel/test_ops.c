@@ -654,6 +654,11 @@ static void test_moe(void **state)
         m->combine(&f->exec, sorted, NULL, weights, ROWS, K, DIM, false, added);
         assert_memory_equal(added, out, sizeof out);
         check_own(f, ids, source, offsets, weights, in);
+        float scaled[ROWS * K], by[E];
+        memcpy(scaled, weights, sizeof scaled);
+        for (int e = 0; e < E; e++) by[e] = (float)e - 2.5f;
+        m->scale_choices(&f->exec, ids, ROWS * K, by, scaled);
+        for (int i = 0; i < ROWS * K; i++) assert_true(scaled[i] == weights[i] * by[ids[i]]);
         for (int r = 0; r < ROWS; r++) {
             double sum = 0, all = 0, kept = 0;
             for (int e = 0; e < E; e++) all += exp((double)logits[r * E + e]);

@@ -95,6 +95,21 @@ json_t *small_config(const char *architecture)
         set_field(c, "num_local_experts", "4");
         set_field(c, "num_experts_per_tok", "1");
     }
+    if (strstr(architecture, "MiMoV2") != NULL) {
+        set_field(c, "n_routed_experts", "4");
+        set_field(c, "num_experts_per_tok", "2");
+        set_field(c, "moe_intermediate_size", "16");
+        set_field(c, "v_head_dim", "8");
+        set_field(c, "num_key_value_heads", "1");
+    }
+    if (strstr(architecture, "Gemma4") != NULL) {
+        set_field(c, "enable_moe_block", "true");
+        set_field(c, "num_experts", "4");
+        set_field(c, "top_k_experts", "2");
+        set_field(c, "moe_intermediate_size", "16");
+        set_field(c, "hidden_size_per_layer_input", "8");
+        set_field(c, "global_head_dim", "16");
+    }
     // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
     if (strstr(architecture, "Qwen3_5") != NULL) set_field(c, "full_attention_interval", "2");
     if (strstr(architecture, "ConditionalGeneration") != NULL) {

@@ -566,7 +566,8 @@ static void test_defaults(void **state)
     }
     assert_int_equal(sliding_layers(c), 1); // even ones
     assert_int_equal(c->decoder.sliding_window, 128);
-    assert_true(c->decoder.sinks && c->decoder.qkv_bias && c->decoder.o_bias);
+    assert_true(c->decoder.shapes[0].sinks && c->decoder.shapes[1].sinks && c->decoder.qkv_bias &&
+                c->decoder.o_bias);
     assert_true(c->ropes[0].theta == 150000 && !c->ropes[0].truncate);
     const msgl_rope_config rope = c->ropes[0];
     assert_int_equal(load_with("GptOssForCausalLM", "rope_scaling", NULL, c, &err), 0);
@@ -685,6 +686,7 @@ static const struct {
     {"Gemma3ForConditionalGeneration", "final_logit_softcapping"},
     // Outside of text_config it is the model's, inside the class's default.
     {"Gemma3ForConditionalGeneration", "eos_token_id"},
+    {"Gemma4ForConditionalGeneration", "eos_token_id"},
     {"Llama4ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
@@ -842,6 +844,62 @@ static void test_refusals_by_architecture(void **state)
     refuse("Qwen3_5MoeForCausalLM", "decoder_sparse_step", "2", "found 2, allowed none");
 }
 
+static void test_refusals_of_shapes(void **state)
+{
+    (void)state;
+    static const char gemma[] = "Gemma4ForCausalLM", mimo[] = "MiMoV2FlashForCausalLM";
+    refuse(gemma, "num_kv_shared_layers", "2", "num_kv_shared_layers: found 2");
+    refuse(gemma, "num_kv_shared_layers", "1", "a layer of each kind in layer_types");
+    refuse(gemma, "per_layer_config", "3", "per_layer_config: found 3");
+    refuse(gemma, "per_layer_config", "{\"7\": {\"head_dim\": 8}}", "for numbers of layers");
+    refuse(gemma, "per_layer_config", "{\"1\": {\"head_dim\": 0}}", "head_dim: found 0");
+    refuse(gemma, "global_head_dim", "7", "an even number");
+    refuse(gemma, "use_bidirectional_attention", "\"all\"", "null, vision");
+    refuse(gemma, "vocab_size_per_layer_input", "49", "vocab_size or more");
+    refuse(gemma, "top_k_experts", "5", "top_k_experts: found 5");
+    refuse(mimo, "hybrid_layer_pattern", "[1]", "a list of num_hidden_layers");
+    refuse(mimo, "mlp_layer_types", "[\"dense\", 1]", "found 1, allowed dense, sparse");
+    refuse(mimo, "swa_num_key_value_heads", "3", "a divisor of num_attention_heads");
+    refuse(mimo, "swa_head_dim", "16", "swa_head_dim: found 16, allowed head_dim");
+    refuse(mimo, "n_group", "2", "n_group: found 2, allowed 1");
+}
+
+// Layers of one model that keep different K and V, or none.
+static void test_shapes(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    msgl_cache_specs s;
+    assert_int_equal(load_with("MiMoV2FlashForCausalLM", "v_head_dim", "4", c, &err), 0);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_BF16, &s);
+    assert_int_equal(s.count, 2);
+    assert_true(s.all[0].window == -1 && s.all[0].num_heads == 1);
+    assert_true(s.all[1].window == 128 && s.all[1].num_heads == 2); // 129 with the query's own
+    assert_true(s.all[1].k_dim == 8 && s.all[1].v_dim == 4);
+    assert_true(!c->decoder.shapes[0].sinks && c->decoder.shapes[1].sinks);
+
+    folder f;
+    json_t *j = small_config("Gemma4ForCausalLM");
+    set_field(j, "num_hidden_layers", "5");
+    set_field(j, "num_kv_shared_layers", "2");
+    set_field(j, "layer_types",
+              "[\"sliding_attention\", \"sliding_attention\", \"full_attention\", "
+              "\"sliding_attention\", \"sliding_attention\"]");
+    folder_make(&f);
+    folder_write_json(&f, "config.json", j);
+    json_decref(j);
+    if (msgl__model_config_load(f.dir, c, &err) != 0) fail_msg("%s", err.text);
+    folder_remove(&f);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_BF16, &s);
+    assert_int_equal(s.count, 2);
+    assert_true(s.all[0].num_layers == 1 && s.all[0].k_dim == 16); // the last one sees all tokens
+    assert_true(s.all[1].num_layers == 2 && s.all[1].k_dim == 8 && s.all[1].window == 511);
+    assert_true(c->ropes[0].type == MSGL_ROPE_PROPORTIONAL && c->ropes[0].dim == 16);
+    assert_true(c->ropes[1].dim == 8 && c->ropes[1].theta == 10000);
+    free(c);
+}
+
 // Groups of layers of models with linear attention.
 static void test_delta(void **state)
 {
@@ -902,6 +960,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_llama4),
+        cmocka_unit_test(test_refusals_of_shapes),
+        cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_not_json),
         cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_fifo),

@@ -58,6 +58,11 @@ static void test_formulas(void **state)
     expect_near(f[31], plain[31] / 4.0);
     c.attention_factor = 0.5;
     assert_true(msgl__rope_inv_freq(&c, 0, f) == 0.5f);
+    // Proportional: the frequencies of a whole head, of the first pairs alone.
+    c.type = MSGL_ROPE_PROPORTIONAL;
+    c.share = 0.27; // 8.64 of 32 pairs
+    assert_true(msgl__rope_inv_freq(&c, 0, f) == 1.0f);
+    for (int i = 0; i < 32; i++) expect_near(f[i], i < 8 ? plain[i] / 4.0 : 0);
     // Dynamic: nothing up to the trained length; at n the base grows by (4 n / 32 - 3)^(64 / 62).
     c.type = MSGL_ROPE_DYNAMIC;
     msgl__rope_inv_freq(&c, 32, f);

@@ -318,8 +318,8 @@ msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t step_slot)
 }
 
 #define FI                                                                                         \
-    .aliases = {NULL}, .page_rule = MSGL_PAGE_FLATTENED,                                           \
-    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,                                       \
+    .aliases = {NULL}, .page_rule = MSGL_PAGE_FLATTENED, .max_dim = MSGL_ATTN_MAX_DIM,             \
+    .own_v_dim = true, .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,                    \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
     .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \
     .supports = fi_supports, .remark = fi_remark, .destroy = fi_destroy, .prepare = fi_prepare,    \

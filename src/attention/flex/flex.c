@@ -144,7 +144,7 @@ static void flex_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
 
 // What both have.
 #define FLEX                                                                                       \
-    .max_group = MSGL_FLEX_MAX_GROUP,                                                              \
+    .max_dim = MSGL_ATTN_MAX_DIM, .max_group = MSGL_FLEX_MAX_GROUP,                                \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true,        \
     .softcap = true, .tree = true, .masks = MSGL_ALL_MASKS, .scores = MSGL_ALL_SCORES,             \
     .create = flex_create, .destroy = flex_destroy, .begin = flex_begin, .forward = flex_forward

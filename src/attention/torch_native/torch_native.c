@@ -131,10 +131,11 @@ static void gather(const torch_call *c, int kv, int32_t row, int first, int len,
     const msgl_kv_pool *pool = c->b->cfg.pool;
     const msgl_page_table *table = c->b->cfg.page_table;
     const void *from = msgl__kv_layer(pool, kv, c->layer->layer);
-    const size_t dim = (size_t)pool->spec.k_dim;
+    const size_t dim = (size_t)(kv == 0 ? pool->spec.k_dim : pool->spec.v_dim);
+    const size_t stride = (size_t)pool->spec.num_heads * dim;
     for (int p = 0; p < len; p++) {
         const size_t slot = (size_t)msgl__page_table_slot(table, row, first + p);
-        const size_t at = slot * msgl__kv_slot_stride(pool) + (size_t)kv_head * dim;
+        const size_t at = slot * stride + (size_t)kv_head * dim;
         for (size_t d = 0; d < dim; d++) *to++ = msgl__load_f32(from, pool->spec.dtype, at + d);
     }
 }
@@ -173,7 +174,8 @@ static void torch_task(void *arg, int task, int worker)
     const int skip = msgl__torch_first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
     float *v = msgl__attn_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
-    float *q = v + (size_t)len * (size_t)dim;
+    const int ld_v = v == k ? dim : v_dim;
+    float *q = v + (size_t)len * (size_t)ld_v;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
     const size_t head = (size_t)kv_head * (size_t)group, row_bytes = (size_t)dim * sizeof(float);
     const size_t ld_out = (size_t)cfg->num_q_heads * (size_t)v_dim;
@@ -196,7 +198,7 @@ static void torch_task(void *arg, int task, int worker)
                     s + (size_t)i * (size_t)len);
         }
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, v_dim, len, 1, s, len, v,
-                         dim, 0, o, v_dim);
+                         ld_v, 0, o, v_dim);
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
             memcpy(c->out + token * ld_out + (head + (size_t)((row + i) % group)) * (size_t)v_dim,
@@ -220,6 +222,8 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .expand = &msgl__expand_cpu,
+    .max_dim = MSGL_ATTN_MAX_DIM,
+    .own_v_dim = true,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .local_chunks = true,

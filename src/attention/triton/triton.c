@@ -29,7 +29,7 @@ typedef struct triton_backend {
     void *memory; // of all that follows
     size_t memory_bytes;
     float *attn_logits, *attn_lse; // see msgl_triton_stage
-    float *tiles;                  // [threads, TILE, head_dim + v_dim] K, then V unless it is in K
+    float *tiles;                  // [threads, 2, TILE, head_dim] K, then V unless it is in K
     msgl_triton_metadata *sets;    // [max_in_flight]
 } triton_backend;
 
@@ -61,7 +61,7 @@ static void carve(triton_backend *b, char **at)
     const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running, v_dim = (size_t)cfg->pool->spec.v_dim;
     const size_t splits = running * (size_t)cfg->num_q_heads * MSGL_TRITON_MAX_SPLITS;
-    const size_t tile = MSGL_TRITON_TILE * ((size_t)cfg->head_dim + v_dim);
+    const size_t tile = 2 * MSGL_TRITON_TILE * (size_t)cfg->head_dim;
     b->attn_logits = msgl__attn_carve(at, splits * v_dim * sizeof(float));
     b->attn_lse = msgl__attn_carve(at, splits * sizeof(float));
     b->tiles = msgl__attn_carve(at, (size_t)cfg->num_threads * tile * sizeof(float));
@@ -177,7 +177,7 @@ static void stage1(void *arg, int task, int worker)
     const int32_t *slots = c->md->kv_indices + c->md->kv_indptr[req];
     const void *k_pool = msgl__kv_k(pool, c->layer->layer);
     const void *v_pool = msgl__kv_v(pool, c->layer->layer);
-    float *k = c->b->tiles + (size_t)worker * MSGL_TRITON_TILE * (size_t)(dim + v_dim);
+    float *k = c->b->tiles + 2 * (size_t)worker * MSGL_TRITON_TILE * (size_t)dim;
     float *v = latent ? k : k + (size_t)MSGL_TRITON_TILE * (size_t)dim;
     msgl_softmax state[MSGL_TRITON_HEADS];
     for (int h = 0; h < heads; h++) {
@@ -195,11 +195,13 @@ static void stage1(void *arg, int task, int worker)
     for (int32_t key = keys.begin; key < keys.end; key += MSGL_TRITON_TILE) {
         const int n = msgl__triton_min(keys.end - key, MSGL_TRITON_TILE);
         for (int j = 0; j < n; j++) {
-            const size_t at =
-                (size_t)slots[key + j] * msgl__kv_slot_stride(pool) + (size_t)kv_head * (size_t)dim;
-            msgl__to_f32(k_pool, pool->spec.dtype, at, dim, k + (size_t)j * (size_t)dim);
+            const size_t head =
+                (size_t)slots[key + j] * (size_t)cfg->num_kv_heads + (size_t)kv_head;
+            msgl__to_f32(k_pool, pool->spec.dtype, head * (size_t)dim, dim,
+                         k + (size_t)j * (size_t)dim);
             if (latent) continue;
-            msgl__to_f32(v_pool, pool->spec.dtype, at, dim, v + (size_t)j * (size_t)dim);
+            msgl__to_f32(v_pool, pool->spec.dtype, head * (size_t)v_dim, v_dim,
+                         v + (size_t)j * (size_t)dim);
         }
         for (int h = 0; h < heads; h++) {
             const float *q = c->q + (size_t)req * c->ld + (size_t)(first + h) * (size_t)dim;
@@ -308,6 +310,8 @@ const msgl_attn_desc msgl__attn_triton = {
     .summary = "SGLang's two stages: splits of the keys, then their merge; written to be read",
     .page_rule = MSGL_PAGE_FLATTENED,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
+    .max_dim = MSGL_ATTN_MAX_DIM,
+    .own_v_dim = true,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,

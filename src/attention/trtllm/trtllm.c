@@ -20,6 +20,7 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
 
 #define TRTLLM                                                                                     \
     .aliases = {NULL}, .page_rule = MSGL_PAGE_SET, .page_override = 64,                            \
+    .max_dim = MSGL_ATTN_MAX_DIM, .own_v_dim = true,                                               \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
     .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \
     .create = msgl__table_create, .destroy = msgl__table_destroy, .prepare = msgl__table_prepare,  \

@@ -70,6 +70,39 @@ extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gat
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
 }
 
+template <typename T, int F>
+static __global__ void gate_by_kernel(const T *by, size_t ld_by, T *p, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        T *v = p + (size_t)r * (size_t)dim + at;
+        *v = from_f32<T>(gated<F>(to_f32(*v), to_f32(by[(size_t)r * ld_by + at])));
+    }
+}
+
+template <typename T>
+static void gate_by_typed(msgl_exec *x, msgl_activation f, const void *by, size_t ld_by, void *p,
+                          int rows, int dim)
+{
+    enum { THREADS = 128 };
+    const dim3 grid((dim + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
+    void (*const kernel)(const T *, size_t, T *, int, int) =
+        f == MSGL_SILU        ? gate_by_kernel<T, MSGL_SILU>
+        : f == MSGL_GELU_TANH ? gate_by_kernel<T, MSGL_GELU_TANH>
+                              : gate_by_kernel<T, MSGL_SWIGLU_CLAMPED>;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
+                                  (const T *)by, ld_by, (T *)p, rows, dim));
+}
+
+extern "C" void msgl__cuda_gate_by(msgl_exec *x, msgl_activation f, const void *by, size_t ld_by,
+                                   void *p, int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, gate_by_typed, x, f, by, ld_by, p, rows, dim);
+}
+
 // N elements a thread.
 template <typename T, int N>
 static __global__ void times_sigmoid_kernel(const T *gate, size_t ld_gate, T *p, int rows, int dim)

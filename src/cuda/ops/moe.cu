@@ -363,6 +363,23 @@ extern "C" void msgl__cuda_moe_keep_own(msgl_exec *x, const int32_t *ids, int n,
                                   msgl__cuda_stream(x), ids, n, first, own, weights));
 }
 
+static __global__ void scale_choices_kernel(const int32_t *ids, int n, const float *by,
+                                            float *weights)
+{
+    msgl__pdl_trigger();
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    if (i < n) weights[i] *= by[ids[i]];
+}
+
+extern "C" void msgl__cuda_moe_scale_choices(msgl_exec *x, const int32_t *ids, int n,
+                                             const float *by, float *weights)
+{
+    if (n <= 0) return;
+    MSGL_CUDA_TRY(x, msgl__launch(scale_choices_kernel, dim3((unsigned)(n + 255) / 256), dim3(256),
+                                  0, msgl__cuda_stream(x), ids, n, by, weights));
+}
+
 extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
                                        const float *weights, int rows, int top_k, int dim,
                                        bool accumulate, void *out)

@@ -43,6 +43,8 @@ void msgl__cuda_dual_table(msgl_exec *x, const msgl_dual_table_call *c);
 void msgl__cuda_dual_rope_store(msgl_exec *x, const msgl_dual_rope_call *c);
 void msgl__cuda_move_kv(msgl_exec *x, const msgl_kv_move_call *c);
 
+void msgl__cuda_gate_by(msgl_exec *x, msgl_activation f, const void *by, size_t ld_by, void *p,
+                        int rows, int dim);
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);
 void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
@@ -64,6 +66,8 @@ void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, 
 bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c);
 void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
                            int dim, void *out);
+void msgl__cuda_moe_scale_choices(msgl_exec *x, const int32_t *ids, int n, const float *by,
+                                  float *weights);
 void msgl__cuda_moe_keep_own(msgl_exec *x, const int32_t *ids, int n, int first, int own,
                              float *weights);
 void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,

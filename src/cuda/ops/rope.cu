@@ -27,8 +27,8 @@ static __global__ void table_kernel(const int32_t *positions, int tokens, const 
 struct rope_args {
     void *qkv;
     size_t ld;
-    int32_t tokens, num_q_heads, num_kv_heads, head_dim, half;
-    const float *q_weight, *k_weight, *cos_sin;
+    int32_t tokens, num_q_heads, num_kv_heads, head_dim, v_dim, half;
+    const float *q_weight, *k_weight, *v_weight, *cos_sin;
     float eps;
     void *k_pool, *v_pool;
     float k_inverse, v_inverse; // of a pool of E4M3: what K and V are multiplied by
@@ -56,14 +56,15 @@ static __device__ __forceinline__ KV *pool_row(const rope_args &a, int head, int
     const bool is_k = head < a.num_q_heads + a.num_kv_heads;
     const int kv = head - a.num_q_heads - (is_k ? 0 : a.num_kv_heads);
     KV *pool = (KV *)(is_k ? a.k_pool : a.v_pool);
-    return pool + ((size_t)slot * (size_t)a.num_kv_heads + (size_t)kv) * (size_t)a.head_dim;
+    const int dim = is_k ? a.head_dim : a.v_dim;
+    return pool + ((size_t)slot * (size_t)a.num_kv_heads + (size_t)kv) * (size_t)dim;
 }
 
 static __device__ __forceinline__ const float *head_weight(const rope_args &a, int head)
 {
     return head < a.num_q_heads                    ? a.q_weight
            : head < a.num_q_heads + a.num_kv_heads ? a.k_weight
-                                                   : NULL;
+                                                   : a.v_weight;
 }
 
 // Groups `first` and `second` of a head's norm weights, where the head has them.
@@ -132,23 +133,26 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
 template <typename T, typename KV> static __global__ void rope_any_kernel(const rope_args a)
 {
     msgl__pdl_trigger();
-    __shared__ float head[256];
+    __shared__ float head[512];
     const int h = (int)blockIdx.y, lane = (int)threadIdx.x;
     const size_t t = blockIdx.x;
     const bool is_v = h >= a.num_q_heads + a.num_kv_heads;
     const float *weight = head_weight(a, h);
     msgl__pdl_wait();
     const float *cos_sin = a.cos_sin + t * 2 * (size_t)a.half;
-    T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
+    const int dim = is_v ? a.v_dim : a.head_dim;
+    const int kv = h - a.num_q_heads - a.num_kv_heads; // of V
+    const int at = is_v ? (a.num_q_heads + a.num_kv_heads) * a.head_dim + kv * dim : h * dim;
+    T *row = (T *)a.qkv + t * a.ld + at;
     float sum = 0;
-    for (int i = lane; i < a.head_dim; i += 32) {
+    for (int i = lane; i < dim; i += 32) {
         head[i] = to_f32(row[i]);
         sum += head[i] * head[i];
     }
     sum = group_sum(sum, 32);
     if (weight != NULL) {
-        const float inv = 1.0f / sqrtf(sum / (float)a.head_dim + a.eps);
-        for (int i = lane; i < a.head_dim; i += 32) head[i] *= inv * weight[i];
+        const float inv = 1.0f / sqrtf(sum / (float)dim + a.eps);
+        for (int i = lane; i < dim; i += 32) head[i] *= inv * weight[i];
     }
     __syncwarp();
     if (!is_v) {
@@ -159,12 +163,12 @@ template <typename T, typename KV> static __global__ void rope_any_kernel(const 
             head[a.half + i] = w * c + u * s;
         }
         __syncwarp();
-        for (int i = lane; i < a.head_dim; i += 32) row[i] = from_f32<T>(head[i]);
+        for (int i = lane; i < dim; i += 32) row[i] = from_f32<T>(head[i]);
     }
     if (h >= a.num_q_heads) {
         KV *dst = pool_row<KV>(a, h, a.slots[t]);
         const float inverse = is_v ? a.v_inverse : a.k_inverse;
-        for (int i = lane; i < a.head_dim; i += 32) dst[i] = from_f32<KV>(head[i] * inverse);
+        for (int i = lane; i < dim; i += 32) dst[i] = from_f32<KV>(head[i] * inverse);
     }
 }
 
@@ -181,9 +185,11 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
                          .num_q_heads = c->num_q_heads,
                          .num_kv_heads = c->num_kv_heads,
                          .head_dim = c->head_dim,
+                         .v_dim = c->v_dim > 0 ? c->v_dim : c->head_dim,
                          .half = c->half,
                          .q_weight = c->q_weight,
                          .k_weight = c->k_weight,
+                         .v_weight = c->v_weight,
                          .cos_sin = c->cos_sin,
                          .eps = c->eps,
                          .k_pool = c->k_pool,
@@ -194,10 +200,11 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
     const unsigned tokens = (unsigned)c->tokens;
     const int heads = c->num_q_heads + 2 * c->num_kv_heads;
     const bool vector = c->half % 8 == 0 && c->head_dim % 8 == 0 && c->head_dim <= 256 &&
-                        c->ld % (16 / sizeof(T)) == 0 && aligned16(c->qkv) &&
-                        aligned16(c->cos_sin) && aligned16(c->k_pool) && aligned16(c->v_pool) &&
-                        (c->q_weight == NULL || aligned16(c->q_weight)) &&
-                        (c->k_weight == NULL || aligned16(c->k_weight));
+                        a.v_dim == c->head_dim && c->ld % (16 / sizeof(T)) == 0 &&
+                        aligned16(c->qkv) && aligned16(c->cos_sin) && aligned16(c->k_pool) &&
+                        aligned16(c->v_pool) && (c->q_weight == NULL || aligned16(c->q_weight)) &&
+                        (c->k_weight == NULL || aligned16(c->k_weight)) &&
+                        (c->v_weight == NULL || aligned16(c->v_weight));
     if (!vector) {
         MSGL_CUDA_TRY(x, msgl__launch(rope_any_kernel<T, KV>, dim3(tokens, (unsigned)heads),
                                       dim3(32), 0, msgl__cuda_stream(x), a));

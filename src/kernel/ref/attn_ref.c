@@ -68,7 +68,7 @@ static void ref_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
             m = r->s[j] > m || isnan(r->s[j]) ? r->s[j] : m;
         }
         for (int j = b->lo[i]; j < b->hi[i]; j++) {
-            const void *v = keys->v + (size_t)keys->slots[j] * keys->slot_bytes;
+            const void *v = keys->v + (size_t)keys->slots[j] * keys->v_slot_bytes;
             const float p = exp2f(r->s[j] - m);
             l += p;
             for (int d = 0; d < dim; d++) o[d] += p * msgl__load_f32(v, r->dtype, (size_t)d);

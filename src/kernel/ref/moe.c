@@ -219,6 +219,12 @@ static void keep_own(msgl_exec *x, const int32_t *ids, int n, int first, int own
     }
 }
 
+static void scale_choices(msgl_exec *x, const int32_t *ids, int n, const float *by, float *weights)
+{
+    (void)x;
+    for (int i = 0; i < n; i++) weights[i] *= by[ids[i]];
+}
+
 struct weigh_args {
     float *p, *weights;
     int rows, dim;
@@ -272,6 +278,7 @@ void msgl__moe_fill_ref(msgl_kernels *k)
                                 .sort = sort,
                                 .gather = gather,
                                 .keep_own = keep_own,
+                                .scale_choices = scale_choices,
                                 .ids_on_host = true,
                                 .combine = combine,
                                 .weigh_input = weigh_input,

@@ -38,6 +38,7 @@ static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_FEW_COLUMNS * 2 + 64];
 typedef struct amx_scratch {
     int n;                     // columns of a block of up to 16 rows: 1, 2, 4, 8 or 16
     int padded, steps;         // head_dim padded to 32, and that over 32
+    int v_padded, v_steps;     // of V likewise
     bool placed;               // the whole tile is in k and v; else each stage is placed in turn
     char *q, *k, *v;           // B tiles of q; gathered keys; B tiles of V
     const char *block[BLOCKS]; // keys of 16: row 0, and bytes from row to row
@@ -46,7 +47,7 @@ typedef struct amx_scratch {
     float m[MAX_COLUMNS], l[MAX_COLUMNS];
     MSGL_ALIGNED(64) float s[MAX_COLUMNS * TILE]; // scores, then pairs of probabilities
     MSGL_ALIGNED(64) uint16_t p[MAX_COLUMNS][TILE];
-    MSGL_ALIGNED(64) float o[MAX_COLUMNS * MSGL_ATTN_MAX_DIM];
+    MSGL_ALIGNED(64) float o[MSGL_ATTN_FEW_ROWS * MSGL_ATTN_FEW_COLUMNS];
     MSGL_ALIGNED(64) char area[]; // q, k, v
 } amx_scratch;
 
@@ -62,6 +63,7 @@ static size_t k_bytes(int head_dim) // a tile of one head, or a stage of several
     return tile > stage ? tile : stage;
 }
 
+// V is never wider than K.
 static size_t amx_scratch_size(int head_dim)
 {
     const size_t v = (size_t)TILE * (size_t)msgl__attn_padded_dim(head_dim) * 2;
@@ -142,6 +144,8 @@ static void amx_load_q(const msgl__attn_query *q, void *scratch)
     const int rows = q->work->rows;
     s->padded = msgl__attn_padded_dim(q->call->head_dim);
     s->steps = s->padded / 32;
+    s->v_padded = msgl__attn_padded_dim(q->call->v_dim);
+    s->v_steps = s->v_padded / 32;
     s->n = rows > 8 ? 16 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
     s->q = s->area;
     s->k = s->q + q_bytes(q->call->head_dim);
@@ -202,7 +206,7 @@ MSGL_INLINE void place_values(const char *const *value, size_t at, __mmask32 k, 
 
 MSGL_INLINE __mmask32 columns_of_step(const msgl__attn_keys *keys, int t)
 {
-    const int left = keys->head_dim - t * 32;
+    const int left = keys->v_dim - t * 32;
     return left >= 32 ? 0xffffffffu : (1u << left) - 1;
 }
 
@@ -212,7 +216,7 @@ static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
     const int first = keys->begin / 32, last = msgl__ceil_div(keys->end, 32);
     for (int i = first * 32; i < last * 32; i++) {
         const bool in = i >= keys->begin && i < keys->end;
-        s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->slot_bytes : ZEROS;
+        s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->v_slot_bytes : ZEROS;
     }
     s->placed = rows > MSGL_ATTN_FEW_ROWS;
     if (!s->placed) return;
@@ -220,8 +224,8 @@ static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
         place_block(s, keys, b, s->k + (size_t)b * 32 * (size_t)s->padded);
     }
     for (int pair = first; pair < last; pair++) {
-        char *to = s->v + (size_t)pair * 64 * (size_t)s->padded;
-        for (int t = 0; t < s->steps; t++, to += 2048) {
+        char *to = s->v + (size_t)pair * 64 * (size_t)s->v_padded;
+        for (int t = 0; t < s->v_steps; t++, to += 2048) {
             place_values(s->value + pair * 32, (size_t)t * 64, columns_of_step(keys, t), to);
         }
     }
@@ -241,13 +245,14 @@ static fetch fetch_of(const msgl__attn_keys *keys, const char *base, const int *
                       int to, int products)
 {
     const int n = to > from ? to - from : 0;
+    const bool of_v = base == keys->v;
     return (fetch){.base = base,
                    .slots = slots,
-                   .slot_bytes = keys->slot_bytes,
+                   .slot_bytes = of_v ? keys->v_slot_bytes : keys->slot_bytes,
                    .row = from,
                    .end = from + n,
                    .each = msgl__ceil_div(n, products),
-                   .bytes = keys->heads * keys->head_dim * 2};
+                   .bytes = keys->heads * (of_v ? keys->v_dim : keys->head_dim) * 2};
 }
 
 MSGL_INLINE void fetch_some(fetch *f)
@@ -505,11 +510,11 @@ static void softmax(amx_scratch *s, const msgl__attn_keys *keys, const msgl__att
 static void value_stage(amx_scratch *s, const msgl__attn_keys *keys, int from, int to, bool first,
                         fetch *next)
 {
-    const size_t o_stride = (size_t)s->padded * 4;
+    const size_t o_stride = (size_t)s->v_padded * 4;
     for (int h = 0; h < keys->heads; h++) {
-        const size_t at = (size_t)(h * keys->head_dim) * 2;
-        for (int t = 0; t < s->steps; t++) {
-            float *o = s->o + (size_t)(h * s->n * s->padded) + t * 32;
+        const size_t at = (size_t)(h * keys->v_dim) * 2;
+        for (int t = 0; t < s->v_steps; t++) {
+            float *o = s->o + (size_t)(h * s->n * s->v_padded) + t * 32;
             const __mmask32 k = columns_of_step(keys, t);
             if (first) {
                 _tile_zero(5);
@@ -519,7 +524,7 @@ static void value_stage(amx_scratch *s, const msgl__attn_keys *keys, int from, i
                 _tile_loadd(6, o + 16, o_stride);
             }
             for (int pair = from; pair < to; pair++) {
-                const size_t in_tile = (size_t)pair * 64 * (size_t)s->padded + (size_t)t * 2048;
+                const size_t in_tile = (size_t)pair * 64 * (size_t)s->v_padded + (size_t)t * 2048;
                 char *tiles = s->v + (s->placed ? in_tile : (size_t)(pair & 1) * 2048);
                 fetch_some(next);
                 if (!s->placed) {
@@ -548,9 +553,9 @@ static fetch fetch_next(const msgl__attn_keys *keys, int products)
 
 static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int to)
 {
-    const int products = keys->heads * s->steps * (STAGE / 2);
+    const int products = keys->heads * s->v_steps * (STAGE / 2);
     if (from == to) { // rows that see nothing
-        memset(s->o, 0, (size_t)(keys->heads * s->n * s->padded) * sizeof *s->o);
+        memset(s->o, 0, (size_t)(keys->heads * s->n * s->v_padded) * sizeof *s->o);
     }
     for (int b = from; b < to; b += STAGE) {
         const int end = b + STAGE < to ? b + STAGE : to;
@@ -563,9 +568,9 @@ static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int 
 // The same for two column blocks of 16 with values in place.
 static void values_2(amx_scratch *s, int from, int to)
 {
-    const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
-    float *o1 = s->o + (size_t)s->padded * 16;
-    for (int t = 0; t < s->steps; t++) {
+    const size_t o_stride = (size_t)s->v_padded * 4, v_pair = (size_t)s->v_padded * 64;
+    float *o1 = s->o + (size_t)s->v_padded * 16;
+    for (int t = 0; t < s->v_steps; t++) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);

@@ -22,6 +22,7 @@
 typedef struct bf16_scratch {
     rows_scratch rows; // first: what works on rows only gets this
     // Copied tile: K as [key][padded dim], then V as [32 columns][pair of keys][2][16 columns][2].
+    uint16_t *values; // the latter
     bool copied;
     MSGL_ALIGNED(64) uint16_t kv[];
 } bf16_scratch;
@@ -54,25 +55,23 @@ MSGL_INLINE __mmask32 columns_from(int d, int dim)
     return dim - d >= 32 ? 0xffffffffu : (1u << (dim - d)) - 1;
 }
 
-static uint16_t *copied_values(bf16_scratch *s, int padded)
-{
-    return s->kv + (size_t)padded * TILE;
-}
-
-static void copy_tile(bf16_scratch *s, int dim, int from, int to)
+static void copy_tile(bf16_scratch *s, int dim, int v_dim, int from, int to)
 {
     const int padded = msgl__attn_padded_dim(dim);
     const char *const *k = s->rows.k, *const *v = s->rows.v;
-    uint16_t *values = copied_values(s, padded);
+    s->values = s->kv + (size_t)padded * TILE;
     for (int key = from; key < to; key += 2) {
         for (int d = 0; d < dim; d += 32) {
             const __mmask32 m = columns_from(d, dim);
             uint16_t *at = s->kv + (size_t)key * (size_t)padded + d;
             _mm512_storeu_si512(at, _mm512_maskz_loadu_epi16(m, k[key] + d * 2));
             _mm512_storeu_si512(at + padded, _mm512_maskz_loadu_epi16(m, k[key + 1] + d * 2));
+        }
+        for (int d = 0; d < v_dim; d += 32) {
+            const __mmask32 m = columns_from(d, v_dim);
             const __m512i x = _mm512_maskz_loadu_epi16(m, v[key] + d * 2);
             const __m512i y = _mm512_maskz_loadu_epi16(m, v[key + 1] + d * 2);
-            uint16_t *pair = values + (size_t)d * TILE + key * 32;
+            uint16_t *pair = s->values + (size_t)d * TILE + key * 32;
             _mm512_store_si512(pair, _mm512_unpacklo_epi16(x, y));
             _mm512_store_si512(pair + 32, _mm512_unpackhi_epi16(x, y));
         }
@@ -88,7 +87,7 @@ static void bf16_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
     rows_load_keys(keys, rows, &s->rows);
     s->copied = rows > MSGL_ATTN_FEW_ROWS;
     if (!s->copied) return;
-    copy_tile(s, keys->head_dim, keys->begin & ~15, (keys->end + 15) & ~15);
+    copy_tile(s, keys->head_dim, keys->v_dim, keys->begin & ~15, (keys->end + 15) & ~15);
     s->rows.held = true;
 }
 
@@ -220,7 +219,7 @@ MSGL_INLINE void bf16_values(rows_scratch *s, int dim, int row, const int rows, 
 static void copied_value_block(bf16_scratch *s, int padded, int row, int d, int from, int to,
                                rows_fetch *next)
 {
-    const uint16_t *v = copied_values(s, padded) + (size_t)d * TILE;
+    const uint16_t *v = s->values + (size_t)d * TILE;
     __m512 lo[VALUE_ROWS], hi[VALUE_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < VALUE_ROWS; r++) lo[r] = hi[r] = _mm512_setzero_ps();
@@ -246,7 +245,7 @@ static void copied_value_block(bf16_scratch *s, int padded, int row, int d, int 
 static void all_copied_values(bf16_scratch *s, const msgl__attn_keys *keys,
                               const msgl__attn_block *b, int from, int to)
 {
-    const int padded = msgl__attn_padded_dim(keys->head_dim);
+    const int padded = msgl__attn_padded_dim(keys->v_dim);
     const int blocks = msgl__ceil_div(b->n, VALUE_ROWS);
     rows_fetch next =
         rows_fetch_beside(&s->rows, keys, b, 0, false, padded / 32 * blocks * (to - from) / 16);

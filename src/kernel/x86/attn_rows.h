@@ -58,9 +58,9 @@ static void rows_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
     const int first = keys->begin & ~15, last = (keys->end + 15) & ~15;
     for (int i = first; i < last; i++) {
         const bool in = i >= keys->begin && i < keys->end;
-        const size_t at = in ? (size_t)keys->slots[i] * keys->slot_bytes : 0;
-        s->k[i] = in ? keys->k + at : ZEROS;
-        s->v[i] = in ? keys->v + at : ZEROS;
+        const size_t slot = in ? (size_t)keys->slots[i] : 0;
+        s->k[i] = in ? keys->k + slot * keys->slot_bytes : ZEROS;
+        s->v[i] = in ? keys->v + slot * keys->v_slot_bytes : ZEROS;
     }
 }
 
@@ -122,9 +122,10 @@ static MSGL_UNUSED rows_fetch rows_fetch_beside(const rows_scratch *s, const msg
     const bool last = h + 1 == keys->heads;
     msgl__attn_soon r = scores || !s->held ? keys->next_k : keys->next_v;
     if (!s->held && (scores || !last)) {
-        const size_t head = (size_t)keys->next_k.bytes;
-        r.base = (scores && !last ? keys->k : keys->v) + (last ? 0 : (size_t)(h + 1) * head);
-        r.bytes = scores && !last ? keys->next_k.bytes : keys->next_v.bytes;
+        const bool of_k = scores && !last;
+        r.bytes = of_k ? keys->next_k.bytes : keys->next_v.bytes;
+        r.slot_bytes = of_k ? keys->slot_bytes : keys->v_slot_bytes;
+        r.base = (of_k ? keys->k : keys->v) + (last ? 0 : (size_t)(h + 1) * (size_t)r.bytes);
         r.slots = keys->slots;
         r.begin = keys->begin;
         r.end = keys->end;
