@@ -97,6 +97,7 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
                           .num_allowed = (int32_t)p->num_allowed,
                           .num_banned = (int32_t)p->num_banned,
                           .num_breakers = (int32_t)p->num_breakers,
+                          .pair_from = p->pair_from,
                           .allowed = allowed,
                           .banned = banned,
                           .breakers = breakers};
@@ -122,7 +123,7 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     const bool no_grammar = p->grammar_kind == MSGL_GRAMMAR_NONE;
     const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
     if (p->num_bias == 0 && no_grammar && p->num_allowed == 0 && p->num_banned == 0 &&
-        p->num_breakers == 0 && stages_len == 0) {
+        p->num_breakers == 0 && stages_len == 0 && p->pair_from == 0) {
         return 0;
     }
     int rc = check_count("logit_bias", p->num_bias, MSGL_MAX_LOGIT_BIAS, err);
@@ -164,7 +165,8 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
                                   .banned = x->banned,
                                   .num_banned = x->num_banned,
                                   .breakers = x->breakers,
-                                  .num_breakers = x->num_breakers};
+                                  .num_breakers = x->num_breakers,
+                                  .pair_from = x->pair_from};
 }
 
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err)

@@ -27,6 +27,7 @@ typedef enum msgl_activation {
     MSGL_SILU,
     MSGL_GELU_TANH,
     MSGL_SWIGLU_CLAMPED,
+    MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT); CPU only
     MSGL_ACTIVATIONS,
 } msgl_activation;
 

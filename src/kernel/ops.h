@@ -74,6 +74,10 @@ typedef struct msgl_act_kernels {
     // shard_columns columns, the last ones fewer, `dim` in all: dim 10 over 4 ranks are 3, 3, 3, 1.
     void (*join_columns)(msgl_exec *x, const float *shards, int shard_columns, int rows, int dim,
                          float *out);
+    // out[g, :] = the mean of in[r, :] over rows r in [cu[g], cu[g + 1]), none of which is empty;
+    // in [cu[groups], dim] and out [groups, dim], dense; out is not in. CPU only.
+    void (*mean_rows)(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
+                      void *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;

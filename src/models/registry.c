@@ -32,6 +32,15 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_gpt_oss,
     &msgl__arch_llama4,
     &msgl__arch_llama4_conditional,
+    &msgl__arch_bert,
+    &msgl__arch_roberta,
+    &msgl__arch_xlm_roberta,
+    &msgl__arch_bert_classifier,
+    &msgl__arch_roberta_classifier,
+    &msgl__arch_xlm_roberta_classifier,
+    &msgl__arch_modernbert,
+    &msgl__arch_modernbert_classifier,
+    &msgl__arch_nomic_bert,
 };
 
 // Draft heads, which are no models by themselves.
