@@ -8,6 +8,7 @@ Each folder is a model as sentence-transformers saves one (config.json, model.sa
 1_Pooling/config.json), or as transformers saves one that classifies, and
   expected.json: {"cases": [{"ids", "pair_from": first id of the second text, 0: there is one text,
                              "values": the pooled hidden state, or the labels' logits}, ...]}
+of one label also "pairs": [{"query", "document", "score": the sigmoid of its logit}, ...].
 Texts are computed one by one, so that nothing is padded. Needs torch and transformers >= 5. Never needed to build, run
 or test.
 """
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from transformers import (BertConfig, BertForSequenceClassification, BertModel, ModernBertConfig,
                           ModernBertForSequenceClassification, ModernBertModel, NomicBertConfig, NomicBertModel,
                           RobertaConfig, RobertaForSequenceClassification, RobertaModel, XLMRobertaConfig,
@@ -52,6 +54,7 @@ MODELS = {
                             {**MODERN, **ONE, "classifier_pooling": "mean", "classifier_bias": True}, "bert", None),
 }
 OLD_SPELLING = ("modernbert",)  # of rotations and layers, as files on the hub have them
+PAIRS = [(q, d) for q in ("What do foxes eat?", "今天 weather") for d in ("a quick fox eats mice", "a blue car", "Straße", "the dog doesn't")]
 LENGTHS = [1, 2, 7, 33, 130, 160]
 
 
@@ -75,6 +78,18 @@ def pooled(model, pooling, ids, pair_from):
         return out.logits[0]
     hidden = out.last_hidden_state[0]
     return {"mean": hidden.mean(0), "cls": hidden[0], "lasttoken": hidden[-1]}[pooling]
+
+
+def pairs(model, tokenizer):
+    out = []
+    for query, document in PAIRS:
+        e = tokenizer.encode(query, document)
+        inputs = {"input_ids": torch.tensor([e.ids])}
+        if getattr(model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = torch.tensor([e.type_ids])
+        out.append({"query": query, "document": document,
+                    "score": float(f"{torch.sigmoid(model(**inputs).logits[0, 0]):.8g}")})
+    return out
 
 
 def write_modules(folder, pooling, hidden):
@@ -126,8 +141,11 @@ def make(name, tokenizers, out):
         for pair_from in ([0, n // 2] if pooling is None and n > 2 else [0]):
             cases.append({"ids": ids, "pair_from": pair_from,
                           "values": [float(f"{v:.8g}") for v in pooled(model, pooling, ids, pair_from)]})
-    lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
-    (folder / "expected.json").write_text('{"cases":[\n%s\n]}\n' % lines)
+    expected = {"cases": cases}
+    if fields.get("id2label") == ONE["id2label"]:
+        expected["pairs"] = pairs(model, Tokenizer.from_str(text))
+    lists = ['"%s":[\n%s\n]' % (k, ",\n".join(json.dumps(c, separators=(",", ":")) for c in v)) for k, v in expected.items()]
+    (folder / "expected.json").write_text("{%s}\n" % ",\n".join(lists))
 
 
 def main():

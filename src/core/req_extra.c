@@ -185,6 +185,12 @@ bool msgl__req_extra_constrains(const msgl_req_extra *x)
     return x != NULL && (x->grammar_kind != MSGL_GRAMMAR_NONE || *x->stages != '\0');
 }
 
+bool msgl__req_extra_answers(const msgl_req_extra *x)
+{
+    return x != NULL && (x->num_bias > 0 || x->num_allowed > 0 || x->num_banned > 0 ||
+                         x->num_breakers > 0 || msgl__req_extra_constrains(x));
+}
+
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
     if (x == NULL) return 0;

@@ -81,6 +81,9 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x);
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);
 // Whether each token depends on those before it: there is a grammar, or are stages. x may be NULL.
 bool msgl__req_extra_constrains(const msgl_req_extra *x);
+// Whether there is something for how an answer is chosen: more than where a second text begins. The
+// same.
+bool msgl__req_extra_answers(const msgl_req_extra *x);
 size_t msgl__req_extra_bytes(const msgl_req_extra *x);  // that the block takes; of NULL 0
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
 void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed

@@ -115,6 +115,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.vocab_size = ready->vocab_size;
     f->api.pooled_size = ready->pooled_size;
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
+    f->api.classifies = ready->pooling == MSGL_POOL_CLASSIFY;
     r->ready = r->started = true;
     r->silence_s = 0;
     r->reported_ns = r->logged_ns = msgl__now_ns();

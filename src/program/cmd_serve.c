@@ -11,6 +11,7 @@
 #include "llm/llm.h"
 #include "models/arch.h"
 #include "models/embeds.h"
+#include "models/labels.h"
 #include "program/endpoints.h"
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
@@ -98,16 +99,21 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     fflush(stdout);
 }
 
-// Reads the model's own defaults, which requests get for sampling fields that they leave out, and
-// whether it is an encoder.
-static int read_defaults(const char *dir, msgl_sampling_params *p, bool *encodes, msgl_err *err)
+// Reads the model's own defaults, which requests get for sampling fields that they leave out, its
+// labels, and whether it is an encoder.
+static int read_defaults(const char *dir, msgl_front_config *front, msgl_labels *labels,
+                         bool *encodes, msgl_err *err)
 {
     static msgl_model_config config; // too large for the stack
-    const int rc = msgl__model_config_load(dir, &config, err);
+    int rc = msgl__model_config_load(dir, &config, err);
     if (rc != 0) return rc;
-    *p = config.sampling;
+    front->defaults = config.sampling;
     *encodes = config.arch->family->encodes;
-    return 0;
+    if (config.num_labels == 0) return 0;
+    rc = msgl__labels_load(dir, config.num_labels, labels, err);
+    front->labels = labels->names;
+    front->multi_label = labels->several;
+    return rc;
 }
 
 // Sets whether the model embeds or ranks texts, as its folder says. What an encoder does the engine
@@ -322,7 +328,8 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     bool encodes = false;
-    if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &encodes, &err);
+    msgl_labels labels = {0};
+    if (rc == 0) rc = read_defaults(dir, &cfg.front, &labels, &encodes, &err);
     if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, encodes, &options, &err);
     if (rc == 0) rc = msgl__check_draft_tokens(&options, NULL, &err);
     // The template is read here, so that a front that is started again has the same one although
@@ -339,6 +346,7 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl__keys_free(&cfg.front.guard.admin);
+        msgl__labels_free(&labels);
         msgl_free(template);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
@@ -378,6 +386,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl__keys_free(&cfg.front.guard.admin);
+    msgl__labels_free(&labels);
     msgl_free(json);
     msgl_free(template);
     msgl_free(dir);

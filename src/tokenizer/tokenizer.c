@@ -256,15 +256,17 @@ int msgl__tokenizer_encode_pair(const msgl_tokenizer *t, const char *a, size_t a
                                 size_t b_len, const msgl_encode_opts *opts, msgl_ids *out,
                                 size_t *pair_from, msgl_err *err)
 {
-    msgl_encode_opts plain = *opts;
+    const msgl_text_span first_text = {0, a_len}, second_text = {0, b_len};
+    msgl_encode_opts plain = {
+        .untrusted = &first_text, .num_untrusted = 1, .max_ids = opts->max_ids};
     msgl_ids ids = {0};
     if (t->post_pair == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "tokenizer.json has no post-processor for a pair of texts");
     }
-    plain.add_special = 0;
     int rc = msgl__tokenizer_encode(t, a, a_len, &plain, &ids, err);
     const size_t first = ids.len;
+    plain.untrusted = &second_text;
     if (rc == 0) rc = msgl__tokenizer_encode(t, b, b_len, &plain, &ids, err);
     if (rc == 0) rc = join_pair(t, &ids, first, opts->max_ids, out, pair_from, err);
     msgl__ids_free(&ids);

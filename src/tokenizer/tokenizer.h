@@ -52,7 +52,7 @@ int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len
 
 // The same of a pair of texts, with what the file puts around two of them. *pair_from: the first of
 // the ids (from 0) that is of the second text's type, or how many they are. MSGL_EUNSUPPORTED: the
-// file does not say what stands around a pair. No spans.
+// file does not say what stands around a pair. No spans are read: both texts are untrusted.
 int msgl__tokenizer_encode_pair(const msgl_tokenizer *t, const char *a, size_t a_len, const char *b,
                                 size_t b_len, const msgl_encode_opts *opts, msgl_ids *out,
                                 size_t *pair_from, msgl_err *err);
