@@ -13,23 +13,20 @@
 enum { MAX_BYTES = 16 << 20, PATH_BYTES = 4096, MAX_LABEL = 256 };
 
 // The name of label i; a longer one is cut at a character.
-static const char *name_of(const json_t *names, int32_t i, char own[MAX_LABEL])
+static void put_name(const json_t *names, int32_t i, char out[MAX_LABEL])
 {
     char key[16];
     (void)snprintf(key, sizeof key, "%d", (int)i);
     const char *name = json_string_value(json_object_get(names, key));
-    (void)snprintf(own, MAX_LABEL, name != NULL ? "%s" : "LABEL_%s", name != NULL ? name : key);
-    size_t n = strlen(own);
-    if (n == MAX_LABEL - 1) {
-        while (n > 0 && ((unsigned char)own[n - 1] & 0xc0) == 0x80) n--;
-        own[n > 0 ? n - 1 : 0] = '\0';
-    }
-    return own;
+    (void)snprintf(out, MAX_LABEL, name != NULL ? "%s" : "LABEL_%s", name != NULL ? name : key);
+    size_t n = strlen(out);
+    if (n < MAX_LABEL - 1) return;
+    while (n > 0 && ((unsigned char)out[n - 1] & 0xc0) == 0x80) n--;
+    out[n > 0 ? n - 1 : 0] = '\0';
 }
 
 static int read(const json_t *root, int32_t num, msgl_labels *out, msgl_err *err)
 {
-    char own[MAX_LABEL];
     const json_t *names = json_object_get(root, "id2label");
     const char *kind = json_string_value(json_object_get(root, "problem_type"));
     const size_t n = (size_t)num, pointers = n * sizeof *out->names;
@@ -37,7 +34,8 @@ static int read(const json_t *root, int32_t num, msgl_labels *out, msgl_err *err
     if (out->names == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     char *at = (char *)out->names + pointers;
     for (int32_t i = 0; i < num; i++, at += MAX_LABEL) {
-        out->names[i] = strcpy(at, name_of(names, i, own));
+        put_name(names, i, at);
+        out->names[i] = at;
     }
     out->num = num;
     out->several = kind != NULL && strcmp(kind, "multi_label_classification") == 0;
