@@ -49,6 +49,9 @@ def embeds(name):
         check(all(near(g, unit(c["values"])) for g, c in zip(got, cases)), name + ": vectors are those of transformers")
         short = vectors(server, [cases[0]["ids"]], dimensions=8)[0]
         check(near(short, unit(cases[0]["values"][:8])), name + ": dimensions")
+        status, answer = server.post("/pooling", input=[c["ids"] for c in cases])
+        check(status == 200 and answer["object"] == "list" and [d["data"] for d in answer["data"]] == got
+              and answer["data"][0]["object"] == "pooling", name + ": /pooling has the same")
         return got
 
 

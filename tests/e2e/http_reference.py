@@ -87,7 +87,7 @@ def check_answer(body, status, kind, says):
 
 def run_all(page, base, pools, labels, folder):
     """pools, labels: the bases of servers that make embeddings, and that classify, and answer nothing."""
-    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score")
+    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score", "/pooling")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
