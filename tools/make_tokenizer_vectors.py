@@ -5,7 +5,8 @@
 
 Each folder NAME holds tokenizer.json and cases.json:
   {"encode": [{"text", "ids", "special": ids with add_special_tokens, "decoded", "skipped"}, ...],
-   "decode": [{"ids", "decoded", "skipped"}, ...]}
+   "decode": [{"ids", "decoded", "skipped"}, ...],
+   "pairs": [{"a", "b": texts, "ids", "types"}, ...]} (of those whose files have templates for two)
 `skipped` is decoded with skip_special_tokens; it is left out where equal to `decoded`, and `special`
 where equal to `ids`.
 
@@ -13,7 +14,7 @@ patterns.json holds regular expressions and the pieces (lengths in bytes) that t
   [{"pattern", "cuts": [{"text", "pieces"}, ...]}, ...]
 unicode.json holds, for each normalizer, the FNV-1a hash of what it makes of every code point.
 
-usage: make_tokenizer_vectors.py [OUTPUT_DIR]
+usage: make_tokenizer_vectors.py [OUTPUT_DIR [NAME ...]]
 """
 import collections
 import json
@@ -293,7 +294,121 @@ def words():
     return t
 
 
-ALL = [qwen2, llama3, gpt2, llama2, mistral, tekken, flags, pieces, words, spm, smollm]
+def parts(words, size):
+    """The `size` most frequent parts of words, of up to 8 characters, and how often they occur; all characters."""
+    count = collections.Counter()
+    for word in words:
+        for a in range(len(word)):
+            for b in range(a + 1, min(len(word), a + 8) + 1):
+                count[(a > 0, word[a:b])] += 1
+    single = sorted(k for k in count if len(k[1]) == 1)
+    long = sorted((k for k in count if len(k[1]) > 1), key=lambda k: (-count[k] * len(k[1]), k))
+    return [(k, count[k]) for k in single + long[:size]]
+
+
+def wordpiece(normalizer, size=600):
+    pre = pre_tokenizers.BertPreTokenizer()
+    words = [w for s in SENTENCES for w, _ in pre.pre_tokenize_str(normalizer.normalize_str(s))]
+    head = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = head + [("##" if inside else "") + part for (inside, part), _ in parts(words, size)]
+    t = Tokenizer(models.WordPiece(vocab={x: i for i, x in enumerate(tokens)}, unk_token="[UNK]", max_input_chars_per_word=40))
+    t.normalizer, t.pre_tokenizer = normalizer, pre
+    t.add_special_tokens(special(*head))
+    return t
+
+
+def bert():
+    """As bert-base-uncased."""
+    t = wordpiece(normalizers.BertNormalizer(lowercase=True))
+    t.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    t.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+                                                     special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return t
+
+
+def bert_cased():
+    """Accents go and case stays, no cleanup, BertProcessing."""
+    t = wordpiece(normalizers.BertNormalizer(lowercase=False, strip_accents=True, clean_text=False))
+    t.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    t.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return t
+
+
+def roberta():
+    pre = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens, merges = train(pre, 500, sorted(pre_tokenizers.ByteLevel.alphabet()), True)
+    vocab = {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>"] + tokens + ["<mask>"])}
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    t.add_special_tokens(special("<s>", "<pad>", "</s>", "<unk>") + [AddedToken("<mask>", special=True, lstrip=True, normalized=False)])
+    return t
+
+
+def charsmap():
+    """SentencePiece's compiled form of some rules of nmt_nfkc: compatibility forms, marks that join, blanks."""
+    import tempfile
+    import unicodedata
+    import sentencepiece
+    rules = {}
+    for c in list(range(0xA0, 0x250)) + list(range(0x2000, 0x2070)) + list(range(0x3300, 0x3310)) + list(range(0xFB00, 0xFB07)) + list(range(0xFF01, 0xFF5F)):
+        to = unicodedata.normalize("NFKC", chr(c))
+        if to != chr(c):
+            rules[chr(c)] = to
+        parted = unicodedata.normalize("NFD", chr(c))
+        if len(parted) > 1:
+            rules[parted] = to
+    rules.update({"\t": " ", "\n": " ", "\r": " ", "\u3000": " ", "\u200b": " ", "\ufeff": "", "\x01": "", "\r\n": " "})
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "rules.tsv"), "w", encoding="utf-8") as f:
+            for a, b in sorted(rules.items()):
+                f.write(" ".join("%X" % ord(c) for c in a) + "\t" + " ".join("%X" % ord(c) for c in b) + "\n")
+        with open(os.path.join(d, "text"), "w", encoding="utf-8") as f:
+            f.write("\n".join(SENTENCES[:5]))
+        sentencepiece.SentencePieceTrainer.train(input=os.path.join(d, "text"), model_prefix=os.path.join(d, "m"), vocab_size=60,
+                                                 hard_vocab_limit=False, normalization_rule_tsv=os.path.join(d, "rules.tsv"), minloglevel=2)
+        from sentencepiece import sentencepiece_model_pb2
+        m = sentencepiece_model_pb2.ModelProto()
+        with open(os.path.join(d, "m.model"), "rb") as f:
+            m.ParseFromString(f.read())
+        return m.normalizer_spec.precompiled_charsmap
+
+
+def unigram(head, size=700, **kw):
+    words = [MARK + w for s in SENTENCES for w in s.split()]
+    total = float(sum(len(w) for w in words))
+    count = collections.Counter()
+    for (_, part), n in parts(words, size):
+        count[part] += n
+    import math
+    scored = sorted(((p, round(math.log(n / total), 6)) for p, n in count.items()), key=lambda x: (-x[1], x[0]))
+    return models.Unigram(vocab=[(x, 0.0) for x in head] + scored, **kw)
+
+
+def xlmr():
+    """As XLM-R: a compiled map, then Metaspace and Unigram."""
+    t = Tokenizer(unigram(["<s>", "<pad>", "</s>", "<unk>"], unk_id=3))
+    t.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always")
+    t.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="always")
+    t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    t.add_special_tokens(special("<s>", "<pad>", "</s>", "<unk>"))
+    return t
+
+
+def unigram_bytes():
+    """Unigram with tokens for bytes, words split at blanks first."""
+    t = Tokenizer(unigram(["<pad>", "</s>", "<unk>"] + ["<0x%02X>" % b for b in range(256)], size=300, unk_id=2, byte_fallback=True))
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=False)])
+    t.decoder = sp_decoder()
+    t.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    t.add_special_tokens(special("<pad>", "</s>", "<unk>"))
+    return t
+
+
+ALL = [qwen2, llama3, gpt2, llama2, mistral, tekken, flags, pieces, words, spm, smollm, bert, bert_cased, roberta, xlmr,
+       unigram_bytes]
+PAIRS = ("bert", "bert_cased", "roberta", "xlmr")  # whose files say what stands around two texts
 OLD_MERGES = ("gpt2", "llama2", "words")  # written as "a b"
 
 
@@ -333,6 +448,14 @@ def cases(t, rng, extra):
             case["skipped"] = skipped
         decode.append(case)
     return {"encode": encode, "decode": decode}
+
+
+def pairs(t):
+    out = []
+    for a, b in (("What do foxes eat?", "A quick fox eats mice."), ("", "x"), ("x", ""), ("Straße  ", "今天 é")):
+        e = t.encode(a, b)
+        out.append({"a": a, "b": b, "ids": e.ids, "types": e.type_ids})
+    return out
 
 
 PATTERNS = [QWEN, LLAMA3, TEKKEN, r"\s+", r"\w+|[^\w\s]+", r"[\w]+", r"[^\W\d]+", r"\W+", r"\d{1,3}(?=(\d{3})*\b)", r"\b",
@@ -383,15 +506,22 @@ def main():
     out = sys.argv[1] if len(sys.argv) > 1 else "tests/vectors/tokenizer"
     for make in ALL:
         name = make.__name__
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         text = to_json(make(), name)
         os.makedirs(os.path.join(out, name), exist_ok=True)
         with open(os.path.join(out, name, "tokenizer.json"), "w", encoding="utf-8") as f:
             f.write(text + "\n")
         with open(os.path.join(out, name, "cases.json"), "w", encoding="utf-8") as f:
-            c = cases(Tokenizer.from_str(text), random.Random(name), EXTRA.get(name, []))
+            t = Tokenizer.from_str(text)
+            c = cases(t, random.Random(name), EXTRA.get(name, []))
+            if name in PAIRS:
+                c["pairs"] = pairs(t)
             lines = ['"%s":[\n%s\n]' % (k, ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":")) for x in v))
                      for k, v in c.items()]
             f.write("{%s}\n" % ",\n".join(lines))
+    if len(sys.argv) > 2:
+        return
     write_lines(os.path.join(out, "patterns.json"), patterns())
     with open(os.path.join(out, "unicode.json"), "w", encoding="utf-8") as f:
         f.write(json.dumps(unicode_hashes(), indent=1) + "\n")

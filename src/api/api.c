@@ -305,11 +305,34 @@ static int parse_salt(const json_t *o, const msgl_api_config *cfg, msgl_gen_requ
     return 0;
 }
 
+// The same of one that classifies, or is asked to. A single label is how well two texts go
+// together.
+static int check_labels(const msgl_endpoint *ep, const msgl_api_config *cfg, msgl_api_error *e)
+{
+    const bool ranks = ep->put_all != NULL;
+    if (!cfg->classifies) {
+        return msgl__api_fail(e, 400, NULL, NULL,
+                              "'%s' needs a model that classifies; this server's has no labels.",
+                              ep->path);
+    }
+    if (ep->classifies || (ranks && cfg->pooled_size == 1)) return 0;
+    return msgl__api_fail(e, 400, NULL, NULL,
+                          "'%s' needs a model that %s; this server classifies texts by %d label%s, "
+                          "at /classify%s.",
+                          ep->path,
+                          ranks        ? "has one label"
+                          : ep->pooled ? "makes embeddings"
+                                       : "answers",
+                          cfg->pooled_size, cfg->pooled_size == 1 ? "" : "s",
+                          cfg->pooled_size == 1 ? ", /v1/rerank and /v1/score" : "");
+}
+
 // Whether the engine makes what the endpoint gives.
 static int check_pooling(const msgl_endpoint *ep, const msgl_api_config *cfg, msgl_api_error *e)
 {
     const bool answers = cfg->pooled_size == 0;
     if (ep->put_begin == NULL && ep->put_all == NULL) return 0;
+    if (cfg->classifies || ep->classifies) return check_labels(ep, cfg, e);
     if (ep->pooled && !answers && (ep->put_all != NULL || !cfg->reranks)) return 0;
     if (!ep->pooled && answers) return 0;
     if (!answers) {

@@ -98,6 +98,9 @@ typedef struct msgl_api_config {
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
     bool reranks;                    // these are the logits of yes and no
+    bool classifies;                 // these are the logits of labels, ...
+    const char *const *labels;       // ... [pooled_size] of these names
+    bool multi_label;                // of which a text may have several
     const char *template_text;       // of the model's chat template; "": it has none
     const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
@@ -149,6 +152,7 @@ typedef struct msgl_chat_request {
 // Of a reranker: each prompt is a document, read together with its query.
 typedef struct msgl_pair_request {
     bool on;              // prompts are such pairs; else each text is embedded alone
+    bool encoded;         // by the tokenizer's template for two texts; else as text
     const char *instruct; // what the model is to judge by, in root; NULL: its own
     int num_documents;    // prompts before the queries'
     int num_queries;      // 1, or one for each document
@@ -165,6 +169,8 @@ typedef struct msgl_gen_request {
     int num_prompts;              // of a chat: 1
     msgl_chat_request chat;       // of a chat
     msgl_pair_request pairs;      // of a reranker
+    const char *const *labels;    // of a model that classifies: msgl_api_config's
+    bool multi_label;             // the same
     const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none
     bool keep_texts;              // of prompts: the answer shows them
     bool without_special_tokens;  // prompts that are texts get no BOS and the like

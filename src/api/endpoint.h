@@ -98,6 +98,7 @@ struct msgl_endpoint {
 
     // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
     bool pooled;           // or, of an engine that pools, values: there are no streams of them
+    bool classifies;       // with pooled: they are labels', of a model that has some
     const char *id_prefix; // of the answer's id
     const msgl_logprobs_form *logprobs; // NULL: parse never asks for any
     // A prompt's log-probabilities stand in the answer once, with the first choice's.

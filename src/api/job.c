@@ -19,7 +19,9 @@ static void free_ids(msgl_job *j)
 {
     for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
     msgl__free(j->ids);
+    msgl__free(j->pair_from);
     j->ids = NULL;
+    j->pair_from = NULL;
 }
 
 // Frees all that the job has but its error.
@@ -172,6 +174,40 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
+// A query and its document as an encoder was trained with pairs: whatever they spell, they are
+// text.
+static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, const char *field,
+                       size_t max_ids)
+{
+    const msgl_pair_request *pairs = &j->req.pairs;
+    const msgl_prompt *document = &j->req.prompts[i];
+    const msgl_prompt *query =
+        &j->req.prompts[pairs->num_documents + (pairs->num_queries == 1 ? 0 : i)];
+    const msgl_encode_opts opts = {.max_ids = max_ids};
+    const size_t most = query->len + document->len + 16, before = j->claim.bytes;
+    msgl_err err = {0};
+    size_t from = 0;
+    int rc = claim_ids(j, 2 * (most < max_ids ? most : max_ids)); // each alone, then both
+    if (rc == 0 && j->pair_from == NULL) {
+        j->pair_from = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->pair_from);
+        if (j->pair_from == NULL) rc = msgl__api_oom(&j->error);
+    }
+    if (rc != 0) return rc;
+    rc = msgl__tokenizer_encode_pair(tokenizer, query->text, query->len, document->text,
+                                     document->len, &opts, &j->ids[i], &from, &err);
+    msgl__claim_count(&j->claim, before + j->ids[i].cap * sizeof j->ids[i].data[0]);
+    if (rc == MSGL_EUNSUPPORTED) return msgl__api_fail(&j->error, 501, NULL, NULL, "%s", err.text);
+    if (rc == MSGL_ELIMIT) {
+        return msgl__api_fail(&j->error, 400, field, "context_length_exceeded",
+                              "This model's maximum context length is %d tokens, and query and "
+                              "document have more than %zu.",
+                              j->max_seq_len, max_ids);
+    }
+    if (rc != 0) return text_fail(j, rc, field, &err);
+    j->pair_from[i] = from < j->ids[i].len ? (int32_t)from : 0;
+    return 0;
+}
+
 // A document and its query in one prompt, or a gap with what stands around it: special tokens are
 // the form's alone, as in a chat.
 static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
@@ -271,7 +307,8 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
             ep->name_prompt(&j->req, i, name, sizeof name);
             field = name;
         }
-        rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
+        rc = chat                   ? encode_chat(j, tokenizer, templates, field, max_ids)
+             : j->req.pairs.encoded ? encode_pair(j, tokenizer, i, field, max_ids)
              : j->req.pairs.on || j->req.fill != NULL
                  ? encode_parts(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);

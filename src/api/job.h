@@ -30,6 +30,7 @@ typedef struct msgl_job {
     int rc;
     msgl_gen_request req; // detached
     msgl_ids *ids;        // [req.num_prompts]
+    int32_t *pair_from;   // [req.num_prompts] where second texts begin, 0: nowhere; NULL: nowhere
     msgl_strbuf rendered; // of MSGL_PROMPT_RENDERED
     msgl_strbuf answer;
     msgl_api_error error;

@@ -43,6 +43,9 @@ typedef struct msgl_attn_layer {
     // C: of these only the ones of its own chunk, from p / C * C on (Llama 4's local attention); 0:
     // there are no chunks.
     int32_t chunk;
+    // Of encoders: keys behind p are seen, too, with a window those in [p - W, p + W]. Then a step
+    // has all tokens of a request or none, and there are no chunks.
+    bool bidirectional;
     // Of a pool of E4M3, else not read: it holds K / k_scale and V / v_scale. LATENT has k_scale.
     float k_scale, v_scale;
     // [num_q_heads] of this rank, in device memory: an attention sink of each head, a logit z that
@@ -72,6 +75,7 @@ typedef struct msgl_attn_variant {
     bool sinks;                 // whether there are any
     const msgl_attn_mods *mods; // or NULL; outlives the backends
     int32_t chunk;
+    bool bidirectional;
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
@@ -146,7 +150,7 @@ struct msgl_attn_desc {
     uint32_t caches;                  // bit mask of 1u << msgl_cache_kind; 0: KV
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
-    bool sliding_window, local_chunks, softcap, sinks;
+    bool sliding_window, local_chunks, softcap, sinks, bidirectional;
     bool tree;              // takes trees of new tokens; trivially so with one new token a request
     uint32_t masks, scores; // functions of a layer's mods that it has (attn_mods.h); 0: no mods
     bool dual_chunk;        // of layers with dual_len, and of no others

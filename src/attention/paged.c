@@ -167,18 +167,25 @@ static void add_item(const msgl_attn_workspace *w, msgl_attn_work item,
     }
 }
 
+// Whether tokens see those behind them: in all of a group's layers or none.
+static bool bidirectional(const msgl_attn_config *cfg)
+{
+    return cfg->variants.count > 0 && cfg->variants.all[0].bidirectional;
+}
+
 // Adds the items of packed rows [row, end) of a request, which lie in one dual chunk. Last rows
-// first: they see the most keys, and long tasks are best handed out early.
+// first: they see the most keys, and long tasks are best handed out early. With item.kv_end they
+// all see keys up to there.
 static void add_rows(const msgl_attn_config *cfg, const msgl_attn_workspace *w, msgl_attn_work item,
                      int32_t end, int32_t first_pos, int32_t rows, int32_t unit, msgl_attn_plan *p)
 {
-    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads, begin = item.row;
+    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads, begin = item.row, all = item.kv_end;
     int32_t at[MSGL_ATTN_RANGES];
     msgl__attn_ranges(cfg->dual_len, first_pos + begin / group, at);
     for (int32_t t = msgl__ceil_div(end - begin, rows) - 1; t >= 0; t--) {
         item.row = begin + t * rows;
         item.rows = end - item.row < rows ? end - item.row : rows;
-        item.kv_end = first_pos + (item.row + item.rows - 1) / group + 1;
+        item.kv_end = all > 0 ? all : first_pos + (item.row + item.rows - 1) / group + 1;
         const int32_t ends[MSGL_ATTN_RANGES] = {at[1], at[2], item.kv_end};
         add_item(w, item, ends, unit, p);
     }
@@ -212,7 +219,8 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
         for (int32_t to = q_len, from = 0; to > 0; to = from) {
             from = dual_len > 0 ? (first_pos + to - 1) / dual_len * dual_len - first_pos : 0;
             from = from > 0 ? from : 0;
-            const msgl_attn_work item = {.req = i, .row = from * group};
+            const msgl_attn_work item = {
+                .req = i, .row = from * group, .kv_end = bidirectional(cfg) ? seqlens_k[i] : 0};
             add_rows(cfg, w, item, to * group, first_pos, rows, unit > 1 ? (int32_t)unit : 1, p);
         }
     }
@@ -240,6 +248,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .out_scale = msgl__attn_v_scale(cfg->pool, layer),
                           .window = layer->window,
                           .chunk = layer->chunk,
+                          .bidirectional = layer->bidirectional,
                           .dual_len = cfg->dual_len,
                           .q_next = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
                           .cu_seqlens_q = seqs->cu_seqlens_q,

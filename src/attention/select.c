@@ -154,12 +154,13 @@ static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msg
         const bool mods = v->mods != NULL; // instead of window and soft cap
         const int rc = mods ? check_mods(d, v->mods, err) : 0;
         if (rc != 0) return rc;
-        const char *lacks = !mods && v->window >= 0 && !d->sliding_window ? "sliding window"
-                            : !mods && v->chunk > 0 && !d->local_chunks
-                                ? "local attention by chunks"
-                            : !mods && v->softcap > 0 && !d->softcap ? "logit soft cap"
-                            : v->sinks && !d->sinks                  ? "attention sinks"
-                                                                     : NULL;
+        const char *lacks =
+            !mods && v->window >= 0 && !d->sliding_window ? "sliding window"
+            : !mods && v->chunk > 0 && !d->local_chunks   ? "local attention by chunks"
+            : !mods && v->softcap > 0 && !d->softcap      ? "logit soft cap"
+            : v->sinks && !d->sinks                       ? "attention sinks"
+            : v->bidirectional && !d->bidirectional       ? "attention to the tokens behind a token"
+                                                          : NULL;
         if (lacks == NULL) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "attention backend %s has no %s, which this model needs", d->name,

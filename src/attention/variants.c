@@ -8,7 +8,8 @@ bool msgl__attn_variants_add(msgl_attn_variants *v, msgl_attn_variant variant)
     for (int32_t i = 0; i < v->count; i++) {
         const msgl_attn_variant *a = &v->all[i];
         if (a->window == variant.window && a->softcap == variant.softcap &&
-            a->sinks == variant.sinks && a->mods == variant.mods && a->chunk == variant.chunk) {
+            a->sinks == variant.sinks && a->mods == variant.mods && a->chunk == variant.chunk &&
+            a->bidirectional == variant.bidirectional) {
             return true;
         }
     }

@@ -152,10 +152,19 @@ static inline int32_t msgl__propose_rows(int32_t depth, int32_t topk, int32_t no
 
 // What an engine makes of requests.
 typedef enum msgl_pooling {
-    MSGL_POOL_NONE,  // tokens
-    MSGL_POOL_EMBED, // the hidden state of a prompt's last token, behind the final norm
-    MSGL_POOL_SCORE, // two tokens' logits behind a prompt
+    MSGL_POOL_NONE,     // tokens
+    MSGL_POOL_EMBED,    // the hidden state of a prompt's last token, behind the final norm; of
+                        // encoders what msgl_pool_mode says
+    MSGL_POOL_SCORE,    // two tokens' logits behind a prompt
+    MSGL_POOL_CLASSIFY, // a logit for each label of the model's own head
 } msgl_pooling;
+
+// Which of a text's hidden states its vector is made of.
+typedef enum msgl_pool_mode {
+    MSGL_POOL_LAST,
+    MSGL_POOL_FIRST, // CLS
+    MSGL_POOL_MEAN,
+} msgl_pool_mode;
 
 // Log-probabilities for one token of one request (natural log, of the softmax of the raw logits).
 typedef struct msgl_token_logprobs {
@@ -208,6 +217,9 @@ typedef struct msgl_runner {
     // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done
     // at multiples of so many tokens of a request.
     int32_t cut;
+    // Every token of a prompt sees every other: a step has all of it or none, and it may be longer
+    // than a step's tokens usually are.
+    bool whole_prompts;
     int32_t max_drafts;   // in a step, of all its requests; 0: it takes none
     int32_t max_propose;  // of a request in a step; 0: there is no draft model
     int32_t max_adapters; // slots

@@ -97,6 +97,7 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
                           .num_allowed = (int32_t)p->num_allowed,
                           .num_banned = (int32_t)p->num_banned,
                           .num_breakers = (int32_t)p->num_breakers,
+                          .pair_from = p->pair_from,
                           .allowed = allowed,
                           .banned = banned,
                           .breakers = breakers};
@@ -122,7 +123,7 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     const bool no_grammar = p->grammar_kind == MSGL_GRAMMAR_NONE;
     const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
     if (p->num_bias == 0 && no_grammar && p->num_allowed == 0 && p->num_banned == 0 &&
-        p->num_breakers == 0 && stages_len == 0) {
+        p->num_breakers == 0 && stages_len == 0 && p->pair_from == 0) {
         return 0;
     }
     int rc = check_count("logit_bias", p->num_bias, MSGL_MAX_LOGIT_BIAS, err);
@@ -164,7 +165,8 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
                                   .banned = x->banned,
                                   .num_banned = x->num_banned,
                                   .breakers = x->breakers,
-                                  .num_breakers = x->num_breakers};
+                                  .num_breakers = x->num_breakers,
+                                  .pair_from = x->pair_from};
 }
 
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err)
@@ -181,6 +183,12 @@ int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err
 bool msgl__req_extra_constrains(const msgl_req_extra *x)
 {
     return x != NULL && (x->grammar_kind != MSGL_GRAMMAR_NONE || *x->stages != '\0');
+}
+
+bool msgl__req_extra_answers(const msgl_req_extra *x)
+{
+    return x != NULL && (x->num_bias > 0 || x->num_allowed > 0 || x->num_banned > 0 ||
+                         x->num_breakers > 0 || msgl__req_extra_constrains(x));
 }
 
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)

@@ -30,6 +30,9 @@ typedef struct msgl_req_extra {
     // nothing.
     const char *stages;
     int32_t num_allowed, num_banned, num_breakers;
+    // Of a pair of texts: tokens from this one on are the second's, whose embedding of token types
+    // is another (BERT's segment B); 0: there is no second.
+    int32_t pair_from;
     const int32_t *allowed; // in this block: the tokens that an answer is made of; none: all
     // In this block: sequences that no answer has, one behind the other, each with its length
     // before it.
@@ -59,6 +62,7 @@ typedef struct msgl_req_extra_parts {
     int64_t num_banned;
     const int32_t *breakers;
     int64_t num_breakers;
+    int32_t pair_from;
 } msgl_req_extra_parts;
 
 // A block with the count 1 from entries in any order, or *out NULL when there are none. MSGL_EINVAL
@@ -77,6 +81,9 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x);
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);
 // Whether each token depends on those before it: there is a grammar, or are stages. x may be NULL.
 bool msgl__req_extra_constrains(const msgl_req_extra *x);
+// Whether there is something for how an answer is chosen: more than where a second text begins. The
+// same.
+bool msgl__req_extra_answers(const msgl_req_extra *x);
 size_t msgl__req_extra_bytes(const msgl_req_extra *x);  // that the block takes; of NULL 0
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
 void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed

@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "core/settings.h"
 #include "engine/internal.h"
+#include "models/embeds.h"
 #include "utils/file.h"
 
 void msgl__engine_print(const msgl_options *o, const char *line)
@@ -362,7 +363,8 @@ static void fill_info(msgl_engine *e)
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
-    i->no_prefix_sharing = msgl__rope_by_length(&m->ropes[0], e->info.max_seq_len);
+    i->no_prefix_sharing =
+        m->arch->family->encodes || msgl__rope_by_length(&m->ropes[0], e->info.max_seq_len);
 }
 
 // Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made
@@ -431,6 +433,11 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
     e->topk = o->speculative_eagle_topk;
     e->info.max_prefill_tokens = o->max_prefill_tokens;
     e->max_step_tokens = o->max_prefill_tokens + o->max_running; // chunks beside answers
+    const int32_t context = msgl__model_config_context(&e->model.cfg);
+    // A whole text of any length, by itself.
+    if (e->model.cfg.arch->family->encodes && context > e->max_step_tokens) {
+        e->max_step_tokens = context;
+    }
     // Mini-SGLang's defaults, but for its 80 GB: a card of 80 GB has less, and 256 clients need
     // them.
     const bool large = e->device_props.free_bytes > (size_t)40 << 30;
@@ -581,11 +588,27 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return msgl__ranks_start(o, &e->place, err);
 }
 
+// Of a model that encodes, and makes nothing else of a text: what its folder says of the rows.
+static int choose_text_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    msgl_model_config *c = &e->model.cfg;
+    msgl_model_pooling folder;
+    e->info.pooling = c->num_labels > 0 ? MSGL_POOL_CLASSIFY : MSGL_POOL_EMBED;
+    e->info.pooled_size = c->num_labels > 0 ? c->num_labels : c->hidden_size;
+    c->tie_embeddings = true; // there is no other head
+    const int code = msgl__model_pooling(o->model_dir, true, &folder, err);
+    if (code == 0 && folder.kind == MSGL_POOL_EMBED && c->num_labels == 0) {
+        c->encoder.pool = folder.mode;
+    }
+    return code;
+}
+
 // Files of models that are made to embed have no head, whatever config.json says of it: it takes no
 // memory, and is not looked for.
 static int choose_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const int32_t vocab = e->model.cfg.vocab_size;
+    if (e->model.cfg.arch->family->encodes) return choose_text_pooling(e, o, err);
     if (o->is_embedding) {
         e->info.pooling = MSGL_POOL_EMBED;
         e->info.pooled_size = e->model.cfg.hidden_size;
@@ -698,6 +721,7 @@ static void set_runner(msgl_engine *e)
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->on_host ? 8 : 128,
         .cut = msgl__states_cut(e),
+        .whole_prompts = e->model.cfg.arch->family->encodes,
         .max_drafts = e->max_drafts,
         .max_propose = e->draft != NULL ? MSGL_MAX_PROPOSALS : 0,
         .max_adapters = msgl__engine_adapters(e),

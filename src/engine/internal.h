@@ -36,6 +36,7 @@ typedef struct msgl_engine_io {
     int32_t *sample_index;          // [num_samples] place in the token pool of the chosen token
     int32_t *positions;             // [num_tokens]
     int32_t *prompt_lens;           // [num_tokens], or NULL: as in msgl_forward
+    int32_t *token_types;           // [num_tokens], or NULL: as in msgl_forward
     int32_t *pages[MSGL_MAX_SPANS]; // in each span with pages, those that the new tokens are in
     int32_t *id_index;              // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                  // [num_rows] tokens of the step that get logits, ascending

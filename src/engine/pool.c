@@ -42,6 +42,11 @@ void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const
         return;
     }
     const size_t rows = (size_t)s->num_rows, dim = (size_t)e->info.pooled_size;
+    if (e->model.cfg.arch->family->encodes) { // which has done the rest
+        e->device->ops->copy_out(e->device, s->hidden, hidden,
+                                 rows * dim * msgl__dtype_size(e->exec.act));
+        return;
+    }
     void *normed = msgl__activation(f, rows, dim);
     if (normed == NULL) return;
     msgl__norm(f, &e->model.final_norm, hidden, normed, s->num_rows);
@@ -55,7 +60,7 @@ void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s)
     for (int32_t i = 0; i < s->num_samples; i++) {
         bool finite = true;
         for (size_t j = (size_t)i * dim; j < ((size_t)i + 1) * dim; j++) {
-            if (e->info.pooling == MSGL_POOL_EMBED) {
+            if (e->info.pooling != MSGL_POOL_SCORE) {
                 s->pooled[j] = msgl__load_f32(s->hidden, e->exec.act, j);
             }
             finite = finite && isfinite(s->pooled[j]);

@@ -37,6 +37,13 @@ static int32_t stage_pages(const msgl_engine *e, msgl_engine_step *s, const msgl
     return at + n;
 }
 
+// Which of a pair of texts a request's token at position p is of, to a model that tells them apart.
+static int32_t type_of(const msgl_engine *e, const msgl_batch_req *r, int32_t p)
+{
+    if (e->model.cfg.encoder.num_types < 2 || r->extra == NULL) return 0;
+    return r->extra->pair_from > 0 && p >= r->extra->pair_from;
+}
+
 static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
 {
     int32_t t = 0, pages = 0;
@@ -48,6 +55,7 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = position_of(s, r, t, p - r->cached_len);
             if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
+            if (s->io.token_types != NULL) s->io.token_types[t] = type_of(e, r, p);
             s->io.id_index[t] = msgl__token_place(e, r->table_idx, p);
         }
     }
@@ -326,6 +334,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .ids = e->dev.ids,
         .positions = s->dev.positions,
         .prompt_lens = s->dev.prompt_lens,
+        .token_types = s->dev.token_types,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
         .lora = s->lora,
@@ -441,7 +450,8 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
             !msgl__engine_has_adapter(e, r->adapter) || r->propose < 0 ||
             r->propose > MSGL_MAX_PROPOSALS || r->propose_nodes < 0 ||
             r->propose_nodes > MSGL_MAX_DRAFTS || !proposals_fit(e, r) ||
-            (pooling && (i < b->num_decode || !pools(r)))) {
+            (pooling && (i < b->num_decode || !pools(r))) ||
+            (e->runner.whole_prompts && (r->cached_len > 0 || !r->sample))) {
             return false;
         }
         tokens += msgl__extend_len(r);

@@ -91,10 +91,18 @@ static int choice_start(msgl_front *f, request_queue *q)
                                      .ids = ids->data,
                                      .sampling = req->sampling,
                                      .extra = req->extra};
+    msgl_req_extra *pair = NULL;
+    if (g->job->pair_from != NULL && g->job->pair_from[prompt] > 0) {
+        const msgl_req_extra_parts parts = {.pair_from = g->job->pair_from[prompt]};
+        rc = msgl__req_extra_create_with(&parts, INT32_MAX, &pair, NULL);
+        if (rc != 0) return rc;
+        m.u.request.extra = pair;
+    }
     m.u.request.sampling.seed += (uint64_t)copy;
     m.u.request.sampling.max_tokens = c->most - c->prompt;
     if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;
     rc = msgl__replica_post(r, &m);
+    msgl__req_extra_unref(pair);
     return rc == 0 ? msgl__choice_claim(g, c) : rc;
 }
 

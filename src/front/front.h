@@ -49,6 +49,8 @@ typedef struct msgl_front_config {
     msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used
     // Names of parsers.h, "auto" looks into the templates; NULL: auto.
     const char *tool_parser, *reasoning_parser;
+    const char *const *labels;          // of a model that classifies, else NULL
+    bool multi_label;                   // the same: a text may have several
     int num_workers;                    // tokenizer threads, at least 1
     int max_waiting;                    // requests without a first token; beyond: 429
     size_t max_request_memory;          // bytes that all requests may hold here; beyond: 429

@@ -118,6 +118,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
     msgl__admin_state(r, &ready->admin);
     r->engine.admin = (msgl_admin_state){0}; // its texts are the message's
+    f->api.classifies = ready->pooling == MSGL_POOL_CLASSIFY;
     r->ready = r->started = true;
     r->silence_s = 0;
     r->reported_ns = r->logged_ns = msgl__now_ns();

@@ -102,6 +102,9 @@ typedef struct msgl_attn_call {
     const float *sinks;   // [num_q_heads] attention/attention.h has the formula; NULL: none
     int32_t window;       // W: keys in [p - W, p]; -1: all up to p
     int32_t chunk;        // C: of these those from p / C * C on; 0: all
+    // Keys behind p are seen, too: with a window those in [p - W, p + W]. A request's queries are
+    // then all of its tokens; no chunk, tree or dual chunks.
+    bool bidirectional;
     // Dual chunk attention: keys of a row's own chunk of dual_len positions meet its first query,
     // those of the chunk before it the second one, earlier keys the third, each q_next elements
     // behind the one before. 0: a row has one query, for all keys.

@@ -205,6 +205,14 @@ static void see_causal(const msgl_attn_call *c, int req, int token, int i, item_
     s->to[i] = pos + 1;
 }
 
+// The same of a token that sees those behind it.
+static void see_both_ways(const msgl_attn_call *c, int req, int token, int i, item_scratch *s)
+{
+    const int pos = s->first_new + token, len = c->seqlens_k[req];
+    s->from[i] = first_key(c, pos);
+    s->to[i] = c->window >= 0 && c->window < len - 1 - pos ? pos + c->window + 1 : len;
+}
+
 // The offsets of a tile that some row of [first, last) sees.
 static void seen_by(const item_scratch *s, int first, int last, int *begin, int *end)
 {
@@ -460,7 +468,7 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     set_empty(s, w->rows * heads, padded(c));
     s->first_new = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
     for (int i = 0; i < w->rows; i++) {
-        see_causal(c, w->req, (w->row + i) / group, i, s);
+        (c->bidirectional ? see_both_ways : see_causal)(c, w->req, (w->row + i) / group, i, s);
     }
     int32_t at[MSGL_ATTN_RANGES];
     msgl__attn_ranges(c->dual_len, s->first_new + w->row / group, at);

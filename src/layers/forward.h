@@ -55,6 +55,7 @@ typedef struct msgl_forward {
     // [num_tokens] length of the prompt of a token's request. NULL unless a rope's dual.original
     // wants it.
     const int32_t *prompt_lens;
+    const int32_t *token_types;           // [num_tokens] of encoders that tell texts apart, or NULL
     msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
     int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is

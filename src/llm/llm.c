@@ -194,6 +194,11 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     if (rc != 0 && rc != MSGL_ENOENT) return rc;
     rc = msgl__engine_create(o, NULL, &l->engine, err);
     if (rc != 0) return rc;
+    if (msgl__engine_info(l->engine)->pooling != MSGL_POOL_NONE) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s makes no tokens; allowed: `minisgl serve` alone",
+                             msgl__engine_info(l->engine)->architecture);
+    }
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(l->engine, &cfg);
     const size_t len = strlen(o->model_dir) + 1;

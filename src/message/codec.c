@@ -245,6 +245,7 @@ static void extra(cursor *c, msgl_req_extra **x)
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
     int32_t num_breakers = (int32_t)parts.num_breakers;
     const void *bias = parts.bias;
+    i32(c, &parts.pair_from, 0, INT32_MAX, "request.pair_from");
     i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
     text(c, &parts.stages, false, "request.stages");
@@ -393,7 +394,7 @@ static void ready(cursor *c, msgl_msg_ready *m)
     i32(c, &m->vocab_size, 1, INT32_MAX, "ready.vocab_size");
     text(c, &m->attention, true, "ready.attention");
     text(c, &m->device, true, "ready.device");
-    i32(c, &pooling, MSGL_POOL_NONE, MSGL_POOL_SCORE, "ready.pooling");
+    i32(c, &pooling, MSGL_POOL_NONE, MSGL_POOL_CLASSIFY, "ready.pooling");
     m->pooling = (msgl_pooling)pooling;
     const bool none = m->pooling == MSGL_POOL_NONE;
     i32(c, &m->pooled_size, none ? 0 : 1, none ? 0 : INT32_MAX, "ready.pooled_size");

@@ -43,6 +43,10 @@ typedef struct msgl_family {
     // when num_rows is 0 or on failure (exec->status). Begins with msgl__embed. Stores K and V of
     // all tokens on the way.
     void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
+    // Every token of a text sees every other, so that a step has whole texts; forward's rows are
+    // one a text, pooled (msgl_pool_mode), behind all norms and, with labels, the head, and there
+    // are no tokens to be chosen.
+    bool encodes;
 } msgl_family;
 
 enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 4 };
@@ -58,9 +62,10 @@ struct msgl_arch {
     const char *name; // as in config.json's "architectures"
     const msgl_family *family;
     // What config.json means where it does not say:
-    const char *head_dim_key; // NULL: head_dim; latent attention: of the rotary part
-    int32_t default_head_dim; // 0: hidden_size / num_attention_heads
-    double default_theta;     // 0: 10,000
+    const char *head_dim_key;  // NULL: head_dim; latent attention: of the rotary part
+    int32_t default_head_dim;  // 0: hidden_size / num_attention_heads
+    double default_theta;      // 0: 10,000
+    const char *default_dtype; // NULL: bfloat16
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.

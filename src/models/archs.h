@@ -15,6 +15,11 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_qwen3_5_conditional, msgl__arch_qwen3_5_moe_conditional, msgl__arch_gpt_oss,
     msgl__arch_llama4, msgl__arch_llama4_conditional, msgl__arch_mimo_v2_flash;
 
+// Encoders.
+extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_roberta,
+    msgl__arch_bert_classifier, msgl__arch_roberta_classifier, msgl__arch_xlm_roberta_classifier,
+    msgl__arch_modernbert, msgl__arch_modernbert_classifier, msgl__arch_nomic_bert;
+
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);

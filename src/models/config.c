@@ -36,7 +36,7 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c)
     }
     const json_t *list = msgl__json_get(r, "architectures");
     const json_t *first = json_array_get(list, 0);
-    char known[1024];
+    char known[4096];
     msgl__arch_names(known, sizeof known);
     if (!json_is_array(list) || !json_is_string(first)) {
         msgl__json_reject(r, MSGL_EFORMAT, "architectures", list, "a list with one name");
@@ -49,7 +49,8 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c)
 static void read_dtype(msgl_json_reader *r, msgl_model_config *c)
 {
     const char *key = msgl__json_get(r, "dtype") != NULL ? "dtype" : "torch_dtype";
-    const char *name = msgl__json_str_or(r, key, "bfloat16");
+    const char *usual = c->arch->default_dtype;
+    const char *name = msgl__json_str_or(r, key, usual != NULL ? usual : "bfloat16");
     if (msgl__dtype_parse(name, &c->dtype) != 0 || c->dtype == MSGL_E4M3) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
                           "float32, float16, bfloat16");

@@ -16,6 +16,7 @@
 #include "core/sampling_params.h"
 #include "layers/rotary.h"
 #include "models/decoder_config.h"
+#include "models/encoder_config.h"
 
 #define MSGL_MAX_HEADS 1024
 #define MSGL_MAX_HEAD_DIM 1024
@@ -38,7 +39,9 @@ typedef struct msgl_model_config {
     msgl_rope_config ropes[MSGL_MAX_ROPES]; // that layers rotate by
     int32_t num_ropes;
     float logit_scale, logit_cap; // of the head's results, in this order; cap 0: none
-    msgl_decoder_config decoder;  // of the architecture's family
+    msgl_decoder_config decoder;  // of the architecture's family, the one or ...
+    msgl_encoder_config encoder;  // ... the other
+    int32_t num_labels;           // of a head that classifies texts; 0: there is none
     int32_t num_eos;              // generation_config.json's where it has them
     int32_t eos_ids[MSGL_MAX_EOS];
     // Of a request that leaves these fields out: generation_config.json's, else plain sampling.

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "core/attributes.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -21,21 +22,29 @@ static const char *class_of(const json_t *module)
     return dot == NULL ? "" : dot + 1;
 }
 
-// The first mode that is not the last token's, of either spelling; NULL: it is that alone.
-static const char *other_mode(const json_t *config)
+// Names of msgl_pool_mode, behind "pooling_mode_" in one spelling and by themselves in the other.
+static const char *const MODES[][2] = {[MSGL_POOL_LAST] = {"lasttoken", "lasttoken"},
+                                       [MSGL_POOL_FIRST] = {"cls_token", "cls"},
+                                       [MSGL_POOL_MEAN] = {"mean_tokens", "mean"}};
+
+// The one mode that is on, of either spelling, or "none"; of several the first that is none of
+// those known, or "several".
+static const char *mode_of(const json_t *config, int *spelling)
 {
-    static const char LAST[] = "lasttoken", PREFIX[] = "pooling_mode_";
+    static const char PREFIX[] = "pooling_mode_";
     const char *mode = json_string_value(json_object_get(config, "pooling_mode")), *key;
-    if (mode != NULL) return strcmp(mode, LAST) == 0 ? NULL : mode;
-    bool last = false;
+    *spelling = mode != NULL;
+    if (mode != NULL) return mode;
+    const char *found = "none";
+    int num = 0;
     json_t *v;
     json_object_foreach((json_t *)config, key, v)
     {
         if (strncmp(key, PREFIX, sizeof PREFIX - 1) != 0 || !json_is_true(v)) continue;
-        if (strcmp(key + sizeof PREFIX - 1, LAST) != 0) return key + sizeof PREFIX - 1;
-        last = true;
+        found = key + sizeof PREFIX - 1;
+        num++;
     }
-    return last ? NULL : "none";
+    return num > 1 ? "several" : found;
 }
 
 // The config.json of a module's own folder; *file [PATH_BYTES] is its path.
@@ -54,17 +63,23 @@ static int load_config(const char *dir, const json_t *module, char *file, json_t
     return code == 0 ? msgl__json_load(file, MAX_BYTES, 0, out, err) : code;
 }
 
-static int check_pooling(const char *dir, const json_t *module, msgl_err *err)
+// A model that generates sees a whole text in its last token alone.
+static int read_pooling(const char *dir, const json_t *module, bool encodes, msgl_pool_mode *out,
+                        msgl_err *err)
 {
     char file[PATH_BYTES], shown[64];
     json_t *config;
-    int code = load_config(dir, module, file, &config, err);
+    int spelling, code = load_config(dir, module, file, &config, err);
     if (code != 0) return code;
-    const char *other = other_mode(config);
-    if (other != NULL) {
-        code =
-            msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: lasttoken",
-                          msgl__path_shown(file), msgl__printable(other, shown, sizeof shown));
+    const char *mode = mode_of(config, &spelling);
+    size_t i = 0, known = encodes ? MSGL_COUNT(MODES) : 1;
+    while (i < known && strcmp(mode, MODES[i][spelling]) != 0) i++;
+    if (i < known) {
+        *out = (msgl_pool_mode)i;
+    } else {
+        code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: %s",
+                             msgl__path_shown(file), msgl__printable(mode, shown, sizeof shown),
+                             encodes ? "one of lasttoken, cls, mean" : "lasttoken");
     }
     json_decref(config);
     return code;
@@ -92,8 +107,8 @@ static int read_score(const char *dir, const json_t *module, int ids[2], msgl_er
 }
 
 // Beside the model and what pools, only what vectors get anyway.
-static int check_modules(const char *dir, const json_t *modules, msgl_model_pooling *out,
-                         msgl_err *err)
+static int check_modules(const char *dir, const json_t *modules, bool encodes,
+                         msgl_model_pooling *out, msgl_err *err)
 {
     const bool scores = out->kind == MSGL_POOL_SCORE;
     size_t i;
@@ -104,7 +119,7 @@ static int check_modules(const char *dir, const json_t *modules, msgl_model_pool
         const char *class = class_of(m);
         int code = 0;
         if (!scores && strcmp(class, "Pooling") == 0) {
-            code = check_pooling(dir, m, err);
+            code = read_pooling(dir, m, encodes, &out->mode, err);
         } else if (scores && strcmp(class, "LogitScore") == 0) {
             code = read_score(dir, m, out->score_ids, err);
         } else if (strcmp(class, "Transformer") != 0 &&
@@ -119,7 +134,7 @@ static int check_modules(const char *dir, const json_t *modules, msgl_model_pool
     return 0;
 }
 
-int msgl__model_pooling(const char *path, msgl_model_pooling *out, msgl_err *err)
+int msgl__model_pooling(const char *path, bool encodes, msgl_model_pooling *out, msgl_err *err)
 {
     char file[PATH_BYTES];
     size_t i;
@@ -134,7 +149,7 @@ int msgl__model_pooling(const char *path, msgl_model_pooling *out, msgl_err *err
         if (strcmp(class_of(m), "Pooling") == 0) out->kind = MSGL_POOL_EMBED;
         if (strcmp(class_of(m), "LogitScore") == 0) out->kind = MSGL_POOL_SCORE;
     }
-    if (out->kind != MSGL_POOL_NONE) code = check_modules(path, modules, out, err);
+    if (out->kind != MSGL_POOL_NONE) code = check_modules(path, modules, encodes, out, err);
     json_decref(modules);
     return code;
 }

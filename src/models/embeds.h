@@ -10,12 +10,14 @@
 
 typedef struct msgl_model_pooling {
     msgl_pooling kind;
-    int score_ids[2]; // of MSGL_POOL_SCORE: the tokens for yes and no
+    msgl_pool_mode mode; // of MSGL_POOL_EMBED
+    int score_ids[2];    // of MSGL_POOL_SCORE: the tokens for yes and no
 } msgl_model_pooling;
 
-// MSGL_POOL_EMBED: modules.json has a Pooling, and it takes the last token. MSGL_POOL_SCORE: it has
-// a LogitScore of two tokens. A folder without either, or a path that is none, says nothing.
-// MSGL_EUNSUPPORTED: it pools in another way; MSGL_EFORMAT.
-int msgl__model_pooling(const char *path, msgl_model_pooling *out, msgl_err *err);
+// MSGL_POOL_EMBED: modules.json has a Pooling, and it takes the last token, or, of a model that
+// encodes, the first or all. MSGL_POOL_SCORE: it has a LogitScore of two tokens. A folder without
+// either, or a path that is none, says nothing. MSGL_EUNSUPPORTED: it pools in another way;
+// MSGL_EFORMAT.
+int msgl__model_pooling(const char *path, bool encodes, msgl_model_pooling *out, msgl_err *err);
 
 #endif

@@ -37,6 +37,15 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_llama4,
     &msgl__arch_llama4_conditional,
     &msgl__arch_mimo_v2_flash,
+    &msgl__arch_bert,
+    &msgl__arch_roberta,
+    &msgl__arch_xlm_roberta,
+    &msgl__arch_bert_classifier,
+    &msgl__arch_roberta_classifier,
+    &msgl__arch_xlm_roberta_classifier,
+    &msgl__arch_modernbert,
+    &msgl__arch_modernbert_classifier,
+    &msgl__arch_nomic_bert,
 };
 
 // Draft heads, which are no models by themselves.

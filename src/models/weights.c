@@ -402,7 +402,8 @@ static bool harmless(const msgl_weight_plan *p, const char *name)
         strtol(name + sizeof LAYERS - 1, NULL, 10) >= p->ignored_from) {
         return true;
     }
-    static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".masked_bias", ".attn.bias"};
+    static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".masked_bias", ".attn.bias",
+                                           ".position_ids"};
     const size_t n = strlen(name);
     for (size_t i = 0; i < MSGL_COUNT(SUFFIXES); i++) {
         const size_t s = strlen(SUFFIXES[i]);

@@ -9,8 +9,9 @@
 #include "core/err.h"
 #include "core/settings.h"
 #include "llm/llm.h"
-#include "models/config.h"
+#include "models/arch.h"
 #include "models/embeds.h"
+#include "models/labels.h"
 #include "program/endpoints.h"
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
@@ -114,22 +115,30 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     fflush(stdout);
 }
 
-// Reads the model's own defaults, which requests get for sampling fields that they leave out.
-static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err)
+// Reads the model's own defaults, which requests get for sampling fields that they leave out, its
+// labels, and whether it is an encoder.
+static int read_defaults(const char *dir, msgl_front_config *front, msgl_labels *labels,
+                         bool *encodes, msgl_err *err)
 {
     static msgl_model_config config; // too large for the stack
-    const int rc = msgl__model_config_load(dir, &config, err);
+    int rc = msgl__model_config_load(dir, &config, err);
     if (rc != 0) return rc;
-    *p = config.sampling;
-    return 0;
+    front->defaults = config.sampling;
+    *encodes = config.arch->family->encodes;
+    if (config.num_labels == 0) return 0;
+    rc = msgl__labels_load(dir, config.num_labels, labels, err);
+    front->labels = labels->names;
+    front->multi_label = labels->several;
+    return rc;
 }
 
-// Sets whether the model embeds or ranks texts, as its folder says.
-static int choose_pooling(const char *dir, msgl_options *o, msgl_err *err)
+// Sets whether the model embeds or ranks texts, as its folder says. What an encoder does the engine
+// sees by itself.
+static int choose_pooling(const char *dir, bool encodes, msgl_options *o, msgl_err *err)
 {
     msgl_model_pooling pooling;
-    const int rc = msgl__model_pooling(dir, &pooling, err);
-    if (rc != 0) return rc;
+    const int rc = encodes ? 0 : msgl__model_pooling(dir, false, &pooling, err);
+    if (encodes || rc != 0) return rc;
     o->is_embedding = pooling.kind == MSGL_POOL_EMBED;
     o->is_reranker = pooling.kind == MSGL_POOL_SCORE;
     memcpy(o->score_token_ids, pooling.score_ids, sizeof o->score_token_ids);
@@ -334,8 +343,10 @@ int msgl__cmd_serve(const msgl_args *a)
     int rc = read_root(a->root_path, root, &cfg.front.http.limits.root_path, &err);
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
-    if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
-    if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, &options, &err);
+    bool encodes = false;
+    msgl_labels labels = {0};
+    if (rc == 0) rc = read_defaults(dir, &cfg.front, &labels, &encodes, &err);
+    if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, encodes, &options, &err);
     if (rc == 0) rc = msgl__check_draft_tokens(&options, NULL, &err);
     // The template is read here, so that a front that is started again has the same one although
     // its file may have changed.
@@ -354,6 +365,7 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl__keys_free(&cfg.front.guard.admin);
+        msgl__labels_free(&labels);
         msgl_free(template);
         msgl_free(lora_text);
         msgl_free(dir);
@@ -397,6 +409,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl__keys_free(&cfg.front.guard.admin);
+    msgl__labels_free(&labels);
     msgl_free(json);
     msgl_free(lora_text);
     msgl_free(template);

@@ -33,6 +33,8 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_rerank_v2,
     &msgl__endpoint_score,
     &msgl__endpoint_score_short,
+    &msgl__endpoint_classify,
+    &msgl__endpoint_pooling,
     &msgl__endpoint_tokenize,
     &msgl__endpoint_detokenize,
     &msgl__endpoint_apply_template,

@@ -59,7 +59,8 @@ static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, 
 // Whether the engine reads something of r's variable part: of grammars and lists, it does not.
 static bool engine_reads_extra(const msgl_req *r)
 {
-    return r->extra != NULL && (r->extra->num_bias > 0 || r->extra->num_breakers > 0);
+    return r->extra != NULL &&
+           (r->extra->num_bias > 0 || r->extra->num_breakers > 0 || r->extra->pair_from > 0);
 }
 
 // What r's next token, which gets to position `at`, is chosen from; NULL: all.
@@ -165,12 +166,13 @@ static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
     step->batch.num_decode = step->batch.size;
 }
 
-// Tokens of r's next chunk. One that is cut ends at a multiple of runner.cut; where the budget has
-// no room for that, the step's first chunk takes more, if any step could.
+// Tokens of r's next chunk; 0: none in this step. One that is cut ends at a multiple of runner.cut;
+// where the budget has no room for that, the step's first chunk takes more, if any step could.
 static int32_t chunk_len(const msgl_scheduler *s, const msgl_inflight_step *step, const msgl_req *r,
                          int32_t budget)
 {
     const int32_t rest = r->fill_len - r->device_len, cut = s->runner.cut;
+    if (s->runner.whole_prompts) return rest <= budget || step->batch.size == 0 ? rest : 0;
     if (rest <= budget || cut == 0) return rest < budget ? rest : budget;
     const int32_t over = (r->device_len + budget) % cut;
     if (over < budget) return budget - over;
@@ -192,7 +194,7 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *
     msgl__cache_extend(s->cache, &r->cache_handle, r->ids, r->device_len);
     add_saves(s, step, r, r->device_len);
     r->client->served = ++s->chunks;
-    if (r->state != MSGL_REQ_PREFILL) return budget - n;
+    if (r->state != MSGL_REQ_PREFILL) return n < budget ? budget - n : 0;
     if (s->clients.count > 1) { // behind what others have begun
         msgl__req_unlink(&s->running, r);
         msgl__req_push(&s->running, r);

@@ -146,7 +146,8 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
                                                  : "min_tokens");
     }
     const bool pooled = cfg->pooled_size > 0;
-    if (pooled && (x != NULL || q->sampling.logprobs >= 0 || q->sampling.prompt_logprobs >= 0)) {
+    if (pooled && (msgl__req_extra_answers(x) || q->sampling.logprobs >= 0 ||
+                   q->sampling.prompt_logprobs >= 0)) {
         return msgl__err_set(err, MSGL_EINVAL, "a prompt to embed has fields of an answer");
     }
     if (q->num_ids > cfg->max_seq_len - !pooled) {

@@ -238,6 +238,54 @@ static int metaspace_frag(msgl_detok *d, size_t k, const char *p, size_t n)
     return rc;
 }
 
+// Replaces `from`, everywhere and from the left, by what is no longer.
+static void shorten(msgl_strbuf *b, const char *from, const char *to)
+{
+    const size_t n = strlen(from), m = strlen(to);
+    size_t used = 0;
+    for (size_t i = 0; i < b->len;) {
+        if (b->len - i >= n && memcmp(b->data + i, from, n) == 0) {
+            memcpy(b->data + used, to, m);
+            used += m;
+            i += n;
+        } else {
+            b->data[used++] = b->data[i++];
+        }
+    }
+    b->len = used;
+}
+
+// A token that goes on a word joins what is before it, any other gets a space; cleanup takes spaces
+// before punctuation and English contractions away, token by token.
+static int wordpiece_token(msgl_detok *d, size_t k)
+{
+    static const char *const CLEAN[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                           {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                           {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                           {" 've", "'ve"}, {" 're", "'re"}};
+    stage *s = &d->stages[k];
+    const msgl_tok_str *prefix = &s->d->content;
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, MAX_DECODED);
+    const char *p = msgl__strbuf_str(&s->token);
+    size_t n = s->token.len;
+    int rc = 0;
+    if (s->index > 0 && n >= prefix->n && memcmp(p, prefix->p, prefix->n) == 0) {
+        p += prefix->n;
+        n -= prefix->n;
+    } else if (s->index > 0) {
+        rc = msgl__strbuf_addc(&out, ' ');
+    }
+    s->index++;
+    if (rc == 0) rc = msgl__strbuf_add(&out, p, n);
+    for (size_t i = 0; i < sizeof CLEAN / sizeof CLEAN[0] && s->d->cleanup && rc == 0; i++) {
+        shorten(&out, CLEAN[i][0], CLEAN[i][1]);
+    }
+    if (rc == 0 && out.len > 0) rc = frag(d, k + 1, out.data, out.len);
+    msgl__strbuf_free(&out);
+    return rc == 0 ? end_token(d, k + 1) : rc;
+}
+
 // Feeds a fragment (valid UTF-8) of the current token to stage k; behind the last stage is the
 // output.
 static int frag(msgl_detok *d, size_t k, const char *p, size_t n)
@@ -251,6 +299,7 @@ static int frag(msgl_detok *d, size_t k, const char *p, size_t n)
     case MSGL_DEC_METASPACE: return metaspace_frag(d, k, p, n);
     case MSGL_DEC_BYTE_LEVEL:
     case MSGL_DEC_BYTE_FALLBACK:
+    case MSGL_DEC_WORDPIECE:
     case MSGL_DEC_REPLACE: break;
     }
     return msgl__strbuf_add(&s->token, p, n);
@@ -270,6 +319,7 @@ static int end_token(msgl_detok *d, size_t k)
     case MSGL_DEC_BYTE_LEVEL: rc = byte_level_token(d, k, p, n); break;
     case MSGL_DEC_BYTE_FALLBACK: rc = fallback_token(d, k, p, n); break;
     case MSGL_DEC_REPLACE: rc = replace_token(d, k, p, n); break;
+    case MSGL_DEC_WORDPIECE: rc = wordpiece_token(d, k); break;
     }
     msgl__strbuf_clear(&s->token);
     return rc;
@@ -344,6 +394,7 @@ int msgl__detok_finish(msgl_detok *d, msgl_strbuf *out)
             break;
         case MSGL_DEC_REPLACE:
         case MSGL_DEC_STRIP:
+        case MSGL_DEC_WORDPIECE:
         case MSGL_DEC_METASPACE: break;
         }
     }
@@ -393,7 +444,16 @@ static void put_bytes(counted *c, const char *p, size_t n)
 static void map_token(const msgl_tokenizer *t, const char *p, size_t n, counted *out)
 {
     int byte_level = 0;
-    for (size_t k = 0; k < t->num_decs; k++) byte_level |= t->decs[k].type == MSGL_DEC_BYTE_LEVEL;
+    for (size_t k = 0; k < t->num_decs; k++) {
+        const msgl_dec *d = &t->decs[k];
+        byte_level |= d->type == MSGL_DEC_BYTE_LEVEL;
+        if (d->type != MSGL_DEC_WORDPIECE || n < d->content.n ||
+            memcmp(p, d->content.p, d->content.n) != 0) {
+            continue;
+        }
+        p += d->content.n;
+        n -= d->content.n;
+    }
     for (size_t i = 0; i < n && byte_level;) {
         if (msgl__char_byte(msgl__utf8_next(p, &i)) < 0) byte_level = 0;
     }

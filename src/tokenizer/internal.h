@@ -59,6 +59,38 @@ typedef struct msgl_bpe {
     int word_split; // no merge joins a non-"\u2581" to a following "\u2581": words are independent
 } msgl_bpe;
 
+enum msgl_model_type { MSGL_MODEL_BPE, MSGL_MODEL_WORDPIECE, MSGL_MODEL_UNIGRAM };
+
+// wordpiece.h; all tokens are in msgl_bpe.vocab.
+typedef struct msgl_wordpiece {
+    msgl_strset tails; // tokens that go on a word, without the prefix that says so
+    size_t longest;    // bytes of any token
+    size_t max_chars;  // of a word that is looked into
+    int32_t unk;
+} msgl_wordpiece;
+
+// unigram.h; the same.
+typedef struct msgl_unigram {
+    double *scores;      // [num_ids]; owned
+    int32_t *sorted;     // ids by the bytes of their tokens; owned
+    uint32_t first[257]; // sorted[first[b]] is the first one that starts with byte b or a later one
+    int32_t bytes[256];  // id of <0xNN>; -1: none, or no byte_fallback
+    double unk_score;
+    int32_t unk;
+    int byte_fallback;
+} msgl_unigram;
+
+#define MSGL_LATTICE_NONE (-1)
+
+// The best way to cut a text up to some byte: its score, and where its last token starts.
+typedef struct msgl_lattice_node {
+    double score;
+    uint32_t start;
+    int32_t id; // of that token; MSGL_LATTICE_NONE: there is no way
+} msgl_lattice_node;
+
+typedef struct msgl_charsmap msgl_charsmap; // charsmap.h
+
 // ---- added tokens ----
 
 typedef struct msgl_added {
@@ -90,6 +122,10 @@ enum msgl_norm_type {
     MSGL_NORM_REPLACE,
     MSGL_NORM_PREPEND,
     MSGL_NORM_BYTE_LEVEL,
+    MSGL_NORM_CHARSMAP,
+    MSGL_NORM_CLEAN, // this and the next two: parts of BertNormalizer
+    MSGL_NORM_IDEOGRAPHS,
+    MSGL_NORM_MARKS,
 };
 
 // Literal text (regex NULL) or a regular expression.
@@ -104,6 +140,7 @@ typedef struct msgl_norm {
     msgl_tok_pattern pattern; // Replace
     msgl_tok_str content;     // Replace, Prepend
     int left, right;          // Strip
+    msgl_charsmap *charsmap;  // Precompiled; owned
 } msgl_norm;
 
 enum msgl_pretok_type {
@@ -144,18 +181,21 @@ enum msgl_dec_type {
     MSGL_DEC_FUSE,
     MSGL_DEC_STRIP,
     MSGL_DEC_METASPACE,
+    MSGL_DEC_WORDPIECE,
 };
 
 typedef struct msgl_dec {
     enum msgl_dec_type type;
     msgl_tok_pattern pattern; // Replace
-    msgl_tok_str content;     // Replace
+    msgl_tok_str content;     // Replace; WordPiece: the prefix
+    int cleanup;              // WordPiece
     uint32_t ch;              // Strip: the character; Metaspace: the replacement
     size_t start, stop;       // Strip: how many of it
     enum msgl_prepend prepend;
 } msgl_dec;
 
 #define MSGL_POST_SEQUENCE (-1) // in a template: the ids of the text
+#define MSGL_POST_SECOND (-2)   // of a pair: those of its second text
 
 // ---- workspace: everything that an encode call writes ----
 
@@ -209,6 +249,8 @@ typedef struct msgl_tok_ws {
     size_t cap_symbols;
     msgl_heap_item *heap;
     size_t num_heap, cap_heap;
+    msgl_lattice_node *lattice;
+    size_t cap_lattice;
     msgl_cache_entry *cache;
     msgl_regex_ws *regex;
     // Tokens that a whole piece may not become, because the call has untrusted spans; NULL: none.
@@ -219,7 +261,10 @@ typedef struct msgl_tok_ws {
 
 struct msgl_tokenizer {
     msgl_unicode *uni;
-    msgl_bpe bpe;
+    enum msgl_model_type model;
+    msgl_bpe bpe; // of the other models the vocabulary alone
+    msgl_wordpiece wordpiece;
+    msgl_unigram unigram;
     msgl_added *added;
     size_t num_added;
     int32_t *added_of;      // [vocab_size]: index into added, -1 for a token of the model
@@ -238,7 +283,9 @@ struct msgl_tokenizer {
     int has_decoder; // without one, tokens are joined with spaces
     int32_t *post;   // template with MSGL_POST_SEQUENCE; without specials: only those
     size_t num_post;
-    pthread_mutex_t lock; // guards `free`, nothing else
+    int32_t *post_pair;              // the same of two texts, or NULL: the file has none
+    size_t num_post_pair, pair_from; // pair_from: place in it from which on tokens are of type 1
+    pthread_mutex_t lock;            // guards `free`, nothing else
     msgl_tok_ws *free;
 };
 

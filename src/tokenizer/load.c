@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "tokenizer/added.h"
+#include "tokenizer/charsmap.h"
+#include "tokenizer/unigram.h"
+#include "tokenizer/wordpiece.h"
 #include "tokenizer/load_gguf.h"
 #include "tokenizer/load_tiktoken.h"
 #include "utils/file.h"
@@ -306,6 +309,7 @@ void msgl__tokenizer_free(msgl_tokenizer *t)
     for (size_t i = 0; i < t->num_norms; i++) {
         pattern_free(&t->norms[i].pattern);
         msgl__free(t->norms[i].content.p);
+        msgl__charsmap_free(t->norms[i].charsmap);
     }
     for (size_t i = 0; i < t->num_pretoks; i++) pattern_free(&t->pretoks[i].pattern);
     for (size_t i = 0; i < t->num_decs; i++) {
@@ -333,6 +337,9 @@ void msgl__tokenizer_free(msgl_tokenizer *t)
     msgl__free(t->control);
     msgl__free(t->skip);
     msgl__free(t->post);
+    msgl__free(t->post_pair);
+    msgl__wordpiece_free(&t->wordpiece);
+    msgl__unigram_free(&t->unigram);
     msgl__free(t->uni);
     pthread_mutex_destroy(&t->lock);
     msgl__free(t);

@@ -51,6 +51,7 @@ int msgl__load_normalizer(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 int msgl__load_pre_tokenizer(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 int msgl__load_model(msgl_tokenizer *t, const json_t *j, const msgl_jspan *vocab,
                      const msgl_jspan *merges, msgl_err *err);
+int msgl__load_unigram(msgl_tokenizer *t, const json_t *j, const msgl_jspan *vocab, msgl_err *err);
 int msgl__load_added(msgl_tokenizer *t, const json_t *j, const json_t *config, msgl_err *err);
 int msgl__load_post_processor(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 int msgl__load_decoder(msgl_tokenizer *t, const json_t *j, msgl_err *err);

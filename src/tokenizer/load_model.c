@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The BPE model of tokenizer.json: vocabulary, merges, flags.
+// The model of tokenizer.json: BPE and WordPiece here, Unigram in load_unigram.c.
 #include <string.h>
 
 #include "tokenizer/build.h"
 #include "tokenizer/load.h"
+#include "tokenizer/wordpiece.h"
 
 static const msgl_model_names names = {.vocab = "model.vocab", .merges = "model.merges"};
 
 static int check_flags(const json_t *j, msgl_bpe *bpe, msgl_err *err)
 {
-    const json_t *type = msgl__j_get(j, "type");
-    if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0)) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "model: type \"%.40s\" is not supported; known: BPE",
-                             json_is_string(type) ? json_string_value(type) : "?");
-    }
     const json_t *dropout = msgl__j_get(j, "dropout");
     if (dropout != NULL && (!json_is_number(dropout) || json_number_value(dropout) != 0.0)) {
         return msgl__err_set(
@@ -167,12 +162,49 @@ static int load_merges(msgl_bpe *bpe, const msgl_jspan *r, msgl_err *err)
     return rc;
 }
 
+static int load_wordpiece(msgl_tokenizer *t, const json_t *j, const msgl_jspan *vocab,
+                          msgl_err *err)
+{
+    enum { MAX_CHARS = 100, MOST_CHARS = 10000 };
+    msgl_tok_str unk = {0}, prefix = {0};
+    int64_t max_chars = 0;
+    t->model = MSGL_MODEL_WORDPIECE;
+    int rc = load_vocab(&t->bpe, vocab, err);
+    if (rc == 0) rc = msgl__j_string(j, "model", "unk_token", 0, &unk, err);
+    if (rc == 0) rc = msgl__j_string(j, "model", "continuing_subword_prefix", 0, &prefix, err);
+    if (rc == 0) {
+        rc = msgl__j_int(j, "model", "max_input_chars_per_word", 1, MOST_CHARS, MAX_CHARS,
+                         &max_chars, err);
+    }
+    t->wordpiece.max_chars = (size_t)max_chars;
+    if (rc == 0) t->wordpiece.unk = msgl__strset_get(&t->bpe.vocab, unk.p, unk.n);
+    if (rc == 0 && t->wordpiece.unk < 0) {
+        rc = msgl__err_set(err, MSGL_EFORMAT, "model.unk_token: not in model.vocab");
+    }
+    if (rc == 0) rc = msgl__wordpiece_build(t, &prefix, err);
+    msgl__free(unk.p);
+    msgl__free(prefix.p);
+    return rc;
+}
+
 int msgl__load_model(msgl_tokenizer *t, const json_t *j, const msgl_jspan *vocab,
                      const msgl_jspan *merges, msgl_err *err)
 {
     msgl_bpe *bpe = &t->bpe;
     int rc = msgl__j_expect(j, "model", JSON_OBJECT, "an object", err);
-    if (rc == 0) rc = check_flags(j, bpe, err);
+    if (rc != 0) return rc;
+    const json_t *given = msgl__j_get(j, "type");
+    const char *type = given == NULL           ? "BPE"
+                       : json_is_string(given) ? json_string_value(given)
+                                               : "?";
+    if (strcmp(type, "WordPiece") == 0) return load_wordpiece(t, j, vocab, err);
+    if (strcmp(type, "Unigram") == 0) return msgl__load_unigram(t, j, vocab, err);
+    if (strcmp(type, "BPE") != 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "model: type \"%.40s\" is not supported; known: BPE WordPiece Unigram",
+                             type);
+    }
+    rc = check_flags(j, bpe, err);
     if (rc == 0) rc = load_vocab(bpe, vocab, err);
     if (rc == 0) rc = load_merges(bpe, merges, err);
     if (rc != 0) return rc;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Normalizers, pre-tokenizers, post-processors and decoders of tokenizer.json.
+// Normalizers, pre-tokenizers and decoders of tokenizer.json.
 #include <string.h>
 
+#include "tokenizer/charsmap.h"
 #include "tokenizer/load.h"
 
 static int unknown_type(const char *where, const char *type, const char *known, msgl_err *err)
@@ -25,6 +26,42 @@ static int new_step(void **list, size_t *n, size_t size, const char *where, msgl
 
 // ---- normalizer ----
 
+static int new_norm(msgl_tokenizer *t, enum msgl_norm_type type, const char *where, msgl_err *err)
+{
+    const int rc = new_step((void **)&t->norms, &t->num_norms, sizeof(*t->norms), where, err);
+    if (rc == 0) t->norms[t->num_norms - 1].type = type;
+    return rc;
+}
+
+// The parts of BertNormalizer that are on, in its order. Accents go with case unless it says so.
+static int load_bert_norm(msgl_tokenizer *t, const json_t *j, const char *where, msgl_err *err)
+{
+    int clean, ideographs, lower, strip;
+    int rc = msgl__j_bool(j, where, "clean_text", MSGL_J_REQUIRED, &clean, err);
+    if (rc == 0) {
+        rc = msgl__j_bool(j, where, "handle_chinese_chars", MSGL_J_REQUIRED, &ideographs, err);
+    }
+    if (rc == 0) rc = msgl__j_bool(j, where, "lowercase", MSGL_J_REQUIRED, &lower, err);
+    if (rc == 0) rc = msgl__j_bool(j, where, "strip_accents", lower, &strip, err);
+    if (rc == 0 && clean) rc = new_norm(t, MSGL_NORM_CLEAN, where, err);
+    if (rc == 0 && ideographs) rc = new_norm(t, MSGL_NORM_IDEOGRAPHS, where, err);
+    if (rc == 0 && strip) rc = new_norm(t, MSGL_NORM_NFD, where, err);
+    if (rc == 0 && strip) rc = new_norm(t, MSGL_NORM_MARKS, where, err);
+    return rc == 0 && lower ? new_norm(t, MSGL_NORM_LOWERCASE, where, err) : rc;
+}
+
+static int load_charsmap(msgl_tokenizer *t, const json_t *j, const char *where, msgl_err *err)
+{
+    msgl_tok_str map;
+    int rc = msgl__j_string(j, where, "precompiled_charsmap", 0, &map, err);
+    if (rc == 0) rc = new_norm(t, MSGL_NORM_CHARSMAP, where, err);
+    if (rc == 0) {
+        rc = msgl__charsmap_load(map.p, map.n, where, &t->norms[t->num_norms - 1].charsmap, err);
+    }
+    msgl__free(map.p);
+    return rc;
+}
+
 static int load_norm(msgl_tokenizer *t, const json_t *j, const char *where, const char *type,
                      msgl_err *err)
 {
@@ -42,18 +79,19 @@ static int load_norm(msgl_tokenizer *t, const json_t *j, const char *where, cons
         {"Prepend", MSGL_NORM_PREPEND},
         {"ByteLevel", MSGL_NORM_BYTE_LEVEL},
     };
+    if (strcmp(type, "BertNormalizer") == 0) return load_bert_norm(t, j, where, err);
+    if (strcmp(type, "Precompiled") == 0) return load_charsmap(t, j, where, err);
     size_t k = 0;
     while (k < MSGL_COUNT(names) && strcmp(names[k].name, type) != 0) k++;
     if (k == MSGL_COUNT(names)) {
         return unknown_type(where, type,
                             "NFC NFD NFKC NFKD Lowercase Strip Replace Prepend ByteLevel "
-                            "Sequence",
+                            "BertNormalizer Precompiled Sequence",
                             err);
     }
-    int rc = new_step((void **)&t->norms, &t->num_norms, sizeof(*t->norms), where, err);
+    int rc = new_norm(t, names[k].type, where, err);
     if (rc != 0) return rc;
     msgl_norm *n = &t->norms[t->num_norms - 1];
-    n->type = names[k].type;
     if (n->type == MSGL_NORM_STRIP) {
         rc = msgl__j_bool(j, where, "strip_left", MSGL_J_REQUIRED, &n->left, err);
         if (rc == 0) rc = msgl__j_bool(j, where, "strip_right", MSGL_J_REQUIRED, &n->right, err);
@@ -142,6 +180,20 @@ static int load_byte_level(const json_t *j, const char *where, msgl_pretok *p, m
     return rc;
 }
 
+// Words, then each punctuation mark by itself.
+static int load_bert_pretok(msgl_tokenizer *t, const char *where, msgl_err *err)
+{
+    static const msgl_pretok steps[] = {
+        {.type = MSGL_PRETOK_WHITESPACE_SPLIT, .behavior = MSGL_SPLIT_REMOVED},
+        {.type = MSGL_PRETOK_PUNCTUATION, .behavior = MSGL_SPLIT_ISOLATED}};
+    int rc = 0;
+    for (size_t i = 0; i < MSGL_COUNT(steps) && rc == 0; i++) {
+        rc = new_step((void **)&t->pretoks, &t->num_pretoks, sizeof(*t->pretoks), where, err);
+        if (rc == 0) t->pretoks[t->num_pretoks - 1] = steps[i];
+    }
+    return rc;
+}
+
 static int load_pretok(msgl_tokenizer *t, const json_t *j, const char *where, const char *type,
                        msgl_err *err)
 {
@@ -154,12 +206,13 @@ static int load_pretok(msgl_tokenizer *t, const json_t *j, const char *where, co
         [MSGL_PRETOK_WHITESPACE] = "Whitespace",
         [MSGL_PRETOK_WHITESPACE_SPLIT] = "WhitespaceSplit",
     };
+    if (strcmp(type, "BertPreTokenizer") == 0) return load_bert_pretok(t, where, err);
     size_t k = 0;
     while (k < MSGL_COUNT(names) && strcmp(names[k], type) != 0) k++;
     if (k == MSGL_COUNT(names)) {
         return unknown_type(where, type,
                             "Split ByteLevel Digits Punctuation Metaspace Whitespace "
-                            "WhitespaceSplit Sequence",
+                            "WhitespaceSplit BertPreTokenizer Sequence",
                             err);
     }
     int rc = new_step((void **)&t->pretoks, &t->num_pretoks, sizeof(*t->pretoks), where, err);
@@ -203,12 +256,14 @@ static int load_dec(msgl_tokenizer *t, const json_t *j, const char *where, const
         [MSGL_DEC_BYTE_LEVEL] = "ByteLevel", [MSGL_DEC_BYTE_FALLBACK] = "ByteFallback",
         [MSGL_DEC_REPLACE] = "Replace",      [MSGL_DEC_FUSE] = "Fuse",
         [MSGL_DEC_STRIP] = "Strip",          [MSGL_DEC_METASPACE] = "Metaspace",
+        [MSGL_DEC_WORDPIECE] = "WordPiece",
     };
     size_t k = 0;
     while (k < MSGL_COUNT(names) && strcmp(names[k], type) != 0) k++;
     if (k == MSGL_COUNT(names)) {
-        return unknown_type(where, type,
-                            "ByteLevel ByteFallback Replace Fuse Strip Metaspace Sequence", err);
+        return unknown_type(
+            where, type, "ByteLevel ByteFallback Replace Fuse Strip Metaspace WordPiece Sequence",
+            err);
     }
     int rc = new_step((void **)&t->decs, &t->num_decs, sizeof(*t->decs), where, err);
     if (rc != 0) return rc;
@@ -226,6 +281,9 @@ static int load_dec(msgl_tokenizer *t, const json_t *j, const char *where, const
         d->stop = (size_t)stop;
     } else if (d->type == MSGL_DEC_METASPACE) {
         rc = load_metaspace(j, where, &d->ch, &d->prepend, err);
+    } else if (d->type == MSGL_DEC_WORDPIECE) {
+        rc = msgl__j_string(j, where, "prefix", 0, &d->content, err);
+        if (rc == 0) rc = msgl__j_bool(j, where, "cleanup", MSGL_J_REQUIRED, &d->cleanup, err);
     }
     return rc;
 }
@@ -234,94 +292,4 @@ int msgl__load_decoder(msgl_tokenizer *t, const json_t *j, msgl_err *err)
 {
     t->has_decoder = j != NULL && !json_is_null(j);
     return msgl__load_steps(t, j, "decoder", "decoders", load_dec, err);
-}
-
-// ---- post-processor ----
-
-#define MAX_POST 1024
-
-static int post_add(msgl_ids *list, int32_t id, const char *where, msgl_err *err)
-{
-    if (list->len >= MAX_POST) {
-        return msgl__err_set(err, MSGL_ELIMIT, "%s: a template of more than %d ids", where,
-                             MAX_POST);
-    }
-    return msgl__ids_push(list, id) == 0 ? 0 : msgl__j_enomem(err);
-}
-
-static int post_special(const msgl_tokenizer *t, const json_t *j, const char *name,
-                        const char *where, msgl_ids *list, msgl_err *err)
-{
-    const json_t *ids =
-        json_object_get(json_object_get(json_object_get(j, "special_tokens"), name), "ids");
-    if (!json_is_array(ids)) {
-        return msgl__err_set(err, MSGL_EFORMAT, "%s.special_tokens: no ids for \"%.40s\"", where,
-                             name);
-    }
-    int rc = 0;
-    for (size_t i = 0; i < json_array_size(ids) && rc == 0; i++) {
-        const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= t->vocab_size) {
-            return msgl__err_set(err, MSGL_EFORMAT,
-                                 "%s.special_tokens: an id of \"%.40s\" is not in the vocabulary "
-                                 "(0 to %d)",
-                                 where, name, (int)t->vocab_size - 1);
-        }
-        rc = post_add(list, (int32_t)json_integer_value(id), where, err);
-    }
-    return rc;
-}
-
-// One piece of a template: {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": name}}.
-static int post_piece(const msgl_tokenizer *t, const json_t *j, const json_t *piece,
-                      const char *where, msgl_ids *list, msgl_err *err)
-{
-    const json_t *seq = json_object_get(piece, "Sequence");
-    const json_t *special = json_object_get(piece, "SpecialToken");
-    const json_t *id = json_object_get(seq != NULL ? seq : special, "id");
-    if (!json_is_string(id) || (seq != NULL && strcmp(json_string_value(id), "A") != 0)) {
-        return msgl__err_set(err, MSGL_EFORMAT,
-                             "%s.single: expected {\"Sequence\": {\"id\": \"A\"}} or "
-                             "{\"SpecialToken\": {\"id\": name}}",
-                             where);
-    }
-    if (seq == NULL) return post_special(t, j, json_string_value(id), where, list, err);
-    int rc = 0;
-    for (size_t i = 0; i < t->num_post && rc == 0; i++) rc = post_add(list, t->post[i], where, err);
-    return rc;
-}
-
-static int load_post(msgl_tokenizer *t, const json_t *j, const char *where, const char *type,
-                     msgl_err *err)
-{
-    if (strcmp(type, "ByteLevel") == 0) return 0; // it moves offsets only
-    if (strcmp(type, "TemplateProcessing") != 0) {
-        return unknown_type(where, type, "TemplateProcessing ByteLevel Sequence", err);
-    }
-    const json_t *single = msgl__j_get(j, "single");
-    char path[MSGL_WHERE_SIZE];
-    snprintf(path, sizeof(path), "%s.single", where);
-    int rc = msgl__j_expect(single, path, JSON_ARRAY, "an array", err);
-    msgl_ids list = {0};
-    for (size_t i = 0; rc == 0 && i < json_array_size(single); i++) {
-        rc = post_piece(t, j, json_array_get(single, i), where, &list, err);
-    }
-    if (rc != 0) {
-        msgl__ids_free(&list);
-        return rc;
-    }
-    msgl__free(t->post);
-    t->post = list.data;
-    t->num_post = list.len;
-    return 0;
-}
-
-int msgl__load_post_processor(msgl_tokenizer *t, const json_t *j, msgl_err *err)
-{
-    t->post = msgl__malloc(sizeof(*t->post));
-    if (t->post == NULL) return msgl__j_enomem(err);
-    t->post[0] = MSGL_POST_SEQUENCE;
-    t->num_post = 1;
-    return msgl__load_steps(t, j, "post_processor", "processors", load_post, err);
 }

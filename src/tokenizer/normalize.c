@@ -6,6 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "tokenizer/bert.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/workspace.h"
 
 #define CCC_SHIFT 24 // a code point with its combining class above it
@@ -278,6 +280,10 @@ static int run_step(const msgl_tokenizer *t, msgl_tok_ws *ws, const msgl_norm *n
     case MSGL_NORM_STRIP: return norm_strip(t, ws, norm, in, out);
     case MSGL_NORM_REPLACE: return norm_replace(t, ws, norm, in, out);
     case MSGL_NORM_BYTE_LEVEL: return norm_byte_level(ws, in, out);
+    case MSGL_NORM_CHARSMAP: return msgl__norm_charsmap(ws, norm->charsmap, in, out);
+    case MSGL_NORM_CLEAN: return msgl__norm_clean(t, ws, in, out);
+    case MSGL_NORM_IDEOGRAPHS: return msgl__norm_ideographs(ws, in, out);
+    case MSGL_NORM_MARKS: return msgl__norm_marks(t, ws, in, out);
     case MSGL_NORM_PREPEND:
         if (ws->zero > 0) ws->zero += norm->content.n;
         rc = msgl__buf_put(ws, out, norm->content.p, norm->content.n, 0);

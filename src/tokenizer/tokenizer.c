@@ -8,6 +8,8 @@
 
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/unigram.h"
+#include "tokenizer/wordpiece.h"
 
 int msgl__ids_push(msgl_ids *v, int32_t id)
 {
@@ -30,6 +32,17 @@ static int add_id(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
     return out->len >= ws->id_limit ? MSGL_ELIMIT : msgl__ids_push(out, id);
 }
 
+static int encode_piece(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *p, size_t n,
+                        msgl_ids *out)
+{
+    switch (t->model) {
+    case MSGL_MODEL_WORDPIECE: return msgl__wordpiece_encode(t, ws, p, n, out);
+    case MSGL_MODEL_UNIGRAM: return msgl__unigram_encode(t, ws, p, n, out);
+    case MSGL_MODEL_BPE:
+    default: return msgl__bpe_encode(&t->bpe, ws, p, n, out);
+    }
+}
+
 // Text without added tokens: pieces, then ids.
 static int encode_plain(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text, msgl_ids *out)
 {
@@ -38,7 +51,7 @@ static int encode_plain(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
     int rc = msgl__pre_tokenize(t, ws, &text, &list);
     for (size_t i = 0; i < ws->num_pieces[list] && rc == 0; i++) {
         const msgl_tok_piece *piece = &ws->pieces[list][i];
-        rc = msgl__bpe_encode(&t->bpe, ws, text.p + piece->off, piece->len, out);
+        rc = encode_piece(t, ws, text.p + piece->off, piece->len, out);
     }
     return rc;
 }
@@ -207,6 +220,56 @@ int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len
     }
     if (rc != 0) out->len = start;
     msgl__ws_give(t, ws);
+    return rc;
+}
+
+bool msgl__tokenizer_pairs(const msgl_tokenizer *t)
+{
+    return t->post_pair != NULL;
+}
+
+// The template of pairs around ids[0, first) and ids[first, n) into *out.
+static int join_pair(const msgl_tokenizer *t, const msgl_ids *ids, size_t first, size_t max_ids,
+                     msgl_ids *out, size_t *pair_from, msgl_err *err)
+{
+    const size_t start = out->len;
+    int rc = 0;
+    for (size_t i = 0; i < t->num_post_pair && rc == 0; i++) {
+        if (i == t->pair_from) *pair_from = out->len - start;
+        const int32_t id = t->post_pair[i];
+        const size_t begin = id == MSGL_POST_SECOND ? first : 0;
+        const size_t end = id == MSGL_POST_SECOND ? ids->len : first;
+        if (id >= 0) rc = msgl__ids_push(out, id);
+        for (size_t k = begin; id < 0 && k < end && rc == 0; k++) {
+            rc = msgl__ids_push(out, ids->data[k]);
+        }
+        if (rc == 0 && max_ids > 0 && out->len - start > max_ids) rc = MSGL_ELIMIT;
+    }
+    if (t->pair_from >= t->num_post_pair) *pair_from = out->len - start;
+    if (rc == 0) return 0;
+    out->len = start;
+    if (rc != MSGL_ELIMIT) return msgl__err_set(err, rc, "%s", msgl__status_text(rc));
+    return msgl__err_set(err, rc, "the two texts make more than %zu tokens", max_ids);
+}
+
+int msgl__tokenizer_encode_pair(const msgl_tokenizer *t, const char *a, size_t a_len, const char *b,
+                                size_t b_len, const msgl_encode_opts *opts, msgl_ids *out,
+                                size_t *pair_from, msgl_err *err)
+{
+    const msgl_text_span first_text = {0, a_len}, second_text = {0, b_len};
+    msgl_encode_opts plain = {
+        .untrusted = &first_text, .num_untrusted = 1, .max_ids = opts->max_ids};
+    msgl_ids ids = {0};
+    if (t->post_pair == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "tokenizer.json has no post-processor for a pair of texts");
+    }
+    int rc = msgl__tokenizer_encode(t, a, a_len, &plain, &ids, err);
+    const size_t first = ids.len;
+    plain.untrusted = &second_text;
+    if (rc == 0) rc = msgl__tokenizer_encode(t, b, b_len, &plain, &ids, err);
+    if (rc == 0) rc = join_pair(t, &ids, first, opts->max_ids, out, pair_from, err);
+    msgl__ids_free(&ids);
     return rc;
 }
 

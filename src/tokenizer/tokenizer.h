@@ -7,6 +7,7 @@
 #ifndef MSGL_TOKENIZER_TOKENIZER_H
 #define MSGL_TOKENIZER_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,6 +49,14 @@ typedef struct msgl_encode_opts {
 // UTF-8 (names the byte offset); *out is then as before. opts NULL: no specials added, all trusted.
 int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len,
                            const msgl_encode_opts *opts, msgl_ids *out, msgl_err *err);
+
+// The same of a pair of texts, with what the file puts around two of them. *pair_from: the first of
+// the ids (from 0) that is of the second text's type, or how many they are. MSGL_EUNSUPPORTED: the
+// file does not say what stands around a pair. No spans are read: both texts are untrusted.
+int msgl__tokenizer_encode_pair(const msgl_tokenizer *t, const char *a, size_t a_len, const char *b,
+                                size_t b_len, const msgl_encode_opts *opts, msgl_ids *out,
+                                size_t *pair_from, msgl_err *err);
+bool msgl__tokenizer_pairs(const msgl_tokenizer *t); // whether the file says that
 
 // Appends the text of ids[0, n). As `tokenizers`' decode(skip_special_tokens): bytes that are not
 // UTF-8 become U+FFFD. Ids out of range are MSGL_EINVAL.

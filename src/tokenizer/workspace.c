@@ -45,6 +45,7 @@ void msgl__ws_free(msgl_tok_ws *ws)
     msgl__free(ws->spans);
     msgl__free(ws->symbols);
     msgl__free(ws->heap);
+    msgl__free(ws->lattice);
     msgl__free(ws->cache);
     msgl__regex_ws_free(ws->regex);
     msgl__free(ws);
@@ -81,6 +82,7 @@ void msgl__ws_give(const msgl_tokenizer *t, msgl_tok_ws *ws)
     RELEASE(ws->spans, ws->cap_spans, sizeof(*ws->spans));
     RELEASE(ws->symbols, ws->cap_symbols, sizeof(*ws->symbols));
     RELEASE(ws->heap, ws->cap_heap, sizeof(*ws->heap));
+    RELEASE(ws->lattice, ws->cap_lattice, sizeof(*ws->lattice));
     msgl_tokenizer *mt = (msgl_tokenizer *)t;
     pthread_mutex_lock(&mt->lock);
     ws->next = mt->free;

@@ -85,13 +85,13 @@ def check_answer(body, status, kind, says):
     return answer
 
 
-def run_all(page, base, pools, folder):
-    """pools: the base of a server that makes embeddings and answers nothing."""
-    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score")
+def run_all(page, base, pools, labels, folder):
+    """pools, labels: the bases of servers that make embeddings, and that classify, and answer nothing."""
+    of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score", "/pooling")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
-            server = pools if title.endswith(of_vectors) else base
+            server = pools if title.endswith(of_vectors) else labels if title.endswith("/classify") else base
             answer = check_answer(*run(line, server, variables, folder), says)
         except AssertionError as e:
             raise AssertionError("%s\n%s\n%s" % (title, line, e))
@@ -113,8 +113,10 @@ def main():
             f.writelines(json.dumps(r) + "\n" for r in REQUESTS)
         os.mkdir(folder + "/batches")
         start = functools.partial(Server, *sys.argv[1:3])
-        with start("--batch-dir", folder + "/batches") as answers, start("--is-embedding") as pools:
-            run_all(os.path.abspath(sys.argv[3]), answers.url, pools.url, folder)
+        labelled = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../vectors/encoders/bert_classifier")
+        with start("--batch-dir", folder + "/batches") as answers, start("--is-embedding") as pools, Server(
+                sys.argv[1], labelled) as labels:
+            run_all(os.path.abspath(sys.argv[3]), answers.url, pools.url, labels.url, folder)
 
 
 main()

@@ -326,6 +326,7 @@ static void test_dummy(void **state)
 {
     (void)state;
     for (int i = 0; i < msgl__arch_count(); i++) {
+        if (msgl__arch_at(i)->family->encodes) continue; // which have no logits
         folder f;
         folder_make(&f);
         json_t *c = small_config(msgl__arch_at(i)->name);

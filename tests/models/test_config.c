@@ -771,7 +771,9 @@ static void test_known_fields(void **state)
     msgl_model_config *plain = malloc(sizeof *plain), *c = malloc(sizeof *c);
     folder f;
     folder_make(&f);
-    assert_int_equal(json_object_size(all), msgl__arch_count());
+    size_t decoders = 0; // of encoders no fields are listed
+    for (int i = 0; i < msgl__arch_count(); i++) decoders += !msgl__arch_at(i)->family->encodes;
+    assert_int_equal(json_object_size(all), decoders);
     json_object_foreach(all, arch, fields)
     {
         msgl_err err = {0};

@@ -57,7 +57,7 @@ static const question questions[] = {
     {QWEN3, "{\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED,
      "pooling mode: found mean_tokens, allowed: lasttoken"},
     {QWEN3, "{\"pooling_mode_lasttoken\":true,\"pooling_mode_cls_token\":true}", MSGL_EUNSUPPORTED,
-     MSGL_POOL_EMBED, "found cls_token"},
+     MSGL_POOL_EMBED, "found several"},
     {QWEN3, "{\"pooling_mode\":\"mean\"}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found mean"},
     {QWEN3, "{}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found none"},
     {"[" MODULE("1_Pooling", OLD "Pooling") "," MODULE("2_Dense", OLD "Dense") "]", LAST,
@@ -83,7 +83,7 @@ static void test_folders(void **state)
         }
         msgl_model_pooling got;
         msgl_err err = {0};
-        const int code = msgl__model_pooling(f.dir, &got, &err);
+        const int code = msgl__model_pooling(f.dir, false, &got, &err);
         const bool scores = code == 0 && got.kind == MSGL_POOL_SCORE;
         if (code != q->code || got.kind != q->kind ||
             (scores && (got.score_ids[0] != 9693 || got.score_ids[1] != 2152)) ||
@@ -98,12 +98,54 @@ static void test_folders(void **state)
     }
 }
 
+// Which rows an encoder's vector is made of.
+static void test_modes(void **state)
+{
+    static const struct {
+        const char *pooling;
+        int code;
+        msgl_pool_mode mode;
+    } modes[] = {
+        {"{\"pooling_mode_mean_tokens\":true}", 0, MSGL_POOL_MEAN},
+        {"{\"pooling_mode\":\"mean\"}", 0, MSGL_POOL_MEAN},
+        {"{\"pooling_mode_cls_token\":true}", 0, MSGL_POOL_FIRST},
+        {"{\"pooling_mode\":\"cls\"}", 0, MSGL_POOL_FIRST},
+        {LAST, 0, MSGL_POOL_LAST},
+        {"{\"pooling_mode_max_tokens\":true}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST},
+        {"{\"pooling_mode\":\"mean_tokens\"}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST},
+        {"{\"pooling_mode_cls_token\":true,\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED,
+         MSGL_POOL_LAST},
+    };
+    (void)state;
+    folder f;
+    char sub[512];
+    folder_make(&f);
+    folder_path(&f, "1_Pooling", sub, sizeof sub);
+    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_write(&f, "modules.json", QWEN3, strlen(QWEN3));
+    for (size_t i = 0; i < MSGL_COUNT(modes); i++) {
+        msgl_model_pooling got;
+        msgl_err err = {0};
+        folder_write(&f, "1_Pooling/config.json", modes[i].pooling, strlen(modes[i].pooling));
+        const int code = msgl__model_pooling(f.dir, true, &got, &err);
+        if (code != modes[i].code || (code == 0 && got.mode != modes[i].mode) ||
+            (code != 0 && strstr(err.text, "allowed: one of lasttoken, cls, mean") == NULL)) {
+            fail_msg("%s: %d, %d: %s", modes[i].pooling, code, (int)got.mode, err.text);
+        }
+    }
+    folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
+    unlink(sub);
+    folder_path(&f, "1_Pooling", sub, sizeof sub);
+    assert_int_equal(rmdir(sub), 0);
+    folder_remove(&f);
+}
+
 static void test_no_folder(void **state)
 {
     (void)state;
     msgl_model_pooling got = {.kind = MSGL_POOL_EMBED};
     msgl_err err;
-    assert_int_equal(msgl__model_pooling("/dev/null", &got, &err), 0); // as a .gguf file
+    assert_int_equal(msgl__model_pooling("/dev/null", false, &got, &err), 0); // as a .gguf file
     assert_int_equal(got.kind, MSGL_POOL_NONE);
 }
 
@@ -111,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_modes),
         cmocka_unit_test(test_no_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,7 +61,8 @@ static void test_json(void **state)
 static void test_model(void **state)
 {
     (void)state;
-    refuse("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", MSGL_EUNSUPPORTED, "known: BPE");
+    refuse("{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", MSGL_EUNSUPPORTED,
+           "known: BPE WordPiece Unigram");
     refuse("{" MODEL("{}", "[]") "}", MSGL_EFORMAT, "model.vocab: empty");
     refuse("{" MODEL("[\"a\"]", "[]") "}", MSGL_EFORMAT, "model.vocab: expected an object");
     refuse("{" MODEL("{\"a\":-1}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
@@ -186,8 +187,7 @@ static void test_unsupported(void **state)
     }
     static const char *const parts[][2] = {
         {"pre_tokenizer", "FixedLength"},
-        {"post_processor", "RobertaProcessing"},
-        {"post_processor", "BertProcessing"},
+        {"post_processor", "SpanProcessing"},
     };
     for (size_t i = 0; i < MSGL_COUNT(parts); i++) {
         char says[96];
@@ -196,8 +196,8 @@ static void test_unsupported(void **state)
                  parts[i][1]);
         refuse(json, MSGL_EUNSUPPORTED, says);
     }
-    refuse("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", MSGL_EUNSUPPORTED,
-           "model: type \"WordPiece\" is not supported; known: BPE");
+    refuse("{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}}", MSGL_EUNSUPPORTED,
+           "model: type \"WordLevel\" is not supported; known: BPE WordPiece Unigram");
     refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\"}}",
            MSGL_EUNSUPPORTED, "model.continuing_subword_prefix");
 }
@@ -205,8 +205,8 @@ static void test_unsupported(void **state)
 static void test_components(void **state)
 {
     (void)state;
-    refuse("{\"normalizer\":{\"type\":\"Precompiled\"}," AB "}", MSGL_EUNSUPPORTED,
-           "normalizer: type \"Precompiled\" is not supported; known: NFC");
+    refuse("{\"normalizer\":{\"type\":\"StripAccents\"}," AB "}", MSGL_EUNSUPPORTED,
+           "normalizer: type \"StripAccents\" is not supported; known: NFC");
     refuse("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
            "\"X\"}]}," AB "}",
            MSGL_EUNSUPPORTED, "normalizer.normalizers[1]: type \"X\"");

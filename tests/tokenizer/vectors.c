@@ -11,8 +11,9 @@
 
 #define DIR MSGL_SOURCE_DIR "/tests/vectors/tokenizer/"
 
-const char *const vector_names[] = {"qwen2", "llama3", "gpt2",  "llama2", "mistral", "tekken",
-                                    "flags", "pieces", "words", "spm",    "smollm",  "kimi"};
+const char *const vector_names[] = {
+    "qwen2", "llama3", "gpt2", "llama2", "mistral",    "tekken",  "flags", "pieces",       "words",
+    "spm",   "smollm", "kimi", "bert",   "bert_cased", "roberta", "xlmr",  "unigram_bytes"};
 
 msgl_tokenizer *vector_tokenizer(const char *name)
 {

@@ -11,7 +11,7 @@
 #include "tokenizer/tokenizer.h"
 
 extern const char *const vector_names[];
-enum { NUM_VECTORS = 12 };
+enum { NUM_VECTORS = 17 };
 
 msgl_tokenizer *vector_tokenizer(const char *name); // fails the test on error
 json_t *vector_cases(const char *name);             // {"encode": [...], "decode": [...]}

@@ -128,9 +128,10 @@ static int parse_instruct(const json_t *o, const msgl_api_config *cfg, msgl_gen_
 {
     const int rc = msgl__field_str(o, "instruct", &out->pairs.instruct, e);
     if (rc <= 0 || cfg->reranks) return rc;
-    return msgl__api_fail(e, 400, "instruct", "unsupported_parameter",
-                          "'instruct' is for rerankers, and this server's model makes embeddings: "
-                          "write it in front of the query.");
+    return msgl__api_fail(
+        e, 400, "instruct", "unsupported_parameter",
+        "'instruct' is for rerankers with a prompt, which this server's model has "
+        "not: write it in front of the query.");
 }
 
 // The documents, and behind them the queries, which a reranker has in the same prompts.
@@ -148,7 +149,8 @@ static int parse_texts(const text_field *queries, const text_field *documents,
     msgl__request_pools(out);
     rc = add_texts(documents, out, e);
     if (rc == 0) rc = add_texts(queries, out, e);
-    out->pairs.on = cfg->reranks;
+    out->pairs.on = cfg->reranks || cfg->classifies;
+    out->pairs.encoded = cfg->classifies;
     if (out->pairs.on) out->num_prompts = d;
     return rc;
 }
@@ -233,11 +235,12 @@ static double cosine(const msgl_sequence *a, const msgl_sequence *b)
     return aa > 0 && bb > 0 ? dot / sqrt(aa * bb) : 0;
 }
 
-// The probability of yes, of the two; 0 if there are none.
+// The probability of yes, of the two, or of the only label; 0 if there are none.
 static double yes_of(const msgl_sequence *s)
 {
-    if (s->num_values < 2) return 0;
-    return 1 / (1 + exp((double)s->values[1] - (double)s->values[0]));
+    if (s->num_values < 1) return 0;
+    const double no = s->num_values < 2 ? 0 : (double)s->values[1];
+    return 1 / (1 + exp(no - (double)s->values[0]));
 }
 
 // [num_documents], freed with msgl__free; NULL: no memory.

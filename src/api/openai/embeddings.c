@@ -191,3 +191,45 @@ const msgl_endpoint msgl__endpoint_embeddings = {
     .put_choice = put_choice,
     .put_end = put_end,
 };
+
+// --- vLLM's /pooling ---
+
+static int put_pooling_begin(const msgl_reply *r, msgl_strbuf *out)
+{
+    const int rc = msgl__reply_head(r, "list", out);
+    return rc == 0 ? msgl__strbuf_adds(out, ",\"data\":[") : rc;
+}
+
+static int put_pooling(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    const embeddings *own = r->req->own;
+    int rc = msgl__strbuf_addf(
+        out, "%s{\"index\":%d,\"object\":\"pooling\",\"data\":", index == 0 ? "" : ",", index);
+    if (rc == 0) rc = msgl__embedding_put(s, own->dimensions, own->base64, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static const msgl_example pooling_examples[] = {
+    {"Two texts", MSGL_HTTP_POST,
+     .body = "{\"input\": [\"a red fox\", \"a blue car\"], \"dimensions\": 64}",
+     .has = "id object data model usage"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_pooling = {
+    .path = "/pooling",
+    .own = &own_fields,
+    .help =
+        "The vectors of `/v1/embeddings` as vLLM's pooling has them, by a server of a model that "
+        "makes them ([embeddings.md](embeddings.md)); others refuse it.",
+    .examples = pooling_examples,
+    .method = MSGL_HTTP_POST,
+    .pooled = true,
+    .parse = parse,
+    .objects = objects,
+    .prompt = MSGL_PROMPT_TEXT,
+    .prompt_field = "input",
+    .id_prefix = "pool",
+    .put_begin = put_pooling_begin,
+    .put_choice = put_pooling,
+    .put_end = msgl__reply_end,
+};

@@ -10,6 +10,7 @@ extern const msgl_endpoint msgl__endpoint_chat;
 extern const msgl_endpoint msgl__endpoint_completion;
 extern const msgl_endpoint msgl__endpoint_responses;
 extern const msgl_endpoint msgl__endpoint_input_tokens;
+extern const msgl_endpoint msgl__endpoint_pooling;
 extern const msgl_endpoint msgl__endpoint_embeddings;
 
 #endif

@@ -25,6 +25,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .local_chunks = true,
     .softcap = true,
     .sinks = true,
+    .bidirectional = true,
     .tree = true,
     .ragged = true,
     .create = msgl__table_create,

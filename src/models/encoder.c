@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layers of the encoder family: how they are built, and the forward pass.
+#include "models/encoder.h"
+
+#include <math.h>
+
+#include "core/mem.h"
+#include "kernel/device.h"
+#include "layers/embedding.h"
+#include "layers/mlp.h"
+
+// What BERT has.
+static void configure(msgl_json_reader *r, msgl_model_config *c)
+{
+    msgl_encoder_config *e = &c->encoder;
+    e->attn_bias = e->ffn_bias = e->norm_bias = e->head_bias = true;
+    e->pointwise = MSGL_POINTWISE_GELU;
+    e->pool = MSGL_POOL_MEAN;
+    e->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
+    if (r->status == 0 && c->num_heads * c->head_dim != c->hidden_size) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "num_attention_heads",
+                          msgl__json_get(r, "num_attention_heads"),
+                          "a divisor of hidden_size, whose heads are all of it");
+    }
+    if (r->status == 0 && c->head_dim % 8 != 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "num_attention_heads",
+                          msgl__json_get(r, "num_attention_heads"),
+                          "heads of a multiple of 8 dimensions");
+    }
+}
+
+void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c)
+{
+    const json_t *names = msgl__json_get(r, "id2label");
+    const size_t n = json_is_object(names) ? json_object_size(names) : 2;
+    const int32_t usual = n >= 1 && n <= MSGL_MAX_LABELS ? (int32_t)n : 0;
+    c->num_labels = msgl__json_int_or(r, "num_labels", 1, MSGL_MAX_LABELS, usual);
+    c->encoder.pool = MSGL_POOL_FIRST;
+    if (r->status == 0 && c->num_labels == 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "id2label", names, "1 to 4096 labels");
+    }
+}
+
+// K and V of one layer, which the next one writes over. A window needs none of its own: requests
+// keep all their tokens for the one step that they are in.
+static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
+                   msgl_cache_specs *out)
+{
+    (void)ranks;
+    (void)act;
+    *out = (msgl_cache_specs){.count = 1};
+    out->all[0] = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+                                    .num_layers = 1,
+                                    .window = -1,
+                                    .num_heads = c->num_kv_heads,
+                                    .k_dim = c->head_dim,
+                                    .v_dim = c->head_dim,
+                                    .dtype = dtype};
+}
+
+static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
+                       msgl_err *err)
+{
+    *expert_ranks = 1;
+    if (ranks == 1) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: %s is an encoder; allowed: 1",
+                         (int)ranks, c->arch->name);
+}
+
+// Keys that a token of this layer sees to each side; -1: all.
+static int32_t window_of(const msgl_encoder_config *e, int32_t layer)
+{
+    return e->sliding[layer] ? e->window : -1;
+}
+
+static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
+{
+    msgl_attn_variants v = {0};
+    (void)group;
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const msgl_attn_variant one = {.window = window_of(&c->encoder, l), .bidirectional = true};
+        (void)msgl__attn_variants_add(&v, one);
+    }
+    return v;
+}
+
+// --- building ----------------------------------------------------------------------------------
+
+static msgl_layer_norm norm_named(const msgl_model *m, const char *name)
+{
+    return (msgl_layer_norm){.eps = m->cfg.encoder.norm_eps,
+                             .dim = name != NULL ? m->cfg.hidden_size : 0};
+}
+
+static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *layer)
+{
+    const msgl_model_config *c = &m->cfg;
+    const msgl_encoder_config *e = &c->encoder;
+    const int32_t window = window_of(e, index);
+    const int32_t rope = window >= 0 && c->num_ropes > 1 ? 1 : 0;
+    layer->attn = (msgl_attention){
+        .num_heads = c->num_heads,
+        .num_kv_heads = c->num_kv_heads,
+        .head_dim = c->head_dim,
+        .rope = rope,
+        .half = c->ropes[rope].type == MSGL_ROPE_NONE ? 0 : c->ropes[rope].dim / 2,
+        .geometry = {.scale = 1.0f / sqrtf((float)c->head_dim),
+                     .window = window,
+                     .bidirectional = true,
+                     .k_scale = 1,
+                     .v_scale = 1},
+    };
+    const bool no_norm = e->first_norm_missing && index == 0;
+    layer->attn_norm = norm_named(m, no_norm ? NULL : e->names.attn_norm);
+    layer->ffn_norm = norm_named(m, e->names.ffn_norm);
+}
+
+static int build(msgl_model *m, msgl_err *err)
+{
+    const msgl_encoder_names *names = &m->cfg.encoder.names;
+    if (m->target.kernels->act.mean_rows == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: encoders have no kernels for this device; allowed: --device cpu",
+                             m->cfg.arch->name);
+    }
+    msgl_encoder *e = m->layers = msgl__calloc(1, sizeof *e);
+    if (e != NULL) e->layers = msgl__calloc((size_t)m->cfg.num_layers, sizeof *e->layers);
+    if (e == NULL || e->layers == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
+    }
+    e->embed_norm = norm_named(m, names->embed_norm);
+    e->final_norm = norm_named(m, names->final_norm);
+    e->head_norm = norm_named(m, names->head_norm);
+    for (int32_t l = 0; l < m->cfg.num_layers; l++) build_layer(m, l, &e->layers[l]);
+    return 0;
+}
+
+static void free_layers(msgl_model *m)
+{
+    msgl_encoder *e = m->layers;
+    if (e == NULL) return;
+    msgl__free(e->layers);
+    msgl__free(e);
+    m->layers = NULL;
+}
+
+// --- forward -----------------------------------------------------------------------------------
+
+// Activations of one step.
+typedef struct buffers {
+    float *cos_sin[MSGL_MAX_ROPES]; // [tokens, 2 half] each
+    void *stream;                   // [tokens, hidden]
+    void *mixed;                    // [tokens, hidden] what attention makes, and rows of tables
+    void *normed;                   // [tokens, hidden] with pre_norm
+} buffers;
+
+static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
+{
+    const msgl_model_config *c = &m->cfg;
+    const msgl_dtype act = m->target.act;
+    const msgl_encoder *e = m->layers;
+    const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
+    const size_t block = (size_t)msgl__ffn_rows(m->target.kernels, max_tokens);
+    const size_t mixer = msgl__attention_workspace(&e->layers[0].attn, act, max_tokens);
+    const size_t ffn = msgl__activation_bytes(block, (size_t)c->encoder.intermediate_size, act);
+    size_t angles = 0;
+    for (int32_t i = 0; i < c->num_ropes; i++) {
+        angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
+    }
+    return angles + 3 * msgl__activation_bytes(t, h, act) + (mixer > ffn ? mixer : ffn) +
+           2 * msgl__activation_bytes(r, h, act) +
+           msgl__activation_bytes(r, (size_t)c->num_labels, act);
+}
+
+static bool take_buffers(const msgl_model *m, msgl_forward *f, buffers *b)
+{
+    const msgl_model_config *c = &m->cfg;
+    const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
+    for (int32_t i = 0; i < c->num_ropes; i++) {
+        b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
+    }
+    b->stream = msgl__activation(f, t, h);
+    b->mixed = msgl__activation(f, t, h);
+    b->normed = c->encoder.pre_norm ? msgl__activation(f, t, h) : NULL;
+    f->norm_stats = (msgl_norm_stats){0};
+    return f->x->status == 0;
+}
+
+// Adds to each token its row of a table.
+static void add_rows(msgl_forward *f, const msgl_weight *table, const int32_t *rows,
+                     const buffers *b)
+{
+    table->format->gather(f->x, table, rows, f->num_tokens, b->mixed);
+    f->k->norm.add(f->x, b->stream, b->mixed, NULL, 0, 1, f->num_tokens, table->k);
+}
+
+static void embed(const msgl_model *m, msgl_forward *f, const buffers *b)
+{
+    const msgl_encoder_config *c = &m->cfg.encoder;
+    const msgl_encoder *e = m->layers;
+    msgl__embed(f, &m->embed, 1, b->stream, b->cos_sin);
+    if (c->num_positions > 0) add_rows(f, &e->positions, f->positions, b);
+    if (c->num_types > 0) add_rows(f, &e->types, f->token_types, b);
+    msgl__layer_norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);
+}
+
+// The feed-forward block of rows that are few enough to stay in a core's cache.
+static void ffn_block(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l,
+                      const void *in, void *stream, void *inner, int32_t rows)
+{
+    static const msgl_join join = {.scale = 1};
+    const msgl_encoder_config *c = &m->cfg.encoder;
+    if (c->gated) {
+        msgl__linear_gated(f, &l->up, NULL, c->activation, in, inner, rows, NULL);
+    } else {
+        msgl__linear(f, &l->up, NULL, in, inner, rows);
+        f->k->act.apply(f->x, c->pointwise, NULL, inner,
+                        (size_t)rows * (size_t)c->intermediate_size);
+    }
+    msgl__linear_add(f, &l->down, inner, stream, &join, rows, NULL);
+}
+
+static void ffn(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l, const void *in,
+                void *stream)
+{
+    const size_t hidden = (size_t)m->cfg.hidden_size, mark = f->arena->used;
+    const int32_t rows = f->num_tokens, block = msgl__ffn_rows(f->k, rows);
+    void *inner = msgl__activation(f, (size_t)block, (size_t)m->cfg.encoder.intermediate_size);
+    if (inner == NULL) return;
+    for (int32_t r = 0; r < rows; r += block) {
+        const int32_t n = rows - r < block ? rows - r : block;
+        ffn_block(m, f, l, msgl__row(f, in, r, hidden), msgl__row(f, stream, r, hidden), inner, n);
+    }
+    f->arena->used = mark;
+}
+
+// What a block reads: the stream, or with pre_norm that behind the block's norm.
+static const void *input_of(const msgl_model *m, msgl_forward *f, const msgl_layer_norm *norm,
+                            const buffers *b)
+{
+    if (!m->cfg.encoder.pre_norm || norm->dim == 0) return b->stream;
+    msgl__layer_norm(f, norm, b->stream, b->normed, f->num_tokens);
+    return b->normed;
+}
+
+static void run_layer(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l,
+                      const buffers *b)
+{
+    static const msgl_join join = {.scale = 1};
+    const bool post = !m->cfg.encoder.pre_norm;
+    const int32_t rows = f->num_tokens;
+    msgl__attention(f, &l->attn, NULL, input_of(m, f, &l->attn_norm, b), b->cos_sin[l->attn.rope],
+                    b->mixed);
+    msgl__linear_add(f, &l->attn_out, b->mixed, b->stream, &join, rows, NULL);
+    if (post) msgl__layer_norm(f, &l->attn_norm, b->stream, b->stream, rows);
+    ffn(m, f, l, input_of(m, f, &l->ffn_norm, b), b->stream);
+    if (post) msgl__layer_norm(f, &l->ffn_norm, b->stream, b->stream, rows);
+}
+
+// The texts' rows of the stream, as the mode says: [num_rows, hidden].
+static void *pool(const msgl_model *m, msgl_forward *f, const void *stream, const int32_t *rows,
+                  int32_t num_rows)
+{
+    const int32_t hidden = m->cfg.hidden_size;
+    void *out = msgl__activation(f, (size_t)num_rows, (size_t)hidden);
+    if (out == NULL) return NULL;
+    if (m->cfg.encoder.pool == MSGL_POOL_LAST) {
+        f->k->moe.gather(f->x, stream, rows, num_rows, 1, hidden, out);
+        return out;
+    }
+    for (int32_t i = 0, at = 0; i < f->num_seqs; at += f->seqs[i++].size) {
+        const msgl_seqs *s = &f->seqs[i];
+        const void *from = msgl__row(f, stream, s->first_token, (size_t)hidden);
+        void *to = msgl__row(f, out, at, (size_t)hidden);
+        if (m->cfg.encoder.pool == MSGL_POOL_FIRST) {
+            f->k->moe.gather(f->x, from, s->dev_cu_seqlens_q, s->size, 1, hidden, to);
+        } else {
+            f->k->act.mean_rows(f->x, from, s->dev_cu_seqlens_q, s->size, hidden, to);
+        }
+    }
+    return out;
+}
+
+// A logit for each label: [rows, labels].
+static void *classify(const msgl_model *m, msgl_forward *f, const void *pooled, int32_t rows)
+{
+    const msgl_encoder *e = m->layers;
+    const size_t hidden = (size_t)m->cfg.hidden_size, labels = (size_t)m->cfg.num_labels;
+    void *inner = msgl__activation(f, (size_t)rows, hidden);
+    void *out = msgl__activation(f, (size_t)rows, labels);
+    if (inner == NULL || out == NULL) return NULL;
+    msgl__linear(f, &e->head_dense, NULL, pooled, inner, rows);
+    if (m->cfg.encoder.head_gelu) {
+        f->k->act.apply(f->x, MSGL_POINTWISE_GELU, NULL, inner, (size_t)rows * hidden);
+    } else {
+        f->k->act.cap(f->x, inner, (size_t)rows * hidden, 1, 1); // tanh
+    }
+    if (e->head_norm.dim > 0) msgl__layer_norm(f, &e->head_norm, inner, inner, rows);
+    msgl__linear(f, &e->head_out, NULL, inner, out, rows);
+    return out;
+}
+
+static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows)
+{
+    const msgl_encoder *e = m->layers;
+    buffers b;
+    if (!take_buffers(m, f, &b)) return NULL;
+    embed(m, f, &b);
+    for (int32_t l = 0; l < m->cfg.num_layers; l++) run_layer(m, f, &e->layers[l], &b);
+    if (num_rows == 0) return NULL;
+    if (e->final_norm.dim > 0)
+        msgl__layer_norm(f, &e->final_norm, b.stream, b.stream, f->num_tokens);
+    void *out = pool(m, f, b.stream, rows, num_rows);
+    if (out != NULL && m->cfg.num_labels > 0) out = classify(m, f, out, num_rows);
+    return f->x->status == 0 ? out : NULL;
+}
+
+const msgl_family msgl__encoder_family = {
+    .configure = configure,
+    .caches = caches,
+    .check_ranks = check_ranks,
+    .variants = variants,
+    .build = build,
+    .free = free_layers,
+    .declare = msgl__encoder_declare,
+    .workspace = workspace,
+    .forward = forward,
+    .encodes = true,
+};

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The encoder family: layers of attention that see a whole text both ways, and a feed-forward
+// block, with layer norms (Devlin et al. 2019, BERT). A step has whole texts, each of which becomes
+// one vector, or with a head a logit for each label.
+//
+// K and V are of use within a layer only: all layers keep theirs in the pool of one.
+#ifndef MSGL_MODELS_ENCODER_H
+#define MSGL_MODELS_ENCODER_H
+
+#include "layers/attention.h"
+#include "layers/layer_norm.h"
+#include "models/arch.h"
+
+extern const msgl_family msgl__encoder_family;
+
+// A norm that its architecture has not has dim 0.
+typedef struct msgl_encoder_layer {
+    msgl_attention attn;
+    msgl_linear attn_out; // [hidden, hidden]
+    msgl_layer_norm attn_norm, ffn_norm;
+    msgl_linear up;   // [intermediate, hidden]; gated: gate rows, then as many up rows
+    msgl_linear down; // [hidden, intermediate]
+} msgl_encoder_layer;
+
+// What msgl_model.layers is for this family.
+typedef struct msgl_encoder {
+    msgl_weight positions, types; // [num_positions, hidden], [num_types, hidden]
+    msgl_layer_norm embed_norm, final_norm;
+    msgl_encoder_layer *layers; // [num_layers]
+    msgl_linear head_dense,
+        head_out; // of a model that classifies: [hidden, hidden], [labels, hidden]
+    msgl_layer_norm head_norm;
+} msgl_encoder;
+
+// encoder_tensors.c: msgl_family.declare.
+void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p);
+
+// For `configure` of several architectures, those that classify: num_labels, or as many as id2label
+// has, of which config.json has two where it does not say; and the first token's row is the text's.
+void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c);
+
+#endif

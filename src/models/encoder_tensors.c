@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The encoder family's tensors: their names, their shapes and where they go, and the products of a
+// step.
+#include <stdio.h>
+
+#include "models/encoder.h"
+
+// Where declarations go: of a layer, or with layer -1 of what is around the layers.
+typedef struct declaring {
+    msgl_model *m;
+    msgl_weight_plan *p;
+    int32_t layer;
+} declaring;
+
+enum { NAME = 160 };
+
+static const msgl_encoder_config *config(const declaring *d)
+{
+    return &d->m->cfg.encoder;
+}
+
+// "encoder.layer.3.output.dense" of "output.dense".
+static const char *full_name(const declaring *d, const char *name, char out[NAME])
+{
+    if (d->layer < 0) return name;
+    (void)snprintf(out, NAME, "%s.%d.%s", config(d)->names.layer, (int)d->layer, name);
+    return out;
+}
+
+// `rows` rows of a table; those before `first` are left out.
+static void declare_table(const declaring *d, msgl_weight *w, int32_t rows, int32_t first,
+                          const char *name)
+{
+    msgl__plan_weight(d->p, w, rows - first, d->m->cfg.hidden_size);
+    msgl__plan_rows(d->p, w, 0, rows - first, "%s.weight", name);
+    if (first > 0) msgl__plan_slice(d->p, rows, first, false);
+}
+
+static void declare_norm(const declaring *d, msgl_layer_norm *n, const char *name)
+{
+    char full[NAME];
+    if (n->dim == 0) return;
+    const char *at = full_name(d, name, full);
+    msgl__plan_vector(d->p, &n->weight, n->dim);
+    msgl__plan_elements(d->p, &n->weight, 0, n->dim, 1, "%s.weight", at);
+    if (!config(d)->norm_bias) return;
+    msgl__plan_vector(d->p, &n->bias, n->dim);
+    msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%s.bias", at);
+}
+
+static void declare_product(const declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
+                            const msgl_linear_use *use)
+{
+    msgl__plan_weight(d->p, &l->w, n, k);
+    if (bias) msgl__plan_vector(d->p, &l->bias, n);
+    msgl__products_add(&d->m->products, l, use);
+}
+
+// Rows of a product that come from one tensor, with its bias.
+static void declare_rows(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+                         const char *name)
+{
+    char full[NAME];
+    const char *at = full_name(d, name, full);
+    msgl__plan_rows(d->p, &l->w, row, rows, "%s.weight", at);
+    if (bias) msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%s.bias", at);
+}
+
+static void declare_attention(const declaring *d, msgl_encoder_layer *layer)
+{
+    const msgl_encoder_names *names = &config(d)->names;
+    const int32_t hidden = d->m->cfg.hidden_size, q = d->m->cfg.num_heads * d->m->cfg.head_dim;
+    const bool bias = config(d)->attn_bias;
+    msgl_linear *qkv = &layer->attn.qkv;
+    const msgl_linear_use rotates = {.rotates = &layer->attn}, adds = {.adds = true};
+    declare_product(d, qkv, 3 * q, hidden, bias, &rotates);
+    if (names->qkv != NULL) {
+        declare_rows(d, qkv, 0, 3 * q, bias, names->qkv);
+    } else {
+        declare_rows(d, qkv, 0, q, bias, names->q);
+        declare_rows(d, qkv, q, q, bias, names->k);
+        declare_rows(d, qkv, 2 * q, q, bias, names->v);
+    }
+    declare_product(d, &layer->attn_out, hidden, q, bias, &adds);
+    declare_rows(d, &layer->attn_out, 0, hidden, bias, names->attn_out);
+    declare_norm(d, &layer->attn_norm, names->attn_norm);
+}
+
+static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
+{
+    const msgl_encoder_config *c = config(d);
+    const int32_t hidden = d->m->cfg.hidden_size, inner = c->intermediate_size;
+    const int32_t rows = c->gated ? 2 * inner : inner;
+    const bool bias = c->ffn_bias;
+    const msgl_linear_use up = {
+        .rows = MSGL_ROWS_BLOCK, .gated = c->gated, .activation = c->activation};
+    const msgl_linear_use down = {.rows = MSGL_ROWS_BLOCK, .adds = true};
+    declare_product(d, &layer->up, rows, hidden, bias, &up);
+    if (c->names.gate != NULL) {
+        declare_rows(d, &layer->up, 0, inner, bias, c->names.gate);
+        declare_rows(d, &layer->up, inner, inner, bias, c->names.up);
+    } else {
+        declare_rows(d, &layer->up, 0, rows, bias, c->names.up);
+    }
+    declare_product(d, &layer->down, hidden, inner, bias, &down);
+    declare_rows(d, &layer->down, 0, hidden, bias, c->names.down);
+    declare_norm(d, &layer->ffn_norm, c->names.ffn_norm);
+}
+
+static void declare_head(const declaring *d, msgl_encoder *e)
+{
+    const msgl_encoder_config *c = config(d);
+    const int32_t hidden = d->m->cfg.hidden_size, labels = d->m->cfg.num_labels;
+    const msgl_linear_use use = {.rows = MSGL_ROWS_LOGITS};
+    if (labels == 0) return;
+    declare_product(d, &e->head_dense, hidden, hidden, c->head_bias, &use);
+    declare_rows(d, &e->head_dense, 0, hidden, c->head_bias, c->names.head_dense);
+    declare_norm(d, &e->head_norm, c->names.head_norm);
+    declare_product(d, &e->head_out, labels, hidden, true, &use);
+    declare_rows(d, &e->head_out, 0, labels, true, c->names.head_out);
+}
+
+void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p)
+{
+    const msgl_encoder_config *c = &m->cfg.encoder;
+    msgl_encoder *e = m->layers;
+    declaring d = {m, p, -1};
+    declare_table(&d, &m->embed, m->cfg.vocab_size, 0, c->names.words);
+    if (c->num_positions > 0) {
+        declare_table(&d, &e->positions, c->num_positions, c->first_position, c->names.positions);
+    }
+    if (c->num_types > 0) declare_table(&d, &e->types, c->num_types, 0, c->names.types);
+    declare_norm(&d, &e->embed_norm, c->names.embed_norm);
+    for (d.layer = 0; d.layer < m->cfg.num_layers; d.layer++) {
+        declare_attention(&d, &e->layers[d.layer]);
+        declare_ffn(&d, &e->layers[d.layer]);
+    }
+    d.layer = -1;
+    declare_norm(&d, &e->final_norm, c->names.final_norm);
+    declare_head(&d, e);
+}

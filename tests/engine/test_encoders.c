@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Encoders against what transformers computed (tests/vectors/encoders, made by
+// tools/make_encoder_vectors.py): pooled hidden states and labels' logits in float32, of texts in
+// one step of different lengths, at every CPU level; the same bits alone as in a step with others.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/attributes.h"
+#include "engine/harness.h"
+
+#define DIR MSGL_SOURCE_DIR "/tests/vectors/encoders/"
+
+static const char *const folders[] = {"bert",
+                                      "bert_cls",
+                                      "bert_last",
+                                      "roberta",
+                                      "xlm_roberta",
+                                      "modernbert",
+                                      "modernbert_biases",
+                                      "nomic_bert",
+                                      "bert_classifier",
+                                      "bert_reranker",
+                                      "roberta_classifier",
+                                      "xlm_roberta_reranker",
+                                      "modernbert_classifier",
+                                      "modernbert_reranker"};
+
+enum { MAX_CASES = 16, MAX_LEN = 160 };
+
+// The texts of a folder as requests in rows 0, 1, ....
+typedef struct cases {
+    json_t *root;
+    const json_t *list;
+    int32_t num;
+    msgl_batch_req reqs[MAX_CASES];
+    msgl_req_extra *extra[MAX_CASES];
+} cases;
+
+static void load(cases *c, const char *name)
+{
+    char path[512];
+    json_error_t e;
+    snprintf(path, sizeof path, DIR "%s/expected.json", name);
+    *c = (cases){.root = json_load_file(path, 0, &e)};
+    if (c->root == NULL) fail_msg("%s: %s", path, e.text);
+    c->list = json_object_get(c->root, "cases");
+    c->num = (int32_t)json_array_size(c->list);
+    assert_in_range(c->num, 6, MAX_CASES);
+}
+
+static const json_t *ids_of(const cases *c, int32_t i)
+{
+    return json_object_get(json_array_get(c->list, (size_t)i), "ids");
+}
+
+// Request i, with its pages and ids in row i.
+static void put(harness *h, cases *c, int32_t i)
+{
+    int32_t ids[MAX_LEN];
+    const json_t *list = ids_of(c, i);
+    const int32_t n = (int32_t)json_array_size(list);
+    assert_in_range(n, 1, MAX_LEN);
+    for (int32_t k = 0; k < n; k++) {
+        ids[k] = (int32_t)json_integer_value(json_array_get(list, (size_t)k));
+    }
+    const json_t *one = json_array_get(c->list, (size_t)i);
+    const msgl_req_extra_parts parts = {
+        .pair_from = (int32_t)json_integer_value(json_object_get(one, "pair_from"))};
+    msgl_err err;
+    assert_int_equal(msgl__req_extra_create_with(&parts, INT32_MAX, &c->extra[i], &err), 0);
+    harness_pages(h, i, n);
+    harness_tokens(h, i, ids, n);
+    c->reqs[i] = harness_req(i, 0, n);
+    c->reqs[i].logits_from = n - 1;
+    c->reqs[i].extra = c->extra[i];
+}
+
+static void unload(cases *c)
+{
+    for (int32_t i = 0; i < c->num; i++) msgl__req_extra_unref(c->extra[i]);
+    json_decref(c->root);
+}
+
+// Cosine and largest difference over the largest value of row `got` against case i.
+static void compare(const cases *c, int32_t i, const float *got, int32_t size, double *cosine,
+                    double *worst)
+{
+    const json_t *want = json_object_get(json_array_get(c->list, (size_t)i), "values");
+    double dot = 0, a = 0, b = 0, most = 0, diff = 0;
+    assert_int_equal(json_array_size(want), size);
+    for (int32_t k = 0; k < size; k++) {
+        const double w = json_real_value(json_array_get(want, (size_t)k)), g = (double)got[k];
+        dot += w * g;
+        a += w * w;
+        b += g * g;
+        most = fmax(most, fabs(w));
+        diff = fmax(diff, fabs(w - g));
+    }
+    *cosine = dot / sqrt(a * b);
+    *worst = diff / fmax(most, 1);
+}
+
+static msgl_options options_for(const char *dir, const char *level)
+{
+    msgl_options cfg = harness_config(dir, "float32");
+    cfg.cpu_level = level;
+    cfg.max_seq_len = MAX_LEN;
+    return cfg;
+}
+
+static void check_folder(const char *name, const char *level)
+{
+    char dir[512];
+    harness h;
+    cases c;
+    snprintf(dir, sizeof dir, DIR "%s", name);
+    const msgl_options cfg = options_for(dir, level);
+    harness_open(&h, &cfg);
+    load(&c, name);
+    const int32_t size = h.info->pooled_size;
+    for (int32_t i = 0; i < c.num; i++) put(&h, &c, i);
+    harness_step(&h, MSGL_PREFILL, c.reqs, c.num);
+    float *together = malloc((size_t)(c.num * size) * sizeof *together);
+    assert_non_null(together);
+    memcpy(together, h.result.pooled, (size_t)(c.num * size) * sizeof *together);
+    for (int32_t i = 0; i < c.num; i++) {
+        double cosine, worst;
+        assert_int_equal(h.result.status[i], 0);
+        compare(&c, i, together + i * size, size, &cosine, &worst);
+        if (!(cosine > 0.99999) || !(worst < 1e-3)) {
+            fail_msg("%s, %s: case %d: cosine %.8f, worst difference %g", name, level, (int)i,
+                     cosine, worst);
+        }
+    }
+    for (int32_t i = 0; i < c.num; i++) { // alone, in the same row
+        harness_step(&h, MSGL_PREFILL, &c.reqs[i], 1);
+        assert_memory_equal(h.result.pooled, together + i * size, (size_t)size * sizeof *together);
+    }
+    free(together);
+    unload(&c);
+    harness_close(&h);
+}
+
+static void test_parity(void **state)
+{
+    static const char *const levels[] = {"ref", NULL};
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(folders); i++) {
+        for (size_t l = 0; l < MSGL_COUNT(levels); l++) check_folder(folders[i], levels[l]);
+    }
+}
+
+static void test_all_covered(void **state)
+{
+    (void)state;
+    for (int a = 0; a < msgl__arch_count(); a++) {
+        const msgl_arch *arch = msgl__arch_at(a);
+        bool covered = !arch->family->encodes;
+        for (size_t i = 0; i < MSGL_COUNT(folders) && !covered; i++) {
+            char dir[512];
+            msgl_err err = {0};
+            msgl_model_config *c = malloc(sizeof *c);
+            assert_non_null(c);
+            snprintf(dir, sizeof dir, DIR "%s", folders[i]);
+            if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
+            covered = c->arch == arch;
+            free(c);
+        }
+        if (!covered) fail_msg("no vectors for %s", arch->name);
+    }
+}
+
+// A part of a text, or one that goes on, is a mistake of the scheduler's.
+static void test_only_whole_texts(void **state)
+{
+    (void)state;
+    harness h;
+    const int32_t ids[8] = {5, 6, 7, 8, 9, 10, 11, 12};
+    const msgl_options cfg = options_for(DIR "bert", NULL);
+    harness_open(&h, &cfg);
+    assert_true(h.r->whole_prompts);
+    assert_true(h.info->no_prefix_sharing);
+    harness_pages(&h, 0, 8);
+    harness_tokens(&h, 0, ids, 8);
+    msgl_batch_req r = harness_req(0, 4, 8);
+    r.logits_from = 3;
+    msgl_batch b = {.size = 1, .num_tokens = 4, .reqs = &r};
+    assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
+    r = harness_req(0, 0, 4);
+    r.logits_from = 4;
+    r.sample = false;
+    assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
+    harness_close(&h);
+}
+
+// Files and options that do not go with an encoder: one line that names what is wrong.
+static void test_refusals(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_err err = {0};
+    msgl_options cfg = options_for(DIR "bert", NULL);
+    cfg.tp_size = 2;
+    assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "--tp-size 2: BertModel is an encoder; allowed: 1"));
+    cfg = options_for(DIR "bert", NULL);
+    cfg.attention = "fi";
+    assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "has no attention to the tokens behind a token"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parity),
+        cmocka_unit_test(test_all_covered),
+        cmocka_unit_test(test_only_whole_texts),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
