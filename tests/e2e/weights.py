@@ -188,7 +188,7 @@ def test_failures(server, other, folder):
 class Stream(threading.Thread):
     """A stream of one long answer: its last event so far, and how many came."""
 
-    def __init__(self, server, tokens=400):
+    def __init__(self, server, tokens=1000):
         super().__init__(daemon=True)
         self.last, self.events, self.body = None, 0, {
             "text": PROMPT, "stream": True, "return_logprob": True,
@@ -204,10 +204,14 @@ class Stream(threading.Thread):
                 self.last = json.loads(line[6:])
                 self.events += 1
 
-    def stands(self):
+    def quiet(self):
         before = self.events
         time.sleep(0.3)
         return self.events == before
+
+    def stands(self):
+        until("what was sent is read", self.quiet)
+        return self.quiet() and self.last["meta_info"]["finish_reason"] is None
 
     def end(self):
         self.join(60)
@@ -217,7 +221,7 @@ class Stream(threading.Thread):
 def test_in_flight(server, first, other, a, b):
     check(update(server, first)[0] == 200, "the first weights")
     whole = Stream(server).end()
-    check(whole[0] == "length" and len(whole[1]) == 400, "a long answer of the first weights")
+    check(whole[0] == "length" and len(whole[1]) == 1000, "a long answer of the first weights")
     for mode in ("in_place", "retract"):
         stream = Stream(server)
         status, said = post(server, "/pause_generation", {"mode": mode})
@@ -231,7 +235,7 @@ def test_in_flight(server, first, other, a, b):
         check(stream.stands() and not late, "nothing goes on, and what is new waits")
         check(post(server, "/continue_generation", {})[1]["status"] == "ok", "it goes on")
         reason, ids = stream.end()
-        check(reason == "length" and len(ids) == 400 and ids != whole[1], "with other weights than it began with")
+        check(reason == "length" and len(ids) == 1000 and ids != whole[1], "with other weights than it began with")
         asking.join(60)
         check(essence(late[0]) == b, "what waited has those of the update alone")
         check(essence(ask(server)) == b, "and nothing of the old ones is shared")
