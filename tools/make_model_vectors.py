@@ -196,6 +196,16 @@ def add_mtp(folder, hub, dtype):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def add_shared_kv(folder, hub, dtype):
+    """Hubs' files of Gemma 4 have K and V of layers that attend to those of others: one of them."""
+    path, text = folder / "model.safetensors", hub["text_config"]
+    tensors, last = load_file(path), text["num_hidden_layers"] - 1
+    at = f"model.language_model.layers.{last}.self_attn."
+    tensors[f"{at}k_proj.weight"] = torch.ones((32, text["hidden_size"]), dtype=dtype)
+    tensors[f"{at}k_norm.weight"] = torch.ones(32, dtype=dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 FP8 = dict(
     activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128]
 )
@@ -282,6 +292,8 @@ def save_model(folder, name, spec, seed):
         name_as_hubs(folder)
     if hub.get("num_nextn_predict_layers"):
         add_prediction_layer(folder, hub, dtype)
+    if hub.get("text_config", {}).get("num_kv_shared_layers"):
+        add_shared_kv(folder, hub, dtype)
     if spec.get("mtp"):
         add_mtp(folder, hub, dtype)
     hub_first = spec.get("spelling", "hub") == "hub"

@@ -202,6 +202,9 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     snprintf(head, sizeof head, "%s.weight", n->head);
     msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
     if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
+    if (c->decoder.shared_kv_layers > 0) {
+        p->shared_kv_from = c->num_layers - c->decoder.shared_kv_layers;
+    }
     msgl__per_layer_declare(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];

@@ -387,8 +387,22 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
 
 // Tensors that published checkpoints carry although the model computes them itself, or has no use
 // for them.
+// Whether a tensor is of a layer that attends to K and V of another, and of its own ones.
+static bool is_shared_kv(const msgl_weight_plan *p, const char *name)
+{
+    static const char LAYERS[] = "layers.", OF[] = ".self_attn.";
+    const char *at = strstr(name, LAYERS);
+    char *end;
+    if (p->shared_kv_from == 0 || at == NULL) return false;
+    if (strtol(at + sizeof LAYERS - 1, &end, 10) < p->shared_kv_from) return false;
+    if (strncmp(end, OF, sizeof OF - 1) != 0) return false;
+    end += sizeof OF - 1;
+    return strncmp(end, "k_", 2) == 0 || strncmp(end, "v_", 2) == 0;
+}
+
 static bool harmless(const msgl_weight_plan *p, const char *name)
 {
+    if (is_shared_kv(p, name)) return true;
     if (p->ignores_all) return true;
     for (size_t i = 0; i < p->num_scales; i++) {
         if (strcmp(name, p->scales[i].name) == 0) return true;

@@ -123,9 +123,10 @@ typedef struct msgl_weight_plan {
     const char *const
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
     int32_t num_ignored;
-    bool ignores_all;     // so are all that are not declared
-    int32_t ignored_from; // not 0: so are those of "model.layers.N." from this N on
-    msgl_form form;       // of what is declared next
+    bool ignores_all;       // so are all that are not declared
+    int32_t shared_kv_from; // not 0: so are K and V of layers from this one on (Gemma 4's files)
+    int32_t ignored_from;   // not 0: so are those of "model.layers.N." from this N on
+    msgl_form form;         // of what is declared next
     msgl_wanted *wanted;
     size_t num_wanted, cap_wanted;
     msgl_placement *places;
