@@ -87,6 +87,7 @@ typedef struct plan {
     segment *segments;
     int num_segments;
     int row_block; // rows per task, a multiple of MSGL_GEMM_ROWS
+    int alike;     // segments that are about as large: so many are shared out together
     runs *runs;
 } plan;
 
@@ -295,7 +296,7 @@ static void cut_panels(const plan *p, segment *s, int threads, int largest)
         (double)padded_k(s->w) * MSGL_GEMM_LANES * products * rows / (1e3 * s->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
     const int fair =
-        s->panels * msgl__ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
+        s->panels * msgl__ceil_div(largest, p->row_block) * p->alike / (threads * TASKS_PER_THREAD);
     // Kernels walk up to four panels at a time; fewer only when there are more threads than that.
     const int least = s->panels < 4 * threads ? 1 : 4;
     int n = wanted < fair ? wanted : fair;
@@ -346,7 +347,7 @@ static void run(plan *p, msgl_exec *x, int total_rows)
 
 static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
 {
-    return (plan){.level = level, .weights = w};
+    return (plan){.level = level, .weights = w, .alike = 1};
 }
 
 static void *scratch(msgl_exec *x, size_t bytes)
@@ -646,6 +647,7 @@ static void lora_products(const msgl_gemm_level *level, msgl_exec *x, const msgl
     b.accumulate = true;
     b.ranges = ranges + n;
     const int b_rows = lora_ranges(c, some, n, ld, w, &a, &b);
+    a.alike = n, b.alike = b.num_ranges;
     if (take_scratch(&a, x, s.rows)) run(&a, x, s.rows);
     if (b_rows > 0 && x->status == 0 && take_scratch(&b, x, b_rows)) run(&b, x, b_rows);
 }

@@ -383,7 +383,8 @@ static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size
 {
     int32_t ranks = 0;
     *l = (msgl_lora_linear){.of = r->modules[first].sites->linear};
-    if (end - first > MSGL_MAX_LORA_PARTS) {
+    const size_t most = (size_t)r->s->size.parts; // that scratch is taken for
+    if (end - first > MSGL_MAX_LORA_PARTS || end - first > most) {
         return fail(r, r->modules[first].a, MSGL_ELIMIT, "too many modules of one product");
     }
     for (size_t i = first; i < end; i++) {
@@ -517,16 +518,27 @@ static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
     return x->status;
 }
 
+// Of sorted modules: by two names one may be there twice.
+static int check_once(const reading *r)
+{
+    for (size_t i = 1; i < r->num; i++) {
+        if (r->modules[i].sites != r->modules[i - 1].sites) continue;
+        return fail(r, r->modules[i].a, MSGL_EFORMAT, "its module is there twice");
+    }
+    return 0;
+}
+
 static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
 {
     msgl_weight_plan p;
     msgl__weight_plan_init(&p, &r->s->formats, r->err);
     qsort(r->modules, r->num, sizeof *r->modules, by_linear);
-    int code = 0;
+    int code = check_once(r);
     l->linears = msgl__calloc(r->num, sizeof *l->linears);
-    if (l->linears == NULL) code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
+    if (code == 0 && l->linears == NULL)
+        code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     size_t first = 0;
-    if (r->modules[0].embeds) {
+    if (code == 0 && r->modules[0].embeds) {
         msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].rank);
         msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].rank);
         first = 1;

@@ -364,6 +364,28 @@ static void refuse_config(harness *h, const char *text, int code, const char *sa
     folder_remove(&f);
 }
 
+// One module by two names, each with its A and B of rank 1.
+static void refuse_twice(harness *h)
+{
+    static const char HEADER[] =
+        "{\"base_model.model.lm_head.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,32],"
+        "\"data_offsets\":[0,128]},"
+        "\"base_model.model.lm_head.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[260,1],"
+        "\"data_offsets\":[128,1168]},"
+        "\"base_model.model.model.lm_head.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,32],"
+        "\"data_offsets\":[1168,1296]},"
+        "\"base_model.model.model.lm_head.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[260,1],"
+        "\"data_offsets\":[1296,2336]}}";
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
+    const char data[2336] = {0};
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "adapter_model.safetensors", HEADER, data, sizeof data);
+    folder_write(&f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+    refuse(h, f.dir, MSGL_EFORMAT, "its module is there twice");
+    folder_remove(&f);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -397,6 +419,7 @@ static void test_refused(void **state)
                   "alpha_pattern");
     refuse_config(&h, "{\"peft_type\": \"LORA\", \"lora_alpha\": 1e30}", MSGL_EFORMAT,
                   "lora_alpha");
+    refuse_twice(&h);
     refuse_config(&h, "[", MSGL_EFORMAT, "adapter_config.json");
     harness_close(&h);
 }
