@@ -29,6 +29,8 @@ static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decode
     const msgl_decoder_config *d = &c->decoder;
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
+    a->norms_behind = d->norms_behind;
+    a->clip = d->clip_qkv;
     a->gated = d->gated_attn;
     a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
     a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
@@ -36,7 +38,7 @@ static void build(msgl_model *m, int32_t index, msgl_layer_place at, msgl_decode
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
     a->dual = c->ropes[a->rope].dual.len > 0;
-    if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
+    if (d->tempers_all || c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
     const int32_t window = window_of(d, index);
     const bool chunked = window >= 0 && d->chunked;
     a->group = at.group;
@@ -128,8 +130,9 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
         msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
         msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
-        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
-        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
+        const bool all = a->norms_all;
+        declare_head_norm(d, &a->q_norm, all ? &rows[0] : NULL, 0, q, dc->names.q_norm);
+        declare_head_norm(d, &a->k_norm, all ? &rows[1] : NULL, q, kv, dc->names.k_norm);
     }
 }
 

@@ -190,6 +190,7 @@ static void test_reuse(void **state)
     const windowed models[] = {{MODEL("gemma2"), 2, 15, false},
                                {MODEL("gemma3"), 2, 15, false},
                                {MODEL("mistral_swa"), 2, 15, false},
+                               {MODEL("olmo3"), 2, 15, false},
                                {MODEL("llama4"), 2, 23, true}};
     const char *const backends[] = {"fa", "fi", "torch_native", "fa,fi"};
     const int32_t sizes[] = {1, 4};
