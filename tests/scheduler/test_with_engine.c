@@ -481,7 +481,7 @@ static void test_small_chunks_and_a_tight_pool(void **state)
 static void test_windows(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gemma2", "gemma3", "llama4", "exaone4", "ministral3"};
+    static const char *const models[] = {"gemma2", "gemma3", "llama4", "exaone4", "hunyuan"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
         v.model = models[i];
