@@ -26,7 +26,9 @@ def main():
 
     config = json.loads((Path(folder) / "config.json").read_text())
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    get_model_class(config["architectures"][0]).set_vocab = TextModel._set_vocab_gpt2
+    found = get_model_class(config["architectures"][0])
+    found = getattr(found, "Ministral3Model", found)  # Mistral 3's has the one that writes inside
+    found.set_vocab = TextModel._set_vocab_gpt2
     sys.argv = ["convert_hf_to_gguf.py", folder, "--outfile", out, "--outtype", kind, *options]
     runpy.run_path(str(Path(root) / "convert_hf_to_gguf.py"), run_name="__main__")
 

@@ -28,6 +28,7 @@ from model_vector_configs import (
     qwen3_next,
     without,
 )
+from model_vector_switches import glm4_moe
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -464,6 +465,11 @@ def make_deepseek_v3(folder, name):
 def make_glm4_moe_lite(folder, name):
     hub = glm4_moe_lite(n_routed_experts=8, num_experts_per_tok=3, num_hidden_layers=2)
     mtp(folder, name, hub, hub | dict(num_hidden_layers=3), 71, one=0, gain=MLA_GAIN)
+
+
+def make_glm4_moe(folder, name):
+    hub = glm4_moe(num_hidden_layers=2)
+    mtp(folder, name, hub, hub | dict(num_hidden_layers=3), 81, one=0)
 
 
 def demo_target():

@@ -31,6 +31,10 @@ from model_vector_configs import (
     deepseek_v2, deepseek_v3, gemma2, gemma3, glm4, gpt_oss, granite, llama, llama4, longrope, mixtral, olmo2, phi3,
     qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, smollm3,
 )
+from model_vector_switches import (
+    dots1, ernie4_5, ernie4_5_moe, exaone4, gemma, glm4_moe, hunyuan, hunyuan_moe, minimax_m2, ministral3, olmo3, olmoe,
+    qwen3_vl, seed_oss, MROPE,
+)
 
 SMALL = dict(hidden_size=32, intermediate_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
 LLAMA3 = dict(
@@ -101,6 +105,41 @@ CONVERTED = {
         qwen3_next(hidden_size=32, intermediate_size=32, head_dim=32, num_experts=4, linear_value_head_dim=16),
         ["--no-mtp", "--fuse-gate-up-exps"],
     ),
+    "gemma": (gemma(**TINY, head_dim=16), []),
+    "mistral3": (ministral3(**TINY, head_dim=16), []),
+    "qwen3vl": (qwen3_vl(qwen3(**TINY, head_dim=16, rope_scaling=MROPE), "qwen3_vl"), []),
+    "qwen3vlmoe": (qwen3_vl(qwen3_moe(**TINY, **EXPERTS, head_dim=16, rope_scaling=MROPE), "qwen3_vl_moe"), []),
+    "glm4moe": (glm4_moe(**TINY, head_dim=16, n_group=1, n_routed_experts=4, num_experts_per_tok=2), ["--no-mtp"]),
+    "minimax-m2": (
+        minimax_m2(**dict(TINY, intermediate_size=16), head_dim=16, rotary_dim=8, num_local_experts=4), []
+    ),
+    "seed_oss": (seed_oss(**TINY, head_dim=16), []),
+    "olmo3": (olmo3(**TINY), []),
+    "olmoe": (olmoe(**dict(TINY, intermediate_size=16), num_experts=4, clip_qkv=None), []),
+    "ernie4_5": (ernie4_5(**TINY, head_dim=16), []),
+    # As many shared experts as the converter takes the width to be of: intermediate_size over the heads of K.
+    "ernie4_5-moe": (
+        ernie4_5_moe(
+            **TINY, moe_intermediate_size=16, moe_num_experts=4, moe_k=2, moe_num_shared_experts=1
+        ),
+        [],
+    ),
+    "dots1": (
+        dots1(
+            **TINY, head_dim=16, n_group=1, n_routed_experts=4, num_experts_per_tok=2, sliding_window=None,
+            num_hidden_layers=2,
+        ),
+        [],
+    ),
+    "hunyuan-dense": (hunyuan(**TINY, head_dim=16, max_position_embeddings=32768), []),
+    "hunyuan-moe": (
+        hunyuan_moe(
+            **dict(TINY, intermediate_size=16), head_dim=16, num_experts=4, moe_intermediate_size=[16, 16],
+            rope_scaling=None,
+        ),
+        [],
+    ),
+    "exaone4": (exaone4(**TINY, head_dim=16), []),
 }
 TOKENIZERS = {
     "gpt2": "gpt-2", "qwen2": "qwen2", "llama3": "llama-bpe", "tekken": "tekken", "smollm": "smollm", "spm": "llama"
@@ -341,7 +380,8 @@ def make_converted(root, llama_cpp, names):
         folder = root / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        save_model(folder, name, dict(config=config), 7100 + seed)
+        # The converter takes Qwen3-VL-MoE's experts as hubs have them.
+        save_model(folder, name, dict(config=config, columns_first=name == "qwen3vlmoe"), 7100 + seed)
         (folder / "config.alt.json").unlink()
         write_tokenizer(folder)
         out = root / f"{name}.gguf"

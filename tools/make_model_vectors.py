@@ -22,8 +22,9 @@ import dual_chunk_attention
 import torch
 import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
+from model_vector_switches import MODELS as SWITCHES
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
 TEXT = "A small model with random weights still has to give every digit."
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
@@ -122,10 +123,16 @@ def randomise(model, tied, seed, gain):
         plus_one = "norm" in name and "linear_attn" not in name
         p.data.copy_(r - unit if plus_one else r)
     for name, p in model.named_buffers():
-        if name.endswith(CORRECTION):
-            p.copy_(0.2 * torch.randn(p.shape, generator=gen))
-        elif name.endswith("layer_scalar"):
+        if name.endswith("layer_scalar"):
             p.copy_(0.8 + 0.1 * torch.randn(p.shape, generator=gen))
+    for name, p in corrections_of(model):
+        p.data.copy_(0.2 * torch.randn(p.shape, generator=gen))
+
+
+def corrections_of(model):
+    """What routers add to scores: buffers, in Ernie's classes parameters."""
+    of_both = [*model.named_buffers(), *model.named_parameters()]
+    return [(name, p) for name, p in of_both if name.endswith(CORRECTION)]
 
 
 def load(folder, dtype, config=None):
@@ -134,7 +141,12 @@ def load(folder, dtype, config=None):
     mxfp4 = given.get("quantization_config", {}).get("quant_method") == "mxfp4"
     if mxfp4:
         kw["quantization_config"] = Mxfp4Config(dequantize=True)
-    m = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **kw)
+    try:
+        find = AutoModelForCausalLM
+        find._model_mapping[type(kw.get("config") or AutoConfig.from_pretrained(folder))]
+    except KeyError:
+        find = AutoModelForImageTextToText  # whose language model is a part
+    m = find.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **kw)
     return m.to(dtype).eval() if mxfp4 else m.eval()  # what was expanded is bfloat16
 
 
@@ -171,6 +183,23 @@ def name_as_hubs(folder):
     path = folder / "model.safetensors"
     tensors = {
         k.replace("vision_tower.", "vision_tower.vision_model."): v
+        for k, v in load_file(path).items()
+    }
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def name_layers(folder):
+    """Transformers 5.24 calls the layers of Kimi-K2.5's language model as those of its vision tower."""
+    path = folder / "model.safetensors"
+    tensors = {k.replace(".model.blocks.", ".model.layers."): v for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def put_columns_first(folder):
+    """Stacked experts as the hub's files of Qwen3-VL-MoE have them: [experts, in, out]."""
+    path = folder / "model.safetensors"
+    tensors = {
+        k: v.transpose(1, 2).contiguous() if ".experts." in k else v
         for k, v in load_file(path).items()
     }
     save_file(tensors, path, metadata={"format": "pt"})
@@ -272,13 +301,14 @@ def save_model(folder, name, spec, seed):
     dtype = spec.get("dtype", torch.bfloat16)
     hub = spec["config"]
     config = parse(hub)
-    whole = getattr(transformers, hub["architectures"][0])  # AutoModel may take a part of it
+    # AutoModel may take a part of it
+    whole = getattr(transformers, spec.get("transformers_class", hub["architectures"][0]))
     model = whole(config).float()
     randomise(model, config.tie_word_embeddings, seed, spec.get("gain", {}))
-    corrections = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTION)}
+    corrections = {k: v.data.clone() for k, v in corrections_of(model)}
     model.to(dtype)
-    for key, value in corrections.items():  # float32 in files of any dtype
-        model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
+    for key, p in corrections_of(model):  # float32 in files of any dtype
+        p.data = corrections[key]
     for part in config.sub_configs:
         if getattr(config, part) is not None:
             getattr(config, part).dtype = dtype
@@ -290,10 +320,14 @@ def save_model(folder, name, spec, seed):
         model.save_pretrained(folder)
     if config.model_type == "gemma3":
         name_as_hubs(folder)
+    if config.model_type == "kimi_k25":
+        name_layers(folder)
     if hub.get("num_nextn_predict_layers"):
         add_prediction_layer(folder, hub, dtype)
     if hub.get("text_config", {}).get("num_kv_shared_layers"):
         add_shared_kv(folder, hub, dtype)
+    if spec.get("columns_first"):
+        put_columns_first(folder)
     if spec.get("mtp"):
         add_mtp(folder, hub, dtype)
     hub_first = spec.get("spelling", "hub") == "hub"
@@ -369,7 +403,8 @@ def make(folder, name, spec, seed):
     if spec.get("dtype") == torch.float16:
         dump(folder / "expected_f16.bin", log_probs(load(folder, torch.float16), ids))
 
-    dynamic = config.get_text_config().rope_parameters.get("rope_type") == "dynamic"
+    rope = config.get_text_config().rope_parameters
+    dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
     prompt_len = 48 if dynamic else 64
     if dynamic:
         m32 = fixed_base(folder, config)
@@ -440,7 +475,8 @@ def main():
     root = Path(sys.argv[1])
     torch.manual_seed(0)
     dual_chunk_attention.install()
-    for index, (name, spec) in enumerate(MODELS.items()):
+    models = [*enumerate(MODELS.items()), *enumerate(SWITCHES.items(), 100)]
+    for index, (name, spec) in models:
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         for attempt in range(400):

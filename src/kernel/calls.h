@@ -182,11 +182,13 @@ enum { MSGL_MAX_EXPERT_GROUPS = 32 };
 // How a token's experts are chosen: those with the largest score + correction. With groups (of
 // experts next to each other, equally many) only experts of the best groups, which are those with
 // the largest best score + correction or, with group_pairs, sum of the best two. Ties: the lowest
-// index. A weight is scale * score, with norm_topk divided by the chosen experts' sum of scores.
+// index. A weight is scale * score, with norm_topk divided by the chosen experts' sum of scores, or
+// by least_sum where that is more.
 typedef struct msgl_router {
     int32_t top_k; // at most the experts of top_groups groups
     msgl_scoring scoring;
     bool norm_topk;
+    float least_sum; // 0: none
     float scale;
     float *correction;  // [experts], device, or NULL
     int32_t num_groups; // <= MSGL_MAX_EXPERT_GROUPS; 0 or 1: none
@@ -232,7 +234,9 @@ typedef struct msgl_choose_call {
 
 // q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place, v heads
 // are normed if v_weight [v_dim] is there; then k and v of token t are stored, rounded to nearest
-// even, at slot slots[t] of one layer's pool. num_kv_heads 0: there is only q.
+// even, at slot slots[t] of one layer's pool. num_kv_heads 0: there is only q. msgl_rope_kernels
+// alone knows norms behind the rotation and clipped values: for other kernels that take such a call
+// both are off.
 typedef struct msgl_rope_call {
     void *qkv; // [tokens, ld]: q heads, k heads, v heads
     size_t ld;
@@ -240,6 +244,8 @@ typedef struct msgl_rope_call {
     int32_t v_dim; // 0: head_dim
     const float *q_weight, *k_weight, *v_weight;
     float eps;
+    bool norm_behind;     // heads rotate first (Hunyuan)
+    float clip;           // q, k and v are first cut to [-clip, clip] (OLMoE); 0: they are not
     const float *cos_sin; // [tokens, 2 half]: half cosines, then half sines
     int32_t half;         // pairs (i, i + half) rotate; 2 half <= head_dim
     msgl_dtype kv_dtype;

@@ -93,6 +93,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .k_weight = a->norms_all ? NULL : a->k_norm,
         .v_weight = a->v_norm,
         .eps = a->eps,
+        .norm_behind = a->norms_behind,
+        .clip = a->clip,
         .cos_sin = cos_sin,
         .half = a->half,
         .kv_dtype = group->pool.spec.dtype,
@@ -102,8 +104,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
         .slots = f->tokens.slots[group->span],
     };
-    const bool tempers = a->temper.every > 0, apart = tempers || a->stores_apart;
-    if (!apart && f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
+    if (!msgl__rotates_alone(a) && f->num_seqs == 1 &&
+        msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
@@ -115,7 +117,7 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
-        if (tempers) {
+        if (a->temper.every > 0) {
             f->k->act.temper(f->x, &a->temper, f->positions, qkv, rope.ld, rope.tokens,
                              a->num_heads * a->head_dim);
         }

@@ -13,6 +13,8 @@ typedef struct msgl_attention {
     msgl_linear qkv;
     float *q_norm, *k_norm; // NULL, or [head_dim], or, with norms_all, [q heads] and [K heads]
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
+    bool norms_behind;      // each head's, behind the rotation (Hunyuan)
+    float clip;             // q, K and V are cut to [-clip, clip] before it (OLMoE); 0: not
     bool gated;             // results times the sigmoid of what is behind V (Qwen3-Next)
     float *v_norm;          // [v_dim] of each head, or NULL
     float eps;
@@ -29,11 +31,17 @@ typedef struct msgl_attention {
     msgl_attn_layer geometry;
 } msgl_attention;
 
-// Whether something has to be done to q, K and V between projection and attention that no product
-// or backend does with them.
+// Whether something has to be done to q, K and V, or to what is rotated, that no product or backend
+// that rotates does with them.
+static inline bool msgl__rotates_alone(const msgl_attention *a)
+{
+    return a->temper.every > 0 || a->norms_behind || a->clip > 0 || a->stores_apart;
+}
+
+// The same between projection and attention, of products.
 static inline bool msgl__rotates_apart(const msgl_attention *a)
 {
-    return a->norms_all || a->gated || a->temper.every > 0 || a->stores_apart;
+    return a->norms_all || a->gated || msgl__rotates_alone(a);
 }
 
 static inline size_t msgl__q_width(const msgl_attention *a)

@@ -59,7 +59,8 @@ typedef struct msgl_fixed_field {
 } msgl_fixed_field;
 
 struct msgl_arch {
-    const char *name; // as in config.json's "architectures"
+    const char *name;       // as in config.json's "architectures"
+    const char *other_name; // or this one; NULL: none
     const msgl_family *family;
     // What config.json means where it does not say:
     const char *head_dim_key;  // NULL: head_dim; latent attention: of the rotary part
@@ -67,11 +68,15 @@ struct msgl_arch {
     double default_theta;      // 0: 10,000
     const char *default_dtype; // NULL: bfloat16
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
+    bool gelu_is_tanh;                               // "gelu" stands for gelu_pytorch_tanh
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
     bool only_experts; // intermediate_size is none of a dense layer, if it is there
-    bool local_rope;   // layers with a window rotate by parameters of their own, ropes[1]
+    // Layers with a window rotate by parameters of their own, ropes[1]; the base of those where
+    // nothing says it, 0: as of the others.
+    bool local_rope;
+    double local_theta;
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.
     const char *text_section, *text_defaults;

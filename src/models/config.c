@@ -237,6 +237,15 @@ static const json_t *of_kind(const json_t *section, const char *kind)
     return json_is_object(v) ? v : NULL;
 }
 
+bool msgl__config_rope_section(const msgl_json_reader *r, msgl_json_reader *out)
+{
+    *out = *r;
+    out->section =
+        msgl__json_get(r, "rope_parameters") != NULL ? "rope_parameters" : "rope_scaling";
+    out->obj = msgl__json_get(r, out->section);
+    return json_is_object(out->obj);
+}
+
 // rope_theta stands beside rope_scaling in the older spelling and inside rope_parameters in the
 // newer one, which has an object for each kind of layers where these differ.
 static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
@@ -259,7 +268,8 @@ static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
     read_one_rope(r, c, section, full != NULL ? full : obj, theta, &c->ropes[0]);
     c->num_ropes = 1;
     if (!c->arch->local_rope) return;
-    const double near = msgl__json_num_or(r, "rope_local_base_freq", 1, MAX_THETA, 10000);
+    const double near = msgl__json_num_or(r, "rope_local_base_freq", 1, MAX_THETA,
+                                          c->arch->local_theta > 0 ? c->arch->local_theta : theta);
     read_one_rope(r, c, section, local, near, &c->ropes[1]);
     c->num_ropes = 2;
     if (r->status == 0 && msgl__rope_per_request(&c->ropes[1])) {

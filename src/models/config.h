@@ -62,6 +62,10 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
 int msgl__config_read(msgl_json_reader *r, msgl_model_config *out);
 int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *out);
 
+// For an architecture's own fields of rope_parameters or rope_scaling: *out reads that object.
+// False: there is none.
+bool msgl__config_rope_section(const msgl_json_reader *r, msgl_json_reader *out);
+
 // Tokens of context that the model is made for: max_position_embeddings, or what its rope scaling
 // stretches that to.
 int32_t msgl__model_config_context(const msgl_model_config *c);

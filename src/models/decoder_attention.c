@@ -33,6 +33,8 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
     const msgl_decoder_config *d = &c->decoder;
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
+    a->norms_behind = d->norms_behind;
+    a->clip = d->clip_qkv;
     a->gated = d->gated_attn;
     a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
     const msgl_attn_shape shape = msgl__attn_shape_of(c, index);
@@ -45,7 +47,7 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
     a->dual = c->ropes[a->rope].dual.len > 0;
-    if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
+    if (d->tempers_all || c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
     const int32_t window = window_of(d, index);
     const bool chunked = window >= 0 && d->chunked;
     a->group = at->group;
@@ -132,9 +134,9 @@ static void declare_vectors(const msgl_declaring *d, msgl_attention *a,
         msgl__plan_ones(d->p, &a->k_norm, a->head_dim);
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         const bool all = a->norms_all;
-        declare_head_norm(d, a, &a->q_norm, all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
+        declare_head_norm(d, a, &a->q_norm, all ? &rows[0] : NULL, 0, q, dc->names.q_norm);
         if (kv == 0) return;
-        declare_head_norm(d, a, &a->k_norm, all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
+        declare_head_norm(d, a, &a->k_norm, all ? &rows[1] : NULL, q, kv, dc->names.k_norm);
     }
 }
 

@@ -13,6 +13,8 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .attn_norm = "input_layernorm",
     .ffn_norm = "post_attention_layernorm",
     .sinks = "self_attn.sinks",
+    .q_norm = "self_attn.q_norm",
+    .k_norm = "self_attn.k_norm",
     .router = "mlp.gate",
     .experts = "mlp.experts",
     .all_gate_up = "mlp.experts.gate_up_proj",
@@ -39,6 +41,7 @@ static void read_activation(msgl_json_reader *r, msgl_model_config *c)
     static const char *const NAMES[] = {
         [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh"};
     const char *name = msgl__json_str_or(r, key, usual);
+    if (arch->gelu_is_tanh && strcmp(name, "gelu") == 0) name = NAMES[MSGL_GELU_TANH];
     for (size_t a = 0; a < MSGL_COUNT(NAMES); a++) {
         if (strcmp(name, NAMES[a]) != 0) continue;
         c->decoder.activation = (msgl_activation)a;

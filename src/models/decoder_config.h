@@ -36,7 +36,8 @@ typedef struct msgl_decoder_names {
     const char *prefix, *head;
     const char *attn_norm, *attn_post_norm; // before the block, and of its result
     const char *ffn_norm, *ffn_post_norm;
-    const char *qkv;     // q, k and v in one tensor
+    const char *qkv; // q, k and v in one tensor
+    const char *q_norm, *k_norm;
     const char *sinks;   // all of the name behind "layers.N."
     const char *gate_up; // gate and up in one tensor
     const char *mlp;     // the block of dense layers
@@ -54,11 +55,12 @@ typedef struct msgl_decoder_names {
     const char *layer_embed, *layer_projection, *layer_projection_norm;
     const char *layer_gate, *layer_out, *layer_out_norm;
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
+    bool correction_row;    // which is [1, experts]
     const char *shared, *shared_gate;
     // In files whose experts are stacked: a tensor of all experts' gate and up, and one of their
     // down, the names behind "layers.N.", biases with _bias at the end; and the router of such
-    // files, NULL: as of the others.
-    const char *all_gate_up, *all_down, *all_router;
+    // files, and what it adds, NULL: as of the others.
+    const char *all_gate_up, *all_down, *all_router, *all_correction;
     // In files that stack the parts by themselves (GGUF): a tensor [experts, out, in] for all
     // experts' gates, their ups, and their downs, or one for their gates and ups; the names behind
     // "layers.N." and before .weight and .bias. each_down NULL: in no such file.
@@ -149,6 +151,8 @@ typedef struct msgl_decoder_config {
     int32_t per_layer_dim, per_layer_vocab; // layers/per_layer_input.h; 0: none
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
     msgl_qk_norm qk_norm;
+    bool norms_behind; // norms of heads of q and K are behind the rotation
+    float clip_qkv;    // q, K and V are cut to [-clip_qkv, clip_qkv] before it; 0: they are not
     bool gated_attn; // q_proj has q and gate of a head side by side: heads' results times sigmoids
     msgl_activation activation;
     msgl_latent_config latent;
@@ -161,6 +165,7 @@ typedef struct msgl_decoder_config {
     int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
     bool chunked;            // sliding_window is the length of chunks (msgl_attn_layer)
     msgl_temper temper;      // of layers that do not rotate
+    bool tempers_all;        // of all layers
     msgl_sparse_prompts sparse_prompts; // with dual chunks
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.

@@ -202,6 +202,28 @@ static void declare_router(const msgl_declaring *d, msgl_moe *m)
     msgl__plan_form(d->p, MSGL_FORM_ANY);
 }
 
+static void declare_correction_named(const msgl_declaring *d, float **v, const char *name)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    msgl__plan_elements(d->p, v, 0, c->num_experts, 0, "%slayers.%d.%s", c->names.prefix, d->layer,
+                        name);
+    if (c->names.correction_row) msgl__plan_expert(d->p, 1, 0, false); // [1, experts]
+}
+
+static void declare_correction(const msgl_declaring *d, msgl_moe *m)
+{
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    float **v = &m->experts.router.correction;
+    const bool two = n->all_correction != NULL;
+    msgl__plan_vector(d->p, v, d->m->cfg.decoder.num_experts);
+    if (two) msgl__plan_form(d->p, MSGL_FORM_APART);
+    declare_correction_named(d, v, n->correction);
+    if (!two) return;
+    msgl__plan_form(d->p, MSGL_FORM_STACKED);
+    declare_correction_named(d, v, n->all_correction);
+    msgl__plan_form(d->p, MSGL_FORM_ANY);
+}
+
 static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *norm,
                         const msgl_join *join)
 {
@@ -222,12 +244,7 @@ static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *n
         msgl__plan_elements(d->p, scale, 0, c->num_experts, 1, "%slayers.%d.%s", c->names.prefix,
                             d->layer, c->names.choice_scale);
     }
-    if (c->names.correction != NULL) {
-        float **correction = &m->experts.router.correction;
-        msgl__plan_vector(d->p, correction, c->num_experts);
-        msgl__plan_elements(d->p, correction, 0, c->num_experts, 0, "%slayers.%d.%s",
-                            c->names.prefix, d->layer, c->names.correction);
-    }
+    if (c->names.correction != NULL) declare_correction(d, m);
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) declare_experts_biases(d, &m->experts);
     msgl__products_add_experts(&d->m->products, m);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeepSeek-V2 and V3, and models of their form (Kimi-K2 is a DeepseekV3ForCausalLM, GLM-4.7-Flash
-// has its own name): multi-head latent attention, first some dense layers, then experts with some
-// that every token has.
+// and Kimi-K2.5 have names of their own): multi-head latent attention, first some dense layers,
+// then experts with some that every token has.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "models/archs.h"
+#include "models/decoder_experts.h"
 #include "models/deepseek.h"
 
 // The softmax's scale: yarn raises it by the square of the factor that its rotation would have had
@@ -39,22 +40,12 @@ static void read_latent(msgl_json_reader *r, msgl_model_config *c)
     }
 }
 
-static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
-{
-    const int32_t dense = msgl__json_int_or(r, "first_k_dense_replace", 0, INT32_MAX, usual);
-    const int32_t every = msgl__json_int_or(r, "moe_layer_freq", 1, INT32_MAX, 1);
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (l >= dense && l % every == 0) continue;
-        c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
-    }
-}
-
 void msgl__deepseek_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
 {
     const char *const key = "mlp_layer_types";
     const json_t *types = msgl__json_get(r, key);
     if (types == NULL) {
-        read_sparse_layers(r, c, usual);
+        msgl__decoder_read_dense_layers(r, c, usual);
         return;
     }
     if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
@@ -79,8 +70,6 @@ void msgl__deepseek_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config 
 static bool configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    d->names.shared = "mlp.shared_experts";
-    d->names.shared_gate = NULL;
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", false);
     d->mlp_bias = msgl__json_bool_or(r, "mlp_bias", false);
     d->interleaved = msgl__json_bool_or(r, "rope_interleave", true);
@@ -88,33 +77,8 @@ static bool configure(msgl_json_reader *r, msgl_model_config *c)
     if (r->status != 0) return false;
     d->attn_scale = attn_scale(c);
     if (msgl__json_get(r, "n_routed_experts") == NULL) return false;
-    msgl__decoder_read_experts(r, c, "moe_intermediate_size");
-    const int32_t shared = msgl__json_int_or(r, "n_shared_experts", 0, MSGL_MAX_EXPERTS, 0);
-    d->router.scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 1);
-    if (r->status != 0) return false;
-    d->shared_intermediate_size = shared * d->moe_intermediate_size;
-    return true;
-}
-
-// Groups of experts, of which a token's come from some only.
-static void read_groups(msgl_json_reader *r, msgl_model_config *c)
-{
-    msgl_router *router = &c->decoder.router;
-    const int32_t experts = c->decoder.num_experts, least = router->group_pairs ? 2 : 1;
-    const int32_t groups = msgl__json_int_or(r, "n_group", 1, MSGL_MAX_EXPERT_GROUPS, 1);
-    router->num_groups = groups;
-    router->top_groups = msgl__json_int_or(r, "topk_group", 1, groups, 1);
-    if (r->status != 0 || groups == 1) return;
-    if (experts % groups != 0 || experts / groups < least) {
-        char allowed[80];
-        snprintf(allowed, sizeof allowed, "a divisor of n_routed_experts %d, %d or more a group",
-                 (int)experts, (int)least);
-        msgl__json_reject(r, MSGL_EFORMAT, "n_group", msgl__json_get(r, "n_group"), allowed);
-    } else if (router->top_k > experts / groups * router->top_groups) {
-        msgl__json_reject(r, MSGL_EFORMAT, "num_experts_per_tok",
-                          msgl__json_get(r, "num_experts_per_tok"),
-                          "no more than topk_group groups have");
-    }
+    msgl__decoder_read_routed_experts(r, c);
+    return r->status == 0;
 }
 
 static void read_method(msgl_json_reader *r, const char *const methods[2])
@@ -135,28 +99,33 @@ static void configure_v2(msgl_json_reader *r, msgl_model_config *c)
     msgl_router *router = &c->decoder.router;
     if (!configure(r, c)) return;
     read_method(r, METHODS);
-    read_sparse_layers(r, c, 0);
+    msgl__decoder_read_dense_layers(r, c, 0);
     router->norm_topk = false;
-    if (strcmp(msgl__json_str_or(r, "topk_method", METHODS[0]), METHODS[1]) == 0) read_groups(r, c);
+    if (strcmp(msgl__json_str_or(r, "topk_method", METHODS[0]), METHODS[1]) == 0) {
+        msgl__decoder_read_groups(r, c);
+    }
 }
 
 bool msgl__deepseek_configure_sigmoids(msgl_json_reader *r, msgl_model_config *c)
 {
     static const char *const METHODS[] = {"noaux_tc", "noaux_tc"};
-    msgl_router *router = &c->decoder.router;
     if (!configure(r, c)) return false;
     read_method(r, METHODS);
-    c->decoder.names.correction = "mlp.gate.e_score_correction_bias";
-    router->scoring = MSGL_SCORE_SIGMOID;
-    router->norm_topk = msgl__json_bool_or(r, "norm_topk_prob", true);
-    router->group_pairs = true;
-    read_groups(r, c);
+    msgl__decoder_read_sigmoids(r, c, true);
     return true;
 }
 
 static void configure_v3(msgl_json_reader *r, msgl_model_config *c)
 {
-    if (msgl__deepseek_configure_sigmoids(r, c)) read_sparse_layers(r, c, 0);
+    if (msgl__deepseek_configure_sigmoids(r, c)) msgl__decoder_read_dense_layers(r, c, 0);
+}
+
+// Kimi-K2 that also sees: its other tensors are left.
+static void configure_kimi(msgl_json_reader *r, msgl_model_config *c)
+{
+    configure_v3(r, c);
+    c->decoder.names.prefix = "language_model.model.";
+    c->decoder.names.head = "language_model.lm_head";
 }
 
 static void configure_glm(msgl_json_reader *r, msgl_model_config *c)
@@ -174,3 +143,25 @@ const msgl_arch msgl__arch_deepseek_v3 = {LATENT, .name = "DeepseekV3ForCausalLM
                                           .configure = configure_v3};
 const msgl_arch msgl__arch_glm4_moe_lite = {LATENT, .name = "Glm4MoeLiteForCausalLM",
                                             .configure = configure_glm};
+
+const msgl_arch msgl__arch_kimi_k25 = {
+    LATENT,
+    .name = "KimiK25ForConditionalGeneration",
+    .other_name = "Kimi_K25ForConditionalGeneration",
+    .text_section = "text_config",
+    .text_defaults = "{\"vocab_size\": 129280, \"hidden_size\": 7168, \"intermediate_size\": 18432,"
+                     " \"num_hidden_layers\": 61, \"num_attention_heads\": 128,"
+                     " \"num_key_value_heads\": 128, \"max_position_embeddings\": 4096,"
+                     " \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, \"qk_nope_head_dim\": 128,"
+                     " \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_routed_experts\": 256,"
+                     " \"n_shared_experts\": 1, \"num_experts_per_tok\": 8, \"n_group\": 8,"
+                     " \"topk_group\": 4, \"moe_intermediate_size\": 2048,"
+                     " \"routed_scaling_factor\": 2.5, \"first_k_dense_replace\": 3}",
+    .ignored = {"vision_tower.", "mm_projector.", "model.vision_tower.", "model.mm_projector."},
+    // As transformers 5 has them in memory, and as it writes them (a vision tower's rule hits
+    // them).
+    .renamed = {{"language_model.model.", "model.language_model."},
+                {"language_model.lm_head.", "lm_head."},
+                {"language_model.model.layers.", "language_model.model.blocks."}},
+    .configure = configure_kimi,
+};

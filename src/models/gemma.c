@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemma 2 and 3: norms before and behind every block that multiply by 1 + weight, a gate by GELU,
-// embeddings times sqrt(hidden_size), windows in some layers. Gemma 2 caps scores and logits; Gemma
-// 3 norms q and k, and rotates layers with a window by angles of their own.
+// Gemma 1: Llama with norms that multiply by 1 + weight, a gate by GELU and embeddings times
+// sqrt(hidden_size). Gemma 2 and 3: also norms behind every block, windows in some layers. Gemma 2
+// caps scores and logits; Gemma 3 norms q and k, and rotates layers with a window by angles of
+// their own.
 #include <math.h>
 
 #include "core/dtype.h"
@@ -16,22 +17,28 @@ static float positive_or_none(msgl_json_reader *r, const char *key, double usual
     return (float)msgl__json_num_or(r, key, 1e-3, 1e6, absent ? usual : 0);
 }
 
-static void configure(msgl_json_reader *r, msgl_model_config *c)
+static void configure_1(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    d->names.attn_post_norm = "post_attention_layernorm";
-    d->names.ffn_norm = "pre_feedforward_layernorm";
-    d->names.ffn_post_norm = "post_feedforward_layernorm";
     d->norm_plus_one = true;
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", false);
     d->embed_scale = sqrtf((float)c->hidden_size);
     d->rounds_embed_scale = true;
-    d->attn_scale = 1 / sqrtf((float)msgl__json_num_or(r, "query_pre_attn_scalar", 1, 1e6, 256));
-    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 4096);
     if (msgl__json_bool_or(r, "use_bidirectional_attention", false)) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "use_bidirectional_attention",
                           msgl__json_get(r, "use_bidirectional_attention"), "false");
     }
+}
+
+static void configure(msgl_json_reader *r, msgl_model_config *c)
+{
+    msgl_decoder_config *d = &c->decoder;
+    configure_1(r, c);
+    d->names.attn_post_norm = "post_attention_layernorm";
+    d->names.ffn_norm = "pre_feedforward_layernorm";
+    d->names.ffn_post_norm = "post_feedforward_layernorm";
+    d->attn_scale = 1 / sqrtf((float)msgl__json_num_or(r, "query_pre_attn_scalar", 1, 1e6, 256));
+    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 4096);
 }
 
 static void configure_2(msgl_json_reader *r, msgl_model_config *c)
@@ -73,10 +80,18 @@ static void configure_3_vision(msgl_json_reader *r, msgl_model_config *c)
     c->decoder.names.head = "language_model.lm_head";
 }
 
-#define GEMMA                                                                                      \
+#define GEMMA_1                                                                                    \
     .family = &msgl__decoder_family, .default_head_dim = 256, .ties_by_default = true,             \
-    .activation_key = "hidden_activation", .default_activation = "gelu_pytorch_tanh"
-#define GEMMA_3 GEMMA, .default_theta = 1e6, .local_rope = true
+    .default_activation = "gelu_pytorch_tanh"
+#define GEMMA GEMMA_1, .activation_key = "hidden_activation"
+#define GEMMA_3 GEMMA, .default_theta = 1e6, .local_rope = true, .local_theta = 10000
+
+const msgl_arch msgl__arch_gemma = {
+    GEMMA_1,
+    .name = "GemmaForCausalLM",
+    .gelu_is_tanh = true,
+    .configure = configure_1,
+};
 
 const msgl_arch msgl__arch_gemma2 = {
     GEMMA,

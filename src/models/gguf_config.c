@@ -40,7 +40,7 @@ static int describe(const msgl_gguf *g, msgl_gguf_model *m, msgl_err *err)
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: general.architecture: found \"%s\", %s",
                              g->file, json_string_value(v), other);
     }
-    char found[64], known[256];
+    char found[64], known[MSGL_GGUF_NAMES_SHOWN];
     msgl__gguf_arch_names(known, sizeof known);
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: general.architecture: found %s, allowed %s",
                          g->file, msgl__json_show(v, found, sizeof found), known);

@@ -58,7 +58,8 @@ static void read_temper(msgl_json_reader *r, msgl_model_config *c)
     }
     c->decoder.temper =
         (msgl_temper){.every = (float)msgl__json_num_or(r, "floor_scale", 1, 1e9, 8192),
-                      .scale = (float)msgl__json_num_or(r, "attn_scale", 0, 1e6, 0.1)};
+                      .scale = (float)msgl__json_num_or(r, "attn_scale", 0, 1e6, 0.1),
+                      .first = 1};
 }
 
 static void read_chunks(msgl_json_reader *r, msgl_model_config *c)

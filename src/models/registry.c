@@ -46,6 +46,23 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_modernbert,
     &msgl__arch_modernbert_classifier,
     &msgl__arch_nomic_bert,
+    &msgl__arch_gemma,
+    &msgl__arch_ministral3,
+    &msgl__arch_mistral3,
+    &msgl__arch_qwen3_vl,
+    &msgl__arch_qwen3_vl_moe,
+    &msgl__arch_glm4_moe,
+    &msgl__arch_minimax_m2,
+    &msgl__arch_seed_oss,
+    &msgl__arch_olmo3,
+    &msgl__arch_olmoe,
+    &msgl__arch_ernie4_5,
+    &msgl__arch_ernie4_5_moe,
+    &msgl__arch_dots1,
+    &msgl__arch_hunyuan,
+    &msgl__arch_hunyuan_moe,
+    &msgl__arch_exaone4,
+    &msgl__arch_kimi_k25,
 };
 
 // Draft heads, which are no models by themselves.
@@ -65,7 +82,9 @@ const msgl_arch *msgl__arch_at(int i)
 const msgl_arch *msgl__arch_find(const char *name)
 {
     for (size_t i = 0; i < MSGL_COUNT(ARCHS); i++) {
-        if (strcmp(name, ARCHS[i]->name) == 0) return ARCHS[i];
+        const msgl_arch *a = ARCHS[i];
+        if (strcmp(name, a->name) == 0) return a;
+        if (a->other_name != NULL && strcmp(name, a->other_name) == 0) return a;
     }
     for (size_t i = 0; i < MSGL_COUNT(HEADS); i++) {
         if (strcmp(name, HEADS[i]->name) == 0) return HEADS[i];

@@ -333,7 +333,11 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
 
 bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t)
 {
-    return w->by_columns && t->packing.form == NULL;
+    // Hubs have Qwen3-VL-MoE's experts [experts, in, out], transformers 5 writes [experts, out,
+    // in].
+    const bool rows_first = t->ndim == 3 && w->all_cols != w->unsharded_rows &&
+                            t->dims[1] == w->unsharded_rows && t->dims[2] == w->all_cols;
+    return w->by_columns && t->packing.form == NULL && !rows_first;
 }
 
 int32_t msgl__wanted_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])

@@ -99,16 +99,22 @@ static void stack_module(file *out, const file *in, const char *key)
 
 static void keep(file *out, const file *in, const char *key, const json_t *tensor)
 {
-    static const char router[] = ".block_sparse_moe.gate.weight"; // of Mixtral
-    static const char half[] = "language_model.model.";           // of Gemma 3 that sees
+    // Of Mixtral and MiniMax-M2, and of ERNIE.
+    static const char *const others[][2] = {{".block_sparse_moe.", ".mlp."},
+                                            {".mlp.moe_statics.", ".mlp.gate.moe_statics."}};
+    static const char half[] = "language_model.model."; // of Gemma 3 that sees
     char name[NAME];
     const size_t begin = out->size, n = strlen(half);
-    const char *const at = strstr(key, router);
     if (strncmp(key, half, n) == 0) {
         snprintf(name, sizeof name, "model.language_model.%s", key + n);
     } else {
-        snprintf(name, sizeof name, "%.*s%s", (int)(at != NULL ? (size_t)(at - key) : strlen(key)),
-                 key, at != NULL ? ".mlp.gate.weight" : "");
+        snprintf(name, sizeof name, "%s", key);
+    }
+    for (int i = 0; i < 2; i++) {
+        const char *const at = strstr(key, others[i][0]);
+        if (at == NULL) continue;
+        snprintf(name, sizeof name, "%.*s%s%s", (int)(at - key), key, others[i][1],
+                 at + strlen(others[i][0]));
     }
     append(out, in, tensor);
     end_tensor(out, name, json_object_get(tensor, "dtype"),

@@ -19,11 +19,26 @@
 static void test_bit_equal(void **state)
 {
     (void)state;
-    const char *const models[] = {
-        "qwen3",       "qwen2_gqa7", "mistral_swa",        "qwen3_moe_mixed", "llama_rope_dynamic",
-        "llama_f16",   "qwen3_f32",  "deepseek_v3",        "qwen3_next",      "qwen3_5",
-        "llama4",      "gemma4_kv",  "gemma4_conditional", "gemma4_moe",      "mimo_v2",
-        "deepseek_v32"};
+    const char *const models[] = {"qwen3",
+                                  "qwen2_gqa7",
+                                  "mistral_swa",
+                                  "qwen3_moe_mixed",
+                                  "llama_rope_dynamic",
+                                  "llama_f16",
+                                  "qwen3_f32",
+                                  "deepseek_v3",
+                                  "qwen3_next",
+                                  "qwen3_5",
+                                  "llama4",
+                                  "gemma4_kv",
+                                  "gemma4_conditional",
+                                  "gemma4_moe",
+                                  "mimo_v2",
+                                  "deepseek_v32",
+                                  "ministral3",
+                                  "hunyuan",
+                                  "olmoe",
+                                  "ernie4_5_moe"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
     const int highest = msgl__cpu_level_detect();

@@ -39,7 +39,8 @@ static const vectors CASES[] = {
     {"eagle3_entering", "EAGLE3", false, false}, {"eagle3_speculators", "EAGLE3", false, false},
     {"qwen3_mtp", "NEXTN", false, false},        {"qwen3_next", "NEXTN", false, true},
     {"deepseek_v3", "NEXTN", false, true},       {"glm4_moe_lite", "NEXTN", false, true},
-    {"demo_eagle3", "EAGLE3", true, false},      {"demo_mtp", "NEXTN", true, false}};
+    {"glm4_moe", "NEXTN", false, true},          {"demo_eagle3", "EAGLE3", true, false},
+    {"demo_mtp", "NEXTN", true, false}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {

@@ -89,9 +89,13 @@ static void test_converted(void **state)
 {
     (void)state;
     static const char *const models[] = {
-        "gemma2",    "gemma3",    "qwen3moe",     "qwen2moe",  "mixtral", "phi3",
-        "phi3-long", "granite",   "smollm3",      "olmo2",     "glm4",    "gpt-oss",
-        "llama4",    "deepseek2", "deepseek2-v3", "qwen3next",
+        "gemma2",     "gemma3",       "qwen3moe",     "qwen2moe",      "mixtral",     "phi3",
+        "phi3-long",  "granite",      "smollm3",      "olmo2",         "glm4",        "gpt-oss",
+        "llama4",     "deepseek2",    "deepseek2-v3", "qwen3next",     "gemma",       "mistral3",
+        "qwen3vl",    "glm4moe",      "minimax-m2",   "seed_oss",      "olmo3",       "olmoe",
+        "ernie4_5",   "ernie4_5-moe", "dots1",        "hunyuan-dense", "hunyuan-moe", "exaone4",
+        "qwen3vlmoe",
+
     };
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         char folder[64], file[64];

@@ -191,7 +191,8 @@ static void test_reuse(void **state)
     const windowed models[] = {
         {MODEL("gemma2"), 2, 15, false},      {MODEL("gemma3"), 2, 15, false},
         {MODEL("mistral_swa"), 2, 15, false}, {MODEL("gemma4_conditional"), 2, 15, false},
-        {MODEL("mimo_v2"), 2, 16, false},     {MODEL("llama4"), 2, 23, true}};
+        {MODEL("mimo_v2"), 2, 16, false},     {MODEL("olmo3"), 2, 15, false},
+        {MODEL("llama4"), 2, 23, true}};
     const char *const backends[] = {"fa", "fi", "torch_native", "fa,fi"};
     const int32_t sizes[] = {1, 4};
     for (size_t m = 0; m < MSGL_COUNT(models); m++) {

@@ -51,12 +51,21 @@ static void test_parity_answers(void **state)
 static void test_parity_stacked(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_moe",         "qwen3_moe_mixed",
-                                         "mixtral",           "qwen2_moe",
-                                         "deepseek_v2",       "deepseek_v3",
-                                         "glm4_moe_lite",     "qwen3_next",
-                                         "qwen3_5_moe",       "qwen3_5_moe_conditional",
-                                         "gemma3_conditional"};
+    static const char *const models[] = {"qwen3_moe",
+                                         "qwen3_moe_mixed",
+                                         "mixtral",
+                                         "qwen2_moe",
+                                         "deepseek_v2",
+                                         "deepseek_v3",
+                                         "glm4_moe_lite",
+                                         "qwen3_next",
+                                         "qwen3_5_moe",
+                                         "qwen3_5_moe_conditional",
+                                         "gemma3_conditional",
+                                         "minimax_m2",
+                                         "ernie4_5_moe",
+                                         "kimi_k25",
+                                         "glm4_moe"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         folder f;
         stacked_make(&f, models[i]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// norm, rope, act and moe against formulas in f64; sample and logprobs against the exact softmax
-// (chi-square over many draws, exact survivors of top-k, top-p and min-p). Every level that the
-// machine has is tested, and all levels of the first four must agree to the bit (vec.h promises
+// norm, act, moe and latent rope against formulas in f64; sample and logprobs against the exact
+// softmax (chi-square over many draws, exact survivors of top-k, top-p and min-p). Every level that
+// the machine has is tested, and all levels of the first four must agree to the bit (vec.h promises
 // it).
 #include <math.h>
 #include <setjmp.h>
@@ -126,82 +126,6 @@ static void test_shared_norm(void **state)
             }
             if (k == f->kernels) memcpy(first, out, sizeof out);
             assert_memory_equal(first, out, sizeof out);
-        }
-    }
-}
-
-static void test_rope(void **state)
-{
-    struct fixture *f = *state;
-    enum { TOKENS = 9, Q = 3, KV = 2, MAXD = 128, LD = (Q + 2 * KV) * MAXD };
-    const int dims[] = {64, 80, 128}, halves[] = {32, 40, 32};
-    static float in[TOKENS * LD], got[TOKENS * LD], first[TOKENS * LD], table[TOKENS * MAXD];
-    float inv_freq[MAXD], qw[MAXD], kw[MAXD];
-    static float k_pool[TOKENS * KV * MAXD], v_pool[TOKENS * KV * MAXD];
-    int32_t positions[TOKENS], slots[TOKENS];
-    for (int t = 0; t < TOKENS; t++) slots[t] = (t * 4 + 1) % TOKENS;
-    for (size_t c = 0; c < MSGL_COUNT(dims); c++) {
-        const int dim = dims[c], half = halves[c];
-        for (int i = 0; i < half; i++) inv_freq[i] = powf(10000.0f, -(float)i / (float)half);
-        for (int t = 0; t < TOKENS; t++) positions[t] = t * 411;
-        fill(f, in, MSGL_COUNT(in), 2);
-        fill(f, qw, MAXD, 1);
-        fill(f, kw, MAXD, 1);
-        FOR_LEVELS(f, k)
-        {
-            memcpy(got, in, sizeof in);
-            k->rope.table(&f->exec, positions, TOKENS, inv_freq, half, 1.5f, table);
-            const msgl_rope_call call = {.qkv = got,
-                                         .ld = LD,
-                                         .tokens = TOKENS,
-                                         .num_q_heads = Q,
-                                         .num_kv_heads = KV,
-                                         .head_dim = dim,
-                                         .q_weight = qw,
-                                         .k_weight = kw,
-                                         .eps = 1e-5f,
-                                         .cos_sin = table,
-                                         .half = half,
-                                         .kv_dtype = MSGL_F32,
-                                         .k_pool = k_pool,
-                                         .v_pool = v_pool,
-                                         .slots = slots};
-            k->rope.qk_norm_rope_store(&f->exec, &call);
-            for (int t = 0; t < TOKENS; t++) { // rotated keys, and values as they came
-                const size_t row = (size_t)(KV * dim);
-                const float *keys = got + t * LD + Q * dim;
-                assert_memory_equal(k_pool + (size_t)slots[t] * row, keys, row * sizeof *keys);
-                assert_memory_equal(v_pool + (size_t)slots[t] * row, keys + row,
-                                    row * sizeof *keys);
-            }
-            for (int t = 0; t < TOKENS; t++) {
-                for (int h = 0; h < Q + 2 * KV; h++) {
-                    const float *x = in + t * LD + h * dim, *y = got + t * LD + h * dim;
-                    if (h >= Q + KV) {
-                        assert_memory_equal(x, y, (size_t)dim * sizeof *x);
-                        continue;
-                    }
-                    const float *w = h < Q ? qw : kw;
-                    double squares = 0, normed[MAXD];
-                    for (int i = 0; i < dim; i++) squares += (double)x[i] * (double)x[i];
-                    for (int i = 0; i < dim; i++) {
-                        normed[i] = (double)x[i] / sqrt(squares / dim + 1e-5) * (double)w[i];
-                    }
-                    for (int i = 0; i < dim; i++) {
-                        double want = normed[i];
-                        if (i < 2 * half) {
-                            const int pair = i % half;
-                            const double angle = (double)(positions[t] * inv_freq[pair]);
-                            const double other = i < half ? -normed[i + half] : normed[i - half];
-                            want = 1.5 * (normed[i] * cos(angle) + other * sin(angle));
-                        }
-                        // terms up to 1.5 * |normed| <= 20, f32 cos and sin: 20 * 2^-22
-                        assert_true(fabs((double)y[i] - want) < 5e-6);
-                    }
-                }
-            }
-            if (k == f->kernels) memcpy(first, got, sizeof got);
-            assert_memory_equal(first, got, sizeof got);
         }
     }
 }
@@ -452,21 +376,23 @@ static void test_temper(void **state)
     enum { ROWS = 60, DIM = 397, LD = 411 };
     static float in[ROWS * LD], out[ROWS * LD], first[ROWS * LD];
     int32_t positions[ROWS];
-    const msgl_temper how = {.every = 16, .scale = 0.3f};
     fill(f, in, MSGL_COUNT(in), 5);
     for (int r = 0; r < ROWS; r++) positions[r] = r < 40 ? r : 1000 * r + 15;
-    FOR_LEVELS(f, k)
-    {
-        memcpy(out, in, sizeof in);
-        k->act.temper(&f->exec, &how, positions, out, LD, ROWS, DIM);
-        for (int i = 0; i < ROWS * LD; i++) {
-            const double steps = floor((positions[i / LD] + 1.0) / 16);
-            const double by = i % LD < DIM ? 1 + (double)how.scale * log(1 + steps) : 1;
-            const double want = (double)in[i] * by;
-            assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want));
+    for (int from = 0; from < 2; from++) {
+        const msgl_temper how = {.every = 16, .scale = 0.3f, .first = (float)from};
+        FOR_LEVELS(f, k)
+        {
+            memcpy(out, in, sizeof in);
+            k->act.temper(&f->exec, &how, positions, out, LD, ROWS, DIM);
+            for (int i = 0; i < ROWS * LD; i++) {
+                const double steps = floor((positions[i / LD] + from) / 16.0);
+                const double by = i % LD < DIM ? 1 + (double)how.scale * log(1 + steps) : 1;
+                const double want = (double)in[i] * by;
+                assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want));
+            }
+            if (k == f->kernels) memcpy(first, out, sizeof out);
+            assert_memory_equal(first, out, sizeof out);
         }
-        if (k == f->kernels) memcpy(first, out, sizeof out);
-        assert_memory_equal(first, out, sizeof out);
     }
 }
 
@@ -918,23 +844,14 @@ static void test_mask(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_shared_norm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_latent_rope),
-        cmocka_unit_test(test_gate),
-        cmocka_unit_test(test_times_sigmoid),
-        cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_temper),
-        cmocka_unit_test(test_weigh_input),
-        cmocka_unit_test(test_cap),
-        cmocka_unit_test(test_add_shared),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_sampling_edges),
-        cmocka_unit_test(test_dual_rope),
-        cmocka_unit_test(test_ties_at_filters),
-        cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_rms_norm),      cmocka_unit_test(test_shared_norm),
+        cmocka_unit_test(test_latent_rope),   cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_temper),        cmocka_unit_test(test_weigh_input),
+        cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
+        cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_ties_at_filters),
+        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

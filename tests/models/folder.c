@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,19 @@ void folder_write_json(const folder *f, const char *file, const json_t *v)
     free(text);
 }
 
+static const char *const EXPERTS[] = {"Moe",  "MoE",    "moe",     "Mixtral",
+                                      "Next", "GptOss", "MiniMax", NULL};
+static const char *const LIKE_DEEPSEEK[] = {"Deepseek", "MoeLite", "Glm4MoeFor", "Dots1",
+                                            "Kimi",     "MoeDsa",  NULL};
+
+static bool has_any(const char *architecture, const char *const *parts)
+{
+    for (; *parts != NULL; parts++) {
+        if (strstr(architecture, *parts) != NULL) return true;
+    }
+    return false;
+}
+
 json_t *small_config(const char *architecture)
 {
     json_t *c = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b}",
@@ -63,15 +77,13 @@ json_t *small_config(const char *architecture)
                           2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
-    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL ||
-        strstr(architecture, "Next") != NULL || strstr(architecture, "GptOss") != NULL) {
+    if (has_any(architecture, EXPERTS)) {
         set_field(c, "num_experts", "4");
         set_field(c, "num_experts_per_tok", "2");
         set_field(c, "moe_intermediate_size", "16");
         set_field(c, "shared_expert_intermediate_size", "24");
     }
-    if (strstr(architecture, "Deepseek") != NULL || strstr(architecture, "MoeLite") != NULL ||
-        strstr(architecture, "MoeDsa") != NULL) {
+    if (has_any(architecture, LIKE_DEEPSEEK)) {
         static const char *const fields[][2] = {
             {"kv_lora_rank", "16"},
             {"q_lora_rank", "24"},
@@ -90,6 +102,7 @@ json_t *small_config(const char *architecture)
             set_field(c, fields[i][0], fields[i][1]);
         }
     }
+    if (strstr(architecture, "HunYuanMoE") != NULL) set_field(c, "moe_topk", "2");
     if (strstr(architecture, "Llama4") != NULL) {
         set_field(c, "intermediate_size_mlp", "64");
         set_field(c, "num_local_experts", "4");

@@ -481,8 +481,8 @@ static void test_small_chunks_and_a_tight_pool(void **state)
 static void test_windows(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gemma2", "gemma3", "llama4"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const models[] = {"gemma2", "gemma3", "llama4", "exaone4", "hunyuan"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
         v.model = models[i];
         v.overlap = true;

@@ -217,7 +217,7 @@ static __global__ void temper_kernel(msgl_temper how, const int32_t *positions, 
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
-    const float steps = floorf(((float)positions[blockIdx.x] + 1) / how.every);
+    const float steps = floorf(((float)positions[blockIdx.x] + how.first) / how.every);
     const float by = 1 + how.scale * log1pf(steps);
     T *row = p + (size_t)blockIdx.x * ld;
     for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {

@@ -29,7 +29,8 @@ struct rope_args {
     size_t ld;
     int32_t tokens, num_q_heads, num_kv_heads, head_dim, v_dim, half;
     const float *q_weight, *k_weight, *v_weight, *cos_sin;
-    float eps;
+    float eps, clip; // clip: infinity where there is none
+    bool norm_behind;
     void *k_pool, *v_pool;
     float k_inverse, v_inverse; // of a pool of E4M3: what K and V are multiplied by
     const int32_t *slots;
@@ -77,6 +78,11 @@ static __device__ __forceinline__ void read_weights(const rope_args &a, int head
     if (second * 8 < a.head_dim) load8(weight + second * 8, w2);
 }
 
+static __device__ __forceinline__ float clipped(float v, float most)
+{
+    return v > most ? most : v < -most ? -most : v; // a NaN stays one
+}
+
 // LANES lanes per head; blockIdx.x: token, the block's lane groups and blockIdx.y share its heads.
 // ONE: a lane group has one head at most, whose weights are read before the wait.
 template <typename T, typename KV, int LANES, bool ONE>
@@ -107,6 +113,9 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
         float p[8] = {0}, q[8] = {0};
         if (mine && has_first) load8(row + first * 8, p);
         if (mine && has_second) load8(row + second * 8, q);
+#pragma unroll
+        for (int i = 0; i < 8; i++) p[i] = clipped(p[i], a.clip), q[i] = clipped(q[i], a.clip);
+        if (a.norm_behind && mine && !is_v && l.rotates) head_rotate(p, q, c, s);
         const float sum = group_sum(head_squares(p, q), LANES);
         if (!mine) continue;
         if (head_weight(a, h) != NULL) {
@@ -115,7 +124,7 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
             head_norm(p, w1, scale);
             head_norm(q, w2, scale);
         }
-        if (!is_v && l.rotates) head_rotate(p, q, c, s);
+        if (!a.norm_behind && !is_v && l.rotates) head_rotate(p, q, c, s);
         if (!is_v) {
             if (has_first) store8(row + first * 8, p);
             if (has_second) store8(row + second * 8, q);
@@ -127,6 +136,29 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
             if (has_second) store_group(dst + second * 8, q, inverse);
         }
     }
+}
+
+// The next three are a warp's, of a head in shared memory.
+static __device__ __forceinline__ void rotate_any(float *head, const float *cos_sin, int half)
+{
+    for (int i = (int)threadIdx.x; i < half; i += 32) {
+        const float c = cos_sin[i], s = cos_sin[half + i];
+        const float u = head[i], w = head[half + i];
+        head[i] = u * c - w * s;
+        head[half + i] = w * c + u * s;
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void norm_any(float *head, const float *weight, int dim,
+                                                float eps)
+{
+    float sum = 0;
+    for (int i = (int)threadIdx.x; i < dim; i += 32) sum += head[i] * head[i];
+    sum = group_sum(sum, 32);
+    const float inv = 1.0f / sqrtf(sum / (float)dim + eps);
+    for (int i = (int)threadIdx.x; i < dim; i += 32) head[i] *= inv * weight[i];
+    __syncwarp();
 }
 
 // Any half, stride and alignment: a warp per head, the head in shared memory.
@@ -144,25 +176,12 @@ template <typename T, typename KV> static __global__ void rope_any_kernel(const 
     const int kv = h - a.num_q_heads - a.num_kv_heads; // of V
     const int at = is_v ? (a.num_q_heads + a.num_kv_heads) * a.head_dim + kv * dim : h * dim;
     T *row = (T *)a.qkv + t * a.ld + at;
-    float sum = 0;
-    for (int i = lane; i < dim; i += 32) {
-        head[i] = to_f32(row[i]);
-        sum += head[i] * head[i];
-    }
-    sum = group_sum(sum, 32);
-    if (weight != NULL) {
-        const float inv = 1.0f / sqrtf(sum / (float)dim + a.eps);
-        for (int i = lane; i < dim; i += 32) head[i] *= inv * weight[i];
-    }
+    for (int i = lane; i < dim; i += 32) head[i] = clipped(to_f32(row[i]), a.clip);
     __syncwarp();
+    if (weight != NULL && (is_v || !a.norm_behind)) norm_any(head, weight, dim, a.eps);
     if (!is_v) {
-        for (int i = lane; i < a.half; i += 32) {
-            const float c = cos_sin[i], s = cos_sin[a.half + i];
-            const float u = head[i], w = head[a.half + i];
-            head[i] = u * c - w * s;
-            head[a.half + i] = w * c + u * s;
-        }
-        __syncwarp();
+        rotate_any(head, cos_sin, a.half);
+        if (weight != NULL && a.norm_behind) norm_any(head, weight, a.head_dim, a.eps);
         for (int i = lane; i < dim; i += 32) row[i] = from_f32<T>(head[i]);
     }
     if (h >= a.num_q_heads) {
@@ -192,6 +211,8 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
                          .v_weight = c->v_weight,
                          .cos_sin = c->cos_sin,
                          .eps = c->eps,
+                         .clip = c->clip > 0 ? c->clip : INFINITY,
+                         .norm_behind = c->norm_behind,
                          .k_pool = c->k_pool,
                          .v_pool = c->v_pool,
                          .k_inverse = c->kv_dtype == MSGL_E4M3 ? 1 / c->k_scale : 1,

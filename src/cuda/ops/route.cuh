@@ -94,7 +94,8 @@ static __device__ __forceinline__ void keep_best_groups(const msgl_router &how, 
 // Whether the logits say all: the softmax's order is theirs.
 static inline bool is_plain(const msgl_router *how)
 {
-    return how->scoring == MSGL_SCORE_SOFTMAX && how->correction == NULL && how->num_groups < 2;
+    return how->scoring == MSGL_SCORE_SOFTMAX && how->correction == NULL && how->num_groups < 2 &&
+           how->least_sum <= 0;
 }
 
 // What is added to the scores of this lane's experts; does not depend on earlier kernels.
@@ -166,7 +167,8 @@ static __device__ __forceinline__ float route_row(const msgl_router &how, int ex
         key = next;
     }
     __syncwarp();
-    if constexpr (!PLAIN) total = how.norm_topk ? total + 1e-20f : 1.0f; // as ref/moe.c has it
+    // As ref/moe.c has it.
+    if constexpr (!PLAIN) total = how.norm_topk ? fmaxf(total + 1e-20f, how.least_sum) : 1.0f;
     return total;
 }
 

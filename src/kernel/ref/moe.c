@@ -89,7 +89,7 @@ static void route_row(const msgl_router *how, const row_scores *s, const float *
         w[c] = score(s, id[c]);
         kept += w[c];
     }
-    kept = how->norm_topk ? kept + ALMOST_0 : 1;
+    kept = how->norm_topk ? fmaxf(kept + ALMOST_0, how->least_sum) : 1;
     for (int c = 0; c < how->top_k; c++) w[c] = w[c] / kept * how->scale;
 }
 

@@ -83,7 +83,9 @@ struct msgl_gguf_arch {
 
 // archs.c. The row that takes the file; NULL: none has its name. m->g and m->meta are read.
 const msgl_gguf_arch *msgl__gguf_arch_find(const msgl_gguf_model *m);
-void msgl__gguf_arch_names(char *buf, size_t size); // "A, B, C", cut to fit
+// "A, B, C", or as many as there is room for, "A, B and 7 more".
+void msgl__gguf_arch_names(char *buf, size_t size);
+enum { MSGL_GGUF_NAMES_SHOWN = 160 }; // room for them in a message
 // The pair that the name of a tensor begins with, in a block or outside of one; NULL: none.
 const msgl_gguf_name *msgl__gguf_name_of(const msgl_gguf_arch *a, bool in_block, const char *name);
 
@@ -120,6 +122,6 @@ void msgl__gguf_one_set_of_factors(msgl_gguf_model *m);
 // The rows of each family, ended by one without a name.
 extern const msgl_gguf_arch msgl__gguf_llama[], msgl__gguf_qwen[], msgl__gguf_gemma[],
     msgl__gguf_phi[], msgl__gguf_glm[], msgl__gguf_gpt_oss[], msgl__gguf_deepseek[],
-    msgl__gguf_llama4[];
+    msgl__gguf_llama4[], msgl__gguf_single[];
 
 #endif

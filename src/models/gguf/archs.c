@@ -8,8 +8,8 @@
 #include "models/gguf/arch.h"
 
 static const msgl_gguf_arch *const FAMILIES[] = {
-    msgl__gguf_llama, msgl__gguf_qwen,    msgl__gguf_gemma,    msgl__gguf_phi,
-    msgl__gguf_glm,   msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4,
+    msgl__gguf_llama,   msgl__gguf_qwen,     msgl__gguf_gemma,  msgl__gguf_phi,    msgl__gguf_glm,
+    msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4, msgl__gguf_single,
 };
 
 const msgl_gguf_arch *msgl__gguf_arch_find(const msgl_gguf_model *m)
@@ -27,16 +27,23 @@ const msgl_gguf_arch *msgl__gguf_arch_find(const msgl_gguf_model *m)
 
 void msgl__gguf_arch_names(char *buf, size_t size)
 {
+    enum { MORE = 16 }; // bytes of " and 99 more"
     const char *before = "";
     size_t n = 0;
+    int more = 0;
     buf[0] = '\0';
     for (size_t i = 0; i < MSGL_COUNT(FAMILIES); i++) {
-        for (const msgl_gguf_arch *a = FAMILIES[i]; a->name != NULL && n < size; a++) {
+        for (const msgl_gguf_arch *a = FAMILIES[i]; a->name != NULL; a++) {
             if (strcmp(a->name, before) == 0) continue; // rows of one name follow each other
-            n += (size_t)snprintf(buf + n, size - n, "%s%s", n > 0 ? ", " : "", a->name);
             before = a->name;
+            if (more > 0 || n + strlen(a->name) + 2 + MORE >= size) {
+                more++;
+            } else {
+                n += (size_t)snprintf(buf + n, size - n, "%s%s", n > 0 ? ", " : "", a->name);
+            }
         }
     }
+    if (more > 0) snprintf(buf + n, size - n, " and %d more", more);
 }
 
 // ---- names ----

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemma 2 and 3. Norms have the 1 added. The converters write neither query_pre_attn_scalar, which
+// Gemma 1 to 3. Norms have the 1 added. The converters write neither query_pre_attn_scalar, which
 // is a head's dimension but in the models of 27B, nor Gemma 3's pattern of windows, nor, before
 // 2026, the base of what rotates beside them: llama.cpp's numbers for these are the ones that the
 // architectures have (6 layers, 10,000).
@@ -62,6 +62,7 @@ static void derive_3(msgl_gguf_model *m)
 }
 
 const msgl_gguf_arch msgl__gguf_gemma[] = {
+    {.name = "gemma", .hf = "GemmaForCausalLM", .norms_whole = true},
     {.name = "gemma2",
      .hf = "Gemma2ForCausalLM",
      .norms_whole = true,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Qwen2 and Qwen3, with and without experts. Windows are not in the files, nor whether the weights
-// of a token's experts are divided by their sum: Qwen3's are.
+// Qwen2 and Qwen3, with and without experts, and the language halves of Qwen3-VL. Windows are not
+// in the files, nor whether the weights of a token's experts are divided by their sum: Qwen3's are.
 #include "models/gguf/arch.h"
 
 static const msgl_gguf_name SHARED_NAMES[] = {
@@ -20,6 +20,18 @@ static const msgl_gguf_field QWEN2_MOE_FIELDS[] = {
 
 static const msgl_gguf_field QWEN3_MOE_FIELDS[] = {
     MSGL_GGUF_EXPERTS("num_experts", "moe_intermediate_size"),
+    {MSGL_GGUF_CONFIG, NULL, NULL},
+};
+
+// Of text all positions of mrope are the same.
+static const msgl_gguf_field QWEN3_VL_FIELDS[] = {
+    {MSGL_GGUF_DERIVED, NULL, "rope.dimension_sections"},
+    {MSGL_GGUF_CONFIG, NULL, NULL},
+};
+
+static const msgl_gguf_field QWEN3_VL_MOE_FIELDS[] = {
+    MSGL_GGUF_EXPERTS("num_experts", "moe_intermediate_size"),
+    {MSGL_GGUF_DERIVED, NULL, "rope.dimension_sections"},
     {MSGL_GGUF_CONFIG, NULL, NULL},
 };
 
@@ -110,6 +122,11 @@ const msgl_gguf_arch msgl__gguf_qwen[] = {
     {.name = "qwen3moe",
      .hf = "Qwen3MoeForCausalLM",
      .fields = QWEN3_MOE_FIELDS,
+     .derive = derive_qwen3_moe},
+    {.name = "qwen3vl", .hf = "Qwen3ForCausalLM", .fields = QWEN3_VL_FIELDS},
+    {.name = "qwen3vlmoe",
+     .hf = "Qwen3MoeForCausalLM",
+     .fields = QWEN3_VL_MOE_FIELDS,
      .derive = derive_qwen3_moe},
     {.name = "qwen3next",
      .hf = "Qwen3NextForCausalLM",
