@@ -37,6 +37,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->norm = (msgl_norm_kernels){
         .rms_norm = msgl__cuda_rms_norm,
+        .layer_norm = msgl__cuda_layer_norm,
         .sum_squares = msgl__cuda_sum_squares,
         .norm_by_sums = msgl__cuda_norm_by_sums,
         .add = msgl__cuda_add,
@@ -52,6 +53,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->act = (msgl_act_kernels){
         .gate = msgl__cuda_gate,
+        .apply = msgl__cuda_apply,
         .times_sigmoid = msgl__cuda_times_sigmoid,
         .temper = msgl__cuda_temper,
         .join_columns = msgl__cuda_join_columns,

@@ -30,6 +30,17 @@ typedef enum msgl_activation {
     MSGL_ACTIVATIONS,
 } msgl_activation;
 
+// Of a feed-forward block without a gate: one value in, one out. GELU is x Phi(x) (Hendrycks &
+// Gimpel 2016), by erf or by a tanh; RELU2 max(x, 0)^2 (So et al. 2021, Primer); XIELU has
+// parameters (pointwise.h).
+typedef enum msgl_pointwise {
+    MSGL_POINTWISE_SILU,
+    MSGL_POINTWISE_GELU,
+    MSGL_POINTWISE_GELU_TANH,
+    MSGL_POINTWISE_RELU2,
+    MSGL_POINTWISE_XIELU,
+} msgl_pointwise;
+
 struct msgl_peer_sum; // cuda/peer_sum.h
 
 // Fused add + RMSNorm, cut between two products. The one that adds to the residual stream x writes

@@ -22,7 +22,12 @@ typedef struct msgl_norm_kernels {
     // eq. 4). in, out [rows, dim] with strides; weight [dim].
     void (*rms_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                      void *out, size_t ld_out, int rows, int dim);
-    // The same where ranks share the dimension: sums[r * ld_sums] becomes in[r]'s sum of squares,
+    // out = (in - mean) / sqrt(mean((in - mean)^2) + eps) * weight + bias over the last dimension
+    // (Ba et al. 2016, eq. 4), statistics in f32. in, out [rows, dim] with strides, out may be in;
+    // weight [dim]; bias [dim], or NULL: 0.
+    void (*layer_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
+                       const float *bias, float eps, void *out, size_t ld_out, int rows, int dim);
+    // rms_norm where ranks share the dimension: sums[r * ld_sums] becomes in[r]'s sum of squares,
     // and with those added up over the ranks, of `all` elements, the rows are normed in place.
     void (*sum_squares)(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim, float *sums,
                         size_t ld_sums);
@@ -56,6 +61,8 @@ typedef struct msgl_act_kernels {
     // out[r, i] = f(gate_up[r, i]) * gate_up[r, dim + i]; gate_up [rows, 2 dim], out [rows, dim].
     void (*gate)(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                  int dim);
+    // p[i] = f(p[i]), n elements. params: what pointwise.h says of f, on the device.
+    void (*apply)(msgl_exec *x, msgl_pointwise f, const float *params, void *p, size_t n);
     // p[r, i] *= sigmoid(gate[r, i]); p [rows, dim], dense, gate with stride ld_gate.
     void (*times_sigmoid)(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                           int dim);

@@ -124,6 +124,55 @@ MSGL_INLINE msgl_vf msgl__vf_swiglu_clamped(msgl_vf gate, msgl_vf up)
     const msgl_vf steep = gate * msgl__vf_set(1.702f);
     return gate / (msgl__vf_set(1) + msgl__vf_exp(-steep)) * (up + msgl__vf_set(1));
 }
+// max(x, 0)^2; NaN stays NaN.
+MSGL_INLINE msgl_vf msgl__vf_relu2(msgl_vf x)
+{
+    x = msgl__vf_select(x < msgl__vf_set(0), msgl__vf_set(0), x);
+    return x * x;
+}
+// x Phi(x), the normal distribution by Abramowitz & Stegun 7.1.26, whose absolute error is 1.5e-7:
+// with z = |x| / sqrt(2) and t = 1 / (1 + 0.3275911 z), Phi(-|x|) = t (a1 + t (a2 + ...)) e^(-z^2)
+// / 2. A negative x keeps the tail, so nothing cancels there.
+MSGL_INLINE msgl_vf msgl__vf_gelu(msgl_vf x)
+{
+    const msgl_vi negative = x < msgl__vf_set(0);
+    const msgl_vf z = msgl__vf_select(negative, -x, x) * msgl__vf_set(0.70710678f);
+    const msgl_vf t = msgl__vf_set(1) / (msgl__vf_set(1) + msgl__vf_set(0.3275911f) * z);
+    msgl_vf p = msgl__vf_set(1.061405429f);
+    p = p * t + msgl__vf_set(-1.453152027f);
+    p = p * t + msgl__vf_set(1.421413741f);
+    p = p * t + msgl__vf_set(-0.284496736f);
+    p = p * t + msgl__vf_set(0.254829592f);
+    const msgl_vf tail = msgl__vf_set(0.5f) * p * t * msgl__vf_exp(-(z * z));
+    return x * msgl__vf_select(negative, tail, msgl__vf_set(1) - tail);
+}
+// e^x - 1 - x for x <= 0: by its Taylor polynomial of degree 10 above -1 (remainder 2e-8), where
+// the difference would cancel.
+MSGL_INLINE msgl_vf msgl__vf_exp_less_line(msgl_vf x)
+{
+    msgl_vf p = msgl__vf_set(1.0f / 3628800);
+    p = p * x + msgl__vf_set(1.0f / 362880);
+    p = p * x + msgl__vf_set(1.0f / 40320);
+    p = p * x + msgl__vf_set(1.0f / 5040);
+    p = p * x + msgl__vf_set(1.0f / 720);
+    p = p * x + msgl__vf_set(1.0f / 120);
+    p = p * x + msgl__vf_set(1.0f / 24);
+    p = p * x + msgl__vf_set(1.0f / 6);
+    p = p * x + msgl__vf_set(0.5f);
+    const msgl_vf far = msgl__vf_exp(x) - msgl__vf_set(1) - x;
+    return msgl__vf_select(x > msgl__vf_set(-1), p * x * x, far);
+}
+// positive x^2 + linear x for x > 0, else negative (e^min(x, eps) - 1 - x) + linear x (Huang 2025,
+// xIELU); eps below 0 is where torch's expm1 stops short of 0.
+MSGL_INLINE msgl_vf msgl__vf_xielu(msgl_vf x, float positive, float negative, float linear,
+                                   float eps)
+{
+    const msgl_vf near = msgl__vf_min(x, msgl__vf_set(eps));
+    const msgl_vf below = msgl__vf_exp_less_line(near) + (near - x);
+    const msgl_vf bent = msgl__vf_select(x > msgl__vf_set(0), msgl__vf_set(positive) * x * x,
+                                         msgl__vf_set(negative) * below);
+    return bent + msgl__vf_set(linear) * x;
+}
 // tanh(x) = 1 - 2 / (1 + exp(2 x))
 MSGL_INLINE msgl_vf msgl__vf_tanh(msgl_vf x)
 {

@@ -36,6 +36,38 @@ static void check_norm(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
     array_free(&in), array_free(&out), array_free(&w);
 }
 
+static void check_layer_norm(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, int pad,
+                             bool biased, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const size_t ld = (size_t)(dim + pad);
+    array in = array_new(dtype, (size_t)rows * ld, 2, seed);
+    array out = array_new(dtype, (size_t)rows * ld, 0, seed);
+    array w = array_new(MSGL_F32, (size_t)dim, 1, seed), b = array_new(MSGL_F32, dim, 1, seed);
+    msgl__cuda_layer_norm(&e->x, in.dev, ld, (const float *)w.dev,
+                          biased ? (const float *)b.dev : NULL, 1e-5f, out.dev, ld, rows, dim);
+    exec_sync(e);
+    array_download(&out);
+    for (int r = 0; r < rows; r++) {
+        const float *row = in.host + (size_t)r * ld;
+        double mean = 0, squares = 0;
+        for (int i = 0; i < dim; i++) mean += (double)row[i] / dim;
+        for (int i = 0; i < dim; i++) squares += pow(row[i] - mean, 2);
+        const double inv = 1 / sqrt(squares / dim + 1e-5f);
+        for (int i = 0; i < (int)ld; i++) {
+            const float got = out.host[(size_t)r * ld + i];
+            if (i >= dim) {
+                expect(f, isnan(got), "writes beyond a row");
+                continue;
+            }
+            const double scaled = (row[i] - mean) * inv * w.host[i];
+            const double want = scaled + (biased ? b.host[i] : 0);
+            expect_near(f, got, want, fabs(want) * dtype_error(dtype) * 1.01 + 4e-6, "layer_norm");
+        }
+    }
+    array_free(&in), array_free(&out), array_free(&w), array_free(&b);
+}
+
 // weights: of a norm of what is added.
 static void check_add(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, bool norm,
                       uint64_t *seed)
@@ -113,6 +145,45 @@ static void check_gate(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
         }
     }
     array_free(&in), array_free(&out);
+}
+
+static double pointwise(msgl_pointwise fn, const float *params, double x)
+{
+    switch (fn) {
+    case MSGL_POINTWISE_SILU: return x / (1 + exp(-x));
+    case MSGL_POINTWISE_GELU: return x / 2 * erfc(-x / sqrt(2.0));
+    case MSGL_POINTWISE_GELU_TANH:
+        return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MSGL_POINTWISE_RELU2: return x > 0 ? x * x : 0;
+    case MSGL_POINTWISE_XIELU: break;
+    }
+    if (x > 0) return log1p(exp(params[0])) * x * x + params[2] * x;
+    const double bent = expm1(x < params[3] ? x : params[3]) - x;
+    return (params[2] + log1p(exp(params[1]))) * bent + params[2] * x;
+}
+
+static void check_apply(bench_exec *e, family *f, msgl_dtype dtype, size_t n, uint64_t *seed)
+{
+    static const float values[] = {0.3f, -0.2f, 0.5f, -1e-6f};
+    array params = array_new(MSGL_F32, 4, 1, seed);
+    memcpy(params.host, values, sizeof values);
+    array_upload(&params);
+    e->x.act = dtype;
+    for (int fn = 0; fn <= MSGL_POINTWISE_XIELU; fn++) {
+        array p = array_new(dtype, n, 5, seed), got = p;
+        got.host = (float *)malloc(n * sizeof(float));
+        msgl__cuda_apply(&e->x, (msgl_pointwise)fn, (const float *)params.dev, p.dev, n);
+        exec_sync(e);
+        array_download(&got);
+        for (size_t i = 0; i < n; i++) {
+            const double want = pointwise((msgl_pointwise)fn, values, p.host[i]);
+            expect_near(f, got.host[i], want,
+                        fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 2e-6, "apply");
+        }
+        free(got.host);
+        array_free(&p);
+    }
+    array_free(&params);
 }
 
 static void check_times_sigmoid(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
@@ -412,6 +483,10 @@ int main(int argc, char **argv)
             check_norm(&e, &norm, DTYPES[d], o.quick ? 2 : 9, dims[i], i % 2 ? 8 : 0, &seed);
         }
         check_norm(&e, &norm, DTYPES[d], 5, 64, 3, &seed);
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+            const int rows = o.quick ? 2 : 9, pad = i % 2 ? 8 : 0;
+            check_layer_norm(&e, &norm, DTYPES[d], rows, dims[i], pad, i % 3 != 0, &seed);
+        }
         check_norm(&e, &norm, DTYPES[d], o.quick ? 3 : 700, 1024, 0, &seed);
         check_add(&e, &norm, DTYPES[d], 1, 1, false, &seed);
         check_add(&e, &norm, DTYPES[d], 1, 100003, false, &seed);
@@ -424,6 +499,8 @@ int main(int argc, char **argv)
         check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_TANH, &seed);
         check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_TANH, &seed);
         if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
+        check_apply(&e, &act, DTYPES[d], 5 * 2048, &seed);
+        check_apply(&e, &act, DTYPES[d], 3 * 17, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 5, 2048, 512, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 3, 96, 3, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 70000, 8, 8, &seed);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family act: the gates of the feed-forward block and of attention, and what is done to logits
-// before anything looks at them.
+// Family act: the gates of the feed-forward block and of attention, activations without one, and
+// what is done to logits before anything looks at them.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/gate.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
+#include "kernel/pointwise.h"
 
 #define MAX_GRID_Y 65535
 
@@ -68,6 +69,70 @@ extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gat
                                 int rows, int dim)
 {
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
+}
+
+// erff and expm1f, not quicker forms: these feed-forward blocks are rare, and what they cost is the
+// memory.
+template <int F> static __device__ __forceinline__ float pointwise(float v, const msgl_xielu &xielu)
+{
+    if (F == MSGL_POINTWISE_SILU) return gated<MSGL_SILU>(v, 1);
+    if (F == MSGL_POINTWISE_GELU) return v * normcdff(v);
+    if (F == MSGL_POINTWISE_GELU_TANH) return gated<MSGL_GELU_TANH>(v, 1);
+    if (F == MSGL_POINTWISE_RELU2) return v < 0 ? 0 : v * v;
+    const float bent = v > 0 ? xielu.positive * v * v
+                             : xielu.negative * (expm1f(v < xielu.eps ? v : xielu.eps) - v);
+    return bent + xielu.linear * v;
+}
+
+// N elements a thread.
+template <typename T, int F, int N>
+static __global__ void apply_kernel(const float *params, T *p, size_t n)
+{
+    msgl__pdl_trigger();
+    msgl_xielu xielu = {};
+    if (F == MSGL_POINTWISE_XIELU) xielu = msgl__xielu_of(params);
+    msgl__pdl_wait();
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
+    if (at >= n) return;
+    if (N == 1) {
+        p[at] = from_f32<T>(pointwise<F>(to_f32(p[at]), xielu));
+    } else {
+        float v[8];
+        load8(p + at, v);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = pointwise<F>(v[j], xielu);
+        store8(p + at, v);
+    }
+}
+
+template <typename T, int N>
+static void (*apply_kernel_of(msgl_pointwise f))(const float *, T *, size_t)
+{
+    switch (f) {
+    case MSGL_POINTWISE_SILU: return apply_kernel<T, MSGL_POINTWISE_SILU, N>;
+    case MSGL_POINTWISE_GELU: return apply_kernel<T, MSGL_POINTWISE_GELU, N>;
+    case MSGL_POINTWISE_GELU_TANH: return apply_kernel<T, MSGL_POINTWISE_GELU_TANH, N>;
+    case MSGL_POINTWISE_RELU2: return apply_kernel<T, MSGL_POINTWISE_RELU2, N>;
+    case MSGL_POINTWISE_XIELU: break;
+    }
+    return apply_kernel<T, MSGL_POINTWISE_XIELU, N>;
+}
+
+template <typename T>
+static void apply_typed(msgl_exec *x, msgl_pointwise f, const float *params, void *p, size_t n)
+{
+    const bool vector = n % 8 == 0 && aligned16(p);
+    const size_t items = vector ? n / 8 : n;
+    const unsigned threads = items < (size_t)msgl__cuda_device(x)->sm_count * 256 ? 64 : 256;
+    MSGL_CUDA_TRY(x, msgl__launch(vector ? apply_kernel_of<T, 8>(f) : apply_kernel_of<T, 1>(f),
+                                  dim3((unsigned)((items + threads - 1) / threads)), dim3(threads),
+                                  0, msgl__cuda_stream(x), params, (T *)p, n));
+}
+
+extern "C" void msgl__cuda_apply(msgl_exec *x, msgl_pointwise f, const float *params, void *p,
+                                 size_t n)
+{
+    if (n > 0) MSGL_BY_DTYPE(x->act, apply_typed, x, f, params, p, n);
 }
 
 // N elements a thread.

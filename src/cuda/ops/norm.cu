@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family norm: RMS normalisation, a row held in registers between its two uses; addition, scaling.
+// Family norm: RMS normalisation and LayerNorm, a row held in registers between its two uses;
+// addition, scaling.
 //
 // How many threads share a row depends on dim alone, never on the number of rows: a row's bits are
 // the same in a decode step and in a long prompt.
@@ -117,6 +118,107 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
                                   ld_in, weight, eps, dst, ld_out, rows, dim));
 }
 
+// The block's sum; `part` [32] is its own.
+static __device__ __forceinline__ float block_sum(float v, float *part)
+{
+    v = group_sum(v, 32);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    const int l = (int)threadIdx.x % 32;
+    return group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+}
+
+// A block per row, which stays in registers: VECS groups of eight a thread. The mean is known
+// before the deviations are squared, as on the CPU.
+template <typename T, int VECS>
+static __global__ void __launch_bounds__(1024)
+    layer_norm_kernel(const T *in, size_t ld_in, const float *weight, const float *bias, float eps,
+                      T *out, size_t ld_out, int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    __shared__ float sums[32], squares[32];
+    const int first = (int)threadIdx.x * 8, step = (int)blockDim.x * 8;
+    in += (size_t)blockIdx.x * ld_in;
+    out += (size_t)blockIdx.x * ld_out;
+    float v[VECS][8], sum = 0, square = 0;
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        const int at = first + i * step;
+        if (at >= dim) break;
+        load8(in + at, v[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += v[i][j];
+    }
+    const float mean = block_sum(sum, sums) / (float)dim;
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        if (first + i * step >= dim) break;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            v[i][j] -= mean;
+            square += v[i][j] * v[i][j];
+        }
+    }
+    const float inv = 1.0f / sqrtf(block_sum(square, squares) / (float)dim + eps);
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        const int at = first + i * step;
+        if (at >= dim) break;
+        float w[8], b[8] = {0};
+        load8(weight + at, w);
+        if (bias != NULL) load8(bias + at, b);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[i][j] = v[i][j] * inv * w[j] + b[j];
+        store8(out + at, v[i]);
+    }
+}
+
+// Any dim, stride and alignment; reads the row three times.
+template <typename T>
+static __global__ void layer_norm_any_kernel(const T *in, size_t ld_in, const float *weight,
+                                             const float *bias, float eps, T *out, size_t ld_out,
+                                             int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    __shared__ float sums[32], squares[32];
+    in += (size_t)blockIdx.x * ld_in;
+    out += (size_t)blockIdx.x * ld_out;
+    float sum = 0, square = 0;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) sum += to_f32(in[i]);
+    const float mean = block_sum(sum, sums) / (float)dim;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        const float v = to_f32(in[i]) - mean;
+        square += v * v;
+    }
+    const float inv = 1.0f / sqrtf(block_sum(square, squares) / (float)dim + eps);
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        const float v = (to_f32(in[i]) - mean) * inv * weight[i];
+        out[i] = from_f32<T>(bias != NULL ? v + bias[i] : v);
+    }
+}
+
+template <typename T>
+static void layer_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
+                       const float *bias, float eps, void *out, size_t ld_out, int rows, int dim)
+{
+    const T *src = (const T *)in;
+    T *dst = (T *)out;
+    const size_t ld_mask = 16 / sizeof(T) - 1;
+    const bool vector = dim % 8 == 0 && dim <= 32768 && ((ld_in | ld_out) & ld_mask) == 0 &&
+                        aligned16(in) && aligned16(out) && aligned16(weight) && aligned16(bias);
+    void (*fn)(const T *, size_t, const float *, const float *, float, T *, size_t, int) =
+        !vector       ? layer_norm_any_kernel<T>
+        : dim <= 8192 ? layer_norm_kernel<T, 1>
+                      : layer_norm_kernel<T, 4>;
+    const int vecs = dim <= 8192 ? 1 : 4;
+    const int threads = vector ? (dim / 8 + vecs * 32 - 1) / (vecs * 32) * 32 : 256;
+    MSGL_CUDA_TRY(x, msgl__launch(fn, dim3((unsigned)rows), dim3((unsigned)threads), 0,
+                                  msgl__cuda_stream(x), src, ld_in, weight, bias, eps, dst, ld_out,
+                                  dim));
+}
+
 // A block per row, as the two halves of a norm whose rows ranks share.
 template <typename T>
 static __global__ void sum_squares_kernel(const T *in, size_t ld, int dim, float *sums,
@@ -227,6 +329,14 @@ extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, 
                                     float eps, void *out, size_t ld_out, int rows, int dim)
 {
     if (rows > 0) MSGL_BY_DTYPE(x->act, norm, x, in, ld_in, weight, eps, out, ld_out, rows, dim);
+}
+
+extern "C" void msgl__cuda_layer_norm(msgl_exec *x, const void *in, size_t ld_in,
+                                      const float *weight, const float *bias, float eps, void *out,
+                                      size_t ld_out, int rows, int dim)
+{
+    if (rows == 0) return;
+    MSGL_BY_DTYPE(x->act, layer_norm, x, in, ld_in, weight, bias, eps, out, ld_out, rows, dim);
 }
 
 extern "C" void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows,

@@ -24,6 +24,9 @@ extern "C" {
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                          void *out, size_t ld_out, int rows, int dim);
+void msgl__cuda_layer_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
+                           const float *bias, float eps, void *out, size_t ld_out, int rows,
+                           int dim);
 void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim,
                             float *sums, size_t ld_sums);
 void msgl__cuda_norm_by_sums(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
@@ -45,6 +48,7 @@ void msgl__cuda_move_kv(msgl_exec *x, const msgl_kv_move_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);
+void msgl__cuda_apply(msgl_exec *x, msgl_pointwise f, const float *params, void *p, size_t n);
 void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                               int dim);
 void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
