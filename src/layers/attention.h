@@ -12,6 +12,7 @@ typedef struct msgl_attention {
     msgl_linear qkv;
     float *q_norm, *k_norm; // NULL, or [head_dim], or, with norms_all, [q heads] and [K heads]
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
+    bool norms_layer;       // LayerNorm of each head, weights [heads, head_dim] (StableLM)
     bool gated;             // results times the sigmoid of what is behind V (Qwen3-Next)
     float eps;
     int32_t num_heads, num_kv_heads, head_dim;
@@ -27,7 +28,7 @@ typedef struct msgl_attention {
 // or backend does with them.
 static inline bool msgl__rotates_apart(const msgl_attention *a)
 {
-    return a->norms_all || a->gated || a->temper.every > 0;
+    return a->norms_all || a->norms_layer || a->gated || a->temper.every > 0;
 }
 
 static inline size_t msgl__q_width(const msgl_attention *a)

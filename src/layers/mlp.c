@@ -7,8 +7,19 @@ size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype 
     return msgl__activation_bytes((size_t)msgl__ffn_rows(k, max_rows), (size_t)m->down.w.k, act);
 }
 
+void msgl__mlp_up(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const void *in,
+                  void *out, int32_t rows, msgl_handover *handover)
+{
+    if (!m->plain) {
+        msgl__linear_gated(f, &m->gate_up, norm, m->activation, in, out, rows, handover);
+        return;
+    }
+    msgl__linear(f, &m->gate_up, norm, in, out, rows);
+    f->k->act.apply(f->x, m->pointwise, m->params, out, (size_t)rows * (size_t)m->gate_up.w.n);
+}
+
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
-               void *residual, int32_t rows)
+               const void *in, void *residual, int32_t rows)
 {
     const size_t hidden = (size_t)m->gate_up.w.k;
     const size_t mark = f->arena->used;
@@ -17,10 +28,10 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     if (act == NULL) return;
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
-        void *x = msgl__row(f, residual, r, hidden);
+        const void *x = msgl__row(f, in, r, hidden);
         msgl_handover between = {.reader = &m->down.w};
-        msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n, &between);
-        msgl__linear_add(f, &m->down, act, x, join, n, &between);
+        msgl__mlp_up(f, m, norm, x, act, n, &between);
+        msgl__linear_add(f, &m->down, act, msgl__row(f, residual, r, hidden), join, n, &between);
     }
     f->arena->used = mark;
 }

@@ -56,7 +56,7 @@ static void begin_shared(void *ctx)
 {
     const shared_expert *s = ctx;
     const msgl_mlp *mlp = &s->m->shared;
-    msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows, NULL);
+    msgl__mlp_up(s->f, mlp, s->norm, s->in, s->act, s->rows, NULL);
     if (s->result != NULL) msgl__linear(s->f, &mlp->down, NULL, s->act, s->result, s->rows);
     if (s->gate != NULL) {
         msgl__linear_f32(s->f, &s->m->shared_gate, s->norm, s->in, s->gate, s->rows);
@@ -75,11 +75,11 @@ static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_expert *
 }
 
 static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
-                      const msgl_join *join, void *residual, int32_t rows)
+                      const msgl_join *join, const void *in, void *residual, int32_t rows)
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     const bool direct = msgl__joins_directly(join, f->comm->size);
-    shared_expert own = {.f = f, .m = m, .norm = norm, .in = residual, .rows = rows};
+    shared_expert own = {.f = f, .m = m, .norm = norm, .in = in, .rows = rows};
     take_shared(&own, direct);
     void *out = direct ? residual : msgl__activation(f, n, hidden);
     int32_t *ids = NULL;
@@ -95,11 +95,11 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                     .ctx = &own};
     if (own.gate != NULL) begin_shared(&own); // not the backend's matter
     const msgl_moe_call call = {.experts = &m->experts,
-                                .norm = norm->weight,
-                                .norm_eps = norm->eps,
+                                .norm = norm != NULL ? norm->weight : NULL,
+                                .norm_eps = norm != NULL ? norm->eps : 0,
                                 .router = &m->router.w,
                                 .router_bias = m->router.bias,
-                                .in = residual,
+                                .in = in,
                                 .rows = rows,
                                 .accumulate = direct,
                                 .out = out,
@@ -114,12 +114,13 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
 }
 
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,
-               void *residual, int32_t rows)
+               const void *in, void *residual, int32_t rows)
 {
+    const size_t hidden = (size_t)m->router.w.k;
     const int32_t block = msgl__ffn_rows(f->k, rows);
     for (int32_t r = 0; r < rows; r += block) {
         const size_t mark = f->arena->used;
-        run_block(f, m, norm, join, msgl__row(f, residual, r, (size_t)m->router.w.k),
+        run_block(f, m, norm, join, msgl__row(f, in, r, hidden), msgl__row(f, residual, r, hidden),
                   rows - r < block ? rows - r : block);
         f->arena->used = mark;
     }

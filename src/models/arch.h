@@ -62,6 +62,7 @@ struct msgl_arch {
     int32_t default_head_dim; // 0: hidden_size / num_attention_heads
     double default_theta;     // 0: 10,000
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
+    bool plain_mlp; // feed-forward blocks have no gate, and the activation is a msgl_pointwise
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;

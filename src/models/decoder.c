@@ -94,7 +94,9 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 
 static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
-    return (msgl_norm){.eps = m->cfg.decoder.rms_eps, .dim = name != NULL ? m->cfg.hidden_size : 0};
+    return (msgl_norm){.eps = m->cfg.decoder.rms_eps,
+                       .dim = name != NULL ? m->cfg.hidden_size : 0,
+                       .centred = m->cfg.decoder.layer_norm};
 }
 
 static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_place *places)
@@ -109,6 +111,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->ffn_norm = norm_named(m, names->ffn_norm);
         layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
         layer->out.row_parallel = true;
+        layer->parallel = d->parallel;
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         msgl__ffn_build(m, l, experts, layer);
@@ -127,7 +130,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
                         .scale = d->residual_scale,
                         .next = last ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
     }
-    m->final_norm = (msgl_norm){.eps = d->rms_eps, .dim = m->cfg.hidden_size};
+    m->final_norm = norm_named(m, "norm");
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
 
@@ -213,9 +216,16 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
 typedef struct buffers {
     float *cos_sin[MSGL_MAX_ROPES];   // [tokens, 2 half] each
     void *residual;                   // [tokens, hidden]
+    void *normed;                     // [tokens, hidden] where norms_apart; what a block reads
     void *mixed;                      // [tokens, width of the layer's mixer's result]
     void *rows_mixed, *rows_residual; // the same of the rows that get logits
 } buffers;
+
+// Whether what a block reads is normed by itself, and not by its first product.
+static bool norms_apart(const msgl_decoder_config *d)
+{
+    return d->layer_norm || d->parallel;
+}
 
 // Parts of a row's sum of squares.
 static size_t norm_stats_tiles(const msgl_model_config *c)
@@ -276,6 +286,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     }
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
+           (norms_apart(&c->decoder) ? msgl__activation_bytes(t, h, act) : 0) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__head_workspace(m, max_tokens);
 }
@@ -289,6 +300,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     b->residual = msgl__activation(f, t, h);
+    b->normed = norms_apart(&c->decoder) ? msgl__activation(f, t, h) : NULL;
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
@@ -300,16 +312,31 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
-// The layer behind its mixer.
-static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
-                         void *residual, int32_t rows)
+// The layer up to its mixer's result; in: the stream, or of a draft head's first layer what that
+// reads. normed is left as what a parallel feed-forward block reads.
+static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const void *in, const buffers *b)
 {
-    const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
+    const msgl_norm *norm = &layer->attn_norm;
+    const bool apart = norm->dim > 0 && (norm->centred || layer->parallel);
+    if (apart) msgl__norm(f, norm, in, b->normed, f->num_tokens);
+    layer->mixer->run(f, layer, apart ? NULL : msgl__norm_or_null(norm), apart ? b->normed : in,
+                      b->cos_sin, b->mixed);
+}
+
+// The layer behind its mixer. normed: as above, or where a norm of the stream goes.
+static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
+                         void *normed, void *residual, int32_t rows)
+{
+    const msgl_norm *norm = &layer->ffn_norm;
+    const bool apart = norm->dim > 0 && norm->centred;
     msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
+    if (apart) msgl__norm(f, norm, residual, normed, rows);
+    const void *in = apart || layer->parallel ? normed : residual;
+    norm = msgl__norm_or_null(norm);
     if (layer->sparse) {
-        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, rows);
+        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, in, residual, rows);
     } else {
-        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, residual, rows);
+        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, in, residual, rows);
     }
 }
 
@@ -339,10 +366,9 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     if (first == NULL) return NULL;
     int32_t captured = 0;
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
-        layer->mixer->run(f, layer, msgl__norm_or_null(&layer->attn_norm),
-                          layer == layers ? first : b.residual, b.cos_sin, b.mixed);
+        mix(f, layer, layer == layers ? first : b.residual, &b);
         if (layer == last) break;
-        finish_layer(f, layer, b.mixed, b.residual, tokens);
+        finish_layer(f, layer, b.mixed, b.normed, b.residual, tokens);
         captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
     }
     if (num_rows == 0) return NULL;
@@ -352,9 +378,10 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     if (!all) {
         f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
+        if (last->parallel) msgl__norm(f, &last->attn_norm, b.rows_residual, b.normed, num_rows);
     }
     void *residual = all ? b.residual : b.rows_residual;
-    finish_layer(f, last, all ? b.mixed : b.rows_mixed, residual, num_rows);
+    finish_layer(f, last, all ? b.mixed : b.rows_mixed, b.normed, residual, num_rows);
     return f->x->status == 0 ? residual : NULL;
 }
 

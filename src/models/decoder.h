@@ -36,6 +36,7 @@ typedef struct msgl_decoder_layer {
         msgl_delta delta;
     };
     msgl_linear out; // [hidden, width of the mixer's result]
+    bool parallel;   // the feed-forward block reads what the mixer has read, behind attn_norm
     bool sparse;
     msgl_mlp mlp; // unless sparse
     msgl_moe moe; // when sparse
@@ -94,9 +95,10 @@ static inline msgl_range msgl__own_columns(const msgl_model_target *t, int32_t a
     return msgl__shard_of(all, t->rank % ranks, ranks);
 }
 
+// The norm as products take it; NULL: there is none, or it is a LayerNorm, which is done before.
 static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
 {
-    return n->dim > 0 ? n : NULL;
+    return n->dim > 0 && !n->centred ? n : NULL;
 }
 
 // What mixes the tokens of a layer, up to its output projection: one file each, and a row in

@@ -31,6 +31,7 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
     const msgl_decoder_config *d = &c->decoder;
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
+    a->norms_layer = d->qk_norm == MSGL_QK_NORM_LAYER || d->qk_norm == MSGL_QK_NORM_LAYER_APART;
     a->gated = d->gated_attn;
     a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
     a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
@@ -96,6 +97,28 @@ static void declare_head_norm(const msgl_declaring *d, float **v, const msgl_ran
     msgl__declare_norm_slice(d, v, (msgl_range){own->from - before, own->count}, n, name);
 }
 
+// The weights of LayerNorms of `all` heads, [all, head_dim], of which this rank has `own`.
+static void declare_layer_norms(const msgl_declaring *d, float **v, msgl_range own, int32_t all,
+                                char q_or_k)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const int32_t dim = d->m->cfg.head_dim;
+    const msgl_range kept = msgl__rows_of(own, dim, 0);
+    msgl__keep_rows(d, v, &kept, 1);
+    msgl__plan_vector(d->p, v, kept.count);
+    if (c->qk_norm == MSGL_QK_NORM_LAYER) {
+        msgl__plan_elements(d->p, v, 0, all * dim, 1, "%slayers.%d.self_attn.%c_norm.weight",
+                            c->names.prefix, d->layer, q_or_k);
+        msgl__plan_expert(d->p, all, 0, false); // [all, head_dim], as vectors of experts
+        return;
+    }
+    for (int32_t h = 0; h < all; h++) {
+        msgl__plan_elements(d->p, v, h * dim, dim, 1,
+                            "%slayers.%d.self_attn.%c_layernorm.norms.%d.weight", c->names.prefix,
+                            d->layer, q_or_k, h);
+    }
+}
+
 static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_model_config *c = &d->m->cfg;
@@ -117,7 +140,7 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     declare_qkv(d, a, q, kv);
     msgl__declare_cache_scale(d, &a->geometry.k_scale, 'k');
     msgl__declare_cache_scale(d, &a->geometry.v_scale, 'v');
-    msgl__declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, "self_attn.o_proj");
+    msgl__declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, dc->names.out);
     if (dc->sinks) {
         float **sinks = (float **)&a->geometry.sinks; // backends only read them
         msgl__keep_rows(d, sinks, &heads, 1);
@@ -129,9 +152,12 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
         if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
         msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
         msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
+    } else if (a->norms_layer) {
+        declare_layer_norms(d, &a->q_norm, heads, c->num_heads, 'q');
+        declare_layer_norms(d, &a->k_norm, kv_heads, c->num_kv_heads, 'k');
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
-        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
-        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
+        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, dc->names.q_norm);
+        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, dc->names.k_norm);
     }
 }
 

@@ -37,7 +37,8 @@ typedef struct msgl_moe_watch {
 
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
-    const float *norm; // [hidden] weight of the norm before the block
+    // [hidden] weight of the norm before the block; NULL: `in` is normed, and may be overwritten.
+    const float *norm;
     float norm_eps;
     const msgl_weight *router; // [num_experts, hidden]
     const float *router_bias;  // [num_experts], or NULL
