@@ -192,6 +192,9 @@ FUSED_GAIN = {
     "expert_bias": 0.5,
 }
 
+# Experts that one more or less of near the best changes little.
+MIXER_GAIN = {"experts.down_proj": 0.3}
+
 MODELS = {
     "arcee": dict(
         config=arcee(),
@@ -232,6 +235,7 @@ MODELS = {
     "phimoe": dict(
         config=phimoe(),
         transformers_class="PhimoeForCausalLM",
+        gain=MIXER_GAIN,
         steady=True,
         off=dict(
             mixer=dict(router_jitter_noise=0.01),
@@ -248,6 +252,7 @@ MODELS = {
             sliding_window=None,
         ),
         spelling="tf5",
+        gain=MIXER_GAIN,
         steady=True,
     ),
     "internlm3": dict(config=internlm3(), plain=True),

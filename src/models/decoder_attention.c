@@ -98,8 +98,9 @@ static void declare_head_norm(const msgl_declaring *d, float **v, const msgl_ran
 }
 
 // The weights of LayerNorms of `all` heads, [all, head_dim], of which this rank has `own`.
+// pairs: of neighbours in every head that rotate together.
 static void declare_layer_norms(const msgl_declaring *d, float **v, msgl_range own, int32_t all,
-                                char q_or_k)
+                                int32_t pairs, char q_or_k)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const int32_t dim = d->m->cfg.head_dim;
@@ -109,6 +110,7 @@ static void declare_layer_norms(const msgl_declaring *d, float **v, msgl_range o
     if (c->qk_norm == MSGL_QK_NORM_LAYER) {
         msgl__plan_elements(d->p, v, 0, all * dim, 1, "%slayers.%d.self_attn.%c_norm.weight",
                             c->names.prefix, d->layer, q_or_k);
+        msgl__plan_pairs(d->p, dim, 0, pairs);
         msgl__plan_expert(d->p, all, 0, false); // [all, head_dim], as vectors of experts
         return;
     }
@@ -116,6 +118,7 @@ static void declare_layer_norms(const msgl_declaring *d, float **v, msgl_range o
         msgl__plan_elements(d->p, v, h * dim, dim, 1,
                             "%slayers.%d.self_attn.%c_layernorm.norms.%d.weight", c->names.prefix,
                             d->layer, q_or_k, h);
+        msgl__plan_pairs(d->p, dim, 0, pairs);
     }
 }
 
@@ -153,8 +156,9 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
         msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
         msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
     } else if (a->norms_layer) {
-        declare_layer_norms(d, &a->q_norm, heads, c->num_heads, 'q');
-        declare_layer_norms(d, &a->k_norm, kv_heads, c->num_kv_heads, 'k');
+        const int32_t turned = dc->interleaved ? a->half : 0;
+        declare_layer_norms(d, &a->q_norm, heads, c->num_heads, turned, 'q');
+        declare_layer_norms(d, &a->k_norm, kv_heads, c->num_kv_heads, turned, 'k');
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, dc->names.q_norm);
         declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, dc->names.k_norm);
