@@ -188,12 +188,12 @@ FUSED_GAIN = {
     "word_embeddings": 5,
     "query_key_value.weight": 1.25,
     "mlp.gate.weight": 0.5,
-    "mlp.experts": 0.8,
+    "mlp.experts": 0.6,
     "expert_bias": 0.5,
 }
 
 # Experts that one more or less of near the best changes little.
-MIXER_GAIN = {"experts.down_proj": 0.3}
+MIXER_GAIN = {"experts.down_proj": 0.12}
 
 MODELS = {
     "arcee": dict(

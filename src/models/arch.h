@@ -55,7 +55,8 @@ typedef struct msgl_fixed_field {
 } msgl_fixed_field;
 
 struct msgl_arch {
-    const char *name; // as in config.json's "architectures"
+    const char *name;       // as in config.json's "architectures"
+    const char *other_name; // or this one; NULL: none
     const msgl_family *family;
     // What config.json means where it does not say:
     const char *head_dim_key; // NULL: head_dim; latent attention: of the rotary part

@@ -15,7 +15,7 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_llama4, msgl__arch_llama4_conditional;
 extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stablelm,
     msgl__arch_cohere, msgl__arch_cohere2, msgl__arch_apertus, msgl__arch_phimoe,
-    msgl__arch_phimoe_5, msgl__arch_internlm3, msgl__arch_bailing, msgl__arch_bailing_2;
+    msgl__arch_internlm3, msgl__arch_bailing, msgl__arch_bailing_2;
 
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;

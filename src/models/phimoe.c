@@ -45,16 +45,8 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
 }
 
 const msgl_arch msgl__arch_phimoe = {
-    .name = "PhiMoEForCausalLM",
-    .family = &msgl__decoder_family,
-    .default_theta = 1e6,
-    .only_experts = true,
-    .configure = configure,
-};
-
-// By the name of transformers' own class.
-const msgl_arch msgl__arch_phimoe_5 = {
     .name = "PhimoeForCausalLM",
+    .other_name = "PhiMoEForCausalLM", // as hubs call it
     .family = &msgl__decoder_family,
     .default_theta = 1e6,
     .only_experts = true,

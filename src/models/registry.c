@@ -22,6 +22,10 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_cohere,
     &msgl__arch_cohere2,
     &msgl__arch_apertus,
+    &msgl__arch_phimoe,
+    &msgl__arch_internlm3,
+    &msgl__arch_bailing,
+    &msgl__arch_bailing_2,
     &msgl__arch_granite,
     &msgl__arch_gemma2,
     &msgl__arch_gemma3,
@@ -57,7 +61,9 @@ const msgl_arch *msgl__arch_at(int i)
 const msgl_arch *msgl__arch_find(const char *name)
 {
     for (size_t i = 0; i < MSGL_COUNT(ARCHS); i++) {
-        if (strcmp(name, ARCHS[i]->name) == 0) return ARCHS[i];
+        const msgl_arch *a = ARCHS[i];
+        if (strcmp(name, a->name) == 0) return a;
+        if (a->other_name != NULL && strcmp(name, a->other_name) == 0) return a;
     }
     for (size_t i = 0; i < MSGL_COUNT(HEADS); i++) {
         if (strcmp(name, HEADS[i]->name) == 0) return HEADS[i];

@@ -63,8 +63,9 @@ json_t *small_config(const char *architecture)
                           2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
-    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL ||
-        strstr(architecture, "Next") != NULL || strstr(architecture, "GptOss") != NULL) {
+    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "moe") != NULL ||
+        strstr(architecture, "Mixtral") != NULL || strstr(architecture, "Next") != NULL ||
+        strstr(architecture, "GptOss") != NULL) {
         set_field(c, "num_experts", "4");
         set_field(c, "num_experts_per_tok", "2");
         set_field(c, "moe_intermediate_size", "16");
