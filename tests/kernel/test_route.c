@@ -118,39 +118,23 @@ static void test_formula(void **state)
     assert_in_range(f->unclear, 0, 12 * 32 * ROWS / 100);
 }
 
-// The formula of MSGL_SCORE_SPARSEMIXER in f64, with a spread that some experts are just inside of.
+// Several experts near the best one, none but it, and rows of equal and of negative logits.
 static void test_sparsemixer(void **state)
 {
     fixture *f = *state;
-    enum { ALL = 16 };
-    const msgl_router how = {
-        .top_k = 3, .scoring = MSGL_SCORE_SPARSEMIXER, .scale = 1, .spread = 0.4f};
-    int kept = 0;
-    for (int i = 0; i < ROWS * ALL; i++) f->logits[i] = random_value(f, 3);
-    for (int e = 0; e < ALL; e++) f->logits[e] = 1, f->logits[ALL + e] = -3 + 0.01f * (float)e;
-    f->k.moe.route(&f->x, &how, f->logits, ROWS, ALL, f->ids, f->weights);
-    for (int r = 0; r < ROWS; r++) {
-        const float *l = f->logits + r * ALL;
-        bool taken[ALL] = {false};
-        for (int c = 0; c < how.top_k; c++) {
-            int best = -1;
-            double sum = 0;
-            for (int e = 0; e < ALL; e++) {
-                if (!taken[e] && (best < 0 || l[e] > l[best])) best = e;
-            }
-            for (int e = 0; e < ALL; e++) {
-                const double most = (double)l[best], size = fabs((double)l[e]);
-                const double away = (most - (double)l[e]) / (size > most ? size : most);
-                if (taken[e] || away > (double)how.spread) continue;
-                sum += exp((double)l[e] - most);
-                kept++;
-            }
-            taken[best] = true;
-            assert_int_equal(f->ids[r * how.top_k + c], best);
-            assert_true(fabs((double)f->weights[r * how.top_k + c] * sum - 1) <= 2e-6);
+    const int before = f->unclear;
+    for (int experts = 2; experts <= 200; experts += 33) {
+        for (int ties = 0; ties < 2; ties++) {
+            const msgl_router how = {.top_k = 2,
+                                     .scoring = MSGL_SCORE_SPARSEMIXER,
+                                     .scale = 1,
+                                     .spread = ties != 0 ? 0.02f : 0.6f};
+            fill(f, experts, 0, ties != 0);
+            for (int e = 0; e < experts; e++) f->logits[experts + e] = -3 - 0.01f * (float)e;
+            compare(f, &how, experts);
         }
     }
-    assert_in_range(kept, ROWS * 3 + 80, ROWS * 3 * ALL - 100); // some are near, most are not
+    assert_in_range(f->unclear - before, 0, 3);
 }
 
 // Scores that are all 0 in f32 have weights all the same, and none is NaN.
