@@ -252,7 +252,8 @@ static void test_defaults(void **state)
 
 #define ARCHITECTURES                                                                              \
     "llama, mistral3, granite, smollm3, olmo2, qwen2, qwen2moe, qwen3, qwen3moe, qwen3next, "      \
-    "qwen35, qwen35moe, gemma2, gemma3, phi3, glm4, gpt-oss, deepseek2, llama4"
+    "qwen35, qwen35moe, gemma2, gemma3, phi3, glm4, gpt-oss, deepseek2, llama4, "                  \
+    "arcee, starcoder2, command-r, cohere2"
 
 static void test_bad_config(void **state)
 {
