@@ -5,6 +5,7 @@ they come from. Or converts one folder. Files are laid out as llama.cpp's conver
 the same keys, tensor names (from gguf-py's own map), types and order of rows.
 
     python3 tools/make_gguf_vectors.py tests/vectors [LLAMA_CPP_DIR [NAME...]]
+    python3 tools/make_gguf_vectors.py tests/vectors --models NAME...  # of those that it converts itself
     python3 tools/make_gguf_vectors.py --convert MODEL_DIR FILE.gguf TYPE PRE
     python3 tools/make_gguf_vectors.py --split FILE.gguf TENSORS OUT.gguf  # as OUT-00001-of-0000N.gguf
 
@@ -27,6 +28,7 @@ from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
 
 from make_model_vectors import save_model, write_tokenizer
+from model_vector_parts import arcee, cohere, cohere2, starcoder2
 from model_vector_configs import (
     deepseek_v2, deepseek_v3, gemma2, gemma3, glm4, gpt_oss, granite, llama, llama4, longrope, mixtral, olmo2, phi3,
     qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, smollm3,
@@ -37,6 +39,7 @@ from model_vector_switches import (
 )
 
 SMALL = dict(hidden_size=32, intermediate_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
+WHOLE = dict(hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2)
 LLAMA3 = dict(
     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32, rope_type="llama3"
 )
@@ -64,6 +67,13 @@ MODELS = {
     # Weights that F16 holds exactly.
     "qwen3": dict(
         config=qwen3(**dict(SMALL, head_dim=16), num_hidden_layers=1, tie_word_embeddings=False), types=["F16"]
+    ),
+    # Written here by the converter's rules: relu squared, LayerNorms, blocks beside each other.
+    "arcee": dict(config=arcee(**SMALL, num_hidden_layers=1), types=["F32"]),
+    "starcoder2": dict(config=starcoder2(**WHOLE, num_hidden_layers=1, sliding_window=None), types=["F32"]),
+    "command-r": dict(config=cohere(**WHOLE, num_hidden_layers=1), types=["F32"]),
+    "cohere2": dict(
+        config=cohere2(**WHOLE, num_hidden_layers=4, sliding_window_pattern=4, attention_bias=False), types=["F32"]
     ),
 }
 # What the files do not say is as llama.cpp takes it: Gemma's scale and pattern, SmolLM3's layers without positions,
@@ -149,6 +159,10 @@ ARCHS = {
     "MistralForCausalLM": gguf.MODEL_ARCH.LLAMA,
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
+    "ArceeForCausalLM": gguf.MODEL_ARCH.ARCEE,
+    "Starcoder2ForCausalLM": gguf.MODEL_ARCH.STARCODER2,
+    "CohereForCausalLM": gguf.MODEL_ARCH.COMMAND_R,
+    "Cohere2ForCausalLM": gguf.MODEL_ARCH.COHERE2,
 }
 
 
@@ -172,7 +186,16 @@ def add_config(w, c, ftype):
     w.add_head_count(c["num_attention_heads"])
     w.add_head_count_kv(c["num_key_value_heads"])
     w.add_rope_freq_base(c.get("rope_theta", rope.get("rope_theta", 10000.0)))
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if "rms_norm_eps" in c:
+        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    else:
+        w.add_layer_norm_eps(c.get("norm_epsilon", c.get("layer_norm_eps")))
+    if w.arch in ("command-r", "cohere2"):
+        w.add_logit_scale(c.get("logit_scale", 0.0625))
+        w.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if w.arch == "cohere2":
+        w.add_sliding_window(c["sliding_window"])
+        w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
     if rope_type in ("linear", "yarn"):
         w.add_rope_scaling_type(gguf.RopeScalingType(rope_type))
         w.add_rope_scaling_factor(rope["factor"])
@@ -292,9 +315,10 @@ def add_tensors(w, folder, c, arch, kind):
     for path in sorted(Path(folder).glob("*.safetensors")):
         for name, t in load_file(path).items():
             x = t.to(torch.float32).numpy()
-            if arch == gguf.MODEL_ARCH.LLAMA and ".q_proj." in name:
+            permuted = arch in (gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.ARCEE)
+            if permuted and ".q_proj." in name:
                 x = interleave(x, c["num_attention_heads"])
-            if arch == gguf.MODEL_ARCH.LLAMA and ".k_proj." in name:
+            if permuted and ".k_proj." in name:
                 x = interleave(x, c["num_key_value_heads"])
             stored = gguf.GGMLQuantizationType[kind if x.ndim > 1 else "F32"]
             if x.shape[-1] % gguf.GGML_QUANT_SIZES[stored][0] != 0:
@@ -340,8 +364,10 @@ def make_exact(path, kinds):
     save_file(weights, path, metadata={"format": "pt"})
 
 
-def make_models(root):
+def make_models(root, names):
     for seed, (name, spec) in enumerate(MODELS.items()):
+        if names and name not in names:
+            continue
         folder = root / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -403,11 +429,13 @@ def main():
         convert(*sys.argv[2:])
     elif len(sys.argv) == 5 and sys.argv[1] == "--split":
         split(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    elif len(sys.argv) >= 4 and sys.argv[2] == "--models":
+        make_models(Path(sys.argv[1]) / "gguf", sys.argv[3:])
     elif len(sys.argv) >= 3:
         make_converted(Path(sys.argv[1]) / "gguf" / "converted", sys.argv[2], sys.argv[3:])
     elif len(sys.argv) == 2:
         root = Path(sys.argv[1])
-        make_models(root / "gguf")
+        make_models(root / "gguf", [])
         make_tokenizers(root / "tokenizer", root / "gguf" / "tokenizers")
     else:
         raise SystemExit(__doc__)

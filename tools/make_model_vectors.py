@@ -19,10 +19,12 @@ import tempfile
 from pathlib import Path
 
 import dual_chunk_attention
+import plain_decoder
 import torch
 import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
 from model_vector_switches import MODELS as SWITCHES
+from model_vector_parts import MODELS as PARTS
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
@@ -101,7 +103,9 @@ def randomise(model, tied, seed, gain):
         by_columns = model.config.model_type in ("gpt_oss", "llama4", "llama4_text")
         columns_first = by_columns and p.ndim == 3  # [experts, in, out]
         fan = 1 / math.sqrt(p.shape[-2 if columns_first else -1])
-        if name.endswith(("q_norm.weight", "k_norm.weight")):
+        if "norm" in name and name.endswith(".bias"):
+            r = 0.2 * r + unit
+        elif name.endswith(("q_norm.weight", "k_norm.weight")) or "_layernorm.norms." in name:
             r = 1.4 + 0.2 * r
         elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
             r = 1 + 0.2 * r
@@ -138,6 +142,8 @@ def corrections_of(model):
 def load(folder, dtype, config=None):
     kw = {} if config is None else dict(config=config)
     given = json.loads((folder / "config.json").read_text())
+    if is_plain(given):
+        return plain_decoder.load(folder, dtype, config)
     mxfp4 = given.get("quantization_config", {}).get("quant_method") == "mxfp4"
     if mxfp4:
         kw["quantization_config"] = Mxfp4Config(dequantize=True)
@@ -171,8 +177,16 @@ def dump(path, x):
     path.write_bytes(struct.pack(f"<{x.numel()}f", *x.flatten().tolist()))
 
 
+def is_plain(config):
+    """Whether plain_decoder.py computes the model, whose configs are dictionaries then."""
+    name = config["architectures"][0]
+    return any(s.get("plain") and s["config"]["architectures"][0] == name for s in PARTS.values())
+
+
 def parse(config):
     """The transformers object of a config.json's content."""
+    if is_plain(config):
+        return config
     with tempfile.TemporaryDirectory() as tmp:
         (Path(tmp) / "config.json").write_text(json.dumps(config))
         return AutoConfig.from_pretrained(tmp)
@@ -301,12 +315,16 @@ def save_model(folder, name, spec, seed):
     dtype = spec.get("dtype", torch.bfloat16)
     hub = spec["config"]
     config = parse(hub)
-    # AutoModel may take a part of it
-    whole = getattr(transformers, spec.get("transformers_class", hub["architectures"][0]))
-    model = whole(config).float()
+    if spec.get("plain"):
+        model = plain_decoder.PlainDecoder(config)
+        config = model.config
+    else:
+        # AutoModel may take a part of it.
+        whole = spec.get("transformers_class", hub["architectures"][0])
+        model = getattr(transformers, whole)(config).float()
     randomise(model, config.tie_word_embeddings, seed, spec.get("gain", {}))
     corrections = {k: v.data.clone() for k, v in corrections_of(model)}
-    model.to(dtype)
+    model = model.to(dtype)
     for key, p in corrections_of(model):  # float32 in files of any dtype
         p.data = corrections[key]
     for part in config.sub_configs:
@@ -374,16 +392,23 @@ def steady(folder, ids, f32):
     return True
 
 
-def fixed_base(folder, config):
+def rope_of(folder):
+    """rope_scaling or rope_parameters of the folder's config, of one with a text model that one's."""
+    config = json.loads((folder / "config.json").read_text())
+    config = config.get("text_config", config)
+    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+
+
+def fixed_base(folder):
     """The dynamic model with its rope base fixed at factor * max_position_embeddings positions."""
-    c = AutoConfig.from_pretrained(folder)
-    factor, d = config.rope_parameters["factor"], config.head_dim
-    length = factor * config.max_position_embeddings
-    base = 10000.0 * (factor * length / config.max_position_embeddings - (factor - 1)) ** (
-        d / (d - 2)
+    c = json.loads((folder / "config.json").read_text())
+    factor, d, most = rope_of(folder)["factor"], c["head_dim"], c["max_position_embeddings"]
+    base = 10000.0 * (factor * factor - (factor - 1)) ** (d / (d - 2))
+    assert factor * most == 64
+    fixed = without(c, "rope_scaling") | dict(
+        rope_theta=base, rope_parameters=dict(rope_type="default", rope_theta=base)
     )
-    c.rope_parameters = dict(rope_type="default", rope_theta=base)
-    return load(folder, torch.float32, c)
+    return load(folder, torch.float32, parse(fixed))
 
 
 def make(folder, name, spec, seed):
@@ -403,11 +428,11 @@ def make(folder, name, spec, seed):
     if spec.get("dtype") == torch.float16:
         dump(folder / "expected_f16.bin", log_probs(load(folder, torch.float16), ids))
 
-    rope = config.get_text_config().rope_parameters
-    dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
+    scaling = rope_of(folder)
+    dynamic = scaling.get("rope_type", scaling.get("type")) == "dynamic" and "alpha" not in scaling
     prompt_len = 48 if dynamic else 64
     if dynamic:
-        m32 = fixed_base(folder, config)
+        m32 = fixed_base(folder)
         assert (log_probs(m32, ids) - f32).abs().max() < 1e-4
     out, margins = greedy(m32, ids[:prompt_len], STEPS)
     meta = dict(
@@ -475,7 +500,11 @@ def main():
     root = Path(sys.argv[1])
     torch.manual_seed(0)
     dual_chunk_attention.install()
-    models = [*enumerate(MODELS.items()), *enumerate(SWITCHES.items(), 100)]
+    models = [
+        *enumerate(MODELS.items()),
+        *enumerate(SWITCHES.items(), 100),
+        *enumerate(PARTS.items(), 200),
+    ]
     for index, (name, spec) in models:
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue

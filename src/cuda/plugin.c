@@ -38,6 +38,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     k->norm = (msgl_norm_kernels){
         .rms_norm = msgl__cuda_rms_norm,
         .layer_norm = msgl__cuda_layer_norm,
+        .layer_norm_heads = msgl__cuda_layer_norm_heads,
         .sum_squares = msgl__cuda_sum_squares,
         .norm_by_sums = msgl__cuda_norm_by_sums,
         .add = msgl__cuda_add,

@@ -171,10 +171,13 @@ typedef struct msgl_heads_call {
 } msgl_heads_call;
 
 // An expert's score from the logits of its token: the softmax over all experts, or the sigmoid of
-// its own logit (DeepSeek-AI 2024, "DeepSeek-V3", eq. 15).
+// its own logit (DeepSeek-AI 2024, "DeepSeek-V3", eq. 15). SparseMixer (Liu et al. 2024, as Phi-3.5
+// MoE has it): each choice has the softmax over the experts that are not chosen yet and are near
+// the best of them, l: those with (l - logit) / max(|logit|, l) <= spread.
 typedef enum msgl_scoring {
     MSGL_SCORE_SOFTMAX,
     MSGL_SCORE_SIGMOID,
+    MSGL_SCORE_SPARSEMIXER, // with a scale of 1 and neither norm_topk, correction nor groups
 } msgl_scoring;
 
 enum { MSGL_MAX_EXPERT_GROUPS = 32 };
@@ -194,6 +197,7 @@ typedef struct msgl_router {
     int32_t num_groups; // <= MSGL_MAX_EXPERT_GROUPS; 0 or 1: none
     int32_t top_groups; // <= num_groups
     bool group_pairs;   // two experts or more in a group
+    float spread;       // of MSGL_SCORE_SPARSEMIXER
 } msgl_router;
 
 // A mixture's experts behind their choice: out[r, :] = (or, with accumulate, +=) sum over c < top_k

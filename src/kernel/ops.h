@@ -27,6 +27,10 @@ typedef struct msgl_norm_kernels {
     // weight [dim]; bias [dim], or NULL: 0.
     void (*layer_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
                        const float *bias, float eps, void *out, size_t ld_out, int rows, int dim);
+    // The same without bias for each head of a row, in place: p[r, h * dim + i] with weight[h * dim
+    // + i] and head h's own statistics. p [rows, heads * dim] with stride ld.
+    void (*layer_norm_heads)(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                             int rows, int heads, int dim);
     // rms_norm where ranks share the dimension: sums[r * ld_sums] becomes in[r]'s sum of squares,
     // and with those added up over the ranks, of `all` elements, the rows are normed in place.
     void (*sum_squares)(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim, float *sums,

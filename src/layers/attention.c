@@ -52,16 +52,23 @@ static void norm_shared(msgl_forward *f, const msgl_attention *a, void *qkv)
     k->norm_by_sums(f->x, at_k, ld, a->k_norm, a->eps, sums + 1, 2, kv * ranks, f->num_tokens, kv);
 }
 
-// Norms over all heads at once, in place.
-static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
+// Norms of q and K that no other kernel does, in place: over all heads at once, or LayerNorms.
+static void norm_apart(msgl_forward *f, const msgl_attention *a, void *qkv)
 {
+    const int32_t q = a->num_heads * a->head_dim, k = a->num_kv_heads * a->head_dim;
+    const size_t ld = (size_t)a->qkv.w.n;
+    char *const at_k = (char *)qkv + (size_t)q * msgl__dtype_size(f->x->act);
+    if (a->norms_layer) {
+        f->k->norm.layer_norm_heads(f->x, qkv, ld, a->q_norm, a->eps, f->num_tokens, a->num_heads,
+                                    a->head_dim);
+        f->k->norm.layer_norm_heads(f->x, at_k, ld, a->k_norm, a->eps, f->num_tokens,
+                                    a->num_kv_heads, a->head_dim);
+        return;
+    }
     if (f->comm->size > 1) {
         norm_shared(f, a, qkv);
         return;
     }
-    const int32_t q = a->num_heads * a->head_dim, k = a->num_kv_heads * a->head_dim;
-    const size_t ld = (size_t)a->qkv.w.n;
-    char *const at_k = (char *)qkv + (size_t)q * msgl__dtype_size(f->x->act);
     f->k->norm.rms_norm(f->x, qkv, ld, a->q_norm, a->eps, qkv, ld, f->num_tokens, q);
     f->k->norm.rms_norm(f->x, at_k, ld, a->k_norm, a->eps, at_k, ld, f->num_tokens, k);
 }
@@ -78,6 +85,7 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
                      const void *in, const float *cos_sin, void *out)
 {
     const msgl_cache_group *group = &f->groups[a->group];
+    const bool apart = a->norms_all || a->norms_layer;
     const size_t mark = f->arena->used;
     void *qkv = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->qkv.w.n);
     if (qkv == NULL) return;
@@ -89,8 +97,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .num_kv_heads = a->num_kv_heads,
         .head_dim = a->head_dim,
         .v_dim = a->v_dim,
-        .q_weight = a->norms_all ? NULL : a->q_norm,
-        .k_weight = a->norms_all ? NULL : a->k_norm,
+        .q_weight = apart ? NULL : a->q_norm,
+        .k_weight = apart ? NULL : a->k_norm,
         .v_weight = a->v_norm,
         .eps = a->eps,
         .norm_behind = a->norms_behind,
@@ -108,14 +116,14 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
-        if (a->norms_all) norm_all(f, a, qkv);
+        if (apart) norm_apart(f, a, qkv);
         msgl__attn_forward(&group->attn, f->x, &a->geometry, f->seqs, &both, out);
     } else if (a->dual) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         attend_dual(f, a, &rope, out);
     } else if (msgl__rotates_apart(a)) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
-        if (a->norms_all) norm_all(f, a, qkv);
+        if (apart) norm_apart(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
         if (a->temper.every > 0) {
             f->k->act.temper(f->x, &a->temper, f->positions, qkv, rope.ld, rope.tokens,

@@ -15,6 +15,7 @@ typedef struct msgl_attention {
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
     bool norms_behind;      // each head's, behind the rotation (Hunyuan)
     float clip;             // q, K and V are cut to [-clip, clip] before it (OLMoE); 0: not
+    bool norms_layer;       // LayerNorm of each head, weights [heads, head_dim] (StableLM)
     bool gated;             // results times the sigmoid of what is behind V (Qwen3-Next)
     float *v_norm;          // [v_dim] of each head, or NULL
     float eps;
@@ -41,7 +42,7 @@ static inline bool msgl__rotates_alone(const msgl_attention *a)
 // The same between projection and attention, of products.
 static inline bool msgl__rotates_apart(const msgl_attention *a)
 {
-    return a->norms_all || a->gated || msgl__rotates_alone(a);
+    return a->norms_all || a->norms_layer || a->gated || msgl__rotates_alone(a);
 }
 
 static inline size_t msgl__q_width(const msgl_attention *a)

@@ -9,6 +9,17 @@ size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype 
     return msgl__activation_bytes((size_t)msgl__ffn_rows(k, max_rows), (size_t)m->down.w.k, act);
 }
 
+void msgl__mlp_up(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const void *in,
+                  void *out, int32_t rows, msgl_handover *handover)
+{
+    if (!m->plain) {
+        msgl__linear_gated(f, &m->gate_up, norm, m->activation, in, out, rows, handover);
+        return;
+    }
+    msgl__linear(f, &m->gate_up, norm, in, out, rows);
+    f->k->act.apply(f->x, m->pointwise, m->params, out, (size_t)rows * (size_t)m->gate_up.w.n);
+}
+
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
                const void *in, void *residual, int32_t rows)
 {
@@ -20,11 +31,10 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
         const void *x = msgl__row(f, in, r, hidden);
-        void *to = msgl__row(f, residual, r, hidden);
         if (f->lora != NULL) f->lora->first = r;
         msgl_handover between = {.reader = &m->down.w};
-        msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n, &between);
-        msgl__linear_add(f, &m->down, act, to, join, n, &between);
+        msgl__mlp_up(f, m, norm, x, act, n, &between);
+        msgl__linear_add(f, &m->down, act, msgl__row(f, residual, r, hidden), join, n, &between);
     }
     if (f->lora != NULL) f->lora->first = 0;
     f->arena->used = mark;

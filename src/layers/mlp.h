@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gated feed-forward block: down(f(gate(x)) * up(x)) (Shazeer 2020, SwiGLU and GEGLU).
+// The feed-forward block: gated, down(f(gate(x)) * up(x)) (Shazeer 2020, SwiGLU and GEGLU), or
+// plain, down(f(up(x))).
 #ifndef MSGL_LAYERS_MLP_H
 #define MSGL_LAYERS_MLP_H
 
 #include "layers/linear.h"
 
 typedef struct msgl_mlp {
-    msgl_linear gate_up; // [2 intermediate, hidden]: gate rows, then up rows
-    msgl_linear down;    // [hidden, intermediate]
-    msgl_activation activation;
+    // [2 intermediate, hidden]: gate rows, then up rows; plain: [intermediate, hidden], up alone
+    msgl_linear gate_up;
+    msgl_linear down;           // [hidden, intermediate]
+    msgl_activation activation; // of the gate
+    bool plain;
+    msgl_pointwise pointwise; // where plain
+    float *params;            // of pointwise (kernel/pointwise.h), or NULL
 } msgl_mlp;
 
 // Step arena bytes of msgl__mlp for up to max_rows rows with activations of act; without what
 // msgl__linear_add takes.
 size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// Joins the block of norm(in) (norm NULL: of in) to residual [rows, hidden], which may be `in`.
+// out [rows, intermediate] = f(gate(x)) * up(x), or f(up(x)), of x = norm(in) (norm NULL: in).
+// handover: as of msgl__linear_gated; what is plain leaves nothing there.
+void msgl__mlp_up(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const void *in,
+                  void *out, int32_t rows, msgl_handover *handover);
+// Joins the block of norm(in) (norm NULL: of in) to residual; both [rows, hidden], and `in` may be
+// the residual.
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
                const void *in, void *residual, int32_t rows);
 

@@ -57,7 +57,7 @@ static void begin_shared(void *ctx)
 {
     const shared_expert *s = ctx;
     const msgl_mlp *mlp = &s->m->shared;
-    msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows, NULL);
+    msgl__mlp_up(s->f, mlp, s->norm, s->in, s->act, s->rows, NULL);
     if (s->result != NULL) msgl__linear(s->f, &mlp->down, NULL, s->act, s->result, s->rows);
     if (s->gate != NULL) {
         msgl__linear_f32(s->f, &s->m->shared_gate, s->norm, s->in, s->gate, s->rows);
@@ -96,9 +96,9 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                     .ctx = &own};
     if (own.gate != NULL) begin_shared(&own); // not the backend's matter
     const msgl_moe_call call = {.experts = &m->experts,
-                                .norm = norm->weight,
+                                .norm = norm != NULL ? norm->weight : NULL,
                                 .router_norm = m->router_norm,
-                                .norm_eps = norm->eps,
+                                .norm_eps = norm != NULL ? norm->eps : 0,
                                 .router = &m->router.w,
                                 .router_bias = m->router.bias,
                                 .in = in,
@@ -118,8 +118,8 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,
                const void *in, void *residual, int32_t rows)
 {
-    const int32_t block = msgl__ffn_rows(f->k, rows);
     const size_t hidden = (size_t)m->router.w.k;
+    const int32_t block = msgl__ffn_rows(f->k, rows);
     for (int32_t r = 0; r < rows; r += block) {
         const size_t mark = f->arena->used;
         if (f->lora != NULL) f->lora->first = r;

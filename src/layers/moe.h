@@ -22,8 +22,9 @@ typedef struct msgl_moe {
 // Step arena bytes of msgl__moe for up to max_rows rows with activations of act.
 size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// Joins the block of norm(in) to residual [rows, hidden], which may be `in`; join->next is only
-// looked at where the expert of all tokens is the last to be added, by its product.
+// Joins the block of norm(in) to residual; both [rows, hidden], and `in` may be the residual. norm
+// NULL: of `in`, which is not the residual then and may be overwritten. join->next is only looked
+// at where the expert of all tokens is the last to be added, by its product.
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,
                const void *in, void *residual, int32_t rows);
 

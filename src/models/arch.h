@@ -69,6 +69,7 @@ struct msgl_arch {
     const char *default_dtype; // NULL: bfloat16
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool gelu_is_tanh;                               // "gelu" stands for gelu_pytorch_tanh
+    bool plain_mlp; // feed-forward blocks have no gate, and the activation is a msgl_pointwise
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;

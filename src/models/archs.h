@@ -24,6 +24,10 @@ extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_rober
     msgl__arch_bert_classifier, msgl__arch_roberta_classifier, msgl__arch_xlm_roberta_classifier,
     msgl__arch_modernbert, msgl__arch_modernbert_classifier, msgl__arch_nomic_bert;
 
+extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stablelm,
+    msgl__arch_cohere, msgl__arch_cohere2, msgl__arch_apertus, msgl__arch_phimoe,
+    msgl__arch_internlm3, msgl__arch_bailing, msgl__arch_bailing_2;
+
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);

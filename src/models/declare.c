@@ -95,7 +95,13 @@ void msgl__declare_norm(const msgl_declaring *d, float **v, int32_t dim, const c
 
 void msgl__declare_norm_of_stream(const msgl_declaring *d, msgl_norm *n, const char *name)
 {
-    if (name != NULL) msgl__declare_norm(d, &n->weight, n->dim, name);
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    if (name == NULL) return;
+    msgl__declare_norm(d, &n->weight, n->dim, name);
+    if (!c->norm_bias) return;
+    msgl__plan_vector(d->p, &n->bias, n->dim);
+    msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%slayers.%d.%s.bias", c->names.prefix,
+                        d->layer, name);
 }
 
 // Rows [at, at + rows) of a tensor of `all` as rows of a projection, with its bias.

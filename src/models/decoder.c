@@ -98,7 +98,9 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 
 static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
-    return (msgl_norm){.eps = m->cfg.decoder.rms_eps, .dim = name != NULL ? m->cfg.hidden_size : 0};
+    return (msgl_norm){.eps = m->cfg.decoder.rms_eps,
+                       .dim = name != NULL ? m->cfg.hidden_size : 0,
+                       .centred = m->cfg.decoder.layer_norm};
 }
 
 static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_place *places)
@@ -113,6 +115,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->ffn_norm = norm_named(m, names->ffn_norm);
         layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
         layer->out.row_parallel = true;
+        layer->parallel = d->parallel;
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         msgl__ffn_build(m, l, experts, layer);
@@ -135,7 +138,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
                         .next = last || more ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
     }
     msgl__per_layer_build(m, decoder);
-    m->final_norm = (msgl_norm){.eps = d->rms_eps, .dim = m->cfg.hidden_size};
+    m->final_norm = norm_named(m, "norm");
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
 
@@ -230,10 +233,17 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
 typedef struct buffers {
     float *cos_sin[MSGL_MAX_ROPES];   // [tokens, 2 half] each
     void *residual;                   // [tokens, hidden]
+    void *normed;                     // [tokens, hidden] where norms_apart; what a block reads
     void *mixed;                      // [tokens, width of the layer's mixer's result]
     void *rows_mixed, *rows_residual; // the same of the rows that get logits
     void *per_layer, *rows_per_layer; // [tokens or rows, width of per-layer embeddings]
 } buffers;
+
+// Whether what a block reads is normed by itself, and not by its first product.
+static bool norms_apart(const msgl_decoder_config *d)
+{
+    return d->layer_norm || d->parallel;
+}
 
 // Parts of a row's sum of squares.
 static size_t norm_stats_tiles(const msgl_model_config *c)
@@ -303,6 +313,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     }
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
+           (norms_apart(&c->decoder) ? msgl__activation_bytes(t, h, act) : 0) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
            msgl__activation_bytes(r, msgl__per_layer_width(&decoder->per_layer), act) +
@@ -319,6 +330,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     b->residual = msgl__activation(f, t, h);
+    b->normed = norms_apart(&c->decoder) ? msgl__activation(f, t, h) : NULL;
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
@@ -335,13 +347,28 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
+// The layer up to its mixer's result; in: the stream, or of a draft head's first layer what that
+// reads. normed is left as what a parallel feed-forward block reads.
+static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const void *in, const buffers *b)
+{
+    const msgl_norm *norm = &layer->attn_norm;
+    const bool apart = norm->dim > 0 && (norm->centred || layer->parallel);
+    if (apart) msgl__norm(f, norm, in, b->normed, f->num_tokens);
+    layer->mixer->run(f, layer, apart ? NULL : msgl__norm_or_null(norm), apart ? b->normed : in,
+                      b->cos_sin, b->mixed);
+}
+
 // The layer behind its mixer. inputs: of per-layer embeddings, [rows, width], where there are any.
+// normed: as above, or where a norm of the stream goes.
 static void finish_layer(const msgl_model *m, msgl_forward *f, const msgl_decoder_layer *layer,
-                         const void *mixed, const void *inputs, void *residual, int32_t rows)
+                         const void *mixed, const void *inputs, void *normed, void *residual,
+                         int32_t rows)
 {
     const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
+    const bool apart = layer->ffn_norm.dim > 0 && layer->ffn_norm.centred;
     msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
-    msgl__ffn_run(f, layer, residual, rows);
+    if (apart) msgl__norm(f, &layer->ffn_norm, residual, normed, rows);
+    msgl__ffn_run(f, layer, apart || layer->parallel ? normed : residual, residual, rows);
     if (table->dim > 0) {
         msgl__per_layer_add(f, &layer->per_layer, inputs, msgl__per_layer_width(table), residual,
                             rows);
@@ -379,10 +406,9 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     if (f->x->status != 0) return NULL;
     int32_t captured = 0;
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
-        layer->mixer->run(f, layer, msgl__norm_or_null(&layer->attn_norm),
-                          layer == layers ? first : b.residual, b.cos_sin, b.mixed);
+        mix(f, layer, layer == layers ? first : b.residual, &b);
         if (layer == last) break;
-        finish_layer(m, f, layer, b.mixed, b.per_layer, b.residual, tokens);
+        finish_layer(m, f, layer, b.mixed, b.per_layer, b.normed, b.residual, tokens);
         captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
     }
     if (num_rows == 0) return NULL;
@@ -396,11 +422,12 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
             f->k->moe.gather(f->x, b.per_layer, rows, num_rows, 1,
                              (int)msgl__per_layer_width(table), b.rows_per_layer);
         }
+        if (last->parallel) msgl__norm(f, &last->attn_norm, b.rows_residual, b.normed, num_rows);
     }
     if (f->lora != NULL) f->lora->of_logits = !all;
     void *residual = all ? b.residual : b.rows_residual;
     finish_layer(m, f, last, all ? b.mixed : b.rows_mixed, all ? b.per_layer : b.rows_per_layer,
-                 residual, num_rows);
+                 b.normed, residual, num_rows);
     return f->x->status == 0 ? residual : NULL;
 }
 

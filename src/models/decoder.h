@@ -36,10 +36,11 @@ typedef struct msgl_decoder_layer {
         msgl_latent_attention latent_attn;
         msgl_delta delta;
     };
-    msgl_linear out;                                  // [hidden, width of the mixer's result]
-    bool sparse, beside;                              // beside: the dense block is there, too
-    msgl_mlp mlp;                                     // unless sparse, or beside
-    msgl_moe moe;                                     // when sparse
+    msgl_linear out;     // [hidden, width of the mixer's result]
+    bool parallel;       // the feed-forward block reads what the mixer has read, behind attn_norm
+    bool sparse, beside; // beside: the dense block is there, too
+    msgl_mlp mlp;        // unless sparse, or beside
+    msgl_moe moe;        // when sparse
     msgl_norm mlp_post_norm, moe_norm, moe_post_norm; // beside
     msgl_join moe_join;                               // with moe_post_norm
     msgl_per_layer_input per_layer;
@@ -100,9 +101,10 @@ static inline msgl_range msgl__own_columns(const msgl_model_target *t, int32_t a
     return msgl__shard_of(all, t->rank % ranks, ranks);
 }
 
+// The norm as products take it; NULL: there is none, or it is a LayerNorm, which is done before.
 static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
 {
-    return n->dim > 0 ? n : NULL;
+    return n->dim > 0 && !n->centred ? n : NULL;
 }
 
 static inline msgl_attn_shape msgl__attn_shape(const msgl_model_config *c, bool sliding)
@@ -187,7 +189,8 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
 // Behind msgl__ffn_build, when the layers' norms are there.
 void msgl__ffn_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
 // Joins it to residual [rows, hidden], and its step arena bytes for up to max_rows rows.
-void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *residual, int32_t rows);
+void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *in, void *residual,
+                   int32_t rows);
 size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer, int32_t max_rows);
 
 // decoder_per_layer.c, of models with per-layer embeddings: what builds and declares the table, and

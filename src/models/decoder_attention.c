@@ -35,6 +35,7 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->norms_behind = d->norms_behind;
     a->clip = d->clip_qkv;
+    a->norms_layer = d->qk_norm == MSGL_QK_NORM_LAYER || d->qk_norm == MSGL_QK_NORM_LAYER_APART;
     a->gated = d->gated_attn;
     a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
     const msgl_attn_shape shape = msgl__attn_shape_of(c, index);
@@ -112,6 +113,31 @@ static void declare_head_norm(const msgl_declaring *d, const msgl_attention *a, 
     msgl__declare_norm_slice(d, v, (msgl_range){own->from - before, own->count}, n, name);
 }
 
+// The weights of LayerNorms of `all` heads, [all, head_dim], of which this rank has `own`.
+// pairs: of neighbours in every head that rotate together.
+static void declare_layer_norms(const msgl_declaring *d, float **v, msgl_range own, int32_t all,
+                                int32_t pairs, char q_or_k)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const int32_t dim = d->m->cfg.head_dim;
+    const msgl_range kept = msgl__rows_of(own, dim, 0);
+    msgl__keep_rows(d, v, &kept, 1);
+    msgl__plan_vector(d->p, v, kept.count);
+    if (c->qk_norm == MSGL_QK_NORM_LAYER) {
+        msgl__plan_elements(d->p, v, 0, all * dim, 1, "%slayers.%d.self_attn.%c_norm.weight",
+                            c->names.prefix, d->layer, q_or_k);
+        msgl__plan_pairs(d->p, dim, 0, pairs);
+        msgl__plan_expert(d->p, all, 0, false); // [all, head_dim], as vectors of experts
+        return;
+    }
+    for (int32_t h = 0; h < all; h++) {
+        msgl__plan_elements(d->p, v, h * dim, dim, 1,
+                            "%slayers.%d.self_attn.%c_layernorm.norms.%d.weight", c->names.prefix,
+                            d->layer, q_or_k, h);
+        msgl__plan_pairs(d->p, dim, 0, pairs);
+    }
+}
+
 // Sinks, and the norms of heads. rows: of q and K, counted in the product.
 static void declare_vectors(const msgl_declaring *d, msgl_attention *a,
                             const msgl_attn_shape *shape, const msgl_range *rows, int32_t q,
@@ -132,6 +158,12 @@ static void declare_vectors(const msgl_declaring *d, msgl_attention *a,
         if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
         msgl__plan_ones(d->p, &a->q_norm, a->head_dim);
         msgl__plan_ones(d->p, &a->k_norm, a->head_dim);
+    } else if (a->norms_layer) {
+        const int32_t turned = dc->interleaved ? a->half : 0;
+        declare_layer_norms(d, &a->q_norm, msgl__shard(d->target, c->num_heads), c->num_heads,
+                            turned, 'q');
+        declare_layer_norms(d, &a->k_norm, msgl__shard(d->target, c->num_kv_heads), c->num_kv_heads,
+                            turned, 'k');
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         const bool all = a->norms_all;
         declare_head_norm(d, a, &a->q_norm, all ? &rows[0] : NULL, 0, q, dc->names.q_norm);
@@ -167,7 +199,7 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     of_owner.layer += owner - index;
     msgl__declare_cache_scale(&of_owner, &a->geometry.k_scale, 'k');
     msgl__declare_cache_scale(&of_owner, &a->geometry.v_scale, 'v');
-    msgl__declare_out(d, layer, heads.count * a->v_dim, dc->o_bias, "self_attn.o_proj");
+    msgl__declare_out(d, layer, heads.count * a->v_dim, dc->o_bias, dc->names.out);
     declare_vectors(d, a, &shape, rows, q, kv);
 }
 

@@ -20,6 +20,10 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .all_gate_up = "mlp.experts.gate_up_proj",
     .all_down = "mlp.experts.down_proj",
     .mlp = "mlp",
+    .mlp_gate = "gate_proj",
+    .mlp_up = "up_proj",
+    .mlp_down = "down_proj",
+    .out = "self_attn.o_proj",
     .gate = "gate_proj",
     .up = "up_proj",
     .down = "down_proj",
@@ -33,6 +37,28 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .shared_gate = "mlp.shared_expert_gate",
 };
 
+// Of blocks without a gate, by the names of transformers.
+static void read_pointwise(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                           const char *usual)
+{
+    static const struct {
+        const char *name;
+        msgl_pointwise f;
+    } NAMES[] = {
+        {"relu2", MSGL_POINTWISE_RELU2},        {"gelu", MSGL_POINTWISE_GELU},
+        {"gelu_new", MSGL_POINTWISE_GELU_TANH}, {"gelu_pytorch_tanh", MSGL_POINTWISE_GELU_TANH},
+        {"silu", MSGL_POINTWISE_SILU},          {"xielu", MSGL_POINTWISE_XIELU},
+    };
+    const char *name = msgl__json_str_or(r, key, usual);
+    for (size_t i = 0; i < MSGL_COUNT(NAMES); i++) {
+        if (strcmp(name, NAMES[i].name) != 0) continue;
+        c->decoder.pointwise = NAMES[i].f;
+        return;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
+                      "relu2, gelu, gelu_new, gelu_pytorch_tanh, silu, xielu");
+}
+
 static void read_activation(msgl_json_reader *r, msgl_model_config *c)
 {
     const msgl_arch *arch = c->arch;
@@ -40,6 +66,10 @@ static void read_activation(msgl_json_reader *r, msgl_model_config *c)
     const char *usual = arch->default_activation != NULL ? arch->default_activation : "silu";
     static const char *const NAMES[] = {
         [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh"};
+    if (arch->plain_mlp) {
+        read_pointwise(r, c, key, usual);
+        return;
+    }
     const char *name = msgl__json_str_or(r, key, usual);
     if (arch->gelu_is_tanh && strcmp(name, "gelu") == 0) name = NAMES[MSGL_GELU_TANH];
     for (size_t a = 0; a < MSGL_COUNT(NAMES); a++) {

@@ -28,6 +28,10 @@ typedef enum msgl_qk_norm {
     MSGL_QK_NORM_HEAD, // each head of q and k
     MSGL_QK_NORM_ALL,  // all heads of q, and all of k, as one vector each
     MSGL_QK_NORM_UNIT, // each head of layers that rotate, without weights
+    // LayerNorm of each head of q and k, which all have their own weights, in a tensor for all of
+    // them (Cohere) or one for each (StableLM).
+    MSGL_QK_NORM_LAYER,
+    MSGL_QK_NORM_LAYER_APART,
 } msgl_qk_norm;
 
 // Names of tensors, without what they begin with (prefix and "layers.N."; the head with nothing)
@@ -37,10 +41,12 @@ typedef struct msgl_decoder_names {
     const char *attn_norm, *attn_post_norm; // before the block, and of its result
     const char *ffn_norm, *ffn_post_norm;
     const char *qkv; // q, k and v in one tensor
+    const char *out; // of attention's result
     const char *q_norm, *k_norm;
     const char *sinks;   // all of the name behind "layers.N."
     const char *gate_up; // gate and up in one tensor
-    const char *mlp;     // the block of dense layers
+    const char *mlp;     // the block of dense layers, and its products
+    const char *mlp_gate, *mlp_up, *mlp_down;
     // experts: what stands before ".N.gate"; NULL: no file has a tensor for each of them.
     const char *router, *experts, *gate, *up, *down;
     // Sparse layers have the dense block beside the experts (moe_norm not NULL): its result and
@@ -139,6 +145,9 @@ typedef struct msgl_decoder_config {
     int32_t intermediate_size;
     float rms_eps;
     bool norm_plus_one; // norms multiply by 1 + weight
+    bool layer_norm;    // norms of the stream are LayerNorms; rms_eps is theirs
+    bool norm_bias;     // with biases
+    bool parallel; // x += attention(norm(x)) + feed_forward(norm(x)); then there is no ffn_norm
     bool qkv_bias, o_bias, mlp_bias;
     bool router_bias, experts_bias;
     msgl_attn_shape shapes[2]; // of layers that see all tokens; with MSGL_LAYER_SLIDING
@@ -155,6 +164,8 @@ typedef struct msgl_decoder_config {
     float clip_qkv;    // q, K and V are cut to [-clip_qkv, clip_qkv] before it; 0: they are not
     bool gated_attn; // q_proj has q and gate of a head side by side: heads' results times sigmoids
     msgl_activation activation;
+    msgl_pointwise pointwise; // of architectures with plain_mlp
+    bool head_bias;           // of the product of logits
     msgl_latent_config latent;
     msgl_delta_config delta;
     float attn_scale;        // of scores

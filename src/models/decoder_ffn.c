@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "kernel/pointwise.h"
 #include "models/declare.h"
 
 // experts: 2 * num_experts of them, gate_up and down, those of other ranks without a place.
@@ -29,6 +30,8 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
     layer->mlp.activation = d->activation;
+    layer->mlp.plain = m->cfg.arch->plain_mlp;
+    layer->mlp.pointwise = d->pointwise;
     layer->mlp.down.row_parallel = true;
     layer->sparse = msgl__layer_has(d, index, MSGL_LAYER_SPARSE);
     if (!layer->sparse) return;
@@ -42,30 +45,71 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
 
 static const msgl_range NOTHING[] = {{0, 0}};
 
+// What xIELU has in every layer, in the order of kernel/pointwise.h.
+static void declare_params(const msgl_declaring *d, msgl_mlp *m, const char *name)
+{
+    static const struct {
+        const char *name;
+        float dummy;
+    } PARAMS[MSGL_XIELU_PARAMS] = {
+        {"alpha_p", 0.5F}, {"alpha_n", 0}, {"beta", 0.5F}, {"eps", -1e-6F}};
+    if (m->pointwise != MSGL_POINTWISE_XIELU) return;
+    msgl__plan_vector(d->p, &m->params, MSGL_XIELU_PARAMS);
+    for (int32_t i = 0; i < MSGL_XIELU_PARAMS; i++) {
+        msgl__plan_elements(d->p, &m->params, i, 1, PARAMS[i].dummy, "%slayers.%d.%s.act_fn.%s",
+                            d->m->cfg.decoder.names.prefix, d->layer, name, PARAMS[i].name);
+    }
+}
+
+static void declare_plain_up(const msgl_declaring *d, msgl_mlp *m, int32_t inter,
+                             const msgl_norm *norm, const char *name)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const msgl_linear_use use = {.rows = MSGL_ROWS_BLOCK, .norm = norm};
+    const msgl_range shard = msgl__shard(d->target, inter);
+    char tensor[64];
+    msgl__declare_shared_rows(d, &m->gate_up, &shard, 1, d->m->cfg.hidden_size, c->mlp_bias, &use);
+    snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_up);
+    msgl__declare_rows(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
+    declare_params(d, m, name);
+}
+
+static void declare_gate_up(const msgl_declaring *d, msgl_mlp *m, int32_t inter,
+                            const msgl_norm *norm, const char *name)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const msgl_linear_use use = {
+        .rows = MSGL_ROWS_BLOCK, .norm = norm, .gated = true, .activation = m->activation};
+    const msgl_range shard = msgl__shard(d->target, inter);
+    const msgl_range rows[] = {shard, msgl__rows_of(shard, 1, inter)};
+    char tensor[64];
+    msgl__declare_shared_rows(d, &m->gate_up, rows, 2, d->m->cfg.hidden_size, c->mlp_bias, &use);
+    if (c->names.gate_up != NULL) {
+        msgl__declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
+        return;
+    }
+    snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_gate);
+    msgl__declare_rows(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
+    snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_up);
+    msgl__declare_rows(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
+}
+
 // A feed-forward block whose tensors begin with `name`.
 static void declare_mlp(const msgl_declaring *d, msgl_mlp *m, int32_t inter, const msgl_norm *norm,
                         const msgl_join *join, const char *name)
 {
-    const int32_t hidden = d->m->cfg.hidden_size;
     const msgl_decoder_config *c = &d->m->cfg.decoder;
-    const msgl_linear_use up_use = {
-        .rows = MSGL_ROWS_BLOCK, .norm = norm, .gated = true, .activation = m->activation};
-    char tensor[64];
     const msgl_range shard = msgl__shard(d->target, inter);
-    const msgl_range rows[] = {shard, msgl__rows_of(shard, 1, inter)};
-    msgl__declare_shared_rows(d, &m->gate_up, rows, 2, hidden, c->mlp_bias, &up_use);
-    if (c->names.gate_up != NULL) {
-        msgl__declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
+    char tensor[64];
+    if (m->plain) {
+        declare_plain_up(d, m, inter, norm, name);
     } else {
-        snprintf(tensor, sizeof tensor, "%s.gate_proj", name);
-        msgl__declare_rows(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
-        snprintf(tensor, sizeof tensor, "%s.up_proj", name);
-        msgl__declare_rows(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
+        declare_gate_up(d, m, inter, norm, name);
     }
     msgl__keep_columns(d, &m->down.w, shard, inter);
     msgl__declare_joined(d, &m->down, shard.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
-    snprintf(tensor, sizeof tensor, "%s.down_proj", name);
-    msgl__declare_rows(d, &m->down, 0, hidden, c->mlp_bias, tensor);
+    snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_down);
+    msgl__declare_rows(d, &m->down, 0, d->m->cfg.hidden_size, c->mlp_bias, tensor);
 }
 
 // Expert e's part of the tensors that stack gates, ups and downs by themselves.
@@ -292,15 +336,16 @@ static void run_beside(msgl_forward *f, const msgl_decoder_layer *layer, void *r
     f->arena->used = mark;
 }
 
-void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *residual, int32_t rows)
+void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *in, void *residual,
+                   int32_t rows)
 {
     const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
     if (layer->beside) {
         run_beside(f, layer, residual, rows);
     } else if (layer->sparse) {
-        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, residual, rows);
+        msgl__moe(f, &layer->moe, norm, &layer->ffn_join, in, residual, rows);
     } else {
-        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, residual, residual, rows);
+        msgl__mlp(f, &layer->mlp, norm, &layer->ffn_join, in, residual, rows);
     }
 }
 

@@ -164,13 +164,15 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
                               const char *norm, const char *head, bool norm_plus_one)
 {
     const msgl_model_config *c = &m->cfg;
-    const msgl_linear_use logits = {
-        .rows = MSGL_ROWS_LOGITS, .norm = &m->final_norm, .f32_out = true};
+    const msgl_linear_use logits = {.rows = MSGL_ROWS_LOGITS,
+                                    .norm = m->final_norm.centred ? NULL : &m->final_norm,
+                                    .f32_out = true};
     const msgl_range vocab = vocab_of(m, m->target.rank);
     const msgl_kept kept = {.rows = {vocab}, .num_rows = 1};
     if (m->target.ranks > 1) {
         msgl__plan_keep(p, &m->embed, &kept);
         msgl__plan_keep(p, &m->lm_head.w, &kept);
+        msgl__plan_keep(p, &m->lm_head.bias, &kept);
     }
     const bool is_head = c->decoder.head.kind != MSGL_HEAD_NONE;
     if (is_head) {
@@ -183,6 +185,16 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
     msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);
     if (norm_plus_one) msgl__plan_add_one(p);
+    if (c->decoder.norm_bias) {
+        msgl__plan_vector(p, &m->final_norm.bias, c->hidden_size);
+        msgl__plan_elements(p, &m->final_norm.bias, 0, c->hidden_size, 0, "%.*sbias",
+                            (int)(strlen(norm) - strlen("weight")), norm);
+    }
+    if (c->decoder.head_bias) {
+        msgl__plan_vector(p, &m->lm_head.bias, vocab.count);
+        msgl__plan_elements(p, &m->lm_head.bias, 0, c->vocab_size, 0, "%.*sbias",
+                            (int)(strlen(head) - strlen("weight")), head);
+    }
     if (c->tie_embeddings) {
         m->lm_head.w = m->embed; // its place comes with the weights
     } else if (!is_head) {
@@ -243,11 +255,19 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
     return code;
 }
 
+// Of rows behind the final norm, where the product does not do that.
+static size_t normed_bytes(const msgl_model *m, int32_t rows)
+{
+    if (!m->final_norm.centred) return 0;
+    return msgl__activation_bytes((size_t)rows, (size_t)m->cfg.hidden_size, m->target.act);
+}
+
 size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
 {
     const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_shard_size(m),
                  n = (size_t)rows;
-    const size_t whole = msgl__activation_bytes(n, (size_t)m->cfg.vocab_size, MSGL_F32);
+    const size_t whole =
+        normed_bytes(m, rows) + msgl__activation_bytes(n, (size_t)m->cfg.vocab_size, MSGL_F32);
     if (ranks == 1) return whole;
     return whole + msgl__activation_bytes(n, columns, MSGL_F32) +
            msgl__activation_bytes(n * ranks, columns, MSGL_F32) +
@@ -263,6 +283,10 @@ bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
         .own_tokens = vocab_of(m, m->target.rank),
     };
     out->own = out->whole;
+    if (m->final_norm.centred) {
+        out->normed = msgl__activation(f, n, (size_t)m->cfg.hidden_size);
+        if (out->normed == NULL) return false;
+    }
     if (ranks == 1) return out->whole != NULL;
     out->own = msgl__take_rows(f, n, columns, MSGL_F32);
     out->all = msgl__take_rows(f, n * ranks, columns, MSGL_F32);
@@ -274,7 +298,12 @@ void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden
                         const msgl_logits *l)
 {
     const msgl_model_config *c = &m->cfg;
-    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, l->own, rows);
+    if (m->final_norm.centred) {
+        msgl__norm(f, &m->final_norm, hidden, l->normed, rows);
+        msgl__linear_f32(f, &m->lm_head, NULL, l->normed, l->own, rows);
+    } else {
+        msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, l->own, rows);
+    }
     if (c->logit_scale == 1 && c->logit_cap == 0) return;
     f->k->act.cap(f->x, l->own, (size_t)rows * (size_t)l->own_tokens.count, c->logit_scale,
                   c->logit_cap);

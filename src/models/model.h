@@ -87,6 +87,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
 
 // Where the logits of some rows are, in the step arena.
 typedef struct msgl_logits {
+    void *normed; // [rows, hidden] where the final norm is a LayerNorm, else NULL
     float *whole; // [rows, vocab_size]
     // With several ranks each makes the columns of its own tokens; with one these are all.
     float *own; // [rows, own_tokens.count]

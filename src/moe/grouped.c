@@ -38,7 +38,7 @@ static bool take(buffers *b, const msgl_exec *x, msgl_arena *arena, const msgl_m
     const size_t rows = (size_t)c->rows, n = rows * (size_t)e->router.top_k;
     const size_t size = msgl__dtype_size(x->act);
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
-    b->normed = msgl__arena_alloc(arena, rows * hidden * size);
+    b->normed = c->norm == NULL ? (void *)c->in : msgl__arena_alloc(arena, rows * hidden * size);
     b->logits = msgl__arena_alloc(arena, rows * (size_t)e->num_experts * sizeof *b->logits);
     b->ids = c->ids != NULL ? c->ids : msgl__arena_alloc(arena, n * sizeof *b->ids);
     b->weights = msgl__arena_alloc(arena, n * sizeof *b->weights);
@@ -70,8 +70,8 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                    .offsets = b->offsets,
                                    .source = b->source};
     const bool apart = c->router_norm != NULL;
-    if (c->router_bias == NULL && !apart && k->moe.choose != NULL && k->moe.choose(x, &call))
-        return;
+    const bool fused = c->router_bias == NULL && c->norm != NULL && !apart && k->moe.choose != NULL;
+    if (fused && k->moe.choose(x, &call)) return;
     const msgl_linear_call router = {.w = c->router,
                                      .bias = c->router_bias,
                                      .in = b->normed,
@@ -80,8 +80,10 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                      .f32_out = true,
                                      .out = b->logits,
                                      .ld_out = (size_t)e->num_experts};
-    k->norm.rms_norm(x, c->in, (size_t)hidden, apart ? c->router_norm : c->norm, c->norm_eps,
-                     b->normed, (size_t)hidden, c->rows, hidden);
+    if (c->norm != NULL) {
+        k->norm.rms_norm(x, c->in, (size_t)hidden, apart ? c->router_norm : c->norm, c->norm_eps,
+                         b->normed, (size_t)hidden, c->rows, hidden);
+    }
     k->gemm.linear(x, &router);
     msgl__arena_reset(x->scratch);
     k->moe.route(x, &e->router, b->logits, c->rows, e->num_experts, b->ids, b->weights);
@@ -155,12 +157,12 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     if (e->choice_scale != NULL) {
         k->moe.scale_choices(x, b.ids, c->rows * e->router.top_k, e->choice_scale, b.weights);
     }
+    if (shared != NULL && !along) shared->begin(shared->ctx);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
     if (!all) {
         k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);
     }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    if (shared != NULL && !along) shared->begin(shared->ctx);
     if (all && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
     if (along) shared->begin(shared->ctx);
     if (!indexed) {

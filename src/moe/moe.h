@@ -38,7 +38,8 @@ typedef struct msgl_moe_watch {
 
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
-    const float *norm;         // [hidden] weight of the norm before the block
+    // [hidden] weight of the norm before the block; NULL: `in` is normed, and may be overwritten.
+    const float *norm;
     const float *router_norm;  // of the norm before the router, or NULL: the same
     float norm_eps;            // of both
     const msgl_weight *router; // [num_experts, hidden]

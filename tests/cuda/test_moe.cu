@@ -76,6 +76,40 @@ static void check_route(bench_exec *e, family *f, int rows, int experts, int top
     free(got), array_free(&l), array_free(&w), array_free(&ids), array_free(&correction);
 }
 
+// A choice of two by SparseMixer. away: how far from the best an expert may be.
+static void check_mix(bench_exec *e, family *f, int rows, int experts, float away, uint64_t *seed)
+{
+    const size_t n = (size_t)rows * 2;
+    msgl_router how = {};
+    how.top_k = 2;
+    how.scoring = MSGL_SCORE_SPARSEMIXER;
+    how.scale = 1;
+    how.spread = away;
+    array l = array_new(MSGL_F32, (size_t)rows * experts, 2, seed);
+    array w = array_new(MSGL_F32, n, 0, seed), ids = array_new(MSGL_F32, n, 0, seed);
+    int32_t *got = (int32_t *)malloc(n * 4);
+    msgl__cuda_moe_route(&e->x, &how, (float *)l.dev, rows, experts, (int32_t *)ids.dev,
+                         (float *)w.dev);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(got, ids.dev, n * 4, cudaMemcpyDeviceToHost));
+    array_download(&w);
+    int unclear = 0;
+    for (int r = 0; r < rows; r++) {
+        int32_t chosen[2];
+        double want[2];
+        if (!route_oracle(&how, NULL, l.host + (size_t)r * experts, experts, chosen, want)) {
+            unclear++;
+            continue;
+        }
+        for (int c = 0; c < 2; c++) {
+            expect(f, got[r * 2 + c] == chosen[c], "expert");
+            expect_near(f, w.host[r * 2 + c], want[c], want[c] * 3e-6, "weight");
+        }
+    }
+    expect(f, 2 * unclear < rows, "most rows are clear");
+    free(got), array_free(&l), array_free(&w), array_free(&ids);
+}
+
 // skew: most assignments go to few experts.
 static int32_t *make_ids(int rows, int top_k, int experts, bool skew, uint64_t *seed)
 {
@@ -562,6 +596,8 @@ int main(int argc, char **argv)
         }
     }
     if (!o.quick) {
+        check_mix(&e, &route, 5000, 16, 0.02f, &seed);
+        check_mix(&e, &route, 37, 100, 0.6f, &seed);
         check_route(&e, &route, 16384, 128, 8, 0, 0, NORMED, false, &seed);
         check_route(&e, &route, 16384, 256, 8, 8, 4, KINDS - 1, false, &seed);
         check_sort(&e, &sort, 16384, 8, 128, false, &seed);

@@ -68,6 +68,39 @@ static void check_layer_norm(bench_exec *e, family *f, msgl_dtype dtype, int row
     array_free(&in), array_free(&out), array_free(&w), array_free(&b);
 }
 
+// Of each head with its own weights, in place, as one head alone gets it.
+static void check_layer_norm_heads(bench_exec *e, family *f, msgl_dtype dtype, int rows, int heads,
+                                   int dim, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const size_t ld = (size_t)heads * dim + 8;
+    array p = array_new(dtype, (size_t)rows * ld, 2, seed), got = p;
+    array w = array_new(MSGL_F32, (size_t)heads * dim, 1, seed);
+    got.host = (float *)malloc(p.n * sizeof(float));
+    msgl__cuda_layer_norm_heads(&e->x, p.dev, ld, (const float *)w.dev, 1e-5f, rows, heads, dim);
+    exec_sync(e);
+    array_download(&got);
+    for (int r = 0; r < rows; r++) {
+        for (int h = 0; h < heads; h++) {
+            const float *row = p.host + (size_t)r * ld + (size_t)h * dim;
+            double mean = 0, squares = 0;
+            for (int i = 0; i < dim; i++) mean += (double)row[i] / dim;
+            for (int i = 0; i < dim; i++) squares += pow(row[i] - mean, 2);
+            for (int i = 0; i < dim; i++) {
+                const double want =
+                    (row[i] - mean) / sqrt(squares / dim + 1e-5f) * w.host[h * dim + i];
+                expect_near(f, got.host[(size_t)r * ld + (size_t)h * dim + i], want,
+                            fabs(want) * dtype_error(dtype) * 1.01 + 4e-6, "layer_norm_heads");
+            }
+        }
+        for (size_t i = (size_t)heads * dim; i < ld; i++) {
+            expect(f, got.host[r * ld + i] == p.host[r * ld + i], "writes beyond the heads");
+        }
+    }
+    free(got.host);
+    array_free(&p), array_free(&w);
+}
+
 // weights: of a norm of what is added.
 static void check_add(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, bool norm,
                       uint64_t *seed)
@@ -488,6 +521,8 @@ int main(int argc, char **argv)
             check_layer_norm(&e, &norm, DTYPES[d], rows, dims[i], pad, i % 3 != 0, &seed);
         }
         check_norm(&e, &norm, DTYPES[d], o.quick ? 3 : 700, 1024, 0, &seed);
+        check_layer_norm_heads(&e, &norm, DTYPES[d], o.quick ? 3 : 70, 5, 80, &seed);
+        check_layer_norm_heads(&e, &norm, DTYPES[d], 2, 3, 47, &seed);
         check_add(&e, &norm, DTYPES[d], 1, 1, false, &seed);
         check_add(&e, &norm, DTYPES[d], 1, 100003, false, &seed);
         check_add(&e, &norm, DTYPES[d], 5, 1000, true, &seed);

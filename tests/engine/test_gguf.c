@@ -62,7 +62,11 @@ static void test_equal(void **state)
                                            {"qwen2", "qwen2-bf16.gguf"},
                                            {"qwen3", "qwen3-f16.gguf"},
                                            {"qwen3", "split/qwen3-f16-00001-of-00002.gguf"},
-                                           {"llama", "split/llama-q8_0-00002-of-00003.gguf"}};
+                                           {"llama", "split/llama-q8_0-00002-of-00003.gguf"},
+                                           {"arcee", "arcee-f32.gguf"},
+                                           {"starcoder2", "starcoder2-f32.gguf"},
+                                           {"command-r", "command-r-f32.gguf"},
+                                           {"cohere2", "cohere2-f32.gguf"}};
     static const char *const formats[] = {"float32", "bfloat16", "float16", "int8"};
     for (int l = 0; l <= msgl__cpu_level_detect(); l++) {
         const char *level = msgl__cpu_level_name(l);

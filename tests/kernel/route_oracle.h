@@ -52,11 +52,37 @@ static inline void route_oracle_groups(const msgl_router *how, const double *val
     for (int e = 0; e < experts; e++) out[e] = !taken[e / size];
 }
 
+// MSGL_SCORE_SPARSEMIXER.
+static inline bool route_oracle_mix(const msgl_router *how, const float *logits, int experts,
+                                    int32_t *ids, double *weights)
+{
+    double values[ROUTE_ORACLE_EXPERTS];
+    bool out[ROUTE_ORACLE_EXPERTS] = {false}, clear = true;
+    for (int e = 0; e < experts; e++) values[e] = (double)logits[e];
+    for (int c = 0; c < how->top_k; c++) {
+        const int best = route_oracle_best(values, out, experts);
+        double sum = 0;
+        for (int e = 0; e < experts; e++) {
+            const double away = (values[best] - values[e]) / fmax(fabs(values[e]), values[best]);
+            if (out[e]) continue;
+            if (fabs(away - (double)how->spread) < 1e-6) clear = false;
+            if (!(away > (double)how->spread)) sum += exp(values[e] - values[best]);
+        }
+        out[best] = true;
+        ids[c] = best;
+        weights[c] = 1 / sum;
+    }
+    return clear;
+}
+
 // One row: the chosen experts in order, with their weights. correction: how->correction on the
 // host. Returns whether f32 cannot choose others.
 static inline bool route_oracle(const msgl_router *how, const float *correction,
                                 const float *logits, int experts, int32_t *ids, double *weights)
 {
+    if (how->scoring == MSGL_SCORE_SPARSEMIXER) {
+        return route_oracle_mix(how, logits, experts, ids, weights);
+    }
     double scores[ROUTE_ORACLE_EXPERTS], values[ROUTE_ORACLE_EXPERTS], max = -INFINITY, sum = 0;
     bool out[ROUTE_ORACLE_EXPERTS] = {false};
     for (int e = 0; e < experts; e++) max = fmax(max, (double)logits[e]);

@@ -66,6 +66,34 @@ static void test_layer_norm(void **state)
     }
 }
 
+// Each head with weights of its own, whatever stands behind the heads of a row.
+static void test_layer_norm_heads(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 70, HEADS = 5, DIM = 47, LD = HEADS * DIM + 9 };
+    static float in[ROWS * LD], out[ROWS * LD], first[ROWS * LD], weight[HEADS * DIM];
+    fill(f, in, MSGL_COUNT(in), 3);
+    fill(f, weight, MSGL_COUNT(weight), 2);
+    FOR_LEVELS(f, k)
+    {
+        memcpy(out, in, sizeof out);
+        k->norm.layer_norm_heads(&f->exec, out, LD, weight, 1e-5f, ROWS, HEADS, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            for (int h = 0; h < HEADS; h++) {
+                const float *row = in + r * LD + h * DIM;
+                float want[DIM];
+                k->norm.layer_norm(&f->exec, row, DIM, weight + h * DIM, NULL, 1e-5f, want, DIM, 1,
+                                   DIM);
+                assert_memory_equal(want, out + r * LD + h * DIM, sizeof want);
+            }
+            const size_t behind = (size_t)r * LD + HEADS * DIM;
+            assert_memory_equal(in + behind, out + behind, 9 * sizeof *out);
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
+}
+
 // In f64; alpha_p, alpha_n, beta, eps.
 static double pointwise(msgl_pointwise f, const float *params, double x)
 {
@@ -128,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layer_norm),
+        cmocka_unit_test(test_layer_norm_heads),
         cmocka_unit_test(test_apply),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

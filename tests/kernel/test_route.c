@@ -118,6 +118,25 @@ static void test_formula(void **state)
     assert_in_range(f->unclear, 0, 12 * 32 * ROWS / 100);
 }
 
+// Several experts near the best one, none but it, and rows of equal and of negative logits.
+static void test_sparsemixer(void **state)
+{
+    fixture *f = *state;
+    const int before = f->unclear;
+    for (int experts = 2; experts <= 200; experts += 33) {
+        for (int ties = 0; ties < 2; ties++) {
+            const msgl_router how = {.top_k = 2,
+                                     .scoring = MSGL_SCORE_SPARSEMIXER,
+                                     .scale = 1,
+                                     .spread = ties != 0 ? 0.02f : 0.6f};
+            fill(f, experts, 0, ties != 0);
+            for (int e = 0; e < experts; e++) f->logits[experts + e] = -3 - 0.01f * (float)e;
+            compare(f, &how, experts);
+        }
+    }
+    assert_in_range(f->unclear - before, 0, 3);
+}
+
 // Scores that are all 0 in f32 have weights all the same, and none is NaN.
 static void test_no_score(void **state)
 {
@@ -195,9 +214,8 @@ static void test_transformers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formula),
-        cmocka_unit_test(test_no_score),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_formula),      cmocka_unit_test(test_sparsemixer),
+        cmocka_unit_test(test_no_score),     cmocka_unit_test(test_memory),
         cmocka_unit_test(test_transformers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

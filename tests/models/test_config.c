@@ -575,6 +575,41 @@ static void test_defaults(void **state)
     free(c);
 }
 
+// The same of those with LayerNorms, other blocks and other activations.
+static void test_defaults_of_parts(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    const msgl_decoder_config *d = &c->decoder;
+    msgl_err err = {0};
+    assert_int_equal(load_with("ArceeForCausalLM", NULL, NULL, c, &err), 0);
+    assert_true(d->pointwise == MSGL_POINTWISE_RELU2 && !d->mlp_bias && !d->qkv_bias);
+    assert_int_equal(load_with("Starcoder2ForCausalLM", "tie_word_embeddings", NULL, c, &err), 0);
+    assert_true(c->tie_embeddings && d->layer_norm && d->norm_bias && d->mlp_bias && d->o_bias);
+    assert_true(d->pointwise == MSGL_POINTWISE_GELU_TANH && sliding_layers(c) == 0);
+    assert_int_equal(load_with("StableLmForCausalLM", NULL, NULL, c, &err), 0);
+    assert_true(c->ropes[0].dim == 2 && !d->parallel && d->qk_norm == MSGL_QK_NORM_NONE);
+    assert_int_equal(load_with("StableLmForCausalLM", "use_parallel_residual", "true", c, &err), 0);
+    assert_true(d->parallel && d->names.ffn_norm == NULL);
+    assert_int_equal(load_with("CohereForCausalLM", "logit_scale", NULL, c, &err), 0);
+    assert_true(c->logit_scale == 0.0625f && c->ropes[0].theta == 5e5 && c->num_ropes == 1);
+    assert_true(d->parallel && d->layer_norm && !d->norm_bias && d->interleaved);
+    assert_int_equal(load_with("Cohere2ForCausalLM", "num_hidden_layers", "8", c, &err), 0);
+    for (int32_t l = 0; l < 8; l++) {
+        const int full = MSGL_LAYER_SECOND_ROPE, flags = l % 4 == 3 ? full : MSGL_LAYER_SLIDING;
+        assert_int_equal(d->layer_flags[l], flags);
+    }
+    assert_true(d->sliding_window == 4096 && c->ropes[1].type == MSGL_ROPE_NONE);
+    assert_int_equal(load_with("ApertusForCausalLM", "rope_scaling", NULL, c, &err), 0);
+    assert_true(c->ropes[0].type == MSGL_ROPE_LLAMA3 && c->ropes[0].theta == 12e6);
+    assert_true(c->ropes[0].original_max == 8192 && d->pointwise == MSGL_POINTWISE_XIELU);
+    assert_int_equal(load_with("PhimoeForCausalLM", NULL, NULL, c, &err), 0);
+    assert_true(d->router.scoring == MSGL_SCORE_SPARSEMIXER && d->router.spread == 0.02f);
+    assert_int_equal(load_with("BailingMoeV2ForCausalLM", "num_shared_experts", "1", c, &err), 0);
+    assert_true(d->router.scoring == MSGL_SCORE_SIGMOID && d->shared_intermediate_size == 16);
+    free(c);
+}
+
 // Groups of layers, experts and the softmax's scale of models with latent attention.
 static void test_latent(void **state)
 {
@@ -662,15 +697,16 @@ static void test_glm(void **state)
 // a server computes: they are about training, special tokens (which the tokenizer's files have),
 // what transformers returns and how it cuts products, or follow from others.
 static const char *const HARMLESS[] = {
-    "attention_dropout",   "embd_pdrop",
-    "initializer_range",   "output_router_logits",
-    "resid_pdrop",         "router_aux_loss_coef",
-    "router_jitter_noise", "bos_token_id",
-    "pad_token_id",        "output_attentions",
-    "use_cache",           "pretraining_tp",
-    "qk_head_dim",         "_sliding_window_pattern",
-    "eod_token_id",        "sep_token_id",
-    "residual_dropout",
+    "attention_dropout",  "embd_pdrop",
+    "initializer_range",  "output_router_logits",
+    "resid_pdrop",        "router_aux_loss_coef",
+    "input_jitter_noise", "bos_token_id",
+    "pad_token_id",       "output_attentions",
+    "use_cache",          "pretraining_tp",
+    "qk_head_dim",        "_sliding_window_pattern",
+    "embedding_dropout",  "hidden_dropout",
+    "output_dropout",     "residual_dropout",
+    "eod_token_id",       "sep_token_id",
 };
 
 // Those that make no difference in transformers either, by architecture.
@@ -682,6 +718,10 @@ static const struct {
     {"DeepseekV32ForCausalLM", "head_dim"}, // set to qk_rope_head_dim by the class
     {"GlmMoeDsaForCausalLM", "head_dim"},
     {"DeepseekV2ForCausalLM", "norm_topk_prob"},
+    // Only Phi-3.5-MoE chooses by it.
+    {"Llama4ForCausalLM", "router_jitter_noise"},
+    {"Llama4ForConditionalGeneration", "router_jitter_noise"},
+    {"MixtralForCausalLM", "router_jitter_noise"},
     {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
     {"Glm4MoeForCausalLM", "num_nextn_predict_layers"},
     {"KimiK25ForConditionalGeneration", "num_nextn_predict_layers"},
@@ -812,6 +852,23 @@ static void refuse(const char *arch, const char *field, const char *value, const
     assert_true(load_with(arch, field, value, c, &err) < 0);
     if (strstr(err.text, says) == NULL) fail_msg("%s %s: \"%s\"", arch, field, err.text);
     free(c);
+}
+
+static void test_refusals_of_parts(void **state)
+{
+    (void)state;
+    refuse("ArceeForCausalLM", "hidden_act", "\"relu\"", "found \"relu\", allowed relu2, gelu");
+    refuse("Cohere2ForCausalLM", "use_parallel_block", "false", "found false, allowed 1");
+    refuse("Cohere2ForCausalLM", "layer_types", "[\"full_attention\"]", "a list of num_hidden");
+    refuse("CohereForCausalLM", "logit_scale", "0", "logit_scale: found 0");
+    refuse("StableLmForCausalLM", "layer_norm_eps", "-1", "layer_norm_eps: found -1");
+    refuse("BailingMoeForCausalLM", "norm_head", "true", "norm_head: found true, allowed 0");
+    refuse("BailingMoeV2ForCausalLM", "n_group", "3", "n_group: found 3");
+    refuse("PhimoeForCausalLM", "router_jitter_noise", "2", "found 2, allowed a number in 0..1");
+    refuse("PhimoeForCausalLM", "rope_scaling",
+           "{\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2],"
+           " \"short_mscale\": 1.5, \"long_mscale\": 2, \"original_max_position_embeddings\": 32}",
+           "long_mscale: found 2, allowed what short_mscale is");
 }
 
 static void test_refusals_by_architecture(void **state)
@@ -1034,6 +1091,8 @@ int main(void)
         cmocka_unit_test(test_known_fields),
         cmocka_unit_test(test_delta),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_defaults_of_parts),
+        cmocka_unit_test(test_refusals_of_parts),
         cmocka_unit_test(test_refusals_by_architecture),
         cmocka_unit_test(test_dual_chunk),
     };

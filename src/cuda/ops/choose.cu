@@ -489,9 +489,10 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
     const msgl_weight *w = c->router;
     const int dim = w->k, experts = w->n, split_k = dim / K_SPLITS;
     if (d->base.capability < 90 || d->deterministic || c->rows <= 0 || c->rows > MAX_ROWS ||
-        x->act != MSGL_BF16 || !msgl__weight_is(w, MSGL_BF16) || dim % (K_SPLITS * STEP) != 0 ||
-        dim > MAX_DIM || experts > MAX_EXPERTS || c->rows * c->choice->top_k > MAX_CHOICES ||
-        !aligned16(c->in) || !aligned16(c->norm) || !aligned16(w->data) || !aligned16(c->normed)) {
+        c->choice->scoring == MSGL_SCORE_SPARSEMIXER || x->act != MSGL_BF16 ||
+        !msgl__weight_is(w, MSGL_BF16) || dim % (K_SPLITS * STEP) != 0 || dim > MAX_DIM ||
+        experts > MAX_EXPERTS || c->rows * c->choice->top_k > MAX_CHOICES || !aligned16(c->in) ||
+        !aligned16(c->norm) || !aligned16(w->data) || !aligned16(c->normed)) {
         return false;
     }
     const int width = (experts + STRIP - 1) / STRIP * STRIP;

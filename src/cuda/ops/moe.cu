@@ -276,11 +276,62 @@ static void route(msgl_exec *x, const msgl_router &how, const float *logits, int
                                   rows, experts, ids, weights));
 }
 
+// The better of two experts: the larger logit, of equal ones the lower index; -1 is none.
+static __device__ __forceinline__ void keep_better(int &e, float &l, int other, float logit)
+{
+    if (other >= 0 && (e < 0 || logit > l || (logit == l && other < e))) e = other, l = logit;
+}
+
+// MSGL_SCORE_SPARSEMIXER, a warp per row.
+static __global__ void mix_kernel(const msgl_router how, const float *logits, int rows, int experts,
+                                  int32_t *ids, float *weights)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= rows) return;
+    const float *of = logits + (size_t)row * experts;
+    int32_t *id = ids + (size_t)row * how.top_k;
+    for (int c = 0; c < how.top_k; c++) {
+        int best = -1;
+        float most = 0, sum = 0;
+        for (int pass = 0; pass < 2; pass++) { // the best one, then the sum of those near it
+            for (int e = lane; e < experts; e += 32) {
+                bool taken = false;
+                for (int i = 0; i < c; i++) taken = taken || id[i] == e;
+                if (taken) continue;
+                if (pass == 0) {
+                    keep_better(best, most, e, of[e]);
+                    continue;
+                }
+                const float away = (most - of[e]) / fmaxf(fabsf(of[e]), most);
+                if (!(away > how.spread)) sum += expf(of[e] - most);
+            }
+            for (int step = 16; step > 0 && pass == 0; step /= 2) {
+                const int other = __shfl_xor_sync(MSGL_FULL_MASK, best, step);
+                keep_better(best, most, other, __shfl_xor_sync(MSGL_FULL_MASK, most, step));
+            }
+        }
+        sum = group_sum(sum, 32);
+        if (lane == 0) {
+            id[c] = best;
+            weights[(size_t)row * how.top_k + c] = 1.0f / sum;
+        }
+        __syncwarp();
+    }
+}
+
 extern "C" void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits,
                                      int rows, int experts, int32_t *ids, float *weights)
 {
     if (rows <= 0) return;
-    if (is_plain(how)) {
+    if (how->scoring == MSGL_SCORE_SPARSEMIXER) {
+        const unsigned blocks = (unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS;
+        MSGL_CUDA_TRY(x, msgl__launch(mix_kernel, dim3(blocks), dim3(ROUTE_WARPS * 32), 0,
+                                      msgl__cuda_stream(x), *how, logits, rows, experts, ids,
+                                      weights));
+    } else if (is_plain(how)) {
         route<true>(x, *how, logits, rows, experts, ids, weights);
     } else {
         route<false>(x, *how, logits, rows, experts, ids, weights);

@@ -199,6 +199,42 @@ static __global__ void layer_norm_any_kernel(const T *in, size_t ld_in, const fl
     }
 }
 
+// A warp per head of a row, in place; heads are short.
+template <typename T>
+static __global__ void layer_norm_heads_kernel(T *p, size_t ld, const float *weight, float eps,
+                                               int rows, int heads, int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int lane = (int)threadIdx.x % 32;
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (at >= (size_t)rows * heads) return;
+    const size_t row = at / heads, head = at % heads;
+    T *v = p + row * ld + head * dim;
+    float sum = 0, square = 0;
+    for (int i = lane; i < dim; i += 32) sum += to_f32(v[i]);
+    const float mean = group_sum(sum, 32) / (float)dim;
+    for (int i = lane; i < dim; i += 32) {
+        const float d = to_f32(v[i]) - mean;
+        square += d * d;
+    }
+    const float inv = 1.0f / sqrtf(group_sum(square, 32) / (float)dim + eps);
+    for (int i = lane; i < dim; i += 32) {
+        v[i] = from_f32<T>((to_f32(v[i]) - mean) * inv * weight[head * dim + i]);
+    }
+}
+
+template <typename T>
+static void layer_norm_heads(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                             int rows, int heads, int dim)
+{
+    const size_t warps = (size_t)rows * (size_t)heads;
+    MSGL_CUDA_TRY(x, msgl__launch(layer_norm_heads_kernel<T>,
+                                  dim3((unsigned)((warps + NORM_WARPS - 1) / NORM_WARPS)),
+                                  dim3(NORM_WARPS * 32), 0, msgl__cuda_stream(x), (T *)p, ld,
+                                  weight, eps, rows, heads, dim));
+}
+
 template <typename T>
 static void layer_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
                        const float *bias, float eps, void *out, size_t ld_out, int rows, int dim)
@@ -337,6 +373,12 @@ extern "C" void msgl__cuda_layer_norm(msgl_exec *x, const void *in, size_t ld_in
 {
     if (rows == 0) return;
     MSGL_BY_DTYPE(x->act, layer_norm, x, in, ld_in, weight, bias, eps, out, ld_out, rows, dim);
+}
+
+extern "C" void msgl__cuda_layer_norm_heads(msgl_exec *x, void *p, size_t ld, const float *weight,
+                                            float eps, int rows, int heads, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, layer_norm_heads, x, p, ld, weight, eps, rows, heads, dim);
 }
 
 extern "C" void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows,

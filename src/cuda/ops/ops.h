@@ -27,6 +27,8 @@ void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float
 void msgl__cuda_layer_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
                            const float *bias, float eps, void *out, size_t ld_out, int rows,
                            int dim);
+void msgl__cuda_layer_norm_heads(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                                 int rows, int heads, int dim);
 void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim,
                             float *sums, size_t ld_sums);
 void msgl__cuda_norm_by_sums(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,

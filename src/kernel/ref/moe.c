@@ -93,6 +93,31 @@ static void route_row(const msgl_router *how, const row_scores *s, const float *
     for (int c = 0; c < how->top_k; c++) w[c] = w[c] / kept * how->scale;
 }
 
+// Of one row by MSGL_SCORE_SPARSEMIXER.
+static void mix_row(const msgl_router *how, const float *logits, int experts, int32_t *id, float *w)
+{
+    for (int c = 0; c < how->top_k; c++) {
+        int best = -1;
+        float sum = 0;
+        for (int pass = 0; pass < 2; pass++) { // the best one, then the sum of those near it
+            for (int e = 0; e < experts; e++) {
+                bool taken = false;
+                for (int i = 0; i < c; i++) taken = taken || id[i] == e;
+                if (taken) continue;
+                if (pass == 0) {
+                    if (best < 0 || logits[e] > logits[best]) best = e;
+                    continue;
+                }
+                const float l = logits[best], size = fabsf(logits[e]);
+                const float away = (l - logits[e]) / (size > l ? size : l);
+                if (!(away > how->spread)) sum += expf(logits[e] - l);
+            }
+        }
+        id[c] = best;
+        w[c] = 1 / sum;
+    }
+}
+
 static void route(msgl_exec *x, const msgl_router *how, const float *logits, int rows, int experts,
                   int32_t *ids, float *weights)
 {
@@ -107,6 +132,11 @@ static void route(msgl_exec *x, const msgl_router *how, const float *logits, int
     }
     for (int r = 0; r < rows; r++) {
         const float *l = logits + (size_t)r * (size_t)experts;
+        if (how->scoring == MSGL_SCORE_SPARSEMIXER) {
+            mix_row(how, l, experts, ids + (size_t)r * (size_t)how->top_k,
+                    weights + (size_t)r * (size_t)how->top_k);
+            continue;
+        }
         const row_scores s = scores_of(how, l, experts);
         for (int e = 0; values != NULL && e < experts; e++) {
             values[e] = score(&s, e) + (how->correction != NULL ? how->correction[e] : 0);

@@ -122,6 +122,6 @@ void msgl__gguf_one_set_of_factors(msgl_gguf_model *m);
 // The rows of each family, ended by one without a name.
 extern const msgl_gguf_arch msgl__gguf_llama[], msgl__gguf_qwen[], msgl__gguf_gemma[],
     msgl__gguf_phi[], msgl__gguf_glm[], msgl__gguf_gpt_oss[], msgl__gguf_deepseek[],
-    msgl__gguf_llama4[], msgl__gguf_single[];
+    msgl__gguf_llama4[], msgl__gguf_single[], msgl__gguf_parts[];
 
 #endif

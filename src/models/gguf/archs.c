@@ -9,7 +9,7 @@
 
 static const msgl_gguf_arch *const FAMILIES[] = {
     msgl__gguf_llama,   msgl__gguf_qwen,     msgl__gguf_gemma,  msgl__gguf_phi,    msgl__gguf_glm,
-    msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4, msgl__gguf_single,
+    msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4, msgl__gguf_single, msgl__gguf_parts,
 };
 
 const msgl_gguf_arch *msgl__gguf_arch_find(const msgl_gguf_model *m)
