@@ -6,93 +6,12 @@
 #include "models/decoder.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "layers/embedding.h"
-
-// A window of W keys includes the query's own; the contract counts those before it. What a query
-// sees of its chunk is never more than a window of the chunk's length.
-static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
-{
-    return msgl__layer_has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
-}
-
-static bool is_delta(const msgl_decoder_config *d, int32_t layer)
-{
-    return msgl__layer_has(d, layer, MSGL_LAYER_DELTA);
-}
-
-// Layers of attention before `end` that have the window, or have it not.
-static int32_t count_layers(const msgl_decoder_config *d, int32_t end, bool window)
-{
-    int32_t n = 0;
-    for (int32_t l = 0; l < end; l++) n += !is_delta(d, l) && (window_of(d, l) >= 0) == window;
-    return n;
-}
-
-static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
-{
-    int32_t n = 0;
-    for (int32_t l = 0; l < end; l++) n += is_delta(d, l);
-    return n;
-}
-
-// On each of so many ranks.
-static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
-{
-    return (msgl_delta){.eps = d->rms_eps,
-                        .k_heads = msgl__shard_size(d->delta.k_heads, ranks),
-                        .v_heads = msgl__shard_size(d->delta.v_heads, ranks),
-                        .k_dim = d->delta.k_dim,
-                        .v_dim = d->delta.v_dim};
-}
-
-// Of a layer of linear attention; a GPU moves states fastest where they begin at whole lines.
-static size_t state_bytes(const msgl_decoder_config *d, int32_t ranks, msgl_dtype act)
-{
-    enum { LINE = 128 };
-    const msgl_delta layer = delta_of(d, ranks);
-    const msgl_delta_call c = msgl__delta_call_of(&layer);
-    return msgl__round_up(msgl__delta_state_bytes(&c, act), LINE);
-}
-
-// A group of the layers that see all tokens, one of those with the window, and one of those with
-// states.
-static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
-                   msgl_cache_specs *out)
-{
-    const msgl_decoder_config *d = &c->decoder;
-    *out = (msgl_cache_specs){0};
-    if (d->latent.rank > 0) {
-        out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
-                                                   .num_layers = c->num_layers,
-                                                   .window = -1,
-                                                   .num_heads = 1,
-                                                   .k_dim = d->latent.rank + d->latent.rotary,
-                                                   .v_dim = d->latent.rank,
-                                                   .dtype = dtype};
-        return;
-    }
-    for (int window = 0; window < 2; window++) {
-        const int32_t num_layers = count_layers(d, c->num_layers, window);
-        if (num_layers == 0) continue;
-        out->all[out->count++] =
-            (msgl_cache_spec){.kind = MSGL_CACHE_KV,
-                              .num_layers = num_layers,
-                              .window = window ? d->sliding_window - 1 : -1,
-                              .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
-                              .k_dim = c->head_dim,
-                              .v_dim = c->head_dim,
-                              .dtype = dtype};
-    }
-    const int32_t delta = count_delta(d, c->num_layers);
-    if (delta == 0) return;
-    out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
-                                               .num_layers = delta,
-                                               .window = -1,
-                                               .state_bytes = state_bytes(d, ranks, act)};
-}
+#include "models/declare.h"
 
 static int refuse_experts(int32_t expert_ranks, const char *what, int32_t n, msgl_err *err)
 {
@@ -160,7 +79,7 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 {
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
-    caches(c, 1, c->dtype, c->dtype, &specs);
+    msgl__decoder_caches(c, 1, c->dtype, c->dtype, &specs);
     const int32_t window = specs.all[group].window;
     const bool chunked = window >= 0 && c->decoder.chunked;
     const msgl_attn_variant all = {.window = chunked ? -1 : window,
@@ -173,99 +92,16 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 
 // --- building ----------------------------------------------------------------------------------
 
-static void build_attention(const msgl_model *m, int32_t index, msgl_attention *a)
-{
-    const msgl_model_config *c = &m->cfg;
-    const msgl_decoder_config *d = &c->decoder;
-    a->eps = d->rms_eps;
-    a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
-    a->gated = d->gated_attn;
-    a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
-    a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
-    a->head_dim = c->head_dim;
-    a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
-    a->half = c->ropes[a->rope].dim / 2;
-    a->dual = c->ropes[a->rope].dual.len > 0;
-    if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
-    const int32_t window = window_of(d, index);
-    const bool chunked = window >= 0 && d->chunked;
-    a->group = window >= 0 && count_layers(d, c->num_layers, false) > 0 ? 1 : 0;
-    a->geometry = (msgl_attn_layer){
-        .layer = count_layers(d, index, window >= 0),
-        .scale = d->attn_scale,
-        .softcap = d->attn_softcap,
-        .window = chunked ? -1 : window,
-        .chunk = chunked ? d->sliding_window : 0,
-        .k_scale = 1,
-        .v_scale = 1,
-    };
-}
-
-// Norms of latent vectors have this epsilon whatever rms_norm_eps says, in DeepSeek's own code and
-// in transformers.
-static const float LATENT_EPS = 1e-6f;
-
-static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
-                         msgl_latent_attention *a)
-{
-    const msgl_decoder_config *d = &m->cfg.decoder;
-    *a = (msgl_latent_attention){
-        .k_up = heads,
-        .v_up = heads + m->cfg.num_heads,
-        .eps = LATENT_EPS,
-        .num_heads = msgl__shard_size(m->cfg.num_heads, m->target.ranks),
-        .q_rank = d->latent.q_rank,
-        .rank = d->latent.rank,
-        .nope = d->latent.nope,
-        .rotary = d->latent.rotary,
-        .v_dim = d->latent.v_dim,
-        .geometry =
-            {.layer = index, .scale = d->attn_scale, .window = -1, .k_scale = 1, .v_scale = 1},
-        .expanded = {.prompts = m->target.prompts,
-                     .nope = d->latent.nope,
-                     .v_dim = d->latent.v_dim},
-    };
-}
-
-// Behind the groups of attention.
-static void build_delta(const msgl_model *m, int32_t index, msgl_delta *layer)
-{
-    const msgl_decoder_config *d = &m->cfg.decoder;
-    const int32_t layers = m->cfg.num_layers;
-    *layer = delta_of(d, m->target.ranks);
-    layer->group = (count_layers(d, layers, false) > 0) + (count_layers(d, layers, true) > 0);
-    layer->layer = count_delta(d, index);
-}
-
 static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
     return (msgl_norm){.eps = m->cfg.decoder.rms_eps, .dim = name != NULL ? m->cfg.hidden_size : 0};
 }
 
-// experts: 2 * num_experts of them, gate_up and down, those of other ranks without a place.
-static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
-{
-    const msgl_decoder_config *d = &m->cfg.decoder;
-    moe->backend = m->target.moe;
-    const msgl_range own = msgl__own_experts(&m->target, d->num_experts);
-    moe->experts = (msgl_moe_experts){.num_experts = d->num_experts,
-                                      .first = own.from,
-                                      .own = own.count,
-                                      .router = d->router,
-                                      .gate_up = experts + own.from,
-                                      .down = experts + d->num_experts + own.from,
-                                      .activation = d->activation,
-                                      .weighs_input = d->weighs_input};
-    moe->has_shared = d->shared_intermediate_size > 0;
-    moe->gates_shared = d->names.shared_gate != NULL;
-}
-
-static void build_layers(msgl_model *m, msgl_decoder *decoder)
+static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_place *places)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
     const msgl_decoder_names *names = &d->names;
     msgl_weight *experts = decoder->experts;
-    const size_t heads = (size_t)m->cfg.num_heads;
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         layer->attn_norm = norm_named(m, names->attn_norm);
@@ -273,21 +109,10 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder)
         layer->ffn_norm = norm_named(m, names->ffn_norm);
         layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
         layer->out.row_parallel = true;
-        if (d->latent.rank > 0) {
-            layer->mixer = MSGL_MIX_LATENT;
-            build_latent(m, l, decoder->heads + 2 * (size_t)l * heads, &layer->latent_attn);
-        } else if (is_delta(d, l)) {
-            layer->mixer = MSGL_MIX_DELTA;
-            build_delta(m, l, &layer->delta);
-        } else {
-            build_attention(m, l, &layer->attn);
-        }
-        layer->mlp.activation = d->activation;
-        layer->mlp.down.row_parallel = true;
-        layer->sparse = msgl__layer_has(d, l, MSGL_LAYER_SPARSE);
-        if (!layer->sparse) continue;
-        build_moe(m, experts, &layer->moe);
-        experts += 2 * (size_t)d->num_experts;
+        layer->mixer = msgl__mixer_of(d, l);
+        layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
+        msgl__ffn_build(m, l, experts, layer);
+        if (layer->sparse) experts += 2 * (size_t)d->num_experts;
     }
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
@@ -306,29 +131,14 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder)
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
 
-// Whether the device has kernels for the layers of linear attention.
-static int check_delta(const msgl_model *m, msgl_err *err)
-{
-    const msgl_decoder_config *d = &m->cfg.decoder;
-    const msgl_delta_kernels *k = &m->target.kernels->delta;
-    const msgl_delta layer = delta_of(d, m->target.ranks);
-    const msgl_delta_call dims = msgl__delta_call_of(&layer);
-    if (count_delta(d, m->cfg.num_layers) == 0 ||
-        k->supports(m->target.capability, m->target.act, &dims)) {
-        return 0;
-    }
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "linear attention: keys and values of %d and %d in %s on compute "
-                         "capability %d.%d; allowed on GPUs: 128 in bfloat16 on 9.0",
-                         layer.k_dim, layer.v_dim, msgl__dtype_name(m->target.act),
-                         m->target.capability / 10, m->target.capability % 10);
-}
-
 static int build(msgl_model *m, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
-    const int code = check_delta(m, err);
-    if (code != 0) return code;
+    for (int32_t l = 0; l < m->cfg.num_layers; l++) {
+        const msgl_mixer *mixer = msgl__mixer_of(d, l);
+        const int code = mixer->check != NULL ? mixer->check(m, l, err) : 0;
+        if (code != 0) return code;
+    }
     size_t sparse = 0, latent = d->latent.rank > 0 ? (size_t)m->cfg.num_layers : 0;
     for (int32_t l = 0; l < m->cfg.num_layers; l++)
         sparse += msgl__layer_has(d, l, MSGL_LAYER_SPARSE);
@@ -340,11 +150,16 @@ static int build(msgl_model *m, msgl_err *err)
         decoder->heads =
             msgl__calloc(latent * 2 * (size_t)m->cfg.num_heads, sizeof *decoder->heads);
     }
+    msgl_layer_place *places =
+        msgl__calloc((size_t)m->cfg.num_layers * MSGL_LAYER_CACHES, sizeof *places);
     if (decoder == NULL || decoder->layers == NULL || decoder->experts == NULL ||
-        decoder->heads == NULL) {
+        decoder->heads == NULL || places == NULL) {
+        msgl__free(places);
         return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
     }
-    build_layers(m, decoder);
+    msgl__decoder_places(&m->cfg, places);
+    build_layers(m, decoder, places);
+    msgl__free(places);
     if (d->rounds_embed_scale) {
         float scale;
         msgl__store_f32(&scale, m->target.weights.dtype, 0, d->embed_scale);
@@ -362,6 +177,34 @@ static void free_layers(msgl_model *m)
     msgl__free(decoder->heads);
     msgl__free(decoder);
     m->layers = NULL;
+}
+
+// --- tensors -----------------------------------------------------------------------------------
+
+static void declare(msgl_model *m, msgl_weight_plan *p)
+{
+    const msgl_model_config *c = &m->cfg;
+    const msgl_decoder_names *n = &c->decoder.names;
+    const msgl_decoder *decoder = m->layers;
+    const msgl_head_config *h = &c->decoder.head;
+    char embed[48], norm[64], head[48];
+    snprintf(embed, sizeof embed, "%sembed_tokens.weight", n->prefix);
+    snprintf(norm, sizeof norm, "%s%s.weight", h->kind != MSGL_HEAD_NONE ? "" : n->prefix,
+             h->kind != MSGL_HEAD_NONE ? h->final_norm : "norm");
+    snprintf(head, sizeof head, "%s.weight", n->head);
+    msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
+    if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
+    for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
+        msgl_decoder_layer *layer = &decoder->layers[l];
+        const msgl_declaring d = {
+            .m = m, .target = &m->target, .p = p, .layer = h->first_layer + l};
+        msgl__declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
+        layer->mixer->declare(&d, layer);
+        msgl__declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
+        msgl__declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
+        msgl__ffn_declare(&d, layer);
+        msgl__declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
+    }
 }
 
 // --- forward -----------------------------------------------------------------------------------
@@ -400,16 +243,6 @@ static size_t mixed_width(const msgl_model *m)
     return (size_t)most;
 }
 
-static size_t mixer_workspace(const msgl_decoder_layer *l, msgl_dtype act, int32_t max_tokens)
-{
-    switch (l->mixer) {
-    case MSGL_MIX_LATENT: return msgl__latent_workspace(&l->latent_attn, act, max_tokens);
-    case MSGL_MIX_DELTA: return msgl__delta_workspace(&l->delta, act, max_tokens);
-    case MSGL_MIX_ATTENTION:
-    default: return msgl__attention_workspace(&l->attn, act, max_tokens);
-    }
-}
-
 // What a layer takes beside the step's buffers.
 static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int32_t max_tokens)
 {
@@ -422,7 +255,7 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     const size_t ffn = l->sparse ? msgl__moe_workspace(&l->moe, k, act, max_tokens)
                                  : msgl__mlp_workspace(&l->mlp, k, act, max_tokens);
     const size_t added = direct ? 0 : msgl__activation_bytes(t, hidden, act); // msgl__linear_add
-    const size_t mixer = mixer_workspace(l, act, max_tokens);
+    const size_t mixer = l->mixer->workspace(l, act, max_tokens);
     return mixer > ffn + added ? mixer : ffn + added;
 }
 
@@ -467,21 +300,6 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
-// in: the residual, or what the first layer of a draft head reads in its place.
-static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const void *in, const buffers *b)
-{
-    const msgl_norm *norm = msgl__norm_or_null(&layer->attn_norm);
-    if (layer->mixer == MSGL_MIX_LATENT) {
-        const msgl_latent_attention *a = &layer->latent_attn;
-        msgl__latent_attention(f, a, norm, in, b->cos_sin[a->rope], b->mixed);
-    } else if (layer->mixer == MSGL_MIX_DELTA) {
-        msgl__delta(f, &layer->delta, norm, in, b->mixed);
-    } else {
-        const msgl_attention *a = &layer->attn;
-        msgl__attention(f, a, norm, in, b->cos_sin[a->rope], b->mixed);
-    }
-}
-
 // The layer behind its mixer.
 static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
                          void *residual, int32_t rows)
@@ -521,7 +339,8 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     if (first == NULL) return NULL;
     int32_t captured = 0;
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
-        mix(f, layer, layer == layers ? first : b.residual, &b);
+        layer->mixer->run(f, layer, msgl__norm_or_null(&layer->attn_norm),
+                          layer == layers ? first : b.residual, b.cos_sin, b.mixed);
         if (layer == last) break;
         finish_layer(f, layer, b.mixed, b.residual, tokens);
         captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
@@ -541,12 +360,12 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
 
 const msgl_family msgl__decoder_family = {
     .configure = msgl__decoder_configure,
-    .caches = caches,
+    .caches = msgl__decoder_caches,
     .check_ranks = check_ranks,
     .variants = variants,
     .build = build,
     .free = free_layers,
-    .declare = msgl__decoder_declare,
+    .declare = declare,
     .workspace = workspace,
     .take_states = msgl__head_take_states,
     .forward = forward,

@@ -15,13 +15,21 @@
 
 extern const msgl_family msgl__decoder_family;
 
-typedef enum msgl_mixer { MSGL_MIX_ATTENTION, MSGL_MIX_LATENT, MSGL_MIX_DELTA } msgl_mixer;
+typedef struct msgl_mixer msgl_mixer;
+typedef struct msgl_declaring msgl_declaring; // models/declare.h
+
+enum { MSGL_LAYER_CACHES = 2 }; // that one layer may have, each in a group of its own
+
+// Where a layer is among those of one of its caches: the group, and its place in the group's pool.
+typedef struct msgl_layer_place {
+    int32_t group, layer;
+} msgl_layer_place;
 
 // A norm that its architecture has not has dim 0.
 typedef struct msgl_decoder_layer {
     msgl_norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
     msgl_join attn_join, ffn_join;
-    msgl_mixer mixer;
+    const msgl_mixer *mixer;
     union { // by it
         msgl_attention attn;
         msgl_latent_attention latent_attn;
@@ -91,8 +99,46 @@ static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
     return n->dim > 0 ? n : NULL;
 }
 
-// decoder_tensors.c: msgl_family.declare.
-void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
+// What mixes the tokens of a layer, up to its output projection: one file each, and a row in
+// msgl__mixer_of.
+struct msgl_mixer {
+    // What the layer keeps of a request on each of so many ranks, with K and V of dtype and
+    // activations of act: fills out [MSGL_LAYER_CACHES] and returns how many. Layers that keep
+    // alike are a group. num_layers is the caller's.
+    int (*caches)(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out);
+    // NULL: every device has kernels for it; else whether the model's has.
+    int (*check)(const msgl_model *m, int32_t layer, msgl_err *err);
+    // Layer number `index` of m->layers, zeroed; at: its places, in the order of `caches`.
+    void (*build)(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer);
+    // With the output projection, which is layer->out.
+    void (*declare)(const msgl_declaring *d, msgl_decoder_layer *layer);
+    // Step arena bytes of run for up to max_tokens tokens with activations of act.
+    size_t (*workspace)(const msgl_decoder_layer *layer, msgl_dtype act, int32_t max_tokens);
+    // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, layer->out.w.k].
+    // cos_sin: the step's angles by rope, as msgl__attention takes them.
+    void (*run)(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
+                const void *in, float *const *cos_sin, void *out);
+};
+
+extern const msgl_mixer msgl__mixer_attention, msgl__mixer_latent, msgl__mixer_delta;
+
+// decoder_caches.c
+const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer);
+// msgl_family.caches. A config has layers of fewer kinds than MSGL_MAX_GROUPS: attention with and
+// without the window, of one shape each, latent attention and one recurrence.
+void msgl__decoder_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype,
+                          msgl_dtype act, msgl_cache_specs *out);
+// Fills places [num_layers, MSGL_LAYER_CACHES], which do not depend on the number of ranks.
+void msgl__decoder_places(const msgl_model_config *c, msgl_layer_place *places);
+
+// decoder_ffn.c: the feed-forward block of layer `index`. experts: of a sparse layer, 2 *
+// num_experts weights, gate_up and down.
+void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
+                     msgl_decoder_layer *layer);
+void msgl__ffn_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
+
 // decoder_config.c: msgl_family.configure.
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
 

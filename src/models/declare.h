@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the layers of the decoder family declare their tensors by: where a tensor goes in a weight,
+// and what of it this rank keeps. Names are those behind "layers.N.", without .weight and .bias.
+#ifndef MSGL_MODELS_DECLARE_H
+#define MSGL_MODELS_DECLARE_H
+
+#include "models/decoder.h"
+
+// Where declarations of one layer go.
+struct msgl_declaring {
+    msgl_model *m;
+    const msgl_model_target *target; // of m
+    msgl_weight_plan *p;
+    int32_t layer; // as its file counts
+};
+
+static inline int32_t msgl__ranges_count(const msgl_range *ranges, int32_t num)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < num; i++) n += ranges[i].count;
+    return n;
+}
+
+// A range of `unit` rows each, behind `at` others.
+static inline msgl_range msgl__rows_of(msgl_range r, int32_t unit, int32_t at)
+{
+    return (msgl_range){.from = at + r.from * unit, .count = r.count * unit};
+}
+
+// A weight that every rank has whole.
+void msgl__declare_linear(const msgl_declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
+                          const msgl_linear_use *use);
+// The last product of a block. With `join` its result is added to the residual stream, without it
+// the result is stored. Where several ranks have a part of the product each, a kernel that can add
+// the parts up does so; both uses are declared then.
+void msgl__declare_joined(const msgl_declaring *d, msgl_linear *l, int32_t k, bool bias,
+                          const msgl_join *join, msgl_use_rows rows);
+// This rank keeps the ranges rows [num] of a weight's rows, or of a vector's elements.
+void msgl__keep_rows(const msgl_declaring *d, const void *what, const msgl_range *rows,
+                     int32_t num);
+// A product of which each rank has some rows and computes those results (column-parallel): here the
+// ranges rows [num].
+void msgl__declare_shared_rows(const msgl_declaring *d, msgl_linear *l, const msgl_range *rows,
+                               int32_t num, int32_t k, bool bias, const msgl_linear_use *use);
+// A product of which each rank has some columns, here `cols` of `all`, and whose results the ranks
+// add up (row-parallel).
+void msgl__keep_columns(const msgl_declaring *d, const msgl_weight *w, msgl_range cols,
+                        int32_t all);
+// Rows of a projection that come from one tensor, with its bias. pairs: of neighbours behind
+// `unpaired` ones in every head of `head` rows that rotate together.
+void msgl__declare_heads(const msgl_declaring *d, msgl_linear *l, int32_t row, int32_t rows,
+                         bool bias, int32_t head, int32_t unpaired, int32_t pairs,
+                         const char *name);
+void msgl__declare_rows(const msgl_declaring *d, msgl_linear *l, int32_t row, int32_t rows,
+                        bool bias, const char *name);
+// A norm of `all` elements of which this rank keeps the range `kept`.
+void msgl__declare_norm_slice(const msgl_declaring *d, float **v, msgl_range kept, int32_t all,
+                              const char *name);
+void msgl__declare_norm(const msgl_declaring *d, float **v, int32_t dim, const char *name);
+void msgl__declare_norm_of_stream(const msgl_declaring *d, msgl_norm *n, const char *name);
+// Rows [at, at + rows) of a tensor of `all` as rows of a projection, with its bias.
+void msgl__declare_slice(const msgl_declaring *d, msgl_linear *l, int32_t row, int32_t rows,
+                         bool bias, int32_t all, int32_t at, const char *name);
+// width: of the mixer's result on one rank.
+void msgl__declare_out(const msgl_declaring *d, msgl_decoder_layer *layer, int32_t width, bool bias,
+                       const char *name);
+// By the names under which vLLM and SGLang find it: llm-compressor's, modelopt's, and those of
+// older compressed-tensors files.
+void msgl__declare_cache_scale(const msgl_declaring *d, float *scale, char k_or_v);
+
+#endif

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mixer that is attention over K and V.
+#include "models/declare.h"
+
+// A window of W keys includes the query's own; the contract counts those before it. What a query
+// sees of its chunk is never more than a window of the chunk's length.
+static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
+{
+    return msgl__layer_has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
+}
+
+static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
+                  msgl_dtype act, msgl_cache_spec *out)
+{
+    (void)act;
+    *out = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+                             .window = window_of(&c->decoder, layer),
+                             .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
+                             .k_dim = c->head_dim,
+                             .v_dim = c->head_dim,
+                             .dtype = dtype};
+    return 1;
+}
+
+static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
+                  msgl_decoder_layer *layer)
+{
+    msgl_attention *a = &layer->attn;
+    const msgl_model_config *c = &m->cfg;
+    const msgl_decoder_config *d = &c->decoder;
+    a->eps = d->rms_eps;
+    a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
+    a->gated = d->gated_attn;
+    a->num_heads = msgl__shard_size(c->num_heads, m->target.ranks);
+    a->num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks);
+    a->head_dim = c->head_dim;
+    a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
+    a->half = c->ropes[a->rope].dim / 2;
+    a->dual = c->ropes[a->rope].dual.len > 0;
+    if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
+    const int32_t window = window_of(d, index);
+    const bool chunked = window >= 0 && d->chunked;
+    a->group = at->group;
+    a->geometry = (msgl_attn_layer){
+        .layer = at->layer,
+        .scale = d->attn_scale,
+        .softcap = d->attn_softcap,
+        .window = chunked ? -1 : window,
+        .chunk = chunked ? d->sliding_window : 0,
+        .k_scale = 1,
+        .v_scale = 1,
+    };
+}
+
+// q_proj with the gate of every head behind its q: all q in front, all gates behind K and V.
+static void declare_gated_q(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+{
+    const bool bias = d->m->cfg.decoder.qkv_bias;
+    const int32_t head = a->head_dim;
+    for (int32_t h = 0; h < d->m->cfg.num_heads; h++) {
+        const int32_t row = h * head, at = 2 * row;
+        msgl__declare_slice(d, &a->qkv, row, head, bias, 2 * q, at, "self_attn.q_proj");
+        msgl__declare_slice(d, &a->qkv, q + 2 * kv + row, head, bias, 2 * q, at + head,
+                            "self_attn.q_proj");
+    }
+}
+
+static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const bool bias = c->qkv_bias;
+    if (c->names.qkv != NULL) {
+        msgl__declare_rows(d, &a->qkv, 0, q + 2 * kv, bias, c->names.qkv);
+        return;
+    }
+    const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
+    if (a->gated) {
+        declare_gated_q(d, a, q, kv);
+    } else {
+        msgl__declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
+    }
+    msgl__declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
+    msgl__declare_rows(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
+}
+
+// Of a head, or over all `n` elements of the heads of q or k, of which this rank has `own`; they
+// are counted behind `before` others.
+static void declare_head_norm(const msgl_declaring *d, float **v, const msgl_range *own,
+                              int32_t before, int32_t n, const char *name)
+{
+    if (own == NULL) {
+        msgl__declare_norm(d, v, d->m->cfg.head_dim, name);
+        return;
+    }
+    msgl__declare_norm_slice(d, v, (msgl_range){own->from - before, own->count}, n, name);
+}
+
+static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
+{
+    const msgl_model_config *c = &d->m->cfg;
+    const msgl_decoder_config *dc = &d->m->cfg.decoder;
+    msgl_attention *a = &layer->attn;
+    const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
+                                     .rotates = msgl__rotates_apart(a) ? NULL : a};
+    const msgl_range heads = msgl__shard(d->target, c->num_heads);
+    const msgl_range kv_heads = msgl__shard(d->target, c->num_kv_heads);
+    const msgl_range rows[] = {msgl__rows_of(heads, c->head_dim, 0),
+                               msgl__rows_of(kv_heads, c->head_dim, q),
+                               msgl__rows_of(kv_heads, c->head_dim, q + kv),
+                               msgl__rows_of(heads, c->head_dim, q + 2 * kv)};
+    // An EAGLE-3 head's reads embedding and state side by side.
+    const bool pairs = dc->head.kind == MSGL_HEAD_EAGLE3 && d->layer == dc->head.first_layer;
+    msgl__declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, (pairs ? 2 : 1) * c->hidden_size,
+                              dc->qkv_bias, &qkv_use);
+    declare_qkv(d, a, q, kv);
+    msgl__declare_cache_scale(d, &a->geometry.k_scale, 'k');
+    msgl__declare_cache_scale(d, &a->geometry.v_scale, 'v');
+    msgl__declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, "self_attn.o_proj");
+    if (dc->sinks) {
+        float **sinks = (float **)&a->geometry.sinks; // backends only read them
+        msgl__keep_rows(d, sinks, &heads, 1);
+        msgl__plan_vector(d->p, sinks, heads.count);
+        msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
+                            dc->names.prefix, d->layer);
+    }
+    if (dc->qk_norm == MSGL_QK_NORM_UNIT) {
+        if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
+        msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
+        msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
+    } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
+        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
+        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
+    }
+}
+
+static size_t workspace(const msgl_decoder_layer *layer, msgl_dtype act, int32_t max_tokens)
+{
+    return msgl__attention_workspace(&layer->attn, act, max_tokens);
+}
+
+static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
+                const void *in, float *const *cos_sin, void *out)
+{
+    msgl__attention(f, &layer->attn, norm, in, cos_sin[layer->attn.rope], out);
+}
+
+const msgl_mixer msgl__mixer_attention = {
+    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};
