@@ -22,13 +22,14 @@ import dual_chunk_attention
 import torch
 import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
+from model_vector_hybrids import HYBRIDS
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 TEXT = "A small model with random weights still has to give every digit."
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
 STEPS = 16
-CORRECTION = "e_score_correction_bias"
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # of routers
 
 
 def byte_chars():
@@ -121,7 +122,7 @@ def randomise(model, tied, seed, gain):
         plus_one = "norm" in name and "linear_attn" not in name
         p.data.copy_(r - unit if plus_one else r)
     for name, p in model.named_buffers():
-        if name.endswith(CORRECTION):
+        if name.endswith(CORRECTIONS):
             p.copy_(0.2 * torch.randn(p.shape, generator=gen))
 
 
@@ -262,10 +263,11 @@ def save_model(folder, name, spec, seed):
     whole = getattr(transformers, hub["architectures"][0])  # AutoModel may take a part of it
     model = whole(config).float()
     randomise(model, config.tie_word_embeddings, seed, spec.get("gain", {}))
-    corrections = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTION)}
+    corrections = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTIONS)}
     model.to(dtype)
     for key, value in corrections.items():  # float32 in files of any dtype
-        model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
+        module, _, buffer = key.rpartition(".")
+        model.get_submodule(module).register_buffer(buffer, value)
     for part in config.sub_configs:
         getattr(config, part).dtype = dtype
     if spec.get("shards"):
@@ -353,7 +355,8 @@ def make(folder, name, spec, seed):
     if spec.get("dtype") == torch.float16:
         dump(folder / "expected_f16.bin", log_probs(load(folder, torch.float16), ids))
 
-    dynamic = config.get_text_config().rope_parameters.get("rope_type") == "dynamic"
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}  # some rotate nothing
+    dynamic = rope.get("rope_type") == "dynamic"
     prompt_len = 48 if dynamic else 64
     if dynamic:
         m32 = fixed_base(folder, config)
@@ -424,12 +427,12 @@ def main():
     root = Path(sys.argv[1])
     torch.manual_seed(0)
     dual_chunk_attention.install()
-    for index, (name, spec) in enumerate(MODELS.items()):
+    for index, (name, spec) in enumerate((MODELS | HYBRIDS).items()):
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         for attempt in range(400):
             shutil.rmtree(root / name, ignore_errors=True)
-            if make(root / name, name, spec, 1000 * index + attempt):
+            if make(root / name, name, spec, 1000 * spec.get("seed", index) + attempt):
                 break
         else:
             raise SystemExit(f"{name}: no seed gives clear margins")

@@ -61,11 +61,13 @@ struct msgl_arch {
     const char *head_dim_key; // NULL: head_dim; latent attention: of the rotary part
     int32_t default_head_dim; // 0: hidden_size / num_attention_heads
     double default_theta;     // 0: 10,000
+    const char *position_key; // NULL, or what max_position_embeddings is called where it is missing
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
     bool only_experts; // intermediate_size is none of a dense layer, if it is there
+    bool own_width;    // the width of a dense layer is `configure`'s to read
     bool local_rope;   // layers with a window rotate by parameters of their own, ropes[1]
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.

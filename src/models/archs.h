@@ -14,6 +14,10 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_qwen3_5_conditional, msgl__arch_qwen3_5_moe_conditional, msgl__arch_gpt_oss,
     msgl__arch_llama4, msgl__arch_llama4_conditional;
 
+// With states: short convolutions, Mamba-2, Kimi Delta Attention.
+extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_hybrid,
+    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear;
+
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);

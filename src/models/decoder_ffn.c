@@ -50,14 +50,14 @@ static void declare_mlp(const msgl_declaring *d, msgl_mlp *m, int32_t inter, con
     if (c->names.gate_up != NULL) {
         msgl__declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
     } else {
-        snprintf(tensor, sizeof tensor, "%s.gate_proj", name);
+        snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_gate);
         msgl__declare_rows(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
-        snprintf(tensor, sizeof tensor, "%s.up_proj", name);
+        snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_up);
         msgl__declare_rows(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
     }
     msgl__keep_columns(d, &m->down.w, shard, inter);
     msgl__declare_joined(d, &m->down, shard.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
-    snprintf(tensor, sizeof tensor, "%s.down_proj", name);
+    snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_down);
     msgl__declare_rows(d, &m->down, 0, hidden, c->mlp_bias, tensor);
 }
 

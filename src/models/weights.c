@@ -221,6 +221,12 @@ void msgl__plan_add_one(msgl_weight_plan *p)
     for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].add = 1;
 }
 
+void msgl__plan_times(msgl_weight_plan *p, float times)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].times = times;
+}
+
 void msgl__plan_log_of_minus(msgl_weight_plan *p)
 {
     if (p->status != 0) return;
@@ -506,6 +512,7 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
     }
     for (size_t i = 0; i < n; i++) {
         host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+        if (w->times != 0) host[i] *= w->times;
         if (w->log_of_minus) host[i] = logf(-host[i]);
     }
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);

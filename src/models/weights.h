@@ -46,6 +46,7 @@ typedef struct msgl_wanted {
     float **vector;
     float dummy;       // value that a vector gets without a checkpoint
     float add;         // to the elements of a vector
+    float times;       // and then times this; 0: times 1
     bool log_of_minus; // elements x of a vector become log(-x)
     int32_t row, rows, cols;
     // One rank of several reads rows [skip, skip + rows) and columns [first_col, first_col + cols)
@@ -169,6 +170,8 @@ void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, 
                          const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 // Of the tensor declared last. Its vector is stored as what is missing to 1 (norms of Gemma).
 void msgl__plan_add_one(msgl_weight_plan *p);
+// Its vector is multiplied by this as it is loaded.
+void msgl__plan_times(msgl_weight_plan *p, float times);
 // Its vector is stored as what minus the exponential of it is (A_log in GGUF files).
 void msgl__plan_log_of_minus(msgl_weight_plan *p);
 // Its rows are heads of `head` rows, of which 2 * pairs behind `unpaired` ones rotate as pairs of

@@ -35,7 +35,7 @@ static void test_parity_f32(void **state)
 static void test_parity_answers(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_next", "qwen3_5", "llama4"};
+    static const char *const models[] = {"qwen3_next", "qwen3_5", "llama4", "lfm2"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         for (int32_t from = 1; from < 64; from += 31) {
             const harness_target t = {.answers_from = from};

@@ -841,7 +841,7 @@ static void test_delta(void **state)
     msgl_cache_specs s;
     assert_int_equal(load_with("Qwen3_5MoeForCausalLM", "intermediate_size", NULL, c, &err), 0);
     const msgl_decoder_config *d = &c->decoder;
-    assert_int_equal(d->layer_flags[0], MSGL_LAYER_DELTA | MSGL_LAYER_SPARSE);
+    assert_int_equal(d->layer_flags[0], MSGL_LAYER_RECURRENT | MSGL_LAYER_SPARSE);
     assert_int_equal(d->layer_flags[1], MSGL_LAYER_SPARSE);
     assert_true(d->router.norm_topk && d->norm_plus_one && d->gated_attn && !d->delta.by_k_head);
     assert_int_equal(c->ropes[0].dim, 2); // a quarter of a head
@@ -858,8 +858,8 @@ static void test_delta(void **state)
     assert_int_equal(s.all[1].state_bytes, 32 * 128 * 16 * 4 + (32 * 128 + 32 * 16) * 4 * 4);
     const char *types = "[\"full_attention\", \"linear_attention\"]"; // wins over the interval
     assert_int_equal(load_with("Qwen3NextForCausalLM", "layer_types", types, c, &err), 0);
-    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_DELTA, 0);
-    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_DELTA, MSGL_LAYER_DELTA);
+    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_RECURRENT, 0);
+    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_RECURRENT, MSGL_LAYER_RECURRENT);
     assert_true(d->delta.by_k_head);
     assert_int_equal(load_with("Qwen3NextForCausalLM", NULL, NULL, c, &err), 0);
     msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);
