@@ -513,6 +513,47 @@ def glm4_moe_lite(**kw):
     )
 
 
+def deepseek_v32(**kw):
+    """As the files of DeepSeek-V3.2 spell it: V3 and an index."""
+    c = deepseek_v3(
+        architectures=["DeepseekV32ForCausalLM"],
+        index_head_dim=24,
+        index_n_heads=12,
+        index_topk=48,
+        model_type="deepseek_v32",
+        num_nextn_predict_layers=0,
+    )
+    c.update(kw)
+    return c
+
+
+def glm_moe_dsa(**kw):
+    """As the files of GLM-5 spell it."""
+    c = without(
+        deepseek_v32(
+            architectures=["GlmMoeDsaForCausalLM"],
+            eos_token_id=[EOT, IM_START, IM_END],
+            indexer_rope_interleave=True,
+            model_type="glm_moe_dsa",
+            n_group=1,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            pad_token_id=EOT,
+            rms_norm_eps=1e-5,
+            rope_scaling=None,
+            rope_theta=1000000,
+            topk_group=1,
+            v_head_dim=24,
+        ),
+        "aux_loss_alpha",
+        "bos_token_id",
+        "pretraining_tp",
+        "seq_aux",
+    )
+    c.update(kw)
+    return c
+
+
 def qwen3_next(**kw):
     """As the files of Qwen3-Next spell it."""
     c = qwen3_moe(
@@ -628,6 +669,8 @@ GPT_OSS_GAIN = {"gate_up_proj": 2.5, "down_proj": 0.5, "q_proj": 1.3, "k_proj": 
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
 MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
+# Scores so flat that a key chosen otherwise in bfloat16 does little.
+INDEX_GAIN = {"q_b_proj": 0.4, "o_proj": 0.6, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.15}
 # States carry rounding along, and the norm behind them makes more of it.
 DELTA_GAIN = {
     "linear_attn.out_proj": 0.6,
@@ -887,6 +930,23 @@ MODELS = {
             norm_topk_prob=dict(norm_topk_prob=False),
             scale=dict(routed_scaling_factor=1.0),
             rope=dict(rope_theta=10000.0),
+        ),
+    ),
+    # Of 64 keys the last token attends to 48; the index rotates halves, the attention neighbours.
+    "deepseek_v32": dict(
+        config=deepseek_v32(num_hidden_layers=2),
+        gain=INDEX_GAIN,
+        off=dict(
+            fewer=dict(index_topk=8),
+            dense=dict(first_k_dense_replace=0),
+        ),
+    ),
+    # Layer 2 attends to what layer 1 chose; the index rotates neighbours.
+    "glm_moe_dsa": dict(
+        config=glm_moe_dsa(index_topk_freq=3, num_hidden_layers=3),
+        gain=INDEX_GAIN,
+        off=dict(
+            fewer=dict(index_topk=8),
         ),
     ),
     # Widths below, of and above a block.

@@ -310,8 +310,8 @@ HYBRIDS = {
         config=kimi_linear(),
         seed=908,
         gain={
-            "self_attn.o_proj": 0.6,
-            "experts.down_proj": 0.3,
+            "self_attn.o_proj": 0.4,
+            "experts.down_proj": 0.12,
             "mlp.gate.": 0.5,
             "model.norm": 0.8,
         },

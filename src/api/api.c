@@ -64,6 +64,8 @@ const msgl_api_code msgl__api_codes[] = {
     {"aborted", "`/abort_request` ended it, and there is nothing to show"},
     {"batches_off", "there is no `--batch-dir`"},
     {"engine_not_ready", "no engine is ready"},
+    {"weights_not_there", "the memory of weights or cache was given back, or an update of the "
+                          "weights has failed"},
     {"engine_stopped", "the engine ended while it answered"},
     {"server_stopping", "the server ends"},
     {0},

@@ -186,7 +186,11 @@ typedef struct msgl_gen_request {
     bool return_ids;           // of the prompt and the answer
     bool no_output;            // max_tokens 0 with echo: only the prompt is answered
     bool with_prompt_logprobs; // the answer has the prompt's in a list of their own ...
-    int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt
+    int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt ...
+    int32_t prompt_from;       // ... from this one on, which has no prediction itself
+    bool every_logprob; // log-probabilities are of all tokens, whether their text is shown or not
+    // Forms of log-probabilities and of the prompt's; NULL: ep's, and vLLM's.
+    const struct msgl_logprobs_form *form, *prompt_form;
     // What is stored of it beside the answer: a conversation (openai/response_store.h); or nothing.
     msgl_strbuf kept;
     // What is logged of the request.

@@ -195,6 +195,53 @@ static int add_prompt(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_to
 const msgl_logprobs_form msgl__logprobs_prompt = {
     .num_parts = 1, .before = {"["}, .behind = "]", .add = add_prompt};
 
+// [logprob,ID,TEXT]; logprob NULL: null.
+static int put_triple(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, const float *logprob,
+                      bool text)
+{
+    char buf[TOKEN_BYTES];
+    int rc = msgl__strbuf_addc(out, '[');
+    if (rc == 0 && logprob == NULL) rc = msgl__strbuf_adds(out, "null");
+    if (rc == 0 && logprob != NULL) rc = msgl__json_put_logprob(out, (double)*logprob);
+    if (rc == 0) rc = msgl__strbuf_addf(out, ",%d,", (int)id);
+    if (rc == 0 && !text) rc = msgl__strbuf_adds(out, "null");
+    if (rc == 0 && text) rc = msgl__json_put_str(out, buf, token_bytes(t, id, buf));
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+static int put_sglang(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                      int32_t token, bool text)
+{
+    msgl_strbuf *top = &parts[1];
+    int rc = put_triple(&parts[0], t, token, row == NULL ? NULL : &row->logprob, text);
+    if (rc == 0 && row == NULL) return msgl__strbuf_adds(top, "null");
+    if (rc == 0) rc = msgl__strbuf_addc(top, '[');
+    for (int32_t i = 0; rc == 0 && i < row->num_top; i++) {
+        if (i > 0) rc = msgl__strbuf_addc(top, ',');
+        if (rc == 0) rc = put_triple(top, t, row->top_ids[i], &row->top_logprobs[i], text);
+    }
+    return rc == 0 ? msgl__strbuf_addc(top, ']') : rc;
+}
+
+static int add_sglang(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                      int32_t token, size_t offset)
+{
+    (void)offset;
+    return put_sglang(parts, t, row, token, false);
+}
+
+static int add_sglang_text(msgl_strbuf *parts, const msgl_tokenizer *t,
+                           const msgl_token_logprobs *row, int32_t token, size_t offset)
+{
+    (void)offset;
+    return put_sglang(parts, t, row, token, true);
+}
+
+const msgl_logprobs_form msgl__logprobs_sglang = {
+    .num_parts = 2, .before = {"[", "],["}, .behind = "]", .add = add_sglang};
+const msgl_logprobs_form msgl__logprobs_sglang_text = {
+    .num_parts = 2, .before = {"[", "],["}, .behind = "]", .add = add_sglang_text};
+
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset)
 {
@@ -225,6 +272,11 @@ size_t msgl__logprobs_bytes(const msgl_logprobs *l)
     size_t n = 0;
     for (int i = 0; i < MSGL_LOGPROBS_PARTS; i++) n += l->parts[i].cap;
     return n;
+}
+
+int msgl__logprobs_put_part(const msgl_logprobs *l, int part, msgl_strbuf *out)
+{
+    return msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[part]), l->parts[part].len);
 }
 
 int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out)

@@ -18,6 +18,9 @@ extern const msgl_logprobs_form msgl__logprobs_list;     // [...], of the same e
 extern const msgl_logprobs_form msgl__logprobs_with_ids; // the same with the tokens' ids
 extern const msgl_logprobs_form msgl__logprobs_arrays;   // {"tokens":[...],...,"text_offset":[...]}
 extern const msgl_logprobs_form msgl__logprobs_prompt;   // [null,{"ID":{...},...},...]
+// SGLang's two lists, [[logprob,ID,null],...] and [[[logprob,ID,null],...],...]; with a token's
+// text in place of null.
+extern const msgl_logprobs_form msgl__logprobs_sglang, msgl__logprobs_sglang_text;
 
 // Entries formatted and not yet written; zero-initialise, then init.
 typedef struct msgl_logprobs {
@@ -36,6 +39,8 @@ int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_tok
 // Appends a copy of other's entries.
 int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other);
 size_t msgl__logprobs_bytes(const msgl_logprobs *l); // of heap
+// Appends the entries of one of the lists, without brackets, and keeps them.
+int msgl__logprobs_put_part(const msgl_logprobs *l, int part, msgl_strbuf *out);
 // Appends the entries as the value of "logprobs" and forgets them.
 int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out);
 

@@ -10,7 +10,8 @@ typedef struct msgl_reply {
     const msgl_gen_request *req;
     const char *id;    // "chatcmpl-...", "cmpl-..."
     const char *model; // served name
-    int64_t created;   // Unix time
+    const char *weight_version;
+    int64_t created; // Unix time
     int num_choices;
     int64_t prompt_tokens;             // summed over prompts
     const msgl_ids *prompt_ids;        // of the first prompt

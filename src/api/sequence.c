@@ -48,7 +48,9 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
                         const msgl_ids *prompt, const msgl_tokenizer *tokenizer)
 {
     *s = (msgl_sequence){.req = req, .prompt = prompt, .tokenizer = tokenizer};
-    const msgl_logprobs_form *form = req->ep->logprobs;
+    const msgl_logprobs_form *form = req->form != NULL ? req->form : req->ep->logprobs;
+    const msgl_logprobs_form *of_prompt =
+        req->prompt_form != NULL ? req->prompt_form : &msgl__logprobs_prompt;
     s->want_logprobs = form != NULL && req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
@@ -57,7 +59,7 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     msgl__parts_init(&s->parts, TEXT_MAX);
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
-    msgl__logprobs_init(&s->prompt_logprobs, &msgl__logprobs_prompt);
+    msgl__logprobs_init(&s->prompt_logprobs, of_prompt);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     msgl__text_stop_behind(&s->answer, req->sampling.min_tokens);
@@ -142,7 +144,8 @@ static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
     if (s->echoed.detok != NULL) {
         rc = echo_row(s, up_to(row, s->req->sampling.logprobs, &cut), id);
     }
-    if (rc == 0 && s->req->with_prompt_logprobs) {
+    if (rc == 0 && s->req->with_prompt_logprobs && position >= s->req->prompt_from) {
+        if (position == s->req->prompt_from) row = NULL;
         row = up_to(row, s->req->prompt_logprobs, &cut);
         rc = msgl__logprobs_add(&s->prompt_logprobs, s->tokenizer, row, id, 0);
     }
@@ -210,8 +213,12 @@ static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
 {
     const size_t offset = s->answer.chars;
     int rc = msgl__text_event(&s->answer, e, t, &s->text);
-    if (rc == 0 && s->want_logprobs && row != NULL && msgl__text_has(e, t)) {
-        rc = pending_add(s, row, offset);
+    if (rc == 0 && s->want_logprobs && row != NULL) {
+        if (s->req->every_logprob) {
+            rc = msgl__logprobs_add(&s->logprobs, s->tokenizer, row, row->token, offset);
+        } else if (msgl__text_has(e, t)) {
+            rc = pending_add(s, row, offset);
+        }
     }
     if (t < e->num_tokens) s->completion_tokens++; // also one that is not shown
     if (rc == 0 && t < e->num_tokens && s->req->return_ids) {

@@ -133,6 +133,22 @@ static int put_call(writer *w)
     return rc == 0 ? msgl__strbuf_addc(&w->out, '\n') : rc;
 }
 
+// Behind the first call: others, and what ends them all.
+static int put_more(writer *w)
+{
+    const msgl_tool_writing *form = &w->form;
+    int rc = 0;
+    if (w->use->several && form->next != NULL) {
+        rc = msgl__strbuf_adds(&w->out, " (");
+        if (rc == 0) rc = put_text(w, form->next);
+        if (rc == 0) rc = put_text(w, form->again == NULL ? form->open : form->again);
+        if (rc == 0) rc = msgl__strbuf_adds(&w->out, " call)*");
+    }
+    if (rc != 0 || form->end == NULL) return rc;
+    rc = msgl__strbuf_adds(&w->out, " BLANK");
+    return rc == 0 ? put_text(w, form->end) : rc;
+}
+
 // What the answer begins with: a call, its arguments, or text.
 static int put_start(writer *w, size_t named)
 {
@@ -151,12 +167,7 @@ static int put_start(writer *w, size_t named)
         if (rc == 0 && w->form.close != NULL) rc = msgl__strbuf_adds(&w->out, " BLANK");
         if (rc == 0 && w->form.close != NULL) rc = put_text(w, w->form.close);
     }
-    if (rc == 0 && use->several && w->form.next != NULL) {
-        rc = msgl__strbuf_adds(&w->out, " (");
-        if (rc == 0) rc = put_text(w, w->form.next);
-        if (rc == 0) rc = put_text(w, w->form.open);
-        if (rc == 0) rc = msgl__strbuf_adds(&w->out, " call)*");
-    }
+    if (rc == 0) rc = put_more(w);
     return rc == 0 ? msgl__strbuf_addc(&w->out, '\n') : rc;
 }
 

@@ -59,6 +59,7 @@ static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
 {
     static const char *const KINDS[] = {[MSGL_CACHE_KV] = "K and V of every token",
                                         [MSGL_CACHE_LATENT] = "a latent vector a token",
+                                        [MSGL_CACHE_INDEX] = "index keys",
                                         [MSGL_CACHE_STATE] = "a state"};
     const uint32_t caches = d->caches != 0 ? d->caches : 1u << MSGL_CACHE_KV;
     if ((caches & 1u << n->cache) == 0) {

@@ -116,7 +116,7 @@ static bool runs_here(const msgl_attn_desc *d, const msgl_model_config *model, c
     if (model != NULL) msgl__model_caches(model, 1, model->dtype, model->dtype, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
         const msgl_attn_needs needs = needs_of(d, model, i, k);
-        if (needs.cache == MSGL_CACHE_STATE) continue;
+        if (needs.cache == MSGL_CACHE_STATE || needs.cache == MSGL_CACHE_INDEX) continue;
         if (msgl__attn_supports(d, &needs, why) != 0) return false;
     }
     return true;

@@ -30,6 +30,8 @@ static void wrap(FILE *out, const char *text, int indent)
     fputc('\n', out);
 }
 
+enum { NAMES_SIZE = 1024 }; // of what names_of writes: the forms of calls have some 60 names
+
 // The flags of an option and its value: "--format, -o md|csv|json".
 static void names_of(const msgl_setting *o, const char *separator, char *out, size_t size)
 {
@@ -99,6 +101,21 @@ static int in_order(unsigned commands, const msgl_setting *out[MSGL_MAX_OPTIONS]
     return n;
 }
 
+// An option's names and choices as lines of a terminal, which end behind a choice.
+static void put_names(FILE *out, const char *names)
+{
+    enum { COLUMNS = 96, INDENT = 2 };
+    const char *line = names;
+    while (strlen(line) > COLUMNS - INDENT) {
+        size_t n = COLUMNS - INDENT;
+        while (n > 0 && line[n - 1] != '|') n--;
+        if (n == 0) break;
+        fprintf(out, "%*s%.*s\n", line == names ? INDENT : 2 * INDENT, "", (int)n, line);
+        line += n;
+    }
+    fprintf(out, "%*s%s", line == names ? INDENT : 2 * INDENT, "", line);
+}
+
 void msgl__help_command(const msgl_command *cmd, FILE *out)
 {
     fprintf(out, "minisgl %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->summary);
@@ -109,10 +126,11 @@ void msgl__help_command(const msgl_command *cmd, FILE *out)
         const msgl_setting *o = options[i];
         if (strcmp(group, o->group) != 0) fprintf(out, "\n%s:\n", o->group);
         group = o->group;
-        char names[192], help[1024];
+        char names[NAMES_SIZE], help[1024];
         names_of(o, ", ", names, sizeof names);
         help_of(o, help, sizeof help);
-        fprintf(out, "  %s\n%6s", names, "");
+        put_names(out, names);
+        fprintf(out, "\n%6s", "");
         wrap(out, help, 6);
     }
     fprintf(out, "\nEach option can also be set by a variable (--max-tokens is MINISGL_MAX_TOKENS) "
@@ -196,7 +214,7 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
         const int num = in_order(commands[c].bit, options);
         for (int i = 0; i < num; i++) {
             const msgl_setting *o = options[i];
-            char names[192], env[64], help[1024];
+            char names[NAMES_SIZE], env[64], help[1024];
             names_of(o, "`, `", names, sizeof names);
             msgl__option_env(o, env);
             help_of(o, help, sizeof help);
@@ -252,7 +270,7 @@ static void options_man(const msgl_command *commands, int n, FILE *out)
              "file of --config. The commands that read an option stand behind it.");
     for (int i = 0; i < num; i++) {
         const msgl_setting *o = options[i];
-        char names[192], text[1024], readers[128];
+        char names[NAMES_SIZE], text[1024], readers[128];
         if (strcmp(group, o->group) != 0) fprintf(out, ".SS %s\n", o->group);
         group = o->group;
         names_of(o, ", ", names, sizeof names);

@@ -80,14 +80,29 @@ static bool allows_text(const msgl_setting *s, const char *text)
     return s->choices == NULL || (s->more && is_name(text)) || one_of(s->choices, text);
 }
 
+// The choices, or where there are more than fit those that do and how many are left: the line goes
+// into an error's text. "a|b|c|d" with room for two is "a|b|... (2 more: --help)".
+static void put_choices(const char *choices, char *out, size_t size)
+{
+    enum { MORE_BYTES = 32 }; // what is said of the others
+    size_t n = strlen(choices), left = 0;
+    if (n >= size) {
+        for (n = size - MORE_BYTES; n > 0 && choices[n - 1] != '|'; n--) continue;
+        left = 1;
+        for (const char *p = choices + n; *p != '\0'; p++) left += *p == '|';
+    }
+    const int used = snprintf(out, size, "%.*s", (int)n, choices);
+    if (left > 0) snprintf(out + used, size - (size_t)used, "... (%zu more: --help)", left);
+}
+
 // The line that flag, variable and C API have in common.
 static int refuse(const msgl_setting *s, const char *source, const char *value, msgl_err *err)
 {
-    char allowed[128] = "a text", found[112] = "NULL";
+    char allowed[160] = "a text", found[112] = "NULL";
     if (s->type == MSGL_SETTING_FLAG) {
         snprintf(allowed, sizeof allowed, "1 or 0");
     } else if (s->choices != NULL) {
-        snprintf(allowed, sizeof allowed, "%s", s->choices);
+        put_choices(s->choices, allowed, sizeof allowed);
     } else if (s->type != MSGL_SETTING_TEXT) {
         const bool whole = s->type == MSGL_SETTING_INT;
         const int digits = whole ? 16 : 6;

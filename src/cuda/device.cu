@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cuda/device_api.h"
+#include "cuda/memory.cuh"
 
 struct msgl_graph {
     cudaGraphExec_t exec;
@@ -43,11 +44,14 @@ static msgl_cuda_device *of(msgl_device *base)
     return d;
 }
 
+// From so many bytes on memory can be given back without its addresses: weights and caches.
+static const size_t MAPPED_FROM = (size_t)32 << 20;
+
 static void *cuda_alloc(msgl_device *base, size_t bytes)
 {
     msgl_cuda_device *d = of(base);
-    void *p = NULL;
-    if (cudaMalloc(&p, bytes > 0 ? bytes : 1) != cudaSuccess) {
+    void *p = bytes >= MAPPED_FROM ? msgl__cuda_mapped_alloc(d->mapped, d->ordinal, bytes) : NULL;
+    if (p == NULL && cudaMalloc(&p, bytes > 0 ? bytes : 1) != cudaSuccess) {
         (void)cudaGetLastError(); // out of memory is the caller's to report, not a fault
         return NULL;
     }
@@ -58,9 +62,27 @@ static void *cuda_alloc(msgl_device *base, size_t bytes)
 
 static void cuda_free(msgl_device *base, void *p, size_t bytes)
 {
+    msgl_cuda_device *d = of(base);
     (void)bytes;
-    (void)of(base);
-    (void)cudaFree(p);
+    TRY(d, cudaStreamSynchronize(d->stream)); // as cudaFree does
+    if (!msgl__cuda_mapped_free(d->mapped, p)) (void)cudaFree(p);
+}
+
+static void cuda_discard(msgl_device *base, void *p, size_t bytes)
+{
+    msgl_cuda_device *d = of(base);
+    (void)bytes;
+    TRY(d, cudaStreamSynchronize(d->stream));
+    msgl__cuda_mapped_discard(d->mapped, p);
+}
+
+static bool cuda_restore(msgl_device *base, void *p, size_t bytes)
+{
+    msgl_cuda_device *d = of(base);
+    if (!msgl__cuda_mapped_restore(d->mapped, d->ordinal, p)) return false;
+    TRY(d, cudaMemsetAsync(p, 0, bytes, d->stream));
+    TRY(d, cudaStreamSynchronize(d->stream));
+    return d->base.fault.code == 0;
 }
 
 static void *cuda_host_alloc(msgl_device *base, size_t bytes)
@@ -244,15 +266,16 @@ static void cuda_destroy(msgl_device *base)
         if (d->events[i] != NULL) (void)cudaEventDestroy(d->events[i]);
     }
     if (d->stream != NULL) (void)cudaStreamDestroy(d->stream);
+    msgl__free(d->mapped);
     msgl__free(d);
 }
 
 static const msgl_device_ops CUDA_OPS = {
-    cuda_alloc,         cuda_free,        cuda_host_alloc,  cuda_host_free, cuda_available,
-    cuda_submit,        cuda_copy_in,     cuda_copy_out,    cuda_copy,      cuda_record,
-    cuda_inputs_begin,  cuda_arm,         cuda_wait,        cuda_gather,    cuda_map_tokens,
-    cuda_take_tokens,   cuda_fill_normal, cuda_graph_begin, cuda_graph_end, cuda_graph_launch,
-    cuda_graph_destroy, cuda_time_ms,     cuda_destroy,
+    cuda_alloc,     cuda_free,         cuda_discard,       cuda_restore,     cuda_host_alloc,
+    cuda_host_free, cuda_available,    cuda_submit,        cuda_copy_in,     cuda_copy_out,
+    cuda_copy,      cuda_record,       cuda_inputs_begin,  cuda_arm,         cuda_wait,
+    cuda_gather,    cuda_map_tokens,   cuda_take_tokens,   cuda_fill_normal, cuda_graph_begin,
+    cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_time_ms,     cuda_destroy,
 };
 
 int msgl__cuda_device_count(msgl_err *reason)
@@ -321,7 +344,11 @@ int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_di
                              ordinal, p.name, p.capability / 10, p.capability % 10);
     }
     msgl_cuda_device *d = (msgl_cuda_device *)msgl__calloc(1, sizeof *d);
-    if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuda:%d: out of memory", ordinal);
+    if (d != NULL) d->mapped = (msgl_cuda_mapped *)msgl__calloc(1, sizeof *d->mapped);
+    if (d == NULL || d->mapped == NULL) {
+        msgl__free(d);
+        return msgl__err_set(err, MSGL_ENOMEM, "cuda:%d: out of memory", ordinal);
+    }
     d->base.ops = &CUDA_OPS;
     d->base.capability = p.capability;
     d->ordinal = ordinal;

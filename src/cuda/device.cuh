@@ -14,6 +14,7 @@ extern "C" {
 
 struct msgl_cuda_blas;   // gemm/lt.cuh: the library's handle, workspace and chosen algorithms
 struct msgl_cuda_copies; // copies.cu: a step's inputs on their way
+struct msgl_cuda_mapped; // memory.cuh: blocks at addresses that stay
 
 struct msgl_cuda_device {
     msgl_device base;
@@ -25,6 +26,7 @@ struct msgl_cuda_device {
     cudaStream_t stream;
     msgl_cuda_blas *blas;
     msgl_cuda_copies *copies;
+    msgl_cuda_mapped *mapped;
     cudaEvent_t events[MSGL_DEVICE_MAX_EVENTS];
 };
 

@@ -317,9 +317,11 @@ static int load_model(msgl_engine *e, msgl_model *m, const msgl_options *o, msgl
     load_progress p = {.options = o};
     msgl_exec x = e->exec;
     if (e->loaders != NULL) x.pool = e->loaders;
+    const size_t bytes = m->plan.bytes;
     code = msgl__model_load(m, region, &x, o->progress != NULL ? on_load : NULL, &p, err);
     e->exec.status = x.status;
-    return code;
+    if (code != 0 || m != &e->model) return code;
+    return msgl__engine_weights_opened(e, o, region, bytes, err);
 }
 
 static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
@@ -706,6 +708,7 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
 {
     msgl_engine *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
+    e->heartbeat = heartbeat;
     if (place != NULL) e->place = *place;
     const int code = build(e, o, heartbeat, err);
     if (code != 0) {
@@ -812,6 +815,7 @@ void msgl__engine_destroy(msgl_engine *e)
     if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);
     msgl__model_free(&e->model);
     msgl__model_free(&e->ends);
+    msgl__engine_weights_free(e);
     msgl__free(e);
 }
 
@@ -823,6 +827,12 @@ const msgl_engine_info *msgl__engine_info(const msgl_engine *e)
 msgl_page_table *msgl__engine_page_tables(msgl_engine *e)
 {
     return e->page_tables;
+}
+
+msgl_admin_calls msgl__engine_admin_calls(msgl_engine *e)
+{
+    return (msgl_admin_calls){
+        .ctx = e, .admin = msgl__engine_admin, .unusable = msgl__engine_unusable};
 }
 
 const msgl_runner *msgl__engine_runner(msgl_engine *e)

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "core/admin.h"
 #include "core/batch.h"
 #include "core/dtype.h"
 #include "core/err.h"
@@ -55,6 +56,7 @@ msgl_page_table *msgl__engine_page_tables(msgl_engine *e);
 int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err *err);
 // The interface that the scheduler drives (valid as long as the engine).
 const msgl_runner *msgl__engine_runner(msgl_engine *e);
+msgl_admin_calls msgl__engine_admin_calls(msgl_engine *e); // likewise
 
 // Different experts that a layer's tokens went to, added up over layers and steps, and the bytes of
 // the weights of the others.

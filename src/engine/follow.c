@@ -114,6 +114,50 @@ static int follow_submit(follower *f)
     return f->runner->submit(f->e, &b);
 }
 
+// The tensors of an admin call, which follow it in pieces. NULL: they do not.
+static void *follow_data(follower *f, uint64_t total)
+{
+    char *all = msgl__pages_alloc(total);
+    for (uint64_t at = 0; at < total && all != NULL;) {
+        const int kind = msgl__wire_receive(&f->w, f->place->fd, f->place->group);
+        const size_t n = f->w.used - f->w.at;
+        if (kind != MSGL_WIRE_DATA || n == 0 || n > total - at ||
+            !msgl__wire_get(&f->w, all + at, n)) {
+            msgl__pages_free(all, total);
+            return NULL;
+        }
+        at += n;
+    }
+    return all;
+}
+
+// What it comes to all ranks have agreed on; only the loss of one of them ends this one.
+static int follow_admin(follower *f)
+{
+    msgl_wire_admin h;
+    msgl_err err = {0};
+    char path[MSGL_MAX_ADMIN_PATH] = "";
+    if (!msgl__wire_get(&f->w, &h, sizeof h) || h.path < 0 || h.path >= MSGL_MAX_ADMIN_PATH ||
+        !msgl__wire_get(&f->w, path, (size_t)h.path)) {
+        return MSGL_EINTERNAL;
+    }
+    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
+        const int code = wait_for(f, i);
+        if (code != 0) return code;
+    }
+    void *data = h.total > 0 ? follow_data(f, h.total) : NULL;
+    if (h.total > 0 && data == NULL) return MSGL_ENOMEM;
+    const msgl_admin a = {.kind = (msgl_admin_kind)h.kind,
+                          .tags = h.tags,
+                          .discard = h.discard != 0,
+                          .path = path,
+                          .bytes = data,
+                          .total = h.total};
+    const int code = msgl__engine_admin(f->e, &a, &err);
+    if (data != NULL) msgl__pages_free(data, h.total);
+    return code == MSGL_EPEER ? code : 0;
+}
+
 static int follow(follower *f)
 {
     int code = 0;
@@ -126,6 +170,8 @@ static int follow(follower *f)
             code = follow_extra(f);
         } else if (kind == MSGL_WIRE_SUBMIT) {
             code = follow_submit(f);
+        } else if (kind == MSGL_WIRE_ADMIN) {
+            code = follow_admin(f);
         } else {
             code = kind < 0 ? kind : MSGL_EINTERNAL;
         }

@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/chosen.h"
 #include "attention/expand.h"
 #include "engine/internal.h"
 
 static bool attends(const msgl_engine *e, int32_t group)
 {
-    return e->specs.all[group].kind != MSGL_CACHE_STATE;
+    const msgl_cache_kind kind = e->specs.all[group].kind;
+    return kind == MSGL_CACHE_KV || kind == MSGL_CACHE_LATENT;
 }
 
 static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t page_size)
@@ -44,8 +46,9 @@ static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const ms
 {
     const char *const name = "MINISGL_LATENT_PROMPTS", *want = getenv(name);
     const msgl_latent_config *l = &e->model.cfg.decoder.latent;
+    const bool chooses = l->index.top_k > 0; // keys, which are the pool's
     const msgl_attn_expanded expanded = {.nope = l->nope, .v_dim = l->v_dim};
-    const bool can = d->expand != NULL && d->expand->supports(needs, &expanded);
+    const bool can = !chooses && d->expand != NULL && d->expand->supports(needs, &expanded);
     if (want == NULL) {
         const bool expand = can && d->expand->by_default && !e->deterministic;
         e->prompts = expand ? MSGL_PROMPTS_CHEAPER : MSGL_PROMPTS_ABSORBED;
@@ -113,10 +116,9 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
     if (sparse == 0) sparse = msgl__sparse_prompts_open(e, o, max_seq_len, err);
     if (sparse != 0) return sparse;
     for (int32_t g = 0; g < e->specs.count; g++) {
-        if (!attends(e, g)) {
-            e->apart = true; // a token's state has a kernel of its own
-            continue;
-        }
+        // A token's state has a kernel of its own.
+        if (e->specs.all[g].kind == MSGL_CACHE_STATE) e->apart = true;
+        if (!attends(e, g)) continue;
         const int code = choose_backends(e, o, g, &page_size, warnings, err);
         if (code != 0) return code;
     }
@@ -191,13 +193,18 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
         code = msgl__attn_create(&e->attn_choices[g], &cfg, &group->attn, err);
+        const int32_t top_k = e->model.cfg.decoder.latent.index.top_k;
+        if (code == 0 && top_k > 0) code = msgl__chosen_create(&cfg, top_k, &group->chosen, err);
     }
     return code;
 }
 
 void msgl__groups_destroy(msgl_engine *e)
 {
-    for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) msgl__attn_destroy(&e->groups[g].attn);
+    for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) {
+        msgl__attn_destroy(&e->groups[g].attn);
+        msgl__chosen_destroy(e->groups[g].chosen);
+    }
     for (int32_t i = 0; i < MSGL_MAX_SPANS && e->parent == NULL; i++) {
         msgl__page_table_destroy(&e->page_tables[i]);
     }

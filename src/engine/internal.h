@@ -15,6 +15,7 @@
 #include "engine/ranks.h"
 #include "kernel/device.h"
 #include "models/arch.h"
+#include "models/digest.h"
 
 #define MSGL_ENGINE_STEP_SLOTS 2
 
@@ -194,6 +195,21 @@ typedef struct msgl_token_write {
     };
 } msgl_token_write;
 
+// What admin.c has of the weights and their memory.
+typedef struct msgl_engine_weights {
+    char *dir;                // of the checkpoint that they are of; owned
+    bool dummy;               // instead they are random
+    bool changed;             // since then by tensors of no checkpoint
+    msgl_model_digest digest; // of dir when it was read
+    void *region;             // of e->model; bytes of it:
+    size_t bytes;
+    void *backup;     // [bytes] host memory with them while they are released; or NULL
+    int32_t released; // MSGL_MEMORY_ bits
+    char unusable[MSGL_ERR_TEXT_SIZE]; // why the weights are none; "": they are
+    uint64_t *wanted; // [num_wanted] of weights that are to come: hashes of their tensors' names
+    size_t num_wanted;
+} msgl_engine_weights;
+
 // Which experts a layer's tokens go to.
 typedef struct msgl_expert_count {
     msgl_expert_hits *hits; // by phase; NULL: nobody counts
@@ -275,6 +291,8 @@ struct msgl_engine {
     float *seen_logits; // host copy for the above; NULL where kernels write host memory
     bool whole_rows; // of the next step somebody looks at whole rows: the above, here or on rank 0
     msgl_expert_count experts;
+    msgl_engine_weights weights;
+    struct msgl_heartbeat *heartbeat; // told of long work between steps; NULL: nobody looks
 };
 
 // engine.c: memory that lives as long as the engine, zeroed; NULL sets *code, and is what there is
@@ -387,6 +405,13 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
                               int32_t n);
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 void msgl__engine_drain(msgl_engine *e);
+
+// admin.c, of msgl_admin_calls. opened: the weights of o->model_dir have been loaded into `region`.
+int msgl__engine_admin(void *engine, const msgl_admin *a, msgl_err *err);
+const char *msgl__engine_unusable(void *engine);
+int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *region, size_t bytes,
+                                msgl_err *err);
+void msgl__engine_weights_free(msgl_engine *e);
 
 // step.c
 int msgl__engine_submit(void *engine, msgl_batch *b);

@@ -26,6 +26,8 @@ typedef enum msgl_wire_kind {
                         // drafts, masks
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
+    MSGL_WIRE_ADMIN,    // msgl_wire_admin, path; data of MSGL_ADMIN_TENSORS follow in messages:
+    MSGL_WIRE_DATA,     // bytes
 } msgl_wire_kind;
 
 typedef struct msgl_wire_tokens {
@@ -35,6 +37,11 @@ typedef struct msgl_wire_tokens {
 typedef struct msgl_wire_extra {
     int32_t table_idx, num_bias, num_breakers;
 } msgl_wire_extra;
+
+typedef struct msgl_wire_admin {
+    int32_t kind, tags, discard, path; // bytes of it
+    uint64_t total;
+} msgl_wire_admin;
 
 typedef struct msgl_wire { // {0}: empty; memory grows to the longest message
     char *bytes;

@@ -330,6 +330,27 @@ int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_ext
     return send_all(r);
 }
 
+int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a)
+{
+    enum { PIECE = 64 << 20 }; // of a message
+    const msgl_wire_admin head = {.kind = (int32_t)a->kind,
+                                  .tags = a->tags,
+                                  .discard = a->discard,
+                                  .path = a->path == NULL ? 0 : (int32_t)strlen(a->path),
+                                  .total = a->kind == MSGL_ADMIN_TENSORS ? a->total : 0};
+    msgl__wire_begin(&r->message, MSGL_WIRE_ADMIN);
+    msgl__wire_put(&r->message, &head, sizeof head);
+    msgl__wire_put(&r->message, a->path, (size_t)head.path);
+    int code = send_all(r);
+    for (uint64_t at = 0; at < head.total && code == 0; at += PIECE) {
+        const size_t n = head.total - at < PIECE ? (size_t)(head.total - at) : PIECE;
+        msgl__wire_begin(&r->message, MSGL_WIRE_DATA);
+        msgl__wire_put(&r->message, (const char *)a->bytes + at, n);
+        code = send_all(r);
+    }
+    return code;
+}
+
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows)
 {

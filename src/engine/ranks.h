@@ -91,6 +91,7 @@ void msgl__ranks_data(const msgl_rank_place *place, int *fds);
 int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                              int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);
 int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra);
+int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a);
 // whole_rows: the step's logits are looked at, and all ranks have to join theirs.
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows);

@@ -143,6 +143,11 @@ static int abort_requests(msgl_front *f, const tenant *of, const char *rid)
     return n;
 }
 
+int msgl__front_abort_all(msgl_front *f)
+{
+    return abort_requests(f, NULL, NULL);
+}
+
 static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p)
 {
     msgl_api_error e;

@@ -17,6 +17,7 @@ msgl_reply msgl__gen_reply(const msgl_front *f, const gen *g)
     msgl_reply r = {.req = &g->job->req,
                     .id = g->id,
                     .model = f->cfg.model_name,
+                    .weight_version = msgl__admin_version(f),
                     .created = g->created,
                     .num_choices = g->num_choices,
                     .prompt_ids = &g->job->ids[0],

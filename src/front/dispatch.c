@@ -21,8 +21,9 @@ static int copy_of(const choice *c)
     return (int)(c - c->owner->choices) % c->owner->job->req.n;
 }
 
-bool msgl__gen_can_send(const choice *c)
+bool msgl__gen_can_send(const msgl_front *f, const choice *c)
 {
+    if (!msgl__admin_lets(f, &f->replicas[c->route.replica], c->owner)) return false;
     const int copy = copy_of(c);
     if (copy == 0 || !shares_prompt(&c->owner->job->req)) return true;
     const choice *first = c - copy;
@@ -95,7 +96,7 @@ static int choice_start(msgl_front *f, request_queue *q)
     return rc == 0 ? msgl__choice_claim(g, c) : rc;
 }
 
-void msgl__dispatch(msgl_front *f)
+static void dispatch(msgl_front *f)
 {
     for (int i = 0; i < f->cfg.num_replicas; i++) {
         replica *r = &f->replicas[i];
@@ -105,6 +106,13 @@ void msgl__dispatch(msgl_front *f)
             if (rc != 0) msgl__gen_fail_status(f, g, rc);
         }
     }
+}
+
+void msgl__dispatch(msgl_front *f)
+{
+    do {
+        dispatch(f);
+    } while (msgl__admin_turn(f));
 }
 
 // --- routing ---

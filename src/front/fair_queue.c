@@ -177,7 +177,7 @@ static int64_t reach(const replica *r, int64_t all, int64_t others)
 static bool request_may_send(const replica *r, const tenant_queue *s, const request_queue *p)
 {
     const choice *c = p->first;
-    if (!msgl__gen_can_send(c)) return false;
+    if (!msgl__gen_can_send(r->front, c)) return false;
     if (p->in_engine == 0) return true;
     const int64_t rows =
         reach(r, r->engine.max_running, r->in_engine - s->in_engine) - s->in_engine - 1;

@@ -263,6 +263,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     f->started = (int64_t)time(NULL);
     f->done_fd = f->stop_fd = -1;
     f->stats_last = &f->stats_first;
+    f->admin_last = &f->admin_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
     if (getrandom(&f->route_seed, sizeof f->route_seed, 0) < 0) f->route_seed = f->id_base;
@@ -320,6 +321,10 @@ void msgl__front_destroy(msgl_front *f)
     for (int i = 0; i < f->cfg.num_replicas && f->replicas != NULL; i++) {
         msgl__stats_lost(&f->replicas[i]);
         msgl__replica_free(&f->replicas[i]);
+    }
+    for (admin_call *a = f->admin_first, *next; a != NULL; a = next) {
+        next = a->next;
+        msgl__admin_free(a);
     }
     msgl__response_store_free(f->responses);
     msgl__free(f->replicas);

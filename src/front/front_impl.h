@@ -25,7 +25,7 @@ enum { DYNAMIC_THRESHOLD = 7 };
 enum { TENANT_BUCKETS = 256 };
 
 // What a connection's open request is, as its user pointer.
-typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_GUEST } client_kind;
+typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_ADMIN, CLIENT_GUEST } client_kind;
 
 typedef struct client {
     client_kind kind;
@@ -137,6 +137,12 @@ typedef struct replica {
     msgl_msg_ready engine; // its strings are ours
     char *attention, *device;
     char *fatal;
+    // What admins' calls have made of it.
+    struct {
+        bool paused, named;
+        int32_t released; // MSGL_MEMORY_ bits
+        char version[MSGL_MAX_WEIGHT_VERSION + 1], unusable[MSGL_ERR_TEXT_SIZE];
+    } admin;
     msgl_msg_report report;          // the engine's last; zero: none yet
     msgl_msg_report logged;          // the one that the log's last line about it knew
     uint64_t reported_ns, logged_ns; // when they came; before, when it was ready
@@ -159,6 +165,28 @@ typedef struct stats_wait {
     int num_left;             // that have still to answer
     msgl_replica_stats all[]; // [num_replicas]
 } stats_wait;
+
+typedef struct admin_call admin_call;
+
+// An admin's call that engines answer (docs/decisions/065). They are done one by one, in the order
+// of asking.
+struct admin_call {
+    client base;
+    admin_call *next;
+    const msgl_endpoint *ep;
+    msgl_admin what;      // its texts are these:
+    char *path, *version; // owned
+    msgl_strbuf data;     // of MSGL_ADMIN_TENSORS
+    bool abort;           // all requests end first
+    bool waits;           // for those that engines have, unless these are paused
+    bool sent;
+    int num_left; // engines that have still to answer
+    int code;     // of the first failure
+    char text[MSGL_ERR_TEXT_SIZE + 32];
+    int64_t num_requests; // that the engines had
+    int (*put)(const msgl_front *f, const admin_call *a, msgl_strbuf *out);
+    bool asked[]; // [num_replicas] and has not answered
+};
 
 struct msgl_front {
     msgl_front_config cfg;
@@ -185,7 +213,8 @@ struct msgl_front {
     tenant *tenants[TENANT_BUCKETS];
     uint64_t last_tenant;
     stats_wait *stats_first, **stats_last;
-    msgl_uids uids; // choices in engines
+    admin_call *admin_first, **admin_last; // the first is under way
+    msgl_uids uids;                        // choices in engines
     uint64_t last_uid;
     int waiting;        // jobs with workers and choices without an event
     msgl_budget budget; // of memory, for everything that requests hold
@@ -247,6 +276,23 @@ void msgl__status_second(msgl_front *f); // once a second
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);
 void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MSGL_MSG_TREE
 void msgl__stats_lost(replica *r);                       // the engine is gone
+
+// admin.c
+// A call for all engines; NULL: no memory.
+admin_call *msgl__admin_new(const msgl_front *f, const msgl_endpoint *ep);
+void msgl__admin_free(admin_call *a);
+// Queues the call of this connection, and answers it when all engines have. Takes it over.
+void msgl__admin_begin(msgl_front *f, admin_call *a, msgl_http_conn *c);
+// The first call goes to the engines, if nothing is in its way any more. True: one has ended, and
+// what it held back may go.
+bool msgl__admin_turn(msgl_front *f);
+void msgl__admin_state(replica *r, const msgl_admin_state *s); // from its engine
+void msgl__admin_arrived(replica *r, const msgl_msg_admin_done *d);
+void msgl__admin_lost(replica *r); // the engine is gone
+// Whether a choice of g may go to the replica: no call holds it back.
+bool msgl__admin_lets(const msgl_front *f, const replica *r, const gen *g);
+const char *msgl__admin_unusable(const msgl_front *f); // why requests are refused now, or NULL
+const char *msgl__admin_version(const msgl_front *f);  // of the weights
 
 // fair_queue.c
 void msgl__fair_join(replica *r, request_queue *p);
@@ -310,8 +356,9 @@ void msgl__queue_give(msgl_front *f, tenant *p, int n);
 // Makes the request's n choices and routes each; then they join the queues of their replicas.
 int msgl__gen_route(msgl_front *f, gen *g, int n);
 void msgl__gen_join(msgl_front *f, gen *g);
-bool msgl__gen_can_send(const choice *c); // it does not wait for another of its request
-void msgl__dispatch(msgl_front *f);       // gives the engines what they may have now
+// It waits neither for another of its request nor for an admin's call.
+bool msgl__gen_can_send(const msgl_front *f, const choice *c);
+void msgl__dispatch(msgl_front *f); // gives the engines what they may have now
 // The queue's choices wait no longer, and count nowhere. Returns the list of them.
 choice *msgl__queue_clear(msgl_front *f, request_queue *q);
 // The replica does not serve, or does again: what waits for it is routed anew if any serves.
@@ -330,6 +377,7 @@ void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
 int msgl__choice_claim(gen *g, choice *c);
 
 // abort.c
+int msgl__front_abort_all(msgl_front *f); // but those of batches; how many
 // Whether it was aborted by a name that only its worker knew.
 bool msgl__gen_is_aborted(const msgl_front *f, const gen *g);
 // Its choices end, and so its answer does, with what there is of it: of a vector nothing.

@@ -206,6 +206,8 @@ void msgl__gen_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, m
     if (msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready",
                              "The engine is not ready; try again soon.");
+    } else if (msgl__admin_unusable(f) != NULL) {
+        (void)msgl__api_fail(&e, 503, NULL, "weights_not_there", "%s", msgl__admin_unusable(f));
     } else if ((from = msgl__tenant_join(f, c, p)) == NULL) {
         (void)msgl__api_oom(&e);
     } else if (queue_take(f, from, 1, 0, &e)) {

@@ -20,8 +20,8 @@ typedef enum msgl_metrics_compat {
 #define MSGL_METRICS_COMPAT_NAMES "none|vllm|sglang"
 
 enum {
-    MSGL_METRICS_ENDPOINTS = 80, // the most that a front has, + 1; 0: none of them
-    MSGL_METRICS_STATUSES = 24,  // the last: any other
+    MSGL_METRICS_ENDPOINTS = 112, // the most that a front has, + 1; 0: none of them
+    MSGL_METRICS_STATUSES = 24,   // the last: any other
     MSGL_METRICS_ERRORS = 32,
 };
 

@@ -75,6 +75,10 @@ static int put_info(const msgl_front *f, const char *rest, int *status, msgl_str
     if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
     const bool answers = f->api.pooled_size == 0;
     if (rc != 0) return rc;
+    const char *version = msgl__admin_version(f);
+    rc = msgl__strbuf_adds(out, ",\"weight_version\":");
+    if (rc == 0) rc = msgl__json_put_str(out, version, strlen(version));
+    if (rc != 0) return rc;
     return msgl__strbuf_addf(out, ",\"is_generation\":%s}", answers ? "true" : "false");
 }
 
@@ -130,7 +134,7 @@ const msgl_endpoint msgl__endpoint_tokenizer_info = {
     .put_now = put_tokenizer_info};
 static const msgl_example info_examples[] = {
     {"The model", MSGL_HTTP_GET,
-     .has = "model_path tokenizer_path served_model_name is_generation"},
+     .has = "model_path tokenizer_path served_model_name weight_version is_generation"},
     {0},
 };
 const msgl_endpoint msgl__endpoint_get_model_info = {.path = "/get_model_info",

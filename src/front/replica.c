@@ -96,6 +96,7 @@ static void engine_lost(replica *r)
                   "%d requests that %s had not begun wait for the next one", kept, r->name);
     }
     msgl__stats_lost(r);
+    msgl__admin_lost(r);
     if (f->cfg.on_lost != NULL) f->cfg.on_lost(f->cfg.ctx, r->index, r->fatal);
     msgl__free(r->fatal);
     r->fatal = NULL;
@@ -115,6 +116,8 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.vocab_size = ready->vocab_size;
     f->api.pooled_size = ready->pooled_size;
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
+    msgl__admin_state(r, &ready->admin);
+    r->engine.admin = (msgl_admin_state){0}; // its texts are the message's
     r->ready = r->started = true;
     r->silence_s = 0;
     r->reported_ns = r->logged_ns = msgl__now_ns();
@@ -163,6 +166,7 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
             break;
         case MSGL_MSG_STATS:
         case MSGL_MSG_TREE: msgl__stats_arrived(r, &m); break;
+        case MSGL_MSG_ADMIN_DONE: msgl__admin_arrived(r, &m.u.admin_done); break;
         case MSGL_MSG_FATAL:
             msgl__free(r->fatal);
             r->fatal = msgl__strdup(m.u.fatal);

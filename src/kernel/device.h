@@ -24,6 +24,11 @@ typedef struct msgl_device_ops {
     // Zeroed device memory, 64-byte aligned; NULL when there is none. Freed with the same size.
     void *(*alloc)(msgl_device *d, size_t bytes);
     void (*free)(msgl_device *d, void *p, size_t bytes);
+    // Of an alloc's whole memory: gives it back to the system and keeps its addresses, which
+    // captured graphs have; and takes memory for them again, zeroed. restore: false: there is none.
+    // May be NULL: the device cannot.
+    void (*discard)(msgl_device *d, void *p, size_t bytes);
+    bool (*restore)(msgl_device *d, void *p, size_t bytes);
     // Zeroed host memory that copies may read or write while the host goes on.
     void *(*host_alloc)(msgl_device *d, size_t bytes);
     void (*host_free)(msgl_device *d, void *p, size_t bytes);

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
@@ -88,6 +89,12 @@ static void cpu_free(msgl_device *d, void *p, size_t bytes)
     msgl__pages_free(p, bytes);
 }
 
+static void cpu_discard(msgl_device *d, void *p, size_t bytes)
+{
+    (void)d;
+    (void)madvise(p, bytes, MADV_DONTNEED); // pages that are used again are zeroed
+}
+
 static void cpu_copy(msgl_device *d, void *dst, const void *src, size_t bytes)
 {
     (void)d;
@@ -162,6 +169,7 @@ static void cpu_destroy(msgl_device *base)
 static const msgl_device_ops CPU_OPS = {
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .discard = cpu_discard,
     .host_alloc = cpu_alloc,
     .host_free = cpu_free,
     .submit = cpu_submit,

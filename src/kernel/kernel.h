@@ -10,6 +10,7 @@
 #include "kernel/cpu.h"
 #include "kernel/delta.h"
 #include "kernel/gemm.h"
+#include "kernel/index.h"
 #include "kernel/ops.h"
 #include "kernel/ssm.h"
 
@@ -25,6 +26,7 @@ typedef struct msgl_kernels {
     msgl_delta_kernels delta;
     msgl_conv_kernels conv;
     msgl_ssm_kernels ssm;
+    msgl_index_kernels index;
 } msgl_kernels;
 
 // Fills the table for the CPU at `level`, which the machine must have.

@@ -20,7 +20,7 @@
 //
 // KV: K of all layers, [num_layers, num_pages + 1, page_size, num_heads, k_dim], then V with v_dim,
 // then labels with label_dim.
-// LATENT: the same without V, as V lies in K.
+// LATENT: the same without V, as V lies in K; INDEX: the same without V.
 // STATE: [max_running + 1 + num_checkpoints, num_layers, state_bytes]: live states by row of the
 // page table, the dummy request's the last of them, then checkpoints. A state of all layers is one
 // piece, so that one copy makes a checkpoint of it.

@@ -22,6 +22,7 @@ enum { MSGL_STATE_INTERVAL = 512 };
 typedef enum msgl_cache_kind {
     MSGL_CACHE_KV,     // K and V of every token
     MSGL_CACHE_LATENT, // one vector a token that all heads' K and V are made of (DeepSeek-V2)
+    MSGL_CACHE_INDEX,  // a key a token by which attention chooses others (DeepSeek-V3.2)
     MSGL_CACHE_STATE,  // a block of bytes a request that every token changes (linear attention)
 } msgl_cache_kind;
 
@@ -32,7 +33,7 @@ typedef struct msgl_cache_spec {
     // Tokens in front of its own that a token still reads, as in msgl_attn_layer; -1: all.
     int32_t window;
     // KV: elements of K and of V a token and head. LATENT: one head of k_dim elements, the first
-    // v_dim of which are its V.
+    // v_dim of which are its V. INDEX: one head of k_dim elements, and v_dim 0.
     int32_t num_heads, k_dim, v_dim;
     // KV: elements of a label a token and head (docs/internals/double-sparsity.md); 0: none.
     int32_t label_dim;

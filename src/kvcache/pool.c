@@ -26,7 +26,7 @@ void msgl__kv_pool_moved(const msgl_kv_pool *p, msgl_kv_move_call *c)
     c->k_bytes = head * (size_t)p->spec.k_dim;
     c->v = NULL;
     c->v_bytes = 0;
-    if (p->spec.kind == MSGL_CACHE_LATENT) return;
+    if (p->spec.kind != MSGL_CACHE_KV) return;
     c->v = msgl__kv_v(p, 0);
     c->v_bytes = head * (size_t)p->spec.v_dim;
 }

@@ -21,7 +21,8 @@
 typedef struct msgl_cache_group {
     msgl_kv_pool pool;
     int32_t span;
-    msgl_attn attn; // of a group that keeps K and V; else empty
+    msgl_attn attn;                  // of a group that is attended over; else empty
+    struct msgl_attn_chosen *chosen; // of a LATENT group whose layers choose keys; else NULL
 } msgl_cache_group;
 
 typedef struct msgl_forward {
@@ -55,6 +56,9 @@ typedef struct msgl_forward {
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
     // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
     const void *hidden;
+    // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and
+    // [num_tokens] how many. NULL: no layer chooses.
+    int32_t *chosen_slots, *chosen_counts;
     // Where the residual behind some layers goes: that behind layers[i] to `to` at plane i, each of
     // `plane` elements. num 0: nobody wants any.
     struct {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/latent_attention.h"
 
+#include "attention/chosen.h"
 #include "attention/expand.h"
 #include "layers/attention.h"
 #include "layers/mlp.h"
@@ -37,6 +38,14 @@ static size_t expanded_bytes(const msgl_latent_attention *a, msgl_dtype act, siz
            2 * msgl__activation_bytes(t, (size_t)a->num_heads, MSGL_F32);
 }
 
+static size_t index_bytes(const msgl_latent_index *i, msgl_dtype act, size_t t)
+{
+    if (!i->own) return 0;
+    return msgl__activation_bytes(t, (size_t)i->q.w.n, act) +
+           msgl__activation_bytes(t, (size_t)i->dim, act) +
+           msgl__activation_bytes(t, (size_t)i->heads, MSGL_F32);
+}
+
 size_t msgl__latent_workspace(const msgl_latent_attention *a, msgl_dtype act, int32_t max_tokens)
 {
     const size_t t = (size_t)max_tokens;
@@ -48,7 +57,7 @@ size_t msgl__latent_workspace(const msgl_latent_attention *a, msgl_dtype act, in
     const size_t absorbed = absorbed_bytes(a, act, t);
     const size_t expanded = keys > 0 ? expanded_bytes(a, act, t, (size_t)keys) : 0;
     return own_q + msgl__activation_bytes(t, (size_t)a->down.w.n, act) +
-           (absorbed > expanded ? absorbed : expanded);
+           index_bytes(&a->index, act, t) + (absorbed > expanded ? absorbed : expanded);
 }
 
 // Rows of [heads, dim] elements, ld from token to token.
@@ -77,9 +86,18 @@ static void heads_product(msgl_forward *f, const msgl_weight *w, int32_t heads, 
     }
 }
 
+// What the product down has made of the step's tokens.
+typedef struct latent_rows {
+    const void *down;
+    const void *q_latent; // [num_tokens, q_rank], normed; NULL: there is none
+    head_rows q;
+    const float *cos_sin;
+} latent_rows;
+
 // The queries: the beginning of a token's row of `down`, or made of it.
-static head_rows make_queries(msgl_forward *f, const msgl_latent_attention *a, const void *down)
+static head_rows make_queries(msgl_forward *f, const msgl_latent_attention *a, latent_rows *rows)
 {
+    const void *down = rows->down;
     const size_t t = (size_t)f->num_tokens, ld = (size_t)a->down.w.n;
     const size_t dim = (size_t)(a->nope + a->rotary);
     if (a->q_rank == 0) return (head_rows){.at = down, .ld = ld, .dim = dim};
@@ -89,15 +107,9 @@ static head_rows make_queries(msgl_forward *f, const msgl_latent_attention *a, c
     f->k->norm.rms_norm(f->x, down, ld, a->q_norm, a->eps, normed, (size_t)a->q_rank, f->num_tokens,
                         a->q_rank);
     msgl__linear(f, &a->q_up, NULL, normed, q, f->num_tokens);
+    rows->q_latent = normed;
     return (head_rows){.at = q, .ld = q_width(a), .dim = dim};
 }
-
-// What the product down has made of the step's tokens.
-typedef struct latent_rows {
-    const void *down;
-    head_rows q;
-    const float *cos_sin;
-} latent_rows;
 
 // Of the tokens from `first` on: c and k_r to the pool, and the queries rotated where they are.
 static msgl_latent_rope_call rotation(const msgl_forward *f, const msgl_latent_attention *a,
@@ -130,6 +142,55 @@ static msgl_latent_rope_call rotation(const msgl_forward *f, const msgl_latent_a
     };
 }
 
+// Index keys of the step's tokens to their pool, and which keys each attends to. in: what the
+// layer's other products read, before `norm`.
+static void choose_keys(msgl_forward *f, const msgl_latent_attention *a, const latent_rows *rows,
+                        const msgl_norm *norm, const void *in)
+{
+    const msgl_latent_index *i = &a->index;
+    const msgl_cache_group *group = &f->groups[i->group];
+    const size_t t = (size_t)f->num_tokens, mark = f->arena->used, ld = (size_t)i->q.w.n;
+    void *q = msgl__activation(f, t, ld), *k = msgl__activation(f, t, (size_t)i->dim);
+    float *weights = msgl__take_rows(f, t, (size_t)i->heads, MSGL_F32);
+    if (f->x->status != 0) return;
+    msgl__linear(f, &i->q, NULL, rows->q_latent, q, f->num_tokens);
+    msgl__linear(f, &i->k, norm, in, k, f->num_tokens);
+    msgl__linear_f32(f, &i->weights, norm, in, weights, f->num_tokens);
+    void *const pool = msgl__kv_k(&group->pool, i->layer);
+    const msgl_index_store_call store = {.tokens = f->num_tokens,
+                                         .heads = i->heads,
+                                         .dim = i->dim,
+                                         .half = a->rotary / 2,
+                                         .q = q,
+                                         .ld_q = ld,
+                                         .k = k,
+                                         .ld_k = (size_t)i->dim,
+                                         .k_weight = i->k_norm,
+                                         .k_bias = i->k_norm_bias,
+                                         .eps = MSGL_INDEX_EPS,
+                                         .cos_sin = rows->cos_sin,
+                                         .dtype = group->pool.spec.dtype,
+                                         .pool = pool,
+                                         .slots = f->tokens.slots[group->span]};
+    f->k->index.store(f->x, &store);
+    for (int32_t s = 0; s < f->num_seqs; s++) {
+        const int32_t first = f->seqs[s].first_token;
+        const msgl_index_choose_call choose = {
+            .seqs = &f->seqs[s],
+            .heads = i->heads,
+            .dim = i->dim,
+            .q = msgl__row(f, q, first, ld),
+            .ld_q = ld,
+            .weights = weights + (size_t)first * (size_t)i->heads,
+            .dtype = group->pool.spec.dtype,
+            .pool = pool,
+            .slots = f->chosen_slots + (size_t)first * (size_t)i->top_k,
+            .counts = f->chosen_counts + first};
+        msgl__chosen_choose(f->groups[a->group].chosen, f->x, &choose);
+    }
+    f->arena->used = mark;
+}
+
 // The step's first f->num_tokens rows, of its first f->num_seqs sequences.
 static void attend_absorbed(msgl_forward *f, const msgl_latent_attention *a,
                             const latent_rows *rows, void *out)
@@ -145,7 +206,12 @@ static void attend_absorbed(msgl_forward *f, const msgl_latent_attention *a,
     rope.ld_out = ld;
     rope.head_out = head;
     f->k->rope.latent_rope_store(f->x, &rope);
-    msgl__attend(f, a->group, &a->geometry, absorbed, ld, sums, heads * rank);
+    if (a->index.top_k > 0) {
+        msgl__chosen_attend(f->groups[a->group].chosen, f->x, &a->geometry, f->num_tokens,
+                            f->chosen_slots, f->chosen_counts, absorbed, ld, sums);
+    } else {
+        msgl__attend(f, a->group, &a->geometry, absorbed, ld, sums, heads * rank);
+    }
     heads_product(f, a->v_up, a->num_heads, (head_rows){sums, heads * rank, rank}, out,
                   results_width(a), (size_t)a->v_dim);
 }
@@ -192,7 +258,9 @@ void msgl__latent_attention(msgl_forward *f, const msgl_latent_attention *a, con
     void *down = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->down.w.n);
     if (f->x->status != 0) return;
     msgl__linear(f, &a->down, norm, in, down, f->num_tokens);
-    const latent_rows rows = {.down = down, .q = make_queries(f, a, down), .cos_sin = cos_sin};
+    latent_rows rows = {.down = down, .cos_sin = cos_sin};
+    rows.q = make_queries(f, a, &rows);
+    if (a->index.own && f->x->status == 0) choose_keys(f, a, &rows, norm, in);
     const size_t behind_queries = f->arena->used;
     const msgl_seqs *last = &f->seqs[f->num_seqs - 1];
     const bool expands = msgl__expand_passes(f->groups[a->group].attn.expand, last) > 0;

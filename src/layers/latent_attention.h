@@ -14,6 +14,18 @@
 
 #include "layers/linear.h"
 
+// Which keys a token attends to (kernel/index.h).
+typedef struct msgl_latent_index {
+    int32_t top_k; // 0: all of them
+    bool own;      // this layer chooses; else it has what the last one chose
+    int32_t heads, dim;
+    msgl_linear q;               // [heads * dim, q_rank]
+    msgl_linear k;               // [dim, hidden]
+    msgl_linear weights;         // [heads, hidden], results in f32
+    float *k_norm, *k_norm_bias; // [dim]
+    int32_t group, layer;        // of index keys
+} msgl_latent_index;
+
 typedef struct msgl_latent_attention {
     // [q + rank + rotary, hidden]: to q's latent vector (q_rank) or, where that is 0, to q itself,
     // then to c and k_r.
@@ -29,6 +41,7 @@ typedef struct msgl_latent_attention {
     int32_t rope;  // which of the step's
     msgl_attn_layer geometry;
     msgl_attn_expanded expanded; // whether chunks may be
+    msgl_latent_index index;     // then they are not
 } msgl_latent_attention;
 
 // Step arena bytes of msgl__latent_attention for up to max_tokens tokens with activations of act.

@@ -146,7 +146,8 @@ void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
                                    .no_prefix_sharing = info->no_prefix_sharing,
                                    .num_eos = info->num_eos,
                                    .pooled_size = info->pooled_size,
-                                   .tables = msgl__engine_page_tables(e)};
+                                   .tables = msgl__engine_page_tables(e),
+                                   .admin = msgl__engine_admin_calls(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
 }
 

@@ -343,6 +343,44 @@ static void tokens(cursor *c, msgl_msg_tokens *t)
     if (c->out == NULL) t->events = events;
 }
 
+static void admin_state(cursor *c, msgl_admin_state *s)
+{
+    text(c, &s->version, true, "admin.version");
+    text(c, &s->unusable, true, "admin.unusable");
+    i32(c, &s->released, 0, MSGL_MEMORY_ALL, "admin.released");
+    flag(c, &s->paused, "admin.paused");
+}
+
+static void admin(cursor *c, msgl_admin *a)
+{
+    int32_t kind = (int32_t)a->kind, mode = (int32_t)a->mode;
+    const void *bytes = a->bytes;
+    i32(c, &kind, MSGL_ADMIN_PAUSE, MSGL_ADMIN_RESUME, "admin.kind");
+    i32(c, &mode, MSGL_PAUSE_ABORT, MSGL_PAUSE_IN_PLACE, "admin.mode");
+    a->kind = (msgl_admin_kind)kind;
+    a->mode = (msgl_pause_mode)mode;
+    i32(c, &a->tags, 0, MSGL_MEMORY_ALL, "admin.tags");
+    flag(c, &a->discard, "admin.discard");
+    flag(c, &a->flush, "admin.flush");
+    text(c, &a->path, true, "admin.path");
+    text(c, &a->version, true, "admin.version");
+    u64(c, &a->at, "admin.at");
+    u64(c, &a->total, "admin.total");
+    array(c, &bytes, &a->num_bytes, 1, MSGL_ADMIN_DATA, "admin.bytes");
+    a->bytes = bytes;
+    if (c->rc == 0 && a->kind == MSGL_ADMIN_DISK && a->path == NULL) {
+        fail(c, MSGL_EFORMAT, "admin.path", "missing");
+    }
+}
+
+static void admin_done(cursor *c, msgl_msg_admin_done *d)
+{
+    i32(c, &d->code, INT32_MIN, 0, "admin.code");
+    text(c, &d->text, true, "admin.text");
+    count(c, &d->num_requests, "admin.num_requests");
+    admin_state(c, &d->state);
+}
+
 static void ready(cursor *c, msgl_msg_ready *m)
 {
     int32_t pooling = (int32_t)m->pooling;
@@ -357,6 +395,7 @@ static void ready(cursor *c, msgl_msg_ready *m)
     m->pooling = (msgl_pooling)pooling;
     const bool none = m->pooling == MSGL_POOL_NONE;
     i32(c, &m->pooled_size, none ? 0 : 1, none ? 0 : INT32_MAX, "ready.pooled_size");
+    admin_state(c, &m->admin);
 }
 
 static void stats(cursor *c, msgl_msg_stats *s)
@@ -431,6 +470,8 @@ static void message(cursor *c, msgl_msg *m)
     case MSGL_MSG_TOKENS: tokens(c, &m->u.tokens); return;
     case MSGL_MSG_STATS: stats(c, &m->u.stats); return;
     case MSGL_MSG_TREE: tree(c, &m->u.tree); return;
+    case MSGL_MSG_ADMIN: admin(c, &m->u.admin); return;
+    case MSGL_MSG_ADMIN_DONE: admin_done(c, &m->u.admin_done); return;
     case MSGL_MSG_REPORT: report(c, &m->u.report); return;
     case MSGL_MSG_FATAL: text(c, &m->u.fatal, false, "fatal"); return;
     }

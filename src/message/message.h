@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/admin.h"
 #include "core/batch.h"
 #include "core/err.h"
 #include "core/req_extra.h"
@@ -30,6 +31,8 @@ typedef enum msgl_msg_type {
     MSGL_MSG_FATAL,       // engine -> front: start-up or run-time failure; the engine ends after it
     MSGL_MSG_GET_TREE,    // front -> engine
     MSGL_MSG_TREE,        // engine -> front
+    MSGL_MSG_ADMIN,       // front -> engine; answered by MSGL_MSG_ADMIN_DONE, but for bytes of data
+    MSGL_MSG_ADMIN_DONE,  // engine -> front
 } msgl_msg_type;
 
 typedef struct msgl_msg_request {
@@ -81,7 +84,15 @@ typedef struct msgl_msg_ready {
     const char *device;    // one line
     msgl_pooling pooling;  // what requests get
     int32_t pooled_size;   // values of each, or 0
+    msgl_admin_state admin;
 } msgl_msg_ready;
+
+typedef struct msgl_msg_admin_done {
+    int32_t code;         // 0, or MSGL_E code
+    const char *text;     // of a failure, one line; else NULL
+    int32_t num_requests; // that the engine had meanwhile
+    msgl_admin_state state;
+} msgl_msg_admin_done;
 
 typedef struct msgl_msg_stats {
     uint64_t step; // steps done
@@ -143,6 +154,8 @@ typedef struct msgl_msg {
         msgl_msg_stats stats;
         msgl_msg_report report;
         msgl_msg_tree tree;
+        msgl_admin admin;
+        msgl_msg_admin_done admin_done;
         const char *fatal;
     } u;
 } msgl_msg;

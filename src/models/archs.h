@@ -10,7 +10,8 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_qwen2_moe, msgl__arch_qwen3, msgl__arch_qwen3_moe, msgl__arch_phi3, msgl__arch_olmo2,
     msgl__arch_smollm3, msgl__arch_granite, msgl__arch_gemma2, msgl__arch_gemma3,
     msgl__arch_gemma3_vision, msgl__arch_glm4, msgl__arch_deepseek_v2, msgl__arch_deepseek_v3,
-    msgl__arch_glm4_moe_lite, msgl__arch_qwen3_next, msgl__arch_qwen3_5, msgl__arch_qwen3_5_moe,
+    msgl__arch_deepseek_v32, msgl__arch_glm_moe_dsa, msgl__arch_glm4_moe_lite,
+    msgl__arch_qwen3_next, msgl__arch_qwen3_5, msgl__arch_qwen3_5_moe,
     msgl__arch_qwen3_5_conditional, msgl__arch_qwen3_5_moe_conditional, msgl__arch_gpt_oss,
     msgl__arch_llama4, msgl__arch_llama4_conditional;
 

@@ -277,6 +277,16 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     return mixer > ffn + added ? mixer : ffn + added;
 }
 
+// Keys that a step's tokens have chosen, from layer to layer.
+static size_t chosen_bytes(const msgl_decoder_config *d, size_t tokens)
+{
+    const size_t top_k = (size_t)d->latent.index.top_k;
+    if (top_k == 0) return 0;
+    // Slots and counts have as many bytes as f32.
+    return msgl__activation_bytes(tokens, top_k, MSGL_F32) +
+           msgl__activation_bytes(tokens, 1, MSGL_F32);
+}
+
 static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
 {
     const msgl_model_config *c = &m->cfg;
@@ -295,7 +305,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
-           msgl__head_workspace(m, max_tokens);
+           chosen_bytes(&c->decoder, t) + msgl__head_workspace(m, max_tokens);
 }
 
 static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -310,6 +320,10 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
+    if (c->decoder.latent.index.top_k > 0) {
+        f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
+        f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
+    }
     f->norm_stats = (msgl_norm_stats){0};
     if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
         f->norm_stats.scaled = msgl__activation(f, t, h);

@@ -20,10 +20,11 @@
 enum {
     MSGL_LAYER_SLIDING = 1,
     MSGL_LAYER_SPARSE = 2,
-    MSGL_LAYER_SECOND_ROPE = 4, // rotates by msgl_model_config.ropes[1]
-    MSGL_LAYER_RECURRENT = 8,   // has the mixer with states that the config has
-    MSGL_LAYER_NO_MIXER = 16,   // is a feed-forward block alone
-    MSGL_LAYER_NO_FFN = 32,     // is a mixer alone
+    MSGL_LAYER_SECOND_ROPE = 4,    // rotates by msgl_model_config.ropes[1]
+    MSGL_LAYER_RECURRENT = 8,      // has the mixer with states that the config has
+    MSGL_LAYER_NO_MIXER = 16,      // is a feed-forward block alone
+    MSGL_LAYER_NO_FFN = 32,        // is a mixer alone
+    MSGL_LAYER_SHARES_INDEX = 128, // attends to the keys that a layer before it chose
 };
 
 typedef enum msgl_qk_norm {
@@ -63,11 +64,19 @@ typedef struct msgl_decoder_names {
     bool all_alternate;  // gate and up; else all of gate comes first
 } msgl_decoder_names;
 
+// Index queries and keys of DeepSeek sparse attention.
+typedef struct msgl_index_config {
+    int32_t heads, dim, top_k;
+    bool interleaved; // its pairs (2 i, 2 i + 1) rotate, not (i, i + half)
+} msgl_index_config;
+
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
 typedef struct msgl_latent_config {
     int32_t rank, q_rank; // of K and V; of q, 0: none
     int32_t nope, rotary; // of q and K without and with rotation
     int32_t v_dim;
+    // Which keys a token attends to (kernel/index.h); top_k 0: all.
+    msgl_index_config index;
     // kv_b_proj is in two tensors: k_b_proj [heads * rank, nope], v_b_proj [heads * v_dim, rank].
     bool apart;
 } msgl_latent_config;

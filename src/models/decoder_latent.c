@@ -7,14 +7,33 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
                   msgl_dtype act, msgl_cache_spec *out)
 {
     const msgl_latent_config *l = &c->decoder.latent;
-    (void)layer, (void)ranks, (void)act; // all ranks have all of it
+    (void)ranks, (void)act; // all ranks have all of it
     *out = (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
                              .window = -1,
                              .num_heads = 1,
                              .k_dim = l->rank + l->rotary,
                              .v_dim = l->rank,
                              .dtype = dtype};
-    return 1;
+    if (l->index.top_k == 0 || msgl__layer_has(&c->decoder, layer, MSGL_LAYER_SHARES_INDEX))
+        return 1;
+    // Choices depend on them, and they are few.
+    out[1] = (msgl_cache_spec){.kind = MSGL_CACHE_INDEX,
+                               .window = -1,
+                               .num_heads = 1,
+                               .k_dim = l->index.dim,
+                               .dtype = dtype == MSGL_E4M3 ? MSGL_BF16 : dtype};
+    return 2;
+}
+
+// Whether the device has kernels that choose keys.
+static int check(const msgl_model *m, int32_t index, msgl_err *err)
+{
+    (void)index;
+    if (m->cfg.decoder.latent.index.top_k == 0 || m->target.kernels->index.choose != NULL) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "%s: sparse attention (index_topk) has kernels for CPUs alone; allowed: "
+                         "--device cpu",
+                         m->cfg.arch->name);
 }
 
 // Norms of latent vectors have this epsilon whatever rms_norm_eps says, in DeepSeek's own code and
@@ -43,6 +62,13 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
         .expanded = {.prompts = m->target.prompts,
                      .nope = d->latent.nope,
                      .v_dim = d->latent.v_dim},
+        .index = {.top_k = d->latent.index.top_k,
+                  .own = d->latent.index.top_k > 0 &&
+                         !msgl__layer_has(d, index, MSGL_LAYER_SHARES_INDEX),
+                  .heads = d->latent.index.heads,
+                  .dim = d->latent.index.dim,
+                  .group = at[1].group,
+                  .layer = at[1].layer},
     };
 }
 
@@ -117,6 +143,37 @@ static void declare_latent_heads(const msgl_declaring *d, msgl_latent_attention 
     msgl__products_add(&d->m->products, &a->kv_up, &plain);
 }
 
+// Every rank has all of it, so that all choose alike.
+static void declare_index(const msgl_declaring *d, const msgl_norm *norm, int32_t q_rank,
+                          msgl_latent_index *i)
+{
+    const msgl_latent_config *c = &d->m->cfg.decoder.latent;
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t hidden = d->m->cfg.hidden_size, pairs = c->index.interleaved ? c->rotary / 2 : 0;
+    const msgl_linear_use plain = {0}, behind = {.norm = norm};
+    const msgl_linear_use weights = {.norm = norm, .f32_out = true};
+    msgl__declare_linear(d, &i->q, i->heads * i->dim, q_rank, false, &plain);
+    msgl__declare_heads(d, &i->q, 0, i->heads * i->dim, false, i->dim, 0, pairs,
+                        "self_attn.indexer.wq_b");
+    msgl__declare_linear(d, &i->k, i->dim, hidden, false, &behind);
+    msgl__declare_heads(d, &i->k, 0, i->dim, false, i->dim, 0, pairs, "self_attn.indexer.wk");
+    msgl__plan_exact_weight(d->p, &i->weights.w, i->heads, hidden);
+    msgl__declare_rows(d, &i->weights, 0, i->heads, false, "self_attn.indexer.weights_proj");
+    msgl__products_add(&d->m->products, &i->weights, &weights);
+    const struct {
+        float **v;
+        const char *name;
+        float dummy;
+    } norms[] = {{&i->k_norm, "weight", 1}, {&i->k_norm_bias, "bias", 0}};
+    for (int n = 0; n < 2; n++) {
+        msgl__plan_vector(d->p, norms[n].v, i->dim);
+        msgl__plan_elements(d->p, norms[n].v, 0, i->dim, norms[n].dummy,
+                            "%slayers.%d.self_attn.indexer.k_norm.%s", prefix, d->layer,
+                            norms[n].name);
+        msgl__plan_pairs(d->p, i->dim, 0, pairs);
+    }
+}
+
 static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
@@ -143,6 +200,9 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
         msgl__declare_shared_rows(d, &a->q_up, &q_rows, 1, a->q_rank, false, &plain);
         msgl__declare_heads(d, &a->q_up, 0, q, false, head, a->nope, pairs, "self_attn.q_b_proj");
     }
+    if (a->index.own) {
+        declare_index(d, msgl__norm_or_null(&layer->attn_norm), a->q_rank, &a->index);
+    }
     msgl__declare_norm(d, &a->latent_norm, a->rank, "self_attn.kv_a_layernorm");
     declare_latent_heads(d, a);
     msgl__declare_cache_scale(d, &a->geometry.k_scale, 'k');
@@ -160,5 +220,9 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
     msgl__latent_attention(f, &layer->latent_attn, norm, in, cos_sin[layer->latent_attn.rope], out);
 }
 
-const msgl_mixer msgl__mixer_latent = {
-    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};
+const msgl_mixer msgl__mixer_latent = {.caches = caches,
+                                       .check = check,
+                                       .build = build,
+                                       .declare = declare,
+                                       .workspace = workspace,
+                                       .run = run};

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "models/archs.h"
-#include "models/decoder.h"
+#include "models/deepseek.h"
 
 // The softmax's scale: yarn raises it by the square of the factor that its rotation would have had
 // (Peng et al. 2023, section 3.4, as DeepSeek's own code has it).
@@ -49,14 +49,12 @@ static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c, int32_
     }
 }
 
-// mlp_layer_types names each layer's block, whatever first_k_dense_replace says beside it: what
-// transformers has read since it writes the list. Hubs' older configs have the number alone.
-static void read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c)
+void msgl__deepseek_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
 {
     const char *const key = "mlp_layer_types";
     const json_t *types = msgl__json_get(r, key);
     if (types == NULL) {
-        read_sparse_layers(r, c, 1);
+        read_sparse_layers(r, c, usual);
         return;
     }
     if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
@@ -142,8 +140,7 @@ static void configure_v2(msgl_json_reader *r, msgl_model_config *c)
     if (strcmp(msgl__json_str_or(r, "topk_method", METHODS[0]), METHODS[1]) == 0) read_groups(r, c);
 }
 
-// Sigmoids, corrected for the choice, and groups by their best two; false: there are no experts.
-static bool configure_sigmoids(msgl_json_reader *r, msgl_model_config *c)
+bool msgl__deepseek_configure_sigmoids(msgl_json_reader *r, msgl_model_config *c)
 {
     static const char *const METHODS[] = {"noaux_tc", "noaux_tc"};
     msgl_router *router = &c->decoder.router;
@@ -159,12 +156,12 @@ static bool configure_sigmoids(msgl_json_reader *r, msgl_model_config *c)
 
 static void configure_v3(msgl_json_reader *r, msgl_model_config *c)
 {
-    if (configure_sigmoids(r, c)) read_sparse_layers(r, c, 0);
+    if (msgl__deepseek_configure_sigmoids(r, c)) read_sparse_layers(r, c, 0);
 }
 
 static void configure_glm(msgl_json_reader *r, msgl_model_config *c)
 {
-    if (configure_sigmoids(r, c)) read_mlp_layer_types(r, c);
+    if (msgl__deepseek_configure_sigmoids(r, c)) msgl__deepseek_read_mlp_layer_types(r, c, 1);
 }
 
 #define LATENT                                                                                     \

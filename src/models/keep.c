@@ -110,6 +110,17 @@ static bool same_form(const msgl_kept_form *a, const msgl_kept_form *b)
                                 : same_codes(&a->codes, &b->codes);
 }
 
+bool msgl__same_format(const msgl_wformat *a, const msgl_wformat *b)
+{
+    if (a == b || a == NULL || b == NULL || a->repack == NULL || b->repack == NULL) return a == b;
+    const msgl_kept_form *x = (const msgl_kept_form *)a, *y = (const msgl_kept_form *)b;
+    msgl_kept_form other = *y;
+    if (a->order != NULL && b->order != NULL && same_order(a->order, b->order)) {
+        other.format.order = a->order;
+    }
+    return same_form(x, &other);
+}
+
 // Gives form the order of an earlier one that has the same, as q, k and v mostly have: rows of
 // activations are put in order once for each that there is.
 static void share_order(const keeping *k, msgl_kept_form *form)

@@ -130,6 +130,8 @@ const msgl_arch msgl__arch_kimi_linear = {
     .family = &msgl__decoder_family,
     .head_dim_key = "qk_rope_head_dim",
     .position_key = "model_max_length",
+    // transformers 5.24 saves the one dense layer by this name; the published files by the first.
+    .renamed = {{"model.layers.0.mlp.", "model.layers.0.block_sparse_moe."}},
     .fixed = {{"moe_layer_freq", 1}, {"mla_use_nope", 1}},
     .configure = configure,
 };

@@ -233,7 +233,7 @@ int msgl__model_load(msgl_model *m, void *region, msgl_exec *x, msgl_load_progre
                               : msgl__weights_load(&m->plan, m->checkpoint, x, progress, ctx, err);
     msgl__checkpoint_close(m->checkpoint);
     m->checkpoint = NULL;
-    msgl__weight_plan_free(&m->plan);
+    msgl__weight_plan_trim(&m->plan);
     return code;
 }
 

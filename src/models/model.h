@@ -35,7 +35,7 @@ typedef struct msgl_model {
     msgl_norm final_norm;
     void *layers;                 // the family's
     msgl_products products;       // of the layers and the head
-    msgl_weight_plan plan;        // until the weights are loaded
+    msgl_weight_plan plan;        // trimmed when the weights are loaded
     msgl_weight *parts;           // of weights with several; owned
     struct msgl_kept_form *forms; // of weights that are kept; owned
     bool kept;                    // some weights are as the file has them

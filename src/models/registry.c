@@ -23,6 +23,8 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_glm4,
     &msgl__arch_deepseek_v2,
     &msgl__arch_deepseek_v3,
+    &msgl__arch_deepseek_v32,
+    &msgl__arch_glm_moe_dsa,
     &msgl__arch_glm4_moe_lite,
     &msgl__arch_qwen3_next,
     &msgl__arch_qwen3_5,

@@ -405,6 +405,24 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     return code != 0 ? code : add_model_prefix(c, err);
 }
 
+int msgl__safetensors_open_bytes(const void *file, size_t size, msgl_checkpoint **out,
+                                 msgl_err *err)
+{
+    static const char NAME[] = "tensors"; // in place of a path
+    msgl_checkpoint *c = msgl__calloc(1, sizeof *c);
+    if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", NAME);
+    c->format = &msgl__format_safetensors;
+    int code = msgl__checkpoint_take(c, NAME, NULL, 0, err); // nothing is to be unmapped
+    if (code == 0) code = msgl__safetensors_parse(file, size, NAME, 0, &c->tensors, err);
+    if (code == 0) code = msgl__checkpoint_sort(c, err);
+    if (code != 0) {
+        msgl__checkpoint_close(c);
+        return code;
+    }
+    *out = c;
+    return 0;
+}
+
 static bool is_folder(const char *path)
 {
     struct stat st;

@@ -13,4 +13,10 @@
 int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_name,
                             int32_t file_index, msgl_tensor_list *list, msgl_err *err);
 
+// Opens a file of tensors that is in memory, `size` bytes at `file`, which stay the caller's and
+// have to be there until the checkpoint is closed. Its tensors are as they stand there: nothing
+// says which of them are another one's.
+int msgl__safetensors_open_bytes(const void *file, size_t size, msgl_checkpoint **out,
+                                 msgl_err *err);
+
 #endif

@@ -38,6 +38,18 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     *p = (msgl_weight_plan){0};
 }
 
+void msgl__weight_plan_trim(msgl_weight_plan *p)
+{
+    msgl__free(p->wanted);
+    msgl__free(p->ones);
+    msgl__free(p->kept);
+    p->wanted = NULL;
+    p->ones = NULL;
+    p->kept = NULL;
+    p->num_wanted = p->cap_wanted = p->num_ones = p->cap_ones = p->num_kept = p->cap_kept = 0;
+    p->err = NULL;
+}
+
 static void plan_fail(msgl_weight_plan *p, int code, const char *text)
 {
     if (p->status == 0) p->status = msgl__err_set(p->err, code, "model: %s", text);
@@ -347,6 +359,18 @@ int32_t msgl__wanted_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t s
     return w->cols > 0 ? 2 : 1;
 }
 
+// Whether the tensor is a vector of n elements, be it with dimensions of 1 around them (Kimi
+// Linear: A_log [1, 1, heads, 1]).
+static bool is_vector_of(const msgl_tensor *t, int64_t n)
+{
+    int64_t longest = 1;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (t->dims[i] != 1 && longest != 1) return false;
+        if (t->dims[i] != 1) longest = t->dims[i];
+    }
+    return t->ndim > 0 && longest == n;
+}
+
 static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
 {
     const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
@@ -363,6 +387,7 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
     }
     int64_t expected[3];
     const int32_t ndim = msgl__wanted_shape(w, t, expected);
+    if (ndim == 1 && is_vector_of(t, expected[0])) return 0;
     if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
         char found[80], want_shape[48];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
@@ -440,12 +465,9 @@ void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c)
     p->num_wanted = kept;
 }
 
-int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+// Whether no tensor of the checkpoint is one that the plan does not know.
+static int check_surplus(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
 {
-    for (size_t i = 0; i < p->num_wanted; i++) {
-        const int code = check_tensor(&p->wanted[i], c, err);
-        if (code != 0) return code;
-    }
     msgl_wanted *sorted = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *sorted);
     if (sorted == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     memcpy(sorted, p->wanted, p->num_wanted * sizeof *sorted);
@@ -462,6 +484,28 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
                              msgl__printable(msgl__tensor_label(t), name, sizeof name));
     }
     msgl__free(sorted);
+    return code;
+}
+
+int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const int code = check_tensor(&p->wanted[i], c, err);
+        if (code != 0) return code;
+    }
+    return check_surplus(p, c, err);
+}
+
+int msgl__weights_check_some(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    int code = check_surplus(p, c, err);
+    size_t n = 0;
+    for (size_t i = 0; i < p->num_wanted && code == 0; i++) {
+        if (msgl__checkpoint_find(c, p->wanted[i].name) == NULL) continue;
+        code = check_tensor(&p->wanted[i], c, err);
+        p->wanted[n++] = p->wanted[i];
+    }
+    if (code == 0) p->num_wanted = n;
     return code;
 }
 

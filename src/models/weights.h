@@ -148,6 +148,8 @@ typedef struct msgl_weight_plan {
 // formats: or NULL, of a plan without weights.
 void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_weight_formats *formats, msgl_err *err);
 void msgl__weight_plan_free(msgl_weight_plan *p);
+// Of a plan that was loaded: leaves what tells whether another one has the same layout.
+void msgl__weight_plan_trim(msgl_weight_plan *p);
 
 // Of the weight (msgl_weight *) or vector (float **) `what`, of which this rank only has what is
 // kept: msgl__plan_weight and msgl__plan_vector are given its size, all that follows counts rows,
@@ -221,6 +223,9 @@ const msgl_wformat *msgl__planned_format(const msgl_weight_formats *f, bool exac
 // p->forms, which the caller takes over (msgl__free, msgl__kept_forms_free).
 int msgl__weights_keep(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);
 void msgl__kept_forms_free(struct msgl_kept_form *forms);
+// Whether weights in these formats, of two plans for one device, have the same bytes for the same
+// values.
+bool msgl__same_format(const msgl_wformat *a, const msgl_wformat *b);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);
@@ -238,6 +243,9 @@ void msgl__weights_choose_form(msgl_weight_plan *p, const msgl_checkpoint *c);
 // Checks that the checkpoint has exactly the wanted tensors with the wanted shapes (surplus that
 // is known to be harmless aside). Reads no data.
 int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);
+// Of a checkpoint that has some of the wanted tensors, with the wanted shapes, and no others; the
+// plan then wants those alone. Reads no data.
+int msgl__weights_check_some(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);
 // Fills the placed weights from a checked checkpoint, in the order of the file.
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err);

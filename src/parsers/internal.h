@@ -11,6 +11,8 @@
 #include "parsers/marks.h"
 #include "parsers/parser.h"
 
+enum { MSGL_THINK_ENDS = 8 }; // marks that end thoughts, of both forms
+
 enum {
     MSGL_FORM_TEXT = 0, // state of every form: content, in which calls may begin
 };
@@ -40,12 +42,18 @@ struct msgl_tool_form {
     int start;                 // state that an answer begins in
     int (*step)(msgl_parser *p, char c);
     int (*finish)(msgl_parser *p); // in any state but MSGL_FORM_TEXT
+    const char *name_key; // what a call's object has the name under beside "name"; NULL: nothing
+    bool keyed;           // a call's object is {NAME: ARGUMENTS}
+    bool objects;         // pythonic: a list of JSON objects is one of calls, too
     // An opening: before the name and behind it, NULL where models of the form differ; and without
     // a name.
     const char *before, *behind, *any;
-    const char *mark, *close, *next; // as in msgl_tool_writing
-    const char *const *marks;        // what calls begin with; NULL: by_name, or inside of thoughts
-    bool by_name;                    // `before`, a tool's name and one byte of `behind` are that
+    const char *mark, *close, *next, *again, *end; // as in msgl_tool_writing
+    const char *const *marks; // what calls begin with; NULL: by_name, or inside of thoughts
+    // Thoughts end where one of `marks` comes although nothing closed them: these are special
+    // tokens, of which thoughts have none.
+    bool ends_thoughts;
+    bool by_name; // `before`, a tool's name and one byte of `behind` are that
 };
 
 struct msgl_reasoning_form {
@@ -53,6 +61,10 @@ struct msgl_reasoning_form {
     const char *const *signs;
     const char *also;
     const char *open, *close; // NULL: of a form that is `whole`
+    const char *const *opens; // all that may open them; NULL: `open`. What closes them is `closes`
+    const char *opened_by;    // what a template may end in behind `open`; NULL: nothing
+    // What models write around the answer's text behind the thoughts; NULL: nothing.
+    const char *const *answer_opens, *const *answer_closes;
     // As in msgl_reasoning_marks.
     const char *begin, *end, *part_end, *part_begin;
     const char *const *closes, *const *away;
@@ -67,8 +79,11 @@ struct msgl_parser {
     int think;                  // state of what splits reasoning off
     msgl_match think_match;
     msgl_strbuf think_space; // white space that may be the last before the end of thoughts
-    bool thought;            // some was told
-    bool thinking;           // nothing else was told since
+    const char *think_ends[MSGL_THINK_ENDS + 1]; // what ends thoughts, a NULL behind it ...
+    int num_own_ends;                            // ... the first of them the thoughts' own marks
+    bool thought;                                // some was told
+    int answer;    // state of what leaves out the marks around the answer
+    bool thinking; // nothing else was told since
 
     int state;     // of the form
     bool again;    // the step wants the same byte again
@@ -146,7 +161,30 @@ int msgl__in_list(msgl_parser *p, char c);
 // The first object comes, without a list around it: asks for its first byte again.
 void msgl__list_object(msgl_parser *p);
 
-// The forms' steps and ends.
+// The forms' steps and ends, and the variants of those that have some.
+enum { MSGL_OBJECT_HERMES, MSGL_OBJECT_LONGCAT, MSGL_OBJECT_INTERNLM };
+enum {
+    MSGL_LIST_GRANITE,
+    MSGL_LIST_PHI,
+    MSGL_LIST_HUNYUAN,
+    MSGL_LIST_NEMOTRON,
+    MSGL_LIST_COHERE,
+    MSGL_LIST_APERTUS,
+    MSGL_LIST_XLAM,
+};
+enum { MSGL_PYTHON_LLAMA, MSGL_PYTHON_LFM2, MSGL_PYTHON_OLMO };
+enum { MSGL_GEMMA_4, MSGL_GEMMA_FUNCTION };
+enum {
+    MSGL_TAGGED_GLM,
+    MSGL_TAGGED_QWEN,
+    MSGL_TAGGED_SEED,
+    MSGL_TAGGED_HUNYUAN,
+    MSGL_TAGGED_MINIMAX,
+    MSGL_TAGGED_STEP3,
+    MSGL_TAGGED_DSML_32,
+    MSGL_TAGGED_DSML_4,
+    MSGL_TAGGED_DSML_41,
+};
 int msgl__hermes_step(msgl_parser *p, char c);
 int msgl__hermes_finish(msgl_parser *p);
 int msgl__llama_step(msgl_parser *p, char c);
@@ -161,6 +199,8 @@ int msgl__deepseek_step(msgl_parser *p, char c);
 int msgl__deepseek_finish(msgl_parser *p);
 int msgl__tagged_step(msgl_parser *p, char c);
 int msgl__tagged_finish(msgl_parser *p);
+int msgl__gemma_step(msgl_parser *p, char c);
+int msgl__gemma_finish(msgl_parser *p);
 int msgl__harmony_step(msgl_parser *p, char c);
 int msgl__harmony_finish(msgl_parser *p);
 

@@ -114,6 +114,27 @@ static int commit_whole(msgl_parser *p, bool *fail)
     return rc;
 }
 
+// Apertus: the object's only key is the tool's name, its value the arguments.
+static int keyed_begin(msgl_parser *p, char c, bool *fail)
+{
+    *fail = c != '{';
+    if (*fail) return 0;
+    msgl__strbuf_clear(&p->name);
+    int rc = msgl__strbuf_addf(&p->name, "\"%s\"", msgl__strbuf_str(&p->key));
+    if (rc == 0) rc = unquote(&p->name);
+    *fail = rc == MSGL_EFORMAT;
+    if (*fail || rc != 0) return *fail ? 0 : rc;
+    p->json.has_name = true;
+    p->json.state = ARGS;
+    rc = commit(p, fail);
+    return rc == 0 && !*fail ? msgl__call_arguments(p, &c, 1) : rc;
+}
+
+static bool is_name_key(const msgl_parser *p)
+{
+    return is_key(p, "name") || (p->form->name_key != NULL && is_key(p, p->form->name_key));
+}
+
 // The first byte of a value.
 static int value_begin(msgl_parser *p, char c, bool *fail)
 {
@@ -121,7 +142,8 @@ static int value_begin(msgl_parser *p, char c, bool *fail)
     j->span = (msgl_json_span){0};
     *fail = msgl__json_span_add(&j->span, c) == MSGL_SPAN_BAD;
     if (*fail) return 0;
-    if (is_key(p, "name") && !j->has_name) {
+    if (p->form->keyed && !j->has_name) return keyed_begin(p, c, fail);
+    if (is_name_key(p) && !j->has_name) {
         *fail = c != '"';
         j->state = NAME;
         return msgl__strbuf_addc(&p->name, c);

@@ -2,17 +2,36 @@
 //
 // Calls as a JSON list [{"name": "f", "arguments": {...}}, ...]. Granite 3 writes it behind
 // <|tool_call|> or <tool_call>, or as the whole answer, which is one of calls only if it names a
-// tool that there is; Phi-4-mini between <|tool_call|> and <|/tool_call|>, or behind "functools".
+// tool that there is; Phi-4-mini between <|tool_call|> and <|/tool_call|>, or behind "functools";
+// Hunyuan-A13B and Jamba in <tool_calls>; Nemotron Nano 2 in <TOOLCALL>; Cohere in <|START_ACTION|>
+// with other keys; Apertus in
+// <|tools_prefix|>, of {"f": {...}}; xLAM as the whole answer, in a block of code, or behind other
+// models' marks.
 #include "parsers/internal.h"
 
 enum { START = MSGL_LIST_STATES, OPENED };
-enum { GRANITE, PHI }; // a form's variant
 
-// The markers from FIRST_END on close a list, or mean nothing.
-enum { M_TOKEN, M_OTHER, FIRST_END };
-static const char *const MARKS[][5] = {
-    {"<|tool_call|>", "<tool_call>", "</tool_call>", "<|/tool_call|>", NULL},
-    {"<|tool_call|>", "functools[", "<|/tool_call|>", NULL},
+typedef struct list_marks {
+    const char *marks[6];
+    int ends;    // the marks from this one on close a list, or mean nothing
+    int bracket; // this mark has the list's bracket; 0: none (the first one never has)
+    int code;    // this mark begins a block of code, which need not be a call; 0: none
+} list_marks;
+
+static const list_marks FORMS[] = {
+    [MSGL_LIST_GRANITE] = {.marks = {"<|tool_call|>", "<tool_call>", "</tool_call>",
+                                     "<|/tool_call|>"},
+                           .ends = 2},
+    [MSGL_LIST_PHI] = {.marks = {"<|tool_call|>", "functools[", "<|/tool_call|>"},
+                       .ends = 2,
+                       .bracket = 1},
+    [MSGL_LIST_HUNYUAN] = {.marks = {"<tool_calls>", "</tool_calls>"}, .ends = 1},
+    [MSGL_LIST_NEMOTRON] = {.marks = {"<TOOLCALL>", "</TOOLCALL>"}, .ends = 1},
+    [MSGL_LIST_COHERE] = {.marks = {"<|START_ACTION|>", "<|END_ACTION|>"}, .ends = 1},
+    [MSGL_LIST_APERTUS] = {.marks = {"<|tools_prefix|>", "<|tools_suffix|>"}, .ends = 1},
+    [MSGL_LIST_XLAM] = {.marks = {"<tool_call>", "[TOOL_CALLS]", "```json\n", "</tool_call>"},
+                        .ends = 3,
+                        .code = 2},
 };
 
 // Before an object of the list.
@@ -77,18 +96,20 @@ static int opened(msgl_parser *p, char c)
 
 static int text(msgl_parser *p, char c)
 {
-    const int variant = p->form->variant;
+    const list_marks *f = &FORMS[p->form->variant];
     const bool behind_call = p->trim;
+    const bool code_end = behind_call && f->code > 0 && c == '`' && p->match.len == 0;
+    if (code_end) return 0;
     int rc;
-    const int mark = msgl__text_until(p, MARKS[variant], c, &rc);
+    const int mark = msgl__text_until(p, f->marks, c, &rc);
     if (mark < 0 || rc != 0) return rc;
-    if (mark >= FIRST_END) {
+    if (mark >= f->ends) {
         if (!behind_call) rc = msgl__put_text(p, p->pending.data, p->pending.len);
         msgl__strbuf_clear(&p->pending);
         return rc;
     }
-    p->marked = true;
-    p->state = variant == PHI && mark == M_OTHER ? MSGL_LIST : OPENED;
+    p->marked = f->code == 0 || mark != f->code;
+    p->state = f->bracket > 0 && mark == f->bracket ? MSGL_LIST : OPENED;
     return 0;
 }
 

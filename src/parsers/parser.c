@@ -13,7 +13,26 @@ enum { PENDING_MAX = 1 << 28 };
 // Of what splits reasoning off.
 enum { THINK_BEFORE, THINK_IN, THINK_BEHIND };
 
+// Of what leaves out the marks around the answer: none are looked for, the opening one, the
+// closing.
+enum { ANSWER_PLAIN, ANSWER_BEFORE, ANSWER_IN };
+
 // --- life ---
+
+// What ends thoughts: their own marks, and those of calls that may not stand in them.
+static void set_think_ends(msgl_parser *p)
+{
+    const msgl_tool_form *tools = p->cfg.tools;
+    int n = 0;
+    for (; n < MSGL_THINK_ENDS && p->cfg.reasoning->closes[n] != NULL; n++) {
+        p->think_ends[n] = p->cfg.reasoning->closes[n];
+    }
+    p->num_own_ends = n;
+    if (tools == NULL || !tools->ends_thoughts) return;
+    for (int i = 0; n < MSGL_THINK_ENDS && tools->marks[i] != NULL; i++) {
+        p->think_ends[n++] = tools->marks[i];
+    }
+}
 
 int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
 {
@@ -28,6 +47,9 @@ int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
     }
     const bool splits = cfg->reasoning != NULL && cfg->reasoning->close != NULL;
     p->think = splits ? THINK_BEFORE : THINK_BEHIND;
+    if (splits) set_think_ends(p);
+    const bool around = splits && cfg->reasoning->answer_opens != NULL && !cfg->keep_reasoning;
+    p->answer = around ? ANSWER_BEFORE : ANSWER_PLAIN;
     p->state = p->form == NULL ? MSGL_FORM_TEXT : p->form->start;
     msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->pending, &p->name,
                                 &p->id,          &p->key,   &p->value};
@@ -248,13 +270,15 @@ static int think_decide(msgl_parser *p, const char *plain, int n)
 
 static int think_before(msgl_parser *p, char c)
 {
-    const char *const marks[] = {p->cfg.reasoning->open, NULL};
+    const char *const one[] = {p->cfg.reasoning->open, NULL};
+    const char *const *marks = p->cfg.reasoning->opens == NULL ? one : p->cfg.reasoning->opens;
     char plain[MSGL_MARK_MAX];
     int n, rc = 0;
     if (p->think_match.len == 0 && msgl__is_space(c)) return msgl__strbuf_addc(&p->think_space, c);
-    if (msgl__match_add(&p->think_match, marks, c, plain, &n) >= 0) {
+    const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
+    if (mark >= 0) {
         p->think = THINK_IN;
-        if (p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+        if (p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, marks[mark], strlen(marks[mark]));
         msgl__strbuf_clear(&p->think_space);
         return rc;
     }
@@ -271,17 +295,61 @@ static int think_before(msgl_parser *p, char c)
 
 static int think_in(msgl_parser *p, char c)
 {
-    const char *const marks[] = {p->cfg.reasoning->close, NULL};
     char plain[MSGL_MARK_MAX];
     int n, rc = 0;
-    const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
+    const int mark = msgl__match_add(&p->think_match, p->think_ends, c, plain, &n);
     for (int i = 0; i < n && rc == 0; i++) rc = thought(p, plain[i]);
     if (mark < 0 || rc != 0) return rc;
     p->think = THINK_BEHIND;
     msgl__strbuf_clear(&p->think_space);
-    if (p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+    const char *end = p->think_ends[mark];
+    const bool own = mark < p->num_own_ends;
+    if (own && p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, end, strlen(end));
     p->thinking = false;
-    if (p->cfg.keep_reasoning) return rc;
+    p->trim = !p->cfg.keep_reasoning;
+    for (; !own && *end != '\0' && rc == 0; end++) rc = byte(p, *end);
+    return rc;
+}
+
+// A byte of the answer that belongs to no mark around it; white space before such a mark is left
+// out, too.
+static int answer_byte(msgl_parser *p, char c)
+{
+    if (msgl__is_space(c)) return msgl__strbuf_addc(&p->think_space, c);
+    int rc = 0;
+    for (size_t i = 0; i < p->think_space.len && rc == 0; i++) {
+        rc = content(p, p->think_space.data[i]);
+    }
+    msgl__strbuf_clear(&p->think_space);
+    if (p->answer == ANSWER_BEFORE) p->answer = ANSWER_PLAIN;
+    return rc == 0 ? content(p, c) : rc;
+}
+
+// What may be a mark is none: the answer has no marks any more, or it ends.
+static int answer_rest(msgl_parser *p)
+{
+    const msgl_match m = p->think_match;
+    int rc = 0;
+    p->think_match.len = 0;
+    for (int i = 0; i < m.len && rc == 0; i++) rc = answer_byte(p, m.buf[i]);
+    return rc;
+}
+
+// A byte behind thoughts. Marks in a call are its own.
+static int answer(msgl_parser *p, char c)
+{
+    const bool in_form = p->form != NULL && p->state != MSGL_FORM_TEXT && p->think_match.len == 0;
+    if (p->answer == ANSWER_PLAIN || (p->answer == ANSWER_IN && in_form)) return content(p, c);
+    const msgl_reasoning_form *f = p->cfg.reasoning;
+    const char *const *marks = p->answer == ANSWER_BEFORE ? f->answer_opens : f->answer_closes;
+    char plain[MSGL_MARK_MAX];
+    int n, rc = 0;
+    const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
+    for (int i = 0; i < n && rc == 0; i++) rc = answer_byte(p, plain[i]);
+    if (rc == 0 && p->answer == ANSWER_PLAIN) rc = answer_rest(p);
+    if (mark < 0 || rc != 0) return rc;
+    p->answer = p->answer == ANSWER_BEFORE ? ANSWER_IN : ANSWER_PLAIN;
+    msgl__strbuf_clear(&p->think_space);
     p->trim = true;
     return 0;
 }
@@ -291,7 +359,7 @@ static int byte(msgl_parser *p, char c)
     switch (p->think) {
     case THINK_BEFORE: return think_before(p, c);
     case THINK_IN: return think_in(p, c);
-    default: return content(p, c);
+    default: return answer(p, c);
     }
 }
 
@@ -300,6 +368,18 @@ int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *
     p->out = out;
     int rc = 0;
     for (size_t i = 0; i < len && rc == 0; i++) rc = byte(p, text[i]);
+    return rc;
+}
+
+// `m`: what may be a mark around the answer.
+static int answer_finish(msgl_parser *p, msgl_match m)
+{
+    int rc = 0;
+    for (int i = 0; i < m.len && rc == 0; i++) rc = answer_byte(p, m.buf[i]);
+    for (size_t i = 0; i < p->think_space.len && rc == 0; i++) {
+        rc = content(p, p->think_space.data[i]);
+    }
+    msgl__strbuf_clear(&p->think_space);
     return rc;
 }
 
@@ -313,6 +393,7 @@ static int think_finish(msgl_parser *p)
         m = p->think_match; // the end of thoughts that the prompt had opened
         p->think_match.len = 0;
     }
+    if (p->think == THINK_BEHIND && p->answer != ANSWER_PLAIN) return answer_finish(p, m);
     if (p->think != THINK_IN) return rc;
     for (int i = 0; i < m.len && rc == 0; i++) rc = thought(p, m.buf[i]);
     return rc == 0 ? msgl__put_reasoning(p, p->think_space.data, p->think_space.len) : rc;

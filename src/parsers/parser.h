@@ -25,12 +25,20 @@ enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is 
 
 // Values of --tool-call-parser and --reasoning-parser.
 #define MSGL_TOOL_FORM_NAMES                                                                       \
-    "auto|none|deepseek_v3|deepseek_v31|deepseekv3|deepseekv31|glm|glm45|glm47|gpt-oss|granite|"   \
-    "granite4|hermes|kimi_k2|llama3|llama3_json|llama4_json|llama4_pythonic|mistral|openai|"       \
-    "phi4_mini_json|pythonic|qwen|qwen25|qwen3_coder|qwen3_xml"
+    "auto|none|apertus|apertus2509|cohere_command3|cohere_command4|deepseek_v3|"                   \
+    "deepseek_v31|deepseek_v32|deepseek_v4|deepseek_v41|deepseekv3|deepseekv31|deepseekv32|"       \
+    "deepseekv4|deepseekv41|ernie45|functiongemma|gemma4|glm|glm45|glm47|gpt-oss|granite|"         \
+    "granite4|hermes|hunyuan|hunyuan_a13b|hy_v3|internlm|interns1|jamba|kimi_k2|lfm2|ling3|"       \
+    "llama3|llama3_json|llama4_json|llama4_pythonic|longcat|mimo|minimax-m2|minimax_m2|"           \
+    "mistral|nanbeige|nemotron_json|olmo3|openai|phi4_mini_json|poolside_v1|pythonic|qwen|"        \
+    "qwen25|qwen3_coder|qwen3_xml|seed_oss|spark25|step3|step3p5|trinity|xlam"
 #define MSGL_REASONING_FORM_NAMES                                                                  \
-    "auto|none|deepseek-r1|deepseek-v3|deepseek_r1|deepseek_v3|glm45|gpt-oss|kimi_k2|mistral|"     \
-    "openai_gptoss|qwen3|qwen3-thinking"
+    "auto|none|apertus|apertus2509|cohere_command3|cohere_command4|deepseek-r1|deepseek-v3|"       \
+    "deepseek-v4|deepseek-v41|deepseek_r1|deepseek_v3|deepseek_v4|dots|ernie45|gemma4|"            \
+    "gigachat35|glm45|glm47|gpt-oss|granite|granite_thinking_parser|holo2|hunyuan|"                \
+    "hunyuan_a13b|hy_v3|interns1|kimi|kimi_k2|ling3|mimo|minimax|minimax-m3|minimax_m2|"           \
+    "minimax_m3|mistral|nanbeige|nano_v3|nemotron_3|nemotron_v3|olmo3|openai_gptoss|"              \
+    "poolside_v1|qwen3|qwen3-thinking|seed_oss|step3|step3p5"
 
 // The form of this name, ours or SGLang's or vLLM's, or NULL: "none", and names that there are not.
 // "auto": the form whose markers `templates`, the text of a chat template (NULL: there is none),
@@ -59,7 +67,9 @@ typedef struct msgl_tool_writing {
     // What `open` begins with, and a text before a call does not have; NULL: not known.
     const char *mark;
     const char *close; // behind the arguments; NULL: the answer ends with them
-    const char *next;  // between a call and another one's `open`; NULL: none follows
+    const char *next;  // between a call and what another one begins with; NULL: none follows
+    const char *again; // what another one begins with, up to its name; NULL: `open`
+    const char *end;   // behind the last call; NULL: nothing
 } msgl_tool_writing;
 // Whether calls of the form are written like this.
 bool msgl__tool_form_writing(const msgl_tool_form *f, msgl_tool_writing *out);

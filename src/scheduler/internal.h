@@ -147,12 +147,19 @@ struct msgl_scheduler {
     uint64_t drafted_at[MSGL_DRAFT_POSITIONS], accepted_at[MSGL_DRAFT_POSITIONS];
     int32_t *free_draft_states; // stack
     int32_t num_free_draft_states;
-    int broken;     // the engine's failure; nothing runs any more
-    uint8_t *marks; // [units of the largest span], for the check
+    int broken;       // the engine's failure; nothing runs any more
+    bool paused;      // no step is started
+    uint64_t weights; // counts what was forgotten: prefixes of other weights are not shared
+    uint8_t *marks;   // [units of the largest span], for the check
     msgl_msg_stats stats;
     msgl_durations step_ns;
 };
 
+// scheduler.c: waits for the oldest step in flight and handles it: 0, or the engine's failure,
+// which all requests have been told.
+int msgl__sched_finish_step(msgl_scheduler *s);
+// admin.c: the same for all of them.
+int msgl__sched_settle(msgl_scheduler *s);
 // scheduler.c: frees what the finished request r holds, then r itself.
 void msgl__sched_retire(msgl_scheduler *s, msgl_req *r);
 

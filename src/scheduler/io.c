@@ -2,6 +2,10 @@
 //
 // The scheduler behind a channel: sleeps while there is nothing to do, looks for messages between
 // steps while there is.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
 #include "scheduler/internal.h"
 #include "utils/clock.h"
 #include "utils/heartbeat.h"
@@ -13,12 +17,24 @@ enum { IDLE_MS = 1000 };
 // Between two reports of counters.
 static const uint64_t REPORT_NS = 1000000000u;
 
+// Tensors of an update that has not begun.
+typedef struct tensors {
+    char *bytes; // [total], pages
+    uint64_t total, come;
+} tensors;
+
 typedef struct server {
     msgl_channel *channel;
     msgl_scheduler *scheduler;
     msgl_heartbeat *heartbeat;
     const msgl_runner *runner;
     const msgl_msg_ready *ready;
+    const msgl_admin_calls *engine;
+    tensors tensors;
+    bool named; // the weights, by:
+    char version[MSGL_MAX_WEIGHT_VERSION + 1];
+    int32_t released; // MSGL_MEMORY_ bits
+    bool paused;
     uint64_t report_at; // ns
     int send_rc;        // of the first send that failed; nothing is sent behind it
 } server;
@@ -66,6 +82,94 @@ static void report(server *v)
     send_message(v, &m);
 }
 
+// --- admin's calls ---
+
+static msgl_admin_state admin_state(const server *v)
+{
+    const msgl_admin_calls *engine = v->engine;
+    return (msgl_admin_state){.version = v->named ? v->version : NULL,
+                              .unusable =
+                                  engine->unusable == NULL ? NULL : engine->unusable(engine->ctx),
+                              .released = v->released,
+                              .paused = v->paused};
+}
+
+static void drop_tensors(server *v)
+{
+    msgl__pages_free(v->tensors.bytes, (size_t)v->tensors.total);
+    v->tensors = (tensors){0};
+}
+
+// Bytes of tensors, in their order. What cannot be kept is missed when they are to be loaded.
+static void take_tensors(server *v, const msgl_admin *a)
+{
+    tensors *t = &v->tensors;
+    if (a->at == 0) {
+        drop_tensors(v);
+        t->bytes = msgl__pages_alloc((size_t)a->total);
+        t->total = t->bytes == NULL ? 0 : a->total;
+    }
+    if (a->at != t->come || (uint64_t)a->num_bytes > t->total - t->come) {
+        drop_tensors(v);
+        return;
+    }
+    memcpy(t->bytes + t->come, a->bytes, (size_t)a->num_bytes);
+    t->come += (uint64_t)a->num_bytes;
+}
+
+static int run_admin(server *v, const msgl_admin *a, msgl_err *err)
+{
+    msgl_admin own = *a;
+    int rc = 0;
+    switch (a->kind) {
+    case MSGL_ADMIN_PAUSE:
+        rc = msgl__scheduler_pause(v->scheduler, a->mode);
+        v->paused = v->paused || rc == 0;
+        return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine has failed");
+    case MSGL_ADMIN_CONTINUE:
+        msgl__scheduler_continue(v->scheduler);
+        v->paused = false;
+        return 0;
+    case MSGL_ADMIN_VERSION: return 0;
+    case MSGL_ADMIN_TENSORS:
+        if (v->tensors.bytes == NULL || v->tensors.come != a->total) {
+            return msgl__err_set(err, MSGL_ENOMEM, "there is no memory for %llu bytes of tensors",
+                                 (unsigned long long)a->total);
+        }
+        own.bytes = v->tensors.bytes;
+        rc = msgl__scheduler_admin(v->scheduler, v->engine, &own, err);
+        drop_tensors(v);
+        return rc;
+    default: rc = msgl__scheduler_admin(v->scheduler, v->engine, a, err); break;
+    }
+    if (rc == 0 && a->kind == MSGL_ADMIN_RELEASE) v->released |= a->tags;
+    if (rc == 0 && a->kind == MSGL_ADMIN_RESUME) v->released &= ~a->tags;
+    return rc;
+}
+
+// The time that it takes is no step's, and the watch knows it as waiting.
+static void admin(server *v, const msgl_admin *a)
+{
+    msgl_err err = {0};
+    if (a->kind == MSGL_ADMIN_DATA_OF) {
+        take_tensors(v, a);
+        return;
+    }
+    msgl_msg_stats stats;
+    msgl__scheduler_stats(v->scheduler, &stats);
+    const int rc = run_admin(v, a, &err);
+    if (rc == 0 && a->version != NULL) {
+        v->named = true;
+        (void)snprintf(v->version, sizeof v->version, "%s", a->version);
+    }
+    msgl_msg m = {.type = MSGL_MSG_ADMIN_DONE};
+    m.u.admin_done = (msgl_msg_admin_done){.code = rc,
+                                           .text = rc == 0 ? NULL : err.text,
+                                           .num_requests = stats.running + stats.waiting,
+                                           .state = admin_state(v)};
+    send_message(v, &m);
+}
+
 // False: the loop ends.
 static bool handle_message(server *v, const msgl_msg *m)
 {
@@ -78,6 +182,7 @@ static bool handle_message(server *v, const msgl_msg *m)
         return true;
     case MSGL_MSG_GET_STATS: send_stats(v); return true;
     case MSGL_MSG_GET_TREE: send_tree(v); return true;
+    case MSGL_MSG_ADMIN: admin(v, &m->u.admin); return true;
     case MSGL_MSG_EXIT: return false;
     default: return true; // engine -> front types: nothing that could be done here
     }
@@ -95,7 +200,9 @@ static int step(server *v, msgl_err *err)
 // READY, and reports from then on.
 static void greet(server *v)
 {
-    send_message(v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *v->ready});
+    msgl_msg m = {.type = MSGL_MSG_READY, .u.ready = *v->ready};
+    m.u.ready.admin = admin_state(v);
+    send_message(v, &m);
     v->report_at = msgl__now_ns() + REPORT_NS;
 }
 
@@ -104,6 +211,7 @@ static void greet(server *v)
 static int next_front(server *v, msgl_err *err)
 {
     v->send_rc = MSGL_ECLOSED;
+    drop_tensors(v);
     msgl__scheduler_abort_all(v->scheduler);
     int rc = 0;
     while (rc == 0) {
@@ -149,7 +257,11 @@ int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cf
                           const msgl_runner *runner, const msgl_msg_ready *ready,
                           msgl_channel *channel, msgl_err *err)
 {
-    server v = {.channel = channel, .heartbeat = cfg->heartbeat, .runner = runner, .ready = ready};
+    server v = {.channel = channel,
+                .heartbeat = cfg->heartbeat,
+                .runner = runner,
+                .ready = ready,
+                .engine = &cfg->admin};
     msgl_err own;
     msgl__channel_on_wait(channel, on_wait, &v);
     int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
@@ -159,6 +271,7 @@ int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cf
             rc = turn(&v, &own);
         } while (rc > 0);
         msgl__scheduler_destroy(v.scheduler);
+        drop_tensors(&v);
     }
     if (rc < 0) {
         send_message(&v, &(msgl_msg){.type = MSGL_MSG_FATAL, .u.fatal = own.text});

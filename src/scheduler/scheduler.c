@@ -167,9 +167,14 @@ void msgl__scheduler_flush(msgl_scheduler *s)
     msgl__cache_flush(s->cache);
 }
 
-bool msgl__scheduler_has_work(const msgl_scheduler *s)
+static bool has_requests(const msgl_scheduler *s)
 {
     return s->grammar_queue.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
+}
+
+bool msgl__scheduler_has_work(const msgl_scheduler *s)
+{
+    return !s->paused && has_requests(s);
 }
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
@@ -228,7 +233,7 @@ static int break_down(msgl_scheduler *s, int code)
                   fault != NULL ? fault : msgl__status_text(code));
     s->broken = code;
     drain(s);
-    while (msgl__scheduler_has_work(s)) {
+    while (has_requests(s)) {
         msgl_req_list *l = s->running.head != NULL   ? &s->running
                            : s->waiting.head != NULL ? &s->waiting
                                                      : &s->grammar_queue;
@@ -293,6 +298,14 @@ static int finish_step(msgl_scheduler *s)
     s->num_in_flight--;
     if (rc < 0) return rc;
     return msgl__sched_handle(s, step, &res);
+}
+
+int msgl__sched_finish_step(msgl_scheduler *s)
+{
+    tell_steps(s, NULL);
+    const int rc = finish_step(s);
+    msgl__heartbeat_end(s->cfg.heartbeat);
+    return rc < 0 ? break_down(s, rc) : 0;
 }
 
 // Whether some answer may have to wait for its mask, or for its grammar.

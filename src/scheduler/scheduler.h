@@ -32,6 +32,7 @@ typedef struct msgl_scheduler_config {
     const char *model_dir;
     msgl_grammar_vocab *grammar_vocab;
     msgl_page_table *tables;          // [cache.num_spans], borrowed; the scheduler writes them
+    msgl_admin_calls admin;           // of the engine
     struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;
 
@@ -56,7 +57,16 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid);
 void msgl__scheduler_abort_all(msgl_scheduler *s);
 // Evicts all unlocked cached pages.
 void msgl__scheduler_flush(msgl_scheduler *s);
-bool msgl__scheduler_has_work(const msgl_scheduler *s);
+bool msgl__scheduler_has_work(const msgl_scheduler *s); // while it is paused: none
+// admin.c. No request shares what was computed up to now, and what runs leaves nothing to share.
+void msgl__scheduler_forget(msgl_scheduler *s);
+// Waits for the steps in flight, and starts none until `continue`. 0, or the engine's failure.
+int msgl__scheduler_pause(msgl_scheduler *s, msgl_pause_mode mode);
+void msgl__scheduler_continue(msgl_scheduler *s);
+// What the engine's admin call does, between steps; behind an update with a->flush as `forget`.
+// MSGL_EINVAL: requests are in memory that is to go.
+int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin_calls *engine, const msgl_admin *a,
+                          msgl_err *err);
 // One turn: choose and start a step, then handle the results of the one before it (overlap) or of
 // this one. Returns 0 or the engine's failure, after which every request has had an error event.
 int msgl__scheduler_step(msgl_scheduler *s);

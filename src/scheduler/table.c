@@ -115,6 +115,12 @@ static bool fits(msgl_scheduler *s, const msgl_req *r, int32_t pages)
     return !s->stuck;
 }
 
+// What r shares prefixes by: not with those of other weights.
+static uint64_t salt_of(const msgl_scheduler *s, const msgl_req *r)
+{
+    return r->salt + s->weights * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 // Gives r a row, its cached prefix and a promise of pages for the rest. False: not now, for want of
 // rows or pages, or because the step being built computes tokens that r can share in the next.
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
@@ -123,7 +129,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     // At least one token stays to be computed, for its logits; prompt_logprobs needs all rows.
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
-    const msgl_prefix p = msgl__cache_match(s->cache, r->salt, r->ids, most, &pending);
+    const msgl_prefix p = msgl__cache_match(s->cache, salt_of(s, r), r->ids, most, &pending);
     if (pending >= MIN_SHARED_TOKENS) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];
     for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {

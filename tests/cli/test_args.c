@@ -99,6 +99,10 @@ static void test_help(void **state)
             snprintf(line, sizeof line, "  %s%s%s", name, flags[1] != NULL ? ", " : "",
                      flags[1] != NULL ? flags[1] : "");
             assert_non_null(strstr(text, line));
+            // All choices, of however many lines: the last one is there.
+            if (o->choices == NULL) continue;
+            const char *last = strrchr(o->choices, '|');
+            assert_non_null(strstr(text, last == NULL ? o->choices : last + 1));
         }
     }
 }

@@ -115,6 +115,17 @@ static void test_flags_and_texts(void **state)
         snprintf(line, sizeof line, "--x is \"%s\"; allowed: radix|naive", bad[i]);
         refuses(CHOICE, bad[i], line);
     }
+    // Of more choices than an error has room for, the first whole ones, and how many there are
+    // more.
+    msgl_setting many = ROWS[CHOICE];
+    many.choices =
+        "none|choice-1-of-forty-bytes-that-are-a-name-all|choice-2-of-forty-bytes-that-"
+        "are-a-name-all|choice-3-of-forty-bytes-that-are-a-name-and-more|last-of-all-of-them";
+    assert_int_equal(msgl__setting_parse(&many, "--x", "last-of-all-of-them", &got, &err), 0);
+    assert_int_equal(msgl__setting_parse(&many, "--x", "y", &got, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "--x is \"y\"; allowed: none|choice-1-of-forty-bytes-that-are-a-"
+                                  "name-all|choice-2-of-forty-bytes-that-are-a-name-all|... (2 "
+                                  "more: --help)");
 }
 
 static void check_refuses(const char *line)

@@ -49,6 +49,8 @@ const char *const parity_models[] = {
     "deepseek_v2_lite",
     "deepseek_v2_wide",
     "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "glm4_moe_lite",
     "qwen3_next",
     "qwen3_next_hd128",

@@ -20,9 +20,9 @@ static void test_bit_equal(void **state)
 {
     (void)state;
     const char *const models[] = {
-        "qwen3",     "qwen2_gqa7", "mistral_swa",   "qwen3_moe_mixed", "llama_rope_dynamic",
-        "llama_f16", "qwen3_f32",  "deepseek_v3",   "qwen3_next",      "qwen3_5",
-        "llama4",    "lfm2",       "granite_hybrid"};
+        "qwen3",     "qwen2_gqa7",   "mistral_swa", "qwen3_moe_mixed", "llama_rope_dynamic",
+        "llama_f16", "qwen3_f32",    "deepseek_v3", "qwen3_next",      "qwen3_5",
+        "llama4",    "deepseek_v32", "lfm2",        "granite_hybrid"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
     const int highest = msgl__cpu_level_detect();
@@ -59,7 +59,7 @@ static void test_ranks_bit_equal(void **state)
     static const struct {
         const char *model;
         int32_t ranks;
-    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}, {"lfm2_moe", 2}};
+    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}, {"glm_moe_dsa", 2}, {"lfm2_moe", 2}};
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         const int32_t ranks = cases[i].ranks;
         const harness_target base = {.ranks = ranks, .deterministic = true};

@@ -217,7 +217,11 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){4096, 256, 1000, 16, 151936, "fa,fi", NULL, MSGL_POOL_EMBED, 1024};
+    m.u.ready = (msgl_msg_ready){4096,   256,
+                                 1000,   16,
+                                 151936, "fa,fi",
+                                 NULL,   MSGL_POOL_EMBED,
+                                 1024,   {"step-3", "asleep", 3, true}};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.ready.max_seq_len, 4096);
@@ -372,7 +376,7 @@ static void test_hostile_variants(void **state)
     msgl_token_logprobs rows[2];
     const msgl_msg t = tokens_message(e, rows);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0};
+    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0, {0}};
     msgl_msg stats = {.type = MSGL_MSG_STATS};
     const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 300, 70000, 1}};
     const msgl_msg tree = {.type = MSGL_MSG_TREE, .u.tree = {true, 332, 2, runs}};
@@ -542,6 +546,55 @@ static void test_token_lists(void **state)
     }
 }
 
+// An admin's call, the tensors that it loads, and what became of it.
+static void test_admin(void **state)
+{
+    (void)state;
+    msgl_msg_mem mem = {0};
+    msgl_msg d, m = {.type = MSGL_MSG_ADMIN};
+    m.u.admin = (msgl_admin){.kind = MSGL_ADMIN_DISK,
+                             .mode = MSGL_PAUSE_RETRACT,
+                             .tags = MSGL_MEMORY_CACHE,
+                             .discard = true,
+                             .flush = true,
+                             .path = "/models/step-7",
+                             .version = "7",
+                             .at = 1,
+                             .total = UINT64_MAX};
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    const msgl_admin *a = &d.u.admin;
+    assert_true(a->kind == MSGL_ADMIN_DISK && a->mode == MSGL_PAUSE_RETRACT && a->tags == 2);
+    assert_true(a->discard && a->flush && a->at == 1 && a->total == UINT64_MAX &&
+                a->num_bytes == 0);
+    assert_string_equal(a->path, "/models/step-7");
+    assert_string_equal(a->version, "7");
+    msgl__strbuf_free(&b);
+    m.u.admin.path = NULL;
+    msgl_strbuf none;
+    msgl__strbuf_init(&none, 1 << 20);
+    assert_int_equal(msgl__msg_encode(&m, &none), MSGL_EINVAL); // of disk, but of which?
+    msgl__strbuf_free(&none);
+    m.u.admin = (msgl_admin){
+        .kind = MSGL_ADMIN_DATA_OF, .at = 3, .total = 8, .bytes = "\0tens", .num_bytes = 5};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_true(d.u.admin.num_bytes == 5 && memcmp(d.u.admin.bytes, "\0tens", 5) == 0);
+    msgl__strbuf_free(&b);
+    m.type = MSGL_MSG_ADMIN_DONE;
+    m.u.admin_done = (msgl_msg_admin_done){
+        MSGL_EFORMAT, "tensor x: missing", 12, {NULL, "not whole", MSGL_MEMORY_WEIGHTS, true}};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    const msgl_msg_admin_done *e = &d.u.admin_done;
+    assert_true(e->code == MSGL_EFORMAT && e->num_requests == 12 && e->state.version == NULL);
+    assert_true(e->state.released == MSGL_MEMORY_WEIGHTS && e->state.paused);
+    assert_string_equal(e->text, "tensor x: missing");
+    assert_string_equal(e->state.unusable, "not whole");
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
 // Each is refused for its own reason, and nothing is taken for what it claims.
 static void test_hostile_frames(void **state)
 {
@@ -557,7 +610,10 @@ static void test_hostile_frames(void **state)
         {0, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {1, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {UINT32_MAX, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
-        {0, MSGL_MSG_TREE + 1, {0}, 0, "type: unknown at byte 8"},
+        {0, MSGL_MSG_ADMIN_DONE + 1, {0}, 0, "type: unknown at byte 8"},
+        {4, MSGL_MSG_ADMIN, {MSGL_ADMIN_RESUME + 1}, 4, "admin.kind: out of range at byte 12"},
+        {8, MSGL_MSG_ADMIN, {0, 0, 0, 0, 3}, 8, "admin.mode: out of range at byte 16"},
+        {4, MSGL_MSG_ADMIN_DONE, {1}, 4, "admin.code: out of range at byte 12"},
         {0, UINT32_MAX, {0}, 0, "type: unknown at byte 8"},
         {7, MSGL_MSG_ABORT, {0}, 7, "abort.uid: truncated at byte 8"},
         {4, MSGL_MSG_TOKENS, {0xff, 0xff, 0xff, 0xff}, 4, "tokens: out of range at byte 12"},
@@ -775,14 +831,23 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
-        cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_hostile_prompt),
-        cmocka_unit_test(test_nul_in_text),    cmocka_unit_test(test_uneven_logprobs),
-        cmocka_unit_test(test_decoded_limit),  cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_small_types),
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_admin),
+        cmocka_unit_test(test_hostile_frames),
+        cmocka_unit_test(test_hostile_prompt),
+        cmocka_unit_test(test_nul_in_text),
+        cmocka_unit_test(test_uneven_logprobs),
+        cmocka_unit_test(test_decoded_limit),
+        cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,7 +70,8 @@ json_t *small_config(const char *architecture)
         set_field(c, "moe_intermediate_size", "16");
         set_field(c, "shared_expert_intermediate_size", "24");
     }
-    if (strstr(architecture, "Deepseek") != NULL || strstr(architecture, "MoeLite") != NULL) {
+    if (strstr(architecture, "Deepseek") != NULL || strstr(architecture, "MoeLite") != NULL ||
+        strstr(architecture, "MoeDsa") != NULL) {
         static const char *const fields[][2] = {
             {"kv_lora_rank", "16"},
             {"q_lora_rank", "24"},

@@ -676,6 +676,8 @@ static const struct {
 } UNREAD[] = {
     {"DeepseekV2ForCausalLM", "head_dim"}, // another one than qk_rope_head_dim does not run there
     {"DeepseekV3ForCausalLM", "head_dim"},
+    {"DeepseekV32ForCausalLM", "head_dim"}, // set to qk_rope_head_dim by the class
+    {"GlmMoeDsaForCausalLM", "head_dim"},
     {"DeepseekV2ForCausalLM", "norm_topk_prob"},
     {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
     {"Gemma3ForCausalLM", "attn_logit_softcapping"},
@@ -818,6 +820,14 @@ static void test_refusals_by_architecture(void **state)
     refuse("DeepseekV3ForCausalLM", "n_group", "8", "a divisor of n_routed_experts 8, 2 or more");
     refuse("DeepseekV3ForCausalLM", "topk_group", "5", "topk_group: found 5");
     refuse("DeepseekV3ForCausalLM", "num_experts_per_tok", "5", "no more than topk_group groups");
+    refuse("DeepseekV32ForCausalLM", "index_head_dim", "6", "qk_rope_head_dim 8 or more");
+    refuse("DeepseekV32ForCausalLM", "index_topk", "0", "index_topk: found 0");
+    refuse("DeepseekV32ForCausalLM", "q_lora_rank", NULL, "a number, with sparse attention");
+    refuse("GlmMoeDsaForCausalLM", "indexer_types", "[\"full\"]", "a list of num_hidden_layers");
+    refuse("GlmMoeDsaForCausalLM", "indexer_types", "[\"full\", \"half\"]", "full, shared");
+    refuse("GlmMoeDsaForCausalLM", "indexer_types", "[\"shared\", \"full\"]",
+           "an index in the first layer");
+    refuse("GlmMoeDsaForCausalLM", "index_topk_pattern", "\"FX\"", "a letter F or S");
     refuse("DeepseekV3ForCausalLM", "n_routed_experts", "0", "n_routed_experts: found 0");
     refuse("Qwen3_5ForCausalLM", "linear_num_value_heads", "24", "linear_num_key_heads 16");
     refuse("Qwen3_5ForCausalLM", "linear_key_head_dim", "24", "a multiple of 16 up to 256");
@@ -871,7 +881,7 @@ static void test_delta(void **state)
 static void test_registry(void **state)
 {
     (void)state;
-    char names[1024];
+    char names[4096];
     msgl__arch_names(names, sizeof names);
     assert_true(msgl__arch_count() >= 5);
     for (int i = 0; i < msgl__arch_count(); i++) {

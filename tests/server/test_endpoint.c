@@ -175,7 +175,7 @@ static const msgl_endpoint shout = {.path = "/test/shout",
 // --- a front with these beside the program's ---
 
 static const msgl_endpoint *const own[] = {&ids, &chat_ids, &counters, &shout};
-enum { MAX_ROWS = 64, NUM_OWN = sizeof own / sizeof own[0] };
+enum { MAX_ROWS = 128, NUM_OWN = sizeof own / sizeof own[0] };
 
 static msgl_front_config config_with_own(void)
 {

@@ -488,7 +488,10 @@ static void test_sglang_fields(void **state)
         {"\"sampling_params\":{},\"temperature\":1", "temperature"},
         {"\"sampling_params\":{},\"max_new_tokens\":1", "max_new_tokens"},
         {"\"sampling_params\":{},\"sampling_seed\":1", "sampling_seed"},
-        {"\"sampling_params\":{},\"return_logprob\":true", "return_logprob"},
+        {"\"sampling_params\":{},\"return_logprob\":1", "return_logprob"},
+        {"\"sampling_params\":{},\"top_logprobs_num\":21", "top_logprobs_num"},
+        {"\"sampling_params\":{},\"logprob_start_len\":-2", "logprob_start_len"},
+        {"\"sampling_params\":{},\"token_ids_logprob\":[1]", "token_ids_logprob"},
         {"\"return_logprob\":true", "return_logprob"}, // the plain form
         {"\"sampling_params\":{},\"image_data\":\"x\"", "image_data"},
         {"\"sampling_params\":{},\"input_ids\":[1]", "input_ids"},
@@ -533,7 +536,8 @@ static void test_sglang_answers(void **state)
     assert_non_null(strstr(r.body, "{\"text\":\"ab\",\"meta_info\":{\"id\":\"cmpl-"));
     assert_non_null(strstr(r.body,
                            "\"prompt_tokens\":1,\"completion_tokens\":2,\"cached_tokens\":2,"
-                           "\"finish_reason\":{\"type\":\"length\",\"length\":2}}"));
+                           "\"finish_reason\":{\"type\":\"length\",\"length\":2},"));
+    assert_non_null(strstr(r.body, "\"weight_version\":\"default\"},\"output_ids\":[97,98],"));
     assert_int_equal(r.body[0], '{');
     response_free(&r);
     client_post(fd, "/generate",
@@ -546,8 +550,8 @@ static void test_sglang_answers(void **state)
     r = client_read(fd);
     assert_int_equal(r.body[0], '[');
     assert_int_equal(r.body[r.len - 1], ']');
-    assert_non_null(
-        strstr(r.body, "\"finish_reason\":{\"type\":\"stop\"}},\"index\":0},{\"text\":\"b\""));
+    assert_non_null(strstr(r.body, "\"finish_reason\":{\"type\":\"stop\",\"matched\":97},"));
+    assert_non_null(strstr(r.body, "\"output_ids\":[97],\"index\":0},{\"text\":\"b\""));
     assert_non_null(strstr(r.body, "{\"text\":\"d\""));
     response_free(&r);
     client_post(fd, "/generate",
@@ -561,8 +565,7 @@ static void test_sglang_answers(void **state)
     client_read_until(fd, &seen, "data: {\"text\":\"ab\",\"meta_info\"");
     engine_token(&s, m.u.request.uid, 'c', MSGL_FINISH_LENGTH);
     client_read_until(fd, &seen, "data: {\"text\":\"abc\",\"meta_info\"");
-    client_read_until(fd, &seen,
-                      "{\"type\":\"length\",\"length\":3}},\"index\":0}\n\ndata: [DONE]\n\n");
+    client_read_until(fd, &seen, "\"output_ids\":[97,98,99],\"index\":0}\n\ndata: [DONE]\n\n");
     msgl__strbuf_free(&seen);
     close(fd);
     server_close(&s);

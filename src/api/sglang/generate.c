@@ -21,9 +21,12 @@ static const msgl_field_row both_rows[] = {
      .help = "what is asked of the answers; makes it SGLang's form"},
     {0},
 };
-static const msgl_refused_field both_refused[] = {
+static const msgl_refused_field plain_refused[] = {
     {"return_logprob", MSGL_NEUTRAL_OFF},
     {"top_logprobs_num", MSGL_NEUTRAL_OFF},
+    {NULL, MSGL_NEUTRAL_NULL},
+};
+static const msgl_refused_field both_refused[] = {
     {"token_ids_logprob", MSGL_NEUTRAL_OFF},
     {"return_hidden_states", MSGL_NEUTRAL_OFF},
     {"image_data", MSGL_NEUTRAL_OFF},
@@ -35,7 +38,20 @@ static const msgl_refused_field both_refused[] = {
     {NULL, MSGL_NEUTRAL_NULL},
 };
 static const msgl_field_row sglang_rows[] = {
-    MSGL_ROW_MODEL, MSGL_ROW_RID, MSGL_ROW_STREAM, MSGL_ROW_CACHE_SALT, {0},
+    MSGL_ROW_MODEL,
+    MSGL_ROW_RID,
+    MSGL_ROW_STREAM,
+    MSGL_ROW_CACHE_SALT,
+    {"return_logprob", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "`meta_info` has log-probabilities of the answer's tokens, and of the prompt's from "
+             "`logprob_start_len` on"},
+    {"logprob_start_len", MSGL_FIELD_INT, .min = -1, .max = INT32_MAX, .preset = "-1",
+     .help = "the prompt's token that they begin at; -1: none of the prompt's"},
+    {"top_logprobs_num", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS, .preset = "0",
+     .help = "so many of the likeliest tokens beside each"},
+    {"return_text_in_logprobs", MSGL_FIELD_BOOL, .preset = "false",
+     .help = "tokens have their texts there, in place of `null`"},
+    {0},
 };
 static const msgl_field_row params_rows[] = {
     {"max_new_tokens", MSGL_FIELD_INT, .min = 1, .max = INT32_MAX, .preset = "128",
@@ -55,11 +71,14 @@ static const msgl_refused_field params_refused[] = {
 static const msgl_field_row old_rows[] = {{.name = "max_tokens", .type = MSGL_FIELD_INT},
                                           {0}}; // max_new_tokens
 
+static const msgl_fields plain_own = {
+    .read = both_rows, .refused = both_refused, .also = &msgl__request_fields};
+static const msgl_field_row no_rows[] = {{0}};
 static const msgl_fields plain = {
     .title = "Mini-SGLang's form: greedy and a stream of plain text; `max_tokens` left out is 16",
-    .read = both_rows,
-    .refused = both_refused,
-    .also = &msgl__request_fields};
+    .read = no_rows,
+    .refused = plain_refused,
+    .also = &plain_own};
 static const msgl_fields params = {.member = "sampling_params",
                                    .read = params_rows,
                                    .refused = params_refused,
@@ -76,7 +95,9 @@ static const msgl_fields *const objects[] = {&plain, &sglang, &params, NULL};
 
 // Fields of this alone.
 typedef struct generate {
-    bool sglang; // in SGLang's form
+    bool sglang;   // in SGLang's form
+    bool logprobs; // its answer has some ...
+    bool tops;     // ... and of other tokens
 } generate;
 static const msgl_own_fields own_fields = {.size = sizeof(generate)};
 
@@ -155,6 +176,28 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
     return rc < 0 ? rc : 0;
 }
 
+// What of log-probabilities is asked for.
+static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    generate *own = out->own;
+    bool text = false;
+    int64_t from = -1, top = 0;
+    int rc = msgl__field_bool(o, "return_logprob", &own->logprobs, e);
+    if (rc >= 0) rc = msgl__field_int_of(o, &sglang, "logprob_start_len", &from, e);
+    if (rc >= 0) rc = msgl__field_int_of(o, &sglang, "top_logprobs_num", &top, e);
+    if (rc >= 0) rc = msgl__field_bool(o, "return_text_in_logprobs", &text, e);
+    if (rc < 0 || !own->logprobs) return rc < 0 ? rc : 0;
+    own->tops = top > 0;
+    out->sampling.logprobs = (int32_t)top;
+    out->every_logprob = true;
+    out->form = out->prompt_form = text ? &msgl__logprobs_sglang_text : &msgl__logprobs_sglang;
+    if (from < 0) return 0;
+    out->with_prompt_logprobs = true;
+    out->sampling.prompt_logprobs = out->prompt_logprobs = (int32_t)top;
+    out->prompt_from = (int32_t)from;
+    return 0;
+}
+
 static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
@@ -178,7 +221,9 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     json_decref(none);
     if (rc == 0) rc = msgl__field_bool(o, "stream", &out->stream, e);
     if (rc >= 0) rc = msgl__parse_rid(o, out->rid, e);
+    if (rc >= 0) rc = parse_logprobs(o, out, e);
     if (rc < 0) return rc;
+    out->return_ids = true;
     const char *const names[] = {"text", "input_ids", "prompt"};
     const char *name = NULL;
     for (int i = 0; i < 3; i++) {
@@ -203,32 +248,66 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 
 // --- answers ---
 
+// ,"NAME":[...] of one of the lists.
+static int put_list(const char *name, const msgl_logprobs *l, int part, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_addf(out, ",\"%s\":[", name);
+    if (rc == 0) rc = msgl__logprobs_put_part(l, part, out);
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+static int put_logprobs(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out)
+{
+    const generate *own = r->req->own;
+    if (!own->logprobs) return 0;
+    int rc = put_list("input_token_logprobs", &s->prompt_logprobs, 0, out);
+    if (rc == 0) rc = put_list("output_token_logprobs", &s->logprobs, 0, out);
+    if (rc != 0 || !own->tops) return rc;
+    rc = put_list("input_top_logprobs", &s->prompt_logprobs, 1, out);
+    return rc == 0 ? put_list("output_top_logprobs", &s->logprobs, 1, out) : rc;
+}
+
+// Why it ended, as an object; a token that ended it is named.
+static int put_finish(const msgl_sequence *s, msgl_strbuf *out)
+{
+    if (s->finish == NULL) return msgl__strbuf_adds(out, "null");
+    if (strcmp(s->finish, "length") == 0) {
+        return msgl__strbuf_addf(out, "{\"type\":\"length\",\"length\":%d}", s->completion_tokens);
+    }
+    if (strcmp(s->finish, "abort") == 0) {
+        return msgl__strbuf_adds(out, "{\"type\":\"abort\",\"message\":\"Aborted\"}");
+    }
+    if (s->answer.stopped || s->ids.len == 0) {
+        return msgl__strbuf_addf(out, "{\"type\":\"%s\"}", s->finish);
+    }
+    return msgl__strbuf_addf(out, "{\"type\":\"%s\",\"matched\":%d}", s->finish,
+                             (int)s->ids.data[s->ids.len - 1]);
+}
+
 // SGLang's object of one choice: all of its text so far, in a stream, too.
 static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, msgl_strbuf *out)
 {
+    const char *id = r->req->rid[0] == '\0' ? r->id : r->req->rid, *version = r->weight_version;
     int rc = msgl__strbuf_adds(out, "{\"text\":");
     if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
-    if (rc == 0) {
-        const char *id = r->req->rid[0] == '\0' ? r->id : r->req->rid;
-        rc = msgl__strbuf_adds(out, ",\"meta_info\":{\"id\":");
-        if (rc == 0) rc = msgl__json_put_str(out, id, strlen(id));
-    }
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"meta_info\":{\"id\":");
+    if (rc == 0) rc = msgl__json_put_str(out, id, strlen(id));
     if (rc == 0) {
         rc = msgl__strbuf_addf(out,
                                ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,"
                                "\"cached_tokens\":%d,\"finish_reason\":",
                                s->prompt->len, s->completion_tokens, s->cached_tokens);
     }
-    if (rc == 0 && s->finish == NULL) rc = msgl__strbuf_adds(out, "null");
-    if (rc == 0 && s->finish != NULL) {
-        rc = strcmp(s->finish, "length") == 0
-                 ? msgl__strbuf_addf(out, "{\"type\":\"length\",\"length\":%d}",
-                                     s->completion_tokens)
-             : strcmp(s->finish, "abort") == 0
-                 ? msgl__strbuf_adds(out, "{\"type\":\"abort\",\"message\":\"Aborted\"}")
-                 : msgl__strbuf_addf(out, "{\"type\":\"%s\"}", s->finish);
+    if (rc == 0) rc = put_finish(s, out);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(
+            out, ",\"e2e_latency\":%.6f,\"weight_version\":", (double)r->total_ns / 1e9);
     }
-    return rc == 0 ? msgl__strbuf_addf(out, "},\"index\":%d}", index) : rc;
+    if (rc == 0) rc = msgl__json_put_str(out, version, strlen(version));
+    if (rc == 0) rc = put_logprobs(r, s, out);
+    if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    if (rc == 0) rc = msgl__reply_put_ids("output_ids", &s->ids, out);
+    return rc == 0 ? msgl__strbuf_addf(out, ",\"index\":%d}", index) : rc;
 }
 
 static int put_begin(const msgl_reply *r, msgl_strbuf *out)

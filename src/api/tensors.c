@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/tensors.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "api/fields.h"
+#include "api/json.h"
+#include "core/mem.h"
+
+enum { MAX_TENSORS = 1 << 16, MAX_DIMS = 8 };
+
+// --- base64 ---
+
+static int digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+int msgl__base64_decode(const char *text, size_t len, msgl_strbuf *out)
+{
+    enum { BLOCK = 3 << 12 };
+    unsigned char block[BLOCK];
+    size_t n = 0;
+    uint32_t bits = 0;
+    int have = 0, rc = 0;
+    const bool padded = len % 4 == 0;
+    for (int i = 0; i < 2 && len > 0 && padded && text[len - 1] == '='; i++) len--;
+    if (len % 4 == 1) return MSGL_EINVAL;
+    for (size_t i = 0; i < len && rc == 0; i++) {
+        const int d = digit(text[i]);
+        if (d < 0) return MSGL_EINVAL;
+        bits = bits << 6 | (uint32_t)d;
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        block[n++] = (unsigned char)(bits >> have);
+        if (n < BLOCK) continue;
+        rc = msgl__strbuf_add(out, (const char *)block, n);
+        n = 0;
+    }
+    return rc == 0 ? msgl__strbuf_add(out, (const char *)block, n) : rc;
+}
+
+// --- tensors ---
+
+// One of the array, read.
+typedef struct tensor {
+    const char *name, *dtype, *data;
+    size_t len; // of data
+    json_t *shape;
+    size_t bytes; // that its shape and dtype need
+} tensor;
+
+// PyTorch's names and the format's own, which models/safetensors.c reads the second of.
+static const struct {
+    const char *name, *type;
+    size_t bytes;
+} DTYPES[] = {
+    {"float32", "F32", 4}, {"float16", "F16", 2}, {"bfloat16", "BF16", 2},
+    {"F32", "F32", 4},     {"F16", "F16", 2},     {"BF16", "BF16", 2},
+};
+
+static int bad(size_t index, const char *what, msgl_api_error *e)
+{
+    return msgl__api_fail(e, 400, "named_tensors", "invalid_value", "'named_tensors[%zu]' %s.",
+                          index, what);
+}
+
+// The product of the shape's dimensions times `bytes`. False: it is none, or too large.
+static bool shape_bytes(const json_t *shape, size_t bytes, size_t *out)
+{
+    size_t i;
+    const json_t *d;
+    *out = bytes;
+    if (!json_is_array(shape) || json_array_size(shape) > MAX_DIMS) return false;
+    json_array_foreach(shape, i, d)
+    {
+        if (!json_is_integer(d) || json_integer_value(d) < 0 ||
+            msgl__size_mul(*out, (size_t)json_integer_value(d), out) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int read_tensor(const json_t *o, size_t index, tensor *t, msgl_api_error *e)
+{
+    const json_t *data = json_object_get(o, "data");
+    *t = (tensor){.name = json_string_value(json_object_get(o, "name")),
+                  .data = json_string_value(data),
+                  .len = json_string_length(data),
+                  .shape = json_object_get(o, "shape")};
+    const char *dtype = json_string_value(json_object_get(o, "dtype"));
+    if (t->name == NULL || t->name[0] == '\0' || t->data == NULL || dtype == NULL) {
+        return bad(index, "is not an object with 'name', 'dtype', 'shape' and 'data' (base64)", e);
+    }
+    if (strncmp(dtype, "torch.", 6) == 0) dtype += 6;
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof DTYPES / sizeof DTYPES[0]; i++) {
+        if (strcmp(dtype, DTYPES[i].name) != 0) continue;
+        t->dtype = DTYPES[i].type;
+        bytes = DTYPES[i].bytes;
+    }
+    if (bytes == 0) return bad(index, "has a 'dtype' that is not float32, float16 or bfloat16", e);
+    if (!shape_bytes(t->shape, bytes, &t->bytes)) {
+        return bad(index, "has a 'shape' that is not an array of up to 8 integers of 0 or more", e);
+    }
+    return 0;
+}
+
+// "NAME":{"dtype":...,"shape":[...],"data_offsets":[at, at + bytes]}
+static int put_entry(const tensor *t, size_t at, msgl_strbuf *out)
+{
+    size_t i;
+    const json_t *d;
+    int rc = msgl__json_put_str(out, t->name, strlen(t->name));
+    if (rc == 0) rc = msgl__strbuf_addf(out, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype);
+    json_array_foreach(t->shape, i, d)
+    {
+        if (rc != 0) break;
+        rc = msgl__strbuf_addf(out, "%s%" JSON_INTEGER_FORMAT, i == 0 ? "" : ",",
+                               json_integer_value(d));
+    }
+    return rc == 0 ? msgl__strbuf_addf(out, "],\"data_offsets\":[%zu,%zu]}", at, at + t->bytes)
+                   : rc;
+}
+
+static int memory(int rc, msgl_api_error *e)
+{
+    return rc == 0 ? 0 : msgl__api_oom(e);
+}
+
+// The header: its length, and the entries of all tensors.
+static int put_header(const json_t *list, msgl_strbuf *out, msgl_api_error *e)
+{
+    const size_t begin = out->len;
+    size_t i, at = 0;
+    const json_t *o;
+    int rc = memory(msgl__strbuf_add(out, "\0\0\0\0\0\0\0\0{", 9), e);
+    json_array_foreach(list, i, o)
+    {
+        tensor t;
+        if (rc == 0) rc = read_tensor(o, i, &t, e);
+        if (rc != 0) return rc;
+        if (i > 0) rc = memory(msgl__strbuf_addc(out, ','), e);
+        if (rc == 0) rc = memory(put_entry(&t, at, out), e);
+        if (msgl__size_add(at, t.bytes, &at) != 0) return bad(i, "is too large", e);
+    }
+    if (rc == 0) rc = memory(msgl__strbuf_addc(out, '}'), e);
+    if (rc != 0) return rc;
+    const uint64_t header = out->len - begin - 8;
+    for (int b = 0; b < 8; b++) out->data[begin + (size_t)b] = (char)(header >> (8 * b) & 0xff);
+    return 0;
+}
+
+static int put_list(const json_t *list, msgl_strbuf *out, msgl_api_error *e)
+{
+    if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > MAX_TENSORS) {
+        return msgl__field_bad(e, "named_tensors", "must be an array of 1 to 65536 tensors");
+    }
+    int rc = put_header(list, out, e);
+    size_t i;
+    const json_t *o;
+    json_array_foreach(list, i, o)
+    {
+        tensor t;
+        if (rc == 0) rc = read_tensor(o, i, &t, e);
+        if (rc != 0) return rc;
+        const size_t before = out->len;
+        const int decoded = msgl__base64_decode(t.data, t.len, out);
+        if (decoded == MSGL_EINVAL) return bad(i, "has 'data' that is no base64", e);
+        rc = memory(decoded, e);
+        if (rc == 0 && out->len - before != t.bytes) {
+            char what[128];
+            (void)snprintf(what, sizeof what,
+                           "has %zu bytes of 'data'; its 'shape' and 'dtype' need %zu",
+                           out->len - before, t.bytes);
+            return bad(i, what, e);
+        }
+    }
+    return rc;
+}
+
+int msgl__tensors_file(const json_t *o, msgl_strbuf *out, msgl_api_error *e)
+{
+    const json_t *file = msgl__field(o, "safetensors"), *list = msgl__field(o, "named_tensors");
+    if ((file == NULL) == (list == NULL)) {
+        return msgl__api_fail(e, 400, "named_tensors", "invalid_value",
+                              "'named_tensors' and 'safetensors' are %s; allowed: one of them.",
+                              file == NULL ? "both missing" : "both given");
+    }
+    if (list != NULL) return put_list(list, out, e);
+    if (!json_is_string(file)) return msgl__field_bad(e, "safetensors", "must be a string");
+    const int rc = msgl__base64_decode(json_string_value(file), json_string_length(file), out);
+    if (rc == MSGL_EINVAL) return msgl__field_bad(e, "safetensors", "must be a file in base64");
+    return memory(rc, e);
+}

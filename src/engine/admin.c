@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights that change and memory that is given back while the engine lives (docs/decisions/065).
+// Nothing here runs beside a step. New weights are loaded into a second region where one fits, and
+// their bytes then copied to the first, so that its addresses stay: layers, draft heads and
+// captured graphs have them. Every rank does the same, and none takes the new weights before all
+// have loaded theirs.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "engine/internal.h"
+#include "models/replace.h"
+#include "utils/hash.h"
+#include "utils/heartbeat.h"
+
+enum { SPARE_BYTES = 64 << 20 }; // that a second copy of the weights leaves free
+
+const char *msgl__engine_unusable(void *engine)
+{
+    const msgl_engine_weights *w = &((const msgl_engine *)engine)->weights;
+    if ((w->released & MSGL_MEMORY_WEIGHTS) != 0) {
+        return "The weights' memory is given back; /resume_memory_occupation or /wake_up takes it "
+               "again.";
+    }
+    if ((w->released & MSGL_MEMORY_CACHE) != 0) {
+        return "The cache's memory is given back; /resume_memory_occupation or /wake_up takes it "
+               "again.";
+    }
+    return w->unusable[0] == '\0' ? NULL : w->unusable;
+}
+
+int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *region, size_t bytes,
+                                msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    w->region = region;
+    w->bytes = bytes;
+    w->dummy = o->dummy_weight;
+    w->dir = msgl__strdup(o->model_dir);
+    if (w->dir == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
+    return msgl__model_digest(w->dir, !w->dummy, &w->digest, err);
+}
+
+void msgl__engine_weights_free(msgl_engine *e)
+{
+    msgl_engine_weights *w = &e->weights;
+    msgl__free(w->dir);
+    msgl__free(w->wanted);
+    msgl__pages_free(w->backup, w->bytes);
+    *w = (msgl_engine_weights){0};
+}
+
+// --- what ranks tell each other ---
+
+typedef struct verdict {
+    msgl_err err;
+    int32_t fits; // a second copy
+    msgl_model_digest files;
+} verdict;
+
+// All ranks' verdicts become one: the first failure, and what is so on all of them. The code.
+static int agree(msgl_engine *e, verdict *own, msgl_err *err)
+{
+    if (e->place.size > 1) {
+        verdict all[MSGL_GROUP_MAX_SIZE];
+        const int code = msgl__ranks_exchange(&e->place, own, sizeof *own, all, err);
+        if (code != 0) return code;
+        for (int32_t i = 0; i < e->place.size; i++) {
+            const bool same = memcmp(&all[i].files, &all[0].files, sizeof all[0].files) == 0;
+            own->fits = own->fits != 0 && all[i].fits != 0;
+            if (own->err.code == 0 && all[i].err.code != 0) {
+                own->err.code = msgl__err_set(&own->err, all[i].err.code, "rank %d: %.220s", (int)i,
+                                              all[i].err.text);
+            } else if (own->err.code == 0 && !same) {
+                own->err.code = msgl__err_set(&own->err, MSGL_EINVAL,
+                                              "rank %d: found other weights than rank 0", (int)i);
+            }
+        }
+    }
+    if (own->err.code != 0 && err != NULL) *err = own->err;
+    return own->err.code;
+}
+
+// --- new weights ---
+
+static bool second_fits(const msgl_engine *e)
+{
+    const msgl_device *d = e->device;
+    const size_t free_bytes = d->on_host ? msgl__memory_available() : d->ops->available(e->device);
+    const size_t here = d->on_host && e->place.local > 1 ? (size_t)e->place.local : 1;
+    return free_bytes / here > e->weights.bytes + SPARE_BYTES;
+}
+
+static void on_load(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)done, (void)total;
+    msgl__beat(((msgl_engine *)ctx)->heartbeat, MSGL_BEAT_SCHEDULER);
+}
+
+// What has come of them so far counts no more.
+static void forget_wanted(msgl_engine_weights *w)
+{
+    msgl__free(w->wanted);
+    w->wanted = NULL;
+    w->num_wanted = 0;
+}
+
+static void break_weights(msgl_engine *e, const char *why)
+{
+    forget_wanted(&e->weights);
+    (void)snprintf(e->weights.unusable, sizeof e->weights.unusable,
+                   "The weights are not whole since an update failed (%.150s); one that succeeds "
+                   "makes them so.",
+                   why);
+}
+
+// Writes the open model next to `region`.
+static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
+{
+    msgl_exec x = e->exec;
+    int code = msgl__model_load(next, region, &x, on_load, e, err);
+    if (code == 0) code = x.status;
+    if (code == 0 && e->device->fault.code != 0) {
+        code = msgl__err_set(err, e->device->fault.code, "%s", e->device->fault.text);
+    }
+    return code;
+}
+
+// A piece of the second region on its way to the first.
+typedef struct piece {
+    msgl_engine *e;
+    char *to;
+    const char *from;
+} piece;
+
+static void copy_piece(void *ctx, int64_t bytes)
+{
+    const piece *p = ctx;
+    msgl_device *d = p->e->device;
+    d->ops->copy(d, p->to, p->from, (size_t)bytes);
+    d->ops->record(d, 0);
+}
+
+// Waits until the second region has been copied to the first.
+static int take_region(msgl_engine *e, const void *second)
+{
+    const size_t step = (size_t)1 << 30; // a CPU copies it well within what the watch waits for
+    int code = 0;
+    for (size_t at = 0; at < e->weights.bytes && code == 0; at += step) {
+        const size_t left = e->weights.bytes - at, n = left < step ? left : step;
+        piece p = {e, (char *)e->weights.region + at, (const char *)second + at};
+        e->device->ops->arm(e->device, 0);
+        e->device->ops->submit(e->device, copy_piece, &p, (int64_t)n);
+        code = e->device->ops->wait(e->device, 0);
+        msgl__beat(e->heartbeat, MSGL_BEAT_SCHEDULER);
+    }
+    return code;
+}
+
+// Of the tensors that are loaded those were wanted still; whether now all have come.
+static bool note_wanted(msgl_engine_weights *w, const uint64_t *come, size_t num)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < w->num_wanted; i++) {
+        bool found = false;
+        for (size_t k = 0; k < num && !found; k++) found = come[k] == w->wanted[i];
+        if (!found) w->wanted[left++] = w->wanted[i];
+    }
+    w->num_wanted = left;
+    return left == 0;
+}
+
+// Hashes of the names that a plan wants, in new memory.
+static uint64_t *hash_wanted(const msgl_weight_plan *p)
+{
+    uint64_t *all = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *all);
+    for (size_t i = 0; i < p->num_wanted && all != NULL; i++) {
+        const char *name = p->wanted[i].name;
+        all[i] = msgl__hash(MSGL_HASH_START, name, strlen(name));
+    }
+    return all;
+}
+
+// The weights have other values where graphs have them by value.
+static int take_host_side(msgl_engine *e, const msgl_model *next, msgl_err *err)
+{
+    if (!msgl__replace_take(next, &e->model) || e->num_graphs + e->num_verify_graphs == 0) return 0;
+    msgl__graphs_destroy(e);
+    e->num_graphs = e->num_verify_graphs = 0;
+    return msgl__graphs_capture(e, e->graph_max_bs, err);
+}
+
+// next has been opened with code: loads it, and makes it the weights on all ranks or on none. A
+// part goes to its place at once: all that can be wrong with it was found when it was opened.
+static int replace(msgl_engine *e, msgl_model *next, int code, const msgl_model_digest *files,
+                   bool part, msgl_err *err)
+{
+    const msgl_device_ops *ops = e->device->ops;
+    verdict v = {.fits = !part && code == 0 && e->weights.unusable[0] == '\0' && second_fits(e)};
+    if (files != NULL) v.files = *files;
+    if (code != 0) v.err = *err;
+    code = agree(e, &v, err);
+    if (code != 0) return code;
+    void *second = v.fits != 0 ? ops->alloc(e->device, e->weights.bytes) : NULL;
+    v = (verdict){.fits = second != NULL};
+    code = agree(e, &v, err);
+    void *region = code == 0 && v.fits != 0 ? second : e->weights.region;
+    if (code == 0) {
+        v = (verdict){0};
+        v.err.code = load(e, next, region, &v.err);
+        code = agree(e, &v, err);
+    }
+    if (code != 0 && region == e->weights.region) break_weights(e, err->text);
+    if (code == 0 && region == second) code = take_region(e, second);
+    if (second != NULL) ops->free(e->device, second, e->weights.bytes);
+    return code == 0 ? take_host_side(e, next, err) : code;
+}
+
+// The weights are whole, and those of this checkpoint.
+static void are_of(msgl_engine *e, char *dir, bool dummy, const msgl_model_digest *files)
+{
+    msgl_engine_weights *w = &e->weights;
+    if (dir != w->dir) msgl__free(w->dir);
+    w->dir = dir;
+    w->dummy = dummy;
+    w->digest = *files;
+    w->changed = false;
+    w->unusable[0] = '\0';
+    forget_wanted(w);
+}
+
+// Loads the checkpoint `dir`, which becomes the engine's when it succeeds. expected: it has to be
+// as it was then; or NULL.
+static int from_disk(msgl_engine *e, const char *dir, bool dummy, const msgl_model_digest *expected,
+                     msgl_err *err)
+{
+    msgl_model_digest files = {0};
+    msgl_model *next = msgl__calloc(1, sizeof *next); // large
+    char *own = msgl__strdup(dir);
+    int code = next != NULL && own != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    if (code == 0) code = msgl__replace_open(&e->model, dir, dummy, next, err);
+    if (code == 0) code = msgl__model_digest(dir, !dummy, &files, err);
+    if (code == 0 && expected != NULL && memcmp(&files, expected, sizeof files) != 0) {
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s is no longer what it was when it was loaded",
+                             msgl__path_shown(dir));
+    }
+    code = replace(e, next, code, &files, false, err);
+    if (next != NULL) msgl__model_free(next);
+    if (code == 0) {
+        are_of(e, own, dummy, &files);
+    } else {
+        msgl__free(own);
+    }
+    msgl__free(next);
+    return code;
+}
+
+// After a discard: what of all the plan's tensors is to come.
+static int want_all(msgl_engine_weights *w, const msgl_weight_plan *p, msgl_err *err)
+{
+    if (w->unusable[0] == '\0' || w->wanted != NULL) return 0;
+    w->wanted = hash_wanted(p);
+    w->num_wanted = p->num_wanted;
+    return w->wanted != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+}
+
+static int from_tensors(msgl_engine *e, const void *file, size_t size, msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    uint64_t *come = NULL;
+    size_t num = 0;
+    msgl_model *next = msgl__calloc(1, sizeof *next);
+    int code = next != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    if (code == 0) code = msgl__replace_open_tensors(&e->model, file, size, next, err);
+    if (code == 0) code = want_all(w, &next->plan, err);
+    if (code == 0) code = msgl__weights_check_some(&next->plan, next->checkpoint, err);
+    if (code == 0) {
+        come = hash_wanted(&next->plan);
+        num = next->plan.num_wanted;
+        if (come == NULL) code = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    }
+    code = replace(e, next, code, NULL, true, err);
+    if (next != NULL) msgl__model_free(next);
+    msgl__free(next);
+    if (code == 0) w->changed = true;
+    if (code == 0 && w->unusable[0] != '\0' && note_wanted(w, come, num)) {
+        w->unusable[0] = '\0';
+        forget_wanted(w);
+    }
+    msgl__free(come);
+    return code;
+}
+
+// --- memory ---
+
+// Calls op for each block of the cache: pools are the groups' of this engine and of its draft.
+static bool each_pool(msgl_engine *e, bool restore)
+{
+    const msgl_device_ops *ops = e->device->ops;
+    bool all = true;
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_kv_pool *p = &e->groups[g].pool;
+        if (!restore) {
+            ops->discard(e->device, p->base, p->bytes);
+        } else if (ops->restore != NULL) {
+            all = ops->restore(e->device, p->base, p->bytes) && all;
+        }
+    }
+    msgl_engine *draft = e->draft == NULL ? NULL : msgl__draft_model_engine(e->draft);
+    return draft == NULL ? all : each_pool(draft, restore) && all;
+}
+
+static void copy_to_backup(void *ctx, int64_t unused)
+{
+    msgl_engine *e = ctx;
+    (void)unused;
+    e->device->ops->copy_out(e->device, e->weights.backup, e->weights.region, e->weights.bytes);
+    e->device->ops->record(e->device, 0);
+}
+
+static void copy_from_backup(void *ctx, int64_t unused)
+{
+    msgl_engine *e = ctx;
+    (void)unused;
+    e->device->ops->copy_in(e->device, e->weights.region, e->weights.backup, e->weights.bytes);
+    e->device->ops->record(e->device, 0);
+}
+
+static int run(msgl_engine *e, msgl_work_fn fn)
+{
+    e->device->ops->arm(e->device, 0);
+    e->device->ops->submit(e->device, fn, e, 0);
+    return e->device->ops->wait(e->device, 0);
+}
+
+// Weights that are no checkpoint's are kept: of a device with memory of its own in the host's, and
+// on the CPU where they are, as that is the host's.
+static int release_weights(msgl_engine *e, bool discard, msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    const bool whole = w->unusable[0] == '\0';
+    if (!discard && whole && e->device->on_host && w->changed) return 0;
+    if (!discard && whole && !e->device->on_host) {
+        w->backup = msgl__pages_alloc(w->bytes);
+        if (w->backup == NULL) {
+            return msgl__err_set(err, MSGL_ENOMEM,
+                                 "there is no host memory for %zu bytes of weights", w->bytes);
+        }
+        const int code = run(e, copy_to_backup);
+        if (code != 0) return msgl__err_set(err, code, "%s", e->device->fault.text);
+    }
+    e->device->ops->discard(e->device, w->region, w->bytes);
+    forget_wanted(w);
+    if (discard) {
+        (void)snprintf(w->unusable, sizeof w->unusable,
+                       "The weights were discarded; an update of all of them is needed.");
+    }
+    return 0;
+}
+
+static int resume_weights(msgl_engine *e, msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    const msgl_device_ops *ops = e->device->ops;
+    verdict v = {0};
+    const bool kept = w->unusable[0] == '\0' && e->device->on_host && w->changed;
+    if (!kept && ops->restore != NULL && !ops->restore(e->device, w->region, w->bytes)) {
+        v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the weights");
+    } else if (w->backup != NULL) {
+        v.err.code = run(e, copy_from_backup);
+        msgl__pages_free(w->backup, w->bytes);
+        w->backup = NULL;
+    }
+    int code = agree(e, &v, err);
+    if (code != 0) return code;
+    w->released &= ~MSGL_MEMORY_WEIGHTS;
+    if (kept || w->unusable[0] != '\0' || !e->device->on_host) return 0;
+    // What is there is zero until it is read again.
+    break_weights(e, "their file has not been read again");
+    const msgl_model_digest was = w->digest;
+    code = from_disk(e, w->dir, w->dummy, &was, err);
+    if (code != 0) break_weights(e, err->text);
+    return code;
+}
+
+static int release(msgl_engine *e, const msgl_admin *a, msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    if (e->device->ops->discard == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "this device cannot give memory back");
+    }
+    verdict v = {0};
+    if ((a->tags & ~w->released & MSGL_MEMORY_WEIGHTS) != 0) {
+        v.err.code = release_weights(e, a->discard, &v.err);
+    }
+    const int code = agree(e, &v, err);
+    if (code != 0) return code;
+    if ((a->tags & ~w->released & MSGL_MEMORY_CACHE) != 0) (void)each_pool(e, false);
+    w->released |= a->tags;
+    return 0;
+}
+
+static int resume(msgl_engine *e, const msgl_admin *a, msgl_err *err)
+{
+    msgl_engine_weights *w = &e->weights;
+    int code = 0;
+    if ((a->tags & w->released & MSGL_MEMORY_WEIGHTS) != 0) code = resume_weights(e, err);
+    if ((a->tags & w->released & MSGL_MEMORY_CACHE) != 0) {
+        verdict v = {0};
+        if (!each_pool(e, true)) {
+            v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the cache");
+        }
+        msgl_err of_cache = {0};
+        const int more = agree(e, &v, &of_cache);
+        if (more == 0) w->released &= ~MSGL_MEMORY_CACHE;
+        if (code == 0 && more != 0) {
+            code = more;
+            *err = of_cache;
+        }
+    }
+    return code;
+}
+
+// --- from the scheduler, or from rank 0 ---
+
+int msgl__engine_admin(void *engine, const msgl_admin *a, msgl_err *err)
+{
+    msgl_engine *e = engine;
+    const bool update = a->kind == MSGL_ADMIN_DISK || a->kind == MSGL_ADMIN_TENSORS;
+    if (update && (e->weights.released & MSGL_MEMORY_WEIGHTS) != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "the weights' memory is given back; /resume_memory_occupation or "
+                             "/wake_up takes it again");
+    }
+    if (e->place.others != NULL) {
+        const int code = msgl__ranks_admin(e->place.others, a);
+        if (code != 0) return msgl__err_set(err, code, "a rank is gone");
+    }
+    msgl__engine_drain(e);
+    switch (a->kind) {
+    case MSGL_ADMIN_DISK: return from_disk(e, a->path, false, NULL, err);
+    case MSGL_ADMIN_TENSORS: return from_tensors(e, a->bytes, (size_t)a->total, err);
+    case MSGL_ADMIN_RELEASE: return release(e, a, err);
+    case MSGL_ADMIN_RESUME: return resume(e, a, err);
+    default: return msgl__err_set(err, MSGL_EINTERNAL, "no such call of an engine");
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernel family index: which keys a query attends to (DeepSeek sparse attention; DeepSeek-V3.2,
+// arXiv 2512.02556, section 2.1). Beside its latent vector every token keeps an index key k; a new
+// token has some index queries q_h and a weight w_h for each. Of the keys t up to its own it
+// attends to the top_k with the largest
+//
+//     score(t) = sum_h w_h max(q_h . k_t, 0)
+//
+// and to all of them where there are no more than top_k. The published code multiplies q and k by a
+// Hadamard matrix and rounds them to FP8 first: the one changes no dot product, and the other is
+// left out.
+#ifndef MSGL_KERNEL_INDEX_H
+#define MSGL_KERNEL_INDEX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/batch.h"
+#include "core/dtype.h"
+#include "kernel/exec.h"
+
+// Of the LayerNorm of index keys, whatever rms_norm_eps says.
+#define MSGL_INDEX_EPS 1e-6f
+
+enum {
+    MSGL_INDEX_MAX_DIM = 256,
+    MSGL_INDEX_MAX_TOP_K = 1 << 16,
+    MSGL_INDEX_ROWS = 32, // whose scores are held at a time
+};
+
+// The index keys of new tokens: LayerNorm, rotation, to the pool; and their queries, rotated where
+// they are. The first 2 half elements rotate, as pairs (i, half + i).
+typedef struct msgl_index_store_call {
+    int32_t tokens, heads, dim, half; // 2 half <= dim <= MSGL_INDEX_MAX_DIM
+    void *q;                          // [tokens, heads, dim] of exec->act
+    size_t ld_q;
+    const void *k; // [tokens, dim] of exec->act
+    size_t ld_k;
+    const float *k_weight, *k_bias; // [dim]
+    float eps;
+    const float *cos_sin; // [tokens, 2 half]
+    msgl_dtype dtype;     // of the pool, not MSGL_E4M3
+    void *pool;           // [slots, dim]
+    const int32_t *slots; // [tokens]
+} msgl_index_store_call;
+
+typedef struct msgl_index_choose_call {
+    const msgl_seqs *seqs; // chains: token i of a request sees those before it
+    int32_t heads, dim, top_k;
+    const void *q; // [tokens, heads, dim] of exec->act, rotated; row 0 is seqs' first token
+    size_t ld_q;
+    const float *weights; // [tokens, heads]
+    msgl_dtype dtype;
+    const void *pool; // [slots, dim]
+    // Position p of table row r is in slot pages[r * page_stride + p / page_size] * page_size + p %
+    // page_size.
+    const int32_t *pages;
+    size_t page_stride;
+    int32_t page_size;
+    float *scores; // [MSGL_INDEX_ROWS, max_keys], of which seqs' requests have no more keys
+    int32_t max_keys;
+    // [tokens, top_k] the slots of the keys that a token attends to, in the order of their
+    // positions, and [tokens] how many. Of equal scores the earlier position wins; a NaN is below
+    // all others.
+    int32_t *slots, *counts;
+} msgl_index_choose_call;
+
+// What a token gets depends on its own request alone, to the bit, and not on how that was cut into
+// steps. NULL: not on this device.
+typedef struct msgl_index_kernels {
+    void (*store)(msgl_exec *x, const msgl_index_store_call *c);
+    void (*choose)(msgl_exec *x, const msgl_index_choose_call *c);
+} msgl_index_kernels;
+
+#endif

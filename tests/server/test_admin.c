@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls that change weights and memory, as the front passes them to its engines: what they wait
+// for, what they hold back, what they answer; and bodies that are refused.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "api/tensors.h"
+#include "core/attributes.h"
+#include "server/fixture.h"
+
+static int ask_admin(const server_fixture *s, const char *path, const char *body)
+{
+    const int fd = client_open(s);
+    client_post(fd, path, body);
+    return fd;
+}
+
+// The engine has done what it was asked for, or not (text).
+static void done(server_fixture *s, const char *failure, msgl_admin_state state)
+{
+    msgl_msg m = {.type = MSGL_MSG_ADMIN_DONE};
+    m.u.admin_done = (msgl_msg_admin_done){failure == NULL ? 0 : MSGL_EFORMAT, failure,
+                                           failure == NULL ? 2 : 0, state};
+    assert_int_equal(msgl__channel_send(s->engine, &m), 0);
+}
+
+static void expect_answer(int fd, int status, const char *says)
+{
+    response r = client_read(fd);
+    close(fd);
+    if (r.status != status || strstr(r.body, says) == NULL) {
+        fail_msg("%d without %s: %d %s", status, says, r.status, r.body);
+    }
+    response_free(&r);
+}
+
+static void test_update(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    // It waits for what the engine has, and what comes behind it waits for it.
+    uint64_t uid;
+    const int before = client_ask(&s, "{\"prompt\":\"p\"}", &uid);
+    const int update = ask_admin(&s, "/update_weights_from_disk",
+                                 "{\"model_path\":\"/m\",\"weight_version\":\"7\"}");
+    engine_expect_nothing(&s);
+    const int behind = ask_admin(&s, "/v1/completions", "{\"prompt\":\"q\"}");
+    engine_expect_nothing(&s);
+    engine_token(&s, uid, 'x', MSGL_FINISH_LENGTH);
+    response r = client_read(before);
+    expect_status(r, 200);
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(m.u.admin.kind == MSGL_ADMIN_DISK && m.u.admin.flush);
+    assert_string_equal(m.u.admin.path, "/m");
+    assert_string_equal(m.u.admin.version, "7");
+    engine_expect_nothing(&s);
+    done(&s, NULL, (msgl_admin_state){.version = "7"});
+    expect_answer(update, 200,
+                  "{\"success\":true,\"message\":\"Succeeded to update model "
+                  "weights.\",\"num_paused_requests\":2}");
+    uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    engine_token(&s, uid, 'x', MSGL_FINISH_LENGTH);
+    expect_status(client_read(behind), 200);
+    r = client_request(&s, "GET", "/get_weight_version", NULL);
+    assert_string_equal(r.body, "{\"weight_version\":\"7\"}");
+    response_free(&r);
+    close(before);
+    close(behind);
+    server_close(&s);
+}
+
+// Choices of a request that has begun go first, whatever waits.
+static void test_choices(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"p\",\"n\":2,\"echo\":true,\"logprobs\":0}");
+    const uint64_t first = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    const int update = ask_admin(&s, "/update_weights_from_disk", "{\"model_path\":\"/m\"}");
+    engine_expect_nothing(&s); // the second choice waits for the first one's prompt
+    engine_token(&s, first, 'x', MSGL_FINISH_LENGTH);
+    const uint64_t second = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    engine_expect_nothing(&s);
+    engine_token(&s, second, 'x', MSGL_FINISH_LENGTH);
+    (void)engine_expect(&s, MSGL_MSG_ADMIN);
+    done(&s, "x: tensor y: missing", (msgl_admin_state){0});
+    expect_answer(update, 400, "{\"success\":false,\"message\":\"x: tensor y: missing\"");
+    close(fd);
+    expect_alive(&s);
+    server_close(&s);
+}
+
+static void test_pause(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body;
+        msgl_pause_mode mode;
+    } cases[] = {{"", MSGL_PAUSE_ABORT},
+                 {"{\"mode\":\"abort\"}", MSGL_PAUSE_ABORT},
+                 {"{\"mode\":\"retract\"}", MSGL_PAUSE_RETRACT},
+                 {"{\"mode\":\"in_place\"}", MSGL_PAUSE_IN_PLACE}};
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        uint64_t uid;
+        const int running = client_ask(&s, "{\"prompt\":\"p\"}", &uid);
+        const int pause = ask_admin(&s, "/pause_generation", cases[i].body);
+        if (cases[i].mode == MSGL_PAUSE_ABORT) {
+            assert_int_equal(engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid, uid);
+            expect_answer(running, 200, "\"abort\"");
+        }
+        const msgl_msg m = engine_expect(&s, MSGL_MSG_ADMIN);
+        assert_true(m.u.admin.kind == MSGL_ADMIN_PAUSE && m.u.admin.mode == cases[i].mode);
+        done(&s, NULL, (msgl_admin_state){.paused = true});
+        expect_answer(pause, 200, "\"status\":\"ok\"");
+        const int late = ask_admin(&s, "/v1/completions", "{\"prompt\":\"q\"}");
+        engine_expect_nothing(&s);
+        // An update waits for nobody then.
+        const int update = ask_admin(&s, "/update_weights_from_disk", "{\"model_path\":\"/m\"}");
+        (void)engine_expect(&s, MSGL_MSG_ADMIN);
+        done(&s, NULL, (msgl_admin_state){.paused = true});
+        expect_answer(update, 200, "\"success\":true");
+        engine_expect_nothing(&s);
+        const int go = ask_admin(&s, "/continue_generation", "{}");
+        assert_int_equal(engine_expect(&s, MSGL_MSG_ADMIN).u.admin.kind, MSGL_ADMIN_CONTINUE);
+        done(&s, NULL, (msgl_admin_state){0});
+        expect_answer(go, 200, "continued");
+        const uint64_t next = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+        engine_token(&s, next, 'x', MSGL_FINISH_LENGTH);
+        expect_status(client_read(late), 200);
+        close(late);
+        if (cases[i].mode == MSGL_PAUSE_ABORT) continue;
+        engine_token(&s, uid, 'x', MSGL_FINISH_LENGTH);
+        expect_answer(running, 200, "\"length\"");
+    }
+    server_close(&s);
+}
+
+static void test_asleep(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int sleeping = ask_admin(&s, "/sleep?level=2", "");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(m.u.admin.kind == MSGL_ADMIN_RELEASE && m.u.admin.discard);
+    assert_int_equal(m.u.admin.tags, MSGL_MEMORY_ALL);
+    done(&s, NULL, (msgl_admin_state){.unusable = "It sleeps.", .released = MSGL_MEMORY_ALL});
+    expect_answer(sleeping, 200, "\"success\":true");
+    response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"p\"}");
+    assert_non_null(strstr(r.body, "It sleeps."));
+    expect_error(&r, 503, "weights_not_there");
+    r = client_request(&s, "GET", "/is_sleeping", NULL);
+    assert_string_equal(r.body, "{\"is_sleeping\":true}");
+    response_free(&r);
+    const int waking = ask_admin(&s, "/wake_up?tags=kv_cache", "");
+    const msgl_msg w = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(w.u.admin.kind == MSGL_ADMIN_RESUME && w.u.admin.tags == MSGL_MEMORY_CACHE);
+    done(&s, NULL, (msgl_admin_state){0});
+    expect_answer(waking, 200, "\"success\":true");
+    expect_alive(&s);
+    server_close(&s);
+}
+
+// An engine that ends answers nothing; what stands behind is done all the same.
+static void test_engine_ends(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int update = ask_admin(&s, "/update_weights_from_disk", "{\"model_path\":\"/m\"}");
+    (void)engine_expect(&s, MSGL_MSG_ADMIN);
+    const int next = ask_admin(&s, "/continue_generation", "{}");
+    msgl__channel_destroy(s.engine);
+    expect_answer(update, 400, "The engine stopped meanwhile.");
+    expect_answer(next, 400, "The engine is not ready.");
+    s.engine = NULL;
+    server_close(&s);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = ask_admin(&s, "/update_weights_from_tensor",
+                             "{\"named_tensors\":[{\"name\":\"a\",\"dtype\":\"torch.bfloat16\","
+                             "\"shape\":[1,2],\"data\":\"AAECAw==\"},{\"name\":\"b\",\"dtype\":"
+                             "\"float32\",\"shape\":[],\"data\":\"BAUGBw\"}]}");
+    static const char header[] = "{\"a\":{\"dtype\":\"BF16\",\"shape\":[1,2],\"data_offsets\":"
+                                 "[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":"
+                                 "[4,8]}}";
+    msgl_msg m = engine_expect(&s, MSGL_MSG_ADMIN);
+    const char *bytes = m.u.admin.bytes;
+    assert_int_equal(m.u.admin.kind, MSGL_ADMIN_DATA_OF);
+    assert_int_equal(m.u.admin.num_bytes, 8 + sizeof header - 1 + 8);
+    assert_int_equal(bytes[0], (int)(sizeof header - 1));
+    assert_memory_equal(bytes + 8, header, sizeof header - 1);
+    assert_memory_equal(bytes + 8 + sizeof header - 1, "\0\1\2\3\4\5\6\7", 8);
+    m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(m.u.admin.kind == MSGL_ADMIN_TENSORS && m.u.admin.total == 8 + sizeof header + 7);
+    done(&s, NULL, (msgl_admin_state){0});
+    expect_answer(fd, 200, "{\"success\":true,\"message\":\"Succeeded to update model weights.\"}");
+    server_close(&s);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+#define TENSOR(rest) "{\"named_tensors\":[{\"name\":\"a\"," rest "}]}"
+    static const struct {
+        const char *path, *body, *says;
+    } cases[] = {
+        {"/pause_generation", "{\"mode\":\"now\"}", "'mode' must be abort, retract or in_place"},
+        {"/pause_generation", "[]", "object"},
+        {"/update_weights_from_disk", "{}", "'model_path' is missing"},
+        {"/update_weights_from_disk", "{\"model_path\":\"\"}", "model_path"},
+        {"/update_weights_from_disk", "{\"model_path\":1}", "model_path"},
+        {"/update_weights_from_disk", "{\"model_path\":\"m\",\"load_format\":\"pt\"}",
+         "safetensors"},
+        {"/update_weights_from_disk", "{\"model_path\":\"m\",\"manifest\":{}}", "manifest"},
+        {"/update_weights_from_disk", "{\"model_path\":\"m\",\"weight_version\":\"\"}", "version"},
+        {"/update_weights_from_tensor", "{}", "both missing"},
+        {"/update_weights_from_tensor", "{\"safetensors\":\"\",\"named_tensors\":[]}",
+         "both given"},
+        {"/update_weights_from_tensor", "{\"safetensors\":\"a?\"}", "base64"},
+        {"/update_weights_from_tensor", "{\"named_tensors\":[]}", "array of 1 to"},
+        {"/update_weights_from_tensor", "{\"named_tensors\":[1]}", "[0]' is not an object"},
+        {"/update_weights_from_tensor", "{\"serialized_named_tensors\":[\"x\"]}", "pickles"},
+        {"/update_weights_from_tensor",
+         TENSOR("\"dtype\":\"int8\",\"shape\":[1],\"data\":\"AA==\""), "'dtype'"},
+        {"/update_weights_from_tensor",
+         TENSOR("\"dtype\":\"float16\",\"shape\":[-1],\"data\":\"\""), "'shape'"},
+        {"/update_weights_from_tensor",
+         TENSOR("\"dtype\":\"float16\",\"shape\":[4611686018427387904,4],\"data\":\"\""),
+         "'shape'"},
+        {"/update_weights_from_tensor",
+         TENSOR("\"dtype\":\"float16\",\"shape\":[1],\"data\":\"A\""), "no base64"},
+        {"/update_weights_from_tensor",
+         TENSOR("\"dtype\":\"float16\",\"shape\":[2],\"data\":\"AAA=\""), "need 4"},
+        {"/update_weight_version", "{}", "'new_version' is missing"},
+        {"/release_memory_occupation", "{\"tags\":[\"all\"]}", "'tags' must be"},
+        {"/release_memory_occupation", "{\"tags\":[]}", "'tags' must be"},
+        {"/release_memory_occupation", "{\"tag\":[]}", "tag"},
+        {"/sleep?level=3", "", "'level' is '3'"},
+        {"/wake_up?tags=weights,all", "", "'tags' must be"},
+    };
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        expect_answer(ask_admin(&s, cases[i].path, cases[i].body), 400, cases[i].says);
+    }
+    engine_expect_nothing(&s);
+    server_close(&s);
+}
+
+static void test_base64(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *bytes;
+        size_t n;
+        int rc;
+    } cases[] = {{"", "", 0, 0},
+                 {"TQ==", "M", 1, 0},
+                 {"TWE", "Ma", 2, 0},
+                 {"TWFu", "Man", 3, 0},
+                 {"+/+/", "\xfb\xff\xbf", 3, 0},
+                 {"T", "", 0, MSGL_EINVAL},
+                 {"TWF=u", "", 0, MSGL_EINVAL},
+                 {"TW u", "", 0, MSGL_EINVAL},
+                 {"====", "", 0, MSGL_EINVAL}};
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        msgl_strbuf out;
+        msgl__strbuf_init(&out, 1 << 20);
+        assert_int_equal(msgl__base64_decode(cases[i].text, strlen(cases[i].text), &out),
+                         cases[i].rc);
+        if (cases[i].rc == 0) {
+            assert_int_equal(out.len, cases[i].n);
+            assert_memory_equal(msgl__strbuf_str(&out), cases[i].bytes, cases[i].n);
+        }
+        msgl__strbuf_free(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_update),  cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_pause),   cmocka_unit_test(test_asleep),
+        cmocka_unit_test(test_tensors), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_base64),  cmocka_unit_test(test_engine_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
