@@ -66,6 +66,7 @@ const char *const parity_models[] = {
     "bamba",
     "falcon_h1",
     "falcon_h1_norm",
+    "kimi_linear",
     "gpt_oss",
     "gpt_oss_mxfp4",
     "llama4",
