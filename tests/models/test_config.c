@@ -668,6 +668,8 @@ static const char *const HARMLESS[] = {
     "pad_token_id",        "output_attentions",
     "use_cache",           "pretraining_tp",
     "qk_head_dim",         "_sliding_window_pattern",
+    "mamba_chunk_size",    "num_logits_to_keep",
+    "z_loss_coefficient",
 };
 
 // Those that make no difference in transformers either, by architecture.
@@ -688,6 +690,18 @@ static const struct {
     {"Llama4ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
+    // Of mamba_d_head "auto" only.
+    {"BambaForCausalLM", "mamba_expand"},
+    {"GraniteMoeHybridForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_d_ssm"},
+    {"KimiLinearForCausalLM", "model_max_length"},   // another name of max_position_embeddings
+    {"Lfm2ForCausalLM", "block_ffn_dim_multiplier"}, // lost where widths are rounded up to 256
+    {"KimiLinearForCausalLM", "head_dim"},           // set to qk_rope_head_dim by the class
+    // layer_types has layers; without it full_attn_idxs is null as all have attention.
+    {"Lfm2ForCausalLM", "full_attn_idxs"},
+    // Without mamba_rms_norm there is no norm to be before the gate.
+    {"FalconH1ForCausalLM", "mamba_norm_before_gate"},
 };
 
 static bool is_listed(const char *arch, const char *key)
