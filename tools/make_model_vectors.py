@@ -25,13 +25,14 @@ import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
 from model_vector_switches import MODELS as SWITCHES
 from model_vector_parts import MODELS as PARTS
+from model_vector_hybrids import HYBRIDS
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
 TEXT = "A small model with random weights still has to give every digit."
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
 STEPS = 16
-CORRECTION = "e_score_correction_bias"
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # of routers
 
 
 def byte_chars():
@@ -136,7 +137,7 @@ def randomise(model, tied, seed, gain):
 def corrections_of(model):
     """What routers add to scores: buffers, in Ernie's classes parameters."""
     of_both = [*model.named_buffers(), *model.named_parameters()]
-    return [(name, p) for name, p in of_both if name.endswith(CORRECTION)]
+    return [(name, p) for name, p in of_both if name.endswith(CORRECTIONS)]
 
 
 def load(folder, dtype, config=None):
@@ -504,6 +505,7 @@ def main():
         *enumerate(MODELS.items()),
         *enumerate(SWITCHES.items(), 100),
         *enumerate(PARTS.items(), 200),
+        *enumerate(HYBRIDS.items(), 300),
     ]
     for index, (name, spec) in models:
         if sys.argv[2:] and name not in sys.argv[2:]:

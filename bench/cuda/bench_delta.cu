@@ -61,7 +61,7 @@ static void set_rows(msgl_delta_call *c, const delta_layer &l, const bench_rows 
 {
     const size_t wide = (size_t)l.v_heads * DELTA_DIM, channels = (size_t)l.channels();
     c->qkv = r.in, c->z = r.in + channels * 2, c->ld_qkv = c->ld_z = channels + wide;
-    c->a = r.ab, c->b = r.ab + V_HEADS * 2, c->ld_ab = 2 * V_HEADS;
+    c->a = r.ab, c->b = r.ab + V_HEADS * 2, c->ld_a = c->ld_b = 2 * V_HEADS;
     c->out = r.out, c->ld_out = wide;
 }
 
@@ -81,7 +81,7 @@ static void bench_decode(bench_exec *e, int requests, int sets)
         delta_step_fill(&step, l, pieces, MSGL_DECODE);
         delta_step_upload(&step);
         set_rows(&step.call, l, rows);
-        step.call.saves = step.call.dev_saves = NULL;
+        step.call.io.at.saves = step.call.io.at.dev_saves = NULL;
     }
     printf("decode %4d x %2d sets:", requests, sets);
     const double bytes = 2.0 * requests * (double)l.matrix() * 4;

@@ -67,7 +67,7 @@ static int make_rows(bench *b, msgl_err *err)
         !take(b, &b->params, params * sizeof(float))) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for %zu tokens", tokens);
     }
-    c->ld_qkv = c->ld_z = c->ld_ab = ld;
+    c->ld_qkv = c->ld_z = c->ld_a = c->ld_b = ld;
     c->qkv = b->rows.p;
     c->z = (char *)b->rows.p + channels * elem;
     c->b = (char *)b->rows.p + (channels + values) * elem;
@@ -86,17 +86,17 @@ static int make_states(bench *b, msgl_err *err)
     msgl_delta_call *c = &b->call;
     const size_t matrix = msgl__delta_matrix_bytes(c), batch = (size_t)b->shape->batch;
     const size_t inputs = (size_t)msgl__delta_channels(c) * MSGL_DELTA_TAPS;
-    c->state_stride = msgl__round_up(msgl__delta_state_bytes(c, b->exec.act), STATE_UNIT);
-    const size_t sets = MSGL_BENCH_BYTES / (c->state_stride * batch);
+    c->io.stride = msgl__round_up(msgl__delta_state_bytes(c, b->exec.act), STATE_UNIT);
+    const size_t sets = MSGL_BENCH_BYTES / (c->io.stride * batch);
     b->sets = sets < MIN_SETS ? MIN_SETS : sets > MAX_SETS ? MAX_SETS : (int32_t)sets;
     const size_t n = batch * (size_t)b->sets;
-    if (!take(b, &b->states, n * c->state_stride)) {
+    if (!take(b, &b->states, n * c->io.stride)) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for %zu states", n);
     }
-    c->states = b->states.p;
+    c->io.base = b->states.p;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        char *state = (char *)c->states + i * c->state_stride;
+        char *state = (char *)c->io.base + i * c->io.stride;
         rc = msgl__bench_fill(b->device, state, MSGL_F32, matrix / sizeof(float), 3 + i, err);
         if (rc == 0) rc = msgl__bench_fill(b->device, state + matrix, b->exec.act, inputs, i, err);
     }
@@ -122,7 +122,7 @@ static int make_lengths(bench *b, msgl_err *err)
     b->batch.num_decode = s->phase == MSGL_DECODE ? s->batch : 0;
     const void *device = b->device != NULL ? b->ints.p : b->host_ints;
     msgl__seqs_fill(&b->batch, 0, s->batch, 0, s->batch, s->batch, b->host_ints, device, &b->seqs);
-    b->call.seqs = &b->seqs;
+    b->call.io.seqs = &b->seqs;
     int32_t *states = (int32_t *)((char *)b->host_ints + lengths);
     for (int32_t i = 0; i < s->batch; i++) *states++ = -1;
     for (int32_t i = 0; i < s->batch * b->sets; i++) *states++ = i;
@@ -151,8 +151,8 @@ static void run(void *ctx, int64_t call)
     const int32_t *host = (const int32_t *)((const char *)b->host_ints + at);
     const int32_t *dev = (const int32_t *)((const char *)b->ints.p + at);
     const size_t to = set * (size_t)batch, from = b->shape->phase == MSGL_DECODE ? to : 0;
-    b->call.from = host + from, b->call.dev_from = dev + from;
-    b->call.to = host + to, b->call.dev_to = dev + to;
+    b->call.io.at.from = host + from, b->call.io.at.dev_from = dev + from;
+    b->call.io.at.to = host + to, b->call.io.at.dev_to = dev + to;
     b->kernels->run(&b->exec, &b->call);
     msgl__arena_reset(&b->scratch);
 }

@@ -33,7 +33,7 @@ static size_t max_saves(const msgl_engine *e)
 size_t msgl__states_bytes(const msgl_engine *e)
 {
     if (state_span(e) == NULL) return 0;
-    return 3 * stride(e) * sizeof(int32_t) + max_saves(e) * sizeof(msgl_delta_save);
+    return 3 * stride(e) * sizeof(int32_t) + max_saves(e) * sizeof(msgl_kept_state);
 }
 
 int32_t msgl__states_cut(const msgl_engine *e)
@@ -84,7 +84,7 @@ void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int
     const size_t n = stride(e);
     const int32_t checkpoints = e->max_running + 1; // behind the rows' and the dummy's
     int32_t *from = s->io.states[i], *to = from + n, *start = to + n, num_saves = 0, answers = 0;
-    msgl_delta_save *saves = (msgl_delta_save *)(start + n);
+    msgl_kept_state *saves = (msgl_kept_state *)(start + n);
     const int32_t *dev = s->dev.states[i];
     s->states[i] = (msgl_seq_states){.from = from,
                                      .to = to,
@@ -93,7 +93,7 @@ void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int
                                      .dev_from = dev,
                                      .dev_to = dev + n,
                                      .dev_save_start = dev + 2 * n,
-                                     .dev_saves = (const msgl_delta_save *)(dev + 3 * n)};
+                                     .dev_saves = (const msgl_kept_state *)(dev + 3 * n)};
     for (int32_t q = 0; q < s->seqs[i].size; q++) {
         const msgl_batch_req *r = first + q < s->batch.size ? &s->reqs[first + q] : NULL;
         const bool padding = r == NULL || r->table_idx == e->max_running;
@@ -105,7 +105,7 @@ void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int
             from[q] = r->load_state >= 0 ? checkpoints + r->load_state : r->table_idx;
         }
         for (int32_t k = 0; k < r->num_saves; k++) {
-            saves[num_saves++] = (msgl_delta_save){.len = r->saves[k].len,
+            saves[num_saves++] = (msgl_kept_state){.len = r->saves[k].len,
                                                    .state = checkpoints + r->saves[k].checkpoint};
         }
     }

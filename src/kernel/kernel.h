@@ -6,11 +6,13 @@
 #define MSGL_KERNEL_KERNEL_H
 
 #include "kernel/attn.h"
+#include "kernel/conv.h"
 #include "kernel/cpu.h"
 #include "kernel/delta.h"
 #include "kernel/gemm.h"
 #include "kernel/index.h"
 #include "kernel/ops.h"
+#include "kernel/ssm.h"
 
 typedef struct msgl_kernels {
     msgl_cpu_level level;
@@ -22,6 +24,8 @@ typedef struct msgl_kernels {
     msgl_moe_kernels moe;
     msgl_sample_kernels sample;
     msgl_delta_kernels delta;
+    msgl_conv_kernels conv;
+    msgl_ssm_kernels ssm;
     msgl_index_kernels index;
 } msgl_kernels;
 

@@ -21,7 +21,7 @@ typedef struct msgl_cpu_level_desc {
     // Each puts this level's functions over what the levels below have left in the table.
     void (*gemm)(msgl_gemm_kernels *k);
     void (*attn)(msgl_attn_kernels *k);
-    void (*ops)(msgl_kernels *k); // norm, rope, act, moe, sample, delta
+    void (*ops)(msgl_kernels *k); // norm, rope, act, moe, sample, delta, conv, ssm
     struct {
         msgl_limits_fn f32, bf16, int8; // of kernel/limits.h
     } limits;

@@ -35,9 +35,9 @@ size_t msgl__delta_scratch(const msgl_delta *d, const msgl_kernels *k, int32_t m
     const msgl_seqs answers = {
         .phase = MSGL_DECODE, .size = max_requests, .num_tokens = max_requests};
     msgl_delta_call c = msgl__delta_call_of(d);
-    c.seqs = &chunks;
+    c.io.seqs = &chunks;
     const size_t most = k->delta.scratch_size(&c);
-    c.seqs = &answers;
+    c.io.seqs = &answers;
     const size_t other = k->delta.scratch_size(&c);
     return most > other ? most : other;
 }
@@ -45,7 +45,6 @@ size_t msgl__delta_scratch(const msgl_delta *d, const msgl_kernels *k, int32_t m
 void msgl__delta(msgl_forward *f, const msgl_delta *d, const msgl_norm *norm, const void *in,
                  void *out)
 {
-    const msgl_kv_pool *pool = &f->groups[d->group].pool;
     const size_t mark = f->arena->used, ld = (size_t)d->in.w.n, elem = msgl__dtype_size(f->x->act);
     const size_t values = (size_t)d->v_heads * (size_t)d->v_dim;
     char *mixed = msgl__activation(f, (size_t)f->num_tokens, ld);
@@ -53,24 +52,18 @@ void msgl__delta(msgl_forward *f, const msgl_delta *d, const msgl_norm *norm, co
     msgl__linear(f, &d->in, norm, in, mixed, f->num_tokens);
     msgl_delta_call c = msgl__delta_call_of(d);
     const size_t channels = (size_t)msgl__delta_channels(&c);
-    c.ld_qkv = c.ld_z = c.ld_ab = ld;
+    c.ld_qkv = c.ld_z = c.ld_a = c.ld_b = ld;
     c.ld_out = values;
-    c.states = msgl__state_of_row(pool, 0, d->layer);
-    c.state_stride = (size_t)pool->spec.num_layers * pool->spec.state_bytes;
+    c.io = msgl__states_of(f, d->group, d->layer, 0);
     for (int32_t i = 0; i < f->num_seqs; i++) {
-        const msgl_seq_states *s = &f->states[i];
         const char *row = msgl__row(f, mixed, f->seqs[i].first_token, ld);
-        c.seqs = &f->seqs[i];
+        c.io.seqs = &f->seqs[i];
+        c.io.at = f->states[i];
         c.qkv = row;
         c.z = row + channels * elem;
         c.b = row + (channels + values) * elem;
         c.a = row + (channels + values + (size_t)d->v_heads) * elem;
         c.out = msgl__row(f, out, f->seqs[i].first_token, values);
-        c.from = s->from, c.dev_from = s->dev_from;
-        c.to = s->to, c.dev_to = s->dev_to;
-        c.saves = s->saves, c.dev_saves = s->dev_saves;
-        c.save_start = s->save_start, c.dev_save_start = s->dev_save_start;
-        c.num_answers = s->num_answers;
         f->k->delta.run(f->x, &c);
         msgl__arena_reset(f->x->scratch);
     }

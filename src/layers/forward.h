@@ -25,15 +25,6 @@ typedef struct msgl_cache_group {
     struct msgl_attn_chosen *chosen; // of a LATENT group whose layers choose keys; else NULL
 } msgl_cache_group;
 
-// Where the states of the requests of one msgl_seqs are, by number in the pool of a group that
-// keeps some (the live ones by row, then the checkpoints): as msgl_delta_call has them.
-typedef struct msgl_seq_states {
-    const int32_t *from, *to, *dev_from, *dev_to;
-    const msgl_delta_save *saves, *dev_saves;
-    const int32_t *save_start, *dev_save_start;
-    int32_t num_answers;
-} msgl_seq_states;
-
 typedef struct msgl_forward {
     msgl_exec *x;
     const msgl_kernels *k;
@@ -48,10 +39,12 @@ typedef struct msgl_forward {
     msgl_step_tokens tokens;
     const msgl_seqs *seqs; // [num_seqs] they cover the step's tokens in order
     int32_t num_seqs;
-    const msgl_seq_states *states; // [num_seqs] of theirs; not set where no group keeps states
-    msgl_arena *arena;             // step arena
-    int32_t *ids;                  // [num_tokens], room for the ids
-    const int32_t *positions;      // [num_tokens]
+    // [num_seqs] of theirs, by number in the pool of a group that keeps states (the live ones by
+    // row, then the checkpoints); not set where no group keeps any.
+    const msgl_seq_states *states;
+    msgl_arena *arena;        // step arena
+    int32_t *ids;             // [num_tokens], room for the ids
+    const int32_t *positions; // [num_tokens]
     // [num_tokens] length of the prompt of a token's request. NULL unless a rope's dual.original
     // wants it.
     const int32_t *prompt_lens;
@@ -96,6 +89,16 @@ static inline void *msgl__take_rows(msgl_forward *f, size_t rows, size_t dim, ms
 static inline void *msgl__activation(msgl_forward *f, size_t rows, size_t dim)
 {
     return msgl__take_rows(f, rows, dim, f->x->act);
+}
+
+// The states of layer `layer` of a group that keeps some, from byte `at` of each on; requests and
+// which states are theirs is left to set (seqs[i] and states[i]).
+static inline msgl_states msgl__states_of(const msgl_forward *f, int32_t group, int32_t layer,
+                                          size_t at)
+{
+    const msgl_kv_pool *pool = &f->groups[group].pool;
+    return (msgl_states){.base = (char *)msgl__state_of_row(pool, 0, layer) + at,
+                         .stride = (size_t)pool->spec.num_layers * pool->spec.state_bytes};
 }
 
 // Row `row` of an activation of `dim` columns.

@@ -48,6 +48,14 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
     f->k->rope.qk_norm_rope_store(f->x, rope);
 }
 
+void msgl__linear_of_columns(msgl_forward *f, const msgl_linear *l, const void *in, size_t ld_in,
+                             void *out, int32_t rows)
+{
+    msgl_linear_call c = make_call(f, l, NULL, in, out, rows);
+    c.ld_in = ld_in;
+    run(f, &c);
+}
+
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                       float *out, int32_t rows)
 {

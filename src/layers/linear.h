@@ -37,6 +37,9 @@ void msgl__join(msgl_forward *f, const msgl_join *j, bool shared, void *result, 
 // in [rows, w.k] -> out [rows, w.n].
 void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                   void *out, int32_t rows);
+// The same without a norm, `in` being columns of rows that begin ld_in elements apart.
+void msgl__linear_of_columns(msgl_forward *f, const msgl_linear *l, const void *in, size_t ld_in,
+                             void *out, int32_t rows);
 // The projection to q, K and V, then rope as its call says; rope->qkv gets q, rotated.
 void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                        const msgl_rope_call *rope);

@@ -67,6 +67,7 @@ struct msgl_arch {
     int32_t default_head_dim;  // 0: hidden_size / num_attention_heads
     double default_theta;      // 0: 10,000
     const char *default_dtype; // NULL: bfloat16
+    const char *position_key; // NULL, or what max_position_embeddings is called where it is missing
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool gelu_is_tanh;                               // "gelu" stands for gelu_pytorch_tanh
     bool plain_mlp; // feed-forward blocks have no gate, and the activation is a msgl_pointwise
@@ -74,6 +75,7 @@ struct msgl_arch {
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
     bool only_experts; // intermediate_size is none of a dense layer, if it is there
+    bool own_width;    // the width of a dense layer is `configure`'s to read
     // Layers with a window rotate by parameters of their own, ropes[1]; the base of those where
     // nothing says it, 0: as of the others.
     bool local_rope;

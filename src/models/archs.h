@@ -28,6 +28,10 @@ extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stabl
     msgl__arch_cohere, msgl__arch_cohere2, msgl__arch_apertus, msgl__arch_phimoe,
     msgl__arch_internlm3, msgl__arch_bailing, msgl__arch_bailing_2;
 
+// With states: short convolutions, Mamba-2, Kimi Delta Attention.
+extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_hybrid,
+    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear;
+
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);

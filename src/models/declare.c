@@ -117,14 +117,19 @@ void msgl__declare_slice(const msgl_declaring *d, msgl_linear *l, int32_t row, i
     msgl__plan_slice(d->p, all, at, false);
 }
 
-// width: of the mixer's result on one rank.
+void msgl__declare_out_to(const msgl_declaring *d, msgl_linear *out, const msgl_join *join,
+                          int32_t width, bool bias, const char *name)
+{
+    const msgl_range cols = {.from = d->target->rank * width, .count = width};
+    msgl__keep_columns(d, &out->w, cols, d->target->ranks * width);
+    msgl__declare_joined(d, out, width, bias, join, MSGL_ROWS_STEP);
+    msgl__declare_rows(d, out, 0, d->m->cfg.hidden_size, bias, name);
+}
+
 void msgl__declare_out(const msgl_declaring *d, msgl_decoder_layer *layer, int32_t width, bool bias,
                        const char *name)
 {
-    const msgl_range cols = {.from = d->target->rank * width, .count = width};
-    msgl__keep_columns(d, &layer->out.w, cols, d->target->ranks * width);
-    msgl__declare_joined(d, &layer->out, width, bias, &layer->attn_join, MSGL_ROWS_STEP);
-    msgl__declare_rows(d, &layer->out, 0, d->m->cfg.hidden_size, bias, name);
+    msgl__declare_out_to(d, &layer->out, &layer->attn_join, width, bias, name);
 }
 
 // By the names under which vLLM and SGLang find it: llm-compressor's, modelopt's, and those of

@@ -62,11 +62,31 @@ void msgl__declare_norm_of_stream(const msgl_declaring *d, msgl_norm *n, const c
 // Rows [at, at + rows) of a tensor of `all` as rows of a projection, with its bias.
 void msgl__declare_slice(const msgl_declaring *d, msgl_linear *l, int32_t row, int32_t rows,
                          bool bias, int32_t all, int32_t at, const char *name);
-// width: of the mixer's result on one rank.
+// The projection of a result of `width` columns on one rank to the stream, which it joins.
+void msgl__declare_out_to(const msgl_declaring *d, msgl_linear *out, const msgl_join *join,
+                          int32_t width, bool bias, const char *name);
+// The mixer's own. width: of its result on one rank.
 void msgl__declare_out(const msgl_declaring *d, msgl_decoder_layer *layer, int32_t width, bool bias,
                        const char *name);
 // By the names under which vLLM and SGLang find it: llm-compressor's, modelopt's, and those of
 // older compressed-tensors files.
 void msgl__declare_cache_scale(const msgl_declaring *d, float *scale, char k_or_v);
+
+// A group of layers with states of so many bytes; a GPU moves them fastest where they begin at
+// whole lines.
+static inline msgl_cache_spec msgl__states_spec(size_t bytes)
+{
+    enum { LINE = 128 };
+    return (msgl_cache_spec){
+        .kind = MSGL_CACHE_STATE, .window = -1, .state_bytes = msgl__round_up(bytes, LINE)};
+}
+
+// For a mixer's check: refuses layers that this device has no kernel for, and CPUs have.
+static inline int msgl__check_states_kernel(bool has, const char *what, msgl_err *err)
+{
+    if (has) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "%s: this device has no kernel for them; allowed: --device cpu", what);
+}
 
 #endif

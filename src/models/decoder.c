@@ -67,6 +67,10 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *exper
         {"shared_expert_intermediate_size", d->shared_intermediate_size, false},
         {"linear_num_key_heads", d->delta.k_heads, false},
         {"linear_num_value_heads", d->delta.v_heads, false},
+        {"hidden_size / 16", d->conv.channels / 16, false},
+        {"linear_num_heads", d->kda.heads, false},
+        {"mamba_n_heads", d->mamba.heads, false},
+        {"mamba_n_groups", d->mamba.groups, false},
     };
     for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
         const int32_t n = shared[i].n;
@@ -103,6 +107,13 @@ static msgl_norm norm_named(const msgl_model *m, const char *name)
                        .centred = m->cfg.decoder.layer_norm};
 }
 
+// The norm of what the layer reads first, unless experts do, which norm the stream themselves.
+static const msgl_norm *first_norm(const msgl_decoder_layer *layer)
+{
+    if (layer->mixer != &msgl__mixer_none) return msgl__norm_or_null(&layer->attn_norm);
+    return layer->sparse ? NULL : msgl__norm_or_null(&layer->ffn_norm);
+}
+
 static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_place *places)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
@@ -110,16 +121,18 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
     msgl_weight *experts = decoder->experts;
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
-        layer->attn_norm = norm_named(m, names->attn_norm);
-        layer->attn_post_norm = norm_named(m, names->attn_post_norm);
-        layer->ffn_norm = norm_named(m, names->ffn_norm);
-        layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
-        layer->out.row_parallel = true;
+        const bool mixes = !msgl__layer_has(d, l, MSGL_LAYER_NO_MIXER);
+        layer->has_ffn = !msgl__layer_has(d, l, MSGL_LAYER_NO_FFN);
+        layer->attn_norm = norm_named(m, mixes ? names->attn_norm : NULL);
+        layer->attn_post_norm = norm_named(m, mixes ? names->attn_post_norm : NULL);
+        layer->ffn_norm = norm_named(m, layer->has_ffn ? names->ffn_norm : NULL);
+        layer->ffn_post_norm = norm_named(m, layer->has_ffn ? names->ffn_post_norm : NULL);
+        layer->out.row_parallel = layer->mamba_out.row_parallel = true;
         layer->parallel = d->parallel;
+        layer->scale = 1;
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
-        msgl__ffn_build(m, l, experts, layer);
-        layer->scale = 1;
+        if (layer->has_ffn) msgl__ffn_build(m, l, experts, layer);
         if (layer->sparse) experts += 2 * (size_t)d->num_experts;
     }
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
@@ -127,15 +140,18 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         const bool last = l + 1 == m->cfg.num_layers;
         // What is done to the stream behind the block.
         const bool more = d->per_layer_dim > 0 || names->layer_scale != NULL;
+        const msgl_norm *behind = last ? NULL : first_norm(&layer[1]);
         // Experts norm the stream themselves.
         layer->attn_join =
             (msgl_join){.norm = msgl__norm_or_null(&layer->attn_post_norm),
-                        .scale = d->residual_scale,
-                        .next = layer->sparse ? NULL : msgl__norm_or_null(&layer->ffn_norm)};
-        layer->ffn_join =
-            (msgl_join){.norm = msgl__norm_or_null(&layer->ffn_post_norm),
-                        .scale = d->residual_scale,
-                        .next = last || more ? NULL : msgl__norm_or_null(&layer[1].attn_norm)};
+                        .scale = d->residual_scale * d->attn_out_scale,
+                        .next = !layer->has_ffn ? behind
+                                : layer->sparse ? NULL
+                                                : msgl__norm_or_null(&layer->ffn_norm)};
+        layer->ffn_join = (msgl_join){.norm = msgl__norm_or_null(&layer->ffn_post_norm),
+                                      .scale = d->residual_scale * d->ffn_out_scale,
+                                      .next = more ? NULL : behind};
+        layer->mamba_join = (msgl_join){.scale = d->residual_scale * d->mamba.out_scale};
     }
     msgl__per_layer_build(m, decoder);
     m->final_norm = norm_named(m, "norm");
@@ -199,9 +215,9 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     const msgl_decoder *decoder = m->layers;
     const msgl_head_config *h = &c->decoder.head;
     char embed[48], norm[64], head[48];
-    snprintf(embed, sizeof embed, "%sembed_tokens.weight", n->prefix);
+    snprintf(embed, sizeof embed, "%s%s.weight", n->prefix, n->embed);
     snprintf(norm, sizeof norm, "%s%s.weight", h->kind != MSGL_HEAD_NONE ? "" : n->prefix,
-             h->kind != MSGL_HEAD_NONE ? h->final_norm : "norm");
+             h->kind != MSGL_HEAD_NONE ? h->final_norm : n->norm);
     snprintf(head, sizeof head, "%s.weight", n->head);
     msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
     if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
@@ -217,7 +233,8 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
         layer->mixer->declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
         msgl__declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
-        msgl__ffn_declare(&d, layer);
+        msgl__plan_times(p, c->decoder.ffn_norm_scale);
+        if (layer->has_ffn) msgl__ffn_declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
         msgl__per_layer_declare_block(&d, layer);
         if (n->layer_scale != NULL) {
@@ -280,7 +297,8 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     const bool direct =
         msgl__joins_directly(&l->attn_join, ranks) && msgl__joins_directly(&l->ffn_join, ranks);
     const size_t own = msgl__per_layer_workspace(&l->per_layer, act, max_tokens);
-    const size_t block = msgl__ffn_workspace(m, l, max_tokens), ffn = block > own ? block : own;
+    const size_t block = l->has_ffn ? msgl__ffn_workspace(m, l, max_tokens) : 0;
+    const size_t ffn = block > own ? block : own;
     const size_t added = direct ? 0 : msgl__activation_bytes(t, hidden, act); // msgl__linear_add
     const size_t mixer = l->mixer->workspace(l, act, max_tokens);
     return mixer > ffn + added ? mixer : ffn + added;
@@ -349,7 +367,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
 
 // The layer up to its mixer's result; in: the stream, or of a draft head's first layer what that
 // reads. normed is left as what a parallel feed-forward block reads.
-static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const void *in, const buffers *b)
+static void mix(msgl_forward *f, const msgl_decoder_layer *layer, void *in, const buffers *b)
 {
     const msgl_norm *norm = &layer->attn_norm;
     const bool apart = norm->dim > 0 && (norm->centred || layer->parallel);
@@ -366,9 +384,13 @@ static void finish_layer(const msgl_model *m, msgl_forward *f, const msgl_decode
 {
     const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
     const bool apart = layer->ffn_norm.dim > 0 && layer->ffn_norm.centred;
-    msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
+    if (layer->mixer != &msgl__mixer_none) {
+        msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows, NULL);
+    }
     if (apart) msgl__norm(f, &layer->ffn_norm, residual, normed, rows);
-    msgl__ffn_run(f, layer, apart || layer->parallel ? normed : residual, residual, rows);
+    if (layer->has_ffn) {
+        msgl__ffn_run(f, layer, apart || layer->parallel ? normed : residual, residual, rows);
+    }
     if (table->dim > 0) {
         msgl__per_layer_add(f, &layer->per_layer, inputs, msgl__per_layer_width(table), residual,
                             rows);
@@ -399,7 +421,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, b.residual, b.cos_sin);
-    const void *first = b.residual;
+    void *first = b.residual;
     if (c->decoder.head.kind != MSGL_HEAD_NONE) first = msgl__head_begin(m, f, b.residual);
     if (first == NULL) return NULL;
     b.per_layer = table->dim > 0 ? msgl__per_layer_inputs(f, table, first) : NULL;
@@ -416,7 +438,9 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     // they are in token order.
     const bool all = num_rows == tokens;
     if (!all) {
-        f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
+        if (last->mixer != &msgl__mixer_none) {
+            f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
+        }
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
         if (table->dim > 0) {
             f->k->moe.gather(f->x, b.per_layer, rows, num_rows, 1,

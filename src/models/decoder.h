@@ -8,10 +8,13 @@
 
 #include "layers/attention.h"
 #include "layers/delta.h"
+#include "layers/kda.h"
 #include "layers/latent_attention.h"
+#include "layers/mamba.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/per_layer_input.h"
+#include "layers/short_conv.h"
 #include "models/arch.h"
 
 extern const msgl_family msgl__decoder_family;
@@ -35,12 +38,18 @@ typedef struct msgl_decoder_layer {
         msgl_attention attn;
         msgl_latent_attention latent_attn;
         msgl_delta delta;
+        msgl_short_conv short_conv;
+        msgl_kda kda;
     };
-    msgl_linear out;     // [hidden, width of the mixer's result]
-    bool parallel;       // the feed-forward block reads what the mixer has read, behind attn_norm
-    bool sparse, beside; // beside: the dense block is there, too
-    msgl_mlp mlp;        // unless sparse, or beside
-    msgl_moe moe;        // when sparse
+    msgl_mamba mamba;      // of a mixer that has one, alone or beside attention
+    msgl_linear mamba_out; // beside attention: [hidden, width of its result]
+    msgl_join mamba_join;
+    msgl_linear out; // [hidden, width of the mixer's result]; without a mixer empty
+    bool parallel;   // the feed-forward block reads what the mixer has read, behind attn_norm
+    bool has_ffn;
+    bool sparse, beside;                              // beside: the dense block is there, too
+    msgl_mlp mlp;                                     // unless sparse, or beside
+    msgl_moe moe;                                     // when sparse
     msgl_norm mlp_post_norm, moe_norm, moe_post_norm; // beside
     msgl_join moe_join;                               // with moe_post_norm
     msgl_per_layer_input per_layer;
@@ -166,12 +175,17 @@ struct msgl_mixer {
     // Step arena bytes of run for up to max_tokens tokens with activations of act.
     size_t (*workspace)(const msgl_decoder_layer *layer, msgl_dtype act, int32_t max_tokens);
     // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, layer->out.w.k].
-    // cos_sin: the step's angles by rope, as msgl__attention takes them.
-    void (*run)(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
-                const void *in, float *const *cos_sin, void *out);
+    // cos_sin: the step's angles by rope, as msgl__attention takes them. `in` is the residual
+    // stream (of a draft head's first layer something else), to which a mixer of two parts adds
+    // what one of them has made.
+    void (*run)(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm, void *in,
+                float *const *cos_sin, void *out);
 };
 
-extern const msgl_mixer msgl__mixer_attention, msgl__mixer_latent, msgl__mixer_delta;
+extern const msgl_mixer msgl__mixer_attention, msgl__mixer_latent, msgl__mixer_delta,
+    msgl__mixer_short_conv, msgl__mixer_kda, msgl__mixer_mamba;
+extern const msgl_mixer msgl__mixer_beside; // Mamba-2 and attention side by side
+extern const msgl_mixer msgl__mixer_none;   // which reads and leaves nothing
 
 // decoder_caches.c
 const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer);
@@ -211,7 +225,7 @@ size_t msgl__head_workspace(const msgl_model *m, int32_t max_tokens);
 void msgl__head_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__head_take_states(const msgl_model *m, msgl_forward *f, const void *states, int32_t rows,
                             void *out);
-const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residual);
+void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residual);
 
 // For `configure` of several architectures:
 // layer_types: which layers have the window or chunks, or are linear attention where the
@@ -220,6 +234,23 @@ bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
 // per_layer_config, as transformers writes it: {"5": {"head_dim": 512}, ...}, the same for all
 // layers with the window, and for all others; behind layer_types. False: there is no such field.
 bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c);
+// deepseek.c: dimensions of latent attention, whose rotating part is c->head_dim.
+void msgl__decoder_read_latent(msgl_json_reader *r, msgl_model_config *c);
+// What a list with a name for each layer says: the flags of layers with this name.
+typedef struct msgl_layer_kind {
+    const char *name;
+    uint8_t flags;
+} msgl_layer_kind;
+// The list `key` of the names in kinds [num], whose flags layers get. False: there is no such
+// field.
+bool msgl__decoder_read_kinds(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                              const msgl_layer_kind *kinds, size_t num);
+// The list `key` of the layers, counted from `first` on, that lose the flags `clear`. False: there
+// is no such field.
+bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                                int32_t first, int clear);
+// Gives these flags to the layers from `first` on.
+void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);
 // use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The mixer that is attention over K and V.
+#include <stdio.h>
+
 #include "models/declare.h"
 
 // A window of W keys includes the query's own; the contract counts those before it. What a query
@@ -68,15 +70,15 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
 }
 
 // q_proj with the gate of every head behind its q: all q in front, all gates behind K and V.
-static void declare_gated_q(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+static void declare_gated_q(const msgl_declaring *d, msgl_attention *a, int32_t q, int32_t kv,
+                            const char *name)
 {
     const bool bias = d->m->cfg.decoder.qkv_bias;
     const int32_t head = a->head_dim;
     for (int32_t h = 0; h < d->m->cfg.num_heads; h++) {
         const int32_t row = h * head, at = 2 * row;
-        msgl__declare_slice(d, &a->qkv, row, head, bias, 2 * q, at, "self_attn.q_proj");
-        msgl__declare_slice(d, &a->qkv, q + 2 * kv + row, head, bias, 2 * q, at + head,
-                            "self_attn.q_proj");
+        msgl__declare_slice(d, &a->qkv, row, head, bias, 2 * q, at, name);
+        msgl__declare_slice(d, &a->qkv, q + 2 * kv + row, head, bias, 2 * q, at + head, name);
     }
 }
 
@@ -90,15 +92,18 @@ static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, i
         return;
     }
     const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
+    char q_proj[48], k_proj[48], v_proj[48];
+    snprintf(q_proj, sizeof q_proj, "%s.q_proj", c->names.attn);
+    snprintf(k_proj, sizeof k_proj, "%s.k_proj", c->names.attn);
+    snprintf(v_proj, sizeof v_proj, "%s.v_proj", c->names.attn);
     if (a->gated) {
-        declare_gated_q(d, a, q, kv);
+        declare_gated_q(d, a, q, kv, q_proj);
     } else {
-        msgl__declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
+        msgl__declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, q_proj);
     }
     if (kv == 0) return;
-    msgl__declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
-    const char *v = k_is_v ? "self_attn.k_proj" : "self_attn.v_proj";
-    msgl__declare_rows(d, &a->qkv, q + kv, values, bias, v);
+    msgl__declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, k_proj);
+    msgl__declare_rows(d, &a->qkv, q + kv, values, bias, k_is_v ? k_proj : v_proj);
 }
 
 // Of a head, or over all `n` elements of the heads of q or k, of which this rank has `own`; they
@@ -208,8 +213,8 @@ static size_t workspace(const msgl_decoder_layer *layer, msgl_dtype act, int32_t
     return msgl__attention_workspace(&layer->attn, act, max_tokens);
 }
 
-static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
-                const void *in, float *const *cos_sin, void *out)
+static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm, void *in,
+                float *const *cos_sin, void *out)
 {
     msgl__attention(f, &layer->attn, norm, in, cos_sin[layer->attn.rope], out);
 }

@@ -5,7 +5,13 @@
 
 const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer)
 {
-    if (msgl__layer_has(d, layer, MSGL_LAYER_DELTA)) return &msgl__mixer_delta;
+    if (msgl__layer_has(d, layer, MSGL_LAYER_NO_MIXER)) return &msgl__mixer_none;
+    if (msgl__layer_has(d, layer, MSGL_LAYER_RECURRENT)) {
+        if (d->conv.channels > 0) return &msgl__mixer_short_conv;
+        if (d->kda.heads > 0) return &msgl__mixer_kda;
+        if (d->mamba.heads == 0) return &msgl__mixer_delta;
+        return d->mamba.beside_attention ? &msgl__mixer_beside : &msgl__mixer_mamba;
+    }
     return d->latent.rank > 0 ? &msgl__mixer_latent : &msgl__mixer_attention;
 }
 

@@ -13,6 +13,10 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .attn_norm = "input_layernorm",
     .ffn_norm = "post_attention_layernorm",
     .sinks = "self_attn.sinks",
+    .embed = "embed_tokens",
+    .norm = "norm",
+    .mamba = "mamba",
+    .attn = "self_attn",
     .q_norm = "self_attn.q_norm",
     .k_norm = "self_attn.k_norm",
     .router = "mlp.gate",
@@ -84,13 +88,44 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->names = LLAMA_NAMES;
-    if (!c->arch->only_experts) {
+    if (!c->arch->only_experts && !c->arch->own_width) {
         d->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
     }
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
     read_activation(r, c);
     d->attn_scale = 1.0f / sqrtf((float)c->head_dim);
     d->embed_scale = d->residual_scale = d->value_scale = 1;
+    d->attn_out_scale = d->ffn_out_scale = d->ffn_norm_scale = 1;
+}
+
+bool msgl__decoder_read_kinds(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                              const msgl_layer_kind *kinds, size_t num)
+{
+    const json_t *list = msgl__json_get(r, key);
+    if (list == NULL) return false;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, list, "a list of num_hidden_layers");
+        return true;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const json_t *v = json_array_get(list, (size_t)l);
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        size_t k = 0;
+        while (k < num && strcmp(name, kinds[k].name) != 0) k++;
+        if (k < num) {
+            c->decoder.layer_flags[l] |= kinds[k].flags;
+            continue;
+        }
+        char allowed[128];
+        size_t at = 0;
+        for (k = 0; k < num && at < sizeof allowed; k++) {
+            at += (size_t)snprintf(allowed + at, sizeof allowed - at, "%s%s", k > 0 ? ", " : "",
+                                   kinds[k].name);
+        }
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, key, v, allowed);
+        return true;
+    }
+    return true;
 }
 
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
@@ -99,23 +134,27 @@ bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
     const char *const other = delta                ? "linear_attention"
                               : c->decoder.chunked ? "chunked_attention"
                                                    : "sliding_attention";
-    const uint8_t flag = delta ? MSGL_LAYER_DELTA : MSGL_LAYER_SLIDING;
-    const json_t *types = msgl__json_get(r, "layer_types");
-    if (types == NULL) return false;
-    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, "layer_types", types, "a list of num_hidden_layers");
-        return true;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        const json_t *v = json_array_get(types, (size_t)l);
-        const char *name = json_is_string(v) ? json_string_value(v) : "";
-        if (strcmp(name, other) == 0) {
-            c->decoder.layer_flags[l] |= flag;
-        } else if (strcmp(name, "full_attention") != 0) {
-            char allowed[64];
-            snprintf(allowed, sizeof allowed, "full_attention, %s", other);
-            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", v, allowed);
-            return true;
+    const msgl_layer_kind kinds[] = {{"full_attention", 0},
+                                     {other, delta ? MSGL_LAYER_RECURRENT : MSGL_LAYER_SLIDING}};
+    return msgl__decoder_read_kinds(r, c, "layer_types", kinds, MSGL_COUNT(kinds));
+}
+
+bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                                int32_t first, int clear)
+{
+    const json_t *list = msgl__json_get(r, key);
+    if (list == NULL) return false;
+    char allowed[64];
+    snprintf(allowed, sizeof allowed, "a list of layer numbers in %d..%d", (int)first,
+             (int)(first + c->num_layers - 1));
+    if (!json_is_array(list)) msgl__json_reject(r, MSGL_EFORMAT, key, list, allowed);
+    for (size_t i = 0; i < json_array_size(list) && r->status == 0; i++) {
+        const json_t *v = json_array_get(list, i);
+        const json_int_t layer = json_is_integer(v) ? json_integer_value(v) - first : -1;
+        if (layer < 0 || layer >= c->num_layers) {
+            msgl__json_reject(r, MSGL_EFORMAT, key, v, allowed);
+        } else {
+            c->decoder.layer_flags[layer] &= (uint8_t)~clear;
         }
     }
     return true;
@@ -166,6 +205,11 @@ bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c)
         given[sliding] = true;
     }
     return layers != NULL;
+}
+
+void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags)
+{
+    for (int32_t l = first; l < c->num_layers; l++) c->decoder.layer_flags[l] |= (uint8_t)flags;
 }
 
 void msgl__decoder_slide(msgl_model_config *c, int32_t first)

@@ -9,7 +9,9 @@
 #include <stdint.h>
 
 #include "kernel/calls.h"
+#include "kernel/conv.h"
 #include "kernel/dual_chunk.h"
+#include "kernel/ssm.h"
 #include "kernel/temper.h"
 
 #define MSGL_MAX_LAYERS 1024
@@ -19,7 +21,9 @@ enum {
     MSGL_LAYER_SLIDING = 1,
     MSGL_LAYER_SPARSE = 2,
     MSGL_LAYER_SECOND_ROPE = 4,    // rotates by msgl_model_config.ropes[1]
-    MSGL_LAYER_DELTA = 8,          // linear attention
+    MSGL_LAYER_RECURRENT = 8,      // has the mixer with states that the config has
+    MSGL_LAYER_NO_MIXER = 16,      // is a feed-forward block alone
+    MSGL_LAYER_NO_FFN = 32,        // is a mixer alone
     MSGL_LAYER_SHARES_INDEX = 128, // attends to the keys that a layer before it chose
 };
 
@@ -40,8 +44,11 @@ typedef struct msgl_decoder_names {
     const char *prefix, *head;
     const char *attn_norm, *attn_post_norm; // before the block, and of its result
     const char *ffn_norm, *ffn_post_norm;
-    const char *qkv; // q, k and v in one tensor
-    const char *out; // of attention's result
+    const char *embed, *norm; // of the model, behind prefix
+    const char *mamba;        // what begins the names of Mamba-2's tensors
+    const char *attn;         // what begins those of attention's q, K and V
+    const char *qkv;          // q, k and v in one tensor
+    const char *out;          // of attention's result
     const char *q_norm, *k_norm;
     const char *sinks;   // all of the name behind "layers.N."
     const char *gate_up; // gate and up in one tensor
@@ -101,7 +108,8 @@ typedef struct msgl_latent_config {
     bool apart;
 } msgl_latent_config;
 
-// Linear attention by the gated delta rule (kernel/delta.h), in layers with MSGL_LAYER_DELTA.
+// Linear attention by the gated delta rule (kernel/delta.h), in layers with MSGL_LAYER_RECURRENT;
+// v_heads 0: none.
 typedef struct msgl_delta_config {
     int32_t k_heads, v_heads, k_dim, v_dim;
     // in_proj_qkvz and in_proj_ba have what belongs to a k head side by side; otherwise
@@ -113,6 +121,30 @@ typedef struct msgl_delta_config {
     // 2 k heads, 6 v heads; the file's v heads 0 2 4 are k head 0's, our 0 1 2.
     bool v_heads_apart;
 } msgl_delta_config;
+
+// Short convolutions (layers/short_conv.h), likewise; channels 0: none.
+typedef struct msgl_conv_config {
+    int32_t channels, taps;
+    bool bias; // of the convolution and both products
+} msgl_conv_config;
+
+// Mamba-2 (layers/mamba.h), likewise; heads 0: none.
+typedef struct msgl_mamba_config {
+    int32_t heads, groups, head_dim, state_dim, taps;
+    bool conv_bias, proj_bias, out_bias; // of convolution, product in and product out
+    float dt_min, dt_max;
+    msgl_ssm_norm norm;
+    int32_t norm_groups;
+    // The product in times these: z, x, b, c and dt.
+    float z_scale, x_scale, b_scale, c_scale, dt_scale;
+    bool beside_attention; // its layers have attention too, and both add to the stream
+    float out_scale;       // then: of what it adds
+} msgl_mamba_config;
+
+// Kimi Delta Attention (layers/kda.h), likewise; heads 0: none.
+typedef struct msgl_kda_config {
+    int32_t heads, dim;
+} msgl_kda_config;
 
 enum { MSGL_MAX_AUX_STATES = 3 };
 
@@ -168,15 +200,20 @@ typedef struct msgl_decoder_config {
     bool head_bias;           // of the product of logits
     msgl_latent_config latent;
     msgl_delta_config delta;
-    float attn_scale;        // of scores
-    float attn_softcap;      // 0: none
-    float embed_scale;       // of embeddings
-    bool rounds_embed_scale; // to the weights' dtype
-    float residual_scale;    // of what a block adds to the stream
-    int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
-    bool chunked;            // sliding_window is the length of chunks (msgl_attn_layer)
-    msgl_temper temper;      // of layers that do not rotate
-    bool tempers_all;        // of all layers
+    msgl_conv_config conv;
+    msgl_mamba_config mamba;
+    msgl_kda_config kda;
+    float attn_scale;                    // of scores
+    float attn_softcap;                  // 0: none
+    float embed_scale;                   // of embeddings
+    bool rounds_embed_scale;             // to the weights' dtype
+    float residual_scale;                // of what a block adds to the stream
+    float attn_out_scale, ffn_out_scale; // and then of what the one and the other adds
+    float ffn_norm_scale;                // of the norm before the feed-forward block
+    int32_t sliding_window; // keys that a query of a sliding layer sees, itself included; 0: none
+    bool chunked;           // sliding_window is the length of chunks (msgl_attn_layer)
+    msgl_temper temper;     // of layers that do not rotate
+    bool tempers_all;       // of all layers
     msgl_sparse_prompts sparse_prompts; // with dual chunks
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.

@@ -13,22 +13,13 @@ static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
                         .v_dim = d->delta.v_dim};
 }
 
-// Of a layer of linear attention; a GPU moves states fastest where they begin at whole lines.
-static size_t state_bytes(const msgl_decoder_config *d, int32_t ranks, msgl_dtype act)
-{
-    enum { LINE = 128 };
-    const msgl_delta layer = delta_of(d, ranks);
-    const msgl_delta_call c = msgl__delta_call_of(&layer);
-    return msgl__round_up(msgl__delta_state_bytes(&c, act), LINE);
-}
-
 static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
                   msgl_dtype act, msgl_cache_spec *out)
 {
     (void)layer, (void)dtype;
-    *out = (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
-                             .window = -1,
-                             .state_bytes = state_bytes(&c->decoder, ranks, act)};
+    const msgl_delta l = delta_of(&c->decoder, ranks);
+    const msgl_delta_call call = msgl__delta_call_of(&l);
+    *out = msgl__states_spec(msgl__delta_state_bytes(&call, act));
     return 1;
 }
 
@@ -212,8 +203,8 @@ static size_t workspace(const msgl_decoder_layer *layer, msgl_dtype act, int32_t
     return msgl__delta_workspace(&layer->delta, act, max_tokens);
 }
 
-static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
-                const void *in, float *const *cos_sin, void *out)
+static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm, void *in,
+                float *const *cos_sin, void *out)
 {
     (void)cos_sin;
     msgl__delta(f, &layer->delta, norm, in, out);

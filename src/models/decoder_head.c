@@ -43,7 +43,7 @@ void msgl__head_take_states(const msgl_model *m, msgl_forward *f, const void *st
     msgl__linear(f, &decoder->head.fc, NULL, states, out, rows);
 }
 
-const void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residual)
+void *msgl__head_begin(const msgl_model *m, msgl_forward *f, void *residual)
 {
     const msgl_decoder_head *h = &((const msgl_decoder *)m->layers)->head;
     const size_t hidden = (size_t)m->cfg.hidden_size, ld = pair_width(m);

@@ -214,8 +214,8 @@ static size_t workspace(const msgl_decoder_layer *layer, msgl_dtype act, int32_t
     return msgl__latent_workspace(&layer->latent_attn, act, max_tokens);
 }
 
-static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm,
-                const void *in, float *const *cos_sin, void *out)
+static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *norm, void *in,
+                float *const *cos_sin, void *out)
 {
     msgl__latent_attention(f, &layer->latent_attn, norm, in, cos_sin[layer->latent_attn.rope], out);
 }

@@ -24,7 +24,7 @@ static float attn_scale(const msgl_model_config *c)
     return (float)(mscale * mscale / sqrt((double)(l->nope + l->rotary)));
 }
 
-static void read_latent(msgl_json_reader *r, msgl_model_config *c)
+void msgl__decoder_read_latent(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_latent_config *l = &c->decoder.latent;
     l->rank = msgl__json_int(r, "kv_lora_rank", 8, MSGL_ATTN_MAX_LATENT);
@@ -73,7 +73,7 @@ static bool configure(msgl_json_reader *r, msgl_model_config *c)
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", false);
     d->mlp_bias = msgl__json_bool_or(r, "mlp_bias", false);
     d->interleaved = msgl__json_bool_or(r, "rope_interleave", true);
-    read_latent(r, c);
+    msgl__decoder_read_latent(r, c);
     if (r->status != 0) return false;
     d->attn_scale = attn_scale(c);
     if (msgl__json_get(r, "n_routed_experts") == NULL) return false;

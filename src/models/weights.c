@@ -363,6 +363,18 @@ int32_t msgl__wanted_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t s
     return w->cols > 0 ? 2 : 1;
 }
 
+// Whether the tensor is a vector of n elements, be it with dimensions of 1 around them (Kimi
+// Linear: A_log [1, 1, heads, 1]), or a number of shape [] for [1] (Apertus).
+static bool is_vector_of(const msgl_tensor *t, int64_t n)
+{
+    int64_t longest = 1;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (t->dims[i] != 1 && longest != 1) return false;
+        if (t->dims[i] != 1) longest = t->dims[i];
+    }
+    return longest == n;
+}
+
 static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
 {
     const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
@@ -379,9 +391,8 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
     }
     int64_t expected[3];
     const int32_t ndim = msgl__wanted_shape(w, t, expected);
-    const bool number = t->ndim == 0 && ndim == 1 && expected[0] == 1; // shape [], for [1]
-    if (!number &&
-        (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0)) {
+    if (ndim == 1 && is_vector_of(t, expected[0])) return 0;
+    if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
         char found[80], want_shape[48];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
                              msgl__checkpoint_file(c, t), msgl__tensor_label(t),

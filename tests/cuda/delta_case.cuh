@@ -62,7 +62,7 @@ static inline void delta_layer_free(delta_layer *l)
 // Tokens [begin, end) of a request.
 struct delta_piece {
     int begin, end, from, to;
-    std::vector<msgl_delta_save> saves;
+    std::vector<msgl_kept_state> saves;
 };
 
 // Arrays of a call over pieces, on host and device; call.qkv and the rows beside it are the
@@ -87,7 +87,7 @@ static inline void delta_step_fill(delta_step *s, const delta_layer &l,
         s->host[4 * (n + 1) + r + 1] = s->host[4 * (n + 1) + r] + (int32_t)p.saves.size();
     }
     for (const delta_piece &p : pieces) {
-        for (const msgl_delta_save &v : p.saves) {
+        for (const msgl_kept_state &v : p.saves) {
             s->host.push_back(v.len), s->host.push_back(v.state);
         }
     }
@@ -99,15 +99,17 @@ static inline void delta_step_fill(delta_step *s, const delta_layer &l,
     s->seqs.dev_cu_seqlens_q = d, s->seqs.dev_seqlens_k = d + n + 1;
     msgl_delta_call &c = s->call;
     c = msgl_delta_call{};
-    c.seqs = &s->seqs;
+    c.io.seqs = &s->seqs;
     c.k_heads = l.k_heads, c.v_heads = l.v_heads, c.k_dim = c.v_dim = DELTA_DIM;
     c.conv = (float *)l.conv.dev, c.a_log = (float *)l.a_log.dev;
     c.dt_bias = (float *)l.dt_bias.dev, c.norm = (float *)l.norm.dev, c.norm_eps = 1e-6f;
-    c.states = l.states, c.state_stride = l.stride;
-    c.from = h + 2 * (n + 1), c.to = h + 3 * (n + 1), c.save_start = h + 4 * (n + 1);
-    c.saves = (const msgl_delta_save *)(h + 5 * (n + 1));
-    c.dev_from = d + 2 * (n + 1), c.dev_to = d + 3 * (n + 1), c.dev_save_start = d + 4 * (n + 1);
-    c.dev_saves = (const msgl_delta_save *)(d + 5 * (n + 1));
+    c.io.base = l.states, c.io.stride = l.stride;
+    c.io.at.from = h + 2 * (n + 1), c.io.at.to = h + 3 * (n + 1),
+    c.io.at.save_start = h + 4 * (n + 1);
+    c.io.at.saves = (const msgl_kept_state *)(h + 5 * (n + 1));
+    c.io.at.dev_from = d + 2 * (n + 1), c.io.at.dev_to = d + 3 * (n + 1),
+    c.io.at.dev_save_start = d + 4 * (n + 1);
+    c.io.at.dev_saves = (const msgl_kept_state *)(d + 5 * (n + 1));
 }
 
 static inline void delta_step_upload(delta_step *s)

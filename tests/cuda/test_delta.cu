@@ -163,13 +163,13 @@ static std::vector<float> run_step(bench_exec *e, family *f, const delta_layer &
     msgl_delta_call &c = s.call;
     c.qkv = in.dev, c.ld_qkv = ld_in;
     c.z = (char *)in.dev + channels * 2, c.ld_z = ld_in;
-    c.a = ab.dev, c.b = (char *)ab.dev + l.v_heads * 2, c.ld_ab = ld_ab;
+    c.a = ab.dev, c.b = (char *)ab.dev + l.v_heads * 2, c.ld_a = c.ld_b = ld_ab;
     c.out = out.dev, c.ld_out = ld_out;
     CUDA_OK(cudaMemset(e->scratch.base, 0xff, e->scratch.size));
     CUDA_OK(cudaDeviceSynchronize());
     s.seqs.graph = how.graph;
     const auto queue = [&] {
-        c.num_answers = how.answers;
+        c.io.at.num_answers = how.answers;
         if (how.answers > 0)
             msgl__cuda_delta(&e->x, &c);
         else if (phase == MSGL_DECODE)

@@ -155,6 +155,7 @@ static void test_saves(void **state)
     (void)state;
     check_saves(MODEL("qwen3_next"));
     check_saves(MODEL("qwen3_5"));
+    check_saves(MODEL("granite_hybrid"));
 }
 
 static void test_answers(void **state)
@@ -162,6 +163,8 @@ static void test_answers(void **state)
     (void)state;
     check_answers(MODEL("qwen3_next"));
     check_answers(MODEL("qwen3_next_hd128"));
+    check_answers(MODEL("lfm2"));
+    check_answers(MODEL("granite_hybrid"));
 }
 
 static void expect_refused(harness *h, int32_t cached_len, int32_t load,

@@ -110,6 +110,8 @@ static void tables_are_complete_at_every_level(void **state)
         assert_non_null(k.sample.logprobs);
         assert_non_null(k.sample.scratch_size);
         expect_full(&k.delta, sizeof k.delta);
+        expect_full(&k.conv, sizeof k.conv);
+        expect_full(&k.ssm, sizeof k.ssm);
     }
 }
 

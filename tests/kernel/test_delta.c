@@ -23,6 +23,7 @@ enum { STATES = 16, MAX_PARTS = 4, MAX_SAVES = 4 };
 
 struct layer {
     int k_heads, v_heads, k_dim, v_dim;
+    bool kda; // a decay a channel of k, a sigmoid as gate
     float *conv, *a_log, *dt_bias, *norm;
     char *states;
     size_t stride;
@@ -49,6 +50,12 @@ static int channels(const struct layer *l)
 static size_t matrix(const struct layer *l) // elements
 {
     return (size_t)(l->v_heads * l->k_dim * l->v_dim);
+}
+
+// Decays of a token.
+static int decays(const struct layer *l)
+{
+    return l->kda ? l->v_heads * l->k_dim : l->v_heads;
 }
 
 static int setup(void **state)
@@ -89,17 +96,24 @@ static size_t sized(int a, int b)
 }
 
 // In the order of tools/make_delta_vectors.py.
-static struct layer layer_new(uint64_t *rng, int k_heads, int v_heads, int k_dim, int v_dim)
+static struct layer layer_of(uint64_t *rng, int k_heads, int v_heads, int k_dim, int v_dim,
+                             bool kda)
 {
-    struct layer l = {.k_heads = k_heads, .v_heads = v_heads, .k_dim = k_dim, .v_dim = v_dim};
+    struct layer l = {
+        .k_heads = k_heads, .v_heads = v_heads, .k_dim = k_dim, .v_dim = v_dim, .kda = kda};
     l.conv = uniform(rng, -1, 1, sized(channels(&l), 4));
     l.a_log = uniform(rng, -4, 2.75f, (size_t)v_heads);
-    l.dt_bias = uniform(rng, -6, 1, (size_t)v_heads);
+    l.dt_bias = uniform(rng, -6, 1, (size_t)decays(&l));
     l.norm = uniform(rng, 0.5f, 1.5f, (size_t)v_dim);
     l.stride = (matrix(&l) + sized(channels(&l), 4) + 5) * sizeof(float);
     l.states = malloc(l.stride * STATES);
     memset(l.states, 0xff, l.stride * STATES);
     return l;
+}
+
+static struct layer layer_new(uint64_t *rng, int k_heads, int v_heads, int k_dim, int v_dim)
+{
+    return layer_of(rng, k_heads, v_heads, k_dim, v_dim, false);
 }
 
 static void layer_free(struct layer *l)
@@ -112,7 +126,7 @@ static struct request request_new(uint64_t *rng, const struct layer *l, int len)
     struct request r = {.len = len};
     r.qkv = uniform(rng, -2, 2, sized(len, channels(l)));
     r.z = uniform(rng, -3, 3, sized(len, l->v_heads * l->v_dim));
-    r.a = uniform(rng, -2, 2, sized(len, l->v_heads));
+    r.a = uniform(rng, -2, 2, sized(len, decays(l)));
     r.b = uniform(rng, -3, 3, sized(len, l->v_heads));
     return r;
 }
@@ -131,7 +145,7 @@ static const float *state_of(const struct layer *l, int state)
 struct part {
     const struct request *r;
     int begin, end, from, to, num_saves;
-    msgl_delta_save saves[MAX_SAVES];
+    msgl_kept_state saves[MAX_SAVES];
 };
 
 static void copy_rows(float *to, size_t ld, const float *from, int columns, int rows)
@@ -147,7 +161,7 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
 {
     int32_t cu[MAX_PARTS + 1] = {0}, lens[MAX_PARTS], from[MAX_PARTS], to[MAX_PARTS];
     int32_t save_start[MAX_PARTS + 1] = {0};
-    msgl_delta_save saves[MAX_PARTS * MAX_SAVES];
+    msgl_kept_state saves[MAX_PARTS * MAX_SAVES];
     for (int i = 0; i < n; i++) {
         const struct part *p = &parts[i];
         cu[i + 1] = cu[i] + p->end - p->begin;
@@ -156,11 +170,12 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
         save_start[i + 1] = save_start[i] + p->num_saves;
     }
     const int wide = l->v_heads * l->v_dim, rows = cu[n];
-    const size_t ld = (size_t)(channels(l) + wide + 2 * l->v_heads + 3), ld_out = (size_t)wide + 3;
+    const size_t ld = (size_t)(channels(l) + wide + decays(l) + l->v_heads + 3),
+                 ld_out = (size_t)wide + 3;
     float *in = malloc((size_t)rows * ld * sizeof *in), *out = malloc((size_t)rows * ld_out * 4);
     memset(in, 0xff, (size_t)rows * ld * sizeof *in);
     memset(out, 0xff, (size_t)rows * ld_out * sizeof *out);
-    float *z = in + channels(l), *a = z + wide, *b = a + l->v_heads;
+    float *z = in + channels(l), *a = z + wide, *b = a + decays(l);
     for (int i = 0; i < n; i++) {
         const struct part *p = &parts[i];
         if (p->r == NULL) continue;
@@ -168,7 +183,7 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
         const int count = p->end - p->begin;
         copy_rows(in + at, ld, p->r->qkv + sized(p->begin, channels(l)), channels(l), count);
         copy_rows(z + at, ld, p->r->z + sized(p->begin, wide), wide, count);
-        copy_rows(a + at, ld, p->r->a + sized(p->begin, l->v_heads), l->v_heads, count);
+        copy_rows(a + at, ld, p->r->a + sized(p->begin, decays(l)), decays(l), count);
         copy_rows(b + at, ld, p->r->b + sized(p->begin, l->v_heads), l->v_heads, count);
     }
     const msgl_seqs seqs = {.phase = MSGL_PREFILL,
@@ -176,31 +191,32 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
                             .num_tokens = rows,
                             .cu_seqlens_q = cu,
                             .seqlens_k = lens};
-    const msgl_delta_call call = {.seqs = &seqs,
-                                  .k_heads = l->k_heads,
-                                  .v_heads = l->v_heads,
-                                  .k_dim = l->k_dim,
-                                  .v_dim = l->v_dim,
-                                  .qkv = in,
-                                  .ld_qkv = ld,
-                                  .z = z,
-                                  .ld_z = ld,
-                                  .a = a,
-                                  .b = b,
-                                  .ld_ab = ld,
-                                  .out = out,
-                                  .ld_out = ld_out,
-                                  .conv = l->conv,
-                                  .a_log = l->a_log,
-                                  .dt_bias = l->dt_bias,
-                                  .norm = l->norm,
-                                  .norm_eps = 1e-6f,
-                                  .states = l->states,
-                                  .state_stride = l->stride,
-                                  .from = from,
-                                  .to = to,
-                                  .saves = saves,
-                                  .save_start = save_start};
+    const msgl_delta_call call = {
+        .io = {.seqs = &seqs,
+               .base = l->states,
+               .stride = l->stride,
+               .at = {.from = from, .to = to, .saves = saves, .save_start = save_start}},
+        .k_heads = l->k_heads,
+        .v_heads = l->v_heads,
+        .k_dim = l->k_dim,
+        .v_dim = l->v_dim,
+        .qkv = in,
+        .ld_qkv = ld,
+        .z = z,
+        .ld_z = ld,
+        .a = a,
+        .b = b,
+        .ld_a = ld,
+        .ld_b = ld,
+        .by_channel = l->kda,
+        .sigmoid_gate = l->kda,
+        .out = out,
+        .ld_out = ld_out,
+        .conv = l->conv,
+        .a_log = l->a_log,
+        .dt_bias = l->dt_bias,
+        .norm = l->norm,
+        .norm_eps = 1e-6f};
     assert_int_equal(f->k->delta.scratch_size(&call), 0);
     f->k->delta.run(&f->exec, &call);
     assert_int_equal(f->exec.status, 0);
@@ -216,7 +232,7 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
 
 // A token of one head in f64.
 struct exact {
-    double q[256], k[256], v[256], g, beta;
+    double q[256], k[256], v[256], g[256], beta; // g: of each channel of k
 };
 
 static void exact_mix(const struct layer *l, const struct request *r, int t, int channel, int dim,
@@ -244,13 +260,15 @@ static void exact_token(const struct layer *l, const struct request *r, int t, i
     exact_mix(l, r, t, k_head * l->k_dim, l->k_dim, 1 / sqrt((double)l->k_dim), e->q);
     exact_mix(l, r, t, keys + k_head * l->k_dim, l->k_dim, 1, e->k);
     exact_mix(l, r, t, 2 * keys + head * l->v_dim, l->v_dim, 0, e->v);
-    const size_t at = sized(t, l->v_heads) + (size_t)head;
-    const double a = (double)r->a[at] + (double)l->dt_bias[head];
-    e->g = -exp((double)l->a_log[head]) * log1p(exp(a));
-    e->beta = 1 / (1 + exp(-(double)r->b[at]));
+    for (int d = 0; d < l->k_dim; d++) {
+        const int at = l->kda ? head * l->k_dim + d : head;
+        const double a = (double)r->a[sized(t, decays(l)) + (size_t)at] + (double)l->dt_bias[at];
+        e->g[d] = -exp((double)l->a_log[head]) * log1p(exp(a));
+    }
+    e->beta = 1 / (1 + exp(-(double)r->b[sized(t, l->v_heads) + (size_t)head]));
 }
 
-// out = norm(o) * weight * silu(z) of a row's head.
+// out = norm(o) * weight * silu(z), or sigmoid(z), of a row's head.
 static void exact_gate(const struct layer *l, const struct request *r, int t, int head,
                        const double *o, double *out)
 {
@@ -259,7 +277,8 @@ static void exact_gate(const struct layer *l, const struct request *r, int t, in
     for (int c = 0; c < l->v_dim; c++) {
         const double z =
             (double)r->z[sized(t, l->v_heads * l->v_dim) + (size_t)(head * l->v_dim + c)];
-        out[c] = o[c] / sqrt(sum / l->v_dim + 1e-6) * (double)l->norm[c] * z / (1 + exp(-z));
+        out[c] = o[c] / sqrt(sum / l->v_dim + 1e-6) * (double)l->norm[c] * (l->kda ? 1 : z) /
+                 (1 + exp(-z));
     }
 }
 
@@ -275,7 +294,7 @@ static void exact_recur(const struct layer *l, const struct request *r, int head
         exact_token(l, r, t, head, &e);
         for (int c = 0; c < vd; c++) {
             double had = 0;
-            for (int d = 0; d < kd; d++) had += (s[d * vd + c] *= exp(e.g)) * e.k[d];
+            for (int d = 0; d < kd; d++) had += (s[d * vd + c] *= exp(e.g[d])) * e.k[d];
             u[c] = e.beta * (e.v[c] - had);
             o[c] = 0;
             for (int d = 0; d < kd; d++) o[c] += (s[d * vd + c] += e.k[d] * u[c]) * e.q[d];
@@ -298,7 +317,7 @@ static void exact_chunks(const struct layer *l, const struct request *r, int hea
         const int rows = r->len - base < ROWS ? r->len - base : ROWS;
         for (int i = 0; i < rows; i++) {
             exact_token(l, r, base + i, head, &e[i]);
-            sum[i] = e[i].g + (i > 0 ? sum[i - 1] : 0);
+            sum[i] = e[i].g[0] + (i > 0 ? sum[i - 1] : 0);
         }
         for (int i = 0; i < rows; i++) {
             for (int c = 0; c < vd; c++) {
@@ -402,12 +421,25 @@ static void recurrence_and_chunks_agree(void **state)
     }
 }
 
-// Whole; in pieces beside other requests; from checkpoints; at all levels; by one thread.
-static void bits_do_not_depend_on_the_step(void **state)
+static void recurrence_by_channel_agrees(void **state)
 {
     struct fixture *f = *state;
+    static const int SHAPES[][4] = {{1, 16, 16, 1}, {2, 48, 80, 65}, {3, 128, 128, 150}};
+    for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
+        const int *s = SHAPES[i];
+        struct layer l = layer_of(&f->rng, s[0], s[0], s[1], s[2], true);
+        struct request r = request_new(&f->rng, &l, s[3]);
+        float *got = run(f, &l, &(struct part){&r, 0, s[3], -1, 3, 0, {{0}}}, 1);
+        check(&l, &r, got, 3, exact_recur, 1e-4);
+        free(got), request_free(&r), layer_free(&l);
+    }
+}
+
+// Whole; in pieces beside other requests; from checkpoints; at all levels; by one thread.
+static void check_bits(struct fixture *f, bool kda)
+{
     enum { LEN = 150 };
-    struct layer l = layer_new(&f->rng, 2, 4, 32, 80);
+    struct layer l = layer_of(&f->rng, kda ? 4 : 2, 4, 32, 80, kda);
     struct request r = request_new(&f->rng, &l, LEN), other = request_new(&f->rng, &l, 40);
     const int wide = l.v_heads * l.v_dim;
     const size_t bytes = matrix(&l) * sizeof(float), row = (size_t)wide * sizeof(float);
@@ -456,11 +488,18 @@ static void bits_do_not_depend_on_the_step(void **state)
     free(want), request_free(&r), request_free(&other), layer_free(&l);
 }
 
+static void bits_do_not_depend_on_the_step(void **state)
+{
+    check_bits(*state, false);
+    check_bits(*state, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transformers_agrees),
         cmocka_unit_test(recurrence_and_chunks_agree),
+        cmocka_unit_test(recurrence_by_channel_agrees),
         cmocka_unit_test(bits_do_not_depend_on_the_step),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

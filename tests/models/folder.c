@@ -83,6 +83,11 @@ json_t *small_config(const char *architecture)
         set_field(c, "moe_intermediate_size", "16");
         set_field(c, "shared_expert_intermediate_size", "24");
     }
+    if (strstr(architecture, "Hybrid") != NULL || strstr(architecture, "Bamba") != NULL ||
+        strstr(architecture, "FalconH1") != NULL) {
+        set_field(c, "mamba_n_heads", "4");
+        set_field(c, "mamba_d_head", "16");
+    }
     if (has_any(architecture, LIKE_DEEPSEEK)) {
         static const char *const fields[][2] = {
             {"kv_lora_rank", "16"},

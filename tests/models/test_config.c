@@ -707,6 +707,8 @@ static const char *const HARMLESS[] = {
     "embedding_dropout",  "hidden_dropout",
     "output_dropout",     "residual_dropout",
     "eod_token_id",       "sep_token_id",
+    "mamba_chunk_size",   "num_logits_to_keep",
+    "z_loss_coefficient",
 };
 
 // Those that make no difference in transformers either, by architecture.
@@ -743,6 +745,18 @@ static const struct {
     {"Qwen3VLMoeForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
+    // Of mamba_d_head "auto" only.
+    {"BambaForCausalLM", "mamba_expand"},
+    {"GraniteMoeHybridForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_d_ssm"},
+    {"KimiLinearForCausalLM", "model_max_length"},   // another name of max_position_embeddings
+    {"Lfm2ForCausalLM", "block_ffn_dim_multiplier"}, // lost where widths are rounded up to 256
+    {"KimiLinearForCausalLM", "head_dim"},           // set to qk_rope_head_dim by the class
+    // layer_types has layers; without it full_attn_idxs is null as all have attention.
+    {"Lfm2ForCausalLM", "full_attn_idxs"},
+    // Without mamba_rms_norm there is no norm to be before the gate.
+    {"FalconH1ForCausalLM", "mamba_norm_before_gate"},
 };
 
 static bool is_listed(const char *arch, const char *key)
@@ -981,7 +995,7 @@ static void test_delta(void **state)
     msgl_cache_specs s;
     assert_int_equal(load_with("Qwen3_5MoeForCausalLM", "intermediate_size", NULL, c, &err), 0);
     const msgl_decoder_config *d = &c->decoder;
-    assert_int_equal(d->layer_flags[0], MSGL_LAYER_DELTA | MSGL_LAYER_SPARSE);
+    assert_int_equal(d->layer_flags[0], MSGL_LAYER_RECURRENT | MSGL_LAYER_SPARSE);
     assert_int_equal(d->layer_flags[1], MSGL_LAYER_SPARSE);
     assert_true(d->router.norm_topk && d->norm_plus_one && d->gated_attn && !d->delta.by_k_head);
     assert_int_equal(c->ropes[0].dim, 2); // a quarter of a head
@@ -998,8 +1012,8 @@ static void test_delta(void **state)
     assert_int_equal(s.all[1].state_bytes, 32 * 128 * 16 * 4 + (32 * 128 + 32 * 16) * 4 * 4);
     const char *types = "[\"full_attention\", \"linear_attention\"]"; // wins over the interval
     assert_int_equal(load_with("Qwen3NextForCausalLM", "layer_types", types, c, &err), 0);
-    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_DELTA, 0);
-    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_DELTA, MSGL_LAYER_DELTA);
+    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_RECURRENT, 0);
+    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_RECURRENT, MSGL_LAYER_RECURRENT);
     assert_true(d->delta.by_k_head);
     assert_int_equal(load_with("Qwen3NextForCausalLM", NULL, NULL, c, &err), 0);
     msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);

@@ -484,7 +484,7 @@ static void test_further_tokens(void **state)
     assert_int_equal(c.decoder.delta.v_dim, 32); // 128 / 4
     assert_int_equal(c.ropes[0].dim, 4);
     assert_true(c.decoder.delta.only_ba_by_k_head && c.decoder.delta.a_is_minus_exp);
-    assert_int_equal(c.decoder.layer_flags[0], MSGL_LAYER_SPARSE | MSGL_LAYER_DELTA);
+    assert_int_equal(c.decoder.layer_flags[0], MSGL_LAYER_SPARSE | MSGL_LAYER_RECURRENT);
     assert_int_equal(c.decoder.layer_flags[1], 0);
 }
 

@@ -509,8 +509,8 @@ static void test_windows(void **state)
 static void test_states(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_next", "qwen3_5"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const models[] = {"qwen3_next", "qwen3_5", "lfm2", "granite_hybrid"};
+    for (int i = 0; i < 4; i++) {
         setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
         v.model = models[i];
         v.interval = 16;

@@ -24,7 +24,7 @@ struct msgl_delta_args {
     int channels;
     int size; // requests
     const int32_t *cu_seqlens_q, *seqlens_k, *from, *to;
-    const msgl_delta_save *saves; // NULL: none
+    const msgl_kept_state *saves; // NULL: none
     const int32_t *save_start;
     char *states;
     size_t state_stride, ring_at; // bytes; ring_at: of the convolution's inputs in a state

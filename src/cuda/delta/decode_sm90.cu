@@ -154,7 +154,7 @@ static cudaError_t launch_many(const msgl_delta_args &p, cudaStream_t stream)
 extern "C" void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, int slices)
 {
     msgl_delta_args p;
-    if (c->seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
+    if (c->io.seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
     const cudaStream_t stream = msgl__cuda_stream(x);
     if (slices == 0) slices = p.size * p.v_heads <= 4 * msgl__cuda_device(x)->sm_count ? 2 : 1;
     MSGL_CUDA_TRY(x, slices == 2 ? launch_few(p, stream) : launch_many(p, stream));

@@ -28,8 +28,8 @@ static __device__ __forceinline__ void delta_keep_inputs(const msgl_delta_args &
 // How many targets a call has.
 static inline int msgl__delta_targets(const msgl_delta_call *c)
 {
-    const int size = c->seqs->size;
-    return size + (c->saves != NULL ? c->save_start[size] - c->save_start[0] : 0);
+    const int size = c->io.seqs->size;
+    return size + (c->io.at.saves != NULL ? c->io.at.save_start[size] - c->io.at.save_start[0] : 0);
 }
 
 // Target i < size: the state that request i leaves; behind them: save i - size. A save that needs

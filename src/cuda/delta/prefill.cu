@@ -112,7 +112,7 @@ static int most_chunks(const msgl_seqs *s)
 // Lays a call's scratch out behind `base`; returns its bytes.
 static size_t layout(const msgl_delta_call *c, char *base, delta_scratch *out)
 {
-    const size_t chunks = (size_t)most_chunks(c->seqs), keys = chunks * (size_t)c->k_heads;
+    const size_t chunks = (size_t)most_chunks(c->io.seqs), keys = chunks * (size_t)c->k_heads;
     const size_t values = chunks * (size_t)c->v_heads;
     size_t at = 0;
     const auto take = [&](size_t bytes) {
@@ -127,14 +127,14 @@ static size_t layout(const msgl_delta_call *c, char *base, delta_scratch *out)
     out->p = take(values * DELTA_IMAGE);
     out->gates = take(values * DELTA_GATES);
     out->chunks = (delta_chunk *)take(chunks * sizeof(delta_chunk));
-    out->start = (int *)take(((size_t)c->seqs->size + 1) * sizeof(int));
+    out->start = (int *)take(((size_t)c->io.seqs->size + 1) * sizeof(int));
     return at;
 }
 
 extern "C" size_t msgl__cuda_delta_scratch(const msgl_delta_call *c)
 {
     delta_scratch unused;
-    return c->seqs->phase == MSGL_DECODE ? 0 : layout(c, NULL, &unused) + 128;
+    return c->io.seqs->phase == MSGL_DECODE ? 0 : layout(c, NULL, &unused) + 128;
 }
 
 // As many chunks as there are, if a launch may depend on that.
@@ -149,7 +149,7 @@ static int count_chunks(const msgl_seqs *s)
 extern "C" void msgl__cuda_delta_prefill(msgl_exec *x, const msgl_delta_call *c, int warps)
 {
     msgl_delta_args p;
-    if (c->seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
+    if (c->io.seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
     const size_t used = x->scratch->used;
     char *base = (char *)msgl__arena_alloc(x->scratch, msgl__cuda_delta_scratch(c));
     if (base == NULL) {
@@ -160,7 +160,7 @@ extern "C" void msgl__cuda_delta_prefill(msgl_exec *x, const msgl_delta_call *c,
     layout(c, (char *)(((uintptr_t)base + 127) / 128 * 128), &s);
     x->scratch->used = used; // work on a stream is done in order
     const cudaStream_t stream = msgl__cuda_stream(x);
-    const int chunks = count_chunks(c->seqs);
+    const int chunks = count_chunks(c->io.seqs);
     // Blocks of all columns leave less to read; half as many columns fill twice as many SMs.
     if (warps == 0) warps = p.size * p.v_heads >= msgl__cuda_device(x)->sm_count ? 8 : 4;
     MSGL_CUDA_TRY(x,

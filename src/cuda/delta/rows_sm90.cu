@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(KEEP_THREADS)
 extern "C" void msgl__cuda_delta_rows(msgl_exec *x, const msgl_delta_call *c)
 {
     msgl_delta_args p;
-    if (c->seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
+    if (c->io.seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
     const cudaStream_t stream = msgl__cuda_stream(x);
     MSGL_CUDA_TRY(
         x, msgl__launch(delta_rows, dim3(p.v_heads, p.size), dim3(C::THREADS), 0, stream, p));

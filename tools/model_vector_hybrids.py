@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose layers carry states (short convolutions, Mamba-2, Kimi Delta Attention), for
+model_vector_configs.py. `seed` keeps a model's weights whatever else is in the list."""
+
+BOS, EOT, IM_END, VOCAB = 259, 256, 258, 260
+
+
+def base(**kw):
+    c = dict(
+        bos_token_id=BOS,
+        eos_token_id=IM_END,
+        hidden_size=64,
+        initializer_range=0.02,
+        max_position_embeddings=128,
+        num_attention_heads=4,
+        num_hidden_layers=3,
+        num_key_value_heads=2,
+        pad_token_id=EOT,
+        torch_dtype="bfloat16",
+        transformers_version="4.57.0.dev0",
+        use_cache=True,
+        vocab_size=VOCAB,
+    )
+    return c | kw
+
+
+def lfm2(**kw):
+    """As the files of LFM2-350M spell it."""
+    return base(
+        architectures=["Lfm2ForCausalLM"],
+        model_type="lfm2",
+        block_auto_adjust_ff_dim=True,
+        block_dim=64,
+        block_ff_dim=66,
+        block_ffn_dim_multiplier=1.0,
+        block_mlp_init_scale=1.0,
+        block_multiple_of=16,
+        block_norm_eps=1e-5,
+        block_out_init_scale=1.0,
+        block_use_swiglu=True,
+        block_use_xavier_init=True,
+        conv_L_cache=3,
+        conv_bias=False,
+        conv_dim=64,
+        conv_dim_out=64,
+        conv_use_xavier_init=True,
+        full_attn_idxs=[1],
+        norm_eps=1e-5,
+        num_heads=4,
+        rope_theta=1000000.0,
+        use_pos_enc=True,
+    ) | kw
+
+
+def lfm2_moe(**kw):
+    return base(
+        architectures=["Lfm2MoeForCausalLM"],
+        model_type="lfm2_moe",
+        conv_L_cache=3,
+        conv_bias=False,
+        intermediate_size=64,
+        layer_types=["conv", "full_attention", "conv"],
+        moe_intermediate_size=24,
+        norm_eps=1e-5,
+        norm_topk_prob=True,
+        num_dense_layers=1,
+        num_experts=8,
+        num_experts_per_tok=3,
+        rope_theta=1000000.0,
+        routed_scaling_factor=1.0,
+        use_expert_bias=True,
+    ) | kw
+
+
+def mamba(**kw):
+    """What Granite 4, Bamba and Falcon-H1 call alike."""
+    return base(
+        attention_bias=False,
+        hidden_act="silu",
+        mamba_chunk_size=16,
+        mamba_conv_bias=True,
+        mamba_d_conv=4,
+        mamba_d_head=16,
+        mamba_d_state=16,
+        mamba_expand=2,
+        mamba_n_groups=1,
+        mamba_n_heads=8,
+        mamba_proj_bias=False,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+    ) | kw
+
+
+def granite_hybrid(**kw):
+    """As the files of Granite 4.0 H spell it."""
+    return mamba(
+        architectures=["GraniteMoeHybridForCausalLM"],
+        model_type="granitemoehybrid",
+        attention_dropout=0.0,
+        attention_multiplier=0.4,
+        embedding_multiplier=2,
+        intermediate_size=24,
+        layer_types=["mamba", "attention", "mamba"],
+        logits_scaling=1.2,
+        normalization_function="rmsnorm",
+        num_experts_per_tok=0,
+        num_local_experts=0,
+        output_router_logits=False,
+        position_embedding_type="nope",
+        residual_multiplier=0.6,
+        rope_scaling=None,
+        rope_theta=10000,
+        router_aux_loss_coef=0.01,
+        shared_intermediate_size=40,
+    ) | kw
+
+
+def bamba(**kw):
+    return mamba(
+        architectures=["BambaForCausalLM"],
+        model_type="bamba",
+        attention_dropout=0.0,
+        attn_layer_indices=[1],
+        attn_rotary_emb=8,
+        intermediate_size=48,
+        mlp_bias=False,
+        num_logits_to_keep=1,
+        rope_scaling=None,
+        rope_theta=10000.0,
+        z_loss_coefficient=0.0,
+    ) | kw
+
+
+def falcon_h1(**kw):
+    return mamba(
+        architectures=["FalconH1ForCausalLM"],
+        model_type="falcon_h1",
+        attention_in_multiplier=0.8,
+        attention_out_multiplier=0.7,
+        embedding_multiplier=1.5,
+        head_dim=16,
+        intermediate_size=48,
+        key_multiplier=0.6,
+        lm_head_multiplier=0.7,
+        mamba_d_head=16,
+        mamba_d_ssm=96,
+        mamba_n_heads=6,
+        mamba_norm_before_gate=False,
+        mamba_rms_norm=False,
+        mamba_use_mlp=True,
+        mlp_bias=False,
+        mlp_expansion_factor=8,
+        mlp_multipliers=[0.7, 0.9],
+        num_hidden_layers=2,
+        num_logits_to_keep=1,
+        projectors_bias=False,
+        rope_scaling=None,
+        rope_theta=100000000000.0,
+        ssm_in_multiplier=1.25,
+        ssm_multipliers=[0.8, 1.1, 0.7, 0.9, 0.6],
+        ssm_out_multiplier=0.6,
+        time_step_floor=0.0001,
+        time_step_max=0.1,
+        time_step_min=0.001,
+    ) | kw
+
+
+def kimi_linear(**kw):
+    """As the files of Kimi-Linear-48B-A3B spell it."""
+    c = base(
+        architectures=["KimiLinearForCausalLM"],
+        model_type="kimi_linear",
+        first_k_dense_replace=1,
+        head_dim=12,
+        hidden_act="silu",
+        hidden_size=48,
+        intermediate_size=48,
+        kv_lora_rank=32,
+        linear_attn_config=dict(
+            full_attn_layers=[3],
+            head_dim=16,
+            kda_layers=[1, 2],
+            num_heads=4,
+            short_conv_kernel_size=4,
+        ),
+        mla_use_nope=True,
+        model_max_length=128,
+        moe_intermediate_size=16,
+        moe_layer_freq=1,
+        moe_renormalize=True,
+        moe_router_activation_func="sigmoid",
+        num_expert_group=1,
+        num_experts=8,
+        num_experts_per_token=3,
+        num_key_value_heads=4,
+        num_nextn_predict_layers=0,
+        num_shared_experts=1,
+        q_lora_rank=None,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        rms_norm_eps=1e-5,
+        rope_scaling=None,
+        rope_theta=10000.0,
+        routed_scaling_factor=1.5,
+        tie_word_embeddings=False,
+        topk_group=1,
+        use_grouped_topk=True,
+        v_head_dim=16,
+    ) | kw
+    return {k: v for k, v in c.items() if k != "max_position_embeddings"}
+
+
+# States carry rounding along, and the norm behind them makes more of it.
+MAMBA_GAIN = {"mamba.out_proj": 0.6, "model.norm": 0.8, "final_layernorm": 0.8}
+
+HYBRIDS = {
+    "lfm2": dict(
+        config=lfm2(),
+        seed=900000,
+        off=dict(
+            layers=dict(full_attn_idxs=[2]),
+            rope=dict(rope_theta=10000.0),
+        ),
+    ),
+    "lfm2_bias": dict(
+        config=lfm2(
+            block_auto_adjust_ff_dim=False,
+            conv_L_cache=4,
+            conv_bias=True,
+            num_hidden_layers=2,
+            tie_embedding=False,
+        ),
+        seed=901000,
+        spelling="tf5",
+    ),
+    "lfm2_moe": dict(
+        config=lfm2_moe(),
+        seed=902000,
+        gain={"feed_forward.experts.down_proj": 0.4, "feed_forward.gate.": 0.5},
+        off=dict(
+            norm_topk_prob=dict(norm_topk_prob=False),
+            bias=dict(use_expert_bias=False),
+            top_k=dict(num_experts_per_tok=2),
+        ),
+    ),
+    "granite_hybrid": dict(
+        config=granite_hybrid(),
+        seed=903000,
+        gain=MAMBA_GAIN,
+        off=dict(
+            embedding=dict(embedding_multiplier=1.0),
+            residual=dict(residual_multiplier=1.0),
+            attention=dict(attention_multiplier=0.2),
+            logits=dict(logits_scaling=1.0),
+            rope=dict(position_embedding_type="rope"),
+        ),
+    ),
+    # Experts beside the block; rotation; two groups; layer_types by its older name.
+    "granite_hybrid_moe": dict(
+        config={
+            k: v
+            for k, v in granite_hybrid(
+                layers_block_type=["attention", "mamba"],
+                mamba_n_groups=2,
+                mamba_proj_bias=True,
+                num_experts_per_tok=3,
+                num_hidden_layers=2,
+                num_local_experts=8,
+                position_embedding_type="rope",
+                logits_scaling=0.9,
+            ).items()
+            if k != "layer_types"
+        },
+        seed=904000,
+        gain=MAMBA_GAIN
+        | {"block_sparse_moe.output_linear": 0.4, "router.layer": 0.5},
+        off=dict(top_k=dict(num_experts_per_tok=2), rope=dict(position_embedding_type=None)),
+    ),
+    "bamba": dict(
+        config=bamba(mamba_n_groups=2, mamba_d_head="auto", mamba_conv_bias=False),
+        seed=905000,
+        gain=MAMBA_GAIN,
+        off=dict(rope=dict(rope_theta=100.0), layers=dict(attn_layer_indices=[0])),
+    ),
+    "falcon_h1": dict(
+        config=falcon_h1(),
+        seed=906000,
+        gain=MAMBA_GAIN,
+        off={k: {k: 1.0} for k in ("ssm_in_multiplier", "ssm_out_multiplier", "key_multiplier")}
+        | dict(
+            attention=dict(attention_in_multiplier=1.0),
+            mlp=dict(mlp_multipliers=[1.0, 1.0]),
+            ssm=dict(ssm_multipliers=[1.0] * 5),
+        ),
+    ),
+    # The norm, before the gate; two groups; transformers' spelling.
+    "falcon_h1_norm": dict(
+        config=falcon_h1(
+            mamba_n_groups=2,
+            mamba_norm_before_gate=True,
+            mamba_rms_norm=True,
+            projectors_bias=True,
+        ),
+        seed=907000,
+        gain=MAMBA_GAIN,
+        spelling="tf5",
+        off=dict(before=dict(mamba_norm_before_gate=False)),
+    ),
+    "kimi_linear": dict(
+        config=kimi_linear(),
+        seed=908000,
+        gain={
+            "self_attn.o_proj": 0.4,
+            "experts.down_proj": 0.12,
+            "mlp.gate.": 0.5,
+            "model.norm": 0.8,
+        },
+        off=dict(
+            top_k=dict(num_experts_per_token=2),
+            renormalize=dict(moe_renormalize=False),
+            scale=dict(routed_scaling_factor=1.0),
+        ),
+    ),
+}
