@@ -99,7 +99,7 @@ static bool delta_supports(int32_t capability, msgl_dtype act, const msgl_delta_
 }
 static size_t delta_scratch(const msgl_delta_call *c)
 {
-    return c->seqs->num_tokens == 0 ? 0 : SCRATCH;
+    return c->io.seqs->num_tokens == 0 ? 0 : SCRATCH;
 }
 
 static msgl_device_ops ops;
@@ -254,7 +254,7 @@ static void test_answers(void **state)
 // Looks at a call while its memory is there.
 static void check_call(msgl_exec *x, const msgl_delta_call *c)
 {
-    const msgl_seqs *s = c->seqs;
+    const msgl_seqs *s = c->io.seqs;
     const bool answers = s->phase == MSGL_DECODE;
     const size_t row = c->ld_qkv * 2, tokens = (size_t)s->num_tokens;
     delta_run(x, c);
@@ -263,17 +263,16 @@ static void check_call(msgl_exec *x, const msgl_delta_call *c)
     assert_true(fake_gpu_contains((const char *)c->a + (tokens - 1) * row, 32 * 2));
     assert_true(fake_gpu_contains(c->out, tokens * c->ld_out * 2));
     assert_true(fake_gpu_contains(s->dev_seqlens_k, sizeof(int32_t)));
-    assert_true(c->state_stride % 128 == 0 &&
-                c->state_stride >= msgl__delta_state_bytes(c, MSGL_BF16));
+    assert_true(c->io.stride % 128 == 0 && c->io.stride >= msgl__delta_state_bytes(c, MSGL_BF16));
     for (int32_t i = 0; i < s->size; i++) {
-        const size_t at = (size_t)c->to[i] * c->state_stride;
-        assert_true(fake_gpu_contains((char *)c->states + at, c->state_stride));
-        assert_int_equal(c->from[i], answers ? c->to[i] : -1);
-        assert_int_equal(c->dev_from[i], c->from[i]);
-        assert_int_equal(c->dev_to[i], c->to[i]);
+        const size_t at = (size_t)c->io.at.to[i] * c->io.stride;
+        assert_true(fake_gpu_contains((char *)c->io.base + at, c->io.stride));
+        assert_int_equal(c->io.at.from[i], answers ? c->io.at.to[i] : -1);
+        assert_int_equal(c->io.at.dev_from[i], c->io.at.from[i]);
+        assert_int_equal(c->io.at.dev_to[i], c->io.at.to[i]);
         if (delta.count < 2) continue;
-        const int32_t first = delta.calls[(delta.count - 2) % MAX_RUNS].to[0];
-        assert_true(c->to[i] < first || c->to[i] >= first + s->size);
+        const int32_t first = delta.calls[(delta.count - 2) % MAX_RUNS].io.at.to[0];
+        assert_true(c->io.at.to[i] < first || c->io.at.to[i] >= first + s->size);
     }
 }
 

@@ -27,23 +27,26 @@ typedef struct model {
 } model;
 
 static const model MODELS[] = {
-    {"plain", {1, {{ALL, 0, false, NULL, 0}}}},
-    {"mistral", {1, {{4095, 0, false, NULL, 0}}}},
-    {"qwen", {2, {{ALL, 0, false, NULL, 0}, {4095, 0, false, NULL, 0}}}},
-    {"window first", {2, {{1023, 0, false, NULL, 0}, {ALL, 0, false, NULL, 0}}}},
-    {"gemma", {2, {{ALL, 50, false, NULL, 0}, {4095, 50, false, NULL, 0}}}},
+    {"plain", {1, {{ALL, 0, false, NULL, 0, false}}}},
+    {"mistral", {1, {{4095, 0, false, NULL, 0, false}}}},
+    {"qwen", {2, {{ALL, 0, false, NULL, 0, false}, {4095, 0, false, NULL, 0, false}}}},
+    {"window first", {2, {{1023, 0, false, NULL, 0, false}, {ALL, 0, false, NULL, 0, false}}}},
+    {"gemma", {2, {{ALL, 50, false, NULL, 0, false}, {4095, 50, false, NULL, 0, false}}}},
     {"cap in some",
-     {3, {{ALL, 0, false, NULL, 0}, {ALL, 30, false, NULL, 0}, {100, 30, false, NULL, 0}}}},
+     {3,
+      {{ALL, 0, false, NULL, 0, false},
+       {ALL, 30, false, NULL, 0, false},
+       {100, 30, false, NULL, 0, false}}}},
     {"eight",
      {8,
-      {{1, 0, false, NULL, 0},
-       {2, 0, false, NULL, 0},
-       {3, 0, false, NULL, 0},
-       {ALL, 0, false, NULL, 0},
-       {5, 0, false, NULL, 0},
-       {6, 0, false, NULL, 0},
-       {7, 0, false, NULL, 0},
-       {8, 0, false, NULL, 0}}}},
+      {{1, 0, false, NULL, 0, false},
+       {2, 0, false, NULL, 0, false},
+       {3, 0, false, NULL, 0, false},
+       {ALL, 0, false, NULL, 0, false},
+       {5, 0, false, NULL, 0, false},
+       {6, 0, false, NULL, 0, false},
+       {7, 0, false, NULL, 0, false},
+       {8, 0, false, NULL, 0, false}}}},
 };
 
 static const struct gpu {
@@ -335,9 +338,11 @@ static char *fa_plan(const model *m, int32_t layer, size_t bytes)
 static void test_fa_windows(void **state)
 {
     (void)state;
-    static const model two = {"two", {2, {{ALL, 0, false, NULL, 0}, {99, 0, false, NULL, 0}}}},
-                       all = {"all", {1, {{ALL, 0, false, NULL, 0}}}},
-                       near = {"near", {1, {{99, 0, false, NULL, 0}}}};
+    static const model two = {"two",
+                              {2,
+                               {{ALL, 0, false, NULL, 0, false}, {99, 0, false, NULL, 0, false}}}},
+                       all = {"all", {1, {{ALL, 0, false, NULL, 0, false}}}},
+                       near = {"near", {1, {{99, 0, false, NULL, 0, false}}}};
     const size_t bytes =
         msgl__fa_plan_prefill_size(2 * GPUS[2].group, 2, FAKE_RUNNING, FAKE_STEP_TOKENS);
     char *plans[] = {fa_plan(&two, 0, bytes), fa_plan(&two, 1, bytes), fa_plan(&all, 0, bytes),
@@ -359,7 +364,8 @@ static void expect_ints(const int32_t *got, const int32_t *want, int32_t n)
 static void test_fa_local(void **state)
 {
     (void)state;
-    static const model both = {"both", {2, {{ALL, 0, false, NULL, 0}, {ALL, 0, false, NULL, 200}}}};
+    static const model both = {
+        "both", {2, {{ALL, 0, false, NULL, 0, false}, {ALL, 0, false, NULL, 200, false}}}};
     run r;
     open_run(&r, "fa", &both, &GPUS[2]);
     const int32_t row = (int32_t)r.w.cfg.device_table_stride;

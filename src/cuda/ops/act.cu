@@ -104,12 +104,12 @@ extern "C" void msgl__cuda_gate_by(msgl_exec *x, msgl_activation f, const void *
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_by_typed, x, f, by, ld_by, p, rows, dim);
 }
 
-// erff and expm1f, not quicker forms: these feed-forward blocks are rare, and what they cost is the
+// erfcf and expm1f, not quicker forms: these feed-forward blocks are rare, and what they cost is the
 // memory.
 template <int F> static __device__ __forceinline__ float pointwise(float v, const msgl_xielu &xielu)
 {
     if (F == MSGL_POINTWISE_SILU) return gated<MSGL_SILU>(v, 1);
-    if (F == MSGL_POINTWISE_GELU) return v * normcdff(v);
+    if (F == MSGL_POINTWISE_GELU) return 0.5f * v * erfcf(-0.70710678f * v);
     if (F == MSGL_POINTWISE_GELU_TANH) return gated<MSGL_GELU_TANH>(v, 1);
     if (F == MSGL_POINTWISE_RELU2) return v < 0 ? 0 : v * v;
     const float bent = v > 0 ? xielu.positive * v * v
