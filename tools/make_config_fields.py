@@ -5,7 +5,7 @@ configuration class of each supported architecture has, with their defaults.
 
     python3 tools/make_config_fields.py > tests/vectors/models/fields.json
 
-Needs transformers >= 5.24 alone. tests/models/test_config.c changes each of them and expects to see that something
+Needs transformers >= 5.24 alone. tests/models/test_config_fields.c changes each of them and expects to see that something
 becomes of it; docs/decisions/041-unknown-config-fields.md says why. Never needed to build, run or test.
 """
 

@@ -104,8 +104,8 @@ extern "C" void msgl__cuda_gate_by(msgl_exec *x, msgl_activation f, const void *
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_by_typed, x, f, by, ld_by, p, rows, dim);
 }
 
-// erfcf and expm1f, not quicker forms: these feed-forward blocks are rare, and what they cost is the
-// memory.
+// erfcf and expm1f, not quicker forms: these feed-forward blocks are rare, and what they cost is
+// the memory.
 template <int F> static __device__ __forceinline__ float pointwise(float v, const msgl_xielu &xielu)
 {
     if (F == MSGL_POINTWISE_SILU) return gated<MSGL_SILU>(v, 1);

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fields of config.json that transformers' configuration classes have: none is passed over.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "models/arch.h"
+#include "models/folder.h"
+
+// Fields of transformers' configuration classes that nothing reads, as they change nothing in what
+// a server computes: they are about training, special tokens (which the tokenizer's files have),
+// what transformers returns and how it cuts products, or follow from others.
+static const char *const HARMLESS[] = {
+    "attention_dropout",  "embd_pdrop",
+    "initializer_range",  "output_router_logits",
+    "resid_pdrop",        "router_aux_loss_coef",
+    "input_jitter_noise", "bos_token_id",
+    "pad_token_id",       "output_attentions",
+    "use_cache",          "pretraining_tp",
+    "qk_head_dim",        "_sliding_window_pattern",
+    "embedding_dropout",  "hidden_dropout",
+    "output_dropout",     "residual_dropout",
+    "eod_token_id",       "sep_token_id",
+    "mamba_chunk_size",   "num_logits_to_keep",
+    "z_loss_coefficient",
+};
+
+// Those that make no difference in transformers either, by architecture.
+static const struct {
+    const char *arch, *key;
+} UNREAD[] = {
+    {"DeepseekV2ForCausalLM", "head_dim"}, // another one than qk_rope_head_dim does not run there
+    {"DeepseekV3ForCausalLM", "head_dim"},
+    {"DeepseekV32ForCausalLM", "head_dim"}, // set to qk_rope_head_dim by the class
+    {"GlmMoeDsaForCausalLM", "head_dim"},
+    {"DeepseekV2ForCausalLM", "norm_topk_prob"},
+    // Only Phi-3.5-MoE chooses by it.
+    {"Llama4ForCausalLM", "router_jitter_noise"},
+    {"Llama4ForConditionalGeneration", "router_jitter_noise"},
+    {"MixtralForCausalLM", "router_jitter_noise"},
+    {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
+    {"Glm4MoeForCausalLM", "num_nextn_predict_layers"},
+    {"KimiK25ForConditionalGeneration", "num_nextn_predict_layers"},
+    {"KimiK25ForConditionalGeneration", "head_dim"},
+    {"Gemma3ForCausalLM", "attn_logit_softcapping"},
+    {"Gemma3ForConditionalGeneration", "attn_logit_softcapping"},
+    {"Gemma3ForConditionalGeneration", "final_logit_softcapping"},
+    // Beyond the last layer of the config here.
+    {"Ernie4_5_MoeForCausalLM", "moe_layer_end_index"},
+    {"Qwen3VLMoeForConditionalGeneration", "sliding_window"}, // its class sets it to none
+    // The language model's own counts first.
+    {"Mistral3ForConditionalGeneration", "tie_word_embeddings"},
+    // Outside of text_config it is the model's, inside the class's default.
+    {"Gemma3ForConditionalGeneration", "eos_token_id"},
+    {"Gemma4ForConditionalGeneration", "eos_token_id"},
+    {"Llama4ForConditionalGeneration", "eos_token_id"},
+    {"KimiK25ForConditionalGeneration", "eos_token_id"},
+    {"Mistral3ForConditionalGeneration", "eos_token_id"},
+    {"Qwen3VLMoeForConditionalGeneration", "eos_token_id"},
+    {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
+    {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
+    // Of mamba_d_head "auto" only.
+    {"BambaForCausalLM", "mamba_expand"},
+    {"GraniteMoeHybridForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_expand"},
+    {"FalconH1ForCausalLM", "mamba_d_ssm"},
+    {"KimiLinearForCausalLM", "model_max_length"},   // another name of max_position_embeddings
+    {"Lfm2ForCausalLM", "block_ffn_dim_multiplier"}, // lost where widths are rounded up to 256
+    {"KimiLinearForCausalLM", "head_dim"},           // set to qk_rope_head_dim by the class
+    // layer_types has layers; without it full_attn_idxs is null as all have attention.
+    {"Lfm2ForCausalLM", "full_attn_idxs"},
+    // Without mamba_rms_norm there is no norm to be before the gate.
+    {"FalconH1ForCausalLM", "mamba_norm_before_gate"},
+};
+
+static bool is_listed(const char *arch, const char *key)
+{
+    for (size_t i = 0; i < MSGL_COUNT(HARMLESS); i++) {
+        if (strcmp(key, HARMLESS[i]) == 0) return true;
+    }
+    for (size_t i = 0; i < MSGL_COUNT(UNREAD); i++) {
+        if (strcmp(arch, UNREAD[i].arch) == 0 && strcmp(key, UNREAD[i].key) == 0) return true;
+    }
+    return false;
+}
+
+// A config in which every optional part is there, so that its fields count.
+static json_t *full_config(const char *arch)
+{
+    static const char *const FIELDS[][2] = {
+        {"num_hidden_layers", "4"}, {"use_sliding_window", "true"},      {"sliding_window", "16"},
+        {"max_window_layers", "2"}, {"attn_temperature_tuning", "true"},
+    };
+    json_t *c = small_config(arch), *text = json_object_get(c, "text_config");
+    if (strcmp(arch, "DeepseekV2ForCausalLM") == 0) {
+        set_field(c, "topk_method", "\"group_limited_greedy\"");
+    }
+    if (strcmp(arch, "Phi3ForCausalLM") == 0) {
+        set_field(c, "rope_scaling",
+                  "{\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": "
+                  "[2, 2, 2, 2]}");
+    }
+    for (size_t i = 0; i < MSGL_COUNT(FIELDS); i++) {
+        set_field(text != NULL ? text : c, FIELDS[i][0], FIELDS[i][1]);
+    }
+    return c;
+}
+
+// 0 and the config, or an error.
+static int load_changed(const folder *f, const char *arch, const char *key, json_t *value,
+                        msgl_model_config *out, msgl_err *err)
+{
+    json_t *c = full_config(arch), *text = json_object_get(c, "text_config");
+    const bool outer = text == NULL || strcmp(key, "tie_word_embeddings") == 0;
+    if (value != NULL) json_object_set_new(outer ? c : text, key, value);
+    folder_write_json(f, "config.json", c);
+    json_decref(c);
+    return msgl__model_config_load(f->dir, out, err);
+}
+
+// Whether some other value of the field is seen: the config is another one, or an error names it.
+static bool is_seen(const folder *f, const char *arch, const char *key, const json_t *usual,
+                    const msgl_model_config *plain, msgl_model_config *c)
+{
+    const double d = json_number_value(usual);
+    json_t *const values[] = {json_boolean(!json_is_true(usual)), json_boolean(json_is_true(usual)),
+                              json_integer((json_int_t)d + 1), json_integer((json_int_t)d / 2),
+                              json_real(d / 2 + 0.25)};
+    bool seen = false;
+    for (size_t i = 0; i < MSGL_COUNT(values); i++) {
+        msgl_err err = {0};
+        const bool same_kind = json_is_null(usual) ||
+                               json_typeof(values[i]) == json_typeof(usual) ||
+                               (json_is_boolean(values[i]) && json_is_boolean(usual));
+        const int code =
+            same_kind ? load_changed(f, arch, key, json_incref(values[i]), c, &err) : 0;
+        seen = seen || (same_kind && (code != 0 ? strstr(err.text, key) != NULL
+                                                : memcmp(c, plain, sizeof *c) != 0));
+        json_decref(values[i]);
+    }
+    return seen;
+}
+
+// No number or truth value that transformers' class of an architecture has is passed over: it
+// changes the config, is refused by name, or is in a list here, with a reason.
+static void test_known_fields(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file(MSGL_SOURCE_DIR "/tests/vectors/models/fields.json", 0, NULL);
+    json_t *fields, *usual;
+    const char *arch, *key;
+    msgl_model_config *plain = malloc(sizeof *plain), *c = malloc(sizeof *c);
+    folder f;
+    folder_make(&f);
+    size_t decoders = 0; // of encoders no fields are listed
+    for (int i = 0; i < msgl__arch_count(); i++) decoders += !msgl__arch_at(i)->family->encodes;
+    assert_int_equal(json_object_size(all), decoders);
+    json_object_foreach(all, arch, fields)
+    {
+        msgl_err err = {0};
+        if (load_changed(&f, arch, "", NULL, plain, &err) != 0) fail_msg("%s", err.text);
+        assert_true(json_object_size(fields) > 13);
+        json_object_foreach(fields, key, usual)
+        {
+            const bool seen = is_seen(&f, arch, key, usual, plain, c);
+            if (seen != is_listed(arch, key)) continue;
+            fail_msg("%s: %s is %s", arch, key, seen ? "listed, and seen" : "not seen");
+        }
+    }
+    folder_remove(&f);
+    json_decref(all);
+    free(plain);
+    free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_fields)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
