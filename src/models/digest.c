@@ -11,12 +11,14 @@
 
 enum { MAX_CONFIG = 16 << 20, END_BYTES = 4096 };
 
+// A folder with a GGUF file has none: what it would say is in the file.
 static int digest_config(const char *dir, uint64_t *out, msgl_err *err)
 {
     char path[4096], *text;
     size_t n;
     int code = msgl__path_join(dir, "config.json", path, sizeof path, err);
     if (code == 0) code = msgl__file_read(path, MAX_CONFIG, &text, &n, err);
+    if (code == MSGL_ENOENT) return 0;
     if (code != 0) return code;
     *out = msgl__hash(MSGL_HASH_START, text, n);
     msgl__free(text);

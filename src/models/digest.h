@@ -11,7 +11,7 @@
 #include "core/err.h"
 
 typedef struct msgl_model_digest {
-    uint64_t config;  // of config.json; 0: the model is one file
+    uint64_t config;  // of config.json; 0: there is none
     uint64_t weights; // 0: not asked for
 } msgl_model_digest;
 

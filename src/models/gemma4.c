@@ -138,7 +138,7 @@ static void configure_conditional(msgl_json_reader *r, msgl_model_config *c)
 #define GEMMA4                                                                                     \
     .family = &msgl__decoder_family, .default_head_dim = 256, .ties_by_default = true,             \
     .activation_key = "hidden_activation", .default_activation = "gelu_pytorch_tanh",              \
-    .default_theta = 1e6, .local_rope = true
+    .default_theta = 1e6, .local_rope = true, .local_theta = 10000
 
 const msgl_arch msgl__arch_gemma4 = {
     GEMMA4,

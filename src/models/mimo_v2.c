@@ -110,6 +110,7 @@ const msgl_arch msgl__arch_mimo_v2_flash = {
     .default_theta = 5e6,
     .rotary_factor = 0.334,
     .local_rope = true,
+    .local_theta = 10000,
     .ignored = {"model.mtp."},
     .fixed = {{"n_group", 1}, {"topk_group", 1}},
     .configure = configure,

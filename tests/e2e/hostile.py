@@ -39,6 +39,8 @@ BASES = {  # an answer of one token from each form of each endpoint that makes s
     (RESPONSES, None): {"input": "x", "max_output_tokens": 1},
     ("/v1/embeddings", None): {"input": "x"},
 }
+# Fields that only SGLang's form of /generate has, whose prompt is `text`.
+OF_SGLANG = ("logprob_start_len", "top_logprobs_num")
 # What no field of a number takes, or only within its limits; the first four are no JSON.
 NUMBERS = ["NaN", "Infinity", "0x1", "01", '"5"', "true", "[]", "{}", "null", "-1", "-2147483648", "2147483648",
            "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1e308", "-1e308", "1e999", "1.5", "1e-300"]
@@ -242,7 +244,7 @@ def answer_to(kind, limits, value):
 
 
 def numbers_of(s, path, place, name, kind, limits):
-    base = json.loads(json.dumps(BASES[path, place]))
+    base = json.loads(json.dumps(BASES[path, "sampling_params" if name in OF_SGLANG else place]))
     inner = base[place] if place else base
     inner.pop(name, None)
     if name == "max_completion_tokens":

@@ -45,6 +45,7 @@ static const struct {
     {"Llama4ForCausalLM", "router_jitter_noise"},
     {"Llama4ForConditionalGeneration", "router_jitter_noise"},
     {"MixtralForCausalLM", "router_jitter_noise"},
+    {"MiniMaxM2ForCausalLM", "router_jitter_noise"},
     {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
     {"Glm4MoeForCausalLM", "num_nextn_predict_layers"},
     {"KimiK25ForConditionalGeneration", "num_nextn_predict_layers"},
