@@ -40,7 +40,7 @@ BASES = {  # an answer of one token from each form of each endpoint that makes s
     ("/v1/embeddings", None): {"input": "x"},
 }
 # Fields that only SGLang's form of /generate has, whose prompt is `text`.
-OF_SGLANG = ("logprob_start_len", "top_logprobs_num")
+OF_SGLANG = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs", "lora_path")
 # What no field of a number takes, or only within its limits; the first four are no JSON.
 NUMBERS = ["NaN", "Infinity", "0x1", "01", '"5"', "true", "[]", "{}", "null", "-1", "-2147483648", "2147483648",
            "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1e308", "-1e308", "1e999", "1.5", "1e-300"]
@@ -243,8 +243,14 @@ def answer_to(kind, limits, value):
     return None
 
 
+def base_of(path, place, name, usual):
+    """A body of its own that the field may stand in."""
+    of_sglang = path == GENERATE and name in OF_SGLANG
+    return json.loads(json.dumps(BASES[path, "sampling_params"] if of_sglang else usual))
+
+
 def numbers_of(s, path, place, name, kind, limits):
-    base = json.loads(json.dumps(BASES[path, "sampling_params" if name in OF_SGLANG else place]))
+    base = base_of(path, place, name, BASES[path, place])
     inner = base[place] if place else base
     inner.pop(name, None)
     if name == "max_completion_tokens":
@@ -297,7 +303,7 @@ def types(s):
                 continue
             for sort, value in [*TYPES.items(), ("list", '[5,null,"",[[]],{"a":[]}]'), ("empty", '""'),
                                 ("long", '"%s"' % ("é" * 70000))]:
-                body = json.loads(json.dumps(base))
+                body = base_of(path, place, name, base)
                 (body[place] if place else body)[name] = "@"
                 status, text = s.call(path, json.dumps(body).replace('"@"', value))
                 what = "%s %s %.60s: %d %s" % (path, name, value, status, text[:300])
@@ -377,9 +383,11 @@ def values(s):
     check(s.call("/health")[0] == 200, "/health")
     of(temperature=1e300, says="temperature")
     of(top_p=0, says="top_p")
-    for name in ("prompt_embeds", "chat_template", "lora_path"):
+    for name in ("prompt_embeds", "chat_template"):
         of(**{name: "AAAA"}, says=name)
         of(CHAT, **{name: "{% for i in range(10**9) %}{% endfor %}"}, says=name)
+    for adapter in ("AAAA", "../../etc", "a" * 10000):
+        row(s, COMPLETIONS, {"prompt": "x", "max_tokens": 1, "lora_path": adapter}, 404)
     row(s, GENERATE, {"text": "x", "sampling_params": {}, "input_embeds": [[1.0]]}, 400, "input_embeds")
     row(s, COMPLETIONS, {"prompt": ["x"] * 10 ** 6, "max_tokens": 1}, 400, "prompt")
     row(s, COMPLETIONS, {"prompt": [[1], [1] * 3000, [2]], "max_tokens": 1}, 400, "context")
@@ -659,10 +667,14 @@ def paths(s):
 
 def absent(s):
     """7, 25: what other servers let anybody load, restore or run is not there."""
-    for path in ("/slots/0?action=restore", "/slots/0?action=save", "/v1/load_lora_adapter", "/lora-adapters", "/collective_rpc",
-                 "/update_weights_from_disk", "/update_weights", "/start_profile", "/api/blobs/x",
+    for path in ("/slots/0?action=restore", "/slots/0?action=save", "/lora-adapters", "/collective_rpc", "/update_weights", "/start_profile", "/api/blobs/x",
                  "/pause", "/open_session", "/set_internal_state"):
         row(s, path, {"filename": "../../x", "model": "../x", "path": "/etc/passwd"}, 404)
+    row(s, "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/etc/passwd"}, 501)  # only with --enable-lora
+    for path in ("/etc/passwd", "/etc", "../../../etc/passwd", "/dev/zero", "", "a" * 10000):  # for admins; shows no file
+        status, text = s.call("/update_weights_from_disk", json.dumps({"model_path": path}))
+        check(status == 400 and b"root:" not in text, "%.60r: %d %s" % (path, status, text[:300]))
+        check(s.plain() == s.expected, "another client's answer changed behind %.60r" % path)
     row(s, "/props", {"chat_template": "x"}, 405)  # is read, and set by nobody
     for path in ("/api/pull", "/api/create"):  # known by name, to say what to do instead
         row(s, path, {"model": "../x"}, 501)
