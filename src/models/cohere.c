@@ -26,7 +26,10 @@ static void configure_2(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     configure_both(r, c);
-    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 4096);
+    // null: such layers rotate, and see all tokens.
+    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
+    d->sliding_window =
+        msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : c->max_position);
     const int32_t every = msgl__json_int_or(r, "sliding_window_pattern", 1, INT32_MAX, 4);
     if (!msgl__decoder_read_layer_types(r, c)) {
         for (int32_t l = 0; l < c->num_layers; l++) {

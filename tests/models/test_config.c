@@ -594,6 +594,8 @@ static void test_defaults_of_parts(void **state)
     assert_int_equal(load_with("CohereForCausalLM", "logit_scale", NULL, c, &err), 0);
     assert_true(c->logit_scale == 0.0625f && c->ropes[0].theta == 5e5 && c->num_ropes == 1);
     assert_true(d->parallel && d->layer_norm && !d->norm_bias && d->interleaved);
+    assert_int_equal(load_with("Cohere2ForCausalLM", "sliding_window", "null", c, &err), 0);
+    assert_int_equal(c->decoder.sliding_window, c->max_position);
     assert_int_equal(load_with("Cohere2ForCausalLM", "num_hidden_layers", "8", c, &err), 0);
     for (int32_t l = 0; l < 8; l++) {
         const int full = MSGL_LAYER_SECOND_ROPE, flags = l % 4 == 3 ? full : MSGL_LAYER_SLIDING;
