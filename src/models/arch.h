@@ -49,7 +49,7 @@ typedef struct msgl_family {
     bool encodes;
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 4 };
+enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -63,11 +63,11 @@ struct msgl_arch {
     const char *other_name; // or this one; NULL: none
     const msgl_family *family;
     // What config.json means where it does not say:
-    const char *head_dim_key;  // NULL: head_dim; latent attention: of the rotary part
-    int32_t default_head_dim;  // 0: hidden_size / num_attention_heads
-    double default_theta;      // 0: 10,000
-    const char *default_dtype; // NULL: bfloat16
-    const char *position_key; // NULL, or what max_position_embeddings is called where it is missing
+    const char *head_dim_key;       // NULL: head_dim; latent attention: of the rotary part
+    int32_t default_head_dim;       // 0: hidden_size / num_attention_heads
+    double default_theta;           // 0: 10,000
+    const char *default_dtype;      // NULL: bfloat16
+    const msgl_json_alias *aliases; // NULL, or what files of hubs call fields; as in the reader
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool gelu_is_tanh;                               // "gelu" stands for gelu_pytorch_tanh
     bool plain_mlp; // feed-forward blocks have no gate, and the activation is a msgl_pointwise

@@ -321,14 +321,11 @@ static void check_fixed(msgl_json_reader *r, const msgl_arch *arch)
 // The fields of the language model.
 static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
 {
+    r->aliases = c->arch->aliases;
     c->vocab_size = msgl__json_int(r, "vocab_size", 1, MSGL_MAX_VOCAB);
     c->hidden_size = msgl__json_int(r, "hidden_size", 1, MSGL_MAX_HIDDEN);
     c->num_layers = msgl__json_int(r, "num_hidden_layers", 1, MSGL_MAX_LAYERS);
-    const char *position = "max_position_embeddings";
-    if (c->arch->position_key != NULL && msgl__json_get(r, position) == NULL) {
-        position = c->arch->position_key;
-    }
-    c->max_position = msgl__json_int(r, position, 1, INT32_MAX / 2);
+    c->max_position = msgl__json_int(r, "max_position_embeddings", 1, INT32_MAX / 2);
     c->logit_scale = 1;
     if (r->status == 0) read_heads(r, c);
     if (r->status == 0) read_ropes(r, c);

@@ -30,6 +30,22 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     }
 }
 
+void msgl__encoder_read_gate(msgl_json_reader *r, const char *key, const char *usual,
+                             msgl_encoder_config *e)
+{
+    static const char *const names[] = {
+        [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh", [MSGL_GELU_ERF] = "gelu"};
+    const char *name = msgl__json_str_or(r, key, usual);
+    e->gated = true;
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        if (names[i] == NULL || strcmp(name, names[i]) != 0) continue;
+        e->activation = (msgl_activation)i;
+        return;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
+                      "silu, gelu_pytorch_tanh, gelu");
+}
+
 void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c)
 {
     const json_t *names = msgl__json_get(r, "id2label");

@@ -36,7 +36,11 @@ typedef struct msgl_encoder {
 // encoder_tensors.c: msgl_family.declare.
 void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p);
 
-// For `configure` of several architectures, those that classify: num_labels, or as many as id2label
+// For `configure` of several architectures: that blocks are gated, by the function that `key`
+// names, or `usual`.
+void msgl__encoder_read_gate(msgl_json_reader *r, const char *key, const char *usual,
+                             msgl_encoder_config *e);
+// Of those that classify: num_labels, or as many as id2label
 // has, of which config.json has two where it does not say; and the first token's row is the text's.
 void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c);
 

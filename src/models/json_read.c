@@ -33,12 +33,23 @@ const char *msgl__json_show(const json_t *v, char *buf, size_t size)
     return buf;
 }
 
+// The key, or where the object does not have it an alias that it has.
+static const char *name_there(const msgl_json_reader *r, const char *key)
+{
+    if (r->aliases == NULL || json_object_get(r->obj, key) != NULL) return key;
+    for (const msgl_json_alias *a = r->aliases; a->key != NULL; a++) {
+        if (strcmp(key, a->key) == 0 && json_object_get(r->obj, a->other) != NULL) return a->other;
+    }
+    return key;
+}
+
 void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const json_t *v,
                        const char *allowed)
 {
     if (r->status != 0) return;
     char found[64];
     const char *section = r->section;
+    key = name_there(r, key);
     for (int i = 0; i < r->num_names; i++) {
         if (strcmp(key, r->names[i].key) != 0) continue;
         key = r->names[i].shown;
@@ -52,7 +63,7 @@ void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const jso
 
 const json_t *msgl__json_get(const msgl_json_reader *r, const char *key)
 {
-    const json_t *v = json_object_get(r->obj, key);
+    const json_t *v = json_object_get(r->obj, name_there(r, key));
     return json_is_null(v) ? NULL : v;
 }
 

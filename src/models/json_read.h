@@ -19,6 +19,11 @@ typedef struct msgl_json_name {
     char shown[64];
 } msgl_json_name;
 
+// What some files call a member.
+typedef struct msgl_json_alias {
+    const char *key, *other;
+} msgl_json_alias;
+
 typedef struct msgl_json_reader {
     const char *file;    // for messages
     const char *section; // "" or the name of the object that `obj` is, for messages
@@ -27,9 +32,10 @@ typedef struct msgl_json_reader {
     int status;                  // 0 or the first failure
     const msgl_json_name *names; // for messages instead of section and key; [num_names]
     int num_names;
+    const msgl_json_alias *aliases; // NULL, or ended by one without a key
 } msgl_json_reader;
 
-// The member, or NULL when it is absent or null.
+// The member, by its name or an alias; NULL when it is absent or null.
 const json_t *msgl__json_get(const msgl_json_reader *r, const char *key);
 
 // An integer in [lo, hi]; the first form is an error when the member is absent.

@@ -125,11 +125,14 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_experts(r, c);
 }
 
+static const msgl_json_alias ALIASES[] = {{"max_position_embeddings", "model_max_length"},
+                                          {NULL, NULL}};
+
 const msgl_arch msgl__arch_kimi_linear = {
     .name = "KimiLinearForCausalLM",
     .family = &msgl__decoder_family,
     .head_dim_key = "qk_rope_head_dim",
-    .position_key = "model_max_length",
+    .aliases = ALIASES,
     // transformers 5.24 saves the one dense layer by this name; the published files by the first.
     .renamed = {{"model.layers.0.mlp.", "model.layers.0.block_sparse_moe."}},
     .fixed = {{"moe_layer_freq", 1}, {"mla_use_nope", 1}},

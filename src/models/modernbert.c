@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ModernBERT (Warner et al. 2024): norms before the blocks, rotation, gated blocks, no biases, and
-// layers that see a window only; and NomicBERT (Nussbaum et al. 2024), which is BERT with rotation
-// and gated blocks.
+// layers that see a window only.
 #include <stdio.h>
 #include <string.h>
 
@@ -22,37 +21,6 @@ static const msgl_encoder_names NAMES = {
     .ffn_norm = "mlp_norm",
     .final_norm = "final_norm",
 };
-
-// As files on the hub have them, and transformers saves them.
-static const msgl_encoder_names NOMIC_NAMES = {
-    .words = "embeddings.word_embeddings",
-    .types = "embeddings.token_type_embeddings",
-    .embed_norm = "emb_ln",
-    .layer = "encoder.layers",
-    .qkv = "attn.Wqkv",
-    .attn_out = "attn.out_proj",
-    .attn_norm = "norm1",
-    .up = "mlp.fc11",
-    .gate = "mlp.fc12",
-    .down = "mlp.fc2",
-    .ffn_norm = "norm2",
-};
-
-static void read_activation(msgl_json_reader *r, const char *key, const char *usual,
-                            msgl_encoder_config *e)
-{
-    static const char *const names[] = {
-        [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh", [MSGL_GELU_ERF] = "gelu"};
-    const char *name = msgl__json_str_or(r, key, usual);
-    e->gated = true;
-    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
-        if (names[i] == NULL || strcmp(name, names[i]) != 0) continue;
-        e->activation = (msgl_activation)i;
-        return;
-    }
-    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
-                      "silu, gelu_pytorch_tanh, gelu");
-}
 
 // layer_types, or every so many layers one that sees all.
 static void read_layers(msgl_json_reader *r, msgl_model_config *c)
@@ -90,7 +58,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     // As files had it before rope_parameters.
     c->ropes[0].theta = msgl__json_num_or(r, "global_rope_theta", 1, 1e18, c->ropes[0].theta);
     c->ropes[1].theta = msgl__json_num_or(r, "local_rope_theta", 1, 1e18, c->ropes[1].theta);
-    read_activation(r, "hidden_activation", "gelu", e);
+    msgl__encoder_read_gate(r, "hidden_activation", "gelu", e);
     read_layers(r, c);
 }
 
@@ -115,16 +83,6 @@ static void configure_classifier(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "classifier_activation",
                           msgl__json_get(r, "classifier_activation"), "gelu");
     }
-}
-
-static void configure_nomic(msgl_json_reader *r, msgl_model_config *c)
-{
-    msgl_encoder_config *e = &c->encoder;
-    e->names = NOMIC_NAMES;
-    e->norm_eps = (float)msgl__json_num_or(r, "layer_norm_eps", 0, 1, 1e-12);
-    e->attn_bias = e->ffn_bias = false;
-    e->num_types = msgl__json_int_or(r, "type_vocab_size", 1, MSGL_MAX_TOKEN_TYPES, 2);
-    read_activation(r, "hidden_act", "silu", e);
 }
 
 const msgl_arch msgl__arch_modernbert = {
@@ -152,12 +110,4 @@ const msgl_arch msgl__arch_modernbert_classifier = {
                 {"layers.", "model.layers."},
                 {"final_norm.", "model.final_norm."}},
     .configure = configure_classifier,
-};
-
-const msgl_arch msgl__arch_nomic_bert = {
-    .name = "NomicBertModel",
-    .family = &msgl__encoder_family,
-    .default_dtype = "float32",
-    .default_theta = 1000,
-    .configure = configure_nomic,
 };

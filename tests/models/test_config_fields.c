@@ -181,8 +181,46 @@ static void test_known_fields(void **state)
     free(c);
 }
 
+// nomic-ai's own files call fields otherwise than transformers' class, and mean the same.
+static void test_aliases(void **state)
+{
+    (void)state;
+    static const char *const NAMES[][2] = {{"vocab_size", "vocab_size"},
+                                           {"hidden_size", "n_embd"},
+                                           {"num_hidden_layers", "n_layer"},
+                                           {"num_attention_heads", "n_head"},
+                                           {"intermediate_size", "n_inner"},
+                                           {"max_position_embeddings", "n_positions"},
+                                           {"layer_norm_eps", "layer_norm_epsilon"},
+                                           {"rope_theta", "rotary_emb_base"}};
+    static const char *const VALUES[] = {"60", "32", "3", "4", "48", "64", "1e-3", "777"};
+    msgl_model_config *c[2] = {malloc(sizeof **c), malloc(sizeof **c)};
+    folder f;
+    msgl_err err = {0};
+    folder_make(&f);
+    for (int spelling = 0; spelling < 2; spelling++) {
+        json_t *j = json_pack("{s:[s]}", "architectures", "NomicBertModel");
+        for (size_t i = 0; i < MSGL_COUNT(VALUES); i++) {
+            set_field(j, NAMES[i][spelling], VALUES[i]);
+        }
+        if (spelling == 1) set_field(j, "activation_function", "\"swiglu\"");
+        folder_write_json(&f, "config.json", j);
+        if (msgl__model_config_load(f.dir, c[spelling], &err) != 0) fail_msg("%s", err.text);
+        if (spelling == 1) set_field(j, "n_head", "0");
+        folder_write_json(&f, "config.json", j);
+        json_decref(j);
+    }
+    assert_memory_equal(c[0], c[1], sizeof **c);
+    assert_true(c[0]->num_layers == 3 && c[0]->ropes[0].theta == 777);
+    assert_true(msgl__model_config_load(f.dir, c[0], &err) < 0);
+    assert_non_null(strstr(err.text, "n_head: found 0")); // by the name that the file has
+    folder_remove(&f);
+    free(c[0]), free(c[1]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_fields)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_fields),
+                                       cmocka_unit_test(test_aliases)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
