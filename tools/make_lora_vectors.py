@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 POSITIONS = 32
@@ -58,6 +59,21 @@ ADAPTERS = {
     "shared_expert": (
         "qwen2_moe",
         dict(r=4, lora_alpha=8, target_modules=r".*shared_expert\.(gate|up|down)_proj"),
+    ),
+    "channels": (
+        "kimi_linear",
+        dict(r=4, lora_alpha=8, target_modules=["q_proj", "f_a_proj", "f_b_proj", "b_proj", "g_b_proj", "o_proj"]),
+    ),
+    "convolved": ("lfm2", dict(r=4, lora_alpha=8, target_modules=["in_proj", "out_proj", "w1", "w2", "v_proj"])),
+    "recurrent": (
+        "falcon_h1",
+        dict(r=4, lora_alpha=8, target_modules=["in_proj", "q_proj", "k_proj", "gate_proj", "down_proj"]),
+    ),
+    "side_by_side": ("cohere2", dict(r=4, lora_alpha=8, target_modules=ATTENTION + ["up_proj", "down_proj"])),
+    "no_gate": ("starcoder2", dict(r=4, lora_alpha=8, target_modules=["q_proj", "o_proj", "c_fc", "c_proj"])),
+    "per_layer": (
+        "gemma4_ple",
+        dict(r=4, lora_alpha=8, target_modules=ATTENTION + ["per_layer_input_gate", "per_layer_projection", "up_proj"]),
     ),
 }
 # Refused by name.
@@ -104,11 +120,24 @@ def expect(root, name, model, out):
     print(f"{name}: changes log-probabilities by up to {(rows - plain).abs().max():.3f}")
 
 
+# What modules are called by the checkpoint's own class, which adapters that were trained with it have.
+OWN_NAMES = {"channels": (".forget_gate.", ".")}
+
+
+def rename(out, of_transformers, own):
+    path = out / "adapter_model.safetensors"
+    tensors = {k.replace(of_transformers, own): v for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def main():
     root, names = Path(sys.argv[1]), sys.argv[2:]
     for name, (model, arguments) in ADAPTERS.items():
         if not names or name in names:
-            expect(root, name, model, make(root, name, model, arguments))
+            out = make(root, name, model, arguments)
+            expect(root, name, model, out)
+            if name in OWN_NAMES:
+                rename(out, *OWN_NAMES[name])
     for name, (model, arguments) in REFUSED.items():
         if not names or name in names:
             make(root, name, model, arguments)

@@ -33,7 +33,7 @@ void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, 
 {
     const msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     run(f, &c);
-    msgl__lora_add(f, l, norm, in, out, c.ld_out, rows, false);
+    msgl__lora_add(f, l, &c);
 }
 
 void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
@@ -44,7 +44,7 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
     const bool alone = !msgl__lora_changes(f, l) && f->k->gemm.linear_rope != NULL;
     if (alone && f->k->gemm.linear_rope(f->x, &c, rope)) return;
     run(f, &c);
-    msgl__lora_add(f, l, norm, in, rope->qkv, c.ld_out, rope->tokens, false);
+    msgl__lora_add(f, l, &c);
     f->k->rope.qk_norm_rope_store(f->x, rope);
 }
 
@@ -54,6 +54,7 @@ void msgl__linear_of_columns(msgl_forward *f, const msgl_linear *l, const void *
     msgl_linear_call c = make_call(f, l, NULL, in, out, rows);
     c.ld_in = ld_in;
     run(f, &c);
+    msgl__lora_add(f, l, &c);
 }
 
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
@@ -62,7 +63,7 @@ void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *no
     msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     c.f32_out = true;
     run(f, &c);
-    msgl__lora_add(f, l, norm, in, out, c.ld_out, rows, true);
+    msgl__lora_add(f, l, &c);
 }
 
 // An adapter's part comes between product and gate.
@@ -155,7 +156,7 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
         c.accumulate = true;
         leave_norm_stats(f, join, &c);
         run(f, &c);
-        msgl__lora_add(f, l, NULL, in, residual, c.ld_out, rows, false);
+        msgl__lora_add(f, l, &c);
         return;
     }
     const bool sums = l->row_parallel && msgl__joins_directly(join, 1);
@@ -164,7 +165,7 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
     if (c.out == NULL) return;
     run(f, &c);
-    msgl__lora_add(f, l, NULL, in, c.out, c.ld_out, rows, false);
+    msgl__lora_add(f, l, &c);
     msgl__join(f, join, l->row_parallel, c.out, residual, rows, l->w.n);
     f->arena->used = mark;
 }

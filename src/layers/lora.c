@@ -42,15 +42,14 @@ static msgl_lora_rows part_in(const msgl_lora_rows *r, int32_t first, int32_t ro
         .row = from - first, .rows = to > from ? to - from : 0, .adapter = r->adapter};
 }
 
-void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
-                    void *out, size_t ld_out, int32_t rows, bool f32_out)
+void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c)
 {
     const msgl_lora_step *s = f->lora;
     int32_t num, num_runs = 0;
     if (s == NULL) return;
     const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
-        const msgl_lora_rows r = part_in(&all[i], s->first, rows);
+        const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
         const msgl_lora_linear *own = r.rows > 0 ? find(r.adapter, l) : NULL;
         if (own == NULL) continue;
         s->runs[num_runs++] = (msgl_lora_run){.row = r.row,
@@ -60,16 +59,16 @@ void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm
                                               .num_parts = own->num_parts};
     }
     if (num_runs == 0) return;
-    const msgl_lora_call c = {.runs = s->runs,
-                              .num_runs = num_runs,
-                              .in = in,
-                              .ld_in = (size_t)l->w.k,
-                              .norm = norm != NULL ? norm->weight : NULL,
-                              .norm_eps = norm != NULL ? norm->eps : 0,
-                              .f32_out = f32_out,
-                              .out = out,
-                              .ld_out = ld_out};
-    f->k->gemm.lora(f->x, &c);
+    const msgl_lora_call add = {.runs = s->runs,
+                                .num_runs = num_runs,
+                                .in = c->in,
+                                .ld_in = c->ld_in,
+                                .norm = c->norm,
+                                .norm_eps = c->norm_eps,
+                                .f32_out = c->f32_out,
+                                .out = c->out,
+                                .ld_out = c->ld_out};
+    f->k->gemm.lora(f->x, &add);
     msgl__arena_reset(f->x->scratch);
 }
 

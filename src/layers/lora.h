@@ -50,10 +50,9 @@ typedef struct msgl_lora_step {
 
 // Whether some row of the step has an adapter that changes this layer.
 bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l);
-// out [rows, ld_out] += what the adapters of the `rows` rows say of l and norm(in) (norm NULL: of
-// in). f32_out: out is f32. Nothing where f->lora is NULL.
-void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
-                    void *out, size_t ld_out, int32_t rows, bool f32_out);
+// To what c, the call of l's product, leaves in c->out is added what the adapters of its rows say
+// of l and of its input. Nothing where f->lora is NULL.
+void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c);
 // The same of the embedding of f->ids: out [f->num_tokens, hidden].
 void msgl__lora_embed(msgl_forward *f, void *out);
 

@@ -98,6 +98,12 @@ static const struct {
     {"latent", "deepseek_v2"},
     {"beside_experts", "qwen3_moe"},
     {"shared_expert", "qwen2_moe"},
+    {"channels", "kimi_linear"},
+    {"convolved", "lfm2"},
+    {"recurrent", "falcon_h1"},
+    {"side_by_side", "cohere2"},
+    {"no_gate", "starcoder2"},
+    {"per_layer", "gemma4_ple"},
 };
 
 // The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
