@@ -54,12 +54,12 @@ PUBLISHED = {
 
 
 def names():
-    """Of the architectures, as their files register them; draft heads are no models by themselves."""
+    """Of the architectures that make text, as their files register them; draft heads are no models by themselves."""
     found = []
     for path in sorted((Path(__file__).parent.parent / "src/models").glob("*.c")):
         if path.name == "draft_heads.c":
             continue
-        found += re.findall(r'\.name = "(\w+For\w+)"', path.read_text())
+        found += re.findall(r'\.name = "(\w+For(?:CausalLM|Conditional)\w*)"', path.read_text())
     return sorted(found)
 
 

@@ -110,7 +110,7 @@ def randomise(model, tied, seed, gain):
             r = 1.4 + 0.2 * r
         elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
             r = 1 + 0.2 * r
-        elif "embed_tokens" in name:
+        elif "embed_tokens" in name or name == "model.embeddings.weight":
             r *= 2.5 * fan if tied else 1.0
         elif "lm_head" in name:
             r *= 2.5 * fan

@@ -210,8 +210,60 @@ def kimi_linear(**kw):
     return {k: v for k, v in c.items() if k != "max_position_embeddings"}
 
 
+def nemotron_h(**kw):
+    """As the files of Nemotron-H and Nemotron 3 spell it: num_hidden_layers is the pattern's length."""
+    return base(
+        architectures=["NemotronHForCausalLM"],
+        model_type="nemotron_h",
+        attention_bias=False,
+        attention_dropout=0.0,
+        chunk_size=16,
+        conv_kernel=4,
+        expand=2,
+        head_dim=32,
+        hybrid_override_pattern="M-M*-",
+        intermediate_size=48,
+        layer_norm_epsilon=1e-5,
+        mamba_head_dim=16,
+        mamba_hidden_act="silu",
+        mamba_num_heads=6,
+        mamba_proj_bias=False,
+        mlp_bias=False,
+        mlp_hidden_act="relu2",
+        n_groups=2,
+        num_hidden_layers=5,
+        num_logits_to_keep=1,
+        rescale_prenorm_residual=True,
+        residual_in_fp32=False,
+        sliding_window=None,
+        ssm_state_size=16,
+        tie_word_embeddings=False,
+        time_step_floor=0.0001,
+        time_step_max=0.1,
+        time_step_min=0.5,
+        use_bias=False,
+        use_conv_bias=True,
+    ) | kw
+
+
+def nemotron_h_moe(**kw):
+    return nemotron_h(
+        hybrid_override_pattern="ME*E",
+        moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=40,
+        n_group=1,
+        n_routed_experts=8,
+        n_shared_experts=1,
+        norm_topk_prob=True,
+        num_experts_per_tok=3,
+        routed_scaling_factor=1.5,
+        topk_group=1,
+    ) | kw
+
+
 # States carry rounding along, and the norm behind them makes more of it.
 MAMBA_GAIN = {"mamba.out_proj": 0.6, "model.norm": 0.8, "final_layernorm": 0.8}
+NEMOTRON_GAIN = {"mixer.out_proj": 0.6, "norm_f": 0.8}
 
 HYBRIDS = {
     "lfm2": dict(
@@ -320,5 +372,34 @@ HYBRIDS = {
             renormalize=dict(moe_renormalize=False),
             scale=dict(routed_scaling_factor=1.0),
         ),
+    ),
+    "nemotron_h": dict(
+        config=nemotron_h(),
+        seed=909000,
+        gain=NEMOTRON_GAIN,
+        off=dict(
+            time_step_min=dict(time_step_min=0.001),
+            layers=dict(hybrid_override_pattern="M-*M-"),
+        ),
+    ),
+    "nemotron_h_moe": dict(
+        config=nemotron_h_moe(use_bias=True, use_conv_bias=False),
+        seed=910000,
+        steady=True,
+        gain=NEMOTRON_GAIN | {"experts.down_proj": 0.5},
+        spelling="tf5",
+        off=dict(
+            top_k=dict(num_experts_per_tok=2),
+            norm_topk_prob=dict(norm_topk_prob=False),
+            scale=dict(routed_scaling_factor=1.0),
+        ),
+    ),
+    # Experts of a latent vector; two groups of them; biases.
+    "nemotron_h_latent": dict(
+        config=nemotron_h_moe(mlp_bias=True, moe_latent_size=32, n_group=2),
+        seed=911000,
+        steady=True,
+        gain=NEMOTRON_GAIN | {"experts.down_proj": 0.5},
+        off=dict(groups=dict(n_group=1), top_k=dict(num_experts_per_tok=2)),
     ),
 }

@@ -11,6 +11,15 @@ static bool exchanges(const msgl_moe *m, const msgl_kernels *k)
     return k->moe.ids_on_host && !m->has_shared && msgl__experts_exchange(&m->experts);
 }
 
+// Of msgl_moe.latent_in: what it reads, what it makes and what latent_out reads.
+static size_t latent_bytes(const msgl_moe *m, msgl_dtype act, size_t rows)
+{
+    const size_t width = (size_t)m->latent_in.w.n;
+    if (width == 0) return 0;
+    return msgl__activation_bytes(rows, (size_t)m->latent_in.w.k, act) +
+           2 * msgl__activation_bytes(rows, width, act);
+}
+
 size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows)
 {
@@ -27,7 +36,7 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
         sum = msgl__round_up(n * (size_t)m->experts.router.top_k * sizeof(int32_t), 64) +
               msgl__expert_sum_bytes(&m->experts, rows);
     }
-    return msgl__activation_bytes(n, hidden, act) + shared + sum +
+    return msgl__activation_bytes(n, hidden, act) + shared + sum + latent_bytes(m, act, n) +
            m->backend->workspace(&m->experts, act, rows);
 }
 
@@ -75,6 +84,34 @@ static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_expert *
     }
 }
 
+// Makes of a call on the stream one on latent vectors, whose sum is apart.
+static void begin_latent(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
+                         msgl_moe_call *call)
+{
+    const size_t rows = (size_t)call->rows, width = (size_t)m->latent_in.w.n;
+    void *normed = msgl__activation(f, rows, (size_t)m->latent_in.w.k);
+    void *in = msgl__activation(f, rows, width), *out = msgl__activation(f, rows, width);
+    if (out == NULL) return;
+    if (norm != NULL) msgl__norm(f, norm, call->in, normed, call->rows);
+    call->router_in = norm != NULL ? normed : call->in;
+    msgl__linear(f, &m->latent_in, NULL, call->router_in, in, call->rows);
+    call->norm = NULL;
+    call->in = in;
+    call->out = out;
+    call->accumulate = false;
+}
+
+// To out, which is the residual where `direct`, from the latent sum.
+static void end_latent(msgl_forward *f, const msgl_moe *m, const void *sum, bool direct, void *out,
+                       int32_t rows)
+{
+    if (direct) {
+        msgl__linear_add(f, &m->latent_out, sum, out, &(msgl_join){.scale = 1}, rows, NULL);
+    } else {
+        msgl__linear(f, &m->latent_out, NULL, sum, out, rows);
+    }
+}
+
 static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                       const msgl_join *join, const void *in, void *residual, int32_t rows)
 {
@@ -95,20 +132,24 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                     .begin = begin_shared,
                                     .ctx = &own};
     if (own.gate != NULL) begin_shared(&own); // not the backend's matter
-    const msgl_moe_call call = {.experts = &m->experts,
-                                .norm = norm != NULL ? norm->weight : NULL,
-                                .router_norm = m->router_norm,
-                                .norm_eps = norm != NULL ? norm->eps : 0,
-                                .router = &m->router.w,
-                                .router_bias = m->router.bias,
-                                .in = in,
-                                .rows = rows,
-                                .accumulate = direct,
-                                .out = out,
-                                .ids = ids,
-                                .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
-                                .watch = f->watch};
+    msgl_moe_call call = {.experts = &m->experts,
+                          .norm = norm != NULL ? norm->weight : NULL,
+                          .router_norm = m->router_norm,
+                          .norm_eps = norm != NULL ? norm->eps : 0,
+                          .router = &m->router.w,
+                          .router_bias = m->router.bias,
+                          .in = in,
+                          .rows = rows,
+                          .accumulate = direct,
+                          .out = out,
+                          .ids = ids,
+                          .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
+                          .watch = f->watch};
+    const bool latent = m->latent_in.w.n > 0;
+    if (latent) begin_latent(f, m, norm, &call);
+    if (f->x->status != 0) return;
     const bool added = m->backend->forward(f->x, f->k, f->arena, &call);
+    if (latent) end_latent(f, m, call.out, direct, out, rows);
     if (!added) add_shared(f, m, &own, join, out, rows);
     if (direct) return;
     void *sum = ids != NULL ? msgl__expert_sum(f, &m->experts, ids, out, rows) : NULL;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sparse feed-forward block: a router, experts that are gated feed-forward blocks, and maybe
-// one more that every token has (Qwen2-MoE: its result times the sigmoid of one more product;
-// DeepSeek: as it is).
+// The sparse feed-forward block: a router, experts that are feed-forward blocks, and maybe one more
+// that every token has (Qwen2-MoE: its result times the sigmoid of one more product; DeepSeek: as
+// it is). Experts may be of latent vectors (Nemotron 3 Super): a product of the normed stream,
+// which the router and the expert of all tokens read as it is.
 #ifndef MSGL_LAYERS_MOE_H
 #define MSGL_LAYERS_MOE_H
 
@@ -12,6 +13,9 @@
 typedef struct msgl_moe {
     msgl_linear router; // [num_experts, hidden]
     float *router_norm; // [hidden] weight of a norm of its own, or NULL: the block's
+    // Of experts of latent vectors: [latent, hidden] before them and [hidden, latent] behind their
+    // sum; else empty.
+    msgl_linear latent_in, latent_out;
     msgl_moe_experts experts;
     const msgl_moe_desc *backend;
     bool has_shared, gates_shared;

@@ -49,7 +49,7 @@ typedef struct msgl_family {
     bool encodes;
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12 };
+enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12, MSGL_MAX_LAYER_LISTS = 3 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -69,8 +69,11 @@ struct msgl_arch {
     const char *default_dtype;      // NULL: bfloat16
     const msgl_json_alias *aliases; // NULL, or what files of hubs call fields; as in the reader
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
-    bool gelu_is_tanh;                               // "gelu" stands for gelu_pytorch_tanh
-    bool plain_mlp; // feed-forward blocks have no gate, and the activation is a msgl_pointwise
+    // Lists or strings with an entry for each layer: the first of them that is there says how many
+    // layers there are, and where none is num_hidden_layers. NULL: no more.
+    const char *layer_lists[MSGL_MAX_LAYER_LISTS];
+    bool gelu_is_tanh; // "gelu" stands for gelu_pytorch_tanh
+    bool plain_mlp;    // feed-forward blocks have no gate, and the activation is a msgl_pointwise
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;

@@ -30,7 +30,7 @@ extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stabl
 
 // With states: short convolutions, Mamba-2, Kimi Delta Attention.
 extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_hybrid,
-    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear;
+    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear, msgl__arch_nemotron_h;
 
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;

@@ -318,13 +318,28 @@ static void check_fixed(msgl_json_reader *r, const msgl_arch *arch)
     }
 }
 
+static int32_t count_layers(msgl_json_reader *r, const msgl_arch *arch)
+{
+    for (int i = 0; i < MSGL_MAX_LAYER_LISTS && arch->layer_lists[i] != NULL; i++) {
+        const json_t *v = msgl__json_get(r, arch->layer_lists[i]);
+        const size_t n = json_is_string(v) ? json_string_length(v) : json_array_size(v);
+        char allowed[64];
+        if (v == NULL) continue;
+        if (n >= 1 && n <= MSGL_MAX_LAYERS) return (int32_t)n;
+        snprintf(allowed, sizeof allowed, "1 to %d layers", MSGL_MAX_LAYERS);
+        msgl__json_reject(r, MSGL_EFORMAT, arch->layer_lists[i], v, allowed);
+        return 0;
+    }
+    return msgl__json_int(r, "num_hidden_layers", 1, MSGL_MAX_LAYERS);
+}
+
 // The fields of the language model.
 static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
 {
     r->aliases = c->arch->aliases;
     c->vocab_size = msgl__json_int(r, "vocab_size", 1, MSGL_MAX_VOCAB);
     c->hidden_size = msgl__json_int(r, "hidden_size", 1, MSGL_MAX_HIDDEN);
-    c->num_layers = msgl__json_int(r, "num_hidden_layers", 1, MSGL_MAX_LAYERS);
+    c->num_layers = count_layers(r, c->arch);
     c->max_position = msgl__json_int(r, "max_position_embeddings", 1, INT32_MAX / 2);
     c->logit_scale = 1;
     if (r->status == 0) read_heads(r, c);

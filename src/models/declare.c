@@ -96,7 +96,7 @@ void msgl__declare_norm(const msgl_declaring *d, float **v, int32_t dim, const c
 void msgl__declare_norm_of_stream(const msgl_declaring *d, msgl_norm *n, const char *name)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
-    if (name == NULL) return;
+    if (name == NULL || n->dim == 0) return; // in no layer, or not in this one
     msgl__declare_norm(d, &n->weight, n->dim, name);
     if (!c->norm_bias) return;
     msgl__plan_vector(d->p, &n->bias, n->dim);
@@ -136,12 +136,12 @@ void msgl__declare_out(const msgl_declaring *d, msgl_decoder_layer *layer, int32
 // older compressed-tensors files.
 void msgl__declare_cache_scale(const msgl_declaring *d, float *scale, char k_or_v)
 {
-    const char *const prefix = d->m->cfg.decoder.names.prefix;
-    const char *const fmt = "%slayers.%d.self_attn.%c_%s";
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    const char *const fmt = "%slayers.%d.%s.%c_%s";
     static const char *const NAMES[] = {"scale", "proj.output_scale", "proj.k_scale",
                                         "proj.v_scale"};
     for (int i = 0; i < 3; i++) {
         const char *name = NAMES[i == 2 && k_or_v == 'v' ? 3 : i];
-        msgl__plan_scale(d->p, scale, fmt, prefix, d->layer, k_or_v, name);
+        msgl__plan_scale(d->p, scale, fmt, n->prefix, d->layer, n->attn, k_or_v, name);
     }
 }

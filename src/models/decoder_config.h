@@ -70,6 +70,7 @@ typedef struct msgl_decoder_names {
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     bool correction_row;    // which is [1, experts]
     const char *shared, *shared_gate;
+    const char *latent_in, *latent_out; // of experts of latent vectors
     // In files whose experts are stacked: a tensor of all experts' gate and up, and one of their
     // down, the names behind "layers.N.", biases with _bias at the end; and the router of such
     // files, and what it adds, NULL: as of the others.
@@ -218,8 +219,9 @@ typedef struct msgl_decoder_config {
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
     int32_t num_experts, moe_intermediate_size;
-    msgl_router router; // but for its correction
-    bool weighs_input;  // of experts, not their results; then top_k is 1
+    int32_t moe_latent_size; // of the vectors that experts read and make; 0: hidden_size
+    msgl_router router;      // but for its correction
+    bool weighs_input;       // of experts, not their results; then top_k is 1
     // An expert that every token has, its result scaled by the sigmoid of a product if that has a
     // name; 0: none.
     int32_t shared_intermediate_size;

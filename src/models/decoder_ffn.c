@@ -20,9 +20,15 @@ static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
                                       .gate_up = experts + own.from,
                                       .down = experts + d->num_experts + own.from,
                                       .activation = d->activation,
+                                      .plain = m->cfg.arch->plain_mlp,
+                                      .pointwise = d->pointwise,
                                       .weighs_input = d->weighs_input};
+    moe->latent_out.row_parallel = true; // of the ranks' parts of the sum
     moe->has_shared = d->shared_intermediate_size > 0;
     moe->gates_shared = d->names.shared_gate != NULL;
+    moe->shared.plain = moe->experts.plain;
+    moe->shared.pointwise = d->pointwise;
+    moe->shared.down.row_parallel = true;
 }
 
 void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
@@ -41,6 +47,12 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
     const msgl_norm norm = {.eps = d->rms_eps, .dim = m->cfg.hidden_size};
     layer->mlp_post_norm = layer->moe_norm = layer->moe_post_norm = norm;
     layer->moe_join = (msgl_join){.norm = &layer->moe_post_norm, .scale = 1};
+}
+
+// Of what experts read and make.
+static int32_t experts_width(const msgl_model_config *c)
+{
+    return c->decoder.moe_latent_size > 0 ? c->decoder.moe_latent_size : c->hidden_size;
 }
 
 static const msgl_range NOTHING[] = {{0, 0}};
@@ -133,23 +145,27 @@ static void declare_expert_of_each(const msgl_declaring *d, msgl_weight *gate_up
     msgl__plan_expert(d->p, all, e, false);
 }
 
-// Expert e's tensors: its own, and those that it has a part in.
+// Expert e's tensors: its own, and those that it has a part in. parts: up, or gate and up.
 static void declare_expert_tensors(const msgl_declaring *d, msgl_weight *gate_up, msgl_weight *down,
-                                   int32_t e)
+                                   int32_t e, int32_t parts)
 {
     const msgl_decoder_names *n = &d->m->cfg.decoder.names;
-    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size;
+    const int32_t hidden = experts_width(&d->m->cfg);
     const int32_t all = d->m->cfg.decoder.num_experts;
     const char *const own = "%slayers.%d.%s.%d.%s.weight", *const shared = "%slayers.%d.%s";
     if (n->experts != NULL) {
         msgl__plan_form(d->p, MSGL_FORM_APART);
-        msgl__plan_rows(d->p, gate_up, 0, inter, own, n->prefix, d->layer, n->experts, e, n->gate);
-        msgl__plan_rows(d->p, gate_up, inter, inter, own, n->prefix, d->layer, n->experts, e,
-                        n->up);
+        if (parts == 2) {
+            msgl__plan_rows(d->p, gate_up, 0, inter, own, n->prefix, d->layer, n->experts, e,
+                            n->gate);
+        }
+        msgl__plan_rows(d->p, gate_up, (parts - 1) * inter, inter, own, n->prefix, d->layer,
+                        n->experts, e, n->up);
         msgl__plan_rows(d->p, down, 0, hidden, own, n->prefix, d->layer, n->experts, e, n->down);
     }
     msgl__plan_form(d->p, MSGL_FORM_STACKED);
-    msgl__plan_rows(d->p, gate_up, 0, 2 * inter, shared, n->prefix, d->layer, n->all_gate_up);
+    msgl__plan_rows(d->p, gate_up, 0, parts * inter, shared, n->prefix, d->layer, n->all_gate_up);
     if (n->all_alternate) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
     msgl__plan_expert(d->p, all, e, n->all_by_columns);
     msgl__plan_rows(d->p, down, 0, hidden, shared, n->prefix, d->layer, n->all_down);
@@ -159,23 +175,24 @@ static void declare_expert_tensors(const msgl_declaring *d, msgl_weight *gate_up
 
 static void declare_expert(const msgl_declaring *d, msgl_moe *m, int32_t e)
 {
-    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size;
+    const int32_t hidden = experts_width(&d->m->cfg);
     // The experts' arrays belong to the model; only reading them is everyone's.
-    const int32_t at = e - m->experts.first;
+    const int32_t at = e - m->experts.first, parts = m->experts.plain ? 1 : 2;
     msgl_weight *gate_up = (msgl_weight *)m->experts.gate_up + at;
     msgl_weight *down = (msgl_weight *)m->experts.down + at;
     const msgl_range shard = msgl__own_columns(d->target, inter);
     const msgl_range rows[] = {shard, msgl__rows_of(shard, 1, inter)};
     const bool own = at >= 0 && at < m->experts.own;
-    msgl__keep_rows(d, gate_up, own ? rows : NOTHING, own ? 2 : 1);
+    msgl__keep_rows(d, gate_up, own ? rows : NOTHING, own ? parts : 1);
     const msgl_kept kept_down = {.cols = shard, .all_cols = inter, .num_rows = own ? 0 : 1};
     if (d->target->ranks > 1) msgl__plan_keep(d->p, down, &kept_down);
-    msgl__plan_weight(d->p, gate_up, own ? 2 * shard.count : 0, hidden);
+    msgl__plan_weight(d->p, gate_up, own ? parts * shard.count : 0, hidden);
     msgl__plan_weight(d->p, down, own ? hidden : 0, shard.count);
     if (d->m->cfg.decoder.names.each_down != NULL) {
         declare_expert_of_each(d, gate_up, down, e);
     } else {
-        declare_expert_tensors(d, gate_up, down, e);
+        declare_expert_tensors(d, gate_up, down, e, parts);
     }
 }
 
@@ -268,6 +285,19 @@ static void declare_correction(const msgl_declaring *d, msgl_moe *m)
     msgl__plan_form(d->p, MSGL_FORM_ANY);
 }
 
+static void declare_latent(const msgl_declaring *d, msgl_moe *m, const msgl_join *join)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const int32_t latent = c->moe_latent_size, hidden = d->m->cfg.hidden_size;
+    const msgl_linear_use in = {.rows = MSGL_ROWS_BLOCK};
+    const msgl_linear_use out = {.rows = MSGL_ROWS_BLOCK,
+                                 .adds = msgl__joins_directly(join, d->target->ranks)};
+    msgl__declare_linear(d, &m->latent_in, latent, hidden, c->mlp_bias, &in);
+    msgl__declare_rows(d, &m->latent_in, 0, latent, c->mlp_bias, c->names.latent_in);
+    msgl__declare_linear(d, &m->latent_out, hidden, latent, c->mlp_bias, &out);
+    msgl__declare_rows(d, &m->latent_out, 0, hidden, c->mlp_bias, c->names.latent_out);
+}
+
 static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *norm,
                         const msgl_join *join)
 {
@@ -289,6 +319,7 @@ static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *n
                             d->layer, c->names.choice_scale);
     }
     if (c->names.correction != NULL) declare_correction(d, m);
+    if (c->moe_latent_size > 0) declare_latent(d, m, join);
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) declare_experts_biases(d, &m->experts);
     msgl__products_add_experts(&d->m->products, m);

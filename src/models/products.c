@@ -85,9 +85,9 @@ static size_t experts_scratch(const msgl_kernels *k, msgl_dtype act, const msgl_
                            .rows = block * e->router.top_k,
                            .ld_in = (size_t)e->gate_up->k,
                            .from_per = e->router.top_k,
-                           .gated = true,
+                           .gated = !e->plain,
                            .activation = e->activation,
-                           .ld_out = (size_t)e->gate_up->n / 2};
+                           .ld_out = (size_t)e->down->k};
     const size_t up = k->gemm.grouped_scratch(&c, act);
     c = (msgl_grouped_call){.experts = e->down,
                             .num_experts = e->own,

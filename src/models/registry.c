@@ -49,6 +49,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_bamba,
     &msgl__arch_falcon_h1,
     &msgl__arch_kimi_linear,
+    &msgl__arch_nemotron_h,
     &msgl__arch_gpt_oss,
     &msgl__arch_llama4,
     &msgl__arch_llama4_conditional,

@@ -74,7 +74,7 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
     if (fused && k->moe.choose(x, &call)) return;
     const msgl_linear_call router = {.w = c->router,
                                      .bias = c->router_bias,
-                                     .in = b->normed,
+                                     .in = c->router_in != NULL ? c->router_in : b->normed,
                                      .ld_in = (size_t)hidden,
                                      .m = c->rows,
                                      .f32_out = true,
@@ -115,7 +115,7 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                   .rows = c->rows * e->router.top_k,
                                   .in = indexed ? b.normed : b.sorted,
                                   .ld_in = hidden,
-                                  .gated = true,
+                                  .gated = !e->plain,
                                   .activation = e->activation,
                                   .bias = e->gate_up_bias,
                                   .out = b.act,
@@ -163,13 +163,16 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
         k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);
     }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    if (all && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
+    const bool takes_few = all && !e->plain && c->router_in == NULL && k->moe.experts != NULL;
+    if (takes_few && k->moe.experts(x, &few)) return along;
     if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
     k->gemm.grouped(x, &up);
     msgl__arena_reset(x->scratch);
+    // Rows of other ranks' experts come to nothing in the end.
+    if (e->plain) k->act.apply(x, e->pointwise, NULL, b.act, (size_t)up.rows * inter);
     k->gemm.grouped(x, &down);
     msgl__arena_reset(x->scratch);
     k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->router.top_k,

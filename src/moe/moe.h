@@ -12,9 +12,12 @@ typedef struct msgl_moe_experts {
     int32_t num_experts; // that tokens are sent to
     int32_t first, own;  // of them those that are computed here; other ranks have the others
     msgl_router router;
-    const msgl_weight *gate_up; // [own] of [2 intermediate, hidden]
-    const msgl_weight *down;    // [own] of [hidden, intermediate]
+    // [own] of [2 intermediate, hidden]; plain: of [intermediate, hidden], up alone
+    const msgl_weight *gate_up;
+    const msgl_weight *down; // [own] of [hidden, intermediate]; hidden is that of what they read
     msgl_activation activation;
+    bool plain;               // no gate: what is between the products is pointwise of the first
+    msgl_pointwise pointwise; // where plain
     float *gate_up_bias, *down_bias; // [own, rows of the weights], or NULL
     float *choice_scale;             // [num_experts] of an expert's weight in a choice, or NULL: 1
     // An expert's weight multiplies what goes into it and not its result (Llama 4); then top_k
@@ -45,6 +48,7 @@ typedef struct msgl_moe_call {
     const msgl_weight *router; // [num_experts, hidden]
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense
+    const void *router_in; // [rows, router->k], normed, or NULL: what the experts read; norm NULL
     int32_t rows;
     bool accumulate;               // out += instead of out =
     void *out;                     // [rows, hidden]; may be in

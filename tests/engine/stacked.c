@@ -59,7 +59,7 @@ static void end_tensor(file *out, const char *name, const json_t *dtype, json_t 
 
 static const json_t *expert_part(const file *in, const char *module, int expert, const char *part)
 {
-    char key[NAME];
+    char key[2 * NAME];
     snprintf(key, sizeof key, "%s.experts.%d.%s.weight", module, expert, part);
     return json_object_get(in->header, key);
 }
@@ -85,15 +85,19 @@ static void stack(file *out, const file *in, const char *module, const char *nam
                json_pack("[i, I, O]", experts, rows * num, json_array_get(shape, 1)), begin);
 }
 
-// `key` is that of a module's first expert's gate.
+// `key` is that of a module's first expert's product out. Nemotron-H's experts have no gate.
 static void stack_module(file *out, const file *in, const char *key)
 {
     char module[NAME];
-    const bool old = strstr(key, ".w1.") != NULL;
+    const bool old = strstr(key, ".w2.") != NULL;
     const char *const up[] = {old ? "w1" : "gate_proj", old ? "w3" : "up_proj"};
     const char *const down[] = {old ? "w2" : "down_proj"};
     snprintf(module, sizeof module, "%.*s", (int)(strstr(key, ".experts.") - key), key);
-    stack(out, in, module, "gate_up_proj", up, 2);
+    if (expert_part(in, module, 0, up[0]) != NULL) {
+        stack(out, in, module, "gate_up_proj", up, 2);
+    } else {
+        stack(out, in, module, "up_proj", &up[1], 1);
+    }
     stack(out, in, module, "down_proj", down, 1);
 }
 
@@ -138,8 +142,8 @@ void stacked_make(folder *f, const char *model)
         if (strcmp(key, "__metadata__") == 0) continue;
         if (strstr(key, ".experts.") == NULL) {
             keep(&out, &in, key, t);
-        } else if (strstr(key, ".experts.0.gate_proj.") != NULL ||
-                   strstr(key, ".experts.0.w1.") != NULL) {
+        } else if (strstr(key, ".experts.0.down_proj.") != NULL ||
+                   strstr(key, ".experts.0.w2.") != NULL) {
             stack_module(&out, &in, key);
         }
     }

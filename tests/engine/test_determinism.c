@@ -40,7 +40,8 @@ static void test_bit_equal(void **state)
                                   "olmoe",
                                   "ernie4_5_moe",
                                   "lfm2",
-                                  "granite_hybrid"};
+                                  "granite_hybrid",
+                                  "nemotron_h_latent"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
     const int highest = msgl__cpu_level_detect();

@@ -156,6 +156,7 @@ static void test_saves(void **state)
     check_saves(MODEL("qwen3_next"));
     check_saves(MODEL("qwen3_5"));
     check_saves(MODEL("granite_hybrid"));
+    check_saves(MODEL("nemotron_h_moe"));
 }
 
 static void test_answers(void **state)
@@ -165,6 +166,7 @@ static void test_answers(void **state)
     check_answers(MODEL("qwen3_next_hd128"));
     check_answers(MODEL("lfm2"));
     check_answers(MODEL("granite_hybrid"));
+    check_answers(MODEL("nemotron_h_latent"));
 }
 
 static void expect_refused(harness *h, int32_t cached_len, int32_t load,

@@ -88,6 +88,22 @@ json_t *small_config(const char *architecture)
         set_field(c, "mamba_n_heads", "4");
         set_field(c, "mamba_d_head", "16");
     }
+    if (strstr(architecture, "NemotronH") != NULL) {
+        static const char *const fields[][2] = {
+            {"hybrid_override_pattern", "\"M-*E\""},
+            {"n_routed_experts", "8"},
+            {"num_experts_per_tok", "2"},
+            {"moe_intermediate_size", "16"},
+            {"moe_shared_expert_intermediate_size", "24"},
+            {"n_group", "2"},
+            {"mamba_num_heads", "4"},
+            {"mamba_head_dim", "16"},
+            {"n_groups", "2"},
+        };
+        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+            set_field(c, fields[i][0], fields[i][1]);
+        }
+    }
     if (has_any(architecture, LIKE_DEEPSEEK)) {
         static const char *const fields[][2] = {
             {"kv_lora_rank", "16"},

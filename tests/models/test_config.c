@@ -612,6 +612,45 @@ static void test_defaults_of_parts(void **state)
     free(c);
 }
 
+// Nemotron-H's layers by its pattern and by both lists, which also say how many there are.
+static void test_nemotron_layers(void **state)
+{
+    (void)state;
+    static const char *const ARCH = "NemotronHForCausalLM";
+    static const char *const lists[][2] = {
+        {"hybrid_override_pattern", "\"M*-E\""},
+        {"layers_block_type", "[\"mamba\", \"attention\", \"mlp\", \"moe\"]"},
+        {"layer_types", "[\"linear_attention\", \"full_attention\", \"mlp\", \"moe\"]"},
+    };
+    static const int flags[] = {MSGL_LAYER_RECURRENT | MSGL_LAYER_NO_FFN, MSGL_LAYER_NO_FFN,
+                                MSGL_LAYER_NO_MIXER, MSGL_LAYER_NO_MIXER | MSGL_LAYER_SPARSE};
+    msgl_model_config *c = malloc(sizeof *c);
+    for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
+        msgl_err err = {0};
+        if (load_with(ARCH, lists[i][0], lists[i][1], c, &err) != 0) fail_msg("%s", err.text);
+        assert_int_equal(c->num_layers, 4);
+        for (int l = 0; l < 4; l++) assert_int_equal(c->decoder.layer_flags[l], flags[l]);
+    }
+    assert_true(c->ropes[0].type == MSGL_ROPE_NONE && c->decoder.mamba.dt_min == 0.001f);
+    free(c);
+    const bad_field wrong[] = {
+        {"hybrid_override_pattern", "\"\"", "1 to 1024 layers"},
+        {"hybrid_override_pattern", "\"M?\"", "found \"M?\", allowed a string of M, *, - and E"},
+        {"hybrid_override_pattern", "[\"M\"]", "allowed a string of M, *, - and E"},
+        {"layers_block_type", "\"MM\"", "a list of num_hidden_layers"},
+        {"layers_block_type", "[]", "1 to 1024 layers"},
+        {"layer_types", "[\"mamba\", \"sliding\"]", "found \"sliding\", allowed mamba"},
+        {"mamba_hidden_act", "\"gelu\"", "allowed silu"},
+        {"mlp_hidden_act", "\"swish\"", "allowed relu2"},
+        {"mlp_hidden_act", "\"xielu\"", "allowed relu2, for experts"},
+        {"time_step_min", "-1", "found -1"},
+        {"attention_bias", "true", "found true"},
+        {"n_shared_experts", "2", "allowed 1"},
+        {"moe_latent_size", "0", "found 0"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) expect_refusal(ARCH, &wrong[i]);
+}
+
 // Groups of layers, experts and the softmax's scale of models with latent attention.
 static void test_latent(void **state)
 {
@@ -936,6 +975,7 @@ int main(void)
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_nemotron_layers),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_glm),
         cmocka_unit_test(test_delta),

@@ -29,7 +29,10 @@ static const char *const HARMLESS[] = {
     "output_dropout",     "residual_dropout",
     "eod_token_id",       "sep_token_id",
     "mamba_chunk_size",   "num_logits_to_keep",
-    "z_loss_coefficient",
+    "z_loss_coefficient", "chunk_size",
+    "time_step_floor",    "time_step_max",
+    "use_mamba_kernels",  "rescale_prenorm_residual",
+    "residual_in_fp32",   "moe_shared_expert_overlap",
 };
 
 // Those that make no difference in transformers either, by architecture.
@@ -79,6 +82,10 @@ static const struct {
     {"Lfm2ForCausalLM", "full_attn_idxs"},
     // Without mamba_rms_norm there is no norm to be before the gate.
     {"FalconH1ForCausalLM", "mamba_norm_before_gate"},
+    {"NemotronHForCausalLM", "expand"},          // mamba_num_heads and mamba_head_dim say it
+    {"NemotronHForCausalLM", "mamba_proj_bias"}, // use_bias says it
+    {"NemotronHForCausalLM", "sliding_window"},  // no layer has one
+    {"NemotronHForCausalLM", "num_nextn_predict_layers"},
 };
 
 static bool is_listed(const char *arch, const char *key)
