@@ -38,8 +38,9 @@ static void embed_unfused(msgl_forward *f, const msgl_embed_call *c)
     c->w->format->gather(f->x, c->w, f->ids, c->tokens.count, c->out);
 }
 
-// With the first rope's table. Of several ranks each has some of the vocabulary's rows.
-static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_sin)
+// With the first rope's table. Of several ranks each has some of the vocabulary's rows. ids: f->ids
+// is read later, which a fused kernel leaves as they are.
+static void embed(msgl_forward *f, const msgl_weight *w, bool ids, void *out, float *cos_sin)
 {
     const int32_t tokens = f->num_tokens;
     const msgl_step_rope *r = &f->ropes[0];
@@ -56,7 +57,7 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
     const msgl_comm_ops *ops = f->comm->ops;
     const size_t n = (size_t)tokens * (size_t)w->k;
     if (ops->meeting != NULL) c.sum = ops->meeting(f->comm, n + (size_t)tokens);
-    const bool fuses = f->k->gemm.embed != NULL && r->num_segments == 1 && r->dual.len == 0;
+    const bool fuses = !ids && f->k->gemm.embed != NULL && r->num_segments == 1 && r->dual.len == 0;
     const bool fused = fuses && f->k->gemm.embed(f->x, &c);
     if (!fused) embed_unfused(f, &c);
     if (f->comm->size > 1 && !(fused && c.sum != NULL)) {
@@ -64,10 +65,10 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
     }
 }
 
-void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
+void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, bool ids, void *out,
                  float *const cos_sin[MSGL_MAX_ROPES])
 {
-    embed(f, w, out, cos_sin[0]);
+    embed(f, w, ids || f->lora != NULL, out, cos_sin[0]);
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     msgl__lora_embed(f, out);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);

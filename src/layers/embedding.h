@@ -9,8 +9,8 @@
 
 // out [num_tokens, w->k]: the tokens' rows of w, times scale. cos_sin[i] [num_tokens, 2 half] of
 // their positions by f->ropes[i]: half cosines, then as many sines. Their slots are in the page
-// tables behind it.
-void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
+// tables behind it. ids: the layers read f->ids, which is then filled.
+void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, bool ids, void *out,
                  float *const cos_sin[MSGL_MAX_ROPES]);
 
 #endif

@@ -420,7 +420,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     const msgl_per_layer_table *table = &decoder->per_layer;
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
-    msgl__embed(f, &m->embed, c->decoder.embed_scale, b.residual, b.cos_sin);
+    msgl__embed(f, &m->embed, c->decoder.embed_scale, table->dim > 0, b.residual, b.cos_sin);
     void *first = b.residual;
     if (c->decoder.head.kind != MSGL_HEAD_NONE) first = msgl__head_begin(m, f, b.residual);
     if (first == NULL) return NULL;

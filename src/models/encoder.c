@@ -215,7 +215,7 @@ static void embed(const msgl_model *m, msgl_forward *f, const buffers *b)
 {
     const msgl_encoder_config *c = &m->cfg.encoder;
     const msgl_encoder *e = m->layers;
-    msgl__embed(f, &m->embed, 1, b->stream, b->cos_sin);
+    msgl__embed(f, &m->embed, 1, false, b->stream, b->cos_sin);
     if (c->num_positions > 0) add_rows(f, &e->positions, f->positions, b);
     if (c->num_types > 0) add_rows(f, &e->types, f->token_types, b);
     msgl__layer_norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);

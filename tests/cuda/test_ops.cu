@@ -245,7 +245,7 @@ static void check_rows(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
                        uint64_t *seed)
 {
     e->x.act = dtype;
-    const msgl_temper how = {16, 0.3f};
+    const msgl_temper how = {16, 0.3f, 1};
     const size_t ld = (size_t)dim + pad, n = (size_t)rows * ld;
     array p = array_new(dtype, n, 5, seed), weights = array_new(MSGL_F32, rows, 1, seed);
     int32_t *positions;

@@ -69,7 +69,7 @@ static void check(bool fused, int32_t num_tables)
     static const msgl_wformat format = {.gather = gather};
     const msgl_weight w = {.format = &format};
     clock = taken_at = num_taken = num_begun = 0;
-    msgl__embed(&f, &w, 1, NULL, cos_sin);
+    msgl__embed(&f, &w, 1, false, NULL, cos_sin);
     assert_int_equal(num_taken, num_tables);
     assert_int_equal(taken_at, 1);
     assert_int_equal(num_begun, 4); // two groups that attend, two sequences

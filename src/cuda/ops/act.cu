@@ -284,7 +284,9 @@ template <typename T> static void finish_typed(msgl_exec *x, int f, const expert
 {
     void (*const kernel)(experts_args) = f < 0            ? experts_kernel<T, -1>
                                          : f == MSGL_SILU ? experts_kernel<T, MSGL_SILU>
-                                                          : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
+                                         : f == MSGL_GELU_TANH
+                                             ? experts_kernel<T, MSGL_GELU_TANH>
+                                             : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
     MSGL_CUDA_TRY(
         x, msgl__launch(kernel, dim3((unsigned)rows), dim3(256), 0, msgl__cuda_stream(x), a));
 }
@@ -302,7 +304,7 @@ extern "C" void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call 
     a.ld_product = ld_product;
     a.out = c->out;
     a.ld_out = c->ld_out;
-    if (c->gated && c->activation == MSGL_GELU_TANH) {
+    if (c->gated && c->activation == MSGL_GELU_ERF) {
         x->status = MSGL_EUNSUPPORTED; // no model has it
         return;
     }
