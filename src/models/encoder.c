@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "layers/embedding.h"
-#include "layers/mlp.h"
+#include "layers/lora.h"
 
 // What BERT has.
 static void configure(msgl_json_reader *r, msgl_model_config *c)
@@ -103,10 +103,11 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 
 // --- building ----------------------------------------------------------------------------------
 
-static msgl_layer_norm norm_named(const msgl_model *m, const char *name)
+static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
-    return (msgl_layer_norm){.eps = m->cfg.encoder.norm_eps,
-                             .dim = name != NULL ? m->cfg.hidden_size : 0};
+    return (msgl_norm){.eps = m->cfg.encoder.norm_eps,
+                       .dim = name != NULL ? m->cfg.hidden_size : 0,
+                       .centred = true};
 }
 
 static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *layer)
@@ -130,6 +131,8 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
     const bool no_norm = e->first_norm_missing && index == 0;
     layer->attn_norm = norm_named(m, no_norm ? NULL : e->names.attn_norm);
     layer->ffn_norm = norm_named(m, e->names.ffn_norm);
+    layer->mlp =
+        (msgl_mlp){.activation = e->activation, .plain = !e->gated, .pointwise = e->pointwise};
 }
 
 static int build(msgl_model *m, msgl_err *err)
@@ -177,9 +180,8 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     const msgl_dtype act = m->target.act;
     const msgl_encoder *e = m->layers;
     const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
-    const size_t block = (size_t)msgl__ffn_rows(m->target.kernels, max_tokens);
     const size_t mixer = msgl__attention_workspace(&e->layers[0].attn, act, max_tokens);
-    const size_t ffn = msgl__activation_bytes(block, (size_t)c->encoder.intermediate_size, act);
+    const size_t ffn = msgl__mlp_workspace(&e->layers[0].mlp, m->target.kernels, act, max_tokens);
     size_t angles = 0;
     for (int32_t i = 0; i < c->num_ropes; i++) {
         angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
@@ -218,45 +220,15 @@ static void embed(const msgl_model *m, msgl_forward *f, const buffers *b)
     msgl__embed(f, &m->embed, 1, false, b->stream, b->cos_sin);
     if (c->num_positions > 0) add_rows(f, &e->positions, f->positions, b);
     if (c->num_types > 0) add_rows(f, &e->types, f->token_types, b);
-    msgl__layer_norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);
-}
-
-// The feed-forward block of rows that are few enough to stay in a core's cache.
-static void ffn_block(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l,
-                      const void *in, void *stream, void *inner, int32_t rows)
-{
-    static const msgl_join join = {.scale = 1};
-    const msgl_encoder_config *c = &m->cfg.encoder;
-    if (c->gated) {
-        msgl__linear_gated(f, &l->up, NULL, c->activation, in, inner, rows, NULL);
-    } else {
-        msgl__linear(f, &l->up, NULL, in, inner, rows);
-        f->k->act.apply(f->x, c->pointwise, NULL, inner,
-                        (size_t)rows * (size_t)c->intermediate_size);
-    }
-    msgl__linear_add(f, &l->down, inner, stream, &join, rows, NULL);
-}
-
-static void ffn(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l, const void *in,
-                void *stream)
-{
-    const size_t hidden = (size_t)m->cfg.hidden_size, mark = f->arena->used;
-    const int32_t rows = f->num_tokens, block = msgl__ffn_rows(f->k, rows);
-    void *inner = msgl__activation(f, (size_t)block, (size_t)m->cfg.encoder.intermediate_size);
-    if (inner == NULL) return;
-    for (int32_t r = 0; r < rows; r += block) {
-        const int32_t n = rows - r < block ? rows - r : block;
-        ffn_block(m, f, l, msgl__row(f, in, r, hidden), msgl__row(f, stream, r, hidden), inner, n);
-    }
-    f->arena->used = mark;
+    msgl__norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);
 }
 
 // What a block reads: the stream, or with pre_norm that behind the block's norm.
-static const void *input_of(const msgl_model *m, msgl_forward *f, const msgl_layer_norm *norm,
+static const void *input_of(const msgl_model *m, msgl_forward *f, const msgl_norm *norm,
                             const buffers *b)
 {
     if (!m->cfg.encoder.pre_norm || norm->dim == 0) return b->stream;
-    msgl__layer_norm(f, norm, b->stream, b->normed, f->num_tokens);
+    msgl__norm(f, norm, b->stream, b->normed, f->num_tokens);
     return b->normed;
 }
 
@@ -269,9 +241,9 @@ static void run_layer(const msgl_model *m, msgl_forward *f, const msgl_encoder_l
     msgl__attention(f, &l->attn, NULL, input_of(m, f, &l->attn_norm, b), b->cos_sin[l->attn.rope],
                     b->mixed);
     msgl__linear_add(f, &l->attn_out, b->mixed, b->stream, &join, rows, NULL);
-    if (post) msgl__layer_norm(f, &l->attn_norm, b->stream, b->stream, rows);
-    ffn(m, f, l, input_of(m, f, &l->ffn_norm, b), b->stream);
-    if (post) msgl__layer_norm(f, &l->ffn_norm, b->stream, b->stream, rows);
+    if (post) msgl__norm(f, &l->attn_norm, b->stream, b->stream, rows);
+    msgl__mlp(f, &l->mlp, NULL, &join, input_of(m, f, &l->ffn_norm, b), b->stream, rows);
+    if (post) msgl__norm(f, &l->ffn_norm, b->stream, b->stream, rows);
 }
 
 // The texts' rows of the stream, as the mode says: [num_rows, hidden].
@@ -312,7 +284,7 @@ static void *classify(const msgl_model *m, msgl_forward *f, const void *pooled, 
     } else {
         f->k->act.cap(f->x, inner, (size_t)rows * hidden, 1, 1); // tanh
     }
-    if (e->head_norm.dim > 0) msgl__layer_norm(f, &e->head_norm, inner, inner, rows);
+    if (e->head_norm.dim > 0) msgl__norm(f, &e->head_norm, inner, inner, rows);
     msgl__linear(f, &e->head_out, NULL, inner, out, rows);
     return out;
 }
@@ -325,8 +297,8 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     embed(m, f, &b);
     for (int32_t l = 0; l < m->cfg.num_layers; l++) run_layer(m, f, &e->layers[l], &b);
     if (num_rows == 0) return NULL;
-    if (e->final_norm.dim > 0)
-        msgl__layer_norm(f, &e->final_norm, b.stream, b.stream, f->num_tokens);
+    if (e->final_norm.dim > 0) msgl__norm(f, &e->final_norm, b.stream, b.stream, f->num_tokens);
+    if (f->lora != NULL) f->lora->of_logits = true; // the head's rows are texts
     void *out = pool(m, f, b.stream, rows, num_rows);
     if (out != NULL && m->cfg.num_labels > 0) out = classify(m, f, out, num_rows);
     return f->x->status == 0 ? out : NULL;

@@ -9,7 +9,7 @@
 #define MSGL_MODELS_ENCODER_H
 
 #include "layers/attention.h"
-#include "layers/layer_norm.h"
+#include "layers/mlp.h"
 #include "models/arch.h"
 
 extern const msgl_family msgl__encoder_family;
@@ -18,19 +18,18 @@ extern const msgl_family msgl__encoder_family;
 typedef struct msgl_encoder_layer {
     msgl_attention attn;
     msgl_linear attn_out; // [hidden, hidden]
-    msgl_layer_norm attn_norm, ffn_norm;
-    msgl_linear up;   // [intermediate, hidden]; gated: gate rows, then as many up rows
-    msgl_linear down; // [hidden, intermediate]
+    msgl_norm attn_norm, ffn_norm;
+    msgl_mlp mlp;
 } msgl_encoder_layer;
 
 // What msgl_model.layers is for this family.
 typedef struct msgl_encoder {
     msgl_weight positions, types; // [num_positions, hidden], [num_types, hidden]
-    msgl_layer_norm embed_norm, final_norm;
+    msgl_norm embed_norm, final_norm;
     msgl_encoder_layer *layers; // [num_layers]
-    msgl_linear head_dense,
-        head_out; // of a model that classifies: [hidden, hidden], [labels, hidden]
-    msgl_layer_norm head_norm;
+    // Of a model that classifies: [hidden, hidden], [labels, hidden].
+    msgl_linear head_dense, head_out;
+    msgl_norm head_norm;
 } msgl_encoder;
 
 // encoder_tensors.c: msgl_family.declare.
@@ -40,8 +39,8 @@ void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p);
 // names, or `usual`.
 void msgl__encoder_read_gate(msgl_json_reader *r, const char *key, const char *usual,
                              msgl_encoder_config *e);
-// Of those that classify: num_labels, or as many as id2label
-// has, of which config.json has two where it does not say; and the first token's row is the text's.
+// Of those that classify: num_labels, or as many as id2label has, of which config.json has two
+// where it does not say; and the first token's row is the text's.
 void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c);
 
 #endif

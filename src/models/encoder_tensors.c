@@ -37,7 +37,7 @@ static void declare_table(const declaring *d, msgl_weight *w, int32_t rows, int3
     if (first > 0) msgl__plan_slice(d->p, rows, first, false);
 }
 
-static void declare_norm(const declaring *d, msgl_layer_norm *n, const char *name)
+static void declare_norm(const declaring *d, msgl_norm *n, const char *name)
 {
     char full[NAME];
     if (n->dim == 0) return;
@@ -96,15 +96,15 @@ static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
     const msgl_linear_use up = {
         .rows = MSGL_ROWS_BLOCK, .gated = c->gated, .activation = c->activation};
     const msgl_linear_use down = {.rows = MSGL_ROWS_BLOCK, .adds = true};
-    declare_product(d, &layer->up, rows, hidden, bias, &up);
+    declare_product(d, &layer->mlp.gate_up, rows, hidden, bias, &up);
     if (c->names.gate != NULL) {
-        declare_rows(d, &layer->up, 0, inner, bias, c->names.gate);
-        declare_rows(d, &layer->up, inner, inner, bias, c->names.up);
+        declare_rows(d, &layer->mlp.gate_up, 0, inner, bias, c->names.gate);
+        declare_rows(d, &layer->mlp.gate_up, inner, inner, bias, c->names.up);
     } else {
-        declare_rows(d, &layer->up, 0, rows, bias, c->names.up);
+        declare_rows(d, &layer->mlp.gate_up, 0, rows, bias, c->names.up);
     }
-    declare_product(d, &layer->down, hidden, inner, bias, &down);
-    declare_rows(d, &layer->down, 0, hidden, bias, c->names.down);
+    declare_product(d, &layer->mlp.down, hidden, inner, bias, &down);
+    declare_rows(d, &layer->mlp.down, 0, hidden, bias, c->names.down);
     declare_norm(d, &layer->ffn_norm, c->names.ffn_norm);
 }
 

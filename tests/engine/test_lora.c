@@ -303,6 +303,63 @@ static void test_same_bits_in_any_company(void **state)
     harness_close(&h);
 }
 
+// An adapter of rank 1 of a block's first product and of the head's, whose rows are texts.
+static void make_encoder_adapter(folder *f)
+{
+    static const char HEADER[] =
+        "{\"base_model.model.bert.encoder.layer.0.intermediate.dense.lora_A.weight\":{\"dtype\":"
+        "\"F32\",\"shape\":[1,32],\"data_offsets\":[0,128]},"
+        "\"base_model.model.bert.encoder.layer.0.intermediate.dense.lora_B.weight\":{\"dtype\":"
+        "\"F32\",\"shape\":[48,1],\"data_offsets\":[128,320]},"
+        "\"base_model.model.bert.pooler.dense.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,32],"
+        "\"data_offsets\":[320,448]},"
+        "\"base_model.model.bert.pooler.dense.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[32,1],"
+        "\"data_offsets\":[448,576]}}";
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
+    float data[144];
+    for (int i = 0; i < 144; i++) data[i] = 0.05f * (float)(i % 7 - 3);
+    folder_make(f);
+    write_safetensors(f, "adapter_model.safetensors", HEADER, data, sizeof data);
+    folder_write(f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+}
+
+// More texts than a block of rows has (msgl_gemm_kernels.block_rows), of which the last one has an
+// adapter.
+static void test_encoder(void **state)
+{
+    (void)state;
+    enum { TEXTS = 9, TOKENS = 128, LABELS = 3 };
+    int32_t ids[TOKENS];
+    float plain[LABELS], alone[LABELS];
+    msgl_batch_req reqs[TEXTS];
+    msgl_err err = {0};
+    folder f;
+    harness h;
+    const msgl_options o =
+        config(MSGL_SOURCE_DIR "/tests/vectors/encoders/bert_classifier", "float32", true);
+    make_encoder_adapter(&f);
+    harness_open(&h, &o);
+    if (h.r->load_adapter(h.r->ctx, 0, f.dir, &err) != 0) fail_msg("%s", err.text);
+    for (int32_t i = 0; i < TEXTS; i++) {
+        for (int32_t t = 0; t < TOKENS; t++) ids[t] = 5 + (31 * t + 17 * i) % 800;
+        harness_pages(&h, i, TOKENS);
+        harness_tokens(&h, i, ids, TOKENS);
+        reqs[i] = harness_req(i, 0, TOKENS);
+        reqs[i].logits_from = TOKENS - 1;
+    }
+    msgl_batch_req *last = &reqs[TEXTS - 1];
+    harness_step(&h, MSGL_PREFILL, last, 1);
+    memcpy(plain, h.result.pooled, sizeof plain);
+    last->adapter = 1;
+    harness_step(&h, MSGL_PREFILL, last, 1);
+    memcpy(alone, h.result.pooled, sizeof alone);
+    assert_true(memcmp(alone, plain, sizeof alone) != 0);
+    harness_step(&h, MSGL_PREFILL, reqs, TEXTS);
+    assert_memory_equal(h.result.pooled + (TEXTS - 1) * LABELS, alone, sizeof alone);
+    harness_close(&h);
+    folder_remove(&f);
+}
+
 // Of an emptied slot nothing is left, and another adapter may come into it.
 static void test_slots(void **state)
 {
@@ -438,6 +495,7 @@ int main(void)
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_same_bits_in_any_company),
+        cmocka_unit_test(test_encoder),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_refused),
     };
