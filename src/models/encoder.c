@@ -120,6 +120,8 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
         .num_heads = c->num_heads,
         .num_kv_heads = c->num_kv_heads,
         .head_dim = c->head_dim,
+        .v_dim = c->head_dim,
+        .value_scale = 1,
         .rope = rope,
         .half = c->ropes[rope].type == MSGL_ROPE_NONE ? 0 : c->ropes[rope].dim / 2,
         .geometry = {.scale = 1.0f / sqrtf((float)c->head_dim),

@@ -12,21 +12,23 @@
 #include "models/lora_config.h"
 #include "models/safetensors.h"
 #include "utils/file.h"
+#include "utils/strbuf.h"
 
 static const char FILE_NAME[] = "adapter_model.safetensors", PEFT_PREFIX[] = "base_model.model.";
-enum { MSGL_MAX_LORA_MODULES = 64 }; // that one layer has, at most
-static const char EMBED[] = "embed_tokens", WEIGHT[] = ".weight";
+static const char WEIGHT[] = ".weight";
 
 // A tensor of the model, and the layer that its rows and columns are in.
 typedef struct site {
     char module[MSGL_TENSOR_NAME]; // without what stands in front of "layers." and the like
     msgl_wanted wanted;
     const msgl_linear *linear; // NULL: of the embedding, or of what adapters cannot change
+    bool embeds;               // the embedding's
 } site;
 
 struct msgl_lora_sites {
     site *at;
     size_t num;
+    const msgl_linear *head;
     const msgl_gemm_kernels *kernels;
     msgl_weight_formats formats;
     int32_t vocab, hidden, block_rows, max_rank;
@@ -48,12 +50,6 @@ static const char *without_prefix(const char *name)
     return name;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w)
 {
     for (int32_t i = 0; i < m->products.num; i++) {
@@ -63,15 +59,16 @@ static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w)
 }
 
 static void add_site(msgl_lora_sites *s, const msgl_wanted *w, const char *name,
-                     const msgl_linear *linear)
+                     const msgl_linear *linear, bool embeds)
 {
     site *at = &s->at[s->num];
     const char *module = without_prefix(name);
-    if (!ends_with(module, WEIGHT)) return;
+    if (!msgl__ends_with(module, WEIGHT)) return;
     (void)snprintf(at->module, sizeof at->module, "%.*s",
                    (int)(strlen(module) - (sizeof WEIGHT - 1)), module);
     at->wanted = *w;
     at->linear = linear;
+    at->embeds = embeds;
     s->num++;
 }
 
@@ -95,6 +92,14 @@ static size_t module_end(const msgl_lora_sites *s, size_t first)
     return end;
 }
 
+static int by_linear_and_module(const void *a, const void *b)
+{
+    const site *x = a, *y = b;
+    if (x->linear != y->linear) return x->linear < y->linear ? -1 : 1;
+    return by_module(a, b);
+}
+
+// Leaves the sites in another order.
 static void measure(msgl_lora_sites *s, const msgl_model *m)
 {
     for (int32_t i = 0; i < m->products.num; i++) {
@@ -103,13 +108,11 @@ static void measure(msgl_lora_sites *s, const msgl_model *m)
         s->size.n = larger(s->size.n, p->linear->w.n);
         if (p->use.gated && (size_t)p->linear->w.n > s->gated) s->gated = (size_t)p->linear->w.n;
     }
-    // Modules of one layer have names next to each other, but not of one product: layers have few.
+    qsort(s->at, s->num, sizeof *s->at, by_linear_and_module);
+    int32_t parts = 0;
     for (size_t i = 0; i < s->num; i = module_end(s, i)) {
-        int32_t parts = s->at[i].linear != NULL;
-        for (size_t j = module_end(s, i), seen = 0; j < s->num && seen < MSGL_MAX_LORA_MODULES;
-             j = module_end(s, j), seen++) {
-            parts += s->at[j].linear != NULL && s->at[j].linear == s->at[i].linear;
-        }
+        if (s->at[i].linear == NULL) continue;
+        parts = i > 0 && s->at[i - 1].linear == s->at[i].linear ? parts + 1 : 1;
         s->size.parts = larger(s->size.parts, parts);
     }
     s->size.ranks = s->size.parts * s->max_rank;
@@ -131,6 +134,7 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
         msgl__free(s);
         return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
     }
+    s->head = &m->lm_head;
     s->kernels = &k->gemm;
     s->formats = (msgl_weight_formats){.kernels = &k->gemm,
                                        .dtype = m->target.weights.dtype,
@@ -147,11 +151,12 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) continue;
-        add_site(s, w, w->name, linear_of(m, w->weight));
-        if (w->weight == &m->embed && m->cfg.tie_embeddings) add_site(s, w, head, &m->lm_head);
+        const bool embeds = w->weight == &m->embed;
+        add_site(s, w, w->name, linear_of(m, w->weight), embeds);
+        if (embeds && m->cfg.tie_embeddings) add_site(s, w, head, s->head, false);
     }
-    qsort(s->at, s->num, sizeof *s->at, by_module);
     measure(s, m);
+    qsort(s->at, s->num, sizeof *s->at, by_module);
     *out = s;
     return 0;
 }
@@ -182,10 +187,9 @@ typedef struct module {
     char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
     const site *sites;               // [num_sites] that are one module
     size_t num_sites;
-    bool embeds;              // the embedding's
     const msgl_tensor *a, *b; // [rank, in], [out, rank]
-    int32_t rank;             //
-    int32_t first, end;       // rows of the linear that B is for
+    int32_t rank;
+    int32_t first, end; // rows of the linear that B is for
     float scale;
 } module;
 
@@ -242,8 +246,7 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
         return fail(r, t, MSGL_EUNSUPPORTED,
                     "the model has no such module, or none that adapters can change");
     }
-    m->embeds = strcmp(m->sites->module, EMBED) == 0;
-    if (m->sites->linear == NULL && !m->embeds) {
+    if (m->sites->linear == NULL && !m->sites->embeds) {
         return fail(r, t, MSGL_EUNSUPPORTED, "no adapter can change this module here");
     }
     const msgl_wanted *w = &m->sites->wanted;
@@ -270,10 +273,15 @@ static const struct {
 };
 
 // Frozen matrices that PEFT saves beside an adapter of the embedding or the head.
-static bool is_frozen(const char *name)
+static bool is_frozen(const msgl_lora_sites *s, const char *name)
 {
-    return ends_with(name, "embed_tokens.base_layer.weight") ||
-           ends_with(name, "lm_head.base_layer.weight");
+    static const char FROZEN[] = ".base_layer.weight";
+    char of[MSGL_TENSOR_NAME];
+    size_t num;
+    if (!msgl__ends_with(name, FROZEN) || strlen(name) >= sizeof of) return false;
+    (void)snprintf(of, sizeof of, "%.*s", (int)(strlen(name) - (sizeof FROZEN - 1)), name);
+    const site *at = find_sites(s, of, &num);
+    return num > 0 && (at->embeds || at->linear == s->head);
 }
 
 static int take_tensor(reading *r, const msgl_tensor *t)
@@ -283,19 +291,19 @@ static int take_tensor(reading *r, const msgl_tensor *t)
         return fail(r, t, MSGL_EUNSUPPORTED, "allowed: names that begin with base_model.model.");
     }
     const char *name = t->name + prefix;
-    if (is_frozen(name)) return 0;
-    if (ends_with(name, ".lora_magnitude_vector")) {
+    if (is_frozen(r->s, name)) return 0;
+    if (msgl__ends_with(name, ".lora_magnitude_vector")) {
         return fail(r, t, MSGL_EUNSUPPORTED, "DoRA is not computed here");
     }
     for (size_t i = 0; i < MSGL_COUNT(KINDS); i++) {
-        if (!ends_with(name, KINDS[i].suffix)) continue;
+        if (!msgl__ends_with(name, KINDS[i].suffix)) continue;
         module *m = NULL;
         const int code = module_of(r, t, name, strlen(name) - strlen(KINDS[i].suffix), &m);
         if (code != 0) return code;
-        if (m->embeds != KINDS[i].embeds) {
+        if (m->sites->embeds != KINDS[i].embeds) {
             return fail(r, t, MSGL_EFORMAT,
-                        m->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
-                                  : "of no embedding, allowed: lora_A and lora_B");
+                        m->sites->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
+                                         : "of no embedding, allowed: lora_A and lora_B");
         }
         if (!t->loadable || t->ndim != 2) {
             return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
@@ -317,6 +325,17 @@ static int check_shape(const reading *r, const msgl_tensor *t, int64_t rows, int
     return fail(r, t, MSGL_EFORMAT, what);
 }
 
+// Rows of the linear from the first site's to the last one's; none of another rank's module.
+static void place(module *m)
+{
+    for (size_t i = 0; i < m->num_sites; i++) {
+        const msgl_wanted *w = &m->sites[i].wanted;
+        if (w->rows == 0) continue;
+        if (m->end == 0 || w->row < m->first) m->first = w->row;
+        m->end = larger(m->end, w->row + w->rows);
+    }
+}
+
 // Rank and sizes, which the model says but for the rank.
 static int check_module(const reading *r, module *m)
 {
@@ -334,18 +353,11 @@ static int check_module(const reading *r, module *m)
     const msgl_wanted *w = &m->sites->wanted;
     const int64_t out = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
     m->rank = (int32_t)rank;
-    int code = m->embeds ? check_shape(r, m->a, rank, r->s->vocab)
-                         : check_shape(r, m->a, rank, w->all_cols);
-    if (code == 0) code = check_shape(r, m->b, m->embeds ? r->s->hidden : out, rank);
-    m->first = INT32_MAX;
-    for (size_t i = 0; i < m->num_sites; i++) {
-        const msgl_wanted *own = &m->sites[i].wanted;
-        if (own->rows == 0) continue; // another rank's
-        m->first = own->row < m->first ? own->row : m->first;
-        m->end = larger(m->end, own->row + own->rows);
-    }
-    if (m->end == 0) m->first = 0;
+    const bool embeds = m->sites->embeds;
+    int code = check_shape(r, m->a, rank, embeds ? r->s->vocab : w->all_cols);
+    if (code == 0) code = check_shape(r, m->b, embeds ? r->s->hidden : out, rank);
     if (code != 0) return code;
+    place(m);
     return msgl__lora_config_scale(r->config, m->name, m->rank, &m->scale, r->err);
 }
 
@@ -364,8 +376,7 @@ static int read_modules(reading *r)
 static int by_linear(const void *a, const void *b)
 {
     const module *x = a, *y = b;
-    const msgl_linear *lx = x->embeds ? NULL : x->sites->linear;
-    const msgl_linear *ly = y->embeds ? NULL : y->sites->linear;
+    const msgl_linear *lx = x->sites->linear, *ly = y->sites->linear; // the embedding's is NULL
     if (lx != ly) return lx < ly ? -1 : 1;
     return (x->first > y->first) - (x->first < y->first);
 }
@@ -494,7 +505,7 @@ static size_t stage_elements(const reading *r)
 static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
 {
     const size_t most = stage_elements(r);
-    const bool embeds = r->modules[0].embeds;
+    const bool embeds = r->modules[0].sites->embeds;
     float *stage = msgl__reallocarray(NULL, most, sizeof *stage);
     float *turned = embeds ? msgl__reallocarray(NULL, most, sizeof *turned) : NULL;
     if (stage == NULL || (embeds && turned == NULL)) x->status = MSGL_ENOMEM;
@@ -538,7 +549,7 @@ static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
     if (code == 0 && l->linears == NULL)
         code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     size_t first = 0;
-    if (code == 0 && r->modules[0].embeds) {
+    if (code == 0 && r->modules[0].sites->embeds) {
         msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].rank);
         msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].rank);
         first = 1;

@@ -108,7 +108,7 @@ static void refuse(msgl_json_reader *r)
         return;
     }
     const char *bias = msgl__json_str_or(r, "bias", "none");
-    if (bias != NULL && strcmp(bias, "none") != 0) {
+    if (strcmp(bias, "none") != 0) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "bias", json_object_get(r->obj, "bias"), "none");
     }
     const char *key;
@@ -132,8 +132,8 @@ static pcre2_code *compile(const char *key)
     char text[MAX_PATTERN + 32];
     int error;
     PCRE2_SIZE at;
+    if (strlen(key) > MAX_PATTERN) return NULL;
     const int n = snprintf(text, sizeof text, "\\A(?:.*\\.)?(?:%s)\\z", key);
-    if (n < 0 || (size_t)n >= sizeof text) return NULL;
     return pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, 0, &error, &at, NULL);
 }
 

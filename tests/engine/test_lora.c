@@ -303,7 +303,8 @@ static void test_same_bits_in_any_company(void **state)
     harness_close(&h);
 }
 
-// An adapter of rank 1 of a block's first product and of the head's, whose rows are texts.
+// An adapter of rank 1 of a block's first product, of the head's, whose rows are texts, and of the
+// embedding, beside which PEFT saves the matrix itself.
 static void make_encoder_adapter(folder *f)
 {
     static const char HEADER[] =
@@ -314,10 +315,16 @@ static void make_encoder_adapter(folder *f)
         "\"base_model.model.bert.pooler.dense.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,32],"
         "\"data_offsets\":[320,448]},"
         "\"base_model.model.bert.pooler.dense.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[32,1],"
-        "\"data_offsets\":[448,576]}}";
+        "\"data_offsets\":[448,576]},"
+        "\"base_model.model.bert.embeddings.word_embeddings.lora_embedding_A\":{\"dtype\":\"F32\","
+        "\"shape\":[1,884],\"data_offsets\":[576,4112]},"
+        "\"base_model.model.bert.embeddings.word_embeddings.lora_embedding_B\":{\"dtype\":\"F32\","
+        "\"shape\":[32,1],\"data_offsets\":[4112,4240]},"
+        "\"base_model.model.bert.embeddings.word_embeddings.base_layer.weight\":{\"dtype\":\"F32\","
+        "\"shape\":[1,1],\"data_offsets\":[4240,4244]}}";
     static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
-    float data[144];
-    for (int i = 0; i < 144; i++) data[i] = 0.05f * (float)(i % 7 - 3);
+    float data[1061];
+    for (int i = 0; i < 1061; i++) data[i] = 0.05f * (float)(i % 7 - 3);
     folder_make(f);
     write_safetensors(f, "adapter_model.safetensors", HEADER, data, sizeof data);
     folder_write(f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
