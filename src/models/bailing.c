@@ -18,10 +18,9 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->qkv_bias = msgl__json_bool_or(r, "use_qkv_bias", false);
     d->o_bias = msgl__json_bool_or(r, "use_bias", false);
     msgl__decoder_read_experts(r, c, "moe_intermediate_size");
-    const int32_t shared = msgl__json_int_or(r, "num_shared_experts", 0, MSGL_MAX_EXPERTS, 0);
     const int32_t each = msgl__json_int_or(r, "moe_shared_expert_intermediate_size", 1,
                                            MSGL_MAX_INTERMEDIATE, d->moe_intermediate_size);
-    if (r->status == 0) d->shared_intermediate_size = shared * each;
+    msgl__decoder_read_shared_experts(r, c, "num_shared_experts", 0, each);
     msgl__decoder_read_dense_layers(r, c, 0);
 }
 

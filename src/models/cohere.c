@@ -26,21 +26,14 @@ static void configure_2(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     configure_both(r, c);
-    // null: such layers rotate, and see all tokens.
-    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
-    d->sliding_window =
-        msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : c->max_position);
+    msgl__decoder_read_window(r, c, 4096);
+    // Without one such layers rotate, and see all tokens.
+    if (d->sliding_window == 0) d->sliding_window = c->max_position;
     const int32_t every = msgl__json_int_or(r, "sliding_window_pattern", 1, INT32_MAX, 4);
     if (!msgl__decoder_read_layer_types(r, c)) {
-        for (int32_t l = 0; l < c->num_layers; l++) {
-            if ((l + 1) % every != 0) d->layer_flags[l] |= MSGL_LAYER_SLIDING;
-        }
+        msgl__decoder_set_all_but(c, every, MSGL_LAYER_SLIDING);
     }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (!msgl__layer_has(d, l, MSGL_LAYER_SLIDING)) d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-    }
-    c->ropes[1] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = c->ropes[0].dim};
-    c->num_ropes = 2;
+    msgl__decoder_no_rope_without_window(c);
 }
 
 const msgl_arch msgl__arch_cohere = {

@@ -150,6 +150,12 @@ static inline int32_t msgl__kv_owner(const msgl_model_config *c, int32_t layer)
     return l;
 }
 
+// Most experts that a token may choose.
+static inline int32_t msgl__max_top_k(const msgl_decoder_config *d)
+{
+    return d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
+}
+
 // Columns of a layer's dense block.
 static inline int32_t msgl__mlp_width(const msgl_model_config *c, int32_t layer)
 {
@@ -249,8 +255,22 @@ bool msgl__decoder_read_kinds(msgl_json_reader *r, msgl_model_config *c, const c
 // is no such field.
 bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const char *key,
                                 int32_t first, int clear);
+// The list `key` with 0 or 1 for each layer: those with `value` get these flags. False: there is no
+// such field.
+bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const char *key, int value,
+                             int flags);
+// mlp_layer_types: which layers are "dense" and which "sparse". False: there is no such field.
+bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c);
 // Gives these flags to the layers from `first` on.
 void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags);
+// The same to all but every so many layers: with 4 to all but layers 3, 7, 11, ....
+void msgl__decoder_set_all_but(msgl_model_config *c, int32_t every, int flags);
+// sliding_window, `usual` where it is missing; null: there is none.
+void msgl__decoder_read_window(msgl_json_reader *r, msgl_model_config *c, int32_t usual);
+// Layers with a window rotate by ropes[1].
+void msgl__decoder_rope_of_windows(msgl_model_config *c);
+// Layers without a window do not rotate: ropes[1], of those, is none.
+void msgl__decoder_no_rope_without_window(msgl_model_config *c);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);
 // use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.
@@ -261,5 +281,9 @@ void msgl__decoder_read_no_rope(msgl_json_reader *r, msgl_model_config *c);
 // num_experts, num_experts_per_tok, norm_topk_prob, and which layers are sparse
 // (decoder_sparse_step, mlp_only_layers). width: the field with the experts' intermediate size.
 void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const char *width);
+// The field `key` (where it is missing `usual`) of experts that every token has, of `each` columns:
+// they are one of so many times that. Behind the others.
+void msgl__decoder_read_shared_experts(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                                       int32_t usual, int32_t each);
 
 #endif

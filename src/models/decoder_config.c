@@ -160,6 +160,40 @@ bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const
     return true;
 }
 
+bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const char *key, int value,
+                             int flags)
+{
+    const json_t *list = msgl__json_get(r, key);
+    if (list == NULL) return false;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, list, "a list of num_hidden_layers");
+        return true;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const json_t *v = json_array_get(list, (size_t)l);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1) {
+            msgl__json_reject(r, MSGL_EFORMAT, key, v, "0 or 1 for every layer");
+            return true;
+        }
+        if (json_integer_value(v) == value) c->decoder.layer_flags[l] |= (uint8_t)flags;
+    }
+    return true;
+}
+
+static void clear_layers(msgl_model_config *c, int flags)
+{
+    for (int32_t l = 0; l < c->num_layers; l++) c->decoder.layer_flags[l] &= (uint8_t)~flags;
+}
+
+bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c)
+{
+    static const msgl_layer_kind KINDS[] = {{"dense", 0}, {"sparse", MSGL_LAYER_SPARSE}};
+    const char *const key = "mlp_layer_types";
+    if (msgl__json_get(r, key) == NULL) return false;
+    clear_layers(c, MSGL_LAYER_SPARSE);
+    return msgl__decoder_read_kinds(r, c, key, KINDS, MSGL_COUNT(KINDS));
+}
+
 // One layer's object of per_layer_config.
 static void read_shape(msgl_json_reader *r, const char *field, const json_t *v, msgl_attn_shape *s)
 {
@@ -212,11 +246,16 @@ void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags)
     for (int32_t l = first; l < c->num_layers; l++) c->decoder.layer_flags[l] |= (uint8_t)flags;
 }
 
+void msgl__decoder_set_all_but(msgl_model_config *c, int32_t every, int flags)
+{
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        if ((l + 1) % every != 0) c->decoder.layer_flags[l] |= (uint8_t)flags;
+    }
+}
+
 void msgl__decoder_slide(msgl_model_config *c, int32_t first)
 {
-    for (int32_t l = first; l < c->num_layers && c->decoder.sliding_window > 0; l++) {
-        c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
-    }
+    if (c->decoder.sliding_window > 0) msgl__decoder_set_layers(c, first, MSGL_LAYER_SLIDING);
 }
 
 void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c)
@@ -227,35 +266,49 @@ void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c)
     msgl__decoder_slide(c, msgl__json_int_or(r, "max_window_layers", 0, INT32_MAX, 28));
 }
 
-static void read_no_rope_layers(msgl_json_reader *r, msgl_model_config *c, const json_t *list)
+void msgl__decoder_read_window(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
 {
-    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, "no_rope_layers", list, "a list of num_hidden_layers");
-        return;
-    }
+    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
+    c->decoder.sliding_window =
+        msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? usual : 0);
+}
+
+void msgl__decoder_rope_of_windows(msgl_model_config *c)
+{
+    uint8_t *flags = c->decoder.layer_flags;
     for (int32_t l = 0; l < c->num_layers; l++) {
-        const json_t *v = json_array_get(list, (size_t)l);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1) {
-            msgl__json_reject(r, MSGL_EFORMAT, "no_rope_layers", v, "0 or 1 for every layer");
-            return;
-        }
-        if (json_integer_value(v) == 0) c->decoder.layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
+        if ((flags[l] & MSGL_LAYER_SLIDING) != 0) flags[l] |= MSGL_LAYER_SECOND_ROPE;
     }
+}
+
+static void second_rope_is_none(msgl_model_config *c)
+{
+    c->ropes[1] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = c->ropes[0].dim};
+    c->num_ropes = 2;
+}
+
+void msgl__decoder_no_rope_without_window(msgl_model_config *c)
+{
+    uint8_t *flags = c->decoder.layer_flags;
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        if ((flags[l] & MSGL_LAYER_SLIDING) == 0) flags[l] |= MSGL_LAYER_SECOND_ROPE;
+    }
+    second_rope_is_none(c);
 }
 
 void msgl__decoder_read_no_rope(msgl_json_reader *r, msgl_model_config *c)
 {
-    const json_t *list = msgl__json_get(r, "no_rope_layers");
+    const char *const key = "no_rope_layers";
+    const json_t *list = msgl__json_get(r, key);
     const int32_t every = msgl__json_int_or(r, "no_rope_layer_interval", 1, INT32_MAX, 4);
     if (list != NULL && !(json_is_array(list) && json_array_size(list) == 0)) {
-        read_no_rope_layers(r, c, list);
+        msgl__decoder_read_bits(r, c, key, 0, MSGL_LAYER_SECOND_ROPE);
     } else {
         for (int32_t l = every - 1; l < c->num_layers; l += every) {
             c->decoder.layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
         }
     }
-    c->ropes[1] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = c->ropes[0].dim};
-    c->num_ropes = 2;
+    second_rope_is_none(c);
 }
 
 // Layer l is sparse when it is not in mlp_only_layers and decoder_sparse_step divides l + 1.
@@ -291,9 +344,8 @@ void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const
     while (key + 1 < MSGL_COUNT(KEYS) && msgl__json_get(r, KEYS[key]) == NULL) key++;
     const char *experts = KEYS[key];
     d->num_experts = msgl__json_int(r, experts, 1, MSGL_MAX_EXPERTS);
-    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
     d->router.scale = 1;
-    d->router.top_k = msgl__json_int(r, "num_experts_per_tok", 1, most);
+    d->router.top_k = msgl__json_int(r, "num_experts_per_tok", 1, msgl__max_top_k(d));
     d->moe_intermediate_size = msgl__json_int(r, width, 1, MSGL_MAX_INTERMEDIATE);
     d->router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
     choose_sparse_layers(r, c);
@@ -301,4 +353,19 @@ void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
                           "silu, for experts");
     }
+}
+
+void msgl__decoder_read_shared_experts(msgl_json_reader *r, msgl_model_config *c, const char *key,
+                                       int32_t usual, int32_t each)
+{
+    const int32_t num = msgl__json_int_or(r, key, 0, MSGL_MAX_EXPERTS, usual);
+    if (r->status != 0) return;
+    if (num > MSGL_MAX_INTERMEDIATE / each) {
+        char allowed[96];
+        snprintf(allowed, sizeof allowed, "up to %d, of %d columns each",
+                 MSGL_MAX_INTERMEDIATE / (int)each, (int)each);
+        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key), allowed);
+        return;
+    }
+    c->decoder.shared_intermediate_size = num * each;
 }

@@ -19,16 +19,15 @@ void msgl__decoder_read_routed_experts(msgl_json_reader *r, msgl_model_config *c
     d->names.shared = "mlp.shared_experts";
     d->names.shared_gate = NULL;
     msgl__decoder_read_experts(r, c, "moe_intermediate_size");
-    const int32_t shared = msgl__json_int_or(r, "n_shared_experts", 0, MSGL_MAX_EXPERTS, 0);
+    msgl__decoder_read_shared_experts(r, c, "n_shared_experts", 0, d->moe_intermediate_size);
     d->router.scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 1);
-    if (r->status == 0) d->shared_intermediate_size = shared * d->moe_intermediate_size;
 }
 
-void msgl__decoder_read_groups(msgl_json_reader *r, msgl_model_config *c)
+void msgl__decoder_read_groups(msgl_json_reader *r, msgl_model_config *c, const char *key)
 {
     msgl_router *router = &c->decoder.router;
     const int32_t experts = c->decoder.num_experts, least = router->group_pairs ? 2 : 1;
-    const int32_t groups = msgl__json_int_or(r, "n_group", 1, MSGL_MAX_EXPERT_GROUPS, 1);
+    const int32_t groups = msgl__json_int_or(r, key, 1, MSGL_MAX_EXPERT_GROUPS, 1);
     router->num_groups = groups;
     router->top_groups = msgl__json_int_or(r, "topk_group", 1, groups, 1);
     if (r->status != 0 || groups == 1) return;
@@ -36,7 +35,7 @@ void msgl__decoder_read_groups(msgl_json_reader *r, msgl_model_config *c)
         char allowed[80];
         snprintf(allowed, sizeof allowed, "a divisor of n_routed_experts %d, %d or more a group",
                  (int)experts, (int)least);
-        msgl__json_reject(r, MSGL_EFORMAT, "n_group", msgl__json_get(r, "n_group"), allowed);
+        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key), allowed);
     } else if (router->top_k > experts / groups * router->top_groups) {
         msgl__json_reject(r, MSGL_EFORMAT, "num_experts_per_tok",
                           msgl__json_get(r, "num_experts_per_tok"),
@@ -51,5 +50,5 @@ void msgl__decoder_read_sigmoids(msgl_json_reader *r, msgl_model_config *c, bool
     router->scoring = MSGL_SCORE_SIGMOID;
     router->norm_topk = msgl__json_bool_or(r, "norm_topk_prob", norms);
     router->group_pairs = true;
-    msgl__decoder_read_groups(r, c);
+    msgl__decoder_read_groups(r, c, "n_group");
 }

@@ -42,28 +42,7 @@ void msgl__decoder_read_latent(msgl_json_reader *r, msgl_model_config *c)
 
 void msgl__deepseek_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
 {
-    const char *const key = "mlp_layer_types";
-    const json_t *types = msgl__json_get(r, key);
-    if (types == NULL) {
-        msgl__decoder_read_dense_layers(r, c, usual);
-        return;
-    }
-    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, types, "a list of num_hidden_layers");
-        return;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        const json_t *v = json_array_get(types, (size_t)l);
-        const char *name = json_is_string(v) ? json_string_value(v) : "";
-        if (strcmp(name, "dense") == 0) {
-            c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
-        } else if (strcmp(name, "sparse") == 0) {
-            c->decoder.layer_flags[l] |= MSGL_LAYER_SPARSE;
-        } else {
-            msgl__json_reject(r, MSGL_EFORMAT, key, v, "dense, sparse");
-            return;
-        }
-    }
+    if (!msgl__decoder_read_mlp_layer_types(r, c)) msgl__decoder_read_dense_layers(r, c, usual);
 }
 
 // What all of them have; false: nothing is to be said about experts.
@@ -102,7 +81,7 @@ static void configure_v2(msgl_json_reader *r, msgl_model_config *c)
     msgl__decoder_read_dense_layers(r, c, 0);
     router->norm_topk = false;
     if (strcmp(msgl__json_str_or(r, "topk_method", METHODS[0]), METHODS[1]) == 0) {
-        msgl__decoder_read_groups(r, c);
+        msgl__decoder_read_groups(r, c, "n_group");
     }
 }
 
@@ -133,19 +112,15 @@ static void configure_glm(msgl_json_reader *r, msgl_model_config *c)
     if (msgl__deepseek_configure_sigmoids(r, c)) msgl__deepseek_read_mlp_layer_types(r, c, 1);
 }
 
-#define LATENT                                                                                     \
-    .family = &msgl__decoder_family, .head_dim_key = "qk_rope_head_dim",                           \
-    .ignores_layers_behind = true, .mtp = msgl__mtp_of_deepseek
-
-const msgl_arch msgl__arch_deepseek_v2 = {LATENT, .name = "DeepseekV2ForCausalLM",
+const msgl_arch msgl__arch_deepseek_v2 = {MSGL_DEEPSEEK, .name = "DeepseekV2ForCausalLM",
                                           .configure = configure_v2};
-const msgl_arch msgl__arch_deepseek_v3 = {LATENT, .name = "DeepseekV3ForCausalLM",
+const msgl_arch msgl__arch_deepseek_v3 = {MSGL_DEEPSEEK, .name = "DeepseekV3ForCausalLM",
                                           .configure = configure_v3};
-const msgl_arch msgl__arch_glm4_moe_lite = {LATENT, .name = "Glm4MoeLiteForCausalLM",
+const msgl_arch msgl__arch_glm4_moe_lite = {MSGL_DEEPSEEK, .name = "Glm4MoeLiteForCausalLM",
                                             .configure = configure_glm};
 
 const msgl_arch msgl__arch_kimi_k25 = {
-    LATENT,
+    MSGL_DEEPSEEK,
     .name = "KimiK25ForConditionalGeneration",
     .other_name = "Kimi_K25ForConditionalGeneration",
     .text_section = "text_config",

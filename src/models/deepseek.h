@@ -6,6 +6,11 @@
 
 #include "models/decoder.h"
 
+// Fields of every descriptor.
+#define MSGL_DEEPSEEK                                                                              \
+    .family = &msgl__decoder_family, .head_dim_key = "qk_rope_head_dim",                           \
+    .ignores_layers_behind = true, .mtp = msgl__mtp_of_deepseek
+
 // V3's fields: latent attention, and experts chosen by sigmoids, corrected for the choice, and
 // groups by their best two. False: there are no experts, or a field was rejected.
 bool msgl__deepseek_configure_sigmoids(msgl_json_reader *r, msgl_model_config *c);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "models/archs.h"
 #include "models/deepseek.h"
 
@@ -29,59 +30,33 @@ static void read_index(msgl_json_reader *r, msgl_model_config *c, int32_t defaul
     }
 }
 
-static void share_index(msgl_json_reader *r, msgl_model_config *c, int32_t layer, bool shares,
-                        const char *key)
-{
-    if (shares && layer == 0) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key),
-                          "an index in the first layer");
-    }
-    if (shares) c->decoder.layer_flags[layer] |= MSGL_LAYER_SHARES_INDEX;
-}
-
-// indexer_types: a list of "full" and "shared" by layer.
-static void read_indexer_types(msgl_json_reader *r, msgl_model_config *c, const json_t *types)
-{
-    const char *const key = "indexer_types";
-    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, types, "a list of num_hidden_layers");
-        return;
-    }
-    for (int32_t l = 0; l < c->num_layers && r->status == 0; l++) {
-        const json_t *v = json_array_get(types, (size_t)l);
-        const char *name = json_is_string(v) ? json_string_value(v) : "";
-        const bool shares = strcmp(name, "shared") == 0;
-        if (!shares && strcmp(name, "full") != 0) {
-            msgl__json_reject(r, MSGL_EFORMAT, key, v, "full, shared");
-            return;
-        }
-        share_index(r, c, l, shares, key);
-    }
-}
-
 // Which of GLM-5's layers have an index of their own: a list, else a pattern as "FSSF", else every
 // index_topk_freq-th from index_skip_topk_offset on. Example: frequency 3, offset 2: layers 0, 1,
 // 4, 7 have one.
 static void read_index_layers(msgl_json_reader *r, msgl_model_config *c)
 {
-    const char *const key = "index_topk_pattern", *pattern = msgl__json_str_or(r, key, NULL);
-    const json_t *types = msgl__json_get(r, "indexer_types");
+    static const msgl_layer_kind KINDS[] = {{"full", 0}, {"shared", MSGL_LAYER_SHARES_INDEX}};
+    const char *key = "index_topk_pattern", *pattern = msgl__json_str_or(r, key, NULL);
     const int32_t every = msgl__json_int_or(r, "index_topk_freq", 1, INT32_MAX, 1);
     const int32_t offset = msgl__json_int_or(r, "index_skip_topk_offset", 0, INT32_MAX, 2);
-    if (types != NULL) {
-        read_indexer_types(r, c, types);
-        return;
-    }
     const size_t n = (size_t)c->num_layers;
-    if (pattern != NULL && (strlen(pattern) != n || strspn(pattern, "FS") != n)) {
+    if (msgl__decoder_read_kinds(r, c, "indexer_types", KINDS, MSGL_COUNT(KINDS))) {
+        key = "indexer_types";
+    } else if (pattern != NULL && (strlen(pattern) != n || strspn(pattern, "FS") != n)) {
         msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key),
                           "a letter F or S for each of num_hidden_layers");
         return;
+    } else {
+        if (pattern == NULL) key = "index_topk_freq";
+        for (int32_t l = 0; l < c->num_layers; l++) {
+            const int32_t behind = l - offset + 1 > 0 ? l - offset + 1 : 0;
+            const bool shares = pattern != NULL ? pattern[l] == 'S' : behind % every != 0;
+            if (shares) c->decoder.layer_flags[l] |= MSGL_LAYER_SHARES_INDEX;
+        }
     }
-    for (int32_t l = 0; l < c->num_layers && r->status == 0; l++) {
-        const int32_t behind = l - offset + 1 > 0 ? l - offset + 1 : 0;
-        const bool shares = pattern != NULL ? pattern[l] == 'S' : behind % every != 0;
-        share_index(r, c, l, shares, pattern != NULL ? key : "index_topk_freq");
+    if (msgl__layer_has(&c->decoder, 0, MSGL_LAYER_SHARES_INDEX)) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key),
+                          "an index in the first layer");
     }
 }
 
@@ -101,11 +76,7 @@ static void configure_glm_dsa(msgl_json_reader *r, msgl_model_config *c)
     read_index_layers(r, c);
 }
 
-#define SPARSE                                                                                     \
-    .family = &msgl__decoder_family, .head_dim_key = "qk_rope_head_dim",                           \
-    .ignores_layers_behind = true, .mtp = msgl__mtp_of_deepseek
-
-const msgl_arch msgl__arch_deepseek_v32 = {SPARSE, .name = "DeepseekV32ForCausalLM",
+const msgl_arch msgl__arch_deepseek_v32 = {MSGL_DEEPSEEK, .name = "DeepseekV32ForCausalLM",
                                            .configure = configure_v32};
-const msgl_arch msgl__arch_glm_moe_dsa = {SPARSE, .name = "GlmMoeDsaForCausalLM",
+const msgl_arch msgl__arch_glm_moe_dsa = {MSGL_DEEPSEEK, .name = "GlmMoeDsaForCausalLM",
                                           .configure = configure_glm_dsa};

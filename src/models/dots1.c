@@ -12,9 +12,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     msgl__decoder_read_routed_experts(r, c);
     msgl__decoder_read_sigmoids(r, c, false);
     msgl__decoder_read_dense_layers(r, c, 0);
-    // An explicit null turns the window off; a config without the field means 4,096.
-    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
-    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
+    msgl__decoder_read_window(r, c, 4096);
     if (d->sliding_window == 0 || msgl__decoder_read_layer_types(r, c)) return;
     msgl__decoder_slide(c, msgl__json_int_or(r, "max_window_layers", 0, INT32_MAX, 62));
 }

@@ -38,19 +38,16 @@ static void configure_moe(msgl_json_reader *r, msgl_model_config *c)
     d->names.shared = "mlp.shared_experts";
     d->names.shared_gate = NULL;
     d->num_experts = msgl__json_int_or(r, "moe_num_experts", 1, MSGL_MAX_EXPERTS, 64);
-    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
     d->router = (msgl_router){
-        .top_k = msgl__json_int_or(r, "moe_k", 1, most, 6),
+        .top_k = msgl__json_int_or(r, "moe_k", 1, msgl__max_top_k(d), 6),
         .norm_topk = true,
         .least_sum = (float)msgl__json_num_or(r, "moe_norm_min", 0, 1, 1e-12),
         .scale = 1,
     };
     d->moe_intermediate_size =
         msgl__json_int_or(r, "moe_intermediate_size", 1, MSGL_MAX_INTERMEDIATE, 1536);
-    const int32_t shared = msgl__json_int_or(r, "moe_num_shared_experts", 0, MSGL_MAX_EXPERTS, 2);
-    if (r->status != 0) return;
-    d->shared_intermediate_size = shared * d->moe_intermediate_size;
-    read_sparse_layers(r, c);
+    msgl__decoder_read_shared_experts(r, c, "moe_num_shared_experts", 2, d->moe_intermediate_size);
+    if (r->status == 0) read_sparse_layers(r, c);
 }
 
 #define ERNIE                                                                                      \

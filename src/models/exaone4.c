@@ -18,11 +18,14 @@ static void read_pattern(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EFORMAT, key, v, "letters L and G, or a number");
         return;
     }
-    const int32_t every = letters != NULL ? 1 : msgl__json_int_or(r, key, 1, INT32_MAX, 4);
+    if (letters == NULL) {
+        const int32_t every = msgl__json_int_or(r, key, 1, INT32_MAX, 4);
+        msgl__decoder_set_all_but(c, every, MSGL_LAYER_SLIDING);
+        return;
+    }
+    const size_t n = strlen(letters);
     for (int32_t l = 0; l < c->num_layers; l++) {
-        const bool slides =
-            letters != NULL ? letters[(size_t)l % strlen(letters)] == 'L' : (l + 1) % every != 0;
-        if (slides) c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
+        if (letters[(size_t)l % n] == 'L') c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
     }
 }
 
@@ -34,16 +37,10 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->names.ffn_post_norm = "post_feedforward_layernorm";
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-5);
     d->qk_norm = MSGL_QK_NORM_HEAD;
-    // An explicit null turns the window off; a config without the field means 4,096.
-    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
-    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
+    msgl__decoder_read_window(r, c, 4096);
     if (d->sliding_window == 0) return;
     if (!msgl__decoder_read_layer_types(r, c)) read_pattern(r, c);
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (!msgl__layer_has(d, l, MSGL_LAYER_SLIDING)) d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-    }
-    c->ropes[1] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = c->ropes[0].dim};
-    c->num_ropes = 2;
+    msgl__decoder_no_rope_without_window(c);
 }
 
 const msgl_arch msgl__arch_exaone4 = {

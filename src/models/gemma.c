@@ -57,13 +57,10 @@ static void configure_3(msgl_json_reader *r, msgl_model_config *c)
     configure(r, c);
     d->qk_norm = MSGL_QK_NORM_HEAD;
     const int32_t pattern = msgl__json_int_or(r, "sliding_window_pattern", 1, INT32_MAX, 6);
-    const bool listed = msgl__decoder_read_layer_types(r, c);
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (!listed && (l + 1) % pattern != 0) d->layer_flags[l] |= MSGL_LAYER_SLIDING;
-        if ((d->layer_flags[l] & MSGL_LAYER_SLIDING) != 0) {
-            d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-        }
+    if (!msgl__decoder_read_layer_types(r, c)) {
+        msgl__decoder_set_all_but(c, pattern, MSGL_LAYER_SLIDING);
     }
+    msgl__decoder_rope_of_windows(c);
 }
 
 static void configure_3_text(msgl_json_reader *r, msgl_model_config *c)

@@ -74,12 +74,11 @@ static void read_experts(msgl_json_reader *r, msgl_model_config *c)
     n->moe_norm = "pre_feedforward_layernorm_2";
     n->moe_post_norm = "post_feedforward_layernorm_2";
     d->num_experts = msgl__json_int(r, "num_experts", 1, MSGL_MAX_EXPERTS);
-    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
     d->router.scale = 1;
-    d->router.top_k = msgl__json_int(r, "top_k_experts", 1, most);
+    d->router.top_k = msgl__json_int(r, "top_k_experts", 1, msgl__max_top_k(d));
     d->router.norm_topk = true;
     d->moe_intermediate_size = msgl__json_int(r, "moe_intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
-    for (int32_t l = 0; l < c->num_layers; l++) d->layer_flags[l] |= MSGL_LAYER_SPARSE;
+    msgl__decoder_set_layers(c, 0, MSGL_LAYER_SPARSE);
 }
 
 static void read_per_layer(msgl_json_reader *r, msgl_model_config *c)
@@ -108,15 +107,10 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->rounds_embed_scale = true;
     c->logit_cap = (float)msgl__json_num_or(r, "final_logit_softcapping", 1e-3, 1e6, 0);
     d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 512);
-    const bool listed = msgl__decoder_read_layer_types(r, c);
-    for (int32_t l = 0; l + 1 < c->num_layers && !listed; l++) {
-        if ((l + 1) % 6 != 0) d->layer_flags[l] |= MSGL_LAYER_SLIDING;
-    }
+    if (!msgl__decoder_read_layer_types(r, c)) msgl__decoder_set_all_but(c, 6, MSGL_LAYER_SLIDING);
     // The last layer sees all tokens, whatever the list says, as in transformers.
     d->layer_flags[c->num_layers - 1] &= (uint8_t)~MSGL_LAYER_SLIDING;
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (msgl__layer_has(d, l, MSGL_LAYER_SLIDING)) d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-    }
+    msgl__decoder_rope_of_windows(c);
     const char *const both = "use_bidirectional_attention";
     if (strcmp(msgl__json_str_or(r, both, "vision"), "vision") != 0) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, both, msgl__json_get(r, both), "null, vision");

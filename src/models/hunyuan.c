@@ -60,13 +60,13 @@ static void configure_moe(msgl_json_reader *r, msgl_model_config *c)
     d->names.shared = "mlp.shared_mlp";
     d->names.shared_gate = NULL;
     d->num_experts = one_for_all(r, c, "num_experts", MSGL_MAX_EXPERTS, 1);
-    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
-    d->router = (msgl_router){
-        .top_k = one_for_all(r, c, "moe_topk", most, 1), .norm_topk = true, .scale = 1};
+    d->router = (msgl_router){.top_k = one_for_all(r, c, "moe_topk", msgl__max_top_k(d), 1),
+                              .norm_topk = true,
+                              .scale = 1};
     // As transformers has it: of experts too, whatever moe_intermediate_size says beside it.
     d->moe_intermediate_size = d->shared_intermediate_size =
         msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
-    for (int32_t l = 0; l < c->num_layers; l++) d->layer_flags[l] |= MSGL_LAYER_SPARSE;
+    msgl__decoder_set_layers(c, 0, MSGL_LAYER_SPARSE);
 }
 
 #define HUNYUAN .family = &msgl__decoder_family, .fixed = {{"use_cla", 0}, {"use_qk_norm", 1}}

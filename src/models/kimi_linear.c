@@ -3,17 +3,10 @@
 // Kimi Linear: Kimi Delta Attention in three of four layers, latent attention without rotation in
 // the others, and DeepSeek-V3's experts.
 #include <math.h>
-#include <stdio.h>
 
 #include "core/attributes.h"
 #include "models/archs.h"
-#include "models/decoder.h"
-
-// What either spelling of a field says: that of the files, or that of transformers.
-static const char *key_of(const msgl_json_reader *r, const char *file, const char *other)
-{
-    return msgl__json_get(r, file) != NULL ? file : other;
-}
+#include "models/decoder_experts.h"
 
 static void read_heads(msgl_json_reader *r, msgl_model_config *c, const char *heads,
                        const char *dim, const char *taps)
@@ -61,44 +54,21 @@ static void read_linear(msgl_json_reader *r, msgl_model_config *c)
     }
 }
 
-static void read_groups(msgl_json_reader *r, msgl_model_config *c)
-{
-    msgl_router *router = &c->decoder.router;
-    const char *const key = key_of(r, "num_expert_group", "n_group");
-    router->group_pairs = true;
-    router->num_groups = msgl__json_int_or(r, key, 1, MSGL_MAX_EXPERT_GROUPS, 1);
-    router->top_groups = msgl__json_int_or(r, "topk_group", 1, router->num_groups, 1);
-    if (r->status != 0 || router->num_groups == 1) return;
-    const int32_t each = c->decoder.num_experts / router->num_groups;
-    if (each * router->num_groups != c->decoder.num_experts || each < 2 ||
-        router->top_k > each * router->top_groups) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key),
-                          "a divisor of num_experts whose topk_group groups have "
-                          "num_experts_per_token");
-    }
-}
-
 static void read_experts(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    const char *const top_k = key_of(r, "num_experts_per_token", "num_experts_per_tok");
-    const char *const shared = key_of(r, "num_shared_experts", "n_shared_experts");
-    const char *const renormalize = key_of(r, "moe_renormalize", "norm_topk_prob");
-    static const msgl_layer_kind KINDS[] = {{"dense", 0}, {"sparse", MSGL_LAYER_SPARSE}};
-    d->num_experts = msgl__json_int_or(r, key_of(r, "num_experts", "num_local_experts"), 1,
-                                       MSGL_MAX_EXPERTS, 256);
-    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
+    d->num_experts = msgl__json_int_or(r, "num_experts", 1, MSGL_MAX_EXPERTS, 256);
     d->router = (msgl_router){
         .scoring = MSGL_SCORE_SIGMOID,
-        .top_k = msgl__json_int_or(r, top_k, 1, most, 8),
-        .norm_topk = msgl__json_bool_or(r, renormalize, true),
+        .group_pairs = true,
+        .top_k = msgl__json_int_or(r, "num_experts_per_token", 1, msgl__max_top_k(d), 8),
+        .norm_topk = msgl__json_bool_or(r, "moe_renormalize", true),
         .scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 2.446)};
     d->moe_intermediate_size =
         msgl__json_int_or(r, "moe_intermediate_size", 1, MSGL_MAX_INTERMEDIATE, 1024);
-    const int32_t all = msgl__json_int_or(r, shared, 0, MSGL_MAX_EXPERTS, 1);
-    if (r->status == 0) d->shared_intermediate_size = all * d->moe_intermediate_size;
-    read_groups(r, c);
-    if (msgl__decoder_read_kinds(r, c, "mlp_layer_types", KINDS, MSGL_COUNT(KINDS))) return;
+    msgl__decoder_read_shared_experts(r, c, "num_shared_experts", 1, d->moe_intermediate_size);
+    msgl__decoder_read_groups(r, c, "num_expert_group");
+    if (msgl__decoder_read_mlp_layer_types(r, c)) return;
     msgl__decoder_set_layers(
         c, msgl__json_int_or(r, "first_k_dense_replace", 0, MSGL_MAX_LAYERS, 1), MSGL_LAYER_SPARSE);
 }
@@ -125,7 +95,13 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_experts(r, c);
 }
 
+// As published files spell them, and transformers.
 static const msgl_json_alias ALIASES[] = {{"max_position_embeddings", "model_max_length"},
+                                          {"num_expert_group", "n_group"},
+                                          {"num_experts", "num_local_experts"},
+                                          {"num_experts_per_token", "num_experts_per_tok"},
+                                          {"num_shared_experts", "n_shared_experts"},
+                                          {"moe_renormalize", "norm_topk_prob"},
                                           {NULL, NULL}};
 
 const msgl_arch msgl__arch_kimi_linear = {

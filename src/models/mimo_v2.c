@@ -2,20 +2,8 @@
 //
 // MiMo-V2-Flash: V of fewer dimensions than K, windows in most layers, which have sinks and twice
 // the heads of K and V, and experts in all layers but the first.
-#include <string.h>
-
 #include "models/archs.h"
 #include "models/decoder.h"
-
-// A number for each layer, or NULL: the field is not there.
-static const json_t *list_of(msgl_json_reader *r, const msgl_model_config *c, const char *field)
-{
-    const json_t *list = msgl__json_get(r, field);
-    if (list == NULL) return NULL;
-    if (json_is_array(list) && json_array_size(list) == (size_t)c->num_layers) return list;
-    msgl__json_reject(r, MSGL_EFORMAT, field, list, "a list of num_hidden_layers");
-    return NULL;
-}
 
 // layer_types, or hubs' hybrid_layer_pattern with 1 for a window; without them layers 0, 5, 11, ...
 // see all tokens.
@@ -26,39 +14,23 @@ static void read_windows(msgl_json_reader *r, msgl_model_config *c)
     const int32_t before = msgl__json_int_or(r, "sliding_window_size", 1, INT32_MAX - 1, 0);
     d->sliding_window =
         before > 0 ? before + 1 : msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 129);
-    if (!msgl__decoder_read_layer_types(r, c)) {
-        const json_t *pattern = list_of(r, c, "hybrid_layer_pattern");
-        for (int32_t l = 0; l < c->num_layers; l++) {
-            const json_t *v = json_array_get(pattern, (size_t)l);
-            const bool usual = l > 0 && (l + 1) % 6 != 0;
-            if (v != NULL ? json_integer_value(v) == 1 : usual) {
-                d->layer_flags[l] |= MSGL_LAYER_SLIDING;
-            }
-        }
+    if (!msgl__decoder_read_layer_types(r, c) &&
+        !msgl__decoder_read_bits(r, c, "hybrid_layer_pattern", 1, MSGL_LAYER_SLIDING)) {
+        msgl__decoder_set_all_but(c, 6, MSGL_LAYER_SLIDING);
+        d->layer_flags[0] &= (uint8_t)~MSGL_LAYER_SLIDING;
     }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (msgl__layer_has(d, l, MSGL_LAYER_SLIDING)) d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-    }
+    msgl__decoder_rope_of_windows(c);
 }
 
 // mlp_layer_types, or hubs' moe_layer_freq with 1 for experts; without them all but the first.
 static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
 {
-    const json_t *types = list_of(r, c, "mlp_layer_types"), *freq = NULL;
-    if (types == NULL && r->status == 0) freq = list_of(r, c, "moe_layer_freq");
+    if (msgl__decoder_read_mlp_layer_types(r, c)) return;
     for (int32_t l = 0; l < c->num_layers; l++) {
-        const json_t *type = json_array_get(types, (size_t)l), *v = json_array_get(freq, (size_t)l);
-        const char *name = json_is_string(type) ? json_string_value(type) : "";
-        const bool sparse = type != NULL ? strcmp(name, "sparse") == 0
-                            : v != NULL  ? json_integer_value(v) == 1
-                                         : l > 0;
-        if (type != NULL && !sparse && strcmp(name, "dense") != 0) {
-            msgl__json_reject(r, MSGL_EFORMAT, "mlp_layer_types", type, "dense, sparse");
-            return;
-        }
         c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
-        if (sparse) c->decoder.layer_flags[l] |= MSGL_LAYER_SPARSE;
     }
+    if (msgl__decoder_read_bits(r, c, "moe_layer_freq", 1, MSGL_LAYER_SPARSE)) return;
+    msgl__decoder_set_layers(c, 1, MSGL_LAYER_SPARSE);
 }
 
 static void read_shapes(msgl_json_reader *r, msgl_model_config *c)

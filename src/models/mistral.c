@@ -8,18 +8,10 @@
 #include "models/archs.h"
 #include "models/decoder.h"
 
-// usual: the window of a config without the field; an explicit null turns it off.
-static void read_window(msgl_json_reader *r, msgl_model_config *c, int32_t usual)
-{
-    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
-    c->decoder.sliding_window =
-        msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? usual : 0);
-    msgl__decoder_slide(c, 0);
-}
-
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
-    read_window(r, c, 4096);
+    msgl__decoder_read_window(r, c, 4096);
+    msgl__decoder_slide(c, 0);
 }
 
 // llama_4_scaling_beta stands among the parameters of the rotation; 0 is none.
@@ -53,7 +45,8 @@ static void set_usual_rope(msgl_model_config *c)
 static void configure_ministral(msgl_json_reader *r, msgl_model_config *c)
 {
     c->decoder.rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-5);
-    read_window(r, c, 0);
+    msgl__decoder_read_window(r, c, 0);
+    msgl__decoder_slide(c, 0);
     msgl_json_reader rope;
     if (!msgl__config_rope_section(r, &rope)) {
         set_usual_rope(c);

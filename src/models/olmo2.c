@@ -28,14 +28,11 @@ static void configure_3(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     configure(r, c);
-    const bool absent = json_object_get(r->obj, "sliding_window") == NULL;
-    d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
-    const bool listed = msgl__decoder_read_layer_types(r, c);
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if (!listed && (l + 1) % 4 != 0) d->layer_flags[l] |= MSGL_LAYER_SLIDING;
-        if (!msgl__layer_has(d, l, MSGL_LAYER_SLIDING)) continue;
-        d->layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
-        if (d->sliding_window == 0) d->layer_flags[l] &= (uint8_t)~MSGL_LAYER_SLIDING;
+    msgl__decoder_read_window(r, c, 4096);
+    if (!msgl__decoder_read_layer_types(r, c)) msgl__decoder_set_all_but(c, 4, MSGL_LAYER_SLIDING);
+    msgl__decoder_rope_of_windows(c);
+    for (int32_t l = 0; l < c->num_layers && d->sliding_window == 0; l++) {
+        d->layer_flags[l] &= (uint8_t)~MSGL_LAYER_SLIDING;
     }
 }
 

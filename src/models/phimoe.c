@@ -9,10 +9,8 @@
 // folders have one for both.
 static void read_scale(msgl_json_reader *r, msgl_model_config *c)
 {
-    msgl_json_reader sub = *r;
-    if (c->ropes[0].type != MSGL_ROPE_LONGROPE) return;
-    sub.section = msgl__json_get(r, "rope_parameters") != NULL ? "rope_parameters" : "rope_scaling";
-    sub.obj = msgl__json_get(r, sub.section);
+    msgl_json_reader sub;
+    if (c->ropes[0].type != MSGL_ROPE_LONGROPE || !msgl__config_rope_section(r, &sub)) return;
     const double scale = msgl__json_num_or(&sub, "short_mscale", 1e-6, 1e6, 1);
     if (msgl__json_num_or(&sub, "long_mscale", 1e-6, 1e6, 1) != scale) {
         msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "long_mscale",

@@ -47,9 +47,7 @@ static void read_layers(msgl_json_reader *r, msgl_model_config *c)
 {
     const int32_t every = msgl__json_int_or(r, "full_attention_interval", 1, INT32_MAX, 4);
     if (msgl__decoder_read_layer_types(r, c)) return;
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        if ((l + 1) % every != 0) c->decoder.layer_flags[l] |= MSGL_LAYER_RECURRENT;
-    }
+    msgl__decoder_set_all_but(c, every, MSGL_LAYER_RECURRENT);
 }
 
 static void configure(msgl_json_reader *r, msgl_model_config *c)

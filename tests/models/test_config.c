@@ -819,6 +819,8 @@ static void test_refusals_of_shapes(void **state)
     refuse(gemma, "vocab_size_per_layer_input", "49", "vocab_size or more");
     refuse(gemma, "top_k_experts", "5", "top_k_experts: found 5");
     refuse(mimo, "hybrid_layer_pattern", "[1]", "a list of num_hidden_layers");
+    refuse(mimo, "hybrid_layer_pattern", "[1, 7]", "found 7, allowed 0 or 1 for every layer");
+    refuse(mimo, "moe_layer_freq", "[0, \"x\"]", "found \"x\", allowed 0 or 1 for every layer");
     refuse(mimo, "mlp_layer_types", "[\"dense\", 1]", "found 1, allowed dense, sparse");
     refuse(mimo, "swa_num_key_value_heads", "3", "a divisor of num_attention_heads");
     refuse(mimo, "swa_head_dim", "16", "swa_head_dim: found 16, allowed head_dim");

@@ -225,9 +225,37 @@ static void test_aliases(void **state)
     free(c[0]), free(c[1]);
 }
 
+// So many experts that every token has that their width as one does not fit.
+static void test_shared_width(void **state)
+{
+    (void)state;
+    static const char *const FIELDS[][3] = {
+        {"DeepseekV3ForCausalLM", "n_shared_experts", "moe_intermediate_size"},
+        {"Ernie4_5_MoeForCausalLM", "moe_num_shared_experts", "moe_intermediate_size"},
+        {"BailingMoeForCausalLM", "num_shared_experts", "moe_shared_expert_intermediate_size"},
+    };
+    msgl_model_config *c = malloc(sizeof *c);
+    for (size_t i = 0; i < MSGL_COUNT(FIELDS); i++) {
+        folder f;
+        msgl_err err = {0};
+        folder_make(&f);
+        json_t *config = small_config(FIELDS[i][0]);
+        set_field(config, FIELDS[i][1], "1024");
+        set_field(config, FIELDS[i][2], "1048576");
+        folder_write_json(&f, "config.json", config);
+        json_decref(config);
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+        folder_remove(&f);
+        assert_non_null(strstr(err.text, FIELDS[i][1]));
+        assert_non_null(strstr(err.text, "found 1024, allowed up to 1, of 1048576 columns each"));
+    }
+    free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_fields),
-                                       cmocka_unit_test(test_aliases)};
+                                       cmocka_unit_test(test_aliases),
+                                       cmocka_unit_test(test_shared_width)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
