@@ -74,6 +74,20 @@ static inline float msgl__e4m3_to_f32(uint8_t b)
 }
 uint8_t msgl__f32_to_e4m3(float f);
 
+// n elements of an array of F32, F16 or BF16 from element `at` on, as f32.
+static inline void msgl__to_f32(const void *from, msgl_dtype dtype, size_t at, int n, float *to)
+{
+    switch (dtype) {
+    case MSGL_BF16:
+        for (int d = 0; d < n; d++) to[d] = msgl__bf16_to_f32(((const uint16_t *)from)[at + d]);
+        break;
+    case MSGL_F16:
+        for (int d = 0; d < n; d++) to[d] = msgl__f16_to_f32(((const uint16_t *)from)[at + d]);
+        break;
+    default: memcpy(to, (const float *)from + at, (size_t)n * sizeof *to);
+    }
+}
+
 // Element i of an array of type t, as f32, and the reverse (rounding to nearest even).
 float msgl__load_f32(const void *p, msgl_dtype t, size_t i);
 void msgl__store_f32(void *p, msgl_dtype t, size_t i, float v);

@@ -13,20 +13,6 @@
 
 enum { MSGL_TRITON_TILE = 32 }; // keys converted to f32 at a time
 
-// n elements from element `at` on, as f32.
-static inline void msgl__to_f32(const void *from, msgl_dtype dtype, size_t at, int n, float *to)
-{
-    switch (dtype) {
-    case MSGL_BF16:
-        for (int d = 0; d < n; d++) to[d] = msgl__bf16_to_f32(((const uint16_t *)from)[at + d]);
-        break;
-    case MSGL_F16:
-        for (int d = 0; d < n; d++) to[d] = msgl__f16_to_f32(((const uint16_t *)from)[at + d]);
-        break;
-    default: memcpy(to, (const float *)from + at, (size_t)n * sizeof *to);
-    }
-}
-
 typedef float msgl_float4 __attribute__((vector_size(16)));
 
 static inline msgl_float4 msgl__load4(const float *p)
