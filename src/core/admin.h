@@ -71,7 +71,8 @@ typedef struct msgl_admin_calls {
     // no step is in flight. 0, or why not: then the weights are as they were, unless `unusable`
     // says otherwise.
     int (*admin)(void *ctx, const msgl_admin *a, msgl_err *err);
-    const char *(*unusable)(void *ctx); // why no step can be computed now, one line, or NULL
+    // Sets what the engine knows of *out: unusable and released.
+    void (*state)(void *ctx, msgl_admin_state *out);
 } msgl_admin_calls;
 
 #endif

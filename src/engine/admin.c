@@ -17,9 +17,8 @@
 
 enum { SPARE_BYTES = 64 << 20 }; // that a second copy of the weights leaves free
 
-const char *msgl__engine_unusable(void *engine)
+static const char *unusable(const msgl_engine_weights *w)
 {
-    const msgl_engine_weights *w = &((const msgl_engine *)engine)->weights;
     if ((w->released & MSGL_MEMORY_WEIGHTS) != 0) {
         return "The weights' memory is given back; /resume_memory_occupation or /wake_up takes it "
                "again.";
@@ -29,6 +28,13 @@ const char *msgl__engine_unusable(void *engine)
                "again.";
     }
     return w->unusable[0] == '\0' ? NULL : w->unusable;
+}
+
+void msgl__engine_admin_state(void *engine, msgl_admin_state *out)
+{
+    const msgl_engine_weights *w = &((const msgl_engine *)engine)->weights;
+    out->unusable = unusable(w);
+    out->released = w->released;
 }
 
 int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *region, size_t bytes,
@@ -57,17 +63,10 @@ void msgl__engine_weights_free(msgl_engine *e)
 
 // --- what ranks tell each other ---
 
-typedef struct verdict {
-    msgl_err err;
-    int32_t fits; // a second copy
-    msgl_model_digest files;
-} verdict;
-
-// All ranks' verdicts become one: the first failure, and what is so on all of them. The code.
-static int agree(msgl_engine *e, verdict *own, msgl_err *err)
+int msgl__engine_agree(const msgl_engine *e, msgl_verdict *own, msgl_err *err)
 {
     if (e->place.size > 1) {
-        verdict all[MSGL_GROUP_MAX_SIZE];
+        msgl_verdict all[MSGL_GROUP_MAX_SIZE];
         const int code = msgl__ranks_exchange(&e->place, own, sizeof *own, all, err);
         if (code != 0) return code;
         for (int32_t i = 0; i < e->place.size; i++) {
@@ -82,7 +81,7 @@ static int agree(msgl_engine *e, verdict *own, msgl_err *err)
             }
         }
     }
-    if (own->err.code != 0 && err != NULL) *err = own->err;
+    if (own->err.code != 0) *err = own->err;
     return own->err.code;
 }
 
@@ -119,6 +118,11 @@ static void break_weights(msgl_engine *e, const char *why)
                    why);
 }
 
+static int device_failed(const msgl_engine *e, int code, msgl_err *err)
+{
+    return msgl__err_set(err, code, "%s", e->device->fault.text);
+}
+
 // Writes the open model next to `region`; for a device with memory of its own with as many threads
 // as at the start.
 static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
@@ -135,11 +139,8 @@ static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
     if (loaders != NULL) x.pool = loaders;
     code = msgl__model_load(next, region, &x, on_load, e, err);
     if (loaders != NULL) msgl__pool_destroy(loaders);
-    if (code == 0) code = x.status;
-    if (code == 0 && e->device->fault.code != 0) {
-        code = msgl__err_set(err, e->device->fault.code, "%s", e->device->fault.text);
-    }
-    return code;
+    const int failed = x.status != 0 ? x.status : e->device->fault.code;
+    return code == 0 && failed != 0 ? device_failed(e, failed, err) : code;
 }
 
 // A piece of the second region on its way to the first.
@@ -158,7 +159,7 @@ static void copy_piece(void *ctx, int64_t bytes)
 }
 
 // Waits until the second region has been copied to the first.
-static int take_region(msgl_engine *e, const void *second)
+static int take_region(msgl_engine *e, const void *second, msgl_err *err)
 {
     const size_t step = (size_t)1 << 30; // a CPU copies it well within what the watch waits for
     int code = 0;
@@ -170,7 +171,7 @@ static int take_region(msgl_engine *e, const void *second)
         code = e->device->ops->wait(e->device, 0);
         msgl__beat(e->heartbeat, MSGL_BEAT_SCHEDULER);
     }
-    return code;
+    return code == 0 ? 0 : device_failed(e, code, err);
 }
 
 static int by_value(const void *a, const void *b)
@@ -219,20 +220,21 @@ static int replace(msgl_engine *e, msgl_model *next, int code, const msgl_model_
                    bool part, msgl_err *err)
 {
     const msgl_device_ops *ops = e->device->ops;
-    verdict v = {.fits = !part && code == 0 && e->weights.unusable[0] == '\0' && second_fits(e)};
+    msgl_verdict v = {.fits =
+                          !part && code == 0 && e->weights.unusable[0] == '\0' && second_fits(e)};
     if (files != NULL) v.files = *files;
     if (code != 0) v.err = *err;
-    code = agree(e, &v, err);
+    code = msgl__engine_agree(e, &v, err);
     if (code != 0) return code;
     void *second = v.fits != 0 ? ops->alloc(e->device, e->weights.bytes) : NULL;
-    v = (verdict){.fits = second != NULL};
-    code = agree(e, &v, err);
+    v = (msgl_verdict){.fits = second != NULL};
+    code = msgl__engine_agree(e, &v, err);
     if (code == 0) {
         const bool beside = v.fits != 0;
-        v = (verdict){0};
+        v = (msgl_verdict){0};
         v.err.code = load(e, next, beside ? second : e->weights.region, &v.err);
-        code = agree(e, &v, err);
-        if (code == 0 && beside) code = take_region(e, second);
+        code = msgl__engine_agree(e, &v, err);
+        if (code == 0 && beside) code = take_region(e, second, err);
         if (code != 0 && !beside) break_weights(e, err->text);
     }
     if (second != NULL) ops->free(e->device, second, e->weights.bytes);
@@ -317,8 +319,9 @@ static int from_tensors(msgl_engine *e, const void *file, size_t size, msgl_err 
 
 // --- memory ---
 
-// Calls op for each block of the cache: pools are the groups' of this engine and of its draft.
-static bool each_pool(msgl_engine *e, bool restore)
+// The memory of the cache, this engine's and its draft's: gives it back, or takes it again. False:
+// there is none for some of it.
+static bool move_cache(msgl_engine *e, bool restore)
 {
     const msgl_device_ops *ops = e->device->ops;
     bool all = true;
@@ -331,7 +334,7 @@ static bool each_pool(msgl_engine *e, bool restore)
         }
     }
     msgl_engine *draft = e->draft == NULL ? NULL : msgl__draft_model_engine(e->draft);
-    return draft == NULL ? all : each_pool(draft, restore) && all;
+    return draft == NULL ? all : move_cache(draft, restore) && all;
 }
 
 static void copy_to_backup(void *ctx, int64_t unused)
@@ -350,52 +353,52 @@ static void copy_from_backup(void *ctx, int64_t unused)
     e->device->ops->record(e->device, 0);
 }
 
-static int run(msgl_engine *e, msgl_work_fn fn)
+static int run(msgl_engine *e, msgl_work_fn fn, msgl_err *err)
 {
     e->device->ops->arm(e->device, 0);
     e->device->ops->submit(e->device, fn, e, 0);
-    return e->device->ops->wait(e->device, 0);
+    const int code = e->device->ops->wait(e->device, 0);
+    return code == 0 ? 0 : device_failed(e, code, err);
 }
 
 // Weights that are no checkpoint's are kept: of a device with memory of its own in the host's, and
-// on the CPU where they are, as that is the host's.
-static int release_weights(msgl_engine *e, bool discard, msgl_err *err)
+// on the CPU where they are, as that is the host's. Whether these stay.
+static bool stay(const msgl_engine *e)
+{
+    return e->device->on_host && e->weights.changed && e->weights.unusable[0] == '\0';
+}
+
+static int back_up(msgl_engine *e, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
-    const bool whole = w->unusable[0] == '\0';
-    if (!discard && whole && e->device->on_host && w->changed) return 0;
-    if (!discard && whole && !e->device->on_host) {
-        w->backup = msgl__pages_alloc(w->bytes);
-        if (w->backup == NULL) {
-            return msgl__err_set(err, MSGL_ENOMEM,
-                                 "there is no host memory for %zu bytes of weights", w->bytes);
-        }
-        const int code = run(e, copy_to_backup);
-        if (code != 0) return msgl__err_set(err, code, "%s", e->device->fault.text);
+    if (e->device->on_host || w->unusable[0] != '\0') return 0;
+    w->backup = msgl__pages_alloc(w->bytes);
+    if (w->backup == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "there is no host memory for %zu bytes of weights",
+                             w->bytes);
     }
-    e->device->ops->discard(e->device, w->region, w->bytes);
-    forget_wanted(w);
-    if (discard) {
-        (void)snprintf(w->unusable, sizeof w->unusable,
-                       "The weights were discarded; an update of all of them is needed.");
-    }
-    return 0;
+    return run(e, copy_to_backup, err);
+}
+
+static void drop_backup(msgl_engine_weights *w)
+{
+    msgl__pages_free(w->backup, w->bytes);
+    w->backup = NULL;
 }
 
 static int resume_weights(msgl_engine *e, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
     const msgl_device_ops *ops = e->device->ops;
-    verdict v = {0};
-    const bool kept = w->unusable[0] == '\0' && e->device->on_host && w->changed;
+    msgl_verdict v = {0};
+    const bool kept = stay(e);
     if (!kept && ops->restore != NULL && !ops->restore(e->device, w->region, w->bytes)) {
         v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the weights");
     } else if (w->backup != NULL) {
-        v.err.code = run(e, copy_from_backup);
-        msgl__pages_free(w->backup, w->bytes);
-        w->backup = NULL;
+        v.err.code = run(e, copy_from_backup, &v.err);
+        drop_backup(w);
     }
-    int code = agree(e, &v, err);
+    int code = msgl__engine_agree(e, &v, err);
     if (code != 0) return code;
     w->released &= ~MSGL_MEMORY_WEIGHTS;
     if (kept || w->unusable[0] != '\0' || !e->device->on_host) return 0;
@@ -407,19 +410,31 @@ static int resume_weights(msgl_engine *e, msgl_err *err)
     return code;
 }
 
+// No rank's weights go before those of all ranks are safe.
 static int release(msgl_engine *e, const msgl_admin *a, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
+    const int32_t tags = a->tags & ~w->released;
+    const bool weights = (tags & MSGL_MEMORY_WEIGHTS) != 0 && (a->discard || !stay(e));
     if (e->device->ops->discard == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "this device cannot give memory back");
     }
-    verdict v = {0};
-    if ((a->tags & ~w->released & MSGL_MEMORY_WEIGHTS) != 0) {
-        v.err.code = release_weights(e, a->discard, &v.err);
+    msgl_verdict v = {0};
+    if (weights && !a->discard) v.err.code = back_up(e, &v.err);
+    const int code = msgl__engine_agree(e, &v, err);
+    if (code != 0) {
+        if (weights) drop_backup(w);
+        return code;
     }
-    const int code = agree(e, &v, err);
-    if (code != 0) return code;
-    if ((a->tags & ~w->released & MSGL_MEMORY_CACHE) != 0) (void)each_pool(e, false);
+    if (weights) {
+        e->device->ops->discard(e->device, w->region, w->bytes);
+        forget_wanted(w);
+    }
+    if (weights && a->discard) {
+        (void)snprintf(w->unusable, sizeof w->unusable,
+                       "The weights were discarded; an update of all of them is needed.");
+    }
+    if ((tags & MSGL_MEMORY_CACHE) != 0) (void)move_cache(e, false);
     w->released |= a->tags;
     return 0;
 }
@@ -430,12 +445,12 @@ static int resume(msgl_engine *e, const msgl_admin *a, msgl_err *err)
     int code = 0;
     if ((a->tags & w->released & MSGL_MEMORY_WEIGHTS) != 0) code = resume_weights(e, err);
     if ((a->tags & w->released & MSGL_MEMORY_CACHE) != 0) {
-        verdict v = {0};
-        if (!each_pool(e, true)) {
+        msgl_verdict v = {0};
+        if (!move_cache(e, true)) {
             v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the cache");
         }
         msgl_err of_cache = {0};
-        const int more = agree(e, &v, &of_cache);
+        const int more = msgl__engine_agree(e, &v, &of_cache);
         if (more == 0) w->released &= ~MSGL_MEMORY_CACHE;
         if (code == 0 && more != 0) {
             code = more;

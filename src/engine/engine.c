@@ -864,7 +864,7 @@ msgl_page_table *msgl__engine_page_tables(msgl_engine *e)
 msgl_admin_calls msgl__engine_admin_calls(msgl_engine *e)
 {
     return (msgl_admin_calls){
-        .ctx = e, .admin = msgl__engine_admin, .unusable = msgl__engine_unusable};
+        .ctx = e, .admin = msgl__engine_admin, .state = msgl__engine_admin_state};
 }
 
 const msgl_runner *msgl__engine_runner(msgl_engine *e)

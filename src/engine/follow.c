@@ -171,7 +171,8 @@ static int follow_adapter(follower *f)
     const size_t bytes = f->w.used - f->w.at;
     const char *path = bytes > 0 ? msgl__wire_take(&f->w, bytes) : NULL;
     if (path != NULL && path[bytes - 1] != '\0') return MSGL_EINTERNAL;
-    return msgl__engine_load_adapter(f->e, slot, path, &err);
+    const int code = msgl__engine_load_adapter(f->e, slot, path, &err);
+    return code == MSGL_EPEER ? code : 0; // of a folder that cannot be used rank 0 hears, too
 }
 
 static int follow(follower *f)

@@ -192,9 +192,9 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.pool = &group->pool;
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
-        code = msgl__attn_create(&e->attn_choices[g], &cfg, &group->attn, err);
         const int32_t top_k = e->model.cfg.decoder.latent.index.top_k;
-        if (code == 0 && top_k > 0) code = msgl__chosen_create(&cfg, top_k, &group->chosen, err);
+        code = top_k > 0 ? msgl__chosen_create(&cfg, top_k, &group->chosen, err)
+                         : msgl__attn_create(&e->attn_choices[g], &cfg, &group->attn, err);
     }
     return code;
 }

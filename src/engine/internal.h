@@ -410,9 +410,20 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 void msgl__engine_drain(msgl_engine *e);
 
-// admin.c, of msgl_admin_calls. opened: the weights of o->model_dir have been loaded into `region`.
+// Of a rank: how something went that all do.
+typedef struct msgl_verdict {
+    msgl_err err;
+    int32_t fits; // a second copy of the weights
+    msgl_model_digest files;
+} msgl_verdict;
+
+// admin.c. agree: all ranks call it, and their verdicts become one: the first failure, and what is
+// so on all of them; its code.
+int msgl__engine_agree(const msgl_engine *e, msgl_verdict *own, msgl_err *err);
+// The same, of msgl_admin_calls. opened: the weights of o->model_dir have been loaded into
+// `region`.
 int msgl__engine_admin(void *engine, const msgl_admin *a, msgl_err *err);
-const char *msgl__engine_unusable(void *engine);
+void msgl__engine_admin_state(void *engine, msgl_admin_state *out);
 int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *region, size_t bytes,
                                 msgl_err *err);
 void msgl__engine_weights_free(msgl_engine *e);
@@ -447,11 +458,13 @@ size_t msgl__masked_bytes(const msgl_engine *e);
 // On the device's queue: what only steps with masks or chains have.
 void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s);
 
-// sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
-// a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and
-// log-probabilities of rows [first, end). msgl__sample_in_graph is captured and samples the first
-// io.replay->num_rows rows.
+// sample.c, on the device's queue. Bytes of the step arena that logits take; logits of n of the
+// step's rows that get some, hidden being row 0; logits of all rows of a step in blocks, then what
+// sample_block does: tokens, unless the graph has chosen them, and log-probabilities of rows
+// [first, end). msgl__sample_in_graph is captured and samples the first io.replay->num_rows rows.
 size_t msgl__logits_bytes(const msgl_engine *e);
+void msgl__logits_block(const msgl_engine *e, msgl_forward *f, const void *hidden, int32_t first,
+                        int32_t n, const msgl_logits *l);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         const msgl_logits *l);

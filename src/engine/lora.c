@@ -76,20 +76,22 @@ int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl
     if (l == NULL || slot < 0 || slot >= l->num_slots) {
         return msgl__err_set(err, MSGL_EINVAL, "there is no slot %d for adapters", (int)slot);
     }
+    if (e->place.others != NULL) {
+        const int code = msgl__ranks_load_adapter(e->place.others, slot, path);
+        if (code != 0) return msgl__err_set(err, code, "another rank has failed");
+    }
     msgl_loaded_lora *loaded = NULL;
+    msgl_verdict v = {0};
     if (path != NULL) {
         msgl_exec x = e->exec;
         x.pool = l->pool;
         x.scratch = &l->scratch;
         x.status = 0;
-        const int code = msgl__lora_load(l->sites, path, &x, &loaded, err);
-        if (code != 0) return code;
-    }
-    if (e->place.others != NULL) {
-        const int code = msgl__ranks_load_adapter(e->place.others, slot, path);
+        v.err.code = msgl__lora_load(l->sites, path, &x, &loaded, &v.err);
+        const int code = msgl__engine_agree(e, &v, err); // one rank may not have the folder
         if (code != 0) {
             msgl__lora_free(loaded, e->device);
-            return msgl__err_set(err, code, "another rank has failed");
+            return code;
         }
     }
     msgl__lora_free(l->slots[slot], e->device);

@@ -17,13 +17,13 @@ size_t msgl__pool_bytes(const msgl_engine *e)
 // The whole head for two of its columns: of last tokens alone, it is little beside their prompts.
 static void score_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden)
 {
-    const size_t dim = (size_t)e->model.cfg.hidden_size, vocab = (size_t)e->model.cfg.vocab_size;
+    const size_t vocab = (size_t)e->model.cfg.vocab_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
     msgl_logits l;
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {
         const int32_t n = s->num_rows - r < block ? s->num_rows - r : block;
-        msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, &l);
+        msgl__logits_block(e, f, hidden, r, n, &l);
         msgl__model_join_logits(&e->model, f, n, &l);
         for (int32_t i = 0; i < n; i++) {
             float *out = s->pooled + (size_t)(r + i) * MSGL_COUNT(e->score_ids);

@@ -68,7 +68,8 @@ int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, ms
 int msgl__ranks_wait_ready(msgl_rank_place *place, msgl_err *err);
 
 // all [size, bytes]: everybody's `own`, by rank. All ranks call it as often, in the same order,
-// before they are ready. Errors as msgl__ranks_least_memory's.
+// before they are ready or for what rank 0 has told the others to do. Errors as
+// msgl__ranks_least_memory's.
 int msgl__ranks_exchange(const msgl_rank_place *place, const void *own, size_t bytes, void *all,
                          msgl_err *err);
 
@@ -92,8 +93,8 @@ int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32
                              int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);
 int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a);
-// whole_rows: the step's logits are looked at, and all ranks have to join theirs.
 int msgl__ranks_load_adapter(msgl_ranks *r, int32_t slot, const char *path); // NULL: empty it
+// whole_rows: the step's logits are looked at, and all ranks have to join theirs.
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows);
 

@@ -237,9 +237,16 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
     record_rows(e, s, first, end, l->whole);
 }
 
+void msgl__logits_block(const msgl_engine *e, msgl_forward *f, const void *hidden, int32_t first,
+                        int32_t n, const msgl_logits *l)
+{
+    if (f->lora != NULL) f->lora->first = first;
+    msgl__model_logits(&e->model, f, msgl__row(f, hidden, first, (size_t)e->model.cfg.hidden_size),
+                       n, l);
+}
+
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden)
 {
-    const size_t dim = (size_t)e->model.cfg.hidden_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
     const bool apart = msgl__model_draws_apart(&e->model) && !s->any_filter && !s->any_adjust &&
                        !s->whole_rows && s->num_records == 0 && s->num_masks == 0 &&
@@ -248,8 +255,7 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {
         const int32_t n = s->num_rows - r < block ? s->num_rows - r : block;
-        if (f->lora != NULL) f->lora->first = r;
-        msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, &l);
+        msgl__logits_block(e, f, hidden, r, n, &l);
         if (apart) {
             sample_rows(e, s, r, r + n, &l, true);
         } else {

@@ -21,7 +21,7 @@
 typedef struct msgl_cache_group {
     msgl_kv_pool pool;
     int32_t span;
-    msgl_attn attn;                  // of a group that is attended over; else empty
+    msgl_attn attn;                  // of a group that is attended over; else empty, or:
     struct msgl_attn_chosen *chosen; // of a LATENT group whose layers choose keys; else NULL
 } msgl_cache_group;
 

@@ -33,8 +33,6 @@ typedef struct server {
     tensors tensors;
     bool named; // the weights, by:
     char version[MSGL_MAX_WEIGHT_VERSION + 1];
-    int32_t released; // MSGL_MEMORY_ bits
-    bool paused;
     uint64_t report_at; // ns
     int send_rc;        // of the first send that failed; nothing is sent behind it
 } server;
@@ -86,12 +84,9 @@ static void report(server *v)
 
 static msgl_admin_state admin_state(const server *v)
 {
-    const msgl_admin_calls *engine = v->engine;
-    return (msgl_admin_state){.version = v->named ? v->version : NULL,
-                              .unusable =
-                                  engine->unusable == NULL ? NULL : engine->unusable(engine->ctx),
-                              .released = v->released,
-                              .paused = v->paused};
+    msgl_admin_state s = {.version = v->named ? v->version : NULL, .paused = v->scheduler->paused};
+    if (v->engine->state != NULL) v->engine->state(v->engine->ctx, &s);
+    return s;
 }
 
 static void drop_tensors(server *v)
@@ -124,12 +119,8 @@ static int run_admin(server *v, const msgl_admin *a, msgl_err *err)
     switch (a->kind) {
     case MSGL_ADMIN_PAUSE:
         rc = msgl__scheduler_pause(v->scheduler, a->mode);
-        v->paused = v->paused || rc == 0;
         return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine has failed");
-    case MSGL_ADMIN_CONTINUE:
-        msgl__scheduler_continue(v->scheduler);
-        v->paused = false;
-        return 0;
+    case MSGL_ADMIN_CONTINUE: msgl__scheduler_continue(v->scheduler); return 0;
     case MSGL_ADMIN_VERSION: return 0;
     case MSGL_ADMIN_TENSORS:
         if (v->tensors.bytes == NULL || v->tensors.come != a->total) {
@@ -140,11 +131,8 @@ static int run_admin(server *v, const msgl_admin *a, msgl_err *err)
         rc = msgl__scheduler_admin(v->scheduler, v->engine, &own, err);
         drop_tensors(v);
         return rc;
-    default: rc = msgl__scheduler_admin(v->scheduler, v->engine, a, err); break;
+    default: return msgl__scheduler_admin(v->scheduler, v->engine, a, err);
     }
-    if (rc == 0 && a->kind == MSGL_ADMIN_RELEASE) v->released |= a->tags;
-    if (rc == 0 && a->kind == MSGL_ADMIN_RESUME) v->released &= ~a->tags;
-    return rc;
 }
 
 // The time that it takes is no step's, and the watch knows it as waiting.

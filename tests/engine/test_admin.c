@@ -49,10 +49,17 @@ static void resume(harness *h, int32_t tags)
     expect(h, (msgl_admin){.kind = MSGL_ADMIN_RESUME, .tags = tags});
 }
 
-static const char *unusable(harness *h)
+static msgl_admin_state state_of(harness *h)
 {
     const msgl_admin_calls c = msgl__engine_admin_calls(h->e);
-    return c.unusable(c.ctx);
+    msgl_admin_state s = {0};
+    c.state(c.ctx, &s);
+    return s;
+}
+
+static const char *unusable(harness *h)
+{
+    return state_of(h).unusable;
 }
 
 static float *prompt(harness *h)
@@ -274,6 +281,7 @@ static void test_changed_file(void **state)
         call(&h, (msgl_admin){.kind = MSGL_ADMIN_RESUME, .tags = MSGL_MEMORY_WEIGHTS}, &err) < 0);
     assert_non_null(strstr(err.text, "no longer what it was"));
     assert_non_null(strstr(unusable(&h), "not whole"));
+    assert_int_equal(state_of(&h).released, 0); // their memory is there again
     text[n - 1] ^= 1;
     folder_write(&f, "model.safetensors", text, n);
     expect(&h, (msgl_admin){.kind = MSGL_ADMIN_DISK, .path = f.dir});

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -175,6 +176,65 @@ static void test_ranks(void **state)
     check_alone("pairs", "glm4", NULL, 2);
     check_alone("gated", "qwen3_next", NULL, 2);
     check_alone("shared_expert", "qwen2_moe", NULL, 2);
+}
+
+// A folder that only rank 0 can read is refused, and the slot is as it was.
+static void test_other_rank(void **state)
+{
+    (void)state;
+    char dir[PATH], path[2 * PATH];
+    harness h;
+    msgl_err err = {0};
+    parity_path(dir, "qwen3_f32", "");
+    msgl_options o = config(dir, "float32", true);
+    o.tp_size = 2;
+    harness_open(&h, &o);
+    load(&h, 1, "attention");
+    lora_path(dir, "all", "");
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/root%s", (int)getpid(), dir);
+    assert_int_equal(h.r->load_adapter(h.r->ctx, 1, path, &err), MSGL_ENOENT);
+    assert_non_null(strstr(err.text, "rank 1"));
+    load(&h, 0, "all");
+    harness_pages(&h, 0, POSITIONS + 1);
+    msgl_batch_req req = harness_req(0, 0, POSITIONS);
+    req.adapter = 2;
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    harness_close(&h);
+}
+
+// Of a ranker, whose prompts' logits are computed in blocks: the last of more prompts than a block
+// has is the only one with an adapter, and has the scores that it has alone.
+static void test_scores(void **state)
+{
+    (void)state;
+    enum { PROMPTS = 70, LENGTH = 4 };
+    char dir[PATH];
+    int32_t ids[PROMPT];
+    harness h;
+    parity_path(dir, "llama", "");
+    prompt_of("llama", ids);
+    msgl_options o = config(dir, "float32", true);
+    o.max_running = PROMPTS;
+    o.is_reranker = 1;
+    o.score_token_ids[0] = 3, o.score_token_ids[1] = 5;
+    harness_open(&h, &o);
+    load(&h, 0, "head");
+    msgl_batch_req reqs[PROMPTS];
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        harness_pages(&h, i, LENGTH + 1);
+        harness_tokens(&h, i, ids, LENGTH);
+        reqs[i] = harness_req(i, 0, LENGTH);
+        reqs[i].logits_from = LENGTH - 1;
+    }
+    reqs[PROMPTS - 1].adapter = 1;
+    harness_step(&h, MSGL_PREFILL, reqs, PROMPTS);
+    float plain[2], with[2];
+    memcpy(plain, h.result.pooled, sizeof plain);
+    memcpy(with, h.result.pooled + 2 * (PROMPTS - 1), sizeof with);
+    harness_step(&h, MSGL_PREFILL, &reqs[PROMPTS - 1], 1);
+    assert_memory_equal(with, h.result.pooled, sizeof with);
+    assert_memory_not_equal(with, plain, sizeof with);
+    harness_close(&h);
 }
 
 // The same requests by an engine that has no adapters: [rows, vocab] of the first request, which is
@@ -500,6 +560,8 @@ int main(void)
         cmocka_unit_test(test_against_peft),
         cmocka_unit_test(test_levels),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_other_rank),
+        cmocka_unit_test(test_scores),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_same_bits_in_any_company),
         cmocka_unit_test(test_encoder),

@@ -291,6 +291,66 @@ static void test_next_front(void **state)
     msgl__heartbeat_destroy(life);
 }
 
+typedef struct fake_memory {
+    int32_t released;
+    bool lacks; // memory for the cache
+} fake_memory;
+
+static int on_admin(void *ctx, const msgl_admin *a, msgl_err *err)
+{
+    fake_memory *f = ctx;
+    if (a->kind == MSGL_ADMIN_RELEASE) f->released |= a->tags;
+    if (a->kind != MSGL_ADMIN_RESUME) return 0;
+    f->released &= f->lacks ? MSGL_MEMORY_CACHE : ~a->tags;
+    return f->lacks ? msgl__err_set(err, MSGL_ENOMEM, "none") : 0;
+}
+
+static void on_state(void *ctx, msgl_admin_state *out)
+{
+    const fake_memory *f = ctx;
+    out->released = f->released;
+    out->unusable = f->released != 0 ? "It sleeps." : NULL;
+}
+
+static msgl_msg_admin_done call(served *v, msgl_admin a)
+{
+    post(v, (msgl_msg){.type = MSGL_MSG_ADMIN, .u.admin = a});
+    const msgl_msg m = receive(v);
+    assert_int_equal(m.type, MSGL_MSG_ADMIN_DONE);
+    return m.u.admin_done;
+}
+
+// What an admin hears of the engine is what it is, whatever has become of the call.
+static void test_admin_state(void **state)
+{
+    (void)state;
+    static served v;
+    fake_memory memory = {.lacks = true};
+    start(&v, true);
+    v.cfg.admin = (msgl_admin_calls){.ctx = &memory, .admin = on_admin, .state = on_state};
+    go(&v);
+    msgl_admin a = {.kind = MSGL_ADMIN_RELEASE, .tags = MSGL_MEMORY_ALL};
+    msgl_msg_admin_done done = call(&v, a);
+    assert_int_equal(done.code, 0);
+    assert_int_equal(done.state.released, MSGL_MEMORY_ALL);
+    assert_string_equal(done.state.unusable, "It sleeps.");
+    a.kind = MSGL_ADMIN_RESUME;
+    done = call(&v, a); // the weights' memory comes again
+    assert_int_equal(done.code, MSGL_ENOMEM);
+    assert_string_equal(done.text, "none");
+    assert_int_equal(done.state.released, MSGL_MEMORY_CACHE);
+    memory.lacks = false;
+    done = call(&v, a);
+    assert_int_equal(done.code, 0);
+    assert_int_equal(done.state.released, 0);
+    assert_null(done.state.unusable);
+    assert_true(call(&v, (msgl_admin){.kind = MSGL_ADMIN_PAUSE}).state.paused);
+    assert_false(call(&v, (msgl_admin){.kind = MSGL_ADMIN_CONTINUE}).state.paused);
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
+    assert_int_equal(v.rc, 0);
+}
+
 static void test_engine_failure(void **state)
 {
     (void)state;
@@ -407,11 +467,12 @@ static void test_steps_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),   cmocka_unit_test(test_report),
-        cmocka_unit_test(test_abort),      cmocka_unit_test(test_front_dies),
-        cmocka_unit_test(test_next_front), cmocka_unit_test(test_engine_failure),
-        cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
-        cmocka_unit_test(test_idle_beats), cmocka_unit_test(test_steps_are_told),
+        cmocka_unit_test(test_requests),       cmocka_unit_test(test_report),
+        cmocka_unit_test(test_abort),          cmocka_unit_test(test_front_dies),
+        cmocka_unit_test(test_next_front),     cmocka_unit_test(test_admin_state),
+        cmocka_unit_test(test_engine_failure), cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_idle_sleeps),    cmocka_unit_test(test_idle_beats),
+        cmocka_unit_test(test_steps_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

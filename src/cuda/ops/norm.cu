@@ -118,16 +118,6 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
                                   ld_in, weight, eps, dst, ld_out, rows, dim));
 }
 
-// The block's sum; `part` [32] is its own.
-static __device__ __forceinline__ float block_sum(float v, float *part)
-{
-    v = group_sum(v, 32);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
-    __syncthreads();
-    const int l = (int)threadIdx.x % 32;
-    return group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
-}
-
 // A block per row, which stays in registers: VECS groups of eight a thread. The mean is known
 // before the deviations are squared, as on the CPU.
 template <typename T, int VECS>

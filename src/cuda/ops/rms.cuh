@@ -6,6 +6,17 @@
 
 #include "cuda/ops/vec8.cuh"
 
+// The sum over a block's threads, the same in all of them; `part` [32] is shared memory of this
+// call alone.
+static __device__ __forceinline__ float block_sum(float v, float *part)
+{
+    v = group_sum(v, 32);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    const int l = (int)threadIdx.x % 32;
+    return group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+}
+
 // Of a row, by the whole block, once.
 template <typename T> static __device__ __forceinline__ float sum_of_squares(const T *row, int dim)
 {
@@ -15,11 +26,7 @@ template <typename T> static __device__ __forceinline__ float sum_of_squares(con
         const float v = to_f32(row[i]);
         sum += v * v;
     }
-    sum = group_sum(sum, 32);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    const int l = (int)threadIdx.x % 32;
-    return group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+    return block_sum(sum, part);
 }
 
 // The same: sqrt(mean of squares + eps).
