@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parsers/marks.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { MORE = -1, NONE = -2 };
@@ -16,9 +17,21 @@ static int look(const msgl_match *m, const char *const *marks)
     return found;
 }
 
+static bool begins_mark(const char *const *marks, char c)
+{
+    bool any = false;
+    for (int i = 0; marks[i] != NULL; i++) any = any || marks[i][0] == c;
+    return any;
+}
+
 int msgl__match_add(msgl_match *m, const char *const *marks, char c, char plain[MSGL_MARK_MAX],
                     int *n)
 {
+    if (m->len == 0 && !begins_mark(marks, c)) { // nearly every byte of an answer
+        plain[0] = c;
+        *n = 1;
+        return -1;
+    }
     *n = 0;
     m->buf[m->len++] = c;
     while (m->len > 0) {
