@@ -46,7 +46,7 @@ struct msgl_tool_form {
     bool keyed;           // a call's object is {NAME: ARGUMENTS}
     bool objects;         // pythonic: a list of JSON objects is one of calls, too
     // An opening: before the name and behind it, NULL where models of the form differ; and without
-    // a name.
+    // a name, NULL where that is `before`.
     const char *before, *behind, *any;
     const char *mark, *close, *next, *again, *end; // as in msgl_tool_writing
     const char *const *marks; // what calls begin with; NULL: by_name, or inside of thoughts
