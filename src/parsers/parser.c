@@ -311,42 +311,54 @@ static int think_in(msgl_parser *p, char c)
     return rc;
 }
 
-// A byte of the answer that belongs to no mark around it; white space before such a mark is left
-// out, too.
-static int answer_byte(msgl_parser *p, char c)
+// The white space that came before no mark.
+static int answer_space(msgl_parser *p)
 {
-    if (msgl__is_space(c)) return msgl__strbuf_addc(&p->think_space, c);
     int rc = 0;
     for (size_t i = 0; i < p->think_space.len && rc == 0; i++) {
         rc = content(p, p->think_space.data[i]);
     }
     msgl__strbuf_clear(&p->think_space);
+    return rc;
+}
+
+// A byte of the answer that belongs to no mark around it; white space before such a mark is left
+// out, too.
+static int answer_byte(msgl_parser *p, char c)
+{
+    if (p->answer != ANSWER_PLAIN && msgl__is_space(c)) {
+        return msgl__strbuf_addc(&p->think_space, c);
+    }
+    const int rc = answer_space(p);
     if (p->answer == ANSWER_BEFORE) p->answer = ANSWER_PLAIN;
     return rc == 0 ? content(p, c) : rc;
 }
 
 // What may be a mark is none: the answer has no marks any more, or it ends.
-static int answer_rest(msgl_parser *p)
+static int answer_rest(msgl_parser *p, msgl_match m)
 {
-    const msgl_match m = p->think_match;
     int rc = 0;
-    p->think_match.len = 0;
     for (int i = 0; i < m.len && rc == 0; i++) rc = answer_byte(p, m.buf[i]);
-    return rc;
+    return rc == 0 ? answer_space(p) : rc;
 }
 
 // A byte behind thoughts. Marks in a call are its own.
 static int answer(msgl_parser *p, char c)
 {
+    if (p->answer == ANSWER_PLAIN) return content(p, c);
     const bool in_form = p->form != NULL && p->state != MSGL_FORM_TEXT && p->think_match.len == 0;
-    if (p->answer == ANSWER_PLAIN || (p->answer == ANSWER_IN && in_form)) return content(p, c);
+    if (p->answer == ANSWER_IN && in_form) return content(p, c);
     const msgl_reasoning_form *f = p->cfg.reasoning;
     const char *const *marks = p->answer == ANSWER_BEFORE ? f->answer_opens : f->answer_closes;
     char plain[MSGL_MARK_MAX];
     int n, rc = 0;
     const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
     for (int i = 0; i < n && rc == 0; i++) rc = answer_byte(p, plain[i]);
-    if (rc == 0 && p->answer == ANSWER_PLAIN) rc = answer_rest(p);
+    if (rc == 0 && p->answer == ANSWER_PLAIN) {
+        const msgl_match m = p->think_match;
+        p->think_match.len = 0;
+        rc = answer_rest(p, m);
+    }
     if (mark < 0 || rc != 0) return rc;
     p->answer = p->answer == ANSWER_BEFORE ? ANSWER_IN : ANSWER_PLAIN;
     msgl__strbuf_clear(&p->think_space);
@@ -371,18 +383,6 @@ int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *
     return rc;
 }
 
-// `m`: what may be a mark around the answer.
-static int answer_finish(msgl_parser *p, msgl_match m)
-{
-    int rc = 0;
-    for (int i = 0; i < m.len && rc == 0; i++) rc = answer_byte(p, m.buf[i]);
-    for (size_t i = 0; i < p->think_space.len && rc == 0; i++) {
-        rc = content(p, p->think_space.data[i]);
-    }
-    msgl__strbuf_clear(&p->think_space);
-    return rc;
-}
-
 static int think_finish(msgl_parser *p)
 {
     int rc = 0;
@@ -393,7 +393,7 @@ static int think_finish(msgl_parser *p)
         m = p->think_match; // the end of thoughts that the prompt had opened
         p->think_match.len = 0;
     }
-    if (p->think == THINK_BEHIND && p->answer != ANSWER_PLAIN) return answer_finish(p, m);
+    if (p->think == THINK_BEHIND && p->answer != ANSWER_PLAIN) return answer_rest(p, m);
     if (p->think != THINK_IN) return rc;
     for (int i = 0; i < m.len && rc == 0; i++) rc = thought(p, m.buf[i]);
     return rc == 0 ? msgl__put_reasoning(p, p->think_space.data, p->think_space.len) : rc;

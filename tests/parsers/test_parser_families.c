@@ -387,6 +387,7 @@ static void test_thoughts(void **state)
          "<call f {\"s\": \" </answer>\"}>"},
         {"<think>a</think>b <answer>c</answer>", "<think: a>b <answer>c</answer>"},
         {"<think>a</think><answer>b </ans", "<think: a>b </ans"},
+        {"<think>a</think><\nb", "<think: a><\nb"},
         {"<think>a</think> <ans", "<think: a><ans"},
         {"<think>a</think><answer>b</answer> c", "<think: a>bc"},
         {NULL, NULL},
